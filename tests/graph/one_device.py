@@ -2,12 +2,7 @@
 
 import numpy as np
 
-from parallel_lab import (
-    Tensor,
-    compile,
-    nn,
-    value_and_grad,
-)
+from parallel_lab import Tensor, compile, nn, value_and_grad
 from parallel_lab.run.simulator import Simulator
 from tests.recorded.nets import Quick
 
@@ -29,9 +24,8 @@ def quick(*triple):
 
 
 def plan_of(net, *inputs, devices=8, loss=nn.MSELoss, cuts="full_batch", **settings):
-    return compile(
-        net, *inputs, loss=None if loss is None else loss(), device_num=devices, dataset_strategy=cuts, **settings
-    )
+    settings |= {"loss": None if loss is None else loss(), "device_num": devices, "dataset_strategy": cuts}
+    return compile(net, *inputs, **settings)
 
 
 def simulated(plan, net, *inputs):

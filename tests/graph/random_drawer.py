@@ -119,29 +119,19 @@ class CheckedDrawer(Drawer):
             if array.dtype.kind != "f":
                 self.bits.add(refs[-1].number)
         self.steps.append(Step(call, operands))
-        shown = ", ".join(self.shown(o) for o in operands)
-        self.lines.append(
-            f"{', '.join(f'v{r.number}' for r in refs)} = {text} ({shown}) -> "
-            f"{', '.join(str(self.shape_of(r)) for r in refs)}"
-        )
+        shown, names = ", ".join(self.shown(o) for o in operands), ", ".join(f"v{r.number}" for r in refs)
+        self.lines.append(f"{names} = {text} ({shown}) -> {', '.join(str(self.shape_of(r)) for r in refs)}")
         return tuple(refs) if several else refs[0]
 
     def shown(self, operand: Any) -> str:
         if isinstance(operand, Ref):
-            return (
-                f"v{operand.number}{self.shape_of(operand)}"
-                if operand.number >= 0
-                else f"input{-1 - operand.number}{self.shape_of(operand)}"
-            )
+            name = f"v{operand.number}" if operand.number >= 0 else f"input{-1 - operand.number}"
+            return f"{name}{self.shape_of(operand)}"
         if isinstance(operand, Parameter):
             return f"{operand.name}{operand.shape}"
-        return (
-            "step"
-            if operand is TRAINING_STEP
-            else f"const{operand.shape}"
-            if isinstance(operand, Tensor)
-            else repr(operand)
-        )
+        if operand is TRAINING_STEP:
+            return "step"
+        return f"const{operand.shape}" if isinstance(operand, Tensor) else repr(operand)
 
     def flatten_large(self) -> None:
         """A Tanh for every value of the last step that has grown."""

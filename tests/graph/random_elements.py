@@ -10,16 +10,11 @@ from parallel_lab import Tensor, ops
 from tests.graph.random_drawer import CheckedDrawer, away, distinct, varied
 
 SMOOTH = (
+    *(("GeLU", {}), ("GeLU", {"approximate": "none"})),
     *(
-        ("GeLU", {}),
-        ("GeLU", {"approximate": "none"}),
-        ("Tanh", {}),
-        ("Sigmoid", {}),
-        ("SiLU", {}),
-        ("Softplus", {}),
-        ("Elu", {}),
+        (name, {})
+        for name in ("Tanh", "Sigmoid", "SiLU", "Softplus", "Elu", "Sin", "Cos", "Erf", "Neg", "StopGradient")
     ),
-    *(("Sin", {}), ("Cos", {}), ("Erf", {}), ("Neg", {}), ("StopGradient", {})),
 )
 # (operator, attributes, where its slope jumps)
 KINKED = (
@@ -184,11 +179,8 @@ class ElementKinds(CheckedDrawer):
     def normalised_exponential(self):
         x, array = self.some()
         if array.ndim:
-            self.add(
-                self.pick(("Softmax", "LogSoftmax", "SoftmaxExpand")),
-                x,
-                attrs={"axis": self.choices.below(array.ndim) - array.ndim},
-            )
+            name = self.pick(("Softmax", "LogSoftmax", "SoftmaxExpand"))
+            self.add(name, x, attrs={"axis": self.choices.below(array.ndim) - array.ndim})
 
     def largest_as_one_hot(self):
         """argmax, which has no gradient, turned into numbers that choose."""

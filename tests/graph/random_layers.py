@@ -27,9 +27,8 @@ class LayerKinds(CheckedDrawer):
         mode = self.pick(("valid", "same", "pad"))
         stride = (self.pick((1, 2)), self.pick((1, 2)))
         pads = (0, 0, 0, 0)
-        kernel = tuple(
-            self.pick([k for k in (1, 2, 3) if d * (k - 1) + 1 <= n]) for n, d in zip(size, dilation, strict=True)
-        )
+        sides = zip(size, dilation, strict=True)
+        kernel = tuple(self.pick([k for k in (1, 2, 3) if d * (k - 1) + 1 <= n]) for n, d in sides)
         if mode == "pad":
             pads = tuple(self.choices.below(min(2, kernel[i // 2])) for i in range(4))
         return kernel, stride, mode, pads
@@ -44,13 +43,8 @@ class LayerKinds(CheckedDrawer):
         group = self.pick([g for g in (1, 1, 2, channels) if channels % g == 0])
         out = group * self.pick((1, 2, 4))
         weight = self.parameter((out, channels // group, *kernel))
-        attrs = {
-            "stride": stride,
-            "dilation": dilation,
-            "pad_mode": mode,
-            "group": group,
-            **({"pad": pads} if mode == "pad" else {}),
-        }
+        attrs = {"stride": stride, "dilation": dilation, "pad_mode": mode, "group": group}
+        attrs |= {"pad": pads} if mode == "pad" else {}
         y = self.add("Conv2D", x, weight, attrs=attrs)
         if self.chance(0.4):
             self.add("BiasAdd", y, self.parameter((out,)))
@@ -61,11 +55,8 @@ class LayerKinds(CheckedDrawer):
             return
         if self.chance(0.3):
             sizes = tuple(None if self.chance(0.2) else 1 + self.choices.below(n) for n in array.shape[2:])
-            self.add(
-                "AdaptiveMaxPool2D" if distinct(array) and self.chance(0.5) else "AdaptiveAvgPool2D",
-                x,
-                attrs={"output_size": sizes},
-            )
+            name = "AdaptiveMaxPool2D" if distinct(array) and self.chance(0.5) else "AdaptiveAvgPool2D"
+            self.add(name, x, attrs={"output_size": sizes})
             return
         kernel, stride, mode, pads = self.windows(array.shape[2:])
         attrs = {"kernel_size": kernel, "strides": stride, "pad_mode": mode, **({"pad": pads} if mode == "pad" else {})}
@@ -93,14 +84,8 @@ class LayerKinds(CheckedDrawer):
         if varied(array, tuple(range(axis, array.ndim))):
             attrs = {"begin_norm_axis": axis, "begin_params_axis": start, "epsilon": 1e-5}
             shape = array.shape[start:]
-            self.add(
-                "LayerNorm",
-                x,
-                self.fresh(shape, 0.5, 1.5),
-                self.fresh(shape),
-                attrs=attrs,
-                only=self.pick((0, 0, None)),
-            )
+            scale, bias = self.fresh(shape, 0.5, 1.5), self.fresh(shape)
+            self.add("LayerNorm", x, scale, bias, attrs=attrs, only=self.pick((0, 0, None)))
 
     def rms_norm(self):
         x, array = self.with_dims(1)
@@ -170,9 +155,8 @@ class LayerKinds(CheckedDrawer):
     def elementwise_loss(self, x, array):
         shape = array.shape
         kind = self.choices.below(3)
-        labels = self.fresh(
-            shape, 0.1, 0.9, trained=kind == 0 or self.chance(0.5)
-        )  # a program needs something to train
+        # a program needs something to train
+        labels = self.fresh(shape, 0.1, 0.9, trained=kind == 0 or self.chance(0.5))
         weight = self.fresh(shape[self.choices.below(len(shape) + 1) :], 0.5, 1.5)
         if kind == 0:
             values = self.add("SmoothL1Loss", x, labels, attrs={"beta": self.pick((0.5, 1.0))})
@@ -199,9 +183,8 @@ class LayerKinds(CheckedDrawer):
         if kind == 1:
             losses = self.add("NLLLoss", self.add("LogSoftmax", x, attrs={"axis": 1}), labels, weight, attrs=attrs)
         else:
-            losses = self.add(
-                "ClassCrossEntropy", x, labels, weight, attrs={**attrs, "label_smoothing": self.pick((0.0, 0.1))}
-            )
+            smoothed = {**attrs, "label_smoothing": self.pick((0.0, 0.1))}
+            losses = self.add("ClassCrossEntropy", x, labels, weight, attrs=smoothed)
         if self.chance(0.4):
             return self.add("ReduceSum", losses)
         weights = self.add("LabelWeight", labels, weight, attrs=attrs)

@@ -50,9 +50,8 @@ class ShapeKinds(CheckedDrawer):
         others = [r for r in self.refs() if self.shape_of(r) == array.shape]
         if self.chance(0.4) and array.ndim < 4:
             axis = self.choices.below(array.ndim + 1)
-            self.add(
-                "Stack", x, self.pick(others) if self.chance(0.5) else self.parameter(array.shape), attrs={"axis": axis}
-            )
+            other = self.pick(others) if self.chance(0.5) else self.parameter(array.shape)
+            self.add("Stack", x, other, attrs={"axis": axis})
             return
         axis = self.axis_of(array)
         shape = list(array.shape)
@@ -76,9 +75,8 @@ class ShapeKinds(CheckedDrawer):
             first = 1 + self.choices.below(n - 1)
             parts = self.add("Split", x, attrs={"axis": axis, "sizes": (first, n - first)})
         else:
-            parts = self.add(
-                "Split", x, attrs={"axis": axis, "output_num": self.pick([d for d in range(2, n + 1) if n % d == 0])}
-            )
+            count = self.pick([d for d in range(2, n + 1) if n % d == 0])
+            parts = self.add("Split", x, attrs={"axis": axis, "output_num": count})
         if self.shape_of(parts[0]) == self.shape_of(parts[-1]) and self.chance(0.6):
             self.combined(parts[0], parts[-1])
 
@@ -86,23 +84,19 @@ class ShapeKinds(CheckedDrawer):
         x, array = self.some()
         if not array.ndim or array.size > MANY // 4:
             return
-        mode, axis = (
-            self.pick(("constant", "constant", "reflect", "symmetric", "replicate", "circular")),
-            self.choices.below(array.ndim),
-        )
+        mode = self.pick(("constant", "constant", "reflect", "symmetric", "replicate", "circular"))
+        axis = self.choices.below(array.ndim)
         most = min(3, array.shape[axis] - (mode == "reflect"))
         pads = [(0, 0)] * array.ndim
         pads[axis] = (self.choices.below(most + 1), self.choices.below(most + 1))
-        self.add(
-            "Pad", x, attrs={"paddings": tuple(pads), "mode": mode, **({"value": 0.3} if mode == "constant" else {})}
-        )
+        attrs = {"paddings": tuple(pads), "mode": mode} | ({"value": 0.3} if mode == "constant" else {})
+        self.add("Pad", x, attrs=attrs)
 
     def turned(self):
         x, array = self.some()
         if array.ndim and self.chance(0.5):
-            self.add(
-                "ReverseV2", x, attrs={"axis": self.choices.order(array.ndim)[: 1 + self.choices.below(array.ndim)]}
-            )
+            axes = self.choices.order(array.ndim)[: 1 + self.choices.below(array.ndim)]
+            self.add("ReverseV2", x, attrs={"axis": axes})
         elif array.ndim:
             self.add("Roll", x, attrs={"shift": self.choices.below(9) - 4, "axis": self.axis_of(array)})
 
@@ -118,11 +112,8 @@ class ShapeKinds(CheckedDrawer):
                 begin.append(n - 1), end.append(-n - 1), strides.append(-self.pick((1, 2)))
             else:
                 first = self.choices.below(n)
-                (
-                    begin.append(first),
-                    end.append(first + 1 + self.choices.below(n - first)),
-                    strides.append(self.pick((1, 2))),
-                )
+                begin.append(first), end.append(first + 1 + self.choices.below(n - first))
+                strides.append(self.pick((1, 2)))
         self.add("StridedSlice", x, tuple(begin), tuple(end), tuple(strides))
 
     def indexed(self):
@@ -132,28 +123,17 @@ class ShapeKinds(CheckedDrawer):
             return
         n, last = array.shape[0], array.shape[-1]
         rows = self.choices.ints(n, (self.pick((1, 2, 4)),))
-        keys = [
-            slice(None, None, -1),
-            (..., None),
-            -1,
-            (slice(n // 2, None), ...),
-            (..., last // 2),
-            rows,
-            rows.tolist(),
-            (rows, ...),
-        ]
+        keys = [slice(None, None, -1), (..., None), -1, (slice(n // 2, None), ...), (..., last // 2)]
+        keys += [rows, rows.tolist(), (rows, ...)]
         if array.ndim > 1:
-            keys += [
-                (rows, self.choices.ints(array.shape[1], rows.shape)),
-                (slice(None), rows % array.shape[1]),
-                (None, 0, slice(0, 1)),
-            ]
+            keys += [(rows, self.choices.ints(array.shape[1], rows.shape)), (slice(None), rows % array.shape[1])]
+            keys += [(None, 0, slice(0, 1))]
         key = self.pick(keys)
-        self.call(
-            f"[{key!r}]",
-            lambda v: v[key] if not isinstance(v, np.ndarray) else np.array(ops.getitem(v, key), order="C"),
-            x,
-        )
+
+        def taken(v):
+            return np.array(ops.getitem(v, key), order="C") if isinstance(v, np.ndarray) else v[key]
+
+        self.call(f"[{key!r}]", taken, x)
 
     def triangle(self):
         x, array = self.some()
@@ -165,9 +145,8 @@ class ShapeKinds(CheckedDrawer):
     def running_sum(self):
         x, array = self.some()
         if array.ndim:
-            self.add(
-                "CumSum", x, self.axis_of(array), attrs={"exclusive": self.chance(0.3), "reverse": self.chance(0.3)}
-            )
+            axis, exclusive, reverse = self.axis_of(array), self.chance(0.3), self.chance(0.3)
+            self.add("CumSum", x, axis, attrs={"exclusive": exclusive, "reverse": reverse})
 
     def ordered(self):
         x, array = self.some()
@@ -210,9 +189,8 @@ class ShapeKinds(CheckedDrawer):
         x, array = self.some()
         if array.ndim:
             segments = self.pick((2, 3, 5))
-            ids = self.numbers(
-                segments + 1, array.shape[: 1 + self.choices.below(array.ndim)]
-            )  # one number too many: those are left out
+            # one number too many: those are left out
+            ids = self.numbers(segments + 1, array.shape[: 1 + self.choices.below(array.ndim)])
             self.add("UnsortedSegmentSum", x, ids, segments)
 
     def hot(self):

@@ -55,14 +55,9 @@ def compiled(parts, mode="semi_auto_parallel", dataset="full_batch", devices=8, 
     net = Net(**(shape or {}))
     optimizer = nn.Adam(net.trainable_params(), 0.01)
     x, y = data(rows if dataset == "full_batch" else rows // devices)
-    config = {
-        "parallel_mode": mode,
-        "dataset_strategy": dataset,
-        "device_num": devices,
-        "grad_accumulation_step": parts,
-        **settings,
-    }
-    return pl.compile(net, x, y, loss=nn.MSELoss(), optimizer=optimizer, **config), net, optimizer
+    settings |= {"parallel_mode": mode, "dataset_strategy": dataset, "device_num": devices}
+    plan = pl.compile(net, x, y, loss=nn.MSELoss(), optimizer=optimizer, grad_accumulation_step=parts, **settings)
+    return plan, net, optimizer
 
 
 def trained(plan, net, optimizer, steps, rows=32):
@@ -107,16 +102,14 @@ def test_forward_and_backward_of_a_part_before_the_next():
 
 
 def test_gradients_are_sent_once_however_many_parts():
-    def sent(parts, phase):
-        return [i for _, i in compiled(parts)[0].instructions(phase) if i.is_communication]
+    def sent(parts, phase, **settings):
+        return [i for _, i in compiled(parts, **settings)[0].instructions(phase) if i.is_communication]
 
     assert len(sent(1, "backward")) == len(sent(4, "backward")) == 6
     assert {i.micro_batch for i in sent(4, "backward")} == {3}
     # the loss of each part, and nothing else: ranks take parts of their own rows
     assert len(sent(4, "forward")) == 4
-    assert [
-        i.kind for _, i in compiled(4, dataset="data_parallel")[0].instructions("forward") if i.is_communication
-    ] == ["all_reduce"] * 4
+    assert [i.kind for i in sent(4, "forward", dataset="data_parallel")] == ["all_reduce"] * 4
 
 
 def test_activations_are_those_of_one_part():
@@ -155,10 +148,11 @@ def test_a_step_that_differentiates_by_itself_is_told_what_to_write():
     net = Net()
     optimizer = nn.SGD(net.trainable_params(), 0.1)
 
+    def forward(x, y):
+        return ops.reduce_mean(ops.square(net(x) - y))
+
     def step(x, y):
-        loss, grads = pl.value_and_grad(
-            lambda a, b: ops.reduce_mean(ops.square(net(a) - b)), None, optimizer.parameters
-        )(x, y)
+        loss, grads = pl.value_and_grad(forward, None, optimizer.parameters)(x, y)
         optimizer(grads)
         return loss
 

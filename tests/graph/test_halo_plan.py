@@ -4,13 +4,12 @@ views.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from parallel_lab import PlanError, StrategyError, compile, nn
+from parallel_lab import StrategyError, compile, nn
 from parallel_lab.base.cluster import Cluster, Device, Link
 from parallel_lab.cost import instr_time_s, message_bytes, predict_memory, predict_timeline, sent_bytes
 from parallel_lab.graph.ir import Value, attr_pairs
@@ -22,8 +21,9 @@ from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
 from parallel_lab.ops.machine.sharding import legal_strategies
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import Session
+from tests.cells import cell
 from tests.graph import stencil
-from tests.graph.test_plan_verify import changed, find, with_value
+from tests.graph.test_plan_verify import changed, find, refused, with_program, with_value
 
 DEVICES = 8
 SHAPE, KERNEL = (2, 16, 8), (3, 3)
@@ -61,10 +61,8 @@ def weight_for(shape=SHAPE, kernel=KERNEL, *, stride, pads):
 
 
 def compiled(strategy, shape=SHAPE, kernel=KERNEL, **attrs) -> Plan:
-    net = Net(strategy, shape, kernel, **attrs)
-    return compile(
-        net, weight_for(shape, kernel, **attrs), device_num=DEVICES, dataset_strategy="full_batch", passes=PASSES
-    )
+    net, weight = Net(strategy, shape, kernel, **attrs), weight_for(shape, kernel, **attrs)
+    return compile(net, weight, device_num=DEVICES, dataset_strategy="full_batch", passes=PASSES)
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +72,6 @@ def plan():
 
 def halos(plan, kind="halo_exchange"):
     return [i for _, i in plan.instructions() if i.kind == kind]
-
-
-def refused(plan, match):
-    with pytest.raises(PlanError, match=match):
-        plan.verify()
 
 
 CASES = {
@@ -112,10 +105,8 @@ def test_every_strategy_equals_one_device(name):
             found[at] = (run(unit) * weight).sum()
         return found
 
-    slope = {
-        "a": slopes(a, lambda unit: compute(unit, k, **attrs)),
-        "k": slopes(k, lambda unit: compute(a, unit, **attrs)),
-    }
+    slope = {"a": slopes(a, lambda unit: compute(unit, k, **attrs))}
+    slope["k"] = slopes(k, lambda unit: compute(a, unit, **attrs))
     for strategy in strategies:
         plan = compiled(strategy, shape, kernel, **attrs)
         plan.verify()
@@ -123,9 +114,8 @@ def test_every_strategy_equals_one_device(name):
         loss = sim.run_step(weight)
         np.testing.assert_allclose(loss, (want * weight).sum(), rtol=1e-12, err_msg=str(strategy))
         for parameter, gradient in plan.gradients:
-            np.testing.assert_allclose(
-                sim.full(gradient), slope[parameter], rtol=1e-10, atol=1e-12, err_msg=f"{strategy} {parameter}"
-            )
+            got, place = sim.full(gradient), f"{strategy} {parameter}"
+            np.testing.assert_allclose(got, slope[parameter], rtol=1e-10, atol=1e-12, err_msg=place)
 
 
 def test_a_slice_that_suffices_is_not_exchanged():
@@ -154,16 +144,10 @@ def test_backward_adds_up_along_the_same_dims_in_reverse(plan):
 
 
 def test_two_readers_of_the_same_windows_share_one_exchange():
-    class Two(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = (PRIMITIVES["Stencil"](**SAME).shard(CUT_H) for _ in range(2))
-            self.k = Parameter(np.ones(KERNEL), name="k")
-
-        def construct(self, a):
-            return (self.first(a, self.k) - self.second(a, self.k)).sum()
-
-    plan = compile(Two(), np.ones(SHAPE), device_num=DEVICES, dataset_strategy="full_batch")
+    first, second = (PRIMITIVES["Stencil"](**SAME).shard(CUT_H) for _ in range(2))
+    parts = {"first": first, "second": second, "k": Parameter(np.ones(KERNEL), name="k")}
+    net = cell(lambda net, a: (net.first(a, net.k) - net.second(a, net.k)).sum(), **parts)
+    plan = compile(net, np.ones(SHAPE), device_num=DEVICES, dataset_strategy="full_batch")
     assert len(halos(plan)) == 1
     assert float(Simulator(plan, {"k": np.ones(KERNEL)}).run_step(np.ones(SHAPE))) == 0.0
 
@@ -178,10 +162,8 @@ def test_the_plan_comes_back_from_its_data(plan):
 def test_windows_beyond_the_neighbours_are_refused_with_the_elements():
     # slices of 2 rows, kernel 7, padding 3: rows 0 and 1 of the result read rows -3 to 4, slice 0 and its neighbour
     # hold 0 to 3
-    with pytest.raises(
-        StrategyError,
-        match=r"splits 'h' 8 ways: slice 0 needs the elements \[0, 5\), but it and its neighbours hold \[0, 4\)",
-    ):
+    words = r"splits 'h' 8 ways: slice 0 needs the elements \[0, 5\), but it and its neighbours hold \[0, 4\)"
+    with pytest.raises(StrategyError, match=words):
         compiled(CUT_H, SHAPE, (7, 1), stride=1, pads=((3, 3), (0, 0)))
 
 
@@ -206,10 +188,7 @@ def test_refused_strategies_are_no_candidates():
 def test_a_wrong_window_is_found(plan, window, match):
     position, instr = find(plan, "forward", "halo_exchange", dim=1)
     attrs = attr_pairs({**dict(instr.attrs), "window": window})
-    refused(
-        changed(plan, "forward", position, attrs=attrs),
-        re.escape(match) if "[" not in match and "." not in match else match,
-    )
+    refused(changed(plan, "forward", position, attrs=attrs), match)
 
 
 def test_an_exchange_along_the_wrong_axis_is_found(plan):
@@ -230,46 +209,26 @@ def test_an_exchange_that_is_left_out_is_found():
 
 def test_windows_have_no_layout(plan):
     first = halos(plan)[0]
-    value = plan.value(first.out)
-    layout = plan.value(first.ins[0]).layout
-    refused(
-        with_value(plan, first.out, Value((2, 24, 8), value.dtype, layout)), "windows overlap, so they have no layout"
-    )
+    value, layout = plan.value(first.out), plan.value(first.ins[0]).layout
+    changed_plan = with_value(plan, first.out, Value((2, 24, 8), value.dtype, layout))
+    refused(changed_plan, "windows overlap, so they have no layout")
 
 
 def test_another_operator_may_not_read_windows(plan):
     """Only what declares windows may read a value without a layout."""
-    program = list(plan.stages[0].program("forward"))
-    last = halos(plan)[-1]
-    copy = replace(
-        program[-1],
-        kind="reshape",
-        ins=(last.out,),
-        out="view",
-        attrs=attr_pairs({"shape": (2, 6, 6)}),
-        axes=(),
-        op="",
-        strategy=None,
-    )
-    stage = plan.stages[0]
-    programs = tuple((p, (*i, copy) if p == "forward" else i) for p, i in stage.programs)
+    program = plan.stages[0].program("forward")
+    fields = {"attrs": attr_pairs({"shape": (2, 6, 6)}), "axes": (), "op": "", "strategy": None}
+    copy = replace(program[-1], kind="reshape", ins=(halos(plan)[-1].out,), out="view", **fields)
     values = (*plan.values, ("view", Value((2, 6, 6), "float64", None)))
-    refused(replace(plan, stages=(replace(stage, programs=programs),), values=values), "has no layout")
+    refused(with_program(replace(plan, values=values), "forward", (*program, copy)), "has no layout")
 
 
 # ---- cost ----
 
-A, B, G = (
-    3e-6,
-    2e-9,
-    3e-9,
-)  # seconds per message, per byte sent, per byte added (two reads and a write at 1e9 bytes per second)
-NODE = Cluster(
-    "node",
-    Device(flops_per_s=1e9, memory_bytes=10**9, memory_bandwidth_bytes_per_s=1e9, overhead_s=0.0),
-    Link(A, B),
-    devices_per_node=8,
-)
+# seconds per message, per byte sent, per byte added (two reads and a write at 1e9 bytes per second)
+A, B, G = 3e-6, 2e-9, 3e-9
+DEVICE = Device(flops_per_s=1e9, memory_bytes=10**9, memory_bandwidth_bytes_per_s=1e9, overhead_s=0.0)
+NODE = Cluster("node", DEVICE, Link(A, B), devices_per_node=8)
 
 
 def test_an_exchange_costs_two_messages_of_a_strip(plan):
@@ -294,20 +253,10 @@ def test_ranks_at_the_edge_hand_over_less(plan):
     rows = halos(plan)[0]
     strip = 2 * 1 * 4 * F8
     # 4 x 2 slices: ranks 0, 1 hold the top rows, 6, 7 the bottom rows
-    assert [message_bytes(plan, rows, r) for r in range(8)] == [
-        strip,
-        strip,
-        2 * strip,
-        2 * strip,
-        2 * strip,
-        2 * strip,
-        strip,
-        strip,
-    ]
-    log = predict_timeline(plan, NODE).log
-    assert [e.bytes for e in sorted(log.filter(name=rows.out, kind="communication"), key=lambda e: e.rank)] == [
-        message_bytes(plan, rows, r) for r in range(8)
-    ]
+    handed = [message_bytes(plan, rows, r) for r in range(8)]
+    assert handed == [n * strip for n in (1, 1, 2, 2, 2, 2, 1, 1)]
+    log = predict_timeline(plan, NODE).log.filter(name=rows.out, kind="communication")
+    assert [e.bytes for e in sorted(log, key=lambda e: e.rank)] == handed
 
 
 def test_windows_take_memory_of_their_own(plan):
@@ -323,17 +272,10 @@ def test_events_of_a_run_carry_the_predicted_bytes(plan):
     net = Net(CUT_BOTH, **SAME)
     rule = nn.SGD(net.trainable_params(), 0.0)
     weight = weight_for(**SAME)
-    trained = compile(
-        net,
-        weight,
-        np.zeros(()),
-        loss=lambda out, label: out,
-        optimizer=rule,
-        device_num=DEVICES,
-        dataset_strategy="full_batch",
-    )
+    batch, settings = (weight, np.zeros(())), {"device_num": DEVICES, "dataset_strategy": "full_batch"}
+    trained = compile(net, *batch, loss=lambda out, label: out, optimizer=rule, **settings)
     with Session(trained, net, rule) as session:
-        session.train([(weight, np.zeros(()))], steps=1, record=1)
+        session.train([batch], steps=1, record=1)
         events = [e for e in session.events if e.op in ("halo_exchange", "halo_reduce")]
     assert len(events) == 4 * 8
     by_name = {i.out: i for _, i in trained.instructions()}
@@ -359,30 +301,18 @@ def test_the_text_says_what_a_rank_gets(plan):
 def test_the_data_of_a_rank_names_the_message(plan):
     view = plan.to_dict(rank=0)
     message = next(m for m in view["comm"] if m["kind"] == "halo_exchange")
-    assert (message["op"], message["group"], message["in_shape"], message["out_shape"]) == (
-        "NeighborExchangeV2",
-        [0, 2, 4, 6],
-        [2, 4, 4],
-        [2, 6, 4],
-    )
+    assert (message["op"], message["group"]) == ("NeighborExchangeV2", [0, 2, 4, 6])
+    assert (message["in_shape"], message["out_shape"]) == ([2, 4, 4], [2, 6, 4])
     assert message["bytes"] == 2 * 1 * 4 * F8  # the first rank has one neighbour
     entry = next(o for o in view["ops"] if o["op"] == "Stencil")
-    assert (entry["in_global"], entry["in_slice"], entry["out_slice"]) == (
-        [list(SHAPE), list(KERNEL)],
-        [[2, 6, 6], [3, 3]],
-        [[2, 4, 4]],
-    )
+    assert entry["in_global"] == [list(SHAPE), list(KERNEL)]
+    assert (entry["in_slice"], entry["out_slice"]) == ([[2, 6, 6], [3, 3]], [[2, 4, 4]])
 
 
 def test_the_lab_lists_it_with_its_tensor(plan):
     rows = [m for m in message_table(plan, 3) if m["collective"] == "NeighborExchangeV2"]
-    assert [(m["operator"], m["tensor"], m["bytes_predicted"]) for m in rows] == [
-        ("stencil", "a", 2 * 2 * 1 * 4 * F8),
-        (
-            "stencil",
-            "a.halo.stencil.halo.stencil",
-            2 * 6 * 1 * F8,
-        ),  # what the operator reads: the slice with both halos
-    ]
+    both_halos = "a.halo.stencil.halo.stencil"  # what the operator reads
+    listed = [("stencil", "a", 2 * 2 * 1 * 4 * F8), ("stencil", both_halos, 2 * 6 * 1 * F8)]
+    assert [(m["operator"], m["tensor"], m["bytes_predicted"]) for m in rows] == listed
     # of the slices with halos only the one that the operator reads can be looked at
-    assert {e.value for e in tensor_entries(plan)} & {i.out for i in halos(plan)} == {"a.halo.stencil.halo.stencil"}
+    assert {e.value for e in tensor_entries(plan)} & {i.out for i in halos(plan)} == {both_halos}

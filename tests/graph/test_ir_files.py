@@ -10,6 +10,7 @@ import pytest
 from parallel_lab import Parameter, Tensor, nn, ops
 from parallel_lab.graph.compiler import compile_steps
 from parallel_lab.train.ir_files import write_graph_files
+from tests.graph.propagated import AUTO
 
 
 class Net(nn.Cell):
@@ -29,11 +30,7 @@ class Net(nn.Cell):
 def steps():
     net = Net()
     options = {"loss": nn.MSELoss(), "optimizer": nn.Momentum(net.trainable_params(), 0.2, 0.1), "device_num": 8}
-    options |= {
-        "parallel_mode": "auto_parallel",
-        "search_mode": "sharding_propagation",
-        "dataset_strategy": "data_parallel",
-    }
+    options |= {**AUTO, "dataset_strategy": "data_parallel"}
     return compile_steps(net, np.ones((2, 32), np.float32), np.ones((2, 16), np.float32), **options)
 
 
@@ -44,29 +41,24 @@ def entry(text, instance):
     return lines[at], lines[at + 1].strip()
 
 
+def types(*operands, gives):
+    """The line of an operator's types."""
+    return f": ({', '.join(f'<Tensor[Float32], {shape}>' for shape in operands)}) -> (<Tensor[Float32], {gives}>)"
+
+
 def test_begin_file_shows_global_shapes_and_the_strategies_of_seed_003(steps, tmp_path):
     begin, _, _, _ = write_graph_files(steps, str(tmp_path), 0)
     assert re.fullmatch(r"step_parallel_begin_\d{4}\.ir", begin.name)
     text = begin.read_text()
-    for instance, op, strategy, types in (
-        (
-            "matmul",
-            "MatMul",
-            "((2, 4), (4, 1))",
-            "(<Tensor[Float32], (16, 32)>, <Tensor[Float32], (32, 16)>) -> (<Tensor[Float32], (16, 16)>)",
-        ),
-        ("relu", "ReLU", "((2, 4))", "(<Tensor[Float32], (16, 16)>) -> (<Tensor[Float32], (16, 16)>)"),
-        (
-            "matmul2",
-            "MatMul",
-            "((2, 4), (4, 1))",
-            "(<Tensor[Float32], (16, 16)>, <Tensor[Float32], (16, 16)>) -> (<Tensor[Float32], (16, 16)>)",
-        ),
+    for instance, op, strategy, operands in (
+        ("matmul", "MatMul", "((2, 4), (4, 1))", [(16, 32), (32, 16)]),
+        ("relu", "ReLU", "((2, 4))", [(16, 16)]),
+        ("matmul2", "MatMul", "((2, 4), (4, 1))", [(16, 16), (16, 16)]),
     ):
         first, second = entry(text, instance)
         assert f" = {op}(" in first
         assert first.endswith(f"{{in_strategy: {strategy}}}")
-        assert second == f": {types}"
+        assert second == types(*operands, gives=(16, 16))
     # only what the learner wrote is an attribute of the operator
     assert "in_strategy: ((2, 4), (4, 1)), out_strategy: None}" in entry(text, "matmul")[0]
     assert "out_strategy" not in entry(text, "matmul2")[0]
@@ -78,21 +70,15 @@ def test_execute_file_shows_the_slices_of_its_rank(steps, tmp_path, rank, group,
     *_, execute = write_graph_files(steps, str(tmp_path), rank)
     assert execute.parent.name == f"rank_{rank}"
     text = execute.read_text()
-    assert (
-        entry(text, "matmul")[1]
-        == ": (<Tensor[Float32], (8, 8)>, <Tensor[Float32], (8, 16)>) -> (<Tensor[Float32], (8, 16)>)"
-    )
+    assert entry(text, "matmul")[1] == types((8, 8), (8, 16), gives=(8, 16))
     first, second = entry(text, "forward_op_matmul")
     assert "AllReduce(" in first
     assert f"group_ranks: {'-'.join(map(str, group))}, rank_list: {group}, fusion: 0" in first
-    assert second == ": (<Tensor[Float32], (8, 16)>) -> (<Tensor[Float32], (8, 16)>)"
+    assert second == types((8, 16), gives=(8, 16))
     cut = next(line for line in text.splitlines() if "StridedSlice(" in line and "matmul.for.relu" in line)
     assert f"{begin}, {(8, begin[1] + 4)}, (1, 1))" in cut
-    assert entry(text, "relu")[1] == ": (<Tensor[Float32], (8, 4)>) -> (<Tensor[Float32], (8, 4)>)"
-    assert (
-        entry(text, "matmul2")[1]
-        == ": (<Tensor[Float32], (8, 4)>, <Tensor[Float32], (4, 16)>) -> (<Tensor[Float32], (8, 16)>)"
-    )
+    assert entry(text, "relu")[1] == types((8, 4), gives=(8, 4))
+    assert entry(text, "matmul2")[1] == types((8, 4), (4, 16), gives=(8, 16))
 
 
 def check_operands(text):
@@ -116,15 +102,11 @@ def test_every_operand_of_a_file_is_made_above_it(steps, tmp_path):
 FUSED = {
     "comm_fusion": {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}
 }
+ON = {**FUSED, "enable_parallel_optimizer": True}
 SHARED = {
     "fused": FUSED,
-    "optimizer parallel": {**FUSED, "enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0},
-    "weight grouping": {
-        **FUSED,
-        "enable_parallel_optimizer": True,
-        "parallel_mode": "data_parallel",
-        "dataset_strategy": "data_parallel",
-    },
+    "optimizer parallel": {**ON, "parallel_optimizer_threshold": 0},
+    "weight grouping": {**ON, "parallel_mode": "data_parallel", "dataset_strategy": "data_parallel"},
 }
 
 
@@ -155,11 +137,8 @@ def test_in_weight_grouping_a_file_shows_its_own_states_and_both_broadcasts(rank
     """Two parameters, w of rank 0 and w2 of rank 1. (The files once showed the updates of all ranks on every rank.)"""
     text = write_graph_files(shared_steps(SHARED["weight grouping"]), str(tmp_path), rank)[-1].read_text()
     mine, other = ("w", "w2") if rank == 0 else ("w2", "w")
-    assert (
-        f"ref_key=:adam_m.{mine}\n" in text
-        and f"adam_m.{other}\n" not in text
-        and f"instance name: {other}.update" not in text
-    )
+    assert f"ref_key=:adam_m.{mine}\n" in text and f"adam_m.{other}\n" not in text
+    assert f"instance name: {other}.update" not in text
     assert [line.partition("root_rank: ")[2][0] for line in text.splitlines() if "= Broadcast(" in line] == ["0", "1"]
 
 

@@ -13,14 +13,7 @@ from parallel_lab.cost import instr_time_s, message_time_s
 from parallel_lab.graph.ir import Instr, Value, attr_pairs
 from parallel_lab.graph.kinds import KINDS, KindDef, class_name
 from parallel_lab.graph.passes import PASSES
-from parallel_lab.ops.collectives.definitions import (
-    COLLECTIVES,
-    MESSAGES,
-    CollectiveDef,
-    combine,
-    formula,
-    of_n,
-)
+from parallel_lab.ops.collectives.definitions import COLLECTIVES, MESSAGES, CollectiveDef, combine, formula, of_n
 from parallel_lab.run.communicator import Request, answer
 from parallel_lab.run.simulator import simulate
 from tests.recorded.nets import Quick
@@ -43,9 +36,8 @@ def test_a_kind_is_run_or_asked_for_and_not_both(kind):
     known = KINDS[kind]
     assert known.kind == kind and (known.run is None) == bool(known.asks)
     assert known.class_name or kind == "compute"
-    assert (known.vjp is None) == (
-        kind not in ("compute", "slice", "reshape") and not (known.message and known.message.adjoint)
-    )
+    differentiated = kind in ("compute", "slice", "reshape") or known.message and known.message.adjoint
+    assert (known.vjp is not None) == bool(differentiated)
 
 
 @pytest.mark.parametrize("kind", COLLECTIVES)
@@ -145,10 +137,8 @@ def test_a_new_kind_of_local_work_is_run_and_priced_from_its_definition_alone(mo
     def doubled(draft):
         values, loss = draft.value_table(), draft.outputs[0]
         values["twice"] = values[loss]
-        done = draft.with_program(
-            "forward", (*draft.program("forward"), Instr("double", "twice", (loss,), "loss")), values
-        )
-        return done.noted("double", "the loss, doubled")
+        program = (*draft.program("forward"), Instr("double", "twice", (loss,), "loss"))
+        return draft.with_program("forward", program, values).noted("double", "the loss, doubled")
 
     net, x, y = Quick(32, 16, 16, ((2, 4), (4, 1))), np.ones((16, 32)), np.zeros((16, 16))
     options = {"loss": nn.MSELoss(), "device_num": 8, "dataset_strategy": "full_batch"}

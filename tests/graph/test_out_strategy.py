@@ -4,27 +4,20 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Session, StrategyError, Tensor, compile, nn, ops
+from tests.cells import cell
 
 
-class Product(nn.Cell):
-    def __init__(self, strategy, out):
-        super().__init__()
-        self.w = Parameter(Tensor(np.random.default_rng(0).normal(size=(16, 4))), name="w")
-        self.matmul = ops.MatMul().shard(strategy, out)
-        self.tanh = ops.Tanh()
-
-    def construct(self, x):
-        return self.tanh(self.matmul(x, self.w))
+def weight(*shape):
+    return Parameter(Tensor(np.random.default_rng(0).normal(size=shape)), name="w")
 
 
-class LookUp(nn.Cell):
-    def __init__(self, strategy, out):
-        super().__init__()
-        self.w = Parameter(Tensor(np.random.default_rng(0).normal(size=(64, 32))), name="w")
-        self.gather = ops.Gather().shard(strategy, out)
+def product(strategy, out):
+    parts = {"w": weight(16, 4), "matmul": ops.MatMul().shard(strategy, out), "tanh": ops.Tanh()}
+    return cell(lambda net, x: net.tanh(net.matmul(x, net.w)), **parts)
 
-    def construct(self, ids):
-        return self.gather(self.w, ids, 0)
+
+def look_up(strategy, out):
+    return cell(lambda net, ids: net.gather(net.w, ids, 0), w=weight(64, 32), gather=ops.Gather().shard(strategy, out))
 
 
 def trained(net, batch, **settings):
@@ -46,8 +39,8 @@ def trained(net, batch, **settings):
 )
 def test_a_contraction_ends_in_the_message_that_the_result_asks_for(strategy, out, kind, rng):
     batch = rng.normal(size=(16, 16)), rng.normal(size=(16, 4))
-    losses, w, _ = trained(Product(None, None), batch, device_num=1)
-    got, found, plan = trained(Product(strategy, out), batch, device_num=8)
+    losses, w, _ = trained(product(None, None), batch, device_num=1)
+    got, found, plan = trained(product(strategy, out), batch, device_num=8)
     first = next(i for _, i in plan.instructions("forward") if i.is_communication)
     assert first.kind == kind
     if out is not None:
@@ -64,8 +57,8 @@ def test_a_row_split_table_scatters_what_it_looks_up(rng):
     backward AllGather.
     """
     batch = rng.integers(0, 64, (16, 4)).astype(np.int32), rng.normal(size=(16, 4, 32))
-    losses, w, _ = trained(LookUp(None, None), batch, device_num=1)
-    got, found, plan = trained(LookUp(((8, 1), (1, 1)), ((8, 1, 1),)), batch, device_num=8)
+    losses, w, _ = trained(look_up(None, None), batch, device_num=1)
+    got, found, plan = trained(look_up(((8, 1), (1, 1)), ((8, 1, 1),)), batch, device_num=8)
     assert plan.value("gather").slice_shape == (2, 4, 32)
     kinds = [(phase, i.kind) for phase, i in plan.instructions() if i.is_communication and i.name == "gather"]
     assert kinds == [("forward", "reduce_scatter"), ("backward", "all_gather")]
@@ -84,7 +77,7 @@ def test_a_row_split_table_scatters_what_it_looks_up(rng):
 )
 def test_another_result_is_refused_with_what_it_may_be(strategy, out, words):
     with pytest.raises(StrategyError, match=rf"MatMul 'matmul' \(test_out_strategy.py:\d+\): out_strategy .*{words}"):
-        compile(Product(strategy, out), np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")
+        compile(product(strategy, out), np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")
 
 
 def test_values_and_types_are_checked_at_once():

@@ -20,9 +20,8 @@ RANKS = range(8)
 def quick_plan(*triple, optimizer=None, **settings):
     net = Quick(32, 16, 16, *triple)
     settings = {"device_num": 8, "dataset_strategy": "full_batch"} | settings
-    return compile(
-        net, X, Y, loss=nn.MSELoss(), optimizer=optimizer(net.trainable_params()) if optimizer else None, **settings
-    )
+    settings["optimizer"] = optimizer(net.trainable_params()) if optimizer else None
+    return compile(net, X, Y, loss=nn.MSELoss(), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +52,8 @@ def test_messages_of_the_first_product_go_over_the_ranks_of_its_row(seed_plan, r
     messages = [m for m in seed_plan.to_dict(rank=rank)["comm"] if m["phase"] == "forward"]
     sums = [m for m in messages if m["kind"] == "all_reduce" and m["in_shape"] == [8, 16]]
     assert [m["group"] for m in sums] == [row, row]
-    assert all(
-        m["op"] == "AllReduce" and m["reduce"] == "sum" and m["out_shape"] == [8, 16] and m["bytes"] == 8 * 16 * 4
-        for m in sums
-    )
+    for m in sums:
+        assert (m["op"], m["reduce"], m["out_shape"], m["bytes"]) == ("AllReduce", "sum", [8, 16], 8 * 16 * 4)
 
 
 def test_the_slice_between_product_and_relu_sends_nothing(seed_plan):
@@ -96,13 +93,8 @@ def test_text_of_another_rank_has_its_own_groups_and_offsets(seed_plan):
 
 def test_text_names_every_phase_and_where_inputs_lie(seed_plan):
     text = quick_plan(S, optimizer=lambda p: nn.Momentum(p, 0.1, 0.9)).text(rank=5)
-    for expected in (
-        "# forward (0F0)",
-        "# backward (0B0)",
-        "# update (0update0)",
-        "%w : <Tensor[Float32], (8, 16)> = [8:16, :] of (32, 16)",
-        "%w <- ",
-    ):
+    where = "%w : <Tensor[Float32], (8, 16)> = [8:16, :] of (32, 16)"
+    for expected in ("# forward (0F0)", "# backward (0B0)", "# update (0update0)", where, "%w <- "):
         assert expected in text
     assert "# backward" not in seed_plan.text(phases=("forward",))
 
@@ -114,25 +106,10 @@ def test_view_has_the_fields_that_the_design_promises(seed_plan):
     view = seed_plan.to_dict(rank=3)
     assert {"rank", "device_num", "ops", "params", "inputs", "comm"} <= set(view)
     assert (view["rank"], view["device_num"]) == (3, 8)
-    assert all(
-        {"name", "op", "strategy", "in_global", "out_global", "in_slice", "out_slice", "phase", "origin"} <= set(o)
-        for o in view["ops"]
-    )
-    keys = {
-        "kind",
-        "op",
-        "group",
-        "in_shape",
-        "out_shape",
-        "dtype",
-        "bytes",
-        "phase",
-        "fusion",
-        "reduce",
-        "reason",
-        "origin",
-    }
-    assert all(keys <= set(m) for m in view["comm"])
+    keys = {"name", "op", "strategy", "in_global", "out_global", "in_slice", "out_slice", "phase", "origin"}
+    assert all(keys <= set(o) for o in view["ops"])
+    keys = {"kind", "op", "group", "in_shape", "out_shape", "dtype", "bytes", "phase", "fusion", "reduce"}
+    assert all({*keys, "reason", "origin"} <= set(m) for m in view["comm"])
     assert all({"name", "global", "slice", "layout", "index"} <= set(p) for p in view["params"] + view["inputs"])
     assert json.loads(json.dumps(view)) == view
 
@@ -148,12 +125,9 @@ def test_parameter_index_of_a_rank_follows_its_coordinates(seed_plan, rank):
 
 def test_mirror_sums_over_the_ranks_with_the_same_slice(seed_plan):
     for rank in RANKS:
-        mirrors = [
-            m
-            for m in seed_plan.to_dict(rank=rank)["comm"]
-            if m["phase"] == "backward" and m["in_shape"] in ([8, 16], [4, 16]) and m["fusion"] == 1
-        ]
-        assert [m["group"] for m in mirrors] == [[rank % 4, rank % 4 + 4]] * 2
+        back = [m for m in seed_plan.to_dict(rank=rank)["comm"] if m["phase"] == "backward" and m["fusion"] == 1]
+        mirrors = [m["group"] for m in back if m["in_shape"] in ([8, 16], [4, 16])]
+        assert mirrors == [[rank % 4, rank % 4 + 4]] * 2
 
 
 def test_every_message_says_why_and_from_which_line(seed_plan):
@@ -283,10 +257,8 @@ def test_diff_of_a_fused_plan_shows_its_buckets_and_nothing_that_is_only_numbere
 
     def plan(**settings):
         net = nn.SequentialCell([nn.Dense(4, 4), nn.ReLU(), nn.Dense(4, 4)])  # names of parameters begin with a number
-        optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-        return compile(
-            net, x, x, loss=nn.MSELoss(), optimizer=optimizer, device_num=4, dataset_strategy="full_batch", **settings
-        )
+        settings |= {"optimizer": nn.Momentum(net.trainable_params(), 0.1, 0.9), "device_num": 4}
+        return compile(net, x, x, loss=nn.MSELoss(), dataset_strategy="full_batch", **settings)
 
     before, after = plan(), plan(comm_fusion={"allreduce": {"mode": "auto", "config": None}})
     lines = [line for line in before.diff(after).splitlines() if not line[1:].lstrip().startswith(("#", ":", "-", "+"))]
@@ -310,21 +282,13 @@ def test_a_plan_for_4096_devices_has_as_many_instructions_as_one_for_8():
         x = np.ones((batch, 64), "f")
         rows, columns = devices // 4, ((devices // 4, 1), (1, 4))
         net = Chain([64, 64, 64], [columns, ((rows, 4), (4, 1))])
-        return compile(
-            net,
-            x,
-            x,
-            loss=nn.MSELoss(),
-            optimizer=nn.Momentum(net.trainable_params(), 0.1, 0.9),
-            device_num=devices,
-            dataset_strategy="full_batch",
-        )
+        optimizer, settings = nn.Momentum(net.trainable_params(), 0.1, 0.9), {"dataset_strategy": "full_batch"}
+        return compile(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, device_num=devices, **settings)
 
     small, large = chain(8, 8), chain(4096, 4096)
     assert size(small) == size(large)
-    assert abs(len(json.dumps(small.to_dict())) - len(json.dumps(large.to_dict()))) < 0.05 * len(
-        json.dumps(small.to_dict())
-    )
+    few, many = (len(json.dumps(plan.to_dict())) for plan in (small, large))
+    assert abs(few - many) < 0.05 * few
     groups = {tuple(m["group"]) for m in large.to_dict(rank=4095)["comm"] if len(m["group"]) == 4}
     assert groups == {(4092, 4093, 4094, 4095)}
 

@@ -8,6 +8,7 @@ import pytest
 from parallel_lab import Parameter, Session, ShapeError, Simulator, Tensor, TraceError, compile, compile_steps, nn, ops
 from parallel_lab.nn.initializer import initializer
 from parallel_lab.processes.shm import WorkerPool
+from tests.cells import cell
 
 X = np.ones((8, 4), np.float32)
 
@@ -91,24 +92,14 @@ def test_graph_text_has_strategies_shapes_and_places():
     )
 
 
-class Named(nn.Cell):
-    """A parameter that bears the name of an input or of an operator."""
-
-    def __init__(self, name):
-        super().__init__()
-        self.p = Parameter(np.full((4, 4), 2.0, np.float32), name=name)
-        self.relu, self.product = ops.ReLU(), ops.MatMul()
-
-    def construct(self, x):
-        return self.relu(self.product(self.relu(x), self.p))
-
-
 @pytest.mark.parametrize("name", ["x", "label", "relu", "product", "relu.for.product", "1.0:float32", "learning_rate"])
 def test_a_parameter_keeps_its_name_whatever_else_is_called_so(name):
     """`relu` used to be overwritten in the value table by the operator of that name, and the product read the wrong
     one.
     """
-    plan = compile(Named(name), X, X, loss=nn.MSELoss(), device_num=4, dataset_strategy="full_batch")
+    parts = {"p": Parameter(np.full((4, 4), 2.0, np.float32), name=name), "relu": ops.ReLU(), "product": ops.MatMul()}
+    net = cell(lambda net, x: net.relu(net.product(net.relu(x), net.p)), **parts)
+    plan = compile(net, X, X, loss=nn.MSELoss(), device_num=4, dataset_strategy="full_batch")
     assert [p.name for p in plan.parameters] == [name]
     assert plan.value(name).shape == (4, 4)
     assert [g for g, _ in plan.gradients] == [name]
@@ -116,9 +107,8 @@ def test_a_parameter_keeps_its_name_whatever_else_is_called_so(name):
 
 def test_in_a_function_such_a_parameter_is_refused_by_name():
     w = Parameter(np.ones(4, np.float32), name="mul")
-    with pytest.raises(
-        TraceError, match=r"test_trace.py:\d+: a parameter and an input or operator before it are named 'mul'"
-    ):
+    words = r"test_trace.py:\d+: a parameter and an input or operator before it are named 'mul'"
+    with pytest.raises(TraceError, match=words):
         compile(lambda x: x * 2.0 * w, X, device_num=1)
 
 
@@ -131,13 +121,8 @@ def test_two_parameters_of_one_name_are_refused_by_name():
 # ---- what needs numbers ----
 
 
-class Reads(nn.Cell):
-    def __init__(self, how):
-        super().__init__()
-        self.how = how
-
-    def construct(self, x):
-        return self.how(x * 2.0)
+def reads(how):
+    return cell(lambda net, x: how(x * 2.0))
 
 
 def branch(x):
@@ -189,10 +174,9 @@ def test_what_is_no_operator_is_refused_with_file_line_and_what_to_use(how):
     function, what, hint = NO_OPERATOR[how]
     line = function.__code__.co_firstlineno
     with pytest.raises(TraceError) as caught:
-        compile(Reads(function), X, device_num=1)
-    assert str(caught.value).startswith(
-        f"test_trace.py:{line}: {what} of 'mul' (shape (8, 4), float32) is not an operator yet"
-    )
+        compile(reads(function), X, device_num=1)
+    where = f"test_trace.py:{line}: {what} of 'mul' (shape (8, 4), float32)"
+    assert str(caught.value).startswith(f"{where} is not an operator yet")
     assert hint in str(caught.value)
 
 
@@ -217,23 +201,14 @@ def test_a_branch_on_equality_is_refused():
         compile(lambda x: x if x * 1.0 == 0 else -x, X, device_num=1)
 
 
-class Listed(nn.Cell):
-    """Layers in a plain list, which registers nothing."""
+def test_layers_in_a_plain_list_which_registers_nothing_are_told_to_use_cell_list():
+    def listed(holder):
+        layers = holder([nn.Dense(4, 4), nn.Dense(4, 4)])
+        return cell(lambda net, x: net.layers[1](net.layers[0](x)), layers=layers)
 
-    def __init__(self, holder):
-        super().__init__()
-        self.layers = holder([nn.Dense(4, 4), nn.Dense(4, 4)])
-
-    def construct(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-def test_layers_in_a_plain_list_are_told_to_use_cell_list():
     with pytest.raises(TraceError, match=r"two parameters are named 'weight'.*nn\.CellList.*ParameterTuple"):
-        compile(Listed(list), X, device_num=1)
-    assert len(compile(Listed(nn.CellList), X, device_num=1).parameters) == 4
+        compile(listed(list), X, device_num=1)
+    assert len(compile(listed(nn.CellList), X, device_num=1).parameters) == 4
 
 
 FAULTS = {
@@ -255,7 +230,7 @@ def test_attributes_and_dtypes_an_operator_cannot_take_are_refused_while_tracing
 def test_reading_a_value_is_refused_with_file_and_line(how):
     function, what = READS[how]
     with pytest.raises(TraceError) as caught:
-        compile(Reads(function), X, device_num=1)
+        compile(reads(function), X, device_num=1)
     text = str(caught.value)
     lines, first = inspect.getsourcelines(function)
     place, _, rest = text.partition(": ")
@@ -296,16 +271,10 @@ def test_print_in_construct_shows_the_shape_at_once_and_every_ranks_slice_when_i
     assert [i.kind for _, i in plan.instructions()].count("print") == 1
     Simulator(plan, {}).run_step(X)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0::2] == [
-        f"rank {r}: mul[{r}:{r + 1}, :] of (8, 4) (device_matrix (8, 1), tensor_map (1, -1)), printed at "
-        f"test_trace.py:{plan_line(plan)}"
-        for r in range(8)
-    ]
+    line = next(i.origin.line for _, i in plan.instructions() if i.kind == "print")
+    place = f"of (8, 4) (device_matrix (8, 1), tensor_map (1, -1)), printed at test_trace.py:{line}"
+    assert lines[0::2] == [f"rank {r}: mul[{r}:{r + 1}, :] {place}" for r in range(8)]
     assert lines[1::2] == [str(2 * X[r : r + 1]) for r in range(8)]
-
-
-def plan_line(plan):
-    return next(i.origin.line for _, i in plan.instructions() if i.kind == "print")
 
 
 def test_what_is_printed_on_processes_reaches_the_notebook(capsys):
@@ -358,44 +327,28 @@ def test_no_inputs_are_refused():
 
 def test_a_shape_fault_names_operator_and_line():
     w = Parameter(np.ones((5, 4), np.float32), name="w")
-    with pytest.raises(
-        ShapeError, match=r"MatMul 'matmul' \(test_trace.py:\d+\): operand 1 has 5 elements in dim 0 \('k'\)"
-    ):
+    words = r"MatMul 'matmul' \(test_trace.py:\d+\): operand 1 has 5 elements in dim 0 \('k'\)"
+    with pytest.raises(ShapeError, match=words):
         compile(lambda x: ops.matmul(x, w), X, device_num=1)
 
 
 def test_a_loss_over_several_inputs_takes_the_label_last():
     """Only two inputs used to be possible with a loss: the third was one argument too many for WithLossCell."""
-
-    class Two(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = Parameter(np.ones((4, 4)), name="w")
-
-        def construct(self, left, right):
-            return ops.matmul(left * right, self.w)
-
-    plan = compile(Two(), X, X, X, loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch")
+    two = cell(lambda net, left, right: ops.matmul(left * right, net.w), w=Parameter(np.ones((4, 4)), name="w"))
+    plan = compile(two, X, X, X, loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch")
     assert [i.name for i in plan.data_inputs] == ["left", "right", "label"]
 
 
 def test_after_a_failed_trace_operators_run_at_once_again():
     with pytest.raises(TraceError):
-        compile(Reads(branch), X, device_num=1)
+        compile(reads(branch), X, device_num=1)
     assert (Tensor(X) * 2.0).asnumpy().sum() == 64
 
 
 def test_what_an_operator_refuses_is_told_with_its_place():
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.soft = ops.Softmax(axis=5)
-
-        def construct(self, x):
-            return self.soft(x)
-
+    net = cell(lambda net, x: net.soft(x), soft=ops.Softmax(axis=5))
     with pytest.raises(ShapeError, match=r"^Softmax 'soft' \(test_trace.py:\d+\): axis=5 for a tensor of shape"):
-        compile(Net(), X, device_num=1)
+        compile(net, X, device_num=1)
 
 
 def test_a_strategy_given_to_a_layer_is_led_to_its_operators():

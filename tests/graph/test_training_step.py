@@ -10,7 +10,6 @@ from parallel_lab.base.errors import NotBuiltYet
 from parallel_lab.graph.compiler import compile_program
 from parallel_lab.graph.trace import fill_form
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
-from parallel_lab.run.interpreter import gather_value
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import initial_values
 
@@ -56,16 +55,13 @@ def steps_on_ranks(make_step, x, y, strategies, device_num, count=3, **settings)
     results = []
     for number in range(count):
         simulator.run_step(x, y, step=number)
-        outputs = [
-            gather_value(plan, name, [simulator.value(name, r) for r in range(device_num)]) for name in plan.outputs
-        ]
-        results.append(fill_form(made.form, outputs))
+        results.append(fill_form(made.form, [simulator.full(name) for name in plan.outputs]))
     return results, {p.name: simulator.full(p.name) for p in plan.parameters}, plan
 
 
-def plain_step(net):
-    optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
-    grad_fn = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), None, optimizer.parameters)
+def stepping(optimizer, forward):
+    """The step that gives the optimizer the gradients of `forward` as they are."""
+    grad_fn = value_and_grad(forward, None, optimizer.parameters)
 
     def step(x, y):
         loss, grads = grad_fn(x, y)
@@ -73,6 +69,11 @@ def plain_step(net):
         return loss
 
     return step, optimizer
+
+
+def plain_step(net):
+    optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
+    return stepping(optimizer, lambda x, y: ops.reduce_mean(ops.square(net(x) - y)))
 
 
 def clipped_step(net):
@@ -110,12 +111,8 @@ def reshaped_step(net):
     return step, optimizer
 
 
-STRATEGIES = [
-    (None, None),
-    (((2, 4), (4, 1)), ((2, 4), (4, 1))),
-    (((1, 1), (1, 8)), ((1, 8), (8, 1))),
-    (((4, 1), (1, 2)), ((2, 2), (2, 2))),
-]
+STRATEGIES = [(None, None), (((2, 4), (4, 1)), ((2, 4), (4, 1))), (((1, 1), (1, 8)), ((1, 8), (8, 1)))]
+STRATEGIES += [(((4, 1), (1, 2)), ((2, 2), (2, 2)))]
 
 
 def assert_same(one, many):
@@ -130,9 +127,8 @@ def assert_same(one, many):
     elif one is None or isinstance(one, int):
         assert one == many
     else:
-        np.testing.assert_allclose(
-            np.asarray(many), one.asnumpy() if isinstance(one, Tensor) else one, rtol=1e-10, atol=1e-12
-        )
+        want = one.asnumpy() if isinstance(one, Tensor) else one
+        np.testing.assert_allclose(np.asarray(many), want, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("make_step", [plain_step, clipped_step, reshaped_step])
@@ -162,17 +158,9 @@ def test_parameters_that_the_loss_does_not_use_get_zero_gradients():
     x, y = batch()
 
     def make_step(net):
-        optimizer = nn.SGD(
-            net.trainable_params(), 0.1, weight_decay=0.5
-        )  # zeros as gradients, so the unused one decays
-        grad_fn = value_and_grad(lambda x, y: ops.reduce_mean(net.fc1(x, net.w)), None, optimizer.parameters)
-
-        def step(x, y):
-            loss, grads = grad_fn(x, y)
-            optimizer(grads)
-            return loss
-
-        return step, optimizer
+        # zeros as gradients, so the unused one decays
+        optimizer = nn.SGD(net.trainable_params(), 0.1, weight_decay=0.5)
+        return stepping(optimizer, lambda x, y: ops.reduce_mean(net.fc1(x, net.w)))
 
     one, parameters = steps_on_one_device(make_step, x, y)
     many, values, _ = steps_on_ranks(make_step, x, y, STRATEGIES[1], 8)
@@ -213,11 +201,7 @@ def from_outside(net):
 
 
 def of_a_middle_value(net):
-    def step(x, y):
-        middle = x * 2.0
-        return value_and_grad(lambda m: ops.reduce_mean(net(m)), 0)(middle)
-
-    return step
+    return lambda x, y: value_and_grad(lambda m: ops.reduce_mean(net(m)), 0)(x * 2.0)
 
 
 def recomputed(net):

@@ -3,17 +3,10 @@
 import numpy as np
 import pytest
 
-from parallel_lab import (
-    Parameter,
-    ShapeError,
-    Tensor,
-    TraceError,
-    compile,
-    nn,
-    ops,
-)
+from parallel_lab import Parameter, ShapeError, Tensor, TraceError, compile, nn, ops
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.run.simulator import Simulator
+from tests.cells import cell
 from tests.graph.one_device import X, Y, alone, check_equal, draw, plan_of, quick, simulated
 from tests.recorded.nets import Chain
 
@@ -23,13 +16,10 @@ class Shaped(nn.Cell):
 
     def __init__(self, how, *shapes, trainable=True):
         super().__init__()
-        self.how = how
-        self.p = [
-            Parameter(draw(*s, seed=30 + i), name=f"p{i}", requires_grad=trainable or i == 0)
-            for i, s in enumerate(shapes)
-        ]
-        for p in self.p:
-            self.insert_param_to_cell(p.name, p)
+        self.how, self.p = how, []
+        for i, shape in enumerate(shapes):
+            self.p.append(Parameter(draw(*shape, seed=30 + i), name=f"p{i}", requires_grad=trainable or i == 0))
+            self.insert_param_to_cell(f"p{i}", self.p[i])
 
     def construct(self, x):
         return self.how(x, *self.p)
@@ -71,9 +61,8 @@ def fan_out(y):
 
 
 def square(y):
-    return ops.Mul().shard(((4, 2), (4, 2)))(y, y) + ops.MatMul(transpose_b=True).shard(((2, 4), (1, 4)))(y, y).sum(
-        axis=1, keep_dims=True
-    )
+    product = ops.MatMul(transpose_b=True).shard(((2, 4), (1, 4)))(y, y)
+    return ops.Mul().shard(((4, 2), (4, 2)))(y, y) + product.sum(axis=1, keep_dims=True)
 
 
 @pytest.mark.quick(27)
@@ -162,34 +151,24 @@ def test_products_of_odd_dims_cut_where_they_divide():
 def test_integer_labels_and_a_cut_class_dim():
     """The expanded cross-entropy with its classes cut 4 ways equals the fused one on one device."""
 
-    class Classifier(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = Parameter(draw(8, 12), name="w")
+    def expanded():
+        loss = nn.SoftmaxCrossEntropyExpand(sparse=True)
+        for primitive in (loss.max, loss.exp, loss.sum, loss.log, loss.sum_cross_entropy):
+            primitive.shard(((2, 4),))
+        for primitive in (loss.sub, loss.div):
+            primitive.shard(((2, 4), (2, 1)))
+        loss.onehot.shard(((2, 4), (), ()))
+        loss.mul.shard(((2, 4), (2, 4)))
+        return loss
 
-        def construct(self, x):
-            return ops.MatMul().shard(((2, 1), (1, 4)))(x, self.w)
-
-    class Expanded(nn.SoftmaxCrossEntropyExpand):
-        def __init__(self):
-            super().__init__(sparse=True)
-            self.max.shard(((2, 4),))
-            self.sub.shard(((2, 4), (2, 1)))
-            self.exp.shard(((2, 4),))
-            self.sum.shard(((2, 4),))
-            self.div.shard(((2, 4), (2, 1)))
-            self.log.shard(((2, 4),))
-            self.onehot.shard(((2, 4), (), ()))
-            self.mul.shard(((2, 4), (2, 4)))
-            self.sum_cross_entropy.shard(((2, 4),))
-
-    net, x, labels = Classifier(), draw(16, 8), np.random.default_rng(3).integers(0, 12, 16).astype(np.int32)
-    plan = plan_of(net, x, labels, loss=Expanded)
+    matmul = ops.MatMul().shard(((2, 1), (1, 4)))
+    net = cell(lambda net, x: net.matmul(x, net.w), w=Parameter(draw(8, 12), name="w"), matmul=matmul)
+    x, labels = draw(16, 8), np.random.default_rng(3).integers(0, 12, 16).astype(np.int32)
+    plan = plan_of(net, x, labels, loss=expanded)
     loss, grads = simulated(plan, net, x, labels)
     want_loss, want = alone(net, x, labels, loss=nn.CrossEntropyLoss)
-    np.testing.assert_allclose(
-        loss, want_loss, rtol=1e-6
-    )  # its one-hot holds float32 ones; exact, but labels times logs stay float64
+    # its one-hot holds float32 ones; exact, but labels times logs stay float64
+    np.testing.assert_allclose(loss, want_loss, rtol=1e-6)
     np.testing.assert_allclose(grads["w"], want["w"], rtol=1e-6, atol=1e-9)
 
 

@@ -65,11 +65,7 @@ def check(make_net, make_optimizer, rtol=1e-10):
     "names",
     [
         ("a", "moments.a"),
-        ("moments.b", "b"),
-        ("moment1.b", "b"),
-        ("learning_rate:float64", "b"),
-        ("b.grad", "b"),
-        ("b.update", "b"),
+        *((a, "b") for a in ("moments.b", "moment1.b", "learning_rate:float64", "b.grad", "b.update")),
     ],
 )
 def test_a_parameter_may_be_called_like_a_state(names, optimizer):
@@ -114,17 +110,7 @@ def test_an_optimizer_of_a_network_with_the_same_names_is_refused():
     """
     x = np.zeros((8, 4), np.float32)
     net, other = nn.Dense(4, 4), nn.Dense(4, 4)
-    with pytest.raises(
-        TraceError,
-        match=r"the optimizer's 'weight' is another Parameter of that name than the "
-        r"network's.*net.trainable_params\(\)",
-    ):
-        compile(
-            net,
-            x,
-            x,
-            loss=nn.MSELoss(),
-            optimizer=nn.SGD(other.trainable_params(), 0.1),
-            device_num=2,
-            dataset_strategy="full_batch",
-        )
+    optimizer, settings = nn.SGD(other.trainable_params(), 0.1), {"device_num": 2, "dataset_strategy": "full_batch"}
+    words = r"the optimizer's 'weight' is another Parameter of that name than the network's.*net.trainable_params\(\)"
+    with pytest.raises(TraceError, match=words):
+        compile(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, **settings)

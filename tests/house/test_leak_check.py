@@ -17,22 +17,10 @@ def run_pytest(folder, body, named: str = "", **environment):
     """Run one test file under our conftest in a process of its own; returns exit code and output."""
     (folder / "conftest.py").write_text(CONFTEST.read_text().replace("GRACE_S = 3.0", "GRACE_S = 0.3"))
     (folder / "test_it.py").write_text(textwrap.dedent(body))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(folder),
-        "-c",
-        os.devnull,
-        str(folder),
-    ]
-    command += (
-        [f"--junit-prefix={named}"] if named else []
-    )  # says to tests that run beside these that the file is looked after
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder)]
+    command += ["-c", os.devnull, str(folder)]
+    # says to tests that run beside these that the file is looked after
+    command += [f"--junit-prefix={named}"] if named else []
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PARALLEL_LAB"))}
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**env, **environment}, cwd=folder)
     return found.returncode, found.stdout + found.stderr

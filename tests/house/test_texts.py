@@ -36,29 +36,20 @@ def offenders(paths: list[Path], look: Callable[[Path], list[str]]) -> str:
 
 
 def test_offenders_are_all_named():
-    found = offenders(
-        [PACKAGE / "a.py", PACKAGE / "b.py", PACKAGE / "c.py"], lambda path: [path.stem] * "a.c".find(path.stem)
-    )
+    paths = [PACKAGE / f"{name}.py" for name in "abc"]
+    found = offenders(paths, lambda path: [path.stem] * "a.c".find(path.stem))
     assert found == "parallel_lab/c.py: c, c"
 
 
 def tracked() -> list[Path]:
     """Files of the repository: what git knows or would add; without git, everything that is not hidden."""
     try:
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT,
-            capture_output=True,
-            check=True,
-            timeout=60,
-        ).stdout
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60).stdout
         paths = [ROOT / name for name in listed.decode().split("\0") if name]
     except (OSError, subprocess.CalledProcessError):
-        paths = [
-            path
-            for path in ROOT.rglob("*")
-            if not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(ROOT).parts)
-        ]
+        hidden = re.compile(r"\..*|__pycache__").fullmatch
+        paths = [path for path in ROOT.rglob("*") if not any(map(hidden, path.relative_to(ROOT).parts))]
     return sorted(path for path in paths if path.is_file())
 
 

@@ -12,23 +12,16 @@ def filled_by_neighbours(window: WindowAttr, members: int) -> bool:
     element.
     """
     step, origin, length, part = window
-    read = [
-        (i, e)
-        for i in range(members)
-        for e in range(step * i + origin, step * i + origin + length)
-        if 0 <= e < part * members
-    ]
-    return all(abs(e // part - i) <= 1 for i, e in read)
+    read = [(i, e) for i in range(members) for e in range(step * i + origin, step * i + origin + length)]
+    return all(abs(e // part - i) <= 1 for i, e in read if 0 <= e < part * members)
 
 
 def any_window(rng: np.random.Generator) -> WindowAttr:
     part = int(rng.integers(1, 6))
-    return (
-        int(rng.integers(1, part + 2)),
-        int(rng.integers(-part - 1, part + 1)),
-        int(rng.integers(1, 3 * part + 2)),
-        part,
+    step, origin, length = (
+        int(rng.integers(*ends)) for ends in ((1, part + 2), (-part - 1, part + 1), (1, 3 * part + 2))
     )
+    return step, origin, length, part
 
 
 def draw_windows(rng: np.random.Generator, members: int, count: int) -> list[WindowAttr]:

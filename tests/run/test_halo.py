@@ -26,12 +26,8 @@ def slices_and_windows(rng, members, window, dtype="f8"):
     shape, other = [2, 3, 2], [2, 3, 2]
     shape[dim], other[dim] = part * members, length
     full = rng.integers(-9, 10, shape).astype(dtype)
-    return (
-        dim,
-        full,
-        np.split(full, members, axis=dim),
-        [rng.integers(-9, 10, other).astype(dtype) for _ in range(members)],
-    )
+    given = [rng.integers(-9, 10, other).astype(dtype) for _ in range(members)]
+    return dim, full, np.split(full, members, axis=dim), given
 
 
 def ask(kind, members, values, dim, window):
@@ -47,9 +43,8 @@ def test_exchange_gives_each_member_its_window_of_the_whole(members):
         dim, full, slices, _ = slices_and_windows(rng, members, window)
         got = ask("halo_exchange", members, slices, dim, window)
         for i, reply in enumerate(got):
-            np.testing.assert_array_equal(
-                reply, take(full, dim, step * i + origin, step * i + origin + length), err_msg=f"{window}, member {i}"
-            )
+            want = take(full, dim, step * i + origin, step * i + origin + length)
+            np.testing.assert_array_equal(reply, want, err_msg=f"{window}, member {i}")
             assert reply.flags.c_contiguous and reply.flags.owndata
 
 
@@ -210,12 +205,7 @@ def test_pictures_cut_in_space_train_as_on_one_device_with_the_same_bits_everywh
         ("halo_exchange", 4, (4, -1, 6.0, 4), "Four ints"),
         ("halo_exchange", 3, (4, -1, 6, 4), "dim 0 has 3 elements.*A slice of 4"),
         ("halo_reduce", 4, (4, -1, 6, 4), "dim 0 has 4 elements.*A window of 6"),
-        (
-            "halo_exchange",
-            2,
-            (2, -3, 8, 2),
-            r"slice 0 needs the elements \[0, 5\), but it and its neighbours hold \[0, 4\).*no further than",
-        ),
+        ("halo_exchange", 2, (2, -3, 8, 2), r"slice 0 needs .*\[0, 5\), but .* hold \[0, 4\).*no further than"),
         ("halo_exchange", 2, (2, 0, 0, 2), "not all at least 1"),
     ],
 )

@@ -37,11 +37,9 @@ def last(devices):
 
 def data(dtype):
     rng = np.random.default_rng(20)
-    values = {
-        "w": rng.normal(size=(INPUTS, HIDDEN)).astype(dtype),
-        "w2": rng.normal(size=(HIDDEN, OUTPUTS)).astype(dtype),
-    }
-    return rng.normal(size=(BATCH, INPUTS)).astype(dtype), rng.normal(size=(BATCH, OUTPUTS)).astype(dtype), values
+    shapes = (INPUTS, HIDDEN), (HIDDEN, OUTPUTS), (BATCH, INPUTS), (BATCH, OUTPUTS)
+    w, w2, x, y = (rng.normal(size=shape).astype(dtype) for shape in shapes)
+    return x, y, {"w": w, "w2": w2}
 
 
 def make_net(values, *triple):
@@ -72,14 +70,11 @@ def differences(devices, triple):
     """How far loss and gradients are from the formula, relative to the largest element: three numbers."""
     x, y, values = data(np.float64)
     loss, gradients = formula(x, y, values)
-    plan = compile(
-        make_net(values, *triple), x, y, loss=nn.MSELoss(), device_num=devices, dataset_strategy="full_batch"
-    )
+    net, settings = make_net(values, *triple), {"device_num": devices, "dataset_strategy": "full_batch"}
+    plan = compile(net, x, y, loss=nn.MSELoss(), **settings)
     sim = Simulator(plan, values)
-    far = [abs(float(sim.run_step(x, y)) - loss) / loss]
-    return far + [
-        np.abs(sim.full(g) - gradients[name]).max() / np.abs(gradients[name]).max() for name, g in plan.gradients
-    ]
+    pairs = [(sim.run_step(x, y), loss), *((sim.full(g), gradients[name]) for name, g in plan.gradients)]
+    return [np.abs(got - want).max() / np.abs(want).max() for got, want in pairs]
 
 
 @pytest.mark.exhaustive
@@ -95,11 +90,12 @@ def sample(devices, count, seed):
     rng = np.random.default_rng(seed)
     pools = [first(devices), middle(devices), last(devices)]
     length = max(count, *map(len, pools))
-    columns = [
-        [pool[i] for i in np.concatenate([rng.permutation(len(pool)) for _ in range(-(-length // len(pool)))])[:length]]
-        for pool in pools
-    ]
-    return list(zip(*columns, strict=True))
+
+    def column(pool):
+        rounds = -(-length // len(pool))
+        return [pool[i] for i in np.concatenate([rng.permutation(len(pool)) for _ in range(rounds)])[:length]]
+
+    return list(zip(*map(column, pools), strict=True))
 
 
 @pytest.mark.quick(38)
@@ -177,7 +173,6 @@ def test_five_steps_of_training_equal_the_eager_ones(triple, optimizer):
             np.testing.assert_allclose(value, alone.parameters_dict()[name].asnumpy(), rtol=BOUND, atol=BOUND)
         names = [(s.name, s.parameter, s.kind) for s in plan.states if s.parameter]
         for name, parameter, kind in names:
-            np.testing.assert_allclose(
-                session.values([name])[name], rule.states[parameter][kind], rtol=BOUND, atol=BOUND
-            )
+            state = session.values([name])[name]
+            np.testing.assert_allclose(state, rule.states[parameter][kind], rtol=BOUND, atol=BOUND)
         assert len(names) == sum(len(s) for s in rule.states.values())

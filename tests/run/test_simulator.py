@@ -5,18 +5,8 @@ a time.
 import numpy as np
 import pytest
 
-from parallel_lab import (
-    CollectiveMismatch,
-    DeadlockError,
-    PlanError,
-    Request,
-    ShapeError,
-    Simulator,
-    Tensor,
-    compile,
-    nn,
-    simulate,
-)
+from parallel_lab import PlanError, Request, Simulator, Tensor, compile, nn, simulate
+from parallel_lab.base.errors import CollectiveMismatch, DeadlockError, ShapeError
 from tests.recorded.nets import Quick
 
 N = 4
@@ -26,6 +16,13 @@ S = ((2, 4), (4, 1))
 
 def vector(rank, n=8):
     return np.random.default_rng(rank).normal(size=n)
+
+
+def refused(program, ranks, error, words):
+    """The text of the error in which programs of `ranks` ranks end."""
+    with pytest.raises(error, match=words) as caught:
+        simulate([program(rank) for rank in range(ranks)])
+    return str(caught.value)
 
 
 # ---- programs written by hand ----
@@ -179,11 +176,8 @@ def test_a_message_nobody_receives_is_a_mismatch():
         else:
             yield Request("recv", (0, 1))
 
-    with pytest.raises(
-        CollectiveMismatch,
-        match=r"rank 0 sent 2 messages to rank 1, which received 1\. .*float64 \(3,\) at lesson.py:7",
-    ):
-        simulate([program(0), program(1)])
+    words = r"rank 0 sent 2 messages to rank 1, which received 1\. .*float64 \(3,\) at lesson.py:7"
+    refused(program, 2, CollectiveMismatch, words)
 
 
 def test_everyone_receives_first_is_a_deadlock_that_says_who_waits_for_whom():
@@ -191,11 +185,10 @@ def test_everyone_receives_first_is_a_deadlock_that_says_who_waits_for_whom():
         yield Request("recv", ((rank - 1) % 3, rank))
         yield Request("send", (rank, (rank + 1) % 3), np.ones(2))
 
-    with pytest.raises(DeadlockError, match="the sender never sends") as caught:
-        simulate([program(r) for r in range(3)])
+    text = refused(program, 3, DeadlockError, "the sender never sends")
     for rank, group in enumerate([(2, 0), (0, 1), (1, 2)]):
-        assert f"rank {rank} waits in its call 1, recv, with {group}" in str(caught.value)
-    assert "same calls" not in str(caught.value)
+        assert f"rank {rank} waits in its call 1, recv, with {group}" in text
+    assert "same calls" not in text
 
 
 def test_a_message_of_another_shape_than_announced_is_a_mismatch():
@@ -205,10 +198,8 @@ def test_a_message_of_another_shape_than_announced_is_a_mismatch():
         else:
             yield Request("recv", (0, 1), shape=(3,), dtype="float64")
 
-    with pytest.raises(
-        CollectiveMismatch, match=r"rank 1 expects float64 \(3,\) from rank 0, which called send float64 \(2,\)"
-    ):
-        simulate([program(0), program(1)])
+    words = r"rank 1 expects float64 \(3,\) from rank 0, which called send float64 \(2,\)"
+    refused(program, 2, CollectiveMismatch, words)
 
 
 def test_two_groups_in_opposite_order_are_a_deadlock():
@@ -217,11 +208,8 @@ def test_two_groups_in_opposite_order_are_a_deadlock():
             if rank in group:
                 yield Request("all_reduce", group, np.ones(1), origin=f"line {rank}")
 
-    with pytest.raises(
-        DeadlockError,
-        match=r"rank 0 waits in its call 1.*at line 0, with \(0, 1\); rank 1 waits.*\(0, 1, 2\); rank 2 waits",
-    ):
-        simulate([program(r) for r in range(3)])
+    words = r"rank 0 waits in its call 1.*at line 0, with \(0, 1\); rank 1 waits.*\(0, 1, 2\); rank 2 waits"
+    refused(program, 3, DeadlockError, words)
 
 
 def test_a_rank_that_leaves_early_is_named():
@@ -230,21 +218,17 @@ def test_a_rank_that_leaves_early_is_named():
         if rank != 1:
             yield Request("all_reduce", (0, 1, 2), np.ones(1))
 
-    with pytest.raises(
-        DeadlockError, match=r"rank 0 waits in its call 2.*rank 2 waits in its call 2.*ranks \[1\] have ended"
-    ):
-        simulate([program(r) for r in range(3)])
+    refused(
+        program, 3, DeadlockError, r"rank 0 waits in its call 2.*rank 2 waits in its call 2.*ranks \[1\] have ended"
+    )
 
 
 def test_a_group_with_a_rank_that_does_not_exist_is_refused_at_once():
     def program(rank):
         yield Request("barrier", (0, 1, 5))
 
-    with pytest.raises(
-        CollectiveMismatch,
-        match=r"rank 0 called barrier with group \(0, 1, 5\), which names ranks \[5\]\. The ranks are 0 to 1",
-    ):
-        simulate([program(0), program(1)])
+    words = r"rank 0 called barrier with group \(0, 1, 5\), which names ranks \[5\]\. The ranks are 0 to 1"
+    refused(program, 2, CollectiveMismatch, words)
 
 
 # ---- disagreements ----
@@ -258,11 +242,7 @@ def test_a_group_with_a_rank_that_does_not_exist_is_refused_at_once():
         ({"value": np.ones(2)}, {"value": np.ones(2, np.float32)}, ["float64", "float32"]),
         ({"reduce": "sum"}, {"reduce": "max"}, ["sum", "max"]),
         ({"kind": "reduce", "root": 0}, {"kind": "reduce", "root": 1}, ["root 0", "root 1"]),
-        (
-            {"kind": "all_gather", "dim": 0, "value": np.ones((2, 2))},
-            {"kind": "all_gather", "dim": 1, "value": np.ones((2, 2))},
-            ["dim 0", "dim 1"],
-        ),
+        (*({"kind": "all_gather", "dim": dim, "value": np.ones((2, 2))} for dim in (0, 1)), ["dim 0", "dim 1"]),
     ],
 )
 def test_members_that_disagree_are_a_mismatch_naming_both(mine, other, words):
@@ -270,18 +250,16 @@ def test_members_that_disagree_are_a_mismatch_naming_both(mine, other, words):
         fields = {"kind": "all_reduce", "value": np.ones(2)} | (mine if rank == 0 else other)
         yield Request(group=(0, 1), origin=f"lesson.py:{rank + 10}", **fields)
 
-    with pytest.raises(CollectiveMismatch) as caught:
-        simulate([program(0), program(1)])
+    text = refused(program, 2, CollectiveMismatch, "")
     for word in ["rank 0", "rank 1", "lesson.py:10", "lesson.py:11", *words]:
-        assert word in str(caught.value)
+        assert word in text
 
 
 def test_a_rank_outside_its_group_is_told_so():
     def program(rank):
         yield Request("all_reduce", (0, 1), np.ones(1))
 
-    with pytest.raises(CollectiveMismatch, match=r"rank 2 called all_reduce.*for group \(0, 1\)"):
-        simulate([program(r) for r in range(3)])
+    refused(program, 3, CollectiveMismatch, r"rank 2 called all_reduce.*for group \(0, 1\)")
 
 
 def test_an_exception_in_a_program_comes_through():
@@ -291,8 +269,7 @@ def test_an_exception_in_a_program_comes_through():
             raise ZeroDivisionError("mine")
         yield Request("barrier", (0, 1))
 
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        simulate([program(0), program(1)])
+    refused(program, 2, ZeroDivisionError, "mine")
 
 
 def test_a_mismatch_says_which_call_of_the_group_it_was():
@@ -300,8 +277,7 @@ def test_a_mismatch_says_which_call_of_the_group_it_was():
         yield Request("barrier", (0, 1))
         yield Request("all_reduce", (0, 1), np.ones(2 + rank))
 
-    with pytest.raises(CollectiveMismatch, match=r"group \(0, 1\), call 1: "):
-        simulate([program(0), program(1)])
+    refused(program, 2, CollectiveMismatch, r"group \(0, 1\), call 1: ")
 
 
 # ---- requests that cannot be ----
@@ -341,8 +317,7 @@ def test_a_request_that_cannot_be_is_refused_with_rank_and_call(request_, error,
     def program(rank):
         yield request_() if rank == 0 else Request("barrier", (0, 1))
 
-    with pytest.raises(error, match=f"rank 0.*{words}"):
-        simulate([program(0), program(1)])
+    refused(program, 2, error, f"rank 0.*{words}")
 
 
 def test_rows_of_different_lengths_are_no_value():
@@ -379,12 +354,15 @@ def stepped(rng):
     return Simulator(plan, {p.name: p.asnumpy() for p in net.trainable_params()}), net, x, y
 
 
+def the_rest(sim):
+    """The ticks to the end of the step."""
+    return list(iter(sim.next_instruction, None))
+
+
 def test_steps_are_the_plans_instructions_in_order(stepped):
     sim, _, x, y = stepped
     sim.begin(x, y)
-    ticks = []
-    while (tick := sim.next_instruction()) is not None:
-        ticks.append((tick.phase, tick.position, tick.instr))
+    ticks = [(tick.phase, tick.position, tick.instr) for tick in the_rest(sim)]
     want = [(p, i, instr) for p, program in sim.plan.stages[0].programs for i, instr in enumerate(program)]
     assert ticks == want
 
@@ -411,8 +389,7 @@ def test_a_value_is_there_from_the_step_that_makes_it(stepped):
 def test_after_the_last_step_every_value_is_kept_to_look_at(stepped):
     sim, net, x, y = stepped
     sim.begin(x, y)
-    while sim.next_instruction() is not None:
-        pass
+    the_rest(sim)
     hidden = np.maximum(x @ net.weight.asnumpy(), 0)
     np.testing.assert_allclose(sim.full("relu"), hidden, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(sim.full("matmul2"), hidden @ net.weight2.asnumpy(), rtol=1e-10, atol=1e-12)
@@ -425,8 +402,7 @@ def test_stepping_gives_the_same_bits_as_a_whole_step(stepped):
     loss = sim.run_step(x, y)
     grads = {n: sim.full(g) for n, g in sim.plan.gradients}
     sim.begin(x, y)
-    while sim.next_instruction() is not None:
-        pass
+    the_rest(sim)
     np.testing.assert_array_equal(sim.full(sim.plan.outputs[0]), loss)
     for name, g in sim.plan.gradients:
         np.testing.assert_array_equal(sim.full(g), grads[name])
@@ -439,8 +415,7 @@ def test_begin_in_the_middle_of_a_step_starts_over(stepped):
     for _ in range(5):
         sim.next_instruction()
     sim.begin(x, y)
-    while sim.next_instruction() is not None:
-        pass
+    the_rest(sim)
     np.testing.assert_array_equal(sim.full(sim.plan.outputs[0]), loss)
 
 
@@ -479,9 +454,8 @@ def test_observer_sees_every_rank_and_the_bytes_it_hands_over(stepped):
         mine = [(phase, instr, end - start, handed) for r, phase, instr, start, end, handed, _ in seen if r == rank]
         assert [(p, i) for p, i, _, _ in mine] == program
         assert all(seconds >= 0 for _, _, seconds, _ in mine)
-        assert [b for _, i, _, b in mine] == [
-            sim.plan.value(i.ins[0]).slice_bytes if i.is_communication else 0 for _, i in program
-        ]
+        handed = [sim.plan.value(i.ins[0]).slice_bytes if i.is_communication else 0 for _, i in program]
+        assert [b for _, i, _, b in mine] == handed
 
 
 def test_parameters_without_values_are_named(stepped):

@@ -37,14 +37,10 @@ def drawn(seed, ranks):
     """(settings of the compilation, strategies, optimizer by name, fusion ids or None) of one random case."""
     rng = random.Random(f"{seed} {ranks}")
     mode = rng.choice(["semi_auto_parallel", "semi_auto_parallel", "data_parallel"])
-    settings = {
-        "parallel_mode": mode,
-        "gradients_mean": rng.random() < 0.5,
-        "grad_accumulation_step": rng.choice([1, 1, 2]),
-    }
-    kinds = [("allreduce", rng.choice(["auto", "size", "index"]))] + [
-        (k, rng.choice(["auto", "size"])) for k in ("allgather", "reducescatter")
-    ]
+    settings = {"parallel_mode": mode, "gradients_mean": rng.random() < 0.5}
+    settings["grad_accumulation_step"] = rng.choice([1, 1, 2])
+    kinds = [("allreduce", rng.choice(["auto", "size", "index"]))]
+    kinds += [(kind, rng.choice(["auto", "size"])) for kind in ("allgather", "reducescatter")]
     config = {"auto": None, "size": rng.randint(1, 2), "index": sorted(rng.sample(range(5), 2))}
     fused = {kind: {"mode": how, "config": config[how]} for kind, how in kinds if rng.random() < 0.7}
     settings |= {"comm_fusion": fused} if fused else {}
@@ -52,18 +48,13 @@ def drawn(seed, ranks):
     if mode == "data_parallel" and rng.random() < 0.3:
         settings["enable_parallel_optimizer"], optimizer = True, "lamb"
     if mode == "semi_auto_parallel":
-        cuts = (
-            [None, ((ranks // 2, 1), (2, 1)), ((ranks // 2, 2), (1, 2)), ((ranks, 1), (1, 1))]
-            if ranks > 2
-            else [None, ((1, 1), (2, 1))]
-        )
+        cuts = [None, ((1, 1), (2, 1))]
+        if ranks > 2:
+            cuts = [None, ((ranks // 2, 1), (2, 1)), ((ranks // 2, 2), (1, 2)), ((ranks, 1), (1, 1))]
         strategies = [rng.choice(cuts) for _ in range(4)]
         if rng.random() < 0.6:
-            settings |= {
-                "enable_parallel_optimizer": True,
-                "parallel_optimizer_threshold": 0,
-                "optimizer_level": f"level{rng.randint(1, 3)}",
-            }
+            settings |= {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
+            settings |= {"optimizer_level": f"level{rng.randint(1, 3)}"}
             settings |= {"gradient_accumulation_shard": rng.random() < 0.5}
     ids = [rng.randint(0, 2) for _ in strategies] if rng.random() < 0.3 else None
     return settings, strategies, optimizer, ids
@@ -88,10 +79,8 @@ def built(seed, ranks):
     x, y = (rng.standard_normal((4 * ranks, WIDTH)).astype(np.float32) for _ in range(2))
     local = settings["parallel_mode"] == "data_parallel"
     fed = (x[:4], y[:4]) if local else (x, y)
-    strategy = "data_parallel" if local else "full_batch"
-    plan = pl.compile(
-        net, *fed, loss=nn.MSELoss(), optimizer=rule, device_num=ranks, dataset_strategy=strategy, **settings
-    )
+    settings |= {"device_num": ranks, "dataset_strategy": "data_parallel" if local else "full_batch"}
+    plan = pl.compile(net, *fed, loss=nn.MSELoss(), optimizer=rule, **settings)
     return plan, net, rule, (x, y)
 
 
@@ -122,18 +111,13 @@ def pools():
         pool.close()
 
 
+MORE = [pytest.param(ranks, start, marks=pytest.mark.exhaustive) for ranks in (2, 4, 8) for start in range(100, 110, 2)]
+
+
 @pytest.mark.quick(2)
-@pytest.mark.parametrize(("ranks", "start"), crossed([2, 4, 8], range(0, 6, 2)))
+@pytest.mark.parametrize(("ranks", "start"), [*crossed([2, 4, 8], range(0, 6, 2)), *MORE])
 def test_processes_give_the_simulators_bits(pools, ranks, start):
     for seed in range(start, start + 2):
-        compare(seed, ranks, executor="processes", pool=pools[ranks])
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.parametrize("start", range(100, 110, 5))
-def test_processes_give_the_simulators_bits_of_more_plans(pools, ranks, start):
-    for seed in range(start, start + 5):
         compare(seed, ranks, executor="processes", pool=pools[ranks])
 
 
@@ -156,11 +140,8 @@ def test_drawn_plans_equal_one_device(seed):
     ranks = (2, 4, 8)[seed % 3]
     settings, *_ = drawn(seed, ranks)
     plan, net, optimizer, batch = built(seed, ranks)
-    if (
-        settings["parallel_mode"] != "semi_auto_parallel"
-        or settings["gradients_mean"]
-        or settings["grad_accumulation_step"] > 1
-    ):
+    own = settings["gradients_mean"] or settings["grad_accumulation_step"] > 1
+    if settings["parallel_mode"] != "semi_auto_parallel" or own:
         return
     with Session(plan, net, optimizer) as session:
         losses = session.train([batch], 3)
