@@ -96,16 +96,11 @@ def _leaves(form: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled network, or training step, with the objects it was made from.
+    """A compiled network, or training step, with the objects it was made from (the others are those of `trace.Traced`:
+    another mode of a Cell, or another strategy of a Primitive, makes another program).
 
     steps       what every pass made; the last is the plan
-    parameters  the Parameters by name
     optimizer   the one whose rule the plan's update is, or None
-    scaler      (the loss scaler that the function multiplies by itself, the plan's input for the scale), or None
-    form        what the function returned, with a `graph.trace.Slot` in place of each of the plan's outputs
-    cells       (Cell, whether it was in training mode) of every Cell that was called: another mode makes another
-                program
-    primitives  (Primitive, its strategies) of every operator object that was called: so does another strategy
     """
 
     steps: tuple[tuple[str, Draft | Plan], ...]

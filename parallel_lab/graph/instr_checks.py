@@ -1,11 +1,5 @@
-"""Whether one instruction brings every rank what the value table says it then holds.
-
-    compute_fault   slice shapes of the operands give that of the result; operands and result lie as the strategy says
-    move_fault      a message, a slice or a reshape: shapes fit its group, every rank gets the right elements, and sums
-                    combine addends of one sum, all different
-    halo_fault      slices lie side by side along the group, windows reach direct neighbours only
-
-Each returns what is wrong, or "". `kinds.py` says which kind of instruction is checked by which.
+"""Whether one instruction brings every rank what the value table says it then holds: functions that return what is
+wrong, or "". `kinds.py` says which kind of instruction is checked by which.
 """
 
 from __future__ import annotations
@@ -32,22 +26,22 @@ MOST_RANKS, MOST_ELEMENTS = 16, 16_384
 
 
 def compute_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
-    """What is wrong with an operator's shapes or layouts, or ""."""
+    """What is wrong with an operator, or "": slice shapes of the operands give that of the result, and operands and
+    result lie as the strategy says.
+    """
     op, ins, out = OPS.get(instr.op), [plan.value(name) for name in instr.ins], plan.value(instr.out)
     if op is None:
         return f"operator {instr.op!r} is not registered"
     attrs = dict(instr.attrs)
     shape, dtype = op.infer(tuple(v.slice_shape for v in ins), tuple(v.dtype for v in ins), attrs, instr.name)
     if (shape, dtype) != (out.slice_shape, out.dtype):
-        return (
-            f"{instr.op_class} on slices {[v.slice_shape for v in ins]} gives {shape} {dtype}, the table says "
-            f"{out.slice_shape} {out.dtype}"
-        )
+        made = f"{instr.op_class} on slices {[v.slice_shape for v in ins]} gives {shape} {dtype}"
+        return f"{made}, the table says {out.slice_shape} {out.dtype}"
     if phase != "forward" or instr.strategy is None:
         return ""
-    node, shapes = plan.graph.node(instr.name), plan.graph.shapes()
+    node = plan.graph.node(instr.name)
     try:
-        whole = tuple(shapes[i] for i in node.ins)
+        whole = plan.graph.operand_shapes(node)
         rule = sharding_rule(op, whole, dict(node.attrs), instr.strategy, plan.device_num)
     except ParallelLabError as error:
         return str(error)
@@ -115,7 +109,9 @@ def halo_fault(instr: Instr, source: Value, out: Value, known: Makers, phase: st
 
 
 def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
-    """What is wrong with a message, a slice or a reshape, or "".  phase: "" where values have no layouts to break."""
+    """What is wrong with a message, a slice or a reshape, or "": shapes fit its group, every rank gets the right
+    elements, and sums combine addends of one sum, all different.  phase: "" where values have no layouts to break.
+    """
     definition, n = MESSAGES.get(instr.kind), instr.group_size
     have, gives = source.slice_shape, out.slice_shape
     if definition is not None and n < 2:
@@ -178,10 +174,8 @@ def _elements_fault(
         before, after = set(source.layout.partial_group(rank)), set(out.layout.partial_group(rank))
         together = set(group) if definition is not None and definition.reducing else {rank}
         if not together <= before:
-            return (
-                f"{kind} combines ranks {sorted(together)}, but rank {rank}'s value has its addends on ranks "
-                f"{sorted(before)} ({source.layout})"
-            )
+            held = f"rank {rank}'s value has its addends on ranks {sorted(before)} ({source.layout})"
+            return f"{kind} combines ranks {sorted(together)}, but {held}"
         if together & after != {rank} or len(together) * len(after) != len(before):
             return f"{kind} over ranks {sorted(together)} of {source.layout} does not leave {out.layout}"
     return ""

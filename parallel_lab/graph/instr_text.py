@@ -45,8 +45,7 @@ def global_shapes(plan: Any, instr: Instr) -> list[tuple[int, ...]]:
     node = plan.graph.node(instr.name) if instr.strategy is not None else None
     if node is None or all(v.layout is not None or not v.shape for v in ins):
         return [v.shape for v in ins]
-    shapes = plan.graph.shapes()
-    return [shapes[name] for name in node.ins]
+    return list(plan.graph.operand_shapes(node))
 
 
 def message_shapes(instr: Instr, source: Value, out: Value) -> tuple[tuple[int, ...], tuple[int, ...]]:

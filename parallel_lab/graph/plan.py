@@ -96,21 +96,15 @@ class State:
 
 @dataclass(frozen=True)
 class Plan:
-    """A compiled network.
+    """A compiled network: what was traced (`graph`, on global shapes, with strategies), the settings it was compiled
+    for, and what the passes made of them, under the names that `ir.Draft` explains. Besides:
 
-    graph        what was traced, on global shapes, with strategies
-    config       settings it was compiled for
     stages       programs per pipeline stage
-    values       (name, Value): global shape, dtype and layout of everything the programs name
-    states       optimizer states; assignments: (target, source) of the update, in place (`replacements`); optimizer:
-                 the rule behind them, without the learning rate
-    forward_assignments   (target, source) after the forward program: running statistics
-    owners       (parameter, the only rank that updates it and holds its states), where there is one
-    gradients    (parameter, value that holds its synchronised gradient); value_gradients: (forward value, its gradient
-                 as the ranks hold it)
+    values       global shape, dtype and layout of everything the programs name
+    assignments  (target, source) of the update, in place (`replacements`);  optimizer: the rule behind them, without
+                 the learning rate
     outputs      values the forward program returns, the loss first
     constants    (name, dtype, shape, base64 of the bytes): arrays the network held
-    notes        (pass, what it did)
     """
 
     graph: Graph
@@ -297,26 +291,13 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     programs = tuple((phase, draft.program(phase)) for phase in PHASES if draft.program(phase))
     used = {n for _, p in programs for i in p for n in (*i.ins, i.out)} | {s for s, _, _ in draft.states}
     used |= {i.name for i in draft.graph.inputs if i.role in ("data", "parameter", "step")} | set(draft.outputs)
-    plan = Plan(
-        graph=draft.graph,
-        config=draft.config,
-        stages=(Stage(0, draft.config.device_num, programs, tuple(actions)),),
-        values=tuple((n, v) for n, v in draft.values if n in used),
-        states=tuple(State(*s) for s in draft.states),
-        assignments=draft.assignments,
-        forward_assignments=draft.forward_assignments,
-        optimizer=draft.optimizer,
-        owners=draft.owners,
-        gradients=draft.gradients,
-        value_gradients=draft.value_gradients,
-        outputs=draft.outputs,
-        constants=tuple(
-            (n, str(a.dtype), a.shape, base64.b64encode(np.ascontiguousarray(a).tobytes()).decode())
-            for n, a in constants.items()
-        ),
-        notes=draft.notes,
-    )
-    return plan.verify()
+    made = {f.name: getattr(draft, f.name) for f in fields(Plan) if hasattr(draft, f.name)}
+    made["stages"] = (Stage(0, draft.config.device_num, programs, tuple(actions)),)
+    made["values"] = tuple((n, v) for n, v in draft.values if n in used)
+    made["states"] = tuple(State(*s) for s in draft.states)
+    texts = {n: base64.b64encode(np.ascontiguousarray(a).tobytes()).decode() for n, a in constants.items()}
+    made["constants"] = tuple((n, str(a.dtype), a.shape, texts[n]) for n, a in constants.items())
+    return Plan(**made).verify()
 
 
 def _number(text: str) -> float | int | bool | None:

@@ -23,7 +23,7 @@ from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import Session
 from tests.cells import cell
 from tests.graph import stencil
-from tests.graph.test_plan_verify import changed, find, refused, with_program, with_value
+from tests.graph.test_plan_verify import changed, find, verify_refuses, with_program, with_value
 
 DEVICES = 8
 SHAPE, KERNEL = (2, 16, 8), (3, 3)
@@ -188,13 +188,15 @@ def test_refused_strategies_are_no_candidates():
 def test_a_wrong_window_is_found(plan, window, match):
     position, instr = find(plan, "forward", "halo_exchange", dim=1)
     attrs = attr_pairs({**dict(instr.attrs), "window": window})
-    refused(changed(plan, "forward", position, attrs=attrs), match)
+    verify_refuses(changed(plan, "forward", position, attrs=attrs), match)
 
 
 def test_an_exchange_along_the_wrong_axis_is_found(plan):
     position, _ = find(plan, "forward", "halo_exchange", dim=1)
     (other,) = halos(plan)[1].axes
-    refused(changed(plan, "forward", position, axes=(other,)), "is not split into one slice of 4 per rank of the group")
+    verify_refuses(
+        changed(plan, "forward", position, axes=(other,)), "is not split into one slice of 4 per rank of the group"
+    )
 
 
 def test_an_exchange_that_is_left_out_is_found():
@@ -204,14 +206,14 @@ def test_an_exchange_that_is_left_out_is_found():
     (exchange,) = halos(sound)
     position, reader = next((p, i) for p, i in enumerate(sound.stages[0].program("forward")) if exchange.out in i.ins)
     # the slices in place of the windows: the operator then makes slices that are too small
-    refused(changed(sound, "forward", position, ins=(exchange.ins[0], *reader.ins[1:])), "gives")
+    verify_refuses(changed(sound, "forward", position, ins=(exchange.ins[0], *reader.ins[1:])), "gives")
 
 
 def test_windows_have_no_layout(plan):
     first = halos(plan)[0]
     value, layout = plan.value(first.out), plan.value(first.ins[0]).layout
     changed_plan = with_value(plan, first.out, Value((2, 24, 8), value.dtype, layout))
-    refused(changed_plan, "windows overlap, so they have no layout")
+    verify_refuses(changed_plan, "windows overlap, so they have no layout")
 
 
 def test_another_operator_may_not_read_windows(plan):
@@ -220,7 +222,7 @@ def test_another_operator_may_not_read_windows(plan):
     fields = {"attrs": attr_pairs({"shape": (2, 6, 6)}), "axes": (), "op": "", "strategy": None}
     copy = replace(program[-1], kind="reshape", ins=(halos(plan)[-1].out,), out="view", **fields)
     values = (*plan.values, ("view", Value((2, 6, 6), "float64", None)))
-    refused(with_program(replace(plan, values=values), "forward", (*program, copy)), "has no layout")
+    verify_refuses(with_program(replace(plan, values=values), "forward", (*program, copy)), "has no layout")
 
 
 # ---- cost ----

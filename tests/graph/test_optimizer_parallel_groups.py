@@ -19,7 +19,7 @@ from parallel_lab.graph.plan import Plan
 from parallel_lab.nn.optim.weight_groups import update_owners
 from parallel_lab.processes.shm import WorkerPool
 from tests.crossed import crossed
-from tests.graph.test_plan_verify import changed, find, refused
+from tests.graph.test_plan_verify import changed, find, verify_refuses
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -224,9 +224,9 @@ def test_a_plan_that_reads_what_another_rank_holds_is_refused():
 
     broadcast, sent = find(plan, "update", "broadcast")
     attrs = tuple((k, 3 if k == "root" else v) for k, v in sent.attrs)
-    refused(changed(plan, "update", at, owner=2), "held by rank 1 alone, and read by")
-    refused(changed(plan, "update", at, owner=9), "there is no rank 9")
-    refused(changed(plan, "update", broadcast, attrs=attrs), "held by rank 0 alone, and read by 3")
+    verify_refuses(changed(plan, "update", at, owner=2), "held by rank 1 alone, and read by")
+    verify_refuses(changed(plan, "update", at, owner=9), "there is no rank 9")
+    verify_refuses(changed(plan, "update", broadcast, attrs=attrs), "held by rank 0 alone, and read by 3")
 
 
 # ---- restrictions ----

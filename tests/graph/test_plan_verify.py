@@ -45,7 +45,7 @@ def with_value(plan, name, value):
     return replace(plan, values=tuple((n, value if n == name else v) for n, v in plan.values))
 
 
-def refused(plan, match):
+def verify_refuses(plan, match):
     with pytest.raises(PlanError, match=match) as caught:
         plan.verify()
     return str(caught.value)
@@ -62,7 +62,7 @@ def test_the_sound_plan_passes(plan):
 
 def test_an_unknown_kind_is_shown_where_it_stands(plan):
     position, _ = find(plan, "forward", "slice")
-    text = refused(changed(plan, "forward", position, kind="teleport"), "kind 'teleport' is not known")
+    text = verify_refuses(changed(plan, "forward", position, kind="teleport"), "kind 'teleport' is not known")
     assert "<-- here" in text
 
 
@@ -106,7 +106,7 @@ CHANGES = {
 def test_a_changed_instruction_is_found(plan, case):
     phase, kind, attrs, change, words = CHANGES[case]
     position, instr = find(plan, phase, kind, **attrs)
-    refused(changed(plan, phase, position, **change(instr)), words)
+    verify_refuses(changed(plan, phase, position, **change(instr)), words)
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
@@ -114,7 +114,7 @@ def test_sum_over_the_wrong_group(plan, phase):
     position, instr = find(plan, phase, "all_reduce", reduce="sum")
     sizes = {a: instr.device_matrix[-1 - a] for a in range(len(instr.device_matrix))}
     other = next((a,) for a, size in sizes.items() if size > 1 and a not in instr.axes)
-    refused(changed(plan, phase, position, axes=other), "combines|other elements|does not leave")
+    verify_refuses(changed(plan, phase, position, axes=other), "combines|other elements|does not leave")
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
@@ -123,7 +123,7 @@ def test_sum_over_more_ranks_than_hold_addends(plan, phase):
     position, instr = find(plan, phase, "all_reduce", reduce="sum")
     everyone = tuple(a for a in range(len(instr.device_matrix)) if instr.device_matrix[-1 - a] > 1)
     assert set(instr.axes) < set(everyone)
-    refused(changed(plan, phase, position, axes=everyone), "combines|different slices")
+    verify_refuses(changed(plan, phase, position, axes=everyone), "combines|different slices")
 
 
 def is_relu(instr):
@@ -137,7 +137,7 @@ def is_relu(instr):
 )
 def test_relu_in_another_layout_than_its_strategy_wants(plan, changes, words):
     position, _ = position_of(plan, "forward", is_relu)
-    refused(changed(plan, "forward", position, **changes), words)
+    verify_refuses(changed(plan, "forward", position, **changes), words)
 
 
 # ---- a program changed ----
@@ -161,7 +161,7 @@ def swapped(program):
     ids=["swapped", "twice", "removed"],
 )
 def test_a_changed_program_is_found(plan, phase, change, words):
-    refused(with_program(plan, phase, change(plan.stages[0].program(phase))), words)
+    verify_refuses(with_program(plan, phase, change(plan.stages[0].program(phase))), words)
 
 
 def read_instead(program, name, other):
@@ -172,13 +172,13 @@ def test_mirror_left_out(plan):
     """A gradient that was not summed over its replicas."""
     _, mirror = position_of(plan, "backward", lambda i: i.out == "w.grad.mirror")
     half = replace(plan, gradients=tuple((p, mirror.ins[0] if p == "w" else g) for p, g in plan.gradients))
-    refused(half, r"the gradient of 'w' is laid out as .* partial sum")
+    verify_refuses(half, r"the gradient of 'w' is laid out as .* partial sum")
 
 
 def test_update_with_the_gradient_of_one_replica(plan):
     _, mirror = position_of(plan, "backward", lambda i: i.out == "w.grad.mirror")
     program = read_instead(plan.stages[0].program("update"), mirror.out, mirror.ins[0])
-    refused(with_program(plan, "update", program), "is a partial sum, and updates take whole gradients")
+    verify_refuses(with_program(plan, "update", program), "is a partial sum, and updates take whole gradients")
 
 
 def test_partial_result_that_is_never_summed(plan):
@@ -186,7 +186,7 @@ def test_partial_result_that_is_never_summed(plan):
     program = plan.stages[0].program("forward")
     at, _ = position_of(plan, "forward", lambda i: i.kind == "all_reduce" and i.out == "matmul")
     program = read_instead((*program[:at], *program[at + 1 :]), "matmul", "matmul.partial")
-    refused(with_program(plan, "forward", program), "leave|wants|combines|addends")
+    verify_refuses(with_program(plan, "forward", program), "leave|wants|combines|addends")
 
 
 # ---- the value table changed: (name of the value, what becomes of it, what is said) ----
@@ -207,13 +207,13 @@ VALUES = {
 @pytest.mark.parametrize("case", VALUES)
 def test_a_changed_value_is_found(plan, case):
     name, change, words = VALUES[case]
-    refused(with_value(plan, name(plan), change(plan.value(name(plan)))), words)
+    verify_refuses(with_value(plan, name(plan), change(plan.value(name(plan)))), words)
 
 
 def test_value_without_an_entry(plan):
     _, instr = find(plan, "backward", "compute")
     values = tuple((n, v) for n, v in plan.values if n != instr.out)
-    refused(replace(plan, values=values), "has no entry in the value table")
+    verify_refuses(replace(plan, values=values), "has no entry in the value table")
 
 
 def test_right_shape_but_the_wrong_part(plan):
@@ -225,7 +225,7 @@ def test_right_shape_but_the_wrong_part(plan):
     mirrored = TensorLayout(value.layout.device_matrix[::-1], entries)
     assert mirrored.slice_shape(value.shape) == value.slice_shape
     assert not mirrored.same_placement(value.layout)
-    refused(with_value(plan, instr.out, replace(value, layout=mirrored)), "other elements|wants|laid out")
+    verify_refuses(with_value(plan, instr.out, replace(value, layout=mirrored)), "other elements|wants|laid out")
 
 
 # ---- state, schedule, stages ----
@@ -266,13 +266,13 @@ WHOLE = {
 @pytest.mark.parametrize("case", WHOLE)
 def test_a_changed_plan_is_found(plan, case):
     change, words = WHOLE[case]
-    refused(replace(plan, **change(plan)), words)
+    verify_refuses(replace(plan, **change(plan)), words)
 
 
 def test_assignment_from_a_value_that_is_in_the_table_but_not_made(plan):
     _target, source = plan.assignments[0]
     program = [i for i in plan.stages[0].program("update") if i.out != source]
-    refused(with_program(plan, "update", program), f"{source}.*(is never made|is read before it is made)")
+    verify_refuses(with_program(plan, "update", program), f"{source}.*(is never made|is read before it is made)")
 
 
 def test_every_instruction_is_needed_by_some_rule(plan):

@@ -13,7 +13,7 @@ from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.processes.shm import WorkerPool
 from tests.cells import cell
 from tests.crossed import crossed
-from tests.graph.test_plan_verify import changed, position_of, refused
+from tests.graph.test_plan_verify import changed, position_of, verify_refuses
 from tests.recorded.nets import Quick
 
 pytestmark = pytest.mark.timeout(60)
@@ -189,7 +189,7 @@ def test_the_messages_are_in_the_view_of_a_rank():
 def test_a_norm_over_other_ranks_is_refused(layout, matrix, words):
     plan, (message,) = update_messages(LAYOUTS[layout], OPTIMIZERS["clip-global"])
     position = plan.stages[0].program("update").index(message)
-    refused(changed(plan, "update", position, axes=(0,), device_matrix=matrix), words)
+    verify_refuses(changed(plan, "update", position, axes=(0,), device_matrix=matrix), words)
 
 
 def test_a_norm_of_one_slice_only_is_refused():
@@ -197,7 +197,7 @@ def test_a_norm_of_one_slice_only_is_refused():
     position, reader = position_of(plan, "update", lambda i: message.out in i.ins)
     forgotten = tuple(message.ins[0] if n == message.out else n for n in reader.ins)
     words = "is a partial sum, and updates take whole gradients"
-    refused(changed(plan, "update", position, ins=forgotten), words)
+    verify_refuses(changed(plan, "update", position, ins=forgotten), words)
 
 
 # ---- overflow ----
