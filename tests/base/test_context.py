@@ -56,11 +56,6 @@ def test_every_key_that_can_be_set_has_a_default_in_this_file():
     assert sorted(listed) == sorted(DEFAULTS)
 
 
-@pytest.mark.parametrize("key", ALGORITHM_DEFAULTS)
-def test_defaults_of_the_search(key):
-    assert get_algo_parameters(key) == ALGORITHM_DEFAULTS[key]
-
-
 def test_a_config_made_by_hand_has_the_defaults_of_the_context():
     assert ParallelConfig() == frozen()
     assert {f.name for f in dataclasses.fields(ParallelConfig)} > set(ALGORITHM_DEFAULTS)
@@ -90,9 +85,15 @@ COST_DEFAULTS = {
 }
 
 
-@pytest.mark.parametrize("key", COST_DEFAULTS)
-def test_defaults_of_the_cost_model(key):
-    assert get_cost_model_context(key) == COST_DEFAULTS[key]
+@pytest.mark.parametrize(
+    ("get", "key", "value"),
+    [
+        *((get_algo_parameters, *item) for item in ALGORITHM_DEFAULTS.items()),
+        *((get_cost_model_context, *item) for item in COST_DEFAULTS.items()),
+    ],
+)
+def test_defaults_of_the_search_and_of_the_cost_model(get, key, value):
+    assert get(key) == value
 
 
 def test_weight_of_communication_depends_on_the_device():
@@ -140,15 +141,9 @@ ROUND_TRIPS = [
     {"enable_alltoall": True},
     {"strategy_ckpt_load_file": "./"},
     {"strategy_ckpt_config": {"load_file": "a.ckpt", "save_file": "b.json", "only_trainable_params": False}},
-    {
-        "parallel_optimizer_config": {
-            "gradient_accumulation_shard": False,
-            "parallel_optimizer_threshold": 0,
-            "optimizer_weight_shard_size": 1,
-            "optimizer_level": "level3",
-        }
-    },
 ]
+OPTIMIZER = {"gradient_accumulation_shard": False, "parallel_optimizer_threshold": 0, "optimizer_level": "level3"}
+ROUND_TRIPS.append({"parallel_optimizer_config": {**OPTIMIZER, "optimizer_weight_shard_size": 1}})
 
 
 @pytest.mark.parametrize("setting", ROUND_TRIPS, ids=str)
@@ -164,9 +159,8 @@ def test_what_is_set_is_read_back_and_reset(setting):
 
 
 def test_configs_are_plain_values_that_json_keeps():
-    set_auto_parallel_context(
-        device_num=8, dataset_strategy=((8, 1), (8,)), comm_fusion={"allreduce": {"mode": "index", "config": [2, 5]}}
-    )
+    set_auto_parallel_context(device_num=8, dataset_strategy=((8, 1), (8,)))
+    set_auto_parallel_context(comm_fusion=fuse(allreduce=("index", [2, 5])))
     config = frozen(gradients_mean=True)
     decoded = {k: _tuples(v) for k, v in json.loads(json.dumps(dataclasses.asdict(config))).items()}
     assert ParallelConfig(**decoded) == config
@@ -331,19 +325,17 @@ def test_a_config_refuses_other_fusion(given):
 
 
 def everything():
-    return {key: get_auto_parallel_context(key) for key in DEFAULTS} | {
-        key: get_algo_parameters(key) for key in ALGORITHM_DEFAULTS
-    }
+    search = {key: get_algo_parameters(key) for key in ALGORITHM_DEFAULTS}
+    return {key: get_auto_parallel_context(key) for key in DEFAULTS} | search
 
 
 def test_a_refused_call_changes_nothing():
     set_auto_parallel_context(device_num=8, comm_fusion=fuse(allreduce=("size", 4)))
     before = everything()
     for key in ("nonsense", "pipeline_stages"):
+        others = {"gradients_mean": True, "comm_fusion": fuse(allreduce=("size", 8)), "full_batch": True}
         with pytest.raises(ContextError):
-            set_auto_parallel_context(
-                gradients_mean=True, comm_fusion=fuse(allreduce=("size", 8)), full_batch=True, **{key: "x"}
-            )
+            set_auto_parallel_context(**others, **{key: "x"})
     with pytest.raises(ContextError):
         set_algo_parameters(fully_use_devices=False, tensor_slice_align_size=0)
     with pytest.raises(ContextError):

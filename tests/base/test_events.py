@@ -34,12 +34,12 @@ def predicted() -> EventLog:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"end_s": 0.5}, "ends no earlier"),
-        ({"start_s": float("nan")}, "finite"),
-        ({"end_s": float("inf")}, "finite"),
-        ({"rank": -1}, "rank -1"),
-        ({"bytes": -4}, "-4 bytes"),
-        ({"source": "guessed"}, "guessed"),
+        *(
+            ({"end_s": 0.5}, "ends no earlier"),
+            ({"start_s": float("nan")}, "finite"),
+            ({"end_s": float("inf")}, "finite"),
+        ),
+        *(({"rank": -1}, "rank -1"), ({"bytes": -4}, "-4 bytes"), ({"source": "guessed"}, "guessed")),
     ],
 )
 def test_events_that_make_no_sense_are_refused(fields, text):
@@ -228,7 +228,7 @@ def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("parallel_lab.base.events.os.fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DataFileError, match="No space left"):
         save_chrome_trace(predicted(), path)
     assert path.read_bytes() == before
@@ -237,12 +237,9 @@ def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
 
 def test_the_new_file_replaces_the_old_one_only_when_it_is_on_disk(tmp_path, monkeypatch):
     path, done = tmp_path / "step.json", []
-    real_fsync, real_replace = os.fsync, os.replace
-    monkeypatch.setattr("parallel_lab.base.events.os.fsync", lambda fd: (done.append("fsync"), real_fsync(fd)))
-    monkeypatch.setattr(
-        "parallel_lab.base.events.os.replace",
-        lambda a, b: (done.append(("replace", os.path.dirname(a))), real_replace(a, b)),
-    )
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (done.append("fsync"), fsync(fd)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append(("replace", os.path.dirname(a))), replace(a, b)))
     save_chrome_trace(LOG, path)
     assert done == ["fsync", ("replace", str(tmp_path)), "fsync"]  # the file, and the folder that now names it
 

@@ -160,11 +160,8 @@ def test_a_threshold_that_is_not_positive_ends_the_compilation(threshold_mb):
     ("sizes", "threshold_mb", "expected"),
     [
         ([MB] * 5, 1, [2, 2, 1]),  # 1 MB is not above 1 MB
-        ([MB + 1] * 3, 1, [1, 1, 1]),
-        ([MB // 2] * 7, 1, [3, 3, 1]),
-        ([10 * MB, 1, 1], 8, [1, 2]),
-        ([MB] * 5, 64, [5]),
-        ([MB] * 3, 0, [1, 1, 1]),
+        *(([MB + 1] * 3, 1, [1, 1, 1]), ([MB // 2] * 7, 1, [3, 3, 1]), ([10 * MB, 1, 1], 8, [1, 2])),
+        *(([MB] * 5, 64, [5]), ([MB] * 3, 0, [1, 1, 1])),
     ],
 )
 def test_in_data_parallel_a_group_ends_with_the_message_that_gets_above_the_threshold(sizes, threshold_mb, expected):

@@ -143,11 +143,9 @@ def test_modes_have_names():
 def test_a_refusal_says_key_value_and_what_is_allowed():
     with pytest.raises(ContextError) as caught:
         set_auto_parallel_context(parallel_mode="semi_auto")
-    assert str(caught.value) == (
-        "set_auto_parallel_context: parallel_mode='semi_auto'. One of 'stand_alone', "
-        "'data_parallel', 'hybrid_parallel', "
-        "'semi_auto_parallel', 'auto_parallel'. The nearest is 'semi_auto_parallel'."
-    )
+    one_of = "One of 'stand_alone', 'data_parallel', 'hybrid_parallel', 'semi_auto_parallel', 'auto_parallel'"
+    said = f"set_auto_parallel_context: parallel_mode='semi_auto'. {one_of}. The nearest is 'semi_auto_parallel'."
+    assert str(caught.value) == said
 
 
 @pytest.mark.parametrize(
@@ -247,7 +245,7 @@ def test_a_dict_that_was_read_can_be_changed_without_effect():
     assert (get_context("jit_config"), get_context("ascend_config")) == ({"jit_level": "O0"}, {})
 
 
-# ---- search ----
+# ---- search, cost model ----
 
 ALGORITHM = [
     ({"fully_use_devices": False, "elementwise_op_strategy_follow": True, "enable_algo_approxi": True}, OK),
@@ -265,17 +263,6 @@ ALGORITHM = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "raised"), ALGORITHM, ids=str)
-def test_settings_of_the_search(settings, raised):
-    if raised is None:
-        set_algo_parameters(**settings)
-        assert {key: get_algo_parameters(key) for key in settings} == settings
-        assert {key: getattr(frozen(), key) for key in settings} == settings
-        return
-    with pytest.raises(raised, match=next(iter(settings))):
-        set_algo_parameters(**settings)
-
-
 COST = [
     ({"costmodel_allreduce_fusion_algorithm": 3}, VALUE),
     ({"costmodel_allreduce_fusion_tail_percent": 1.0}, VALUE),
@@ -288,10 +275,19 @@ COST = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "raised"), COST, ids=str)
-def test_settings_of_the_cost_model(settings, raised):
+@pytest.mark.parametrize(
+    ("set_", "settings", "raised"),
+    [*((set_algo_parameters, *row) for row in ALGORITHM), *((set_cost_model_context, *row) for row in COST)],
+    ids=str,
+)
+def test_settings_of_the_search_and_of_the_cost_model(set_, settings, raised):
+    if raised is None:
+        set_(**settings)
+        assert {key: get_algo_parameters(key) for key in settings} == settings
+        assert {key: getattr(frozen(), key) for key in settings} == settings
+        return
     with pytest.raises(raised, match=next(iter(settings))):
-        set_cost_model_context(**settings)
+        set_(**settings)
 
 
 # ---- the checks that AutoParallel shares ----

@@ -250,7 +250,7 @@ def test_members_that_disagree_are_a_mismatch_naming_both(mine, other, words):
         fields = {"kind": "all_reduce", "value": np.ones(2)} | (mine if rank == 0 else other)
         yield Request(group=(0, 1), origin=f"lesson.py:{rank + 10}", **fields)
 
-    text = refused(program, 2, CollectiveMismatch, "")
+    text = refused(program, 2, CollectiveMismatch, "rank 0")
     for word in ["rank 0", "rank 1", "lesson.py:10", "lesson.py:11", *words]:
         assert word in text
 
