@@ -1,6 +1,4 @@
-"""Collective algorithms as lists of sends: right results, fixed bits on every backend, counts and times that meet the
-papers' closed forms.
-"""
+"""Collective algorithms: right results, fixed bits on every backend, counts and times of the closed forms."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The Collective Stepper without a browser: every frame is what the sends say, counters meet the formula, refusals
-change nothing.
-"""
+"""The Collective Stepper without a browser: frames are what the sends say, counters meet the formula."""
 
 from __future__ import annotations
 

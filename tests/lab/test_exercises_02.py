@@ -1,6 +1,4 @@
-"""Lesson 02's exercises: right answers of several kinds pass, wrong ones fail where they are wrong and are told what
-they are.
-"""
+"""Lesson 02's exercises: right answers pass, wrong ones fail where they are wrong and are told what they are."""
 
 from __future__ import annotations
 
@@ -126,9 +124,7 @@ def test_a_wrong_reduce_scatter_is_told_what_it_is(answer, part, words, rank):
 
 
 def begun(begin, way):
-    """A ring to the right (way 1) or to the left that begins with chunk rank + begin and returns the chunk it added
-    last.
-    """
+    """A ring to the right (way 1) or left that begins with chunk rank + begin and returns the chunk it added last."""
 
     def program(rank, ranks, chunks):
         chunks, at = list(chunks), (rank + begin) % ranks
@@ -160,9 +156,7 @@ def test_the_bytes_of_a_whole_vector_ring_and_of_the_right_one_are_counted():
 
 
 def test_a_wrong_sum_says_whose_addends_are_missing():
-    """After n - 2 of n - 1 steps chunk r has come past n - 1 ranks; on 4 ranks the one that is missing on rank 0 is
-    that of its right neighbour.
-    """
+    """After n - 2 of n - 1 steps one addend is missing in chunk r: on rank 0 of 4, that of its right neighbour."""
     part = failed(check("02.1", ring_scatter(rounds=lambda n: n - 2)))["values"]
     assert part.found.startswith("on 4 ranks: chunk 0") and part.rank == 0 and "missing" in part.found
 

@@ -33,9 +33,7 @@ def test_steady_rows_have_curvature_one_in_every_direction():
     ("ranks", "mean", "factor"), [(1, False, 1), (2, False, 2), (4, False, 4), (4, True, 1), (8, False, 8)]
 )
 def test_the_loss_of_a_line_follows_the_closed_form(ranks, mean, factor):
-    """Each step multiplies the error by 1 - factor * rate, the loss by its square; the first loss is mean(y^2), since w
-    begins at 0.
-    """
+    """Each step multiplies the error by 1 - factor * rate, the loss by its square; the first loss is mean(y^2)."""
     rate, steps = 0.15, 6
     _, y = steady_rows()
     want = [float((y**2).mean()) * (1 - factor * rate) ** (2 * step) for step in range(steps)]

@@ -1,6 +1,4 @@
-"""Lesson 04's exercises: right answers of several kinds pass, wrong ones fail where they are wrong and are told what
-they are.
-"""
+"""Lesson 04's exercises: right answers pass, wrong ones fail where they are wrong and are told what they are."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ def by_size(sizes, threshold_mb, *, unit=MB, before=False, equal=False, forget=T
 
 
 def semi_auto(sizes, threshold_mb):
-    """The rule of the modes that cut operators: strictly smaller than the room that is left, and who opens a bucket
-    takes none of it.
-    """
+    """The rule where operators are split: smaller than the room that is left; the first of a bucket takes none."""
     buckets, room = [], threshold_mb * MB
     for n, size in enumerate(sizes):
         if buckets and size < room:
@@ -220,9 +216,7 @@ def test_a_wrong_time_is_told_what_it_is(answer, part, words):
 
 
 def test_the_training_steps_were_counted_on_a_line_of_2_times_3_hops():
-    """4 ranks: 6 alpha + 3/2 beta m, and 3/4 m additions. What the log has after backward is what one line makes of
-    when messages were ready.
-    """
+    """4 ranks: 6 alpha + 3/2 beta m, and 3/4 m additions; after backward, what one line makes of the ready times."""
     steps = lesson_04._training_steps()
     assert len(steps) == 2
     gamma = cluster_for(4).device.gamma_s_per_byte

@@ -1,6 +1,4 @@
-"""Lesson 05's exercises: right answers of several kinds pass, wrong ones fail where they are wrong and are told what
-they are.
-"""
+"""Lesson 05's exercises: right answers pass, wrong ones fail where they are wrong and are told what they are."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the Strategy Lab shows of a plan is what the plan says: blocks, addends, replicas, messages, memory, graph,
-lanes.
-"""
+"""What the Strategy Lab shows of a plan is what the plan says: blocks, messages, memory, graph, lanes."""
 
 from __future__ import annotations
 
@@ -142,9 +140,7 @@ def test_places_are_lines_of_the_network_and_the_loss_and_never_of_the_lab():
 
 
 def test_the_quickstarts_bytes_are_those_of_the_slices():
-    """Forward: two addends (8, 16) and the loss; backward: the same two products' results, w2's slice (4, 16), w's
-    slice (8, 16), all float32.
-    """
+    """Float32. Forward: two addends (8, 16), the loss; backward: the same two, slices (4, 16) of w2, (8, 16) of w."""
     sizes = [m["bytes_predicted"] for m in message_table(plan_of(), 5) if m["group"]]
     assert sizes == [4 * n for n in (8 * 16, 8 * 16, 1, 8 * 16, 8 * 16, 4 * 16, 8 * 16)]
 
@@ -250,9 +246,7 @@ def halo_entry(plan, reader):
 
 
 def test_a_rank_reads_a_row_of_each_neighbour_in_the_neighbour_s_colour():
-    """32 rows on 4 ranks, kernel 3, padding 1: rank 5 has rows 8 to 16 of the second half of the batch and reads 7 to
-    17.
-    """
+    """32 rows on 4 ranks, kernel 3, padding 1: rank 5 has rows 8 to 16 of the second half and reads 7 to 17."""
     plan = plan_of("convnet")
     picture, cards = tensor_picture(plan, halo_entry(plan, "conv1.conv2d"), "forward")
     assert picture["shape"] == [32, 3, 32, 32] and picture["slices"] == 8

@@ -1,6 +1,4 @@
-"""Every notebook that is shipped: runs from top to bottom in a fresh kernel, is stored clean, and is written as a
-lesson should be.
-"""
+"""Every notebook runs from top to bottom in a fresh kernel, is stored clean, and is written as a lesson should be."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ def code(book) -> list:
 
 
 def python(cell) -> str:
-    """The Python of a cell: without a magic of the whole cell on its first line, and without lines that are magics
-    themselves.
-    """
+    """The Python of a cell: without lines that are magics, and a magic of the whole cell."""
     first, _, rest = cell.source.partition("\n")
     lines = (rest if first.startswith(PYTHON_MAGICS) else cell.source).splitlines()
     return "\n".join(line for line in lines if not re.match(r"%\w", line))

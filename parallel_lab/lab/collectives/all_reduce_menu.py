@@ -5,8 +5,7 @@
     print(menu.score(["ring", "ring", "ring", "ring"]).text)
 
 Eight ranks stand in a ring; a message occupies every link on its way, so what goes far costs more. Times are predicted
-from the lists of sends (`lab/collectives/algorithms/algorithm.py`), and the par is found by trying every choice of the
-menu.
+from the lists of sends (`algorithms/algorithm.py`), and the par is found by trying every choice of the menu.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ place with these lines in nbgrader_config.py:
     usual = GenerateAssignment.preprocessors.default()
     c.GenerateAssignment.preprocessors = [p for p in usual if p is not ClearSolutions]
 
-A new exercise is an `Exercise` in `lesson_NN.py` (`book.py` says what it is made of); nothing has to be entered
-elsewhere.
+A new exercise is an `Exercise` in `lesson_NN.py` (`book.py` says what it is made of), and nothing else.
 """
 
 from .book import Exercise, all_exercises, check, get_exercise, hint

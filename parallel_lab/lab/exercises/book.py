@@ -33,10 +33,8 @@ class Exercise:
     number   lesson and place in it: "02.1"
     title    in a few words
     parts    (name, points) of each, in the order in which they are shown
-    hints    four texts: a question, a place to look, a part of the answer, the answer in words (no code that could be
-             pasted)
-    grader   grader(answer, **given) yields Parts; `given` is what the exercise's text says to hand over beside the
-             answer
+    hints    four texts: a question, a place to look, a part of the answer, the answer in words, not in code
+    grader   grader(answer, **given) yields Parts; `given` is what the exercise asks for beside the answer
     """
 
     number: str
@@ -94,9 +92,8 @@ class Desk:
         answer  a function, a number or a dict of them, as the exercise says
         given   further things that the exercise asks for
 
-        A wrong answer raises nothing, whatever is wrong with it: a function that raises is a failed part with its file
-        and line, and one that does not end is stopped. `check(...).assert_passed()` raises AssertionError, for
-        automatic graders.
+        A wrong answer raises nothing: a function that raises is a failed part with its file and line, and one that
+        does not end is stopped. `check(...).assert_passed()` raises AssertionError, for automatic graders.
 
         Raises ArgumentError for a number that no exercise has.
         """
@@ -104,8 +101,7 @@ class Desk:
         return Verdict(number, exercise.title, exercise.judge(answer, **given), self.seen.get(number, 0))
 
     def hint(self, number: str, level: int | None = None) -> Hint:
-        """The next hint to an exercise in this session: a question, a place to look, a part of the answer, the answer
-        in words.
+        """The next hint in this session: a question, a place to look, a part of the answer, the answer in words.
 
         level  one that was given already, from 0 on: shows it again
 

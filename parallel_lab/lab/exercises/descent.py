@@ -1,5 +1,4 @@
-"""Two small problems for data parallel lessons, trained on one device or on several ranks, and what came out side by
-side.
+"""Two small problems for data parallel lessons, trained on one device or on several ranks, and compared.
 
 one = train(TwoLayers, lambda p: nn.SGD(p, 0.1), mixed_rows(), ranks=1)
 four = train(TwoLayers, lambda p: nn.SGD(p, 0.1), mixed_rows(), ranks=4, gradients_mean=True)
@@ -63,8 +62,7 @@ def mixed_rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def steady_rows() -> tuple[np.ndarray, np.ndarray]:
-    """(x (16, 4), label (16, 1)) for `Line`, float32, on which the mean squared error has curvature 1 in every
-    direction.
+    """(x (16, 4), label (16, 1)) for `Line`, float32: the mean squared error has curvature 1 in every direction.
 
     The second derivative of mean((x w - y)^2) is 2/16 x'x. Here it is the unit matrix, so a step w -= rate * gradient
     multiplies the error w - w* by 1 - rate, and the loss, which is quadratic and 0 at w*, by its square.
@@ -102,8 +100,7 @@ def train(
     steps: int = 20,
     executor: str = "simulator",
 ) -> Trained:
-    """Train on one batch: with data_parallel on several ranks, each with an equal part of its rows; on one device with
-    all of them.
+    """Train on one batch: with data_parallel on ranks that share its rows equally, or on one device.
 
     network    makes the Cell;  optimizer: from its parameters
     ranks      1 is one device;  gradients_mean: as the setting of that name
@@ -139,8 +136,7 @@ def compare(parallel: Trained, one: Trained, *, gradients: bool = True) -> Equal
 
 
 class LossCurves:
-    """Losses over steps, on a logarithmic scale: told apart by dashes, marks and names as well as by colour. Prints as
-    a table.
+    """Losses over steps, on a logarithmic scale, told apart by dashes and names as well. Prints as a table.
 
     curves  losses by name, each from step 1 on
     """

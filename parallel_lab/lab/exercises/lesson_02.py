@@ -1,6 +1,4 @@
-"""Exercises of lesson 02, collectives and alpha-beta: a ring written from sends, a line through your own measurements,
-the all-reduce menu.
-"""
+"""Lesson 02, collectives and alpha-beta: rings from sends, a line through your measurements, the all-reduce menu."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Exercises of lesson 03, data parallel: the same training as one device, weights for uneven rows, when summed
-gradients blow up.
-"""
+"""Lesson 03, data parallel: the same as one device, weights for uneven rows, when summed gradients blow up."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Exercises of lesson 04, fusion and overlap: buckets by size, fusion golf, the part of the sending that cannot
-hide.
-"""
+"""Lesson 04, fusion and overlap: buckets by size, fusion golf, the part of the sending that cannot hide."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Exercises of lesson 05, optimizer parallel: bytes of every stage, a ZeRO-1 step of your own, the largest model under
-the cap.
-"""
+"""Lesson 05, optimizer parallel: bytes of every stage, a ZeRO-1 step, the largest model under the cap."""
 
 from __future__ import annotations
 

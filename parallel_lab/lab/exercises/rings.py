@@ -1,5 +1,4 @@
-"""Judging a ring collective that a learner wrote from sends and recvs: its values, its neighbours, its steps and its
-bytes.
+"""Judging a ring collective that a learner wrote from sends and recvs: values, neighbours, steps and bytes.
 
 The programs run on simulated ranks; messages are counted in the engine's log (`running.py`). What the ranks are given
 is marked: a wrong result tells which addends it lacks, and which chunk it is.

@@ -1,5 +1,4 @@
-"""Running what a learner wrote: never for ever, never an exception, and with a log that the engine keeps, not the
-learner.
+"""Running what a learner wrote: never for ever, never with an exception, and with a log that the engine keeps.
 
     called = attempt(weights, (4, 4, 2))             # called.value, or called.fault with file:line
     value = ask("n numbers", weights, (4, 4, 2))     # the value, or Wrong with the fault
@@ -346,8 +345,7 @@ def run_programs(program: Any, ranks: int, values: Sequence[Any], *, seconds: fl
     program  a learner's generator function that yields Requests; one without a yield is a rank that sends nothing
     values   one per rank; give each call copies of its own, because a program may write into what it gets
 
-    Ranks that wait for each other for ever, calls that do not fit, exceptions and programs without an end are the
-    `fault` of the run.
+    Deadlocks, calls that do not fit, exceptions and programs without an end are the `fault` of the run.
     """
     if not callable(program):
         return ProgramRun(ranks, fault=Fault(f"{shorten(program)} is not a function"))

@@ -1,6 +1,4 @@
-"""What `check` and `hint` answer: verdicts part by part, and one step of a ladder of hints. They print as text, in a
-notebook as HTML.
-"""
+"""What `check` and `hint` answer, as text and as HTML: verdicts part by part, and one step of a ladder of hints."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Judging a ZeRO-1 step that a learner wrote as a rank program: its numbers, what a rank keeps, its messages and its
-bytes.
+"""Judging a ZeRO-1 step that a learner wrote as a rank program: numbers, what a rank keeps, messages and bytes.
 
 Plain data parallel is computed in numpy, the learner's program runs on simulated ranks. The ranks fit a line through
 rows of their own by gradients of a mean squared error, so that every step depends on the one before.
@@ -106,8 +105,7 @@ def _train(answer: Any, ranks: int) -> _Trained:
 def step_parts(answer: Any) -> Iterator[Part]:
     """The parts of a ZeRO-1 step, each over all of RANKS; what goes wrong first is shown.
 
-    answer(rank, ranks, weights, gradient, velocity) yields Requests and returns (all weights, this rank's slice of the
-    velocity)
+    answer(rank, ranks, weights, gradient, velocity) yields Requests; returns (all weights, its slice of the velocity)
     """
     if not callable(answer):
         raise Wrong(f"{shorten(answer)} is not a function", "A rank program: a function that yields Requests")

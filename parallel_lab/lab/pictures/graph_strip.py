@@ -12,8 +12,7 @@ from .picture import LOSS, tensor_entries
 
 
 def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Nodes and edges of the network in columns: data and operators in row 0, parameters below; the loss function is
-    one node.
+    """Nodes and edges in columns: data and operators in row 0, parameters below; the loss function is one node.
 
     Parameters of neighbouring columns get different rows: the text on a parameter's edge reaches under the next column.
     """

@@ -1,11 +1,9 @@
-"""A long network as layers: operators of one library layer (matmul, bias_add, gelu of a Dense) are one node of the
-graph, one fold of the list.
+"""A long network as layers: the operators of a library layer are one node of the graph, one fold of the list.
 
     layers = plan_layers(plan, operator_layers(net))    # every node's: {"fc.matmul": "fc", "fc.bias_add": "fc", ...}
     flow_graph(plan, messages, layers)                  # nodes and edges, as `graph_strip` makes for short networks
 
-A node says how the result of its layer is split and which messages its operators need; parameters are not drawn, they
-belong to their layer.
+A node says how the result of its layer is split and which messages its operators need; parameters are not drawn.
 """
 
 from __future__ import annotations
@@ -37,8 +35,7 @@ def _prefixes(name: str) -> list[str]:
 
 
 def plan_layers(plan: Plan, layers: Mapping[str, str]) -> dict[str, str]:
-    """{node of the plan: its layer}, without the loss function's. What passes data on (a reshape) belongs to the layer
-    that made the data.
+    """{node of the plan: its layer}, without the loss. A reshape and the like belong to the layer that made the data.
 
     layers  {operator: layer} of the network's operators
     """
@@ -68,8 +65,7 @@ def parameter_layers(plan: Plan, layers: Mapping[str, str]) -> dict[str, str]:
 
 
 def flow_graph(plan: Plan, messages: list[dict[str, Any]], layers: Mapping[str, str]) -> dict[str, Any]:
-    """Layers in columns, in the order in which data meets them; layers that stand side by side (query, key, value) in
-    rows of one column.
+    """Layers in columns, in the order in which data meets them; parallel ones (query, key, value) share a column.
 
     node   id, label, kind ("input", "operator", "loss"), column, row, tensor (what its result is called among the
            tensors, or None), cuts (slices per dim of the result, or None), messages (numbers) and detail (class names

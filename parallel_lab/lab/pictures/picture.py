@@ -5,8 +5,7 @@
     message_table(plan, rank, events)                   every message, with its reason
     rank_detail(plan, rank)                             what a rank holds, its groups, its memory
 
-Colour is the slice, position is the rank: a card names the block its rank holds and the number of the slice; partial
-values say which addend.
+Colour is the slice, position is the rank: a card names its block and the number of the slice, or of the addend.
 """
 
 from __future__ import annotations
@@ -243,8 +242,7 @@ def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: 
 
     events  what was measured: bytes and times of this rank's instructions are taken from it where it has them
 
-    `source` is the graph value that is moved. A bucket moves several: `carries` names the parameters whose gradients,
-    or slices, are in it.
+    `source` is the graph value that is moved. `carries`: of a bucket, the parameters whose gradients or slices move.
     """
     profile = get_cluster(cluster)
     # waiting for a message bears its name

@@ -1,5 +1,4 @@
-"""The quickstart without a notebook: compile a small network for several ranks, train it, count what moved, and compare
-with one device.
+"""The quickstart: compile a small network for several ranks, train it, count what moved, compare with one device.
 
     job = Quickstart(devices=8, data="seed", net="quickstart", strategies={"matmul": ((2, 4), (4, 1))})
     print(job.text())                # before anything runs: operators, strategies, slices
@@ -43,8 +42,7 @@ Progress = Callable[[int, int], None]
 
 
 def parse_strategy(text: str) -> tuple[str, Strategy]:
-    """An operator and its strategy from one word of the command line. Raises ArgumentError; what a strategy may be is
-    the operator's business.
+    """An operator and its strategy, which is not checked yet, from a word of the command line. Raises ArgumentError.
 
     >>> parse_strategy("matmul=((2,4),(4,1))")
     ('matmul', ((2, 4), (4, 1)))
@@ -67,15 +65,12 @@ class Quickstart:
     """A quickstart, compiled and ready to run.
 
     devices     ranks: 1, 2, 4 or 8
-    net, data   names of a network and of a problem it takes (`shared/networks.py`, `shared/problems.py`); data: default
-                the network's first
+    net, data   names of a network and of a problem it takes, by default its first (`networks.py`, `problems.py`)
     epochs      default: DEFAULT_EPOCHS[data]
-    strategies  {operator: strategy}, over the network's preset; operators of the loss too, by the names of the table
-                ("loss_fn.sub")
+    strategies  {operator: strategy}, over the network's preset; of the loss, too ("loss_fn.sub")
     executor    "processes", "simulator" or "mpi"
 
-    Raises ArgumentError for unknown names and numbers out of range, StrategyError for a strategy that cannot be;
-    nothing has run then.
+    Raises ArgumentError for unknown names and numbers out of range, StrategyError for an invalid strategy.
     """
 
     def __init__(

@@ -1,3 +1,1 @@
-"""Collective algorithms by name (ring, tree, recursive doubling, direct): lists of sends that can be counted, timed,
-stepped through and run.
-"""
+"""Collective algorithms by name: lists of sends that can be counted, timed, stepped through and run."""

@@ -5,8 +5,7 @@
     ring.counts()[2].messages, ring.time_s(1 << 20, link)     # what rank 2 sends; seconds under alpha-beta
     ring.run([x0, x1, x2, x3])                                # on arrays, in this process
 
-    total = run_algorithm(comm, "all_reduce", "ring", x)      # on real ranks: in a worker; with None for comm in a
-    %%ranks cell
+    total = run_algorithm(comm, "all_reduce", "ring", x)      # on real ranks
 
 Each algorithm has its own order of addition, fixed by its list of sends (`walk.py`), and gives the same bits wherever
 it runs; `direct` adds in rank order and gives those of `comm.all_reduce`. A list of sends of your own is one too:
@@ -187,16 +186,14 @@ class Algorithm:
     ) -> Generator[Request, Any, np.ndarray | None]:
         """A rank program: yields a send or a recv for each message of this rank, and returns the reply.
 
-        x       this rank's value; of scatter None off the root, of broadcast an array like the root's, which is not
-                read
+        x       this rank's value; of scatter None off the root, of broadcast an array like the root's
         group   ranks at the positions 0 ... ranks - 1; default those numbers themselves
         reduce, dims (dim, split_dim, concat_dim)   as for the collective of that kind
         origin  for messages about this call
 
         In each round all sends come first, then the recvs: a send never waits for its receiver.
 
-        Raises ArgumentError where the list of sends is no such collective (`check`), ShapeError and CollectiveMismatch
-        for values that cannot be.
+        Raises ArgumentError for sends that are no such collective, ShapeError and CollectiveMismatch for values.
         """
         if self.formula is None and not (verdict := self.check()):
             raise ArgumentError(verdict.text.rstrip("."), where=self._where)
@@ -335,8 +332,7 @@ def algorithm(kind: str, name: str, ranks: int, *, root: int = 0, segments: int 
     root      position of the root in the group (broadcast, reduce, scatter, gather)
     segments  pieces that follow each other down a chain ("ring" of broadcast and reduce); default: one per rank
 
-    Raises ArgumentError for names that are not known, with the nearest, and for a number of ranks that the algorithm
-    cannot take, with one that can.
+    Raises ArgumentError for unknown names, with the nearest, and for ranks that it cannot take, with one that can.
     """
     phases, recipe = rounds_of(kind, name, ranks, root, segments), recipe_of(kind, name)
     chunks = usual_chunks(kind, ranks) if recipe.chunks is None else recipe.chunks(ranks, segments or ranks)
@@ -346,11 +342,9 @@ def algorithm(kind: str, name: str, ranks: int, *, root: int = 0, segments: int 
 def custom_algorithm(
     kind: str, rounds: Iterable[Any], ranks: int, *, chunks: int | None = None, root: int = 0, name: str = "my own"
 ) -> Algorithm:
-    """Your own list of sends as an algorithm: rounds of `Send`s or of (source, destination, chunk or chunks, "add" or
-    "store").
+    """Your own list of sends as an algorithm: rounds of `Send`s or of (source, destination, chunks, "add" or "store").
 
-    It may be wrong (`check()` says where, and it can be stepped through until there); `run` and `program` refuse it
-    then.
+    It may be wrong: `check()` says where, it can be stepped through until there, and `run` and `program` refuse it.
     """
     check_algorithm(kind, (), ranks, chunks=chunks, root=root)
     chunks = usual_chunks(kind, ranks) if chunks is None else chunks
@@ -390,8 +384,7 @@ def run_algorithm(
     root: int = 0,
     **dims: int,
 ) -> np.ndarray | None:
-    """Perform a collective by a named algorithm (or by an `Algorithm`) on real ranks, with sends and recvs; every
-    member calls it.
+    """Perform a collective by a named algorithm (or an `Algorithm`) on real ranks; every member calls it.
 
         from parallel_lab.train.communication import init
         init()
@@ -401,8 +394,7 @@ def run_algorithm(
     root   a rank, as for `comm.broadcast`
     dims   dim, split_dim, concat_dim, as for the collective
 
-    Raises WorldError without a communicator and a world; otherwise what `Algorithm.program` and the sends and recvs
-    raise.
+    Raises WorldError without a communicator and a world, and what `Algorithm.program`, its sends and recvs raise.
     """
     if comm is None:
         world = current_world()

@@ -1,13 +1,11 @@
-"""Collective algorithms as lists of sends: who sends which chunks to whom in which round, and what that costs by
-formula.
+"""Collective algorithms as lists of sends: who sends which chunks to whom in which round.
 
     >>> for number, sends in enumerate(ring_scatter(3), 1):
     ...     print(number, *sends, sep="   ")
     1   0 -> 1: chunk 2, add   1 -> 2: chunk 0, add   2 -> 0: chunk 1, add
     2   0 -> 1: chunk 1, add   1 -> 2: chunk 2, add   2 -> 0: chunk 0, add
 
-A chunk is a named part of the data, with one place on every rank. Which chunks there are, and where they lie at the
-start and at the end:
+A chunk is a part of the data, with one place on every rank. Where chunks lie at the start and at the end:
 
     all_reduce                S is split into chunks; every rank has its addend of each -> every rank the sum of each
     reduce                    the same                                                  -> the root the sum of each
@@ -123,8 +121,7 @@ def tree_reduce(n: int, root: int) -> Rounds:
 
 
 def halving(members: Sequence[int], *, near_first: bool = False) -> Rounds:
-    """Partners whose positions differ in one bit swap halves of what they still work on and add; position q ends with
-    the sum of chunk q.
+    """Partners whose positions differ in one bit swap halves and add; position q ends with the sum of chunk q.
 
     members   ranks, a power of two of them
     """

@@ -4,8 +4,7 @@
     >>> recipe.formula.rounds(8, 8), recipe.formula.sent(8, 8), recipe.formula.sent_text
     (14, Fraction(7, 4), '2(n-1)/n·S')
 
-The formulas are written down here from the papers that `rounds.py` names; what is counted comes from the lists of
-sends, and tests compare.
+The formulas come from the papers that `rounds.py` names, what is counted from the lists of sends; tests compare.
 """
 
 from __future__ import annotations
@@ -104,8 +103,7 @@ def formula_texts(formula: Formula, ranks: int) -> tuple[str, str, str, str]:
 
 
 def algorithm_names(kind: str, ranks: int | None = None) -> tuple[str, ...]:
-    """The algorithms of a collective; with `ranks`, those that take this number. Raises ArgumentError for a kind that
-    has none.
+    """The algorithms of a collective; with `ranks`, those that take this number. Raises ArgumentError.
 
     >>> algorithm_names("all_gather"), algorithm_names("all_gather", ranks=6)
     (('ring', 'recursive_doubling', 'bruck', 'tree', 'direct'), ('ring', 'bruck', 'tree', 'direct'))

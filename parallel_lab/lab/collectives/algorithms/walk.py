@@ -1,5 +1,4 @@
-"""What lies where after every round of a list of sends, and the first thing that is wrong with it. No arrays: who is in
-which sum.
+"""What lies where after every round of a list of sends (no arrays: who is in which sum), and what first goes wrong.
 
     >>> walked = walk("all_reduce", [[Send(0, 1, 0, add=True)], [Send(1, 0, 0)]], ranks=2, chunks=1)
     >>> [str(held) for held in walked.states[1][1]], walked.fault
@@ -154,8 +153,7 @@ def check_algorithm(
     root        position of the root, for broadcast, reduce, scatter and gather
     max_rounds  more are refused
 
-    Never raises for what is wrong with `rounds`: the verdict says it. Raises ArgumentError for a kind, count or root
-    that cannot be.
+    What is wrong with `rounds` is in the verdict. Raises ArgumentError for an invalid kind, count or root.
     """
     if kind not in KINDS:
         raise ArgumentError(f"kind {shorten(kind)}", where="check_algorithm", allowed=f"One of {', '.join(KINDS)}")
@@ -190,8 +188,7 @@ def check_ranks(kind: str, ranks: Any, root: Any, where: str = "") -> tuple[int,
 
 
 def as_rounds(rounds: Iterable[Any]) -> tuple[tuple[Send, ...], ...]:
-    """Rounds as tuples of `Send`s; a send may be given as (source, destination, chunks, "add" or "store" or True or
-    False).
+    """Rounds as tuples of `Send`s; a send may be (source, destination, chunks, "add" or "store", or True or False).
 
     Raises ArgumentTypeError naming the place of what cannot be read.
     """
