@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
 import numpy as np
@@ -28,6 +30,13 @@ def lesson_of(path: Path) -> str:
     return path.stem.partition("_")[2]
 
 
+def offered_by(module: ModuleType) -> set[str]:
+    """What a lesson's module imports from the package, and its own functions."""
+    body = ast.parse(inspect.getsource(module)).body
+    imported = {alias.name for node in body if isinstance(node, ast.ImportFrom) and node.level for alias in node.names}
+    return imported | {node.name for node in body if isinstance(node, ast.FunctionDef)}
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_a_lesson_imports_from_parallel_lab_and_from_its_own_module(path):
     cells = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
@@ -39,7 +48,7 @@ def test_a_lesson_imports_from_parallel_lab_and_from_its_own_module(path):
                 assert node.module in ("parallel_lab", own)
                 used |= {alias.name for alias in node.names} if node.module == own else set()
     text = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells) + (ROOT / "README.md").read_text()
-    offered = set(importlib.import_module(own).__all__)
+    offered = offered_by(importlib.import_module(own))
     assert used <= offered
     assert {name for name in offered if not re.search(rf"\b{name}\b", text)} == set()
 

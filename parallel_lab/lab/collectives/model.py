@@ -161,20 +161,19 @@ class CollectiveStepper(Lab):
 
     def choose_elements(self, elements: int) -> None:
         """Another size of S. The place in the algorithm stays."""
-        with self._lock:
-            self._elements = ELEMENTS("CollectiveStepper", "elements", elements)
-        self._changed_story()
+        self._choose(_elements=ELEMENTS("CollectiveStepper", "elements", elements))
 
     def choose_cluster(self, name: str) -> None:
         """Other links and devices for the predicted times: "laptop", "gpu_node", "two_nodes" (links between nodes)."""
-        with self._lock:
-            self._cluster = get_cluster(name)
-        self._changed_story()
+        self._choose(_cluster=get_cluster(name))
 
     def choose_contention(self, contention: str) -> None:
         """ "none": a link for every pair; "hops": ranks in a ring, bytes cost as many times as they make hops."""
+        self._choose(_contention=choice(*CONTENTION)("CollectiveStepper", "contention", contention))
+
+    def _choose(self, **fields: Any) -> None:
         with self._lock:
-            self._contention = choice(*CONTENTION)("CollectiveStepper", "contention", contention)
+            vars(self).update(fields)
         self._changed_story()
 
     def follow(self, chunk: int | None) -> None:

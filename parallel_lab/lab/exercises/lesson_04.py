@@ -149,26 +149,27 @@ def _short(buckets: Buckets) -> str:
 @lru_cache(maxsize=1)
 def _sent_by_a_network() -> tuple[tuple[list[int], int, Buckets], ...]:
     """(sizes, threshold, buckets) that a compiled network sends, counted in a step on 2 simulated ranks."""
-    draw = np.random.default_rng(5)
-    x, y = draw.normal(size=(4, WIDTHS[0])).astype(np.float32), draw.normal(size=(4, WIDTHS[-1])).astype(np.float32)
-    net = ChainNet(WIDTHS)
-    job = Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
-    names = [p.name for p in net.trainable_params()]
-    sizes = [math.prod(p.shape) * 4 for p in net.trainable_params()]
+    job = _chain(WIDTHS, rows=4, seed=5)
+    names = [p.name for p in job.net.trainable_params()]
+    sizes = [math.prod(p.shape) * 4 for p in job.net.trainable_params()]
     found = []
     for threshold_mb in THRESHOLDS:
         setting = {"allreduce": {"mode": "size", "config": threshold_mb}}
         plan = job.compile(devices=2, parallel_mode="data_parallel", comm_fusion=setting)
-        carries = {
-            i.out: i.attr("members") or (i.attr("parameter"),)
-            for _, i in plan.instructions("backward")
-            if i.kind == "start"
-        }
-        with Session(plan, net, job.optimizer) as session:
+        carries = {i.out: i.carried for _, i in plan.instructions("backward") if i.kind == "start"}
+        with Session(plan, job.net, job.optimizer) as session:
             session.train(job.batches, 1, record=1)
             sent = [e.name for e in session.events if e.rank == 0 and e.overlapped]
         found.append((sizes, threshold_mb, sorted(sorted(names.index(m) for m in carries[name]) for name in sent)))
     return tuple(found)
+
+
+def _chain(widths: Sequence[int], rows: int, seed: int) -> Job:
+    """A network of these widths and a batch for it."""
+    rng = np.random.default_rng(seed)
+    x, y = (rng.normal(size=(rows, width)).astype(np.float32) for width in (widths[0], widths[-1]))
+    net = ChainNet(widths)
+    return Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
 
 
 def _buckets_by_size(answer: Any) -> Iterator[Part]:
@@ -311,19 +312,14 @@ HOPS = ((2e-5, 1e-9), (1e-3, 2e-8))
 @lru_cache(maxsize=1)
 def _training_steps() -> tuple[tuple[Sending, float], ...]:
     """Steps on 4 simulated ranks, from their events: when messages were ready, how long they took after backward."""
-    rng = np.random.default_rng(9)
-    widths = (192, 128, 256, 96, 192, 64)
-    x, y = rng.normal(size=(64, widths[0])).astype(np.float32), rng.normal(size=(64, widths[-1])).astype(np.float32)
-    net = ChainNet(widths)
-    job = Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
-    plan = job.compile(
-        devices=4, parallel_mode="data_parallel", comm_fusion={"allreduce": {"mode": "index", "config": [1, 3]}}
-    )
+    job = _chain((192, 128, 256, 96, 192, 64), rows=64, seed=9)
+    fusion = {"allreduce": {"mode": "index", "config": [1, 3]}}
+    plan = job.compile(devices=4, parallel_mode="data_parallel", comm_fusion=fusion)
     found = []
     for alpha_s, beta_s_per_byte in HOPS:
         base = cluster_for(4)
         cluster = Cluster("exercise", base.device, Link(alpha_s, beta_s_per_byte), devices_per_node=4)
-        with Session(plan, net, job.optimizer, cluster=cluster) as session:
+        with Session(plan, job.net, job.optimizer, cluster=cluster) as session:
             session.train(job.batches, 1)  # the first step touches memory for the first time
             session.train(job.batches, 1, record=1)
             events = [e for e in session.events if e.phase == "backward"]

@@ -162,13 +162,13 @@ def _values(runs: list[ProgramRun], kind: str) -> str:
 def _neighbours(runs: list[ProgramRun]) -> str:
     rule = "In a ring every rank sends to one neighbour, all in the same direction: rank r to r + 1 (or all to r - 1)"
     for run in runs:
-        ways = {m: (m.destination - m.source) % run.ranks for m in run.messages}
+        ways = {m: (m.destination - m.rank) % run.ranks for m in run.messages}
         first = next(iter(ways.values()), 1)
         direction = first if first in (1, run.ranks - 1) else 1
         for m, way in ways.items():
             if way != direction:
-                found = f"on {run.ranks} ranks: {m.source} sends to {m.destination}"
-                raise Wrong(found, rule, "", m.source, m.op)
+                found = f"on {run.ranks} ranks: {m.rank} sends to {m.destination}"
+                raise Wrong(found, rule, "", m.rank, m.op)
     return "every message went to the next rank of the ring"
 
 
@@ -205,8 +205,8 @@ def _bytes(runs: list[ProgramRun], kind: str) -> str:
                 size_bytes: "S: one chunk too many.",
                 n * size_bytes: "n S: everything is sent in every step, one time too many.",
             }
-            sent = run.sent_by(rank)
-            large = max(sent, key=lambda m: m.size_bytes).op if sent else ""
+            asked = run.asked_by(rank)
+            large = max(asked, key=lambda a: a.size_bytes).op if asked else ""
             expected = f"{(n - 1) * size_bytes // n} on {n} ranks: {rule}; here {n - 1}/{n} x {size_bytes}"
             raise Wrong(f"{found} bytes sent by rank {rank}", expected, notes.get(found, ""), rank, large)
     return f"exactly {rule}, on every rank"

@@ -199,36 +199,28 @@ def read_number(value: Any) -> float | None:
 
 
 @dataclass(frozen=True)
-class Message:
-    """A send, as the log has it.
-
-    source, destination   ranks
-    size_bytes            of what it carried
-    step                  its place in time: a rank sends one message after the other, and what depends on a message
-                          comes after it. 1 is first
-    origin                the learner's file:line
-    """
-
-    source: int
-    destination: int
-    size_bytes: int
-    step: int
-    origin: str
-
-    @property
-    def op(self) -> str:
-        """`send 2 -> 3 at cell:7`"""
-        return f"send {self.source} -> {self.destination}" + (f" at {self.origin}" if self.origin else "")
-
-
-@dataclass(frozen=True)
 class Asked:
-    """A request of a rank: its kind, the bytes that it makes the rank send, and `kind at file:line`."""
+    """A request of a rank, as the log has it.
+
+    size_bytes   that it makes the rank send
+    origin       the learner's file:line
+    destination  of a send
+    step         of a send, its place in time, from 1: a rank sends one message after the other, and what depends on a
+                 message comes after it
+    """
 
     rank: int
     kind: str
     size_bytes: int
-    op: str
+    origin: str
+    destination: int | None = None
+    step: int = 0
+
+    @property
+    def op(self) -> str:
+        """`send 2 -> 3 at cell:7`, `all_gather at cell:7`"""
+        way = "" if self.destination is None else f" {self.rank} -> {self.destination}"
+        return f"{self.kind}{way}" + (f" at {self.origin}" if self.origin else "")
 
 
 @dataclass(frozen=True)
@@ -236,20 +228,23 @@ class ProgramRun:
     """What rank programs did.
 
     results   what each rank returned; () with a fault
-    messages  every send, in the order in which they were made
-    asked     every request, those included
+    asked     every request, in the order in which they were made
     """
 
     ranks: int
     results: tuple[Any, ...] = ()
-    messages: tuple[Message, ...] = ()
     asked: tuple[Asked, ...] = ()
     fault: Fault | None = None
 
     @property
+    def messages(self) -> tuple[Asked, ...]:
+        """Every send."""
+        return tuple(a for a in self.asked if a.step)
+
+    @property
     def steps(self) -> int:
         """Length of the longest chain of messages of which each had to wait for the one before: 0 without a message."""
-        return max((m.step for m in self.messages), default=0)
+        return max((a.step for a in self.asked), default=0)
 
     def asked_by(self, rank: int) -> tuple[Asked, ...]:
         """A rank's requests in order."""
@@ -259,16 +254,11 @@ class ProgramRun:
         """Bytes that a rank sent."""
         return sum(a.size_bytes for a in self.asked_by(rank))
 
-    def sent_by(self, rank: int) -> tuple[Message, ...]:
-        """A rank's sends in order."""
-        return tuple(m for m in self.messages if m.source == rank)
-
 
 class _Log:
     """The engine's record of a run; the programs never see it."""
 
     def __init__(self, ranks: int) -> None:
-        self.messages: list[Message] = []
         self.asked: list[Asked] = []
         self.clock = [0] * ranks  # per rank, the step of the last message that it sent or received
         self.on_the_way: dict[tuple[int, ...], deque[int]] = {}
@@ -276,13 +266,13 @@ class _Log:
     def ask(self, rank: int, request: Request, origin: str) -> None:
         if len(self.asked) >= MOST_REQUESTS:
             raise RuntimeError(f"still communicating after {MOST_REQUESTS} requests, at {origin}")
-        op = f"{request.kind} at {origin}" if origin else str(request.kind)
-        self.asked.append(Asked(rank, str(request.kind), _must_send(request), op))
+        step, destination = 0, None
         is_send = request.kind == "send" and request.value is not None
         if is_send and isinstance(request.group, tuple) and len(request.group) == 2:
             self.clock[rank] += 1
-            self.on_the_way.setdefault(request.group, deque()).append(self.clock[rank])
-            self.messages.append(Message(rank, request.group[1], request.value.nbytes, self.clock[rank], origin))
+            step, destination = self.clock[rank], request.group[1]
+            self.on_the_way.setdefault(request.group, deque()).append(step)
+        self.asked.append(Asked(rank, str(request.kind), _must_send(request), origin, destination, step))
 
     def answered(self, rank: int, request: Any) -> None:
         if isinstance(request, Request) and request.kind == "recv" and self.on_the_way.get(request.group):
@@ -359,4 +349,4 @@ def run_programs(program: Any, ranks: int, values: Sequence[Any], *, seconds: fl
         fault = raised.fault
     except (ParallelLabError, TimeUp) as error:  # of the simulator: a deadlock, requests that do not fit
         fault = Fault(fault_of(error, seconds=seconds).text)
-    return ProgramRun(ranks, results, tuple(log.messages), tuple(log.asked), fault)
+    return ProgramRun(ranks, results, tuple(log.asked), fault)

@@ -6,16 +6,3 @@ from ..collectives.algorithms.algorithm import algorithm, check_algorithm, run_a
 from ..collectives.all_reduce_menu import AllReduceMenu
 from ..exercises import check, hint
 from ..shared.prediction import Comparison
-
-__all__ = [
-    "AllReduceMenu",
-    "Comparison",
-    "algorithm",
-    "check",
-    "check_algorithm",
-    "drive",
-    "fit_link",
-    "hint",
-    "median_s",
-    "run_algorithm",
-]

@@ -3,16 +3,3 @@
 from ..exercises import check, hint
 from ..exercises.descent import Line, LossCurves, TwoLayers, compare, mixed_rows, steady_rows, train
 from ..shared.prediction import Comparison
-
-__all__ = [
-    "Comparison",
-    "Line",
-    "LossCurves",
-    "TwoLayers",
-    "check",
-    "compare",
-    "hint",
-    "mixed_rows",
-    "steady_rows",
-    "train",
-]

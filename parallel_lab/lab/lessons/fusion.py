@@ -11,27 +11,6 @@ from ..shared.equality import compare_sessions
 from ..shared.prediction import Comparison
 from ..shared.step_times import step_times
 
-__all__ = [
-    "ChainNet",
-    "Comparison",
-    "Gradient",
-    "Settings",
-    "best_bucket_count",
-    "check",
-    "compare_sessions",
-    "equal_buckets_step_s",
-    "fit_link",
-    "get_subject",
-    "hint",
-    "lanes_text",
-    "measure_device",
-    "measured_cluster",
-    "median_s",
-    "predict_overlap",
-    "shipped_folder",
-    "step_times",
-]
-
 
 def lanes_text(lab: FusionLab) -> str:
     """The two lanes of one step as text: a part of `lab.to_text()`."""

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from ..shared.prediction import Comparison
 
-__all__ = ["Comparison", "chosen_strategies", "rank_program"]
-
 _STRATEGY = re.compile(r"= (\w+)\(.*instance name: (\w+)}.*{in_strategy: (.*)}")
 
 

@@ -7,17 +7,3 @@ from ..exercises import check, hint
 from ..memory.count import simulated_ranks
 from ..memory.subjects import Settings, get_subject
 from ..shared.prediction import Comparison
-
-__all__ = [
-    "STAGES",
-    "Comparison",
-    "Settings",
-    "check",
-    "drive",
-    "get_subject",
-    "hint",
-    "initial_values",
-    "simulated_ranks",
-    "zero_memory",
-    "zero_traffic",
-]

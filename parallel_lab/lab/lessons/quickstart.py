@@ -3,5 +3,3 @@
 from ..shared.equality import prove_equal
 from ..shared.networks import NETWORKS, QuickNet, apply_strategies, get_problem
 from ..shared.prediction import Prediction
-
-__all__ = ["NETWORKS", "Prediction", "QuickNet", "apply_strategies", "get_problem", "prove_equal"]
