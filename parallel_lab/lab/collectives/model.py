@@ -45,20 +45,8 @@ class CollectiveStepper(Lab):
     """
 
     scripts, styles = ("collectives/collective_stepper.js",), ("collectives/collective_stepper.css",)
-    commands = (
-        *(
-            "to",
-            "next",
-            "back",
-            "reset",
-            "follow",
-            "choose_kind",
-            "choose_algorithm",
-            "choose_ranks",
-            "choose_elements",
-        ),
-        *("choose_cluster", "choose_contention"),
-    )
+    commands = ("to", "next", "back", "reset", "follow", "choose_kind", "choose_algorithm", "choose_ranks")
+    commands += ("choose_elements", "choose_cluster", "choose_contention")
     often = ("at", "follow", "counters", "status")
     frame_height_px = 860
     words = staticmethod(to_text)
@@ -145,7 +133,7 @@ class CollectiveStepper(Lab):
         """Another algorithm for the same collective; the name of your own shows it again."""
         with self._lock:
             own = self._own if self._own is not None and self._own.name == name else None
-            self._take(own or _named(self._shown.kind, name, self._shown.ranks), keep_own=True)
+            self._show(own or _named(self._shown.kind, name, self._shown.ranks), keep_own=True)
         self._changed_story()
 
     def choose_ranks(self, ranks: int) -> None:
@@ -156,25 +144,20 @@ class CollectiveStepper(Lab):
         """The algorithm of the same name where it exists, otherwise the first."""
         with self._lock:
             names = algorithm_names(kind, ranks)
-            self._take(_named(kind, self._shown.name if self._shown.name in names else names[0], ranks))
+            self._show(_named(kind, self._shown.name if self._shown.name in names else names[0], ranks))
         self._changed_story()
 
     def choose_elements(self, elements: int) -> None:
         """Another size of S. The place in the algorithm stays."""
-        self._choose(_elements=ELEMENTS("CollectiveStepper", "elements", elements))
+        self._changed_story(_elements=ELEMENTS("CollectiveStepper", "elements", elements))
 
     def choose_cluster(self, name: str) -> None:
         """Other links and devices for the predicted times: "laptop", "gpu_node", "two_nodes" (links between nodes)."""
-        self._choose(_cluster=get_cluster(name))
+        self._changed_story(_cluster=get_cluster(name))
 
     def choose_contention(self, contention: str) -> None:
         """ "none": a link for every pair; "hops": ranks in a ring, bytes cost as many times as they make hops."""
-        self._choose(_contention=choice(*CONTENTION)("CollectiveStepper", "contention", contention))
-
-    def _choose(self, **fields: Any) -> None:
-        with self._lock:
-            vars(self).update(fields)
-        self._changed_story()
+        self._changed_story(_contention=choice(*CONTENTION)("CollectiveStepper", "contention", contention))
 
     def follow(self, chunk: int | None) -> None:
         """Look at one chunk; None: at all."""
@@ -188,16 +171,17 @@ class CollectiveStepper(Lab):
         allowed = "An Algorithm: algorithm(...) or custom_algorithm(...)"
         instance(Algorithm, allowed)("CollectiveStepper.show", "chosen", chosen)
         with self._lock:
-            self._take(chosen)
+            self._show(chosen)
             self._own = chosen if chosen.formula is None else None
         self._changed_story()
 
-    def _changed_story(self) -> None:
+    def _changed_story(self, **fields: Any) -> None:
         """Something else is chosen: the frames are made again."""
-        self._story = None
+        with self._lock:
+            vars(self).update(fields, _story=None)
         self._changed()
 
-    def _take(self, chosen: Algorithm, *, keep_own: bool = False) -> None:
+    def _show(self, chosen: Algorithm, *, keep_own: bool = False) -> None:
         self._shown, self._at, self._follow = chosen, 0, None
         if not keep_own:
             self._own = None

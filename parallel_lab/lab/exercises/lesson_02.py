@@ -208,8 +208,7 @@ EXERCISES = (
         (
             "In the last step rank r must add its own addend to a chunk r that holds all the others. Where was that "
             "sum one step earlier?",
-            "Step through reduce_scatter by ring in the stepper above and write down which chunk rank 0 sends in "
-            "steps 1, 2 and 3.",
+            "Step through reduce_scatter by ring in the stepper above: which chunk does rank 0 send in each step?",
             "In each of the n - 1 steps a rank sends one chunk to rank + 1 and receives another one from rank - 1, to "
             "which it adds its own addend.",
             "Begin with the chunk of your left neighbour, rank - 1. In step s = 0, 1, ... send chunk rank - 1 - s, "
@@ -224,8 +223,7 @@ EXERCISES = (
         RING,
         (
             "After the first step you have two chunks. Which of them does your right neighbour not have yet?",
-            "Step through all_gather by ring in the stepper: compare what a rank receives in one step with what it "
-            "sends in the next.",
+            "Step through all_gather by ring in the stepper: compare what a rank receives with what it sends next.",
             "Send your own chunk first; from then on pass on what you received last.",
             "In step s = 0, 1, ... send chunk rank - s to rank + 1 and receive chunk rank - 1 - s from rank - 1, "
             "modulo the number of "

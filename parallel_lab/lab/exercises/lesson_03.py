@@ -79,24 +79,15 @@ def _settings_note(name: str, mean: bool, rate: float, one_rate: float) -> str:
     scaled = math.isclose(rate, one_rate / RANKS, rel_tol=1e-6)
     same, larger = math.isclose(rate, one_rate, rel_tol=1e-6), math.isclose(rate, one_rate * RANKS, rel_tol=1e-6)
     if name == "adam" and scaled:
-        return (
-            "Adam divides a gradient by the root of its mean square: a factor common to all gradients goes away "
-            "by itself."
-        )
+        return "Adam divides a gradient by the root of its mean square: a factor common to all gradients goes away."
     if name == "momentum" and not mean and scaled:
-        return (
-            "The gradients are right now, but weight decay adds 0.1 w to the sum, and the smaller rate makes that "
-            "a quarter."
-        )
+        return "The gradients are right, but weight decay adds 0.1 w to the sum, a quarter of it at the smaller rate."
     if not mean and same:
         return f"An all_reduce does not average: the sum of {RANKS} means is {RANKS} times the gradient of one device."
     if mean and scaled:
         return f"Divided twice: the mean is one device's gradient already, and the rate is divided by {RANKS} as well."
     if larger:
-        return (
-            f"A rate {RANKS} times as large goes with a batch {RANKS} times as large; here the whole batch "
-            "stays the same."
-        )
+        return f"A rate {RANKS} times as large goes with a batch {RANKS} times as large; here the batch is the same."
     return ""
 
 

@@ -387,18 +387,14 @@ def _exposed_note(given: float, sending: Sending, want: float) -> str:
     all_s = math.fsum(each)
     # where ranks hand over late a message may end long after all the sending would have taken
     sending_s = all_s if want <= all_s else math.nan
+    negative_s = end - backward_s if want == 0 else math.nan
+    less_s, own_lines_s = max(0.0, all_s - backward_s), max(0.0, free - backward_s)
     models = {
-        "Negative: backward continues after the last message. Then nothing is exposed: 0.": (
-            end - backward_s if want == 0 else math.nan
-        ),
+        "Negative: backward continues after the last message. Then nothing is exposed: 0.": negative_s,
         "That is all the sending. What is sent while backward computes is hidden.": sending_s,
         "That is when the last message ends; exposed is what comes after backward.": end,
-        "All the sending less all of backward: but a message cannot start before its gradients are ready.": (
-            max(0.0, all_s - backward_s)
-        ),
-        "As if every message had its own line: one is sent at a time, and the next one waits.": (
-            max(0.0, free - backward_s)
-        ),
+        "All the sending less all of backward: but a message cannot start before its gradients are ready.": less_s,
+        "As if every message had its own line: one is sent at a time, and the next one waits.": own_lines_s,
         "Only the last message: others may still be on the line when it is ready.": each[-1],
         "The starts are missing: alpha is paid for every message.": max(0.0, no_start - backward_s),
         "That is what hides; exposed is the rest.": all_s - want,
@@ -420,8 +416,7 @@ EXERCISES = (
         ),
         (
             "When do you know that a bucket is full: before you put a gradient in, or afterwards?",
-            "Go through sizes of 2, 3, 1, 6 and 1 MB with threshold 4 by hand and write down the sum after "
-            "each gradient.",
+            "Go through 2, 3, 1, 6 and 1 MB with threshold 4 by hand: what is the sum after each gradient?",
             "Put the gradient in, add its size, then compare. If the sum is above the threshold, the bucket ends and "
             "the sum begins at 0 again.",
             "With threshold 0 return one list per position. Otherwise go through the sizes with a current bucket and "
@@ -436,8 +431,7 @@ EXERCISES = (
         (("an index list", 1), ("beats one message", 1), ("beats every threshold", 1), ("par", 2)),
         (
             "When does the line start to send, and from then on, is it ever idle?",
-            "Drag one bracket in the Fusion Lab and watch two things: the first message's start, and gaps in the "
-            "lower lane.",
+            "Drag a bracket in the Fusion Lab and watch the first message's start, and gaps in the lower lane.",
             "The first message should start once a gradient is ready. Each following one should take all "
             "gradients that got ready while the line was busy, so that no start is paid without need.",
             "Send gradient 0 alone. While it travels, 1 to 3 get ready: send them together. Then 4 and 5, and the rest "
@@ -451,10 +445,8 @@ EXERCISES = (
         (("one message", 1), ("equal messages", 1), ("all hidden", 1), ("fusion golf", 1), ("a training step", 1)),
         (
             "A message is ready. What else must be true before it can travel?",
-            "Draw the two lanes of three messages on paper. Write the end of each message beside it: which two times "
-            "decide when it starts?",
-            "A message starts at the later of two times: when it is ready, and when the line is free. It ends alpha + "
-            "beta m later.",
+            "Draw the two lanes of three messages on paper: which two times decide when a message starts?",
+            "A message starts when it is ready and the line is free (the later of both). It ends alpha + beta m later.",
             "Keep one number, the time at which the line gets free, 0 at first. For each message take the larger of it "
             "and the message's ready time, and add alpha + beta times its size. The answer is that number at the end "
             "minus the end of backward, and 0 if that is negative.",

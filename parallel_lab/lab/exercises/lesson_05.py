@@ -270,10 +270,8 @@ EXERCISES = (
         (*((f"stage {stage}", 1) for stage in STAGES), ("counted", 1)),
         (
             "Which three things does a rank keep for every parameter, and how many bytes of each?",
-            "Read the paper's table in the Memory Lab row by row: what happens to its columns from 1 to 1024 ranks, "
-            "and what is left?",
-            "Each stage shards one more thing over the ranks: first the optimizer states, then the gradients, then the "
-            "parameters.",
+            "Read the paper's table in the Memory Lab: what is left of its columns from 1 to 1024 ranks?",
+            "Each stage shards one more thing: first the optimizer states, then the gradients, then the parameters.",
             "Parameters take param_bytes each, divided by the ranks in stage 3 only. Gradients take grad_bytes each, "
             "divided from stage 2 on. Optimizer states take state_bytes each, divided from stage 1 on. Add the three "
             "up and multiply by the number of parameters.",
@@ -287,8 +285,7 @@ EXERCISES = (
         (
             "Which part of the mean gradient does a rank need, if it updates only its own slice?",
             "Lesson 02: an all_reduce is two collectives, one after the other. What could be done between them?",
-            "Scatter the mean gradient, update velocity and weights of your slice, and gather the new slices of "
-            "all ranks.",
+            "Scatter the mean gradient, update velocity and weights of your slice, and gather the new slices.",
             "Yield a reduce_scatter of the gradient with the reduction mean: it gives your slice. The velocity becomes "
             "decay times itself plus that slice. Take your slice of the weights, from rank times length of a slice on, "
             "and subtract rate times the velocity. Yield an all_gather of it, which gives all weights in order. Return "
@@ -302,8 +299,7 @@ EXERCISES = (
         (("a model", 1), ("fits", 1), ("beats level off", 1), ("par", 2)),
         (
             "What takes the most memory at the fullest moment? Can it be sharded over the ranks?",
-            "Set the capacity line in the Memory Lab to 4 MiB, and go through the levels: in which one does the rank "
-            "have most room left?",
+            "Set the capacity line in the Memory Lab to 4 MiB: in which level has the rank most room left?",
             "Between steps all three levels keep the same; they differ in how long gathered weights stay. Activations "
             "are not sharded by any.",
             "Take level3, which has only one layer's gathered weights at a time. Then widen the layers until the "
