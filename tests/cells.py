@@ -5,7 +5,8 @@ net = cell(lambda net, x: net.relu(net.matmul(x, net.w)), w=new_parameter([16, 1
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from parallel_lab import nn
@@ -22,3 +23,26 @@ def cell(construct: Callable[..., Any], **parts: Any) -> nn.Cell:
 
     Net.construct = construct
     return Net()
+
+
+def layered(
+    widths: Sequence[int],
+    activation: Callable[[Any], Any],
+    strategies: Iterable[Any] = (),
+    norm: nn.Cell | None = None,
+    **options: Any,
+) -> nn.Cell:
+    """Dense layers `l.0`, `l.1`, ... of these widths, each with the activation and, as far as there are any, a strategy
+    for its product; then `norm`.  options: those of nn.Dense
+    """
+
+    def construct(net: nn.Cell, x: Any) -> Any:
+        for layer in net.l:
+            x = activation(layer(x))
+        return x if norm is None else net.norm(x)
+
+    layers = nn.CellList([nn.Dense(a, b, **options) for a, b in itertools.pairwise(widths)])
+    for layer, strategy in zip(layers, strategies, strict=False):
+        if strategy is not None:
+            layer.matmul.shard(strategy)
+    return cell(construct, l=layers, **({} if norm is None else {"norm": norm}))

@@ -9,25 +9,15 @@ from parallel_lab.base.errors import NotBuiltYet, ShapeError
 from parallel_lab.cost import get_cluster, predict_memory, predict_timeline, step_time_s
 from parallel_lab.graph.plan import Plan
 from parallel_lab.train.session import Session
+from tests.cells import layered
 from tests.crossed import crossed
 
 S = ((4, 1), (2, 1))  # rows of the batch 4 ways, rows of the weight (columns of the result) 2 ways
 
 
-class Net(nn.Cell):
-    def __init__(self, width=8, layers=3, strategies=(), norm=False):
-        super().__init__()
-        self.l = nn.CellList([nn.Dense(width, width, dtype="float64") for _ in range(layers)])
-        for layer, strategy in zip(self.l, strategies, strict=False):
-            if strategy is not None:
-                layer.matmul.shard(strategy)
-        self.norm = nn.LayerNorm((width,), dtype="float64") if norm else None
-        self.tanh = nn.Tanh()
-
-    def construct(self, x):
-        for layer in self.l:
-            x = self.tanh(layer(x))
-        return x if self.norm is None else self.norm(x)
+def make_net(width=8, layers=3, strategies=(), norm=False):
+    last = nn.LayerNorm((width,), dtype="float64") if norm else None
+    return layered([width] * (layers + 1), ops.tanh, strategies, last, dtype="float64")
 
 
 def data(rows, width=8):
@@ -38,7 +28,7 @@ def data(rows, width=8):
 def undivided(parts, steps, rows=32, **shape):
     """Losses and parameters of GradAccumulation run at once on one device."""
     pl.set_seed(4)
-    net = Net(**shape)
+    net = make_net(**shape)
     optimizer = nn.Adam(net.trainable_params(), 0.01)
     whole = nn.GradAccumulation(nn.WithLossCell(net, nn.MSELoss()), parts)
     x, y = (pl.Tensor(v) for v in data(rows))
@@ -52,7 +42,7 @@ def undivided(parts, steps, rows=32, **shape):
 
 def compiled(parts, mode="semi_auto_parallel", dataset="full_batch", devices=8, rows=32, shape=None, **settings):
     pl.set_seed(4)
-    net = Net(**(shape or {}))
+    net = make_net(**(shape or {}))
     optimizer = nn.Adam(net.trainable_params(), 0.01)
     x, y = data(rows if dataset == "full_batch" else rows // devices)
     settings |= {"parallel_mode": mode, "dataset_strategy": dataset, "device_num": devices}
@@ -145,7 +135,7 @@ def test_a_batch_that_does_not_divide_is_refused():
 
 
 def test_a_step_that_differentiates_by_itself_is_told_what_to_write():
-    net = Net()
+    net = make_net()
     optimizer = nn.SGD(net.trainable_params(), 0.1)
 
     def forward(x, y):

@@ -108,16 +108,11 @@ def test_plan_round_trip_and_training_on_processes_equals_the_simulator(rng):
 # ---- cross_batch: a reduction in semi_auto_parallel that is left as data parallel has it ----
 
 
-class Reduced(nn.Cell):
-    def __init__(self, reduction, strategy, cross_batch):
-        super().__init__()
-        self.w = Parameter(Tensor(np.random.default_rng(0).normal(size=(5,))), name="w")
-        self.mul = ops.Mul().shard((strategy, (strategy[1],)))
-        self.reduction = reduction.shard((strategy,))
-        self.reduction.add_prim_attr("cross_batch", cross_batch)
-
-    def construct(self, x):
-        return self.reduction(self.mul(x, self.w))
+def reduced(reduction, strategy, cross_batch):
+    w = Parameter(Tensor(np.random.default_rng(0).normal(size=(5,))), name="w")
+    parts = {"w": w, "mul": ops.Mul().shard((strategy, (strategy[1],)))}
+    parts["reduction"] = reduction.shard((strategy,)).add_prim_attr("cross_batch", cross_batch)
+    return cell(lambda net, x: net.reduction(net.mul(x, net.w)), **parts)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +126,7 @@ class Reduced(nn.Cell):
 def test_cross_batch_leaves_out_the_forward_message_where_the_real_system_does(reduction, strategy, kept, rng):
     x = rng.normal(size=(16, 5))
     for flag in (False, True):
-        net = Reduced(reduction(), strategy, flag)
+        net = reduced(reduction(), strategy, flag)
         plan = compile(net, x, device_num=8, dataset_strategy="full_batch")
         sums = [i for _, i in plan.instructions("forward") if i.kind == "all_reduce"]
         assert bool(sums) == (not (flag and kept))
@@ -146,7 +141,7 @@ def test_cross_batch_leaves_out_the_forward_message_where_the_real_system_does(r
 
 def test_with_cross_batch_the_gradient_of_a_mean_is_still_that_of_the_whole_batch(rng):
     x, y = rng.normal(size=(16, 5)), np.zeros((16, 5))
-    net = Reduced(ops.ReduceMean(), (8, 1), True)
+    net = reduced(ops.ReduceMean(), (8, 1), True)
 
     plan = compile(net, x, y, loss=lambda value, label: value, device_num=8, dataset_strategy="full_batch")
     sim = Simulator(plan, {"w": net.w.asnumpy()})

@@ -1,7 +1,6 @@
 """Pass `fuse`: which gradients travel together, that they do, and that no result depends on it."""
 
 import dataclasses
-import itertools
 import math
 
 import numpy as np
@@ -14,25 +13,15 @@ from parallel_lab.base.settings.fusion_rules import buckets_of, size_groups_by_b
 from parallel_lab.cost import get_cluster, instr_time_s, predict_memory, predict_timeline, step_time_s
 from parallel_lab.graph.plan import Plan
 from parallel_lab.train.session import Session
-from tests.cells import cell
+from tests.cells import cell, layered
 
 RNG = np.random.default_rng(5)
 MODES = ("semi_auto_parallel", "data_parallel")
 
 
-class Chain(nn.Cell):
+def chain(widths):
     """Layers of given widths; parameters are l.0.weight, l.0.bias, l.1.weight, ... in network order."""
-
-    def __init__(self, widths, dtype="float32"):
-        super().__init__()
-        make = {"weight_init": "normal"}
-        self.l = nn.CellList([nn.Dense(a, b, dtype=dtype, **make) for a, b in itertools.pairwise(widths)])
-        self.relu = nn.ReLU()
-
-    def construct(self, x):
-        for layer in self.l:
-            x = self.relu(layer(x))
-        return x
+    return layered(widths, pl.ops.relu, weight_init="normal")
 
 
 def data(widths, rows=8, dtype=np.float32):
@@ -68,7 +57,7 @@ NAMES = [f"l.{n}.{part}" for n in range(5) for part in ("weight", "bias")]
 
 @pytest.mark.parametrize("mode", MODES)
 def test_nobody_asked(mode):
-    plan = compiled(Chain(WIDTHS), mode, WIDTHS)
+    plan = compiled(chain(WIDTHS), mode, WIDTHS)
     assert as_sets(messages(plan)) == {frozenset([n]) for n in NAMES}
     assert all(i.kind not in ("start", "wait", "concat", "split") for _, i in plan.instructions())
     assert dict(plan.notes)["fuse"].startswith("no fusion was requested")
@@ -80,13 +69,13 @@ def test_nobody_asked(mode):
     [([3, 9], ""), ([3, 10], "index 10 splits nothing: the last is 9"), ([20, 35], "index 20, 35 split nothing")],
 )
 def test_positions_behind_the_last_message_are_told(mode, indices, said):
-    note = dict(compiled(Chain(WIDTHS), mode, WIDTHS, comm_fusion=allreduce("index", indices)).notes)["fuse"]
+    note = dict(compiled(chain(WIDTHS), mode, WIDTHS, comm_fusion=allreduce("index", indices)).notes)["fuse"]
     assert said in note and ("nothing" in note) == bool(said)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_equal_ids_travel_together_and_0_alone(mode):
-    net = Chain(WIDTHS)
+    net = chain(WIDTHS)
     for n, layer in enumerate(net.l):
         layer.set_comm_fusion([0, 1, 1, 2, 2][n])
     plan = compiled(net, mode, WIDTHS)
@@ -95,13 +84,13 @@ def test_equal_ids_travel_together_and_0_alone(mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_one_id_given_to_all_is_one_message(mode):
-    plan = compiled(Chain(WIDTHS).set_comm_fusion(1), mode, WIDTHS)
+    plan = compiled(chain(WIDTHS).set_comm_fusion(1), mode, WIDTHS)
     assert as_sets(messages(plan)) == {frozenset(NAMES)}
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_openstate_off_leaves_messages_alone(mode):
-    plan = compiled(Chain(WIDTHS), mode, WIDTHS, comm_fusion={"openstate": False, **allreduce("auto", None)})
+    plan = compiled(chain(WIDTHS), mode, WIDTHS, comm_fusion={"openstate": False, **allreduce("auto", None)})
     assert as_sets(messages(plan)) == {frozenset([n]) for n in NAMES}
 
 
@@ -111,26 +100,26 @@ def test_index_counts_the_optimizers_parameters_in_data_parallel():
     names = [f"l.{n}.{part}" for n in range(20) for part in ("weight", "bias")]
     for wording, ends in (("inclusive", (21, 36)), ("first_n", (20, 35))):
         settings = {"comm_fusion": allreduce("index", [20, 35]), "fusion_index": wording}
-        plan, (one, two) = compiled(Chain(widths), "data_parallel", widths, **settings), ends
+        plan, (one, two) = compiled(chain(widths), "data_parallel", widths, **settings), ends
         assert as_sets(messages(plan)) == as_sets([names[:one], names[one:two], names[two:]])
 
 
 def test_the_order_is_the_optimizers():
-    net = Chain(WIDTHS)
+    net = chain(WIDTHS)
     optimizer = nn.SGD(list(reversed(net.trainable_params())), 0.1)
     plan = compiled(net, "data_parallel", WIDTHS, optimizer=optimizer, comm_fusion=allreduce("index", [2]))
     assert as_sets(messages(plan)) == as_sets([NAMES[-3:], NAMES[:-3]])
 
 
 def test_index_counts_messages_as_they_are_sent_in_semi_auto():
-    plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("index", [1, 4]))
-    sent = [m for (m,) in messages(compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS))]
+    plan = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("index", [1, 4]))
+    sent = [m for (m,) in messages(compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS))]
     assert messages(plan) == [tuple(sent[:2]), tuple(sent[2:5]), tuple(sent[5:])]
     assert sent[0].startswith("l.4") and sent[-1].startswith("l.0")
 
 
 def test_ids_that_differ_come_before_positions_in_data_parallel():
-    net = Chain(WIDTHS)
+    net = chain(WIDTHS)
     net.l[0].set_comm_fusion(7)
     plan = compiled(net, "data_parallel", WIDTHS, comm_fusion=allreduce("index", [4]))
     assert as_sets(messages(plan)) == as_sets([NAMES[:2], NAMES[2:]])
@@ -142,7 +131,7 @@ def test_sizes_of_random_networks(mode, seed):
     """By elements, in network order, in semi_auto; by bytes, in the optimizer's order, in data_parallel."""
     rng = np.random.default_rng(seed)
     widths = [int(n) for n in rng.integers(1, 9, 6) * 64]
-    net, threshold = Chain(widths), int(rng.integers(1, 3))
+    net, threshold = chain(widths), int(rng.integers(1, 3))
     plan = compiled(net, mode, widths, comm_fusion=allreduce("size", threshold))
     sizes = [math.prod(p.shape) for p in net.trainable_params()]
     names = [p.name for p in net.trainable_params()]
@@ -153,21 +142,21 @@ def test_sizes_of_random_networks(mode, seed):
 
 
 def test_auto_is_64_mb():
-    auto = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
-    size = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("size", 64))
+    auto = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
+    size = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("size", 64))
     assert messages(auto) == messages(size) and as_sets(messages(auto)) == {frozenset(NAMES)}
 
 
 def test_no_threshold():
-    plan = compiled(Chain(WIDTHS), "data_parallel", WIDTHS, comm_fusion=allreduce("size", 0))
+    plan = compiled(chain(WIDTHS), "data_parallel", WIDTHS, comm_fusion=allreduce("size", 0))
     assert as_sets(messages(plan)) == {frozenset([n]) for n in NAMES}
     with pytest.raises(ContextConflictError):
-        compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("size", 0))
+        compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("size", 0))
 
 
 def test_different_groups_never_share_a_message():
     """One weight is cut in two: its replicas are other ranks than those of a whole one."""
-    net = Chain([8, 8, 8])
+    net = chain([8, 8, 8])
     net.l[0].matmul.shard(((2, 1), (2, 1)))
     net.set_comm_fusion(1)
     plan = compiled(net, "semi_auto_parallel", [8, 8, 8])
@@ -189,7 +178,7 @@ def test_different_dtypes_never_share_a_message():
 
 def test_the_cost_model_orders_parameters_by_their_distance_from_the_loss():
     widths = [128] * 9
-    plan = compiled(Chain(widths), "semi_auto_parallel", widths, cost_model_fusion=("times", 2, 0.5))
+    plan = compiled(chain(widths), "semi_auto_parallel", widths, cost_model_fusion=("times", 2, 0.5))
     near, far = messages(plan)
     assert {name.split(".")[1] for name in near} | {name.split(".")[1] for name in far} == set("01234567")
     assert min(int(n.split(".")[1]) for n in near) >= max(int(n.split(".")[1]) for n in far)
@@ -199,10 +188,10 @@ def test_the_cost_model_orders_parameters_by_their_distance_from_the_loss():
 
 
 def test_buckets_are_counted_and_carry_what_their_members_would():
-    plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("index", [3]))
+    plan = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("index", [3]))
     view = plan.to_dict(rank=2)
     assert [b["members"] for b in view["buckets"]] == [list(m) for m in messages(plan)]
-    alone = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS).to_dict(rank=2)["comm"]
+    alone = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS).to_dict(rank=2)["comm"]
 
     def same(messages):
         """All of them but what a bucket changes: how they travel, and which pass made them."""
@@ -215,7 +204,7 @@ def test_buckets_are_counted_and_carry_what_their_members_would():
 
 
 def test_a_bucket_starts_as_soon_as_its_last_gradient_is_there():
-    plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("index", [1, 3, 5, 7]))
+    plan = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("index", [1, 3, 5, 7]))
     program = [i for _, i in plan.instructions("backward")]
     place = {i.out: n for n, i in enumerate(program)}
     for n, i in enumerate(program):
@@ -232,7 +221,7 @@ def test_a_bucket_starts_as_soon_as_its_last_gradient_is_there():
 
 
 def test_fused_plans_survive_their_json_form():
-    plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
+    plan = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
     assert Plan.from_dict(plan.to_dict()) == plan
     text = plan.text()
     assert "AllReduce" in text and "started" in text and "Wait(" in text and "Concat(" in text
@@ -247,7 +236,7 @@ def _with_program(plan, change):
 
 
 def test_a_broken_bucket_is_found():
-    plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
+    plan = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
 
     def swapped(program):
         a, b = [n for n, i in enumerate(program) if i.kind == "split" and i.out.split(".")[2] == "weight"][:2]
@@ -295,7 +284,7 @@ def trained(plan, net, optimizer, batch, executor="simulator", steps=4, **option
 def test_results_are_equal_to_the_bit(mode, asked, mean):
     def run(settings, ids=False):
         pl.set_seed(3)
-        net = Chain(WIDTHS)
+        net = chain(WIDTHS)
         if ids:
             for n, layer in enumerate(net.l):
                 layer.set_comm_fusion(n // 2)
@@ -315,7 +304,7 @@ def test_results_are_equal_to_the_bit(mode, asked, mean):
 @pytest.mark.parametrize("mode", MODES)
 def test_messages_counted_are_messages_predicted(mode):
     pl.set_seed(3)
-    net = Chain(WIDTHS)
+    net = chain(WIDTHS)
     optimizer = nn.SGD(net.trainable_params(), 0.1)
     plan = compiled(net, mode, WIDTHS, optimizer=optimizer, comm_fusion=allreduce("index", [2, 6]))
     rows = 32 if mode == "data_parallel" else 8
@@ -354,7 +343,7 @@ def test_half_precision_is_added_in_single_and_fused_as_such():
 def test_predicted_time_hides_what_travels_during_backward():
     """By hand: on the line a message starts when its gradients are there and the one before it has ended."""
     widths = [256] * 6
-    plan = compiled(Chain(widths), "semi_auto_parallel", widths, comm_fusion=allreduce("index", [1, 3, 5, 7]))
+    plan = compiled(chain(widths), "semi_auto_parallel", widths, comm_fusion=allreduce("index", [1, 3, 5, 7]))
     cluster = get_cluster("laptop")
     log = predict_timeline(plan, cluster, ranks=(0,)).log
     now = line = 0.0
@@ -368,13 +357,13 @@ def test_predicted_time_hides_what_travels_during_backward():
             now += instr_time_s(plan, i, cluster)
     assert predict_timeline(plan, cluster).end_s == pytest.approx(max(now, line), rel=1e-12)
     assert {e.name: e.end_s for e in log if e.overlapped} == pytest.approx(due)
-    together = compiled(Chain(widths), "semi_auto_parallel", widths)
+    together = compiled(chain(widths), "semi_auto_parallel", widths)
     assert predict_timeline(plan, cluster).end_s < predict_timeline(together, cluster).end_s
 
 
 def test_memory_of_a_bucket_is_that_of_its_gradients():
-    plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
-    alone = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS)
+    plan = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
+    alone = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS)
     assert predict_memory(plan).grads_bytes == predict_memory(alone).grads_bytes == 5 * (64 + 8) * 4
 
 

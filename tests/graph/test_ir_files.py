@@ -10,25 +10,20 @@ import pytest
 from parallel_lab import Parameter, Tensor, nn, ops
 from parallel_lab.graph.compiler import compile_steps
 from parallel_lab.train.ir_files import write_graph_files
+from tests.cells import cell
 from tests.graph.propagated import AUTO
 
 
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.weight = Parameter(Tensor(np.ones((32, 16), np.float32)), "w")
-        self.weight2 = Parameter(Tensor(np.ones((16, 16), np.float32)), "w2")
-        self.matmul = ops.MatMul().shard(((2, 4), (4, 1)))
-        self.relu = ops.ReLU()
-        self.matmul2 = ops.MatMul()
-
-    def construct(self, x):
-        return self.matmul2(self.relu(self.matmul(x, self.weight)), self.weight2)
+def make_net():
+    parts = {"matmul": ops.MatMul().shard(((2, 4), (4, 1))), "relu": ops.ReLU(), "matmul2": ops.MatMul()}
+    parts["weight"] = Parameter(Tensor(np.ones((32, 16), np.float32)), "w")
+    parts["weight2"] = Parameter(Tensor(np.ones((16, 16), np.float32)), "w2")
+    return cell(lambda net, x: net.matmul2(net.relu(net.matmul(x, net.weight)), net.weight2), **parts)
 
 
 @pytest.fixture(scope="module")
 def steps():
-    net = Net()
+    net = make_net()
     options = {"loss": nn.MSELoss(), "optimizer": nn.Momentum(net.trainable_params(), 0.2, 0.1), "device_num": 8}
     options |= {**AUTO, "dataset_strategy": "data_parallel"}
     return compile_steps(net, np.ones((2, 32), np.float32), np.ones((2, 16), np.float32), **options)
@@ -112,7 +107,7 @@ SHARED = {
 
 def shared_steps(settings):
     """The steps of a network with two weights on 2 ranks."""
-    net = Net()
+    net = make_net()
     net.matmul.shard(((2, 1), (1, 1)))
     optimizer = nn.AdamWeightDecay(net.trainable_params(), 0.1)
     options = {"loss": nn.MSELoss(), "optimizer": optimizer, "device_num": 2, "dataset_strategy": "full_batch"}

@@ -20,6 +20,7 @@ from parallel_lab.graph.passes.optimizer_shard import choose_shards, shared_layo
 from parallel_lab.graph.plan import Plan
 from parallel_lab.graph.strategy_file import load_strategy, plan_strategy, save_strategy
 from parallel_lab.layout.tensor_layout import TensorLayout
+from tests.cells import cell
 from tests.graph.test_recorded_strategies import CHECKS, RECORDED, ROWS
 from tests.recorded import nets
 
@@ -44,11 +45,8 @@ class Products(nn.Cell):
         return total
 
 
-class First(nn.Cell):
-    """The network's own result is the loss."""
-
-    def construct(self, out, label):
-        return out + 0.0 * ops.reduce_sum(label)
+# the network's own result is the loss
+FIRST = cell(lambda net, out, label: out + 0.0 * ops.reduce_sum(label))
 
 
 def planned(*weights, device_num=8, threshold=64, flags=None, **settings):
@@ -56,7 +54,7 @@ def planned(*weights, device_num=8, threshold=64, flags=None, **settings):
     inputs = [*(np.ones((32, shape[0]), np.float32) for shape, _ in weights), np.ones((1,), np.float32)]
     settings = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": threshold, **settings}
     settings |= {"device_num": device_num, "dataset_strategy": "full_batch"}
-    return compile(net, *inputs, loss=First(), optimizer=nn.Momentum(net.trainable_params(), 0.1, 0.9), **settings)
+    return compile(net, *inputs, loss=FIRST, optimizer=nn.Momentum(net.trainable_params(), 0.1, 0.9), **settings)
 
 
 def carried(plan, name="w0"):
@@ -208,7 +206,7 @@ def test_the_plan_survives_json():
 def test_decisions_can_be_asked_for():
     net, settings = Products(((512, 128), DP), ((36, 512), DP)), {"device_num": 8, "dataset_strategy": "full_batch"}
     inputs = [np.ones(shape, "f") for shape in ((32, 512), (32, 36), (1,))]
-    steps = dict(compile_steps(net, *inputs, loss=First(), enable_parallel_optimizer=True, **settings))
+    steps = dict(compile_steps(net, *inputs, loss=FIRST, enable_parallel_optimizer=True, **settings))
     one, other = choose_shards(steps["parallelize"])
     assert (one.name, one.ways, one.replicas, one.why) == ("w0", 8, 8, "")
     assert (other.name, other.layout) == ("w1", None)
@@ -273,22 +271,13 @@ def test_the_model_s_cut_stays_outer():
 # ---- several uses, other dtypes ----
 
 
-class Twice(nn.Cell):
-    """One weight in two places, as a tied embedding has it."""
-
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(np.ones((16, 16), np.float32), name="w")
-        self.one, self.other = ops.MatMul().shard(DP), ops.MatMul(transpose_b=True).shard(DP)
-
-    def construct(self, x):
-        return self.other(self.one(x, self.w), self.w)
-
-
 def test_a_parameter_that_is_used_twice_is_gathered_and_scattered_once():
-    x = np.ones((16, 16), "f")
+    """One weight in two places, as a tied embedding has it."""
+    parts = {"one": ops.MatMul().shard(DP), "other": ops.MatMul(transpose_b=True).shard(DP)}
+    parts["w"] = Parameter(np.ones((16, 16), np.float32), name="w")
+    net, x = cell(lambda net, x: net.other(net.one(x, net.w), net.w), **parts), np.ones((16, 16), "f")
     settings = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
-    plan = compile(Twice(), x, x, loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch", **settings)
+    plan = compile(net, x, x, loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch", **settings)
     assert carried(plan, "w") == [("forward", "all_gather", WORLD), ("backward", "reduce_scatter", WORLD)]
 
 

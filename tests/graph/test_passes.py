@@ -11,6 +11,7 @@ import pytest
 from parallel_lab import ContextError, Parameter, StrategyError, compile, compile_steps, nn, ops
 from parallel_lab.base.errors import ContextStrategyError
 from parallel_lab.graph.passes import PASSES
+from tests.cells import cell
 from tests.graph.one_device import S, X, Y, alone, check_equal, draw, plan_of, quick, simulated
 from tests.recorded.nets import SharedWeight
 
@@ -297,26 +298,21 @@ def test_shared_parameter_with_two_layouts_is_refused_naming_both():
         assert expected in text, text
 
 
-class Muls(nn.Cell):
+def muls(first, second):
     """Two products with one weight, as in MindSpore's introduction to semi-automatic parallelism."""
-
-    def __init__(self, first, second):
-        super().__init__()
-        self.mul1, self.mul2 = ops.Mul().shard(first), ops.Mul().shard(second)
-        self.weight = Parameter(draw(16, 32), name="weight")
-
-    def construct(self, x):
-        return self.mul2(self.mul1(x, self.weight), self.weight)
+    parts = {"mul1": ops.Mul().shard(first), "mul2": ops.Mul().shard(second)}
+    parts["weight"] = Parameter(draw(16, 32), name="weight")
+    return cell(lambda net, x: net.mul2(net.mul1(x, net.weight), net.weight), **parts)
 
 
 def test_rows_and_columns_of_one_weight_are_refused_with_both_slices():
     """((8, 1), (8, 1)) gives row blocks (2, 32), ((1, 8), (1, 8)) column blocks (16, 4)."""
     with pytest.raises(RuntimeError, match=r"(?s)'weight'.*'mul1'.*\(2, 32\).*'mul2'.*\(16, 4\)"):
-        plan_of(Muls(((8, 1), (8, 1)), ((1, 8), (1, 8))), draw(16, 32), loss=None)
+        plan_of(muls(((8, 1), (8, 1)), ((1, 8), (1, 8))), draw(16, 32), loss=None)
 
 
 def test_the_same_cut_of_one_weight_is_taken():
-    check_equal(Muls(((8, 1), (8, 1)), ((8, 1), (8, 1))), draw(16, 32), draw(16, 32, seed=4))
+    check_equal(muls(((8, 1), (8, 1)), ((8, 1), (8, 1))), draw(16, 32), draw(16, 32, seed=4))
 
 
 # ---- strategies that depend on shapes ----

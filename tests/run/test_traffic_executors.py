@@ -12,25 +12,15 @@ import parallel_lab as pl
 from parallel_lab import nn
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train.session import Session
+from tests.cells import layered
 from tests.crossed import crossed, first
 
 pytestmark = pytest.mark.timeout(240)
 WIDTH = 16
 
 
-class Net(nn.Cell):
-    def __init__(self, strategies):
-        super().__init__()
-        self.l = nn.CellList([nn.Dense(WIDTH, WIDTH) for _ in strategies])
-        for layer, strategy in zip(self.l, strategies, strict=True):
-            if strategy is not None:
-                layer.matmul.shard(strategy)
-        self.tanh = nn.Tanh()
-
-    def construct(self, x):
-        for layer in self.l:
-            x = self.tanh(layer(x))
-        return x
+def layers(strategies):
+    return layered([WIDTH] * (len(strategies) + 1), pl.ops.tanh, strategies)
 
 
 def drawn(seed, ranks):
@@ -71,7 +61,7 @@ MAKE = {
 def built(seed, ranks):
     settings, strategies, optimizer, ids = drawn(seed, ranks)
     pl.set_seed(11)
-    net = Net(strategies)
+    net = layers(strategies)
     for layer, number in zip(net.l, ids or (), strict=False):
         layer.set_comm_fusion(number)
     rule = MAKE[optimizer](net.trainable_params())
@@ -146,7 +136,7 @@ def test_drawn_plans_equal_one_device(seed):
     with Session(plan, net, optimizer) as session:
         losses = session.train([batch], 3)
     pl.set_seed(11)
-    one = Net([None] * 4)
+    one = layers([None] * 4)
     rule = MAKE[drawn(seed, ranks)[2]](one.trainable_params())
     alone = pl.compile(one, *batch, loss=nn.MSELoss(), optimizer=rule, parallel_mode="stand_alone")
     with Session(alone, one, rule) as session:

@@ -18,13 +18,12 @@ from ..ir import Draft
 from .differentiate import differentiate
 from .follow import follow_gradients
 from .fuse import fuse_messages
-from .loss_scale import scale_loss
 from .optimizer_group import group_updates
 from .optimizer_shard import regather_parameters, shard_parameters
 from .parallelize import parallelize
 from .replicate import replicate
 from .strategies import choose_strategies, with_saved_strategies
-from .update import update_parameters
+from .update import scale_loss, update_parameters
 
 __all__ = ["CONDITIONS", "PASSES", "Pass", "run_passes"]
 

@@ -28,10 +28,10 @@ from ...layout.tensor_layout import TensorLayout
 from ...ops.collectives.definitions import MESSAGES
 from ...ops.machine.opdef import OpDef, dtype_name, scalar_operand
 from ...ops.machine.registry import OPS
+from ...ops.machine.state import LOSS_SCALE
 from ..ir import Draft, Instr, Value, attr_pairs, counted, fresh_name
 from ..kinds import KINDS
 from ..traced_value import TracedValue
-from .loss_scale import loss_scale_name
 from .optimizer_shard import accumulates_slices, is_parameter_gather
 
 
@@ -450,6 +450,11 @@ def differentiate(draft: Draft) -> Draft:
     of_values = tuple(sorted((v, g) for v, g in back.taken.items() if g in made))
     done = draft.with_program("backward", instrs, back.values, gradients=gradients, value_gradients=of_values)
     return done.noted("differentiate", f"{counted(instrs)}, {len(gradients)} gradients")
+
+
+def loss_scale_name(draft: Draft) -> str | None:
+    """Name of the value that scales the loss (pass `loss_scale`, `update.py`); None without a loss scaler."""
+    return next((name for name, _, kind in draft.states if kind == LOSS_SCALE), None)
 
 
 def _needed(instrs: list[Instr], wanted: set[str]) -> tuple[Instr, ...]:

@@ -4,10 +4,14 @@ Optimizer states are cut as their parameter is, so most rules need no communicat
 parameter (the norms of Lamb, LARS and gradient clipping, the search for overflow) get it by an all_reduce over the axes
 that cut the parameter, and only those: ranks that hold copies count once. Learning rates and scalar states (such as
 Adam's beta powers, or the loss scale) are values of the program too, so that they can change without compiling again.
+
+Pass `loss_scale` stands before `differentiate`, which starts the chain of gradients with the scale; the update divides
+by it, and lets it grow or shrink.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +22,24 @@ from ...layout.tensor_layout import TensorLayout
 from ...nn.optim.amp import nonfinite
 from ...nn.optim.global_norm import Totals, added
 from ...ops.machine.registry import OPS
+from ...ops.machine.state import LOSS_SCALE
 from ..ir import Draft, Instr, Value, at_compile, attr_pairs, fresh_name
-from .differentiate import LocalRecorder
-from .loss_scale import loss_scale_name
+from .differentiate import LocalRecorder, loss_scale_name
+
+
+def scale_loss(draft: Draft) -> Draft:
+    """Add the scalar states of the optimizer's loss scaler (an `nn.LossScaler`), float32 and equal on all ranks. Where
+    the function multiplied its loss by the scale, an input holds it already.
+    """
+    scaler, by_hand = draft.training.optimizer.loss_scaler, draft.training.scale_input
+    values, states = draft.value_table(), []
+    for kind in scaler.scalar_state():
+        label = by_hand if by_hand and kind == LOSS_SCALE else fresh_name(kind, values)
+        values[label] = Value((), "float32", TensorLayout.replicated(draft.config.device_num, 0))
+        states.append((label, "", kind))
+    done = replace(draft, values=tuple(sorted(values.items())), states=(*draft.states, *states))
+    by_hand, by_chain = "the loss is multiplied in the function itself", "gradients start from the scale instead of 1"
+    return done.noted("loss_scale", f"{scaler.rule}: {by_hand if draft.graph.seeds else by_chain}")
 
 
 class _SliceTotals(Totals):
