@@ -106,7 +106,7 @@ class ContextKeyError(ContextError, _KeyError):
 
 
 class ContextStrategyError(ContextError, StrategyError):
-    """A cut of the inputs that no layout can have. MindSpore raises RuntimeError at compile time: it is both."""
+    """Counts of the inputs that no layout can have. MindSpore raises RuntimeError at compile time: it is both."""
 
 
 class ContextConflictError(ContextError, RuntimeError):
@@ -261,7 +261,7 @@ def message(what: str, *, where: str = "", allowed: str = "", hint: str = "") ->
 
 
 def shorten(value: object, limit: int = 80) -> str:
-    """`repr(value)` cut to `limit` characters, for error texts that quote what was given."""
+    """`repr(value)` shortened to `limit` characters, for error texts that quote what was given."""
     try:
         text = str.__str__(repr(value))
     except Exception as error:  # the value's own code, or an int of more digits than Python prints

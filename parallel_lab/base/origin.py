@@ -20,7 +20,7 @@ _USER_FILES = (os.path.join(_PACKAGE, "lab", "shared", "networks.py"), os.path.j
 class Origin:
     """Where a node or an instruction came from.
 
-    file, line, text   the learner's source line ("" and 0 when there is none)
+    file, line, text   the learner's source line ("" and 0 if unknown)
     scope              Cell path in MindSpore's form, such as "Default/network-WithLossCell/_backbone-Net"
     made_by            name of the pass that made it; "" for what the learner wrote
     """

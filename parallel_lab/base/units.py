@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 
 def bytes_text(size_bytes: float | None) -> str:
-    """A size with its unit; `-` where there is none yet.
+    """A size with its unit; `-` while it is unknown.
 
     >>> bytes_text(512), bytes_text(1536), bytes_text(1 << 24), bytes_text(None)
     ('512 B', '1.5 KiB', '16 MiB', '-')
@@ -22,7 +22,7 @@ def bytes_text(size_bytes: float | None) -> str:
 
 
 def time_text(time_s: float | None) -> str:
-    """A duration with three digits, in the unit that suits it; `-` where there is none yet.
+    """A duration with three digits, in the unit that suits it; `-` while it is unknown.
 
     >>> time_text(1e-5), time_text(0.0123), time_text(9.999e-4), time_text(21.0), time_text(None)
     ('10 us', '12.3 ms', '1 ms', '21 s', '-')

@@ -47,7 +47,7 @@ def compile_network(
     optimizer         an `nn.Optimizer` over the network's parameters; None: gradients only
     device_num        1, 2, 4 or a multiple of 8; default: the parallel context's
     dataset_strategy  "full_batch": shapes are global; "data_parallel" or a tuple: shapes are one rank's, and the global
-                      ones are shape x cuts
+                      ones are shape x counts
     passes            another list of passes than `graph.passes.PASSES`; with one that lists `differentiate`, gradients
                       are made without a loss too: of the outputs' sum
     settings          further fields of `context.ParallelConfig`: gradients_mean (gradients are summed over the ranks

@@ -67,7 +67,7 @@ class GraphInput:
            "gradient" (made by the backward program)
     layerwise   a parameter whose gradient stays each rank's own in data_parallel and hybrid_parallel mode
     fusion_given   the learner chose the parameter's comm_fusion (an id of 1 is also what every parameter starts with)
-    parallel_optimizer   a parameter that the optimizer parallel may cut
+    parallel_optimizer   a parameter that the optimizer parallel may shard
     """
 
     name: str
@@ -95,11 +95,11 @@ class Node:
     ins        names of its operands
     strategy, strategy_source   None until the strategies pass; "user", "default" or "propagated"
     strategy_reason   why it was chosen, in a sentence, of one that was propagated
-    out_strategy  how partial sums leave the result cut: None, as it follows from `strategy`
-    cross_batch   leave a cut reduction as each rank has it;  sync: in data_parallel mode, average the result over
+    out_strategy  how partial sums leave the result split: None, as it follows from `strategy`
+    cross_batch   leave a split reduction as each rank has it;  sync: in data_parallel mode, average the result over
                   all ranks (True) or leave it as each rank has it (False); None for an operator that does not look
                   across samples
-    nd_tp      a product that gathers what its layouts cut in addition and scatters its sums:
+    nd_tp      a product that gathers what its layouts split in addition and scatters its sums:
                `add_prim_attr("enable_nd_tp", True)`
     phase      program it belongs to: "forward", or "update" if it needs gradients
     micro_batch  which part of the batch it works on, where gradients are accumulated (`nn.GradAccumulation`)
@@ -132,11 +132,11 @@ class Node:
         return OPS[self.op]
 
     def keeps_own_part(self, device_num: int) -> bool:
-        """Whether a reduction whose dim is cut is left as each rank has it: `add_prim_attr("cross_batch", True)`, which
-        only reductions read.
+        """Whether a reduction whose dim is split is left as each rank has it: `add_prim_attr("cross_batch", True)`,
+        which only reductions read.
 
         The program then behaves as data parallel does. MindSpore (reduce_method_info) does so for a mean only if its
-        first dim is cut among all devices.
+        first dim is split among all devices.
         """
         if not self.cross_batch or len(self.ins) != 1:
             return False
@@ -268,7 +268,7 @@ class Instr:
                    stand as (rows, size / rows) side by side; of a split: `rows`, start, stop (columns of such an
                    array), `member` (number of the concat's operand), shape
     axes, device_matrix   which ranks take part: those that differ along `axes`; or which part a rank keeps (slice)
-    offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that cut it
+    offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that split it
     reason         why a communication or a slice is here, in a sentence
     owner          the only rank that runs it (optimizer parallel in data_parallel mode); None: all do
     micro_batch    which part of the batch it works on: with gradient accumulation, forward and backward of one part run

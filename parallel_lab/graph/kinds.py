@@ -196,7 +196,7 @@ def _wait_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
 
 
 def _split_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
-    """A part that is cut out of a bucket is what a message of its own would have brought."""
+    """A part that is taken out of a bucket is what a message of its own would have brought."""
     maker, member = known.get(instr.ins[0]), instr.attr("member")
     start = known.get(maker.ins[0]) if maker is not None and maker.kind == "wait" else None
     concat = known.get(start.ins[0]) if start is not None else None

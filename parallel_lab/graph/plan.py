@@ -133,7 +133,7 @@ class Plan:
         return dict(self.values)
 
     def value(self, name: str) -> Value:
-        """The Value called `name`. Raises PlanError with near names if there is none."""
+        """The Value called `name`. Raises PlanError with near names if it does not exist."""
         found = self.value_table.get(name)
         if found is None:
             near = difflib.get_close_matches(name, self.value_table, 3)

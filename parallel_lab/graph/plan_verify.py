@@ -7,8 +7,8 @@
                   elements that the table says
     windows       a halo's slices lie side by side along its group, its windows reach direct neighbours only; an
                   operator reads just the windows that its strategy asks for
-    buckets       what was started is waited for once; a part that is cut out of a bucket is what its own message would
-                  have brought
+    buckets       what was started is waited for once; a part that is taken out of a bucket is what its own message
+                  would have brought
     groups        axes exist, groups have at least two ranks; a sum's group holds addends of one sum, all different
     state         every assignment has a source that was made, of the target's slice shape and dtype; gradients and
                   outputs are made; a gradient is laid out as its parameter, and an update computes with no partial sum

@@ -1,16 +1,16 @@
-"""The strategy file: how every parameter is cut and with which strategy every operator was compiled, as JSON.
+"""The strategy file: how every parameter is split and with which strategy every operator was compiled, as JSON.
 
     save_strategy(plan, "strategy.json")
     load_strategy("strategy.json").layouts                {"fc.weight": TensorLayout(...)}
     load_strategy("strategy.json").strategies             {"fc.matmul": ((2, 4), (4, 1))}
 
 What MindSpore keeps in its strategy files is here under the same words: per parameter device_matrix, tensor_map,
-slice_shape, field_size (0: cut evenly), the steps of the optimizer shard, its stages; per operator its strategy; the
+slice_shape, field_size (0: split evenly), the steps of the optimizer shard, its stages; per operator its strategy; the
 stages. The format is ours, with a version; the name may end in .json, .ckpt or anything else. A folder ("./") stands
 for the file strategy.json in it. Reading has limits (base/plain_json.py), and what does not fit together is refused.
 
-Checkpoints of ours do not need it, they know their layouts; a strategy file tells how to cut for a run that is still to
-come, or brings its operator strategies back.
+Checkpoints of ours do not need it, they know their layouts; a strategy file tells how to split for a later run, or
+brings its operator strategies back.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ParameterStrategy:
     """How one parameter is cut.
 
     shape           of the whole
-    field_size      0: cut evenly, as always here
+    field_size      0: split evenly, as always here
     opt_shard_step, opt_shard_size   of the optimizer shard; 0: none
     stages          pipeline stages that hold it
     """
@@ -100,7 +100,7 @@ class StrategyFile:
 
     @cached_property
     def by_name(self) -> dict[str, ParameterStrategy]:
-        """{parameter: how it is cut}."""
+        """{parameter: how it is split}."""
         return {p.name: p for p in self.parameters}
 
     @property
@@ -157,7 +157,7 @@ def plan_strategy(plan: Plan, *, only_trainable_params: bool = True) -> Strategy
 
 def _optimizer_shard(plan: Plan, name: str) -> tuple[int, int]:
     """(ranks that share a slice of a parameter, distance from one of them to the next) in the optimizer parallel; (0,
-    0): it is not cut.
+    0): it is not sharded.
     """
     for _, instr in plan.instructions("forward"):
         if name in instr.carried and instr.message == "all_gather":
@@ -226,7 +226,7 @@ def _strategy_to_plain(strategy: Any) -> Any:
 
 
 def load_strategy(path: str | os.PathLike[str]) -> StrategyFile:
-    """Read a strategy file. Raises CheckpointError (a ValueError) if there is none, or it is not one, naming the
+    """Read a strategy file. Raises CheckpointError (a ValueError) if it is missing, or is not one, naming the
     field.
     """
     real = strategy_path(path)

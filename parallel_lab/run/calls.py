@@ -186,7 +186,7 @@ class Calls:
     def all_to_all(
         self, x, split_dim: int = 0, concat_dim: int = 0, group=None, *, out=None, tag: str = ""
     ) -> np.ndarray:
-        """x cut along split_dim, piece i to member i; what arrives is joined along concat_dim in group order."""
+        """x split along split_dim, piece i to member i; what arrives is joined along concat_dim in group order."""
         return self._ask("all_to_all", group, tag, value=x, split_dim=split_dim, concat_dim=concat_dim, out=out)
 
     def halo_exchange(

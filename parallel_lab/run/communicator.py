@@ -43,8 +43,8 @@ class Request:
     group       ranks that take part, ascending; for send and recv (source, destination)
     value       this rank's array; None for barrier, recv, and for the ranks of broadcast/scatter that are not the root
     reduce      "sum", "max", "min", "prod" or, of floats, "mean" (all_reduce, reduce_scatter, reduce)
-    dim         all_gather, reduce_scatter, gather, scatter: the tensor dim that is joined or cut
-    split_dim, concat_dim   all_to_all: the dim that is cut among the members, and the dim along which received pieces
+    dim         all_gather, reduce_scatter, gather, scatter: the tensor dim that is joined or split
+    split_dim, concat_dim   all_to_all: the dim that is split among the members, and the dim along which received pieces
                             are joined
     window      halo_exchange, halo_reduce: (step, origin, length, part) along `dim`, see `parallel_lab/layout/halo.py`
     root        broadcast, reduce, gather, scatter: a rank (not a position in the group)
@@ -245,7 +245,7 @@ def _ranks_text(ranks: Collection[int]) -> str:
 
 def check_match(requests: Sequence[Request], members: Sequence[int]) -> None:
     """Raise CollectiveMismatch unless all `requests` (one per rank in `members`) ask for the same thing."""
-    # the root of a broadcast or scatter knows most; whoever gives less is compared in what it gives
+    # the root of a broadcast or scatter knows most; a rank that gives less is compared in what it gives
     best = max(range(len(requests)), key=lambda i: sum(x is not None for x in requests[i].descriptor()))
     first = requests[best].descriptor()
     for request, rank in zip(requests, members, strict=True):

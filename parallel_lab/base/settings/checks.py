@@ -31,7 +31,7 @@ Check = Callable[..., Any]  # (where, key, value, errors) -> the value in plain 
 
 PARALLEL_MODES = ("stand_alone", "data_parallel", "hybrid_parallel", "semi_auto_parallel", "auto_parallel")
 LOCAL_MODES = ("data_parallel", "hybrid_parallel")  # every rank runs the whole network on its own part of the batch
-SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")  # operators are cut among the ranks
+SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")  # operators are split among the ranks
 SEARCH_MODES = ("dynamic_programming", "recursive_programming", "sharding_propagation")
 OPTIMIZER_LEVELS = ("level1", "level2", "level3")
 SCHEDULERS = ("1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero_bubble_v")
@@ -204,7 +204,7 @@ class NamedLayout(Protocol):
 
 
 def check_dataset_strategy(where: str, key: str, value: object, errors: Errors = SETTINGS) -> str | tuple[Any, ...]:
-    """How the ranks are fed: "full_batch", "data_parallel", or per input a tuple of cuts (one per dim) or a `Layout`.
+    """How the ranks are fed: "full_batch", "data_parallel", or per input a tuple of counts (one per dim) or a `Layout`.
 
     Raises ContextTypeError for another type, ContextError for another text or no input at all, ContextStrategyError
     (also a RuntimeError: MindSpore finds it when it compiles) for a count that is no power of two from 1 to 4096.
@@ -235,7 +235,7 @@ def check_dataset_strategy(where: str, key: str, value: object, errors: Errors =
 
 
 def _cuts(where: str, key: str, cuts: object, value: object, allowed: str) -> tuple[int, ...]:
-    """The cuts of one input; `value` is the whole strategy, for the message."""
+    """The counts of one input; `value` is the whole strategy, for the message."""
     if not issubclass(type(cuts), tuple):
         raise refuse(ContextTypeError, where, key, value, allowed, f"{shorten(cuts, 40)} is not a tuple")
     plain = []

@@ -85,7 +85,7 @@ class ParallelConfig:
     global_rank                  this rank, where a run needs it
     parallel_mode                one of PARALLEL_MODES
     dataset_strategy             "full_batch": inputs are global; "data_parallel": inputs are one rank's rows; tuple:
-                                 cuts or a Layout per input
+                                 counts or a Layout per input
     gradients_mean               multiply each synchronised gradient by 1 / (ranks that were summed)
     loss_repeated_mean           divide the seed gradient by the number of ranks that hold the same loss
     enable_alltoall              use AllToAll in redistributions
@@ -94,13 +94,13 @@ class ParallelConfig:
     fully_use_devices            search only strategies that use every rank, or one
     parameter_broadcast          rank 0's initial weights are sent to all before step 1, by Model and by steps of the
                                  automatic modes
-    parallel_optimizer_threshold KB; smaller parameters are not cut by the optimizer parallel
-    optimizer_weight_shard_size  ranks that share one cut; -1: all that hold the same slice
+    parallel_optimizer_threshold KB; smaller parameters are not sharded by the optimizer parallel
+    optimizer_weight_shard_size  ranks that share one slice; -1: all that hold the same slice
     comm_fusion                  (kind, mode, config) per fused kind of message: ("allreduce", "size", 32) in MB,
                                  ("allreduce", "index", (20, 35)); a dict as `set_auto_parallel_context` takes it is
                                  turned into this form
     fusion_index                 how positions of mode "index" are counted: "inclusive", each ends a message ([20, 35]:
-                                 21, 15, the rest), as the real system does; "first_n", so many come before the cut (20,
+                                 21, 15, the rest), as the real system does; "first_n", so many come before the split (20,
                                  15, the rest), as the seeds' text reads
     cost_model_fusion            all_reduces of the automatic modes by the cost model: ("times", times, tail_percent) or
                                  ("hiding", tail_time_s, inherent_time_s, time_s_per_element, computation_s_per_unit),

@@ -105,7 +105,7 @@ def set_auto_parallel_context(**settings: Any) -> None:
 
     Raises ContextError (a ValueError) for an unknown key and a value out of range, ContextTypeError (also a TypeError)
     for a wrong type, ContextKeyError (also a KeyError) for a wrong key in a dict, ContextStrategyError (also a
-    RuntimeError) for cuts of a dataset_strategy that are no power of two, ContextConflictError (also a RuntimeError)
+    RuntimeError) for counts of a dataset_strategy that are no power of two, ContextConflictError (also a RuntimeError)
     for keys of one call that contradict each other. Nothing changes then.
     """
     where, before = "set_auto_parallel_context", _set["auto_parallel_context"]
@@ -200,7 +200,7 @@ def _stands_for(key: str, value: Any, checked: dict[str, Any]) -> dict[str, Any]
         return {_FUSION + kind: part for kind, part in value.items()}
     if key == "all_reduce_fusion_config":
         return {_FUSION + "allreduce": {"mode": "index", "config": value}}
-    if key == "full_batch":  # False says only that inputs are not global: cuts of the inputs stay
+    if key == "full_batch":  # False says only that inputs are not global: counts of the inputs stay
         others = checked.get("dataset_strategy", _value("dataset_strategy"))
         return {"dataset_strategy": "full_batch" if value else "data_parallel" if others == "full_batch" else others}
     if key == "sharding_propagation":  # False says only that it is not this search

@@ -46,9 +46,9 @@ COST_MODEL_NUMBERS: dict[str, dict[str, Check]] = {
 
 
 def index_groups(count: int, indices: Iterable[int], wording: str = "inclusive") -> Groups:
-    """Cut `count` messages at positions.
+    """Split `count` messages at positions.
 
-    indices   rising positions, at least one; one that no message reaches cuts nothing
+    indices   rising positions, at least one; one that no message reaches splits nothing
     wording   "inclusive": a message ends with each index, so that [20, 35] gives 21, 15 and the rest (MindSpore,
               DistributedGradReducer); "first_n": as its documents put it, the first 20, then those up to the 35th, then
               the rest: 20, 15 and the rest
@@ -101,7 +101,7 @@ def buckets_of(groups: Sequence[int]) -> Buckets:
 
 
 def size_groups_by_elements(sizes_elements: Sequence[int], threshold_mb: int) -> Groups:
-    """Cut messages by a threshold, as in semi_auto_parallel and auto_parallel.
+    """Split messages by a threshold, as in semi_auto_parallel and auto_parallel.
 
     sizes_elements  elements of each message, in the order in which MindSpore numbers them: the first layer first
     threshold_mb    of each group; counted as 262144 elements, which is 1 MB of float32, 2 MB of float64, half a MB of
@@ -138,7 +138,7 @@ def size_groups_by_elements(sizes_elements: Sequence[int], threshold_mb: int) ->
 
 
 def size_groups_by_bytes(sizes_bytes: Sequence[int], threshold_mb: int) -> Groups:
-    """Cut messages by a threshold, as in data_parallel and hybrid_parallel.
+    """Split messages by a threshold, as in data_parallel and hybrid_parallel.
 
     sizes_bytes   bytes of each message, in the order of the optimizer's parameters
     threshold_mb  1 MB is 1024 * 1024 bytes; 0: every message travels alone
@@ -200,14 +200,14 @@ def distances_from_loss(costs: Sequence[float], readers: Sequence[Sequence[int]]
 
 
 def cost_model_groups_by_times(distances: Sequence[float], times: int, tail_percent: float) -> Groups:
-    """costmodel_allreduce_fusion_algorithm 1: cut by equal shares of the backward computation.
+    """costmodel_allreduce_fusion_algorithm 1: split by equal shares of the backward computation.
 
     distances     of each message's parameter from the loss, see `distances_from_loss`; in any order
     times         costmodel_allreduce_fusion_times, groups there may be, at least 2
     tail_percent  costmodel_allreduce_fusion_tail_percent, from 0 up to, not including, 1: the share of the furthest
                   group, whose gradients come last
 
-    The way from the loss to the furthest parameter is cut into `times` intervals: the furthest is tail_percent of it,
+    The way from the loss to the furthest parameter is split into `times` intervals: the furthest is tail_percent of it,
     the others are equal. A parameter on a border belongs to the interval nearer the loss. Group 0 is the furthest;
     MindSpore shows the number and 1.
 

@@ -83,7 +83,7 @@ def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | 
 
 
 def unreached(draft: Draft, members: list[Member]) -> str:
-    """What to say of the positions of mode "index" that lie behind the last message and cut nothing; "" without any.
+    """What to say of the positions of mode "index" that lie behind the last message and split nothing; "" without any.
     (MindSpore logs a warning.)
     """
     mode, setting = _setting(draft, members)

@@ -125,7 +125,7 @@ def candidate_strategies(
 ) -> tuple[Strategy, ...]:
     """The strategies that a search may give an operator.
 
-    fully_use_devices   those that use all devices, or, of operators other than MatMul, none of them (nothing is cut).
+    fully_use_devices   those that use all devices, or, of operators other than MatMul, none of them (nothing is split).
                         An operator whose dims do not allow either may take any legal strategy: MindSpore refuses the
                         network instead
     tensor_slice_align  MatMul's operands and result have slices whose last dim is a multiple of tensor_slice_align_size
@@ -170,7 +170,7 @@ def _candidates(
 def meeting(operator: Operator, strategies: Iterable[Strategy], edges: Sequence[Edge]) -> list[Strategy]:
     """Those under which every edge needs nothing."""
     op = operator.op
-    # where tuples of a strategy are the operands' cuts, most are told apart without their rule
+    # where tuples of a strategy are the operands' counts, most are told apart without their rule
     plain = op.strategy_labels is None
     reads = [e for e in edges if plain and e.position is not None and e.shape == e.own_shape]
     wanted = [(e.position, e.layout.splits) for e in reads]

@@ -14,9 +14,9 @@ from ..ir import Draft, Value, at_compile
 
 
 def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Cuts per dim of every data input, as `dataset_strategy` says.
+    """Counts per dim of every data input, as `dataset_strategy` says.
 
-    "full_batch": nothing is cut; "data_parallel": rows are cut among all devices; a tuple: as it stands.
+    "full_batch": nothing is split; "data_parallel": rows are split among all devices; a tuple: as it stands.
     """
     return tuple(layout.splits for layout in dataset_layouts(config, shapes))
 

@@ -106,7 +106,7 @@ class LocalRecorder:
 
 @lru_cache(maxsize=4096)
 def gradient_layout(layout: TensorLayout) -> TensorLayout:
-    """Layout of the gradient of a value: cut as the value is, partial sums over its replicas."""
+    """Layout of the gradient of a value: split as the value is, partial sums over its replicas."""
     return TensorLayout(layout.device_matrix, layout.tensor_map, layout.replica_axes)
 
 
@@ -121,7 +121,7 @@ class _Backward:
         self.grads: dict[str, list[TracedValue | _Uniform]] = {}
         self.taken: dict[str, str] = {}
         self.combined = {i.ins[0]: i for i in self.forward if i.kind == "all_reduce"}
-        # parameters that the optimizer parallel has cut: how each is gathered, and the addends of its gradient that
+        # parameters that the optimizer parallel has sharded: how each is gathered, and the addends of its gradient that
         # were scattered already
         self.gathers = {i.out: i for i in self.forward if is_parameter_gather(i)}
         self.shares = {i.attr("parameter"): i.group_size for i in reversed(self.gathers.values())}

@@ -1,5 +1,5 @@
-"""Pass `fuse`: messages of gradients, and of parameters that the optimizer parallel has cut, travel in buckets while
-the ranks compute.
+"""Pass `fuse`: messages of gradients, and of parameters that the optimizer parallel has sharded, travel in buckets
+while the ranks compute.
 
     %bucket1         = concat(%w2.grad, %w1.grad)            side by side, in one array
     %bucket1.sent    = start(%bucket1)                       as soon as the last of them is made
@@ -31,7 +31,7 @@ from .buckets import Member, members_of, shared_buckets, unreached
 
 
 def fuse_messages(draft: Draft) -> Draft:
-    """Put the messages of gradients and cut parameters into buckets, and start each bucket as soon as it can be."""
+    """Put the messages of gradients and sharded parameters into buckets, and start each bucket as soon as it can be."""
     notes = []
     for phase in ("forward", "backward"):
         values, program = draft.value_table(), draft.program(phase)

@@ -7,12 +7,12 @@ share it instead.
                               all_gather's counterpart
     update                    on what the rank keeps; nothing is sent
 
-A parameter is cut if R > 1 ranks hold the same slice, R divides dim 0 of the slice, and the whole parameter has at
+A parameter is sharded if R > 1 ranks hold the same slice, R divides dim 0 of the slice, and the whole parameter has at
 least `parallel_optimizer_threshold` KB. With optimizer_weight_shard_size = s < R only s consecutive holders share a
-slice, and R / s copies are left, whose gradients are still added up by an all_reduce. The cut by the model stays the
+slice, and R / s copies are left, whose gradients are still added up by an all_reduce. The split by the model stays the
 outer one. Whatever does not fit stays as it was, and a note says why.
 
-Levels: level1 cuts weights and states; level2 also the buffer in which `nn.GradAccumulation` adds up gradients (at
+Levels: level1 shards weights and states; level2 also the buffer in which `nn.GradAccumulation` adds up gradients (at
 level1 gradient_accumulation_shard does it); level3 gathers weights for each micro-batch, and once more before its
 backward (`regather_parameters`), so that the gathered ones need not stay in memory between.
 
@@ -43,7 +43,7 @@ class Shard:
     layout   how it is stored; None: as the network wants it
     axes     of the stored layout's device matrix: the ranks that share a slice;  ways: how many they are
     replicas ranks that hold the same slice in the network
-    why      why it is not cut, in a clause; "" if it is
+    why      why it is not sharded, in a clause; "" if it is
     """
 
     name: str
@@ -65,7 +65,7 @@ def accumulates_slices(config: ParallelConfig) -> bool:
 
 
 def shared_layout(layout: TensorLayout, ways: int) -> tuple[TensorLayout, tuple[int, ...]] | None:
-    """(layout whose dim 0 is also cut among `ways` of the ranks that hold the same slice, the axes that do it).
+    """(layout whose dim 0 is also split among `ways` of the ranks that hold the same slice, the axes that do it).
 
     Holders share with their neighbours in the order of the group: of (0, 8, 16, 24) with 2 ways, 0 with 8 and 16 with
     24. None where axes of a device matrix cannot say that.
@@ -198,7 +198,7 @@ def _with_gather(draft: Draft, shard: Shard) -> Draft:
 
 
 def _gather(draft: Draft, shard: Shard, source: str, used: Value, values: dict[str, Value], reader: Instr) -> Instr:
-    """The instruction that puts a parameter together for `reader`; notes its value."""
+    """The instruction that gathers a parameter for `reader`; notes its value."""
     label = fresh_name(f"{shard.name}.gathered", values)
     values[label] = Value(used.shape, values[source].dtype, used.layout)
     who = ("the" if shard.ways == shard.replicas else f"{shard.ways} of the") + f" {shard.replicas} ranks"

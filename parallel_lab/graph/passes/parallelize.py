@@ -1,7 +1,7 @@
 """Pass `parallelize`: from operators on whole tensors to instructions on slices.
 
 For each operator, in order: bring every operand into the layout the strategy wants (redistribution steps), compute on
-the slices, and combine what a cut contraction or reduction left partial. Each inserted instruction says why it is
+the slices, and combine what a split contraction or reduction left partial. Each inserted instruction says why it is
 there.
 
 Inputs get the layout of `dataset_strategy`; a parameter gets the layout its first operator wants, and all its operators
@@ -200,7 +200,7 @@ class Builder:
         """Let each rank take the part of its own rows that a slice takes of all rows; False if that does not come out
         even.
 
-        The result is cut as the operand is, and together the slices hold all rows once: right where only their sum
+        The result is split as the operand is, and together the slices hold all rows once: right where only their sum
         matters, as in micro-batches of gradient accumulation. (MindSpore, skip_redistribution.)
         """
         name, attrs = node.ins[0], dict(node.attrs)
@@ -300,10 +300,10 @@ class Builder:
             self.insert("compute", node.name, name, node, made, count=count, **operator)
 
     def scatter(self, node: Node, rule: ShardingRule, label: str, name: str, final: TensorLayout, reason: str) -> None:
-        """reduce_scatter of partial sums into `final`, where one dim is cut by the partial axes too.
+        """reduce_scatter of partial sums into `final`, where one dim is split by the partial axes too.
 
-        A group hands out parts in rank order, so axes that cut the dim in another order than the device matrix has them
-        are one message each.
+        A group hands out parts in rank order, so axes that split the dim in another order than the device matrix has
+        them are one message each.
         """
         layout = rule.out
         maps = zip(layout.tensor_map, final.tensor_map, strict=True)
@@ -325,7 +325,7 @@ class Builder:
             label = self.insert("reduce_scatter", out, label, node, made, why, **attrs, **place)
 
     def gathered(self, name: str, have: TensorLayout, want: TensorLayout, node: Node, position: int) -> str:
-        """The value that holds operand `name` after its innermost cuts were gathered for a product (enable_nd_tp):
+        """The value that holds operand `name` after its innermost splits were gathered for a product (enable_nd_tp):
         `have` to `want`.
         """
         key = (name, want.canonical())
@@ -352,7 +352,7 @@ class Builder:
 
 
 def descending_runs(axes: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """`axes` cut into the longest pieces that descend: those whose ranks, ascending, hold parts in order.
+    """`axes` split into the longest pieces that descend: those whose ranks, ascending, hold parts in order.
 
     >>> descending_runs((2, 0, 1))
     [(2, 0), (1,)]

@@ -2,7 +2,7 @@
 
     strategies (parallel_mode="auto_parallel", search_mode="sharding_propagation")
         matmul   ((2, 4), (4, 1))    given
-        relu     ((2, 4),)           follows matmul, whose result has slices (8, 16): every rank cuts its part out, no
+        relu     ((2, 4),)           follows matmul, whose result has slices (8, 16): every rank takes its part out, no
                  message
         matmul2  ((2, 4), (4, 1))    follows relu, whose result has slices (8, 4): it is taken as it lies
 
@@ -11,7 +11,7 @@ candidate that needs least communication on the edge between the two (`candidate
 at, not the time of a step.
 
 An operator between two given ones may have to be redistributed on one side. A parameter that several operators read is
-a neighbour of all of them and must be cut equally. Reshapes are passed through: the edge leads from the tensor before
+a neighbour of all of them and must be split equally. Reshapes are passed through: the edge leads from the tensor before
 to the one behind. Rules: MindSpore, graph_costmodel (StrategyPropagate, BFS).
 """
 
@@ -41,7 +41,7 @@ def propagate_strategies(graph: Graph, config: ParallelConfig, *, need_given: bo
     need_given  True: a graph in which no operator was given a strategy is refused. False (MindSpore 2.10): the inputs
                 are where it starts
 
-    Raises StrategyError if nothing was given, or if operators that read one parameter cannot cut it equally.
+    Raises StrategyError if nothing was given, or if operators that read one parameter cannot split it equally.
     """
     nodes = [n for n in graph.of_phase("forward") if not n.opdef.view]
     if need_given and not any(n.strategy is not None for n in nodes):
@@ -216,7 +216,7 @@ class _Propagation:
         edges: list[Edge],
         neighbour: str,
     ) -> Sequence[Strategy]:
-        """What `elementwise_op_strategy_follow` leaves: an element-wise operator is cut as its producer, or that as
+        """What `elementwise_op_strategy_follow` leaves: an element-wise operator is split as its producer, or that as
         it.
         """
         reads = [e for e in edges if e.position is not None]
@@ -228,8 +228,8 @@ class _Propagation:
         return candidates
 
     def follow_producers(self) -> None:
-        """Element-wise operators that were reached from behind, or before their producer was: cut as it is in the end,
-        if their parameters allow.
+        """Element-wise operators that were reached from behind, or before their producer was: split as it is in the
+        end, if their parameters allow.
         """
         for node in self.nodes.values():
             operator = self.operator(node)
@@ -251,7 +251,7 @@ class _Propagation:
                 self.settle(node, operator.rule(chosen), reason)
 
     def agreeing(self, node: Node, strategies: Iterable[Strategy]) -> list[Strategy]:
-        """Those under which the node cuts its parameters as their other operators do."""
+        """Those under which the node splits its parameters as their other operators do."""
         reads = [(i, self.parameter(name)) for i, name in enumerate(node.ins) if self.parameter(name) is not None]
         held = [(i, self.held[p][0]) for i, p in reads if p in self.held and self.held[p][1] != node.name]
         twice = [(i, j) for (i, p), (j, q) in itertools.combinations(reads, 2) if p == q]
@@ -331,7 +331,7 @@ class _Propagation:
         return ""
 
     def disagreement(self, node: Node, example: Strategy) -> str:
-        """The text for an operator that cannot cut a parameter as the others do."""
+        """The text for an operator that cannot split a parameter as the others do."""
         shared = [p for p in map(self.parameter, node.ins) if p in self.held and self.held[p][1] != node.name]
         if not shared:
             name = next(p for p in map(self.parameter, node.ins) if p is not None)

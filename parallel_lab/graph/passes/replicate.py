@@ -1,7 +1,7 @@
 """Pass `replicate`: the forward program of data_parallel mode. Every rank runs the whole network on its own part of the
 batch.
 
-Nothing is cut but the data, strategies are ignored (MindSpore, data_parallel), and no message is sent forward: the
+Nothing is split but the data, strategies are ignored (MindSpore, data_parallel), and no message is sent forward: the
 network was traced on one rank's shapes, its values exist per rank, and so does the loss. `differentiate` then adds one
 all_reduce per parameter.
 

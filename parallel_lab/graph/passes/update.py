@@ -1,9 +1,9 @@
 """Pass `update`: the optimizer's rule, traced on one rank's slices.
 
-Optimizer states are cut as their parameter is, so most rules need no communication. Those that need a sum over a whole
-parameter (the norms of Lamb, LARS and gradient clipping, the search for overflow) get it by an all_reduce over the axes
-that cut the parameter, and only those: ranks that hold copies count once. Learning rates and scalar states (such as
-Adam's beta powers, or the loss scale) are values of the program too, so that they can change without compiling again.
+Optimizer states are split as their parameter is, so most rules need no communication. Those that need a sum over a
+whole parameter (the norms of Lamb, LARS and gradient clipping, the search for overflow) get it by an all_reduce over
+the axes that split the parameter, and only those: ranks that hold copies count once. Learning rates and scalar states
+(Adam's beta powers, the loss scale) are values of the program too, so that they can change without compiling again.
 
 Pass `loss_scale` stands before `differentiate`, which starts the chain of gradients with the scale; the update divides
 by it, and lets it grow or shrink.
@@ -55,7 +55,7 @@ class _SliceTotals(Totals):
         return self._summed(local, _cut(self.rec.values[name].layout), why)
 
     def totals(self, found: dict[str, Any], why: str) -> Any:
-        # parameters that are cut alike share one message
+        # parameters that are split alike share one message
         together: dict[TensorLayout, list[Any]] = {}
         for name, local in found.items():
             together.setdefault(_cut(self.rec.values[name].layout), []).append(local)
@@ -77,7 +77,7 @@ class _SliceTotals(Totals):
 
 
 def _cut(layout: TensorLayout) -> TensorLayout:
-    """How a number is laid out that every rank has computed from its slice: an addend along each axis that cuts the
+    """How a number is laid out that every rank has computed from its slice: an addend along each axis that splits the
     parameter.
     """
     axes = tuple(a for entry in layout.tensor_map for a in entry if layout.axis_size(a) > 1)
