@@ -100,7 +100,7 @@ class ParallelConfig:
                                  ("allreduce", "index", (20, 35)); a dict as `set_auto_parallel_context` takes it is
                                  turned into this form
     fusion_index                 how positions of mode "index" are counted: "inclusive", each ends a message ([20, 35]:
-                                 21, 15, the rest), as the real system does; "first_n", so many come before the split (20,
+                                 21, 15, the rest), as the real system does; "first_n", so many come first (20,
                                  15, the rest), as the seeds' text reads
     cost_model_fusion            all_reduces of the automatic modes by the cost model: ("times", times, tail_percent) or
                                  ("hiding", tail_time_s, inherent_time_s, time_s_per_element, computation_s_per_unit),
