@@ -168,15 +168,18 @@ REFUSED = {
         ("set_rank", (8,), "One of 0, 1, 2"),
     ],
 }
-DEFECT = {"strategy": "run", "fusion": "show_best", "memory": "show_best", "stepper": "next"}
 GOOD = {
     "strategy": ("select_rank", 7),
     "fusion": ("set_mode", "each"),
     "memory": ("set_level", "level2"),
     "stepper": ("to", 6),
+    "redistribution": ("set_want", "1 x 8"),
 }
+# a method that takes one number
+NUMBERED = {"strategy": "select_rank", "fusion": "add_cut", "memory": "select_rank", "stepper": "to"}
+NUMBERED["redistribution"] = "set_rank"
 TITLES = {"strategy": "Strategy Lab", "fusion": "Fusion Lab", "memory": "Memory Lab"}
-TITLES["stepper"] = "all_reduce by ring, 4 ranks"
+TITLES |= {"stepper": "all_reduce by ring, 4 ranks", "redistribution": "Redistribution Lab"}
 each_lab = pytest.mark.parametrize("name", LABS)
 
 
@@ -187,9 +190,7 @@ def opened():
 
     def make(lab):
         model = LABS[lab]() if isinstance(lab, str) else lab
-        view = widget_of(
-            next(t for t in (StrategyLab, FusionLab, MemoryLab, CollectiveStepper) if isinstance(model, t))
-        )(model)
+        view = widget_of(StrategyLab if isinstance(model, StrategyLab) else type(model))(model)
         view.sent = []
         view.send = lambda content, buffers=None: view.sent.append(content)
         views.append(view)
@@ -256,9 +257,9 @@ def test_what_is_refused_is_told_and_changes_nothing(opened, name, command, argu
 @each_lab
 def test_a_defect_is_shown_and_raised(opened, name):
     widget = opened(name)
-    setattr(widget.lab, DEFECT[name], lambda: 1 / 0)
+    setattr(widget.lab, GOOD[name][0], lambda argument: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        widget.command(DEFECT[name])
+        widget.command(*GOOD[name])
     assert "ZeroDivisionError: division by zero" in widget.last_error
 
 
@@ -276,9 +277,7 @@ def test_several_views_show_one_lab_until_they_are_closed(opened, name):
     other.close()
     assert one.lab._listeners == listeners and everywhere.open_widgets() == open_before
     one.lab.stop() if name == "strategy" else None
-    getattr(one.lab, {"strategy": "select_rank", "fusion": "add_cut", "memory": "select_rank", "stepper": "to"}[name])(
-        3
-    )
+    getattr(one.lab, NUMBERED[name])(3)
     assert shown(other) == after != shown(one)  # a method call shows without any control
 
 
@@ -291,7 +290,7 @@ def test_other_forms(opened, name):
     assert frame.startswith(f'<iframe title="{TITLES[name]}" srcdoc="&lt;!doctype html') and frame.count("<") == 2
 
 
-@pytest.mark.parametrize("name", ["StrategyLab", "FusionLab", "MemoryLab", "CollectiveStepper"])
+@pytest.mark.parametrize("name", widgets.LABS)
 def test_a_widget_brings_its_own_model(name):
     view = getattr(widgets, f"{name}Widget")()
     assert type(view.lab).__name__ == name
