@@ -8,6 +8,7 @@ members compare.
 from __future__ import annotations
 
 import dataclasses
+import time
 import zlib
 from typing import Any
 
@@ -19,17 +20,32 @@ from ..run.calls import Calls, caller
 from ..run.communicator import Request, check_request, detail
 from .flight import KEPT_CALLS, flight_text
 
+PAUSE_LOOK_S = 2e-3  # how often a paused rank looks whether it may go on
 _MIX = 0x9E3779B1  # odd 32-bit constant (golden ratio): spreads the call number over the digest
 
 
 class CheckedCalls(Calls):
-    """A communicator that knows the calls it has seen."""
+    """A communicator that knows the calls it has seen.
 
-    stop_requested: bool  # True once the notebook has asked for a stop; the communicator says
+    control   what the notebook asks for: "run", "pause" or "stop"
+    """
+
+    control: str
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__(rank, world_size)
         self._calls: dict[tuple, Any] = {}
+
+    def answer(self, request: Request) -> np.ndarray | None:
+        """This rank's reply to `request`; waits until the group has answered.
+
+        The bits of `communicator.answer`, C-contiguous, in memory of its own or in `out`; None for barrier, send, and
+        off the root of reduce and gather. A send returns when the value is copied; a recv waits for it.
+
+        Raises CollectiveMismatch, CollectiveTimeout, DeadlockError, RankDied, RankRaised on every member, never waits
+        for ever.
+        """
+        return self._answer(request, bool(request.origin))
 
     def _call(self, request: Request, explicit: bool) -> Any:
         """What is known of a request, checked once per different call: (check, loose, flight text), or what `_examined`
@@ -89,9 +105,19 @@ class CheckedCalls(Calls):
         """The digest of the group's call `number`; never 0, which stands for no call."""
         return ((check + number * _MIX) & 0xFFFFFFFF) or 1
 
+    @property
+    def stop_requested(self) -> bool:
+        """True once the notebook has asked for a stop. Ranks may see it at different steps: use `agree_to_continue` to
+        leave a loop.
+        """
+        return self.control == "stop"
+
     def wait_if_paused(self) -> None:
         """Return when the notebook does not ask for a pause. Raises what stopped the run meanwhile."""
-        raise NotImplementedError
+        self.progress()
+        while self.control == "pause":
+            time.sleep(PAUSE_LOOK_S)
+            self.progress()
 
     def agree_to_continue(self, step: int = 0) -> bool:
         """One answer on all ranks: True to go on with `step`, False to leave the loop here. Waits while the notebook

@@ -26,7 +26,7 @@ from ..base.errors import (
 )
 from ..base.origin import short_file
 from ..run import calls
-from . import checked_calls
+from . import checked_calls, started
 from .flight import FlightEntry
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -129,8 +129,9 @@ def error_report(error: BaseException) -> bytes:
 
 def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames from the user's function down to the first one of the communicator."""
-    own_files = (_FOLDER + os.path.join("shm", ""), _FOLDER + os.path.join("mpi", ""), checked_calls.__file__)
-    ours = (*own_files, os.path.abspath(calls.__file__))
+    modules = (checked_calls, started, calls)
+    ours = tuple(_FOLDER + os.path.join(room, "") for room in ("shm", "mpi"))
+    ours += tuple(os.path.abspath(module.__file__) for module in modules)
     frames = list(traceback.extract_tb(error.__traceback__))
     own = [os.path.abspath(f.filename).startswith(ours) for f in frames]
     start = next((i for i, inside in enumerate(own) if not inside), len(frames))
@@ -147,6 +148,12 @@ def _carried(error: BaseException) -> bytes | None:
         return body
     except Exception:  # unpicklable for whatever reason: its text goes instead
         return None
+
+
+def unread_text(source: int, to: int, sent: int, received: int) -> str:
+    """What is wrong with a run that has ended before all messages of one rank to another were received."""
+    what = f"rank {source} sent {sent} message{'s' if sent != 1 else ''} to rank {to}, which received {received}"
+    return message(what, allowed="Every send needs its recv")
 
 
 def difference(one: FlightEntry, other: FlightEntry) -> str:

@@ -84,24 +84,26 @@ class Job:
     def result(self, timeout: float | None = None) -> list:
         """What the function returned, by rank, or its error; TimeoutError after `timeout` seconds (the job goes on)."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        warned = 0
-        while True:
+        warned, done = 0, False
+        while not done:
             with self._changed:
                 while not self.done() and warned == len(self.warnings):
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
                         raise TimeoutError(f"the job is still {self.state} after {timeout} s")
                     self._changed.wait(0.5 if left is None else min(left, 0.5))
+                done = self.done()
+                if done:  # a callback that still runs may have to be warned about
+                    self._changed.wait_for(self._callbacks_over, CALLBACK_WAIT_S)
             for text in self.warnings[warned:]:
                 warnings.warn(text, RuntimeWarning, stacklevel=3)
                 warned += 1
-            if self.done():
-                break
-        with self._changed:
-            self._changed.wait_for(lambda: not self._undelivered or self._pool._in_callback_thread(), CALLBACK_WAIT_S)
         if self._error is not None:
             raise self._error
         return self._results
+
+    def _callbacks_over(self) -> bool:
+        return not self._undelivered or self._pool._in_callback_thread()
 
     def wait_for_change(self, timeout: float | None = None) -> bool:
         """Block until a message comes or the state changes; False when `timeout` seconds pass first."""

@@ -28,13 +28,13 @@ from ...base.errors import RankDied, message
 from ...run.calls import check_startable
 from ...run.communicator import Request, answer, delivered
 from ..checked_calls import CheckedCalls
+from ..faults import unread_text
 from ..flight import FLIGHT_RECORDS, FlightEntry, entry_from_text
 from ..shm.channels import expected, pack_head, unpack_head
 from .handshake import ARRIVED, DATA_TAG, MESSAGE_TAG, Asked, Handshake, died
 from .movement import Movement, Types
 from .nonblocking import Lane, Started
 
-PAUSE_LOOK_S = 2e-3
 MAX_TAG = 32767  # the least that MPI promises
 
 
@@ -69,18 +69,6 @@ class MpiCommunicator(CheckedCalls):
 
     def __repr__(self) -> str:
         return f"MpiCommunicator(rank={self.rank}, world_size={self.world_size})"
-
-    # the contract
-
-    def answer(self, request: Request) -> np.ndarray | None:
-        """This rank's reply to `request`; waits until the group has answered.
-
-        The bits of `communicator.answer` (reproducible), C-contiguous, in memory of its own; None for barrier, send,
-        and off the root of reduce and gather. A send returns when the value is copied; a recv waits for it.
-
-        Raises CollectiveMismatch, CollectiveTimeout, DeadlockError, RankRaised on every rank, never waits for ever.
-        """
-        return self._answer(request, bool(request.origin))
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
         request = self._complete(request)
@@ -223,19 +211,6 @@ class MpiCommunicator(CheckedCalls):
 
     # control
 
-    @property
-    def stop_requested(self) -> bool:
-        """True once a stop was asked for; ranks may see it at different steps: leave loops by `agree_to_continue`."""
-        return self.control == "stop"
-
-    def wait_if_paused(self) -> None:
-        """Return when nobody asks for a pause. Raises what stopped the run meanwhile."""
-        while self.control == "pause":
-            self._handshake.attend()
-            self._handshake.check()
-            time.sleep(PAUSE_LOOK_S)
-        self._handshake.check()
-
     def report(self, obj: object) -> None:
         """Hand a small object to the notebook (`Job.messages`); without a notebook it is printed."""
         if self._report is not None:
@@ -299,8 +274,7 @@ class MpiCommunicator(CheckedCalls):
         """Raise CollectiveMismatch when this rank has not received all that others say they have sent it."""
         for source, (sent, _) in sorted(self._handshake.left.items()):
             if sent != self._received[source]:
-                what = f"rank {source} sent {sent} message{'s' if sent != 1 else ''} to rank {self.rank}"
-                text = message(f"{what}, which received {self._received[source]}", allowed="Every send needs its recv")
+                text = unread_text(source, self.rank, sent, self._received[source])
                 self._handshake.raise_fault("CollectiveMismatch", text, ranks=[source, self.rank])
 
 

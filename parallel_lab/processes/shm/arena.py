@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...base.errors import message
+from ..faults import unread_text
 from ..flight import (
     FLIGHT_BYTES,
     FLIGHT_HEAD,
@@ -321,11 +321,7 @@ class Arena:
             for to in range(self.map.world_size):
                 sent, received = self.words[self.map.sent(source, to)], self.words[self.map.received(source, to)]
                 if sent != received:
-                    what = (
-                        f"rank {source} sent {sent} message{'s' if sent != 1 else ''} to rank {to}, which received "
-                        f"{received}"
-                    )
-                    return message(what, allowed="Every send needs its recv")
+                    return unread_text(source, to, sent, received)
         return ""
 
     def close(self) -> None:

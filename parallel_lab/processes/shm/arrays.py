@@ -34,19 +34,6 @@ def address_of(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-class _Lease(weakref.ref):
-    """A reference to an array given out, with the place it has."""
-
-    __slots__ = ("size", "start")
-
-    def __new__(cls, array: np.ndarray, dropped, start: int, size: int) -> _Lease:
-        return super().__new__(cls, array, dropped)
-
-    def __init__(self, array: np.ndarray, dropped, start: int, size: int) -> None:
-        super().__init__(array, dropped)
-        self.start, self.size = start, size
-
-
 class SharedArrays:
     """The heap of one rank. Only the process of that rank gives out memory of it.
 
@@ -62,15 +49,15 @@ class SharedArrays:
         self._committed = 0 if SPARSE else self.size_bytes  # pages up to here exist
         self._free_starts: list[int] = []  # free pieces below the top, ascending, never touching each other
         self._free_sizes: list[int] = []
-        self._leases: dict[int, _Lease] = {}
-        # a garbage collection can end an array at any moment, also in the middle of `empty`: pieces wait here until it
-        # has time for them
-        self._returned: deque[_Lease] = deque()
+        self._given = 0  # arrays given out and not come back
+        # a garbage collection can end an array at any moment, also in the middle of `empty`: places (start, size) wait
+        # here until there is time for them
+        self._returned: deque[tuple[int, int]] = deque()
 
     @property
     def in_use(self) -> bool:
         """Whether any array has been given out and not come back."""
-        return bool(self._leases)
+        return self._given > 0
 
     @property
     def used_bytes(self) -> int:
@@ -93,16 +80,18 @@ class SharedArrays:
         size = math.prod(dims) * dtype.itemsize
         if size <= 0 or dtype.hasobject:
             return np.empty(shape, dtype)
-        start = self._take(round_up(size, ALIGN))
+        taken = round_up(size, ALIGN)
+        start = self._take(taken)
         if start is None:
             return np.empty(shape, dtype)
         array = np.ndarray(dims, dtype, self._arena.bytes, self.start + start)
-        self._leases[start] = _Lease(array, self._returned.append, start, round_up(size, ALIGN))
+        weakref.finalize(array, self._returned.append, (start, taken)).atexit = False
+        self._given += 1
         return array
 
     def position(self, array: np.ndarray) -> int:
         """Where a C-contiguous array lies, in bytes from the start of the block; -1 if not in this heap."""
-        if not self._leases:
+        if not self._given:
             return -1
         address = array.__array_interface__["data"][0]
         return address - self._base if self._low <= address and address + array.nbytes <= self._high else -1
@@ -131,21 +120,17 @@ class SharedArrays:
         try:
             os.posix_fallocate(self._arena.block.fd, self.start + self._committed, end - self._committed)
         except OSError as error:
-            what = (
-                f"the system has no {end - self._committed} bytes of shared memory more ({error.strerror}); this "
-                f"rank holds {self._committed}"
-            )
+            more = f"the system has no {end - self._committed} bytes of shared memory more ({error.strerror})"
+            where = f"rank {self._rank}: memory for an array that all ranks can read"
             hint = "Drop arrays that are not needed, or use fewer ranks; the container's memory limit also applies"
-            raise SharedMemoryTooSmall(
-                what, where=f"rank {self._rank}: memory for an array that all ranks can read", hint=hint
-            ) from error
+            what = f"{more}; this rank holds {self._committed}"
+            raise SharedMemoryTooSmall(what, where=where, hint=hint) from error
         self._committed = end
 
     def _take_back(self) -> None:
         while self._returned:
-            lease = self._returned.popleft()
-            del self._leases[lease.start]
-            self._merge(lease.start, lease.size)
+            self._merge(*self._returned.popleft())
+            self._given -= 1
         if self._free_starts and self._free_starts[-1] + self._free_sizes[-1] == self._top:
             self._top = self._free_starts.pop()
             self._free_sizes.pop()

@@ -14,7 +14,6 @@ Lines that call again and again have a shorter way (`fast/call_sites.py`).
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -37,7 +36,6 @@ from .nonblocking import Lane, Started
 from .shared_memory import NEEDS_FENCE, fence
 
 CONTROLS = ("run", "pause", "stop")
-PAUSE_LOOK_S = 2e-3  # how often a paused rank looks whether it may go on
 _NOTE = FLIGHT_HEAD.pack_into
 _END_OFFSET = 24  # of end_s in FLIGHT_HEAD
 
@@ -92,18 +90,6 @@ class Communicator(CheckedCalls):
         return Collectives(self._arena, self._loop), Collectives(self._arena, self._loop, started=True)
 
     # the contract
-
-    def answer(self, request: Request) -> np.ndarray | None:
-        """This rank's reply to `request`; blocks until the group has answered.
-
-        Bit-identical to `communicator.answer`. The reply is C-contiguous, in memory of its own or in `out`; None for
-        barrier, send, and off the root of reduce and gather. A send returns when the value is copied; a recv waits for
-        it.
-
-        Raises CollectiveMismatch, CollectiveTimeout, DeadlockError, RankDied, RankRaised on every member, never waits
-        for ever.
-        """
-        return self._answer(request, bool(request.origin))
 
     def empty(self, shape: int | tuple[int, ...], dtype="float32") -> np.ndarray:
         """A new array, contents arbitrary, in memory that the other ranks can read too: a collective on it copies
@@ -193,8 +179,8 @@ class Communicator(CheckedCalls):
         """Do what can be done now, without waiting, for the collectives that were started. Raises what stopped the
         run.
         """
+        self._loop.check_abort()
         if self._loop.progress is not None:
-            self._loop.check_abort()
             self._move_on()
 
     def _move_on(self) -> bool:
@@ -258,23 +244,7 @@ class Communicator(CheckedCalls):
 
     @property
     def control(self) -> str:
-        """What the notebook asks for: "run", "pause" or "stop"."""
         return CONTROLS[self._words[CONTROL]]
-
-    @property
-    def stop_requested(self) -> bool:
-        """True once the notebook has asked for a stop. Ranks may see it at different steps: use `agree_to_continue` to
-        leave a loop.
-        """
-        return self._words[CONTROL] == 2
-
-    def wait_if_paused(self) -> None:
-        """Return when the notebook does not ask for a pause. Raises what stopped the run meanwhile."""
-        while self._words[CONTROL] == 1:
-            self._loop.check_abort()
-            self._move_on()
-            time.sleep(PAUSE_LOOK_S)
-        self._loop.check_abort()
 
     def report(self, obj: object) -> None:
         """Send a small object to the notebook while the run goes on (`Job.messages`, `on_message`)."""

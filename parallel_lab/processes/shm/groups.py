@@ -111,7 +111,7 @@ class Group:
     seq        number of barriers this rank has come to
     data_seq   the last of them after which the members' buffers were in use
     number     how many requests this rank has made in this group
-    reads_far  whether the members can read each other's own memory (`far.py`); None: not tried
+    reads_far  whether the members can read each other's own memory (`fast/peer_memory.py`); None: not tried
     """
 
     def __init__(

@@ -211,7 +211,7 @@ _pools = PoolTable(WorkerPool, KEPT_POOLS)
 
 
 def get_pool(world_size: int) -> WorkerPool:
-    """The pool of this size of this process: made when first asked for, made anew when it was lost.
+    """The pool of this size of this process: made when first asked for, and again when it was lost.
 
     Idle pools of other sizes are kept up to a small number (they use no processor time); the one used longest ago is
     closed first.

@@ -38,21 +38,20 @@ def as_pieces(value: np.ndarray, dim: int, parts: int, what: str) -> np.ndarray:
     return value.reshape(math.prod(value.shape[:dim]), parts, (size // parts) * math.prod(value.shape[dim + 1 :]))
 
 
-def _ranges(run: int, start: int, stop: int):
-    """Cut the flat range [start:stop] of rows of `run` elements: (row slice, column slice, flat offset, flat
-    length).
-    """
-    at = start
+def _parts(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The flat range [start:stop] of a (rows, run) view in pairs: a part of the view, and the part of `flat` for it."""
+    if stop - start == piece.size:
+        yield piece, flat[: piece.size].reshape(piece.shape)
+        return
+    run, at = piece.shape[1], start
     while at < stop:
         row, column = divmod(at, run)
         if column or stop - at < run:
-            count = min(run - column, stop - at)
-            yield slice(row, row + 1), slice(column, column + count), at - start, count
+            part = piece[row : row + 1, column : min(run, column + stop - at)]
         else:
-            rows = (stop - at) // run
-            count = rows * run
-            yield slice(row, row + rows), slice(0, run), at - start, count
-        at += count
+            part = piece[row : row + (stop - at) // run]
+        yield part, flat[at - start : at - start + part.size].reshape(part.shape)
+        at += part.size
 
 
 def copy_in_turns(target: np.ndarray, source: np.ndarray, pause: Callable[[], None]) -> None:
@@ -73,30 +72,18 @@ def copy_in_turns(target: np.ndarray, source: np.ndarray, pause: Callable[[], No
 
 def copy_out(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None:
     """flat[:stop - start] = the flat range [start:stop] of a (rows, run) view."""
-    if stop - start == piece.size:
-        flat[: piece.size].reshape(piece.shape)[...] = piece
-        return
-    run = piece.shape[1]
-    for rows, columns, offset, count in _ranges(run, start, stop):
-        part = piece[rows, columns]
-        flat[offset : offset + count].reshape(part.shape)[...] = part
+    for part, place in _parts(piece, start, stop, flat):
+        place[...] = part
 
 
 def copy_in(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None:
     """The flat range [start:stop] of a (rows, run) view = flat[:stop - start]."""
-    if stop - start == piece.size:
-        piece[...] = flat[: piece.size].reshape(piece.shape)
-        return
-    run = piece.shape[1]
-    for rows, columns, offset, count in _ranges(run, start, stop):
-        part = piece[rows, columns]
-        part[...] = flat[offset : offset + count].reshape(part.shape)
+    for part, place in _parts(piece, start, stop, flat):
+        part[...] = place
 
 
 def blocks(shape: tuple[int, int], itemsize: int, size_bytes: int) -> Iterator[tuple[slice, slice]]:
-    """Index pairs that cut a (rows, run) array into blocks of at most `size_bytes`, each of which is a flat range of
-    it.
-    """
+    """Index pairs that split a (rows, run) array into blocks of at most `size_bytes`, each a flat range of it."""
     rows, run = shape
     if not rows * run:
         return

@@ -117,7 +117,7 @@ class _Peer:
 
 
 class Hub:
-    """The one that waits: `collect` until all are there, then `watch` until all have gone.
+    """The one that waits: `collect` until all have come, then `watch` until all have gone.
 
     own_rank   the rank of this process, None for a scheduler
     """

@@ -19,6 +19,7 @@ import selectors
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from multiprocess.connection import Client, Connection
@@ -46,42 +47,44 @@ def host_rendezvous(plan: RendezvousSpec, library: str) -> World:
     rank = attach(0, hub.arena.map, os.dup(hub.arena.block.fd))
     watcher = threading.Thread(target=hub.watch, daemon=True, name="hub")
     watcher.start()
-    undo = install_excepthook(rank.note)
-    unheard = _Unheard(rank)
 
-    def leave() -> None:
-        undo()
-        unheard.world_left.set()
-        leave_in_order(rank)
+    def farewell() -> None:
         hub.all_gone.wait(plan.timeout_s if not rank.arena.words[ABORT] else UNHEARD_S)
         hub.stop_watching.set()
         watcher.join(1.0)
         hub.close()
 
-    unheard.start()
-    return World(rank.comm, backend="shared_memory", launcher=plan.launcher, library=library, on_close=leave)
+    return _world(plan, library, _Unheard(rank), farewell)
 
 
 def join_rendezvous(plan: RendezvousSpec, rank: int | None, library: str) -> World:
-    """This process is one of the others, with number `rank` or whichever is free: find the hub, and return the world.
+    """This process is one of the others, with number `rank` or one that is free: find the hub, and return the world.
 
     Raises WorldTimeout if the hub does not come in time, and what the hub says.
     """
     connection, reply, block = _find_hub(plan, rank)
     attached = attach(reply["rank"], reply["layout"], block)
-    undo = install_excepthook(attached.note)
-    unheard = _Unheard(attached, connection, plan.hub)
 
-    def leave() -> None:
-        undo()
-        unheard.world_left.set()
-        leave_in_order(attached)
+    def farewell() -> None:
         with contextlib.suppress(OSError):
             connection.send({"bye": True})
         connection.close()
 
+    return _world(plan, library, _Unheard(attached, connection, plan.hub), farewell)
+
+
+def _world(plan: RendezvousSpec, library: str, unheard: _Unheard, farewell: Callable[[], None]) -> World:
+    rank = unheard.rank
+    undo = install_excepthook(rank.note)
+
+    def leave() -> None:
+        undo()
+        unheard.world_left.set()
+        leave_in_order(rank)
+        farewell()
+
     unheard.start()
-    return World(attached.comm, backend="shared_memory", launcher=plan.launcher, library=library, on_close=leave)
+    return World(rank.comm, backend="shared_memory", launcher=plan.launcher, library=library, on_close=leave)
 
 
 def _find_hub(plan: RendezvousSpec, rank: int | None) -> tuple[Connection, dict, int]:
