@@ -31,6 +31,13 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.nda
     return np.asarray(rng.standard_normal(shape) * scale).astype(dtype)
 
 
+def placed(comm: Any, x: np.ndarray, near: bool) -> np.ndarray:
+    """A copy of x on a rank: in memory that the others can read too, or in its own."""
+    value = (comm.empty if near else np.empty)(x.shape, x.dtype)
+    value[...] = x
+    return value
+
+
 def groups_of(world: int) -> list[tuple[int, ...]]:
     groups = [tuple(range(world)), (world - 1,)]
     if world > 2:
@@ -102,6 +109,14 @@ def answer_all(comm, requests):
     return [None if r is None else comm.answer(r) for r in requests]
 
 
+def assert_same(got: np.ndarray | None, want: np.ndarray | None, label: object = "") -> None:
+    """A reply is None, or has dtype, shape and bits, as it should."""
+    assert (got is None) == (want is None), label
+    if want is not None:
+        assert (got.dtype, got.shape) == (want.dtype, want.shape), label
+        assert got.tobytes() == want.tobytes(), label
+
+
 def assert_same_bits(pool: Any, made: list[dict[int, Request]]) -> None:
     per_rank = [([case.get(rank) for case in made],) for rank in range(pool.world_size)]
     replies = pool.run_each(answer_all, per_rank)
@@ -114,9 +129,5 @@ def assert_same_bits(pool: Any, made: list[dict[int, Request]]) -> None:
                 f"rank {rank}, case {index}: {case[rank].kind} group {group} "
                 f"{None if want is None else (want.dtype, want.shape)}"
             )
-            if want is None:
-                assert got is None, label
-                continue
-            assert (got.dtype, got.shape) == (want.dtype, want.shape), label
-            assert got.tobytes() == want.tobytes(), label
-            assert got.flags.c_contiguous and got.flags.writeable, label
+            assert_same(got, want, label)
+            assert got is None or (got.flags.c_contiguous and got.flags.writeable), label

@@ -19,10 +19,23 @@ MISSING = [
     name for name, there in (("mpirun", mpi.find_mpirun()), ("mpi4py", importlib.util.find_spec("mpi4py"))) if not there
 ]
 NEEDS_MPI = pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} not found")
-BACKENDS = [pytest.param(WorkerPool, id="shared_memory"), pytest.param(MpiPool, id="mpi", marks=NEEDS_MPI)]
+SHARED_MEMORY, MPI = pytest.param(WorkerPool, id="shared_memory"), pytest.param(MpiPool, id="mpi", marks=NEEDS_MPI)
+BACKENDS = [SHARED_MEMORY, MPI]
+
+
+def noted(pool: Any) -> Any:
+    """The pool, with the processes it starts with noted for `assert_usable`."""
+    pool.pids_at_start = pool.pids
+    return pool
 
 
 def assert_usable(pool: Any) -> None:
-    """A pool still has the workers that it started with (`pids_at_start`, noted by its fixture), and they work."""
+    """A pool still has the workers that it started with (`noted`), and they meet nothing that was left under way."""
     assert pool.pids == pool.pids_at_start
-    assert pool.run(lambda comm: comm.all_reduce(np.ones(1))[0]) == [float(pool.world_size)] * pool.world_size
+
+    def program(comm):
+        handles = [comm.start("all_reduce", np.full(size, comm.rank + 1.0)) for size in (1, 50_000)]
+        return [set(comm.all_reduce(np.ones(1))), *(set(handle.wait()) for handle in handles)]
+
+    n = pool.world_size
+    assert pool.run(program) == [[{n}, {n * (n + 1) / 2}, {n * (n + 1) / 2}]] * n

@@ -20,3 +20,17 @@ def gone(pids, limit_s: float) -> float | None:
             return None
         time.sleep(0.002)
     return time.monotonic() - start
+
+
+def descendants(pid: int) -> list[int]:
+    """Children of a process, and theirs."""
+    found, waiting = [], [pid]
+    while waiting:
+        for path in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            try:
+                children = [int(w) for w in path.read_text().split()]
+            except OSError:
+                continue
+            found += children
+            waiting += children
+    return found

@@ -23,6 +23,7 @@ import pytest
 import parallel_lab
 from parallel_lab.base.errors import CollectiveTimeout, RankDied, RankRaised
 from parallel_lab.processes.shm import WorkerPool
+from tests.processes.pools import BACKENDS, SHARED_MEMORY, assert_usable, noted
 from tests.processes.processes import gone
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
@@ -33,21 +34,11 @@ PROMISE_BOUND_S = 5.0
 pytestmark = pytest.mark.timeout(90)  # nothing hangs: a wait without end fails here, with all stacks
 
 
-@pytest.fixture(scope="module")
-def pool():
+@pytest.fixture(scope="module", params=[SHARED_MEMORY])
+def pool(request):
     """Three ranks; kept through all faults that must not cost the workers."""
-    with WorkerPool(3, timeout_s=20) as pool:
-        pool.pids_at_start = pool.pids
-        yield pool
-
-
-def quick_errors(comm, body):
-    """Run `body`; give back what it raised, so that a test sees the error of every rank."""
-    try:
-        body(comm)
-    except Exception as error:
-        return type(error).__name__, str(error)
-    return None
+    with request.param(3, timeout_s=20) as pool:
+        yield noted(pool)
 
 
 # ---- a rank dies ----
@@ -191,6 +182,7 @@ class Mute(Exception):
         raise RuntimeError("mute")
 
 
+@pytest.mark.parametrize("pool", BACKENDS, indirect=True)
 def test_exception_names_rank_and_line_and_is_the_cause(pool):
     def inner(x):
         return {}[x]
@@ -211,8 +203,11 @@ def test_exception_names_rank_and_line_and_is_the_cause(pool):
     assert error.rank == 1 and "rank 1 (pid" in text and "KeyError: 'layer 7'" in text
     assert [f.name for f in error.frames] == ["program", "inner"]
     assert "return {}[x]" in text and "worker_main" not in text
-    assert "Ranks 0, 2 stopped in all_reduce #1 (test_faults.py:" in text
-    assert took < PROMISE_BOUND_S and pool.pids == pool.pids_at_start and pool.alive
+    # over MPI a slow rank may be stopped while it still waits for an arrival of the call before
+    stopped = "Ranks 0, 2 stopped in all_reduce #1" if type(pool) is WorkerPool else r"Ranks? 0.* stopped in .* #\d"
+    assert re.search(rf"{stopped} \(test_faults.py:\d+\)", text)
+    assert took < PROMISE_BOUND_S and pool.alive
+    assert_usable(pool)
 
 
 def test_same_exception_on_all_ranks_is_shown_once(pool):
@@ -248,7 +243,7 @@ def test_every_kind_of_exception_is_reported(pool, make, shown):
         pool.run(program)
     assert caught.value.rank == 2 and shown in str(caught.value)
     assert len(str(caught.value)) < 8000
-    assert pool.run(lambda comm: comm.rank) == [0, 1, 2] and pool.pids == pool.pids_at_start
+    assert_usable(pool)
 
 
 def test_long_text_is_whole_in_the_cause(pool):
@@ -372,16 +367,9 @@ def test_flight_recorder_keeps_the_last_64_requests(pool):
     pool.run(program)
     record = pool.flight_record()
     assert [len(record[r]) for r in range(3)] == [64] * 3
-    assert [e.index for e in record[1]] == list(range(36, 100)) and [e.number for e in record[1]] == list(
-        range(36, 100)
-    )
+    assert [(e.index, e.number) for e in record[1]] == [(i, i) for i in range(36, 100)]
     entry = record[1][-1]
-    assert (entry.kind, entry.group, entry.dtype, entry.shape, entry.detail) == (
-        "all_reduce",
-        (0, 1, 2),
-        "float32",
-        (2, 3),
-        "max",
-    )
+    found = entry.kind, entry.group, entry.dtype, entry.shape, entry.detail
+    assert found == ("all_reduce", (0, 1, 2), "float32", (2, 3), "max")
     assert entry.origin.startswith("test_faults.py:") and entry.start_s < entry.end_s
     assert (record[0][-1].kind, record[0][-1].group, record[0][-1].number) == ("barrier", (0, 2), 0)

@@ -87,11 +87,7 @@ def test_sizes_beyond_a_cache_make_no_line_and_it_says_so():
     assert not fit.accepted and "NO SINGLE LINE FITS" in fit.text()
     (first, end, alpha, beta), (start, last, _, slope) = fit.pieces
     assert (first, end, start, last) == (SIZES[0], 1 << 19, 1 << 20, SIZES[-1])
-    assert (alpha, beta, slope) == (
-        pytest.approx(ALPHA, rel=1e-6),
-        pytest.approx(BETA, rel=1e-6),
-        pytest.approx(10 * BETA, rel=1e-6),
-    )
+    assert (alpha, beta, slope) == tuple(pytest.approx(value, rel=1e-6) for value in (ALPHA, BETA, 10 * BETA))
 
 
 def test_half_of_the_bandwidth_is_reached_at_alpha_over_beta():
@@ -105,10 +101,8 @@ def test_half_of_the_bandwidth_is_reached_at_alpha_over_beta():
 @pytest.mark.parametrize("gamma", [0.0, 0.3e-9])
 def test_the_link_of_an_all_reduce_gives_the_line_back_through_the_closed_form(world_size, gamma):
     n = world_size
-    alpha, beta = (
-        2 * (n - 1) * 5e-6,
-        (2 * 0.4e-9 + gamma) * (n - 1) / n,
-    )  # ring: 2(n-1) alpha + (n-1)/n S (2 beta + gamma)
+    # ring: 2(n-1) alpha + (n-1)/n S (2 beta + gamma)
+    alpha, beta = 2 * (n - 1) * 5e-6, (2 * 0.4e-9 + gamma) * (n - 1) / n
     fit = fit_line(SIZES, exact(alpha, beta), kind="all_reduce", world_size=n)
     link = fit.link(gamma)
     assert (link.alpha_s, link.beta_s_per_byte) == (pytest.approx(5e-6), pytest.approx(0.4e-9))
@@ -124,17 +118,8 @@ def test_adding_that_takes_longer_than_the_whole_slope_leaves_a_link_without_one
 def test_the_text_has_units_the_swapped_letters_and_every_size():
     fit = fit_line(SIZES, exact(), kind="all_reduce", world_size=8, cores=2)
     text = fit.text()
-    assert all(
-        word in text
-        for word in (
-            "alpha [us per message]",
-            "beta [ns per byte]",
-            "1/beta = 2 GB/s",
-            "t = alpha m + beta",
-            "64 B",
-            "64 MiB",
-        )
-    )
+    words = "alpha [us per message], beta [ns per byte], 1/beta = 2 GB/s, t = alpha m + beta, 64 B, 64 MiB"
+    assert all(word in text for word in words.split(", "))
     assert "8 ranks share 2 cores" in text and "As a ring of messages" in text
     assert text.count("+0%") + text.count("-0%") == len(SIZES)
 
@@ -143,11 +128,8 @@ def test_the_figure_is_one_svg_with_a_point_per_size_and_words_for_it():
     fit = fit_line(SIZES, exact())
     root = ElementTree.fromstring(fit_figure(fit))
     circles = root.findall("{http://www.w3.org/2000/svg}circle")
-    assert (
-        root.get("role") == "img"
-        and "largest residual 0%" in root.get("aria-label")
-        and "n_1/2 23.4 KiB" in root.get("aria-label")
-    )
+    label = root.get("aria-label")
+    assert root.get("role") == "img" and "largest residual 0%" in label and "n_1/2 23.4 KiB" in label
     assert len(circles) == len(SIZES) + 1  # and the legend's
     xs = [float(c.get("cx")) for c in circles[:-1]]
     assert np.diff(xs) == pytest.approx(np.diff(xs)[0], abs=0.2)  # powers of two are equally far apart
@@ -205,15 +187,13 @@ def test_a_measured_profile_goes_wherever_a_name_does():
     device = Device(1e9, 10**9, 1e9, 1e-6)
     fit = fit_line(SIZES, exact(), kind="all_reduce", world_size=8)
     cluster = measured_cluster(fit, device=device)
-    assert (
-        cluster.link == fit.link(device.gamma_s_per_byte) and cluster.device == device and cluster.devices_per_node == 8
-    )
+    made = cluster.link, cluster.device, cluster.devices_per_node
+    assert made == (fit.link(device.gamma_s_per_byte), device, 8)
     assert get_cluster(cluster) is cluster
     plan, net = seed_plan("momentum"), SeedNet()
     assert 0 < predict_timeline(plan, cluster).end_s < 1
-    slow = measured_cluster(
-        fit_line(SIZES, exact(1.0, BETA)), device=device, world_size=8
-    )  # a second per message: seen in simulated time
+    # a second per message: seen in simulated time
+    slow = measured_cluster(fit_line(SIZES, exact(1.0, BETA)), device=device, world_size=8)
     with Session(plan, net, OPTIMIZERS["momentum"](net.trainable_params()), cluster=slow) as session:
         session.train([seed_inputs()], 1, record=1)
         assert max(e.end_s for e in session.events) > 1

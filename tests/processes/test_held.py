@@ -7,7 +7,6 @@ read them.
 
 from __future__ import annotations
 
-import sys
 import time
 
 import numpy as np
@@ -78,7 +77,6 @@ def late(comm, folder, request, memory, meeting, when):
             (folder / "meetings").write_text(str(slow.meeting))
 
 
-SYSTEM = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only there private memory is read")
 CASES = {
     **{
         f"{kind}, heap, {size} elements": ({"kind": kind, "size": size}, "heap", 2, "before")
@@ -104,11 +102,8 @@ CASES = {
 }
 
 
-CASES = [pytest.param(*case, id=name, marks=[SYSTEM] if "private" in name else []) for name, case in CASES.items()]
-
-
 @pytest.mark.quick(4)
-@pytest.mark.parametrize(("request_", "memory", "meeting", "when"), CASES)
+@pytest.mark.parametrize(("request_", "memory", "meeting", "when"), CASES.values(), ids=CASES)
 def test_a_late_rank_gets_no_value_that_others_may_have_changed(pool, tmp_path, request_, memory, meeting, when):
     with pytest.raises(RankRaised, match=r"rank 2 .* raised ValueError: mine"):
         pool.run(late, tmp_path, dict(request_), memory, meeting, when)

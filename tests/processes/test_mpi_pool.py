@@ -20,23 +20,12 @@ import numpy as np
 import pytest
 
 import parallel_lab
-from parallel_lab.base.errors import (
-    CollectiveMismatch,
-    CollectiveTimeout,
-    DeadlockError,
-    RankDied,
-    RankRaised,
-    ShapeError,
-    WorkersClosed,
-)
-from parallel_lab.ops.collectives.definitions import COLLECTIVES
+from parallel_lab.base.errors import CollectiveMismatch, CollectiveTimeout, DeadlockError, RankDied, WorkersClosed
 from parallel_lab.processes import mpi
 from parallel_lab.processes.mpi import launch
 from parallel_lab.processes.mpi.pool import MpiPool, close_mpi_pools, get_mpi_pool
-from parallel_lab.run.communicator import Request
-from tests.processes.drawn import DTYPES, assert_same_bits, cases
-from tests.processes.pools import NEEDS_MPI, assert_usable
-from tests.processes.processes import gone, state_of
+from tests.processes.pools import NEEDS_MPI, assert_usable, noted
+from tests.processes.processes import descendants, gone, state_of
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
 PROMISE_BOUND_S = 5.0
@@ -50,108 +39,7 @@ pytestmark = [
 def pool():
     """Three ranks; kept through all faults that must not cost the workers."""
     with MpiPool(3, timeout_s=20) as pool:
-        pool.pids_at_start = pool.pids
-        yield pool
-
-
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("kind", COLLECTIVES)
-def test_every_kind_and_dtype_equals_answer(pool, kind):
-    dtypes = DTYPES
-    if kind in ("all_reduce", "reduce", "reduce_scatter"):
-        # max and min of complex numbers are not defined in all numpy versions
-        dtypes = tuple(d for d in DTYPES if d != "complex64")
-    assert_same_bits(pool, cases(kind, 3, dtypes, big=False))
-
-
-def test_named_methods_equal_the_formulas(pool):
-    def program(comm):
-        n, r = comm.world_size, comm.rank
-        x = np.arange(2.0 * n) + 100 * r
-        return (
-            *(comm.all_reduce(x, "max"), comm.all_gather(x[:2]), comm.reduce_scatter(x), comm.all_to_all(x)),
-            *(comm.reduce(x, root=1), comm.gather(x[:1], root=1), comm.barrier()),
-        )
-
-    n = 3
-    x = np.arange(2.0 * n)
-    for r, (top, gathered, piece, exchanged, reduced, collected, nothing) in enumerate(pool.run(program)):
-        np.testing.assert_array_equal(top, x + 100 * (n - 1))
-        np.testing.assert_array_equal(gathered, np.concatenate([[100 * i, 100 * i + 1] for i in range(n)]))
-        np.testing.assert_array_equal(piece, (n * x + 100 * n * (n - 1) / 2)[2 * r : 2 * r + 2])
-        np.testing.assert_array_equal(exchanged, np.concatenate([x[2 * r : 2 * r + 2] + 100 * i for i in range(n)]))
-        assert nothing is None and (reduced is None) == (r != 1) and (collected is None) == (r != 1)
-        if r == 1:
-            np.testing.assert_array_equal(reduced, n * x + 100 * n * (n - 1) / 2)
-            np.testing.assert_array_equal(collected, 100.0 * np.arange(n))
-
-
-@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (400_000,)])
-def test_send_and_recv_carry_any_size_around_the_ring_when_all_send_first(pool, shape):
-    def program(comm, x):
-        mine = np.asarray(x + comm.rank)
-        comm.send(mine, (comm.rank + 1) % comm.world_size)
-        mine[...] = -1  # a send has copied
-        source = (comm.rank - 1) % comm.world_size
-        return comm.recv(source, shape=x.shape, dtype=x.dtype), source
-
-    x = np.arange(np.prod(shape, dtype=int), dtype="f4").reshape(shape)
-    for got, source in pool.run(program, x):
-        assert got.dtype == np.float32
-        np.testing.assert_array_equal(got, x + source)
-
-
-def test_messages_arrive_in_order(pool):
-    def program(comm):
-        other = 1 - comm.rank
-        if comm.rank > 1:
-            return None
-        for i in range(30):
-            comm.send(np.full(i * 300, i), other)
-        return [int(comm.recv(other).sum()) for i in range(30)]
-
-    assert pool.run(program)[:2] == [[i * i * 300 for i in range(30)]] * 2
-
-
-def test_records_hold_index_kind_times_bytes_group_and_line(pool):
-    def program(comm):
-        comm.recording = True
-        comm.all_reduce(np.ones(1000))
-        comm.all_gather(np.ones(10, "f4"), group=(0, 1, 2))
-        comm.barrier()
-        comm.recording = False
-        return comm.records
-
-    n = 3
-    for records in pool.run(program):
-        sent = [(0, "all_reduce", 2 * (n - 1) * 8000 // n), (1, "all_gather", (n - 1) * 40), (2, "barrier", 0)]
-        assert [(r[0], r[1], r[4]) for r in records] == sent
-        assert all(r[5] == (0, 1, 2) and "test_mpi_pool.py:" in r[6] for r in records)
-        times = [t for r in records for t in r[2:4]]
-        assert times == sorted(times)
-    flight = pool.flight_record()
-    assert [[entry.kind for entry in flight[rank]] for rank in range(3)] == [
-        ["all_reduce", "all_gather", "barrier"]
-    ] * 3
-
-
-@pytest.mark.parametrize(
-    ("call", "cause"),
-    [
-        (lambda comm: comm.all_gather(np.float32(1)), ShapeError),
-        (lambda comm: comm.reduce_scatter(np.ones(2 * comm.world_size + 1)), ShapeError),
-        (lambda comm: comm.all_reduce(np.array([object()])), ShapeError),
-        (lambda comm: comm.all_reduce(np.ones(1), "average"), CollectiveMismatch),
-        (lambda comm: comm.broadcast(np.ones(1), root=99), CollectiveMismatch),
-        (lambda comm: comm.send(np.ones(1), comm.rank), CollectiveMismatch),
-    ],
-    ids=["0-d gather", "uneven pieces", "objects", "unknown reduce", "root outside", "send to itself"],
-)
-def test_call_that_cannot_work_is_refused_with_the_rank_named(pool, call, cause):
-    with pytest.raises(RankRaised, match=r"rank \d \(pid \d+\) raised") as caught:
-        pool.run(call)
-    assert isinstance(caught.value.__cause__, cause)
-    assert_usable(pool)
+        yield noted(pool)
 
 
 def test_a_mismatch_found_in_a_group_stops_ranks_of_other_groups(pool):
@@ -169,52 +57,6 @@ def test_a_mismatch_found_in_a_group_stops_ranks_of_other_groups(pool):
     assert_usable(pool)
 
 
-def test_roots_that_give_other_shapes_than_expected_and_unread_messages(pool):
-    def shapes(comm):
-        value = np.ones(8) if comm.rank == 0 else None
-        comm.answer(
-            Request("broadcast", (0, 1, 2), value, root=0, shape=(4,) if comm.rank == 1 else (8,), dtype="float64")
-        )
-
-    def unread(comm):
-        if comm.rank == 0:
-            comm.send(np.ones(300_000), 1)
-
-    def other_shape(comm):
-        if comm.rank == 0:
-            comm.send(np.ones(3), 1)
-        if comm.rank == 1:
-            comm.recv(0, shape=(4,), dtype="float64")
-
-    for program, text in (
-        (shapes, r"\((8|4),\).*\((4|8),\).*differ in shape"),
-        (unread, r"rank 0 sent 1 message to rank 1, which received 0"),
-        (other_shape, r"expects .*\(4,\)"),
-    ):
-        with pytest.raises(CollectiveMismatch, match=text):
-            pool.run(program)
-        assert_usable(pool)
-
-
-def test_an_exception_is_shown_with_the_users_frames_and_folds_the_others(pool):
-    def program(comm):
-        comm.all_reduce(np.ones(3))
-        if comm.rank == 1:
-            raise ValueError("bad layer 7")
-        comm.all_reduce(np.ones(50_000))
-
-    # a slow rank may be stopped while it still waits for an arrival of the call before
-    text = (
-        r"rank 1 \(pid \d+\) raised ValueError: bad layer 7. Ranks? 0.* stopped in all_reduce #\d "
-        r"\(test_mpi_pool.py:\d+\)"
-    )
-    with pytest.raises(RankRaised, match=text) as caught:
-        pool.run(program)
-    assert isinstance(caught.value.__cause__, ValueError)
-    assert [frame.name for frame in caught.value.frames] == ["program"]
-    assert_usable(pool)
-
-
 def test_deadlock_of_messages_is_told(pool):
     def program(comm):
         comm._handshake.warn_after_s = 0.2
@@ -228,35 +70,6 @@ def test_deadlock_of_messages_is_told(pool):
         pytest.raises(DeadlockError, match="rank 0 waits for rank 1 in recv"),
     ):
         pool.run(program)
-    assert_usable(pool)
-
-
-def counting(comm):
-    x = np.zeros(1)
-    for step in range(1_000_000):
-        if not comm.agree_to_continue(step):
-            break
-        x = comm.all_reduce(x + 1) / comm.world_size
-        comm.report(step)
-        time.sleep(0.002)
-    return int(x[0])
-
-
-def test_a_job_is_paused_resumed_and_stopped_at_one_step(pool):
-    job = pool.submit(counting)
-    while len(job.messages) < 9:
-        job.wait_for_change(5)
-    job.pause()
-    time.sleep(0.3)
-    seen = len(job.messages)
-    time.sleep(0.3)
-    assert job.state == "paused" and len(job.messages) == seen
-    job.resume()
-    while len(job.messages) <= seen:
-        job.wait_for_change(5)
-    job.stop()
-    counts = job.result(timeout=10)
-    assert len(set(counts)) == 1 and counts[0] > 2
     assert_usable(pool)
 
 
@@ -411,17 +224,8 @@ job.result()
 RARELY = ("kill with a stopped rank", "kill the group", "terminate", "kill the keeper")
 
 
-def descendants(pid: int) -> list[int]:
-    found = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, file.read_text().split()):
-            found += [child, *descendants(child)]
-    return found
-
-
 @pytest.mark.quick(1)
 @pytest.mark.faults
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are counted in /proc")
 @pytest.mark.parametrize(
     "how", ["kill", "kill mpirun", *(pytest.param(how, marks=pytest.mark.exhaustive) for how in RARELY)]
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import parallel_lab
-from tests.processes.processes import gone, state_of
+from tests.processes.processes import descendants, gone, state_of
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
 SEED = 20261121
@@ -39,19 +39,6 @@ for job in jobs:
 print("PIDS", *[pid for p in pools for pid in p.pids], flush=True)
 time.sleep(60)
 """
-
-
-def descendants(pid: int) -> list[int]:
-    found, waiting = [], [pid]
-    while waiting:
-        for path in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
-            try:
-                children = [int(w) for w in path.read_text().split()]
-            except OSError:
-                continue
-            found += children
-            waiting += children
-    return found
 
 
 @pytest.mark.exhaustive

@@ -10,7 +10,6 @@ import errno
 import itertools
 import os
 import signal
-import sys
 import time
 
 import numpy as np
@@ -21,17 +20,13 @@ from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.processes.shm.fast import call_sites, peer_memory
 from parallel_lab.run.communicator import Request, answer, reply_shape
 from tests.crossed import first
+from tests.processes.drawn import DTYPES, assert_same, draw, placed
+from tests.processes.processes import state_of
 
 SEED = 20261122
 KINDS = tuple(peer_memory.PEER_FROM_BYTES)
-DTYPES = ("float16", "float32", "float64", "int8", "int32", "uint64", "bool", "complex64")
 
-pytestmark = [
-    pytest.mark.timeout(60),
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux"), reason="other systems have no such call, and take the buffers"
-    ),
-]
+pytestmark = pytest.mark.timeout(60)
 
 
 def lower(comm, from_bytes=1, run_bytes=1):
@@ -59,19 +54,7 @@ def two(request):
         yield pool
 
 
-def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Values whose sums depend on their order, or overflow."""
-    kind = np.dtype(dtype)
-    if kind.kind == "b":
-        return rng.random(shape) < 0.3
-    if kind.kind in "iu":
-        return rng.integers(np.iinfo(kind).min, np.iinfo(kind).max, shape, kind, endpoint=True)
-    return (rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 4, shape)).astype(dtype)
-
-
-def requests_of(
-    n: int, kind: str, dtype: str, shape: tuple[int, ...], rng: np.random.Generator, **fields
-) -> list[Request]:
+def requests_of(n: int, kind: str, dtype: str, shape: tuple[int, ...], rng, **fields) -> list[Request]:
     return [Request(kind, tuple(range(n)), draw(rng, shape, dtype), **fields) for _ in range(n)]
 
 
@@ -99,10 +82,7 @@ def answered(comm, requests, places):
 
     reader.read = counting
     for request, (value_in, out_in) in zip(requests, places, strict=True):
-        value, out = request.value, None
-        if value_in == "heap":
-            value = comm.empty(request.value.shape, request.value.dtype)
-            value[...] = request.value
+        value, out = placed(comm, request.value, value_in == "heap"), None
         if out_in == "self":
             out = value
         elif out_in is not None:
@@ -127,15 +107,8 @@ def assert_same_bits(pool, made: list[list[Request]], places: list[list[tuple]] 
         assert any(reads[index] for *_, reads in found) or all(value_in == "heap" for value_in, _ in places[index])
         for rank in range(n):
             replies, values, _ = found[rank]
-            got, label = (
-                replies[index],
-                f"case {index}, rank {rank}: {case[rank].kind} {case[rank].value.dtype} {places[index][rank]}",
-            )
-            assert (got.dtype, got.shape, got.tobytes()) == (
-                want[rank].dtype,
-                want[rank].shape,
-                want[rank].tobytes(),
-            ), label
+            label = f"case {index}, rank {rank}: {case[rank].kind} {case[rank].value.dtype} {places[index][rank]}"
+            assert_same(replies[index], want[rank], label)
             if places[index][rank][1] != "self":
                 assert values[index].tobytes() == case[rank].value.tobytes(), f"{label}: the value has changed"
 
@@ -178,11 +151,7 @@ def test_wherever_values_and_results_lie(pool, kind):
 def foreign_order(comm, kind, value_in, out_in):
     """Values in the other byte order; results, where they are given, are in the machine's, as the contract has it."""
     x = (np.arange(64 * 12) % 13 + comm.rank).astype(">f4")
-    if value_in == "heap":
-        value = comm.empty(x.shape, x.dtype)
-        value[...] = x
-        x = value
-    request = Request(kind, tuple(range(comm.world_size)), x)
+    request = Request(kind, tuple(range(comm.world_size)), placed(comm, x, value_in == "heap"))
     given = out_in[comm.rank % 2]
     out = None if given is None else (comm.empty if given == "heap" else np.empty)(reply_shape(request), "f4")
     return comm.answer(dataclasses.replace(request, out=out)).tolist()
@@ -334,7 +303,7 @@ def test_a_rank_that_dies_while_it_is_read_is_told_by_all(tmp_path):
             victim = reader.pid(1)
             if comm.rank == 0:
                 os.kill(victim, signal.SIGKILL)
-            while _lives(victim):
+            while state_of(victim) != "Z":
                 time.sleep(0.001)
             return read(victim, *where)
 
@@ -352,14 +321,6 @@ def test_a_rank_that_dies_while_it_is_read_is_told_by_all(tmp_path):
         assert time.monotonic() - start < 10
     for rank in (0, 2):
         assert (tmp_path / f"{rank}").read_text().startswith("RankDied: rank 1 ")
-
-
-def _lives(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_rank_whose_memory_cannot_be_read_any_more_ends_the_run(two):
@@ -382,13 +343,10 @@ def test_a_rank_whose_memory_cannot_be_read_any_more_ends_the_run(two):
         finally:
             reader._call = call
 
-    for number in (
-        errno.EPERM,
-        errno.EFAULT,
-    ):  # the second is also what one that has left the call would give: news of it are waited for
-        with pytest.raises(
-            ParallelLabError, match=f"rank 0 cannot read the memory of rank 1 any more: {os.strerror(number)}"
-        ):
+    # the second is also what one that has left the call would give: news of it are waited for
+    for number in (errno.EPERM, errno.EFAULT):
+        text = f"rank 0 cannot read the memory of rank 1 any more: {os.strerror(number)}"
+        with pytest.raises(ParallelLabError, match=text):
             two.run(work, number)
         assert two.alive
 

@@ -17,7 +17,8 @@ from parallel_lab.processes.shm.arena import Arena, ArenaMap
 from parallel_lab.processes.shm.arrays import SharedArrays
 from parallel_lab.processes.shm.shared_memory import SharedBlock
 from parallel_lab.processes.shm.slices import TURN_BYTES
-from parallel_lab.run.communicator import Request, answer
+from parallel_lab.run.communicator import Request, answer, reply_shape
+from tests.processes.drawn import assert_same, draw, placed
 
 SEED = 20261121
 
@@ -165,27 +166,15 @@ KINDS = {
 }
 
 
-def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Values whose sums depend on their order (floats of very different size) or overflow (ints)."""
-    if np.dtype(dtype).kind == "b":
-        return rng.random(shape) < 0.3
-    if np.dtype(dtype).kind in "iu":
-        return rng.integers(0, 100, shape).astype(dtype)
-    return (rng.standard_normal(shape) * 10.0 ** rng.integers(-2, 3, shape)).astype(dtype)
-
-
 def on_rank(comm, requests, near, out):
     """Answer each request with its value on the heap where `near` says so; `out`: "", "heap" or "private"."""
     replies = []
     for request in requests:
-        value = request.value
-        if value is not None and near:
-            value = comm.empty(value.shape, value.dtype)
-            value[...] = request.value
+        value = None if request.value is None else placed(comm, request.value, near)
         place = None
         if out and (request.root is None or request.root == comm.rank or request.kind in ("broadcast", "scatter")):
-            probe = answer_shape(request)
-            place = (comm.empty if out == "heap" else np.empty)(*probe)
+            like = (request.shape, request.dtype) if value is None else (reply_shape(request), value.dtype)
+            place = (comm.empty if out == "heap" else np.empty)(*like)
         before = None if value is None else value.copy()
         reply = comm.answer(Request(**{**vars(request), "value": value, "out": place}))
         assert place is None or reply is place
@@ -193,15 +182,6 @@ def on_rank(comm, requests, near, out):
         replies.append(reply)
         del reply, value, place
     return [None if r is None else np.array(r) for r in replies]
-
-
-def answer_shape(request):
-    """(shape, dtype) of the reply, from the request alone."""
-    from parallel_lab.run.communicator import reply_shape
-
-    if request.value is None:
-        return request.shape, request.dtype
-    return reply_shape(request), request.value.dtype
 
 
 def requests_of(name: str, n: int, dtype: str, rng: np.random.Generator) -> list[Request]:
@@ -226,22 +206,13 @@ def requests_of(name: str, n: int, dtype: str, rng: np.random.Generator) -> list
 def test_values_on_the_heap_give_the_bits_of_answer(pool, small_pool, name, place, out):
     for current in (pool, small_pool):
         n, rng = current.world_size, np.random.default_rng([SEED, len(name), len(place)])
-        dtypes = (
-            ("float32", "float64", "float16", "int8", "bool")
-            if name in ("all_reduce", "reduce_scatter")
-            else ("float32", "int16")
-        )
+        dtypes = ("float32", "float64", "float16", "int8", "bool")
+        dtypes = dtypes if name in ("all_reduce", "reduce_scatter") else ("float32", "int16")
         cases = [requests_of(name, n, dtype, rng) for dtype in dtypes]
         replies = current.run_each(on_rank, [([case[r] for case in cases], PLACES[place](r), out) for r in range(n)])
         for index, case in enumerate(cases):
             for rank, want in enumerate(answer(case)):
-                got = replies[rank][index]
-                assert (got is None) == (want is None)
-                assert want is None or (got.dtype, got.shape, got.tobytes()) == (
-                    want.dtype,
-                    want.shape,
-                    want.tobytes(),
-                ), (rank, dtypes[index])
+                assert_same(replies[rank][index], want, (rank, dtypes[index]))
 
 
 @pytest.mark.quick(6)
@@ -249,7 +220,7 @@ def test_values_on_the_heap_give_the_bits_of_answer(pool, small_pool, name, plac
 @pytest.mark.parametrize("reduce", ["sum", "mean", "prod"])
 def test_all_reduce_in_place(pool, small_pool, near, reduce):
     def program(comm, x, near, reduce):
-        value = (comm.empty if near else np.empty)(x.shape, x.dtype)
+        value = placed(comm, x, near)
         for size in (5, 20_000, len(x)):
             value[:] = x
             assert comm.all_reduce(value[:size], reduce, out=value[:size]).base is not None
@@ -269,11 +240,10 @@ def test_reduce_in_place_at_every_root(pool, small_pool, near):
     """Guards against: the sum is made in the root's array while that is still an addend."""
 
     def program(comm, x, root, near):
-        value = (comm.empty if near else np.empty)(x.shape, x.dtype)
-        value[:] = x
-        reply = comm.answer(
-            Request("reduce", tuple(range(comm.world_size)), value, root=root, out=value if comm.rank == root else None)
-        )
+        value, out = placed(comm, x, near), None
+        if comm.rank == root:
+            out = value
+        reply = comm.answer(Request("reduce", tuple(range(comm.world_size)), value, root=root, out=out))
         assert (reply is value) == (comm.rank == root)
         return value.copy()
 
@@ -283,39 +253,31 @@ def test_reduce_in_place_at_every_root(pool, small_pool, near):
         for root in range(n):
             want = list(values)
             want[root] = answer([Request("reduce", tuple(range(n)), v, root=root) for v in values])[root]
-            assert [g.tobytes() for g in current.run_each(program, [(v, root, near) for v in values])] == [
-                w.tobytes() for w in want
-            ]
+            got = current.run_each(program, [(v, root, near) for v in values])
+            assert [g.tobytes() for g in got] == [w.tobytes() for w in want]
+
+
+# kind, and (value, out) in a rank's room
+OVERLAPS = {
+    "sum ahead": ("all_reduce", lambda room, n, rank: (room[:6000], room[3000:9000])),
+    "sum behind": ("all_reduce", lambda room, n, rank: (room[3000:9000], room[:6000])),
+    "gather in place": ("all_gather", lambda room, n, rank: (room[rank * 3000 : (rank + 1) * 3000], room[: n * 3000])),
+    "gather over": ("all_gather", lambda room, n, rank: (room[100:3100], room[: n * 3000])),
+    "scatter in place": (
+        "reduce_scatter",
+        lambda room, n, rank: (room[: n * 3000], room[rank * 3000 : (rank + 1) * 3000]),
+    ),
+    "scatter over": ("reduce_scatter", lambda room, n, rank: (room[: n * 3000], room[50:3050])),
+    "all_to_all in place": ("all_to_all", lambda room, n, rank: (room[: n * 3000], room[: n * 3000])),
+}
 
 
 @pytest.mark.quick(18)
 @pytest.mark.parametrize("near", [True, False], ids=["heap", "private"])
-@pytest.mark.parametrize(
-    ("kind", "of_out"),
-    [
-        ("all_reduce", lambda room, n, rank: (room[:6000], room[3000:9000])),
-        ("all_reduce", lambda room, n, rank: (room[3000:9000], room[:6000])),
-        ("all_gather", lambda room, n, rank: (room[rank * 3000 : (rank + 1) * 3000], room[: n * 3000])),
-        ("all_gather", lambda room, n, rank: (room[100:3100], room[: n * 3000])),
-        ("reduce_scatter", lambda room, n, rank: (room[: n * 3000], room[rank * 3000 : (rank + 1) * 3000])),
-        ("reduce_scatter", lambda room, n, rank: (room[: n * 3000], room[50:3050])),
-        ("all_to_all", lambda room, n, rank: (room[: n * 3000], room[: n * 3000])),
-    ],
-    ids=[
-        "sum ahead",
-        "sum behind",
-        "gather in place",
-        "gather over",
-        "scatter in place",
-        "scatter over",
-        "all_to_all in place",
-    ],
-)
+@pytest.mark.parametrize(("kind", "of_out"), OVERLAPS.values(), ids=OVERLAPS)
 def test_out_that_overlaps_the_value_gives_the_same(pool, small_pool, kind, of_out, near):
     def program(comm, room, kind, of_out, near):
-        mine = (comm.empty if near else np.empty)(room.shape, room.dtype)
-        mine[:] = room
-        value, out = of_out(mine, comm.world_size, comm.rank)
+        value, out = of_out(placed(comm, room, near), comm.world_size, comm.rank)
         return comm.answer(Request(kind, tuple(range(comm.world_size)), value, out=out)).copy()
 
     for current in (pool, small_pool):

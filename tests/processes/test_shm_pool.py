@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import parallel_lab
 from parallel_lab.base.errors import RankDied, RankRaised, SharedMemoryTooSmall, WorkersClosed
 from parallel_lab.processes import job_pool
 from parallel_lab.processes.shm import WorkerPool, close_all, get_pool, shared_memory
+from tests.processes.pools import BACKENDS, SHARED_MEMORY, noted
 from tests.processes.processes import gone
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
@@ -26,10 +28,13 @@ ROOT = str(Path(parallel_lab.__file__).parents[1])
 pytestmark = pytest.mark.timeout(40)  # nothing hangs: a wait without end fails here, with all stacks
 
 
-@pytest.fixture(scope="module")
-def pool():
-    with WorkerPool(4) as pool:
-        yield pool
+@pytest.fixture(scope="module", params=[SHARED_MEMORY])
+def pool(request):
+    with request.param(4) as pool:
+        yield noted(pool)
+
+
+over_mpi_too = pytest.mark.parametrize("pool", BACKENDS, indirect=True)
 
 
 def cpu_ticks(pid: int) -> int:
@@ -146,16 +151,18 @@ def submit(pool):
         job.stop()
 
 
+@over_mpi_too
 def test_stop_is_taken_by_all_ranks_at_the_same_step(submit):
     job = submit(train, 10**9, 0.001)
     wait_for_messages(job, 4)
     time.sleep(0.1)
     job.stop()
-    results = job.result(timeout=5)
+    results = job.result(timeout=10)
     assert len(set(results)) == 1 and 1 < results[0] < 10**9
     assert job.state == "done"
 
 
+@over_mpi_too
 def test_pause_holds_all_ranks_and_resume_goes_on(submit):
     def count(comm):
         step = 0
@@ -178,7 +185,7 @@ def test_pause_holds_all_ranks_and_resume_goes_on(submit):
     time.sleep(0.2)
     assert len(job.messages) > held
     job.stop()
-    assert len(set(job.result(timeout=5))) == 1
+    assert len(set(job.result(timeout=10))) == 1
 
 
 @pytest.mark.exhaustive
@@ -238,6 +245,19 @@ def test_jobs_queue_up_and_a_queued_one_can_be_withdrawn(pool):
 # ---- interrupts ----
 
 
+@contextlib.contextmanager
+def child_at_work(script):
+    """A process of a session of its own, which is at work."""
+    command, pipe = [sys.executable, "-c", script], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as child:
+        try:
+            assert child.stdout.readline() == "READY\n"
+            time.sleep(0.3)
+            yield child
+        finally:
+            child.kill()
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("body", "keeps"),
@@ -267,22 +287,10 @@ except KeyboardInterrupt as e:
 kept_and_summed = lambda comm: (comm.state.get("kept", False), bool(comm.all_reduce(np.ones(1))[0] == 4))
 print(get_pool(4).run(kept_and_summed), flush=True)
 """
-    # a new session: the interrupt goes to the whole group, as from a terminal or Jupyter
-    child = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert child.stdout.readline() == "READY\n"
-        time.sleep(0.3)
+    with child_at_work(script) as child:
         sent = time.monotonic()
-        os.killpg(child.pid, signal.SIGINT)
+        os.killpg(child.pid, signal.SIGINT)  # to the whole group, as from a terminal or Jupyter
         out, err = child.communicate(timeout=20)
-    finally:
-        child.kill()
     assert "INTERRUPTED" in out, err
     took = float(out.split()[1]) - sent
     print(f"KeyboardInterrupt after {took * 1e3:.0f} ms")
@@ -334,25 +342,13 @@ try:
 except KeyboardInterrupt as e:
     print("INTERRUPTED", e, pool.alive, flush=True)
 """
-    child = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert child.stdout.readline() == "READY\n"
-        time.sleep(0.3)
+    with child_at_work(script) as child:
         child.send_signal(signal.SIGINT)
         time.sleep(0.1)
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=20)
-    finally:
-        child.kill()
-    assert out.startswith(
-        "INTERRUPTED the run was interrupted: a second interrupt; all workers were ended"
-    ) and out.endswith("False\n"), (out, err)
+    told = "INTERRUPTED the run was interrupted: a second interrupt; all workers were ended"
+    assert out.startswith(told) and out.endswith("False\n"), (out, err)
 
 
 # ---- ends ----
@@ -444,12 +440,8 @@ def test_shared_memory_has_no_name(pool):
 
     assert pool.run(names) == [[]] * 4
     # of a `run` command over MPI, in a test that goes on beside this one; no pool makes such a name
-    others = "parallel_lab-run-"
-    assert not [
-        n
-        for n in os.listdir("/dev/shm")
-        if n.startswith(("psm_", "parallel_lab", "sem.mp")) and not n.startswith(others)
-    ]
+    left = [n for n in os.listdir("/dev/shm") if n.startswith(("psm_", "parallel_lab", "sem.mp"))]
+    assert [n for n in left if not n.startswith("parallel_lab-run-")] == []
 
 
 def test_memory_that_cannot_be_given_is_a_named_error():
@@ -467,14 +459,8 @@ def test_memory_that_cannot_be_given_is_a_named_error():
 
 def test_one_rank_alone_answers_itself():
     def program(comm):
-        going = comm.agree_to_continue(0)
-        return (
-            going,
-            comm.all_reduce(np.arange(3.0)).tolist(),
-            comm.all_gather(np.ones(2)).shape,
-            comm.broadcast(np.ones(1)).shape,
-            comm.barrier(),
-        )
+        going, sums = comm.agree_to_continue(0), comm.all_reduce(np.arange(3.0)).tolist()
+        return going, sums, comm.all_gather(np.ones(2)).shape, comm.broadcast(np.ones(1)).shape, comm.barrier()
 
     with WorkerPool(1) as pool:
         assert pool.run(program) == [(True, [0.0, 1.0, 2.0], (2,), (1,), None)]

@@ -275,8 +275,7 @@ def test_every_run_is_settled_once_whatever_happens(seed):
         now += STEP_S
         waited = now - 100.0
         actions = supervisor.tick(
-            now,
-            Facts(ready=ALL, reported=reported, dead=dead, fault=fault, stall=Stall(tuple(stuck), "stuck", waited)),
+            now, Facts(ready=ALL, reported=reported, dead=dead, fault=fault, stall=Stall(tuple(stuck), "stuck", waited))
         )
         for action in actions:
             fault = fault or isinstance(action, StopRun | RecordDeath)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 
 import numpy as np
 import pytest
@@ -124,10 +123,7 @@ def test_others_compute_when_more_processes_run_than_ranks(loop, monkeypatch, lo
 
 # ---- cores ----
 
-needs_affinity = pytest.mark.skipif(sys.platform != "linux", reason="a call of Linux")
 
-
-@needs_affinity
 @pytest.mark.parametrize(
     ("rank", "cores", "gone_to"),
     [(0, {3, 5}, [{3}, {3, 5}]), (1, {3, 5}, [{5}, {3, 5}]), (1, {3}, []), (1, {1, 3, 5}, [])],
@@ -144,7 +140,6 @@ def test_a_run_begins_on_a_core_of_the_ranks_number_and_the_rank_stays_free(loop
     assert gone == gone_to
 
 
-@needs_affinity
 def test_where_the_system_does_not_allow_it_nothing_is_tried_again(loop, monkeypatch):
     def refused(*_):
         raise PermissionError
@@ -155,7 +150,6 @@ def test_where_the_system_does_not_allow_it_nothing_is_tried_again(loop, monkeyp
     assert loop._settling == 0
 
 
-@needs_affinity
 def test_workers_may_run_where_the_notebook_may():
     def allowed(comm) -> set[int]:
         comm.barrier()

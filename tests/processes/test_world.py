@@ -33,17 +33,8 @@ from parallel_lab.train.communication import (
 )
 from tests.processes.launched import lines_of, run_ranks
 
-LAUNCHERS = (
-    "PARALLEL_LAB_WORLD",
-    "RANK_TABLE_FILE",
-    "RANK_ID",
-    "MS_ROLE",
-    "OMPI_COMM_WORLD_SIZE",
-    "PMI_SIZE",
-    "PMI_RANK",
-    "PMIX_RANK",
-    "MPI_LOCALNRANKS",
-)
+LAUNCHERS = ("PARALLEL_LAB_WORLD", "RANK_TABLE_FILE", "RANK_ID", "MS_ROLE", "OMPI_COMM_WORLD_SIZE")
+LAUNCHERS += ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +56,8 @@ class Alone:
 @pytest.fixture
 def rank_5_of_8():
     closed = []
-    world = World(
-        Alone(5, 8), backend="shared_memory", launcher="test", library="nccl", on_close=lambda: closed.append(True)
-    )
+    told = {"library": "nccl", "on_close": lambda: closed.append(True)}
+    world = World(Alone(5, 8), backend="shared_memory", launcher="test", **told)
     world.closed_calls = closed
     hooks.set_world(world)
     yield world
@@ -100,9 +90,8 @@ def test_every_function_asks_for_init_first(call):
 
 
 def test_init_in_a_process_that_was_started_alone_names_the_ways():
-    with pytest.raises(
-        RuntimeError, match=r"started alone.*parallel-lab run.*mpirun.*RANK_TABLE_FILE.*MS_WORKER_NUM.*%%ranks"
-    ):
+    ways = r"started alone.*parallel-lab run.*mpirun.*RANK_TABLE_FILE.*MS_WORKER_NUM.*%%ranks"
+    with pytest.raises(RuntimeError, match=ways):
         init()
     assert hooks.current_world() is None and not GlobalComm.INITED
 
@@ -142,10 +131,8 @@ def test_ranks_and_sizes(rank_5_of_8):
     assert get_rank("hccl_world_group") == get_rank("nccl_world_group") == get_rank("mccl_world_group") == 5
     assert get_process_group_ranks() == list(range(8))
     assert (GlobalComm.BACKEND, GlobalComm.WORLD_COMM_GROUP, GlobalComm.INITED) == ("nccl", "nccl_world_group", True)
-    assert (
-        communication.HCCL_WORLD_COMM_GROUP == "hccl_world_group"
-        and communication.NCCL_WORLD_COMM_GROUP == "nccl_world_group"
-    )
+    assert communication.HCCL_WORLD_COMM_GROUP == "hccl_world_group"
+    assert communication.NCCL_WORLD_COMM_GROUP == "nccl_world_group"
     init("hccl")  # a second one does nothing
     assert hooks.current_world() is rank_5_of_8
 
@@ -306,11 +293,8 @@ def test_groups_of_real_ranks_reduce_among_themselves(tmp_path):
     sums = {"low": [0.0 + 1.0] * 2, "high": [2.0 + 3.0] * 2}
     for rank in range(4):
         name = "low" if rank < 2 else "high"
-        expected = [
-            f"{name} {rank % 2} {sums[name]}",
-            *(["[0, 1, 2]"] if rank == 3 else []),
-            "init: this rank has left its world, ",
-        ]
+        received = ["[0, 1, 2]"] if rank == 3 else []
+        expected = [f"{name} {rank % 2} {sums[name]}", *received, "init: this rank has left its world, "]
         assert lines_of(output, rank) == expected
 
 
@@ -341,9 +325,8 @@ def test_real_ranks_give_the_bits_of_the_reference_answer(tmp_path, rng):
 
 
 def test_a_plain_namespace_is_enough_of_a_communicator_for_names():
-    world = World(
-        types.SimpleNamespace(rank=0, world_size=2, recording=False, records=[]), backend="shared_memory", launcher="x"
-    )
+    comm = types.SimpleNamespace(rank=0, world_size=2, recording=False, records=[])
+    world = World(comm, backend="shared_memory", launcher="x")
     assert "rank 0 of 2" in repr(world)
     world.close()
     assert "closed" in repr(world)

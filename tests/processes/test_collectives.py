@@ -1,5 +1,5 @@
-"""Collectives of real worker processes give the bits of `communicator.answer`, for every kind, group, dtype and
-size.
+"""Collectives of real worker processes give the bits of `communicator.answer`, for every kind, group, dtype and size:
+with shared memory, and what is not about its buffers over MPI too.
 """
 
 from __future__ import annotations
@@ -9,42 +9,50 @@ import pytest
 
 from parallel_lab.base.errors import CollectiveMismatch, RankRaised, ShapeError
 from parallel_lab.ops.collectives.definitions import COLLECTIVES
+from parallel_lab.processes.mpi.pool import MpiPool
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.processes.shm.fast.single_step import APART_FROM_BYTES
 from parallel_lab.run.communicator import Request, answer
-from tests.processes.drawn import (
-    DTYPES,
-    SEED,
-    assert_same_bits,
-    cases,
-    draw,
-    off_root,
-)
+from tests.processes.drawn import DTYPES, SEED, assert_same_bits, cases, draw, off_root
+from tests.processes.pools import NEEDS_MPI, assert_usable, noted
 
 ALL_TO_ALL_DIMS = [{"split_dim": a, "concat_dim": b} for a in (0, 1) for b in (0, 2)]
 
 
-pytestmark = pytest.mark.timeout(40)  # nothing hangs: a wait without end fails here, with all stacks
+pytestmark = pytest.mark.timeout(60)  # nothing hangs: a wait without end fails here, with all stacks
 
 
-# with the shorter ways of shm/fast/, and without: the bits are the same
-EVERY_WAY = [(2, True), (4, True), (4, False), pytest.param((8, True), marks=pytest.mark.exhaustive)]
+def ways(**options):
+    """Pools with the shorter ways of shm/fast/, and without: the bits are the same."""
+    made = {"2": (2, True), "4": (4, True), "4 plain": (4, False), "8": (8, True)}
+    exhaustive = {"8": pytest.mark.exhaustive}
+    return [
+        pytest.param((WorkerPool, {"world_size": n, "fast": fast, **options}), id=name, marks=exhaustive.get(name, ()))
+        for name, (n, fast) in made.items()
+    ]
 
 
-@pytest.fixture(scope="module", params=EVERY_WAY, ids=lambda given: f"{given[0]}{'' if given[1] else ' plain'}")
+OVER_MPI = pytest.param((MpiPool, {"world_size": 3, "timeout_s": 20}), id="mpi", marks=NEEDS_MPI)
+BUFFERS_OF_ONE_PAGE = ways(arena_bytes=1 << 16)  # nearly every value passes in many steps
+
+
+@pytest.fixture(scope="module", params=BUFFERS_OF_ONE_PAGE)
 def small_pool(request):
-    """Buffers of one page: nearly every value passes in many steps."""
-    world, fast = request.param
-    with WorkerPool(world, arena_bytes=1 << 16, fast=fast) as pool:
-        assert pool._arena.map.buffer_bytes <= 8192
+    make, options = request.param
+    with make(**options) as pool:
+        assert make is MpiPool or pool._arena.map.buffer_bytes <= 8192
         yield pool
 
 
-@pytest.fixture(scope="module", params=EVERY_WAY, ids=lambda given: f"{given[0]}{'' if given[1] else ' plain'}")
+@pytest.fixture(scope="module", params=ways())
 def pool(request):
-    world, fast = request.param
-    with WorkerPool(world, fast=fast) as pool:
-        yield pool
+    make, options = request.param
+    with make(**options) as pool:
+        yield noted(pool)
+
+
+with_mpi = pytest.mark.parametrize("pool", [*ways(), OVER_MPI], indirect=True)
+small_with_mpi = pytest.mark.parametrize("small_pool", [*BUFFERS_OF_ONE_PAGE, OVER_MPI], indirect=True)
 
 
 def test_without_the_fast_ways_nothing_of_their_folder_is_used(pool, request):
@@ -56,15 +64,23 @@ def test_without_the_fast_ways_nothing_of_their_folder_is_used(pool, request):
     assert pool.run(program) == [[fast] * 3] * pool.world_size
 
 
+def dtypes_of(kind):
+    # max and min of complex numbers are not defined in all numpy versions
+    reducing = kind in ("all_reduce", "reduce", "reduce_scatter")
+    return tuple(d for d in DTYPES if not (reducing and d == "complex64"))
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", COLLECTIVES)
 def test_every_group_and_dtype_in_many_steps_equals_answer(small_pool, kind):
-    dtypes = DTYPES
-    if kind in ("all_reduce", "reduce", "reduce_scatter"):
-        dtypes = tuple(
-            d for d in DTYPES if d != "complex64"
-        )  # max and min of complex numbers are not defined in all numpy versions
-    assert_same_bits(small_pool, cases(kind, small_pool.world_size, dtypes, big=small_pool.world_size < 8))
+    assert_same_bits(small_pool, cases(kind, small_pool.world_size, dtypes_of(kind), big=small_pool.world_size < 8))
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("pool", [OVER_MPI], indirect=True)
+@pytest.mark.parametrize("kind", COLLECTIVES)
+def test_every_group_and_dtype_over_mpi_equals_answer(pool, kind):
+    assert_same_bits(pool, cases(kind, pool.world_size, dtypes_of(kind), big=False))
 
 
 @pytest.mark.quick(14)
@@ -233,10 +249,13 @@ def test_random_mix_of_overlapping_groups_equals_answer(small_pool):
     assert_same_bits(small_pool, made)
 
 
-@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (40_000,)])
+@small_with_mpi
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (40_000,), (400_000,)])
 def test_send_and_recv_carry_any_size_around_the_ring_when_all_send_first(small_pool, shape):
     def program(comm, x):
-        comm.send(x + comm.rank, (comm.rank + 1) % comm.world_size)
+        mine = np.asarray(x + comm.rank)
+        comm.send(mine, (comm.rank + 1) % comm.world_size)
+        mine[...] = -1  # a send has copied
         source = (comm.rank - 1) % comm.world_size
         return comm.recv(source, shape=x.shape, dtype=x.dtype), source
 
@@ -246,31 +265,18 @@ def test_send_and_recv_carry_any_size_around_the_ring_when_all_send_first(small_
         np.testing.assert_array_equal(got, x + source)
 
 
-def test_sender_may_change_its_array_after_send(small_pool):
-    def program(comm):
-        if comm.rank == 0:
-            x = np.ones(50_000)
-            comm.send(x, 1)
-            x[:] = -1
-        if comm.rank == 1:
-            return float(comm.recv(0).sum())
-
-    assert small_pool.run(program)[1] == 50_000.0
-
-
+@small_with_mpi
 def test_messages_of_one_channel_arrive_in_order_and_both_ways(small_pool):
     def program(comm):
         if comm.rank > 1:
             return None
         other = 1 - comm.rank
         for i in range(50):
-            comm.answer(Request("send", (comm.rank, other), np.full(i * 30, i)))
-        return [
-            int(comm.answer(Request("recv", (other, comm.rank), shape=(i * 30,), dtype="int64")).sum())
-            for i in range(50)
-        ]
+            comm.answer(Request("send", (comm.rank, other), np.full(i * 300, i)))
+        found = [Request("recv", (other, comm.rank), shape=(i * 300,), dtype="int64") for i in range(50)]
+        return [int(comm.answer(request).sum()) for request in found]
 
-    assert small_pool.run(program)[:2] == [[i * i * 30 for i in range(50)]] * 2
+    assert small_pool.run(program)[:2] == [[i * i * 300 for i in range(50)]] * 2
 
 
 def test_broadcast_and_scatter_need_no_shape_off_the_root(pool):
@@ -309,6 +315,7 @@ def test_broadcast_of_any_size_comes_to_ranks_that_know_it_and_to_those_that_do_
     assert pool.run(program, size_bytes) == [0] * pool.world_size
 
 
+@with_mpi
 def test_named_methods_equal_the_formulas(pool):
     def program(comm):
         n, r = comm.world_size, comm.rank
@@ -331,6 +338,7 @@ def test_named_methods_equal_the_formulas(pool):
             np.testing.assert_array_equal(collected, 100.0 * np.arange(n))
 
 
+@with_mpi
 @pytest.mark.parametrize(
     ("call", "cause"),
     [
@@ -358,14 +366,15 @@ def test_call_that_cannot_work_is_refused_with_the_rank_named(pool, call, cause)
     with pytest.raises(RankRaised, match=r"rank \d+ \(pid \d+\) raised") as caught:
         pool.run(call)
     assert isinstance(caught.value.__cause__, cause)
-    assert pool.run(lambda comm: comm.rank) == list(range(pool.world_size))
+    assert_usable(pool)
 
 
-def test_records_hold_index_kind_times_and_bytes(pool):
+@with_mpi
+def test_records_hold_index_kind_times_bytes_group_and_line(pool):
     def program(comm):
         comm.recording = True
         comm.all_reduce(np.ones(1000))
-        comm.all_gather(np.ones(10, "f4"))
+        comm.all_gather(np.ones(10, "f4"), group=tuple(range(comm.world_size)))
         comm.barrier()
         comm.recording = False
         return comm.records, comm.sent()
@@ -373,16 +382,18 @@ def test_records_hold_index_kind_times_and_bytes(pool):
     n = pool.world_size
     for records, sent in pool.run(program):
         assert {r.group for r in records} == {tuple(range(n))}
-        assert all(r.origin.startswith("test_shm_collectives.py:") and r.step == 0 for r in records)
+        assert all(r.origin.startswith("test_collectives.py:") and r.step == 0 for r in records)
         wanted = [(0, "all_reduce", 2 * (n - 1) * 8000 // n), (1, "all_gather", (n - 1) * 40), (2, "barrier", 0)]
         assert [(r.index, r.kind, r.size_bytes) for r in records] == wanted
         assert list(sent) == (records[:2] if n > 1 else [])  # a barrier carries no bytes
         times = [t for r in records for t in (r.start_s, r.end_s)]
         assert times == sorted(times)
+    for entries in pool.flight_record().values():
+        assert [entry.kind for entry in entries] == ["all_reduce", "all_gather", "barrier"]
 
 
 def test_numbers_of_numpy_on_some_ranks_are_the_same_call(pool):
-    n = len(pool.pids)
+    n = pool.world_size
 
     def program(comm):
         number, name = (np.int64, np.str_) if comm.rank % 2 else (int, str)
