@@ -42,9 +42,7 @@ class Started(Handle):
         return describe(self.request)
 
     def wait(self) -> np.ndarray | None:
-        """Wait until the group has answered; the reply. Raises what `answer` raises, and PlanError when called a second
-        time.
-        """
+        """The reply, once the group has answered. Raises what `answer` raises; PlanError when called a second time."""
         self._lane.check_kept(self)
         self._lane.complete(self)
         del self._lane.kept[self.order]

@@ -88,9 +88,7 @@ class Fit:
 
     @property
     def r_squared(self) -> float:
-        """Share of the variance of log t that the line explains. In log t, because otherwise the largest size alone
-        decides.
-        """
+        """Share of the variance of log t that the line explains; of t itself the largest size alone would decide."""
         logs = np.log(self.median_s)
         left = float(np.sum((logs - np.log([self.time_s(m) for m in self.sizes_bytes])) ** 2))
         spread = float(np.sum((logs - logs.mean()) ** 2))
@@ -152,9 +150,7 @@ class Fit:
         return Link(self.alpha_s / (2 * (n - 1)), max(0.0, (self.beta_s_per_byte * n / (n - 1) - gamma_s_per_byte) / 2))
 
     def text(self) -> str:
-        """The fit as a table with units: parameters, then size by size what was measured, what the line says, and the
-        difference.
-        """
+        """The fit as a table with units: parameters, then for each size what was measured and what the line says."""
         lines = [self._headline(), ""]
         lines += [f"{name:<26}  {value:<16}  {note}" for name, value, note in self._parameters()]
         lines += ["", f"{'size':>9}  {'measured':>10}  {'25 to 75 %':>21}  {'fitted':>10}  {'fitted - measured':>17}"]

@@ -196,9 +196,7 @@ def _time_device(comm: Any, plan: Any) -> tuple[float, float, float]:
 
 
 def _seconds_of(work: Callable[[], object]) -> float:
-    """Seconds of one call: all that passed, over the calls of LEAST_S, five at least. A median would not see the time
-    slices other ranks get.
-    """
+    """Seconds of one call: all that passed over the calls; a median would not see time slices of other ranks."""
     count, begin = 0, time.perf_counter()
     while count < 5 or time.perf_counter() - begin < LEAST_S:
         work()

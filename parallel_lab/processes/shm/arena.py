@@ -131,9 +131,7 @@ class ArenaMap:
         return CONTROL_WORDS + 4 * self.world_size * self.row + rank * SLOT_WORDS
 
     def register(self, leader: int) -> int:
-        """Word that counts the groups `leader` has entered in its register; behind it, per group, its digest and where
-        its words lie.
-        """
+        """Word that counts the groups `leader` has entered; behind it, per group, its digest and its first word."""
         return round_up(self.slot(self.world_size), 8) + leader * (8 + 2 * MAX_GROUPS)
 
     @property
@@ -241,9 +239,7 @@ class Arena:
         return self.entry(rank, index, number, slot, start_s, end_s or None) if stored == index else None
 
     def flight(self, rank: int) -> list[FlightEntry]:
-        """The last requests of `rank` in the current run, oldest first; a record that is being overwritten is left
-        out.
-        """
+        """The last requests of `rank` in this run, oldest first, without a record that is being overwritten."""
         count = self.words[self.map.slot(rank) + REQUESTS]
         entries = (self.recorded(rank, index) for index in range(max(0, count - FLIGHT_RECORDS), count))
         return [entry for entry in entries if entry is not None]
@@ -258,9 +254,7 @@ class Arena:
         return None
 
     def waiting_entry(self, rank: int) -> FlightEntry | None:
-        """The request that `rank` waits for: its newest, or one that it started before. Its newest if it does not
-        wait.
-        """
+        """The request that `rank` waits for, which may be one that it started before, or its newest."""
         wait = self.wait(rank, PROGRAM)
         entry = self.recorded(rank, wait.entry - 1) if wait and wait.entry else None
         return entry or self.last_entry(rank)
@@ -288,9 +282,7 @@ class Arena:
     # fault notes
 
     def write_fault(self, author: int, kind: str, text: str, **attributes: object) -> None:
-        """Leave a note and set the abort word. `author` is a rank, or world_size for the parent. The first fault of a
-        run is kept.
-        """
+        """Note why all must stop; the first fault of a run is kept.  author: a rank, or world_size for the parent"""
         if self.words[ABORT]:
             return
         limit = FAULT_BYTES - 8

@@ -122,9 +122,7 @@ def attach(rank: int, layout: ArenaMap, block: int) -> AttachedRank:
 
 
 def note_uncaught(error: BaseException) -> bool:
-    """For the process of a rank that ends with `error`, attached or not: tell the peers. Returns whether it only
-    follows from another rank's.
-    """
+    """As `leave_note`, for the process of a rank, attached or not."""
     place = launched_place()
     if place is None or place.left:
         return follows_fault(error)
@@ -136,9 +134,7 @@ def note_uncaught(error: BaseException) -> bool:
 
 
 def leave_note(arena: Arena, rank: int, error: BaseException) -> bool:
-    """Let every peer of `rank` know that it ends with `error`; returns whether the error only follows from another
-    rank's.
-    """
+    """Tell the peers that `rank` ends with `error`; returns whether that only follows from another rank's."""
     if isinstance(error, KeyboardInterrupt) and arena.words[ABORT]:
         return True
     own_fault = getattr(error, "secondary", None)
@@ -154,9 +150,7 @@ def leave_note(arena: Arena, rank: int, error: BaseException) -> bool:
 
 
 def install_excepthook(note: Callable[[BaseException], bool]) -> Callable[[], None]:
-    """Let an exception that ends this process reach the peers, before it is printed. Returns the call that undoes
-    it.
-    """
+    """Let the peers know of an exception that ends this process before it is printed; returns the undoing call."""
     before, pid = sys.excepthook, os.getpid()
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

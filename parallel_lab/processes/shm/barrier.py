@@ -120,9 +120,7 @@ class WaitLoop:
         self._go_to_core()
 
     def _go_to_core(self) -> None:
-        """Go to the core of this rank's number, and leave the system free to move it from there; where each core has a
-        rank at least.
-        """
+        """Where each core has a rank: go to the core of this rank's number, and leave the system free to move it."""
         try:
             cores = os.sched_getaffinity(0)
             if 1 < len(cores) <= self.arena.map.world_size:
@@ -174,9 +172,7 @@ class WaitLoop:
             self._go_to_core()
 
     def let_others_run(self) -> None:
-        """In the middle of long work: let the other ranks of this core come as far, unless other programs want the
-        cores.
-        """
+        """In the middle of long work: let ranks of this core come as far, unless other programs want the cores."""
         if time.perf_counter() >= self.calm_until:
             yield_core()
 
@@ -201,9 +197,7 @@ class WaitLoop:
         self._lost_s = 0.0
 
     def _trusted_until(self, now: float) -> float:
-        """Until when to take it that what is lost goes to ranks of this world, after what one of them has seen; 0.0: it
-        goes to other programs.
-        """
+        """Until when what is lost counts as gone to ranks of this world; 0.0: it goes to other programs."""
         seen = self.words[QUIET_NS] / 1e9
         if not 0 <= now - seen < TRUST_S:
             if self._others_compute():
@@ -212,9 +206,7 @@ class WaitLoop:
         return seen + TRUST_S
 
     def _others_compute(self) -> bool:
-        """Whether more processes want a core than this world's ranks, each time one looks; True where the system does
-        not tell.
-        """
+        """Whether more processes want a core than this world's ranks; True where the system does not tell."""
         try:
             for _ in range(LOOKS_AT_OTHERS):
                 before = self._running_ranks()
@@ -239,9 +231,7 @@ class WaitLoop:
         return running
 
     def _sleep(self, wait: Condition, start: float) -> None:
-        """Sleep until the others ring, or look now and then. After a moment the wait is published: the watch (watch.py)
-        reads who waits for whom.
-        """
+        """Sleep until the others ring, or look now and then. After a moment the wait is published (`watch.py`)."""
         words, clock = self.words, time.perf_counter
         published: Missing | None = None
         more, slept = self.progress is not None, False
@@ -293,9 +283,7 @@ class WaitLoop:
         return missing
 
     def _publish_behind(self) -> None:
-        """Tell what the oldest started collective waits for: this rank is blocked elsewhere, and goes on with that one
-        meanwhile.
-        """
+        """Publish what the oldest started collective waits for, with which this rank goes on meanwhile."""
         missing, entry = self.behind() or (None, 0)
         if missing is None:
             stamp = MOVING if entry else 0

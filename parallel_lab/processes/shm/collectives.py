@@ -109,9 +109,7 @@ class Collectives:
     # the parts of all of them
 
     def _ranges(self, count: int, itemsize: int, parts: int, head_bytes: int = 0) -> list[tuple[int, int]]:
-        """Split `count` elements into ranges that fit a buffer holding `parts` of each. An empty value has one: it is
-        compared like others.
-        """
+        """Ranges of `count` elements that fit a buffer holding `parts` of each; an empty value has one too."""
         element_bytes, capacity = max(itemsize, 1) * parts, self.capacity - head_bytes
         step_bytes = STEP_BYTES if parts == 1 else EXCHANGE_STEP_BYTES
         room = min(capacity // element_bytes, max(step_bytes // element_bytes, 1))
@@ -343,9 +341,7 @@ def result_array(request: Request, dtype: np.dtype, empty: Callable = np.empty) 
 
 
 def share(size: int, member: int, n: int) -> tuple[int, int]:
-    """[low:high] of `size` elements that `member` of `n` adds; borders at multiples of 16, so that no two members write
-    to one cache line.
-    """
+    """[low:high] of `size` elements that `member` of `n` adds; borders at multiples of 16: no shared cache line."""
     return (size * member // n // 16 * 16, size if member == n - 1 else size * (member + 1) // n // 16 * 16)
 
 

@@ -176,17 +176,13 @@ class Communicator(CheckedCalls):
         return request
 
     def progress(self) -> None:
-        """Do what can be done now, without waiting, for the collectives that were started. Raises what stopped the
-        run.
-        """
+        """Go on with what was started, without waiting. Raises what stopped the run."""
         self._loop.check_abort()
         if self._loop.progress is not None:
             self._move_on()
 
     def _move_on(self) -> bool:
-        """Push messages that did not fit their channel, and go on with what was started; returns whether there is more
-        to do.
-        """
+        """Push messages that did not fit their channel, go on with what was started; returns whether more is left."""
         more = bool(self._channels.pending) and self._channels.push()
         if self._lane.queue:
             more = self._lane.progress() or more
@@ -270,9 +266,7 @@ class Communicator(CheckedCalls):
         self.records = []
 
     def _end_run(self) -> None:
-        """This rank's program has returned: hand over what it sent. Raises CollectiveMismatch for a collective that was
-        not waited for.
-        """
+        """The program has returned: hand over what it sent. Raises CollectiveMismatch for a handle never waited for."""
         if not self._words[ABORT]:
             self._lane.check_waited()
             if not self.stop_requested:

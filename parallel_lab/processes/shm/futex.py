@@ -38,9 +38,7 @@ class Futex:
         self._limit_at = ctypes.addressof(self._limit)
 
     def wait(self, index: int, seen: int, limit_s: float) -> None:
-        """Sleep while word `index` still is `seen`, at most `limit_s` seconds (below 1). Can return early for no
-        reason.
-        """
+        """Sleep while word `index` is `seen`, at most `limit_s` seconds (below 1); may return early for no reason."""
         self._limit.nanoseconds = int(limit_s * 1e9)
         self._call(self._number, self._base + 8 * index, FUTEX_WAIT, seen & 0xFFFFFFFF, self._limit_at, None, 0)
 

@@ -204,9 +204,7 @@ class Group:
         return self.words[self.near[self.seq & 1]] == self.seq
 
     def told(self, member: int) -> tuple[int, ...]:
-        """(value_at, result_at, origin, shape, index + 1, number, text slot) of a member in this barrier; places are -1
-        where it told none.
-        """
+        """(value_at, result_at, origin, shape, index + 1, number, text slot) of a member; places are -1 if not told."""
         at = self._details + ((self.seq & 1) * self.n + member) * DETAIL_WORDS
         seq, value_at, result_at, *rest = _DETAILS.unpack_from(self.arena.bytes, 8 * at)
         return (value_at - 1, result_at - 1, *rest) if seq == self.seq else (-1, -1, 0, 0, 0, 0, 0)

@@ -103,9 +103,7 @@ class SharedBlock:
 
     @classmethod
     def attached(cls, fd: int, size_bytes: int) -> SharedBlock:
-        """The block behind a descriptor that another process made and handed over; this one owns the descriptor from
-        now on.
-        """
+        """The block behind a descriptor that another process handed over, which belongs to this one from now on."""
         block = cls.__new__(cls)
         block._map(fd, size_bytes)
         return block

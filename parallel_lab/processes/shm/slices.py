@@ -95,9 +95,7 @@ def blocks(shape: tuple[int, int], itemsize: int, size_bytes: int) -> Iterator[t
 
 
 def dtype_text(dtype: np.dtype) -> str:
-    """A dtype, structured ones included, as a literal `dtype_from_text` reads. Raises ShapeError for dtypes that hold
-    objects.
-    """
+    """A dtype as a literal that `dtype_from_text` reads. Raises ShapeError for dtypes that hold objects."""
     if dtype.hasobject:
         raise ShapeError(
             f"values of dtype {dtype} are Python objects",

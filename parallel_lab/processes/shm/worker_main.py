@@ -80,9 +80,7 @@ def communicator_class(fast: bool = True) -> type[Communicator]:
 
 
 def prepare_process() -> None:
-    """Settings of any process that runs a rank with shared memory: one thread for matrix products, freed memory kept,
-    short sleeps that are short.
-    """
+    """Settings of every process of a rank: one thread for products, freed memory kept, short sleeps short."""
     threadpoolctl.threadpool_limits(1)  # ranks share the cores, also where no launcher has set the environment
     keep_freed_memory()
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)

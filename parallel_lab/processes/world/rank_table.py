@@ -127,9 +127,7 @@ def _check_cards(cards: list[tuple[int, int, int]], servers: int, where: str) ->
 
 
 def meet_by_table(library: str) -> World:
-    """This process's world by RANK_TABLE_FILE and RANK_ID, and what RANK_SIZE and DEVICE_ID say, which must agree with
-    the table.
-    """
+    """The world by RANK_TABLE_FILE and RANK_ID; RANK_SIZE and DEVICE_ID, where given, must agree with the table."""
     path, environment = os.environ["RANK_TABLE_FILE"], os.environ
     table = read_rank_table(path)
     where, count = f"rank table {path}", len(table.devices)

@@ -131,9 +131,7 @@ def _ask(connection: Connection, rank: int | None, limit_s: float, plan: Rendezv
 
 @dataclass
 class _Unheard:
-    """The thread that sees what the rank's own program does not: the end of the hub, and a fault while it asks for
-    nothing any more.
-    """
+    """A thread that sees the end of the hub, and a fault while the rank's own program asks for nothing any more."""
 
     rank: AttachedRank
     connection: Connection | None = None

@@ -106,9 +106,7 @@ class World:
         return int(found[0]) if found else alone
 
     def group(self, name: str | None = None) -> tuple[int, ...]:
-        """The ranks of a named group; of the whole world without a name. Raises WorldArgumentError (a ValueError) for
-        an unknown name.
-        """
+        """The ranks of a named group, or of the world. Raises WorldArgumentError (a ValueError) for an unknown name."""
         if name is None:
             return self.groups[WORLD_GROUPS["hccl"]]
         if name not in self.groups:
@@ -133,9 +131,7 @@ class World:
         self.comm.records.clear()
 
     def close(self) -> None:
-        """Leave the world: peers that still wait for this rank raise. Called at exit; a second call, and one in a
-        forked child, do nothing.
-        """
+        """Leave the world, once: peers that still wait for this rank raise. Called at exit; not in a forked child."""
         if self.closed or os.getpid() != self._pid:
             return
         self.closed = True
@@ -167,9 +163,7 @@ class World:
 
 
 def merge_events(parts: Path, target: str | os.PathLike[str]) -> None:
-    """Merge the files that the ranks wrote into `parts` to `target`, and remove the folder. Two ranks that do it at
-    once write the same.
-    """
+    """Merge what the ranks wrote into `parts` to `target`, and remove the folder; two at once write the same."""
     events: list[Event] = []
     ranks = 0
     with contextlib.suppress(FileNotFoundError):  # another rank was quicker, and its file holds the same
@@ -184,9 +178,7 @@ def merge_events(parts: Path, target: str | os.PathLike[str]) -> None:
 
 
 def collective_timeout_s() -> float:
-    """Seconds a collective of this process waits for a missing rank, where no launcher says so. Raises
-    WorldArgumentError.
-    """
+    """Seconds a collective waits for a missing rank, where no launcher says so. Raises WorldArgumentError."""
     return seconds_from(TIMEOUT_VARIABLE, TIMEOUT_S)
 
 
@@ -212,9 +204,7 @@ def whole_number(name: str, text: str, allowed: str, where: str = "init", *, low
 
 
 def leave_in_order(rank: Any) -> None:
-    """Leave the arena of `rank`. What stopped the run meanwhile is told in a line, not raised: this happens at exit as
-    well.
-    """
+    """Leave the arena; what stopped the run is printed in a line, not raised: this happens at exit as well."""
     from ..shm.arena import ABORT
 
     last = getattr(sys, "last_value", None)  # a test runner's failed test: it never reaches the excepthook

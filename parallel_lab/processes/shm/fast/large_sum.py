@@ -172,9 +172,7 @@ class LargeSum:
                 target[...] = total
 
     def _read_sums(self, group: Group, sums: np.ndarray, results: list[int]) -> None:
-        """The others' shares of the sum, from their results; all in one order and in turns: what one has read is in the
-        cache for the others.
-        """
+        """The others' shares of the sum, from their results; in one order and in turns, for the sake of the cache."""
         step = max(TURN_BYTES // self.dtype.itemsize, 1)
         for member, place in enumerate(results):
             if member == group.me:

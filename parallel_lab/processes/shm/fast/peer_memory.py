@@ -59,9 +59,7 @@ class PeerMemory:
         self._token = np.array([_token(os.getpid(), self.rank)], np.uint64)
 
     def wanted(self, group: Group, request: Request) -> bool:
-        """Whether a request is to go this way, where that is possible. All members find the same: they give equal
-        kinds, shapes and dtypes.
-        """
+        """Whether a request is to go this way. All members find the same: their kinds, shapes and dtypes are equal."""
         value = request.value
         if group.started or value.nbytes < PEER_FROM_BYTES.get(request.kind, sys.maxsize):
             return False
@@ -96,9 +94,7 @@ class PeerMemory:
     def piece(
         self, group: Group, member: int, place: int, dtype: np.dtype, shape: tuple[int, int], stride: int, start: int
     ) -> PeerPiece:
-        """A (rows, run) part of a member's array: its rows begin `stride` elements apart, the first one at element
-        `start`.
-        """
+        """A (rows, run) part of a member's array from element `start` on, its rows `stride` elements apart."""
         if not self._blocks:
             self._blocks = [np.empty(BLOCK_BYTES, np.uint8) for _ in range(2)]
         address, stride_bytes = place - PEER + start * dtype.itemsize, stride * dtype.itemsize
@@ -133,9 +129,7 @@ class PeerMemory:
         return self.arena.words[self.arena.map.slot(rank) + PID]
 
     def explain(self, rank: int) -> None:
-        """Raise why `read` did not succeed, though it did before: the rank has ended, or left the call and its array,
-        or the system tells.
-        """
+        """Raise why `read` failed, though it did not before: the rank has ended or left the call, or errno tells."""
         number, loop = ctypes.get_errno(), self.loop
         if number not in (errno.EPERM, errno.ENOMEM):
             end_s = time.monotonic() + NEWS_S
