@@ -1,6 +1,4 @@
-"""A barrier or small all_reduce that a place in the program calls again takes a shorter way: it still waits for
-everybody, is written down, and is compared.
-"""
+"""Places that call again take a shorter way: it still waits for everybody, is written down, and is compared."""
 
 from __future__ import annotations
 
@@ -104,9 +102,7 @@ def test_a_place_that_is_known_is_recorded_when_records_are_asked_for(pool):
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("sleeping", [False, True], ids=["yielding", "sleeping"])
 def test_sums_of_known_places_are_those_of_the_values_given_each_time(pool, sleeping):
-    """Whole numbers, so that the sum is exact: in one random order for all, with other shapes, dtypes, groups,
-    reductions and results at a place.
-    """
+    """Whole numbers, so that sums are exact; shapes, dtypes, groups, reductions and results in one random order."""
 
     def program(comm, sleeping):
         n, rank = comm.world_size, comm.rank

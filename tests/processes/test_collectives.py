@@ -92,9 +92,7 @@ def test_every_group_through_the_default_arena_equals_answer(pool, kind):
 def test_value_larger_than_all_buffers_equals_answer(pool):
     rng = np.random.default_rng(SEED)
     n = pool.world_size
-    values = [
-        rng.standard_normal((1_000_003,)).astype("f4") for _ in range(n)
-    ]  # 4 MB, a prime: no step border divides it
+    values = [rng.standard_normal(1_000_003).astype("f4") for _ in range(n)]  # 4 MB, a prime: no border divides it
     requests = [Request("all_reduce", tuple(range(n)), v) for v in values]
     replies = pool.run_each(lambda comm, r: comm.answer(r), [(r,) for r in requests])
     want = answer(requests)[0].tobytes()
@@ -102,9 +100,7 @@ def test_value_larger_than_all_buffers_equals_answer(pool):
 
 
 def test_only_border_strips_of_a_halo_pass_through_the_arena(small_pool):
-    """A slice many times as large as all buffers, with strips of one row: two meetings at most, and the bits of
-    `answer`.
-    """
+    """A slice many times as large as all buffers, with strips of one row: one barrier, and the bits of `answer`."""
     n = small_pool.world_size
     rng = np.random.default_rng([SEED, 11])
     slices = [rng.standard_normal((4000, 33)) for _ in range(n)]
@@ -122,11 +118,9 @@ def test_only_border_strips_of_a_halo_pass_through_the_arena(small_pool):
             Group.come = come
         return reply, len(barriers)
 
-    for (reply, barriers), want in zip(
-        small_pool.run_each(program, [(r,) for r in requests]), answer(requests), strict=True
-    ):
-        assert reply.tobytes() == want.tobytes()
-        assert barriers == 1
+    found = small_pool.run_each(program, [(r,) for r in requests])
+    for (reply, barriers), want in zip(found, answer(requests), strict=True):
+        assert reply.tobytes() == want.tobytes() and barriers == 1
 
 
 def test_recorded_bytes_of_a_halo_are_those_of_the_strips(pool):
@@ -153,21 +147,16 @@ def test_exchanges_of_any_size_give_every_piece_also_a_ranks_own(pool, kind, siz
     """Values of this size and the next larger one that divides, along each dim, twice (both buffers); and in place."""
     rng, n = np.random.default_rng([SEED, size_bytes]), pool.world_size
     shape = (n, 2 * n, -(-size_bytes // (8 * n * n)))
-    dims = (
-        [{"dim": d, "reduce": r} for d in (0, 1) for r in ("sum", "max")]
-        if kind == "reduce_scatter"
-        else ALL_TO_ALL_DIMS
-    )
+    dims = ALL_TO_ALL_DIMS
+    if kind == "reduce_scatter":
+        dims = [{"dim": d, "reduce": r} for d in (0, 1) for r in ("sum", "max")]
     dims = dims if size_bytes < 2 << 20 else [dims[0], dims[-1]]  # larger ones go through pipes for a while
     group = tuple(range(n))
-    assert_same_bits(
-        pool,
-        [
-            {rank: Request(kind, group, draw(rng, shape, "float32"), **fields) for rank in group}
-            for fields in dims
-            for _ in (0, 1)
-        ],
-    )
+
+    def case(fields):
+        return {rank: Request(kind, group, draw(rng, shape, "float32"), **fields) for rank in group}
+
+    assert_same_bits(pool, [case(fields) for fields in dims for _ in (0, 1)])
 
     def in_place(comm, values, fields):
         x = values[comm.rank].copy()
@@ -175,10 +164,8 @@ def test_exchanges_of_any_size_give_every_piece_also_a_ranks_own(pool, kind, siz
         assert comm.answer(Request(kind, group, x, out=out, **fields)) is out
         return out.copy()
 
-    values, fields = (
-        [draw(rng, shape, "float32") for _ in group],
-        {"dim": 0} if kind == "reduce_scatter" else {"split_dim": 0, "concat_dim": 0},
-    )
+    values = [draw(rng, shape, "float32") for _ in group]
+    fields = {"dim": 0} if kind == "reduce_scatter" else {"split_dim": 0, "concat_dim": 0}
     wanted = answer([Request(kind, group, value, **fields) for value in values])
     for found, want in zip(pool.run(in_place, values, fields), wanted, strict=True):
         assert found.tobytes() == want.tobytes()
@@ -225,10 +212,11 @@ def test_value_that_is_not_contiguous_is_read_as_it_looks(pool):
 def test_a_group_and_a_value_given_as_lists_are_taken(pool):
     """A list as group used to be `TypeError: unhashable type`."""
     n = pool.world_size
-    got = pool.run(
-        lambda comm: comm.answer(Request("all_reduce", list(range(comm.world_size)), [1.0, float(comm.rank)])).tolist()
-    )
-    assert got == [[n, n * (n - 1) / 2]] * n
+
+    def program(comm):
+        return comm.answer(Request("all_reduce", list(range(comm.world_size)), [1.0, float(comm.rank)])).tolist()
+
+    assert pool.run(program) == [[n, n * (n - 1) / 2]] * n
 
 
 def test_random_mix_of_overlapping_groups_equals_answer(small_pool):
@@ -301,13 +289,8 @@ def test_broadcast_of_any_size_comes_to_ranks_that_know_it_and_to_those_that_do_
     def program(comm, size_bytes):
         wrong = 0
         for step in range(3):
-            x = (
-                np.full(size_bytes // 8, step + 1.0)
-                if comm.rank == 0
-                else None
-                if comm.rank % 2
-                else np.empty(size_bytes // 8)
-            )
+            known = None if comm.rank % 2 else np.empty(size_bytes // 8)
+            x = np.full(size_bytes // 8, step + 1.0) if comm.rank == 0 else known
             wrong += int((comm.broadcast(x) != step + 1).sum())
             wrong += int((comm.all_reduce(np.ones(3)) != comm.world_size).sum())
         return wrong
@@ -338,30 +321,20 @@ def test_named_methods_equal_the_formulas(pool):
             np.testing.assert_array_equal(collected, 100.0 * np.arange(n))
 
 
+REFUSED = {
+    "0-d gather": (lambda comm: comm.all_gather(np.float32(1)), ShapeError),
+    "uneven pieces": (lambda comm: comm.reduce_scatter(np.ones(2 * comm.world_size + 1)), ShapeError),
+    "objects": (lambda comm: comm.all_reduce(np.array([object()])), ShapeError),
+    "text": (lambda comm: comm.all_gather(np.array(["text"])), ShapeError),
+    "unknown reduce": (lambda comm: comm.all_reduce(np.ones(1), "average"), CollectiveMismatch),
+    "root outside": (lambda comm: comm.broadcast(np.ones(1), root=99), CollectiveMismatch),
+    "group outside": (lambda comm: comm.barrier(group=(0, 99)), CollectiveMismatch),
+    "send to itself": (lambda comm: comm.send(np.ones(1), comm.rank), CollectiveMismatch),
+}
+
+
 @with_mpi
-@pytest.mark.parametrize(
-    ("call", "cause"),
-    [
-        (lambda comm: comm.all_gather(np.float32(1)), ShapeError),
-        (lambda comm: comm.reduce_scatter(np.ones(2 * comm.world_size + 1)), ShapeError),
-        (lambda comm: comm.all_reduce(np.array([object()])), ShapeError),
-        (lambda comm: comm.all_gather(np.array(["text"])), ShapeError),
-        (lambda comm: comm.all_reduce(np.ones(1), "average"), CollectiveMismatch),
-        (lambda comm: comm.broadcast(np.ones(1), root=99), CollectiveMismatch),
-        (lambda comm: comm.barrier(group=(0, 99)), CollectiveMismatch),
-        (lambda comm: comm.send(np.ones(1), comm.rank), CollectiveMismatch),
-    ],
-    ids=[
-        "0-d gather",
-        "uneven pieces",
-        "objects",
-        "text",
-        "unknown reduce",
-        "root outside",
-        "group outside",
-        "send to itself",
-    ],
-)
+@pytest.mark.parametrize(("call", "cause"), REFUSED.values(), ids=REFUSED)
 def test_call_that_cannot_work_is_refused_with_the_rank_named(pool, call, cause):
     with pytest.raises(RankRaised, match=r"rank \d+ \(pid \d+\) raised") as caught:
         pool.run(call)

@@ -30,9 +30,7 @@ def port():
 
 @contextlib.contextmanager
 def cluster(folder, port, workers, *, count, scheduler=True, **common):
-    """The processes of a cluster, started one by one: {"sched": ..., 0: ..., ...}. `workers`: MS_NODE_ID per worker,
-    None for none.
-    """
+    """A cluster's processes, one by one: {"sched": ..., 0: ...}.  workers: MS_NODE_ID of each, None: without"""
     shared = {"MS_WORKER_NUM": str(count), "MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": port, **common}
     with contextlib.ExitStack() as stack:
         runs = {}

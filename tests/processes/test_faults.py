@@ -60,9 +60,8 @@ def test_hundred_random_kills_each_end_in_rank_died():
     print(f"seed {SEED}")
     taken = []
     # sent by value: fresh workers would otherwise import this file, pytest and all, a hundred times
-    endless_by_value = types.FunctionType(
-        endless.__code__, {"np": np, "__name__": "__main__", "__builtins__": __builtins__}, "endless"
-    )
+    known = {"np": np, "__name__": "__main__", "__builtins__": __builtins__}
+    endless_by_value = types.FunctionType(endless.__code__, known, "endless")
     for _ in range(100):
         world = int(rng.integers(2, 5))
         victim = int(rng.integers(world))
@@ -80,11 +79,8 @@ def test_hundred_random_kills_each_end_in_rank_died():
             taken.append(time.monotonic() - start)
         error = caught.value
         assert (error.rank, error.pid, error.exit_code, error.signal_name) == (victim, pids[victim], -9, "SIGKILL")
-        assert re.search(
-            rf"rank {victim} \(pid {pids[victim]}\) was killed by SIGKILL \(signal 9\) (in|after) "
-            r"(all_reduce|barrier|all_gather) #\d+",
-            str(error),
-        )
+        killed = rf"rank {victim} \(pid {pids[victim]}\) was killed by SIGKILL \(signal 9\)"
+        assert re.search(rf"{killed} (in|after) (all_reduce|barrier|all_gather) #\d+", str(error))
         assert "test_faults.py:" in str(error)
         assert gone(pids, 5) is not None
     print(f"RankDied after median {statistics.median(taken) * 1e3:.0f} ms, max {max(taken) * 1e3:.0f} ms, n=100")
@@ -96,10 +92,8 @@ def test_survivors_raise_rank_died_too_with_what_they_were_in(tmp_path):
         try:
             if comm.rank == 1:
                 comm.barrier(group=(1, 2))
-                end = time.monotonic() + 10
-                while time.monotonic() < end and any(
-                    e is None or e.kind != "all_reduce" for e in map(comm._arena.last_entry, (0, 2))
-                ):
+                end, last = time.monotonic() + 10, lambda rank: getattr(comm._arena.last_entry(rank), "kind", "")
+                while time.monotonic() < end and {last(0), last(2)} != {"all_reduce"}:
                     time.sleep(1e-3)
                 os.kill(os.getpid(), signal.SIGSEGV)
             if comm.rank == 2:
@@ -117,10 +111,8 @@ def test_survivors_raise_rank_died_too_with_what_they_were_in(tmp_path):
     for rank in (0, 2):
         text = (tmp_path / str(rank)).read_text()
         assert "rank 1" in text and "SIGSEGV" in text
-        assert re.search(
-            rf"Rank {rank} was stopped in all_reduce #0 float32 \(5,\) sum of group \(0, 1, 2\) at test_faults.py:\d+",
-            text,
-        )
+        call = r"all_reduce #0 float32 \(5,\) sum of group \(0, 1, 2\) at test_faults.py:\d+"
+        assert re.search(rf"Rank {rank} was stopped in {call}", text)
     assert "Ranks 0, 2 stopped in all_reduce #0" in str(caught.value)
     assert [e.kind for e in flight[1]] == ["barrier"] and flight[0][-1].end_s is None and flight[0][-1].shape == (5,)
 

@@ -1,6 +1,4 @@
-"""The alpha-beta fit: what it recovers from times made by a known law, what it refuses to claim, and that it measures
-real messages.
-"""
+"""The alpha-beta fit: what it recovers from a known law and refuses to claim, and that real messages are measured."""
 
 import math
 import xml.etree.ElementTree as ElementTree
@@ -34,9 +32,7 @@ def test_a_line_is_recovered_from_times_that_lie_on_it(alpha, beta):
 
 
 def test_small_messages_count_as_much_as_large_ones(rng):
-    """Ordinary least squares is decided by the largest messages: 10 % of noise there is more than the whole
-    start-up.
-    """
+    """Ordinary least squares follows the largest messages: 10 % of noise there is more than the whole start-up."""
     noisy = [[t * rng.normal(1, 0.1) for _ in range(30)] for (t,) in exact()]
     fit = fit_line(SIZES, noisy)
     assert fit.alpha_s == pytest.approx(ALPHA, rel=0.1)

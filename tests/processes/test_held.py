@@ -28,9 +28,7 @@ def pool():
 
 
 def late(comm, folder, request, memory, meeting, when):
-    """Rank 2 fails while rank 0 is late: before it comes to this meeting of the collective, or after it, when it has
-    all still to read.
-    """
+    """Rank 2 fails while rank 0 is late: before it comes to this barrier of the collective, or before it reads."""
     if comm.rank == 2:
         end = time.monotonic() + 10
         while not (folder / "late").exists() and time.monotonic() < end:

@@ -209,9 +209,7 @@ def test_broadcast_root_and_shape_mismatch(pool):
 
 
 def test_matching_calls_from_different_lines_raise_no_false_alarm(pool):
-    """The root of a broadcast, gather or reduce often stands on its own line; a tag lets two lines of an all_reduce
-    meet.
-    """
+    """Roots often stand on a line of their own; a tag lets two lines of an all_reduce meet."""
 
     def program(comm):
         if comm.rank == 0:

@@ -61,9 +61,7 @@ def test_a_collective_that_one_rank_starts_and_another_calls_ends_on_every_rank(
 
 
 def test_replies_come_in_the_order_of_the_starts(pool):
-    """Rank 2 has the reply of its second start early; the handle is done when the first one is, which rank 1 starts
-    late.
-    """
+    """Rank 2 has its second reply early; the handle is done when the first one is, which rank 1 starts late."""
 
     def program(comm):
         if comm.rank == 0:

@@ -1,6 +1,4 @@
-"""Large private values that the ranks read in each other's memory: the bits of `communicator.answer`, and what happens
-where it cannot be done.
-"""
+"""Large private values that ranks read in each other's memory: the bits of `answer`, and where it cannot be done."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def lower(comm, from_bytes=1, run_bytes=1):
-    """From now on this worker goes this way with small values too, which have shorter ones; each run tries it out
-    anew.
-    """
+    """From now on this worker goes this way with small values too; each run tries it out again."""
     peer_memory.PEER_FROM_BYTES.update(dict.fromkeys(KINDS, from_bytes))
     peer_memory.RUN_BYTES = run_bytes
     call_sites.fits_one_step = lambda *_: False
@@ -70,9 +66,7 @@ def forms(n: int, kind: str, large: bool) -> list[tuple[tuple[int, ...], dict]]:
 
 
 def answered(comm, requests, places):
-    """Replies, inputs afterwards, and reads in others' memory, by request. places: per request where its value and its
-    result lie.
-    """
+    """Replies, inputs afterwards, and reads in others' memory, by request.  places: (value, result) of each"""
     replies, values, reads, reader = [], [], [], comm._collectives.peers
     read = type(reader).read
 
@@ -99,9 +93,8 @@ def assert_same_bits(pool, made: list[list[Request]], places: list[list[tuple]] 
     """made: per case the requests by rank; places: per case (value, out) by rank."""
     n = pool.world_size
     places = places or [[("own", None)] * n] * len(made)
-    found = pool.run_each(
-        answered, [([case[rank] for case in made], [where[rank] for where in places]) for rank in range(n)]
-    )
+    given = [([case[rank] for case in made], [where[rank] for where in places]) for rank in range(n)]
+    found = pool.run_each(answered, given)
     for index, case in enumerate(made):
         want = answer(case)
         assert any(reads[index] for *_, reads in found) or all(value_in == "heap" for value_in, _ in places[index])
@@ -213,11 +206,8 @@ def test_reads_in_several_calls_to_the_system(pool):
         peer_memory.MOST_RUNS, peer_memory.LARGEST_READ = runs, largest
 
     rng, n = np.random.default_rng([SEED, 5]), pool.world_size
-    made = [
-        requests_of(n, kind, "float32", shape, rng, **fields)
-        for kind in KINDS
-        for shape, fields in forms(n, kind, False)
-    ]
+    asked = [(kind, *form) for kind in KINDS for form in forms(n, kind, False)]
+    made = [requests_of(n, kind, "float32", shape, rng, **fields) for kind, shape, fields in asked]
     pool.run(limit, 3, 24)
     try:
         assert_same_bits(pool, made)
@@ -282,10 +272,8 @@ def test_who_cannot_read_takes_all_to_the_buffers(two, how):
         return [reply.tolist() for reply in found], comm._groups[(0, 1), False].reads_far
 
     x = np.arange(640.0).reshape(4, 160)
-    wants = [
-        [reply.tolist() for reply in answer([Request(kind, (0, 1), x), Request(kind, (0, 1), 2 * x)])]
-        for kind in KINDS * 2
-    ]
+    asked = [[Request(kind, (0, 1), value) for value in (x, 2 * x)] for kind in KINDS * 2]
+    wants = [[reply.tolist() for reply in answer(requests)] for requests in asked]
     assert two.run(work, how) == [([want[rank] for want in wants], False) for rank in (0, 1)]
 
 

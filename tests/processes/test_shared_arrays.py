@@ -1,6 +1,4 @@
-"""Arrays in shared memory: where they lie, when their memory comes back, and that collectives on them give the bits of
-`communicator.answer`.
-"""
+"""Arrays in shared memory: where they lie, when memory comes back, and that collectives on them give the same bits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Collectives of worker processes that are started and waited for later: the bits, order and errors of the
-simulator's.
-"""
+"""Started collectives of shared memory: the bits, order and errors of the simulator's."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ def small_pool():
 
 
 def draw_program(rng: np.random.Generator, world: int, length: int) -> list[tuple]:
-    """One program for all ranks: ("ask", kind, group, shape, fields), ("start", ...), ("wait", which), ("work",
-    seconds).
-    """
+    """For all ranks: ("ask", kind, group, shape, fields), ("start", ...), ("wait", which), ("work", seconds)."""
     program, open_starts, started = [], [], 0
     for _ in range(length):
         what = str(rng.choice(["ask", "start", "start", "wait", "work"]))
@@ -104,9 +100,7 @@ def simulated(actions: list[tuple]):
 
 
 def on_rank(comm, actions, near, seed):
-    """The same on a worker.  near: values lie on the heap; now and then the rank makes progress, or asks whether
-    something is complete.
-    """
+    """The same on a worker, which makes progress or asks now and then.  near: values lie on the heap"""
     rng = np.random.default_rng([seed, comm.rank, 1])
     handles, replies = {}, []
     for what, *rest in actions:
@@ -163,9 +157,7 @@ def test_a_thousand_matched_calls_raise_no_false_alarm(pool):
 
 @pytest.mark.parametrize("how", ["asleep", "asleep without a futex"])
 def test_ranks_that_sleep_at_once_get_the_same(how):
-    """On a busy machine ranks do not yield but sleep until they are woken; where there is no futex they look now and
-    then.
-    """
+    """On a busy machine ranks do not yield but sleep until they are woken; without a futex they look now and then."""
 
     def program(comm, how):
         comm._loop.calm_until = float("inf")
@@ -244,9 +236,7 @@ def test_mismatch_names_the_started_call_and_not_what_was_asked_for_since(pool):
 
 
 def test_a_rank_whose_started_one_waits_for_a_slow_rank_is_no_deadlock():
-    """Rank 0 waits for rank 1's part, rank 1 is blocked by rank 0, and what rank 1 has started waits for rank 2, which
-    computes.
-    """
+    """Rank 0 waits for rank 1, which is blocked by rank 0; what rank 1 has started waits for rank 2, which computes."""
 
     def program(comm):
         if comm.rank == 2:

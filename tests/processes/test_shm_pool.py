@@ -58,9 +58,8 @@ def test_state_lives_from_run_to_run(pool):
 
 
 def test_run_each_gives_every_rank_its_own_arguments(pool):
-    assert pool.run_each(lambda comm, a, b: (comm.rank, a * b), [(r, 10) for r in range(4)]) == [
-        (r, 10 * r) for r in range(4)
-    ]
+    found = pool.run_each(lambda comm, a, b: (comm.rank, a * b), [(r, 10) for r in range(4)])
+    assert found == [(r, 10 * r) for r in range(4)]
     with pytest.raises(ValueError, match="3 tuples of arguments for 4 ranks"):
         pool.run_each(lambda comm: None, [()] * 3)
 
@@ -128,9 +127,7 @@ def train(comm, steps, nap_s=0.0):
 
 
 def wait_for_messages(job, count: int) -> None:
-    """Workers import this file for the first function of it that they run: only a message tells that they are at
-    work.
-    """
+    """Workers import this file for its first function that they run: a message tells that they are at work."""
     end = time.monotonic() + 10
     while len(job.messages) < count and time.monotonic() < end:
         job.wait_for_change(0.1)
@@ -302,9 +299,7 @@ print(get_pool(4).run(kept_and_summed), flush=True)
 
 
 def test_workers_that_force_has_not_ended_in_time_are_not_left_to_the_next_cell(monkeypatch):
-    """On a busy machine what ends them may come late: the interrupt itself ends them then, and the next pool is a new
-    one.
-    """
+    """On a busy machine force may come late: the interrupt itself ends them then, and the next pool is a new one."""
     monkeypatch.setattr(job_pool, "INTERRUPT_S", 0.3)  # before force is used
 
     def work(comm):
@@ -434,9 +429,7 @@ def test_fork_of_the_notebook_does_not_close_its_pool(pool):
 def test_shared_memory_has_no_name(pool):
     def names(comm):
         with open("/proc/self/maps") as file:
-            return sorted(
-                {line.split()[-1] for line in file if line.split()[-1].startswith("/dev/shm") or "psm_" in line}
-            )
+            return [line for line in file if line.split()[-1].startswith("/dev/shm") or "psm_" in line]
 
     assert pool.run(names) == [[]] * 4
     # of a `run` command over MPI, in a test that goes on beside this one; no pool makes such a name

@@ -30,6 +30,10 @@ def pool(request):
         yield noted(pool)
 
 
+def over_mpi(pool):
+    return isinstance(pool, MPI.values[0])
+
+
 # ---- handles ----
 
 
@@ -49,12 +53,10 @@ def test_a_handle_is_waited_for_once_and_belongs_to_its_run(pool):
         except PlanError as error:
             return str(error)
 
-    numbered = (
-        "all_reduce #0 float64 (2,) sum started" if isinstance(pool, MPI.values[0]) else "all_reduce float64 (2,)"
-    )
+    call = "all_reduce #0 float64 (2,) sum started" if over_mpi(pool) else "all_reduce float64 (2,)"
     for texts in (pool.run(program), pool.run(later)):
         for rank, text in enumerate(texts):
-            assert f"rank {rank}" in text and f"{numbered}" in text and "has been waited for" in text and "once" in text
+            assert all(words in text for words in (f"rank {rank}", call, "has been waited for", "once")), text
 
 
 @pytest.mark.parametrize("size", [3, 40_000], ids=["small", "large"])
@@ -92,9 +94,7 @@ def test_send_and_recv_cannot_be_started_nor_can_what_is_no_collective(pool, cal
 
 @pytest.mark.parametrize("kind", ["recv", "barrier", "handle", "done"])
 def test_what_is_started_moves_on_while_its_rank_waits_for_something_else(pool, kind):
-    """Guards against: data that moves in its own `handle.wait()` only: nothing overlaps. Rank 1 lets the others go when
-    it has its reply.
-    """
+    """Guards against: data that moves in its own `handle.wait()` only. Rank 1 lets the others go with its reply."""
 
     def program(comm):
         handle = comm.start("all_reduce", np.ones(300_000))
@@ -147,7 +147,7 @@ def test_started_ones_are_answered_in_the_order_of_their_starts_whatever_is_aske
 
     for values, in_order in pool.run(program):
         assert values == [3.0 * i for i in reversed(range(8))]
-        assert in_order or isinstance(pool, MPI.values[0])  # there the data of all is under way at the same time
+        assert in_order or over_mpi(pool)  # there the data of all is under way at the same time
 
 
 def test_one_rank_alone_is_answered_at_once(pool):
@@ -176,7 +176,7 @@ def test_records_and_flight_entries_of_what_was_started(pool):
         assert (record.index, record.end_s, record.size_bytes, record.group) == (0, end_s, 2 * (n - 1) * 8000 // n, N)
         assert record.start_s < record.end_s and record.origin.startswith("test_started.py:")
         assert sorted(r[:2] for r in records) == [(0, "all_reduce"), (1, "barrier")]
-    detail = "sum started" if isinstance(pool, MPI.values[0]) else "sum"
+    detail = "sum started" if over_mpi(pool) else "sum"
     for entries in pool.flight_record().values():
         found = [(e.kind, e.index, e.number, e.detail) for e in entries]
         assert found == [("all_reduce", 0, 0, detail), ("barrier", 1, 0, "")]
@@ -187,9 +187,7 @@ def test_records_and_flight_entries_of_what_was_started(pool):
 
 
 def test_groups_that_share_ranks_do_not_take_each_others_data(pool):
-    """Guards against: one tag for all. Rank 1 moves the second before rank 2 has started the first; rank 0, which looks
-    later, sends it last.
-    """
+    """Guards against: one tag for all. Rank 1 moves the second before rank 2 starts the first; rank 0 sends it last."""
 
     def program(comm):
         time.sleep((0.0, 0.1, 0.2)[comm.rank])

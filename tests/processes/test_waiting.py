@@ -1,6 +1,4 @@
-"""When a rank stops yielding and sleeps instead: what it loses to other programs is added up and judged against the
-time in which it was lost. And on which core it begins.
-"""
+"""When a rank stops yielding and sleeps: what it loses to other programs, and in which time. Where it begins."""
 
 from __future__ import annotations
 
@@ -129,9 +127,7 @@ def test_others_compute_when_more_processes_run_than_ranks(loop, monkeypatch, lo
     [(0, {3, 5}, [{3}, {3, 5}]), (1, {3, 5}, [{5}, {3, 5}]), (1, {3}, []), (1, {1, 3, 5}, [])],
 )
 def test_a_run_begins_on_a_core_of_the_ranks_number_and_the_rank_stays_free(loop, monkeypatch, rank, cores, gone_to):
-    """Two ranks: on two cores one each; with fewer there is nothing to choose, with more the system finds an idle one
-    by itself.
-    """
+    """Two ranks: one on each of two cores; with fewer there is no choice, with more the system finds an idle one."""
     gone = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: gone.append(to))

@@ -44,9 +44,7 @@ def no_launcher(monkeypatch):
 
 
 class Alone:
-    """A communicator of one rank of several that answers nothing but what needs no other: names and numbers are tested
-    with it.
-    """
+    """A communicator of one rank that answers only what needs no other: names and numbers are tested with it."""
 
     def __init__(self, rank, world_size):
         self.rank, self.world_size = rank, world_size
