@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..base.checks import checked, integer
+from ..base.checks import checked, flag, function, instance, integer, text
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, ShardConditionError, shorten
 from ..base.hooks import cell_runner, current_tracer, current_world, held_messages
 from ..base.settings.context import frozen
@@ -73,9 +73,7 @@ class Cell(CellTree):
                 return compiled
             if current_world() is None or held_messages.get() is not None:
                 return construct(*args, **kwargs)
-            with (
-                holding_messages()
-            ):  # the outermost Cell: operators with a fusion number may wait for others until it ends
+            with holding_messages():  # the outermost Cell: operators with a fusion number may wait until it ends
                 return construct(*args, **kwargs)
         entered = self._entered()
         for cell in entered:
@@ -90,19 +88,14 @@ class Cell(CellTree):
         """`construct` on inputs in `compute_dtype`, and with `self.weight` reading as the Parameter in that dtype."""
         # Taken out of __dict__, a Parameter is asked for through __getattr__, which casts it when, and only if,
         # construct reads it.
-        hidden = {
-            n: p
-            for n, p in self._params.items()
-            if self.__dict__.get(n) is p and p.dtype.kind == "f" and n not in self.keep_dtype
-        }
+        floats = {n: p for n, p in self._params.items() if p.dtype.kind == "f" and n not in self.keep_dtype}
+        hidden = {n: p for n, p in floats.items() if self.__dict__.get(n) is p}
         outer = self.__dict__.get("_casts")
         for name in hidden:
             del self.__dict__[name]
         self.__dict__["_casts"] = {}
         try:
-            return self.construct(
-                *(self._in_dtype(a) for a in args), **{k: self._in_dtype(a) for k, a in kwargs.items()}
-            )
+            return self.construct(*map(self._in_dtype, args), **{k: self._in_dtype(a) for k, a in kwargs.items()})
         finally:
             self.__dict__.update(hidden, _casts=outer)
 
@@ -120,11 +113,8 @@ class Cell(CellTree):
         if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
             return type(value)(self._in_dtype(v) for v in value)
         dtype = str(getattr(value, "dtype", ""))
-        return (
-            ops.cast(value, dtype=self.compute_dtype)
-            if dtype.startswith("float") and dtype != self.compute_dtype
-            else value
-        )
+        is_other_float = dtype.startswith("float") and dtype != self.compute_dtype
+        return ops.cast(value, dtype=self.compute_dtype) if is_other_float else value
 
     def _entered(self) -> list[Cell]:
         """The Cells whose border a call crosses, outermost first: this one, after the lists that hold it."""
@@ -135,22 +125,18 @@ class Cell(CellTree):
 
     # ---- settings ----
 
+    @checked("set_train", mode=flag)
     def set_train(self, mode: bool = True) -> Cell:
         """Set `training` here and below. Returns self."""
-        if not isinstance(mode, bool):
-            raise ArgumentTypeError(f"mode={shorten(mode)}", where="set_train", allowed="True or False")
         for _, cell in self.cells_and_names():
             cell.training = mode
         return self
 
+    @checked("set_grad", requires_grad=flag)
     def set_grad(self, requires_grad: bool = True) -> Cell:
         """Accepted for scripts that call it: gradients are asked for by function (`value_and_grad`), a Cell needs no
         preparation. Returns self.
         """
-        if not isinstance(requires_grad, bool):
-            raise ArgumentTypeError(
-                f"requires_grad={shorten(requires_grad)}", where="set_grad", allowed="True or False"
-            )
         return self
 
     def add_flags(self, **flags: Any) -> Cell:
@@ -190,9 +176,8 @@ class Cell(CellTree):
         except TypeError:
             dtype = ""
         if dtype not in ("float16", "float32", "float64"):
-            raise ArgumentError(
-                f"dst_type={shorten(dst_type)}", where="to_float", allowed="float16, float32 or float64"
-            )
+            allowed = "float16, float32 or float64"
+            raise ArgumentError(f"dst_type={shorten(dst_type)}", where="to_float", allowed=allowed)
         for _, cell in self.cells_and_names():
             cell.compute_dtype = dtype
         return self
@@ -212,11 +197,9 @@ class Cell(CellTree):
         }
         for key, value in options.items():
             if key not in known:
-                raise ArgumentError(
-                    f"option {key!r} is not known", where="recompute", allowed=f"Options: {', '.join(known)}"
-                )
-            if not isinstance(value, bool):
-                raise ArgumentTypeError(f"{key}={shorten(value)}", where="recompute", allowed="True or False")
+                allowed = f"Options: {', '.join(known)}"
+                raise ArgumentError(f"option {key!r} is not known", where="recompute", allowed=allowed)
+            flag("recompute", key, value)
         self.recompute_options = {**known, **options}
 
     def shard(
@@ -299,7 +282,14 @@ class ShardedCell(Cell):
         return f"ShardedCell({self.fn!r}, in_strategy={self.in_strategy})"
 
 
-@checked(level=integer())
+@checked(
+    fn=function("A Cell or a function of Tensors"),
+    in_strategy=instance(tuple, "A tuple with one strategy per input. Mind the comma: ((4, 1),)"),
+    out_strategy=instance(tuple, "A tuple") | None,
+    parameter_plan=instance(dict, "A dict {name: strategy}") | None,
+    device=text,
+    level=integer(),
+)
 def shard(
     fn: Callable,
     in_strategy: tuple[Any, ...],
@@ -324,24 +314,8 @@ def shard(
     ShardConditionError (an AssertionError) for another device, and when it is called in a parallel mode that cannot
     propagate.
     """
-    where = "shard"
-    if not callable(fn) or isinstance(fn, type):
-        raise ArgumentTypeError(f"fn is {shorten(fn)}", where=where, allowed="A Cell or a function of Tensors")
-    if not isinstance(in_strategy, tuple):
-        what = f"in_strategy is {shorten(in_strategy)}"
-        raise ArgumentTypeError(
-            what, where=where, allowed="A tuple with one strategy per input", hint="Mind the comma: ((4, 1),)"
-        )
-    if out_strategy is not None and not isinstance(out_strategy, tuple):
-        raise ArgumentTypeError(f"out_strategy is {shorten(out_strategy)}", where=where, allowed="A tuple, or None")
-    if not isinstance(device, str):
-        raise ArgumentTypeError(f"device is {shorten(device)}", where=where, allowed="'Ascend' or 'GPU'")
-    if parameter_plan is not None and not isinstance(parameter_plan, dict):
-        raise ArgumentTypeError(
-            f"parameter_plan is {shorten(parameter_plan)}", where=where, allowed="A dict {name: strategy}, or None"
-        )
     if device not in ("Ascend", "GPU"):
-        raise ShardConditionError(f"device={device!r}", where=where, allowed="'Ascend' or 'GPU'")
+        raise ShardConditionError(f"device={device!r}", where="shard", allowed="'Ascend' or 'GPU'")
     for number, strategy in enumerate(in_strategy):
         if strategy is not None:
             check_strategy_value((strategy,), f"shard, input {number}")
@@ -357,10 +331,8 @@ def _check_count(fn: Callable, count: int) -> None:
     except TypeError:
         inside = [name for name, primitive in getattr(fn, "_primitives", {}).items() if primitive.takes_strategy]
         hint = f"For an operator inside ({', '.join(inside)}): .{inside[0]}.shard(...)" if inside else ""
-        what = (
-            f"{count} strategies for "
-            f"{type(fn).__name__ if isinstance(fn, Cell) else getattr(fn, '__name__', 'fn')}{signature}"
-        )
+        name = type(fn).__name__ if isinstance(fn, Cell) else getattr(fn, "__name__", "fn")
+        what = f"{count} strategies for {name}{signature}"
         raise ArgumentError(what, where="shard", allowed="One strategy per input", hint=hint) from None
     except ValueError:
         return  # a callable that does not tell its arguments
@@ -378,41 +350,35 @@ def check_propagates() -> None:
     given = f"parallel_mode={config.parallel_mode!r}"
     if config.parallel_mode == "auto_parallel":
         given += f" with search_mode={config.search_mode!r}"
+    allowed = "auto_parallel with sharding_propagation, or semi_auto_parallel"
     hint = 'Use set_auto_parallel_context(parallel_mode="auto_parallel", search_mode="sharding_propagation")'
-    raise ShardConditionError(
-        given, where="shard", allowed="auto_parallel with sharding_propagation, or semi_auto_parallel", hint=hint
-    )
+    raise ShardConditionError(given, where="shard", allowed=allowed, hint=hint)
 
 
 def _pinned(fn: Callable, plan: dict[str, Any]) -> list[tuple[Parameter, Any]]:
     """(Parameter, strategy) pairs of a parameter_plan."""
+    where, found = "shard", []
     if plan and not isinstance(fn, Cell):
-        raise ArgumentTypeError(
-            "parameter_plan of a function", where="shard", allowed="Parameters of a Cell", hint="Give the Cell itself"
-        )
-    found: list[tuple[Parameter, Any]] = []
+        what, hint = "parameter_plan of a function", "Give the Cell itself"
+        raise ArgumentTypeError(what, where=where, allowed="Parameters of a Cell", hint=hint)
     known = {name: p for path, p in fn.parameters_and_names() for name in (path, p.name)} if plan else {}
     for name, strategy in plan.items():
         if not isinstance(name, str):
-            raise ArgumentTypeError(
-                f"parameter_plan has the key {shorten(name)}", where="shard", allowed="Names of Parameters"
-            )
+            what = f"parameter_plan has the key {shorten(name)}"
+            raise ArgumentTypeError(what, where=where, allowed="Names of Parameters")
         short = name.removeprefix("self.")
-        parameter = (
-            known[short] if short in known else next((p for n, p in known.items() if short.endswith("." + n)), None)
-        )
+        parameter = known.get(short)
         if parameter is None:
-            names = ", ".join(dict.fromkeys(p.name for p in known.values()))
-            raise ArgumentError(
-                f"parameter_plan names {name!r}", where="shard", allowed=f"Parameters of the Cell: {names}"
-            )
+            parameter = next((p for n, p in known.items() if short.endswith("." + n)), None)
+        if parameter is None:
+            allowed = f"Parameters of the Cell: {', '.join(dict.fromkeys(p.name for p in known.values()))}"
+            raise ArgumentError(f"parameter_plan names {name!r}", where=where, allowed=allowed)
         check_strategy_value((strategy,), f"shard, parameter_plan of {name!r}")
         cuts = strategy if isinstance(strategy, tuple) else ()
+        what = f"parameter_plan splits {name!r} of shape {parameter.full_shape} {strategy}"
         if isinstance(strategy, tuple) and len(cuts) != len(parameter.full_shape):
-            what = f"parameter_plan splits {name!r} of shape {parameter.full_shape} {strategy}"
-            raise ArgumentError(what, where="shard", allowed="One count per dim")
+            raise ArgumentError(what, where=where, allowed="One count per dim")
         if any(size % count for size, count in zip(parameter.full_shape, cuts, strict=False)):
-            what = f"parameter_plan splits {name!r} of shape {parameter.full_shape} {strategy}"
-            raise ArgumentError(what, where="shard", allowed="Counts that divide the dims")
+            raise ArgumentError(what, where=where, allowed="Counts that divide the dims")
         found.append((parameter, strategy))
     return found

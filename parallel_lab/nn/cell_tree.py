@@ -11,11 +11,13 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ..base.checks import checked, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, shorten
 from ..ops.machine.primitive import Primitive
 from .tensor.tensor import Parameter, ParameterTuple
 
 UNNAMED = "Parameter"  # the name of a Parameter that was given none
+OWN_NAMES = "Give each its own name: Parameter(..., name='...')"
 
 
 class CellTree:
@@ -27,16 +29,8 @@ class CellTree:
     _is_called = True
 
     def __init__(self, auto_prefix: bool = True) -> None:
-        self.__dict__.update(
-            _cells={},
-            _params={},
-            _primitives={},
-            _auto_prefix=bool(auto_prefix),
-            _prefix="",
-            _holder=None,
-            cell_name="",
-            training=False,
-        )
+        self.__dict__.update(_cells={}, _params={}, _primitives={}, cell_name="", training=False)
+        self.__dict__.update(_auto_prefix=bool(auto_prefix), _prefix="", _holder=None)
 
     # ---- attributes ----
 
@@ -49,11 +43,9 @@ class CellTree:
         try:
             return self.__dict__[name]
         except KeyError:
-            raise CellError(
-                "the Cell is used before super().__init__()",
-                where=type(self).__name__,
-                hint="Make super().__init__() the first line of __init__",
-            ) from None
+            what = "the Cell is used before super().__init__()"
+            hint = "Make super().__init__() the first line of __init__"
+            raise CellError(what, where=type(self).__name__, hint=hint) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, (CellTree, Parameter, ParameterTuple, Primitive)):
@@ -81,13 +73,8 @@ class CellTree:
         if "_cells" not in self.__dict__ and not name.startswith("__"):
             self._registry("_cells")
         near = difflib.get_close_matches(name, [n for n in dir(self) if not n.startswith("_")], 1)
-        raise CellError(
-            f"there is no attribute {name!r}",
-            where=self._where(),
-            hint=f"Did you mean {near[0]!r}?" if near else "Assign it in __init__, after super().__init__()",
-            name=name,
-            obj=self,
-        )
+        hint = f"Did you mean {near[0]!r}?" if near else "Assign it in __init__, after super().__init__()"
+        raise CellError(f"there is no attribute {name!r}", where=self._where(), hint=hint, name=name, obj=self)
 
     def _release(self, name: str, value: Any) -> None:
         """Forget what was registered under `name`, so that `value` can take its place."""
@@ -97,14 +84,11 @@ class CellTree:
                 continue  # one of the same kind takes the place of the old one, at its position
             fits = value is None or kind is Primitive or (kind is CellTree and callable(value))
             if not fits:
-                allowed = (
-                    f"{name!r} is a {'Cell' if kind is CellTree else kind.__name__}; it can be replaced by "
-                    "another one, or by None"
-                )
+                held = "Cell" if kind is CellTree else kind.__name__
+                allowed = f"{name!r} is a {held}; it can be replaced by another one, or by None"
                 hint = f"Change its values with {name}.set_data(...)" if kind is Parameter else ""
-                raise ArgumentTypeError(
-                    f"{shorten(value)} assigned to {name!r}", where=self._where(), allowed=allowed, hint=hint
-                )
+                what = f"{shorten(value)} assigned to {name!r}"
+                raise ArgumentTypeError(what, where=self._where(), allowed=allowed, hint=hint)
             del registry[name]
         if isinstance(old, ParameterTuple):
             gone = {id(p) for p in old}
@@ -114,11 +98,8 @@ class CellTree:
     def _add_cell(self, name: str, cell: CellTree) -> None:
         cell._registry("_cells")
         if any(c is self for _, c in cell.cells_and_names()):
-            raise ArgumentError(
-                f"the Cell assigned to {name!r} contains this Cell",
-                where=self._where(),
-                hint="A Cell cannot be inside itself",
-            )
+            what = f"the Cell assigned to {name!r} contains this Cell"
+            raise ArgumentError(what, where=self._where(), hint="A Cell cannot be inside itself")
         others = [c for n, c in self._cells.items() if n != name]
         if not any(c is cell for c in others):
             cell.__dict__["cell_name"] = name
@@ -158,35 +139,25 @@ class CellTree:
 
     def _refuse_collision(self, key: str, parameter: Parameter) -> None:
         if self._params.get(key, parameter) is not parameter:
-            raise ArgumentError(
-                f"two Parameters are registered as {key!r}",
-                where=self._where(),
-                hint="Give each its own name: Parameter(..., name='...')",
-            )
+            raise ArgumentError(f"two Parameters are registered as {key!r}", where=self._where(), hint=OWN_NAMES)
 
     def insert_child_to_cell(self, child_name: str, child_cell: CellTree) -> None:
         """Register a child Cell under a name, as assigning the attribute does. The name must be free and without
         dots.
         """
-        self._check_name(child_name, "insert_child_to_cell")
-        if not isinstance(child_cell, CellTree):
-            raise ArgumentTypeError(f"child {shorten(child_cell)}", where="insert_child_to_cell", allowed="A Cell")
-        setattr(self, child_name, child_cell)
+        self._insert(child_name, child_cell, "insert_child_to_cell", CellTree, "A Cell")
 
     def insert_param_to_cell(self, param_name: str, param: Parameter) -> None:
         """Register a Parameter under a name, as assigning the attribute does. The name must be free and without
         dots.
         """
-        self._check_name(param_name, "insert_param_to_cell")
-        if not isinstance(param, Parameter):
-            raise ArgumentTypeError(f"parameter {shorten(param)}", where="insert_param_to_cell", allowed="A Parameter")
-        setattr(self, param_name, param)
+        self._insert(param_name, param, "insert_param_to_cell", Parameter, "A Parameter")
 
-    def _check_name(self, name: Any, where: str) -> None:
-        if not isinstance(name, str):
-            raise ArgumentTypeError(f"name {shorten(name)}", where=where, allowed="A str")
+    def _insert(self, name: str, value: Any, where: str, kind: type, allowed: str) -> None:
+        text(where, "name", name)
         if not name or "." in name or hasattr(self, name):
             raise ArgumentError(f"name {name!r}", where=where, allowed="A free, non-empty name without dots")
+        setattr(self, name, instance(kind, allowed)(where, name, value))
 
     # ---- what it holds ----
 
@@ -231,11 +202,8 @@ class CellTree:
         first: dict[str, str] = {}
         for path, parameter in paths:
             if parameter.name in first:
-                raise ArgumentError(
-                    f"two Parameters are named {parameter.name!r}: {first[parameter.name]!r} and {path!r}",
-                    where=self._where(),
-                    hint="Give each its own name: Parameter(..., name='...')",
-                )
+                what = f"two Parameters are named {parameter.name!r}: {first[parameter.name]!r} and {path!r}"
+                raise ArgumentError(what, where=self._where(), hint=OWN_NAMES)
             first[parameter.name] = path
         return iter([(f"{name_prefix}.{path}" if name_prefix else path, parameter) for path, parameter in paths])
 
@@ -255,14 +223,11 @@ class CellTree:
         """{Parameter name: Parameter}."""
         return {p.name: p for p in self.get_parameters(expand=recurse)}
 
+    @checked("update_parameters_name", prefix=text)
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
         """Name every Parameter `prefix` + its path of attributes (MindSpore's rule: the own name of a Parameter is
         replaced).
         """
-        if not isinstance(prefix, str):
-            raise ArgumentTypeError(
-                f"prefix {shorten(prefix)}", where="update_parameters_name", allowed="A str such as 'backbone.'"
-            )
         for path, parameter in self._paths(recurse):
             parameter.name = prefix + path
         for path, cell in self.cells_and_names() if recurse else [("", self)]:

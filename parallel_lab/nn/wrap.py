@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..base.checks import checked, flag, integer
+from ..base.checks import checked, flag, instance, integer, kept
 from ..base.errors import ArgumentTypeError, ShapeError, StageNameError, StrategyError, TraceError, shorten
 from ..base.hooks import current_tracer
 from ..base.origin import caller
@@ -29,21 +29,15 @@ from ..base.settings.checks import LOCAL_MODES
 from ..base.settings.context import get_auto_parallel_context
 from .cell import Cell
 from .layers.basic import Identity
-from .layers.losses import WithLossCell
+from .layers.losses import NETWORK, WithLossCell
 from .optim.amp import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, LossScaler
-from .optim.global_norm import all_finite
+from .optim.global_norm import all_finite, in_dtype_of
 from .optim.grad_reducer import DistributedGradReducer, no_stages_yet
 from .optim.optimizer import Optimizer
 from .tensor.arithmetic import Arithmetic
 from .tensor.autograd import value_and_grad
 from .tensor.functional import GradOperation, weighted_sum
 from .tensor.tensor import Parameter, ParameterTuple, Tensor
-
-
-def _cell(where: str, name: str, value: Any) -> Any:
-    if not callable(value):
-        raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed="A Cell or a function")
-    return value
 
 
 def _weights_of(network: Any) -> tuple[Parameter, ...]:
@@ -67,17 +61,11 @@ class TrainOneStepCell(Cell):
     write their own `construct`.
     """
 
-    @checked(return_grad=flag)
+    @checked(network=NETWORK, optimizer=instance(Optimizer, "An optimizer, such as nn.Momentum(...)"), return_grad=flag)
     def __init__(self, network: Cell, optimizer: Optimizer, sens: float = 1.0, return_grad: bool = False) -> None:
         super().__init__(auto_prefix=False)
-        where = type(self).__name__
-        _cell(where, "network", network)
-        if not isinstance(optimizer, Optimizer):
-            raise ArgumentTypeError(
-                f"optimizer={shorten(optimizer)}", where=where, allowed="An optimizer, such as nn.Momentum(...)"
-            )
         if isinstance(sens, bool) or not isinstance(sens, (int, float, Tensor)):
-            raise ArgumentTypeError(f"sens={shorten(sens)}", where=where, allowed="A number")
+            raise ArgumentTypeError(f"sens={shorten(sens)}", where=type(self).__name__, allowed="A number")
         self.network, self.optimizer, self.sens = network, optimizer, sens
         self.return_grad = return_grad
         # not registered a second time under the optimizer's order: the network has them
@@ -164,32 +152,27 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
 
     def construct(self, *inputs: Any) -> tuple[Any, bool, Tensor]:
         if current_tracer.get() is not None:
+            what = "whether a step overflowed is not known while it is compiled"
             hint = "Give the optimizer a loss_scaler, and use TrainOneStepCell"
-            raise TraceError(
-                "whether a step overflowed is not known while it is compiled", where=caller().place, hint=hint
-            )
+            raise TraceError(what, where=caller().place, hint=hint)
         scale = self.scale_sense
-        with np.errstate(
-            over="ignore", invalid="ignore", divide="ignore"
-        ):  # an overflow is expected here: it lowers the scale
+        # an overflow is expected here: it lowers the scale
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             loss, grads = _loss_and_gradients(self.network, self.weights, inputs, scale)
             # added up over the ranks first: what is not finite on one is so on all, and all skip the step
             grads = self.grad_reducer(grads)
         overflow = self.process_loss_scale(self.get_overflow_status(False, grads))
         if not overflow:
-            self.optimizer(
-                tuple(ops.div(g, scale if g.dtype == scale.dtype else ops.cast(scale, str(g.dtype))) for g in grads)
-            )
+            self.optimizer(tuple(ops.div(g, in_dtype_of(g, scale)) for g in grads))
         return loss, overflow, scale
 
 
 class ParameterUpdate(Cell):
     """Gives a Parameter a new value when it is called.  x: shape and dtype of the parameter -> x."""
 
+    @checked(param=instance(Parameter, "A Parameter"))
     def __init__(self, param: Parameter) -> None:
         super().__init__(auto_prefix=False)
-        if not isinstance(param, Parameter):
-            raise ArgumentTypeError(f"param={shorten(param)}", where="ParameterUpdate", allowed="A Parameter")
         self._param = param
 
     def construct(self, x: Any) -> Any:
@@ -207,11 +190,10 @@ class WithGradCell(Cell):
     sens     a number or tensor: the gradient of the loss itself; None: 1
     """
 
+    @checked(network=NETWORK, loss_fn=NETWORK | None)
     def __init__(self, network: Cell, loss_fn: Any = None, sens: Any = None) -> None:
         super().__init__(auto_prefix=False)
-        self.network = _cell("WithGradCell", "network", network)
-        self.loss_fn = loss_fn if loss_fn is None else _cell("WithGradCell", "loss_fn", loss_fn)
-        self.sens = sens
+        self.network, self.loss_fn, self.sens = network, loss_fn, sens
         self.network_with_loss = network if loss_fn is None else WithLossCell(network, loss_fn)
         self.__dict__["weights"] = ParameterTuple(_weights_of(network))
 
@@ -225,14 +207,10 @@ class WithEvalCell(Cell):
     add_cast_fp32  compute the loss in float32, from outputs of a network in float16
     """
 
-    @checked(add_cast_fp32=flag)
+    @checked(network=NETWORK, loss_fn=NETWORK, add_cast_fp32=flag)
     def __init__(self, network: Cell, loss_fn: Any, add_cast_fp32: bool = False) -> None:
         super().__init__(auto_prefix=False)
-        self._network, self._loss_fn = (
-            _cell("WithEvalCell", "network", network),
-            _cell("WithEvalCell", "loss_fn", loss_fn),
-        )
-        self.add_cast_fp32 = add_cast_fp32
+        self._network, self._loss_fn, self.add_cast_fp32 = network, loss_fn, add_cast_fp32
 
     def construct(self, data: Any, label: Any) -> tuple[Any, Any, Any]:
         outputs = self._network(data)
@@ -249,6 +227,7 @@ class ForwardValueAndGrad(Cell):
     get_all, get_by_list, sens_param  as in GradOperation
     """
 
+    @checked(network=NETWORK, get_all=flag, get_by_list=flag, sens_param=flag)
     def __init__(
         self,
         network: Any,
@@ -258,11 +237,9 @@ class ForwardValueAndGrad(Cell):
         sens_param: bool = False,
     ) -> None:
         super().__init__(auto_prefix=False)
-        self.network = _cell("ForwardValueAndGrad", "network", network)
-        self.__dict__["weights"] = ParameterTuple(
-            _weights_of(network) if weights is None else [weights] if isinstance(weights, Parameter) else weights
-        )
-        GradOperation(get_all, get_by_list, sens_param)  # its checks
+        self.network = network
+        weights = _weights_of(network) if weights is None else weights
+        self.__dict__["weights"] = ParameterTuple([weights] if isinstance(weights, Parameter) else weights)
         self.get_all, self.get_by_list, self.sens_param = get_all, get_by_list, sens_param
 
     def construct(self, *inputs: Any) -> tuple[Any, Any]:
@@ -275,9 +252,8 @@ class ForwardValueAndGrad(Cell):
             result = self.network(*args)
             return weighted_sum(result, sens), result
 
-        (_, result), grads = value_and_grad(
-            weighted, positions or None, list(self.weights) if self.get_by_list else None, has_aux=True
-        )(*inputs)
+        weights = list(self.weights) if self.get_by_list else None
+        (_, result), grads = value_and_grad(weighted, positions or None, weights, has_aux=True)(*inputs)
         return result, grads if self.get_all or self.get_by_list else grads[0]
 
 
@@ -289,15 +265,10 @@ class _MicroBatches(Cell):
     1) B / M) of every input.
     """
 
-    def __init__(self, network: Cell, name: str, count: Any) -> None:
+    @checked(network=instance(Cell, "A Cell, such as nn.WithLossCell(net, loss)"))
+    def __init__(self, network: Cell, count: int) -> None:
         super().__init__(auto_prefix=False)
-        where = type(self).__name__
-        if not isinstance(network, Cell):
-            raise ArgumentTypeError(
-                f"network={shorten(network)}", where=where, allowed="A Cell, such as nn.WithLossCell(net, loss)"
-            )
-        self.network = network
-        self._count = integer(1)(where, name, count)
+        self.network, self._count = network, count
         # where the batch is cut among ranks each takes a part of its own rows: nothing moves
         self._rows = ops.StridedSlice().add_prim_attr("skip_redistribution", True)
 
@@ -319,12 +290,9 @@ class _MicroBatches(Cell):
         if not shape or shape[0] % self._count:
             what = f"dim 0 of input {position} of shape {shape} cannot be split into {self._count} equal micro-batches"
             raise ShapeError(what, where=type(self).__name__, allowed=f"A batch that divides by {self._count}")
-        rows = shape[0] // self._count
-        return (
-            self._rows(x, (i * rows, *(0,) * (len(shape) - 1)), ((i + 1) * rows, *shape[1:]), (1,) * len(shape))
-            if self._count > 1
-            else x
-        )
+        rows, rest = shape[0] // self._count, shape[1:]
+        begin, end = (i * rows, *(0,) * len(rest)), ((i + 1) * rows, *rest)
+        return self._rows(x, begin, end, (1,) * len(shape)) if self._count > 1 else x
 
 
 def _added(total: Any, result: Any) -> Any:
@@ -343,13 +311,9 @@ class GradAccumulation(_MicroBatches):
     ArgumentError; ShapeError when the batch does not divide.
     """
 
+    @kept(micro_size=integer(1))
     def __init__(self, network: Cell, micro_size: int) -> None:
-        super().__init__(network, "micro_size", micro_size)
-
-    @property
-    def micro_size(self) -> int:
-        """How many parts."""
-        return self._count
+        super().__init__(network, micro_size)
 
     def _begin(self, i: int) -> None:
         tracer = current_tracer.get()
@@ -367,13 +331,9 @@ class MicroBatchInterleaved(_MicroBatches):
     The result is a sum: divide the loss by interleave_num where a mean is wanted. Checks as GradAccumulation.
     """
 
+    @kept(interleave_num=integer(1))
     def __init__(self, network: Cell, interleave_num: int = 2) -> None:
-        super().__init__(network, "interleave_num", interleave_num)
-
-    @property
-    def interleave_num(self) -> int:
-        """How many parts."""
-        return self._count
+        super().__init__(network, interleave_num)
 
 
 class PipelineCell(_MicroBatches):
@@ -387,33 +347,19 @@ class PipelineCell(_MicroBatches):
     stages StrategyError.
     """
 
+    @checked(stage_config=instance(dict, "A dict {name of a Cell: stage}") | None)
+    @kept(micro_size=integer(1))
     def __init__(self, network: Cell, micro_size: int = 1, stage_config: dict[str, int] | None = None) -> None:
-        super().__init__(network, "micro_size", micro_size)
-        if stage_config is not None:
-            self._set_stages(stage_config)
+        super().__init__(network, micro_size)
+        self._set_stages(stage_config or {})
 
-    @property
-    def micro_size(self) -> int:
-        """How many micro-batches."""
-        return self._count
-
-    def _set_stages(self, config: Any) -> None:
-        where = type(self).__name__
-        if not isinstance(config, dict):
-            raise ArgumentTypeError(
-                f"stage_config={shorten(config)}", where=where, allowed="A dict {name of a Cell: stage}, or None"
-            )
-        cells = dict(self.network.cells_and_names())
+    def _set_stages(self, config: dict[str, int]) -> None:
+        where, cells = type(self).__name__, dict(self.network.cells_and_names())
         for name, stage in config.items():
             if name not in cells:
-                known = ", ".join(n for n in cells if n)
+                allowed = f"Cells of the network: {shorten(', '.join(filter(None, cells)), 200)}"
                 hint = "Inside a WithLossCell names begin with '_backbone.'" if f"_backbone.{name}" in cells else ""
-                raise StageNameError(
-                    f"stage_config names {name!r}",
-                    where=where,
-                    allowed=f"Cells of the network: {shorten(known, 200)}",
-                    hint=hint,
-                )
+                raise StageNameError(f"stage_config names {name!r}", where=where, allowed=allowed, hint=hint)
             integer(0)(where, f"stage_config[{name!r}]", stage)
         for name, stage in config.items():
             cells[name].pipeline_stage = stage

@@ -59,10 +59,8 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[n
         g = found.get(key) if key in asked else found.pop(key, None)
         if g is None:
             continue
-        if g.dtype != tensor._data.dtype:
-            g = g.astype(
-                tensor._data.dtype
-            )  # float16 beside float32: the rule computed in the wider one, the gradient has the value's own
+        if g.dtype != tensor._data.dtype:  # float16 beside float32: the rule computed in the wider one
+            g = g.astype(tensor._data.dtype)
         node: Node = tensor.node
         op, operands = node.op, node.operands
         needed = [x.node is not None or x.requires_grad for x in operands]
@@ -103,18 +101,16 @@ def value_and_grad(
     if not callable(fn):
         raise ArgumentTypeError(f"fn is {shorten(fn)}", where=where, allowed="A function or a Cell")
     if grad_position is None and weights is None:
-        raise TraceError(
-            "neither grad_position nor weights is given", where=where, hint="Give weights=net.trainable_params()"
-        )
+        hint = "Give weights=net.trainable_params()"
+        raise TraceError("neither grad_position nor weights is given", where=where, hint=hint)
     positions, weight_list = _positions(grad_position, where), _weights(weights, where)
 
     @_named_like(fn)
     def run(*args: Any) -> tuple[Any, Any]:
         if positions and max(positions) >= len(args):
             given = f"grad_position={grad_position} with {len(args)} argument{'s' if len(args) != 1 else ''}"
-            raise ArgumentError(
-                given, where=where, allowed=f"Numbers of positional arguments, from 0 to {len(args) - 1}"
-            )
+            allowed = f"Numbers of positional arguments, from 0 to {len(args) - 1}"
+            raise ArgumentError(given, where=where, allowed=allowed)
         tracer = current_tracer.get()
         if tracer is None and not on_tape.get():
             compiled = cell_runner()(run, args, {})
@@ -128,16 +124,13 @@ def value_and_grad(
         finally:
             on_tape.reset(watching)
         if has_aux and not isinstance(value, (tuple, list)):
-            allowed, hint = (
-                "With has_aux=True a tuple: (loss, more...)",
-                "Return loss, logits from the function, or omit has_aux",
-            )
+            allowed = "With has_aux=True a tuple: (loss, more...)"
+            hint = "Return loss, logits from the function, or omit has_aux"
             raise TraceError(f"the function returned {shorten(value)}", where=where, allowed=allowed, hint=hint)
         output = value[0] if has_aux else value
         if not isinstance(output, Tensor if tracer is None else Arithmetic):
-            raise TraceError(
-                f"the function returned {shorten(output)}", where=where, allowed="A Tensor to differentiate"
-            )
+            what, allowed = f"the function returned {shorten(output)}", "A Tensor to differentiate"
+            raise TraceError(what, where=where, allowed=allowed)
         if np.dtype(str(output.dtype)).kind != "f":
             what = f"the function returned a Tensor of {output.dtype}"
             hint = "Comparisons, argmax and counts have no gradient: return the number that was compared"

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ...base.checks import checked, flag, function, instance, kept, text
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from .arithmetic import Arithmetic
 from .autograd import value_and_grad
 from .tensor import Parameter
@@ -39,37 +40,27 @@ class GradOperation:
     Without sens_param it is 1 for every element of the result. Raises ArgumentTypeError for options that are no bools.
     """
 
-    def __init__(self, get_all: bool = False, get_by_list: bool = False, sens_param: bool = False) -> None:
-        for name, value in (("get_all", get_all), ("get_by_list", get_by_list), ("sens_param", sens_param)):
-            if not isinstance(value, bool):
-                raise ArgumentTypeError(f"{name}={shorten(value)}", where="GradOperation", allowed="True or False")
-        self.get_all, self.get_by_list, self.sens_param = get_all, get_by_list, sens_param
+    @kept(get_all=flag, get_by_list=flag, sens_param=flag)
+    def __init__(self, get_all: bool = False, get_by_list: bool = False, sens_param: bool = False) -> None: ...
 
+    @checked("GradOperation", fn=function("A function or a Cell"))
     def __call__(self, fn: Callable, weights: Iterable[Parameter] | Parameter | None = None) -> Callable:
         """The gradient function of `fn`.  weights: Parameters; default, for a Cell: its trainable ones."""
-        if not callable(fn):
-            raise ArgumentTypeError(f"fn is {shorten(fn)}", where="GradOperation", allowed="A function or a Cell")
         wanted = self._weights(fn, weights) if self.get_by_list else None
 
         def run(*inputs: Any) -> Any:
             sens = None
             if self.sens_param:
                 if not inputs:
-                    raise ArgumentError(
-                        "no argument is given",
-                        where="GradOperation",
-                        allowed="The inputs, and last the result's gradient",
-                    )
+                    allowed = "The inputs, and last the result's gradient"
+                    raise ArgumentError("no argument is given", where="GradOperation", allowed=allowed)
                 *inputs, sens = inputs
             positions = tuple(i for i, x in enumerate(inputs) if isinstance(x, (Arithmetic, np.ndarray)))
             if not self.get_all:
                 positions = () if self.get_by_list else positions[:1]
             if not positions and wanted is None:
-                raise ArgumentError(
-                    "there is no tensor among the inputs",
-                    where="GradOperation",
-                    allowed="At least one, to differentiate for",
-                )
+                allowed = "At least one, to differentiate for"
+                raise ArgumentError("no tensor among the inputs", where="GradOperation", allowed=allowed)
             _, grads = value_and_grad(_summed(fn, sens), positions or None, wanted)(*inputs)
             if wanted is None:
                 return grads if self.get_all else grads[0]
@@ -81,10 +72,8 @@ class GradOperation:
     def _weights(fn: Any, weights: Any) -> list[Parameter]:
         if weights is None:
             if not hasattr(fn, "trainable_params"):
-                hint = "grad(fn, net.trainable_params())"
-                raise ArgumentTypeError(
-                    "get_by_list=True without weights", where="GradOperation", allowed="Parameters", hint=hint
-                )
+                what, hint = "get_by_list=True without weights", "grad(fn, net.trainable_params())"
+                raise ArgumentTypeError(what, where="GradOperation", allowed="Parameters", hint=hint)
             weights = fn.trainable_params()
         return [weights] if isinstance(weights, Parameter) else list(weights)
 
@@ -120,17 +109,13 @@ def weighted_sum(value: Any, sens: Any = None) -> Any:
         return value
     shape = tuple(getattr(sens, "shape", ()))
     if shape not in ((), (1,), tuple(value.shape)):
-        raise ShapeError(
-            f"a gradient of shape {shape} for a result of shape {tuple(value.shape)}",
-            where="sens",
-            allowed="The result's shape, or one number",
-        )
+        what = f"a gradient of shape {shape} for a result of shape {tuple(value.shape)}"
+        raise ShapeError(what, where="sens", allowed="The result's shape, or one number")
     if shape == (1,) != tuple(value.shape):
         sens = ops.reshape(sens, ())
-    return ops.mul(
-        value,
-        sens if not hasattr(sens, "dtype") or str(sens.dtype) == str(value.dtype) else ops.cast(sens, str(value.dtype)),
-    )
+    if str(getattr(sens, "dtype", value.dtype)) != str(value.dtype):
+        sens = ops.cast(sens, str(value.dtype))
+    return ops.mul(value, sens)
 
 
 def _total(value: Any) -> Any:
@@ -140,17 +125,14 @@ def _total(value: Any) -> Any:
 # ---- functions of tuples ----
 
 
+@checked("partial", fn=instance(Callable, "A function"))
 def Partial(fn: Callable, *args: Any, **kwargs: Any) -> Callable:
     """`fn` with its first arguments given (functools.partial)."""
-    if not callable(fn):
-        raise ArgumentTypeError(f"{shorten(fn)}", where="partial", allowed="A function")
     return functools.partial(fn, *args, **kwargs)
 
 
 def depend(value: Any, expr: Any) -> Any:
-    """`value`. It says that `expr` is done before; what is written first is done first here, so there is nothing to
-    add.
-    """
+    """`value`. It says that `expr` is done before; here what is written first is done first anyway."""
     return value
 
 
@@ -165,18 +147,16 @@ class HyperMap:
 
     deep = True
 
+    @checked(ops=instance(Callable, "A function") | None)
     def __init__(self, ops: Callable | None = None, reverse: bool = False) -> None:
-        if ops is not None and not callable(ops):
-            raise ArgumentTypeError(f"ops={shorten(ops)}", where=type(self).__name__, allowed="A function, or None")
         self.ops, self.reverse = ops, bool(reverse)
 
     def __call__(self, *args: Any) -> Any:
         where = type(self).__name__
         fn, sequences = (self.ops, args) if self.ops is not None else (args[0] if args else None, args[1:])
         if not callable(fn) or not sequences:
-            raise ArgumentTypeError(
-                f"called with {len(args)} arguments", where=where, allowed="A function, and tuples of equal length"
-            )
+            allowed = "A function, and tuples of equal length"
+            raise ArgumentTypeError(f"called with {len(args)} arguments", where=where, allowed=allowed)
         return self._mapped(fn, sequences, 0)
 
     def _mapped(self, fn: Callable, values: Sequence[Any], depth: int) -> Any:
@@ -185,9 +165,8 @@ class HyperMap:
             return fn(*values)
         if not all(nested) or len({len(v) for v in values}) > 1:
             sizes = ", ".join(str(len(v)) if n else type(v).__name__ for v, n in zip(values, nested, strict=True))
-            raise ShapeError(
-                f"tuples of {sizes} elements", where=type(self).__name__, allowed="Equal lengths, nested alike"
-            )
+            allowed = "Equal lengths, nested alike"
+            raise ShapeError(f"tuples of {sizes} elements", where=type(self).__name__, allowed=allowed)
         rows = list(zip(*values, strict=True))
         done = [self._mapped(fn, row, depth + 1) for row in (reversed(rows) if self.reverse else rows)]
         return tuple(reversed(done)) if self.reverse else tuple(done)
@@ -205,10 +184,8 @@ class MultitypeFuncGraph:
     Type names: Tensor, Number, Bool, String, Tuple, List, Dictionary, Function, None_.
     """
 
+    @kept(name=text)
     def __init__(self, name: str, read_value: bool = False) -> None:
-        if not isinstance(name, str):
-            raise ArgumentTypeError(f"name={shorten(name)}", where="MultitypeFuncGraph", allowed="A str")
-        self.name = name
         self._functions: dict[tuple[str, ...], Callable] = {}
 
     def register(self, *type_names: Any) -> Callable[[Callable], Callable]:
@@ -228,11 +205,8 @@ class MultitypeFuncGraph:
                 return fn(*args)
         known = "; ".join(", ".join(names) for names in self._functions) or "none yet"
         given = ", ".join(k[0] for k in kinds)
-        raise ArgumentTypeError(
-            f"no function is registered for ({given})",
-            where=f"MultitypeFuncGraph {self.name!r}",
-            allowed=f"Registered: {known}",
-        )
+        what, where = f"no function is registered for ({given})", f"MultitypeFuncGraph {self.name!r}"
+        raise ArgumentTypeError(what, where=where, allowed=f"Registered: {known}")
 
     def __repr__(self) -> str:
         return f"MultitypeFuncGraph({self.name!r})"

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.errors import ArgumentError, ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
+from ...base.checks import checked, flag, integer
+from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
 from ...base.origin import caller
 from ...base.seeds import get_seed
@@ -29,6 +30,9 @@ from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef, scalar_operand
 from ...ops.spellings import NUMPY, UFUNCS, comparable
 from .arithmetic import Arithmetic
+
+TRUTH_TEST = "a truth test (if, while, and, or)"
+OPERATORS = "operators of parallel_lab.ops"
 
 
 class Tensor(Arithmetic):
@@ -95,15 +99,9 @@ class Tensor(Arithmetic):
 
     def _single(self, what: str) -> Any:
         if self.size != 1:
-            allowed = "A tensor with one element"
-            hint = (
-                "Compare with .asnumpy() and numpy's any() or all()"
-                if what == "a truth test (if, while, and, or)"
-                else ""
-            )
-            raise ShapeError(
-                f"{what} of a tensor of shape {self.shape}", where=type(self).__name__, allowed=allowed, hint=hint
-            )
+            given, allowed = f"{what} of a tensor of shape {self.shape}", "A tensor with one element"
+            hint = "Compare with .asnumpy() and numpy's any() or all()" if what == TRUTH_TEST else ""
+            raise ShapeError(given, where=type(self).__name__, allowed=allowed, hint=hint)
         return self.data.item()
 
     def __float__(self) -> float:
@@ -113,7 +111,7 @@ class Tensor(Arithmetic):
         return int(self._single("int()"))
 
     def __bool__(self) -> bool:
-        return bool(self._single("a truth test (if, while, and, or)"))
+        return bool(self._single(TRUTH_TEST))
 
     def __format__(self, spec: str) -> str:
         return format(self._single(f"the format {spec!r}"), spec) if spec else str(self)
@@ -124,15 +122,12 @@ class Tensor(Arithmetic):
     def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
         if not all(comparable(x) for x in operands):
             return NotImplemented
-        _refuse_gradient(
-            operands, repr(symbol), "Use operators of parallel_lab.ops, or x.asnumpy() for values without a gradient"
-        )
+        _refuse_gradient(operands, repr(symbol))
         try:
             return Tensor(function(*(_plain(x) for x in operands)))
         except (TypeError, ValueError) as error:
-            raise ShapeError(
-                f"{symbol!r} of {' and '.join(_words(x) for x in operands)} ({error})", where=type(self).__name__
-            ) from None
+            what = f"{symbol!r} of {' and '.join(_words(x) for x in operands)} ({error})"
+            raise ShapeError(what, where=type(self).__name__) from None
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """numpy's element-wise functions: `np.exp(x)` is `ops.exp(x)`, gradient included; one that has no operator
@@ -143,11 +138,7 @@ class Tensor(Arithmetic):
         operator = UFUNCS.get(ufunc.__name__)
         if method == "__call__" and not kwargs and operator and (out is None or out[0] is inputs[0]):
             return operator(*inputs)
-        _refuse_gradient(
-            inputs,
-            f"np.{ufunc.__name__}",
-            "Use operators of parallel_lab.ops, or x.asnumpy() for values without a gradient",
-        )
+        _refuse_gradient(inputs, f"np.{ufunc.__name__}")
         if out is not None:
             kwargs["out"] = tuple(_plain(x) for x in out)
         return _wrapped(getattr(ufunc, method)(*(_plain(x) for x in inputs), **kwargs))
@@ -161,9 +152,7 @@ class Tensor(Arithmetic):
         result = function(*_opened(args, tensors), **_opened(kwargs, tensors))
         if getattr(result, "dtype", np.dtype(bool)).kind == "f":
             name = function.__name__
-            instead = NUMPY.get(name)
-            hint = f"Use ops.{instead}" if instead else "Use operators of parallel_lab.ops"
-            _refuse_gradient(tensors, f"np.{name}", f"{hint}, or x.asnumpy() for values without a gradient")
+            _refuse_gradient(tensors, f"np.{name}", f"ops.{NUMPY[name]}" if name in NUMPY else OPERATORS)
         return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -292,11 +281,12 @@ def _opened(value: Any, found: list[Tensor]) -> Any:
     return type(value)(_opened(v, found) for v in value) if type(value) in (list, tuple) else value
 
 
-def _refuse_gradient(operands: Iterable[Any], what: str, hint: str) -> None:
+def _refuse_gradient(operands: Iterable[Any], what: str, instead: str = OPERATORS) -> None:
     """Raise ArgumentTypeError if a gradient may be asked for through `operands`, which `what` would lose in silence."""
     for x in operands:
         if isinstance(x, Tensor) and x.requires_grad:
             name = f"parameter {x.name!r}" if isinstance(x, Parameter) else "a tensor made from parameters"
+            hint = f"Use {instead}, or x.asnumpy() for values without a gradient"
             raise ArgumentTypeError(f"{what} of {name} has no gradient", where=caller().place, hint=hint)
 
 
@@ -345,9 +335,8 @@ class Initial:
         except (TypeError, ValueError):
             kind = ""
         if not kind or kind not in "biuf":
-            raise ArgumentTypeError(
-                f"dtype={shorten(dtype)}", where="initializer", allowed="A dtype of numbers, such as 'float32'"
-            )
+            allowed = "A dtype of numbers, such as 'float32'"
+            raise ArgumentTypeError(f"dtype={shorten(dtype)}", where="initializer", allowed=allowed)
         self.draw, self.shape, self.dtype = draw, tuple(shape), np.dtype(dtype)
 
     def init_data(self) -> Tensor:
@@ -393,6 +382,7 @@ class Parameter(Tensor):
         "parallel_optimizer",
     )
 
+    @checked("Parameter", **dict.fromkeys(("requires_grad", "layerwise_parallel", "parallel_optimizer"), flag))
     def __init__(
         self,
         default_input: Any,
@@ -409,16 +399,12 @@ class Parameter(Tensor):
             self.node = None
             self._data = None
         if name is not None and (not isinstance(name, str) or not name):
-            raise ShapeError(
-                f"name {shorten(name)}",
-                where="Parameter",
-                allowed="A non-empty str, or None to take the attribute's name",
-            )
+            allowed = "A non-empty str, or None to take the attribute's name"
+            raise ShapeError(f"name {shorten(name)}", where="Parameter", allowed=allowed)
         self.name = name or "Parameter"
-        self._requires_grad = _flag("requires_grad", requires_grad)
-        self.layerwise_parallel = _flag("layerwise_parallel", layerwise_parallel)
+        self._requires_grad, self.layerwise_parallel = requires_grad, layerwise_parallel
         self._comm_fusion: int | None = None
-        self.parallel_optimizer = _flag("parallel_optimizer", parallel_optimizer)
+        self.parallel_optimizer = parallel_optimizer
         self.layout: TensorLayout | None = None
         self.full_shape = self.shape
 
@@ -426,12 +412,9 @@ class Parameter(Tensor):
     def data(self) -> np.ndarray:
         if self.layout is not None:
             what = f"parameter {self.name!r} holds this rank's slice {self.shape} of {self.full_shape}"
-            hint = (
-                "Run the network as it was compiled, or use .full() for the whole tensor and .asnumpy() for the slice"
-            )
-            raise TraceError(
-                what, where=caller().place, allowed="Operators that run at once take whole tensors", hint=hint
-            )
+            allowed = "Operators that run at once take whole tensors"
+            hint = "Run the network as it was compiled, or use .full() for the whole tensor, .asnumpy() for the slice"
+            raise TraceError(what, where=caller().place, allowed=allowed, hint=hint)
         return self._drawn()
 
     def _drawn(self) -> np.ndarray:
@@ -439,9 +422,8 @@ class Parameter(Tensor):
         if self._data is None:
             tracer = current_tracer.get()
             if tracer is not None:
-                raise TraceError(
-                    f"the value of parameter {self.name!r} is read while the network is traced", where=caller().place
-                )
+                what = f"the value of parameter {self.name!r} is read while the network is traced"
+                raise TraceError(what, where=caller().place)
             drawn = self._initial.draw(parameter_generator(self.name), self._initial.shape)
             self._data = np.array(drawn, dtype=self._initial.dtype, order="C")
         return self._data
@@ -503,7 +485,7 @@ class Parameter(Tensor):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        self._requires_grad = _flag("requires_grad", value)
+        self._requires_grad = flag("Parameter", "requires_grad", value)
 
     @property
     def comm_fusion(self) -> int:
@@ -516,16 +498,11 @@ class Parameter(Tensor):
 
     @comm_fusion.setter
     def comm_fusion(self, value: int) -> None:
-        allowed, where = "An int, at least 0", f"Parameter {self.name!r}"
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ArgumentTypeError(f"comm_fusion={shorten(value)}", where=where, allowed=allowed)
-        if value < 0:
-            raise ArgumentError(f"comm_fusion={value}", where=where, allowed=allowed)
+        where = f"Parameter {self.name!r}"
+        value = integer(0)(where, "comm_fusion", value)
         # the messages of what is cut in PyNative mode are those of single calls (MindSpore refuses it too)
-        if (
-            get_context("mode") == PYNATIVE_MODE
-            and (mode := get_auto_parallel_context("parallel_mode")) == "auto_parallel"
-        ):
+        mode = get_auto_parallel_context("parallel_mode")
+        if get_context("mode") == PYNATIVE_MODE and mode == "auto_parallel":
             what = f"comm_fusion is set in PyNative mode with parallel_mode={mode!r}"
             raise ContextConflictError(what, where=where, hint="set_context(mode=GRAPH_MODE) first")
         self._comm_fusion = value
@@ -537,19 +514,16 @@ class Parameter(Tensor):
         A Parameter that holds a slice takes another slice, or the whole tensor, which is re-sliced when it is next
         used.
         """
+        where, allowed = f"Parameter {self.name!r}", f"Shape {self.full_shape}"
         if isinstance(data, Initial):
             if data.shape != self.full_shape:
-                raise ShapeError(
-                    f"data of shape {data.shape}", where=f"Parameter {self.name!r}", allowed=f"Shape {self.full_shape}"
-                )
+                raise ShapeError(f"data of shape {data.shape}", where=where, allowed=allowed)
             self._initial, self._data, self.layout = Initial(data.draw, data.shape, self.dtype), None, None
             return
-        array = np.asarray(data.asnumpy() if isinstance(data, Tensor) else data, self.dtype)
+        array = np.asarray(_plain(data), self.dtype)
         if array.shape not in (self.shape, self.full_shape):
-            allowed = f"Shape {self.full_shape}" + (
-                f", or that of the slice, {self.shape}" if self.layout is not None else ""
-            )
-            raise ShapeError(f"data of shape {array.shape}", where=f"Parameter {self.name!r}", allowed=allowed)
+            allowed += f", or that of the slice, {self.shape}" if self.layout is not None else ""
+            raise ShapeError(f"data of shape {array.shape}", where=where, allowed=allowed)
         if array.shape == self.full_shape != self.shape:
             self.layout = None
         self._data, self._initial = np.array(array), None
@@ -569,12 +543,6 @@ class Parameter(Tensor):
         )
 
     __str__ = __repr__
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ArgumentTypeError(f"{name}={shorten(value)}", where="Parameter", allowed="True or False")
-    return value
 
 
 class ParameterTuple(tuple):
