@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.checks import choice, integer, kept, number, sequence_of
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
 from ..base.hooks import set_cloner
 from .tensor.tensor import Initial, Parameter, Tensor
@@ -30,14 +31,15 @@ class Initializer:
         raise NotImplementedError(f"{type(self).__name__} has no draw(generator, shape)")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in vars(self).items())})"
+        shown = {k: v for k, v in vars(self).items() if not k.startswith("_")}
+        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in shown.items())})"
 
 
 class Constant(Initializer):
     """Every element `value`."""
 
-    def __init__(self, value: float) -> None:
-        self.value = _number(value, "Constant", "value")
+    @kept(value=number())
+    def __init__(self, value: float) -> None: ...
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         return np.full(shape, self.value)
@@ -60,8 +62,8 @@ class One(Constant):
 class Normal(Initializer):
     """Normal distribution of standard deviation `sigma` around `mean`."""
 
-    def __init__(self, sigma: float = 0.01, mean: float = 0.0) -> None:
-        self.sigma, self.mean = _number(sigma, "Normal", "sigma", least=0), _number(mean, "Normal", "mean")
+    @kept(sigma=number(0), mean=number())
+    def __init__(self, sigma: float = 0.01, mean: float = 0.0) -> None: ...
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         return generator.normal(self.mean, self.sigma, shape)
@@ -70,19 +72,12 @@ class Normal(Initializer):
 class TruncatedNormal(Initializer):
     """Normal distribution without the values outside mean + a * sigma ... mean + b * sigma."""
 
+    @kept(sigma=number(0), mean=number(), a=number(), b=number())
     def __init__(self, sigma: float = 0.01, mean: float = 0.0, a: float = -2.0, b: float = 2.0) -> None:
-        self.sigma, self.mean = (
-            _number(sigma, "TruncatedNormal", "sigma", least=0),
-            _number(mean, "TruncatedNormal", "mean"),
-        )
-        self.a, self.b = _number(a, "TruncatedNormal", "a"), _number(b, "TruncatedNormal", "b")
-        kept = (math.erf(self.b / math.sqrt(2)) - math.erf(self.a / math.sqrt(2))) / 2
-        if kept < 0.01:  # values are redrawn until they fit; below 1 % that takes too long, and no network wants it
-            raise ArgumentError(
-                f"a={a}, b={b} keeps {kept:.2%} of the distribution",
-                where="TruncatedNormal",
-                allowed="At least 1 %, with a < b",
-            )
+        share = (math.erf(b / math.sqrt(2)) - math.erf(a / math.sqrt(2))) / 2
+        if share < 0.01:  # values are redrawn until they fit; below 1 % that takes too long, and no network wants it
+            what = f"a={a}, b={b} keeps {share:.2%} of the distribution"
+            raise ArgumentError(what, where="TruncatedNormal", allowed="At least 1 %, with a < b")
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         values = generator.standard_normal(shape)
@@ -96,8 +91,8 @@ class TruncatedNormal(Initializer):
 class Uniform(Initializer):
     """Uniform distribution on -scale ... scale."""
 
-    def __init__(self, scale: float = 0.07) -> None:
-        self.scale = _number(scale, "Uniform", "scale", least=0)
+    @kept(scale=number(0))
+    def __init__(self, scale: float = 0.07) -> None: ...
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         return generator.uniform(-self.scale, self.scale, shape)
@@ -106,13 +101,15 @@ class Uniform(Initializer):
 class XavierUniform(Initializer):
     """Uniform with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, eq. 16)."""
 
-    def __init__(self, gain: float = 1.0) -> None:
-        self.gain = _number(gain, "XavierUniform", "gain", least=0)
+    @kept(gain=number(0))
+    def __init__(self, gain: float = 1.0) -> None: ...
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        fan_in, fan_out = fans(shape, "XavierUniform")
-        bound = self.gain * math.sqrt(6 / (fan_in + fan_out))
+        bound = self.gain * math.sqrt(6 / sum(fans(shape, "XavierUniform")))
         return generator.uniform(-bound, bound, shape)
+
+
+GAINS = {"relu": math.sqrt(2), "tanh": 5 / 3, "sigmoid": 1.0, "linear": 1.0}
 
 
 class _He(Initializer):
@@ -123,32 +120,14 @@ class _He(Initializer):
     nonlinearity    "leaky_relu", "relu", "tanh", "sigmoid" or "linear": sets the gain
     """
 
+    @kept(negative_slope=number(), mode=choice("fan_in", "fan_out"), nonlinearity=choice("leaky_relu", *GAINS))
     def __init__(self, negative_slope: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
-        where = type(self).__name__
-        self.negative_slope = _number(negative_slope, where, "negative_slope")
-        gains = {
-            "leaky_relu": math.sqrt(2 / (1 + self.negative_slope**2)),
-            "relu": math.sqrt(2),
-            "tanh": 5 / 3,
-            "sigmoid": 1.0,
-            "linear": 1.0,
-        }
-        if mode not in ("fan_in", "fan_out"):
-            raise ArgumentError(f"mode={shorten(mode)}", where=where, allowed="'fan_in' or 'fan_out'")
-        if nonlinearity not in gains:
-            raise ArgumentError(
-                f"nonlinearity={shorten(nonlinearity)}", where=where, allowed=f"One of {', '.join(gains)}"
-            )
-        self.mode, self.nonlinearity = mode, nonlinearity
-        self._gain = gains[nonlinearity]
+        self._gain = GAINS.get(nonlinearity, math.sqrt(2 / (1 + negative_slope**2)))
 
     def deviation(self, shape: tuple[int, ...]) -> float:
         """Standard deviation of the values for this shape."""
         fan_in, fan_out = fans(shape, type(self).__name__)
         return self._gain / math.sqrt(fan_in if self.mode == "fan_in" else fan_out)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.negative_slope}, {self.mode!r}, {self.nonlinearity!r})"
 
 
 class HeNormal(_He):
@@ -168,19 +147,14 @@ class HeUniform(_He):
 
 NAMES: dict[str, type[Initializer]] = {
     "normal": Normal,
-    "zeros": Zero,
-    "zero": Zero,
-    "ones": One,
-    "one": One,
+    **dict.fromkeys(("zeros", "zero"), Zero),
+    **dict.fromkeys(("ones", "one"), One),
     "uniform": Uniform,
-    "xavier_uniform": XavierUniform,
-    "xavieruniform": XavierUniform,  # 'XavierUniform': a class's own name, in any case, is its second name
-    "he_normal": HeNormal,
-    "henormal": HeNormal,
-    "he_uniform": HeUniform,
-    "heuniform": HeUniform,
-    "truncatednormal": TruncatedNormal,
-    "truncated_normal": TruncatedNormal,
+    # a class's own name, in any case, is its second name
+    **dict.fromkeys(("xavier_uniform", "xavieruniform"), XavierUniform),
+    **dict.fromkeys(("he_normal", "henormal"), HeNormal),
+    **dict.fromkeys(("he_uniform", "heuniform"), HeUniform),
+    **dict.fromkeys(("truncated_normal", "truncatednormal"), TruncatedNormal),
 }
 
 
@@ -229,56 +203,29 @@ def _rule(init: Any) -> Initializer:
         return init
     if isinstance(init, str):
         if init.lower() not in NAMES:
-            raise ArgumentError(
-                f"init={init!r} is not known", where="initializer", allowed=f"Names: {', '.join(NAMES)}"
-            )
+            allowed = f"Names: {', '.join(NAMES)}"
+            raise ArgumentError(f"init={init!r} is not known", where="initializer", allowed=allowed)
         return NAMES[init.lower()]()
     if isinstance(init, Number) and not isinstance(init, (bool, complex)):
         return Constant(init)
+    allowed = "A name, a number, an Initializer, a Tensor or an array"
     hint = f"Write {init.__name__}()" if isinstance(init, type) and issubclass(init, Initializer) else ""
-    raise ArgumentTypeError(
-        f"init={shorten(init)}",
-        where="initializer",
-        allowed="A name, a number, an Initializer, a Tensor or an array",
-        hint=hint,
-    )
+    raise ArgumentTypeError(f"init={shorten(init)}", where="initializer", allowed=allowed, hint=hint)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
-    dims = (shape,) if isinstance(shape, (int, np.integer)) else shape
-    if not isinstance(dims, (list, tuple)) or any(
-        isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in dims
-    ):
-        raise ArgumentTypeError(
-            f"shape={shorten(shape)}", where="initializer", allowed="An int, or a list or tuple of ints"
-        )
-    if any(n < 1 for n in dims):
-        raise ArgumentError(f"shape={shorten(shape)}", where="initializer", allowed="Every dim is at least 1")
-    return tuple(int(n) for n in dims)
-
-
-def _number(value: Any, where: str, name: str, least: float = -math.inf) -> float:
-    if isinstance(value, (bool, np.bool_, complex)) or not isinstance(value, Number):
-        raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed="A number")
-    if not math.isfinite(value) or value < least:
-        raise ArgumentError(
-            f"{name}={shorten(value)}",
-            where=where,
-            allowed="A finite number" + (f", at least {least}" if least > -math.inf else ""),
-        )
-    return value
+    if shape == () or shape == []:
+        return ()
+    dims = sequence_of(integer(1), "An int, or a list or tuple of ints, each at least 1", one=True)
+    return dims("initializer", "shape", shape)
 
 
 def clone_parameter(parameter: Parameter, name: str, init: Any = "same") -> Parameter:
     """A new Parameter of the same shape, dtype and flags.  init: "same": with the same values; otherwise what
     `initializer` takes, such as "zeros" or a number.
     """
-    p = parameter
-    start = (
-        Tensor(p.full().asnumpy().copy())
-        if isinstance(init, str) and init == "same"
-        else initializer(init, p.full_shape, p.dtype)
-    )
+    p, same = parameter, isinstance(init, str) and init == "same"
+    start = Tensor(p.full().asnumpy().copy()) if same else initializer(init, p.full_shape, p.dtype)
     new = Parameter(start, name, p.requires_grad, p.layerwise_parallel, p.parallel_optimizer)
     if p.comm_fusion_given:
         new.comm_fusion = p.comm_fusion

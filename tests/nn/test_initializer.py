@@ -128,8 +128,8 @@ def test_shapes_may_be_ints_lists_and_tuples(shape, expected):
         (lambda: Uniform(None), TypeError, "scale=None"),
         (lambda: TruncatedNormal(a=2.0, b=-2.0), ValueError, "with a < b"),
         (lambda: TruncatedNormal(a=6.0, b=8.0), ValueError, "At least 1 %"),
-        (lambda: HeNormal(mode="fan"), ValueError, "'fan_in' or 'fan_out'"),
-        (lambda: HeUniform(nonlinearity="gelu"), ValueError, "One of leaky_relu, relu"),
+        (lambda: HeNormal(mode="fan"), ValueError, "One of 'fan_in', 'fan_out'"),
+        (lambda: HeUniform(nonlinearity="gelu"), ValueError, "One of 'leaky_relu', 'relu'"),
     ],
 )
 def test_unfit_rules_and_shapes_are_refused(call, error, text):
