@@ -32,10 +32,13 @@ from itertools import accumulate
 
 import numpy as np
 
+from ..base.checks import checked, integer, number
 from ..base.cluster import Link
 from ..base.errors import ArgumentError, shorten
 from ..base.settings.fusion_rules import Groups, buckets_of
 from ..ops.collectives.definitions import MESSAGES
+
+AMOUNT = number(0)
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,8 @@ class Gradient:
     after_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for field, value in (("size_bytes", self.size_bytes), ("compute_s", self.compute_s), ("after_s", self.after_s)):
-            if not 0 <= value < math.inf:
-                raise ArgumentError(
-                    f"{field}={shorten(value)}", where=f"Gradient {shorten(self.name)}", allowed="At least 0, finite"
-                )
+        for field in ("size_bytes", "compute_s", "after_s"):
+            AMOUNT(f"Gradient {shorten(self.name)}", field, getattr(self, field))
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,7 @@ class Overlap:
         return tuple(number[position] for position in range(len(self.gradients)))
 
 
+@checked(rest_s=AMOUNT)
 def predict_overlap(
     gradients: Sequence[Gradient],
     groups: Sequence[int],
@@ -175,8 +176,6 @@ def predict_overlap(
     if len(gradients) != len(groups):
         what = f"{len(groups)} group numbers for {len(gradients)} gradients"
         raise ArgumentError(what, where="predict_overlap", allowed="One per gradient")
-    if not 0 <= rest_s < math.inf:
-        raise ArgumentError(f"rest_s={shorten(rest_s)}", where="predict_overlap", allowed="At least 0, finite")
     cost, buckets = packing or _FREE, buckets_of(groups)
     sizes = [sum(gradients[position].size_bytes for position in bucket) for bucket in buckets]
     packs = [0.0] * len(gradients)  # seconds of packing behind each gradient
@@ -191,16 +190,17 @@ def predict_overlap(
     when = [backward_s if after_backward else ready[bucket[-1]] + packs[bucket[-1]] for bucket in buckets]
     line: list[BucketTime] = []
     free = 0.0
-    for number in sorted(range(len(buckets)), key=lambda n: (when[n], buckets[n][-1])):
-        bucket, size = buckets[number], sizes[number]
-        start = max(free, when[number])
+    for n in sorted(range(len(buckets)), key=lambda at: (when[at], buckets[at][-1])):
+        bucket, size = buckets[n], sizes[n]
+        start = max(free, when[n])
         free = start + link.time_s(size)
         hidden = min(max(backward_s - start, 0.0), free - start)
         unpack_s = cost.unpack_all_s([gradients[position] for position in bucket])
-        line.append(BucketTime(bucket, size, when[number], start, free, hidden, free - start - hidden, unpack_s))
+        line.append(BucketTime(bucket, size, when[n], start, free, hidden, free - start - hidden, unpack_s))
     return Overlap(tuple(gradients), tuple(ready), tuple(line), backward_s)
 
 
+@checked(group_size=integer(1))
 def all_reduce_line(group_size: int, link: Link, gamma_s_per_byte: float = 0.0) -> Link:
     """One ring all_reduce as a line: 2(n-1) alpha to start, 2(n-1)/n beta + (n-1)/n gamma per byte of the operand, as
     its definition says (`ops/collectives/definitions.py`).
@@ -210,8 +210,6 @@ def all_reduce_line(group_size: int, link: Link, gamma_s_per_byte: float = 0.0) 
 
     Raises ArgumentError for a group without ranks.
     """
-    if group_size < 1:
-        raise ArgumentError(f"group_size={shorten(group_size)}", where="all_reduce_line", allowed="At least 1")
     ring, n = MESSAGES["all_reduce"], group_size
     return Link(ring.time_s(0, n, link), ring.time_s(n, n, Link(0.0, link.beta_s_per_byte), gamma_s_per_byte) / n)
 
@@ -219,6 +217,7 @@ def all_reduce_line(group_size: int, link: Link, gamma_s_per_byte: float = 0.0) 
 # ---- search ----
 
 
+@checked(max_messages=integer(1) | None)
 def best_grouping(
     gradients: Sequence[Gradient],
     link: Link,
@@ -238,8 +237,6 @@ def best_grouping(
     """
     count = len(gradients)
     limit = count if max_messages is None else min(max_messages, count)
-    if max_messages is not None and max_messages < 1:
-        raise ArgumentError(f"max_messages={shorten(max_messages)}", where="best_grouping", allowed="At least 1")
     if not count:
         return ()
     if packing is not None or any(g.after_s for g in gradients):
@@ -303,9 +300,8 @@ def _best_packed(gradients: Sequence[Gradient], link: Link, limit: int, packing:
     count = len(gradients)
     ready = list(accumulate(g.compute_s for g in gradients))
     total = list(accumulate((g.size_bytes for g in gradients), initial=0))
-    behind = list(accumulate((g.after_s for g in reversed(gradients)), initial=0.0))[
-        ::-1
-    ]  # after_s of what is not sent yet
+    # after_s of what is not sent yet
+    behind = list(accumulate((g.after_s for g in reversed(gradients)), initial=0.0))[::-1]
 
     def no_sooner(way: _Way, sent: int) -> float:
         """The step cannot end before this, whatever follows."""
@@ -316,27 +312,21 @@ def _best_packed(gradients: Sequence[Gradient], link: Link, limit: int, packing:
 
     simple = [tuple(range(count))] if limit >= count else []
     simple += [(0,) * count, best_grouping([replace(g, after_s=0.0) for g in gradients], link, limit)]
-    known_s = min(
-        predict_overlap(gradients, groups, link, rest_s=rest_s, packing=packing).step_s for groups in simple
-    ) * (1 + 1e-9)
+    steps = [predict_overlap(gradients, groups, link, rest_s=rest_s, packing=packing).step_s for groups in simple]
+    known_s = min(steps) * (1 + 1e-9)
     ways: list[list[_Way]] = [[_Way(0.0, 0.0, 0.0, 0.0, ())]]
     for stop in range(1, count + 1):
         found: list[_Way] = []
         for start in range(stop):
-            size, members = total[stop] - total[start], stop - start
-            pack_s, unpack_s, message_s = (
-                packing.pack_s(size, members),
-                packing.unpack_all_s(gradients[start:stop]),
-                link.time_s(size),
-            )
+            size = total[stop] - total[start]
+            pack_s, unpack_s = packing.pack_s(size, stop - start), packing.unpack_all_s(gradients[start:stop])
+            message_s = link.time_s(size)
             for way in ways[start]:
                 if len(way.starts) < limit:
                     late_s = way.late_s + pack_s
                     line_s = max(way.line_s, ready[stop - 1] + late_s) + message_s
-                    starts = (*way.starts, start)
-                    found.append(
-                        _Way(late_s, line_s, way.unpack_s + unpack_s, max(way.done_s, line_s) + unpack_s, starts)
-                    )
+                    done_s = max(way.done_s, line_s) + unpack_s
+                    found.append(_Way(late_s, line_s, way.unpack_s + unpack_s, done_s, (*way.starts, start)))
         ways.append(_unbeaten([way for way in found if no_sooner(way, stop) <= known_s]))
     best = min(ways[count], key=lambda w: (max(ready[-1] + rest_s + w.late_s + w.unpack_s, w.done_s), len(w.starts)))
     return tuple(accumulate(int(position in best.starts[1:]) for position in range(count)))
@@ -388,6 +378,7 @@ def best_threshold(
 # ---- closed forms, for gradients that are all alike ----
 
 
+@checked(buckets=number(1))
 def equal_buckets_step_s(backward_s: float, total_bytes: float, buckets: int, link: Link) -> float:
     """Seconds of backward and its messages when both are cut into `buckets` equal parts: a pipeline of two stages.
 
@@ -398,8 +389,6 @@ def equal_buckets_step_s(backward_s: float, total_bytes: float, buckets: int, li
     >>> equal_buckets_step_s(8.0, 4.0, 4, Link(alpha_s=1.0, beta_s_per_byte=1.0))  # 2 to compute, 2 to send, per part
     10.0
     """
-    if buckets < 1:
-        raise ArgumentError(f"buckets={shorten(buckets)}", where="equal_buckets_step_s", allowed="At least 1")
     part_s, message_s = backward_s / buckets, link.time_s(total_bytes / buckets)
     return part_s + (buckets - 1) * max(part_s, message_s) + message_s
 

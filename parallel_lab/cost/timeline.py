@@ -66,15 +66,9 @@ def predict_timeline(
     for rank in shown:
         plan.stage_of(rank)
     owned = any(i.owner is not None for _, i in plan.instructions())  # work that one rank does alone
-    symmetric = (
-        factors is None
-        and not owned
-        and all(
-            len(set(_spans(i.device_matrix, i.axes, cluster.devices_per_node).tolist())) == 1
-            for _, i in plan.instructions()
-            if i.is_communication
-        )
-    )
+    messages = [i for _, i in plan.instructions() if i.is_communication]
+    alike = all(len(set(_spans(i.device_matrix, i.axes, cluster.devices_per_node).tolist())) == 1 for i in messages)
+    symmetric = factors is None and not owned and alike
     # one clock stands for all ranks while they are alike
     clocks = np.zeros(1 if symmetric else plan.device_num)
     lines = clocks.copy()
@@ -100,14 +94,8 @@ def predict_timeline(
                 waits = instr.kind == "wait"
                 group = instr.group(rank) if instr.is_communication or waits else ()
                 op = instr.op_class or instr.message or instr.attr("message") or instr.kind
-                common = {
-                    "rank": rank,
-                    "step": step,
-                    "phase": action.program,
-                    "name": instr.ins[0] if waits else instr.out,
-                    "op": op,
-                    "group": group,
-                }
+                name = instr.ins[0] if waits else instr.out
+                common = {"rank": rank, "step": step, "phase": action.program, "name": name, "op": op, "group": group}
                 arrived_s, start_s, end_s = float(clocks[at]), float(starts[at]), float(ends[at])
                 if waits or (start_s > arrived_s and not overlapped):
                     lane.append(Event(kind="wait", start_s=arrived_s, end_s=start_s, source="predicted", **common))
@@ -116,9 +104,8 @@ def predict_timeline(
                     sent = {"bytes": message_bytes(plan, instr, rank), "overlapped": overlapped}
                     lane.append(Event(kind=kind, start_s=start_s, end_s=end_s, source="predicted", **sent, **common))
             clocks = clocks if overlapped else ends
-    return Timeline(
-        EventLog(tuple(e for lane in lanes.values() for e in lane)), float(max(clocks.max(), lines.max())), symmetric
-    )
+    log = EventLog(tuple(e for lane in lanes.values() for e in lane))
+    return Timeline(log, float(max(clocks.max(), lines.max())), symmetric)
 
 
 def _factors(plan: Plan, slowdown: Mapping[int, float]) -> np.ndarray | None:
@@ -127,13 +114,10 @@ def _factors(plan: Plan, slowdown: Mapping[int, float]) -> np.ndarray | None:
     for rank, factor in slowdown.items():
         plan.stage_of(rank)
         if not (math.isfinite(factor) and factor > 0):
-            raise ArgumentError(
-                f"slowdown of rank {rank} is {factor}",
-                where="predict_timeline",
-                allowed="A finite number above 0; 2 is half speed",
-            )
+            allowed = "A finite number above 0; 2 is half speed"
+            raise ArgumentError(f"slowdown of rank {rank} is {factor}", where="predict_timeline", allowed=allowed)
         factors[rank] = factor
-    return None if (factors == factors[0]).all() and factors[0] == 1 else factors
+    return None if (factors == 1).all() else factors
 
 
 def _message(plan: Plan, instr: Instr, cluster: Cluster, clocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..base.errors import ArgumentError, shorten
+from ..base.checks import Check, checked, choice, integer, number
+from ..base.errors import ArgumentError
 
 STAGES = {
     0: "nothing is sharded",
@@ -45,20 +46,12 @@ class ZeroMemory:
         return self.params_bytes + self.grads_bytes + self.optimizer_bytes
 
 
-def _check(where: str, degree: int, stage: int, **amounts: float) -> None:
-    if stage not in STAGES or isinstance(stage, bool):
-        raise ArgumentError(
-            f"stage={shorten(stage)}", where=where, allowed=", ".join(f"{n}: {what}" for n, what in STAGES.items())
-        )
-    if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
-        raise ArgumentError(
-            f"degree={shorten(degree)}", where=where, allowed="The number of ranks that share, an int, at least 1"
-        )
-    for name, amount in amounts.items():
-        if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < float("inf"):
-            raise ArgumentError(f"{name}={shorten(amount)}", where=where, allowed="A finite number, at least 0")
+STAGE = Check(", ".join(f"{n}: {what}" for n, what in STAGES.items()), choice(*STAGES).read)
+SHARING = {"degree": integer(1), "stage": STAGE}
+BYTES = dict.fromkeys(("param_bytes", "grad_bytes", "optimizer_bytes"), number(0))
 
 
+@checked(parameters=number(0), **SHARING, **BYTES)
 def zero_memory(
     parameters: float,
     degree: int,
@@ -75,21 +68,12 @@ def zero_memory(
 
     Raises ArgumentError for an invalid stage or degree, and for negative amounts.
     """
-    _check(
-        "zero_memory",
-        degree,
-        stage,
-        parameters=parameters,
-        param_bytes=param_bytes,
-        grad_bytes=grad_bytes,
-        optimizer_bytes=optimizer_bytes,
-    )
     cut = [1 if stage < first else degree for first in (3, 2, 1)]
-    return ZeroMemory(
-        *(parameters * each / ways for each, ways in zip((param_bytes, grad_bytes, optimizer_bytes), cut, strict=True))
-    )
+    each = zip((param_bytes, grad_bytes, optimizer_bytes), cut, strict=True)
+    return ZeroMemory(*(parameters * size / ways for size, ways in each))
 
 
+@checked(memory_bytes=number(0), **SHARING, model_parallel=number(0), **BYTES)
 def zero_max_parameters(
     memory_bytes: float,
     degree: int,
@@ -106,17 +90,15 @@ def zero_max_parameters(
     >>> round(zero_max_parameters(32e9, 64, 1) / 1e9, 1), zero_max_parameters(32e9, 64, 3, model_parallel=16) / 1e12
     (7.6, 2.048)
     """
-    _check("zero_max_parameters", degree, stage, memory_bytes=memory_bytes, model_parallel=model_parallel)
-    each = zero_memory(
-        1, degree, stage, param_bytes=param_bytes, grad_bytes=grad_bytes, optimizer_bytes=optimizer_bytes
-    ).total_bytes
+    sizes = {"param_bytes": param_bytes, "grad_bytes": grad_bytes, "optimizer_bytes": optimizer_bytes}
+    each = zero_memory(1, degree, stage, **sizes).total_bytes
     if not each:
-        raise ArgumentError(
-            "a parameter takes no bytes", where="zero_max_parameters", allowed="At least one number of bytes above 0"
-        )
+        allowed = "At least one number of bytes above 0"
+        raise ArgumentError("a parameter takes no bytes", where="zero_max_parameters", allowed=allowed)
     return model_parallel * memory_bytes / each
 
 
+@checked(parameters=number(0), **SHARING)
 def zero_traffic(parameters: float, degree: int, stage: int) -> float:
     """Elements that one of `degree` ranks must send in a step, in the bandwidth-optimal form.
 
@@ -131,5 +113,4 @@ def zero_traffic(parameters: float, degree: int, stage: int) -> float:
     >>> zero_traffic(1024, 4, 2), zero_traffic(1024, 4, 3)
     (1536.0, 2304.0)
     """
-    _check("zero_traffic", degree, stage, parameters=parameters)
     return (3 if stage == 3 else 2) * (degree - 1) / degree * parameters

@@ -263,3 +263,21 @@ def test_what_a_list_refuses(kind, change, error):
 def test_a_sequence_of_other_things_is_refused():
     with pytest.raises(TypeError, match="Cells only"):
         nn.SequentialCell([nn.ReLU(), "relu"])
+
+
+@pytest.mark.parametrize(
+    ("layer", "shown"),
+    [
+        (nn.LeakyReLU(), "LeakyReLU(alpha=0.2)"),
+        (nn.SmoothL1Loss(0.5), "SmoothL1Loss(reduction='none', beta=0.5)"),
+        (nn.RMSNorm([2, 3]), "RMSNorm(normalized_shape=(2, 3), epsilon=1e-06)"),
+        (nn.WarmUpLR(1, warmup_steps=3), "WarmUpLR(learning_rate=1.0, warmup_steps=3)"),
+    ],
+)
+def test_settings_as_checked_are_what_repr_shows_those_of_the_base_class_first(layer, shown):
+    assert repr(layer) == shown
+
+
+def test_a_missing_argument_is_refused_in_pythons_own_words():
+    with pytest.raises(TypeError, match=r"Dense.__init__\(\) missing 1 required positional argument: 'out_channels'"):
+        nn.Dense(4)

@@ -224,7 +224,7 @@ def test_data_parallel_takes_strategies_away_again():
         (lambda: models.tensor_parallel(nn.Dense(4, 4), 2, 2), ArgumentError, "One of GPT"),
         (lambda: models.split_embeddings(models.WideDeep(8, 2), "diagonal", 2), ArgumentError, "'row' or 'column'"),
         (lambda: models.split_embeddings(models.LeNet5(), "row", 2), ArgumentError, "A WideDeep network"),
-        (lambda: models.resnet18(stem="large"), ArgumentError, "'cifar' or 'imagenet'"),
+        (lambda: models.resnet18(stem="large"), ArgumentError, "One of 'cifar', 'imagenet'"),
         (lambda: models.GPT(48, 32, 1, 5, 16), ArgumentError, "heads divides hidden"),
         (lambda: models.GPT(48, 32, 1, 0, 16), ArgumentError, "heads=0"),
         (lambda: models.GPT(48, 32, -1), ArgumentError, "layers=-1"),
@@ -233,7 +233,7 @@ def test_data_parallel_takes_strategies_away_again():
         (lambda: models.ResNet(nn.Dense, (1,)), ArgumentError, "BasicBlock or Bottleneck"),
         (lambda: models.ResNet(models.resnet.BasicBlock, 2.5), ArgumentError, "counts=2.5"),
         (lambda: models.WideDeep(8, 2, layers="ab"), ArgumentError, "layers='ab'"),
-        (lambda: models.data_parallel(3), ArgumentError, "net is 3"),
+        (lambda: models.data_parallel(3), ArgumentError, "net=3. A Cell"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(call, error, words):

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from parallel_lab import nn
 from parallel_lab.nn.tensor.tensor import Parameter
-from tests.recorded.torch_table import Row, Spec, floats, given, ints, row
-
-POSITIVE = {"low": 0.5, "high": 2.0}
-INSIDE = {"low": 0.1, "high": 0.9}
-
+from tests.recorded.torch_table import Row, Spec, floats, given, ints, positive, row
 
 # ---- how a layer gets its weights ----
 
@@ -28,13 +25,14 @@ def fitted(cell: nn.Cell, names: Sequence[str], weights: Sequence[Any]) -> nn.Ce
     for name, weight in zip(names, weights, strict=True):
         owner, _, last = name.rpartition(".")
         target = functools.reduce(getattr, owner.split("."), cell) if owner else cell
-        setattr(
-            target, last, weight if isinstance(weight, Parameter) else Parameter(weight.asnumpy(), requires_grad=False)
-        )
+        own = weight if isinstance(weight, Parameter) else Parameter(weight.asnumpy(), requires_grad=False)
+        setattr(target, last, own)
     return cell
 
 
-def ours(make: Callable[[], nn.Cell], *names: str, train: bool = False, after: Sequence[str] = ()) -> Callable:
+def ours(
+    make: Callable[[], nn.Cell], names: Sequence[str], *, train: bool = False, after: Sequence[str] = ()
+) -> Callable:
     """x, then the weights. after: parameters whose values are further results."""
 
     def run(x, *weights):
@@ -45,7 +43,9 @@ def ours(make: Callable[[], nn.Cell], *names: str, train: bool = False, after: S
     return run
 
 
-def theirs(make: Callable[[Any], Any], *names: str, train: bool = False, after: Sequence[str] = ()) -> Callable:
+def theirs(
+    make: Callable[[Any], Any], names: Sequence[str], *, train: bool = False, after: Sequence[str] = ()
+) -> Callable:
     """The same for torch: make(torch.nn) gives the module."""
 
     def run(t, x, *weights):
@@ -56,175 +56,119 @@ def theirs(make: Callable[[Any], Any], *names: str, train: bool = False, after: 
     return run
 
 
+def layer(
+    key: str, mine: Callable[[], nn.Cell], make: Callable[[Any], Any], names: str, *inputs: Spec, **options: Any
+) -> Row:
+    """A row for a layer.
+
+    names    of the weights, which follow x among the inputs; "ours=torch's" where they differ
+    options  `train` and `after` (our names), for both sides
+    """
+    pairs = [(name.partition("=")[0], name.rpartition("=")[2]) for name in names.split()]
+    after = options.pop("after", ())
+    other = {"after": [dict(pairs)[name] for name in after], **options}
+    run = ours(mine, [one for one, _ in pairs], after=after, **options)
+    return row(key, theirs(make, [two for _, two in pairs], **other), *inputs, ours=run)
+
+
 # ---- layers with weights ----
+
+AFFINE = "gamma=weight beta=bias"
+STATISTICS = "moving_mean=running_mean moving_variance=running_var"
 
 
 def norm_rows(name: str, shape: tuple[int, ...]) -> tuple[Row, ...]:
     """A batch norm in training (with both rules for the running variance), and with running statistics."""
-    c = (shape[1],)
-    spread = np.prod(shape) // shape[1]
-    inputs = (
-        floats(*shape),
-        floats(*c, **POSITIVE),
-        floats(*c),
-        floats(*c, fixed=True),
-        floats(*c, fixed=True, **POSITIVE),
-    )
-    mine, running = ("gamma", "beta", "moving_mean", "moving_variance"), ("moving_mean", "moving_variance")
-    other, moved = ("weight", "bias", "running_mean", "running_var"), ("running_mean", "running_var")
+    c, spread = shape[1], np.prod(shape) // shape[1]
+    x, weights = floats(*shape), (positive(c), floats(c))
+    running = (floats(c, fixed=True), positive(c, fixed=True))
+    make, both = getattr(nn, name), f"{AFFINE} {STATISTICS}"
+    trained = {"train": True, "after": ("moving_mean", "moving_variance")}
+
+    def case(label: str, names: str, *inputs: Spec, other: dict[str, Any], train: dict[str, Any], **mine: Any) -> Row:
+        key, theirs = f"{name}-{label}", lambda n: getattr(n, name)(c, **other)
+        return layer(key, lambda: make(c, **mine), theirs, names, *inputs, **train)
+
+    biased = case("training", both, x, *weights, *running, other={"momentum": 0.2}, train=trained, momentum=0.8)
 
     def population(t, x, w, b, mean, variance):
         """PyTorch's running variance takes n / (n - 1) times the batch's: taken back."""
-        y, mean_after, variance_after = theirs(
-            lambda n: getattr(n, name)(shape[1], momentum=0.2), *other, train=True, after=moved
-        )(t, x, w, b, mean, variance)
+        y, mean_after, variance_after = biased.theirs(t, x, w, b, mean, variance)
         return y, mean_after, 0.8 * variance + (variance_after - 0.8 * variance) * (spread - 1) / spread
 
-    make = getattr(nn, name)
+    unbiased = {"momentum": 0.9, "unbiased": True}
+    plain = {"eps": 0.1, "affine": False}
     return (
-        row(
-            *(
-                name,
-                theirs(lambda n: getattr(n, name)(shape[1], momentum=0.1), *other, train=True, after=moved),
-                *inputs,
-            ),
-            label="training-unbiased",
-            ours=ours(lambda: make(shape[1], momentum=0.9, unbiased=True), *mine, train=True, after=running),
-        ),
-        row(
-            name,
-            population,
-            *inputs,
-            label="training",
-            ours=ours(lambda: make(shape[1], momentum=0.8), *mine, train=True, after=running),
-        ),
-        row(
-            name,
-            theirs(lambda n: getattr(n, name)(shape[1]), *other),
-            *inputs,
-            label="running",
-            ours=ours(lambda: make(shape[1]), *mine),
-        ),
-        row(
-            *(
-                name,
-                theirs(lambda n: getattr(n, name)(shape[1], eps=0.1, affine=False), *moved),
-                inputs[0],
-                *inputs[3:],
-            ),
-            label="not-affine",
-            ours=ours(lambda: make(shape[1], eps=0.1, affine=False), *running),
-        ),
+        case("training-unbiased", both, x, *weights, *running, other={"momentum": 0.1}, train=trained, **unbiased),
+        replace(biased, theirs=population),
+        case("running", both, x, *weights, *running, other={}, train={}),
+        case("not-affine", STATISTICS, x, *running, other=plain, train={}, **plain),
     )
 
 
+UNEVEN = (4, 4, (3, 2), (2, 1))
+TABLE, IDS = floats(6, 3), ints(6, 2, 4)
+
 WEIGHTED: tuple[Row, ...] = (
-    row(
-        *("Dense", theirs(lambda n: n.Linear(4, 3), "weight", "bias"), floats(5, 4), floats(3, 4), floats(3)),
-        ours=ours(lambda: nn.Dense(4, 3), "weight", "bias"),
+    layer(
+        "Dense", lambda: nn.Dense(4, 3), lambda n: n.Linear(4, 3), "weight bias", floats(5, 4), floats(3, 4), floats(3)
     ),
-    row(
-        *("Dense", theirs(lambda n: n.Linear(4, 3, bias=False), "weight"), floats(2, 3, 4), floats(3, 4)),
-        label="no-bias",
-        ours=ours(lambda: nn.Dense(4, 3, has_bias=False), "weight"),
+    layer(
+        *("Dense-no-bias", lambda: nn.Dense(4, 3, has_bias=False), lambda n: n.Linear(4, 3, bias=False)),
+        *("weight", floats(2, 3, 4), floats(3, 4)),
     ),
-    row(
-        *(
-            "Conv2d",
-            theirs(lambda n: n.Conv2d(2, 3, 3, padding="same"), "weight", "bias"),
-            floats(2, 2, 4, 5),
-            floats(3, 2, 3, 3),
-            floats(3),
-        ),
-        ours=ours(lambda: nn.Conv2d(2, 3, 3, has_bias=True), "weight", "bias"),
+    layer(
+        *("Conv2d", lambda: nn.Conv2d(2, 3, 3, has_bias=True), lambda n: n.Conv2d(2, 3, 3, padding="same")),
+        *("weight bias", floats(2, 2, 4, 5), floats(3, 2, 3, 3), floats(3)),
     ),
-    row(
-        *(
-            "Conv2d",
-            theirs(lambda n: n.Conv2d(4, 4, (3, 2), (2, 1), (1, 2), (1, 2), 2, False), "weight"),
-            floats(1, 4, 5, 4),
-            floats(4, 2, 3, 2),
-        ),
-        label="options",
-        ours=ours(lambda: nn.Conv2d(4, 4, (3, 2), (2, 1), "pad", (1, 1, 2, 2), (1, 2), 2), "weight"),
+    layer(
+        *("Conv2d-options", lambda: nn.Conv2d(*UNEVEN, "pad", (1, 1, 2, 2), (1, 2), 2)),
+        *(lambda n: n.Conv2d(*UNEVEN, (1, 2), (1, 2), 2, False), "weight", floats(1, 4, 5, 4), floats(4, 2, 3, 2)),
     ),
-    row(
-        *(
-            "Conv2d",
-            theirs(lambda n: n.Conv2d(2, 2, 2, 2), "weight", "bias"),
-            floats(2, 2, 4, 4),
-            floats(2, 2, 2, 2),
-            floats(2),
-        ),
-        label="valid",
-        ours=ours(lambda: nn.Conv2d(2, 2, 2, 2, "valid", has_bias=True), "weight", "bias"),
+    layer(
+        *("Conv2d-valid", lambda: nn.Conv2d(2, 2, 2, 2, "valid", has_bias=True), lambda n: n.Conv2d(2, 2, 2, 2)),
+        *("weight bias", floats(2, 2, 4, 4), floats(2, 2, 2, 2), floats(2)),
     ),
     *norm_rows("BatchNorm1d", (6, 3)),
     *norm_rows("BatchNorm2d", (2, 3, 2, 2)),
     *norm_rows("BatchNorm3d", (2, 2, 2, 1, 2)),
-    row(
-        *(
-            "LayerNorm",
-            theirs(lambda n: n.LayerNorm(6, 1e-7), "weight", "bias"),
-            floats(2, 3, 6),
-            floats(6, **POSITIVE),
-            floats(6),
-        ),
-        ours=ours(lambda: nn.LayerNorm(6), "gamma", "beta"),
+    layer(
+        *("LayerNorm", lambda: nn.LayerNorm(6), lambda n: n.LayerNorm(6, 1e-7), AFFINE),
+        *(floats(2, 3, 6), positive(6), floats(6)),
     ),
-    row(
+    layer(
         *(
-            "LayerNorm",
-            theirs(lambda n: n.LayerNorm((3, 4)), "weight", "bias"),
-            floats(2, 3, 4),
-            floats(3, 4, **POSITIVE),
-            floats(3, 4),
+            "LayerNorm-two-dims",
+            lambda: nn.LayerNorm((3, 4), 1, 1, epsilon=1e-5),
+            lambda n: n.LayerNorm((3, 4)),
+            AFFINE,
         ),
-        label="two-dims",
-        ours=ours(lambda: nn.LayerNorm((3, 4), 1, 1, epsilon=1e-5), "gamma", "beta"),
+        *(floats(2, 3, 4), positive(3, 4), floats(3, 4)),
     ),
-    row(
-        *("RMSNorm", theirs(lambda n: n.RMSNorm(6, 1e-6), "weight"), floats(2, 3, 6), floats(6, **POSITIVE)),
-        ours=ours(lambda: nn.RMSNorm(6), "gamma"),
-    ),
-    row(
-        *(
-            "GroupNorm",
-            theirs(lambda n: n.GroupNorm(2, 4), "weight", "bias"),
-            floats(2, 4, 3),
-            floats(4, **POSITIVE),
-            floats(4),
-        ),
-        ours=ours(lambda: nn.GroupNorm(2, 4), "gamma", "beta"),
+    layer("RMSNorm", lambda: nn.RMSNorm(6), lambda n: n.RMSNorm(6, 1e-6), "gamma=weight", floats(2, 3, 6), positive(6)),
+    layer(
+        *("GroupNorm", lambda: nn.GroupNorm(2, 4), lambda n: n.GroupNorm(2, 4), AFFINE),
+        *(floats(2, 4, 3), positive(4), floats(4)),
     ),
     *(
-        row(
-            *("Embedding", theirs(lambda n: n.Embedding(6, 3), "weight"), ints(6, 2, 4), floats(6, 3)),
-            label=f"one-hot-{hot}",
-            ours=lambda i, w, hot=hot: fitted(nn.Embedding(6, 3, use_one_hot=hot), ["embedding_table"], [w])(i),
+        layer(
+            *(f"Embedding-one-hot-{hot}", lambda hot=hot: nn.Embedding(6, 3, use_one_hot=hot)),
+            *(lambda n: n.Embedding(6, 3), "embedding_table=weight", IDS, TABLE),
         )
         for hot in (False, True)
     ),
     *(
-        row(
-            *("EmbeddingLookup", theirs(lambda n: n.Embedding(6, 3), "weight"), ints(6, 2, 4), floats(6, 3)),
-            label=target,
-            ours=ours(lambda target=target: nn.EmbeddingLookup(6, 3, target=target), "embedding_table"),
+        layer(
+            *(f"EmbeddingLookup-{target}", lambda target=target: nn.EmbeddingLookup(6, 3, target=target)),
+            *(lambda n: n.Embedding(6, 3), "embedding_table=weight", IDS, TABLE),
         )
         for target in ("CPU", "DEVICE")
     ),
-    row(
-        "PReLU", theirs(lambda n: n.PReLU(3), "weight"), floats(2, 3, 4), floats(3), ours=ours(lambda: nn.PReLU(3), "w")
-    ),
-    row(
-        *(
-            "SequentialCell",
-            theirs(lambda n: n.Sequential(n.Flatten(), n.Linear(4, 3), n.Tanh()), "1.weight", "1.bias"),
-        ),
+    layer("PReLU", lambda: nn.PReLU(3), lambda n: n.PReLU(3), "w=weight", floats(2, 3, 4), floats(3)),
+    layer(
+        *("SequentialCell", lambda: nn.SequentialCell(nn.Flatten(), nn.Dense(4, 3), nn.Tanh())),
+        *(lambda n: n.Sequential(n.Flatten(), n.Linear(4, 3), n.Tanh()), "1.weight 1.bias"),
         *(floats(2, 2, 2), floats(3, 4), floats(3)),
-        ours=lambda x, w, b: nn.SequentialCell(
-            nn.Flatten(), fitted(nn.Dense(4, 3), ["weight", "bias"], [w, b]), nn.Tanh()
-        )(x),
     ),
 )
 
@@ -232,89 +176,69 @@ WEIGHTED: tuple[Row, ...] = (
 # ---- layers without weights ----
 
 
-def plain(name: str, mine: Callable[[], nn.Cell], make: Callable[[Any], Any], spec: Spec, label: str = "") -> Row:
-    return row(name, theirs(make), spec, label=label, ours=ours(mine))
+def plain(
+    key: str, spec: Spec, mine: Callable[[], nn.Cell] | None = None, make: Callable[[Any], Any] | None = None
+) -> Row:
+    """None: the class of that name, without arguments."""
+    name = key.partition("-")[0]
+    return layer(key, mine or getattr(nn, name), make or (lambda n: getattr(n, name)()), "", spec)
 
 
 PICTURE, LINE = floats(2, 2, 5, 6), floats(4, 6, low=-8.0, high=8.0)
 
 PLAIN: tuple[Row, ...] = (
-    plain("ReLU", nn.ReLU, lambda n: n.ReLU(), LINE),
-    plain("ReLU6", nn.ReLU6, lambda n: n.ReLU6(), LINE),
-    plain("LeakyReLU", nn.LeakyReLU, lambda n: n.LeakyReLU(0.2), LINE),
-    plain("ELU", lambda: nn.ELU(0.5), lambda n: n.ELU(0.5), LINE),
-    plain("GELU", nn.GELU, lambda n: n.GELU("tanh"), LINE),
-    plain("GELU", lambda: nn.GELU(False), lambda n: n.GELU(), LINE, "erf"),
-    plain("SiLU", nn.SiLU, lambda n: n.SiLU(), LINE),
-    plain("Sigmoid", nn.Sigmoid, lambda n: n.Sigmoid(), LINE),
-    plain("Softplus", nn.Softplus, lambda n: n.Softplus(), LINE),
-    plain("Identity", nn.Identity, lambda n: n.Identity(), LINE),
-    plain("LogSigmoid", nn.LogSigmoid, lambda n: n.LogSigmoid(), LINE),
+    *(plain(name, LINE) for name in ("ReLU", "ReLU6", "SiLU", "Sigmoid", "Softplus", "Identity", "LogSigmoid", "Tanh")),
+    plain("LeakyReLU", LINE, make=lambda n: n.LeakyReLU(0.2)),
+    plain("ELU", LINE, lambda: nn.ELU(0.5), lambda n: n.ELU(0.5)),
+    plain("GELU", LINE, make=lambda n: n.GELU("tanh")),
+    plain("GELU-erf", LINE, lambda: nn.GELU(False)),
     # by its definition: the gradient of PyTorch's own has a sixth in float32
-    row("HSigmoid", lambda t, x: t.nn.functional.relu6(x + 3) / 6, LINE, ours=ours(nn.HSigmoid)),
-    plain("HSwish", nn.HSwish, lambda n: n.Hardswish(), LINE),
-    plain("Tanh", nn.Tanh, lambda n: n.Tanh(), LINE),
-    plain("Softmax", lambda: nn.Softmax(0), lambda n: n.Softmax(0), LINE),
-    plain("LogSoftmax", nn.LogSoftmax, lambda n: n.LogSoftmax(-1), LINE),
-    plain("Flatten", nn.Flatten, lambda n: n.Flatten(), PICTURE),
-    plain("MaxPool2d", lambda: nn.MaxPool2d(2, 2), lambda n: n.MaxPool2d(2), PICTURE),
+    row("HSigmoid", lambda t, x: t.nn.functional.relu6(x + 3) / 6, LINE, ours=ours(nn.HSigmoid, ())),
+    plain("HSwish", LINE, make=lambda n: n.Hardswish()),
+    plain("Softmax", LINE, lambda: nn.Softmax(0), lambda n: n.Softmax(0)),
+    plain("LogSoftmax", LINE, make=lambda n: n.LogSoftmax(-1)),
+    plain("Flatten", PICTURE),
+    plain("MaxPool2d", PICTURE, lambda: nn.MaxPool2d(2, 2), lambda n: n.MaxPool2d(2)),
     plain(
-        "MaxPool2d",
-        lambda: nn.MaxPool2d((3, 2), (2, 1), "pad", (1, 0)),
+        *("MaxPool2d-pad", PICTURE, lambda: nn.MaxPool2d((3, 2), (2, 1), "pad", (1, 0))),
         lambda n: n.MaxPool2d((3, 2), (2, 1), (1, 0)),
-        PICTURE,
-        "pad",
     ),
-    plain("AvgPool2d", lambda: nn.AvgPool2d(2, 1), lambda n: n.AvgPool2d(2, 1), PICTURE),
-    plain("AvgPool2d", lambda: nn.AvgPool2d(3, 2, "pad", 1), lambda n: n.AvgPool2d(3, 2, 1), PICTURE, "pad"),
+    plain("AvgPool2d", PICTURE, lambda: nn.AvgPool2d(2, 1), lambda n: n.AvgPool2d(2, 1)),
+    plain("AvgPool2d-pad", PICTURE, lambda: nn.AvgPool2d(3, 2, "pad", 1), lambda n: n.AvgPool2d(3, 2, 1)),
     plain(
-        "AvgPool2d",
-        lambda: nn.AvgPool2d(3, 2, "pad", 1, False),
+        *("AvgPool2d-real", PICTURE, lambda: nn.AvgPool2d(3, 2, "pad", 1, False)),
         lambda n: n.AvgPool2d(3, 2, 1, False, False),
-        PICTURE,
-        "real",
     ),
-    plain(
-        "AdaptiveAvgPool2d", lambda: nn.AdaptiveAvgPool2d((2, None)), lambda n: n.AdaptiveAvgPool2d((2, None)), PICTURE
+    *(
+        plain(
+            name,
+            PICTURE,
+            lambda name=name, size=size: getattr(nn, name)(size),
+            lambda n, name=name, size=size: getattr(n, name)(size),
+        )
+        for name, size in (("AdaptiveAvgPool2d", (2, None)), ("AdaptiveMaxPool2d", 2))
     ),
-    plain("AdaptiveMaxPool2d", lambda: nn.AdaptiveMaxPool2d(2), lambda n: n.AdaptiveMaxPool2d(2), PICTURE),
 )
 
 
 # ---- attention: PyTorch keeps the three projections in one weight ----
 
 HEADS = (
-    "q_proj.weight",
-    "k_proj.weight",
-    "v_proj.weight",
-    "q_proj.bias",
-    "k_proj.bias",
-    "v_proj.bias",
-    "out_proj.weight",
-    "out_proj.bias",
+    *(f"{part}_proj.{name}" for name in ("weight", "bias") for part in "qkv"),
+    *("out_proj.weight", "out_proj.bias"),
 )
 
 
 def head_weights(e: int, kdim: int | None = None, vdim: int | None = None) -> tuple[Spec, ...]:
-    columns = (e, kdim or e, vdim or e)
-    return (
-        *(floats(e, c, low=-1.0, high=1.0) for c in columns),
-        floats(e),
-        floats(e),
-        floats(e),
-        floats(e, e),
-        floats(e),
-    )
+    projections = tuple(floats(e, c, low=-1.0, high=1.0) for c in (e, kdim or e, vdim or e))
+    return (*projections, floats(e), floats(e), floats(e), floats(e, e), floats(e))
 
 
 def packed(t: Any, weights: Sequence[Any], prefix: str = "", separate: bool = False) -> dict[str, Any]:
     """Our eight tensors as torch's parameters of a MultiheadAttention."""
     q, k, v, *rest = weights
-    own = (
-        {"q_proj_weight": q, "k_proj_weight": k, "v_proj_weight": v}
-        if separate
-        else {"in_proj_weight": t.cat((q, k, v))}
-    )
+    own = {"q_proj_weight": q, "k_proj_weight": k, "v_proj_weight": v}
+    own = own if separate else {"in_proj_weight": t.cat((q, k, v))}
     named = {**own, "in_proj_bias": t.cat(tuple(rest[:3])), "out_proj.weight": rest[3], "out_proj.bias": rest[4]}
     return {prefix + name: value for name, value in named.items()}
 
@@ -343,12 +267,11 @@ def attention_row(
     def other(t, q, k, v, *rest):
         module = t.nn.MultiheadAttention(e, 2, kdim=kdim, vdim=vdim, batch_first=first)
         named = packed(t, rest[len(kinds) :], separate=kdim is not None)
-        out, weights = t.func.functional_call(
-            module, named, (q, k, v), {**dict(zip(kinds, rest, strict=False)), **call}
-        )
+        options = {**dict(zip(kinds, rest, strict=False)), **call}
+        out, weights = t.func.functional_call(module, named, (q, k, v), options)
         return out if weights is None else (out, weights)
 
-    return row("MultiheadAttention", other, *inputs, *masks, *head_weights(e, kdim, vdim), label=label, ours=mine)
+    return row(f"MultiheadAttention-{label}", other, *inputs, *masks, *head_weights(e, kdim, vdim), ours=mine)
 
 
 QKV = (floats(3, 2, 4), floats(5, 2, 4), floats(5, 2, 4))
@@ -366,7 +289,7 @@ NORMS = tuple(f"{part}.{name}" for part in ("norm1", "norm2") for name in ("gamm
 
 def encoder_weights(e: int = 4, width: int = 6) -> tuple[Spec, ...]:
     dense = (floats(width, e, low=-1.0, high=1.0), floats(width), floats(e, width, low=-1.0, high=1.0), floats(e))
-    return (*head_weights(e), *dense, *(floats(e, **POSITIVE), floats(e)) * 2)
+    return (*head_weights(e), *dense, *(positive(e), floats(e)) * 2)
 
 
 def encoder_named(t: Any, weights: Sequence[Any], prefix: str = "") -> dict[str, Any]:
@@ -409,7 +332,7 @@ def encoder_row(label: str, layers: int = 0, masks: int = 0, **options: Any) -> 
 
     inputs = (floats(3, 2, 4), *(floats(3, 3), given((False, False, True), (False, True, False)))[:masks])
     name = "TransformerEncoder" if layers else "TransformerEncoderLayer"
-    return row(name, other, *inputs, *encoder_weights() * max(1, layers), label=label, ours=mine)
+    return row(f"{name}-{label}", other, *inputs, *encoder_weights() * max(1, layers), ours=mine)
 
 
 ATTENTION: tuple[Row, ...] = (

@@ -11,6 +11,7 @@ their shapes. Gradients are those of the sum over all float outputs of output * 
 
 from __future__ import annotations
 
+import functools
 import json
 import zlib
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from parallel_lab import ops
 
 HERE = Path(__file__).parent
 # inputs are odd multiples of 1 / (2 * GRID): exact in float32, all different, none at a whole number or a half
@@ -50,6 +53,15 @@ class Spec:
 
 def floats(*shape: int, low: float = -2.0, high: float = 2.0, fixed: bool = False) -> Spec:
     return Spec(shape, "floats", low, high, fixed)
+
+
+def positive(*shape: int, fixed: bool = False) -> Spec:
+    return floats(*shape, low=0.5, high=2.0, fixed=fixed)
+
+
+def inside(*shape: int) -> Spec:
+    """Between 0 and 1."""
+    return floats(*shape, low=0.1, high=0.9)
 
 
 def ints(bound: int, *shape: int) -> Spec:
@@ -115,16 +127,39 @@ class Row:
 
 
 def row(
-    name: str,
-    theirs: Callable,
-    *inputs: Spec,
-    label: str = "",
-    ours: Callable | None = None,
-    dtype: str = "float64",
-    **attrs: Any,
+    key: str, theirs: Callable, *inputs: Spec, ours: Callable | None = None, dtype: str = "float64", **attrs: Any
 ) -> Row:
-    """A Row; the other keywords are attributes of the operator."""
+    """A Row.  key: "name" or "name-label"; the other keywords are attributes of the operator."""
+    name, _, label = key.partition("-")
     return Row(name, theirs, inputs, label, attrs, ours, dtype)
+
+
+class Called:
+    """Functions of a module that need not be imported yet: `T.roll(1, 0)` is a function of (torch, *inputs), which
+    calls `torch.roll(*inputs, 1, 0)`. Ints are given to PyTorch as int64, which it asks for.
+
+    path  of the module inside torch;  module: the module itself, whose functions are then functions of (*inputs)
+    """
+
+    def __init__(self, path: str = "", module: Any = None) -> None:
+        self._path, self._module = path, module
+
+    def __getattr__(self, name: str) -> Callable[..., Callable]:
+        def given(*args: Any, **options: Any) -> Callable:
+            def theirs(t: Any, *inputs: Any) -> Any:
+                module = functools.reduce(getattr, self._path.split("."), t) if self._path else t
+                inputs = [x.long() if x.dtype == t.int32 else x for x in inputs]
+                return getattr(module, name)(*inputs, *args, **options)
+
+            def ours(*inputs: Any) -> Any:
+                return getattr(self._module, name)(*inputs, *args, **options)
+
+            return theirs if self._module is None else ours
+
+        return given
+
+
+T, F, O = Called(), Called("nn.functional"), Called(module=ops)
 
 
 def weights(shape: Sequence[int], dtype: Any = np.float64) -> np.ndarray:

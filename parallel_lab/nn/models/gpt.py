@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import nn, ops
-from ...base.checks import checked, flag, integer, probability
+from ...base.checks import checked, flag, integer, kept, probability
 from ...base.errors import ArgumentError, ShapeError
 from .. import initializer
 from ..tensor.tensor import Parameter
@@ -25,6 +25,10 @@ INITIAL = 0.02  # standard deviation of initial weights (Radford et al. 2019)
 
 def _dense(inputs: int, outputs: int, **options: Any) -> nn.Dense:
     return nn.Dense(inputs, outputs, weight_init=initializer.Normal(INITIAL), bias_init="zeros", **options)
+
+
+def _table(rows: int, columns: int) -> Parameter:
+    return Parameter(initializer.initializer(initializer.Normal(INITIAL), (rows, columns)))
 
 
 class CausalSelfAttention(nn.Cell):
@@ -38,9 +42,8 @@ class CausalSelfAttention(nn.Cell):
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
         if hidden % heads:
-            raise ArgumentError(
-                f"hidden={hidden} with heads={heads}", where="CausalSelfAttention", allowed="heads divides hidden"
-            )
+            what = f"hidden={hidden} with heads={heads}"
+            raise ArgumentError(what, where="CausalSelfAttention", allowed="heads divides hidden")
         self.hidden, self.heads = hidden, heads
         self.query, self.key, self.value = _dense(hidden, hidden), _dense(hidden, hidden), _dense(hidden, hidden)
         self.split_heads, self.join_heads = ops.Reshape(), ops.Reshape()
@@ -97,7 +100,8 @@ class GPT(nn.Cell):
     dropout                  after attention and MLP, while training
     """
 
-    @checked(layers=integer(0), hidden=integer(1), tied=flag, dropout=probability, inner=integer(1) | None)
+    @checked(layers=integer(0), dropout=probability, inner=integer(1) | None)
+    @kept(vocab_size=integer(1), hidden=integer(1), heads=integer(1), seq_length=integer(1), tied=flag)
     def __init__(
         self,
         vocab_size: int,
@@ -111,36 +115,19 @@ class GPT(nn.Cell):
     ) -> None:
         super().__init__()
         inner = 4 * hidden if inner is None else inner
-        self.vocab_size, self.hidden, self.heads, self.seq_length, self.tied = (
-            vocab_size,
-            hidden,
-            heads,
-            seq_length,
-            tied,
-        )
-        self.token_table = Parameter(
-            initializer.initializer(initializer.Normal(INITIAL), (vocab_size, hidden)), name="token_table"
-        )
-        self.position_table = Parameter(
-            initializer.initializer(initializer.Normal(INITIAL), (seq_length, hidden)), name="position_table"
-        )
+        self.token_table, self.position_table = _table(vocab_size, hidden), _table(seq_length, hidden)
         self.embed, self.position, self.add = ops.Gather(), ops.StridedSlice(), ops.Add()
         self.blocks = nn.CellList([GPTBlock(hidden, heads, inner, dropout) for _ in range(layers)])
         self.norm = nn.LayerNorm((hidden,), epsilon=1e-5)
         self.rows = ops.Reshape()
         self.scores = ops.MatMul(transpose_b=True)
-        self.head = (
-            None
-            if tied
-            else Parameter(initializer.initializer(initializer.Normal(INITIAL), (vocab_size, hidden)), name="head")
-        )
+        self.head = None if tied else _table(vocab_size, hidden)
 
     def construct(self, ids: Any) -> Any:
         shape = ops.shape(ids)
         if len(shape) != 2 or shape[1] > self.seq_length:
-            raise ShapeError(
-                f"ids of shape {shape}", where="GPT", allowed=f"(n, s) with s at most {self.seq_length} (seq_length)"
-            )
+            allowed = f"(n, s) with s at most {self.seq_length} (seq_length)"
+            raise ShapeError(f"ids of shape {shape}", where="GPT", allowed=allowed)
         positions = self.position_table
         if shape[1] < self.seq_length:
             positions = self.position(positions, (0, 0), (shape[1], self.hidden), (1, 1))

@@ -13,14 +13,13 @@ from __future__ import annotations
 from typing import Any
 
 from ... import nn, ops
-from ...base.checks import checked, integers
-from ...base.errors import ArgumentError, ArgumentTypeError, shorten
+from ...base.checks import checked, choice, integers, kept
+from ...base.errors import ArgumentTypeError, shorten
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(
-        inputs, outputs, size, stride=stride, pad_mode="pad", padding=size // 2, has_bias=False, weight_init="he_normal"
-    )
+    padding = {"pad_mode": "pad", "padding": size // 2}
+    return nn.Conv2d(inputs, outputs, size, stride, **padding, weight_init="he_normal")
 
 
 class _Block(nn.Cell):
@@ -88,6 +87,7 @@ class ResNet(nn.Cell):
     """
 
     @checked(counts=integers(1))
+    @kept(stem=choice("cifar", "imagenet"))
     def __init__(
         self,
         block: type[_Block],
@@ -98,11 +98,8 @@ class ResNet(nn.Cell):
         channels: int = 3,
     ) -> None:
         super().__init__()
-        if not isinstance(stem, str) or stem not in ("cifar", "imagenet"):
-            raise ArgumentError(f"stem={shorten(stem)}", where="ResNet", allowed="'cifar' or 'imagenet'")
         if not (isinstance(block, type) and issubclass(block, _Block)):
             raise ArgumentTypeError(f"block={shorten(block)}", where="ResNet", allowed="BasicBlock or Bottleneck")
-        self.stem = stem
         self.conv1 = _conv(channels, width, 3) if stem == "cifar" else _conv(channels, width, 7, 2)
         self.bn1, self.relu = nn.BatchNorm2d(width), nn.ReLU()
         self.pool = nn.MaxPool2d(3, 2, pad_mode="same") if stem == "imagenet" else None

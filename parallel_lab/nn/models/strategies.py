@@ -9,10 +9,11 @@ An operator without a strategy is cut by rows among all devices (data parallel).
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ... import nn
-from ...base.errors import ArgumentError, ArgumentTypeError, StrategyError, shorten
+from ...base.checks import Check, checked, instance, integer
+from ...base.errors import ArgumentError, StrategyError, shorten
 from .gpt import GPT, GPTBlock
 from .resnet import BasicBlock, Bottleneck, ResNet
 from .small import LeNet5, TransformerClassifier, WideDeep
@@ -20,20 +21,30 @@ from .small import LeNet5, TransformerClassifier, WideDeep
 Network = TypeVar("Network", bound=nn.Cell)
 
 
+def _read_power(value: Any) -> int:
+    count = integer(1).read(value)
+    if count & (count - 1):
+        raise ValueError
+    return count
+
+
+POWER_OF_TWO = Check("A power of two: 1, 2, 4, ...", _read_power)
+
+
+@checked(net=instance(nn.Cell, "A Cell"))
 def data_parallel(net: Network) -> Network:
     """Take all strategies away: every operator is cut along its batch dim among all devices, parameters are whole on
     each.
 
     Raises ArgumentTypeError for anything but a Cell.
     """
-    if not isinstance(net, nn.Cell):
-        raise ArgumentTypeError(f"net is {shorten(net)}", where="data_parallel", allowed="A Cell")
     for _, cell in net.cells_and_names():
         for primitive in cell._primitives.values():
             primitive.shard(None)
     return net
 
 
+@checked(dp=POWER_OF_TWO, mp=POWER_OF_TWO)
 def tensor_parallel(net: Network, dp: int, mp: int) -> Network:
     """Cut samples `dp` ways and the network `mp` ways, for dp * mp devices.
 
@@ -47,18 +58,12 @@ def tensor_parallel(net: Network, dp: int, mp: int) -> Network:
     Raises ArgumentError for counts that are no powers of two or another network, StrategyError where mp does not divide
     heads or channels.
     """
-    for name, count in (("dp", dp), ("mp", mp)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1 or count & (count - 1):
-            raise ArgumentError(
-                f"{name}={shorten(count)}", where="tensor_parallel", allowed="A power of two: 1, 2, 4, ..."
-            )
     rules = {GPT: _gpt, TransformerClassifier: _classifier, ResNet: _resnet, LeNet5: _lenet}
     rule = next((r for kind, r in rules.items() if isinstance(net, kind)), None)
     if rule is None:
         allowed = f"One of {', '.join(k.__name__ for k in rules)}"
-        raise ArgumentError(
-            f"net is {shorten(net)}", where="tensor_parallel", allowed=allowed, hint="Set strategies with shard()"
-        )
+        hint = "Set strategies with shard()"
+        raise ArgumentError(f"net is {shorten(net)}", where="tensor_parallel", allowed=allowed, hint=hint)
     data_parallel(net)
     rule(net, dp, mp)
     return net
@@ -108,9 +113,8 @@ def _primitives(cell: nn.Cell) -> list:
 
 def _check_heads(heads: int, mp: int) -> None:
     if heads % mp:
-        raise StrategyError(
-            f"mp={mp} with {heads} heads", where="tensor_parallel", allowed="mp divides the number of heads"
-        )
+        allowed = "mp divides the number of heads"
+        raise StrategyError(f"mp={mp} with {heads} heads", where="tensor_parallel", allowed=allowed)
 
 
 def _block(block: GPTBlock, dp: int, mp: int, heads: int) -> None:
