@@ -8,33 +8,10 @@
 What measures a machine for these formulas is in `processes/measure/`.
 """
 
+# ruff: noqa: F401 - imported for others: this is a public face
+
 from ..base.cluster import CLUSTERS, Cluster, Device, Link, get_cluster
 from .memory import MEMORY_KINDS, MemoryPoint, MemoryReport, predict_memory
 from .time import PhaseTime, StepTime, instr_time_s, message_bytes, message_time_s, sent_bytes, step_time_s
 from .timeline import Timeline, predict_timeline
 from .zero import ZeroMemory, zero_max_parameters, zero_memory, zero_traffic
-
-__all__ = [
-    "CLUSTERS",
-    "MEMORY_KINDS",
-    "Cluster",
-    "Device",
-    "Link",
-    "MemoryPoint",
-    "MemoryReport",
-    "PhaseTime",
-    "StepTime",
-    "Timeline",
-    "ZeroMemory",
-    "get_cluster",
-    "instr_time_s",
-    "message_bytes",
-    "message_time_s",
-    "predict_memory",
-    "predict_timeline",
-    "sent_bytes",
-    "step_time_s",
-    "zero_max_parameters",
-    "zero_memory",
-    "zero_traffic",
-]

@@ -210,14 +210,9 @@ def step_time_s(plan: Plan, cluster: Cluster, *, rank: int = 0) -> StepTime:
         program = [i for i in stage.program(name) if i.runs_on(rank)]
         if program:
             times = [(i.is_communication, instr_time_s(plan, i, cluster, rank=rank)) for i in program]
-            phases.append(
-                PhaseTime(
-                    name,
-                    compute_s=math.fsum(t for communication, t in times if not communication),
-                    communication_s=math.fsum(t for communication, t in times if communication),
-                    flops=sum(instr_flops(plan, i) for i in program),
-                    sent_bytes=sum(sent_bytes(plan, i) for i in program if i.attr("root", rank) == rank),
-                    messages=sum(i.is_communication for i in program),
-                )
-            )
+            compute_s, communication_s = (math.fsum(t for sends, t in times if sends == kind) for kind in (False, True))
+            flops = sum(instr_flops(plan, i) for i in program)
+            sent = sum(sent_bytes(plan, i) for i in program if i.attr("root", rank) == rank)
+            messages = sum(i.is_communication for i in program)
+            phases.append(PhaseTime(name, compute_s, communication_s, flops, sent, messages))
     return StepTime(rank, tuple(phases))

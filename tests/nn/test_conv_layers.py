@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from parallel_lab import ParallelLabError, nn
+from parallel_lab import nn
 from parallel_lab.nn.tensor.tensor import Tensor
 from tests.nn.one_device import check_equals_one_device
+from tests.refusals import refused
 
 X = np.random.default_rng(6).normal(size=(8, 4, 6, 5))
 
@@ -116,22 +117,15 @@ def test_a_small_network_trains_as_on_one_device(shard):
     check_equals_one_device(Small, nn.CrossEntropyLoss(), (X, labels), shard)
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "text"),
-    [
-        (lambda: nn.Conv2d(0, 4, 3), ValueError, "Conv2d: in_channels=0"),
-        (lambda: nn.Conv2d(4, 4, 3.0), TypeError, "kernel_size=3.0"),
-        (lambda: nn.Conv2d(4, 4, (3, 3, 3)), ValueError, "An int, or .height, width"),
-        (lambda: nn.Conv2d(4, 6, 3, group=4), ValueError, "group=4 with in_channels=4, out_channels=6"),
-        (lambda: nn.Conv2d(4, 4, 3, pad_mode="full"), ValueError, "pad_mode='full'. One of 'same'"),
-        (lambda: nn.Conv2d(4, 4, 3, padding=1), ValueError, "padding=1 with pad_mode='same'.*pad_mode='pad'"),
-        (lambda: nn.Conv2d(4, 4, 3, data_format="NHWC"), ValueError, "'NHWC'"),
-        (lambda: nn.MaxPool2d(0), ValueError, "MaxPool2d: kernel_size=0"),
-        (lambda: nn.AvgPool2d(2, 2, count_include_pad=0), TypeError, "count_include_pad=0"),
-        (lambda: nn.AdaptiveAvgPool2d((1, 2, 3)), ValueError, "output_size="),
-    ],
+test_what_picture_layers_refuse = refused(
+    (lambda: nn.Conv2d(0, 4, 3), ValueError, "Conv2d: in_channels=0"),
+    (lambda: nn.Conv2d(4, 4, 3.0), TypeError, "kernel_size=3.0"),
+    (lambda: nn.Conv2d(4, 4, (3, 3, 3)), ValueError, "An int, or .height, width"),
+    (lambda: nn.Conv2d(4, 6, 3, group=4), ValueError, "group=4 with in_channels=4, out_channels=6"),
+    (lambda: nn.Conv2d(4, 4, 3, pad_mode="full"), ValueError, "pad_mode='full'. One of 'same'"),
+    (lambda: nn.Conv2d(4, 4, 3, padding=1), ValueError, "padding=1 with pad_mode='same'.*pad_mode='pad'"),
+    (lambda: nn.Conv2d(4, 4, 3, data_format="NHWC"), ValueError, "'NHWC'"),
+    (lambda: nn.MaxPool2d(0), ValueError, "MaxPool2d: kernel_size=0"),
+    (lambda: nn.AvgPool2d(2, 2, count_include_pad=0), TypeError, "count_include_pad=0"),
+    (lambda: nn.AdaptiveAvgPool2d((1, 2, 3)), ValueError, "output_size="),
 )
-def test_what_picture_layers_refuse(make, error, text):
-    with pytest.raises(error, match=text) as caught:
-        make()
-    assert isinstance(caught.value, ParallelLabError)

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from parallel_lab import ParallelLabError, ShapeError, nn, ops
+from parallel_lab import ShapeError, nn, ops
 from parallel_lab.nn.tensor.tensor import Tensor
 from tests.nn.one_device import check_equals_one_device, messages
+from tests.refusals import refused
 
 IDS = np.random.default_rng(1).integers(0, 16, (8, 2)).astype(np.int32)
 TARGET = np.random.default_rng(2).normal(size=(8, 2, 8))
@@ -80,20 +81,13 @@ def test_a_strategy_of_ones_own_goes_before_the_slice_mode():
     assert layer.lookup.in_strategy == ((1, 4), (1, 1))
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "text"),
-    [
-        (lambda: nn.Embedding(0, 4), ValueError, "vocab_size=0"),
-        (lambda: nn.Embedding(4, 4, padding_idx=4), ValueError, "padding_idx=4.*from 0 to 3"),
-        (lambda: nn.Embedding(4, 4, use_one_hot=1), TypeError, "use_one_hot=1"),
-        (lambda: nn.Embedding(4, 4)(Tensor(TARGET)), ShapeError, "the ids are float64.*must be ints"),
-        (lambda: nn.Embedding(4, 4)(Tensor(IDS + 4)), ShapeError, "an index is"),
-        (lambda: nn.EmbeddingLookup(4, 4, slice_mode="rows"), ValueError, "slice_mode='rows'. One of 'batch_slice'"),
-        (lambda: nn.EmbeddingLookup(4, 4, target="GPU"), ValueError, "target='GPU'"),
-        (lambda: nn.EmbeddingLookup(4, 4, slices=0), ValueError, "slices=0"),
-    ],
+test_what_tables_refuse = refused(
+    (lambda: nn.Embedding(0, 4), ValueError, "vocab_size=0"),
+    (lambda: nn.Embedding(4, 4, padding_idx=4), ValueError, "padding_idx=4.*from 0 to 3"),
+    (lambda: nn.Embedding(4, 4, use_one_hot=1), TypeError, "use_one_hot=1"),
+    (lambda: nn.Embedding(4, 4)(Tensor(TARGET)), ShapeError, "the ids are float64.*must be ints"),
+    (lambda: nn.Embedding(4, 4)(Tensor(IDS + 4)), ShapeError, "an index is"),
+    (lambda: nn.EmbeddingLookup(4, 4, slice_mode="rows"), ValueError, "slice_mode='rows'. One of 'batch_slice'"),
+    (lambda: nn.EmbeddingLookup(4, 4, target="GPU"), ValueError, "target='GPU'"),
+    (lambda: nn.EmbeddingLookup(4, 4, slices=0), ValueError, "slices=0"),
 )
-def test_what_tables_refuse(make, error, text):
-    with pytest.raises(error, match=text) as caught:
-        make()
-    assert isinstance(caught.value, ParallelLabError)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, nn
-from parallel_lab.base.errors import ParallelLabError
+from tests.refusals import refused
 
 START = np.array([1.0, -2.0, 3.0])
 GRAD = np.array([0.5, 0.25, -1.0])
@@ -139,29 +139,23 @@ def test_the_rule_leaves_out_what_is_a_value_of_the_program():
 SAME = named("a")[0]
 
 
-@pytest.mark.parametrize(
-    ("params", "error", "text"),
-    [
-        ([{"params": [SAME]}, SAME], TypeError, r"params\[1\] is Parameter.*Groups only, or Parameters only"),
-        ([{"params": [SAME]}, {"params": [SAME]}], ValueError, "'a' is given twice"),
-        ([{"params": [SAME]}, {"params": named("a")}], ValueError, "'a' is the name of two parameters"),
-        ([{"params": []}], ValueError, "group 0 has no parameters"),
-        ([{"lr": 0.1}], ValueError, "group 0 has no 'params'"),
-        ([{"params": SAME}], TypeError, "group 0 has params="),
-        ([{"params": [SAME], "rate": 0.1}], ValueError, "the key 'rate'.*Keys: params, lr, weight_decay"),
-        ([{"params": [SAME], "lr": -1}], ValueError, "lr=-1"),
-        ([{"params": [SAME], "weight_decay": -1}], ValueError, "weight_decay=-1"),
-        ([{"params": [SAME], "grad_centralization": True}], ValueError, "asks for grad_centralization"),
-        ([{"params": [SAME]}, {"order_params": []}], ValueError, "order_params and the groups differ in a"),
-        ([{"params": [SAME]}, {"order_params": [SAME, SAME]}], ValueError, "order_params and the groups differ in a"),
-        ([{"params": [SAME]}, {"order_params": [SAME, *named("b")]}], ValueError, "differ in b"),
-        ({"params": [SAME]}, TypeError, "A list of Parameters"),
-    ],
+test_unfit_groups_are_refused = refused(
+    ([{"params": [SAME]}, SAME], TypeError, r"params\[1\] is Parameter.*Groups only, or Parameters only"),
+    ([{"params": [SAME]}, {"params": [SAME]}], ValueError, "'a' is given twice"),
+    ([{"params": [SAME]}, {"params": named("a")}], ValueError, "'a' is the name of two parameters"),
+    ([{"params": []}], ValueError, "group 0 has no parameters"),
+    ([{"lr": 0.1}], ValueError, "group 0 has no 'params'"),
+    ([{"params": SAME}], TypeError, "group 0 has params="),
+    ([{"params": [SAME], "rate": 0.1}], ValueError, "the key 'rate'.*Keys: params, lr, weight_decay"),
+    ([{"params": [SAME], "lr": -1}], ValueError, "lr=-1"),
+    ([{"params": [SAME], "weight_decay": -1}], ValueError, "weight_decay=-1"),
+    ([{"params": [SAME], "grad_centralization": True}], ValueError, "asks for grad_centralization"),
+    ([{"params": [SAME]}, {"order_params": []}], ValueError, "order_params and the groups differ in a"),
+    ([{"params": [SAME]}, {"order_params": [SAME, SAME]}], ValueError, "order_params and the groups differ in a"),
+    ([{"params": [SAME]}, {"order_params": [SAME, *named("b")]}], ValueError, "differ in b"),
+    ({"params": [SAME]}, TypeError, "A list of Parameters"),
+    by=nn.SGD,
 )
-def test_unfit_groups_are_refused(params, error, text):
-    with pytest.raises(error, match=text) as caught:
-        nn.SGD(params)
-    assert isinstance(caught.value, ParallelLabError)
 
 
 def test_grad_centralization_switched_off_is_accepted():

@@ -14,6 +14,7 @@ from parallel_lab.nn.initializer import initializer
 from parallel_lab.nn.optim.global_norm import Place, Totals
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from tests.recorded import nets
+from tests.refusals import refused
 
 RATE, STEPS, SHAPE = 0.05, 6, (4, 3)
 RNG = np.random.default_rng(5)
@@ -503,71 +504,58 @@ def w(name="w", dtype=np.float32):
 SAME = w()
 
 
-@pytest.mark.parametrize(
-    ("params", "error", "text"),
-    [
-        ([], ValueError, "params is empty"),
-        ([Parameter(Tensor(START), "w", requires_grad=False)], ValueError, "there is nothing to train"),
-        ([w(), w()], ValueError, "'w' is the name of two parameters"),
-        ([SAME, SAME], ValueError, "'w' is given twice"),
-        ([Tensor(START)], TypeError, r"params\[0\] is Tensor"),
-        (SAME, TypeError, "A list of Parameters"),
-        (3, TypeError, "A list of Parameters"),
-        ([w(dtype=np.int32)], TypeError, "dtype int32"),
-    ],
-    ids=["empty", "frozen", "names", "twice", "tensor", "single", "number", "ints"],
+test_unfit_parameters_are_refused = refused(
+    ([], ValueError, "params is empty"),
+    ([Parameter(Tensor(START), "w", requires_grad=False)], ValueError, "there is nothing to train"),
+    ([w(), w()], ValueError, "'w' is the name of two parameters"),
+    ([SAME, SAME], ValueError, "'w' is given twice"),
+    ([Tensor(START)], TypeError, r"params\[0\] is Tensor"),
+    (SAME, TypeError, "A list of Parameters"),
+    (3, TypeError, "A list of Parameters"),
+    ([w(dtype=np.int32)], TypeError, "dtype int32"),
+    by=nn.SGD,
 )
-def test_unfit_parameters_are_refused(params, error, text):
-    with pytest.raises(error, match=text) as caught:
-        nn.SGD(params)
-    assert isinstance(caught.value, ParallelLabError)
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "text"),
-    [
-        (lambda p: nn.SGD(p, -0.1), ValueError, "learning_rate=-0.1.*at least 0"),
-        (lambda p: nn.SGD(p, math.nan), ValueError, "A finite number"),
-        (lambda p: nn.SGD(p, "0.1"), TypeError, "learning_rate='0.1'"),
-        (lambda p: nn.SGD(p, True), TypeError, "learning_rate=True"),
-        (lambda p: nn.SGD(p, clip=1.0), TypeError, "clip=1.0.*A GradientClip, or None"),
-        (lambda p: nn.SGD(p, loss_scaler=128.0), TypeError, "loss_scaler=128.0.*A LossScaler, or None"),
-        (lambda p: nn.RMSProp(p, decay=-0.1), ValueError, "decay=-0.1"),
-        (lambda p: nn.RMSProp(p, decay=1.1), ValueError, "decay=1.1.*at most 1"),
-        (lambda p: nn.RMSProp(p, epsilon=0.0), ValueError, "epsilon=0.0"),
-        (lambda p: nn.RMSProp(p, centered="yes"), TypeError, "centered='yes'"),
-        (lambda p: nn.Adagrad(p, accum=-0.1), ValueError, "accum=-0.1"),
-        (lambda p: nn.Adagrad(p, update_slots=1), TypeError, "update_slots=1"),
-        (lambda p: nn.Lamb(p, 0.1, beta1=1.0), ValueError, "beta1=1.0"),
-        (lambda p: nn.LARS(p), TypeError, "LARS: optimizer="),
-        (lambda p: nn.LARS(nn.LARS(nn.SGD(p))), TypeError, "Another optimizer"),
-        (lambda p: nn.LARS(nn.SGD(p), coefficient=0.0), ValueError, "coefficient=0.0"),
-        (lambda p: nn.LARS(nn.SGD(p), lars_filter="bias"), TypeError, "lars_filter='bias'"),
-        (lambda p: nn.SGD(p, momentum=-1), ValueError, "momentum=-1"),
-        (lambda p: nn.SGD(p, dampening=-0.1), ValueError, "dampening=-0.1"),
-        (lambda p: nn.SGD(p, nesterov=True), ValueError, "Momentum above 0 and dampening 0"),
-        (
-            lambda p: nn.SGD(p, momentum=0.9, dampening=0.1, nesterov=True),
-            ValueError,
-            "Momentum above 0 and dampening 0",
-        ),
-        (lambda p: nn.SGD(p, momentum=0.9, nesterov=1), TypeError, "nesterov=1"),
-        (lambda p: nn.Momentum(p, 0.1, -0.5), ValueError, "momentum=-0.5"),
-        (lambda p: nn.Momentum(p, 0.1, "0.9"), TypeError, "momentum='0.9'"),
-        (lambda p: nn.Momentum(p, 0.1, 0.9, weight_decay=-1.0), ValueError, "weight_decay=-1.0"),
-        (lambda p: nn.Momentum(p, 0.1, 0.9, loss_scale=0), ValueError, "loss_scale=0.*above 0"),
-        (lambda p: nn.Momentum(p, 0.1, 0.9, use_nesterov=None), TypeError, "use_nesterov=None"),
-        (lambda p: nn.Adam(p, beta1=1.0), ValueError, "beta1=1.0.*above 0, below 1"),
-        (lambda p: nn.Adam(p, beta2=0.0), ValueError, "beta2=0.0"),
-        (lambda p: nn.Adam(p, eps=0.0), ValueError, "eps=0.0"),
-        (lambda p: nn.AdamWeightDecay(p, beta1=-0.1), ValueError, "beta1=-0.1"),
-        (lambda p: nn.AdamWeightDecay(p, weight_decay=math.inf), ValueError, "weight_decay=inf"),
-    ],
+test_unfit_hyper_parameters_are_refused = refused(
+    (lambda p: nn.SGD(p, -0.1), ValueError, "learning_rate=-0.1.*at least 0"),
+    (lambda p: nn.SGD(p, math.nan), ValueError, "A finite number"),
+    (lambda p: nn.SGD(p, "0.1"), TypeError, "learning_rate='0.1'"),
+    (lambda p: nn.SGD(p, True), TypeError, "learning_rate=True"),
+    (lambda p: nn.SGD(p, clip=1.0), TypeError, "clip=1.0.*A GradientClip, or None"),
+    (lambda p: nn.SGD(p, loss_scaler=128.0), TypeError, "loss_scaler=128.0.*A LossScaler, or None"),
+    (lambda p: nn.RMSProp(p, decay=-0.1), ValueError, "decay=-0.1"),
+    (lambda p: nn.RMSProp(p, decay=1.1), ValueError, "decay=1.1.*at most 1"),
+    (lambda p: nn.RMSProp(p, epsilon=0.0), ValueError, "epsilon=0.0"),
+    (lambda p: nn.RMSProp(p, centered="yes"), TypeError, "centered='yes'"),
+    (lambda p: nn.Adagrad(p, accum=-0.1), ValueError, "accum=-0.1"),
+    (lambda p: nn.Adagrad(p, update_slots=1), TypeError, "update_slots=1"),
+    (lambda p: nn.Lamb(p, 0.1, beta1=1.0), ValueError, "beta1=1.0"),
+    (lambda p: nn.LARS(p), TypeError, "LARS: optimizer="),
+    (lambda p: nn.LARS(nn.LARS(nn.SGD(p))), TypeError, "Another optimizer"),
+    (lambda p: nn.LARS(nn.SGD(p), coefficient=0.0), ValueError, "coefficient=0.0"),
+    (lambda p: nn.LARS(nn.SGD(p), lars_filter="bias"), TypeError, "lars_filter='bias'"),
+    (lambda p: nn.SGD(p, momentum=-1), ValueError, "momentum=-1"),
+    (lambda p: nn.SGD(p, dampening=-0.1), ValueError, "dampening=-0.1"),
+    (lambda p: nn.SGD(p, nesterov=True), ValueError, "Momentum above 0 and dampening 0"),
+    (
+        lambda p: nn.SGD(p, momentum=0.9, dampening=0.1, nesterov=True),
+        ValueError,
+        "Momentum above 0 and dampening 0",
+    ),
+    (lambda p: nn.SGD(p, momentum=0.9, nesterov=1), TypeError, "nesterov=1"),
+    (lambda p: nn.Momentum(p, 0.1, -0.5), ValueError, "momentum=-0.5"),
+    (lambda p: nn.Momentum(p, 0.1, "0.9"), TypeError, "momentum='0.9'"),
+    (lambda p: nn.Momentum(p, 0.1, 0.9, weight_decay=-1.0), ValueError, "weight_decay=-1.0"),
+    (lambda p: nn.Momentum(p, 0.1, 0.9, loss_scale=0), ValueError, "loss_scale=0.*above 0"),
+    (lambda p: nn.Momentum(p, 0.1, 0.9, use_nesterov=None), TypeError, "use_nesterov=None"),
+    (lambda p: nn.Adam(p, beta1=1.0), ValueError, "beta1=1.0.*above 0, below 1"),
+    (lambda p: nn.Adam(p, beta2=0.0), ValueError, "beta2=0.0"),
+    (lambda p: nn.Adam(p, eps=0.0), ValueError, "eps=0.0"),
+    (lambda p: nn.AdamWeightDecay(p, beta1=-0.1), ValueError, "beta1=-0.1"),
+    (lambda p: nn.AdamWeightDecay(p, weight_decay=math.inf), ValueError, "weight_decay=inf"),
+    by=lambda make: make([w()]),
 )
-def test_unfit_hyper_parameters_are_refused(make, error, text):
-    with pytest.raises(error, match=text) as caught:
-        make([w()])
-    assert isinstance(caught.value, ParallelLabError)
 
 
 def test_a_learning_rate_may_be_a_tensor_of_one_number():

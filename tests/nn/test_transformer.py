@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from parallel_lab import ParallelLabError, ShapeError, nn
+from parallel_lab import ShapeError, nn
 from parallel_lab.nn.tensor.tensor import Tensor
 from tests.nn.one_device import check_equals_one_device, messages
+from tests.refusals import refused
 
 RNG = np.random.default_rng(12)
 N, L, S, E, HEADS = 3, 4, 5, 6, 2
@@ -219,25 +220,18 @@ def tensor_parallel_apart(net):
         attn.transpose_out.shard(((4, 2, 1, 1),))
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "text"),
-    [
-        (lambda: nn.MultiheadAttention(6, 4), ValueError, "embed_dim=6 with num_heads=4"),
-        (lambda: nn.MultiheadAttention(6, 0), ValueError, "num_heads=0"),
-        (lambda: nn.MultiheadAttention(6, 2, dropout=1), ValueError, "dropout=1"),
-        (lambda: nn.MultiheadAttention(6, 2, batch_first="yes"), TypeError, "batch_first='yes'"),
-        (lambda: nn.MultiheadAttention(6, 2)(*[Tensor(QUERY[..., :5])] * 3), ShapeError, r"\(l, n, 6\), \(s, n, 6\)"),
-        (
-            lambda: nn.MultiheadAttention(6, 2)(*[Tensor(QUERY)] * 3, attn_mask=Tensor(PADDING)),
-            ShapeError,
-            r"attn_mask is bool of shape \(3, 5\)",
-        ),
-        (lambda: nn.TransformerEncoderLayer(6, 2, activation="reluu"), ValueError, "'reluu' is not known"),
-        (lambda: nn.TransformerEncoderLayer(6, 2, activation=None), TypeError, "activation=None"),
-        (lambda: nn.TransformerEncoder("layer", 2), TypeError, "encoder_layer='layer'"),
-    ],
+test_what_attention_layers_refuse = refused(
+    (lambda: nn.MultiheadAttention(6, 4), ValueError, "embed_dim=6 with num_heads=4"),
+    (lambda: nn.MultiheadAttention(6, 0), ValueError, "num_heads=0"),
+    (lambda: nn.MultiheadAttention(6, 2, dropout=1), ValueError, "dropout=1"),
+    (lambda: nn.MultiheadAttention(6, 2, batch_first="yes"), TypeError, "batch_first='yes'"),
+    (lambda: nn.MultiheadAttention(6, 2)(*[Tensor(QUERY[..., :5])] * 3), ShapeError, r"\(l, n, 6\), \(s, n, 6\)"),
+    (
+        lambda: nn.MultiheadAttention(6, 2)(*[Tensor(QUERY)] * 3, attn_mask=Tensor(PADDING)),
+        ShapeError,
+        r"attn_mask is bool of shape \(3, 5\)",
+    ),
+    (lambda: nn.TransformerEncoderLayer(6, 2, activation="reluu"), ValueError, "'reluu' is not known"),
+    (lambda: nn.TransformerEncoderLayer(6, 2, activation=None), TypeError, "activation=None"),
+    (lambda: nn.TransformerEncoder("layer", 2), TypeError, "encoder_layer='layer'"),
 )
-def test_what_attention_layers_refuse(make, error, text):
-    with pytest.raises(error, match=text) as caught:
-        make()
-    assert isinstance(caught.value, ParallelLabError)

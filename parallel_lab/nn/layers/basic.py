@@ -38,7 +38,19 @@ class Identity(Cell):
         return x
 
 
-class Dense(Cell):
+class Weighted(Cell):
+    """A layer with `weight`, of shape (out, ...), and perhaps `bias` (out,), added by the operator `bias_add`."""
+
+    def _draw(self, shape: tuple[int, ...], weight_init: Any, bias_init: Any, has_bias: bool, dtype: Any) -> None:
+        rule = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
+        self.weight, self.bias = Parameter(initializer(rule, shape, dtype)), None
+        if has_bias:
+            rule = Uniform(1 / math.sqrt(math.prod(shape[1:]))) if bias_init is None else bias_init
+            self.bias = Parameter(initializer(rule, shape[:1], dtype))
+            self.bias_add = ops.BiasAdd()
+
+
+class Dense(Weighted):
     """x @ weight.T + bias, then the activation.  x: (..., in_channels) -> (..., out_channels).
 
     weight_init  what `initializer` takes; default HeUniform(sqrt(5)), that is uniform within 1 / sqrt(in_channels)
@@ -63,15 +75,8 @@ class Dense(Cell):
         dtype: Any = np.float32,
     ) -> None:
         super().__init__()
-        rule = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
-        self.weight = Parameter(initializer(rule, (out_channels, in_channels), dtype), name="weight")
-        self.reshape = ops.Reshape()
-        self.matmul = ops.MatMul(transpose_b=True)
-        self.bias = None
-        if has_bias:
-            rule = Uniform(1 / math.sqrt(in_channels)) if bias_init is None else bias_init
-            self.bias = Parameter(initializer(rule, (out_channels,), dtype), name="bias")
-            self.bias_add = ops.BiasAdd()
+        self._draw((out_channels, in_channels), weight_init, bias_init, has_bias, dtype)
+        self.reshape, self.matmul = ops.Reshape(), ops.MatMul(transpose_b=True)
         self.activation = get_activation(activation, "Dense")
 
     def construct(self, x: Any) -> Any:

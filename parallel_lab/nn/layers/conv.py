@@ -6,7 +6,6 @@ net[0].conv2d.shard(((4, 1, 1, 1), (2, 1, 1, 1)))      # samples and output chan
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,8 @@ from ... import ops
 from ...base.checks import Check, checked, choice, flag, integer, integers, kept
 from ...base.errors import ArgumentError
 from ..cell import Cell
-from ..initializer import HeUniform, Uniform, initializer
-from ..tensor.tensor import Parameter
 from .activation import OneOperator
+from .basic import Weighted
 
 PAD_MODES = ("same", "valid", "pad")
 
@@ -44,7 +42,7 @@ def _check_padding(layer: Cell) -> None:
         raise ArgumentError(given, where=type(layer).__name__, allowed="padding is 0 unless pad_mode='pad'")
 
 
-class Conv2d(Cell):
+class Conv2d(Weighted):
     """Convolution, then the bias.  x: (n, in_channels, h, w) -> (n, out_channels, oh, ow).
 
     kernel_size, stride, dilation  an int, or (height, width)
@@ -93,16 +91,9 @@ class Conv2d(Cell):
             given = f"group={group} with in_channels={in_channels}, out_channels={out_channels}"
             raise ArgumentError(given, where="Conv2d", allowed="A count that divides both")
         kernel = kernel_size if isinstance(kernel_size, tuple) else (kernel_size,) * 2
-        shape = (out_channels, in_channels // group, *kernel)
-        rule = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
-        self.weight = Parameter(initializer(rule, shape, dtype), name="weight")
+        self._draw((out_channels, in_channels // group, *kernel), weight_init, bias_init, has_bias, dtype)
         windows = {"stride": stride, "dilation": dilation, "pad_mode": pad_mode, "pad": padding, "group": group}
         self.conv2d = ops.Conv2D(out_channel=out_channels, kernel_size=kernel_size, **windows)
-        self.bias = None
-        if has_bias:
-            rule = Uniform(1 / math.sqrt(math.prod(shape[1:]))) if bias_init is None else bias_init
-            self.bias = Parameter(initializer(rule, (out_channels,), dtype), name="bias")
-            self.bias_add = ops.BiasAdd()
 
     def construct(self, x: Any) -> Any:
         x = self.conv2d(x, self.weight)

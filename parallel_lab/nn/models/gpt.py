@@ -27,8 +27,29 @@ def _dense(inputs: int, outputs: int, **options: Any) -> nn.Dense:
     return nn.Dense(inputs, outputs, weight_init=initializer.Normal(INITIAL), bias_init="zeros", **options)
 
 
-def _table(rows: int, columns: int) -> Parameter:
-    return Parameter(initializer.initializer(initializer.Normal(INITIAL), (rows, columns)))
+class TokenNetwork(nn.Cell):
+    """What networks of token sequences share: a table of tokens and one of positions.
+
+    rule  of the initial values
+    """
+
+    @kept(hidden=integer(1), heads=integer(1), seq_length=integer(1))
+    def __init__(self, hidden: int, heads: int, seq_length: int, vocab_size: int, rule: Any) -> None:
+        super().__init__()
+        self.token_table = Parameter(initializer.initializer(rule, (vocab_size, hidden)))
+        self.position_table = Parameter(initializer.initializer(rule, (seq_length, hidden)))
+        self.embed, self.position, self.add = ops.Gather(), ops.StridedSlice(), ops.Add()
+
+    def embedded(self, ids: Any) -> Any:
+        """The rows of tokens and positions, added.  ids: (n, s) int, s at most seq_length -> (n, s, hidden)."""
+        shape = ops.shape(ids)
+        if len(shape) != 2 or shape[1] > self.seq_length:
+            allowed = f"(n, s) with s at most {self.seq_length} (seq_length)"
+            raise ShapeError(f"ids of shape {shape}", where=type(self).__name__, allowed=allowed)
+        positions = self.position_table
+        if shape[1] < self.seq_length:
+            positions = self.position(positions, (0, 0), (shape[1], self.hidden), (1, 1))
+        return self.add(self.embed(self.token_table, ids, 0), positions)
 
 
 class CausalSelfAttention(nn.Cell):
@@ -89,7 +110,7 @@ class GPTBlock(nn.Cell):
         return self.add2(x, y if self.dropout2 is None else self.dropout2(y))
 
 
-class GPT(nn.Cell):
+class GPT(TokenNetwork):
     """Scores for the next token at every position.  ids: (n, s) int, s at most seq_length -> (n * s, vocab_size).
 
     vocab_size, seq_length   tokens; longest sequence
@@ -101,7 +122,7 @@ class GPT(nn.Cell):
     """
 
     @checked(layers=integer(0), dropout=probability, inner=integer(1) | None)
-    @kept(vocab_size=integer(1), hidden=integer(1), heads=integer(1), seq_length=integer(1), tied=flag)
+    @kept(vocab_size=integer(1), tied=flag)
     def __init__(
         self,
         vocab_size: int,
@@ -113,28 +134,19 @@ class GPT(nn.Cell):
         tied: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        inner = 4 * hidden if inner is None else inner
-        self.token_table, self.position_table = _table(vocab_size, hidden), _table(seq_length, hidden)
-        self.embed, self.position, self.add = ops.Gather(), ops.StridedSlice(), ops.Add()
+        rule, inner = initializer.Normal(INITIAL), 4 * hidden if inner is None else inner
+        super().__init__(hidden, heads, seq_length, vocab_size, rule)
         self.blocks = nn.CellList([GPTBlock(hidden, heads, inner, dropout) for _ in range(layers)])
         self.norm = nn.LayerNorm((hidden,), epsilon=1e-5)
         self.rows = ops.Reshape()
         self.scores = ops.MatMul(transpose_b=True)
-        self.head = None if tied else _table(vocab_size, hidden)
+        self.head = None if tied else Parameter(initializer.initializer(rule, (vocab_size, hidden)))
 
     def construct(self, ids: Any) -> Any:
-        shape = ops.shape(ids)
-        if len(shape) != 2 or shape[1] > self.seq_length:
-            allowed = f"(n, s) with s at most {self.seq_length} (seq_length)"
-            raise ShapeError(f"ids of shape {shape}", where="GPT", allowed=allowed)
-        positions = self.position_table
-        if shape[1] < self.seq_length:
-            positions = self.position(positions, (0, 0), (shape[1], self.hidden), (1, 1))
-        x = self.add(self.embed(self.token_table, ids, 0), positions)
+        x = self.embedded(ids)
         for block in self.blocks:
             x = block(x)
-        x = self.rows(self.norm(x), (shape[0] * shape[1], self.hidden))
+        x = self.rows(self.norm(x), (-1, self.hidden))
         return self.scores(x, self.token_table if self.tied else self.head)
 
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from ... import nn, ops
 from ...base.checks import checked, integer, integers
-from ...base.errors import ArgumentError, ShapeError
+from ...base.errors import ArgumentError
 from ..initializer import initializer
 from ..tensor.tensor import Parameter
+from .gpt import TokenNetwork
 
 
 class LeNet5(nn.Cell):
@@ -50,7 +51,7 @@ class LeNet5(nn.Cell):
         return self.fc3(self.relu4(self.fc2(x)))
 
 
-class TransformerClassifier(nn.Cell):
+class TransformerClassifier(TokenNetwork):
     """Class scores of token sequences.  ids: (n, s) int, s at most seq_length -> (n, class_num).
 
     vocab_size, seq_length      tokens; longest sequence
@@ -71,29 +72,15 @@ class TransformerClassifier(nn.Cell):
         norm_first: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.hidden, self.heads, self.seq_length = hidden, heads, seq_length
-        self.token_table = Parameter(initializer("normal", (vocab_size, hidden)), name="token_table")
-        self.position_table = Parameter(initializer("normal", (seq_length, hidden)), name="position_table")
-        self.embed, self.position, self.add = ops.Gather(), ops.StridedSlice(), ops.Add()
-        inner = 4 * hidden if inner is None else inner
-        layer = nn.TransformerEncoderLayer(
-            hidden, heads, inner, dropout, "gelu", batch_first=True, norm_first=norm_first
-        )
+        super().__init__(hidden, heads, seq_length, vocab_size, "normal")
+        inner, form = 4 * hidden if inner is None else inner, {"batch_first": True, "norm_first": norm_first}
+        layer = nn.TransformerEncoderLayer(hidden, heads, inner, dropout, "gelu", **form)
         self.encoder = nn.TransformerEncoder(layer, layers)
         self.mean = ops.ReduceMean()
         self.head = nn.Dense(hidden, class_num)
 
     def construct(self, ids: Any) -> Any:
-        shape = ops.shape(ids)
-        if len(shape) != 2 or shape[1] > self.seq_length:
-            allowed = f"(n, s) with s at most {self.seq_length} (seq_length)"
-            raise ShapeError(f"ids of shape {shape}", where="TransformerClassifier", allowed=allowed)
-        positions = self.position_table
-        if shape[1] < self.seq_length:
-            positions = self.position(positions, (0, 0), (shape[1], self.hidden), (1, 1))
-        x = self.encoder(self.add(self.embed(self.token_table, ids, 0), positions))
-        return self.head(self.mean(x, 1))
+        return self.head(self.mean(self.encoder(self.embedded(ids)), 1))
 
 
 class WideDeep(nn.Cell):

@@ -66,15 +66,7 @@ class LARS(Optimizer):
     def update_scalars(self, scalars: State) -> State:
         return self.optimizer.update_scalars(scalars)
 
-    def update(
-        self,
-        parameter: Any,
-        gradient: Any,
-        state: State,
-        scalars: State,
-        learning_rate: Any,
-        place: Place | None = None,
-    ) -> tuple[Any, State]:
+    def update(self, parameter, gradient, state, scalars, learning_rate, place=None):
         place = Place("", self.weight_decay) if place is None else place
         if not place.name or place.name in self.adapted:
             size = norm(parameter, place, f"{place.name!r} for LARS")

@@ -141,15 +141,7 @@ def update_rule(
             def update_scalars(self, scalars: State) -> State:
                 return {name: step(scalars[name]) for name, (_, step) in shared(self).items()}
 
-            def update(
-                self,
-                parameter: Any,
-                gradient: Any,
-                state: State,
-                scalars: State,
-                learning_rate: Any,
-                place: Place | None = None,
-            ) -> tuple[Any, State]:
+            def update(self, parameter, gradient, state, scalars, learning_rate, place=None):
                 place = Place("", self.weight_decay) if place is None else place
                 h = Given(self, learning_rate, scalars, place)
                 if not decoupled:

@@ -371,16 +371,8 @@ class Parameter(Tensor):
     `full()` gathers the whole. An operator that runs at once cannot take a slice for the whole, and refuses it.
     """
 
-    __slots__ = (
-        "_comm_fusion",
-        "_initial",
-        "_requires_grad",
-        "full_shape",
-        "layerwise_parallel",
-        "layout",
-        "name",
-        "parallel_optimizer",
-    )
+    __slots__ = ("_comm_fusion", "_initial", "_requires_grad", "full_shape", "layout", "name")
+    __slots__ += ("layerwise_parallel", "parallel_optimizer")
 
     @checked("Parameter", **dict.fromkeys(("requires_grad", "layerwise_parallel", "parallel_optimizer"), flag))
     def __init__(
