@@ -124,70 +124,50 @@ def lars_path(decay, momentum, coefficient, eps=1e-5, use_clip=False):
     return np.array(values)
 
 
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda p: nn.RMSProp(p, RATE), rmsprop_path),
-        (lambda p: nn.RMSProp(p, RATE, 0.7, 0.5, 1e-3), lambda: rmsprop_path(0.7, 0.5, 1e-3)),
-        (
-            lambda p: nn.RMSProp(p, RATE, 0.8, 0.5, 1e-3, centered=True),
-            lambda: rmsprop_path(0.8, 0.5, 1e-3, centered=True),
-        ),
-        (lambda p: nn.Adagrad(p, learning_rate=RATE), adagrad_path),
-        (lambda p: nn.Adagrad(p, 0.4, RATE, update_slots=False), lambda: adagrad_path(0.4, update=False)),
-        (lambda p: nn.Lamb(p, RATE), lamb_path),
-        (lambda p: nn.Lamb(p, RATE, 0.8, 0.9, 1e-3, 0.3), lambda: lamb_path(0.3, 1e-3, 0.8, 0.9)),
-        (lambda p: nn.LARS(nn.SGD(p, RATE, weight_decay=0.3), coefficient=0.5), lambda: lars_path(0.3, 0.0, 0.5)),
-        (lambda p: nn.LARS(nn.Momentum(p, RATE, 0.8), 1e-2, 0.02), lambda: lars_path(0.0, 0.8, 0.02, 1e-2)),
-        (
-            lambda p: nn.LARS(nn.SGD(p, RATE), coefficient=0.05, use_clip=True),
-            lambda: lars_path(0.0, 0.0, 0.05, use_clip=True),
-        ),
-        (lambda p: nn.SGD(p, RATE), lambda: path(GRADS)),
-        (lambda p: nn.SGD(p, RATE, momentum=0.9), lambda: path(momentum_sums(0.9))),
-        (lambda p: nn.SGD(p, RATE, momentum=0.9, dampening=0.4), lambda: path(momentum_sums(0.9, 0.4))),
-        (lambda p: nn.SGD(p, RATE, momentum=0.9, nesterov=True), lambda: path(GRADS + 0.9 * momentum_sums(0.9))),
-        (lambda p: nn.SGD(p, RATE, weight_decay=0.3, loss_scale=4.0), lambda: decayed_sgd_path(0.3, 4.0)),
-        (lambda p: nn.Momentum(p, RATE, 0.8), lambda: path(momentum_sums(0.8))),
-        (lambda p: nn.Momentum(p, RATE, 0), lambda: path(GRADS)),
-        (lambda p: nn.Momentum(p, RATE, 0.8, use_nesterov=True), lambda: path(GRADS + 0.8 * momentum_sums(0.8))),
-        (lambda p: nn.Momentum(p, RATE, 0.8, loss_scale=8.0), lambda: path(momentum_sums(0.8) / 8)),
-        (lambda p: nn.Adam(p, RATE), lambda: path(adam_directions())),
-        (lambda p: nn.Adam(p, RATE, 0.7, 0.8, 1e-3), lambda: path(adam_directions(0.7, 0.8, 1e-3))),
-        (lambda p: nn.Adam(p, RATE, use_nesterov=True), lambda: path(adam_directions(nesterov=True))),
-        (lambda p: nn.AdamWeightDecay(p, RATE), lambda: decoupled_path(0.0)),
-        (lambda p: nn.AdamWeightDecay(p, RATE, weight_decay=0.3), lambda: decoupled_path(0.3)),
-    ],
-    ids=[
-        "rmsprop",
-        "rmsprop momentum",
-        "rmsprop centered",
-        "adagrad",
-        "adagrad fixed",
-        "lamb",
-        "lamb decay",
-        "lars decay",
-        "lars momentum",
-        "lars clip",
-        "sgd",
-        "sgd momentum",
-        "sgd dampening",
-        "sgd nesterov",
-        "sgd decay and scale",
-        "momentum",
-        "momentum 0",
-        "momentum nesterov",
-        "momentum scale",
-        "adam",
-        "adam betas",
-        "adam nesterov",
-        "adam weight decay 0",
-        "adam weight decay",
-    ],
-)
-def test_steps_follow_the_closed_formula(make, expected):
+def making(optimizer, *args, **options):
+    """A function that makes the optimizer of given parameters."""
+    return lambda params: optimizer(params, *args, **options)
+
+
+FORMULAS = {
+    "rmsprop": (making(nn.RMSProp, RATE), rmsprop_path()),
+    "rmsprop momentum": (making(nn.RMSProp, RATE, 0.7, 0.5, 1e-3), rmsprop_path(0.7, 0.5, 1e-3)),
+    "rmsprop centered": (
+        making(nn.RMSProp, RATE, 0.8, 0.5, 1e-3, centered=True),
+        rmsprop_path(0.8, 0.5, 1e-3, centered=True),
+    ),
+    "adagrad": (making(nn.Adagrad, learning_rate=RATE), adagrad_path()),
+    "adagrad fixed": (making(nn.Adagrad, 0.4, RATE, update_slots=False), adagrad_path(0.4, update=False)),
+    "lamb": (making(nn.Lamb, RATE), lamb_path()),
+    "lamb decay": (making(nn.Lamb, RATE, 0.8, 0.9, 1e-3, 0.3), lamb_path(0.3, 1e-3, 0.8, 0.9)),
+    "lars decay": (lambda p: nn.LARS(nn.SGD(p, RATE, weight_decay=0.3), coefficient=0.5), lars_path(0.3, 0.0, 0.5)),
+    "lars momentum": (lambda p: nn.LARS(nn.Momentum(p, RATE, 0.8), 0.01, 0.02), lars_path(0.0, 0.8, 0.02, 0.01)),
+    "lars clip": (
+        lambda p: nn.LARS(nn.SGD(p, RATE), coefficient=0.05, use_clip=True),
+        lars_path(0.0, 0.0, 0.05, use_clip=True),
+    ),
+    "sgd": (making(nn.SGD, RATE), path(GRADS)),
+    "sgd momentum": (making(nn.SGD, RATE, momentum=0.9), path(momentum_sums(0.9))),
+    "sgd dampening": (making(nn.SGD, RATE, momentum=0.9, dampening=0.4), path(momentum_sums(0.9, 0.4))),
+    "sgd nesterov": (making(nn.SGD, RATE, momentum=0.9, nesterov=True), path(GRADS + 0.9 * momentum_sums(0.9))),
+    "sgd decay and scale": (making(nn.SGD, RATE, weight_decay=0.3, loss_scale=4.0), decayed_sgd_path(0.3, 4.0)),
+    "momentum": (making(nn.Momentum, RATE, 0.8), path(momentum_sums(0.8))),
+    "momentum 0": (making(nn.Momentum, RATE, 0), path(GRADS)),
+    "momentum nesterov": (making(nn.Momentum, RATE, 0.8, use_nesterov=True), path(GRADS + 0.8 * momentum_sums(0.8))),
+    "momentum scale": (making(nn.Momentum, RATE, 0.8, loss_scale=8.0), path(momentum_sums(0.8) / 8)),
+    "adam": (making(nn.Adam, RATE), path(adam_directions())),
+    "adam betas": (making(nn.Adam, RATE, 0.7, 0.8, 1e-3), path(adam_directions(0.7, 0.8, 1e-3))),
+    "adam nesterov": (making(nn.Adam, RATE, use_nesterov=True), path(adam_directions(nesterov=True))),
+    "adam weight decay 0": (making(nn.AdamWeightDecay, RATE), decoupled_path(0.0)),
+    "adam weight decay": (making(nn.AdamWeightDecay, RATE, weight_decay=0.3), decoupled_path(0.3)),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_steps_follow_the_closed_formula(name):
+    make, expected = FORMULAS[name]
     values, _ = steps(make)
-    np.testing.assert_allclose(values, expected(), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -234,18 +214,18 @@ def test_defaults_are_mindspores():
 # ---- what every rule promises ----
 
 RULES = {
-    "sgd": lambda p: nn.SGD(p, RATE),
-    "sgd-dampened": lambda p: nn.SGD(p, RATE, 0.9, 0.4, 0.1),
-    "sgd-nesterov": lambda p: nn.SGD(p, RATE, 0.9, nesterov=True),
-    "momentum": lambda p: nn.Momentum(p, RATE, 0.9, 0.1, 2.0),
-    "momentum-nesterov": lambda p: nn.Momentum(p, RATE, 0.9, use_nesterov=True),
-    "adam": lambda p: nn.Adam(p, RATE, weight_decay=0.1),
-    "adam-nesterov": lambda p: nn.Adam(p, RATE, use_nesterov=True),
-    "adam-weight-decay": lambda p: nn.AdamWeightDecay(p, RATE, weight_decay=0.1),
-    "rmsprop": lambda p: nn.RMSProp(p, RATE, weight_decay=0.1),
-    "rmsprop-centered": lambda p: nn.RMSProp(p, RATE / 5, momentum=0.5, epsilon=0.1, centered=True),
-    "adagrad": lambda p: nn.Adagrad(p, learning_rate=10 * RATE),
-    "lamb": lambda p: nn.Lamb(p, RATE, weight_decay=0.1),
+    "sgd": making(nn.SGD, RATE),
+    "sgd-dampened": making(nn.SGD, RATE, 0.9, 0.4, 0.1),
+    "sgd-nesterov": making(nn.SGD, RATE, 0.9, nesterov=True),
+    "momentum": making(nn.Momentum, RATE, 0.9, 0.1, 2.0),
+    "momentum-nesterov": making(nn.Momentum, RATE, 0.9, use_nesterov=True),
+    "adam": making(nn.Adam, RATE, weight_decay=0.1),
+    "adam-nesterov": making(nn.Adam, RATE, use_nesterov=True),
+    "adam-weight-decay": making(nn.AdamWeightDecay, RATE, weight_decay=0.1),
+    "rmsprop": making(nn.RMSProp, RATE, weight_decay=0.1),
+    "rmsprop-centered": making(nn.RMSProp, RATE / 5, momentum=0.5, epsilon=0.1, centered=True),
+    "adagrad": making(nn.Adagrad, learning_rate=10 * RATE),
+    "lamb": making(nn.Lamb, RATE, weight_decay=0.1),
     "lars": lambda p: nn.LARS(nn.Momentum(p, RATE, 0.5, weight_decay=0.1), coefficient=0.3),
 }
 WITH_NORMS = ("lamb", "lars")
@@ -518,42 +498,38 @@ test_unfit_parameters_are_refused = refused(
 
 
 test_unfit_hyper_parameters_are_refused = refused(
-    (lambda p: nn.SGD(p, -0.1), ValueError, "learning_rate=-0.1.*at least 0"),
-    (lambda p: nn.SGD(p, math.nan), ValueError, "A finite number"),
-    (lambda p: nn.SGD(p, "0.1"), TypeError, "learning_rate='0.1'"),
-    (lambda p: nn.SGD(p, True), TypeError, "learning_rate=True"),
-    (lambda p: nn.SGD(p, clip=1.0), TypeError, "clip=1.0.*A GradientClip, or None"),
-    (lambda p: nn.SGD(p, loss_scaler=128.0), TypeError, "loss_scaler=128.0.*A LossScaler, or None"),
-    (lambda p: nn.RMSProp(p, decay=-0.1), ValueError, "decay=-0.1"),
-    (lambda p: nn.RMSProp(p, decay=1.1), ValueError, "decay=1.1.*at most 1"),
-    (lambda p: nn.RMSProp(p, epsilon=0.0), ValueError, "epsilon=0.0"),
-    (lambda p: nn.RMSProp(p, centered="yes"), TypeError, "centered='yes'"),
-    (lambda p: nn.Adagrad(p, accum=-0.1), ValueError, "accum=-0.1"),
-    (lambda p: nn.Adagrad(p, update_slots=1), TypeError, "update_slots=1"),
-    (lambda p: nn.Lamb(p, 0.1, beta1=1.0), ValueError, "beta1=1.0"),
+    (making(nn.SGD, -0.1), ValueError, "learning_rate=-0.1.*at least 0"),
+    (making(nn.SGD, math.nan), ValueError, "A finite number"),
+    (making(nn.SGD, "0.1"), TypeError, "learning_rate='0.1'"),
+    (making(nn.SGD, True), TypeError, "learning_rate=True"),
+    (making(nn.SGD, clip=1.0), TypeError, "clip=1.0.*A GradientClip, or None"),
+    (making(nn.SGD, loss_scaler=128.0), TypeError, "loss_scaler=128.0.*A LossScaler, or None"),
+    (making(nn.RMSProp, decay=-0.1), ValueError, "decay=-0.1"),
+    (making(nn.RMSProp, decay=1.1), ValueError, "decay=1.1.*at most 1"),
+    (making(nn.RMSProp, epsilon=0.0), ValueError, "epsilon=0.0"),
+    (making(nn.RMSProp, centered="yes"), TypeError, "centered='yes'"),
+    (making(nn.Adagrad, accum=-0.1), ValueError, "accum=-0.1"),
+    (making(nn.Adagrad, update_slots=1), TypeError, "update_slots=1"),
+    (making(nn.Lamb, 0.1, beta1=1.0), ValueError, "beta1=1.0"),
     (lambda p: nn.LARS(p), TypeError, "LARS: optimizer="),
     (lambda p: nn.LARS(nn.LARS(nn.SGD(p))), TypeError, "Another optimizer"),
     (lambda p: nn.LARS(nn.SGD(p), coefficient=0.0), ValueError, "coefficient=0.0"),
     (lambda p: nn.LARS(nn.SGD(p), lars_filter="bias"), TypeError, "lars_filter='bias'"),
-    (lambda p: nn.SGD(p, momentum=-1), ValueError, "momentum=-1"),
-    (lambda p: nn.SGD(p, dampening=-0.1), ValueError, "dampening=-0.1"),
-    (lambda p: nn.SGD(p, nesterov=True), ValueError, "Momentum above 0 and dampening 0"),
-    (
-        lambda p: nn.SGD(p, momentum=0.9, dampening=0.1, nesterov=True),
-        ValueError,
-        "Momentum above 0 and dampening 0",
-    ),
-    (lambda p: nn.SGD(p, momentum=0.9, nesterov=1), TypeError, "nesterov=1"),
-    (lambda p: nn.Momentum(p, 0.1, -0.5), ValueError, "momentum=-0.5"),
-    (lambda p: nn.Momentum(p, 0.1, "0.9"), TypeError, "momentum='0.9'"),
-    (lambda p: nn.Momentum(p, 0.1, 0.9, weight_decay=-1.0), ValueError, "weight_decay=-1.0"),
-    (lambda p: nn.Momentum(p, 0.1, 0.9, loss_scale=0), ValueError, "loss_scale=0.*above 0"),
-    (lambda p: nn.Momentum(p, 0.1, 0.9, use_nesterov=None), TypeError, "use_nesterov=None"),
-    (lambda p: nn.Adam(p, beta1=1.0), ValueError, "beta1=1.0.*above 0, below 1"),
-    (lambda p: nn.Adam(p, beta2=0.0), ValueError, "beta2=0.0"),
-    (lambda p: nn.Adam(p, eps=0.0), ValueError, "eps=0.0"),
-    (lambda p: nn.AdamWeightDecay(p, beta1=-0.1), ValueError, "beta1=-0.1"),
-    (lambda p: nn.AdamWeightDecay(p, weight_decay=math.inf), ValueError, "weight_decay=inf"),
+    (making(nn.SGD, momentum=-1), ValueError, "momentum=-1"),
+    (making(nn.SGD, dampening=-0.1), ValueError, "dampening=-0.1"),
+    (making(nn.SGD, nesterov=True), ValueError, "Momentum above 0 and dampening 0"),
+    (making(nn.SGD, momentum=0.9, dampening=0.1, nesterov=True), ValueError, "Momentum above 0 and dampening 0"),
+    (making(nn.SGD, momentum=0.9, nesterov=1), TypeError, "nesterov=1"),
+    (making(nn.Momentum, 0.1, -0.5), ValueError, "momentum=-0.5"),
+    (making(nn.Momentum, 0.1, "0.9"), TypeError, "momentum='0.9'"),
+    (making(nn.Momentum, 0.1, 0.9, weight_decay=-1.0), ValueError, "weight_decay=-1.0"),
+    (making(nn.Momentum, 0.1, 0.9, loss_scale=0), ValueError, "loss_scale=0.*above 0"),
+    (making(nn.Momentum, 0.1, 0.9, use_nesterov=None), TypeError, "use_nesterov=None"),
+    (making(nn.Adam, beta1=1.0), ValueError, "beta1=1.0.*above 0, below 1"),
+    (making(nn.Adam, beta2=0.0), ValueError, "beta2=0.0"),
+    (making(nn.Adam, eps=0.0), ValueError, "eps=0.0"),
+    (making(nn.AdamWeightDecay, beta1=-0.1), ValueError, "beta1=-0.1"),
+    (making(nn.AdamWeightDecay, weight_decay=math.inf), ValueError, "weight_decay=inf"),
     by=lambda make: make([w()]),
 )
 
