@@ -19,17 +19,13 @@ FUSED = {"comm_fusion": {kind: {"mode": "size", "config": 1} for kind in ("allre
 SHARED = {**FUSED, "enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
 LOCAL = {"parallel_mode": "data_parallel", "dataset_strategy": "data_parallel"}
 
+IN_TWOS = {"optimizer_level": "level3", "optimizer_weight_shard_size": 2}
 PLANS = {
     "every message alone": {},
     "fused": FUSED,
     "by index": {"comm_fusion": {"allreduce": {"mode": "index", "config": [0, 2, 4]}}},
     "optimizer parallel": SHARED,
-    "level3, in twos, two parts": {
-        **SHARED,
-        "optimizer_level": "level3",
-        "optimizer_weight_shard_size": 2,
-        "grad_accumulation_step": 2,
-    },
+    "level3, in twos, two parts": {**SHARED, **IN_TWOS, "grad_accumulation_step": 2},
     "two parts": {**FUSED, "grad_accumulation_step": 2},
     "data parallel": {**FUSED, **LOCAL},
     "weight grouping": {**FUSED, **LOCAL, "enable_parallel_optimizer": True},
@@ -41,14 +37,8 @@ def planned(devices, settings):
     net = nn.SequentialCell([nn.Dense(i, o) for i, o in pairwise(widths)])
     x = np.zeros((32 if settings.get("parallel_mode") != "data_parallel" else 32 // devices, 64), np.float32)
     optimizer = nn.AdamWeightDecay(net.trainable_params(), 0.01)
-    return compile(
-        net,
-        x,
-        x,
-        loss=nn.MSELoss(),
-        optimizer=optimizer,
-        **{"device_num": devices, "dataset_strategy": "full_batch", **settings},
-    )
+    settings = {"device_num": devices, "dataset_strategy": "full_batch", **settings}
+    return compile(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, **settings)
 
 
 def ran(plan, rank, cluster):
@@ -61,16 +51,8 @@ def ran(plan, rank, cluster):
         for _, i in stage.part(action):
             if i.runs_on(rank):
                 works = not i.is_communication and i.kind != "wait"
-                found.append(
-                    (
-                        action.program,
-                        i,
-                        0.0,
-                        local_time_s(plan, i, cluster.device) if works else 0.0,
-                        message_bytes(plan, i, rank),
-                        None,
-                    )
-                )
+                time_s = local_time_s(plan, i, cluster.device) if works else 0.0
+                found.append((action.program, i, 0.0, time_s, message_bytes(plan, i, rank), None))
     return found
 
 

@@ -214,9 +214,6 @@ def test_a_plan_that_is_too_large_for_the_cluster_is_refused():
 
 def test_a_pipeline_is_refused_rather_than_costed_as_one_program():
     plan = seed_plan()
-    stages = (
-        Stage(0, 4, plan.stages[0].programs, plan.stages[0].actions),
-        Stage(4, 4, plan.stages[0].programs, plan.stages[0].actions),
-    )
+    stages = tuple(Stage(first, 4, plan.stages[0].programs, plan.stages[0].actions) for first in (0, 4))
     with pytest.raises(PlanError, match="2 pipeline stages"):
         step_time_s(dataclasses.replace(plan, stages=stages), NODE)

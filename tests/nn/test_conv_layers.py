@@ -1,56 +1,15 @@
-"""Convolution and pooling layers: loops, defaults, training under strategies. The operators have their own tests."""
+"""Convolution and pooling layers: initial values, training under strategies, refusals. Values and gradients are
+compared with PyTorch's in `test_recorded_layers.py`.
+"""
 
 import numpy as np
 import pytest
 
 from parallel_lab import nn
-from parallel_lab.nn.tensor.tensor import Tensor
 from tests.nn.one_device import check_equals_one_device
 from tests.refusals import refused
 
 X = np.random.default_rng(6).normal(size=(8, 4, 6, 5))
-
-
-def windows(x, kernel, stride, pads, fill):
-    """(row, column, window of the padded picture (n, c, kh, kw)) for every place of the result."""
-    (top, bottom, left, right), (kh, kw), (sy, sx) = pads, kernel, stride
-    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=fill)
-    rows, columns = (padded.shape[2] - kh) // sy + 1, (padded.shape[3] - kw) // sx + 1
-    for i in range(rows):
-        for j in range(columns):
-            yield i, j, padded[:, :, i * sy : i * sy + kh, j * sx : j * sx + kw]
-
-
-def picture(parts):
-    rows, columns = max(p[0] for p in parts) + 1, max(p[1] for p in parts) + 1
-    out = np.zeros((*parts[0][2].shape, rows, columns))
-    for i, j, value in parts:
-        out[:, :, i, j] = value
-    return out
-
-
-@pytest.mark.parametrize(
-    ("options", "kernel", "stride", "pads"),
-    [
-        ({}, (3, 3), (1, 1), (1, 1, 1, 1)),  # "same" is the default
-        (
-            {"stride": 2},
-            (3, 3),
-            (2, 2),
-            (0, 1, 1, 1),
-        ),  # 6 and 5 elements give 3 and 3: 1 and 2 zeros, the odd one behind
-        ({"pad_mode": "valid", "has_bias": True}, (3, 2), (1, 1), (0, 0, 0, 0)),
-        ({"pad_mode": "pad", "padding": (2, 0, 1, 1), "stride": (2, 1)}, (3, 3), (2, 1), (2, 0, 1, 1)),
-    ],
-)
-def test_convolution_sums_the_weighted_window(options, kernel, stride, pads):
-    layer = nn.Conv2d(4, 3, kernel, dtype=np.float64, **options)
-    weight = layer.weight.asnumpy()
-    bias = layer.bias.asnumpy() if layer.has_bias else 0.0
-    expected = picture(
-        [(i, j, np.einsum("nckl,ockl->no", w, weight) + bias) for i, j, w in windows(X, kernel, stride, pads, 0)]
-    )
-    np.testing.assert_allclose(layer(Tensor(X)).asnumpy(), expected, rtol=1e-11, atol=1e-12)
 
 
 def test_initial_weights_are_uniform_within_one_over_the_root_of_what_they_sum():
@@ -61,26 +20,6 @@ def test_initial_weights_are_uniform_within_one_over_the_root_of_what_they_sum()
     for values in (layer.weight.asnumpy(), layer.bias.asnumpy()):
         assert 0.9 * bound < np.abs(values).max() <= bound
         assert values.std() == pytest.approx(bound / np.sqrt(3), rel=0.2)
-
-
-@pytest.mark.parametrize(
-    ("layer", "function", "fill"), [(nn.MaxPool2d, np.max, -np.inf), (nn.AvgPool2d, np.mean, np.nan)]
-)
-def test_pooling_takes_the_window(layer, function, fill):
-    expected = picture([(i, j, function(w, axis=(2, 3))) for i, j, w in windows(X, (3, 2), (2, 1), (0, 0, 0, 0), fill)])
-    np.testing.assert_allclose(layer((3, 2), (2, 1))(Tensor(X)).asnumpy(), expected, rtol=1e-12)
-
-
-def test_padded_pooling():
-    largest = picture([(i, j, w.max((2, 3))) for i, j, w in windows(X, (3, 3), (2, 2), (1, 1, 1, 1), -np.inf)])
-    np.testing.assert_allclose(nn.MaxPool2d(3, 2, "pad", 1)(Tensor(X)).asnumpy(), largest)
-    mean = picture([(i, j, w.mean((2, 3))) for i, j, w in windows(X, (3, 3), (2, 2), (1, 1, 1, 1), 0)])
-    np.testing.assert_allclose(nn.AvgPool2d(3, 2, "pad", 1)(Tensor(X)).asnumpy(), mean, rtol=1e-12, atol=1e-15)
-
-
-def test_adaptive_pooling_of_everything_is_the_mean_and_the_maximum():
-    np.testing.assert_allclose(nn.AdaptiveAvgPool2d(1)(Tensor(X)).asnumpy()[:, :, 0, 0], X.mean((2, 3)), rtol=1e-12)
-    np.testing.assert_allclose(nn.AdaptiveMaxPool2d((None, 1))(Tensor(X)).asnumpy()[..., 0], X.max(3))
 
 
 class Small(nn.Cell):

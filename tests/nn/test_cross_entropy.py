@@ -87,14 +87,6 @@ def test_class_weights_as_labels_of_positions():
     )
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_nll_takes_log_probabilities(reduction):
-    logs = np.array([log_softmax(row) for row in LOGITS])
-    expected = reduced(*per_sample(LOGITS, LABELS, WEIGHT, -1, 0.0), reduction)
-    found = nn.NLLLoss(WEIGHT, ignore_index=-1, reduction=reduction)(Tensor(logs), Tensor(LABELS)).asnumpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
 class Scores(nn.Cell):
     """One dense layer."""
 
@@ -148,64 +140,20 @@ def test_every_loss_trains_as_on_one_device_under_a_cut_batch_and_columns():
 # ---- element by element ----
 
 X, Y = RNG.normal(size=(4, 3)) * 2, RNG.uniform(size=(4, 3))
-ELEMENT_WEIGHT, POSITIVE = RNG.uniform(0.5, 2, 3), RNG.uniform(0.5, 3, 3)
-
-
-def elements(function):
-    """function(x, y, column) for every element."""
-    return np.array([[function(X[i, j], Y[i, j], j) for j in range(3)] for i in range(4)])
-
-
-def sigmoid(x):
-    return 1 / (1 + math.exp(-x))
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_losses_of_single_elements_follow_their_formulas(reduction):
-    reduce = {"mean": np.mean, "sum": np.sum, "none": np.asarray}[reduction]
-    cases = {
-        "l1": (nn.L1Loss(reduction), X, elements(lambda x, y, j: abs(x - y))),
-        "smooth": (
-            nn.SmoothL1Loss(0.5, reduction),
-            X,
-            elements(lambda x, y, j: (x - y) ** 2 if abs(x - y) < 0.5 else abs(x - y) - 0.25),
-        ),
-        "probabilities": (
-            nn.BCELoss(Tensor(ELEMENT_WEIGHT), reduction),
-            1 / (1 + np.exp(-X)),
-            elements(
-                lambda x, y, j: -ELEMENT_WEIGHT[j] * (y * math.log(sigmoid(x)) + (1 - y) * math.log(1 - sigmoid(x)))
-            ),
-        ),
-        "logits": (
-            nn.BCEWithLogitsLoss(reduction, Tensor(ELEMENT_WEIGHT), Tensor(POSITIVE)),
-            X,
-            elements(
-                lambda x, y, j: (
-                    -ELEMENT_WEIGHT[j] * (POSITIVE[j] * y * math.log(sigmoid(x)) + (1 - y) * math.log(1 - sigmoid(x)))
-                )
-            ),
-        ),
-    }
-    for name, (loss, x, expected) in cases.items():
-        np.testing.assert_allclose(loss(Tensor(x), Tensor(Y)).asnumpy(), reduce(expected), rtol=1e-12, err_msg=name)
 
 
 def test_sure_probabilities_have_a_finite_loss_and_large_logits_do_not_overflow():
     sure, wrong = Tensor(np.array([1.0, 0.0])), Tensor(np.array([0.0, 1.0]))
     np.testing.assert_allclose(nn.BCELoss(reduction="none")(sure, wrong).asnumpy(), [100, 100])
-    np.testing.assert_allclose(
-        nn.BCEWithLogitsLoss("none")(Tensor(np.array([800.0, -800.0])), wrong).asnumpy(), [800, 800]
-    )
+    large = Tensor(np.array([800.0, -800.0]))
+    np.testing.assert_allclose(nn.BCEWithLogitsLoss("none")(large, wrong).asnumpy(), [800, 800])
 
 
 def test_losses_of_float32_are_float32():
     for loss in (nn.BCEWithLogitsLoss(pos_weight=[1.0, 2.0, 3.0]), nn.SmoothL1Loss(), nn.L1Loss()):
         assert loss(Tensor(X.astype(np.float32)), Tensor(Y.astype(np.float32))).dtype == np.float32
-    assert (
-        nn.CrossEntropyLoss(WEIGHT, ignore_index=-1)(Tensor(LOGITS.astype(np.float32)), Tensor(LABELS)).dtype
-        == np.float32
-    )
+    loss = nn.CrossEntropyLoss(WEIGHT, ignore_index=-1)
+    assert loss(Tensor(LOGITS.astype(np.float32)), Tensor(LABELS)).dtype == np.float32
 
 
 test_what_losses_refuse = refused(

@@ -65,13 +65,9 @@ def test_bits_of_the_whole_mask_do_not_depend_on_how_it_is_cut():
     for i in range(2):
         for j in range(4):
             place = {"parts": (2, 4, 1), "offset": (3 * i, 2 * j, 0)}
-            part = (
-                ops.OPS["dropout_at"].compute(
-                    np.ones((3, 2, 10), np.float32), np.int64(0), p=0.5, key=9, dims=None, **place
-                )
-                != 0
-            )
-            np.testing.assert_array_equal(part, whole[3 * i : 3 * i + 3, 2 * j : 2 * j + 2])
+            ones, options = np.ones((3, 2, 10), np.float32), {"p": 0.5, "key": 9, "dims": None}
+            part = ops.OPS["dropout_at"].compute(ones, np.int64(0), **options, **place)
+            np.testing.assert_array_equal(part != 0, whole[3 * i : 3 * i + 3, 2 * j : 2 * j + 2])
 
 
 def test_dims_share_one_draw_over_the_rest():

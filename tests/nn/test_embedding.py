@@ -12,12 +12,6 @@ IDS = np.random.default_rng(1).integers(0, 16, (8, 2)).astype(np.int32)
 TARGET = np.random.default_rng(2).normal(size=(8, 2, 8))
 
 
-@pytest.mark.parametrize("use_one_hot", [False, True])
-def test_rows_are_picked_by_number(use_one_hot):
-    layer = nn.Embedding(16, 8, use_one_hot)
-    np.testing.assert_array_equal(layer(Tensor(IDS)).asnumpy(), layer.embedding_table.asnumpy()[IDS])
-
-
 def test_the_padding_row_begins_as_zeros_and_the_others_do_not():
     table = nn.Embedding(16, 8, padding_idx=3).embedding_table.asnumpy()
     assert (table == 0).all(1).nonzero()[0].tolist() == [3]

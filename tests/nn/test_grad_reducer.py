@@ -38,16 +38,8 @@ def pool():
 
 def outgoing(count, ids=None, dtypes=None, sizes=None):
     """Gradients of `count` parameters; ids None: nobody has chosen one."""
-    return [
-        Outgoing(
-            i,
-            1 if ids is None else ids[i],
-            ids is not None,
-            "float32" if dtypes is None else dtypes[i],
-            4 if sizes is None else sizes[i],
-        )
-        for i in range(count)
-    ]
+    fusions, dtypes, sizes = ids or [1] * count, dtypes or ["float32"] * count, sizes or [4] * count
+    return [Outgoing(i, fusions[i], ids is not None, dtypes[i], sizes[i]) for i in range(count)]
 
 
 def test_nobody_asked_and_all_travel_together():

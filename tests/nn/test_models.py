@@ -176,14 +176,12 @@ def test_lenet_trains_as_one_device_does():
 @pytest.mark.parametrize("how", ["row", "column"])
 def test_wide_and_deep_with_split_tables_trains_as_one_device_does(how, rng):
     net = in_float64(models.WideDeep(64, 5, 16, (32, 16)))
-    batches = [
-        (
-            rng.integers(0, 64, (16, 5)).astype(np.int32),
-            rng.uniform(size=(16, 5)),
-            rng.integers(0, 2, (16, 1)).astype(np.float64),
-        )
-        for _ in range(3)
-    ]
+
+    def batch():
+        clicks = rng.integers(0, 2, (16, 1)).astype(np.float64)
+        return rng.integers(0, 64, (16, 5)).astype(np.int32), rng.uniform(size=(16, 5)), clicks
+
+    batches = [batch() for _ in range(3)]
     plan = check_equal(net, nn.BCEWithLogitsLoss(), batches, lambda net: models.split_embeddings(net, how, 8))
     assert plan.value("deep_table").slice_shape == ((8, 16) if how == "row" else (64, 2))
     assert plan.value("wide_table").slice_shape == ((8, 1) if how == "row" else (64, 1))
@@ -200,14 +198,8 @@ def test_resnet50_on_pictures_in_cifars_layout_trains_as_one_device_does():
     net = in_float64(models.resnet50(10))
     net.set_train()
     # at ten times this rate the first steps go up, and rounding grows with them
-    check_equal(
-        net,
-        nn.CrossEntropyLoss(),
-        pictures(32, 5),
-        models.data_parallel,
-        lambda net: models.tensor_parallel(net, 4, 2),
-        rate=0.001,
-    )
+    cuts = (models.data_parallel, lambda net: models.tensor_parallel(net, 4, 2))
+    check_equal(net, nn.CrossEntropyLoss(), pictures(32, 5), *cuts, rate=0.001)
 
 
 def test_data_parallel_takes_strategies_away_again():

@@ -190,25 +190,15 @@ def test_weight_decay_adds_the_parameter_to_the_unscaled_gradient(make):
 
 def test_defaults_are_mindspores():
     w = [Parameter(Tensor(START), "w")]
-    assert (
-        repr(nn.SGD(w))
-        == "SGD(1 parameters, learning_rate=0.1, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, "
-        "loss_scale=1.0)"
-    )
+    settings = "learning_rate=0.1, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, loss_scale=1.0"
+    assert repr(nn.SGD(w)) == f"SGD(1 parameters, {settings})"
     rms, ada, lamb, lars = nn.RMSProp(w), nn.Adagrad(w), nn.Lamb(w, 0.1), nn.LARS(nn.SGD(w))
     assert (rms.learning_rate, rms.decay, rms.momentum, rms.epsilon, rms.centered) == (0.1, 0.9, 0.0, 1e-10, False)
     assert (ada.accum, ada.learning_rate, ada.update_slots) == (0.1, 0.001, True)
     assert (lamb.beta1, lamb.beta2, lamb.eps, lamb.weight_decay) == (0.9, 0.999, 1e-6, 0.0)
     assert (lars.epsilon, lars.coefficient, lars.use_clip, lars.learning_rate) == (1e-5, 1e-3, False, 0.1)
-    adam, decoupled = nn.Adam(w), nn.AdamWeightDecay(w)
-    assert (adam.learning_rate, adam.beta1, adam.beta2, adam.eps, adam.weight_decay) == (1e-3, 0.9, 0.999, 1e-8, 0.0)
-    assert (decoupled.learning_rate, decoupled.beta1, decoupled.beta2, decoupled.eps, decoupled.weight_decay) == (
-        1e-3,
-        0.9,
-        0.999,
-        1e-6,
-        0.0,
-    )
+    for one, eps in ((nn.Adam(w), 1e-8), (nn.AdamWeightDecay(w), 1e-6)):
+        assert (one.learning_rate, one.beta1, one.beta2, one.eps, one.weight_decay) == (1e-3, 0.9, 0.999, eps, 0.0)
 
 
 # ---- what every rule promises ----
@@ -334,11 +324,8 @@ def test_the_rule_can_be_traced(optimizer):
 
 def test_centered_rmsprop_stays_finite_on_gradients_that_are_all_alike():
     """Guards against the root of a variance that rounding had made negative."""
-    values, _ = steps(
-        lambda p: nn.RMSProp(p, RATE, epsilon=1e-10, centered=True),
-        START.astype(np.float32),
-        np.full((400, *SHAPE), 0.1, np.float32),
-    )
+    alike = np.full((400, *SHAPE), 0.1, np.float32)
+    values, _ = steps(making(nn.RMSProp, RATE, epsilon=1e-10, centered=True), START.astype(np.float32), alike)
     assert np.isfinite(values).all()
 
 

@@ -58,11 +58,8 @@ def test_help_of_a_public_class_names_all_its_arguments(cls):
 
 
 def test_each_batch_norm_says_which_shape_it_takes():
-    for cls, form in (
-        (nn.BatchNorm1d, "(n, c, l)"),
-        (nn.BatchNorm2d, "(n, c, h, w)"),
-        (nn.BatchNorm3d, "(n, c, d, h, w)"),
-    ):
+    forms = ("(n, c, l)", "(n, c, h, w)", "(n, c, d, h, w)")
+    for cls, form in zip((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), forms, strict=True):
         assert form in cls.__doc__.splitlines()[0]
 
 
@@ -82,15 +79,8 @@ def test_softplus_is_its_operator_with_a_strategy():
 
 def test_losses_keep_their_operators():
     loss = nn.CrossEntropyLoss(weight=[1.0, 2.0], ignore_index=0)
-    for name in (
-        "class_cross_entropy",
-        "label_weight",
-        "reduce_sum",
-        "sum_weights",
-        "div",
-        "sparse_softmax_cross_entropy",
-        "softmax_cross_entropy",
-    ):
+    fused = ("class_cross_entropy", "sparse_softmax_cross_entropy", "softmax_cross_entropy")
+    for name in (*fused, "label_weight", "reduce_sum", "sum_weights", "div"):
         assert isinstance(getattr(loss, name), ops.Primitive), name
     loss.class_cross_entropy.shard(((8, 1), (8,), (1,)))
     graph = trace_network(loss, [("x", (8, 2), "float32"), ("y", (8,), "int32")]).graph

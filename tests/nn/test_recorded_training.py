@@ -20,11 +20,8 @@ class Dense3(nn.Cell):
 
     def __init__(self):
         super().__init__()
-        self.d1, self.d2, self.d3 = (
-            nn.Dense(20, 32, activation="relu"),
-            nn.Dense(32, 32, activation="relu"),
-            nn.Dense(32, 10),
-        )
+        self.d1, self.d2 = nn.Dense(20, 32, activation="relu"), nn.Dense(32, 32, activation="relu")
+        self.d3 = nn.Dense(32, 10)
 
     def construct(self, x):
         return self.d3(self.d2(self.d1(x)))

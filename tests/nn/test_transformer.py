@@ -82,52 +82,7 @@ def test_a_causal_row_does_not_see_later_keys(attention):
             np.testing.assert_allclose(found.asnumpy(), weights, rtol=1e-11, atol=1e-12)
 
 
-def test_positions_first_and_unbatched_inputs_give_the_same_rows(attention):
-    other = nn.MultiheadAttention(E, HEADS, dtype=np.float64)
-    for parameter, values in zip(other.get_parameters(), attention.get_parameters(), strict=True):
-        parameter.set_data(values)
-    wanted, weights = (t.asnumpy() for t in attention(Tensor(QUERY), Tensor(KEY), Tensor(VALUE)))
-    out, found = other(*(Tensor(x.swapaxes(0, 1)) for x in (QUERY, KEY, VALUE)))
-    np.testing.assert_allclose(out.asnumpy().swapaxes(0, 1), wanted, rtol=1e-12)
-    np.testing.assert_allclose(found.asnumpy(), weights, rtol=1e-12)
-    out, found = other(*(Tensor(x[1]) for x in (QUERY, KEY, VALUE)))
-    assert (out.shape, found.shape) == ((L, E), (L, S))
-    np.testing.assert_allclose(out.asnumpy(), wanted[1], rtol=1e-12)
-
-
-def test_keys_and_values_may_have_other_widths():
-    layer = nn.MultiheadAttention(E, HEADS, kdim=4, vdim=3, batch_first=True)
-    out, _ = layer(Tensor(QUERY), Tensor(KEY[..., :4]), Tensor(VALUE[..., :3]))
-    assert out.shape == (N, L, E)
-
-
 # ---- encoder ----
-
-
-def layer_norm(layer, x):
-    normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + layer.epsilon)
-    return normal * layer.gamma.asnumpy() + layer.beta.asnumpy()
-
-
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_an_encoder_layer_adds_attention_and_dense_layers(norm_first):
-    layer = nn.TransformerEncoderLayer(
-        E, HEADS, 8, activation="tanh", batch_first=True, norm_first=norm_first, dtype=np.float64
-    )
-
-    def attend(x):
-        return formula(layer.self_attn, x, x, x)[0]
-
-    def feed(x):
-        return dense(layer.linear2, np.tanh(dense(layer.linear1, x)))
-
-    if norm_first:
-        middle = QUERY + attend(layer_norm(layer.norm1, QUERY))
-        expected = middle + feed(layer_norm(layer.norm2, middle))
-    else:
-        middle = layer_norm(layer.norm1, QUERY + attend(QUERY))
-        expected = layer_norm(layer.norm2, middle + feed(middle))
-    np.testing.assert_allclose(layer(Tensor(QUERY)).asnumpy(), expected, rtol=1e-10, atol=1e-11)
 
 
 def test_the_layers_of_an_encoder_begin_with_weights_of_their_own():

@@ -20,12 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 
 N = 4
 RNG = np.random.default_rng(20261121)
-X, Y, W, B = (
-    RNG.standard_normal((12, 5)),
-    RNG.standard_normal((12, 3)),
-    RNG.standard_normal((3, 5)),
-    RNG.standard_normal(3),
-)
+X, Y, W, B = map(RNG.standard_normal, ((12, 5), (12, 3), (3, 5), 3))
 
 
 class Net(nn.Cell):
@@ -255,10 +250,8 @@ def test_a_function_of_several_types_says_which_it_knows():
 
 def test_cloned_parameters_keep_values_or_take_new_ones():
     net = Net()
-    same, zeros = (
-        nn.ParameterTuple(net.trainable_params()).clone("same"),
-        nn.ParameterTuple(net.trainable_params()).clone("zero", init="zeros"),
-    )
+    parameters = nn.ParameterTuple(net.trainable_params())
+    same, zeros = parameters.clone("same"), parameters.clone("zero", init="zeros")
     assert [p.name for p in same] == ["same.w", "same.b"]
     np.testing.assert_array_equal(same[0].asnumpy(), W)
     np.testing.assert_array_equal(zeros[0].asnumpy(), np.zeros_like(W))
@@ -439,11 +432,8 @@ def reduced_with(world, settings, options):
 def test_gradients_are_added_up_over_the_ranks(pool, settings, options, expected):
     """1 + 2 + 3 + 4 = 10; a parameter with layerwise_parallel keeps its rank's own."""
     for rank, (found, _) in enumerate(on_ranks(pool, reduced_with, settings, options)):
-        assert found == [
-            (expected, expected, "float32"),
-            (expected, expected, "float16"),
-            (rank + 1, rank + 1, "float32"),
-        ]
+        shared = [(expected, expected, dtype) for dtype in ("float32", "float16")]
+        assert found == [*shared, (rank + 1, rank + 1, "float32")]
 
 
 def test_gradients_are_added_up_in_a_group(pool):

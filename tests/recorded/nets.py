@@ -33,18 +33,10 @@ class OpPar(nn.Cell):
     def __init__(self, shard=True):
         super().__init__()
         self.flatten = ops.Flatten()
-        self.w1, self.w2, self.w3 = (
-            new_parameter([784, 512], "fc1"),
-            new_parameter([512, 512], "fc2"),
-            new_parameter([512, 10], "fc3"),
-        )
-        self.matmul1, self.relu1, self.matmul2, self.relu2, self.matmul3 = (
-            ops.MatMul(),
-            ops.ReLU(),
-            ops.MatMul(),
-            ops.ReLU(),
-            ops.MatMul(),
-        )
+        self.w1, self.w2 = new_parameter([784, 512], "fc1"), new_parameter([512, 512], "fc2")
+        self.w3 = new_parameter([512, 10], "fc3")
+        self.matmul1, self.matmul2, self.matmul3 = ops.MatMul(), ops.MatMul(), ops.MatMul()
+        self.relu1, self.relu2 = ops.ReLU(), ops.ReLU()
         if shard:
             self.matmul1.shard(((2, 4), (4, 1)))
             self.relu1.shard(((4, 1),))
