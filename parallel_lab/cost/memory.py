@@ -4,7 +4,7 @@ in what one of them alone holds (optimizer states in weight grouping).
     params        parameter slices                     optimizer     optimizer states (the learning rate too)
     inputs        slices of data and constants         activations   forward results that the backward program still
                   reads
-    grads         synchronised parameter gradients     gathered      parameters that the optimizer parallel keeps cut,
+    grads         synchronised parameter gradients     gathered      parameters that the optimizer parallel keeps split,
                   gathered for use
     workspace     everything else: operands on their way, new values beside the old ones that they replace
 
@@ -176,7 +176,7 @@ class _Memory:
     def _find_blocks(self, plan: Plan, rank: int) -> None:
         """The block of every value the programs make, and its kind, which depends on who reads it later."""
         forward: set[str] = set()
-        buckets: set[str] = set()  # arrived, and not cut up yet
+        buckets: set[str] = set()  # arrived, and not split up yet
         for phase, instr in plan.instructions():
             if not instr.runs_on(rank):
                 continue
@@ -221,5 +221,5 @@ class _Memory:
 
 
 def _puts_together(instr: Instr) -> bool:
-    """Whether an instruction brings parameters that the optimizer parallel keeps cut, one of them or a bucket."""
+    """Whether an instruction brings parameters that the optimizer parallel keeps split, one of them or a bucket."""
     return bool(instr.carried) and (instr.message or instr.attr("message")) == "all_gather"

@@ -1,8 +1,8 @@
 """Backward computation above, gradient messages below: what a grouping of the messages makes of a step. Pure numbers,
 no plan, no arrays of data.
 
-    backward  |g0|g1|g2|g3|                     compute_s each; a gradient is there when its box ends
-    messages        |--0 1--|    |--2 3--|      a bucket is sent when its last gradient is there and the line is free
+    backward  |g0|g1|g2|g3|                     compute_s each; a gradient is ready when its box ends
+    messages        |--0 1--|    |--2 3--|      a bucket is sent when its last gradient is ready and the line is free
                                  '------' exposed: nothing is left to compute
 
 A message of m bytes takes alpha_s + beta_s_per_byte * m (`Link`: alpha is the start, beta the time per byte;
@@ -88,8 +88,8 @@ class BucketTime:
     """One message on the line.
 
     members    positions of its gradients, in the order of backward
-    ready_s    when the last of them is there;  start_s, end_s: when it travels, start_s later than ready_s where the
-               line was busy
+    ready_s    when the last of them is ready;  start_s, end_s: when it travels, start_s later than ready_s
+               where the line was busy
     hidden_s   seconds of travelling beside backward computation
     exposed_s  seconds of travelling after it
     unpack_s   seconds of the rank, once the message is complete: unpacking, and the gradients' own work
@@ -114,7 +114,7 @@ class BucketTime:
 class Overlap:
     """Backward and its messages. Times count from the start of backward.
 
-    ready_s     per gradient, when it is there
+    ready_s     per gradient, when it is ready
     buckets     messages in the order they travel
     backward_s  when the computation has ended
     """
@@ -380,7 +380,7 @@ def best_threshold(
 
 @checked(buckets=number(1))
 def equal_buckets_step_s(backward_s: float, total_bytes: float, buckets: int, link: Link) -> float:
-    """Seconds of backward and its messages when both are cut into `buckets` equal parts: a pipeline of two stages.
+    """Seconds of backward and its messages when both are split into `buckets` equal parts: a pipeline of two stages.
 
         T(k) = Tb/k + (k - 1) max(Tb/k, alpha + beta M/k) + alpha + beta M/k
 

@@ -7,7 +7,7 @@ Local work moves a rank's own clock. A message starts for all members of its gro
 before it wait) and ends for all of them together. A message that is started travels on its rank's line while the rank
 goes on, one after the other: it begins when all members have come to it and their lines are free, and who waits for it
 goes on when it has ended. Ranks run one program on equal slices, so their clocks only part where groups use different
-links or where a rank is slowed down on purpose; while nothing of this kind is there, one clock stands for all, and 4096
+links or where a rank is slowed down on purpose; without either, one clock stands for all, and 4096
 ranks cost what one does.
 """
 

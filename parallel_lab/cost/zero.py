@@ -5,15 +5,15 @@ P parameters on N ranks; K bytes of optimizer state per parameter. In mixed prec
 bytes, its gradient 2, and K = 12: a float32 copy and two moments. Bytes per rank:
 
     stage 0   all ranks hold everything              2 P  +  2 P  +  12 P
-    stage 1   optimizer states are cut               2 P  +  2 P  +  12 P / N
+    stage 1   optimizer states are split             2 P  +  2 P  +  12 P / N
     stage 2   gradients too                          2 P  + (2 P  +  12 P) / N
     stage 3   parameters too                        (2 P  +  2 P  +  12 P) / N
 
     >>> [zero_memory(7.5e9, 64, stage).total_bytes / 1e9 for stage in range(4)]
     [120.0, 31.40625, 16.640625, 1.875]
 
-MindSpore's optimizer parallel in these words: weight grouping in data_parallel mode is stage 1, but that whole
-parameters are dealt out. In the modes that cut operators weights, gradients and states are stored as in stage 3; level1
+MindSpore's optimizer parallel in these words: weight grouping in data_parallel mode is stage 1, with whole parameters
+given to one rank each. In the modes that split operators weights, gradients and states are stored as in stage 3; level1
 and level2 keep the gathered weights from forward to backward (the peak has them whole), level3 gathers twice. Elements
 per rank and step: `zero_traffic`.
 """
@@ -85,7 +85,7 @@ def zero_max_parameters(
     optimizer_bytes: float = 12,
 ) -> float:
     """How many parameters a model may have whose states fit into `memory_bytes` per rank.  model_parallel: ranks that
-    cut the model itself.
+    split the model itself.
 
     >>> round(zero_max_parameters(32e9, 64, 1) / 1e9, 1), zero_max_parameters(32e9, 64, 3, model_parallel=16) / 1e12
     (7.6, 2.048)

@@ -12,7 +12,7 @@
 Calling a Cell runs `construct` at once. While a network is traced, the tracer is told of every Cell that is entered and
 left, which gives operators their scope ("_backbone-Net/d1-Dense").
 
-What it holds and how that is named is in `cell_tree.py`. `shard` below: a Cell whose inputs are cut as told, while the
+What it holds and how that is named is in `cell_tree.py`. `shard` below: a Cell whose inputs are split as told, and the
 strategies inside follow.
 """
 
@@ -210,7 +210,7 @@ class Cell(CellTree):
         device: str = "Ascend",
         level: int = 0,
     ) -> Cell:
-        """This Cell with its inputs cut as told, to be called in its place; see `shard`."""
+        """This Cell with its inputs split as told, to be called in its place; see `shard`."""
         return shard(self, in_strategy, out_strategy, parameter_plan, device, level)
 
     # ---- text ----
@@ -237,7 +237,7 @@ class ShardedCell(Cell):
     Inside a network that is compiled anyway it puts an Identity with the strategy before the Cell, from which the
     strategies spread.
 
-    in_strategy  one strategy per input; None: rows cut among all ranks
+    in_strategy  one strategy per input; None: rows split among all ranks
     pinned       (Parameter, strategy) pairs
     """
 
@@ -270,7 +270,7 @@ class ShardedCell(Cell):
     @staticmethod
     def _placed(value: Any, strategy: Any) -> Any:
         if not hasattr(value, "shape"):
-            return value  # a number or None cannot be cut
+            return value  # a number or None cannot be split
         if strategy is None:
             world = current_world()
             ranks = frozen().device_num if world is None else world.world_size
@@ -298,19 +298,19 @@ def shard(
     device: str = "Ascend",
     level: int = 0,
 ) -> ShardedCell:
-    """`fn` with its inputs cut by `in_strategy`; strategies inside are propagated from there (conditions: MindSpore
+    """`fn` with its inputs split by `in_strategy`; strategies inside are propagated from there (conditions: MindSpore
     2.6, shard, Cell.shard).
 
         block = shard(net.block, in_strategy=((4, 1),), parameter_plan={"dense.weight": (1, 2)})
         y = block(x)      # on a rank, in PyNative mode: this call runs compiled on all ranks, what is around it at once
 
     fn              a Cell or a function of Tensors
-    in_strategy     one tuple of cuts (or Layout) per input; None for an input: its rows are cut among all ranks
+    in_strategy     one tuple of counts (or Layout) per input; None for an input: its rows are split among all ranks
     out_strategy    checked, without effect, as in MindSpore
-    parameter_plan  {"dense.weight" or "self.dense.weight": cuts} for Parameters of a Cell
+    parameter_plan  {"dense.weight" or "self.dense.weight": counts} for Parameters of a Cell
     device, level   "Ascend" or "GPU", and an int: checked, without effect
 
-    Raises ArgumentTypeError and ArgumentError for wrong arguments, StrategyError for cuts that are none,
+    Raises ArgumentTypeError and ArgumentError for wrong arguments, StrategyError for an invalid strategy,
     ShardConditionError (an AssertionError) for another device, and when it is called in a parallel mode that cannot
     propagate.
     """

@@ -269,7 +269,7 @@ class _MicroBatches(Cell):
     def __init__(self, network: Cell, count: int) -> None:
         super().__init__(auto_prefix=False)
         self.network, self._count = network, count
-        # where the batch is cut among ranks each takes a part of its own rows: nothing moves
+        # where the batch is split among ranks each takes a part of its own rows: nothing moves
         self._rows = ops.StridedSlice().add_prim_attr("skip_redistribution", True)
 
     def construct(self, *inputs: Any) -> Any:

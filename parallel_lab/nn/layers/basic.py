@@ -1,7 +1,7 @@
 """Layers: Dense, Flatten, and the Cells that hold others in order.
 
 net = nn.SequentialCell(nn.Flatten(), nn.Dense(784, 512, activation="relu"), nn.Dense(512, 10))
-net[1].matmul.shard(((2, 4), (1, 4)))     # the weight is stored (out, in): cuts are in storage order
+net[1].matmul.shard(((2, 4), (1, 4)))     # the weight is stored (out, in): counts are in storage order
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     loss = nn.CrossEntropyLoss(weight=[1.0, 2.0, 1.0], ignore_index=-100)
 
 A weighted mean is sum(weight * loss) / sum(weight), with both sums over the whole batch: two all_reduces when the batch
-is cut, where a mean of the ranks' means would be wrong where their weights differ. The formulas are those of the
+is split, where a mean of the ranks' means would be wrong where their weights differ. The formulas are those of the
 functions, in `ops/class_losses.py`.
 """
 
@@ -67,7 +67,7 @@ class CrossEntropyLoss(_ClassLoss):
                      "none"
     label_smoothing  share of the target that is spread over all classes equally (Szegedy et al. 2016)
 
-    The class dim stays whole in a parallel program; `SoftmaxCrossEntropyExpand` may cut it. Operators:
+    The class dim stays whole in a parallel program; `SoftmaxCrossEntropyExpand` may split it. Operators:
     `sparse_softmax_cross_entropy` or `softmax_cross_entropy`; for class numbers with any of the options
     `class_cross_entropy`, `label_weight`, `reduce_sum`, `sum_weights`, `div`.
     """

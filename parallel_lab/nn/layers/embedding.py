@@ -1,9 +1,9 @@
 """Tables that are looked up by number.
 
 embedding = nn.Embedding(1000, 64)
-embedding.gather.shard(((8, 1), (1, 1)))      # rows cut: each rank looks up what it has, the sum over ranks is the
+embedding.gather.shard(((8, 1), (1, 1)))      # rows split: each rank looks up what it has, the sum over ranks is the
                                               result
-embedding.gather.shard(((1, 8), (1, 1)))      # columns cut: no message
+embedding.gather.shard(((1, 8), (1, 1)))      # columns split: no message
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ class Embedding(Cell):
 
 
 class EmbeddingLookup(Cell):
-    """Rows of a trained table that is cut by rule when the network is compiled.  ids: (...) int -> (...,
+    """Rows of a trained table that is split by rule when the network is compiled.  ids: (...) int -> (...,
     embedding_size).
 
     param_init  initial values: what `initializer` takes
     target      "CPU": operator EmbeddingLookup; "DEVICE": Gather. Both compute the same
-    slice_mode  "batch_slice": the ids are cut in dim 0; "table_row_slice": the rows (a sum over the ranks follows);
+    slice_mode  "batch_slice": the ids are split in dim 0; "table_row_slice": the rows (a sum over the ranks follows);
                 "table_column_slice": the columns
     slices      how many parts; default: the parallel context's device_num. A strategy given with `lookup.shard(...)`
                 goes before

@@ -185,7 +185,7 @@ class GroupNorm(Cell):
 
     num_groups  divides num_channels; affine=False: gamma and beta stay as they are
 
-    Operator: `group_norm` (GroupNorm). Channels are cut at the borders of groups only. Defaults: MindSpore,
+    Operator: `group_norm` (GroupNorm). Channels are split at the borders of groups only. Defaults: MindSpore,
     nn.GroupNorm.
     """
 

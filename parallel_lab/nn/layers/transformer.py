@@ -1,7 +1,7 @@
-"""Attention and the transformer encoder (Vaswani et al. 2017), from layers whose operators can be cut one by one.
+"""Attention and the transformer encoder (Vaswani et al. 2017), from layers whose operators can be split one by one.
 
 Tensor parallel as in Megatron-LM (Shoeybi et al. 2019, section 3), with `dp` parts of the batch and `mp` of the width.
-The projections of q, k and v are separate, so a cut of their columns is a cut by heads:
+The projections of q, k and v are separate, so a split of their columns is one by heads:
 
     attention.q_proj.matmul.shard(((dp, 1), (mp, 1)))        column-parallel: no message
     attention.attention.shard(((dp, 1, mp, 1),) * 3)         every rank has its heads
@@ -174,7 +174,7 @@ class MultiheadAttention(Cell):
         return self.transpose_out(self.weighted(self.dropout(weights), v), (0, 2, 1, 3)), weights
 
     def _joined_mask(self, attn_mask: Any, key_padding_mask: Any, n: int, length: int, keys: int, dtype: str) -> Any:
-        """Both masks as one to add to the scores; None if there is none."""
+        """Both masks as one to add to the scores; None without masks."""
         shapes = {
             "attn_mask": ((length, keys), (n * self.num_heads, length, keys)),
             "key_padding_mask": ((n, keys), (keys,)),

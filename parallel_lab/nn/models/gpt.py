@@ -6,7 +6,7 @@ next-token scores.
     loss(net(ids), next_ids)
 
 Every matrix product, norm and sum is an operator of its own with a name, so that `models.tensor_parallel(net, dp, mp)`
-can cut it as Megatron-LM does (Shoeybi et al. 2019, section 3): per block one all_reduce after the attention and one
+can split it as Megatron-LM does (Shoeybi et al. 2019, section 3): per block one all_reduce after the attention and one
 after the MLP forward, and as many backward.
 """
 
@@ -55,7 +55,7 @@ class TokenNetwork(nn.Cell):
 class CausalSelfAttention(nn.Cell):
     """Each position looks at itself and at those before it.  x: (n, s, hidden) -> (n, s, hidden).
 
-    Heads are independent: cut by heads, the projections of q, k and v are cut by columns, the output projection by
+    Heads are independent: split by heads, the projections of q, k and v are split by columns, the output projection by
     rows.
     """
 

@@ -1,10 +1,10 @@
-"""Strategies for the networks of this package, as their papers cut them.
+"""Strategies for the networks of this package, as their papers split them.
 
     net = GPT(256)
-    tensor_parallel(net, dp=2, mp=4)          # 8 devices: batch cut 2 ways, heads and MLP columns 4 ways
+    tensor_parallel(net, dp=2, mp=4)          # 8 devices: batch split 2 ways, heads and MLP columns 4 ways
 
 Each function sets the strategies of a network's operators with `shard` and returns the network; nothing else changes.
-An operator without a strategy is cut by rows among all devices (data parallel).
+An operator without a strategy is split by rows among all devices (data parallel).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POWER_OF_TWO = Check("A power of two: 1, 2, 4, ...", _read_power)
 
 @checked(net=instance(nn.Cell, "A Cell"))
 def data_parallel(net: Network) -> Network:
-    """Take all strategies away: every operator is cut along its batch dim among all devices, parameters are whole on
+    """Remove all strategies: every operator is split along its batch dim among all devices, parameters are whole on
     each.
 
     Raises ArgumentTypeError for anything but a Cell.
@@ -50,7 +50,7 @@ def tensor_parallel(net: Network, dp: int, mp: int) -> Network:
 
     GPT, TransformerClassifier   by heads and by columns of the MLP, then by rows (Shoeybi et al. 2019, section 3): one
                                  all_reduce forward and one backward in each attention and each MLP. Token table and
-                                 score matrix are whole on every rank; the rows of the scores are cut among all devices
+                                 score matrix are whole on every rank; rows of the scores are split among all devices
     ResNet                       convolutions by input or output channels, batch norm by channels; the classifier by its
                                  input features
     LeNet5                       the dense layers by columns, then by rows
@@ -73,7 +73,7 @@ def split_embeddings(net: Network, how: str, parts: int) -> Network:
     """Cut the embedding tables of a WideDeep network `parts` ways; the rest stays data parallel.
 
     how  "row": each rank holds some of the features and looks up those; the others' rows arrive by an all_reduce. Both
-         tables are cut. "column": each rank holds some columns of all features; the dense layers get them by an
+         tables are split. "column": each rank holds some columns of all features; the dense layers get them by an
          all_gather. The wide table has one column and stays whole.
     """
     if not isinstance(net, WideDeep) or how not in ("row", "column"):
@@ -93,7 +93,7 @@ def split_embeddings(net: Network, how: str, parts: int) -> Network:
 
 
 def _columns(dense: nn.Dense, dp: int, mp: int) -> None:
-    """Output features cut: every rank makes some columns of the result, and no message is needed."""
+    """Output features split: every rank makes some columns of the result, and no message is needed."""
     dense.matmul.shard(((dp, 1), (mp, 1)))
     dense.bias_add.shard(((dp, mp), (mp,)))
     if dense.activation is not None:
@@ -102,7 +102,7 @@ def _columns(dense: nn.Dense, dp: int, mp: int) -> None:
 
 
 def _rows(dense: nn.Dense, dp: int, mp: int) -> None:
-    """Input features cut: every rank has an addend of the whole result, and an all_reduce adds them."""
+    """Input features split: every rank has an addend of the whole result, and an all_reduce adds them."""
     dense.matmul.shard(((dp, mp), (1, mp)))
     dense.bias_add.shard(((dp, 1), (1,)))
 
@@ -141,7 +141,7 @@ def _gpt(net: GPT, dp: int, mp: int) -> None:
     for block in net.blocks:
         _block(block, dp, mp, net.heads)
     net.norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
-    # the score matrix is whole on every rank (it may be the token table); rows are cut further, among all devices,
+    # the score matrix is whole on every rank (it may be the token table); rows are split further, among all devices,
     # which costs no message forward
     net.scores.shard(((dp * mp, 1), (1, 1)))
 
@@ -178,24 +178,24 @@ def _classifier(net: TransformerClassifier, dp: int, mp: int) -> None:
 
 
 def _out_channels(conv: nn.Conv2d, dp: int, mp: int) -> None:
-    """Output channels cut: the input is whole on every rank, the result is cut."""
+    """Output channels split: the input is whole on every rank, the result is split."""
     conv.conv2d.shard(((dp, 1, 1, 1), (mp, 1, 1, 1)))
 
 
 def _in_channels(conv: nn.Conv2d, dp: int, mp: int) -> None:
-    """Input channels cut: every rank has an addend of the whole result, and an all_reduce adds them."""
+    """Input channels split: every rank has an addend of the whole result, and an all_reduce adds them."""
     conv.conv2d.shard(((dp, mp, 1, 1), (1, mp, 1, 1)))
 
 
 def _normalized(norm: nn.BatchNorm2d, relu: nn.ReLU | None, dp: int, channels: int) -> None:
-    """Batch norm, and what follows it, on a result whose channels are cut `channels` ways."""
+    """Batch norm, and what follows it, on a result whose channels are split `channels` ways."""
     norm.batch_norm.shard(((dp, channels, 1, 1), *((channels,),) * 4))
     if relu is not None:
         relu.relu.shard(((dp, channels, 1, 1),))
 
 
 def _residual(block: BasicBlock | Bottleneck, dp: int, mp: int) -> None:
-    """Channels are cut between blocks. Inside: the first convolution by input channels, the others by output
+    """Channels are split between blocks. Inside: the first convolution by input channels, the others by output
     channels.
     """
     _in_channels(block.conv1, dp, mp)
@@ -225,9 +225,7 @@ def _resnet(net: ResNet, dp: int, mp: int) -> None:
 
 
 def _lenet(net: LeNet5, dp: int, mp: int) -> None:
-    """Its convolutions have few channels and stay data parallel among all devices; the dense layers are cut by columns,
-    then by rows.
-    """
+    """Its convolutions have few channels and stay data parallel; the dense layers are split by columns, then by rows."""
     _columns(net.fc1, dp, mp)
     net.relu3.relu.shard(((dp, mp),))
     _rows(net.fc2, dp, mp)

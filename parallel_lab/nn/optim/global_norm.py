@@ -49,7 +49,7 @@ class Totals:
 class RankTotals(Totals):
     """The sums of a rank that updates, at once, the slices it holds: every rank of the world has to do the same.
 
-    layouts  {parameter: the layout of its slices}; parameters that are whole are not there
+    layouts  {parameter: the layout of its slices}; without whole parameters
     """
 
     def __init__(self, layouts: dict[str, TensorLayout]) -> None:

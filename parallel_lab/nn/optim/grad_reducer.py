@@ -76,8 +76,8 @@ def shared_messages(
     wording      how positions of mode "index" are read, see `fusion.index_groups`
 
     Parameters with different `comm_fusion` have chosen: equal numbers go together, 0 alone. Else positions of mode
-    "index" cut the list of parameters; else all have the number `fusion_type`, and 0 is again alone. One message has
-    one dtype. Modes "size" and "auto" cut what is left together where its bytes exceed the threshold (in MB).
+    "index" split the list of parameters; else all have the number `fusion_type`, and 0 is again alone. One message has
+    one dtype. Modes "size" and "auto" split what is left together where its bytes exceed the threshold (in MB).
 
     >>> three = [Outgoing(place, 1, False, "float32", size_bytes=600_000) for place in range(3)]
     >>> shared_messages(three, [1, 1, 1])
@@ -232,7 +232,7 @@ class PipelineGradReducer(Cell):
 
     parameters   those the gradients are of, in their order
     scale_sense  gradients are divided by it
-    opt_shard    whether the optimizer is cut among the ranks; None: as the context says
+    opt_shard    whether the optimizer is split among the ranks; None: as the context says
 
     With one stage the sum over the micro-batches is what `value_and_grad` gives, so gradients pass through. A run with
     pipeline_stages above 1 raises NotBuiltYet.

@@ -40,7 +40,7 @@ class Grouped(Protocol):
 
 def check_grouping(mode: str, optimizer: Grouped, world_size: int, where: str) -> None:
     """Raise OptimizerParallelError (a ValueError and a RuntimeError) where enable_parallel_optimizer cannot work. Where
-    operators are cut it can.
+    operators are split it can.
 
     mode        the parallel mode;  world_size: how many ranks there are, 0 if that is not known yet
     """

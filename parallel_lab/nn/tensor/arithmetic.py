@@ -143,7 +143,7 @@ class Arithmetic(Spelled):
         if first > last:
             raise ShapeError(f"start_dim={start_dim} is after end_dim={end_dim}", where="flatten")
         if (first, last) == (1, len(shape) - 1):
-            return ops.flatten(self)  # an operator that can be cut, where a reshape is redistribution
+            return ops.flatten(self)  # an operator that can be split, where a reshape is redistribution
         return ops.reshape(self, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
 
     def transpose(self, *perm):

@@ -200,7 +200,7 @@ class Tensor(Arithmetic):
         return out
 
     def __parallel_lab_later__(self, op: OpDef, attrs: dict[str, Any], result: Any) -> Tensor:
-        """What `op` makes of this Tensor when `result` has come: remembered as ever, and not there yet."""
+        """What `op` makes of this Tensor when `result` has come: remembered as ever, and not available yet."""
         out = LaterTensor(result)
         if op.vjp_fn is not None and self.requires_grad:
             out.node = Node(op, (self,), attrs)
@@ -250,7 +250,7 @@ class RankTensor(Tensor):
         self.full_shape, self.layout = tuple(full_shape), layout
 
     def full(self) -> Tensor:
-        """The whole tensor; where it is cut, every rank of the world has to call this. Raises WorldError outside of
+        """The whole tensor; where it is split, every rank of the world has to call this. Raises WorldError outside of
         that world.
         """
         return Tensor(gather_full(self.asnumpy(), self.full_shape, self.layout))
@@ -359,7 +359,7 @@ class Parameter(Tensor):
     name           name in plans and checkpoints; a Cell completes it with its path
     requires_grad  False: never updated
     layerwise_parallel  in data/hybrid parallel: keep the gradient local
-    parallel_optimizer  in optimizer parallel: its states may be cut among replicas
+    parallel_optimizer  in optimizer parallel: its states may be split among replicas
 
     `comm_fusion`, an int, at least 0, is the number of the message that carries its gradient: gradients with equal ones
     travel together, 0 alone. It is 1 by default (`comm_fusion_given` is then False), which says nothing by itself.
@@ -440,7 +440,7 @@ class Parameter(Tensor):
         return cloner()(self, self.name, init)
 
     def full(self) -> Tensor:
-        """The whole tensor; while it is cut among the ranks of a world, every rank has to call it. Raises WorldError
+        """The whole tensor; while it is split among the ranks of a world, every rank has to call it. Raises WorldError
         outside of that world.
         """
         return Tensor(gather_full(self._drawn(), self.full_shape, self.layout, tag=f"full() of {self.name}"))
@@ -492,7 +492,7 @@ class Parameter(Tensor):
     def comm_fusion(self, value: int) -> None:
         where = f"Parameter {self.name!r}"
         value = integer(0)(where, "comm_fusion", value)
-        # the messages of what is cut in PyNative mode are those of single calls (MindSpore refuses it too)
+        # the messages of what is split in PyNative mode are those of single calls (MindSpore refuses it too)
         mode = get_auto_parallel_context("parallel_mode")
         if get_context("mode") == PYNATIVE_MODE and mode == "auto_parallel":
             what = f"comm_fusion is set in PyNative mode with parallel_mode={mode!r}"
