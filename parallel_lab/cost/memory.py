@@ -76,12 +76,7 @@ class MemoryReport:
         """The four parts that memory is discussed in. They need not add up to the peak: not all are largest at the same
         time.
         """
-        return {
-            "params": self.params_bytes,
-            "grads": self.grads_bytes,
-            "optimizer": self.optimizer_bytes,
-            "activations": self.activations_bytes,
-        }
+        return {kind: getattr(self, f"{kind}_bytes") for kind in ("params", "grads", "optimizer", "activations")}
 
     @property
     def resident_bytes(self) -> int:
@@ -116,9 +111,8 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
         for position, instr in stage.part(action):
             if instr.runs_on(rank):
                 memory.make(instr.out)
-                timeline.append(
-                    MemoryPoint(action.program, position, instr.out, tuple(memory.live[kind] for kind in MEMORY_KINDS))
-                )
+                live = tuple(memory.live[kind] for kind in MEMORY_KINDS)
+                timeline.append(MemoryPoint(action.program, position, instr.out, live))
             pairs = plan.replacements.get(position, ()) if action.program == "update" else ()
             for target, source in pairs:
                 if plan.held_by(target, rank):
@@ -126,16 +120,10 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
             for name in dead.get(position, ()):
                 if name in memory.block:
                     memory.drop(name)
-    kept = memory.resident
-    return MemoryReport(
-        params_bytes=kept["params"],
-        grads_bytes=grads_bytes,
-        optimizer_bytes=kept["optimizer"],
-        activations_bytes=max((p.by_kind["activations"] for p in timeline), default=0),
-        inputs_bytes=kept["inputs"],
-        timeline=tuple(timeline),
-        gathered_bytes=max((p.by_kind["gathered"] for p in timeline), default=0),
-    )
+    kept = {kind: memory.resident[kind] for kind in ("params", "optimizer", "inputs")}
+    most = {kind: max((p.by_kind[kind] for p in timeline), default=0) for kind in ("activations", "gathered")}
+    sizes = {f"{kind}_bytes": size for kind, size in {**kept, **most, "grads": grads_bytes}.items()}
+    return MemoryReport(timeline=tuple(timeline), **sizes)
 
 
 def value_kinds(plan: Plan, *, rank: int = 0) -> dict[str, str]:

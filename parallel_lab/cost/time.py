@@ -72,9 +72,8 @@ def _operand_bytes(plan: Plan, instr: Instr) -> int:
 def plan_message_time_s(plan: Plan, instr: Instr, cluster: Cluster, link: Link) -> float:
     """Seconds for one message of a plan over `link`."""
     gamma = cluster.device.gamma_s_per_byte
-    return message_time_s(
-        instr.message, _operand_bytes(plan, instr), instr.group_size, link, gamma, instr.attr("window")
-    )
+    size_bytes, window = _operand_bytes(plan, instr), instr.attr("window")
+    return message_time_s(instr.message, size_bytes, instr.group_size, link, gamma, window)
 
 
 def sent_bytes(plan: Plan, instr: Instr, position: int | None = None) -> int:

@@ -55,11 +55,8 @@ class Cell(CellTree):
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
         """The computation; every subclass defines its own."""
-        raise CellError(
-            f"{type(self).__name__} has no construct",
-            where=self._where(),
-            hint="Define `def construct(self, x): ...` with what the Cell computes",
-        )
+        hint = "Define `def construct(self, x): ...` with what the Cell computes"
+        raise CellError(f"{type(self).__name__} has no construct", where=self._where(), hint=hint)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._registry("_cells")
@@ -190,11 +187,8 @@ class Cell(CellTree):
         compiled step and a gradient on a rank raise NotBuiltYet. Unknown options raise ArgumentError, non-bools
         ArgumentTypeError.
         """
-        known = {
-            "mp_comm_recompute": True,
-            "parallel_optimizer_comm_recompute": False,
-            "recompute_slice_activation": False,
-        }
+        known = {"mp_comm_recompute": True}
+        known.update(dict.fromkeys(("parallel_optimizer_comm_recompute", "recompute_slice_activation"), False))
         for key, value in options.items():
             if key not in known:
                 allowed = f"Options: {', '.join(known)}"
@@ -255,9 +249,8 @@ class ShardedCell(Cell):
             return self.fn(*inputs)
         if len(inputs) != len(self.in_strategy):
             what = f"{len(inputs)} inputs and {len(self.in_strategy)} strategies"
-            raise ArgumentError(
-                what, where="shard", allowed="One strategy per input", hint="None splits an input's rows over all ranks"
-            )
+            hint = "None splits an input's rows over all ranks"
+            raise ArgumentError(what, where="shard", allowed="One strategy per input", hint=hint)
         given = [self._placed(x, strategy) for x, strategy in zip(inputs, self.in_strategy, strict=True)]
         outer = dict(tracer.pinned)
         for parameter, strategy in self.pinned:
@@ -343,9 +336,8 @@ def check_propagates() -> None:
     given.
     """
     config = frozen()
-    if config.parallel_mode == "semi_auto_parallel" or (
-        config.parallel_mode == "auto_parallel" and config.search_mode == "sharding_propagation"
-    ):
+    propagates = config.search_mode == "sharding_propagation"
+    if config.parallel_mode == "semi_auto_parallel" or (config.parallel_mode == "auto_parallel" and propagates):
         return
     given = f"parallel_mode={config.parallel_mode!r}"
     if config.parallel_mode == "auto_parallel":

@@ -227,7 +227,8 @@ class ForwardValueAndGrad(Cell):
     get_all, get_by_list, sens_param  as in GradOperation
     """
 
-    @checked(network=NETWORK, get_all=flag, get_by_list=flag, sens_param=flag)
+    @checked(network=NETWORK)
+    @kept(get_all=flag, get_by_list=flag, sens_param=flag)
     def __init__(
         self,
         network: Any,
@@ -240,21 +241,10 @@ class ForwardValueAndGrad(Cell):
         self.network = network
         weights = _weights_of(network) if weights is None else weights
         self.__dict__["weights"] = ParameterTuple([weights] if isinstance(weights, Parameter) else weights)
-        self.get_all, self.get_by_list, self.sens_param = get_all, get_by_list, sens_param
+        self.grad = GradOperation(get_all, get_by_list, sens_param)
 
     def construct(self, *inputs: Any) -> tuple[Any, Any]:
-        sens = None
-        if self.sens_param:
-            *inputs, sens = inputs
-        positions = tuple(range(len(inputs))) if self.get_all else () if self.get_by_list else (0,)
-
-        def weighted(*args: Any) -> tuple[Any, Any]:
-            result = self.network(*args)
-            return weighted_sum(result, sens), result
-
-        weights = list(self.weights) if self.get_by_list else None
-        (_, result), grads = value_and_grad(weighted, positions or None, weights, has_aux=True)(*inputs)
-        return result, grads if self.get_all or self.get_by_list else grads[0]
+        return self.grad.with_value(self.network, list(self.weights) if self.get_by_list else None, inputs)
 
 
 # ---- micro-batches ----

@@ -129,23 +129,10 @@ class LogSoftmax(Softmax):
     operator = ops.LogSoftmax
 
 
+_NAMED = (ReLU, GELU, Sigmoid, Tanh, Softmax, LogSoftmax, ReLU6, LeakyReLU)
+_NAMED += (PReLU, ELU, SiLU, HSwish, HSigmoid, LogSigmoid)
 # MindSpore's names (nn.get_activation)
-ACTIVATIONS: dict[str, type[Cell]] = {
-    "relu": ReLU,
-    "gelu": GELU,
-    "sigmoid": Sigmoid,
-    "tanh": Tanh,
-    "softmax": Softmax,
-    "logsoftmax": LogSoftmax,
-    "relu6": ReLU6,
-    "leakyrelu": LeakyReLU,
-    "prelu": PReLU,
-    "elu": ELU,
-    "silu": SiLU,
-    "hswish": HSwish,
-    "hsigmoid": HSigmoid,
-    "logsigmoid": LogSigmoid,
-}
+ACTIVATIONS: dict[str, type[Cell]] = {cell.__name__.lower(): cell for cell in _NAMED}
 
 
 def get_activation(activation: str | Cell | Primitive | None, where: str = "get_activation") -> Cell | Primitive | None:

@@ -212,11 +212,8 @@ class CellList(_Ordered):
     _is_called = False
 
     def construct(self, *args: Any) -> Any:
-        raise CellError(
-            "a CellList is not called",
-            where=self._where(),
-            hint="Loop over it: `for cell in self.blocks: x = cell(x)`, or use SequentialCell",
-        )
+        hint = "Loop over it: `for cell in self.blocks: x = cell(x)`, or use SequentialCell"
+        raise CellError("a CellList is not called", where=self._where(), hint=hint)
 
 
 class _IndexError(ArgumentError, IndexError):

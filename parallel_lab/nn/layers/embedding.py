@@ -124,11 +124,8 @@ class EmbeddingLookup(Cell):
 
     def strategy(self, dims: int) -> Strategy:
         """The strategy of `slice_mode` for ids of so many dims."""
-        rows, columns, first = {
-            "batch_slice": (1, 1, self.slices),
-            "table_row_slice": (self.slices, 1, 1),
-            "table_column_slice": (1, self.slices, 1),
-        }[self.slice_mode]
+        modes = ("table_row_slice", "table_column_slice", "batch_slice")
+        rows, columns, first = (self.slices if self.slice_mode == mode else 1 for mode in modes)
         return (rows, columns), (first,) + (1,) * (dims - 1) if dims else ()
 
     def construct(self, ids: Any) -> Any:

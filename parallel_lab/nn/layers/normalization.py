@@ -39,12 +39,6 @@ _BATCH_NORM = """
     """
 
 
-def _with_arguments(cell: type[Cell]) -> type[Cell]:
-    """The class with the arguments that all batch norms share in its docstring: help() of each is complete."""
-    cell.__doc__ = (cell.__doc__ or "") + _BATCH_NORM
-    return cell
-
-
 class _BatchNorm(Cell):
     """What the batch norms share."""
 
@@ -95,25 +89,15 @@ class _BatchNorm(Cell):
         return self.batch_norm.result(0, x, self.gamma, self.beta, self.moving_mean, self.moving_variance)
 
 
-@_with_arguments
-class BatchNorm1d(_BatchNorm):
-    """Batch norm of vectors.  x: (n, c) or (n, c, l) -> the same."""
-
-    dims, form = (2, 3), "(n, c) or (n, c, l)"
-
-
-@_with_arguments
-class BatchNorm2d(_BatchNorm):
-    """Batch norm of pictures.  x: (n, c, h, w) -> the same."""
-
-    dims, form = (4,), "(n, c, h, w)"
+def _batch_norm(name: str, inputs: str, dims: tuple[int, ...], form: str) -> type[_BatchNorm]:
+    """The class for inputs of these counts of dims; help() of each shows all arguments."""
+    text = f"Batch norm of {inputs}.  x: {form} -> the same.{_BATCH_NORM}"
+    return type(name, (_BatchNorm,), {"dims": dims, "form": form, "__doc__": text, "__module__": __name__})
 
 
-@_with_arguments
-class BatchNorm3d(_BatchNorm):
-    """Batch norm of volumes.  x: (n, c, d, h, w) -> the same."""
-
-    dims, form = (5,), "(n, c, d, h, w)"
+BatchNorm1d = _batch_norm("BatchNorm1d", "vectors", (2, 3), "(n, c) or (n, c, l)")
+BatchNorm2d = _batch_norm("BatchNorm2d", "pictures", (4,), "(n, c, h, w)")
+BatchNorm3d = _batch_norm("BatchNorm3d", "volumes", (5,), "(n, c, d, h, w)")
 
 
 class LayerNorm(Cell):

@@ -175,18 +175,14 @@ class MultiheadAttention(Cell):
 
     def _joined_mask(self, attn_mask: Any, key_padding_mask: Any, n: int, length: int, keys: int, dtype: str) -> Any:
         """Both masks as one to add to the scores; None without masks."""
-        shapes = {
-            "attn_mask": ((length, keys), (n * self.num_heads, length, keys)),
-            "key_padding_mask": ((n, keys), (keys,)),
-        }
+        pairs = ((length, keys), (n * self.num_heads, length, keys))
+        shapes = {"attn_mask": pairs, "key_padding_mask": ((n, keys), (keys,))}
         for name, given in (("attn_mask", attn_mask), ("key_padding_mask", key_padding_mask)):
-            if given is not None and (
-                tuple(ops.shape(given)) not in shapes[name] or np.dtype(str(given.dtype)).kind not in "bf"
-            ):
-                what = f"{name} is {given.dtype} of shape {ops.shape(given)}"
-                raise ShapeError(
-                    what, where=self._where(), allowed=f"Bools or floats, {shapes[name][0]} or {shapes[name][1]}"
-                )
+            if given is None or (tuple(ops.shape(given)) in shapes[name] and np.dtype(str(given.dtype)).kind in "bf"):
+                continue
+            what = f"{name} is {given.dtype} of shape {ops.shape(given)}"
+            allowed = f"Bools or floats, {shapes[name][0]} or {shapes[name][1]}"
+            raise ShapeError(what, where=self._where(), allowed=allowed)
         mask = None
         if attn_mask is not None:
             shape = (length, keys) if len(ops.shape(attn_mask)) == 2 else (n, self.num_heads, length, keys)
@@ -199,15 +195,9 @@ class MultiheadAttention(Cell):
     def _check(self, query: Any, key: Any, value: Any) -> None:
         shapes = [ops.shape(x) for x in (query, key, value)]
         columns = (self.embed_dim, self.kdim, self.vdim)
-        fits = len(shapes[0]) in (2, 3) and all(
-            len(s) == len(shapes[0]) and s[-1] == c for s, c in zip(shapes, columns, strict=True)
-        )
-        batch = 0 if self.batch_first else 1
-        if (
-            not fits
-            or shapes[1][:-1] != shapes[2][:-1]
-            or (len(shapes[0]) == 3 and shapes[0][batch] != shapes[1][batch])
-        ):
+        dims, batch = len(shapes[0]), 0 if self.batch_first else 1
+        fits = dims in (2, 3) and all(len(s) == dims and s[-1] == c for s, c in zip(shapes, columns, strict=True))
+        if not fits or shapes[1][:-1] != shapes[2][:-1] or (dims == 3 and shapes[0][batch] != shapes[1][batch]):
             form = "(n, l, {}), (n, s, {}), (n, s, {})" if self.batch_first else "(l, n, {}), (s, n, {}), (s, n, {})"
             given = f"query, key and value of shapes {shapes[0]}, {shapes[1]}, {shapes[2]}"
             raise ShapeError(given, where=self._where(), allowed=f"{form.format(*columns)}, or all without n")

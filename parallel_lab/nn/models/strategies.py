@@ -18,6 +18,7 @@ from .gpt import GPT, GPTBlock
 from .resnet import BasicBlock, Bottleneck, ResNet
 from .small import LeNet5, TransformerClassifier, WideDeep
 
+DenseLayers = tuple[nn.Dense, ...]
 Network = TypeVar("Network", bound=nn.Cell)
 
 
@@ -111,28 +112,36 @@ def _primitives(cell: nn.Cell) -> list:
     return [p for _, c in cell.cells_and_names() for p in c._primitives.values()]
 
 
-def _check_heads(heads: int, mp: int) -> None:
+def _transformer_layer(
+    dp: int, mp: int, heads: int, columns: DenseLayers, rows: DenseLayers, attention: Any, around: tuple
+) -> None:
+    """Heads and the MLP's width split `mp` ways.
+
+    columns, rows  the dense layers that begin and end that split;  attention: the operator between them
+    around         norms, additions, and dropouts of the results (or None)
+    """
+    norms, adds, dropouts = around
     if heads % mp:
         allowed = "mp divides the number of heads"
         raise StrategyError(f"mp={mp} with {heads} heads", where="tensor_parallel", allowed=allowed)
+    for dense in columns:
+        _columns(dense, dp, mp)
+    attention.shard(((dp, 1, mp, 1),) * 3)
+    for dense in rows:
+        _rows(dense, dp, mp)
+    for norm in norms:
+        norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
+    for add in adds:
+        add.shard(((dp, 1, 1), (dp, 1, 1)))
+    for dropout in filter(None, dropouts):
+        dropout.dropout.shard(((dp, 1, 1),))
 
 
 def _block(block: GPTBlock, dp: int, mp: int, heads: int) -> None:
-    _check_heads(heads, mp)
-    for norm in (block.norm1, block.norm2):
-        norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
-    attention = block.attention
-    for projection in (attention.query, attention.key, attention.value):
-        _columns(projection, dp, mp)
-    attention.attention.shard(((dp, 1, mp, 1),) * 3)
-    _rows(attention.out, dp, mp)
-    _columns(block.mlp.fc1, dp, mp)
-    _rows(block.mlp.fc2, dp, mp)
-    for add in (block.add1, block.add2):
-        add.shard(((dp, 1, 1), (dp, 1, 1)))
-    for dropout in (block.dropout1, block.dropout2):
-        if dropout is not None:
-            dropout.dropout.shard(((dp, 1, 1),))
+    parts, mlp = block.attention, block.mlp
+    columns, rows = (parts.query, parts.key, parts.value, mlp.fc1), (parts.out, mlp.fc2)
+    around = (block.norm1, block.norm2), (block.add1, block.add2), (block.dropout1, block.dropout2)
+    _transformer_layer(dp, mp, heads, columns, rows, parts.attention, around)
 
 
 def _gpt(net: GPT, dp: int, mp: int) -> None:
@@ -147,22 +156,12 @@ def _gpt(net: GPT, dp: int, mp: int) -> None:
 
 
 def _encoder_layer(layer: nn.TransformerEncoderLayer, dp: int, mp: int) -> None:
-    attention = layer.self_attn
-    _check_heads(attention.num_heads, mp)
-    for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
-        _columns(projection, dp, mp)
-    attention.attention.shard(((dp, 1, mp, 1),) * 3)
-    _rows(attention.out_proj, dp, mp)
-    _columns(layer.linear1, dp, mp)
-    for primitive in _primitives(layer.activation):
+    parts = layer.self_attn
+    columns, rows = (parts.q_proj, parts.k_proj, parts.v_proj, layer.linear1), (parts.out_proj, layer.linear2)
+    around = (layer.norm1, layer.norm2), (layer.add1, layer.add2), (layer.dropout1, layer.dropout2)
+    _transformer_layer(dp, mp, parts.num_heads, columns, rows, parts.attention, around)
+    for primitive in (*_primitives(layer.activation), layer.dropout.dropout):
         primitive.shard(((dp, 1, mp),))
-    _rows(layer.linear2, dp, mp)
-    for dropout, cuts in ((layer.dropout, (dp, 1, mp)), (layer.dropout1, (dp, 1, 1)), (layer.dropout2, (dp, 1, 1))):
-        dropout.dropout.shard((cuts,))
-    for norm in (layer.norm1, layer.norm2):
-        norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
-    for add in (layer.add1, layer.add2):
-        add.shard(((dp, 1, 1), (dp, 1, 1)))
 
 
 def _classifier(net: TransformerClassifier, dp: int, mp: int) -> None:
@@ -225,7 +224,7 @@ def _resnet(net: ResNet, dp: int, mp: int) -> None:
 
 
 def _lenet(net: LeNet5, dp: int, mp: int) -> None:
-    """Its convolutions have few channels and stay data parallel; the dense layers are split by columns, then by rows."""
+    """Convolutions, of few channels, stay data parallel; the dense layers are split by columns, then by rows."""
     _columns(net.fc1, dp, mp)
     net.relu3.relu.shard(((dp, mp),))
     _rows(net.fc2, dp, mp)

@@ -43,7 +43,7 @@ class Totals:
 
     def totals(self, found: dict[str, Any], why: str) -> Any:
         """Sum of 0-d values over the slices of all these parameters; every element counts once."""
-        return added(list(found.values()))
+        return added([self.total(name, local, why) for name, local in found.items()])
 
 
 class RankTotals(Totals):
@@ -58,9 +58,6 @@ class RankTotals(Totals):
     def total(self, name: str, local: Any, why: str) -> Any:
         layout = self.layouts.get(name)
         return local if layout is None else _over_slices(layout, np.asarray(local), "sum", f"{why}: {name}")
-
-    def totals(self, found: dict[str, Any], why: str) -> Any:
-        return added([self.total(name, local, why) for name, local in found.items()])
 
 
 def _over_slices(layout: TensorLayout, value: np.ndarray, reduce: str, tag: str) -> np.ndarray:

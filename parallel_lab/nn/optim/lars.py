@@ -76,9 +76,8 @@ class LARS(Optimizer):
             if self.use_clip:
                 rate = ops.minimum(ops.div(rate, learning_rate), 1.0)
             gradient = ops.mul(self._decayed(parameter, gradient, place), in_dtype_of(gradient, rate))
-        return self.optimizer.update(
-            parameter, gradient, state, scalars, learning_rate, replace(place, weight_decay=0.0)
-        )
+        place = replace(place, weight_decay=0.0)
+        return self.optimizer.update(parameter, gradient, state, scalars, learning_rate, place)
 
     def _settings(self) -> dict[str, Any]:
         left_out = [p.name for p in self.parameters if p.name not in self.adapted]

@@ -329,9 +329,8 @@ class Optimizer:
         """The whole states of parameter number i, of which every rank holds a slice: every rank has to call this."""
         p = self.parameters[i]
         have = self.state_layouts.get(p.name)
-        return {
-            kind: gather_full(v, p.full_shape, have, tag=f"{kind} of {p.name}") for kind, v in self._states[i].items()
-        }
+        states = self._states[i].items()
+        return {kind: gather_full(v, p.full_shape, have, tag=f"{kind} of {p.name}") for kind, v in states}
 
     # ---- states that one rank alone holds ----
 
@@ -434,9 +433,8 @@ class Optimizer:
     def shared_state(self, dtype: Any) -> State:
         """The values that all parameters share, as the last step left them, for parameters of this dtype."""
         dtype = np.dtype(dtype)
-        return self._scalars.get(dtype) or {
-            name: np.asarray(value, dtype) for name, value in self.scalar_state().items()
-        }
+        initial = self.scalar_state().items()
+        return self._scalars.get(dtype) or {name: np.asarray(value, dtype) for name, value in initial}
 
     @property
     def states(self) -> dict[str, dict[str, np.ndarray]]:

@@ -47,11 +47,8 @@ def switch(name: str, default: bool = False, kept: bool = True) -> Argument:
 
 def _check_nesterov(sgd: Any) -> None:
     if sgd.nesterov and (sgd.momentum == 0 or sgd.dampening != 0):
-        raise ArgumentError(
-            f"nesterov=True with momentum={sgd.momentum} and dampening={sgd.dampening}",
-            where="SGD",
-            allowed="Momentum above 0 and dampening 0",
-        )
+        given = f"nesterov=True with momentum={sgd.momentum} and dampening={sgd.dampening}"
+        raise ArgumentError(given, where="SGD", allowed="Momentum above 0 and dampening 0")
 
 
 @update_rule(

@@ -47,26 +47,26 @@ class GradOperation:
     def __call__(self, fn: Callable, weights: Iterable[Parameter] | Parameter | None = None) -> Callable:
         """The gradient function of `fn`.  weights: Parameters; default, for a Cell: its trainable ones."""
         wanted = self._weights(fn, weights) if self.get_by_list else None
+        return lambda *inputs: self.with_value(fn, wanted, inputs)[1]
 
-        def run(*inputs: Any) -> Any:
-            sens = None
-            if self.sens_param:
-                if not inputs:
-                    allowed = "The inputs, and last the result's gradient"
-                    raise ArgumentError("no argument is given", where="GradOperation", allowed=allowed)
-                *inputs, sens = inputs
-            positions = tuple(i for i, x in enumerate(inputs) if isinstance(x, (Arithmetic, np.ndarray)))
-            if not self.get_all:
-                positions = () if self.get_by_list else positions[:1]
-            if not positions and wanted is None:
-                allowed = "At least one, to differentiate for"
-                raise ArgumentError("no tensor among the inputs", where="GradOperation", allowed=allowed)
-            _, grads = value_and_grad(_summed(fn, sens), positions or None, wanted)(*inputs)
-            if wanted is None:
-                return grads if self.get_all else grads[0]
-            return grads if not self.get_all or positions else ((), grads)
-
-        return run
+    def with_value(self, fn: Callable, wanted: list[Parameter] | None, inputs: Sequence[Any]) -> tuple[Any, Any]:
+        """(fn's result, its gradients).  wanted: weights; None: of the inputs alone."""
+        where, sens = "GradOperation", None
+        if self.sens_param:
+            if not inputs:
+                allowed = "The inputs, and last the result's gradient"
+                raise ArgumentError("no argument is given", where=where, allowed=allowed)
+            *inputs, sens = inputs
+        positions = tuple(i for i, x in enumerate(inputs) if isinstance(x, (Arithmetic, np.ndarray)))
+        if not self.get_all:
+            positions = () if wanted is not None else positions[:1]
+        if not positions and wanted is None:
+            allowed = "At least one, to differentiate for"
+            raise ArgumentError("no tensor among the inputs", where=where, allowed=allowed)
+        (_, result), grads = value_and_grad(_weighted(fn, sens), positions or None, wanted, has_aux=True)(*inputs)
+        if wanted is None:
+            return result, grads if self.get_all else grads[0]
+        return result, grads if not self.get_all or positions else ((), grads)
 
     @staticmethod
     def _weights(fn: Any, weights: Any) -> list[Parameter]:
@@ -81,12 +81,13 @@ class GradOperation:
         return f"GradOperation(get_all={self.get_all}, get_by_list={self.get_by_list}, sens_param={self.sens_param})"
 
 
-def _summed(fn: Callable, sens: Any) -> Callable:
-    """A function whose gradient is that of fn's result (or results) weighted with `sens`; None: with 1 everywhere."""
+def _weighted(fn: Callable, sens: Any) -> Callable:
+    """A function of fn's inputs -> (what a gradient `sens` of its results is the gradient of, fn's results)."""
 
     @functools.wraps(fn, updated=())
-    def run(*inputs: Any) -> Any:
-        return weighted_sum(fn(*inputs), sens)
+    def run(*inputs: Any) -> tuple[Any, Any]:
+        result = fn(*inputs)
+        return weighted_sum(result, sens), result
 
     return run
 

@@ -530,9 +530,8 @@ class Parameter(Tensor):
             self.set_data(array)
 
     def __repr__(self) -> str:
-        return (
-            f"Parameter(name={self.name}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"
-        )
+        shown = f"name={self.name}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad}"
+        return f"Parameter({shown})"
 
     __str__ = __repr__
 
