@@ -35,28 +35,21 @@ ARITHMETIC: tuple[Row, ...] = (
     row("clip_by_value", T.clip(max=0.5), floats(4, 6), ours=O.clip_by_value(None, 0.5)),
 )
 
+
+def _same(names, *inputs):
+    """Operators that are called as PyTorch's functions are, "ours=torch's" where the names differ."""
+    pairs = [(name.partition("=")[0], name.rpartition("=")[2]) for name in names.split()]
+    return tuple(row(mine, getattr(T, other)(), *inputs) for mine, other in pairs)
+
+
+NEAR_0 = given(1e-12, -1e-9, 1e-5)
 FUNCTIONS: tuple[Row, ...] = (
-    row("abs_", T.abs(), floats(4, 6)),
-    row("sign", T.sign(), floats(4, 6)),
-    row("exp", T.exp(), floats(4, 6)),
-    row("expm1", T.expm1(), floats(4, 6)),
-    row("expm1-near-0", T.expm1(), given(1e-12, -1e-09, 1e-5)),
-    row("log", T.log(), positive(4, 6)),
-    row("log1p", T.log1p(), positive(4, 6)),
-    row("log1p-near-0", T.log1p(), given(1e-12, -1e-09, 1e-5)),
-    row("sqrt", T.sqrt(), positive(4, 6)),
-    row("rsqrt", T.rsqrt(), positive(4, 6)),
-    row("reciprocal", T.reciprocal(), positive(4, 6)),
-    row("square", T.square(), floats(4, 6)),
-    row("sin", T.sin(), floats(4, 6)),
-    row("cos", T.cos(), floats(4, 6)),
-    row("erf", T.erf(), floats(4, 6)),
-    row("erf-far", T.erf(), given(-7.0, -5.5, -3.0, -0.46, 0.47, 1e-09, 4.1, 6.5)),
-    row("floor", T.floor(), floats(4, 6)),
-    row("ceil", T.ceil(), floats(4, 6)),
-    row("round_", T.round(), floats(4, 6)),
+    *_same("abs_=abs sign exp expm1 square sin cos erf floor ceil round_=round stop_gradient=detach", floats(4, 6)),
+    *_same("log log1p sqrt rsqrt reciprocal", positive(4, 6)),
+    row("expm1-near-0", T.expm1(), NEAR_0),
+    row("log1p-near-0", T.log1p(), NEAR_0),
+    row("erf-far", T.erf(), given(-7.0, -5.5, -3.0, -0.46, 0.47, 1e-9, 4.1, 6.5)),
     row("round_-halves", T.round(), given(-2.5, -1.5, -0.5, 0.5, 1.5, 2.5)),
-    row("stop_gradient", T.detach(), floats(4, 6)),
 )
 
 ACTIVATIONS: tuple[Row, ...] = (
@@ -91,32 +84,19 @@ ACTIVATIONS: tuple[Row, ...] = (
     row("log_softmax", T.log_softmax(-1), floats(4, 6)),
     row("log_softmax-axis-0", T.log_softmax(0), floats(4, 3, 2), axis=0),
     row("log_softmax-wide", T.log_softmax(-1), WIDE),
-    *(
-        row(f"{name}-float32", theirs, floats(4, 6), dtype="float32")
-        for name, theirs in (
-            ("gelu", lambda t, x: t.nn.functional.gelu(x, approximate="tanh")),
-            ("softmax", lambda t, x: t.softmax(x, -1)),
-            ("log_softmax", lambda t, x: t.log_softmax(x, -1)),
-            ("erf", lambda t, x: x.erf()),
-        )
-    ),
+    row("gelu-float32", F.gelu(approximate="tanh"), floats(4, 6), dtype="float32"),
+    row("softmax-float32", T.softmax(-1), floats(4, 6), dtype="float32"),
+    row("log_softmax-float32", T.log_softmax(-1), floats(4, 6), dtype="float32"),
+    row("erf-float32", T.erf(), floats(4, 6), dtype="float32"),
     row("sigmoid-wide-float32", T.sigmoid(), WIDE, dtype="float32"),
     row("softplus-wide-float32", F.softplus(threshold=40), WIDE, dtype="float32"),
 )
 
 LOGIC: tuple[Row, ...] = (
-    row("equal", lambda t, x, y: x == y, ints(3, 4, 6), ints(3, 6)),
-    row("not_equal", lambda t, x, y: x != y, ints(3, 4, 6), ints(3, 6)),
-    row("greater", lambda t, x, y: x > y, *XY),
-    row("greater_equal", lambda t, x, y: x >= y, ints(3, 4, 6), ints(3, 6)),
-    row("less", lambda t, x, y: x < y, *XY),
-    row("less_equal", lambda t, x, y: x <= y, ints(3, 4, 6), ints(3, 6)),
-    row("isnan", T.isnan(), given(1.0, math.nan, math.inf, -math.inf)),
-    row("isinf", T.isinf(), given(1.0, math.nan, math.inf, -math.inf)),
-    row("isfinite", T.isfinite(), given(1.0, math.nan, math.inf, -math.inf)),
-    row("logical_and", T.logical_and(), bools(4, 6), bools(6)),
-    row("logical_or", T.logical_or(), bools(4, 6), bools(6)),
-    row("logical_xor", T.logical_xor(), bools(4, 6), bools(6)),
+    *_same("equal=eq not_equal=ne greater_equal=ge less_equal=le", ints(3, 4, 6), ints(3, 6)),
+    *_same("greater=gt less=lt", *XY),
+    *_same("isnan isinf isfinite", given(1.0, math.nan, math.inf, -math.inf)),
+    *_same("logical_and logical_or logical_xor", bools(4, 6), bools(6)),
     row("logical_not", T.logical_not(), bools(4, 6)),
     row("select", T.where(), bools(4, 6), floats(4, 6), floats(6)),
     row("where", T.where(), bools(6), floats(4, 6), floats(4, 1), ours=O.where()),
