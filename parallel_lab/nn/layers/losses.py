@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, function, kept, number
+from ...base.checks import checked, choice, function, kept, number
 from ...base.errors import ArgumentTypeError, ShapeError, shorten
 from ...ops import losses
 from ...ops.machine.primitive import Primitive
@@ -33,7 +33,7 @@ class LossBase(Cell):
     reduction  "mean", "sum" or "none" (the values themselves)
     """
 
-    @kept(reduction=lambda where, name, value, errors: losses.check_reduction(where, value))
+    @kept(reduction=choice("mean", "sum", "none"))
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
         self.reduce_mean = ops.ReduceMean()
