@@ -218,9 +218,7 @@ def mint_sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
 
 
 def set_seed(seed: int) -> None:
-    """Seed parameters, dropout and datasets (`parallel_lab.set_seed`), and numpy's global generator, as MindSpore
-    does.
-    """
+    """Seed parameters, dropout, datasets (`parallel_lab.set_seed`) and, as MindSpore does, numpy's global generator."""
     seeds.set_seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - scripts draw their data from numpy's global state after set_seed
 
@@ -250,9 +248,7 @@ def set_memory(
     optimize_level: str = "O0",
     huge_page_reserve_size: str = "0GB",
 ) -> None:
-    """Limits of a device's memory pool, as texts such as "28GB". Checked, and without effect: a rank takes memory as it
-    needs it.
-    """
+    """Limits of a memory pool, such as "28GB". Checked, and without effect: a rank takes memory as it needs it."""
 
 
 def launch_blocking() -> None:
@@ -268,16 +264,12 @@ def dispatch_threads_num(threads_num: int) -> None:
 
 
 def unchanged(fn: Any = None, **options: Any) -> Any:
-    """A decorator that speaks to MindSpore's graph compiler (lazy_inline, jit_class, ...): what it decorates stays as
-    it is.
-    """
+    """A decorator for MindSpore's graph compiler (lazy_inline, jit_class, ...): what it decorates stays as it is."""
     return fn if fn is not None else lambda inner: inner
 
 
 def mutable(input_data: Any, dynamic_len: bool = False) -> Any:
-    """input_data: everything but tensors is a constant of a compiled function here, and a changed one compiles
-    again.
-    """
+    """input_data: what is not a tensor is a constant of a compiled function, and a changed one compiles again."""
     return input_data
 
 
@@ -285,7 +277,5 @@ def run_check() -> None:
     """Say whose paths these are, and try a matrix product."""
     product = ops.matmul(Tensor(np.ones((2, 3), np.float32)), Tensor(np.ones((3, 2), np.float32)))
     works = bool((product.asnumpy() == 3).all())
-    print(
-        f"parallel_lab in place of MindSpore ({VERSION}): "
-        f"{'a matrix product gives what it should' if works else 'a matrix product is wrong'}."
-    )
+    found = "a matrix product gives what it should" if works else "a matrix product is wrong"
+    print(f"parallel_lab in place of MindSpore ({VERSION}): {found}.")

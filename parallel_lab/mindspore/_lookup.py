@@ -21,16 +21,17 @@ def joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
+def public(module: ModuleType) -> list[str]:
+    """The names of a module for others: those of `__all__`, or else all but modules."""
+    own = [n for n, value in vars(module).items() if not n.startswith("_") and not isinstance(value, ModuleType)]
+    return getattr(module, "__all__", own)
+
+
 def further(module: ModuleType) -> set[str]:
-    """Names that a star import leaves out because they are Python's own (sum, max, abs), and that a module has all the
-    same.
-    """
+    """Names of a module that a star import omits because they are Python's own (sum, max, abs)."""
     own = (n for n, v in vars(module).items() if not n.startswith("_") and not isinstance(v, ModuleType))
-    return {
-        n
-        for n in own
-        if str(getattr(vars(module)[n], "__module__", "")).startswith("parallel_lab") and hasattr(_BUILTINS, n)
-    }
+    ours = {n for n in own if str(getattr(vars(module)[n], "__module__", "")).startswith("parallel_lab")}
+    return {n for n in ours if hasattr(_BUILTINS, n)}
 
 
 _BUILTINS = importlib.import_module("builtins")
@@ -41,17 +42,15 @@ def names_of(path: str) -> list[str]:
     page = PAGES[path]
     start = f"{path}." if path else ""
     below = [p[len(start) :] for p in PAGES if p and p.startswith(start) and "." not in p[len(start) :]]
-    taken = [n for source in page.sources for n in getattr(importlib.import_module(source), "__all__", ())]
+    taken = [name for source in page.sources for name in public(importlib.import_module(source))]
     return sorted(dict.fromkeys([*page.names, *below, *taken]))
 
 
 def homes(name: str) -> list[str]:
-    """MindSpore's paths under which `name` is: ["mindspore.parallel.auto_parallel"]. The longest, most exact path comes
-    last.
-    """
+    """MindSpore's paths that have `name`, the most exact last: ["mindspore.parallel.auto_parallel"]."""
     found = []
     for path, page in PAGES.items():
-        if name in page.names or any(name in getattr(importlib.import_module(s), "__all__", ()) for s in page.sources):
+        if name in page.names or any(name in public(importlib.import_module(source)) for source in page.sources):
             found.append(f"{THEIRS}.{path}" if path else THEIRS)
     return sorted(found, key=len)
 

@@ -5,7 +5,7 @@
 
 Each page of the tables is a module whose names are looked up when they are first asked for, so that importing one page
 loads no other. A finder gives them to Python's import; after `stand_in()` it gives the same objects under the names
-`mindspore` and `mindspore.nn` too. A name or module that is not there raises MissingName (an AttributeError),
+`mindspore` and `mindspore.nn` too. A name or module that is missing raises MissingName (an AttributeError),
 MissingImport (an ImportError) or MissingModule (a ModuleNotFoundError), which name the nearest thing.
 """
 
@@ -21,7 +21,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from ..base.errors import MissingImport, MissingModule, MissingName, message
-from ._lookup import CORRECTIONS, HINTS, OURS, THEIRS, further, home_of, joined, names_of, path_of
+from ._lookup import CORRECTIONS, HINTS, OURS, THEIRS, further, home_of, joined, names_of, path_of, public
 from ._tables import PAGES, Page
 
 # ---- modules ----
@@ -86,12 +86,12 @@ def _from_sources(page: Page, name: str) -> Any:
     """The public name of one of the modules that a page re-exports whole."""
     for source in page.sources:
         module = importlib.import_module(source)
-        if name in getattr(module, "__all__", ()) or name in further(module):
+        if name in public(module) or name in further(module):
             return getattr(module, name)
     return _MISSING
 
 
-# ---- what is not there ----
+# ---- what is missing ----
 
 
 def _shown(path: str) -> str:

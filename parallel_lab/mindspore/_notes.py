@@ -36,9 +36,7 @@ MISSING_ARGUMENTS = re.compile(r"(\w+)\.__init__\(\) missing \d+ required positi
 
 
 def explain(error: BaseException) -> None:
-    """Add notes to an error, and to those that led to it, where there is something to say. A second call adds
-    nothing.
-    """
+    """Add notes to an error and to those that led to it, where there is something to say; once."""
     for each in _chain(error):
         for note in _notes(each):
             if note not in getattr(each, "__notes__", ()):
@@ -76,20 +74,16 @@ def _missing_name(name: str, error: BaseException) -> str:
         tree = _parsed(file)
         below = next((at for at in _definitions(tree).get(name, ()) if at > line), 0) if tree is not None else 0
         if below:
-            return (
-                f"{name!r} is defined in line {below}, which has not run when line {line} needs it: move the "
-                f"definition above line {line}."
-            )
+            defined = f"{name!r} is defined in line {below}, which has not run when line {line} needs it"
+            return f"{defined}: move the definition above line {line}."
     if name in ALIASES:
         return f"{name!r} was never imported: add `{ALIASES[name]}`."
     if where := home_of(name):
         return f"{name!r} was never imported: add `from {where} import {name}`."
     if name in sys.stdlib_module_names:
         return f"{name!r} was never imported: add `import {name}`."
-    return next(
-        (f"Nothing above line {line} defines or imports {name!r}: define it there." for _, line in _places(error)[-1:]),
-        "",
-    )
+    line = next((line for _, line in _places(error)[-1:]), None)
+    return "" if line is None else f"Nothing above line {line} defines or imports {name!r}: define it there."
 
 
 def _definitions(tree: ast.Module) -> dict[str, list[int]]:
@@ -119,29 +113,22 @@ def _missing_arguments(error: BaseException) -> str:
 
 
 def _mixed_up_call(error: BaseException) -> str:
-    """For shapes that do not fit: a call of the script's whose arguments bear the names of a function's parameters, in
-    another order.
-    """
+    """For shapes that do not fit: a call whose arguments are named as a function's parameters, in another order."""
     for file in dict.fromkeys(file for file, _ in _places(error)):
         tree = _parsed(file)
         if tree is None:
             continue
         functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        calls = (
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords
-        )
-        notes = (_in_order(call, functions[call.func.id]) for call in calls if call.func.id in functions)
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        known = [call for call in calls if call.func.id in functions and not call.keywords]
+        notes = (_in_order(call, functions[call.func.id]) for call in known)
         if note := next(filter(None, notes), ""):
             return note
     return ""
 
 
 def _in_order(call: ast.Call, function: ast.FunctionDef) -> str:
-    """What to write instead of `call`, or "" if its arguments stand as the function's parameters do, or cannot be told
-    apart.
-    """
+    """What to write instead of `call`; "" if its arguments are in order, or cannot be told apart."""
     parameters = [argument.arg for argument in function.args.args]
     given = [argument.id if isinstance(argument, ast.Name) else "" for argument in call.args]
     if len(given) != len(parameters) or not all(given):

@@ -83,8 +83,21 @@ _JIT = mapping(
     jit_syntax_level=choice("STRICT", "LAX"),
 )
 
+# switches of set_context, by their default
+OFF = (
+    "pynative_synchronize enable_graph_kernel enable_auto_mixed_precision enable_compile_cache save_compile_cache "
+    "load_compile_cache precompile_only disable_format_transform support_binary check_bprop grad_for_scalar "
+    "enable_dump enable_sparse"
+)
+ON = (
+    "enable_reduce_precision jit_enable_inplace_ops reserve_class_name_in_scope enable_mem_reuse enable_loop_sink "
+    "enable_task_sink"
+)
+
 KEPT: dict[str, dict[str, tuple[Any, Any]]] = {
     "context": {
+        **dict.fromkeys(OFF.split(), (False, boolean)),
+        **dict.fromkeys(ON.split(), (True, boolean)),
         "deterministic": ("OFF", _ON_OFF),
         "max_call_depth": (1000, integer(1)),
         "max_device_memory": ("1024GB", _gigabytes),
@@ -92,38 +105,19 @@ KEPT: dict[str, dict[str, tuple[Any, Any]]] = {
         "mempool_block_size": ("1GB", _gigabytes),
         "memory_optimize_level": ("O0", choice("O0", "O1")),
         "memory_offload": ("OFF", _ON_OFF),
-        "pynative_synchronize": (False, boolean),
-        "enable_graph_kernel": (False, boolean),
         "graph_kernel_flags": ("", text),
-        "enable_reduce_precision": (True, boolean),
-        "enable_auto_mixed_precision": (False, boolean),
-        "enable_compile_cache": (False, boolean),
         "compile_cache_path": (".", path),
-        "save_compile_cache": (False, boolean),
-        "load_compile_cache": (False, boolean),
-        "precompile_only": (False, boolean),
         "jit_syntax_level": (2, integer(0, 2)),  # STRICT 0, COMPATIBLE 1, LAX 2
         "jit_level": ("O0", _LEVEL),
         "jit_config": ({}, _JIT),
-        "jit_enable_inplace_ops": (True, boolean),
         "debug_level": (0, integer(0, 1)),  # RELEASE 0, DEBUG 1
         "exec_order": ("bfs", choice("bfs", "dfs")),
         "runtime_num_threads": (30, integer(0)),
         "inter_op_parallel_num": (0, integer(0)),
         "op_timeout": (900, integer(0)),  # seconds
-        "disable_format_transform": (False, boolean),
-        "support_binary": (False, boolean),
-        "check_bprop": (False, boolean),
-        "grad_for_scalar": (False, boolean),
-        "reserve_class_name_in_scope": (True, boolean),
         "print_file_path": ("", path),
         "env_config_path": ("", path),
-        "enable_dump": (False, boolean),
         "save_dump_path": (".", path),
-        "enable_sparse": (False, boolean),
-        "enable_mem_reuse": (True, boolean),
-        "enable_loop_sink": (True, boolean),
-        "enable_task_sink": (True, boolean),
         "auto_tune_mode": ("NO_TUNE", choice("NO_TUNE", "RL", "GA", "RL,GA", "GA,RL")),
         "aoe_tune_mode": ("", choice("online", "offline")),
         "aoe_config": ({}, mapping(job_type=choice("1", "2"))),

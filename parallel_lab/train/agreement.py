@@ -26,9 +26,7 @@ def training_world(parallel_mode: str) -> Any:
 
 
 def said_by_all(world: Any, value: Any) -> list[Any]:
-    """What each rank gave as `value` (made of what JSON knows), in rank order. Collective: every rank of the world must
-    call it.
-    """
+    """What each rank gave as `value` (made of what JSON knows), in rank order. Collective."""
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     lengths = world.comm.all_gather(np.array([text.size], np.int64), tag="Model: agree").tolist()
     longest = max(lengths)
@@ -44,9 +42,7 @@ def said_by_first(world: Any, value: bool) -> bool:
 
 
 def mean_over_ranks(value: float, parallel_mode: str) -> float:
-    """The mean of what the ranks give; a process that trains alone gets its own back. Collective where ranks train
-    together.
-    """
+    """The mean of the ranks' values; a process that trains alone gets its own back. Collective."""
     world = training_world(parallel_mode)
     if world is None:
         return float(value)
@@ -90,18 +86,14 @@ def agree_on_start(parameters: Iterable[Parameter], world: Any, *, broadcast: bo
 
 
 def warn_of_other_starts(parameters: Iterable[Parameter], world: Any) -> None:
-    """A RuntimeWarning on rank 0 where copies that are to stay equal begin with other values. Collective. (MindSpore
-    logs a warning, too.)
-    """
+    """A RuntimeWarning on rank 0, as in MindSpore, where copies that are to stay equal begin unequal. Collective."""
     told = _first_difference([p for p in parameters if p.layout is None and not p.layerwise_parallel], world)
     if told and world.rank == 0:
         warnings.warn(f"{told} Equal gradients keep the difference for ever.", RuntimeWarning, stacklevel=2)
 
 
 def _first_difference(parameters: Iterable[Parameter], world: Any) -> str:
-    """What to say of the first parameter that begins with other values on another rank; "" if there is none.
-    Collective.
-    """
+    """What to say of the first parameter that begins with other values on another rank, or "". Collective."""
     mine = {p.name: zlib.crc32(np.ascontiguousarray(p.asnumpy()).view(np.uint8)) for p in parameters}
     found = said_by_all(world, mine)
     for rank, theirs in enumerate(found):

@@ -24,9 +24,7 @@ KEYWORDS = ("loss_scale_manager", "keep_batchnorm_fp32", "boost_config_dict")
 
 
 def check_keywords(keywords: dict[str, Any]) -> None:
-    """Refuse keywords `Model` does not have (ArgumentTypeError: a ValueError, as MindSpore, and a TypeError), and what
-    only boosts accelerators.
-    """
+    """Refuse keywords `Model` does not have (ArgumentTypeError, as MindSpore), and what only boosts accelerators."""
     for name in keywords:
         if name not in KEYWORDS:
             near = difflib.get_close_matches(name, (*ARGUMENTS, *KEYWORDS), 1)
@@ -68,9 +66,7 @@ SINK_SIZE = Check("An int, at least 1, or -1 for the whole dataset", _read_sink_
 
 
 def checked_frequency(frequency: Any) -> Callable[[int], bool]:
-    """valid_frequency as a function of the epoch: after the first and every n-th, or those listed. Raises
-    ArgumentTypeError, ArgumentError.
-    """
+    """valid_frequency as a function of the epoch: the first and every n-th, or those listed."""
     where, name = "Model.fit", "valid_frequency"
     if isinstance(frequency, Collection) and not isinstance(frequency, (str, bytes, dict)):
         wanted = {integer(1)(where, name, epoch) for epoch in frequency}
@@ -80,9 +76,7 @@ def checked_frequency(frequency: Any) -> Callable[[int], bool]:
 
 
 def check_construct(where: str, network: Any) -> None:
-    """With a loss_fn the network gets the data alone: refuse a construct that also wants the label. Raises
-    ArgumentTypeError.
-    """
+    """Refuse a construct that wants the label too: with a loss_fn it gets the data alone. Raises ArgumentTypeError."""
     function = inspect.unwrap(getattr(type(network), "construct", network))
     try:
         parameters = inspect.signature(network.construct).parameters.values()
@@ -114,9 +108,7 @@ def _check_input(where: str, name: str, value: Any) -> None:
 
 
 def check_full_batch(where: str, mode: str, dataset_strategy: Any) -> None:
-    """In semi_auto and auto_parallel a prediction is from inputs in full (or cut as a tuple says). Raises ModelError (a
-    RuntimeError).
-    """
+    """In modes that split operators a prediction needs inputs in full, or split as a tuple says. Raises ModelError."""
     if mode in SHARDED_MODES and dataset_strategy == "data_parallel":
         hint = "set_auto_parallel_context(full_batch=True), or dataset_strategy='full_batch'"
         allowed = "'full_batch' or a tuple: every rank gives the same inputs"

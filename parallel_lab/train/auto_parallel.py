@@ -33,10 +33,10 @@ SHOWN = "In a training step, print(ops.norm(gradient)) shows the norm on every r
 
 
 class AutoParallel(Cell):
-    """A network or function that is cut among the ranks when it is called.
+    """A network or function that is split over the ranks when it is called.
 
     network        a Cell, or a function such as a training step that asks for gradients and calls an optimizer
-    parallel_mode  "semi_auto": strategies given by shard(), batch-parallel where there is none; "sharding_propagation":
+    parallel_mode  "semi_auto": strategies given by shard(), batch-parallel without one; "sharding_propagation":
                    given ones are passed on to their neighbours; "recursive_programming": they are searched for (not
                    there yet: a run says so)
 
@@ -55,17 +55,12 @@ class AutoParallel(Cell):
         if isinstance(network, Cell):
             self._cells["network"] = network
         self.parallel_mode = parallel_mode
-        self._config: dict[str, Any] = {
-            "enable_alltoall": True,
-            "gradient_accumulation_shard": False,
-            **MODES[parallel_mode],
-        }
+        self._config: dict[str, Any] = {"enable_alltoall": True, "gradient_accumulation_shard": False}
+        self._config |= MODES[parallel_mode]
         self.__dict__["_compiled"] = CompiledFunction(network, self.settings)
 
     def settings(self) -> dict[str, Any]:
-        """What the network is compiled with: the fields of ParallelConfig, but for those of the world and two that no
-        method here gives.
-        """
+        """The options of compiling: the fields of ParallelConfig but those of the world and two without a method."""
         kept = ("device_num", "global_rank", "fusion_index", "cost_model_fusion")
         defaults = {f.name: f.default for f in fields(ParallelConfig) if f.name not in kept}
         return {**defaults, **self._config}
@@ -86,9 +81,7 @@ class AutoParallel(Cell):
 
     @checked("", SETTINGS, config=check_comm_fusion)
     def comm_fusion(self, config: dict[str, Any]) -> None:
-        """Which gradients travel in one message, as the context's comm_fusion: {"allreduce": {"mode": "size", "config":
-        32}}.
-        """
+        """Which gradients share a message, as in the context: {"allreduce": {"mode": "size", "config": 32}}."""
         self._config["comm_fusion"] = config
 
     @checked("", SETTINGS, config=check_dataset_strategy)
@@ -114,7 +107,7 @@ class AutoParallel(Cell):
     def pipeline(
         self, stages: int = 1, output_broadcast: bool = False, interleave: bool = False, scheduler: str = "1f1b"
     ) -> None:
-        """Pipeline stages: a run with more than one says that they are not there yet; the rest is only checked."""
+        """Pipeline stages: a run with more than one says that they are not available yet; the rest is only checked."""
         self._config["pipeline_stages"] = stages
 
     @checked("", SETTINGS, file_path=path)
@@ -139,7 +132,7 @@ class AutoParallel(Cell):
 
     @checked("", SETTINGS, file_path=path)
     def set_group_ckpt_save_file(self, file_path: str) -> None:
-        """Checked, and without effect: checkpoints know how their tensors are cut."""
+        """Checked, and without effect: checkpoints know how their tensors are split."""
 
     def enable_fp32_communication(self) -> None:
         """Sum half-precision gradients in single precision: the default here."""
@@ -166,7 +159,7 @@ class AutoParallel(Cell):
 
     def transformer_opt(self, file_path: str | None) -> None:
         """Acceleration options of one kind of hardware."""
-        self._not_here("transformer_opt", "Leave it out: it speeds up accelerators and changes no result")
+        self._not_here("transformer_opt", "Omit it: it speeds up accelerators and changes no result")
 
     def print_local_norm(self) -> None:
         """Norms of the local gradients."""
@@ -177,7 +170,7 @@ class AutoParallel(Cell):
         self._not_here("dump_local_norm", SHOWN)
 
     def _not_here(self, name: str, hint: str) -> None:
-        raise NotBuiltYet(f"{name} is not there", where="AutoParallel", hint=hint)
+        raise NotBuiltYet(f"{name} is not available", where="AutoParallel", hint=hint)
 
     def __repr__(self) -> str:
         return f"AutoParallel({type(self.network).__name__}, {self.parallel_mode!r})"

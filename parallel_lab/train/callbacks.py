@@ -74,9 +74,7 @@ class RunContext:
         return self._original_args
 
     def request_stop(self) -> None:
-        """End the run after this step (in sink mode: after this epoch). On several ranks every rank must ask for it in
-        the same step.
-        """
+        """End the run after this step, in sink mode after this epoch. All ranks must ask for it in the same step."""
         self._stop_requested = True
 
     def get_stop_requested(self) -> bool:
@@ -85,9 +83,7 @@ class RunContext:
 
 
 class Callback:
-    """Base of callbacks: override what is of interest. A callback is also a context, entered before the run and left
-    after it, however it ends.
-    """
+    """Base of callbacks: override what is of interest. Also a context, entered before the run and left after it."""
 
     def __enter__(self) -> Callback:
         return self
@@ -118,9 +114,7 @@ class Callback:
 
 
 def as_callbacks(callbacks: Any, where: str) -> list[Callback]:
-    """None, a Callback, or a list or tuple of them, as a list. Raises ArgumentTypeError (a TypeError) naming what
-    is not a callback.
-    """
+    """None, a Callback, or a list or tuple of them, as a list. Raises ArgumentTypeError (a TypeError)."""
     if callbacks is None:
         return []
     several = isinstance(callbacks, (list, tuple))
@@ -173,21 +167,13 @@ class CallbackList:
 
 
 def loss_value(outputs: Any) -> Any:
-    """The loss in what a step returned: the first of several outputs, its elements' mean as a Python float. What is
-    not a number stays as it is.
-    """
+    """The loss in what a step returned: of several outputs the first, its mean as a float if it is a number."""
     if isinstance(outputs, (tuple, list)) and outputs:
         outputs = outputs[0]
     if isinstance(outputs, (Tensor, np.ndarray, np.generic)):
         array = outputs.asnumpy() if isinstance(outputs, Tensor) else np.asarray(outputs)
         return float(np.mean(array))
     return outputs
-
-
-def rank_text() -> str:
-    """`rank 3: ` in a world of several ranks, else nothing."""
-    world = current_world()
-    return "" if world is None or world.world_size == 1 else f"rank {world.rank}: "
 
 
 class LossMonitor(Callback):
@@ -216,7 +202,9 @@ class LossMonitor(Callback):
         loss = loss_value(params.net_outputs)
         step = (params.cur_step_num - 1) % params.batch_num + 1
         if isinstance(loss, float) and not math.isfinite(loss):
-            where = f"{rank_text()}epoch: {params.cur_epoch_num} step: {step}"
+            world, where = current_world(), f"epoch: {params.cur_epoch_num} step: {step}"
+            if world is not None and world.world_size > 1:
+                where = f"rank {world.rank}: {where}"
             hint = "Try a smaller learning rate, or clip the gradients; in float16 also a loss scale"
             raise LossNotFinite(f"the loss is {loss}, training ends here", where=where, hint=hint)
         if self._per_print_times and params.cur_step_num - self._last_print_time >= self._per_print_times:

@@ -89,7 +89,7 @@ class CheckpointConfig:
     append_info                    what else to save: a list of "epoch_num", "step_num" and at most one dict {name:
                                    number, text or Tensor}
     exception_save                 when the training ends with an error, save `<prefix>-<epoch>_<step>_breakpoint.ckpt`
-                                   (slices, where they are cut)
+                                   (slices, where they are split)
     format                         "ckpt" or "safetensors": the end of the file name; the format is the same
 
     crc_check is accepted: checksums are always written and checked. enc_key and remove_redundancy raise NotBuiltYet.
@@ -188,12 +188,9 @@ class ModelCheckpoint(Callback):
     def place(self) -> dict[str, Any]:
         """Where and when this rank saves, for the ranks to compare."""
         config = self._config
-        return {
-            "folder": f"{platform.node()}:{self._directory}",
-            "prefix": self._given_prefix,
-            "integrated_save": config.integrated_save,
-            "rule": [config.save_checkpoint_steps, config.save_checkpoint_seconds],
-        }
+        rule = [config.save_checkpoint_steps, config.save_checkpoint_seconds]
+        place = {"folder": f"{platform.node()}:{self._directory}", "prefix": self._given_prefix}
+        return {**place, "integrated_save": config.integrated_save, "rule": rule}
 
     # ---- the run ----
 
@@ -333,10 +330,10 @@ def check_places(where: str, said: list[list[dict[str, Any]]], parallel_mode: st
             what = f"ranks {', '.join(map(str, ranks))} all save their checkpoints to {folder.partition(':')[2]}"
             hint = 'ModelCheckpoint(directory=f"rank_{get_rank()}")'
             raise ArgumentError(what, where=where, allowed="A folder of its own for each rank", hint=hint)
-    together = [
-        [(one["prefix"], one["rule"]) for one in places if _gathers(parallel_mode, one["integrated_save"])]
-        for places in said
-    ]
+    together = []
+    for places in said:
+        gathered = [one for one in places if _gathers(parallel_mode, one["integrated_save"])]
+        together.append([(one["prefix"], one["rule"]) for one in gathered])
     found = groups_of(together)
     if len(found) > 1:
         who = "; ".join(f"{rule} on rank {', '.join(map(str, ranks))}" for rule, ranks in found.items())
@@ -350,9 +347,7 @@ def check_places(where: str, said: list[list[dict[str, Any]]], parallel_mode: st
 
 
 def training_records(network: Cell, optimizer: Any, *, integrated: bool) -> dict[str, TensorRecord]:
-    """{name: record} of a network and of its optimizer: what a training needs to go on. Collective where slices are
-    gathered.
-    """
+    """{name: record} of all that a training needs to go on. Collective where slices are gathered."""
     records = network_records(network, integrated=integrated)
     if optimizer is not None:
         for name, record in optimizer_records(optimizer, integrated=integrated).items():
@@ -364,29 +359,25 @@ def training_records(network: Cell, optimizer: Any, *, integrated: bool) -> dict
 
 
 def write_records(path: Path, records: dict[str, TensorRecord], added: dict[str, Any]) -> None:
-    """Write one checkpoint file. added: numbers and Tensors become tensors of that name, texts go into its meta
-    data.
-    """
+    """Write one checkpoint file. added: numbers and Tensors become tensors of that name, texts go into its meta."""
     more = {name: record_of(value) for name, value in added.items() if not isinstance(value, str)}
     texts = {name: value for name, value in added.items() if isinstance(value, str)}
     write_checkpoint(path, {**records, **more}, meta={TEXTS: texts} if texts else {})
 
 
 def graph_facts(params: Any) -> dict[str, Any]:
-    """What `<prefix>-graph.meta` says: the network's cells and parameters, and the plan's program if it was
-    compiled.
-    """
+    """What `<prefix>-graph.meta` says: the network's cells and parameters, and the program of its plan."""
     plan, world = params.get("plan"), current_world()
     rank = 0 if world is None else world.rank
+    network = params.network
+    facts = {p.name: {"shape": list(p.full_shape), "dtype": str(p.dtype)} for p in network.get_parameters()}
     return {
         "format": "parallel_lab graph",
         "version": 1,
-        "network": type(params.network).__name__,
+        "network": type(network).__name__,
         "parallel_mode": params.parallel_mode,
         "rank": rank,
-        "cells": {path: type(cell).__name__ for path, cell in params.network.cells_and_names()},
-        "parameters": {
-            p.name: {"shape": list(p.full_shape), "dtype": str(p.dtype)} for p in params.network.get_parameters()
-        },
+        "cells": {path: type(cell).__name__ for path, cell in network.cells_and_names()},
+        "parameters": facts,
         "program": plan.text(rank=rank).splitlines() if plan is not None else None,
     }

@@ -76,7 +76,7 @@ def init(backend_name: str | None = None) -> None:
     """Connect this process with the other ranks. A second call does nothing.
 
     backend_name   "hccl", "nccl" or "mccl": only the name of the group of all ranks, all of them run on this machine's
-                   processors; "mpi": through MPI, whoever started the processes; None: as the launcher says, with
+                   processors; "mpi": through MPI, however the processes were started; None: as the launcher says, with
                    "hccl" for the name
 
     The ranks meet here for the first time: a rank that does not call `init` keeps the others waiting, and the time
@@ -87,8 +87,7 @@ def init(backend_name: str | None = None) -> None:
     """
     if hooks.current_world() is None:
         connect(backend_name)
-        # Cells that are called from now on may have to run compiled; a process that is no rank need not load the
-        # compiler
+        # Cells called from now on may have to run compiled; a process that is not a rank need not load the compiler
         from .run_cell import run_cell
 
         hooks.set_cell_runner(run_cell)
@@ -103,36 +102,34 @@ def get_rank(group: str | None = None) -> int:
     """This process's number in `group` (its name; default: all ranks).
 
     Raises WorldError (a RuntimeError) before `init`, WorldTypeError for a group that is no string, WorldArgumentError
-    for one that is not there or does not hold this rank.
+    for one that is unknown or does not hold this rank.
     """
-    return _place(_world("get_rank"), "get_rank", group)
+    return _place("get_rank", group)
 
 
 def get_group_size(group: str | None = None) -> int:
     """How many ranks `group` has (default: all). Errors as `get_rank`."""
-    return len(_members(_world("get_group_size"), "get_group_size", group))
+    return len(_members("get_group_size", group))
 
 
 def get_local_rank(group: str | None = None) -> int:
     """This process's number among the ranks of `group` on its host. Errors as `get_rank`."""
     world = _world("get_local_rank")
-    members = _members(world, "get_local_rank", group)
-    return world.local_rank if len(members) == world.world_size else _place(world, "get_local_rank", group)
+    members = _members("get_local_rank", group)
+    return world.local_rank if len(members) == world.world_size else _place("get_local_rank", group)
 
 
 def get_local_rank_size(group: str | None = None) -> int:
     """How many ranks of `group` this host has. Errors as `get_rank`."""
     world = _world("get_local_rank_size")
-    members = _members(world, "get_local_rank_size", group)
+    members = _members("get_local_rank_size", group)
     return world.local_size if len(members) == world.world_size else len(members)
 
 
 def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
-    """The number in the world of the rank that has number `group_rank_id` in `group`. Errors as `get_rank`, also for a
-    number out of range.
-    """
+    """The world's rank of the one with rank `group_rank_id` in `group`. Errors as `get_rank`, also out of range."""
     where = "get_world_rank_from_group_rank"
-    members = _members(_world(where), where, group, needed=True)
+    members = _members(where, group, needed=True)
     RANK(where, "group_rank_id", group_rank_id, WORLD)
     if not 0 <= group_rank_id < len(members):
         what = f"group_rank_id={group_rank_id}"
@@ -141,11 +138,9 @@ def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
 
 
 def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
-    """The number in `group` of the rank that has number `world_rank_id` in the world. Errors as `get_rank`, also for a
-    rank outside the group.
-    """
+    """The rank in `group` of the world's rank `world_rank_id`. Errors as `get_rank`, also for one outside."""
     where = "get_group_rank_from_world_rank"
-    members = _members(_world(where), where, group, needed=True)
+    members = _members(where, group, needed=True)
     RANK(where, "world_rank_id", world_rank_id, WORLD)
     if world_rank_id not in members:
         what = f"world_rank_id={world_rank_id} is not in group {group!r}"
@@ -155,7 +150,7 @@ def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
 
 def get_process_group_ranks(group: str | None = None) -> list[int]:
     """The world's numbers of the ranks of `group` (default: all), ascending. Errors as `get_rank`."""
-    return list(_members(_world("get_process_group_ranks"), "get_process_group_ranks", group))
+    return list(_members("get_process_group_ranks", group))
 
 
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
@@ -185,10 +180,8 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
         what = f"rank_ids={shorten(rank_ids)}"
         raise WorldArgumentError(what, where=where, allowed=f"At least one of the ranks 0 to {world.world_size - 1}")
     if sorted(set(rank_ids)) != rank_ids:
-        what = (
-            f"rank_ids={shorten(rank_ids)} "
-            f"{'names a rank twice' if len(set(rank_ids)) < len(rank_ids) else 'is not ascending'}"
-        )
+        fault = "names a rank twice" if len(set(rank_ids)) < len(rank_ids) else "is not ascending"
+        what = f"rank_ids={shorten(rank_ids)} {fault}"
         raise WorldArgumentError(what, where=where, allowed=f"Each rank once, ascending: {sorted(set(rank_ids))}")
     if world.groups.get(group, tuple(rank_ids)) != tuple(rank_ids):
         what = f"group {group!r} already exists, with the ranks {list(world.groups[group])}"
@@ -197,15 +190,12 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
 
 
 def destroy_group(group: str) -> None:
-    """Forget a group that `create_group` made. Errors as `get_rank`; the group of all ranks cannot be destroyed
-    (WorldArgumentError).
-    """
-    world = _world("destroy_group")
-    _members(world, "destroy_group", group, needed=True)
+    """Forget a group that `create_group` made. Errors as `get_rank`, also for the group of all ranks."""
+    _members("destroy_group", group, needed=True)
     if group in WORLD_GROUPS.values():
         what = f"{group!r} is the group of all ranks"
         raise WorldArgumentError(what, where="destroy_group", hint="release() leaves the world")
-    del world.groups[group]
+    del _world("destroy_group").groups[group]
 
 
 # ---- helpers ----
@@ -216,16 +206,14 @@ def _world(where: str) -> World:
     if world is None:
         from ..processes.shm.attach import launched_place
 
-        raise WorldError(
-            "the communication is not initialised in this process",
-            where=where,
-            allowed="Call init() first",
-            hint="" if launched_place() else ways_to_start(),  # a launcher has started the ranks already
-        )
+        what = "the communication is not initialised in this process"
+        hint = "" if launched_place() else ways_to_start()  # a launcher has started the ranks already
+        raise WorldError(what, where=where, allowed="Call init() first", hint=hint)
     return world
 
 
-def _members(world: World, where: str, group: str | None, *, needed: bool = False) -> tuple[int, ...]:
+def _members(where: str, group: str | None, *, needed: bool = False) -> tuple[int, ...]:
+    world = _world(where)
     if not isinstance(group, str) and (needed or group is not None):
         raise WorldTypeError(f"group={shorten(group)}", where=where, allowed="The name of a group, a str")
     try:
@@ -234,8 +222,8 @@ def _members(world: World, where: str, group: str | None, *, needed: bool = Fals
         raise WorldArgumentError(f"{where}: {error}") from None
 
 
-def _place(world: World, where: str, group: str | None) -> int:
-    members = _members(world, where, group)
+def _place(where: str, group: str | None) -> int:
+    world, members = _world(where), _members(where, group)
     if world.rank not in members:
         what = f"rank {world.rank} is not in group {group!r}, whose ranks are {list(members)}"
         raise WorldArgumentError(what, where=where)

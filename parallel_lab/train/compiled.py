@@ -35,9 +35,7 @@ from .runner import RankProgram
 
 
 def runs_compiled() -> bool:
-    """Whether Cells and jitted functions that are called now run compiled: on a rank of a world, in a mode that cuts
-    operators.
-    """
+    """Whether Cells and jitted functions called now run compiled: on ranks, in a mode that splits operators."""
     return current_world() is not None and frozen().parallel_mode in SHARDED_MODES and get_context("mode") == GRAPH_MODE
 
 
@@ -81,10 +79,8 @@ class CompiledFunction:
         """The program for these arguments, compiled if need be, and what to call it with."""
         options, world = {"global_rank": 0, **self._settings()}, current_world()
         settings = {k: v for k, v in options.items() if k not in ("loss", "optimizer")}
-        if world is not None:
-            options["device_num"] = settings["device_num"] = frozen_for_run(
-                **settings
-            ).device_num  # one that was set must be that of the ranks
+        if world is not None:  # a number of devices that was set must be that of the ranks
+            options["device_num"] = settings["device_num"] = frozen_for_run(**settings).device_num
         config = frozen(**settings)
         given = [a for a in args if is_tensor(a)]
         wanted = dataset_layouts(config, tuple(tuple(getattr(a, "full_shape", a.shape)) for a in given))
@@ -112,24 +108,17 @@ class CompiledFunction:
 
 
 def still_holds(made: Compiled) -> bool:
-    """Whether what a program was made from is as it was: training mode of Cells, strategies of operators, which
-    Parameters are trained, and how their gradients travel.
-    """
+    """Whether Cells' modes, operators' strategies, Parameters and their messages are as when the program was made."""
     trained = {given.name: given.trainable for given in made.plan.parameters}
     same = all(cell.training == training for cell, training in made.cells)
     same = same and all((p.in_strategy, p.out_strategy) == strategies for p, strategies in made.primitives)
     same = same and all(p.requires_grad == trained[name] for name, p in made.parameters.items() if name in trained)
-    ways = {
-        p.name: (p.comm_fusion, p.fusion_given, p.layerwise, p.parallel_optimizer)
-        for p in made.traced.inputs
-        if p.role == "parameter"
-    }
-    return same and all(_way(p) == ways[name] for name, p in made.parameters.items() if name in ways)
-
-
-def _way(p: Parameter) -> tuple[int, bool, bool, bool]:
-    """What a Parameter says of the messages that carry its gradient."""
-    return p.comm_fusion, p.comm_fusion_given, p.layerwise_parallel, p.parallel_optimizer
+    for given in made.traced.inputs:
+        if given.role == "parameter" and given.name in made.parameters:
+            p = made.parameters[given.name]
+            was = given.comm_fusion, given.fusion_given, given.layerwise, given.parallel_optimizer
+            same = same and was == (p.comm_fusion, p.comm_fusion_given, p.layerwise_parallel, p.parallel_optimizer)
+    return same
 
 
 def is_tensor(value: Any) -> bool:
@@ -138,9 +127,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def _own_part(value: Any, wanted: TensorLayout, config: ParallelConfig) -> Any:
-    """An input as the program takes it: results of other compiled calls, and cut Parameters, are brought from their
-    layout to that of the input.
-    """
+    """An input as the program takes it: results of compiled calls and sharded Parameters in the input's layout."""
     if isinstance(value, Parameter) and value.layout is not None:
         value = RankTensor(value.asnumpy(), value.full_shape, value.layout)
     if not isinstance(value, RankTensor) or value.layout is None:
@@ -150,10 +137,8 @@ def _own_part(value: Any, wanted: TensorLayout, config: ParallelConfig) -> Any:
     if value.layout.same_placement(wanted):
         return value
     if any(size % count for size, count in zip(value.full_shape, wanted.splits, strict=True)):
-        what = (
-            f"a tensor of shape {value.full_shape} is to be split {wanted.splits}, as dataset_strategy "
-            f"{config.dataset_strategy!r} says"
-        )
+        said = f"as dataset_strategy {config.dataset_strategy!r} says"
+        what = f"a tensor of shape {value.full_shape} is to be split {wanted.splits}, {said}"
         hint = 'Set dataset_strategy="full_batch", or put the call that made it into the function that is compiled'
         raise ShapeError(what, where="a compiled call", allowed="Counts that divide the dims", hint=hint)
     return Tensor(cut(value.full().asnumpy(), wanted, current_world().rank))
@@ -173,10 +158,8 @@ def _with_static(fn: Callable, args: Sequence[Any], static: tuple[tuple[int, Any
 
     names = list(inspect.signature(of_tensors).parameters.values())
     if len(names) >= len(args):
-        kept = [
-            names[i].replace(default=inspect.Parameter.empty, kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            for i in places
-        ]
+        plain = {"default": inspect.Parameter.empty, "kind": inspect.Parameter.POSITIONAL_OR_KEYWORD}
+        kept = [names[i].replace(**plain) for i in places]
         of_tensors.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
     return of_tensors
 

@@ -15,7 +15,7 @@ How a step runs follows from the parallel mode and from whether this process is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -42,9 +42,7 @@ from .compiled import CompiledFunction
 
 
 def _unwrapped(network: Callable) -> tuple[Callable, dict[str, Any], str]:
-    """(network, options of the compiler, parallel mode): an AutoParallel brings its own settings, else the context's
-    hold.
-    """
+    """(network, options of the compiler, parallel mode): those of an AutoParallel, else the context's."""
     if isinstance(network, AutoParallel):
         settings = network.settings()
         return network.network, settings, settings["parallel_mode"]
@@ -66,18 +64,22 @@ def _check_world(mode: str, what: str) -> Any:
         raise ContextConflictError(given, where=what, allowed=allowed)
     if world is None and mode != "stand_alone" and config.device_num > 1:
         given = f"parallel_mode={mode!r} with device_num={config.device_num}, and this process is not a rank"
-        hint = (
-            "Start ranks (parallel-lab run -n 8 script.py, in a notebook %%ranks -n 8) and call init(); or look at "
-            "the plan: parallel_lab.compile"
-        )
+        start = "parallel-lab run -n 8 script.py, in a notebook %%ranks -n 8"
+        hint = f"Start ranks ({start}) and call init(); or look at the plan: parallel_lab.compile"
         raise WorldError(given, where=what, hint=hint)
     return world
 
 
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    return [value if isinstance(value, Tensor) else Tensor(value) for value in values]
+
+
+def _as_tuple(out: Any) -> tuple[Any, ...]:
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
 class StepNumber:
-    """A step that is being taken at once; `number` steps were taken before it, also before the program was started anew
-    from a checkpoint.
-    """
+    """A step that is taken at once; `number` steps were taken before it, those before a checkpoint included."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -88,6 +90,12 @@ class _Step:
 
     network: Callable
     _compiled: CompiledFunction | None = None
+
+    def prepare(self, *inputs: Any) -> Plan | None:
+        """Compile for inputs of this shape without running; the plan, or None where steps run at once."""
+        if self._compiled is not None:
+            self._compiled.prepare(*inputs)
+        return self.plan
 
     @property
     def plan(self) -> Plan | None:
@@ -101,9 +109,7 @@ class _Step:
 
 
 def _in_parts(network: Any, loss_fn: Any, optimizer: Any, parts: int) -> Cell:
-    """The network with its loss, accumulating gradients over `parts` parts of the batch: what grad_accumulation_step
-    asks for.
-    """
+    """The network with its loss, accumulating gradients over `parts` parts of the batch (grad_accumulation_step)."""
     if isinstance(network, (GradAccumulation, TrainOneStepCell)) or optimizer is None or not isinstance(network, Cell):
         what = f"grad_accumulation_step={parts} with {shorten(network)}"
         hint = f"Set it to 1, and differentiate nn.GradAccumulation(net, {parts}) in the step itself"
@@ -140,11 +146,8 @@ class TrainStep(_Step):
         if optimizer is None:
             whole: Callable = self.network
         elif loss_fn is None:
-            whole = (
-                self.network
-                if isinstance(self.network, TrainOneStepCell)
-                else TrainOneStepCell(self.network, optimizer)
-            )
+            is_step = isinstance(self.network, TrainOneStepCell)
+            whole = self.network if is_step else TrainOneStepCell(self.network, optimizer)
         else:
             whole, settings = self.network, {**settings, "loss": loss_fn, "optimizer": optimizer}
         self._compiled = CompiledFunction(whole, settings)
@@ -166,16 +169,8 @@ class TrainStep(_Step):
             self._compiled, self._at_once = None, self._eager_step(reduce=True)
             return self._at_once(*columns)
 
-    def prepare(self, *columns: Any) -> Plan | None:
-        """Compile for batches of this shape without running; the plan, or None where steps run at once."""
-        if self._compiled is not None:
-            self._compiled.prepare(*columns)
-        return self.plan
-
     def _before_first_step(self) -> None:
-        """With parameter_broadcast every rank starts with rank 0's parameters; else a warning tells where they differ.
-        (Compiled programs that cut parameters insist on equal ones.)
-        """
+        """With parameter_broadcast all ranks start with rank 0's parameters; else a warning tells where they differ."""
         world = self.world
         if world is None or world.world_size == 1 or self.mode == "stand_alone":
             return
@@ -208,7 +203,7 @@ class TrainStep(_Step):
             with nullcontext() if scaler is None else np.errstate(over="ignore", invalid="ignore"):
                 token = current_step.set(StepNumber(optimizer.global_step))
                 try:
-                    (_, loss), grads = gradient(*(c if isinstance(c, Tensor) else Tensor(c) for c in columns))
+                    (_, loss), grads = gradient(*_tensors(columns))
                 finally:
                     current_step.reset(token)
             optimizer(reducer(grads))
@@ -218,9 +213,7 @@ class TrainStep(_Step):
 
 
 class EvalStep(_Step):
-    """(loss, outputs, label) of one batch. In modes that cut operators the whole batch's, gathered; else this rank's
-    own rows.
-    """
+    """(loss, outputs, label) of one batch: of this rank's rows, in modes that split operators of the whole."""
 
     def __init__(self, network: Callable, loss_fn: Callable | None = None) -> None:
         self.network, settings, self.mode = _unwrapped(network)
@@ -230,14 +223,12 @@ class EvalStep(_Step):
 
     def _evaluate(self, *columns: Any) -> tuple[Any, tuple[Any, ...]]:
         out = self.network(*columns[:-1])
-        outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-        return (None if self.loss_fn is None else self.loss_fn(out, columns[-1])), outputs
+        return (None if self.loss_fn is None else self.loss_fn(out, columns[-1])), _as_tuple(out)
 
     def __call__(self, *columns: Any) -> tuple[Any, tuple[Any, ...], Any]:
         label = columns[-1]
         if self._compiled is None:
-            loss, outputs = self._evaluate(*(c if isinstance(c, Tensor) else Tensor(c) for c in columns))
-            return loss, outputs, label
+            return *self._evaluate(*_tensors(columns)), label
         if self.loss_fn is None:
             # a label that nothing reads is no input of a program
             loss, outputs = None, self._predict(*columns[:-1])
@@ -249,8 +240,7 @@ class EvalStep(_Step):
     def _predict(self, *inputs: Any) -> tuple[Any, ...]:
         if not hasattr(self, "_forward"):
             self._forward = CompiledFunction(self.network, _unwrapped(self.network)[1])
-        out = self._forward(*inputs)
-        return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        return _as_tuple(self._forward(*inputs))
 
     def _whole(self, label: np.ndarray) -> np.ndarray:
         """The labels of the whole batch, from this rank's."""
@@ -272,14 +262,8 @@ class PredictStep(_Step):
 
     def __call__(self, *inputs: Any) -> Any:
         if self._compiled is None:
-            return self.network(*(x if isinstance(x, Tensor) else Tensor(x) for x in inputs))
+            return self.network(*_tensors(inputs))
         return _full(self._compiled(*inputs))
-
-    def prepare(self, *inputs: Any) -> Plan | None:
-        """Compile for inputs of this shape without running; the plan, or None where the network runs at once."""
-        if self._compiled is not None:
-            self._compiled.prepare(*inputs)
-        return self.plan
 
 
 def _full(found: Any) -> Any:
@@ -294,16 +278,4 @@ def layouts(step: _Step) -> dict[str, TensorLayout]:
     return {} if plan is None else {given.name: plan.value(given.name).layout for given in plan.parameters}
 
 
-def make_train_step(network: Callable, loss_fn: Callable | None = None, optimizer: Any = None) -> TrainStep:
-    """The training step of a network; see `TrainStep`."""
-    return TrainStep(network, loss_fn, optimizer)
-
-
-def make_eval_step(network: Callable, loss_fn: Callable | None = None) -> EvalStep:
-    """The evaluation step of a network; see `EvalStep`."""
-    return EvalStep(network, loss_fn)
-
-
-def make_predict_step(network: Callable) -> PredictStep:
-    """The prediction step of a network; see `PredictStep`."""
-    return PredictStep(network)
+make_train_step, make_eval_step, make_predict_step = TrainStep, EvalStep, PredictStep

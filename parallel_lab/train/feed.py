@@ -12,14 +12,10 @@ Columns = tuple[Any, ...]
 
 
 def check_dataset(where: str, name: str, dataset: Any) -> Any:
-    """A Dataset. Raises ArgumentTypeError (a TypeError), and DatasetError (a ValueError and RuntimeError) if it has no
-    rows.
-    """
+    """A Dataset with rows. Raises ArgumentTypeError (a TypeError), DatasetError (a ValueError and RuntimeError)."""
     if not isinstance(dataset, Dataset):
-        hint = (
-            "Wrap a generator or arrays: GeneratorDataset(source, ['data', 'label']), NumpySlicesDataset((x, y), "
-            "['data', 'label'])"
-        )
+        made = "GeneratorDataset(source, ['data', 'label']), NumpySlicesDataset((x, y), ['data', 'label'])"
+        hint = f"Wrap a generator or arrays: {made}"
         what = f"{name}={shorten(dataset)}"
         raise ArgumentTypeError(what, where=where, allowed="A dataset of parallel_lab.train.dataset", hint=hint)
     if dataset.get_dataset_size() == 0:
@@ -39,11 +35,8 @@ class Feed:
         self.size = dataset.get_dataset_size()
         self._endless = dataset.get_repeat_count() == -1
         self._dataset = dataset
-        epochs, rest = divmod(skip, self.size)
-        if skip and self._endless:
-            dataset.set_epoch(0)
-            rest = skip
-        elif skip:
+        epochs, rest = (0, skip) if self._endless else divmod(skip, self.size)
+        if skip:
             dataset.set_epoch(epochs)
         self._rows = dataset.create_tuple_iterator(num_epochs=-1)
         for _ in range(rest):
@@ -60,9 +53,7 @@ class Feed:
 
     def epoch(self) -> Iterator[Columns]:
         """The rows up to the end of the epoch."""
-        if self._endless:
-            return self.take(self.size)
-        return iter(self._rows)
+        return self.take(self.size) if self._endless else iter(self._rows)
 
     def take(self, count: int) -> Iterator[Columns]:
         """The next `count` rows."""

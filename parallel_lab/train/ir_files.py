@@ -41,19 +41,13 @@ def write_graph_files(steps: Iterable[tuple[str, Draft | Plan]], folder: str, ra
     target.mkdir(parents=True, exist_ok=True)
     plan = next(made for _, made in reversed(list(steps)) if isinstance(made, Plan))
     number = max((int(m.group(1)) for p in target.glob("*.ir") if (m := _DIGITS.search(p.name))), default=0)
-    written = []
-    texts = (
-        ("step_parallel_begin", begin_text(plan)),
-        ("step_parallel_end", program_text(plan, rank, ("forward",))),
-        ("17_validate", program_text(plan, rank, ("forward", "backward"))),
-        ("18_execute", program_text(plan, rank, ("forward", "backward", "update"))),
-    )
-    for name, text in texts:
-        number += 1
-        path = target / f"{name}_{number:04}.ir"
-        write_whole(path, text)
-        written.append(path)
-    return written
+    texts = {
+        "step_parallel_begin": begin_text(plan),
+        "step_parallel_end": program_text(plan, rank, ("forward",)),
+        "17_validate": program_text(plan, rank, ("forward", "backward")),
+        "18_execute": program_text(plan, rank, ("forward", "backward", "update")),
+    }
+    return [write_whole(target / f"{name}_{number + i:04}.ir", text) for i, (name, text) in enumerate(texts.items(), 1)]
 
 
 # ---- the operators as they were written, with strategies ----
@@ -61,10 +55,8 @@ def write_graph_files(steps: Iterable[tuple[str, Draft | Plan]], folder: str, ra
 
 def begin_text(plan: Plan) -> str:
     """The traced network on global shapes, with the strategy of every operator."""
-    shapes, dtypes = (
-        plan.graph.shapes(),
-        {i.name: i.dtype for i in plan.graph.inputs} | {n.name: n.dtype for n in plan.graph.nodes},
-    )
+    shapes = plan.graph.shapes()
+    dtypes = {one.name: one.dtype for one in (*plan.graph.inputs, *plan.graph.nodes)}
     labels, lines = _inputs(plan, {i.name: (i.shape, i.dtype) for i in plan.graph.inputs})
     for number, node in enumerate(plan.graph.nodes, 1):
         labels[node.name] = f"%{number}(out)"
@@ -91,9 +83,7 @@ def program_text(plan: Plan, rank: int, phases: tuple[str, ...]) -> str:
             continue
         labels[state.name] = f"%para{len(labels) + 1}_{state.name}"
         value = plan.value(state.name)
-        lines.insert(
-            -1, f"{labels[state.name]} : <Ref[{_type(value.dtype)}], {value.slice_shape}>, ref_key=:{state.name}"
-        )
+        lines.insert(-1, _declared(labels[state.name], state.name, "Ref", value.slice_shape, value.dtype))
     number = 0
     for phase in phases:
         for instr in plan.stage_of(rank).program(phase):
@@ -117,9 +107,8 @@ def _instruction(
     if instr.is_communication:
         name, instance = class_name(instr), _message_instance(instr)
         if instr.attr("root") is not None and instr.ins[0] not in labels:
-            operands = [
-                _label(labels, instr.name)
-            ]  # who has nothing to send hands over the parameter that is to change
+            # a rank that has nothing to send hands over the parameter that is to change
+            operands = [_label(labels, instr.name)]
         group = instr.group(rank)
         joined = "-".join(map(str, group))
         facts = {"group_ranks": joined, "rank_list": group, "fusion": instr.attr("fusion", 0)}
@@ -133,7 +122,7 @@ def _instruction(
         dim, definition = instr.attr("dim", 0), MESSAGES[instr.message]
         if dim and bool(definition.cut) != bool(definition.join):
             # MindSpore's operators join and cut along dim 0; the pieces then change places
-            after = f"    # Split and Concat follow: along dim {dim}, {out.slice_shape}\n"
+            after = f"    # Split and Concat follow: along dim {dim}, {out.slice_shape}"
     elif instr.kind == "slice":
         name, instance = "StridedSlice", f"redistribution_op_{instr.out}StridedSlice"
         begin, end = _window(instr, rank, ins[0], out)
@@ -149,14 +138,12 @@ def _instruction(
         if instr.strategy is not None:
             strategy = f" {{in_strategy: {_strategy(instr.strategy)}}}"
     types = ", ".join(_tensor(shape, v.dtype) for shape, v in zip(given, ins, strict=True))
-    lines = [
-        f"{labels[instr.out]} = {name}({', '.join(operands)}) {{instance name: {instance}}} primitive_attrs: "
-        f"{attributes}{strategy}"
-    ]
+    made = f"{labels[instr.out]} = {name}({', '.join(operands)})"
+    lines = [f"{made} {{instance name: {instance}}} primitive_attrs: {attributes}{strategy}"]
     lines.append(f"    : ({types}) -> ({_tensor(gives, out.dtype)})")
     if instr.reason:
         lines.append(f"    # {instr.reason}")
-    return lines + ([after.rstrip("\n")] if after else []) + _places(instr.origin)
+    return lines + ([after] if after else []) + _places(instr.origin)
 
 
 def _window(instr: Instr, rank: int, source: Value, out: Value) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -178,13 +165,13 @@ def _inputs(plan: Plan, known: dict[str, tuple[tuple[int, ...], str]]) -> tuple[
         if given.role in ("parameter", "data", "constant") and given.name in known:
             number += 1
             labels[given.name] = f"%para{number}_{given.name}"
-            shape, dtype = known[given.name]
             kind = "Ref" if given.role == "parameter" else "Tensor"
-            lines.append(
-                f"{labels[given.name]} : <{kind}[{_type(dtype)}], "
-                f"{shape}>{f', ref_key=:{given.name}' if kind == 'Ref' else ''}"
-            )
+            lines.append(_declared(labels[given.name], given.name, kind, *known[given.name]))
     return labels, [*lines, ""]
+
+
+def _declared(label: str, name: str, kind: str, shape: tuple[int, ...], dtype: str) -> str:
+    return f"{label} : <{kind}[{_type(dtype)}], {shape}>{f', ref_key=:{name}' if kind == 'Ref' else ''}"
 
 
 def _label(labels: dict[str, str], name: str) -> str:

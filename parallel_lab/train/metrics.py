@@ -33,10 +33,8 @@ def rearrange_inputs(function: Callable) -> Callable:
             return function(self, *inputs)
         beyond = [i for i in chosen if not -len(inputs) <= i < len(inputs)]
         if beyond:
-            what, where = (
-                f"index {beyond[0]}, but update got {len(inputs)} inputs",
-                f"{type(self).__name__}.set_indexes",
-            )
+            what = f"index {beyond[0]}, but update got {len(inputs)} inputs"
+            where = f"{type(self).__name__}.set_indexes"
             raise ArgumentError(what, where=where, allowed="Positions among the inputs of update")
         return function(self, *(inputs[i] for i in chosen))
 
@@ -44,9 +42,7 @@ def rearrange_inputs(function: Callable) -> Callable:
 
 
 class Metric(ABC):
-    """Base of metrics: `clear()` begins anew, `update(predictions, labels)` takes in a batch, `eval()` gives the
-    result.
-    """
+    """Base of metrics: `clear()` starts over, `update(predictions, labels)` adds a batch, `eval()` gives the result."""
 
     _indexes: list[int] | None = None
 
@@ -208,9 +204,7 @@ class _Classes(Metric):
         self._class_num = 0
 
     def _checked(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Predictions, and labels as class numbers (classification) or of 0 and 1 (multilabel), of fitting shapes.
-        Raises ArgumentError.
-        """
+        """Predictions, and labels as class numbers or, in the multilabel case, as 0 and 1. Raises ArgumentError."""
         scores, labels = self._pair(inputs)
         shapes = f"predictions {scores.shape} and labels {labels.shape}"
         if scores.ndim < 2:
@@ -233,9 +227,7 @@ class _Classes(Metric):
 
 
 class Accuracy(_Classes, _Mean):
-    """The share of samples that are right: the highest score is the label's; multilabel: every class of a sample
-    agrees.
-    """
+    """The share of samples whose highest score is the label's; multilabel: of which every class agrees."""
 
     def _measured(self, inputs: tuple[Any, ...]) -> tuple[float, int]:
         scores, labels = self._checked(inputs)
@@ -382,9 +374,7 @@ def names() -> list[str]:
 
 
 def get_metric_fn(name: str, *args: Any, **kwargs: Any) -> Metric:
-    """The metric called `name`, made with these arguments. Raises MetricKeyError (a KeyError and ValueError) for
-    another name.
-    """
+    """The metric called `name`, made with these arguments. Raises MetricKeyError (a KeyError and ValueError)."""
     if not isinstance(name, str) or name not in _BY_NAME:
         hint = nearest(name, _BY_NAME) if isinstance(name, str) else ""
         hint = hint or "A metric of your own is given by name: metrics={'mine': MyMetric()}"
@@ -394,9 +384,7 @@ def get_metric_fn(name: str, *args: Any, **kwargs: Any) -> Metric:
 
 
 def get_metrics(metrics: Any) -> dict[str, Metric]:
-    """{name: Metric} from a set of names or a dict of Metrics; None: {}. Raises ArgumentTypeError (a TypeError),
-    MetricKeyError.
-    """
+    """{name: Metric} from a set of names, a dict of Metrics or None. Raises ArgumentTypeError, MetricKeyError."""
 
     def refused(what: str) -> ArgumentTypeError:
         allowed = "A set of names such as {'accuracy', 'loss'}, or a dict {name: Metric}"

@@ -5,8 +5,7 @@
 | O0        | as it is                                  | none                                          |
 | O2        | float16, batch normalisation in float32   | dynamic, from 2^24 on                         |
 | O3        | float16                                   | none                                          |
-| auto      | O0: what MindSpore takes here is for its accelerators, and numpy computes float16 no faster than
-            float32       |
+| auto      | as O0: MindSpore's choice is for its accelerators, and numpy computes float16 no faster than float32  |
 
 Parameters, gradients and updates stay float32; the network's results are cast to float32 for the loss. Levels:
 MindSpore, Model(amp_level=).
@@ -33,11 +32,8 @@ MANAGER = instance(LossScaler, "A FixedLossScaleManager or DynamicLossScaleManag
 def check_amp_level(level: str) -> str:
     """The level; "auto" becomes "O0". Raises NotBuiltYet."""
     if level == "O1":
-        what, hint = (
-            "amp_level='O1', which casts operator by operator",
-            "Use 'O2', or net.to_float(float16) on the layers you choose",
-        )
-        raise NotBuiltYet(f"{what}, is not available yet", where="Model", hint=hint)
+        what = "amp_level='O1', which casts operator by operator, is not available yet"
+        raise NotBuiltYet(what, where="Model", hint="Use 'O2', or net.to_float(float16) on the layers you choose")
     return "O0" if level == "auto" else level
 
 

@@ -39,7 +39,7 @@ from .agreement import groups_of, said_by_all, training_world
 from .auto_parallel import AutoParallel
 from .callbacks import Callback, CallbackList, CallbackParams, RunContext, as_callbacks, loss_value
 from .checkpoint_callback import ModelCheckpoint, check_places
-from .engine import EvalStep, PredictStep, TrainStep, layouts, make_eval_step, make_predict_step, make_train_step
+from .engine import EvalStep, PredictStep, TrainStep, layouts
 from .feed import Feed, check_dataset
 from .metrics import Loss, get_metrics
 from .mixed import AMP_LEVELS, check_amp_level, in_float16, with_loss_scale
@@ -140,16 +140,16 @@ class Model:
 
     @cached_property
     def _train_step(self) -> TrainStep:
-        return make_train_step(self._computing, self._loss_fn, self._optimizer)
+        return TrainStep(self._computing, self._loss_fn, self._optimizer)
 
     @cached_property
     def _eval_step(self) -> EvalStep | PredictStep:
         own = self._eval_network
-        return make_eval_step(self._computing, self._loss_fn) if own is None else make_predict_step(own)
+        return EvalStep(self._computing, self._loss_fn) if own is None else PredictStep(own)
 
     @cached_property
     def _predict_step(self) -> PredictStep:
-        return make_predict_step(self._network)
+        return PredictStep(self._network)
 
     # ---- training ----
 
@@ -287,9 +287,7 @@ class Model:
         calls.call("on_train_step_end", run)
 
     def _agree(self, where: str, callbacks: list[Callback], **numbers: Any) -> None:
-        """Where ranks train together: refuse on all of them what would let them wait for each other, or write over each
-        other's files.
-        """
+        """Refuse on all ranks what would let them wait for each other, or write over each other's files."""
         mode = self._parallel_mode()
         world = training_world(mode)
         if world is None:

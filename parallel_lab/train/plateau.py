@@ -70,9 +70,7 @@ class Monitored(Callback):
             self._watched(value, run_context)
 
     def _value(self, params: Any) -> float | None:
-        """The watched value at the end of this epoch; None if the epoch had no evaluation. Collective where ranks train
-        together.
-        """
+        """The watched value, or None if the epoch had no evaluation. Collective where ranks train together."""
         if self.monitor == "loss":
             value = loss_value(params.net_outputs)
         else:
@@ -97,7 +95,7 @@ class EarlyStopping(Monitored):
 
     patience              so many epochs without improvement are waited for, at least one
     verbose               print in which epoch the training was ended
-    baseline              the wait begins anew only for values that are also better than this
+    baseline              the wait starts over only for values that are also better than this
     restore_best_weights  put the parameters back to what they were after the best epoch
     """
 
@@ -228,9 +226,7 @@ class LearningRateScheduler(Callback):
 
 
 def learning_rate(where: str, optimizer: Any) -> float:
-    """The optimizer's one learning rate. Raises ArgumentError if there is none, a schedule, or groups with rates of
-    their own.
-    """
+    """The optimizer's learning rate. Raises ArgumentError unless it is one number for all parameters."""
     allowed = "An optimizer with one learning rate, a number"
     if optimizer is None:
         raise ArgumentError("the Model has no optimizer", where=where, allowed=allowed)

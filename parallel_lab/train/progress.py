@@ -3,7 +3,7 @@
     model.train(5, dataset, callbacks=[ProgressBar()])          # or progress=True
     epoch 2/5  [=========>          ]  12/25  loss 0.3457  8.1 steps/s  0:01 left
 
-A terminal has one line that is written anew, and what the program prints meanwhile appears above it. A notebook has a
+A terminal has one line that is rewritten, and what the program prints meanwhile appears above it. A notebook has a
 widget; when it is done, or where ipywidgets is missing, a line of text. In a file or a pipe there is one line per
 epoch. In a world only rank 0 shows anything.
 """
@@ -113,10 +113,8 @@ def _loss(params: Any) -> str:
 
 
 def _results(results: dict[str, Any]) -> str:
-    return "".join(
-        f"  {name} {f'{value:.4g}' if isinstance(value, (int, float)) else shorten(value, 40)}"
-        for name, value in results.items()
-    )
+    texts = {name: f"{v:.4g}" if isinstance(v, (int, float)) else shorten(v, 40) for name, v in results.items()}
+    return "".join(f"  {name} {text}" for name, text in texts.items())
 
 
 def _time(seconds: float) -> str:

@@ -20,27 +20,19 @@ REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny s
 
 
 def ran_events(rank: int, step: int, ran: Sequence[Ran], source: str) -> list[Event]:
-    """What one rank ran as events. A message that was started lasts until it was complete, and is overlapped with what
-    the rank did meanwhile.
-    """
+    """What one rank ran as events. A started message lasts until it is complete, overlapped with other work."""
     arrivals = {instr.ins[0]: arrived_s for _, instr, _, _, _, arrived_s in ran if arrived_s is not None}
-    return [
-        Event(
-            rank=rank,
-            step=step,
-            phase=phase,
-            kind="communication" if instr.is_communication else "wait" if instr.kind == "wait" else "compute",
-            name=instr.ins[0] if instr.kind == "wait" else instr.out,
-            op=instr.op_class or instr.message or instr.attr("message") or instr.kind,
-            start_s=start_s,
-            end_s=max(start_s, arrivals.get(instr.out, end_s)) if instr.kind == "start" else end_s,
-            group=instr.group(rank) if instr.is_communication or instr.kind == "wait" else (),
-            bytes=instr.handed_bytes(handed_over, rank),
-            source=source,
-            overlapped=instr.kind == "start",
-        )
-        for phase, instr, start_s, end_s, handed_over, arrived_s in ran
-    ]
+    found = []
+    for phase, instr, start_s, end_s, handed_over, _ in ran:
+        kind = "communication" if instr.is_communication else "wait" if instr.kind == "wait" else "compute"
+        name = instr.ins[0] if kind == "wait" else instr.out
+        op = instr.op_class or instr.message or instr.attr("message") or instr.kind
+        overlapped = instr.kind == "start"
+        end_s = max(start_s, arrivals.get(instr.out, end_s)) if overlapped else end_s
+        group = () if kind == "compute" else instr.group(rank)
+        facts = {"bytes": instr.handed_bytes(handed_over, rank), "source": source, "overlapped": overlapped}
+        found.append(Event(rank, step, phase, kind, name, op, start_s, end_s, group, **facts))
+    return found
 
 
 def load_values(comm: Any, key: str, plan: Plan, env: Env) -> None:
@@ -113,9 +105,7 @@ def train_rank(
             if comm.rank == 0 and now - last_report >= REPORT_INTERVAL_S:
                 comm.report(losses[reported:])
                 reported, last_report = len(losses), now
-    if (
-        record
-    ):  # whoever is through goes on to its report, and would take the core of those that are in the recorded step
+    if record:  # a rank that is through would take, for its report, the core of one that is in the recorded step
         comm.barrier(tag="all ranks have ended the recorded steps")
     if comm.rank == 0 and reported < len(losses):
         comm.report(losses[reported:])
@@ -123,9 +113,7 @@ def train_rank(
 
 
 def step_on(comm: Any, plan: Plan, env: Env, **options: Any) -> Env:
-    """One step of a plan on this process's rank. comm: its communicator; None for a plan of one device.  options: those
-    of `rank_step`.
-    """
+    """One step of a plan on this rank. comm: None for a plan of one device. options: those of `rank_step`."""
     if comm is None:
         return drive(rank_step(plan, 0, env, **options), None)
     return drive(rank_step(plan, comm.rank, env, empty=comm.empty, progress=comm.progress, **options), comm)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..base.errors import CollectiveMismatch, message
+from ..base.errors import CollectiveMismatch
 from ..nn.cell import ShardedCell
 from ..nn.tensor.autograd import value_and_grad
 from ..nn.tensor.tensor import Node, Parameter, RankTensor, Tensor
@@ -26,12 +26,9 @@ class _Region:
         self.cell = cell
         # propagation inside, whatever the mode around is; a strategy may leave devices with copies (MindSpore:
         # fully_use_devices is forced to False)
-        settings = {
-            "parallel_mode": "auto_parallel",
-            "search_mode": "sharding_propagation",
-            "dataset_strategy": "full_batch",
-        }
-        self.settings = {**settings, "fully_use_devices": False, "loss_repeated_mean": True, "gradients_mean": False}
+        settings = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation"}
+        settings |= {"dataset_strategy": "full_batch", "fully_use_devices": False}
+        self.settings = {**settings, "loss_repeated_mean": True, "gradients_mean": False}
         self.forward = CompiledFunction(cell, self.settings, parameters="whole")
         self.backward: dict[tuple[Any, ...], CompiledFunction] = {}
 
@@ -118,10 +115,5 @@ def _check_same(tensors: list[Tensor], world: Any, what: str) -> None:
     other = next((r for r in range(len(found)) if not np.array_equal(found[r], found[0])), None)
     if other is not None:
         hint = "Give every rank the whole batch: no num_shards in the dataset, one seed"
-        text = message(
-            f"rank {other} was given other inputs than rank 0",
-            where="a sharded call",
-            allowed="The same inputs on all ranks",
-            hint=hint,
-        )
-        raise CollectiveMismatch(text)
+        what, allowed = f"rank {other} was given other inputs than rank 0", "The same inputs on all ranks"
+        raise CollectiveMismatch(what, where="a sharded call", allowed=allowed, hint=hint)

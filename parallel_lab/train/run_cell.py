@@ -18,15 +18,10 @@ from .region import run_region
 
 
 def refuse_on_tape(name: str) -> None:
-    """Raise TraceError where code that runs at once asks for the gradient through a compiled call: it would get
-    zeros.
-    """
+    """Raise TraceError where code that runs at once asks for the gradient through a compiled call: it would be zero."""
     if on_tape.get():
         what = f"the gradient through {name}, which runs compiled, is asked for by code that runs at once"
-        hint = (
-            "Put value_and_grad and the optimizer into one function, and decorate it with jit or give it to "
-            "AutoParallel"
-        )
+        hint = "Put value_and_grad and the optimizer into one function, and give it to jit or AutoParallel"
         raise TraceError(what, where=caller().place, allowed="A training step that is compiled as a whole", hint=hint)
 
 
@@ -36,19 +31,13 @@ def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
     cell  a Cell, or a function that `value_and_grad` made
     """
-    world = current_world()
-    if (
-        isinstance(cell, ShardedCell)
-        and world is not None
-        and frozen().parallel_mode in SHARDED_MODES
-        and not runs_compiled()
-    ):
-        check_propagates()
-        return run_region(
-            cell, positional(cell.fn if not isinstance(cell.fn, Cell) else cell.fn.construct, args, kwargs), world
-        )
     if not runs_compiled():
-        return NotImplemented
+        world = current_world()
+        if world is None or not isinstance(cell, ShardedCell) or frozen().parallel_mode not in SHARDED_MODES:
+            return NotImplemented
+        check_propagates()
+        inner = cell.fn.construct if isinstance(cell.fn, Cell) else cell.fn
+        return run_region(cell, positional(inner, args, kwargs), world)
     given = positional(getattr(cell, "construct", cell), args, kwargs)
     if not any(is_tensor(a) and a.ndim for a in given):
         return NotImplemented  # a function of numbers, such as a learning rate schedule: there is nothing to cut
@@ -68,16 +57,8 @@ def jit(fn: Callable | None = None, **options: Any) -> Callable:
     backend, ...) are taken and change nothing: there is one compiler.
     """
     known = (
-        "mode",
-        "input_signature",
-        "hash_args",
-        "jit_config",
-        "compile_once",
-        "jit_level",
-        "dynamic",
-        "fullgraph",
-        "backend",
-        "capture_mode",
+        *("mode", "input_signature", "hash_args", "jit_config", "compile_once", "jit_level"),
+        *("dynamic", "fullgraph", "backend", "capture_mode"),
     )
     unknown = next((name for name in options if name not in known), None)
     if unknown is not None:
@@ -92,9 +73,8 @@ def jit(fn: Callable | None = None, **options: Any) -> Callable:
             return fn(*args, **kwargs)
         refuse_on_tape(getattr(fn, "__name__", type(fn).__name__))
         args = positional(fn, args, kwargs)
-        owner = (
-            args[0] if args and not is_tensor(args[0]) and callable(getattr(type(args[0]), fn.__name__, None)) else None
-        )
+        is_method = args and not is_tensor(args[0]) and callable(getattr(type(args[0]), fn.__name__, None))
+        owner = args[0] if is_method else None
         if id(owner) not in compiled:
             compiled[id(owner)] = owner, CompiledFunction(functools.partial(fn, owner) if owner is not None else fn)
         return compiled[id(owner)][1](*(args[1:] if owner is not None else args))

@@ -53,10 +53,8 @@ class RankProgram:
         if plan.device_num != size:
             here = "this process is alone" if world is None else f"this world has {size} ranks"
             what = f"the program is for {plan.device_num} devices, and {here}"
-            hint = (
-                f"Start {plan.device_num} ranks: parallel-lab run -n {plan.device_num} script.py; or leave "
-                "device_num to the world"
-            )
+            command = f"parallel-lab run -n {plan.device_num} script.py"
+            hint = f"Start {plan.device_num} ranks: {command}; or leave device_num to the world"
             raise WorldError(what, where=plan.graph.name, hint=hint)
         self.steps, self.parameters = 0, parameters
         self.env: Env = {
@@ -117,10 +115,9 @@ class RankProgram:
         shared: dict[str, dict[str, str]] = {}
         if optimizer is None:
             return shared
-        cuts = {
-            s.parameter: (plan.value(s.parameter).shape, self._layouts[s.parameter]) for s in plan.states if s.parameter
-        }
-        held = optimizer.take_states(cuts, self.rank, dict(plan.owners))
+        given = [s.parameter for s in plan.states if s.parameter]
+        shapes = {name: (plan.value(name).shape, self._layouts[name]) for name in given}
+        held = optimizer.take_states(shapes, self.rank, dict(plan.owners))
         rates = optimizer.rates(optimizer.global_step)
         scaler = optimizer.loss_scaler.scalar_state() if optimizer.loss_scaler is not None else {}
         for state in plan.states:
@@ -146,9 +143,8 @@ class RankProgram:
         env, given, optimizer = self.env, self.compiled.parameters, self.compiled.optimizer
         for name, layout in self._layouts.items():
             array = env.pop(name)
-            if self.parameters == "slices" and (
-                name in self._kept or (is_cut(layout) and given[name].layout is not layout)
-            ):
+            is_new = name in self._kept or (is_cut(layout) and given[name].layout is not layout)
+            if self.parameters == "slices" and is_new:
                 given[name].hold(array, layout)
             elif self.parameters == "whole" and name in self._kept:
                 given[name].set_data(gather_full(array, given[name].full_shape, layout, tag=f"new value of {name}"))
@@ -172,16 +168,12 @@ class RankProgram:
     # ---- running ----
 
     def _number(self) -> int:
-        """Steps before this one: those of the optimizer, which a checkpoint brings back; of a program without one, its
-        calls.
-        """
+        """Steps before this one: the optimizer's, which a checkpoint restores; without one, the program's calls."""
         optimizer = self.compiled.optimizer
         return self.steps if optimizer is None else optimizer.global_step
 
     def _observer(self) -> tuple[Any, list[Event]]:
-        """What notes the computations of a step as events, beside the messages that the communicator records, if the
-        world records.
-        """
+        """What notes the computations of a step as events, beside the recorded messages, if the world records."""
         events: list[Event] = []
         if self.world is None or not self.world.comm.recording:
             return None, events
@@ -192,12 +184,9 @@ class RankProgram:
             phase: str, instr: Instr, start_s: float, end_s: float, handed_bytes: int, arrived_s: float | None
         ) -> None:
             if not instr.is_communication:
-                waits = instr.kind == "wait"
-                what = (
-                    ("wait", instr.ins[0], instr.attr("message"))
-                    if waits
-                    else ("compute", instr.out, instr.op_class or instr.kind)
-                )
+                what = "compute", instr.out, instr.op_class or instr.kind
+                if instr.kind == "wait":
+                    what = "wait", instr.ins[0], instr.attr("message")
                 events.append(Event(self.rank, number, phase, *what, start_s, end_s))
 
         return observe, events
@@ -237,10 +226,7 @@ def compare_programs(plan: Plan, world: Any, rates: dict[str, float]) -> None:
     other = next((r for r in range(len(found)) if not np.array_equal(found[r], found[0])), None)
     if other is not None:
         what = f"rank {other} has compiled another program of {plan.graph.name} than rank 0"
-        hint = (
-            "Let no if, seed or number in the network, its strategies, its optimizer or the settings depend on "
-            "get_rank()"
-        )
+        hint = "Nothing in the network, its strategies, its optimizer or the settings may depend on get_rank()"
         raise CollectiveMismatch(what, where="before step 1", allowed="All ranks run one program", hint=hint)
 
 
@@ -251,20 +237,10 @@ def _fingerprint(plan: Plan, rates: dict[str, float]) -> bytes:
     for phase, i in plan.instructions():
         value = plan.value(i.ins[0]) if i.ins else plan.value(i.out)
         if i.is_communication or not local:
-            lines.append(
-                f"{phase} {i.kind} {i.op} {i.axes} {i.device_matrix} {i.attrs} {value.slice_shape} {value.dtype}"
-            )
-            lines.append("" if local else f"{i.out} {i.ins} {i.offset_axes}")
+            what = f"{phase} {i.kind} {i.op} {i.axes} {i.device_matrix} {i.attrs} {value.slice_shape} {value.dtype}"
+            lines.append(what if local else f"{what} {i.out} {i.ins} {i.offset_axes}")
     if not local:
         given = [(i.name, i.role, plan.value(i.name)) for i in (*plan.data_inputs, *plan.parameters)]
-        kept = (
-            plan.outputs,
-            plan.forward_assignments,
-            plan.assignments,
-            plan.states,
-            plan.optimizer,
-            sorted(rates.items()),
-            plan.constants,
-        )
-        lines += [repr(given), repr(kept)]
+        kept = plan.outputs, plan.forward_assignments, plan.assignments, plan.states, plan.optimizer, plan.constants
+        lines += [repr(given), repr(kept), repr(sorted(rates.items()))]
     return hashlib.sha256("\n".join(lines).encode()).digest()

@@ -14,12 +14,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..base.checks import is_int
+from ..base.cluster import cluster_for, get_cluster
 from ..base.errors import ArgumentError, PlanError, ShapeError, shorten
 from ..base.events import Event, from_dicts
 from ..graph.plan import Plan
@@ -143,8 +144,6 @@ class Session:
         self.step = 0
         self.cluster = cluster
         if cluster is not None:
-            from ..base.cluster import get_cluster
-
             get_cluster(cluster).check_device_num(plan.device_num)
         self.events: list[Event] = []
         self._key = f"session-{next(_keys)}"
@@ -160,11 +159,11 @@ class Session:
             if self._pool.world_size != plan.device_num:
                 what = f"the pool has {self._pool.world_size} workers"
                 raise PlanError(what, where="Session", allowed=f"The plan needs {plan.device_num}")
-            envs = [
-                {n: slice_value(plan, n, v, r) for n, v in values.items() if plan.held_by(n, r)}
-                for r in range(plan.device_num)
-            ]
-            self._pool.run_each(load_values, [(self._key, plan, env) for env in envs])
+            orders = []
+            for rank in range(plan.device_num):
+                env = {n: slice_value(plan, n, v, rank) for n, v in values.items() if plan.held_by(n, rank)}
+                orders.append((self._key, plan, env))
+            self._pool.run_each(load_values, orders)
 
     # ---- training ----
 
@@ -179,7 +178,7 @@ class Session:
     ) -> list[float]:
         """Take `steps` steps, going round `batches` (each the global inputs of one step); returns the losses.
 
-        batches  a list of tuples; or a dataset, which is read anew at the end of each epoch
+        batches  a list of tuples; or a dataset, which is read again at the end of each epoch
 
         The learning rate of each step is what the optimizer says for it: a schedule's, or `optimizer.learning_rate` as
         it is when `train` is called.
@@ -210,15 +209,10 @@ class Session:
             except KeyboardInterrupt:
                 run.interrupt()
                 raise
-        # the cost model is only needed here: importing parallel_lab stays light
-        from ..base.cluster import cluster_for, get_cluster
-        from ..cost.simulated_clock import virtual_clock
-
-        cluster = cluster_for(self.plan.device_num) if self.cluster is None else get_cluster(self.cluster)
         self._check_open()
         batches = _checked(self.plan, batches, self.step, steps)
         losses = []
-        recorded: deque[list[Event]] = deque(maxlen=record)
+        recorded: deque[tuple[int, list[list[Ran]]]] = deque(maxlen=record)
         first, rates = self.step, rates_of_steps(self.plan, self._optimizer, self.step, steps)
         for step in range(first, first + steps):
             if stopped is not None and stopped():
@@ -227,22 +221,22 @@ class Session:
                 env.update(rates_of_step(rates, step - first))
             ran: list[list[Ran]] = [[] for _ in range(self.plan.device_num)]
             seen = (lambda rank, *what, ran=ran: ran[rank].append(what)) if record else None
-            losses.append(
-                float(
-                    self._simulator.run_step(
-                        *batches[step % len(batches)], phases=phases, step=step, observe=seen
-                    ).reshape(-1)[0]
-                )
-            )
+            inputs = batches[step % len(batches)]
+            loss = self._simulator.run_step(*inputs, phases=phases, step=step, observe=seen)
+            losses.append(float(loss.reshape(-1)[0]))
             self.step = step + 1
-            if record:
-                clock = virtual_clock(ran, cluster)
-                recorded.append(
-                    [e for rank, mine in enumerate(clock) for e in ran_events(rank, step, mine, "simulated")]
-                )
+            recorded.append((step, ran))
         if record:
-            self.events = [e for events in recorded for e in events]
+            self.events = [e for step, ran in recorded for e in self._simulated_events(step, ran)]
         return losses
+
+    def _simulated_events(self, step: int, ran: list[list[Ran]]) -> Iterator[Event]:
+        # the cost model is only needed here: importing parallel_lab stays light
+        from ..cost.simulated_clock import virtual_clock
+
+        cluster = cluster_for(self.plan.device_num) if self.cluster is None else get_cluster(self.cluster)
+        for rank, mine in enumerate(virtual_clock(ran, cluster)):
+            yield from ran_events(rank, step, mine, "simulated")
 
     def start(
         self,
@@ -274,9 +268,7 @@ class Session:
         return self._run
 
     def outputs(self, *inputs: Any) -> list[np.ndarray]:
-        """Run the network forward once on the global `inputs`; its outputs in full (for a plan with a loss: the loss).
-        Nothing is trained.
-        """
+        """Run the network forward on the global `inputs`: its outputs in full, or the loss. Nothing is trained."""
         self._check_open()
         if self.executor == "simulator":
             self._simulator.run_step(*inputs, phases=("forward",), step=self.step)
@@ -309,24 +301,18 @@ class Session:
         return {name: found[value] for name, value in self.plan.gradients}
 
     def scalars(self) -> dict[str, float]:
-        """The optimizer's values that all parameters share, as the last step left them: learning rate, loss scale,
-        Adam's beta powers.
-        """
+        """What all parameters share, as the last step left it: learning rate, loss scale, Adam's beta powers."""
         found = {s.kind: s.name for s in reversed(self.plan.states) if not s.parameter}
         values = self.values(found.values())
         return {kind: float(values[name]) for kind, name in reversed(found.items())}
 
     def slices(self, name: str) -> list[np.ndarray | None]:
-        """What each rank holds of `name`, in rank order; None of a rank that never holds it (optimizer states in weight
-        grouping).
-        """
+        """What each rank holds of `name`, in rank order; None where it never does (weight grouping)."""
         self.plan.value(name)
         self._check_open()
         if self.executor == "simulator":
-            return [
-                self._simulator.value(name, r) if self.plan.held_by(name, r) else None
-                for r in range(self.plan.device_num)
-            ]
+            ranks = range(self.plan.device_num)
+            return [self._simulator.value(name, r) if self.plan.held_by(name, r) else None for r in ranks]
         return [s.get(name) for s in self._pool.run(collect, self._key, [name])]
 
     def close(self) -> None:
@@ -339,9 +325,7 @@ class Session:
                 self._pool.run(drop_values, self._key)
 
     def _after_fault(self) -> None:
-        """Ask the ranks what a run that failed has left: if its last step changed nothing, the session can go on with
-        that step.
-        """
+        """Ask the ranks what a failed run has left: if its last step changed nothing, the session can go on with it."""
         if self._broken or not self._pool.alive:
             return
         found = self._pool.run(left_behind, self._key)
@@ -352,9 +336,7 @@ class Session:
             self._broken = f"failed in step {self.step}, which ranks {ahead} had ended already"
 
     def _check_order(self, steps: Any, record: Any, phases: Any) -> None:
-        """Raise ArgumentError for counts and phases that are none, PlanError for a plan whose result is not one number
-        per step.
-        """
+        """Raise ArgumentError for invalid counts and phases, PlanError for a plan without one number per step."""
         for name, count in (("steps", steps), ("record", record)):
             if not is_int(count, 0):
                 what = f"{name}={shorten(count)}"
@@ -466,9 +448,7 @@ class Run:
             self.session._after_fault()
 
     def result(self, timeout: float | None = None) -> list[float]:
-        """Wait for the end; the losses of the steps taken. Raises what ended the run badly (RankDied,
-        CollectiveTimeout, ...).
-        """
+        """Wait for the end: the losses of the steps taken. Raises what ended the run (RankDied, ...)."""
         try:
             results = self._job.result(timeout)
         except BaseException:
@@ -490,7 +470,7 @@ def _checked(plan: Plan, batches: Iterable[Batch], first: int, steps: int) -> li
     """The batches of steps `first` to `first + steps`: what a list holds, to be gone round; of a dataset or generator
     as many as there are steps.
 
-    A dataset is read anew at its end, so that order and augmentation of each epoch are its own. The first step's batch
+    A dataset is read again at its end, so that order and augmentation of each epoch are its own. The first step's batch
     is at `first` modulo the length of what is returned.
     """
     fault = ""
@@ -511,14 +491,10 @@ def _checked(plan: Plan, batches: Iterable[Batch], first: int, steps: int) -> li
 
 
 def _read(batches: Iterable[Batch], first: int, steps: int) -> list[Batch]:
-    """`steps` batches of something that is iterated, so placed that index `first` modulo their number is the first of
-    them.
-    """
+    """`steps` batches of an iterable, placed so that index `first` modulo their number is the first of them."""
     size = batches.get_dataset_size() if hasattr(batches, "get_dataset_size") else 0
-    source, found = (
-        itertools.islice(batches, first % size if size > 0 else 0, None),
-        [],
-    )  # on from where the last steps ended
+    source = itertools.islice(batches, first % size if size > 0 else 0, None)  # on from where the last steps ended
+    found: list[Batch] = []
     again = iter(batches) is not batches  # a generator can be read once: what it gave is gone round
     while len(found) < steps:
         begin = len(found)

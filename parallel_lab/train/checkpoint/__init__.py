@@ -10,6 +10,8 @@
 `transform.py` are MindSpore's functions over these.
 """
 
+# ruff: noqa: F401 - imported for others: this is a public face
+
 from .distributed import build_searched_strategy, load_distributed_checkpoint, merge_sliced_parameter
 from .folder import Manifest, load_distributed, read_manifest, save_distributed
 from .format import Checkpoint, CheckpointInfo, describe_checkpoint, read_checkpoint, write_checkpoint
@@ -25,37 +27,3 @@ from .serialization import (
 )
 from .transform import rank_list_for_transform, transform_checkpoint_by_rank, transform_checkpoints
 from .values import load_optimizer_values, load_records, network_records, optimizer_records, optimizer_values
-
-__all__ = [
-    "Checkpoint",
-    "CheckpointInfo",
-    "LoadedParameters",
-    "Manifest",
-    "TensorInfo",
-    "TensorRecord",
-    "async_ckpt_thread_status",
-    "build_searched_strategy",
-    "describe_checkpoint",
-    "load_checkpoint",
-    "load_distributed",
-    "load_distributed_checkpoint",
-    "load_optimizer_values",
-    "load_param_into_net",
-    "load_records",
-    "merge_sliced_parameter",
-    "needed_ranks",
-    "network_records",
-    "optimizer_records",
-    "optimizer_values",
-    "rank_list_for_transform",
-    "read_checkpoint",
-    "read_manifest",
-    "reslice",
-    "save_checkpoint",
-    "save_distributed",
-    "transform_checkpoint_by_rank",
-    "transform_checkpoints",
-    "wait_for_saves",
-    "whole_array",
-    "write_checkpoint",
-]

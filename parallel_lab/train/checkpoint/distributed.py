@@ -1,5 +1,4 @@
-"""Checkpoints of many ranks: merged, loaded into a network that is cut otherwise, and the strategy files that describe
-them.
+"""Checkpoints of many ranks: merged, loaded into networks of other layouts, and the strategy files that describe them.
 
     merge_sliced_parameter([p0, p1], {"w": layout})                        one Parameter from all slices
     build_searched_strategy("train_strategy.ckpt")                         {name: layout} of a strategy file
@@ -40,7 +39,7 @@ LAYOUTS = instance(Mapping, "A dict {name: layout}")
 
 
 def strategy_of(name: str, strategy: StrategyFile | None) -> ParameterStrategy | None:
-    """How a strategy file cuts tensor `name`: optimizer states are cut like their parameter. None: it does not say."""
+    """How a strategy file splits tensor `name`, optimizer states like their parameter. None: it does not say."""
     if strategy is None:
         return None
     return strategy.by_name.get(name) or strategy.by_name.get(parameter_of_state(name) or "")
@@ -53,7 +52,7 @@ class RankFiles:
     """The checkpoint files of some or all ranks, read as one.
 
     files     {rank: file}
-    strategy  how their tensors are cut, for files that do not say it themselves; None: as they say
+    strategy  how their tensors are split, for files that do not say it themselves; None: as they say
     where     for error texts
 
     `tensors` is {name: StoredTensor}. Headers are read at once, elements when `load` needs them.
@@ -64,33 +63,27 @@ class RankFiles:
         self._infos: dict[int, dict[str, TensorInfo]] = {}
         held: dict[str, tuple[TensorInfo, dict[int, int]]] = {}
         for rank, file in self.files.items():
-            own = {
-                n: _explained(i, strategy_of(n, strategy), rank, f"{file}, tensor {n!r}")
-                for n, i in describe_checkpoint(file).tensors.items()
-            }
-            self._infos[rank] = own
-            for name, info in own.items():
+            own = self._infos[rank] = {}
+            for name, found in describe_checkpoint(file).tensors.items():
+                info = _explained(found, strategy_of(name, strategy), rank, f"{file}, tensor {name!r}")
+                own[name] = info
                 first, holders = held.setdefault(name, (info, {}))
-                if (first.dtype, first.global_shape) != (info.dtype, info.global_shape) or not same_slices(
-                    first.layout, info.layout
-                ):
+                is_same = (first.dtype, first.global_shape) == (info.dtype, info.global_shape)
+                if not is_same or not same_slices(first.layout, info.layout):
                     what = f"{file} holds {name!r} as {_text(info)}, an earlier file as {_text(first)}"
                     raise CheckpointError(what, where=where, allowed="Files of one save")
                 if is_cut(info.layout) and holders.get(info.rank, rank) != rank:
-                    what = (
-                        f"{file} and {self.files[holders[info.rank]]} both hold the part of rank {info.rank} "
-                        f"of {name!r}"
-                    )
+                    both = f"{file} and {self.files[holders[info.rank]]}"
+                    what = f"{both} both hold the part of rank {info.rank} of {name!r}"
                     raise CheckpointError(what, where=where, allowed="Each rank's file once, in the order of the ranks")
                 holders[info.rank if info.layout is not None else rank] = rank
-        self.tensors = {
-            n: StoredTensor(i.dtype, i.global_shape, i.layout, tuple(holders.items()))
-            for n, (i, holders) in held.items()
-        }
+        self.tensors: dict[str, StoredTensor] = {}
+        for name, (info, holders) in held.items():
+            self.tensors[name] = StoredTensor(info.dtype, info.global_shape, info.layout, tuple(holders.items()))
 
     @property
     def device_num(self) -> int:
-        """Ranks of the run that wrote the files; 1 if nothing is cut."""
+        """Ranks of the run that wrote the files; 1 if nothing is split."""
         return max((t.layout.device_num for t in self.tensors.values() if is_cut(t.layout)), default=1)
 
     def load(
@@ -101,11 +94,8 @@ class RankFiles:
 
     def _read(self, rank: int, names: set[str]) -> Checkpoint:
         found = read_checkpoint(self.files[rank], names)
-        known = self._infos[rank]
-        tensors = {
-            n: TensorRecord(r.array, known[n].global_shape, known[n].layout, known[n].rank)
-            for n, r in found.tensors.items()
-        }
+        known = [(name, record.array, self._infos[rank][name]) for name, record in found.tensors.items()]
+        tensors = {name: TensorRecord(a, info.global_shape, info.layout, info.rank) for name, a, info in known}
         return replace(found, tensors=tensors)
 
 
@@ -114,9 +104,7 @@ def _text(info: TensorInfo) -> str:
 
 
 def _explained(info: TensorInfo, strategy: ParameterStrategy | None, rank: int, where: str) -> TensorInfo:
-    """What a file says of a tensor, completed by the strategy: a bare slice, which knows of no whole, becomes the part
-    of one.
-    """
+    """What a file says of a tensor, completed by the strategy: a bare slice becomes the part of a whole."""
     if strategy is None:
         return info
     if info.layout is not None:
@@ -127,9 +115,8 @@ def _explained(info: TensorInfo, strategy: ParameterStrategy | None, rank: int, 
     if info.shape == strategy.shape:
         return info
     if info.shape == strategy.slice_shape:
-        return replace(
-            info, global_shape=strategy.shape, layout=strategy.layout, rank=rank % strategy.layout.device_num
-        )
+        rank = rank % strategy.layout.device_num
+        return replace(info, global_shape=strategy.shape, layout=strategy.layout, rank=rank)
     allowed = f"{strategy.shape}, or a slice of {strategy.slice_shape}, by the strategy"
     raise CheckpointError(f"it has shape {info.shape}", where=where, allowed=allowed)
 
@@ -139,9 +126,7 @@ def _explained(info: TensorInfo, strategy: ParameterStrategy | None, rank: int, 
 
 @checked("", CHECKPOINT, strategy_filename=FILE)
 def build_searched_strategy(strategy_filename: str | os.PathLike[str]) -> dict[str, TensorLayout]:
-    """{parameter name: layout} of a strategy file. Raises CheckpointTypeError (a TypeError), or CheckpointError (a
-    ValueError) if there is none.
-    """
+    """{parameter name: layout} of a strategy file. Raises CheckpointError (a ValueError), CheckpointTypeError."""
     return load_strategy(strategy_filename).layouts
 
 
@@ -171,10 +156,8 @@ def merge_sliced_parameter(sliced_parameters: list[Parameter], strategy: Mapping
     arrays = [p.asnumpy() for p in sliced_parameters]
     for i, one in enumerate(sliced_parameters):
         if (one.name, one.shape, one.dtype) != (first.name, first.shape, first.dtype):
-            what = (
-                f"slice {i} is {one.name!r}, {one.dtype} {one.shape}, and slice 0 {first.name!r}, {first.dtype} "
-                f"{first.shape}"
-            )
+            other = f"slice 0 {first.name!r}, {first.dtype} {first.shape}"
+            what = f"slice {i} is {one.name!r}, {one.dtype} {one.shape}, and {other}"
             raise CheckpointError(what, where=where, allowed="Slices of one parameter, with one name, shape and dtype")
     if strategy is None:
         if not first.shape:
@@ -185,12 +168,10 @@ def merge_sliced_parameter(sliced_parameters: list[Parameter], strategy: Mapping
         if first.name not in strategy:
             what = f"the strategy has no entry for {first.name!r}"
             raise CheckpointKeyError(what, where=where, allowed=f"It names {shorten(sorted(map(str, strategy)))}")
-        full = _merged(
-            arrays, as_layout(strategy[first.name], f"{where}, strategy[{first.name!r}]"), f"{where}, {first.name!r}"
-        )
-    return Parameter(
-        Tensor(full), name=first.name, requires_grad=first.requires_grad, layerwise_parallel=first.layerwise_parallel
-    )
+        layout = as_layout(strategy[first.name], f"{where}, strategy[{first.name!r}]")
+        full = _merged(arrays, layout, f"{where}, {first.name!r}")
+    flags = {"requires_grad": first.requires_grad, "layerwise_parallel": first.layerwise_parallel}
+    return Parameter(Tensor(full), name=first.name, **flags)
 
 
 def _merged(arrays: list[np.ndarray], layout: TensorLayout | None, where: str) -> np.ndarray:
@@ -230,11 +211,11 @@ def load_distributed_checkpoint(
     checkpoint_filenames     one .ckpt file per rank of the run that wrote them, in the order of the ranks
     predict_strategy         {name: layout} of this run, as `Model.infer_predict_layout` gives; None: whole tensors
     train_strategy_filename  strategy file of the run that wrote them; None: the context's strategy_ckpt_load_file if
-                             that is set. Files of `save_checkpoint` say themselves how they are cut
+                             that is set. Files of `save_checkpoint` say themselves how they are split
 
     A rank reads the elements of those files only that hold something of its own: under an unchanged strategy its own
     file. Parameters that are in none of the files keep their values, with a warning. Raises CheckpointTypeError (a
-    TypeError) for other types; CheckpointError (a ValueError) for files that are not there, not one per rank, or do not
+    TypeError) for other types; CheckpointError (a ValueError) for files that are missing, not one per rank, or do not
     fit.
     """
     where = "load_distributed_checkpoint"
@@ -251,7 +232,7 @@ def load_distributed_checkpoint(
     world = current_world()
     layouts = _wanted_layouts(network, stored, parameter_layouts(predict_strategy or {}), world)
     known = {p.name for p in network.get_parameters()}.union(*map(optimizer_names, optimizers_of(network)))
-    # names that differ by a prefix are matched when all is there
+    # names that differ by a prefix are matched when all are known
     names = known if known <= stored.tensors.keys() else None
     missing, _ = load_records(network, stored.load(layouts, world.rank if world else 0, names), strict=strict_load)
     if missing:
@@ -267,9 +248,8 @@ def _checked_files(files: Any, where: str) -> list[Path]:
     for i, file in enumerate(files):
         path = Path(FILE(where, f"checkpoint_filenames[{i}]", file, CHECKPOINT))
         if not path.is_file() or path.suffix != ".ckpt":
-            what = f"checkpoint_filenames[{i}], {str(file)!r}, " + (
-                "is not there" if not path.is_file() else "does not end with '.ckpt'"
-            )
+            fault = "does not end with '.ckpt'" if path.is_file() else "does not exist"
+            what = f"checkpoint_filenames[{i}], {str(file)!r}, {fault}"
             raise CheckpointError(what, where=where, allowed="An existing .ckpt file")
         found.append(path)
     if not found:
@@ -280,18 +260,11 @@ def _checked_files(files: Any, where: str) -> list[Path]:
 def _wanted_layouts(
     network: Cell, stored: RankFiles, predict: Mapping[str, TensorLayout | None], world: Any
 ) -> dict[str, TensorLayout | None]:
-    """How this process is to hold each stored tensor: as the network does now; what it holds whole, as the strategy for
-    this run says.
-    """
+    """How this process is to hold each stored tensor: as the network does; a whole one, as the strategy says."""
     held: dict[str, TensorLayout | None] = {p.name: p.layout for p in network.get_parameters()}
     for optimizer in optimizers_of(network):
-        held.update(
-            {
-                f"{state}.{name}": layout
-                for name, layout in optimizer.state_layouts.items()
-                for state in optimizer.states[name]
-            }
-        )
+        for name, layout in optimizer.state_layouts.items():
+            held.update({f"{state}.{name}": layout for state in optimizer.states[name]})
     wanted = {}
     for name in stored.tensors:
         layout = held.get(name)

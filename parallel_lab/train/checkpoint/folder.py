@@ -7,8 +7,8 @@
     ckpt/manifest.json                        names them, with size and sha256; shape, dtype, layout of every tensor
 
 The manifest is what counts: it is written last, by rank 0, when all files are on the disk, and replaced in one step.
-Every save has file names of its own, so a save that is cut off at any moment has touched nothing that the old manifest
-names. Readers read only what it names, and compare the sums. Files of older and of broken saves are removed after the
+Every save has file names of its own, so a save that is interrupted has touched nothing that the old manifest names.
+Readers read only what it names, and compare the sums. Files of older and of broken saves are removed after the
 next commit.
 """
 
@@ -84,6 +84,10 @@ class Manifest:
     def world_size(self) -> int:
         return len(self.files)
 
+    @property
+    def where(self) -> str:
+        return str(self.folder)
+
     def read(self, number: int, names: set[str]) -> Checkpoint:
         """Tensors of one of the files. Raises CheckpointCorrupt if it is not the file that the manifest names."""
         file = self.files[number]
@@ -92,6 +96,12 @@ class Manifest:
             what = "it is not the file that the manifest names: their sha256 differ"
             raise CheckpointCorrupt(what, where=str(found.path))
         return found
+
+    def load(
+        self, layouts: Mapping[str, TensorLayout | None], rank: int, names: Collection[str] | None = None
+    ) -> dict[str, TensorRecord]:
+        """{name: what `rank` holds under `layouts`}, from the files that are needed for it."""
+        return load_parts(self.tensors, self.read, layouts, rank, names, self.where)
 
 
 # ---- saving ----
@@ -125,16 +135,15 @@ def save_distributed(
         if world_size > 1:
             hint = "Give barrier=a function that all ranks call"
             raise CheckpointError(f"{world_size} ranks and no barrier", where=str(folder), hint=hint)
-        barrier = _alone
+        barrier = _nothing_to_wait_for
     folder = Path(folder)
     _make_folder(folder)
-    # the folder is there for all, and nobody has written yet: all ranks see the same files, and count the same number
+    # the folder exists for all, and nobody has written yet: all ranks see the same files, and count the same number
     barrier()
     save = 1 + max((int(found[2]) for found in map(_RANK_FILE.fullmatch, os.listdir(folder)) if found), default=0)
     barrier()
-    write_checkpoint(
-        folder / _file_name(rank, save), tensors, meta={"rank": rank, "world_size": world_size, "save": save}
-    )
+    meta_of_file = {"rank": rank, "world_size": world_size, "save": save}
+    write_checkpoint(folder / _file_name(rank, save), tensors, meta=meta_of_file)
     barrier()  # every file is on the disk
     if rank == 0:
         _commit(folder, save, world_size, dict(meta or {}))
@@ -142,7 +151,7 @@ def save_distributed(
     return folder / MANIFEST
 
 
-def _alone() -> None:
+def _nothing_to_wait_for() -> None:
     """The barrier of a single rank."""
 
 
@@ -169,24 +178,15 @@ def _commit(folder: Path, save: int, world_size: int, meta: dict[str, Any]) -> N
             entry = {"dtype": one.dtype, "global_shape": list(one.global_shape), "layout": layout_to_plain(one.layout)}
             known = tensors.setdefault(name, {**entry, "holders": []})
             if {key: known[key] for key in entry} != entry:
-                what = (
-                    f"rank {rank} has tensor {name!r} as {shorten(entry, 200)}, an earlier rank as "
-                    f"{shorten(known, 200)}"
-                )
+                earlier = f"an earlier rank as {shorten(known, 200)}"
+                what = f"rank {rank} has tensor {name!r} as {shorten(entry, 200)}, {earlier}"
                 raise CheckpointError(what, where=str(folder), allowed="One dtype, shape and layout on all ranks")
             known["holders"].append([one.rank, rank])
     for entry in tensors.values():
         if entry["holders"] == [[rank, rank] for rank in range(world_size)]:
             entry["holders"] = "all"  # as almost always; spelled out it would be most of the file
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "sha256": NO_SUM.decode(),
-        "save": save,
-        "files": files,
-        "tensors": tensors,
-        "meta": meta,
-    }
+    content = {"format": FORMAT, "version": VERSION, "sha256": NO_SUM.decode(), "save": save}
+    content |= {"files": files, "tensors": tensors, "meta": meta}
     try:
         data = (dump_json(content) + "\n").encode()
     except (TypeError, ValueError) as error:
@@ -209,9 +209,7 @@ def _commit(folder: Path, save: int, world_size: int, meta: dict[str, Any]) -> N
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
-    """The manifest of a distributed checkpoint. Raises CheckpointError if there is none, CheckpointCorrupt if it is
-    damaged.
-    """
+    """The manifest of a distributed checkpoint. Raises CheckpointError if missing, CheckpointCorrupt if damaged."""
     folder = Path(folder)
     path = folder / MANIFEST
     where = str(path)
@@ -237,14 +235,13 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     try:
         files = tuple(ManifestFile(**one) for one in content["files"])
         _check_files(files)
-        tensors = {
-            check_name(name, where, CheckpointCorrupt): _stored(one, len(files), where)
-            for name, one in content["tensors"].items()
-        }
+        for name in content["tensors"]:
+            check_name(name, where, CheckpointCorrupt)
+        tensors = {name: _stored(one, len(files), where) for name, one in content["tensors"].items()}
         return Manifest(folder, int(content["save"]), files, tensors, dict(content["meta"]))
+    except CheckpointCorrupt:
+        raise
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        if isinstance(error, CheckpointCorrupt):
-            raise
         raise CheckpointCorrupt(f"a field is not as it was written: {error}", where=where) from None
 
 
@@ -253,12 +250,8 @@ def _check_files(files: tuple[ManifestFile, ...]) -> None:
         raise ValueError("no files")
     for i, file in enumerate(files):
         # only names of this form: a manifest cannot lead out of its folder
-        if (
-            not isinstance(file.name, str)
-            or not _RANK_FILE.fullmatch(file.name)
-            or file.rank != i
-            or type(file.size_bytes) is not int
-        ):
+        is_named = isinstance(file.name, str) and _RANK_FILE.fullmatch(file.name)
+        if not is_named or file.rank != i or type(file.size_bytes) is not int:
             raise ValueError(f"file {shorten(file)}")
 
 
@@ -290,7 +283,7 @@ def load_distributed(
     rank     default: that of the world this process belongs to, or 0
     names    load these tensors only
 
-    Only the files with needed parts are read. Raises CheckpointError for what is not there, CheckpointCorrupt for a
+    Only the files with needed parts are read. Raises CheckpointError for what is missing, CheckpointCorrupt for a
     file that is not the one that the manifest names.
     """
     world = current_world()
@@ -298,7 +291,7 @@ def load_distributed(
     manifest = read_manifest(folder)
     for attempt in range(_ATTEMPTS):
         try:
-            return load_parts(manifest.tensors, manifest.read, layouts or {}, rank, names, str(folder))
+            return manifest.load(layouts or {}, rank, names)
         except CheckpointError:
             newer = read_manifest(folder)
             if newer.save == manifest.save or attempt == _ATTEMPTS - 1:

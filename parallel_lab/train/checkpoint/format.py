@@ -104,18 +104,11 @@ def write_checkpoint(
         check_name(name, where)
         array = _as_stored(record.array, f"{where}, tensor {name!r}")
         arrays.append(array)
-        entries[name] = {
-            "dtype": CODES[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + array.nbytes],
-        }
-        placed = {
-            "global_shape": list(record.global_shape),
-            "layout": layout_to_plain(record.layout),
-            "rank": record.rank,
-        }
-        extra[name] = {"crc32": zlib.crc32(_bytes_of(array)), **placed}
-        offset += array.nbytes
+        offsets = [offset, offset + array.nbytes]
+        entries[name] = {"dtype": CODES[array.dtype.name], "shape": list(array.shape), "data_offsets": offsets}
+        placed = {"global_shape": list(record.global_shape), "layout": layout_to_plain(record.layout)}
+        extra[name] = {"crc32": zlib.crc32(_bytes_of(array)), **placed, "rank": record.rank}
+        offset = offsets[1]
     header = _header(entries, extra, meta or {}, where)
     try:
         return write_whole(path, _pieces(header, arrays), hint="Name a file in an existing folder that has room")
@@ -143,13 +136,8 @@ def _pieces(header: bytes, arrays: list[np.ndarray]) -> Iterator[bytes | memoryv
 
 def _header(entries: dict[str, Any], extra: dict[str, Any], meta: Mapping[str, Any], where: str) -> bytes:
     try:
-        texts = {
-            "format": FORMAT,
-            "version": VERSION,
-            "sha256": NO_SUM.decode(),
-            "tensors": dump_json(extra),
-            "meta": dump_json(dict(meta)),
-        }
+        texts = {"format": FORMAT, "version": VERSION, "sha256": NO_SUM.decode()}
+        texts |= {"tensors": dump_json(extra), "meta": dump_json(dict(meta))}
     except (TypeError, ValueError) as error:
         what = f"meta cannot be stored: {error}"
         raise CheckpointError(what, where=where, allowed="Values that JSON has a form for") from None
@@ -164,9 +152,7 @@ def _header(entries: dict[str, Any], extra: dict[str, Any], meta: Mapping[str, A
 
 
 def describe_checkpoint(path: str | os.PathLike[str]) -> CheckpointInfo:
-    """What a checkpoint file holds, without reading the elements. Raises as `read_checkpoint`; damage to elements is
-    not seen.
-    """
+    """What a checkpoint file holds; elements are neither read nor checked. Raises as `read_checkpoint`."""
     with _opened(path) as file:
         return _read_header(file, Path(path))[0]
 
@@ -235,11 +221,8 @@ def _read_header(file: io.FileIO, path: Path) -> tuple[CheckpointInfo, dict[str,
     data = bytes(_exactly(file, bytearray(length), where))
     header = parse_json(data, f"{where}, header", CheckpointCorrupt, max_bytes=MAX_HEADER_BYTES)
     texts = header.pop(RESERVED, None) if isinstance(header, dict) else None
-    if (
-        not isinstance(texts, dict)
-        or texts.get("format") != FORMAT
-        or set(texts) != {"format", "version", "sha256", "tensors", "meta"}
-    ):
+    is_ours = isinstance(texts, dict) and set(texts) == {"format", "version", "sha256", "tensors", "meta"}
+    if not is_ours or texts["format"] != FORMAT:
         what = "it has no checksums of ours: it is damaged, or another program wrote it"
         hint = "A safetensors file from elsewhere is read with load_checkpoint(..., format='safetensors')"
         raise CheckpointCorrupt(what, where=f"{where}, header", hint=hint)
@@ -269,15 +252,10 @@ def _read_header(file: io.FileIO, path: Path) -> tuple[CheckpointInfo, dict[str,
 
 
 def _begin(item: tuple[str, Any], where: str) -> tuple[int, int]:
-    """Where a tensor's elements begin and end: tensors without elements come before the one that begins at the same
-    byte.
-    """
+    """Where a tensor's elements begin and end: one without elements comes before one that begins at the same byte."""
     name, entry = item
-    offsets = (
-        entry.get("data_offsets")
-        if isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"}
-        else None
-    )
+    is_entry = isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"}
+    offsets = entry["data_offsets"] if is_entry else None
     if not isinstance(offsets, list) or len(offsets) != 2 or any(type(n) is not int or n < 0 for n in offsets):
         allowed = "dtype, shape and data_offsets of two ints"
         raise CheckpointCorrupt(f"entry {shorten(entry)}", where=f"{where}, tensor {shorten(name)}", allowed=allowed)
@@ -290,21 +268,12 @@ def _known(entry: dict[str, Any], extra: Any, where: str) -> tuple[TensorInfo, i
     if not isinstance(extra, dict) or set(extra) != {"crc32", "global_shape", "layout", "rank"}:
         what = f"table entry {shorten(extra)}"
         raise CheckpointCorrupt(what, where=where, allowed="crc32, global_shape, layout and rank")
-    if (
-        not isinstance(entry["shape"], list)
-        or not isinstance(extra["global_shape"], list)
-        or type(extra["crc32"]) is not int
-    ):
+    are_lists = isinstance(entry["shape"], list) and isinstance(extra["global_shape"], list)
+    if not are_lists or type(extra["crc32"]) is not int:
         what = f"entry {shorten(entry)}, {shorten(extra)}"
         raise CheckpointCorrupt(what, where=where, allowed="Shapes as lists, crc32 as an int")
-    layout = layout_from_plain(extra["layout"], where)
-    info = TensorInfo(
-        np.dtype(DTYPES[entry["dtype"]]).name,
-        tuple(entry["shape"]),
-        tuple(extra["global_shape"]),
-        layout,
-        extra["rank"],
-    )
+    dtype, layout = np.dtype(DTYPES[entry["dtype"]]).name, layout_from_plain(extra["layout"], where)
+    info = TensorInfo(dtype, tuple(entry["shape"]), tuple(extra["global_shape"]), layout, extra["rank"])
     info.check(where, CheckpointCorrupt)
     return info, extra["crc32"]
 
@@ -335,11 +304,7 @@ def with_sum(data: bytes) -> bytes:
 
 def sum_fits(data: bytes, given: Any) -> bool:
     """Whether `given`, which was read out of `data`, is the sum of the rest."""
-    if (
-        not isinstance(given, str)
-        or len(given) != len(NO_SUM)
-        or not given.isascii()
-        or data.count(given.encode()) != 1
-    ):
+    is_sum = isinstance(given, str) and len(given) == len(NO_SUM) and given.isascii()
+    if not is_sum or data.count(given.encode()) != 1:
         return False
     return hashlib.sha256(data.replace(given.encode(), NO_SUM)).hexdigest() == given

@@ -1,9 +1,9 @@
-"""`TensorRecord`: one rank's part of one tensor, with everything that is needed to put it back where it belongs.
+"""`TensorRecord`: one rank's part of one tensor, with everything that is needed to place it again.
 
     TensorRecord(array, (16, 32), TensorLayout((2, 4), (1, 0)), rank=5)
 
-Every tensor in a checkpoint is one of these: it knows the shape of the whole, how the whole is cut, and which rank held
-this part. A set of files can therefore be gathered, or re-sliced for any other layout and number of ranks, without a
+Every tensor in a checkpoint is one of these: it knows the shape of the whole, how the whole is split, and which rank
+held this part. So a set of files can be gathered, or re-sliced for any other layout and number of ranks, without a
 strategy file beside it.
 """
 
@@ -22,7 +22,6 @@ from ...base.errors import (
     CheckpointTypeError,
     LayoutError,
     ParallelLabError,
-    message,
     shorten,
 )
 from ...layout.slices import is_cut
@@ -37,15 +36,12 @@ RESERVED = "__metadata__"  # safetensors keeps its own table under this name
 
 
 def check_name(name: Any, where: str, error: type[ParallelLabError] = CheckpointError) -> str:
-    """`name`, if a tensor in a checkpoint may be called so. Raises `error`: a name may not lead out of a folder, nor
-    hide anything from a reader.
-    """
-    allowed = f"1 to {MAX_NAME_BYTES} bytes of printable text without '/', '\\' and '..'"
-    if not isinstance(name, str) or not name or name == RESERVED or not name.isprintable():
-        raise error(message(f"the name {shorten(name)} is not allowed", where=where, allowed=allowed))
+    """`name`, unless it leads out of a folder or hides something from a reader. Raises `error`."""
+    plain = isinstance(name, str) and name.isprintable() and name not in ("", RESERVED)
     # isprintable has refused NUL, control characters and lone surrogates, so that the name can be encoded
-    if len(name.encode()) > MAX_NAME_BYTES or "/" in name or "\\" in name or ".." in name:
-        raise error(message(f"the name {shorten(name)} is not allowed", where=where, allowed=allowed))
+    if not plain or len(name.encode()) > MAX_NAME_BYTES or any(part in name for part in ("/", "\\", "..")):
+        allowed = f"1 to {MAX_NAME_BYTES} bytes of printable text without '/', '\\' and '..'"
+        raise error(f"the name {shorten(name)} is not allowed", where=where, allowed=allowed)
     return name
 
 
@@ -56,7 +52,7 @@ class TensorInfo:
     dtype         numpy's name
     shape         of the part that is stored
     global_shape  of the whole tensor
-    layout        how the whole is cut; None: the part is the whole
+    layout        how the whole is split; None: the part is the whole
     rank          the rank of the layout that held the part; of a whole tensor, the rank that wrote it
     """
 
@@ -70,36 +66,25 @@ class TensorInfo:
         """Raise `error` unless shape, global shape, layout and rank fit together."""
         for name, shape in (("shape", self.shape), ("global_shape", self.global_shape)):
             if len(shape) > MAX_AXES or any(type(n) is not int or not 0 <= n <= MAX_DIM for n in shape):
-                raise error(
-                    message(
-                        f"{name} {shorten(shape)}",
-                        where=where,
-                        allowed=f"At most {MAX_AXES} dims of 0 to {MAX_DIM} elements",
-                    )
-                )
+                allowed = f"At most {MAX_AXES} dims of 0 to {MAX_DIM} elements"
+                raise error(f"{name} {shorten(shape)}", where=where, allowed=allowed)
         if type(self.rank) is not int or not 0 <= self.rank < MAX_RANKS:
-            raise error(message(f"rank {shorten(self.rank)}", where=where, allowed=f"0 to {MAX_RANKS - 1}"))
+            raise error(f"rank {shorten(self.rank)}", where=where, allowed=f"0 to {MAX_RANKS - 1}")
         if self.layout is None:
             if self.shape != self.global_shape:
-                raise error(message(f"a part of shape {self.shape} of {self.global_shape}, and no layout", where=where))
+                raise error(f"a part of shape {self.shape} of {self.global_shape}, and no layout", where=where)
             return
         if self.layout.partial:
-            what = f"{self.layout} has sums pending"
-            what = message(what, where=where, allowed="Complete values", hint="Reduce the tensor before it is saved")
-            raise error(what)
+            what, hint = f"{self.layout} has sums pending", "Reduce the tensor before it is saved"
+            raise error(what, where=where, allowed="Complete values", hint=hint)
         try:
             part = self.layout.slice_shape(self.global_shape)
             self.layout.check_rank(self.rank)
         except LayoutError as found:
-            raise error(message(str(found), where=where)) from None
+            raise error(str(found), where=where) from None
         if part != self.shape:
-            raise error(
-                message(
-                    f"a part of shape {self.shape}",
-                    where=where,
-                    allowed=f"{part}, by {self.layout} of {self.global_shape}",
-                )
-            )
+            allowed = f"{part}, by {self.layout} of {self.global_shape}"
+            raise error(f"a part of shape {self.shape}", where=where, allowed=allowed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +93,7 @@ class TensorRecord:
 
     array         the part; 0-d for a number
     global_shape  shape of the whole; default: the part is the whole
-    layout        how the whole is cut; None, or a layout that cuts nothing: not at all
+    layout        how the whole is split; None, or a layout that splits nothing: not at all
     rank          the rank that holds the part
 
     Raises CheckpointError if they do not fit together.
@@ -138,42 +123,28 @@ class TensorRecord:
 
 def layout_to_plain(layout: TensorLayout | None) -> dict[str, Any] | None:
     """A layout as JSON holds it."""
-    return (
-        None
-        if layout is None
-        else {"device_matrix": list(layout.device_matrix), "tensor_map": [list(axes) for axes in layout.tensor_map]}
-    )
+    if layout is None:
+        return None
+    return {"device_matrix": list(layout.device_matrix), "tensor_map": [list(axes) for axes in layout.tensor_map]}
 
 
 def layout_from_plain(data: Any, where: str, error: type[ParallelLabError] = CheckpointCorrupt) -> TensorLayout | None:
     """The layout that `layout_to_plain` wrote. Raises `error` for anything else."""
     if data is None:
         return None
+    what = f"layout {shorten(data)}"
     if not isinstance(data, dict) or set(data) != {"device_matrix", "tensor_map"}:
-        what = message(f"layout {shorten(data)}", where=where, allowed="A device_matrix and a tensor_map, or null")
-        raise error(what)
+        raise error(what, where=where, allowed="A device_matrix and a tensor_map, or null")
     matrix, entries = data["device_matrix"], data["tensor_map"]
-    if (
-        not _is_ints(matrix)
-        or len(matrix) > MAX_AXES
-        or not isinstance(entries, list)
-        or not all(_is_ints(axes) for axes in entries)
-    ):
-        raise error(message(f"layout {shorten(data)}", where=where, allowed=f"Lists of ints, at most {MAX_AXES} axes"))
+    lists = [matrix, *entries] if isinstance(entries, list) else [None]
+    are_ints = all(isinstance(one, list) and all(type(n) is int for n in one) for one in lists)
+    if not are_ints or len(matrix) > MAX_AXES:
+        raise error(what, where=where, allowed=f"Lists of ints, at most {MAX_AXES} axes")
     try:
         layout = TensorLayout(tuple(matrix), tuple(map(tuple, entries)))
     except LayoutError as found:
-        raise error(message(str(found), where=where)) from None
-    if math.prod(layout.device_matrix) > MAX_RANKS:
-        raise error(
-            message(
-                f"a device matrix of {math.prod(layout.device_matrix)} ranks",
-                where=where,
-                allowed=f"At most {MAX_RANKS}",
-            )
-        )
+        raise error(str(found), where=where) from None
+    ranks = math.prod(layout.device_matrix)
+    if ranks > MAX_RANKS:
+        raise error(f"a device matrix of {ranks} ranks", where=where, allowed=f"At most {MAX_RANKS}")
     return layout
-
-
-def _is_ints(value: Any) -> bool:
-    return isinstance(value, list) and all(type(n) is int for n in value)

@@ -60,21 +60,14 @@ def _overlaps(
     for size, target in zip(part, wanted, strict=True):
         run = []
         for number in range(target.start // size, -(-target.stop // size)) if target.stop > target.start else ():
-            begin, stop = max(target.start, number * size), min(target.stop, (number + 1) * size)
-            run.append(
-                (
-                    number,
-                    slice(begin - number * size, stop - number * size),
-                    slice(begin - target.start, stop - target.start),
-                )
-            )
+            first = number * size
+            begin, stop = max(target.start, first), min(target.stop, first + size)
+            taken, placed = slice(begin - first, stop - first), slice(begin - target.start, stop - target.start)
+            run.append((number, taken, placed))
         runs.append(run)
     for combination in itertools.product(*runs):
-        yield (
-            holder(src, tuple(c[0] for c in combination), rank),
-            tuple(c[1] for c in combination),
-            tuple(c[2] for c in combination),
-        )
+        numbers, taken, placed = (tuple(one[i] for one in combination) for i in range(3))
+        yield holder(src, numbers, rank), taken, placed
 
 
 def needed_ranks(
@@ -136,23 +129,19 @@ def whole_array(records: Iterable[TensorRecord], where: str = "whole_array") -> 
     first = records[0]
     shape, layout = first.global_shape, first.layout
     for record in records[1:]:
-        if (record.global_shape, record.array.dtype) != (shape, first.array.dtype) or not same_slices(
-            record.layout, layout
-        ):
-            what = (
-                f"rank {first.rank} has {first.array.dtype} {shape} by {layout}, rank {record.rank} "
-                f"{record.array.dtype} {record.global_shape} by"
-            )
-            raise CheckpointError(f"{what} {record.layout}", where=where, allowed="Parts of one tensor in one layout")
+        is_same = (record.global_shape, record.array.dtype) == (shape, first.array.dtype)
+        if not is_same or not same_slices(record.layout, layout):
+            one, other = (f"{r.array.dtype} {r.global_shape} by {r.layout}" for r in (first, record))
+            what = f"rank {first.rank} has {one}, rank {record.rank} {other}"
+            raise CheckpointError(what, where=where, allowed="Parts of one tensor in one layout")
     if first.is_whole:
         return np.array(records[-1].array, order="C")
     parts = {layout.slice_numbers(record.rank): record.array for record in records}
     count = math.prod(layout.splits)
     if len(parts) < count:
         missing = next(numbers for numbers in layout.distinct_slices() if numbers not in parts)
-        what = (
-            f"{count - len(parts)} of {count} slices are missing, for instance that of rank {holder(layout, missing)}"
-        )
+        instance = f"for instance that of rank {holder(layout, missing)}"
+        what = f"{count - len(parts)} of {count} slices are missing, {instance}"
         raise CheckpointError(what, where=where, allowed=f"{layout}; given: ranks {sorted(r.rank for r in records)}")
     full, size = np.empty(shape, first.array.dtype), layout.slice_shape(shape)
     for numbers, part in parts.items():

@@ -6,20 +6,21 @@
 
 Signatures and defaults: MindSpore (train/serialization.py, 2.x). Differences: checksums are always written and always
 checked, whatever `crc_check` says; an optimizer can be saved and loaded like a Cell, and a Cell that holds one
-(TrainOneStepCell) is saved with its states; a slice in a file knows what it is a slice of; encryption is not there.
+(TrainOneStepCell) is saved with its states; a slice in a file knows what it is a slice of; encryption is missing.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, choice, flag, instance, path_text
+from ...base.checks import Check, checked, choice, flag, instance, path_text, sequence_of, text
 from ...base.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -37,10 +38,19 @@ from .format import read_checkpoint, write_checkpoint
 from .records import CHECKPOINT, TensorRecord, check_name
 from .values import load_records, network_records, optimizer_records, record_of
 
+
+def _read_prefix(value: Any) -> str:
+    plain = text.read(value)
+    if not plain:
+        raise ValueError
+    return plain
+
+
 SUFFIXES = {"ckpt": ".ckpt", "safetensors": ".safetensors"}
 TEXTS = "append"  # where the file's meta keeps the texts of append_dict and append_info
 NETWORK = instance((Cell, Optimizer), "A Cell or an optimizer")
 CHOICE = instance(Callable, "A function of a name")
+PREFIXES = sequence_of(Check("", _read_prefix), "A prefix that is not empty, or a list of them", one=True)
 FILE = path_text("The name of a file, as str or path", empty=False, kinds=(str, os.PathLike))
 
 
@@ -64,8 +74,10 @@ class LoadedParameters(dict):
 @checked(
     "",
     CHECKPOINT,
+    ckpt_file_name=FILE,
     integrated_save=flag,
     async_save=flag,
+    append_dict=instance(Mapping, "A dict") | None,
     crc_check=flag,
     choice_func=CHOICE | None,
     format=choice(*SUFFIXES),
@@ -86,7 +98,7 @@ def save_checkpoint(
 
     save_obj         a Cell, an optimizer, a list of Parameters or of {"name": str, "data": Parameter or Tensor}, or
                      {name: Parameter, Tensor or str}
-    ckpt_file_name   file; ".ckpt" is added if it is not there. An older one is replaced, in one step
+    ckpt_file_name   file; ".ckpt" is added if it is missing. An older one is replaced, in one step
     integrated_save  parameters that are sharded are gathered, so that every rank saves them whole:
                      every rank has to call this; False: each rank saves its own slices, with their layouts. A dict is
                      saved as it is
@@ -100,7 +112,11 @@ def save_checkpoint(
     allowed or standing twice, CheckpointWriteError (an OSError) if the file cannot be written.
     """
     where = "save_checkpoint"
-    path = _file_to_write(ckpt_file_name, format, where)
+    path, ending = Path(_file_name(ckpt_file_name, where)), SUFFIXES[format]
+    if path.is_dir():
+        what, hint = f"{ckpt_file_name!r} is a folder", "Name a file in it, such as 'net.ckpt'"
+        raise CheckpointFolderError(what, where=where, allowed="The name of a file", hint=hint)
+    path = path if path.name.endswith(ending) else path.with_name(path.name + ending)
     refuse_encryption(enc_key, where)
     records, texts = _records_of(save_obj, integrated_save, choice_func)
     _append(append_dict, records, texts)
@@ -109,9 +125,7 @@ def save_checkpoint(
     meta = {TEXTS: texts} if texts else {}
     wait_for_saves()  # two saves of one file come in the order in which they were asked for
     if async_save:
-        copies = {
-            n: TensorRecord(np.array(r.array, order="C"), r.global_shape, r.layout, r.rank) for n, r in records.items()
-        }
+        copies = {name: replace(record, array=np.array(record.array)) for name, record in records.items()}
         SaveThread(path, lambda: write_checkpoint(path, copies, meta=meta)).start()
     else:
         write_checkpoint(path, records, meta=meta)
@@ -148,9 +162,7 @@ def async_ckpt_thread_status() -> bool:
 
 
 def wait_for_saves() -> None:
-    """Wait until everything that is being saved in the background is written. Raises what went wrong with one that was
-    still running.
-    """
+    """Wait until all saves in the background are written. Raises what went wrong with one that was still running."""
     threads = [thread for thread in _running() if thread is not threading.current_thread()]
     for thread in threads:
         thread.is_awaited = True
@@ -161,19 +173,10 @@ def wait_for_saves() -> None:
             raise thread.error
 
 
-def _file_to_write(name: Any, format: str, where: str) -> Path:
-    path = Path(_file_name(name, where))
-    if path.is_dir():
-        hint = "Name a file in it, such as 'net.ckpt'"
-        raise CheckpointFolderError(f"{str(name)!r} is a folder", where=where, allowed="The name of a file", hint=hint)
-    return path if path.name.endswith(SUFFIXES[format]) else path.with_name(path.name + SUFFIXES[format])
-
-
-def _file_name(name: Any, where: str) -> str:
-    text = FILE(where, "ckpt_file_name", name, CHECKPOINT)
-    if text.endswith(os.sep) and not os.path.isdir(text):
+def _file_name(name: str, where: str) -> str:
+    if name.endswith(os.sep) and not os.path.isdir(name):
         raise CheckpointError(f"ckpt_file_name={shorten(name)}", where=where, allowed="The name of a file")
-    return text
+    return name
 
 
 def refuse_encryption(key: Any, where: str) -> None:
@@ -188,6 +191,7 @@ def refuse_encryption(key: Any, where: str) -> None:
 def _records_of(
     save_obj: Any, integrated: bool, choose: Callable[[str], bool] | None
 ) -> tuple[dict[str, TensorRecord], dict[str, str]]:
+    """({name: record}, {name: text}) of what is to be saved."""
     where = "save_checkpoint"
     if isinstance(save_obj, Cell):
         return network_records(save_obj, integrated=integrated, choose=choose), {}
@@ -195,33 +199,8 @@ def _records_of(
         return optimizer_records(save_obj, integrated=integrated, choose=choose), {}
     records: dict[str, TensorRecord] = {}
     texts: dict[str, str] = {}
-    if isinstance(save_obj, dict):
-        ranks = getattr(save_obj, "ranks", {})
-        for name, value in save_obj.items():
-            if not isinstance(name, str) or not isinstance(value, (Parameter, Tensor, np.ndarray, str)):
-                what = f"the entry {shorten(name)}: {shorten(value)}"
-                raise CheckpointTypeError(what, where=where, allowed="Names as str, values as Parameter, Tensor or str")
-            if choose is not None and not choose(name):
-                continue
-            if isinstance(value, str):
-                texts[name] = value
-            else:
-                records[name] = record_of(value, rank=ranks.get(name), where=f"{where}, {name!r}")
-        return records, texts
-    if not isinstance(save_obj, (list, tuple)):
-        allowed = "A Cell, an optimizer, a list of Parameters or of {'name', 'data'}, or a dict of Parameters"
-        what = f"save_obj is a {type(save_obj).__name__}: {shorten(save_obj)}"
-        raise CheckpointTypeError(what, where=where, allowed=allowed)
-    for i, one in enumerate(save_obj):
-        if isinstance(one, Parameter):
-            name, data = one.name, one
-        elif isinstance(one, dict) and {"name", "data"} <= one.keys():
-            name, data = one["name"], one["data"]
-        else:
-            what = f"element {i} is {shorten(one)}"
-            raise CheckpointTypeError(what, where=where, allowed="A Parameter, or {'name': str, 'data': Tensor}")
-        if not isinstance(name, str):
-            raise CheckpointTypeError(f"the name of element {i} is {shorten(name)}", where=where, allowed="A str")
+    ranks, integrated = getattr(save_obj, "ranks", {}), integrated and not isinstance(save_obj, dict)
+    for name, data in _named(save_obj, where):
         if choose is not None and not choose(name):
             continue
         if name in records or name in texts:
@@ -229,17 +208,35 @@ def _records_of(
         if isinstance(data, str):
             texts[name] = data
         else:
-            records[name] = record_of(data, integrated=integrated, where=f"{where}, {name!r}")
+            rank, place = ranks.get(name), f"{where}, {name!r}"
+            records[name] = record_of(data, integrated=integrated, rank=rank, where=place)
     return records, texts
 
 
-def _append(append_dict: Any, records: dict[str, TensorRecord], texts: dict[str, str]) -> None:
-    where = "save_checkpoint, append_dict"
-    if append_dict is None:
+def _named(save_obj: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """The names and values of a dict or a list that is to be saved."""
+    if isinstance(save_obj, dict):
+        for name, value in save_obj.items():
+            if not isinstance(name, str) or not isinstance(value, (Parameter, Tensor, np.ndarray, str)):
+                what = f"the entry {shorten(name)}: {shorten(value)}"
+                raise CheckpointTypeError(what, where=where, allowed="Names as str, values as Parameter, Tensor or str")
+            yield name, value
         return
-    if not isinstance(append_dict, Mapping):
-        raise CheckpointTypeError(f"it is a {type(append_dict).__name__}", where=where, allowed="A dict, or None")
-    for name, value in append_dict.items():
+    if not isinstance(save_obj, (list, tuple)):
+        what = f"save_obj is a {type(save_obj).__name__}: {shorten(save_obj)}"
+        allowed = "A Cell, an optimizer, a list of Parameters or of {'name', 'data'}, or a dict of Parameters"
+        raise CheckpointTypeError(what, where=where, allowed=allowed)
+    for i, one in enumerate(save_obj):
+        given = {"name": one.name, "data": one} if isinstance(one, Parameter) else one
+        if not isinstance(given, dict) or not {"name", "data"} <= given.keys() or not isinstance(given["name"], str):
+            what = f"element {i} is {shorten(one)}"
+            raise CheckpointTypeError(what, where=where, allowed="A Parameter, or {'name': str, 'data': Tensor}")
+        yield given["name"], given["data"]
+
+
+def _append(append_dict: Mapping[str, Any] | None, records: dict[str, TensorRecord], texts: dict[str, str]) -> None:
+    where = "save_checkpoint, append_dict"
+    for name, value in (append_dict or {}).items():
         if not isinstance(name, str) or not isinstance(value, (int, float, str, Tensor, np.generic)):
             what = f"the entry {shorten(name)}: {shorten(value)}"
             allowed = "Names as str, values as int, float, bool, str, Parameter or Tensor"
@@ -257,7 +254,16 @@ def _append(append_dict: Any, records: dict[str, TensorRecord], texts: dict[str,
 # ---- loading ----
 
 
-@checked("", CHECKPOINT, net=NETWORK | None, choice_func=CHOICE | None, format=choice(*SUFFIXES))
+@checked(
+    "",
+    CHECKPOINT,
+    ckpt_file_name=FILE,
+    net=NETWORK | None,
+    filter_prefix=PREFIXES | None,
+    specify_prefix=PREFIXES | None,
+    choice_func=CHOICE | None,
+    format=choice(*SUFFIXES),
+)
 def load_checkpoint(
     ckpt_file_name: str | os.PathLike[str],
     net: Cell | Optimizer | None = None,
@@ -275,7 +281,7 @@ def load_checkpoint(
 
     ckpt_file_name   the file; or the folder of a distributed checkpoint, whose tensors are gathered
     net              load it into this network too, as `load_param_into_net`
-    filter_prefix    leave out names that begin so (one or several)
+    filter_prefix    omit names that begin so (one or several)
     specify_prefix   load only names that begin so; either of the two has precedence over choice_func, as in MindSpore
     choice_func      of a name: whether it is loaded
     crc_check, remove_redundancy   accepted; checksums are always compared, and a file need not hold everything
@@ -286,15 +292,14 @@ def load_checkpoint(
     if it is damaged; CheckpointTypeError for arguments of other types.
     """
     where = "load_checkpoint"
-    text = _file_name(ckpt_file_name, where)
+    path = Path(_file_name(ckpt_file_name, where))
     refuse_encryption(dec_key, where)
     wanted = _wanted(filter_prefix, specify_prefix, choice_func)
     wait_for_saves()
-    path = Path(text)
     if path.is_dir():
         records, meta = _from_folder(path)
     elif path.suffix != SUFFIXES[format] and path.exists():
-        what = f"{text!r} does not end with {SUFFIXES[format]!r}"
+        what = f"{ckpt_file_name!r} does not end with {SUFFIXES[format]!r}"
         raise CheckpointError(what, where=where, allowed=f"A {SUFFIXES[format]} file")
     elif format == "safetensors":
         records, meta = _from_safetensors(path)
@@ -303,13 +308,13 @@ def load_checkpoint(
         records, meta = found.tensors, found.meta
     texts = meta.get(TEXTS, {})
     if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
-        raise CheckpointCorrupt("the texts are not as they were written", where=text)
+        raise CheckpointCorrupt("the texts are not as they were written", where=ckpt_file_name)
     kept = {name: record for name, record in records.items() if wanted(name)}
     parameters = {name: parameter_from(name, record) for name, record in kept.items()}
     parameters.update({name: value for name, value in texts.items() if wanted(name)})
     if not parameters:
         allowed = f"It holds {shorten([*records, *texts])}"
-        raise CheckpointError("nothing was loaded", where=text, allowed=allowed, hint="Check the prefixes")
+        raise CheckpointError("nothing was loaded", where=ckpt_file_name, allowed=allowed, hint="Check the prefixes")
     loaded = LoadedParameters(parameters, path, {name: record.rank for name, record in kept.items()}, meta)
     if net is not None:
         load_records(net, kept, strict=strict_load)
@@ -325,26 +330,10 @@ def parameter_from(name: str, record: TensorRecord) -> Parameter:
     return parameter
 
 
-def _wanted(filter_prefix: Any, specify_prefix: Any, choice: Any) -> Callable[[str], bool]:
-    left_out, only = (
-        _prefixes(n, v) for n, v in (("filter_prefix", filter_prefix), ("specify_prefix", specify_prefix))
-    )
+def _wanted(left_out: tuple[str, ...] | None, only: tuple[str, ...] | None, choice: Any) -> Callable[[str], bool]:
     if left_out is None and only is None:
         return choice or (lambda name: True)
     return lambda name: not (left_out and name.startswith(left_out)) and (not only or name.startswith(only))
-
-
-def _prefixes(name: str, value: Any) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else (None,)
-    if not all(isinstance(prefix, str) for prefix in found):
-        what = f"{name}={shorten(value)}"
-        raise CheckpointTypeError(what, where="load_checkpoint", allowed="A str, or a list of them")
-    if "" in found:
-        what = f"{name}={shorten(value)}"
-        raise CheckpointError(what, where="load_checkpoint", allowed="Prefixes that are not empty")
-    return found
 
 
 def _from_folder(path: Path) -> tuple[dict[str, TensorRecord], dict[str, Any]]:
@@ -376,9 +365,9 @@ def _from_safetensors(path: Path) -> tuple[dict[str, TensorRecord], dict[str, An
         arrays = safetensors.numpy.load_file(path)
     except (safetensors.SafetensorError, OSError, TypeError, KeyError) as error:
         raise CheckpointCorrupt(f"safetensors refuses it: {error}", where=str(path)) from None
-    return {
-        check_name(name, str(path), CheckpointCorrupt): TensorRecord(array) for name, array in sorted(arrays.items())
-    }, {}
+    for name in arrays:
+        check_name(name, str(path), CheckpointCorrupt)
+    return {name: TensorRecord(array) for name, array in sorted(arrays.items())}, {}
 
 
 @checked(
@@ -397,7 +386,7 @@ def load_param_into_net(
 
     net             a Cell (and the optimizers it holds), or an optimizer
     parameter_dict  what `load_checkpoint` gave, or {name: Parameter}. On a rank of a compiled network, whole tensors
-                    are cut for it; slices must be this rank's own
+                    are split for it; slices must be this rank's own
     strict_load     False: floats and ints are cast to the network's dtype, and where names differ by one prefix, the
                     rest counts
     remove_redundancy  accepted: what is not in the dict is left as it is

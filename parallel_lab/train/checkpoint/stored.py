@@ -1,6 +1,4 @@
-"""Tensors that lie in parts in several files, read and re-sliced: what folders with a manifest and lists of rank files
-have in common.
-"""
+"""Tensors whose parts lie in several files: what folders with a manifest and lists of rank files have in common."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from .reslice import needed_ranks, reslice
 class StoredTensor:
     """One tensor and where its parts are.
 
-    layout   how it is cut; None: every holder has the whole
+    layout   how it is split; None: every holder has the whole
     holders  (rank of the layout, number of the file) of every part that is stored
     """
 
@@ -33,18 +31,16 @@ class StoredTensor:
         """{rank of this layout: number of its file} of the parts from which `rank` of `layout` can be made."""
         holders = dict(self.holders)
         try:
-            needed = {
-                source: holders.get(source) for source in needed_ranks(self.layout, layout, self.global_shape, rank)
-            }
+            ranks = needed_ranks(self.layout, layout, self.global_shape, rank)
         except LayoutError as error:
             raise CheckpointError(f"it cannot be split as asked for: {error}", where=where) from None
+        needed = {source: holders.get(source) for source in ranks}
         if self.layout is None:
             needed = {0: holders.get(rank, next(iter(holders.values()), None))}
         if None in needed.values():
             missing = next(source for source, file in needed.items() if file is None)
-            allowed = (
-                f"Every slice of {self.layout or 'the whole'}; there are the parts of ranks {shorten(sorted(holders))}"
-            )
+            have = f"there are the parts of ranks {shorten(sorted(holders))}"
+            allowed = f"Every slice of {self.layout or 'the whole'}; {have}"
             raise CheckpointCorrupt(f"the part of rank {missing} is in none of the files", where=where, allowed=allowed)
         return needed
 
@@ -62,7 +58,7 @@ def load_parts(
     read   reads tensors of one file: called once for each file with a needed part, for no other
     names  these tensors only; None: all
 
-    Raises CheckpointError for a name that is not there, CheckpointCorrupt if a part is missing.
+    Raises CheckpointError for an unknown name, CheckpointCorrupt if a part is missing.
     """
     unknown = sorted(({*(names or ())} | layouts.keys()) - stored.keys())
     if unknown:
@@ -81,7 +77,6 @@ def load_parts(
     made = {}
     for name in wanted:
         one, layout = stored[name], layouts.get(name)
-        made[name] = TensorRecord(
-            reslice(parts[name], one.layout, layout, one.global_shape, rank), one.global_shape, layout, rank
-        )
+        part = reslice(parts[name], one.layout, layout, one.global_shape, rank)
+        made[name] = TensorRecord(part, one.global_shape, layout, rank)
     return made

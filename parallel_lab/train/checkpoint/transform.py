@@ -5,7 +5,7 @@
     trained/rank_0/net-3_100.ckpt ... rank_7/net-3_100.ckpt    ->    for_serving/rank_0/net0.ckpt ... rank_3/net3.ckpt
 
 `rank_list_for_transform` says which source ranks a target rank needs, `transform_checkpoint_by_rank` makes one target
-file: on a cluster each machine fetches only those. Optimizer states are cut like their parameters. Names, folders and
+file: on a cluster each machine fetches only those. Optimizer states are split like their parameters. Names, folders and
 errors: MindSpore (parallel/checkpoint_transform.py). There a source without a strategy file is whole; here it is what
 its files say.
 """
@@ -29,12 +29,11 @@ from ...base.errors import (
 from ...graph.strategy_file import StrategyFile, load_strategy
 from ...layout.tensor_layout import TensorLayout
 from .distributed import RankFiles, strategy_of
-from .folder import MANIFEST, read_manifest
+from .folder import MANIFEST, Manifest, read_manifest
 from .format import write_checkpoint
 from .records import CHECKPOINT, check_name
 from .reslice import needed_ranks
 from .serialization import FILE, wait_for_saves
-from .stored import load_parts
 
 RANK = integer(0, kinds=int)
 FOLDER = path_text("The name of a folder, as str or path", kinds=(str, os.PathLike))
@@ -50,7 +49,7 @@ def rank_list_for_transform(
     """Ranks of the source whose files are needed to make the file of rank `rank_id` of the target, ascending.
 
     A strategy file of None means whole tensors on that side; a whole source is read from rank 0. Raises
-    CheckpointTypeError (a TypeError), CheckpointError (a ValueError) if a strategy file is not there or the two do not
+    CheckpointTypeError (a TypeError), CheckpointError (a ValueError) if a strategy file is missing or the two do not
     fit, or there is no such rank.
     """
     where = "rank_list_for_transform"
@@ -65,10 +64,8 @@ def rank_list_for_transform(
     for parameter in source.parameters:
         wanted = strategy_of(parameter.name, target)
         if wanted is not None and wanted.shape != parameter.shape:
-            what = (
-                f"{parameter.name!r} has shape {parameter.shape} in the source's strategy, and {wanted.shape} in "
-                "the target's"
-            )
+            shapes = f"shape {parameter.shape} in the source's strategy, and {wanted.shape} in the target's"
+            what = f"{parameter.name!r} has {shapes}"
             raise CheckpointError(what, where=where, allowed="Strategies of one network")
         found.update(needed_ranks(parameter.layout, wanted.layout if wanted else None, parameter.shape, rank_id))
     return sorted(found)
@@ -94,11 +91,11 @@ def transform_checkpoint_by_rank(
 
     checkpoint_files_map       {source rank: file}, at least of those that `rank_list_for_transform` names
     save_checkpoint_file_name  file to write, ending with ".ckpt"; its folder is made
-    src_strategy_file          None: the files say how they are cut
+    src_strategy_file          None: the files say how they are split
     dst_strategy_file          None: whole tensors
 
     Raises CheckpointTypeError (a TypeError) for other types, CheckpointError (a ValueError) for names, files and
-    strategies that are not there or do not fit.
+    strategies that are missing or do not fit.
     """
     where = "transform_checkpoint_by_rank"
     if not save_checkpoint_file_name.endswith(".ckpt"):
@@ -111,10 +108,9 @@ def transform_checkpoint_by_rank(
             what = f"checkpoint_files_map has {shorten(rank)}: {shorten(file)}"
             raise CheckpointTypeError(what, where=where, allowed="Ranks as int, file names as str")
         if rank < 0 or not os.path.isfile(file):
-            what = f"checkpoint_files_map has {rank}: {str(file)!r}, which is " + (
-                "no rank" if rank < 0 else "not there"
-            )
-            raise CheckpointError(what, where=where, allowed="Files that are there, of ranks from 0")
+            fault = "not a rank" if rank < 0 else "missing"
+            what = f"checkpoint_files_map has {rank}: {str(file)!r}, which is {fault}"
+            raise CheckpointError(what, where=where, allowed="Existing files, of ranks from 0")
     if not checkpoint_files_map:
         what = "checkpoint_files_map is empty"
         raise CheckpointError(what, where=where, allowed="The files that rank_list_for_transform names")
@@ -145,7 +141,7 @@ def transform_checkpoints(
                          x-1_10.ckpt comes after x-1_9.ckpt, which in MindSpore it does not. Or a folder that
                          save_distributed wrote
     dst_checkpoints_dir  gets rank_<n>/<ckpt_prefix><n>.ckpt
-    src_strategy_file    None: the files say how they are cut
+    src_strategy_file    None: the files say how they are split
     dst_strategy_file    None: whole tensors, for rank 0
 
     Raises CheckpointFolderError (a NotADirectoryError) if the source is no folder, CheckpointError (a ValueError) if
@@ -158,24 +154,10 @@ def transform_checkpoints(
         raise CheckpointFolderError(what, where=where, allowed="A folder")
     source, target = _strategies(src_strategy_file, dst_strategy_file)
     wait_for_saves()
-    stored = (
-        _Folder(src_checkpoints_dir)
-        if os.path.exists(Path(src_checkpoints_dir) / MANIFEST)
-        else _rank_files(src_checkpoints_dir, source)
-    )
+    has_manifest = os.path.exists(Path(src_checkpoints_dir) / MANIFEST)
+    stored = read_manifest(src_checkpoints_dir) if has_manifest else _rank_files(src_checkpoints_dir, source)
     for rank in range(target.device_num if target else 1):
         _write(stored, target, rank, Path(dst_checkpoints_dir) / f"rank_{rank}" / f"{ckpt_prefix}{rank}.ckpt")
-
-
-class _Folder:
-    """A distributed checkpoint with a manifest, in the form of `RankFiles`."""
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._manifest = read_manifest(folder)
-        self.where, self.tensors = str(folder), self._manifest.tensors
-
-    def load(self, layouts: Mapping[str, TensorLayout | None], rank: int) -> dict[str, Any]:
-        return load_parts(self.tensors, self._manifest.read, layouts, rank, None, self.where)
 
 
 def _rank_files(folder: str | os.PathLike[str], strategy: StrategyFile | None) -> RankFiles:
@@ -205,7 +187,7 @@ def _by_numbers(path: Path) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", path.name)]
 
 
-def _write(stored: RankFiles | _Folder, target: StrategyFile | None, rank: int, path: Path) -> None:
+def _write(stored: RankFiles | Manifest, target: StrategyFile | None, rank: int, path: Path) -> None:
     layouts: dict[str, TensorLayout | None] = {}
     for name, one in stored.tensors.items():
         wanted = strategy_of(name, target)

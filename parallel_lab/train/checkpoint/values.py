@@ -29,22 +29,9 @@ from .reslice import whole
 
 # what optimizers call their states, ours and MindSpore's: "moments.w" is a state of "w", and never a parameter of a
 # network called "moments"
-STATE_NAMES = frozenset(
-    (
-        *(
-            "moments",
-            "accum",
-            "stat",
-            "moment",
-            "moment1",
-            "moment2",
-            "vhat",
-            "mean_square",
-            "mean_grad",
-            "mean_gradient",
-        ),
-        *("adam_m", "adam_v", "lamb_m", "lamb_v", "linear", "max_grad", "delta", "exp_avg", "exp_inf"),
-    )
+STATE_NAMES = (
+    *("moments", "accum", "stat", "moment", "moment1", "moment2", "vhat", "mean_square", "mean_grad", "mean_gradient"),
+    *("adam_m", "adam_v", "lamb_m", "lamb_v", "linear", "max_grad", "delta", "exp_avg", "exp_inf"),
 )
 GLOBAL_STEP = "global_step"
 
@@ -91,9 +78,7 @@ def record_of(
 
 
 def optimizers_of(network: Cell) -> Iterator[Optimizer]:
-    """The optimizers that a Cell or one below it holds as attributes: what a cell that trains has beside its
-    network.
-    """
+    """The optimizers that a Cell or one below it holds as attributes, as a cell that trains does."""
     seen: set[int] = set()
     for _, cell in network.cells_and_names():
         for value in list(vars(cell).values()):
@@ -158,24 +143,15 @@ def _kinds(optimizer: Optimizer, parameter: Parameter) -> tuple[str, ...]:
 
 
 def _scalars(optimizer: Optimizer) -> dict[str, np.ndarray]:
-    """{name: 0-d array}: rates that are numbers, what all parameters share, the loss scaler's values, the steps
-    taken.
-    """
-    found: dict[str, np.ndarray] = {}
-    for name, rate in _constant_rates(optimizer).items():
-        found[name] = np.asarray(rate, np.float64)
+    """{name: 0-d array}: rates that are numbers, shared states, the loss scaler's values, the steps taken."""
+    found = {name: np.asarray(rate, np.float64) for name, rate in _constant_rates(optimizer).items()}
     for i, dtype in enumerate(_dtypes(optimizer)):
         # each dtype has its own: a power of beta2 rounds differently in float16
-        found.update(
-            {
-                name if not i else f"{name}.{dtype}": np.asarray(value)
-                for name, value in optimizer.shared_state(dtype).items()
-            }
-        )
+        for name, value in optimizer.shared_state(dtype).items():
+            found[f"{name}.{dtype}" if i else name] = np.asarray(value)
     if optimizer.loss_scaler is not None:
-        found.update(
-            {name: np.asarray(value, np.float32) for name, value in optimizer.loss_scaler.scalar_state().items()}
-        )
+        for name, value in optimizer.loss_scaler.scalar_state().items():
+            found[name] = np.asarray(value, np.float32)
     found[GLOBAL_STEP] = np.asarray(optimizer.global_step, np.int64)
     return found
 
@@ -233,17 +209,15 @@ def load_optimizer_values(optimizer: Optimizer, values: Mapping[str, Any]) -> tu
 
     Raises CheckpointError, and changes nothing, if a shape or dtype does not fit.
     """
-    records = {
-        n: v if isinstance(v, TensorRecord) else record_of(v, where=f"load_optimizer_values, {n!r}")
-        for n, v in values.items()
-    }
+    records = {}
+    for name, value in values.items():
+        is_record, where = isinstance(value, TensorRecord), f"load_optimizer_values, {name!r}"
+        records[name] = value if is_record else record_of(value, where=where)
     return load_records(optimizer, records)
 
 
 def _matched(names: list[str], records: Mapping[str, TensorRecord], strict: bool) -> dict[str, str]:
-    """{name in the network: name of its record}. What no record is named like takes, if not strict, the one prefix
-    under which most are found.
-    """
+    """{name in the network: name of its record}. If not strict, the rest take the prefix under which most are found."""
     found = {name: name for name in names if name in records}
     rest = [name for name in names if name not in records]
     if strict or not rest:
@@ -281,9 +255,7 @@ def _cast(array: np.ndarray, dtype: np.dtype, strict: bool, where: str) -> np.nd
 def _placed(
     record: TensorRecord, shape: tuple[int, ...], layout: TensorLayout | None, where: str
 ) -> tuple[np.ndarray, TensorLayout | None]:
-    """(what this rank is to hold of a tensor of `shape`, in which layout), from a record; `layout`: how it is held
-    now.
-    """
+    """(what this rank is to hold of a tensor of `shape`, its layout), from a record; `layout`: how it is held now."""
     world = current_world()
     if not record.is_whole:
         if record.global_shape != shape:
@@ -292,9 +264,7 @@ def _placed(
         given = "this process is not a rank" if world is None else f"this is rank {world.rank} of {world.world_size}"
         if world is None or (world.rank, world.world_size) != (record.rank, record.layout.device_num):
             what = f"it is the slice of rank {record.rank} of {record.layout.device_num}, and {given}"
-            hint = (
-                "Give all files of the save to load_distributed_checkpoint, which gathers the slices and re-slices them"
-            )
+            hint = "Give all files of the save to load_distributed_checkpoint, which re-slices them"
             raise CheckpointError(what, where=where, allowed="A whole tensor, or this rank's own slice", hint=hint)
         return record.array, record.layout
     array = record.array
@@ -310,9 +280,8 @@ def _placed(
         return cut(array, layout, world.rank), layout
     if is_cut(layout) and array.shape == layout.slice_shape(shape):
         return array, layout
-    allowed = f"Shape {shape}" + (
-        f", or that of this rank's slice, {layout.slice_shape(shape)}" if is_cut(layout) else ""
-    )
+    own_slice = f", or that of this rank's slice, {layout.slice_shape(shape)}" if is_cut(layout) else ""
+    allowed = f"Shape {shape}{own_slice}"
     raise CheckpointError(f"it has shape {array.shape}", where=where, allowed=allowed)
 
 
@@ -347,15 +316,14 @@ def _optimizer_change(
             continue
         placed = {kind: _placed(records[full], shape, held, f"state {full!r}") for kind, full in given.items()}
         if len({layout for _, layout in placed.values()}) > 1:
-            what = (
-                f"its states lie differently: {', '.join(f'{kind}: {layout}' for kind, (_, layout) in placed.items())}"
-            )
+            lie = ", ".join(f"{kind}: {layout}" for kind, (_, layout) in placed.items())
+            what = f"its states lie differently: {lie}"
             raise CheckpointError(what, where=f"states of parameter {name!r}")
         if placed:
-            states[name] = {
-                kind: np.array(_cast(a, parameter.dtype, strict, f"state {given[kind]!r}"), order="C")
-                for kind, (a, _) in placed.items()
-            }
+            states[name] = {}
+            for kind, (array, _) in placed.items():
+                cast = _cast(array, parameter.dtype, strict, f"state {given[kind]!r}")
+                states[name][kind] = np.array(cast, order="C")
             layouts[name] = next(iter(placed.values()))[1]
     shared: dict[np.dtype, dict[str, np.ndarray]] = {}
     numbers = _scalars(optimizer)
@@ -375,17 +343,14 @@ def _optimizer_change(
             raise CheckpointError(f"it is {rate}", where=where, allowed="A learning rate: a finite number, at least 0")
 
     def change() -> None:
-        # what another rank alone holds stays where it is
-        untouched = {
-            p.name: p for p in optimizer.parameters if p.name not in states and p.name not in optimizer.state_owners
-        }
-        # a parameter without states in the checkpoint keeps those it has, or starts with those of the first step
-        kept_layouts = {n: optimizer.state_layouts.get(n) or whole(len(p.full_shape)) for n, p in untouched.items()}
-        kept = {
-            n: optimizer.take_states({n: (p.full_shape, kept_layouts[n])}, _rank()).get(n, {})
-            for n, p in untouched.items()
-        }
-        optimizer.keep_states({**kept, **states}, {**kept_layouts, **layouts}, shared)
+        for p in optimizer.parameters:
+            # a parameter without states in the checkpoint keeps those it has, or starts with those of the first step;
+            # what another rank alone holds stays where it is
+            if p.name not in states and p.name not in optimizer.state_owners:
+                layouts[p.name] = optimizer.state_layouts.get(p.name) or whole(len(p.full_shape))
+                taken = optimizer.take_states({p.name: (p.full_shape, layouts[p.name])}, _rank())
+                states[p.name] = taken.get(p.name, {})
+        optimizer.keep_states(states, layouts, shared)
         optimizer.global_step = int(numbers[GLOBAL_STEP])
         for name, rate in rates.items():
             optimizer.set_rate(name, rate)

@@ -1,13 +1,15 @@
 """Data: pipelines that every rank reads alike, pictures from MNIST's and CIFAR-10's files, those that come with the
 package, the quickstart's batch.
 
-import parallel_lab.train.dataset as ds
+    import parallel_lab.train.dataset as ds
 
-dataset = ds.MnistDataset(ds.digits_folder(), "train", num_shards=8, shard_id=rank)
-dataset = dataset.map([ds.vision.Rescale(1 / 255, 0), ds.vision.HWC2CHW()],
-"image").map(ds.transforms.TypeCast("int32"), "label").batch(32) for image, label in dataset:
-    ...
+    dataset = ds.MnistDataset(ds.digits_folder(), "train", num_shards=8, shard_id=rank)
+    dataset = dataset.map([ds.vision.Rescale(1 / 255, 0), ds.vision.HWC2CHW()], "image")
+    for image, label in dataset.map(ds.transforms.TypeCast("int32"), "label").batch(32):
+        ...
 """
+
+# ruff: noqa: F401 - imported for others: this is a public face
 
 from . import config, transforms, vision
 from .cifar import read_cifar10, write_cifar10
@@ -16,25 +18,3 @@ from .idx import read_idx, write_idx
 from .images import Cifar10Dataset, MnistDataset, digits_cifar_folder, digits_folder, load_digits_cifar
 from .pipeline import Dataset, DatasetIterator
 from .sources import GeneratorDataset, NumpySlicesDataset
-
-__all__ = [
-    "Cifar10Dataset",
-    "Dataset",
-    "DatasetIterator",
-    "GeneratorDataset",
-    "MnistDataset",
-    "NumpySlicesDataset",
-    "config",
-    "digits_cifar_folder",
-    "digits_folder",
-    "load_digits",
-    "load_digits_cifar",
-    "read_cifar10",
-    "read_digit_files",
-    "read_idx",
-    "seed_batch",
-    "transforms",
-    "vision",
-    "write_cifar10",
-    "write_idx",
-]

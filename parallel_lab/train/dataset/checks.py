@@ -56,9 +56,7 @@ def member(choices: type[Enum]) -> Check:
 
 
 def as_value(value: Any, column: str, where: str) -> np.ndarray:
-    """What a source or an operation gave for one column, as an array. Raises DatasetError for what is no array of
-    numbers or text.
-    """
+    """What a source or an operation gave for one column, as an array of numbers or text. Raises DatasetError."""
     if isinstance(value, Tensor):
         return value.asnumpy()
     try:

@@ -28,10 +28,8 @@ from .idx import MAX_SIZE_BYTES, fault, opened, read_up_to, write_packed
 CHANNELS, SIDE = 3, 32
 RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE  # 3073
 CLASSES = 10
-BATCH_NAMES = {
-    "train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
-    "test": ("test_batch.bin",),
-}  # usage -> files of the folder
+# usage -> files of the folder
+BATCH_NAMES = {"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test": ("test_batch.bin",)}
 
 
 def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTES) -> tuple[np.ndarray, np.ndarray]:
@@ -59,10 +57,8 @@ def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTE
     wrong = np.flatnonzero(labels >= CLASSES)
     if wrong.size:
         first = int(wrong[0])
-        expected, hint = (
-            f"a label from 0 to {CLASSES - 1} (record {first})",
-            "The file is damaged, or is none of CIFAR-10's",
-        )
+        expected = f"a label from 0 to {CLASSES - 1} (record {first})"
+        hint = "The file is damaged, or is none of CIFAR-10's"
         raise fault(path, first * RECORD_BYTES, expected, str(labels[first]), hint)
     images = records[:, 1:].reshape(count, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), labels

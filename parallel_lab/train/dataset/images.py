@@ -69,7 +69,7 @@ class MnistDataset(ImageDataset):
     """Handwritten digits in MNIST's files: `image` (28, 28, 1) uint8, `label` () uint32.
 
     Files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-..., t10k-labels-..., each plain or with .gz.
-    "all" reads what is there, test files first (MindSpore goes by name).
+    "all" reads what exists, test files first (MindSpore goes by name).
 
     dataset_dir  the folder of the files
     usage        "train", "test", or "all" (None): both
@@ -97,11 +97,8 @@ class MnistDataset(ImageDataset):
         parts = [read_digit_files(folder, split) for split in splits]
         for split, (images, _) in zip(splits, parts, strict=True):
             if images.shape[1:] != (MNIST_SIDE, MNIST_SIDE):
-                wanted, found = (
-                    f"{MNIST_SIDE} rows and {MNIST_SIDE} columns",
-                    f"{images.shape[1]} and {images.shape[2]}",
-                )
-                what = f"at byte 8 of the {split} images: expected {wanted}, found {found}"
+                wanted = f"expected {MNIST_SIDE} rows and {MNIST_SIDE} columns"
+                what = f"at byte 8 of the {split} images: {wanted}, found {images.shape[1]} and {images.shape[2]}"
                 raise DataFileError(what, where=str(folder))
         images, labels = map(np.concatenate, zip(*parts, strict=True))
         return images[..., None], labels
@@ -139,9 +136,7 @@ def digits_folder() -> Path:
 
 
 def digits_cifar_folder() -> Path:
-    """The folder of the coloured digits that come with the package, for Cifar10Dataset. Raises DataFileError if it is
-    missing.
-    """
+    """The folder of the shipped coloured digits, for Cifar10Dataset. Raises DataFileError if it is missing."""
     return shipped_folder("data") / "digits_cifar"
 
 
@@ -160,9 +155,8 @@ def load_digits_cifar(split: str = "train") -> tuple[np.ndarray, np.ndarray]:
     if split not in BATCH_NAMES:
         raise DataFileError(f"split {split!r} does not exist", allowed=f"One of {', '.join(map(repr, BATCH_NAMES))}")
     images, labels = Cifar10Dataset.load(digits_cifar_folder(), split)
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)).astype(np.float32) / np.float32(255), labels.astype(
-        np.int32
-    )
+    pixels = np.ascontiguousarray(images.transpose(0, 3, 1, 2)).astype(np.float32)
+    return pixels / np.float32(255), labels.astype(np.int32)
 
 
 def _folder(where: str, dataset_dir: Any) -> Path:
@@ -179,6 +173,6 @@ def _folder(where: str, dataset_dir: Any) -> Path:
 
 
 def _packed_or_plain(path: Path) -> Path:
-    """The file itself, or the one with .gz after its name if only that is there."""
+    """The file itself, or the one with .gz after its name if only that exists."""
     packed = path.with_name(path.name + ".gz")
     return packed if packed.exists() and not path.exists() else path

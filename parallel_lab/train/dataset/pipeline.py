@@ -49,14 +49,13 @@ class Row(NamedTuple):
 
 
 class Dataset:
-    """A pipeline that can be iterated and made longer. Sources are in `sources.py` and `images.py`; every method here
-    returns a new Dataset.
-    """
+    """A pipeline that can be iterated. Sources are in `sources.py` and `images.py`; every method gives a longer one."""
 
     _parent: Dataset | None = None
     _epoch = 0  # passes of this object that ran to their end
     _epoch_seed: int | None = None  # the global seed they were drawn with
     _names: tuple[str, ...] = ()  # of the columns, where they are others than the parent's
+    _text = ""  # the call that made this node
 
     # ---- what a node is ----
 
@@ -77,7 +76,7 @@ class Dataset:
         return self._parent._sized()
 
     def _describe(self) -> str:
-        return type(self).__name__
+        return self._text or type(self).__name__
 
     def _count_nodes(self, kind: Callable[[Dataset], bool]) -> int:
         """Nodes of one kind up to here. The place of a random map is the number of random maps before it, and that of a
@@ -132,9 +131,7 @@ class Dataset:
         return _Shuffle(self, buffer_size)
 
     def repeat(self, count: int | None = None) -> Dataset:
-        """The data `count` times over (None or -1: without end), each time as the next epoch. get_dataset_size of an
-        endless one is that of once.
-        """
+        """The data `count` times (None or -1: endless, of the size of once), each time as the next epoch."""
         return _Repeat(self, count)
 
     def take(self, count: int = -1) -> Dataset:
@@ -151,11 +148,11 @@ class Dataset:
         return _Project(self, columns)
 
     def rename(self, input_columns: str | Sequence[str], output_columns: str | Sequence[str]) -> Dataset:
-        """Other names for some columns. Raises DatasetError for an unknown one or a name that is there already."""
+        """Other names for some columns. Raises DatasetError for an unknown one or a name that exists already."""
         return _Rename(self, input_columns, output_columns)
 
     def reset(self) -> None:
-        """Accepted for scripts that call it between epochs: every iteration over a dataset begins anew."""
+        """Accepted for scripts that call it between epochs: every iteration over a dataset starts over."""
 
     # ---- what it holds ----
 
@@ -221,9 +218,7 @@ class Dataset:
 
     @checked("set_epoch", epoch=at_least(0))
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is epoch `epoch` (from 0): its order and its augmentation, for instance after a checkpoint was
-        loaded.
-        """
+        """The next pass has the order and augmentation of epoch `epoch` (from 0): after loading a checkpoint."""
         self._epoch, self._epoch_seed = epoch, get_seed()
 
     def _next_epoch(self, seed: int) -> int:
@@ -236,7 +231,7 @@ class Dataset:
             self._epoch = max(self._epoch, epoch + 1)
 
     def _indices(self, where: str, columns: Sequence[str]) -> tuple[int, ...]:
-        """Positions of columns. Raises DatasetError for one that is not there."""
+        """Positions of columns. Raises DatasetError for an unknown one."""
         have = self._columns()
         for name in columns:
             if name not in have:
@@ -287,7 +282,7 @@ class DatasetIterator:
             self._dataset._epoch_done(*self._running)
             raise
         except BaseException:
-            self._rows = None  # a generator that raised is at its end: asked again, the epoch is read anew and raises
+            self._rows = None  # a generator that raised is at its end: asked again, the epoch is read again and raises
             raise
         values = [row.values[i] if self._output_numpy else self._tensor(i, row.values[i]) for i in self._indices]
         return dict(zip(self._columns, values, strict=True)) if self._as_dict else tuple(values)
@@ -308,6 +303,7 @@ class _Map(Dataset):
     def __init__(self, parent: Dataset, operations: Any, input_columns: Any, output_columns: Any) -> None:
         self._parent = parent
         self._operations = operations_of("map", operations)
+        self._text = f"map({', '.join(operation_name(operation) for operation in self._operations)})"
         have = parent._columns()
         inputs = have[:1] if input_columns is None else input_columns
         self._inputs = parent._indices("map", inputs)
@@ -350,14 +346,12 @@ class _Map(Dataset):
                 arrays = [np.array(array) for array in arrays]
             yield Row(key, tuple(arrays[i] if i >= 0 else values[~i] for i in self._order))
 
-    def _describe(self) -> str:
-        return f"map({', '.join(operation_name(operation) for operation in self._operations)})"
-
 
 class _Batch(Dataset):
     @checked("batch", batch_size=at_least(1), drop_remainder=flag)
     def __init__(self, parent: Dataset, batch_size: int, drop_remainder: bool) -> None:
         self._parent, self._batch_size, self._drop = parent, batch_size, drop_remainder
+        self._text = f"batch({batch_size})"
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         waiting: list[Row] = []
@@ -390,14 +384,11 @@ class _Batch(Dataset):
     def get_batch_size(self) -> int:
         return self._batch_size
 
-    def _describe(self) -> str:
-        return f"batch({self._batch_size})"
-
 
 class _Shuffle(Dataset):
     @checked("shuffle", buffer_size=at_least(2))
     def __init__(self, parent: Dataset, buffer_size: int) -> None:
-        self._parent, self._buffer_size = parent, buffer_size
+        self._parent, self._buffer_size, self._text = parent, buffer_size, f"shuffle({buffer_size})"
         self._place = parent._count_nodes(lambda node: isinstance(node, _Shuffle))
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
@@ -411,14 +402,12 @@ class _Shuffle(Dataset):
         for place in rng.permutation(len(buffer)):
             yield buffer[place]
 
-    def _describe(self) -> str:
-        return f"shuffle({self._buffer_size})"
-
 
 class _Repeat(Dataset):
     @checked("repeat", count=at_least(-1) | None)
     def __init__(self, parent: Dataset, count: int | None) -> None:
         self._parent, self._count = parent, -1 if count is None else count
+        self._text = f"repeat({'' if self._count == -1 else count})"
         if count == 0:
             raise ArgumentError("count=0", where="repeat", allowed="At least 1, or -1 (None) for without end")
 
@@ -442,14 +431,11 @@ class _Repeat(Dataset):
         inner = self._parent.get_repeat_count()
         return -1 if -1 in (inner, self._count) else inner * self._count
 
-    def _describe(self) -> str:
-        return f"repeat({'' if self._count == -1 else self._count})"
-
 
 class _Take(Dataset):
     @checked("take", count=at_least(-1))
     def __init__(self, parent: Dataset, count: int) -> None:
-        self._parent, self._count = parent, count
+        self._parent, self._count, self._text = parent, count, f"take({count})"
         if count == 0:
             raise ArgumentError("count=0", where="take", allowed="At least 1, or -1 for all")
 
@@ -460,14 +446,11 @@ class _Take(Dataset):
         size = self._parent._size()
         return size if self._count == -1 else min(size, self._count)
 
-    def _describe(self) -> str:
-        return f"take({self._count})"
-
 
 class _Skip(Dataset):
     @checked("skip", count=at_least(0))
     def __init__(self, parent: Dataset, count: int) -> None:
-        self._parent, self._count = parent, count
+        self._parent, self._count, self._text = parent, count, f"skip({count})"
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         return itertools.islice(self._parent._rows(seed, epoch), self._count, None)
@@ -475,21 +458,15 @@ class _Skip(Dataset):
     def _size(self) -> int:
         return max(0, self._parent._size() - self._count)
 
-    def _describe(self) -> str:
-        return f"skip({self._count})"
-
 
 class _Project(Dataset):
     def __init__(self, parent: Dataset, columns: tuple[str, ...]) -> None:
-        self._parent, self._names = parent, columns
+        self._parent, self._names, self._text = parent, columns, f"project({', '.join(columns)})"
         self._taken = parent._indices("project", columns)
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         for key, values in self._parent._rows(seed, epoch):
             yield Row(key, tuple(values[i] for i in self._taken))
-
-    def _describe(self) -> str:
-        return f"project({', '.join(self._names)})"
 
 
 class _Rename(Dataset):
@@ -502,12 +479,10 @@ class _Rename(Dataset):
         parent._indices("rename", input_columns)
         names, have = dict(zip(input_columns, output_columns, strict=True)), parent._columns()
         self._names = tuple(names.get(name, name) for name in have)
+        self._text = f"rename({', '.join(self._names)})"
         if len(set(self._names)) < len(have):
             what = f"new names {shorten(output_columns)} give a column twice"
             raise DatasetError(what, where="rename", allowed=f"Columns: {', '.join(have)}")
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         return self._parent._rows(seed, epoch)
-
-    def _describe(self) -> str:
-        return f"rename({', '.join(self._names)})"

@@ -154,10 +154,8 @@ class GeneratorDataset(IndexedDataset):
             raise ArgumentTypeError(f"source={shorten(source)}", where=where, allowed=allowed)
         check_shards(where, num_shards, shard_id)
         if num_shards is not None or (shuffle is not None and flag(where, "shuffle", shuffle)):
-            what = (
-                f"{'shards' if num_shards is not None else 'shuffle=True'} of a source whose samples have no "
-                f"numbers ({shorten(source, 40)})"
-            )
+            wanted = "shards" if num_shards is not None else "shuffle=True"
+            what = f"{wanted} of a source whose samples have no numbers ({shorten(source, 40)})"
             hint = "Give an object with __getitem__ and __len__, such as a list; or use .shuffle(buffer_size)"
             raise DatasetError(what, where=where, hint=hint)
         self._limit = 0 if num_samples is None else num_samples

@@ -74,9 +74,7 @@ class RandomTransform(Transform):
 
 
 def operations_of(where: str, operations: Any) -> tuple[Callable, ...]:
-    """One operation, or a sequence of them, with every Compose replaced by what it holds. Raises for what cannot be
-    called.
-    """
+    """One operation or a sequence of them, each Compose replaced by what it holds. Raises for what cannot be called."""
     if isinstance(operations, Compose):
         return operations.transforms
     if not isinstance(operations, Sequence):
@@ -102,9 +100,7 @@ def operations_of(where: str, operations: Any) -> tuple[Callable, ...]:
 def apply_operations(
     operations: Sequence[Callable], columns: tuple[Any, ...], generators: Callable[[int], np.random.Generator | None]
 ) -> tuple:
-    """`columns` after the operations, each given what the one before returned; `generators(i)` is what the i-th draws
-    from.
-    """
+    """`columns` after the operations, each given the result of the one before; the i-th draws from `generators(i)`."""
     for i, operation in enumerate(operations):
         try:
             draws = {"rng": generators(i)} if isinstance(operation, RandomTransform) else {}

@@ -49,9 +49,7 @@ class Inter(Enum):
 
 
 class Border(Enum):
-    """What is put around a picture: one value, its edge pixels, its mirror image without (REFLECT) or with (SYMMETRIC)
-    the edge twice.
-    """
+    """What surrounds a picture: one value, its edge, its mirror image without or with (SYMMETRIC) the edge twice."""
 
     CONSTANT = "constant"
     EDGE = "edge"
@@ -60,9 +58,7 @@ class Border(Enum):
 
 
 class SliceMode(Enum):
-    """What SlicePatches does when the patches do not divide the picture: fill up at the right and bottom, or drop what
-    is left over.
-    """
+    """When patches do not divide the picture: fill up at the right and bottom, or drop the rest."""
 
     PAD = 0
     DROP = 1
@@ -299,11 +295,8 @@ class SlicePatches(Transform):
                 full = np.full((full_h, full_w, *image.shape[2:]), self.fill_value, image.dtype)
                 full[:h, :w] = image
                 image = full
-        return tuple(
-            image[row * patch_h : (row + 1) * patch_h, column * patch_w : (column + 1) * patch_w]
-            for row in range(self.num_height)
-            for column in range(self.num_width)
-        )
+        rows = [image[row * patch_h : (row + 1) * patch_h] for row in range(self.num_height)]
+        return tuple(row[:, i * patch_w : (i + 1) * patch_w] for row in rows for i in range(self.num_width))
 
 
 # ---- helpers ----
@@ -319,12 +312,9 @@ def _picture(where: str, data: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _taps(source: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each of `target` outputs: the two inputs it lies between, and how far it is from the first, in units of 1/(2
-    * target) input pixel.
-    """
-    place = np.clip(
-        (2 * np.arange(target) + 1) * source - target, 0, 2 * target * (source - 1)
-    )  # (i + 1/2) * source / target - 1/2
+    """Per output: the two inputs it lies between, and its distance from the first in units of 1/(2 * target) pixel."""
+    # (i + 1/2) * source / target - 1/2
+    place = np.clip((2 * np.arange(target) + 1) * source - target, 0, 2 * target * (source - 1))
     low = place // (2 * target)
     return low, np.minimum(low + 1, source - 1), place - low * (2 * target)
 
