@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 
+from parallel_lab.graph.strategy_file import ParameterStrategy, StrategyFile, save_strategy
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.train.checkpoint import TensorRecord
 
-DTYPES = (
-    "float64",
-    "float32",
-    "float16",
-    "bool",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint64",
-    "uint32",
-    "uint16",
-    "uint8",
-)
+DTYPES = ("float64", "float32", "float16", "bool", *(f"{kind}{n}" for kind in ("int", "uint") for n in (64, 32, 16, 8)))
 
 
 def draw_layout(rng: np.random.Generator, ndim: int, device_num: int | None = None) -> TensorLayout:
@@ -71,3 +60,16 @@ def parts_of(full: np.ndarray, layout: TensorLayout | None, ranks: int) -> list[
         TensorRecord(full[layout.slice_index(full.shape, rank)], full.shape, layout, rank)
         for rank in range(layout.device_num)
     ]
+
+
+def strategy_file(
+    path: Path, layouts: dict[str, TensorLayout], shapes: dict[str, tuple[int, ...]], device_num: int
+) -> str:
+    """A strategy file with these layouts of float32 parameters; its path."""
+    found = tuple(ParameterStrategy(name, shapes[name], "float32", layout) for name, layout in layouts.items())
+    return str(save_strategy(StrategyFile(device_num, found, (), ((0, device_num),)), path))
+
+
+def names(folder: Path) -> list[str]:
+    """The files below a folder, by their paths in it, sorted."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

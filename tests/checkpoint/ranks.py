@@ -8,9 +8,7 @@ from typing import Any
 
 
 def run_ranks(world_size: int, body: Callable[[int, Callable[[], Any]], Any]) -> list[Any]:
-    """[body(rank, barrier)] of all ranks. What a rank raises is raised here, once all have ended; nobody waits longer
-    than 30 s.
-    """
+    """[body(rank, barrier)] of all ranks, within 30 s. What a rank raises is raised here, once all have ended."""
     barrier, results, errors = threading.Barrier(world_size, timeout=30), [None] * world_size, []
 
     def run(rank: int) -> None:

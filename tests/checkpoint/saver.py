@@ -49,9 +49,7 @@ def save_one(folder: Path, number: int) -> None:
 
 
 def shared_barrier(ranks: int) -> Callable[[int], Callable[[], None]]:
-    """A barrier of processes that will be forked: each counts its arrivals in shared memory and waits for the
-    others'.
-    """
+    """A barrier of forked processes: each counts its arrivals in shared memory and waits for the others'."""
     counts = np.frombuffer(mmap.mmap(-1, 8 * ranks), np.int64)
 
     def of_rank(rank: int) -> Callable[[], None]:

@@ -1,6 +1,4 @@
-"""merge_sliced_parameter and load_distributed_checkpoint: rows of oracle and documentation, and any layout to any
-other.
-"""
+"""merge_sliced_parameter, load_distributed_checkpoint: rows of oracle and documentation, any layout to any other."""
 
 import numpy as np
 import pytest
@@ -8,7 +6,6 @@ import pytest
 from parallel_lab import Parameter, Tensor, nn
 from parallel_lab.base.errors import CheckpointError, CheckpointKeyError, CheckpointTypeError
 from parallel_lab.base.settings.context import reset_auto_parallel_context, set_auto_parallel_context
-from parallel_lab.graph.strategy_file import ParameterStrategy, StrategyFile, save_strategy
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.train.checkpoint import (
     TensorRecord,
@@ -19,7 +16,7 @@ from parallel_lab.train.checkpoint import (
     save_checkpoint,
     write_checkpoint,
 )
-from tests.checkpoint.drawn import draw_array, draw_layout, draw_shape, parts_of, same_bits
+from tests.checkpoint.drawn import draw_array, draw_layout, draw_shape, parts_of, same_bits, strategy_file
 from tests.checkpoint.worlds import as_rank
 
 
@@ -72,36 +69,24 @@ def test_flags_of_the_parameter_are_kept():
 
 ONE = [[1.0, 2.0]]
 MERGE_ERRORS = [
-    (
-        lambda: merge_sliced_parameter("w"),
-        TypeError,
-        "sliced_parameters='w'",
-    ),  # oracle/errors.json, merge_sliced_not_list
-    (
-        lambda: merge_sliced_parameter(parameters(ONE), {"w": 3}),
-        ValueError,
-        "strategy\\['w'\\]: it is 3",
-    ),  # merge_sliced_strategy_bad
-    (lambda: merge_sliced_parameter([]), ValueError, "empty"),
-    (lambda: merge_sliced_parameter([Tensor([1.0])]), TypeError, r"sliced_parameters\[0\]"),
-    (lambda: merge_sliced_parameter(parameters(ONE), [1]), TypeError, r"strategy=\[1\]"),
-    (lambda: merge_sliced_parameter(parameters(ONE) + parameters(ONE, "v")), ValueError, "slice 1 is 'v'"),
-    (lambda: merge_sliced_parameter(parameters(ONE) + parameters([[1.0]])), ValueError, r"\(1,\)"),
-    (lambda: merge_sliced_parameter(parameters(ONE), {"v": TensorLayout((1,), (-1,))}), KeyError, "no entry for 'w'"),
-    (
-        lambda: merge_sliced_parameter(parameters(ONE), {"w": TensorLayout((2,), (0,))}),
-        ValueError,
-        "1 slices. 2, one per rank",
-    ),
-    (lambda: merge_sliced_parameter(parameters(ONE * 2), {"w": TensorLayout((2,), (0, -1))}), ValueError, "dims"),
-    (lambda: merge_sliced_parameter(parameters([1.0, 2.0])), ValueError, "is a number"),
+    (["w"], TypeError, "sliced_parameters='w'"),  # oracle/errors.json, merge_sliced_not_list
+    ([parameters(ONE), {"w": 3}], ValueError, "strategy\\['w'\\]: it is 3"),  # merge_sliced_strategy_bad
+    ([[]], ValueError, "empty"),
+    ([[Tensor([1.0])]], TypeError, r"sliced_parameters\[0\]"),
+    ([parameters(ONE), [1]], TypeError, r"strategy=\[1\]"),
+    ([parameters(ONE) + parameters(ONE, "v")], ValueError, "slice 1 is 'v'"),
+    ([parameters(ONE) + parameters([[1.0]])], ValueError, r"\(1,\)"),
+    ([parameters(ONE), {"v": TensorLayout((1,), (-1,))}], KeyError, "no entry for 'w'"),
+    ([parameters(ONE), {"w": TensorLayout((2,), (0,))}], ValueError, "1 slices. 2, one per rank"),
+    ([parameters(ONE * 2), {"w": TensorLayout((2,), (0, -1))}], ValueError, "dims"),
+    ([parameters([1.0, 2.0])], ValueError, "is a number"),
 ]
 
 
-@pytest.mark.parametrize(("call", "kind", "said"), MERGE_ERRORS, ids=range(len(MERGE_ERRORS)))
-def test_errors_are_of_mindspores_classes(call, kind, said):
+@pytest.mark.parametrize(("given", "kind", "said"), MERGE_ERRORS, ids=range(len(MERGE_ERRORS)))
+def test_errors_are_of_mindspores_classes(given, kind, said):
     with pytest.raises(kind, match=said) as caught:
-        call()
+        merge_sliced_parameter(*given)
     assert isinstance(caught.value, CheckpointError)
     assert not str(caught.value).startswith(("'", '"'))  # no repr of the text, as a KeyError shows
 
@@ -109,15 +94,9 @@ def test_errors_are_of_mindspores_classes(call, kind, said):
 # ---- strategy files ----
 
 
-def strategy_of_layouts(layouts, shapes, device_num):
-    found = tuple(ParameterStrategy(name, shapes[name], "float32", layout) for name, layout in layouts.items())
-    return StrategyFile(device_num, found, (), ((0, device_num),))
-
-
 def test_build_searched_strategy_gives_layouts(tmp_path):
     layouts = {"w": TensorLayout((2, 2), (1, 0)), "b": TensorLayout((4,), (0,))}
-    path = save_strategy(strategy_of_layouts(layouts, {"w": (4, 4), "b": (8,)}, 4), tmp_path / "s.ckpt")
-    assert build_searched_strategy(str(path)) == layouts
+    assert build_searched_strategy(strategy_file(tmp_path / "s.ckpt", layouts, {"w": (4, 4), "b": (8,)}, 4)) == layouts
     with pytest.raises(TypeError):
         build_searched_strategy(3)
     with pytest.raises(ValueError, match="no such strategy file"):
@@ -184,10 +163,8 @@ def test_a_network_that_is_cut_already_gets_its_slices(tmp_path, rng):
 def test_an_unchanged_layout_reads_its_own_file_only(tmp_path, rng, monkeypatch):
     layout, full = TensorLayout((4,), (0, -1)), draw_array(rng, (8, 4))
     files, read = write_ranks(tmp_path, full, layout, 4), []
-    monkeypatch.setattr(
-        "parallel_lab.train.checkpoint.distributed.read_checkpoint",
-        lambda p, n: (read.append(p.name), read_checkpoint(p, n))[1],
-    )
+    path = "parallel_lab.train.checkpoint.distributed.read_checkpoint"
+    monkeypatch.setattr(path, lambda p, n: (read.append(p.name), read_checkpoint(p, n))[1])
     with as_rank(2, 4):
         load_distributed_checkpoint(Net((8, 4)), files, {"w": layout})
     assert read == ["r2.ckpt"]
@@ -197,7 +174,7 @@ def test_an_unchanged_layout_reads_its_own_file_only(tmp_path, rng, monkeypatch)
 def test_a_strategy_file_explains_bare_slices(tmp_path, rng, by):
     layout, full = TensorLayout((2, 2), (0, 1)), draw_array(rng, (4, 6))
     files = write_ranks(tmp_path, full, layout, 4, bare=True)
-    strategy = str(save_strategy(strategy_of_layouts({"w": layout}, {"w": (4, 6)}, 4), tmp_path / "s.json"))
+    strategy = strategy_file(tmp_path / "s.json", {"w": layout}, {"w": (4, 6)}, 4)
     net = Net((4, 6))
     try:
         if by == "context":
@@ -219,10 +196,8 @@ def test_optimizer_states_go_with_their_parameters(tmp_path, rng):
     files = []
     for rank in range(4):
         given = {"network.w": parts_of(full, layout, 4)[rank], "moments.network.w": parts_of(moments, layout, 4)[rank]}
-        given |= {
-            "network.s": TensorRecord(np.zeros(3, np.float32)),
-            "moments.network.s": TensorRecord(np.ones(3, np.float32)),
-        }
+        given["network.s"] = TensorRecord(np.zeros(3, np.float32))
+        given["moments.network.s"] = TensorRecord(np.ones(3, np.float32))
         given |= {"learning_rate": TensorRecord(np.float64(0.5)), "global_step": TensorRecord(np.int64(7))}
         files.append(write_checkpoint(tmp_path / f"{rank}.ckpt", given))
     target = TensorLayout((2,), (-1, 0))
@@ -247,51 +222,37 @@ def test_parameters_that_are_in_no_file_are_named_in_a_warning(tmp_path):
 def saved(tmp_path, rng):
     layout, full = TensorLayout((2,), (0, -1)), draw_array(rng, (4, 6))
     files = write_ranks(tmp_path, full, layout, 2)
-    save_strategy(strategy_of_layouts({"w": layout}, {"w": (4, 6)}, 2), tmp_path / "s.json")
-    save_strategy(strategy_of_layouts({"w": TensorLayout((2,), (-1, 0))}, {"w": (4, 6)}, 2), tmp_path / "columns.json")
+    strategy_file(tmp_path / "s.json", {"w": layout}, {"w": (4, 6)}, 2)
+    strategy_file(tmp_path / "columns.json", {"w": TensorLayout((2,), (-1, 0))}, {"w": (4, 6)}, 2)
     save_checkpoint(Net((4, 6)), tmp_path / "other.ckpt")
     (tmp_path / "x.txt").write_text("")
     return tmp_path, files
 
 
+# what comes behind the network, from the folder d and its files f; the network, if it is another than (4, 6)
 LOAD_ERRORS = [
-    (lambda d, f: load_distributed_checkpoint("net", f), CheckpointTypeError, "network"),
-    (lambda d, f: load_distributed_checkpoint(Net((4, 6)), f[0]), CheckpointTypeError, "checkpoint_filenames"),
-    (
-        lambda d, f: load_distributed_checkpoint(Net((4, 6)), [f[0], 3]),
-        CheckpointTypeError,
-        r"checkpoint_filenames\[1\]",
-    ),
-    (lambda d, f: load_distributed_checkpoint(Net((4, 6)), f, [1]), CheckpointTypeError, "predict_strategy"),
-    (lambda d, f: load_distributed_checkpoint(Net((4, 6)), []), ValueError, "empty"),
-    (lambda d, f: load_distributed_checkpoint(Net((4, 6)), f[:1]), ValueError, "1 files. 2, one per rank"),
-    (
-        lambda d, f: load_distributed_checkpoint(Net((4, 6)), [*f, str(d / "other.ckpt")]),
-        ValueError,
-        "other.ckpt holds 'w'",
-    ),
-    (lambda d, f: load_distributed_checkpoint(Net((4, 6)), [f[0], f[0]]), ValueError, "both hold the part of rank 0"),
-    (lambda d, f: load_distributed_checkpoint(Net((4, 6)), [f[0], str(d / "none.ckpt")]), ValueError, "is not there"),
-    (lambda d, f: load_distributed_checkpoint(Net((4, 6)), [f[0], str(d / "x.txt")]), ValueError, "does not end with"),
-    (
-        lambda d, f: load_distributed_checkpoint(Net((4, 6)), f, None, str(d / "none.json")),
-        ValueError,
-        "no such strategy file",
-    ),
-    (
-        lambda d, f: load_distributed_checkpoint(Net((4, 6)), f, None, str(d / "columns.json")),
-        ValueError,
-        "the strategy says",
-    ),
-    (lambda d, f: load_distributed_checkpoint(Net((4, 6)), f, {"w": 3}), ValueError, r"strategy\['w'\]"),
-    (lambda d, f: load_distributed_checkpoint(Net((4, 5)), f), RuntimeError, r"shape \(4, 6\)"),
+    (lambda d, f: [f], CheckpointTypeError, "network", "net"),
+    (lambda d, f: [f], RuntimeError, r"shape \(4, 6\)", Net((4, 5))),
+    (lambda d, f: [f[0]], CheckpointTypeError, "checkpoint_filenames"),
+    (lambda d, f: [[f[0], 3]], CheckpointTypeError, r"checkpoint_filenames\[1\]"),
+    (lambda d, f: [f, [1]], CheckpointTypeError, "predict_strategy"),
+    (lambda d, f: [[]], ValueError, "empty"),
+    (lambda d, f: [f[:1]], ValueError, "1 files. 2, one per rank"),
+    (lambda d, f: [[*f, str(d / "other.ckpt")]], ValueError, "other.ckpt holds 'w'"),
+    (lambda d, f: [[f[0], f[0]]], ValueError, "both hold the part of rank 0"),
+    (lambda d, f: [[f[0], str(d / "none.ckpt")]], ValueError, "does not exist"),
+    (lambda d, f: [[f[0], str(d / "x.txt")]], ValueError, "does not end with"),
+    (lambda d, f: [f, None, str(d / "none.json")], ValueError, "no such strategy file"),
+    (lambda d, f: [f, None, str(d / "columns.json")], ValueError, "the strategy says"),
+    (lambda d, f: [f, {"w": 3}], ValueError, r"strategy\['w'\]"),
 ]
 
 
-@pytest.mark.parametrize(("call", "kind", "said"), LOAD_ERRORS, ids=range(len(LOAD_ERRORS)))
-def test_what_does_not_fit_is_refused_by_the_documented_class(saved, call, kind, said):
+@pytest.mark.parametrize("case", LOAD_ERRORS, ids=range(len(LOAD_ERRORS)))
+def test_what_does_not_fit_is_refused_by_the_documented_class(saved, case):
+    given, kind, said, *network = case
     with pytest.raises(kind, match=said) as caught:
-        call(*saved)
+        load_distributed_checkpoint(*(network or [Net((4, 6))]), *given(*saved))
     assert isinstance(caught.value, CheckpointError)
 
 

@@ -18,7 +18,7 @@ from parallel_lab.train.checkpoint import (
     save_distributed,
 )
 from parallel_lab.train.checkpoint.folder import MANIFEST
-from tests.checkpoint.drawn import DTYPES, draw_array, draw_layout, draw_shape, parts_of, same_bits
+from tests.checkpoint.drawn import DTYPES, draw_array, draw_layout, draw_shape, names, parts_of, same_bits
 from tests.checkpoint.ranks import run_ranks
 
 
@@ -33,25 +33,18 @@ def save(folder, fulls, layouts, world_size, meta=None):
     return run_ranks(world_size, rank_main)
 
 
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
 @pytest.mark.quick(21)
 @pytest.mark.parametrize("case", range(40))
 def test_a_world_of_any_size_is_loaded_by_one_of_any_other(tmp_path, rng, case):
-    """M -> N ranks through files, several tensors with layouts of their own; expected: numpy's index into the
-    original.
-    """
+    """M -> N ranks through files, several tensors with own layouts; expected: numpy's index into the original."""
     m, n = (int(rng.choice([1, 2, 3, 4, 6, 8])) for _ in range(2))
     fulls, sources, targets = {}, {}, {}
     for i in range(3):
         ndim = int(rng.integers(1, 4))
         sources[f"t{i}"] = draw_layout(rng, ndim, m) if rng.random() < 0.8 else None
         targets[f"t{i}"] = draw_layout(rng, ndim, n) if rng.random() < 0.8 else None
-        given = [layout for layout in (sources[f"t{i}"], targets[f"t{i}"]) if layout is not None] or [
-            TensorLayout((1,), ((),) * ndim)
-        ]
+        given = [layout for layout in (sources[f"t{i}"], targets[f"t{i}"]) if layout is not None]
+        given = given or [TensorLayout((1,), ((),) * ndim)]
         fulls[f"t{i}"] = draw_array(rng, draw_shape(rng, *given), str(rng.choice(DTYPES)))
     save(tmp_path / "d", fulls, sources, m)
     for rank in range(n):
@@ -83,20 +76,14 @@ def test_only_the_files_that_are_needed_are_read(tmp_path, rng, monkeypatch):
 
 def test_the_manifest_names_files_tensors_and_meta(tmp_path, rng):
     layout, full = TensorLayout((2, 2), (1, -1)), draw_array(rng, (4, 3))
-    assert set(
-        save(tmp_path / "d", {"w": full, "step": np.int64(5)}, {"w": layout, "step": None}, 4, {"epoch": 2})
-    ) == {tmp_path / "d" / MANIFEST}
+    paths = save(tmp_path / "d", {"w": full, "step": np.int64(5)}, {"w": layout, "step": None}, 4, {"epoch": 2})
+    assert set(paths) == {tmp_path / "d" / MANIFEST}
     manifest = read_manifest(tmp_path / "d")
     assert (manifest.world_size, manifest.save, manifest.meta) == (4, 1, {"epoch": 2})
     assert [file.name for file in manifest.files] == [f"rank_{rank}-1.ckpt" for rank in range(4)]
-    assert [file.size_bytes for file in manifest.files] == [
-        (tmp_path / "d" / file.name).stat().st_size for file in manifest.files
-    ]
-    assert (manifest.tensors["w"].layout, manifest.tensors["w"].global_shape, manifest.tensors["w"].dtype) == (
-        layout,
-        (4, 3),
-        "float32",
-    )
+    assert all(file.size_bytes == (tmp_path / "d" / file.name).stat().st_size for file in manifest.files)
+    w = manifest.tensors["w"]
+    assert (w.layout, w.global_shape, w.dtype) == (layout, (4, 3), "float32")
     assert manifest.tensors["step"].holders == tuple((rank, rank) for rank in range(4))
 
 
@@ -129,9 +116,8 @@ def test_tensors_that_only_some_ranks_have_are_found(tmp_path):
         return save_distributed(tmp_path, own, rank=rank, world_size=3, barrier=barrier)
 
     run_ranks(3, rank_main)
-    assert {name: record.array.tolist() for name, record in load_distributed(tmp_path).items()} == {
-        f"stage{r}": [r, r] for r in range(3)
-    }
+    found = {name: record.array.tolist() for name, record in load_distributed(tmp_path).items()}
+    assert found == {f"stage{r}": [r, r] for r in range(3)}
 
 
 def test_some_names_can_be_loaded_alone(tmp_path):
@@ -150,9 +136,8 @@ def test_a_broken_save_leaves_the_old_one_and_the_next_save_clears_up(tmp_path, 
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(
-            "parallel_lab.train.checkpoint.folder.write_whole", fails
-        )  # the manifest cannot be written, the rank files can
+        # the manifest cannot be written, the rank files can
+        broken.setattr("parallel_lab.train.checkpoint.folder.write_whole", fails)
         with pytest.raises(OSError, match="No space"):
             save(tmp_path / "d", {"w": np.ones(4)}, layout, 2)
     assert load_distributed(tmp_path / "d")["w"].array.tolist() == [0] * 4
@@ -164,14 +149,13 @@ def test_a_broken_save_leaves_the_old_one_and_the_next_save_clears_up(tmp_path, 
 
 def test_ranks_that_disagree_are_refused_and_the_old_save_stays(tmp_path):
     save(tmp_path, {"w": np.zeros(4)}, {"w": None}, 2)
-    shapes = [(4,), (6,)]
+
+    def rank_main(rank, barrier):
+        own = {"w": TensorRecord(np.ones([(4,), (6,)][rank]))}
+        return save_distributed(tmp_path, own, rank=rank, world_size=2, barrier=barrier)
+
     with pytest.raises(CheckpointError, match="One dtype, shape and layout on all ranks"):
-        run_ranks(
-            2,
-            lambda r, b: save_distributed(
-                tmp_path, {"w": TensorRecord(np.ones(shapes[r]))}, rank=r, world_size=2, barrier=b
-            ),
-        )
+        run_ranks(2, rank_main)
     assert load_distributed(tmp_path)["w"].array.tolist() == [0] * 4
 
 
@@ -237,12 +221,8 @@ def test_what_cannot_be_is_refused(tmp_path):
 
 
 def test_a_manifest_for_many_ranks_stays_small(tmp_path):
-    save(
-        tmp_path,
-        {f"t{i}": np.zeros(64) for i in range(20)},
-        {f"t{i}": TensorLayout((16,), (0,)) for i in range(20)},
-        16,
-    )
+    tensors = [f"t{i}" for i in range(20)]
+    save(tmp_path, dict.fromkeys(tensors, np.zeros(64)), dict.fromkeys(tensors, TensorLayout((16,), (0,))), 16)
     content = json.loads((tmp_path / MANIFEST).read_text())
     assert {one["holders"] for one in content["tensors"].values()} == {"all"}
     assert os.path.getsize(tmp_path / MANIFEST) < 8000

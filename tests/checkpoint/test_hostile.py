@@ -4,10 +4,8 @@ import hashlib
 import json
 import os
 import pickle
-import subprocess
 import sys
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from parallel_lab.base.errors import CheckpointError, escape
 from parallel_lab.train.checkpoint import read_checkpoint, read_manifest
 from parallel_lab.train.checkpoint.folder import MANIFEST
 from parallel_lab.train.checkpoint.format import with_sum
+from tests.processes.launched import started
 
 ZERO = "0" * 64
 
@@ -253,12 +252,10 @@ for name in names:
 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
 print(refused, len(names), grown, sorted(set(seen)), f"{slowest:.2f}", sep="|")
 """
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    refused, count, grown, events, slowest = done.stdout.strip().split("|")
+    with started(sys.executable, "-c", code, cwd=tmp_path) as run:
+        status, output = run.wait(120)
+    assert status == 0, output
+    refused, count, grown, events, slowest = output.strip().split("|")
     print(f"resident set +{grown} MiB, slowest {slowest} s")
     assert int(refused) == 3 * (int(count) - 1) + 1  # the good file is no strategy file
     assert events == "[]"

@@ -1,6 +1,4 @@
-"""A save that is killed at any moment leaves the checkpoint before it or the new one, whole; the next save clears
-up.
-"""
+"""A save killed at any moment leaves the old checkpoint or the new one, whole; the next save clears up."""
 
 import contextlib
 import os
@@ -15,6 +13,7 @@ import pytest
 
 from parallel_lab.train.checkpoint import load_distributed, read_checkpoint
 from tests.checkpoint import saver
+from tests.checkpoint.drawn import names
 from tests.checkpoint.saver import CRASHED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,10 +98,6 @@ def found_in(folder: Path, ranks: int) -> int:
     return number
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
 def killed_once(savers: Savers, folder: Path, ranks: int, rng) -> tuple[int, int]:
     """Kill a saver at a random moment: (last save that had returned, the one found)."""
     pids = savers.order("save", folder, ranks)
@@ -151,15 +146,9 @@ def _gone_soon(place: Path) -> bool:
 @pytest.mark.quick(1)
 @pytest.mark.faults
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_killed_at_a_random_moment_a_dozen_times(savers, tmp_path, rng, ranks):
-    kill_many(savers, tmp_path, ranks, rng, 12)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.faults
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_killed_at_a_random_moment_a_hundred_times(savers, tmp_path, rng, ranks):
-    kill_many(savers, tmp_path, ranks, rng, 100)
+@pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.exhaustive)])
+def test_killed_at_a_random_moment_many_times(savers, tmp_path, rng, count, ranks):
+    kill_many(savers, tmp_path, ranks, rng, count)
 
 
 @pytest.mark.quick(2)

@@ -1,6 +1,4 @@
-"""Damaged files: every one is noticed, in one class, naming the file; and the tooth: without the sums half of them
-would pass.
-"""
+"""Damaged files: each is noticed, in one class, by its name; and the tooth: without sums half of them would pass."""
 
 import json
 import zlib
@@ -26,11 +24,8 @@ def mutate(rng, data: bytes) -> tuple[str, bytes]:
     while True:
         made, at, other = bytearray(data), int(rng.integers(len(data))), int(rng.integers(len(data)))
         count = int(rng.integers(1, 65))
-        kind = str(
-            rng.choice(
-                ["bit", "byte", "cut", "longer", "zeros", "swap", "copy", "drop", "insert", "digit", "text", "length"]
-            )
-        )
+        kinds = ["bit", "byte", "cut", "longer", "zeros", "swap", "copy", "drop", "insert", "digit", "text", "length"]
+        kind = str(rng.choice(kinds))
         if kind == "bit":
             made[at] ^= 1 << int(rng.integers(8))
         elif kind == "byte":
@@ -56,15 +51,9 @@ def mutate(rng, data: bytes) -> tuple[str, bytes]:
             digits = [i for i, byte in enumerate(data) if 48 <= byte <= 57]
             made[int(rng.choice(digits))] = 48 + int(rng.integers(10))
         elif kind == "text":
-            old, new = [
-                (b"F32", b"I32"),
-                (b"F16", b"I16"),
-                (b"null", b"nuln"),
-                (b'"w"', b'"v"'),
-                (b",", b";"),
-                (b"[", b"("),
-                (b" ", b"\t"),
-            ][int(rng.integers(7))]
+            pairs = [(b"F32", b"I32"), (b"F16", b"I16"), (b"null", b"nuln"), (b'"w"', b'"v"')]
+            pairs += [(b",", b";"), (b"[", b"("), (b" ", b"\t")]
+            old, new = pairs[int(rng.integers(7))]
             made = bytearray(data.replace(old, new, 1))
         else:
             made[:8] = int(rng.integers(0, 2 * len(data))).to_bytes(8, "little")
@@ -197,17 +186,12 @@ def test_a_key_that_stands_twice_is_noticed(small):
 def folder(tmp_path, rng):
     layout, full = TensorLayout((2, 2), (1, -1)), draw_array(rng, (4, 6))
     records = [{"w": part, "s": TensorRecord(np.float32(1))} for part in parts_of(full, layout, 4)]
-    run_ranks(
-        4,
-        lambda rank, barrier: save_distributed(tmp_path / "d", records[rank], rank=rank, world_size=4, barrier=barrier),
-    )
+    run_ranks(4, lambda r, b: save_distributed(tmp_path / "d", records[r], rank=r, world_size=4, barrier=b))
     return tmp_path / "d", full
 
 
 def test_damage_to_any_file_of_a_folder_is_noticed_or_harmless(folder, rng):
-    """A file that the reader does not need (a replica's) may be damaged without harm; nothing wrong is ever
-    returned.
-    """
+    """A file that the reader does not need (a replica's) may be damaged; nothing wrong is ever returned."""
     path, full = folder
     files = sorted(path.iterdir())
     originals = {file: file.read_bytes() for file in files}

@@ -1,6 +1,4 @@
-"""Optimizer states in checkpoints: a training that is saved and resumed goes on as if nothing had happened, bit for
-bit.
-"""
+"""Optimizer states in checkpoints: a resumed training goes on bit for bit as if nothing had happened."""
 
 import numpy as np
 import pytest
@@ -166,9 +164,8 @@ def test_what_does_not_fit_changes_nothing(change, said):
     optimizer = nn.Adam(net.trainable_params(), 0.01)
     train(net, optimizer, 2)
     before = optimizer_values(optimizer)
-    values = {
-        name: value for name, value in {**{n: v + 1 for n, v in before.items()}, **change}.items() if value is not None
-    }
+    changed = {**{name: value + 1 for name, value in before.items()}, **change}
+    values = {name: value for name, value in changed.items() if value is not None}
     with pytest.raises(CheckpointError, match=said):
         load_optimizer_values(optimizer, values)
     after = optimizer_values(optimizer)
@@ -196,9 +193,8 @@ def test_states_of_a_cut_parameter_are_slices_or_are_put_together():
     full = np.arange(24, dtype=np.float32).reshape(6, 4)
     with as_rank(3, 4, {"w": (full, ROWS)}) as tags:
         net.w.hold(np.array(net.w.asnumpy()[3:]), ROWS)
-        optimizer.keep_states(
-            {"w": {"moments": full[3:]}, "b": {"moments": np.ones(4, np.float32)}}, {"w": ROWS, "b": None}, {}
-        )
+        states = {"w": {"moments": full[3:]}, "b": {"moments": np.ones(4, np.float32)}}
+        optimizer.keep_states(states, {"w": ROWS, "b": None}, {})
         own = optimizer_records(optimizer, integrated=False)["moments.w"]
         assert (own.layout, own.global_shape, own.rank, tags) == (ROWS, (6, 4), 3, [])
         assert same_bits(own.array, full[3:])
@@ -216,11 +212,8 @@ def test_slices_and_whole_states_are_taken_by_a_rank():
         other = Net(2)
         other.w.hold(np.array(other.w.asnumpy()[3:]), ROWS)
         target = nn.Momentum(other.trainable_params(), 0.1, 0.9)
-        target.keep_states(
-            {"w": {"moments": np.zeros((3, 4), np.float32)}, "b": {"moments": np.zeros(4, np.float32)}},
-            {"w": ROWS, "b": None},
-            {},
-        )
+        zeros = {"w": {"moments": np.zeros((3, 4), np.float32)}, "b": {"moments": np.zeros(4, np.float32)}}
+        target.keep_states(zeros, {"w": ROWS, "b": None}, {})
         load_optimizer_values(target, whole)
         assert target.state_layouts == {"w": ROWS}
         assert same_bits(target.states["w"]["moments"], full[3:])

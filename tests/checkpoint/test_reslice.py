@@ -1,6 +1,4 @@
-"""Slices from one layout to another: for random layouts and numbers of ranks, bit for bit what cutting the whole
-gives.
-"""
+"""From one layout to another: random layouts and numbers of ranks, bit for bit what slicing the whole gives."""
 
 import itertools
 

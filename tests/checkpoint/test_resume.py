@@ -46,9 +46,7 @@ def on_ranks(pool, fn, *args):
 
 
 def training(rank, strategies, steps, before=None, after=None):
-    """Train a network under `strategies`; before(net, optimizer) first, after(net, optimizer) at the end. The
-    losses.
-    """
+    """Train under `strategies`, before(net, optimizer) first and after(net, optimizer) last. The losses."""
     import numpy as np
 
     from parallel_lab import nn, set_seed
@@ -84,12 +82,15 @@ def save(folder, integrated):
     return after
 
 
-def load_whole(folder):
+def load_files(folder, own=False):
+    """Files of whole tensors, or each rank's own slices."""
+
     def before(rank, net, optimizer):
         from parallel_lab.train.checkpoint import load_checkpoint, load_param_into_net
 
         for name, one in (("net", net), ("opt", optimizer)):
-            assert load_param_into_net(one, load_checkpoint(f"{folder}/rank_0/{name}.ckpt")) == ([], [])
+            loaded = load_checkpoint(f"{folder}/rank_{rank if own else 0}/{name}.ckpt")
+            assert load_param_into_net(one, loaded) == ([], [])
 
     return before
 
@@ -100,20 +101,8 @@ def load_all_ranks(folder):
 
         load_distributed_checkpoint(net, [f"{folder}/rank_{r}/net.ckpt" for r in range(8)])
         whole = load_checkpoint(f"{folder}/all")  # the manifest's folder holds the optimizer's states too
-        assert load_optimizer_values(optimizer, {n: v for n, v in whole.items() if n not in net.parameters_dict()}) == (
-            [],
-            [],
-        )
-
-    return before
-
-
-def load_own(folder):
-    def before(rank, net, optimizer):
-        from parallel_lab.train.checkpoint import load_checkpoint, load_param_into_net
-
-        for name, one in (("net", net), ("opt", optimizer)):
-            assert load_param_into_net(one, load_checkpoint(f"{folder}/rank_{rank}/{name}.ckpt")) == ([], [])
+        states = {n: v for n, v in whole.items() if n not in net.parameters_dict()}
+        assert load_optimizer_values(optimizer, states) == ([], [])
 
     return before
 
@@ -126,9 +115,7 @@ def pools():
 
 @pytest.fixture(scope="module")
 def saved(pools, tmp_path_factory):
-    """(folder with integrated files, folder with slices, the losses of the steps after the save had nothing
-    happened).
-    """
+    """(folder of integrated files, folder of slices, losses of the steps after an undisturbed save)."""
     whole, slices = str(tmp_path_factory.mktemp("whole")), str(tmp_path_factory.mktemp("slices"))
     uninterrupted = on_ranks(pools[8], training, OVER_8, BEFORE + AFTER)
     for folder, integrated in ((whole, True), (slices, False)):
@@ -151,17 +138,16 @@ def test_integrated_files_hold_whole_tensors_and_slices_say_what_they_are(saved)
     manifest = read_manifest(f"{slices}/all")
     assert manifest.world_size == 8
     w1 = next(name for name, one in manifest.tensors.items() if name.startswith("moment1.") and one.layout is not None)
-    assert (
-        manifest.tensors[w1].layout == manifest.tensors[w1.removeprefix("moment1.")].layout
-    )  # a state lies like its parameter
+    # a state lies like its parameter
+    assert manifest.tensors[w1].layout == manifest.tensors[w1.removeprefix("moment1.")].layout
 
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(("ranks", "strategies"), [(8, OVER_8), (4, OVER_4), (1, OVER_1)], ids=["8", "4", "1"])
-@pytest.mark.parametrize("load", [load_whole, load_all_ranks], ids=["whole", "all-ranks"])
+@pytest.mark.parametrize("load", [load_files, load_all_ranks], ids=["whole", "all-ranks"])
 def test_a_resumed_training_goes_on_as_if_nothing_had_happened(pools, saved, ranks, strategies, load):
     whole, slices, expected = saved
-    found = on_ranks(pools[ranks], training, strategies, AFTER, load(whole if load is load_whole else slices))
+    found = on_ranks(pools[ranks], training, strategies, AFTER, load(whole if load is load_files else slices))
     assert all(losses == found[0] for losses in found)
     assert np.allclose(found[0], expected, rtol=RTOL, atol=0), (found[0], expected)
     if ranks == 8:
@@ -170,14 +156,14 @@ def test_a_resumed_training_goes_on_as_if_nothing_had_happened(pools, saved, ran
 
 def test_every_rank_can_go_on_with_its_own_slices(pools, saved):
     _, slices, expected = saved
-    found = on_ranks(pools[8], training, OVER_8, AFTER, load_own(slices))
+    found = on_ranks(pools[8], training, OVER_8, AFTER, load_files(slices, own=True))
     assert found == [expected] * 8
 
 
 def test_slices_go_into_another_strategy_of_as_many_ranks(pools, saved):
     _, slices, expected = saved
     other = (((4, 1), (1, 2)), ((2, 4),), ((2, 2), (2, 2)))
-    found = on_ranks(pools[8], training, other, AFTER, load_own(slices))
+    found = on_ranks(pools[8], training, other, AFTER, load_files(slices, own=True))
     assert np.allclose(found, [expected] * 8, rtol=RTOL, atol=0)
 
 

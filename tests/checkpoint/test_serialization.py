@@ -117,11 +117,7 @@ def test_append_dict_keeps_numbers_tensors_and_texts(tmp_path):
     save_checkpoint(Net(), tmp_path / "x.ckpt", append_dict=given)
     loaded = load_checkpoint(tmp_path / "x.ckpt")
     assert loaded["text"] == "ü\n"
-    assert (loaded["epoch"].asnumpy().item(), loaded["loss"].asnumpy().item(), loaded["done"].asnumpy().item()) == (
-        7,
-        0.25,
-        True,
-    )
+    assert [loaded[name].asnumpy().item() for name in ("epoch", "loss", "done")] == [7, 0.25, True]
     assert loaded["t"].asnumpy().tolist() == [1.0, 2.0]
     assert load_param_into_net(Net(), loaded) == ([], ["epoch", "loss", "done", "t"])
 
@@ -143,10 +139,8 @@ def test_safetensors_files_of_others_are_read_and_ours_too(tmp_path):
     safetensors.numpy.save_file({"w": np.ones((2, 3), np.float32)}, tmp_path / "x.safetensors")
     assert load_checkpoint(tmp_path / "x.safetensors", format="safetensors")["w"].asnumpy().tolist() == [[1, 1, 1]] * 2
     save_checkpoint(Net(5), tmp_path / "y", format="safetensors")
-    assert same_values(
-        {n: p.asnumpy() for n, p in load_checkpoint(tmp_path / "y.safetensors", format="safetensors").items()},
-        values(Net(5)),
-    )
+    loaded = load_checkpoint(tmp_path / "y.safetensors", format="safetensors")
+    assert same_values({n: p.asnumpy() for n, p in loaded.items()}, values(Net(5)))
     data = bytearray((tmp_path / "y.safetensors").read_bytes())
     data[-1] ^= 1
     (tmp_path / "y.safetensors").write_bytes(data)
@@ -166,9 +160,12 @@ def test_a_save_in_the_background_holds_the_values_of_the_call(tmp_path, monkeyp
     from parallel_lab.train.checkpoint import serialization
 
     write = serialization.write_checkpoint
-    monkeypatch.setattr(
-        serialization, "write_checkpoint", lambda *args, **kwargs: (go.wait(30), write(*args, **kwargs))[1]
-    )
+
+    def delayed(*args, **kwargs):
+        go.wait(30)
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(serialization, "write_checkpoint", delayed)
     save_checkpoint(net, tmp_path / "x.ckpt", async_save=True)
     assert async_ckpt_thread_status()
     net.w.asnumpy()[:] = 0  # training goes on
@@ -208,10 +205,8 @@ def test_names_on_both_sides_that_do_not_match_are_returned(tmp_path):
 def test_names_that_differ_by_one_prefix_are_matched_unless_strict(tmp_path):
     save_checkpoint(Outer(1), tmp_path / "x.ckpt")
     loaded, net = load_checkpoint(tmp_path / "x.ckpt"), Net(2)
-    assert load_param_into_net(net, loaded, strict_load=True) == (
-        ["w", "b", "mean"],
-        ["inner.w", "inner.b", "inner.mean"],
-    )
+    own = ["w", "b", "mean"]
+    assert load_param_into_net(net, loaded, strict_load=True) == (own, [f"inner.{name}" for name in own])
     assert load_param_into_net(net, loaded) == ([], [])
     assert same_values(values(net), values(Net(1)))
 
@@ -255,10 +250,8 @@ def test_kinds_are_not_mixed_and_ints_must_fit():
 def test_a_shape_that_does_not_fit_changes_nothing():
     net = Net(1)
     before = values(net)
-    given = {
-        "w": Parameter(Tensor(np.zeros((6, 4), np.float32)), name="w"),
-        "b": Parameter(Tensor(np.zeros(5, np.float32)), name="b"),
-    }
+    shapes = {"w": (6, 4), "b": (5,)}
+    given = {name: Parameter(Tensor(np.zeros(shape, np.float32)), name=name) for name, shape in shapes.items()}
     with pytest.raises(RuntimeError, match=r"parameter 'b': it has shape \(5,\). Shape \(4,\)"):
         load_param_into_net(net, given)
     assert same_values(values(net), before)

@@ -1,10 +1,9 @@
-"""Checkpoint files cut anew without a network: any strategy and number of ranks to any other."""
+"""Checkpoint files re-sliced without a network: any strategy and number of ranks to any other."""
 
 import numpy as np
 import pytest
 
 from parallel_lab.base.errors import CheckpointError, CheckpointTypeError
-from parallel_lab.graph.strategy_file import ParameterStrategy, StrategyFile, save_strategy
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.train.checkpoint import (
     TensorRecord,
@@ -16,13 +15,8 @@ from parallel_lab.train.checkpoint import (
     transform_checkpoints,
     write_checkpoint,
 )
-from tests.checkpoint.drawn import draw_array, draw_layout, draw_shape, parts_of, same_bits
+from tests.checkpoint.drawn import draw_array, draw_layout, draw_shape, names, parts_of, same_bits, strategy_file
 from tests.checkpoint.ranks import run_ranks
-
-
-def strategy_file(path, layouts, shapes, device_num):
-    found = tuple(ParameterStrategy(name, shapes[name], "float32", layout) for name, layout in layouts.items())
-    return str(save_strategy(StrategyFile(device_num, found, (), ((0, device_num),)), path))
 
 
 def write_ranks(folder, fulls, layouts, world_size, name="net-3_9.ckpt", bare=False):
@@ -32,10 +26,6 @@ def write_ranks(folder, fulls, layouts, world_size, name="net-3_9.ckpt", bare=Fa
         write_checkpoint(
             folder / f"rank_{rank}" / name, {n: TensorRecord(r.array) for n, r in own.items()} if bare else own
         )
-
-
-def names(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 @pytest.mark.quick(14)
@@ -67,12 +57,10 @@ def test_any_strategy_becomes_any_other(tmp_path, rng, case):
             expected = full if layout is None else np.ascontiguousarray(full[layout.slice_index(full.shape, rank)])
             assert same_bits(found[name].array, expected), name
             assert found[name].global_shape == full.shape
-    transform_checkpoints(tmp_path / "dst", tmp_path / "whole", "w")  # what the files say, put together
+    transform_checkpoints(tmp_path / "dst", tmp_path / "whole", "w")  # what the files say, gathered
     assert names(tmp_path / "whole") == ["rank_0/w0.ckpt"]
-    assert all(
-        same_bits(p.asnumpy(), fulls[name])
-        for name, p in load_checkpoint(tmp_path / "whole" / "rank_0" / "w0.ckpt").items()
-    )
+    whole = load_checkpoint(tmp_path / "whole" / "rank_0" / "w0.ckpt")
+    assert all(same_bits(p.asnumpy(), fulls[name]) for name, p in whole.items())
 
 
 def test_the_needed_ranks_are_listed_and_are_enough(tmp_path, rng):
@@ -86,10 +74,8 @@ def test_the_needed_ranks_are_listed_and_are_enough(tmp_path, rng):
     full = draw_array(rng, (8, 8))
     write_ranks(tmp_path / "src", {"w": full}, {"w": TensorLayout((8,), (0, -1))}, 8)
     for rank in range(4):
-        files = {
-            r: str(tmp_path / "src" / f"rank_{r}" / "net-3_9.ckpt")
-            for r in rank_list_for_transform(rank, source, target)
-        }
+        needed = rank_list_for_transform(rank, source, target)
+        files = {r: str(tmp_path / "src" / f"rank_{r}" / "net-3_9.ckpt") for r in needed}
         transform_checkpoint_by_rank(rank, files, str(tmp_path / f"new/{rank}.ckpt"), source, target)
         found = read_checkpoint(tmp_path / f"new/{rank}.ckpt").tensors["w"]
         assert same_bits(found.array, full[2 * rank : 2 * rank + 2]) and found.rank == rank
@@ -97,13 +83,8 @@ def test_the_needed_ranks_are_listed_and_are_enough(tmp_path, rng):
 
 def test_of_several_files_the_last_is_taken_by_its_numbers(tmp_path):
     for step in (9, 10):
-        write_ranks(
-            tmp_path / "src",
-            {"w": np.full(4, float(step))},
-            {"w": TensorLayout((2,), (0,))},
-            2,
-            name=f"net-1_{step}.ckpt",
-        )
+        full, layouts = {"w": np.full(4, float(step))}, {"w": TensorLayout((2,), (0,))}
+        write_ranks(tmp_path / "src", full, layouts, 2, name=f"net-1_{step}.ckpt")
     transform_checkpoints(tmp_path / "src", tmp_path / "dst", "x")
     assert load_checkpoint(tmp_path / "dst" / "rank_0" / "x0.ckpt")["w"].asnumpy().tolist() == [10] * 4
 
@@ -115,10 +96,8 @@ def test_the_folder_of_a_distributed_save_is_a_source_too(tmp_path, rng):
     target = strategy_file(tmp_path / "dst.json", {"w": TensorLayout((3,), (0,))}, {"w": (12,)}, 3)
     transform_checkpoints(tmp_path / "src", tmp_path / "dst", "x", None, target)
     for rank in range(3):
-        assert same_bits(
-            load_checkpoint(tmp_path / "dst" / f"rank_{rank}" / f"x{rank}.ckpt")["w"].asnumpy(),
-            full[4 * rank : 4 * rank + 4],
-        )
+        found = load_checkpoint(tmp_path / "dst" / f"rank_{rank}" / f"x{rank}.ckpt")
+        assert same_bits(found["w"].asnumpy(), full[4 * rank : 4 * rank + 4])
 
 
 @pytest.fixture
@@ -157,7 +136,7 @@ ERRORS = [
     (lambda d: transform_checkpoint_by_rank(0, source(d), 3), TypeError, "save_checkpoint_file_name"),
     (lambda d: transform_checkpoint_by_rank(0, source(d), "x"), ValueError, "'.ckpt'"),
     (lambda d: transform_checkpoint_by_rank("0", source(d), "x.ckpt"), TypeError, "rank_id"),
-    (lambda d: transform_checkpoint_by_rank(0, {0: "/nope.ckpt"}, "x.ckpt"), ValueError, "not there"),
+    (lambda d: transform_checkpoint_by_rank(0, {0: "/nope.ckpt"}, "x.ckpt"), ValueError, "missing"),
     (lambda d: transform_checkpoint_by_rank(0, {"0": "x"}, "x.ckpt"), TypeError, "checkpoint_files_map has '0'"),
     (lambda d: transform_checkpoint_by_rank(0, {}, "x.ckpt"), ValueError, "empty"),
     (

@@ -31,13 +31,8 @@ def as_rank(
         return slices
 
     before = current_world()
-    set_world(
-        SimpleNamespace(
-            rank=rank,
-            world_size=world_size,
-            comm=SimpleNamespace(all_gather=all_gather, rank=rank, world_size=world_size),
-        )
-    )
+    place = {"rank": rank, "world_size": world_size}
+    set_world(SimpleNamespace(**place, comm=SimpleNamespace(all_gather=all_gather, **place)))
     try:
         yield tags
     finally:

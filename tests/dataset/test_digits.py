@@ -2,8 +2,6 @@
 
 import gzip
 import hashlib
-import importlib.util
-import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 
 from parallel_lab.base.errors import DataFileError, ShapeError
 from parallel_lab.train.dataset import load_digits, read_digit_files, read_idx, seed_batch, write_idx
+from tests.dataset.files import module_of, recorded_sums
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "digits"
 FILES = sorted(path.name for path in FOLDER.glob("*.gz"))
@@ -31,14 +30,6 @@ UCI_FIRST = [
 # fmt: on
 
 
-@pytest.fixture(scope="module")
-def recipe():
-    spec = importlib.util.spec_from_file_location("make_digits", FOLDER / "make_digits.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(("split", "count"), [("train", 1440), ("test", 357)])
 def test_a_split_has_the_stated_shapes_and_types(split, count):
     images, labels = load_digits(split)
@@ -53,17 +44,17 @@ def test_both_splits_together_are_the_1797_digits_of_uci():
     assert np.bincount(labels).tolist() == UCI_COUNTS
 
 
-def test_the_first_image_is_the_first_line_of_the_source_interpolated(recipe):
+def test_the_first_image_is_the_first_line_of_the_source_interpolated():
     small = np.array(UCI_FIRST).reshape(8, 8)
-    centre = np.clip(
-        (np.arange(28) + 0.5) * 8 / 28 - 0.5, 0, 7
-    )  # of an output pixel, in input pixels; edge values go on
+    # of an output pixel, in input pixels; edge values go on
+    centre = np.clip((np.arange(28) + 0.5) * 8 / 28 - 0.5, 0, 7)
     rows = np.array([np.interp(centre, np.arange(8), line) for line in small])
     levels = np.floor(np.array([np.interp(centre, np.arange(8), column) for column in rows.T]).T + 0.5 + 1e-9)
     expected = np.floor(levels * 255 / 16 + 0.5)
     images, labels = read_digit_files(FOLDER, "train")
     assert labels[0] == 0
     np.testing.assert_array_equal(images[0], expected)
+    recipe = module_of(FOLDER / "make_digits.py")
     np.testing.assert_array_equal(recipe.enlarge(small[None])[0], expected)
 
 
@@ -80,13 +71,8 @@ def test_no_image_is_in_both_splits():
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_has_the_checksum_that_source_md_records(name):
-    recorded = dict(
-        reversed(line.split("  "))
-        for line in re.findall(r"^[0-9a-f]{64}  .*$", (FOLDER / "SOURCE.md").read_text(), re.M)
-    )
-    assert (
-        recorded[name.removesuffix(".gz")] == hashlib.sha256(gzip.decompress((FOLDER / name).read_bytes())).hexdigest()
-    )
+    found = hashlib.sha256(gzip.decompress((FOLDER / name).read_bytes())).hexdigest()
+    assert recorded_sums(FOLDER / "SOURCE.md")[name.removesuffix(".gz")] == found
 
 
 def test_the_folder_is_complete_and_small():

@@ -195,9 +195,8 @@ def test_a_list_of_operations_runs_from_left_to_right():
 
 
 def test_a_random_operation_draws_the_same_inside_a_compose():
-    assert read(numbers(9).map([TypeCast("float64"), Noise()])) == read(
-        numbers(9).map(Compose([TypeCast("float64"), Compose([Noise()])]))
-    )
+    composed = Compose([TypeCast("float64"), Compose([Noise()])])
+    assert read(numbers(9).map([TypeCast("float64"), Noise()])) == read(numbers(9).map(composed))
 
 
 def test_several_columns_go_in_and_come_out():
@@ -361,9 +360,8 @@ def test_take_and_skip_cut_the_rows():
     assert read(numbers(5).take(2)) == [0, 1]
     assert read(numbers(5).take()) == [0, 1, 2, 3, 4]
     assert read(numbers(5).skip(3)) == [3, 4]
-    assert [
-        d.get_dataset_size() for d in (numbers(5).take(2), numbers(5).take(9), numbers(5).skip(3), numbers(5).skip(9))
-    ] == [2, 5, 2, 0]
+    parts = numbers(5).take(2), numbers(5).take(9), numbers(5).skip(3), numbers(5).skip(9)
+    assert [part.get_dataset_size() for part in parts] == [2, 5, 2, 0]
 
 
 def test_take_and_skip_together_are_the_whole():
@@ -424,11 +422,8 @@ def test_values_of_the_wrong_type_are_type_errors(call):
 
 
 def test_shapes_types_length_and_text_of_a_pipeline():
-    dataset = (
-        NumpySlicesDataset((np.zeros((6, 3), "f4"), np.arange(6, dtype="u4")), ["a", "b"])
-        .map(TypeCast("int32"), "b")
-        .batch(4)
-    )
+    dataset = NumpySlicesDataset((np.zeros((6, 3), "f4"), np.arange(6, dtype="u4")), ["a", "b"])
+    dataset = dataset.map(TypeCast("int32"), "b").batch(4)
     assert dataset.output_shapes() == [[4, 3], [4]]
     assert dataset.output_types() == [np.float32, np.int32]
     assert len(dataset) == 2

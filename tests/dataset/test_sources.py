@@ -80,10 +80,8 @@ def test_the_dataset_of_the_quickstart():
 
 
 def test_numbered_samples_are_shuffled_unless_told_otherwise():
-    shuffled, ordered = (
-        GeneratorDataset(Squares(30), ["i", "square"]),
-        GeneratorDataset(Squares(30), ["i", "square"], shuffle=False),
-    )
+    shuffled = GeneratorDataset(Squares(30), ["i", "square"])
+    ordered = GeneratorDataset(Squares(30), ["i", "square"], shuffle=False)
     assert rows(ordered) == [[i, [float(i * i)]] for i in range(30)]
     first = rows(shuffled)
     assert first != rows(ordered)
@@ -137,10 +135,8 @@ def test_num_samples_limits_every_kind_of_source():
     assert len(rows(GeneratorDataset(lambda: iter(range(9)), "x", num_samples=4))) == 4
     assert rows(GeneratorDataset(range(9), "x", num_samples=4, shuffle=False)) == [[0], [1], [2], [3]]
     assert len(rows(GeneratorDataset(range(9), "x", num_samples=0))) == 9
-    assert [
-        GeneratorDataset(source, "x", num_samples=4).get_dataset_size()
-        for source in (range(9), range(3), lambda: iter(range(9)))
-    ] == [4, 3, 4]
+    sources = range(9), range(3), lambda: iter(range(9))
+    assert [GeneratorDataset(one, "x", num_samples=4).get_dataset_size() for one in sources] == [4, 3, 4]
 
 
 def test_a_source_may_use_its_array_again():
@@ -256,12 +252,8 @@ def test_columns_that_do_not_fit_are_refused(arguments, match):
 
 
 def shard(n, r, samples=10, **settings):
-    return [
-        row[0]
-        for row in rows(
-            NumpySlicesDataset(np.arange(samples), "x", **{"shuffle": False, **settings}, num_shards=n, shard_id=r)
-        )
-    ]
+    settings = {"shuffle": False, "num_shards": n, "shard_id": r, **settings}
+    return [row[0] for row in rows(NumpySlicesDataset(np.arange(samples), "x", **settings))]
 
 
 def test_a_shard_is_every_nth_sample_and_the_last_ones_begin_again():
@@ -325,19 +317,13 @@ GLOBAL_BATCH, STEPS, EPOCHS = 48, 3, 2
 
 
 def pictures(n, r, seed):
-    """Seed 002's pipeline without its shuffle buffer, on 144 pictures: this rank's batches of two epochs, each with its
-    samples' bytes.
-    """
+    """Seed 002's pipeline without its shuffle buffer, on 144 pictures: this rank's batches of two epochs."""
     set_seed(seed)
     source = np.random.default_rng(seed).integers(0, 256, (GLOBAL_BATCH * STEPS, 12, 12, 3)).astype(np.uint8)
     data = {"image": source, "label": np.arange(len(source), dtype=np.uint32)}
     dataset = NumpySlicesDataset(data, num_shards=n, shard_id=r).map(TypeCast("int32"), "label")
-    operations = [
-        vision.RandomCrop((12, 12), (4, 4, 4, 4)),
-        vision.RandomHorizontalFlip(),
-        vision.Rescale(1 / 255, 0),
-        vision.HWC2CHW(),
-    ]
+    operations = [vision.RandomCrop((12, 12), (4, 4, 4, 4)), vision.RandomHorizontalFlip()]
+    operations += [vision.Rescale(1 / 255, 0), vision.HWC2CHW()]
     dataset = dataset.map(operations, "image").batch(GLOBAL_BATCH // n, drop_remainder=True)
     return [list(dataset.create_tuple_iterator(num_epochs=1, output_numpy=True)) for _ in range(EPOCHS)]
 

@@ -64,14 +64,12 @@ def test_resize_of_floats_is_the_formula(rng, source, size, channels):
     np.testing.assert_allclose(Resize(size)(image), bilinear(image, size).astype(float), rtol=0, atol=1e-14)
     single = Resize(size)(image.astype(np.float32))
     assert single.dtype == np.float32
-    np.testing.assert_allclose(
-        single, bilinear(image.astype(np.float32), size).astype(float), rtol=0, atol=4e-7
-    )  # values below 1, a few roundings of 6e-8
+    # values below 1, a few roundings of 6e-8
+    np.testing.assert_allclose(single, bilinear(image.astype(np.float32), size).astype(float), rtol=0, atol=4e-7)
     half = Resize(size)(image.astype(np.float16))
     assert half.dtype == np.float16
-    np.testing.assert_allclose(
-        half, bilinear(image.astype(np.float16), size).astype(float), rtol=0, atol=5e-4
-    )  # 2**-11, one rounding below 1
+    # 2**-11, one rounding below 1
+    np.testing.assert_allclose(half, bilinear(image.astype(np.float16), size).astype(float), rtol=0, atol=5e-4)
 
 
 @pytest.mark.parametrize(("source", "size"), SIZES)
@@ -143,9 +141,8 @@ def test_a_crop_is_one_of_the_windows_of_the_padded_picture_and_each_comes(rng, 
     padded[top : top + 6, left : left + 7] = image
     crop = RandomCrop((5, 4), padding)
     found = {crop(image, keyed_generator(seed)).tobytes() for seed in range(1200)}
-    assert found == windows(
-        padded, (5, 4)
-    )  # at most 54 windows: one is missed with a chance of 54 * (53/54)**1200 = 1e-8
+    # at most 54 windows: one is missed with a chance of 54 * (53/54)**1200 = 1e-8
+    assert found == windows(padded, (5, 4))
 
 
 def test_a_grey_picture_is_cropped_as_well(rng):
@@ -221,9 +218,8 @@ def test_rescale_and_normalize_are_their_formulas(rng):
             found[..., channel], (scaled[..., channel] - mean[channel]) / std[channel], rtol=1e-5, atol=1e-6
         )
     np.testing.assert_array_equal(Normalize(mean, std, is_hwc=False)(HWC2CHW()(scaled)), HWC2CHW()(found))
-    np.testing.assert_array_equal(
-        Normalize(mean, std)(np.stack([scaled, scaled])), np.stack([found, found])
-    )  # after batch
+    # after batch
+    np.testing.assert_array_equal(Normalize(mean, std)(np.stack([scaled, scaled])), np.stack([found, found]))
 
 
 def test_one_mean_serves_every_channel_and_grey_pictures(rng):

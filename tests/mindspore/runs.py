@@ -51,9 +51,7 @@ def by_launcher(folder: Path, ranks: int, *command: str, **extra: str) -> list[l
 
 
 def by_mpirun(folder: Path, ranks: int, *command: str, **extra: str) -> list[list[str]]:
-    """The same under mpirun, where the folder on PYTHONPATH makes it MindSpore; the lines from the files that mpirun
-    writes per rank.
-    """
+    """The same under mpirun, MindSpore by the folder on PYTHONPATH; the lines from mpirun's files per rank."""
     path = os.pathsep.join([str(as_mindspore_folder()), str(ROOT)])
     files = ["--output-filename", "log_output", "--merge-stderr-to-stdout"]
     launched = mpi.mpirun_command(ranks, [sys.executable, *command])
@@ -73,14 +71,8 @@ WAYS = [
 
 def by_shell(folder: Path, script: str, *arguments: str, code: int = 0, **extra: str) -> str:
     """What a shell script printed that was started in `folder`, after everything it began has ended."""
-    extra = {
-        "PYTHON": sys.executable,
-        "PYTHONUNBUFFERED": "",
-        "PYTHONPATH": str(ROOT),
-        "PYTHONWARNINGS": PATIENT,
-        **extra,
-    }
-    with started("bash", str(SCRIPTS / script), *arguments, cwd=folder, **extra) as run:
+    settings = {"PYTHON": sys.executable, "PYTHONUNBUFFERED": "", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": PATIENT}
+    with started("bash", str(SCRIPTS / script), *arguments, cwd=folder, **settings | extra) as run:
         found, output = run.wait(LIMIT_S)
         assert run.gone_after(LIMIT_S) is not None, f"left: {run.family()}\n{output}"
     assert found == code, output

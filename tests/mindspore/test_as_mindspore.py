@@ -19,13 +19,11 @@ ROOT = Path(parallel_lab.__file__).parents[1]
 pytestmark = pytest.mark.timeout(60)
 
 
-def run(code, *before, arguments=(), cwd=None):
-    """A script with the folder first on PYTHONPATH, after `before`."""
-    path = os.pathsep.join([*(str(b) for b in before), str(FOLDER), str(ROOT)])
-    command = [sys.executable, *arguments] if arguments else [sys.executable, "-c", textwrap.dedent(code)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=50, cwd=cwd, env={**os.environ, "PYTHONPATH": path}
-    )
+def run(*command, path=(FOLDER, ROOT), cwd=None):
+    """What Python prints with these folders on PYTHONPATH; of a single word, which is code."""
+    words = command if len(command) > 1 else ("-c", textwrap.dedent(command[0]))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=50, cwd=cwd, env=env)
 
 
 def test_every_import_of_the_tutorials_works_and_gives_the_same_modules():
@@ -49,13 +47,13 @@ def test_every_import_of_the_tutorials_works_and_gives_the_same_modules():
 
 def test_either_name_may_come_first():
     for first, second in (("mindspore", "parallel_lab.mindspore"), ("parallel_lab.mindspore", "mindspore")):
-        code = (
-            f"import {first}.nn.optim.momentum, {second}.nn.optim.momentum\nimport mindspore, "
-            "parallel_lab.mindspore as ms\n"
-        )
-        found = run(
-            code + "assert mindspore is ms and mindspore.nn.optim.momentum is ms.nn.optim.momentum\nprint('same')"
-        )
+        code = f"""
+            import {first}.nn.optim.momentum, {second}.nn.optim.momentum
+            import mindspore, parallel_lab.mindspore as ms
+            assert mindspore is ms and mindspore.nn.optim.momentum is ms.nn.optim.momentum
+            print('same')
+        """
+        found = run(code)
         assert (found.stdout, found.stderr) == ("same\n", "")
 
 
@@ -64,11 +62,7 @@ def test_it_wins_over_an_installed_mindspore(tmp_path):
     real.mkdir(parents=True)
     (real.parent / "__init__.py").write_text("raise SystemExit('the other one')")
     (real / "__init__.py").write_text("raise SystemExit('the other one')")
-    path = os.pathsep.join([str(FOLDER), str(ROOT), str(tmp_path)])
-    code = "import mindspore.nn as nn; print(nn.__name__)"
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": path}
-    )
+    found = run("import mindspore.nn as nn; print(nn.__name__)", path=(FOLDER, ROOT, tmp_path))
     assert (found.stdout, found.stderr) == ("parallel_lab.mindspore.nn\n", "")
 
 
@@ -79,25 +73,16 @@ def test_the_facade_alone_leaves_an_installed_mindspore_alone(tmp_path):
     (real / "__init__.py").write_text("__version__ = 'real'")
     (real / "nn.py").write_text("x = 'real'")
     code = "import parallel_lab.mindspore.nn, mindspore, mindspore.nn; print(mindspore.__version__, mindspore.nn.x)"
-    path = os.pathsep.join([str(ROOT), str(tmp_path)])
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": path}
-    )
+    found = run(code, path=(ROOT, tmp_path))
     assert (found.stdout, found.stderr) == ("real real\n", "")
 
 
 def test_a_checkout_that_is_not_installed_is_found(tmp_path):
-    """The folder alone on PYTHONPATH; -S: no site-packages with an editable install, so numpy's folder is given by
-    hand.
-    """
+    """The folder alone on PYTHONPATH; -S omits an editable install, so numpy's folder is given by hand."""
     import numpy
 
-    path = os.pathsep.join([str(FOLDER), str(Path(numpy.__file__).parents[1])])
-    code = "import mindspore.nn as nn; print(nn.__name__)"
-    command = [sys.executable, "-S", "-c", code]
-    found = subprocess.run(
-        command, capture_output=True, text=True, timeout=50, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}
-    )
+    code, path = "import mindspore.nn as nn; print(nn.__name__)", (FOLDER, Path(numpy.__file__).parents[1])
+    found = run("-S", "-c", code, path=path, cwd=tmp_path)
     assert (found.stdout, found.stderr) == ("parallel_lab.mindspore.nn\n", "")
 
 
@@ -107,7 +92,7 @@ def test_under_pytest_as_the_entry_point(tmp_path):
     (tmp_path / "test_script.py").write_text(
         "from mindspore import context\n\ndef test_train():\n    print('mode', context.GRAPH_MODE)\n"
     )
-    found = run("", arguments=("-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "test_script.py"), cwd=tmp_path)
+    found = run("-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "test_script.py", cwd=tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "mode 0" in found.stdout
 
@@ -130,9 +115,8 @@ ERRORS = {
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("line", ERRORS)
 def test_what_a_script_gets_wrong_is_named_with_its_line(line, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(f"import mindspore as ms\n{line}\n")
-    found = run("", arguments=(str(script),))
+    (tmp_path / "script.py").write_text(f"import mindspore as ms\n{line}\n")
+    found = run("-X", "utf8", str(tmp_path / "script.py"))
     assert found.returncode == 1
     assert 'script.py", line 2' in found.stderr
     assert ERRORS[line] in found.stderr, found.stderr
@@ -141,7 +125,8 @@ def test_what_a_script_gets_wrong_is_named_with_its_line(line, tmp_path):
 def test_other_modules_are_found_as_ever(tmp_path):
     (tmp_path / "resnet.py").write_text("def resnet50(): return 50")
     (tmp_path / "context.py").write_text("x = 1")
-    found = run("import mindspore; from resnet import resnet50; import context; print(resnet50(), context.x)", tmp_path)
+    code = "import mindspore; from resnet import resnet50; import context; print(resnet50(), context.x)"
+    found = run(code, path=(tmp_path, FOLDER, ROOT))
     assert (found.stdout, found.stderr) == ("50 1\n", "")
     found = run("import mindspore\nimport no_such_module_at_all")
     assert "ModuleNotFoundError: No module named 'no_such_module_at_all'" in found.stderr

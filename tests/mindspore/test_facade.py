@@ -112,16 +112,8 @@ def test_a_dtype_is_numpys_and_works_wherever_one_is_asked_for(name):
 
 
 def test_python_types_and_dtypes():
-    assert (ms.dtype_to_pytype(ms.float16), ms.dtype_to_pytype(ms.uint8), ms.dtype_to_pytype(ms.bool_)) == (
-        float,
-        int,
-        bool,
-    )
-    assert (ms.pytype_to_dtype(int), ms.pytype_to_dtype(float), ms.pytype_to_dtype(bool)) == (
-        ms.int64,
-        ms.float64,
-        ms.bool_,
-    )
+    assert [ms.dtype_to_pytype(dtype) for dtype in (ms.float16, ms.uint8, ms.bool_)] == [float, int, bool]
+    assert [ms.pytype_to_dtype(kind) for kind in (int, float, bool)] == [ms.int64, ms.float64, ms.bool_]
 
 
 MADE = {
@@ -408,11 +400,8 @@ def test_a_name_that_was_never_imported_is_explained():
 
 def test_a_name_has_homes():
     assert homes("AutoParallel")[-1] == "mindspore.parallel.auto_parallel"
-    assert homes("Cell") == [
-        "mindspore.nn",
-        "mindspore.nn.cell",
-        *[h for h in homes("Cell") if h.startswith("mindspore.nn.layer")],
-    ]
+    layers = [h for h in homes("Cell") if h.startswith("mindspore.nn.layer")]
+    assert homes("Cell") == ["mindspore.nn", "mindspore.nn.cell", *layers]
     assert homes("qqqq") == []
 
 

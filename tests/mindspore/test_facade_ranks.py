@@ -1,21 +1,13 @@
-"""The facade on ranks: what receives gives Tensors, and a script under the launcher finds it."""
+"""The facade on ranks: what receives gives Tensors. Scripts under the launcher are in `test_seeds_*.py`."""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import parallel_lab
 import parallel_lab.mindspore as ms
 from parallel_lab.processes.shm import WorkerPool
 from tests.ops.ranks import on_ranks
-
-ROOT = Path(parallel_lab.__file__).parents[1]
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -42,40 +34,3 @@ def test_what_arrives_is_a_tensor(pool):
     np.testing.assert_array_equal(first[1], [1.0, 1.0])
     np.testing.assert_array_equal(second[1], [0.0, 1.0])
     np.testing.assert_array_equal(second[2], [3.0, 4.0])
-
-
-SCRIPT = """
-import numpy as np
-import mindspore as ms
-from mindspore import ops, Tensor
-from mindspore.communication import init, get_rank, get_group_size
-
-init()
-total = ops.AllReduce()(Tensor(np.full((2,), get_rank() + 1), ms.float32))
-print("rank %s of %s has %s" % (get_rank(), get_group_size(), total))
-"""
-
-
-@pytest.mark.exhaustive
-def test_a_script_under_the_launcher_imports_mindspore(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    command = [
-        sys.executable,
-        "-m",
-        "parallel_lab",
-        "run",
-        "-n",
-        "3",
-        "--as-mindspore",
-        "--timeout",
-        "30",
-        "--log-dir",
-        str(tmp_path / "log"),
-        "script.py",
-    ]
-    found = subprocess.run(
-        command, capture_output=True, text=True, timeout=80, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert found.returncode == 0, found.stdout + found.stderr
-    lines = {line.partition("] ")[2] for line in found.stdout.splitlines() if line.startswith("[")}
-    assert lines == {f"rank {rank} of 3 has [6. 6.]" for rank in range(3)}

@@ -1,6 +1,4 @@
-"""A MindSpore script with the nets that were recorded in MindSpore 2.10: it runs as it is, and trains as recorded and
-as under our own names.
-"""
+"""A script with the nets recorded in MindSpore 2.10 runs as it is, and trains as recorded and as under our names."""
 
 from __future__ import annotations
 

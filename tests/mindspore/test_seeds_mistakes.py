@@ -1,6 +1,4 @@
-"""What is wrong in the tutorials' printed programs ends a script with an error that names the line and what it should
-have been.
-"""
+"""A mistake of the printed programs ends a script with an error that names the line and what it should be."""
 
 from __future__ import annotations
 
@@ -61,69 +59,56 @@ grad_fn = ms.value_and_grad(forward_fn, None, net.trainable_params())  # here
 def forward_fn(x, y):
     return loss(net(x), y)
 """
-# what is wrong: (script, words of the error); the line that ends in "# here" is named
-MISTAKES = {
+AUTO_PARALLEL = "add `from mindspore.parallel.auto_parallel import AutoParallel`"
+FOLDER = "ModelCheckpoint(prefix='dp', directory='./rank_{}_ckpt'.format(get_rank))  # here"
+FILE = "context.set_auto_parallel_context(strategy_ckpt_save_file='./rank_{}/strategy.txt'.format(get_rank))  # here"
+TRAIN = "Model(net, loss_fn=loss, optimizer=opt).train"
+# what is wrong: the script, then words of the error; the line that ends in "# here" is named
+ALONE = {
     "from context import": (
         "from context import set_auto_parallel_context  # here",
-        ["Write `from mindspore.context import ...`"],
+        "Write `from mindspore.context import ...`",
     ),
     "no import of AutoParallel": (
         "from mindspore import nn\nnet = AutoParallel(nn.Dense(4, 4))  # here",
-        ["'AutoParallel' was never imported: add `from mindspore.parallel.auto_parallel import AutoParallel`"],
+        f"'AutoParallel' was never imported: {AUTO_PARALLEL}",
     ),
-    "no import at all": (
-        "net = AutoParallel(1)  # here",
-        ["add `from mindspore.parallel.auto_parallel import AutoParallel`"],
-    ),
+    "no import at all": ("net = AutoParallel(1)  # here", AUTO_PARALLEL),
     "no import of os": (
         "import mindspore\nprint(os.getenv('DEVICE_ID'))  # here",
-        ["'os' was never imported: add `import os`"],
-    ),
-    "get_rank uncalled in a folder": (
-        IMPORTS + "ModelCheckpoint(prefix='dp', directory='./rank_{}_ckpt'.format(get_rank))  # here",
-        ["the text of the function get_rank", "get_rank()"],
-    ),
-    "get_rank uncalled in a file": (
-        IMPORTS
-        + "context.set_auto_parallel_context("
-        + "strategy_ckpt_save_file='./rank_{}/strategy.txt'.format(get_rank))  # here",
-        ["the text of the function get_rank", "format(get_rank())"],
-    ),
-    "Momentum of nothing": (
-        IMPORTS + "nn.Momentum()  # here",
-        ["Momentum(net.trainable_params(), learning_rate, momentum)"],
-    ),
-    "loss_fb": (IMPORTS + "Model(net, loss_fb=loss, optimizer=opt)  # here", ["'loss_fb'", "loss_fn="]),
-    "a loss among the callbacks": (
-        IMPORTS + "Model(net, loss_fn=loss, optimizer=opt).train(1, data, callbacks=[LossMonitor(), loss])  # here",
-        ["callbacks[1] is the MSELoss cell", "LossMonitor()", "loss_fn="],
-    ),
-    "no epochs": (
-        IMPORTS + "Model(net, loss_fn=loss, optimizer=opt).train(train_dataset=data)  # here",
-        ["epoch is missing"],
-    ),
-    "Equal fed to a loss": (IMPORTS + EQUAL, ["truth values, made by Equal 'equal'", "Return the numbers themselves"]),
-    "arguments in another order": (
-        IMPORTS + ORDER,
-        [
-            "an input of shape (4, 2)",
-            "the arguments stand in another order",
-            "Write get_rows(var_batch_size, var_in_dim, var_out_dim, var_step_per_epoch)",
-        ],
-    ),
-    "has_aux with one value": (
-        IMPORTS + AUX,
-        ["With has_aux=True a tuple", "Return loss, logits from the function, or omit has_aux"],
-    ),
-    "forward_fn before it is defined": (
-        IMPORTS + LATER,
-        ["'forward_fn' is defined in line", "move the definition above line"],
-    ),
-    "a name that nothing defines": (
-        IMPORTS + "rows = CreateData()  # here",
-        ["defines or imports 'CreateData': define it there"],
+        "'os' was never imported: add `import os`",
     ),
 }
+BEHIND_IMPORTS = {
+    "get_rank uncalled in a folder": (FOLDER, "the text of the function get_rank", "get_rank()"),
+    "get_rank uncalled in a file": (FILE, "the text of the function get_rank", "format(get_rank())"),
+    "Momentum of nothing": ("nn.Momentum()  # here", "Momentum(net.trainable_params(), learning_rate, momentum)"),
+    "loss_fb": ("Model(net, loss_fb=loss, optimizer=opt)  # here", "'loss_fb'", "loss_fn="),
+    "a loss among the callbacks": (
+        f"{TRAIN}(1, data, callbacks=[LossMonitor(), loss])  # here",
+        *("callbacks[1] is the MSELoss cell", "LossMonitor()", "loss_fn="),
+    ),
+    "no epochs": (f"{TRAIN}(train_dataset=data)  # here", "epoch is missing"),
+    "Equal fed to a loss": (EQUAL, "truth values, made by Equal 'equal'", "Return the numbers themselves"),
+    "arguments in another order": (
+        ORDER,
+        *("an input of shape (4, 2)", "the arguments stand in another order"),
+        "Write get_rows(var_batch_size, var_in_dim, var_out_dim, var_step_per_epoch)",
+    ),
+    "has_aux with one value": (
+        AUX,
+        *("With has_aux=True a tuple", "Return loss, logits from the function, or omit has_aux"),
+    ),
+    "forward_fn before it is defined": (
+        LATER,
+        *("'forward_fn' is defined in line", "move the definition above line"),
+    ),
+    "a name that nothing defines": (
+        "rows = CreateData()  # here",
+        "defines or imports 'CreateData': define it there",
+    ),
+}
+MISTAKES = ALONE | {what: (IMPORTS + text, *words) for what, (text, *words) in BEHIND_IMPORTS.items()}
 
 
 QUICK = ("from context import", "get_rank uncalled in a file", "Equal fed to a loss", "arguments in another order")
@@ -135,7 +120,7 @@ QUICK = ("from context import", "get_rank uncalled in a file", "Equal fed to a l
     "what", [pytest.param(what, marks=() if what in QUICK else pytest.mark.exhaustive) for what in MISTAKES]
 )
 def test_a_printed_mistake_names_its_line_and_the_correction(tmp_path, what):
-    text, words = MISTAKES[what]
+    text, *words = MISTAKES[what]
     (tmp_path / "script.py").write_text(text)
     line = next(number for number, one in enumerate(text.splitlines(), 1) if one.endswith("# here"))
     with started(*LAB, "run", "-n", "1", "--as-mindspore", "script.py", cwd=tmp_path) as run:

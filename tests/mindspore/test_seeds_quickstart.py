@@ -1,6 +1,4 @@
-"""MindSpore's quickstart for automatic parallelism on 8 real processes: the printed losses, graphs and checkpoints,
-against one device.
-"""
+"""MindSpore's quickstart on 8 processes: printed losses, graphs and checkpoints, against one device."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ BOUND = 2e-6
 
 
 def one_device():
-    """The losses of 20 steps and the weights after them, written out in numpy, on the rows that all ranks fed
-    together.
-    """
+    """The losses of 20 steps and the weights after them, written out in numpy, on the rows of all ranks."""
     np.random.seed(1)  # noqa: NPY002 - the tutorial's data
     x, y = (np.random.rand(BATCH, n).astype(np.float32) for n in (IN, OUT))  # noqa: NPY002
     x, y = (np.concatenate([rows] * RANKS).astype(np.float64) for rows in (x, y))

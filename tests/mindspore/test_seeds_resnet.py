@@ -54,16 +54,10 @@ def shard(folder, rank, ranks, batch, size=32):
     data = ds.Cifar10Dataset(str(folder), num_shards=ranks, shard_id=rank)
     data = data.map(operations=transforms.TypeCast(np.int32), input_columns="label")
     pictures = [vision.RandomCrop((32, 32), (4, 4, 4, 4)), vision.RandomHorizontalFlip(), vision.Resize((size, size))]
-    pictures += [
-        vision.Rescale(1.0 / 255.0, 0.0),
-        vision.Normalize((0.4465, 0.4822, 0.4914), (0.2010, 0.1994, 0.2023)),
-        vision.HWC2CHW(),
-    ]
-    return (
-        data.map(operations=pictures, input_columns="image")
-        .shuffle(buffer_size=10)
-        .batch(batch_size=batch, drop_remainder=True)
-    )
+    normalize = vision.Normalize((0.4465, 0.4822, 0.4914), (0.2010, 0.1994, 0.2023))
+    pictures += [vision.Rescale(1.0 / 255.0, 0.0), normalize, vision.HWC2CHW()]
+    data = data.map(operations=pictures, input_columns="image").shuffle(buffer_size=10)
+    return data.batch(batch_size=batch, drop_remainder=True)
 
 
 def one_device(folder, ranks, batch, epochs):
@@ -114,18 +108,11 @@ def test_losses_and_weights_of_two_ranks_equal_one_device(tmp_path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", WAYS)
 def test_losses_of_eight_ranks_fall_and_equal_one_device(tmp_path, way):
-    """64 pictures, 8 steps of all of them; later steps are not compared, because each magnifies the rounding of those
-    before it.
-    """
+    """64 pictures, 8 steps of all of them; later steps are not compared: each magnifies the rounding before it."""
     steps = 8
     data = few_pictures(tmp_path / "data", 64)
-    given = {
-        "DATA_PATH": str(data),
-        "SYNC": "1",
-        "BATCH": "8",
-        "EPOCHS": str(steps),
-        "SAVE": str(steps),
-    }  # 94 MB per rank each time
+    # 94 MB per rank each time
+    given = {"DATA_PATH": str(data), "SYNC": "1", "BATCH": "8", "EPOCHS": str(steps), "SAVE": str(steps)}
     per_rank = way(copied(tmp_path / "run", *PROGRAM), 8, PROGRAM[0], **given)
     means = printed_means(per_rank, steps, 1)
     np.testing.assert_allclose(means[:4], one_device(data, 8, 8, 4)[0], rtol=BOUND)
@@ -164,10 +151,9 @@ def test_its_shell_script_starts_pytest_once_per_device(tmp_path, ranks):
     [((3, 4), "[3, 4], straddle the two sides of the server"), ((0, 1, 2), "3 cards of one server")],
 )
 def test_a_table_that_the_real_machine_refuses_ends_the_script_with_the_reason(tmp_path, devices, reason):
-    cards = [
-        {"device_id": str(device), "device_ip": f"192.0.2.{device + 1}", "rank_id": str(rank)}
-        for rank, device in enumerate(devices)
-    ]
+    cards = []
+    for rank, device in enumerate(devices):
+        cards.append({"device_id": str(device), "device_ip": f"192.0.2.{device + 1}", "rank_id": str(rank)})
     server = {"server_id": "198.51.100.1", "device": cards, "host_nic_ip": "reserve"}
     table = {"version": "1.0", "server_count": "1", "server_list": [server], "status": "completed"}
     (tmp_path / "table.json").write_text(json.dumps(table))

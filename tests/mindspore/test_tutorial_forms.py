@@ -5,15 +5,9 @@ tests/train/cases/tutorials.py.
 import pytest
 
 from tests.train.cases import tutorials
-from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
+from tests.train.worlds import compared, sizes
 
-worlds = worlds_of(tutorials)  # the larger ones are exhaustive
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize(("size", "name"), pairs(tutorials))
-def test_ranks_equal_one_device(worlds, size, name):
-    assert_equals_one_device(worlds, size, name)
+worlds, test_ranks_equal_one_device = compared(tutorials, quick=2)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))
@@ -31,8 +25,6 @@ def test_a_sharded_function_outside_of_a_cut_network_is_refused(worlds):
 def test_recomputing_is_refused_where_a_gradient_is_asked_for_on_a_rank(worlds):
     for _, note in worlds.of(2, "recomputing"):
         for (kinds, text), name in zip(note["refused"], ("Dense", "ReLU"), strict=True):
-            assert (
-                "NotImplementedError" in kinds
-                and text.startswith(f"{name}: recompute()")
-                and "not available yet" in text
-            )
+            assert "NotImplementedError" in kinds
+            assert text.startswith(f"{name}: recompute()")
+            assert "not available yet" in text

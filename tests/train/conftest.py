@@ -1,6 +1,4 @@
-"""Training reads the global seed and the parallel settings: each test begins with the defaults, and what was before is
-put back.
-"""
+"""Training reads the global seed and the parallel settings: each test begins with the defaults and restores them."""
 
 import pytest
 

@@ -1,6 +1,4 @@
-"""What the tests of the training loop train: small networks, recorded data, callbacks that write down what they are
-told.
-"""
+"""What tests of the training loop train: small networks, recorded data, callbacks that note what they are told."""
 
 from pathlib import Path
 

@@ -6,15 +6,9 @@ from parallel_lab import nn
 from parallel_lab.base.settings.context import frozen
 from parallel_lab.train import AutoParallel
 from tests.train.cases import auto_parallel
-from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
+from tests.train.worlds import assert_refused, compared, sizes
 
-worlds = worlds_of(auto_parallel)  # the larger ones are exhaustive
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(("size", "name"), pairs(auto_parallel))
-def test_ranks_equal_one_device(worlds, size, name):
-    assert_equals_one_device(worlds, size, name)
+worlds, test_ranks_equal_one_device = compared(auto_parallel, quick=1)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))
@@ -50,10 +44,7 @@ def test_the_network_keeps_its_names(worlds):
 )
 def test_what_cannot_be_run_is_refused_on_every_rank(worlds, what, kind, words):
     for note in worlds.notes(2, "what_is_refused"):
-        kinds, text = note[what]
-        assert kind in kinds, text
-        for word in words:
-            assert word in text
+        assert_refused(note[what], kind, words)
 
 
 def test_settings_reach_what_is_compiled():

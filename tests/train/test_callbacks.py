@@ -106,14 +106,8 @@ def test_a_loss_that_is_not_finite_ends_the_training(value):
     model = Model(net, lambda out, label: (out - label).mean(), nn.SGD(net.trainable_params(), 0.0))
     steps = []
     with pytest.raises(LossNotFinite, match=r"epoch: 1 step: 3: the loss is (nan|-?inf)") as caught:
-        model.train(
-            2,
-            data,
-            callbacks=[
-                LambdaCallback(on_train_step_end=lambda c: steps.append(c.original_args().cur_step_num)),
-                LossMonitor(),
-            ],
-        )
+        watch = LambdaCallback(on_train_step_end=lambda c: steps.append(c.original_args().cur_step_num))
+        model.train(2, data, callbacks=[watch, LossMonitor()])
     assert steps == [1, 2, 3] and isinstance(caught.value, ValueError)
 
 
@@ -121,12 +115,8 @@ def test_fit_prints_the_evaluation_of_the_epoch(capsys):
     model = affine_model(metrics={"mae"})
     model.fit(2, batches(), batches(6, 3), callbacks=LossMonitor(4))
     found = lines(capsys)
-    assert [line.split(",")[0] for line in found] == [
-        "epoch: 1 step: 4",
-        "Eval result: epoch 1",
-        "epoch: 2 step: 4",
-        "Eval result: epoch 2",
-    ]
+    expected = [text for epoch in (1, 2) for text in (f"epoch: {epoch} step: 4", f"Eval result: epoch {epoch}")]
+    assert [line.split(",")[0] for line in found] == expected
     assert found[3] == f"Eval result: epoch 2, metrics: {model.eval(batches(6, 3))}"
 
 
@@ -147,9 +137,8 @@ def test_time_monitor_divides_the_epoch_by_its_steps(capsys):
 
 def test_time_monitor_can_show_the_wait_for_data(capsys):
     affine_model().train(1, batches(), callbacks=TimeMonitor(data_time=True))
-    epoch_ms, _, data_ms = re.fullmatch(
-        TIMES.format("Train") + r" \(data time: +([\d.]+) ms\)", lines(capsys)[0]
-    ).groups()
+    form = TIMES.format("Train") + r" \(data time: +([\d.]+) ms\)"
+    epoch_ms, _, data_ms = re.fullmatch(form, lines(capsys)[0]).groups()
     assert 0 < float(data_ms) * 4 < float(epoch_ms)
 
 
@@ -161,9 +150,8 @@ def test_time_monitor_times_evaluations_too_and_keeps_the_two_apart(capsys):
 
         slow.append(time.sleep(0.02))
 
-    affine_model(metrics={"mae"}).fit(
-        1, batches(3, 3), batches(3, 3), callbacks=[monitor, LambdaCallback(on_eval_step_end=sleep)]
-    )
+    watch = LambdaCallback(on_eval_step_end=sleep)
+    affine_model(metrics={"mae"}).fit(1, batches(3, 3), batches(3, 3), callbacks=[monitor, watch])
     evaluation, training = lines(capsys)
     assert float(re.fullmatch(TIMES.format("Eval"), evaluation)[1]) >= 20
     assert float(re.fullmatch(TIMES.format("Train"), training)[1]) >= 20  # the evaluation is inside the epoch
@@ -183,11 +171,8 @@ def test_history_keeps_the_last_loss_of_each_epoch_and_the_metrics_of_fit():
 
 def test_lambda_callback_calls_its_functions():
     seen = []
-    names = [
-        f"on_{phase}_{moment}"
-        for phase in ("train", "eval")
-        for moment in ("begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "end")
-    ]
+    moments = ("begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "end")
+    names = [f"on_{phase}_{moment}" for phase in ("train", "eval") for moment in moments]
     watch = LambdaCallback(**{name: lambda _, name=name: seen.append(name) for name in names})
     model = affine_model(metrics={"mae"})
     model.train(1, batches(3, 3), callbacks=watch)
@@ -266,11 +251,8 @@ def fit_told(values, *callbacks, epochs=None):
         ({"patience": 2, "mode": "min"}, [3, 2, 1, 1, 0, 0, 0, 9], 7),
         ({"patience": 2, "mode": "max", "min_delta": 0.5}, [1, 2, 2.4, 2.5, 9], 4),
         ({"patience": 0, "mode": "max"}, [1, 2, 2, 9], 3),
-        (
-            {"patience": 2, "mode": "max", "baseline": 5},
-            [1, 2, 9],
-            2,
-        ),  # better each time, never better than the baseline
+        # better each time, never better than the baseline
+        ({"patience": 2, "mode": "max", "baseline": 5}, [1, 2, 9], 2),
         ({"patience": 3, "mode": "max"}, [1, 2, 3, 4], 4),
         ({"patience": 1, "mode": "auto"}, [1, 2, 0, 9], 3),  # of an unknown name more is better
     ],

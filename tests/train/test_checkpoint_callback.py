@@ -23,10 +23,8 @@ from tests.train.runs import Affine, affine_model, batches
 
 def names(folder):
     """The checkpoints in a folder, in the order of their steps."""
-    return sorted(
-        (p.name for p in folder.glob("*.ckpt")),
-        key=lambda name: [int(n) for n in name.removesuffix(".ckpt").split("-")[-1].split("_")],
-    )
+    found = [path.name for path in folder.glob("*.ckpt")]
+    return sorted(found, key=lambda name: [int(n) for n in name.removesuffix(".ckpt").split("-")[-1].split("_")])
 
 
 def train(folder, epochs=2, model=None, more=(), clock=None, **config):
@@ -60,10 +58,8 @@ def test_files_are_named_by_epoch_and_step_and_the_oldest_are_deleted(config, fi
 def test_seed_003_s_callback_writes_ckp_files_into_the_folder_of_the_rank(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     affine_model().train(1, batches(), callbacks=[ModelCheckpoint(directory=f"{3}")])
-    assert (
-        names(tmp_path / "3") == [f"CKP-1_{step}.ckpt" for step in range(1, 5)]
-        and (tmp_path / "3" / "CKP-graph.meta").is_file()
-    )
+    assert names(tmp_path / "3") == [f"CKP-1_{step}.ckpt" for step in range(1, 5)]
+    assert (tmp_path / "3" / "CKP-graph.meta").is_file()
 
 
 def test_in_sink_mode_an_epoch_is_saved_once(tmp_path):
@@ -113,12 +109,8 @@ def test_a_second_training_with_the_same_callback_begins_files_of_its_own(tmp_pa
     model = affine_model()
     model.train(1, batches(), callbacks=save)
     model.train(1, batches(), callbacks=save)
-    assert sorted(p.name for p in tmp_path.glob("*.ckpt")) == [
-        "net-1_3.ckpt",
-        "net-1_4.ckpt",
-        "net_1-1_3.ckpt",
-        "net_1-1_4.ckpt",
-    ]
+    found = sorted(p.name for p in tmp_path.glob("*.ckpt"))
+    assert found == ["net-1_3.ckpt", "net-1_4.ckpt", "net_1-1_3.ckpt", "net_1-1_4.ckpt"]
 
 
 class Clock:
@@ -137,14 +129,8 @@ class Clock:
 
 def test_files_by_seconds_are_saved_when_more_than_that_has_passed(tmp_path):
     clock = Clock(4.0)  # steps at 4, 8, 12, 16 ... s: more than 10 s after 0, 12, 24
-    train(
-        tmp_path,
-        more=[clock.tick],
-        clock=clock,
-        save_checkpoint_steps=None,
-        save_checkpoint_seconds=10,
-        keep_checkpoint_max=9,
-    )
+    rule = {"save_checkpoint_steps": None, "save_checkpoint_seconds": 10}
+    train(tmp_path, more=[clock.tick], clock=clock, keep_checkpoint_max=9, **rule)
     assert names(tmp_path) == ["net-1_3.ckpt", "net-2_2.ckpt", "net-2_4.ckpt"]
 
 
@@ -174,9 +160,8 @@ def losses_of(model, epochs, **options):
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_training_goes_on_from_a_checkpoint_as_if_nothing_had_happened(asynchronous, tmp_path):
     whole = losses_of(momentum_model(), 5)
-    first = losses_of(
-        momentum_model(), 3, more=[ModelCheckpoint("net", tmp_path, CheckpointConfig(4, async_save=asynchronous))]
-    )
+    save = ModelCheckpoint("net", tmp_path, CheckpointConfig(4, async_save=asynchronous))
+    first = losses_of(momentum_model(), 3, more=[save])
     model = momentum_model()
     assert load_param_into_net(model.train_network, load_checkpoint(tmp_path / "net-3_4.ckpt")) == ([], [])
     assert model.train_network.optimizer.global_step == 12
@@ -188,9 +173,8 @@ def test_a_file_holds_the_values_after_its_step(tmp_path):
 
     def note(context):
         params = context.original_args()
-        seen[f"net-{params.cur_epoch_num}_{params.cur_step_num - 4 * (params.cur_epoch_num - 1)}.ckpt"] = (
-            params.network.dense.weight.asnumpy().copy()
-        )
+        step = params.cur_step_num - 4 * (params.cur_epoch_num - 1)
+        seen[f"net-{params.cur_epoch_num}_{step}.ckpt"] = params.network.dense.weight.asnumpy().copy()
 
     train(tmp_path, more=[LambdaCallback(on_train_step_end=note)], keep_checkpoint_max=9, async_save=True)
     assert set(seen) == set(names(tmp_path))
@@ -276,10 +260,8 @@ def test_a_file_that_cannot_be_written_ends_the_training_and_names_it(asynchrono
     in_the_way = LambdaCallback(on_train_epoch_begin=lambda _: (tmp_path / "net-1_3.ckpt").mkdir())
     with pytest.raises(OSError, match=r"net-1_3\.ckpt"):
         train(tmp_path, more=[in_the_way], async_save=asynchronous, keep_checkpoint_max=9)
-    assert (
-        names(tmp_path)[:3] == ["net-1_1.ckpt", "net-1_2.ckpt", "net-1_3.ckpt"]
-        and not (tmp_path / "net-1_4.ckpt").exists()
-    )
+    assert names(tmp_path)[:3] == ["net-1_1.ckpt", "net-1_2.ckpt", "net-1_3.ckpt"]
+    assert not (tmp_path / "net-1_4.ckpt").exists()
 
 
 # ---- several ranks ----
@@ -299,9 +281,8 @@ def test_ranks_that_put_slices_together_do_it_at_the_same_steps(said):
     with pytest.raises(RuntimeError, match=r"same steps.*integrated_save=False"):
         check_places("Model.train", said, "semi_auto_parallel")
     check_places("Model.train", said, "data_parallel")
-    check_places(
-        "Model.train", [[{**one, "integrated_save": False} for one in places] for places in said], "semi_auto_parallel"
-    )
+    slices = [[{**one, "integrated_save": False} for one in places] for places in said]
+    check_places("Model.train", slices, "semi_auto_parallel")
 
 
 # ---- arguments ----
@@ -315,13 +296,9 @@ def test_one_rule_of_saving_and_one_of_keeping_holds():
     assert (other.save_checkpoint_steps, other.save_checkpoint_seconds) == (0, 100)
     assert (other.keep_checkpoint_max, other.keep_checkpoint_per_n_minutes) == (None, 5)
     assert CheckpointConfig(keep_checkpoint_max=0).keep_checkpoint_max == 1
-    assert CheckpointConfig().get_checkpoint_policy() == {
-        "save_checkpoint_steps": 1,
-        "save_checkpoint_seconds": None,
-        "keep_checkpoint_max": 5,
-        "keep_checkpoint_per_n_minutes": None,
-        "saved_network": None,
-    }
+    rules = {"save_checkpoint_steps": 1, "save_checkpoint_seconds": None, "saved_network": None}
+    kept = {"keep_checkpoint_max": 5, "keep_checkpoint_per_n_minutes": None}
+    assert CheckpointConfig().get_checkpoint_policy() == {**rules, **kept}
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,9 @@ from parallel_lab import nn
 from parallel_lab.nn.tensor.tensor import Tensor
 from tests.train.cases import compiled
 from tests.train.cases.nets import Net, SquareLoss, batch, numbers
-from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
+from tests.train.worlds import compared, sizes
 
-worlds = worlds_of(compiled)  # the larger ones are exhaustive
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize(("size", "name"), pairs(compiled))
-def test_ranks_equal_one_device(worlds, size, name):
-    assert_equals_one_device(worlds, size, name)
+worlds, test_ranks_equal_one_device = compared(compiled, quick=2)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))
@@ -47,12 +41,10 @@ def test_operators_at_once_refuse_a_cut_parameter_and_say_why(worlds, size):
     for note in worlds.notes(size, "what_a_cut_parameter_is"):
         *operators, update = note["at once"]
         for kinds, text in operators:
-            assert (
-                "TraceError" in kinds
-                and "compiled.py:" in text
-                and "holds this rank's slice (6, 8) of (12, 8)" in text
-                and ".full()" in text
-            )
+            assert "TraceError" in kinds
+            assert "compiled.py:" in text
+            assert "holds this rank's slice (6, 8) of (12, 8)" in text
+            assert ".full()" in text
         assert "ShapeError" in update[0] and "the gradient of" in update[1]
 
 
@@ -111,8 +103,6 @@ def test_a_strategy_that_changes_between_calls_makes_another_program(worlds):
 def test_fusion_ids_that_change_between_steps_are_followed(worlds):
     for note in worlds.notes(2, "other_messages_make_another_program"):
         alone, together, alone_again = note["sent"]
-        assert (
-            set(alone) == {1} == set(alone_again)
-            and len(alone) == len(alone_again) == sum(together)
-            and max(together) > 1
-        )
+        assert set(alone) == {1} == set(alone_again)
+        assert len(alone) == len(alone_again) == sum(together)
+        assert max(together) > 1

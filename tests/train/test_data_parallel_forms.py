@@ -8,18 +8,12 @@ import numpy as np
 import pytest
 
 from tests.train.cases import data_parallel_forms as forms
-from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
+from tests.train.worlds import compared, sizes
 
 pytestmark = pytest.mark.timeout(300)  # the first case of a size waits for all of them
 
 
-worlds = worlds_of(forms)  # the larger ones are exhaustive
-
-
-@pytest.mark.quick(5)
-@pytest.mark.parametrize(("size", "name"), pairs(forms))
-def test_ranks_equal_one_device(worlds, size, name):
-    assert_equals_one_device(worlds, size, name)
+worlds, test_ranks_equal_one_device = compared(forms, quick=5)  # the larger ones are exhaustive
 
 
 def share(size_bytes, size):
@@ -88,10 +82,8 @@ def test_ranks_had_drawn_other_weights_before_the_broadcast(worlds, size, how):
 def test_without_a_broadcast_ranks_go_on_with_different_weights(worlds):
     first, second = worlds.notes(2, "without_a_broadcast_copies_differ")
     assert not np.array_equal(first["before"], second["before"]) and not np.array_equal(first["after"], second["after"])
-    assert (
-        "parameter 'weight' begins with other values on rank 1 than on rank 0" in first["warned"][0]
-        and not second["warned"]
-    )
+    assert "parameter 'weight' begins with other values on rank 1 than on rank 0" in first["warned"][0]
+    assert not second["warned"]
     # gradients are each rank's at its own weights, averaged: both go the same way
     np.testing.assert_allclose(first["after"] - first["before"], second["after"] - second["before"], atol=1e-6)
 

@@ -1,6 +1,4 @@
-"""Steps of training, evaluation and prediction on real processes, in every parallel mode, against one device. Cases:
-`cases/engine.py`.
-"""
+"""Steps of training, evaluation and prediction on processes, in every mode, against one device: `cases/engine.py`."""
 
 import os
 import signal
@@ -11,15 +9,9 @@ import pytest
 
 from tests.processes.launched import LAB, started
 from tests.train.cases import engine
-from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
+from tests.train.worlds import assert_refused, compared, sizes
 
-worlds = worlds_of(engine)  # the larger ones are exhaustive
-
-
-@pytest.mark.quick(10)
-@pytest.mark.parametrize(("size", "name"), pairs(engine))
-def test_ranks_equal_one_device(worlds, size, name):
-    assert_equals_one_device(worlds, size, name)
+worlds, test_ranks_equal_one_device = compared(engine, quick=10)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))
@@ -57,9 +49,8 @@ def test_ranks_that_begin_differently_are_told_which_parameter(worlds):
     for note in worlds.notes(2, "different_beginnings"):
         for mode in ("semi_auto_parallel", "auto_parallel"):
             for kinds, text in note[mode]:  # also when it is tried again
-                assert {"WorldError", "RuntimeError"} <= set(
-                    kinds
-                ) and "parameter '0.weight' begins with other values on rank 1" in text
+                assert {"WorldError", "RuntimeError"} <= set(kinds)
+                assert "parameter '0.weight' begins with other values on rank 1" in text
         kinds, text = note["a Cell that is called"][0]
         assert "WorldError" in kinds and "begins with other values on rank 1 than on rank 0" in text
 
@@ -70,11 +61,9 @@ def test_ranks_that_begin_differently_are_told_which_parameter(worlds):
 def test_programs_that_differ_are_refused_on_every_rank_before_step_1(worlds, how):
     for note in worlds.notes(2, "unequal_programs"):
         kinds, text, *unchanged = note[how]
-        assert (
-            "CollectiveMismatch" in kinds
-            and text.startswith("before step 1: rank 1 has compiled another program")
-            and "get_rank()" in text
-        )
+        assert "CollectiveMismatch" in kinds
+        assert text.startswith("before step 1: rank 1 has compiled another program")
+        assert "get_rank()" in text
         assert all(unchanged)
 
 
@@ -127,10 +116,7 @@ def test_print_in_construct_shows_every_rank_s_slice_in_every_step(worlds, name,
 )
 def test_errors_of_a_step_name_operator_and_line(worlds, what, kind, words):
     for rank, note in enumerate(worlds.notes(2, "errors_in_a_step")):
-        kinds, text = note[what]
-        assert kind in kinds
-        for word in words:
-            assert word.format(rank) in text
+        assert_refused(note[what], kind, [word.format(rank) for word in words])
 
 
 ENDLESS = """

@@ -180,9 +180,8 @@ def test_metrics_by_name():
     made = get_metrics({"acc", "F1", "loss", "mae", "mse", "precision", "recall", "top_1_accuracy", "top_5_accuracy"})
     kinds = (F1, Accuracy, Loss, MAE, MSE, Precision, Recall, Top1CategoricalAccuracy, Top5CategoricalAccuracy)
     assert [type(metric) for metric in made.values()] == list(kinds)
-    assert isinstance(get_metric_fn("topk", 3), TopKCategoricalAccuracy) and isinstance(
-        get_metric_fn("accuracy", "multilabel"), Accuracy
-    )
+    assert isinstance(get_metric_fn("topk", 3), TopKCategoricalAccuracy)
+    assert isinstance(get_metric_fn("accuracy", "multilabel"), Accuracy)
     assert set(made) < set(names()) == {*made, "accuracy", "topk"} and names() == sorted(names())
 
 

@@ -14,12 +14,8 @@ from tests.train.runs import Affine, Log, affine_model, batches, numbers, quick_
 def losses_of(model, epochs, dataset, **options):
     """The loss of every step that callbacks hear of."""
     found = []
-    model.train(
-        epochs,
-        dataset,
-        callbacks=LambdaCallback(on_train_step_end=lambda c: found.append(float(c.original_args().net_outputs))),
-        **options,
-    )
+    watch = LambdaCallback(on_train_step_end=lambda c: found.append(float(c.original_args().net_outputs)))
+    model.train(epochs, dataset, callbacks=watch, **options)
     return found
 
 
@@ -57,14 +53,8 @@ def test_sink_size_is_read_on_across_the_epochs_of_the_dataset():
 def test_order_and_numbers_of_the_calls():
     log = Log()
     affine_model().train(2, batches(6, 3), callbacks=log)
-    epoch = [
-        ("epoch_begin", 0),
-        ("step_begin", 1),
-        ("step_end", 1),
-        ("step_begin", 2),
-        ("step_end", 2),
-        ("epoch_end", 2),
-    ]
+    steps = [("step_begin", 1), ("step_end", 1), ("step_begin", 2), ("step_end", 2)]
+    epoch = [("epoch_begin", 0), *steps, ("epoch_end", 2)]
     expected = [("begin", None, 0)]
     expected += [(name, 1, step) for name, step in epoch] + [(name, 2, step + 2) for name, step in epoch]
     assert log.calls == [*expected, ("end", 2, 4)]
@@ -73,12 +63,8 @@ def test_order_and_numbers_of_the_calls():
 def test_sink_mode_calls_step_end_once_per_epoch_with_the_number_of_its_last_step():
     log = Log()
     affine_model().train(2, batches(6, 3), callbacks=log, dataset_sink_mode=True)
-    assert [call for call in log.calls if "step" in call[0]] == [
-        ("step_begin", 1, 2),
-        ("step_end", 1, 2),
-        ("step_begin", 2, 4),
-        ("step_end", 2, 4),
-    ]
+    expected = [(name, epoch, 2 * epoch) for epoch in (1, 2) for name in ("step_begin", "step_end")]
+    assert [call for call in log.calls if "step" in call[0]] == expected
 
 
 def test_callbacks_find_what_the_run_is_about():
@@ -89,18 +75,12 @@ def test_callbacks_find_what_the_run_is_about():
         seen["network"] is model.predict_network and seen["train_dataset"] is data and seen["list_callback"] == [watch]
     )
     assert (seen["epoch_num"], seen["cur_epoch_num"], seen["batch_num"], seen["cur_step_num"]) == (2, 2, 4, 8)
-    assert (seen["mode"], seen["parallel_mode"], seen["device_number"], seen["dataset_sink_mode"]) == (
-        "train",
-        "stand_alone",
-        1,
-        False,
-    )
+    facts = ("mode", "parallel_mode", "device_number", "dataset_sink_mode")
+    assert [seen[name] for name in facts] == ["train", "stand_alone", 1, False]
     assert [column.shape for column in seen["train_dataset_element"]] == [(3, 3), (3, 1)]
-    assert (
-        isinstance(seen["optimizer"], nn.SGD)
-        and isinstance(seen["loss_fn"], nn.MSELoss)
-        and seen["net_outputs"].shape == ()
-    )
+    assert isinstance(seen["optimizer"], nn.SGD)
+    assert isinstance(seen["loss_fn"], nn.MSELoss)
+    assert seen["net_outputs"].shape == ()
 
 
 def test_a_parameter_of_callbacks_that_is_not_there_is_named_with_its_neighbour():
@@ -194,9 +174,8 @@ def test_eval_gives_the_metrics_of_the_formula():
     found = model.eval(batches())
     assert found["mae"] == pytest.approx(np.abs(difference).mean(), rel=1e-5)
     assert found["mse"] == pytest.approx(np.square(difference).mean(), rel=1e-5)
-    assert found["loss"] == pytest.approx(
-        np.square(difference).mean(), rel=1e-5
-    )  # batches of one size: the mean of their means
+    # batches of one size: the mean of their means
+    assert found["loss"] == pytest.approx(np.square(difference).mean(), rel=1e-5)
 
 
 def test_eval_changes_no_parameter_and_starts_its_metrics_anew():
@@ -209,19 +188,10 @@ def test_eval_changes_no_parameter_and_starts_its_metrics_anew():
 def test_eval_calls_its_callbacks_with_the_results_at_the_end():
     log, seen = Log(), {}
     model = affine_model(metrics={"mae"})
-    result = model.eval(
-        batches(6, 3), callbacks=[log, LambdaCallback(on_eval_end=lambda c: seen.update(c.original_args()))]
-    )
-    assert [name for name, _, _ in log.calls] == [
-        "begin",
-        "epoch_begin",
-        "step_begin",
-        "step_end",
-        "step_begin",
-        "step_end",
-        "epoch_end",
-        "end",
-    ]
+    watch = LambdaCallback(on_eval_end=lambda c: seen.update(c.original_args()))
+    result = model.eval(batches(6, 3), callbacks=[log, watch])
+    steps = ["step_begin", "step_end"] * 2
+    assert [name for name, _, _ in log.calls] == ["begin", "epoch_begin", *steps, "epoch_end", "end"]
     assert seen["metrics"] == result and seen["mode"] == "eval" and seen["batch_num"] == 2
 
 
@@ -237,9 +207,8 @@ def test_a_metric_of_ones_own_gets_predictions_and_labels():
             return self.found
 
     _, y = numbers()
-    assert affine_model(metrics={"largest": Largest()}).eval(batches()) == {
-        "largest": float(np.abs(y).max())
-    }  # the weight is 0
+    # the weight is 0
+    assert affine_model(metrics={"largest": Largest()}).eval(batches()) == {"largest": float(np.abs(y).max())}
 
 
 def test_eval_network_gives_its_outputs_to_the_metrics_by_eval_indexes():
@@ -272,25 +241,19 @@ def test_fit_evaluates_after_the_epochs_asked_for(frequency, epochs):
         if params.eval_results:
             seen.append((params.cur_epoch_num, sorted(params.eval_results)))
 
-    affine_model(metrics={"mae"}).fit(
-        5, batches(), batches(6, 3), frequency, callbacks=LambdaCallback(on_train_epoch_end=note)
-    )
+    watch = LambdaCallback(on_train_epoch_end=note)
+    affine_model(metrics={"mae"}).fit(5, batches(), batches(6, 3), frequency, callbacks=watch)
     assert seen == [(epoch, ["eval_loss", "mae"]) for epoch in epochs]
 
 
 def test_fit_trains_as_train_does_and_evaluates_what_was_trained():
     results, one, other = [], affine_model(metrics={"mse"}), affine_model(metrics={"mse"})
-    one.fit(
-        2,
-        batches(),
-        batches(),
-        callbacks=LambdaCallback(on_train_epoch_end=lambda c: results.append(dict(c.original_args().eval_results))),
-    )
+    watch = LambdaCallback(on_train_epoch_end=lambda c: results.append(dict(c.original_args().eval_results)))
+    one.fit(2, batches(), batches(), callbacks=watch)
     for result in results:
         other.train(1, batches())
-        assert result["mse"] == other.eval(batches())["mse"] and result["eval_loss"] == pytest.approx(
-            result["mse"], rel=1e-6
-        )
+        assert result["mse"] == other.eval(batches())["mse"]
+        assert result["eval_loss"] == pytest.approx(result["mse"], rel=1e-6)
 
 
 # ---- use ----
@@ -477,22 +440,18 @@ def test_a_loss_without_an_optimizer_trains_nothing_and_is_refused():
         Model(Affine(), nn.MSELoss()).train(1, batches())
 
 
+def fit_every(frequency):
+    affine_model(metrics={"mae"}).fit(1, batches(), batches(), valid_frequency=frequency)
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "text"),
     [
         (lambda: affine_model().eval(batches()), ValueError, "no metrics"),
         (lambda: affine_model().fit(1, batches(), batches()), ValueError, "no metrics"),
         (lambda: affine_model(metrics={"mae"}).eval([1]), TypeError, "valid_dataset="),
-        (
-            lambda: affine_model(metrics={"mae"}).fit(1, batches(), batches(), valid_frequency=0),
-            ValueError,
-            "valid_frequency=0",
-        ),
-        (
-            lambda: affine_model(metrics={"mae"}).fit(1, batches(), batches(), valid_frequency="2"),
-            TypeError,
-            "valid_frequency='2'",
-        ),
+        (lambda: fit_every(0), ValueError, "valid_frequency=0"),
+        (lambda: fit_every("2"), TypeError, "valid_frequency='2'"),
         (lambda: affine_model().predict(), TypeError, "nothing to predict"),
         (lambda: affine_model().predict(numbers()[0]), TypeError, r"Tensor\(x\)"),
         (lambda: affine_model().predict("x"), TypeError, "A Tensor"),

@@ -1,27 +1,21 @@
-"""Optimizer parallel on real processes, against one device. Cases: `cases/optimizer_parallel.py`; bit for bit against
-the simulator below.
-"""
+"""Optimizer parallel on processes, against one device (`cases/optimizer_parallel.py`) and the simulator's bits."""
 
 import numpy as np
 import pytest
 
-from parallel_lab import Session, compile, nn
+from parallel_lab import Session, nn
 from parallel_lab.processes.shm import WorkerPool
 from tests.crossed import crossed
 from tests.graph.test_update_totals import LAYOUTS, OPTIMIZERS, net_and_data
 from tests.train.cases import optimizer_parallel
-from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
+from tests.train.sessions import plan_for
+from tests.train.worlds import compared, sizes
 
+FUSED = {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}
 ON = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
 
 
-worlds = worlds_of(optimizer_parallel)  # the larger ones are exhaustive
-
-
-@pytest.mark.quick(5)
-@pytest.mark.parametrize(("size", "name"), pairs(optimizer_parallel))
-def test_ranks_equal_one_device(worlds, size, name):
-    assert_equals_one_device(worlds, size, name)
+worlds, test_ranks_equal_one_device = compared(optimizer_parallel, quick=5)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))
@@ -129,53 +123,32 @@ def pool():
 @pytest.mark.parametrize(
     ("settings", "name"),
     crossed(
-        [{}, {"optimizer_weight_shard_size": 2}, {"optimizer_level": "level3"}, {"comm_fusion": "auto"}],
+        [{}, {"optimizer_weight_shard_size": 2}, {"optimizer_level": "level3"}, {"comm_fusion": FUSED}],
         ["adam", "all-together"],
     ),
 )
 def test_processes_give_the_simulator_s_bits(name, settings, pool):
-    kinds = ("allreduce", "allgather", "reducescatter")
-    more = {
-        **settings,
-        **({"comm_fusion": {k: {"mode": "auto", "config": None} for k in kinds}} if "comm_fusion" in settings else {}),
-    }
     found = []
     for executor in ("simulator", "processes"):
         net, data = net_and_data((((4, 1), (1, 1)), ((4, 1),), ((2, 1), (1, 2))), np.float32)
         optimizer = OPTIMIZERS[name](net.trainable_params())
-        plan = compile(
-            net,
-            *data[0],
-            loss=nn.MSELoss(),
-            optimizer=optimizer,
-            device_num=4,
-            dataset_strategy="full_batch",
-            **ON,
-            **more,
-        )
+        plan, _ = plan_for(net, data, 4, optimizer, **ON, **settings)
         how = {"pool": pool} if executor == "processes" else {}
         with Session(plan, net, optimizer, executor=executor, **how) as session:
-            found.append(
-                (
-                    session.train(data, 20),
-                    session.parameters(),
-                    session.values(s.name for s in plan.states),
-                    session.slices("w"),
-                )
-            )
-    one, other = found
-    assert one[0] == other[0]
-    for before, after in ((one[1], other[1]), (one[2], other[2]), (dict(enumerate(one[3])), dict(enumerate(other[3])))):
-        assert before.keys() == after.keys() and all(np.array_equal(before[n], after[n]) for n in before)
-    assert {a.shape for a in one[3]} == {(16, 16) if "optimizer_weight_shard_size" in settings else (8, 16)}
+            losses = session.train(data, 20)
+            values = {**session.parameters(), **session.values(s.name for s in plan.states)}
+            slices = session.slices("w")
+            found.append((losses, {**values, **dict(enumerate(slices))}))
+    (losses, before), (others, after) = found
+    assert losses == others
+    assert before.keys() == after.keys() and all(np.array_equal(before[n], after[n]) for n in before)
+    assert {a.shape for a in slices} == {(16, 16) if "optimizer_weight_shard_size" in settings else (8, 16)}
 
 
 def test_eight_ranks_too():
     net, data = net_and_data(LAYOUTS["one cut, one not"], np.float32)
     optimizer = nn.Adam(net.trainable_params(), 0.01)
-    plan = compile(
-        net, *data[0], loss=nn.MSELoss(), optimizer=optimizer, device_num=8, dataset_strategy="full_batch", **ON
-    )
+    plan, _ = plan_for(net, data, 8, optimizer, **ON)
     with Session(plan, net, optimizer) as session:
         losses, want = session.train(data, 6), session.parameters()
     with WorkerPool(8) as workers, Session(plan, net, optimizer, executor="processes", pool=workers) as session:

@@ -54,9 +54,8 @@ def test_a_file_gets_a_line_per_epoch_and_no_bar():
     stream = io.StringIO()
     train(stream)
     first, second, last = stream.getvalue().splitlines()
-    assert first.startswith("epoch 1/2  4 steps in 4.0 s  loss ") and second.startswith(
-        "epoch 2/2  4 steps in 4.0 s  loss "
-    )
+    assert first.startswith("epoch 1/2  4 steps in 4.0 s  loss ")
+    assert second.startswith("epoch 2/2  4 steps in 4.0 s  loss ")
     assert last == "trained 8 steps in 8.0 s" and "\r" not in stream.getvalue()
 
 
@@ -147,9 +146,8 @@ def test_a_notebook_has_a_widget_whose_last_line_stays_as_text(notebook, capsys)
     )
     assert [state[:3] for state in states] == [("epoch 1/1", done, 4) for done in range(1, 5)]
     assert states[0][3].startswith("1/4  loss ")
-    assert (
-        capsys.readouterr().out == "trained 4 steps in 4.0 s\n"
-    )  # and no widget is left open: the check after every test
+    # and no widget is left open: the check after every test
+    assert capsys.readouterr().out == "trained 4 steps in 4.0 s\n"
 
 
 def test_a_notebook_without_ipywidgets_has_text(notebook, monkeypatch, capsys):

@@ -1,13 +1,6 @@
-"""`Model` on real ranks: losses, checkpoints, evaluation, and what is refused on all ranks before they wait for each
-other.
-"""
+"""`Model` on real ranks: losses, checkpoints, evaluation, and what is refused before ranks wait for each other."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +10,9 @@ from parallel_lab.train import LambdaCallback, Model
 from parallel_lab.train.checkpoint import load_checkpoint, load_param_into_net
 from parallel_lab.train.checkpoint.format import read_checkpoint
 from parallel_lab.train.dataset import GeneratorDataset
+from tests.processes.launched import LAB, started
 from tests.recorded import nets
 
-ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120
 STRATEGIES = (((1, 2), (2, 1)), None, None)  # the contraction of the first product is cut: its results are summed
 
@@ -59,27 +52,11 @@ def say(name, value):
 
 
 def run(folder, ranks, mode, code):
-    """What each rank said, [{name: [values]}]; the console. The launcher is given a time, and is ended with all it
-    started.
-    """
+    """What each rank said, [{name: [values]}]; the console."""
     (folder / "script.py").write_text(COMMON + code)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "parallel_lab", "run", "-n", str(ranks), "script.py", mode],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        console = process.communicate(timeout=TIMEOUT_S)[0]
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert process.returncode == 0, console
+    with started(*LAB, "run", "-n", str(ranks), "script.py", mode, cwd=folder) as process:
+        status, console = process.wait(TIMEOUT_S)
+    assert status == 0, console
     said = []
     for rank in range(ranks):
         found = {}
@@ -98,12 +75,8 @@ def undivided(epochs=2, model=None, first=0):
         model = Model(net, nn.MSELoss(), nn.Momentum(net.trainable_params(), 2.0, 0.1), metrics={"mse", "mae"})
     losses = []
     watch = LambdaCallback(on_train_step_end=lambda c: losses.append(float(c.original_args().net_outputs)))
-    model.train(
-        epochs,
-        GeneratorDataset(lambda: ((x, y) for _ in range(4)), ["data", "label"]),
-        callbacks=watch,
-        initial_epoch=first,
-    )
+    data = GeneratorDataset(lambda: ((x, y) for _ in range(4)), ["data", "label"])
+    model.train(epochs, data, callbacks=watch, initial_epoch=first)
     return losses, model
 
 
@@ -176,15 +149,11 @@ def test_semi_auto_parallel_equals_one_device_and_saves_wholes_or_slices(tmp_pat
     assert held == [[16, 16]] * 4 and said[0]["layouts"][0].keys() == {"w", "w2"}
     for rank in range(4):
         folder = tmp_path / f"rank_{rank}"
-        stored, slices = (
-            read_checkpoint(folder / "net-2_4.ckpt").tensors,
-            read_checkpoint(folder / "own-2_4.ckpt").tensors,
-        )
+        stored, slices = (read_checkpoint(folder / f"{name}-2_4.ckpt").tensors for name in ("net", "own"))
         for name, parameter in model.predict_network.parameters_dict().items():
             np.testing.assert_allclose(stored[name].array, parameter.asnumpy(), **CLOSE)
-        assert stored["moments.w"].array.shape == (32, 16) and slices["moments.w"].array.shape == slices[
-            "w"
-        ].array.shape == (16, 16)
+        assert stored["moments.w"].array.shape == (32, 16)
+        assert slices["moments.w"].array.shape == slices["w"].array.shape == (16, 16)
         part = slices["w"].layout.slice_index((32, 16), rank)
         np.testing.assert_allclose(slices["w"].array, model.predict_network.weight.asnumpy()[part], **CLOSE)
         timed = sorted(p.name for p in folder.glob("timed-*.ckpt"))
@@ -199,37 +168,31 @@ def _tensor(array):
     return Tensor(array)
 
 
-@pytest.mark.exhaustive
-def test_a_training_of_ranks_goes_on_alone_and_on_ranks_again(tmp_path):
-    run(
-        tmp_path,
-        2,
-        "semi_auto_parallel",
-        """
+SAVING = """
 m = model()
 m.train(1, data(), callbacks=ModelCheckpoint("net", f"rank_{rank}", CheckpointConfig(4)))
 say("done", True)
-""",
-    )
-    whole, _ = undivided(3)
-    net = nets.Quick(32, 16, 16)
-    alone = Model(net, nn.MSELoss(), nn.Momentum(net.trainable_params(), 2.0, 0.1))
-    assert load_param_into_net(alone.train_network, load_checkpoint(tmp_path / "rank_1" / "net-1_4.ckpt")) == ([], [])
-    np.testing.assert_allclose(undivided(3, alone, first=1)[0], whole[4:], **CLOSE)
-    (tmp_path / "again").mkdir()
-    said, _ = run(
-        tmp_path / "again",
-        4,
-        "semi_auto_parallel",
-        """
+"""
+GOING_ON = """
 from parallel_lab.train.checkpoint import load_checkpoint, load_param_into_net
 losses, m = [], model()
 assert load_param_into_net(m.train_network, load_checkpoint("../rank_0/net-1_4.ckpt")) == ([], [])
 watch = LambdaCallback(on_train_step_end=lambda c: losses.append(float(c.original_args().net_outputs.asnumpy())))
 m.train(3, data(), callbacks=watch, initial_epoch=1)
 say("losses", losses)
-""",
-    )
+"""
+
+
+@pytest.mark.exhaustive
+def test_a_training_of_ranks_goes_on_alone_and_on_ranks_again(tmp_path):
+    run(tmp_path, 2, "semi_auto_parallel", SAVING)
+    whole, _ = undivided(3)
+    net = nets.Quick(32, 16, 16)
+    alone = Model(net, nn.MSELoss(), nn.Momentum(net.trainable_params(), 2.0, 0.1))
+    assert load_param_into_net(alone.train_network, load_checkpoint(tmp_path / "rank_1" / "net-1_4.ckpt")) == ([], [])
+    np.testing.assert_allclose(undivided(3, alone, first=1)[0], whole[4:], **CLOSE)
+    (tmp_path / "again").mkdir()
+    said, _ = run(tmp_path / "again", 4, "semi_auto_parallel", GOING_ON)
     np.testing.assert_allclose(said[2]["losses"][0], whole[4:], **CLOSE)
 
 
@@ -251,12 +214,8 @@ say("stopped", [stop.stopped_epoch, stop.best])
 def test_what_ranks_would_do_differently_is_refused_on_all_of_them(tmp_path):
     said, _ = run(tmp_path, 2, "data_parallel", REFUSALS)
     for one in said:
-        assert [kind for kind, _ in one["refused"]] == [
-            "CollectiveMismatch",
-            "CollectiveMismatch",
-            "ArgumentError",
-            "ArgumentError",
-        ]
+        kinds = ["CollectiveMismatch", "CollectiveMismatch", "ArgumentError", "ArgumentError"]
+        assert [kind for kind, _ in one["refused"]] == kinds
         texts = [text for _, text in one["refused"]]
         assert "epochs is [0, 1] on rank 0; [0, 2] on rank 1" in texts[0]
         assert "steps_per_epoch is 3 on rank 0; 4 on rank 1" in texts[1]

@@ -3,15 +3,9 @@
 import pytest
 
 from tests.train.cases import region
-from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
+from tests.train.worlds import assert_refused, compared, sizes
 
-worlds = worlds_of(region)  # the larger ones are exhaustive
-
-
-@pytest.mark.quick(4)
-@pytest.mark.parametrize(("size", "name"), pairs(region))
-def test_ranks_equal_one_device(worlds, size, name):
-    assert_equals_one_device(worlds, size, name)
+worlds, test_ranks_equal_one_device = compared(region, quick=4)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))
@@ -37,10 +31,7 @@ def test_in_graph_mode_a_region_is_part_of_the_program_around_it(worlds):
 )
 def test_what_cannot_be_put_together_is_refused_on_every_rank(worlds, what, kind, words):
     for note in worlds.notes(2, "what_is_refused"):
-        kinds, text = note[what]
-        assert kind in kinds, text
-        for word in words:
-            assert word in text
+        assert_refused(note[what], kind, words)
 
 
 def test_a_refused_call_breaks_nothing(worlds):

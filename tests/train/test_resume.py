@@ -7,16 +7,15 @@ losses by 1e-4 and more.
 """
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.processes.launched import LAB, started
+
 SCRIPT = Path(__file__).parent / "scripts" / "resume.py"
-ROOT = Path(__file__).parents[2]
 LEGS = (  # ranks, strategy of both products
     (8, "((2, 4), (4, 1)), ((8, 1), (1, 1))"),
     (4, "((1, 2), (2, 2)), ((2, 2), (2, 1))"),
@@ -29,16 +28,11 @@ STEPS = 5
 def run(ranks, *arguments, cwd):
     """The losses that a leg printed."""
     script = [str(SCRIPT), *map(str, arguments)]
-    command = (
-        [sys.executable, *script]
-        if ranks == 1
-        else [sys.executable, "-m", "parallel_lab", "run", "-n", str(ranks), "--no-tag", *script]
-    )
-    done = subprocess.run(
-        command, cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    line = next(line for line in done.stdout.splitlines() if line.startswith("{"))
+    command = [sys.executable] if ranks == 1 else [*LAB, "run", "-n", str(ranks), "--no-tag"]
+    with started(*command, *script, cwd=cwd, PYTHONWARNINGS="") as process:
+        status, output = process.wait(120)
+    assert status == 0, output
+    line = next(line for line in output.splitlines() if line.startswith("{"))
     return json.loads(line)["losses"]
 
 
@@ -52,7 +46,6 @@ def test_training_goes_on_under_other_strategies_and_numbers_of_ranks(integrated
         found += run(ranks, leg * STEPS, STEPS, strategy, integrated, load, save, cwd=tmp_path)
         load = save
     np.testing.assert_allclose(found, undivided, rtol=1e-9)
-    forgotten = run(
-        1, STEPS, STEPS, "alone", integrated, "-", "-", cwd=tmp_path
-    )  # what the comparison would show if nothing were loaded
+    # what the comparison would show if nothing were loaded
+    forgotten = run(1, STEPS, STEPS, "alone", integrated, "-", "-", cwd=tmp_path)
     assert np.abs(np.array(forgotten) / undivided[STEPS : 2 * STEPS] - 1).max() > 1e-4

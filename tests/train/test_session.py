@@ -37,13 +37,16 @@ def assert_same_bits(one, other):
             np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
 
 
+def assert_executors_agree(plan, net, optimizer, data, pool):
+    on_processes = trained(plan, net, optimizer, data, "processes", pool=pool)
+    assert_same_bits(on_processes, trained(plan, net, optimizer, data, "simulator"))
+
+
 # ---- the same bits ----
 
 
 def triples(devices, count, seed):
-    """Random triples in which every strategy of each operator appears at least once (`count` more where that leaves
-    room).
-    """
+    """Random triples in which every strategy of each operator appears; `count` of them where that leaves room."""
     rng = np.random.default_rng(seed)
     pools = [
         legal_strategies(OPS["matmul"], ((16, 32), (32, 16)), PLAIN, devices),
@@ -63,10 +66,7 @@ def triples(devices, count, seed):
 def test_processes_and_simulator_agree_bit_for_bit(pools, devices, triple):
     net, data = net_and_data(*triple)
     plan, optimizer = plan_for(net, data, devices)
-    assert_same_bits(
-        trained(plan, net, optimizer, data, "processes", pool=pools[devices]),
-        trained(plan, net, optimizer, data, "simulator"),
-    )
+    assert_executors_agree(plan, net, optimizer, data, pools[devices])
 
 
 @pytest.mark.exhaustive
@@ -77,11 +77,7 @@ def test_large_products_agree_bit_for_bit(pools, triple):
     """256 x 1024 x 1024, where the number of BLAS threads changes bits."""
     net, data = net_and_data(*triple, dims=(1024, 1024, 1024), batch=256, batches=1)
     plan, optimizer = plan_for(net, data, 8)
-    results = [
-        trained(plan, net, optimizer, data, e, steps=STEPS, pool=pools[8] if e == "processes" else None)
-        for e in ("processes", "simulator")
-    ]
-    assert_same_bits(*results)
+    assert_executors_agree(plan, net, optimizer, data, pools[8])
 
 
 @pytest.mark.quick(1)
@@ -89,10 +85,7 @@ def test_large_products_agree_bit_for_bit(pools, triple):
 def test_optimizers_agree_bit_for_bit(pools, make):
     net, data = net_and_data(S, ((2, 4),), S)
     plan, optimizer = plan_for(net, data, 8, make(net.trainable_params(), 0.01))
-    assert_same_bits(
-        trained(plan, net, optimizer, data, "processes", pool=pools[8]),
-        trained(plan, net, optimizer, data, "simulator"),
-    )
+    assert_executors_agree(plan, net, optimizer, data, pools[8])
 
 
 @pytest.mark.quick(1)
@@ -102,8 +95,7 @@ def test_alltoall_and_data_parallel_agree_bit_for_bit(fast):
     plan, optimizer = plan_for(net, data, 8, enable_alltoall=True)
     assert any(i.kind == "all_to_all" for _, i in plan.instructions())
     with WorkerPool(8, fast=fast) as pool:
-        on_processes = trained(plan, net, optimizer, data, "processes", pool=pool)
-    assert_same_bits(on_processes, trained(plan, net, optimizer, data, "simulator"))
+        assert_executors_agree(plan, net, optimizer, data, pool)
 
 
 @pytest.mark.parametrize("executor", ["processes", "simulator"])
@@ -208,39 +200,25 @@ def test_closed_session_is_refused_everywhere(ready, executor):
             call()
 
 
-@EXECUTORS
-def test_missing_parameter_is_named(ready, executor):
-    make, _ = ready
-    with pytest.raises(PlanError, match=r"parameter 'w2' is missing.*Parameters given: w"):
-        make(executor, parameters={"w": np.ones((32, 16))})
+LACKING, TURNED = {"w": np.ones((32, 16))}, {"w": np.ones((16, 32)), "w2": np.ones((16, 16))}
 
 
 @EXECUTORS
-def test_parameter_of_another_shape_is_refused(ready, executor):
+@pytest.mark.parametrize(
+    ("given", "call", "kind", "text"),
+    [
+        ({"parameters": LACKING}, None, PlanError, r"parameter 'w2' is missing.*Parameters given: w"),
+        ({"parameters": TURNED}, None, ShapeError, r"'w' has shape \(16, 32\).*\(32, 16\)"),
+        ({"optimizer": None}, None, PlanError, "no optimizer is given"),
+        ({}, lambda session: session.gradients(), (PlanError, RankRaised), r"does not hold '.*grad.*' now"),
+        ({}, lambda session: session.values(["nothing"]), (PlanError, RankRaised), "'nothing'"),
+    ],
+    ids=["parameter missing", "parameter of another shape", "optimizer missing", "gradients before a step", "value"],
+)
+def test_what_a_plan_does_not_have_is_named(ready, executor, given, call, kind, text):
     make, _ = ready
-    with pytest.raises(ShapeError, match=r"'w' has shape \(16, 32\).*\(32, 16\)"):
-        make(executor, parameters={"w": np.ones((16, 32)), "w2": np.ones((16, 16))})
-
-
-@EXECUTORS
-def test_missing_optimizer_is_refused(ready, executor):
-    make, _ = ready
-    with pytest.raises(PlanError, match="no optimizer is given"):
-        make(executor, optimizer=None)
-
-
-@EXECUTORS
-def test_gradients_before_the_first_step_are_refused(ready, executor):
-    make, _ = ready
-    with pytest.raises((PlanError, RankRaised), match=r"does not hold '.*grad.*' now"):
-        make(executor).gradients()
-
-
-@EXECUTORS
-def test_value_that_is_not_in_the_plan_is_refused(ready, executor):
-    make, _ = ready
-    with pytest.raises((PlanError, RankRaised), match="'nothing'"):
-        make(executor).values(["nothing"])
+    with pytest.raises(kind, match=text):
+        call(make(executor, **given))
 
 
 def test_pool_of_another_size_is_refused(ready, pools):

@@ -1,6 +1,4 @@
-"""What a session reads its batches from: lists are gone round, datasets are read epoch by epoch, and never further than
-there are steps.
-"""
+"""Batches of a session: lists are repeated, datasets are read epoch by epoch, and no further than there are steps."""
 
 import contextlib
 

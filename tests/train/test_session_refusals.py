@@ -96,9 +96,8 @@ def test_a_plan_without_one_number_per_step_runs_forward_only():
     ):
         with pytest.raises(PlanError, match=r"first output has shape \(16, 16\).*outputs"):
             simulated.train([(x,)], 1)
-        np.testing.assert_allclose(
-            simulated.outputs(x)[0], want, rtol=1e-5, atol=1e-6 * np.abs(want).max()
-        )  # sums of slices round otherwise
+        # sums of slices round otherwise
+        np.testing.assert_allclose(simulated.outputs(x)[0], want, rtol=1e-5, atol=1e-6 * np.abs(want).max())
         assert np.array_equal(simulated.outputs(x)[0], real.outputs(x)[0])
 
 
@@ -119,9 +118,7 @@ def test_a_cluster_that_is_unknown_or_too_small_is_refused_at_once():
 
 @pytest.mark.faults
 def test_ctrl_c_in_train_keeps_the_steps_taken_and_the_session_goes_on():
-    """Guards against a run that went on in the background after KeyboardInterrupt, with a session that knew nothing of
-    its steps.
-    """
+    """Guards against a run that went on in the background, with a session that did not know its steps."""
     plan, net, opt, batches = job(4)
     with WorkerPool(4) as pool:
         session = Session(plan, net, opt, executor="processes", pool=pool)

@@ -11,9 +11,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from parallel_lab import PlanError, RankDied, Session, ShapeError, compile, nn
+from parallel_lab import PlanError, RankDied, Session
 from parallel_lab.base.cluster import cluster_for
-from parallel_lab.base.errors import RankRaised, WorkersClosed
+from parallel_lab.base.errors import WorkersClosed
 from parallel_lab.base.events import EventLog, save_chrome_trace
 from parallel_lab.cost import instr_time_s
 from parallel_lab.processes.shm import WorkerPool, close_all
@@ -47,12 +47,18 @@ class Progress:
 LONG = 100_000
 
 
+def begun(make, data, count, steps=LONG):
+    """A session on processes, its run after `count` losses, and what waits for more."""
+    session, progress = make("processes"), Progress()
+    run = session.start(data, steps, on_losses=progress)
+    progress.wait_for(count)
+    return session, run, progress
+
+
 @pytest.mark.exhaustive
 def test_stop_ends_all_ranks_at_one_step_and_the_session_goes_on_as_if_uninterrupted(ready):
     make, data = ready
-    session, progress = make("processes"), Progress()
-    run = session.start(data, LONG, on_losses=progress)
-    progress.wait_for(5)
+    session, run, _ = begun(make, data, 5)
     run.stop()
     losses = run.result(timeout=20)
     assert 5 <= len(losses) < LONG
@@ -69,9 +75,7 @@ def test_stop_ends_all_ranks_at_one_step_and_the_session_goes_on_as_if_uninterru
 @pytest.mark.exhaustive
 def test_pause_holds_and_resume_goes_on_with_the_same_numbers(ready):
     make, data = ready
-    session, progress = make("processes"), Progress()
-    run = session.start(data, 400, on_losses=progress)
-    progress.wait_for(3)
+    session, run, progress = begun(make, data, 3, steps=400)
     run.pause()
     assert run.state == "paused"
     # a step that had begun is finished, and its loss arrives; then nothing comes
@@ -91,9 +95,7 @@ def test_pause_holds_and_resume_goes_on_with_the_same_numbers(ready):
 def test_while_paused_looking_or_starting_is_refused_and_not_a_hang(ready):
     """`parameters()` used to wait for the paused ranks, for ever."""
     make, data = ready
-    session, progress = make("processes"), Progress()
-    run = session.start(data, LONG, on_losses=progress)
-    progress.wait_for(1)
+    session, run, _ = begun(make, data, 1)
     run.pause()
     for call in (session.parameters, session.gradients, lambda: session.slices("w"), lambda: session.start(data, 1)):
         with pytest.raises(PlanError, match="paused"):
@@ -117,10 +119,9 @@ def test_starting_during_a_run_is_refused(ready):
 def test_a_run_that_is_stopped_before_its_turn_has_no_losses(ready):
     """`result()` used to fail with a TypeError."""
     make, data = ready
-    session, other, progress = make("processes"), make("processes"), Progress()
+    other = make("processes")
     other.train(data, steps=1)  # its batches are on the ranks, so that its next run can wait behind the first
-    first = session.start(data, LONG, on_losses=progress)
-    progress.wait_for(1)
+    _, first, _ = begun(make, data, 1)
     second = Run(other, 5, 0, None, None)
     assert second.state == "queued"
     second.stop()
@@ -133,9 +134,7 @@ def test_a_run_that_is_stopped_before_its_turn_has_no_losses(ready):
 def test_steps_count_even_if_nobody_asks_for_the_result(ready):
     """The next run used to begin at the old step, and so with the wrong batch."""
     make, data = ready
-    session, progress = make("processes"), Progress()
-    run = session.start(data, 4, on_losses=progress)
-    progress.wait_for(4)
+    session, run, _ = begun(make, data, 4, steps=4)
     while not run.done():
         time.sleep(0.01)
     assert make("simulator").train(data, steps=6)[4:] == session.train(data, steps=2)
@@ -144,9 +143,7 @@ def test_steps_count_even_if_nobody_asks_for_the_result(ready):
 
 def test_close_during_a_run_stops_it(ready):
     make, data = ready
-    session, progress = make("processes"), Progress()
-    run = session.start(data, LONG, on_losses=progress)
-    progress.wait_for(1)
+    session, run, _ = begun(make, data, 1)
     session.close()
     assert len(run.result(timeout=20)) < LONG
 
@@ -163,7 +160,7 @@ def test_losses_arrive_while_it_runs_in_order_and_complete(ready):
     assert run.result() == losses
 
 
-# ---- a rank that dies or raises ----
+# ---- a rank that dies; one that raises is in `test_session_updates.py` ----
 
 
 @pytest.mark.faults
@@ -171,9 +168,7 @@ def test_killed_worker_is_rank_died_naming_the_collective():
     net, data = net_and_data(S)
     plan, optimizer = plan_for(net, data, 8)
     with WorkerPool(8) as pool, Session(plan, net, optimizer, executor="processes", pool=pool) as session:
-        progress = Progress()
-        run = session.start(data, LONG, on_losses=progress)
-        progress.wait_for(2)
+        _, run, _ = begun(lambda _: session, data, 2)
         start = time.monotonic()
         os.kill(pool.pids[5], signal.SIGKILL)
         with pytest.raises(
@@ -187,34 +182,6 @@ def test_killed_worker_is_rank_died_naming_the_collective():
         print(f"RankDied after {taken * 1e3:.0f} ms: {caught.value}")
         with pytest.raises((WorkersClosed, RankDied)):
             session.train(data, steps=1)
-
-
-def test_error_in_an_operator_is_told_and_the_session_goes_on(pools):
-    """A label that is no class is found by the operator on the rank that has it."""
-
-    class Classifier(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.dense = nn.Dense(8, 4)
-
-        def construct(self, x):
-            return self.dense(x)
-
-    rng = np.random.default_rng(9)
-    net, x, labels = Classifier(), rng.normal(size=(8, 8)).astype(np.float32), rng.integers(0, 4, 8).astype(np.int32)
-    wrong = labels.copy()
-    wrong[5] = 4
-    rule = nn.SGD(net.trainable_params(), 0.1)
-    plan = compile(
-        net, x, labels, loss=nn.CrossEntropyLoss(), optimizer=rule, device_num=4, dataset_strategy="full_batch"
-    )
-    with Session(plan, net, rule, executor="processes", pool=pools[4]) as session, Session(plan, net, rule) as alone:
-        with pytest.raises(RankRaised, match="a label is 4") as caught:
-            session.train([(x, wrong)], steps=1)
-        assert "rank 2" in str(caught.value)  # rows 4 and 5
-        with pytest.raises(ShapeError, match="a label is 4"):
-            alone.train([(x, wrong)], steps=1)
-        assert session.train([(x, labels)], steps=3) == alone.train([(x, labels)], steps=3)
 
 
 # ---- events ----
@@ -261,9 +228,7 @@ def test_a_rank_does_one_thing_at_a_time_in_program_order(ready, executor):
 
 
 def test_no_rank_works_on_its_report_before_all_have_ended_the_recorded_steps(ready, pools):
-    """Guards against: the ranks that are through first take the cores, and the last message of the others seems to take
-    ten times as long.
-    """
+    """Guards against ranks whose reports take the cores, so that the others' last message seems ten times as long."""
 
     def note_when(comm):
         from parallel_lab.train import rank_steps

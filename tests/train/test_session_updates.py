@@ -57,20 +57,11 @@ def test_a_step_that_fails_in_its_update_says_what_it_has_changed_and_is_the_las
             assert "Make a new Session" in str(told.value)
 
 
-class Classifier(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.dense = nn.Dense(8, 4)
-
-    def construct(self, x):
-        return self.dense(x)
-
-
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_step_that_fails_before_its_update_has_changed_nothing(pools, executor):
     """Step 2 of three meets an invalid label: two steps are taken, and the third can be taken with other data."""
     rng = np.random.default_rng(9)
-    net, x = Classifier(), rng.normal(size=(8, 8)).astype(np.float32)
+    net, x = nn.Dense(8, 4), rng.normal(size=(8, 8)).astype(np.float32)
     labels = rng.integers(0, 4, 8).astype(np.int32)
     wrong = labels.copy()
     wrong[5] = 4
@@ -81,8 +72,11 @@ def test_a_step_that_fails_before_its_update_has_changed_nothing(pools, executor
     pool = {"pool": pools[4]} if executor == "processes" else {}
     with Session(plan, net, rule, executor=executor, **pool) as session, Session(plan, net, rule) as alone:
         want = alone.train([(x, labels)], 2)
-        with pytest.raises((RankRaised, ShapeError), match="a label is 4"):
+        # rows 4 and 5 of the batch are those of rank 2
+        kind, rank = (ShapeError, "") if executor == "simulator" else (RankRaised, "rank 2")
+        with pytest.raises(kind, match="a label is 4") as caught:
             session.train([(x, labels), (x, labels), (x, wrong)], 3)
+        assert rank in str(caught.value)
         names = [p.name for p in plan.parameters] + [s.name for s in plan.states]
         found, expected = session.values(names), alone.values(names)
         assert all(np.array_equal(found[n], expected[n]) for n in names)

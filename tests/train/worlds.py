@@ -18,7 +18,7 @@ import importlib
 import pickle
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,16 @@ from parallel_lab.nn.tensor.tensor import RankTensor, Tensor
 LIMIT_S = 240.0
 
 
-def case(*sizes: int, quick: tuple[int, ...] | None = None, own: bool = False) -> Callable:
+def case(*sizes: int, quick: tuple[int, ...] | None = None, own: bool = False, compared: bool = True) -> Callable:
     """Mark a function as a case for worlds of these sizes.
 
-    quick  the sizes that the quick suite runs too: the first, unless other ones are named
-    own    a rank's results are its own, and so is what one device is given for comparison
+    quick     the sizes that the quick suite runs too: the first, unless other ones are named
+    own       a rank's results are its own, and so is what one device is given for comparison
+    compared  False: there is nothing to compare with one device, where it is not run
     """
 
     def marked(function: Callable) -> Callable:
-        function.sizes, function.own = sizes, own
+        function.sizes, function.own, function.compared = sizes, own, compared
         function.quick = sizes[:1] if quick is None else quick
         return function
 
@@ -111,6 +112,8 @@ def refused(call: Callable, *args: Any) -> tuple[tuple[str, ...], str]:
 
 def run_case(function: Callable, here: Here) -> Any:
     """What a case returns, from the same settings every time."""
+    if here.alone and not function.compared:
+        return {}, {}
     context.reset_auto_parallel_context()
     context.reset_algo_parameters()
     context.set_context(mode=context.GRAPH_MODE)
@@ -185,15 +188,20 @@ class Worlds:
 # ---- for the files of tests; ranks do without pytest ----
 
 
-def worlds_of(module: Any) -> Callable:
-    """The fixture `worlds` of a file of tests."""
+def compared(module: Any, quick: int) -> tuple[Callable, Callable]:
+    """The fixture `worlds` of a file, and the test that ranks equal one device: `quick` of its cases are quick."""
     import pytest
 
     @pytest.fixture(scope="module")
     def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
         return Worlds(module, tmp_path_factory.mktemp("worlds"))
 
-    return worlds
+    @pytest.mark.quick(quick)
+    @pytest.mark.parametrize(("size", "name"), pairs(module))
+    def test_ranks_equal_one_device(worlds: Worlds, size: int, name: str) -> None:
+        assert_equals_one_device(worlds, size, name)
+
+    return worlds, test_ranks_equal_one_device
 
 
 def sizes(*sizes: int) -> list[Any]:
@@ -224,6 +232,14 @@ def assert_equals_one_device(worlds: Worlds, size: int, name: str) -> None:
         assert same.keys() == one.keys()
         for key, value in one.items():
             assert_close(same[key], value, f"{name}: {key} on rank {rank} of {size}", getattr(function, "bound", 2e-5))
+
+
+def assert_refused(note: tuple[tuple[str, ...], str], kind: str, words: Iterable[str]) -> None:
+    """That `refused` noted an error of this class, with these words in its text."""
+    kinds, text = note
+    assert kind in kinds, text
+    for word in words:
+        assert word in text
 
 
 def assert_close(found: Any, wanted: Any, what: str, bound32: float) -> None:

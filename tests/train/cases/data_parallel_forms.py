@@ -19,7 +19,7 @@ from parallel_lab.train import LambdaCallback, Model
 from parallel_lab.train.auto_parallel import AutoParallel
 from parallel_lab.train.dataset import GeneratorDataset, NumpySlicesDataset
 from parallel_lab.train.engine import make_train_step
-from tests.train.cases.nets import Net, SquareLoss, batch, numbers
+from tests.train.cases.nets import DATA, Net, SquareLoss, batch, numbers
 from tests.train.worlds import case, parameters, refused
 
 SIZES = (2, 4, 8)
@@ -50,9 +50,7 @@ def wrapped(rows, size):
 
 
 def shards(here, rows):
-    """Batches of a dataset's shard; alone those that all shards' batches are together. The last one is smaller where
-    batches do not divide.
-    """
+    """Batches of a dataset's shard; alone those of all shards together. The last may be smaller."""
     x, y = numbers(11, rows, 12), numbers(12, rows, 16)
     if here.alone:
         order = wrapped(rows, here.size)
@@ -61,18 +59,19 @@ def shards(here, rows):
     return NumpySlicesDataset((x, y), ["data", "label"], shuffle=False, **shard).batch(GLOBAL_BATCH // here.size)
 
 
+def losses_go_to(losses, here):
+    return LambdaCallback(on_train_step_end=lambda run: losses.append(here.mean(run.original_args().net_outputs)))
+
+
 def model_trains(mode, mean, rows):
-    """Where gradients are summed and not averaged, they are `size` times those of one device: with plain SGD, as if its
-    rate were.
-    """
+    """Summed gradients are `size` times those of one device: with plain SGD, as if its rate were."""
 
     def run(here):
         here.settings(parallel_mode=mode, gradients_mean=mean)
         net, losses = Net(), []
         rate = 0.02 * (here.size if here.alone and not mean else 1)
         model = Model(net, SquareLoss(), nn.SGD(net.trainable_params(), rate))
-        watch = LambdaCallback(on_train_step_end=lambda run: losses.append(here.mean(run.original_args().net_outputs)))
-        model.train(2, shards(here, rows), callbacks=watch, dataset_sink_mode=False)
+        model.train(2, shards(here, rows), callbacks=losses_go_to(losses, here), dataset_sink_mode=False)
         return {"losses": losses, **parameters(here, net)}, {}
 
     return case(*SIZES)(run)
@@ -100,13 +99,11 @@ def ranks_with_unequal_rows(here):
     net = Net()
     optimizer = nn.SGD(net.trainable_params(), 0.1)
     if here.alone:
-        grads = [
-            value_and_grad(nn.WithLossCell(net, SquareLoss()), None, optimizer.parameters)(*map(Tensor, part))[1]
-            for part in parts
-        ]
+        gradient = value_and_grad(nn.WithLossCell(net, SquareLoss()), None, optimizer.parameters)
+        grads = [gradient(*map(Tensor, part))[1] for part in parts]
         optimizer([Tensor(sum(g.asnumpy() for g in each) / here.size) for each in zip(*grads, strict=True)])
         return parameters(here, net), {}
-    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    here.settings(**DATA)
     Model(net, SquareLoss(), optimizer).train(1, GeneratorDataset(lambda: iter([parts[here.rank]]), ["data", "label"]))
     return parameters(here, net), {}
 
@@ -161,9 +158,8 @@ def loop(make_step, mode, mean):
         net = Net()
         # averaged gradients may go through any optimizer; summed ones are compared where a factor is a rate
         factor = here.size if here.alone and not mean else 1
-        optimizer = (
-            nn.Adam(net.trainable_params(), 0.05) if mean else nn.Momentum(net.trainable_params(), 0.02 * factor, 0.9)
-        )
+        params = net.trainable_params()
+        optimizer = nn.Adam(params, 0.05) if mean else nn.Momentum(params, 0.02 * factor, 0.9)
         step = make_step(net, optimizer)
         losses = []
         with messages_counted() as messages:
@@ -185,9 +181,7 @@ CASES |= {
 
 
 class Wide(nn.Cell):
-    """(n, 12) -> (n, 16), float32. Gradients in the order of the parameters: w 786432 bytes, b 65536, v 1048576, u
-    1024.
-    """
+    """(n, 12) -> (n, 16), float32. Bytes of the gradients, in order: w 786432, b 65536, v 1048576, u 1024."""
 
     def __init__(self):
         super().__init__()
@@ -207,11 +201,8 @@ def allreduce(mode, config=None):
 # name: (settings, ids of the parameters, who travels together)
 FUSIONS = {
     "auto": (allreduce("auto"), None, ["wbvu"]),
-    "size 1": (
-        allreduce("size", 1),
-        None,
-        ["wbv", "u"],
-    ),  # w and b are below 1 MB; v, with which they exceed it, is their last
+    # w and b are below 1 MB; v, with which they exceed it, is their last
+    "size 1": (allreduce("size", 1), None, ["wbv", "u"]),
     "size 0": (allreduce("size", 0), None, ["w", "b", "v", "u"]),
     "index": (allreduce("index", [0, 2]), None, ["w", "bv", "u"]),
     "index, the seeds' wording": ({**allreduce("index", [1, 3]), "fusion_index": "first_n"}, None, ["w", "bv", "u"]),
@@ -237,11 +228,8 @@ def trained_with(here, how, settings, ids):
     with messages_counted() as messages:
         loss = step(*map(Tensor, rows))
     plan = getattr(step, "plan", None)
-    buckets = (
-        None
-        if plan is None
-        else [(b["kind"], b["members"], b["bytes"]) for b in plan.to_dict(rank=here.rank)["buckets"]]
-    )
+    listed = [] if plan is None else plan.to_dict(rank=here.rank)["buckets"]
+    buckets = [(b["kind"], b["members"], b["bytes"]) for b in listed]
     return here.mean(loss), parameters(here, net), [m for m in messages if m[0] == "all_reduce"], buckets
 
 
@@ -279,14 +267,13 @@ class Talking(nn.Cell):
         if self.alone:
             return (out - mean) / ops.sqrt(square + 1.0) + ops.reduce_mean(out, keep_dims=True)
         mean, square, everybody = self.first(mean), self.second(square), self.gather(out)
-        return (out - mean / self.size) / ops.sqrt(square / self.size + 1.0) + ops.reduce_mean(
-            everybody, keep_dims=True
-        )
+        deviation = (out - mean / self.size) / ops.sqrt(square / self.size + 1.0)
+        return deviation + ops.reduce_mean(everybody, keep_dims=True)
 
 
 @case(*SIZES)
 def collectives_of_a_network_share_a_message(here):
-    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    here.settings(**DATA)
     found = {}
     for number in (0, 1):
         net = Talking(here, number)
@@ -306,8 +293,7 @@ def begins_differently(how):
     """Every rank has drawn weights of its own; all train on with those of rank 0, which one device has too."""
 
     def run(here):
-        settings = {"parallel_mode": "data_parallel", "gradients_mean": True, "parameter_broadcast": True}
-        here.settings(**settings)
+        here.settings(**DATA, parameter_broadcast=True)
         seeds.set_seed(1 + (0 if here.alone else here.rank))
         net = nn.Dense(12, 16)
         own = net.weight.asnumpy().copy()
@@ -315,12 +301,8 @@ def begins_differently(how):
         losses = []
         rows = tuple(a.astype(np.float32) for a in here.rows(*batch()))
         if how == "Model":
-            watch = LambdaCallback(
-                on_train_step_end=lambda run: losses.append(here.mean(run.original_args().net_outputs))
-            )
-            Model(net, SquareLoss(), optimizer).train(
-                2, GeneratorDataset(lambda: iter([rows]), ["data", "label"]), callbacks=watch
-            )
+            data = GeneratorDataset(lambda: iter([rows]), ["data", "label"])
+            Model(net, SquareLoss(), optimizer).train(2, data, callbacks=losses_go_to(losses, here))
         else:
             step = make_train_step(Meeting(net) if how == "at once" else net, SquareLoss(), optimizer)
             losses = [here.mean(step(*map(Tensor, rows))) for _ in range(2)]
@@ -335,7 +317,7 @@ CASES |= {f"parameter_broadcast, {how}": begins_differently(how) for how in ("Mo
 @case(2)
 def without_a_broadcast_copies_differ(here):
     """What parameter_broadcast is for: gradients are the same, what they are subtracted from is not."""
-    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    here.settings(**DATA)
     seeds.set_seed(1 + here.rank)
     net = nn.Dense(12, 16)
     before = net.weight.asnumpy().copy()
@@ -375,9 +357,7 @@ CASES |= {f"layerwise_parallel, by {name}": own_parameters(make) for name, make 
 
 
 class CutByHand(nn.Cell):
-    """hybrid_parallel as it is meant: rank r has columns r of a weight, and puts the pieces of the result together
-    itself.
-    """
+    """hybrid_parallel as it is meant: rank r has columns r of a weight, and joins the pieces of the result itself."""
 
     def __init__(self, here):
         super().__init__()
@@ -445,10 +425,8 @@ def half_precision_at_once(here):
     found, notes = {}, {}
     for wide in (True, False):
         if here.alone:
-            parts = [
-                x[r * 16 // here.size : (r + 1) * 16 // here.size].T @ np.ones((16 // here.size, 16), np.float16)
-                for r in range(here.size)
-            ]
+            rows = 16 // here.size
+            parts = [x[r * rows : (r + 1) * rows].T @ np.ones((rows, 16), np.float16) for r in range(here.size)]
             total = np.zeros((8, 16), np.float32 if wide else np.float16)
             for part in parts:
                 total = total + part.astype(total.dtype)
@@ -468,22 +446,20 @@ def half_precision_at_once(here):
 # ---- AutoParallel's own form of the settings, and what is refused ----
 
 
-@case(2)
+@case(2, compared=False)
 def what_is_refused(here):
-    if here.alone:
-        return {}, {}
     found = {}
-    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    here.settings(**DATA)
     net = Net()
     step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
-    found["full_batch"] = refused(
-        lambda: (
-            here.settings(full_batch=True),
-            make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1)),
-        )
-    )
+
+    def with_full_batch():
+        here.settings(full_batch=True)
+        make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
+
+    found["full_batch"] = refused(with_full_batch)
     context.reset_auto_parallel_context()
-    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    here.settings(**DATA)
     if here.rank == 1:
         here.settings(comm_fusion={"allreduce": {"mode": "index", "config": [0]}})
     found["compiled"] = refused(step, *map(Tensor, here.rows(*batch())))

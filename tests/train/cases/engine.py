@@ -14,17 +14,8 @@ from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.train.communication import get_rank
 from parallel_lab.train.engine import make_eval_step, make_predict_step, make_train_step
 from tests.train.cases import engine_training
-from tests.train.cases.engine_training import (
-    MODES,
-    SEMI,
-    both_cut,
-    no_strategies,
-    rows_of_each,
-    states,
-    trained,
-    whole,
-)
-from tests.train.cases.nets import Net, SquareLoss, batch, numbers
+from tests.train.cases.engine_training import MODES, SEMI, both_cut, no_strategies, rows_of_each, states, trained, whole
+from tests.train.cases.nets import DATA, Net, SquareLoss, batch, numbers
 from tests.train.worlds import case, parameters, refused
 
 PARTS = (engine_training,)
@@ -45,20 +36,15 @@ def whole_steps(settings, strategies, feed):
             network = with_loss if how == "loss" else nn.TrainOneStepCell(with_loss, optimizer)
             step = make_train_step(network, None, None if how == "cell" else optimizer)
             losses = [step(*feed(here)) for _ in range(2)]
-            found[how] = (
-                [here.mean(one) if local else here.full(one) for one in losses],
-                parameters(here, net),
-                optimizer.global_step,
-            )
+            losses = [here.mean(one) if local else here.full(one) for one in losses]
+            found[how] = losses, parameters(here, net), optimizer.global_step
         return found, {}
 
     return case(2, 4)(run)
 
 
 CASES = {
-    "whole steps, data_parallel": whole_steps(
-        {"parallel_mode": "data_parallel", "gradients_mean": True}, no_strategies, rows_of_each
-    ),
+    "whole steps, data_parallel": whole_steps(DATA, no_strategies, rows_of_each),
     "whole steps, semi_auto, cut": whole_steps(SEMI, both_cut, whole),
     "whole steps, stand_alone": whole_steps({"parallel_mode": "stand_alone"}, no_strategies, whole),
 }
@@ -83,12 +69,7 @@ def dropping(settings, strategies, feed):
         net = Dropping(strategies(here))
         net.set_train()
         step = make_train_step(net, SquareLoss(), nn.Momentum(net.trainable_params(), 0.1, 0.9))
-        losses = [
-            here.mean(step(*feed(here)))
-            if settings["parallel_mode"] == "data_parallel"
-            else here.full(step(*feed(here)))
-            for _ in range(3)
-        ]
+        losses = [here.full(step(*feed(here))) for _ in range(3)]
         x, y = batch(32)  # another batch size, and the masks of the steps that follow
         more = (x, y) if here.alone or settings.get("dataset_strategy") == "full_batch" else here.rows(x, y)
         losses.append(here.mean(step(*more)))
@@ -124,33 +105,29 @@ def normalizing(settings, feed_rows, sync=False, cut=None):
         here.settings(**settings)
         net = Normal(sync, cut)
         net.set_train()
-        x, y = (a.astype(np.float32) for a in batch())
+        given = tuple(a.astype(np.float32) for a in batch())
+        given = here.rows(*given) if feed_rows else given
         step = make_train_step(net, SquareLoss(), nn.Momentum(net.trainable_params(), 0.1, 0.9))
         for _ in range(3):
-            step(*(here.rows(x, y) if feed_rows else (x, y)))
+            step(*given)
         net.set_train(False)
-        evaluate = make_eval_step(net, SquareLoss())
-        loss, _, _ = evaluate(*(here.rows(x, y) if feed_rows else (x, y)))
+        loss, _, _ = make_eval_step(net, SquareLoss())(*given)
         net.set_train(True)
-        step(*(here.rows(x, y) if feed_rows else (x, y)))
+        step(*given)
         return {"loss": here.mean(loss), **parameters(here, net)}, {}
 
     return case(2, 4)(run)
 
 
 CASES |= {
-    "batch norm, data_parallel, sync": normalizing(
-        {"parallel_mode": "data_parallel", "gradients_mean": True}, True, sync=True
-    ),
+    "batch norm, data_parallel, sync": normalizing(DATA, True, sync=True),
     "batch norm, semi_auto, rows": normalizing({"parallel_mode": "semi_auto_parallel"}, True),
     "batch norm, semi_auto, cut": normalizing(SEMI, False, cut=((1, 2), (2, 1))),
 }
 
 
 class Tied(nn.Cell):
-    """One table for words and classes; a parameter that the loss does not depend on, and one that only prediction
-    uses.
-    """
+    """One table for words and classes; a parameter without effect on the loss, and one that only prediction uses."""
 
     def __init__(self, cut=None):
         super().__init__()
@@ -185,7 +162,7 @@ def tied(settings, feed_rows, strategies=None):
 
 
 CASES |= {
-    "tied and unused, data_parallel": tied({"parallel_mode": "data_parallel", "gradients_mean": True}, True),
+    "tied and unused, data_parallel": tied(DATA, True),
     "tied and unused, semi_auto, rows": tied({"parallel_mode": "semi_auto_parallel"}, True),
     "tied and unused, semi_auto, table cut": tied(SEMI, False, (((2, 1), (1,)), ((1, 1), (2, 1)))),
 }
@@ -194,22 +171,20 @@ CASES |= {
 # ---- one set of parameters, several programs ----
 
 
+def steps_of(net, optimizer):
+    """Steps of training, evaluation and prediction."""
+    return make_train_step(net, SquareLoss(), optimizer), make_eval_step(net, SquareLoss()), make_predict_step(net)
+
+
 def several_programs(settings, strategies, feed_rows):
-    """Training, evaluation, prediction, another batch size, training again: as one device that trains with the same
-    interruptions.
-    """
+    """Training, evaluation, prediction, another batch size, training again: as one device with these interruptions."""
 
     def run(here):
         here.settings(**settings)
         net = Dropping(strategies(here))
         data_parallel = settings["parallel_mode"] == "data_parallel"
-        optimizer = nn.Adam(net.trainable_params(), 0.05)
-        step, evaluate, predict = (
-            make_train_step(net, SquareLoss(), optimizer),
-            make_eval_step(net, SquareLoss()),
-            make_predict_step(net),
-        )
-        found = []
+        optimizer, found = nn.Adam(net.trainable_params(), 0.05), []
+        step, evaluate, predict = steps_of(net, optimizer)
         for rows in (16, 16, 32, 16):
             x, y = batch(rows)
             given = here.rows(x, y) if feed_rows else (x, y)
@@ -239,14 +214,9 @@ class TwoWays(nn.Cell):
     def __init__(self, here):
         super().__init__()
         self.w, self.v = Parameter(numbers(3, 12, 8), name="w"), Parameter(numbers(7, 8, 16), name="v")
-        self.a, self.b = (
-            ops.MatMul().shard(((1, here.size), (here.size, 1))),
-            ops.MatMul().shard(((1, 1), (1, here.size))),
-        )
-        self.c, self.d = (
-            ops.MatMul().shard(((1, 1), (1, here.size))),
-            ops.MatMul().shard(((1, here.size), (here.size, 1))),
-        )
+        inner, outer = ((1, here.size), (here.size, 1)), ((1, 1), (1, here.size))
+        self.a, self.b = ops.MatMul().shard(inner), ops.MatMul().shard(outer)
+        self.c, self.d = ops.MatMul().shard(outer), ops.MatMul().shard(inner)
 
     def construct(self, x):
         first, second = (self.a, self.b) if self.training else (self.c, self.d)
@@ -258,11 +228,7 @@ def layouts_that_change_between_training_and_evaluation(here):
     here.settings(**SEMI)
     net = TwoWays(here)
     optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
-    step, evaluate, predict = (
-        make_train_step(net, SquareLoss(), optimizer),
-        make_eval_step(net, SquareLoss()),
-        make_predict_step(net),
-    )
+    step, evaluate, predict = steps_of(net, optimizer)
     found, held = [], []
     for _ in range(3):
         net.set_train(True)
@@ -299,10 +265,8 @@ def rank_0_s_parameters_are_broadcast_in_semi_auto(here):
     return {"loss": here.mean(loss), **parameters(here, net)}, {}
 
 
-@case(2)
+@case(2, compared=False)
 def different_beginnings(here):
-    if here.alone:
-        return {}, {}
     found = {}
     for mode in ("semi_auto_parallel", "auto_parallel"):
         here.settings(**{**SEMI, "parallel_mode": mode, "search_mode": "sharding_propagation"})
@@ -346,10 +310,8 @@ class Unequal(nn.Cell):
         return out
 
 
-@case(2)
+@case(2, compared=False)
 def unequal_programs(here):
-    if here.alone:
-        return {}, {}
     found = {}
     here.settings(**SEMI)
     for how in ("if", "strategy", "number", "constant", "message"):
@@ -358,9 +320,8 @@ def unequal_programs(here):
         before = net.w.asnumpy().copy()
         found[how] = (*refused(step, *batch()), np.array_equal(before, net.w.asnumpy()))
     net = Unequal("output", get_rank())
-    found["output"] = refused(
-        make_predict_step(lambda x: net(x) if get_rank() == 0 else (net(x), net(x) * 2.0)), batch()[0]
-    )
+    predict = make_predict_step(lambda x: net(x) if get_rank() == 0 else (net(x), net(x) * 2.0))
+    found["output"] = refused(predict, batch()[0])
     net = Unequal("optimizer", get_rank())
     step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1, weight_decay=0.1 * get_rank()))
     found["optimizer"] = refused(step, *batch())
@@ -399,18 +360,15 @@ class Gathering(nn.Cell):
 
 @case(2, 4, quick=(2, 4))
 def collectives_in_construct_run_in_data_parallel(here):
-    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    here.settings(**DATA)
     net = Gathering(here.alone, here.size)
-    step, losses = trained(
-        here, net, nn.Momentum(net.trainable_params(), 0.1, 0.9), here.rows(*batch()), own_losses=True
-    )
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    step, losses = trained(here, net, optimizer, here.rows(*batch()), own_losses=True)
     return {"losses": losses, **parameters(here, net)}, {"plan": step.plan is None}
 
 
-@case(2)
+@case(2, compared=False)
 def collectives_in_construct_are_refused_in_semi_auto(here):
-    if here.alone:
-        return {}, {}
     here.settings(**SEMI)
     net = Gathering(False, here.size)
     step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
@@ -421,9 +379,7 @@ def collectives_in_construct_are_refused_in_semi_auto(here):
 
 
 class Half(nn.Cell):
-    """Computes in float16; the gradients of 4096 and more small addends lose what float16 cannot hold beside the
-    sum.
-    """
+    """Computes in float16, where many small addends are lost beside a large sum."""
 
     def __init__(self):
         super().__init__()
@@ -444,18 +400,15 @@ def half_step(here, wide):
     before = net.w.asnumpy().copy()
     if here.alone:
         # each rank's addend as float16 makes it, then the sum in the dtype of the message, in rank order
-        parts = [
-            x[r * 16 // here.size : (r + 1) * 16 // here.size].T @ np.ones((16 // here.size, 16), np.float16)
-            for r in range(here.size)
-        ]
+        rows = 16 // here.size
+        parts = [x[r * rows : (r + 1) * rows].T @ np.ones((rows, 16), np.float16) for r in range(here.size)]
         total = np.zeros((8, 16), np.float32 if wide else np.float16)
         for part in parts:
             total = total + part.astype(total.dtype)
         return {"w": before - total.astype(np.float16)}, {}
     step(*here.rows(x, y))
-    sent = [
-        step.plan.value(i.ins[0]).dtype for _, i in step.plan.instructions() if i.is_communication and i.name == "w"
-    ]
+    messages = [i for _, i in step.plan.instructions() if i.is_communication and i.name == "w"]
+    sent = [step.plan.value(i.ins[0]).dtype for i in messages]
     return {"w": np.array(net.w.full().asnumpy())}, {"sent": sent}
 
 
@@ -485,8 +438,6 @@ class Printing(nn.Cell):
 
 def printing(settings, feed_rows, cut):
     def run(here):
-        if here.alone:
-            return {}, {}
         here.settings(**settings)
         net = Printing(cut)
         step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.0))
@@ -499,12 +450,12 @@ def printing(settings, feed_rows, cut):
         part = here.own_rows(want) if feed_rows else here.part(want, cut[0][:1] + cut[1][1:])
         return {}, {"shown": shown.getvalue(), "part": str(part)}
 
-    return case(2)(run)
+    return case(2, compared=False)(run)
 
 
 CASES |= {
     "print, semi_auto": printing(SEMI, False, ((1, 1), (1, 2))),
-    "print, data_parallel": printing({"parallel_mode": "data_parallel", "gradients_mean": True}, True, None),
+    "print, data_parallel": printing(DATA, True, None),
 }
 
 
@@ -519,10 +470,8 @@ class Wrong(nn.Cell):
         return ops.gather(self.table, words, 0)  # the line that the error names
 
 
-@case(2)
+@case(2, compared=False)
 def errors_in_a_step(here):
-    if here.alone:
-        return {}, {}
     here.settings(**SEMI)
     net = Wrong()
     step = make_train_step(net, lambda out, label: ops.reduce_mean(out), nn.SGD(net.trainable_params(), 0.1))
@@ -561,13 +510,8 @@ def per_sample(mode):
         here.settings(**settings)
         net = Net(strategies(here))
         rate = 0.01 / here.size if here.alone and own else 0.01
-        _, losses = trained(
-            here,
-            net,
-            nn.Momentum(net.trainable_params(), rate, 0.9),
-            feed(here) if not here.alone else batch(),
-            loss=PerSample(),
-        )
+        optimizer, fed = nn.Momentum(net.trainable_params(), rate, 0.9), batch() if here.alone else feed(here)
+        _, losses = trained(here, net, optimizer, fed, loss=PerSample())
         return parameters(here, net) if own else {"losses": losses, **parameters(here, net)}, {}
 
     return case(4)(run)

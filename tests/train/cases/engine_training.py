@@ -1,12 +1,10 @@
-"""Cases of training steps: every mode with every optimizer, and how gradients are added up. They run with those of
-`engine.py`.
-"""
+"""Cases of training steps: every mode with every optimizer, and the sums of gradients. They run with `engine.py`."""
 
 from __future__ import annotations
 
 from parallel_lab import nn
 from parallel_lab.train.engine import layouts, make_train_step
-from tests.train.cases.nets import Net, SquareLoss, batch, cuts
+from tests.train.cases.nets import DATA, Net, SquareLoss, batch, cuts
 from tests.train.worlds import case, parameters
 
 STEPS = 3
@@ -41,31 +39,18 @@ def first_cut(here):
     return cuts(here.size)[0], None
 
 
+ROWS = {"parallel_mode": "semi_auto_parallel"}
+SEMI = {**ROWS, "dataset_strategy": "full_batch"}
 # name: (settings, strategies, what a rank is fed, whether losses are each rank's own)
 MODES = {
-    "data_parallel": ({"parallel_mode": "data_parallel", "gradients_mean": True}, no_strategies, rows_of_each, True),
-    "hybrid_parallel": (
-        {"parallel_mode": "hybrid_parallel", "gradients_mean": True},
-        no_strategies,
-        rows_of_each,
-        True,
-    ),
-    "semi_auto, rows": ({"parallel_mode": "semi_auto_parallel"}, no_strategies, rows_of_each, False),
-    "semi_auto, cut, full_batch": (
-        {"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"},
-        both_cut,
-        whole,
-        False,
-    ),
-    "semi_auto, cut, rows": ({"parallel_mode": "semi_auto_parallel"}, both_cut, rows_of_each, False),
-    "semi_auto, cut, tuple": (
-        {"parallel_mode": "semi_auto_parallel", "dataset_strategy": ((2, 2), (4, 1))},
-        first_cut,
-        as_tuple,
-        False,
-    ),
+    "data_parallel": (DATA, no_strategies, rows_of_each, True),
+    "hybrid_parallel": ({**DATA, "parallel_mode": "hybrid_parallel"}, no_strategies, rows_of_each, True),
+    "semi_auto, rows": (ROWS, no_strategies, rows_of_each, False),
+    "semi_auto, cut, full_batch": (SEMI, both_cut, whole, False),
+    "semi_auto, cut, rows": (ROWS, both_cut, rows_of_each, False),
+    "semi_auto, cut, tuple": ({**ROWS, "dataset_strategy": ((2, 2), (4, 1))}, first_cut, as_tuple, False),
     "auto_parallel": (
-        {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation", "dataset_strategy": "full_batch"},
+        {**SEMI, "parallel_mode": "auto_parallel", "search_mode": "sharding_propagation"},
         first_cut,
         whole,
         False,
@@ -114,7 +99,7 @@ OPTIMIZERS = (sgd, momentum_in_groups, adam, lamb, lars, clipped, clipped_each, 
 
 
 def states(here, optimizer, net):
-    """The optimizer's states, put together from the ranks' slices."""
+    """The optimizer's states, gathered from the ranks' slices."""
     from parallel_lab.layout.slices import gather_full
 
     shapes = {p.name: p.full_shape for p in net.get_parameters()}
@@ -141,20 +126,12 @@ def trains(mode, make_optimizer):
         net.set_train()
         optimizer = make_optimizer(net)
         step, losses = trained(here, net, optimizer, feed(here) if not here.alone else batch(), own_losses=own)
-        held = {p.name: p.asnumpy().shape for p in net.get_parameters()}
         kept = {name: {kind: array.shape for kind, array in kinds.items()} for name, kinds in optimizer.states.items()}
-        notes = {
-            "held": held,
-            "kept": kept,
-            "layouts": {name: str(layout) for name, layout in layouts(step).items()},
-            "plan": step.plan is not None,
-        }
+        notes = {"held": {p.name: p.asnumpy().shape for p in net.get_parameters()}, "kept": kept}
+        notes |= {"layouts": {name: str(one) for name, one in layouts(step).items()}, "plan": step.plan is not None}
         same = {"losses": losses, **parameters(here, net), **states(here, optimizer, net)}
-        return {
-            **same,
-            "steps": optimizer.global_step,
-            "rates": optimizer.get_lr() if make_optimizer is not adam else 0,
-        }, notes
+        rates = optimizer.get_lr() if make_optimizer is not adam else 0
+        return {**same, "steps": optimizer.global_step, "rates": rates}, notes
 
     sizes = {"semi_auto, cut, full_batch": (2, 4, 8), "data_parallel": (2, 4), "stand_alone": (2,)}.get(mode, (4,))
     # where all ranks are 4, each mode meets one optimizer in the quick suite
@@ -169,9 +146,7 @@ CASES = {f"{mode} with {make.__name__}": trains(mode, make) for mode in MODES fo
 
 
 def factors(settings, factor_of, strategies=no_strategies):
-    """One step of SGD; on one device every parameter's rate is multiplied by what the ranks' gradient is expected to be
-    too large.
-    """
+    """One step of SGD; one device's rates are multiplied by the factor expected in the ranks' gradients."""
 
     def run(here):
         here.settings(**settings)
@@ -186,6 +161,10 @@ def factors(settings, factor_of, strategies=no_strategies):
     return case(2, 4)(run)
 
 
+def as_one_device(size):
+    return dict.fromkeys(("w", "bias", "v"), 1.0)
+
+
 def times_ranks(size):
     return dict.fromkeys(("w", "bias", "v"), float(size))
 
@@ -196,15 +175,10 @@ def by_copies(size):
     return {"w": 1 / (size // 2), "bias": 1 / size, "v": 1.0}
 
 
-SEMI = {"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}
 CASES |= {
-    "data_parallel sums": factors({"parallel_mode": "data_parallel", "gradients_mean": False}, times_ranks),
-    "data_parallel means": factors(
-        {"parallel_mode": "data_parallel", "gradients_mean": True}, lambda size: dict.fromkeys(("w", "bias", "v"), 1.0)
-    ),
-    "semi_auto sums": factors(
-        {**SEMI, "gradients_mean": False}, lambda size: dict.fromkeys(("w", "bias", "v"), 1.0), both_cut
-    ),
+    "data_parallel sums": factors({**DATA, "gradients_mean": False}, times_ranks),
+    "data_parallel means": factors(DATA, as_one_device),
+    "semi_auto sums": factors({**SEMI, "gradients_mean": False}, as_one_device, both_cut),
     "semi_auto means": factors({**SEMI, "gradients_mean": True}, by_copies, both_cut),
     "semi_auto without loss_repeated_mean": factors({**SEMI, "loss_repeated_mean": False}, times_ranks, both_cut),
 }

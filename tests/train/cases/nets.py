@@ -7,6 +7,8 @@ import numpy as np
 from parallel_lab import nn, ops
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 
+DATA = {"parallel_mode": "data_parallel", "gradients_mean": True}
+
 
 def numbers(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape)

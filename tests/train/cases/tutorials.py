@@ -1,6 +1,4 @@
-"""What MindSpore's tutorials do beyond the seeds, in small: data that are cut by columns, sharded functions, gradients
-asked for at once.
-"""
+"""What MindSpore's tutorials do beyond the seeds: data split by columns, sharded functions, gradients at once."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ class Pictures(nn.Cell):
 
 @case(2, 4)
 def pictures_cut_by_columns(here):
-    """Every rank reads the same rows and keeps one vertical stripe of each picture; gradients and optimizer are called
-    one after the other.
-    """
+    """Every rank reads the same rows and keeps a vertical stripe of each picture; gradients, then the optimizer."""
     images, labels = pictures()
     data = NumpySlicesDataset((images[:, 0, :, :, None], labels), ["image", "label"], shuffle=False)
     mine = "image"
