@@ -84,7 +84,7 @@ def _cgroup_number(name: str) -> str | None:
 
 def check_cores() -> Result:
     """Cores this process may use; one is enough to run, two show real parallel work."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     quota = _cgroup_number("cpu.max")
     limit = int(quota) / 100_000 if quota else None  # microseconds per period; 100,000 is the kernel's usual period
     found = f"{cores} usable" + (f", limited by the container to the time of {limit:g}" if limit else "")
@@ -100,10 +100,7 @@ def available_memory_bytes() -> int | None:
         words = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
         available = int(words["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError):
-        names = getattr(os, "sysconf_names", {})
-        if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= names.keys():
-            return None
-        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return None
     limit, used = _cgroup_number("memory.max"), _cgroup_number("memory.current")
     return min(available, max(int(limit) - int(used), 0)) if limit and used else available
 
@@ -123,9 +120,7 @@ def check_memory() -> Result:
 
 
 def check_shared() -> Result:
-    """Nameless shared memory for the workers (memfd on Linux)."""
-    if not hasattr(os, "memfd_create"):
-        return "ok", f"{platform.system()} has no memfd; named segments are used, and unlinked at once"
+    """Nameless shared memory for the workers."""
     try:
         handle = os.memfd_create("parallel-lab-doctor")
         try:
@@ -271,18 +266,14 @@ def _python(code: str, limit_s: float) -> tuple[int | None, str]:
 
 def _finish(command: list[str], limit_s: float, environment: Mapping[str, str]) -> tuple[int | None, list[str]]:
     """Exit code (None: not ended in `limit_s` seconds, so killed with all its processes) and lines of output."""
-    group = os.name == "posix"
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    options = {"text": True, "errors": "replace", "env": environment, "start_new_session": group}
+    options = {"text": True, "errors": "replace", "env": environment, "start_new_session": True}
     process = subprocess.Popen(command, **streams, **options)
     try:
         output, _ = process.communicate(timeout=limit_s)
         exit_code: int | None = process.returncode
     except subprocess.TimeoutExpired:
-        if group:
-            os.killpg(process.pid, 9)  # its workers too
-        else:
-            process.kill()
+        os.killpg(process.pid, 9)  # its workers too
         output, _ = process.communicate()
         exit_code = None
     return exit_code, [line.strip() for line in output.splitlines() if line.strip()]

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import shlex
 import sys
 from typing import Any
 
-from ..base import errors
-from ..base.errors import ParallelLabError, RankRaised
-from ..processes.launch import Console, LaunchSpec, launch, launch_over_mpi
+from ..base.errors import ArgumentError, RankRaised
+from ..processes.faults import FAULT_ERRORS
+from ..processes.launch import Console
 from .options import add_options
-from .run_command import launch_options
+from .run_command import launch_options, launched
 
 TIMEOUT_S = 30.0  # a learner waits in front of the cell
 
@@ -34,7 +33,7 @@ class _Parser(argparse.ArgumentParser):
     """Raises instead of ending the process, which here is the notebook's kernel."""
 
     def error(self, message: str) -> Any:
-        raise _quiet(errors.ArgumentError(message, where="%%ranks", hint="%%ranks --help lists the options"))
+        raise _quiet(ArgumentError(message, where="%%ranks", hint="%%ranks --help lists the options"))
 
     def exit(self, status: int = 0, message: str | None = None) -> Any:
         raise _Help
@@ -61,25 +60,12 @@ def run_cell(line: str, cell: str, name: str = "cell") -> None:
     except _Help:
         return
     console = _CellConsole(args.world_size, stream=_Batched(), tag=not args.no_tag, fold=args.fold)
-    spec = LaunchSpec(
-        (),
-        args.world_size,
-        timeout_s=args.timeout,
-        as_mindspore=args.as_mindspore,
-        events=os.path.abspath(args.events) if args.events else None,
-        launcher="%%ranks",
-        cell=(name, "\n" + cell),  # the line of the magic is the cell's first
-    )
-    try:
-        outcome = (launch_over_mpi if args.backend == "mpi" else launch)(spec, console)
-    finally:
-        console.close()
+    # the line of the magic is the cell's first
+    outcome = launched(args, console, launcher="%%ranks", cell=(name, f"\n{cell}"))
     if outcome.kind == "Interrupted":
         raise _quiet(KeyboardInterrupt(outcome.reason))
     if outcome.exit_code:
-        kind = getattr(errors, outcome.kind, RankRaised)
-        kind = kind if isinstance(kind, type) and issubclass(kind, ParallelLabError) else RankRaised
-        error = kind("\n".join(outcome.lines))
+        error = FAULT_ERRORS.get(outcome.kind, RankRaised)("\n".join(outcome.lines))
         error.rank, error.exit_code = outcome.failed_rank, outcome.exit_code
         raise _quiet(error)
 

@@ -50,6 +50,18 @@ def launch_options(timeout_s: float, *, required: bool = False) -> tuple[Option,
     )
 
 
+def launched(args: argparse.Namespace, console: Any, argv: tuple[str, ...] = (), **more: Any) -> Any:
+    """The outcome of a launch with the values of `launch_options`; closes the console.  more: fields of `LaunchSpec`"""
+    from ..processes.launch import LaunchSpec, launch, launch_over_mpi
+
+    more["events"] = os.path.abspath(args.events) if args.events else None
+    spec = LaunchSpec(argv, args.world_size, timeout_s=args.timeout, as_mindspore=args.as_mindspore, **more)
+    try:
+        return (launch_over_mpi if args.backend == "mpi" else launch)(spec, console)
+    finally:
+        console.close()
+
+
 def _rest(what: str) -> Option:
     return option("command", nargs=argparse.REMAINDER, metavar="script.py", help=f"{what} and its arguments")
 
@@ -133,7 +145,7 @@ def _script(command: list[str], where: str) -> tuple[str, ...]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from ..processes.launch import Console, LaunchSpec, launch, launch_over_mpi, mpirun_logs
+    from ..processes.launch import Console, mpirun_logs
     from ..processes.launch.processes import ending_on_signals
 
     where = "parallel-lab run"
@@ -155,13 +167,8 @@ def _run(args: argparse.Namespace) -> int:
         fold=args.fold,
         colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
     )
-    events = os.path.abspath(args.events) if args.events else None
-    spec = LaunchSpec(argv, args.world_size, timeout_s=args.timeout, as_mindspore=args.as_mindspore, events=events)
-    try:
-        with ending_on_signals():
-            return (launch_over_mpi if args.backend == "mpi" else launch)(spec, console).exit_code
-    finally:
-        console.close()
+    with ending_on_signals():
+        return launched(args, console, argv).exit_code
 
 
 def _msrun(args: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 import uuid
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from tests.processes.launched import Started, environment
 
-pytestmark = [pytest.mark.timeout(150), pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")]
+pytestmark = pytest.mark.timeout(150)
 
 PROMISE_BOUND_S = 5.0
 BARRIER = "hooks.current_world().comm.barrier()\n"

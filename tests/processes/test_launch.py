@@ -21,10 +21,7 @@ from parallel_lab.cli.main import main
 from parallel_lab.processes.launch import Console, LaunchSpec, launch
 from tests.processes.launched import LAB, ROOT, lines_of, notes, output_of, run_ranks, script, started
 
-pytestmark = [
-    pytest.mark.timeout(150),
-    pytest.mark.skipif(os.name != "posix", reason="the launcher hands descriptors to its processes"),
-]
+pytestmark = pytest.mark.timeout(150)
 
 PROMISE_BOUND_S = 5.0  # for what is promised within a second: other work on the machine must not fail a test
 LOOP = """

@@ -34,7 +34,7 @@ from ...base.errors import ParallelLabError, message
 
 START_S = 90.0  # eight ranks that import torch on two busy cores took 20 s
 ANSWER_S = 120.0  # a round, a batch or a start takes seconds; what is silent this long has hung
-VARIABLE = "PARALLEL_LAB_BENCH_GROUP"  # JSON for the ranks: address and key of their socket
+VARIABLE = "PARALLEL_LAB_BENCH_GROUP"  # JSON for the ranks: name and key of their socket, folder
 END_S = 5.0
 LOOK_S = 0.05  # how often a starting group is looked at
 HELLO_S = 5.0  # for a rank that has connected to say which one it is
@@ -109,13 +109,10 @@ class RankGroup:
 
     def _start(self, arguments: list[str], environment: dict[str, str], over_mpi: Mapping[str, str] | None) -> None:
         key, name = secrets.token_hex(32), f"{self.folder.name}-{secrets.token_hex(4)}"
-        # an abstract address on Linux: paths of sockets are limited to 108 characters, and the folder for temporary
-        # files may lie deep
-        address = f"\0{name}" if sys.platform == "linux" else str(self.folder / "ranks")
-        told = json.dumps({"address": address.replace("\0", "@"), "key": key, "folder": str(self.folder)})
+        told = json.dumps({"name": name, "key": key, "folder": str(self.folder)})
         command = [sys.executable, "-m", *arguments, "--ranks", str(self.ranks)]
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(address)
+            listener.bind(f"\0{name}")  # abstract: a path may have 108 characters, and the folder may lie deep
             listener.listen(self.ranks)
             listener.settimeout(LOOK_S)
             self._start_processes(command, {**environment, VARIABLE: told}, over_mpi)
@@ -234,9 +231,8 @@ def rank_arguments(*who: str) -> argparse.Namespace:
 def connect_rank(rank: int) -> tuple[connection.Connection, Path]:
     """(socket to the process that started the group, the group's folder), for a rank that `RankGroup` started."""
     told = json.loads(os.environ.pop(VARIABLE))
-    address = told["address"].replace("@", "\0", 1) if told["address"].startswith("@") else told["address"]
     line = socket.socket(socket.AF_UNIX)
-    line.connect(address)
+    line.connect(f"\0{told['name']}")
     pipe = connection.Connection(line.detach())
     pipe.send_bytes(json.dumps({"rank": rank, "key": told["key"]}).encode())
     return pipe, Path(told["folder"])

@@ -114,7 +114,7 @@ def _futex(rank: int, ranks: int) -> None:
 
 def _shared_barrier(folder: Path, rank: int, ranks: int) -> Callable[[], object]:
     libc = ctypes.CDLL(None, use_errno=True)
-    wait = libc.pthread_barrier_wait  # AttributeError where the system has none (macOS)
+    wait = libc.pthread_barrier_wait
     path, part = folder / "barrier", folder / "barrier.part"
     if rank == 0:
         part.write_bytes(bytes(BARRIER_BYTES))

@@ -242,7 +242,7 @@ def cpu_seconds(pid: int) -> float | None:
     try:  # user and system time, in ticks of 10 ms
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
+    except (OSError, ValueError, IndexError):
         return None
 
 

@@ -68,8 +68,6 @@ def _spec(args: argparse.Namespace, argv: tuple[str, ...]) -> LaunchSpec:
 
 def _cores(count: int) -> tuple[tuple[int, ...], ...]:
     """The processors this process may use, evenly; with fewer of them than workers, several workers share one."""
-    if not hasattr(os, "sched_getaffinity"):
-        raise NotBuiltYet("--bind_core True: this system cannot bind processes to cores", where=WHERE)
     cores = sorted(os.sched_getaffinity(0))
     each = len(cores) // count
     return tuple(tuple(cores[each * r : each * (r + 1)]) if each else (cores[r % len(cores)],) for r in range(count))

@@ -18,7 +18,6 @@ import selectors
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -139,12 +138,8 @@ def launch(spec: LaunchSpec, console: Console) -> Outcome:
     thread).
 
     Ctrl-C and Terminated are waited out here: the ranks are ended within a second and the outcome has the exit code 128
-    + signal. Raises WorldError where processes cannot be handed descriptors (Windows) and where the system gives no
-    more of them, SharedMemoryTooSmall, OSError.
+    + signal. Raises WorldError where the system gives no more processes, SharedMemoryTooSmall, OSError.
     """
-    if sys.platform == "win32":
-        what = "this launcher hands descriptors to its processes, which Windows cannot do"
-        raise WorldError(what, where=spec.launcher, hint="Use WSL 2, or a WorkerPool in a notebook")
     ranks = _Ranks(spec, console)
     try:
         ranks.run()
@@ -214,9 +209,8 @@ class _Ranks:
         self.processes.append(process)
         self.world.pids[rank] = process.pid
         self.selector.register(ours, selectors.EVENT_READ, rank)
-        if hasattr(os, "pidfd_open"):
-            with contextlib.suppress(OSError):  # a kernel or sandbox without it: the ends are seen at the next look
-                self.selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, None)
+        with contextlib.suppress(OSError):  # a kernel or sandbox without it: the ends are seen at the next look
+            self.selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, None)
 
     # running
 
@@ -379,10 +373,8 @@ def _event_parts(target: str) -> list[Path]:
 
 
 def _has_ended(process: subprocess.Popen) -> bool:
-    """Whether the process has ended; its exit code is left to be asked for where the system can do that."""
-    if hasattr(os, "waitid"):
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    return process.poll() is not None
+    """Whether the process has ended; its exit code is left to be asked for."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _readable(descriptor: int | None, wait_s: float) -> bool:

@@ -4,12 +4,13 @@ started alone.
     python .../rank_main.py script.py args        ... -m module args        ... --cell NAME FILE
 
 Run as a file, with nothing of the package imported before the script asks for it: a script that never calls `init` runs
-as plain as under python. Ways to end with the launcher: on Linux the parent-death signal, which also ends a stopped
+as plain as under python. Ways to end with the launcher: the parent-death signal, which also ends a stopped
 process, and a thread that sees the end of the life pipe.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import linecache
@@ -41,10 +42,7 @@ def take_place() -> None:
     os.environ[VARIABLE] = json.dumps(place)
     for descriptor in (place["block"], place["life"]):
         os.set_inheritable(descriptor, False)
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     def watch() -> None:
         # nothing is ever sent: this returns when the launcher is gone, also if that was before the call above
@@ -52,7 +50,7 @@ def take_place() -> None:
         os.killpg(0, signal.SIGKILL)  # with what the script has started: this process leads its group
 
     threading.Thread(target=watch, daemon=True, name="life-pipe").start()
-    if os.environ.get("PARALLEL_LAB_CORES") and hasattr(os, "sched_setaffinity"):
+    if os.environ.get("PARALLEL_LAB_CORES"):
         os.sched_setaffinity(0, {int(core) for core in os.environ["PARALLEL_LAB_CORES"].split(",")})
 
 

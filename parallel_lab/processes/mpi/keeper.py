@@ -33,8 +33,7 @@ LAST_S = 2.0  # killed processes are gone long before; one stuck in the kernel m
 
 
 def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def main(order: str) -> int:
@@ -68,7 +67,7 @@ def _wait(process: subprocess.Popen) -> None:
     """Return when mpirun has ended, or when nobody holds the other end of the standard input."""
     try:
         ended = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
+    except OSError:
         ended = None
     watched = [0] if ended is None else [0, ended]
     while process.poll() is None:
@@ -93,8 +92,6 @@ def _end_all(process: subprocess.Popen) -> None:
     """Kill mpirun, then every descendant; orphans become our children, so that looking again finds all."""
     if process.poll() is None:
         process.kill()
-    if not Path("/proc/self/task").is_dir():
-        os.killpg(process.pid, signal.SIGKILL)
     end = time.monotonic() + LAST_S
     while time.monotonic() < end:
         waiting, alive = _children(os.getpid()), []

@@ -88,7 +88,7 @@ def mpirun_command(
     if any(name in _version_text(launcher) for name in ("Open MPI", "OpenRTE")):
         if oversubscribe:
             options += ["--oversubscribe", "--bind-to", "none"]
-        if hasattr(os, "geteuid") and os.geteuid() == 0:
+        if os.geteuid() == 0:
             options.append("--allow-run-as-root")
     return [launcher, *options, "-n", str(n), *argv]
 
@@ -109,8 +109,12 @@ class KeptMpirun:
         self.segments = Path("/dev/shm", name) if os.access("/dev/shm", os.W_OK) else self.folder
         self.folders = tuple(dict.fromkeys((str(self.folder), str(self.segments))))
         self.keeper: subprocess.Popen | None = None
-        for folder in self.folders:
-            os.mkdir(folder, 0o700)
+        try:
+            for folder in self.folders:
+                os.mkdir(folder, 0o700)
+        except OSError:
+            self.end()
+            raise
 
     def start(
         self, ranks: int, argv: Sequence[str], environment: Mapping[str, str], **streams: Any

@@ -7,7 +7,7 @@
 The ranks are mpirun's (`worker.py`), mpirun belongs to a keeper process (`keeper.py`), and each rank holds a socket to
 this process. Why not ipyparallel's MPI engines: measured, a rank that dies hangs its peers, and an interrupted or
 killed notebook leaves up to 17 processes; here nothing stays, whichever process is killed. The sockets meet on an
-abstract address (on Linux; elsewhere in a folder of our own) and prove that they know a random key.
+abstract address and prove that they know a random key.
 
 One machine, by design: ranks reach the notebook through a local socket. Worlds on several machines are started by
 mpirun from a shell.
@@ -112,8 +112,7 @@ class MpiPool(JobPool):
 
     def _start_world(self) -> None:
         key, folder = secrets.token_bytes(32), self._mpirun.folder
-        address = f"\0{folder.name}" if sys.platform == "linux" else str(folder / "notebook")
-        told = {"address": address.replace("\0", "@"), "key": key.hex(), "timeout_s": self.timeout_s}
+        told = {"name": folder.name, "key": key.hex(), "timeout_s": self.timeout_s}
         told |= {"warn_after_s": self.warn_after_s, "reproducible": self._reproducible}
         environment = {
             **os.environ,
@@ -126,7 +125,7 @@ class MpiPool(JobPool):
             ADDRESS_VARIABLE: json.dumps(told),
         }
         command = [sys.executable, "-m", "parallel_lab.processes.mpi.worker"]
-        with connection.Listener(address, "AF_UNIX", backlog=self.world_size, authkey=key) as listener:
+        with connection.Listener(f"\0{folder.name}", "AF_UNIX", backlog=self.world_size, authkey=key) as listener:
             self._keeper = self._mpirun.start(self.world_size, command, environment, stderr=subprocess.PIPE)
             self._reader = threading.Thread(target=self._read_lines, daemon=True, name="mpirun stderr")
             self._reader.start()
