@@ -151,8 +151,8 @@ def plan_strategy(plan: Plan, *, only_trainable_params: bool = True) -> Strategy
     operators = tuple(
         OperatorStrategy(n.name, n.op_class, n.strategy, n.out_strategy, n.strategy_source) for n in plan.graph.nodes
     )
-    stages = tuple((stage.first, stage.count) for stage in plan.stages)
-    return StrategyFile(plan.device_num, tuple(parameters), operators, stages)
+    ranks_of_stages = tuple((stage.first, stage.count) for stage in plan.stages)
+    return StrategyFile(plan.device_num, tuple(parameters), operators, ranks_of_stages)
 
 
 def _optimizer_shard(plan: Plan, name: str) -> tuple[int, int]:

@@ -81,30 +81,28 @@ def test_quickstart_gets_the_strategies_that_its_tutorial_prints():
     assert slices["matmul2"] == ([[8, 4], [4, 16]], [[8, 16]])
 
 
-class FeedForward(nn.Cell):
+def feed_forward(size, strategy):
     """Dense-ReLU-Dense of explicit operators; only the first product has a strategy."""
 
-    def __init__(self, size, strategy):
-        super().__init__()
-        self.w1, self.w2 = nets.new_parameter([size, size], "w1"), nets.new_parameter([size, size], "w2")
-        self.b1, self.b2 = nets.new_parameter([size], "b1", "zeros"), nets.new_parameter([size], "b2", "zeros")
-        self.matmul1, self.add1, self.relu = ops.MatMul().shard(strategy), ops.Add(), ops.ReLU()
-        self.matmul2, self.add2 = ops.MatMul(), ops.Add()
+    def construct(net, x):
+        x = net.relu(net.add1(net.matmul1(x, net.w1), net.b1))
+        return net.add2(net.matmul2(x, net.w2), net.b2)
 
-    def construct(self, x):
-        x = self.relu(self.add1(self.matmul1(x, self.w1), self.b1))
-        return self.add2(self.matmul2(x, self.w2), self.b2)
+    parts = {name: nets.new_parameter([size, size], name) for name in ("w1", "w2")}
+    parts |= {name: nets.new_parameter([size], name, "zeros") for name in ("b1", "b2")}
+    parts |= {"matmul1": ops.MatMul().shard(strategy), "matmul2": ops.MatMul()}
+    return cell(construct, add1=ops.Add(), add2=ops.Add(), relu=ops.ReLU(), **parts)
 
 
 @pytest.mark.parametrize(("fully", "last"), [(True, ((2, 4), (4,))), (False, ((2, 1), (1,)))])
 def test_feed_forward_net_gets_the_strategies_of_its_tutorial(fully, last):
     """Recorded with 2.10 in both settings: the last Add is cut again only where every device must be used."""
-    plan = propagated(FeedForward(64, ((2, 1), (1, 4))), array(64, 64), fully_use_devices=fully)
+    plan = propagated(feed_forward(64, ((2, 1), (1, 4))), array(64, 64), fully_use_devices=fully)
     assert list(strategies(plan).values()) == [((2, 1), (1, 4)), ((2, 4), (4,)), ((2, 4),), S, last]
 
 
 def test_what_rank_0_runs_of_the_feed_forward_net_is_what_the_tutorial_prints():
-    view = propagated(FeedForward(64, ((2, 1), (1, 4))), array(64, 64)).to_dict(rank=0)
+    view = propagated(feed_forward(64, ((2, 1), (1, 4))), array(64, 64)).to_dict(rank=0)
     slices = {o["name"]: (o["in_slice"], o["out_slice"]) for o in view["ops"]}
     assert slices["matmul1"] == ([[32, 64], [64, 16]], [[32, 16]])
     assert slices["matmul2"] == ([[32, 16], [16, 64]], [[32, 64]])

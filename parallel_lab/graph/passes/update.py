@@ -38,8 +38,11 @@ def scale_loss(draft: Draft) -> Draft:
         values[label] = Value((), "float32", TensorLayout.replicated(draft.config.device_num, 0))
         states.append((label, "", kind))
     done = replace(draft, values=tuple(sorted(values.items())), states=(*draft.states, *states))
-    by_hand, by_chain = "the loss is multiplied in the function itself", "gradients start from the scale instead of 1"
-    return done.noted("loss_scale", f"{scaler.rule}: {by_hand if draft.graph.seeds else by_chain}")
+    in_function, in_chain = (
+        "the loss is multiplied in the function itself",
+        "gradients start from the scale, not from 1",
+    )
+    return done.noted("loss_scale", f"{scaler.rule}: {in_function if draft.graph.seeds else in_chain}")
 
 
 class _SliceTotals(Totals):
