@@ -360,19 +360,13 @@ def best_threshold(
 
     Raises ArgumentError if there is no threshold to try.
     """
-    tried: dict[tuple[int, ...], None] = {}
-    best: tuple[int, Overlap] | None = None
+    smallest: dict[tuple[int, ...], int] = {}
     for threshold in sorted(thresholds_mb):
-        groups = tuple(grouping(threshold))
-        if groups in tried:
-            continue
-        tried[groups] = None
-        found = predict_overlap(gradients, groups, link, rest_s=rest_s, packing=packing)
-        if best is None or found.step_s < best[1].step_s:
-            best = threshold, found
-    if best is None:
+        smallest.setdefault(tuple(grouping(threshold)), threshold)
+    if not smallest:
         raise ArgumentError("no threshold to try", where="best_threshold", allowed="At least one")
-    return best
+    found = {t: predict_overlap(gradients, g, link, rest_s=rest_s, packing=packing) for g, t in smallest.items()}
+    return min(found.items(), key=lambda one: one[1].step_s)
 
 
 # ---- closed forms, for gradients that are all alike ----
