@@ -256,25 +256,3 @@ def test_a_round_is_one_sentence(kind, name, ranks, number, sentence):
     stepper = CollectiveStepper(kind, name, ranks)
     stepper.to(number)
     assert re.search(re.escape(f": {sentence}"), stepper.snapshot()["status"])
-
-
-def test_a_page_is_complete_by_itself_and_small():
-    page = CollectiveStepper("all_reduce", "ring", 8).to_html()
-    assert not re.search(r"""(src|href)\s*=|@import|url\((?!#)|https?://""", page)
-    assert "default-src 'none'" in page
-    assert len(page) < 400_000
-
-
-HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror=alert(1)>&"\'\u2028'
-
-
-def test_names_cannot_leave_their_place_in_a_page():
-    plain = CollectiveStepper().to_html()
-    stepper = CollectiveStepper(
-        algorithm=custom_algorithm("all_reduce", algorithm("all_reduce", "ring", 4).rounds, 4, name=HOSTILE)
-    )
-    page = stepper.to_html()
-    assert page.count("<script") == plain.count("<script") and page.count("</script") == plain.count("</script")
-    assert "<img src" not in page
-    data = re.search(r'<script type="application/json" id="snapshot">(.*?)</script>', page, re.S).group(1)
-    assert json.loads(data)["algorithm"]["value"] == HOSTILE

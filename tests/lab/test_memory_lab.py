@@ -6,7 +6,7 @@ import math
 import pytest
 
 from parallel_lab import reset_auto_parallel_context, set_auto_parallel_context
-from parallel_lab.base.errors import ArgumentError, OptimizerParallelError, ParallelLabError, ShapeError
+from parallel_lab.base.errors import ArgumentError, OptimizerParallelError, ShapeError
 from parallel_lab.cost import MEMORY_KINDS
 from parallel_lab.lab.memory.count import MOMENTS, predicted_ranks, simulated_ranks
 from parallel_lab.lab.memory.model import MemoryLab
@@ -15,7 +15,6 @@ from parallel_lab.lab.memory.sections import KINDS, changed_text
 from parallel_lab.lab.memory.subjects import STACK_LAYERS, SUBJECTS, WIDTHS, Settings, get_subject
 from parallel_lab.lab.memory.zero import parse_count, zero_table
 from parallel_lab.nn.optim.weight_groups import GROUPED_OPTIMIZERS
-from parallel_lab.processes.shm import close_all
 from parallel_lab.train.session import initial_values
 
 pytestmark = pytest.mark.timeout(120)
@@ -147,50 +146,6 @@ def test_what_is_no_number_of_parameters_is_refused(given):
 # ---- commands ----
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments", "error"),
-    [
-        ("set_subject", ("lenet",), ArgumentError),
-        ("set_width", (100,), ArgumentError),
-        ("set_width", (True,), ArgumentError),
-        ("set_width", (2048,), ArgumentError),
-        ("set_devices", (3,), ArgumentError),
-        ("set_devices", ([2],), ArgumentError),
-        ("set_parallel_mode", ("hybrid_parallel",), ArgumentError),
-        ("set_optimizer", ("AdaGrad",), ArgumentError),
-        ("set_level", ("grouping",), ArgumentError),
-        ("set_threshold", (-1,), ValueError),
-        ("set_threshold", ("much",), TypeError),
-        ("set_shard_size", (3,), ArgumentError),
-        ("set_shard_size", (8,), OptimizerParallelError),
-        ("set_accumulation", (3,), ArgumentError),
-        ("set_accumulation_shard", (1,), ArgumentError),
-        ("set_capacity", ("a lot",), ArgumentError),
-        ("set_capacity", (-5,), ArgumentError),
-        ("set_capacity", ("1e400 GiB",), ArgumentError),
-        ("select_rank", (4,), ArgumentError),
-        ("show_moment", ("later",), ArgumentError),
-        ("show_source", ("measured",), ArgumentError),
-        ("set_zero", ("7.5B", 0), ArgumentError),
-        ("set_zero", ("7.5B", 64.5), ArgumentError),
-        ("set_zero", ("7.5B", 64, -1), ArgumentError),
-        ("set_zero", ("7.5B", 10**9), ArgumentError),
-        ("set_zero", ("7.5B", 64, 1e99), ArgumentError),
-        ("set_zero", ("7.5B", 64, float("nan")), ArgumentError),
-        ("run_simulated", (0,), ArgumentError),
-        ("run_measured", (True,), ArgumentError),
-        ("show_best", (), ArgumentError),
-    ],
-)
-def test_what_is_refused_changes_nothing(command, arguments, error):
-    lab = MemoryLab("stack", 4)
-    lab.set_width(WIDTH)
-    before = state(lab)
-    with pytest.raises(error) as caught:
-        getattr(lab, command)(*arguments)
-    assert isinstance(caught.value, ParallelLabError) and state(lab) == before
-
-
 def test_weight_grouping_has_its_restrictions():
     lab = MemoryLab("dense", 8, "Adam", "data_parallel")
     before = state(lab)
@@ -278,46 +233,6 @@ def test_the_context_of_the_notebook_does_not_matter():
         reset_auto_parallel_context()
 
 
-def test_listeners_hear_of_changes_until_they_end():
-    lab, heard = MemoryLab("stack", 2), []
-    end = lab.on_change(heard.append)
-    lab.set_level("off")
-    lab.set_capacity("1 MiB")
-    assert heard == ["picture", "picture"]
-    lab.run_simulated(1)
-    assert lab.wait(60)
-    assert heard[2:] == ["run", "run", "picture"]  # it began, it ended, its counts are shown
-    end()
-    end()
-    lab.set_level("level1")
-    assert len(heard) == 5
-    lab.close()
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("work", ["run_simulated", "run_measured", "find_par"])
-def test_a_run_can_be_stopped_and_keeps_nothing(work):
-    lab = MemoryLab("stack", 2)
-    lab.set_width(WIDTH)
-    lab.set_capacity("1 GiB")
-    getattr(lab, work)(*([] if work == "find_par" else [10**7]))
-    assert work == "find_par" or not lab.wait(0.3)  # the search takes about a second
-    lab.stop()
-    assert lab.wait(60)
-    run = lab.snapshot()["run"]
-    assert (
-        run["state"] == "stopped"
-        and run["can"]
-        and run["error"] is None
-        and lab.results == {}
-        and lab.score.par is None
-    )
-    lab.run_simulated(1)
-    assert lab.wait(60) and lab.results["simulated"].equality.equal
-    lab.close()
-    close_all()
-
-
 def test_a_defect_in_a_run_ends_it(monkeypatch):
     def broken(*_):
         raise ShapeError("no such thing")
@@ -397,14 +312,3 @@ def test_the_text_has_every_part():
         assert words in text
     assert 'parallel_optimizer_config={"parallel_optimizer_threshold": 0, "optimizer_level": "level1"}' in text
     assert "1/2 x 128 KiB = 64 KiB" in text  # eight weights of 16 KiB, scattered and gathered by two
-
-
-def test_the_page_is_whole_and_asks_for_nothing():
-    lab = MemoryLab("dense", 2)
-    page = MemoryLab.page(lab.snapshot(), 'a <title> & "more"')
-    assert "a &lt;title&gt;" in page and "<title> &" not in page
-    assert (
-        "src=" not in page.replace('http-equiv="Content-Security-Policy"', "")
-        and "import(" not in page
-        and "@import" not in page
-    )

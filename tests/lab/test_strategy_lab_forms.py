@@ -69,29 +69,6 @@ def test_the_text_compares_the_losses_with_the_bound():
     )
 
 
-def test_a_page_is_complete_by_itself():
-    page = StrategyLab.page(FakeLab().snapshot())
-    assert not re.search(r"""(src|href)\s*=|@import|url\((?!#)|https?://""", page)
-    assert "default-src 'none'" in page
-    assert len(page) < 200_000
-
-
-HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror=alert(1)>&"\'\u2028'
-
-
-def test_names_cannot_leave_their_place_in_a_page():
-    snapshot = FakeLab().snapshot()
-    plain = StrategyLab.page(snapshot)
-    snapshot["title"] = snapshot["status"] = snapshot["operators"][0]["name"] = snapshot["messages"][0]["reason"] = (
-        HOSTILE
-    )
-    page = StrategyLab.page(snapshot)
-    assert page.count("<script") == plain.count("<script") and page.count("</script") == plain.count("</script")
-    assert "<img src" not in page
-    data = re.search(r'<script type="application/json" id="snapshot">(.*?)</script>', page, re.S).group(1)
-    assert json.loads(data)["title"] == HOSTILE
-
-
 def test_a_page_carries_losses_that_are_not_numbers_as_gaps():
     lab = FakeLab()
     lab.run()
@@ -109,30 +86,18 @@ def test_a_page_carries_losses_that_are_not_numbers_as_gaps():
 # Linear RGB to OKLab in two steps (Ottosson 2020).
 TO_LMS = np.array(
     [
-        0.4122214708,
-        0.5363325363,
-        0.0514459929,
-        0.2119034982,
-        0.6806995451,
-        0.1073969566,
-        0.0883024619,
-        0.2817188376,
-        0.6299787005,
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
     ]
-).reshape(3, 3)
+)
 TO_LAB = np.array(
     [
-        0.2104542553,
-        0.793617785,
-        -0.0040720468,
-        1.9779984951,
-        -2.428592205,
-        0.4505937099,
-        0.0259040371,
-        0.7827717662,
-        -0.808675766,
+        [0.2104542553, 0.793617785, -0.0040720468],
+        [1.9779984951, -2.428592205, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.808675766],
     ]
-).reshape(3, 3)
+)
 # Machado, Oliveira, Fernandes 2009, severity 1.0, on linear RGB.
 SIGHT = {
     "normal": np.eye(3),

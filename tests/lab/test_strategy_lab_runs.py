@@ -284,18 +284,6 @@ def test_close_in_the_middle_ends_the_run(lab):
 # ---- listeners and threads ----
 
 
-def test_listeners_hear_what_changed_until_they_unsubscribe():
-    lab, heard = StrategyLab(), []
-    unsubscribe = lab.on_change(heard.append)
-    lab.select_rank(1)
-    lab.set_strategy("relu", "((1, 1),)")
-    assert heard == ["picture", "picture"]
-    unsubscribe()
-    unsubscribe()
-    lab.select_rank(2)
-    assert heard == ["picture", "picture"]
-
-
 def test_a_run_is_heard_as_run_loss_and_in_the_end_picture(lab):
     heard = []
     lab.on_change(heard.append)

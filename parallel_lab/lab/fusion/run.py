@@ -17,12 +17,10 @@ from ...base.cluster import Cluster
 from ...base.events import EventLog
 from ...graph.plan import Plan
 from ...train.session import Session
-from ..shared.lab import Stopped
+from ..shared.lab import EXECUTORS, Stopped
 from ..shared.step_times import WARM_UPS
 from .lanes import Lanes, event_lanes
 from .subjects import Job
-
-EXECUTORS = {"simulated": "simulator", "measured": "processes"}
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from ...graph.plan import Plan
 from ...train.session import Session, initial_values
 from ..shared.equality import Equality, compare_sessions, nudge
+from ..shared.lab import EXECUTORS
 from .count import Count, measured_ranks, simulated_ranks
 from .subjects import Job, Settings
-
-EXECUTORS = {"simulated": "simulator", "measured": "processes"}
 
 
 @dataclass(frozen=True)

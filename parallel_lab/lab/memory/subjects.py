@@ -11,15 +11,14 @@ parameters the rules leave whole.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ... import nn
 from ...base.errors import ArgumentError, shorten
-from ...base.settings.config import ParallelConfig
-from ...base.settings.context import get_auto_parallel_context, set_auto_parallel_context
+from ...base.settings.context import default_settings
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...nn.tensor.tensor import Parameter
@@ -75,16 +74,14 @@ class Settings:
     accumulation_shard: bool = True
 
     def config(self) -> dict[str, Any]:
-        """Every field of ParallelConfig: nothing is left to the context of the notebook."""
-        cuts = self.parallel_mode == "semi_auto_parallel"
-        return {f.name: f.default for f in fields(ParallelConfig)} | {
+        """The fields of ParallelConfig that are not as they are by default."""
+        return {
             "device_num": self.devices,
             "parallel_mode": self.parallel_mode,
             "dataset_strategy": "data_parallel",
             # the loss is the mean over the whole batch, no matter which ranks compute it: of one rank's rows in
             # data_parallel, of all rows where operators are split
-            "gradients_mean": not cuts,
-            "comm_fusion": {},
+            "gradients_mean": self.parallel_mode == "data_parallel",
             "enable_parallel_optimizer": self.level != "off",
             "optimizer_level": self.level if self.level.startswith("level") else "level1",
             "parallel_optimizer_threshold": self.threshold_kb,
@@ -106,7 +103,8 @@ class Job:
     def optimizer(self, name: str) -> nn.Optimizer:
         """The optimizer of that name, always the same one."""
         if name not in self._optimizers:
-            self._optimizers[name] = _whatever_the_context(lambda: OPTIMIZERS[name](self.net.trainable_params()))
+            with default_settings():
+                self._optimizers[name] = OPTIMIZERS[name](self.net.trainable_params())
         return self._optimizers[name]
 
     def compile(self, settings: Settings) -> Plan:
@@ -115,9 +113,9 @@ class Job:
         """
         rows = len(self.batches[0][0]) // settings.devices
         inputs = tuple(part[:rows] for part in self.batches[0])
-        return compile_network(
-            self.net, *inputs, loss=self.loss, optimizer=self.optimizer(settings.optimizer), **settings.config()
-        )
+        how = {"loss": self.loss, "optimizer": self.optimizer(settings.optimizer), **settings.config()}
+        with default_settings():
+            return compile_network(self.net, *inputs, **how)
 
     @property
     def parameter_count(self) -> int:
@@ -141,20 +139,6 @@ class Subject:
     job: Callable[[int], Job]
     width: int = 0
     capacity_bytes: int = 0
-
-
-def _whatever_the_context(make: Callable[[], nn.Optimizer]) -> nn.Optimizer:
-    """What `make` makes. Optimizers ask the context whether they go with it; a lab is looked at beside whatever the
-    notebook has set there.
-    """
-    key = "enable_parallel_optimizer"
-    if not get_auto_parallel_context(key):
-        return make()
-    set_auto_parallel_context(**{key: False})
-    try:
-        return make()
-    finally:
-        set_auto_parallel_context(**{key: True})
 
 
 def _stack(width: int) -> Job:

@@ -29,6 +29,7 @@ from .page import lab_page, read_front_end
 from .sections import snapshot_text
 
 LISTEN_S = 0.1  # how long wait() may not hear an interrupt
+EXECUTORS = {"simulated": "simulator", "measured": "processes"}  # of a Session, by the source of a run
 
 
 class Choice(NamedTuple):

@@ -174,16 +174,6 @@ def _conv(dp: int, channels: int, height: int) -> dict[str, Strategy]:
     }
 
 
-def _height_preset(devices: int) -> dict[str, Strategy]:
-    dp, parts = _inner_cuts(devices)
-    return _conv(dp, 1, parts)
-
-
-def _channels_preset(devices: int) -> dict[str, Strategy]:
-    dp, parts = _inner_cuts(devices)
-    return _conv(dp, parts, 1)
-
-
 def _of_cells(make: Callable[[], nn.Cell]) -> dict[str, Strategy]:
     """The strategies that the operators of a network carry."""
     return {
@@ -251,7 +241,11 @@ NETWORKS: dict[str, Network] = {
     "convnet": Network(
         "convolutions",
         lambda p: ConvNet(p.in_dim, p.batches[0][0].shape[-1], p.hidden_dim, p.out_dim, p.weight).set_train(),
-        {"batch and height": _height_preset, "batch and channels": _channels_preset, "data parallel": _data_parallel},
+        {
+            "batch and height": lambda n: _conv(_inner_cuts(n)[0], 1, _inner_cuts(n)[1]),
+            "batch and channels": lambda n: _conv(*_inner_cuts(n), 1),
+            "data parallel": _data_parallel,
+        },
         "pictures",
     ),
     "transformer": Network(

@@ -101,9 +101,8 @@ def _digits() -> Problem:
         in_dim=images.shape[1],
         hidden_dim=64,
         out_dim=10,
-        weight=HeUniform(
-            mode="fan_out", nonlinearity="relu"
-        ),  # weights are stored (in, out) here, so their fan_in is what the rule calls fan_out
+        # weights are stored (in, out) here, so their fan_in is what the rule calls fan_out
+        weight=HeUniform(mode="fan_out", nonlinearity="relu"),
         steps_per_epoch=len(batches),
         note=f"{len(images)} handwritten digits of 28 x 28, {len(batches)} batches of {BATCH_SIZE}; 10 classes can be "
         "split in 1 or 2 slices only",
@@ -219,13 +218,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "text": _text,
     "clicks": _clicks,
 }
-KINDS = {
-    "seed": "rows",
-    "digits": "rows",
-    "pictures": "pictures",
-    "text": "text",
-    "clicks": "clicks",
-}  # known without loading the data
+KINDS = {"seed": "rows", "digits": "rows"}  # known without loading the data; of the others, their name is their kind
 
 
 @cache
@@ -247,4 +240,4 @@ def problems_of(kind: str) -> tuple[str, ...]:
     >>> problems_of("rows")
     ('seed', 'digits')
     """
-    return tuple(name for name in PROBLEMS if KINDS[name] == kind)
+    return tuple(name for name in PROBLEMS if KINDS.get(name, name) == kind)
