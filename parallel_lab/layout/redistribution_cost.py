@@ -137,11 +137,14 @@ class _Counter:
         """
         self.forward += self.held * count * GATHER_SCALE
         self.backward += self.held * GATHER_SCALE
-        self.computation += (self.held if dim == 0 else self.held + 2 * self.held * count) + self.held
+        self._along(dim, count)
         self.held *= count
+
+    def _along(self, dim: int, count: int) -> None:
+        self.computation += (self.held if dim == 0 else self.held + 2 * self.held * count) + self.held
 
     def exchange(self, concat_dim: int, count: int) -> None:
         """all_to_all: what is gathered along `concat_dim` is cut along another."""
         self.forward += self.held * ALL_TO_ALL_SCALE
         self.backward += self.held * ALL_TO_ALL_SCALE
-        self.computation += (self.held if concat_dim == 0 else self.held + 2 * self.held * count) + self.held
+        self._along(concat_dim, count)

@@ -147,6 +147,13 @@ def _known(value: Any) -> np.ndarray | None:
     return value.asnumpy()
 
 
+NO_ELEMENTS = "The dim has no elements"
+
+
+def _range(n: int) -> str:
+    return f"from {-n} to {n - 1}"
+
+
 class _Index:
     """One key, taken apart: `items` holds None, slices, ints and _Arrays; all but None stand for one dim of x each."""
 
@@ -184,19 +191,14 @@ class _Index:
             known, kind = known.astype(np.int64), "i"  # an empty list has no dtype of its own
         if kind == "b":
             if known is None:
-                hint = "ops.select(mask, x, other) keeps the shape"
-                raise self.error(
-                    "is a mask that is computed",
-                    "While a network is compiled the shape of the result must be known",
-                    hint,
-                )
+                allowed = "While a network is compiled the shape of the result must be known"
+                raise self.error("is a mask that is computed", allowed, "ops.select(mask, x, other) keeps the shape")
             if not known.ndim:
                 raise self.error("is one bool", "A mask has the dims it chooses from")
             return [_Mask(n, known.shape[d]) for d, n in enumerate(np.nonzero(known))]
         if kind not in "iu":
-            raise self.error(
-                f"has an array of {item.dtype if known is None else known.dtype} in it", "Indices are ints or bools"
-            )
+            dtype = item.dtype if known is None else known.dtype
+            raise self.error(f"has an array of {dtype} in it", "Indices are ints or bools")
         if known is not None and not known.ndim:
             return [int(known)]
         return [_Array(item, known)]
@@ -206,9 +208,8 @@ class _Index:
         try:
             bounds = [None if b is None else operator.index(b) for b in (item.start, item.stop, item.step)]
         except TypeError:
-            raise self.error(
-                "has a slice with a bound that is not an int", "Ints or None before and after ':'"
-            ) from None
+            what = "has a slice with a bound that is not an int"
+            raise self.error(what, "Ints or None before and after ':'") from None
         if bounds[2] == 0:
             raise self.error("has a slice with step 0", "A step other than 0")
         return slice(*bounds)
@@ -222,9 +223,7 @@ class _Index:
             n = self.shape[dim]
             if isinstance(item, int):
                 if not -n <= item < n:
-                    raise self.error(
-                        f"is outside dim {dim}", f"An int from {-n} to {n - 1}" if n else "The dim has no elements"
-                    )
+                    raise self.error(f"is outside dim {dim}", f"An int {_range(n)}" if n else NO_ELEMENTS)
                 self.items[place] = item % n
             elif isinstance(item, _Array):
                 self.items[place] = self.counted(item, n, dim)
@@ -241,10 +240,8 @@ class _Index:
         numbers = item.known
         if numbers.size and not -n <= numbers.min() <= numbers.max() < n:
             worst = numbers.min() if numbers.min() < -n else numbers.max()
-            raise self.error(
-                f"has {worst}, which is outside dim {dim}",
-                f"Ints from {-n} to {n - 1}" if n else "The dim has no elements",
-            )
+            allowed = f"Ints {_range(n)}" if n else NO_ELEMENTS
+            raise self.error(f"has {worst}, which is outside dim {dim}", allowed)
         if numbers.dtype.kind == "i" and numbers.size and numbers.min() < 0:
             numbers = np.where(numbers < 0, numbers + n, numbers)
             return _Array(numbers, numbers)
@@ -286,10 +283,9 @@ class _Index:
                 bounds.append((item, item + 1, 1))
             elif isinstance(item, slice):
                 start, stop, step = item.indices(n)
-                empty = not range(start, stop, step)
-                bounds.append(
-                    (0, 0, 1) if empty else (start, stop if stop >= 0 else -n - 1, step)
-                )  # downwards, -1 means "to the first one"
+                # downwards, -1 means "to the first one"
+                taken = (start, stop if stop >= 0 else -n - 1, step)
+                bounds.append(taken if range(start, stop, step) else (0, 0, 1))
             else:
                 bounds.append((0, n, 1))
         if all(b == (0, n, 1) for b, n in zip(bounds, self.x.shape, strict=True)):
@@ -300,12 +296,10 @@ class _Index:
         """Several arrays side by side: their dims become one. Ints between them count as arrays."""
         first, last = arrays[0], arrays[-1]
         block = self.items[first : last + 1]
-        if any(item is None or isinstance(item, slice) for item in block) or (
-            self.apart is not None and first < self.apart <= last
-        ):
-            raise self.error(
-                "has arrays that stand apart", "Arrays of indices stand side by side", "Index in two steps"
-            )
+        split = self.apart is not None and first < self.apart <= last
+        if split or any(item is None or isinstance(item, slice) for item in block):
+            allowed = "Arrays of indices stand side by side"
+            raise self.error("has arrays that stand apart", allowed, "Index in two steps")
         block = [item if isinstance(item, _Array) else _Array(np.asarray(item), np.asarray(item)) for item in block]
         dim = sum(item is not None for item in self.items[:first])
         sizes = self.shape[dim : dim + len(block)]
@@ -313,9 +307,8 @@ class _Index:
             try:
                 numbers = np.ravel_multi_index(np.broadcast_arrays(*(item.known for item in block)), sizes)
             except ValueError as error:
-                raise self.error(
-                    f"has arrays of shapes {[item.shape for item in block]}", "Shapes that broadcast to one"
-                ) from error
+                what = f"has arrays of shapes {[item.shape for item in block]}"
+                raise self.error(what, "Shapes that broadcast to one") from error
             joined = _Array(numbers, numbers)
         else:
             total = block[0].value
@@ -328,9 +321,8 @@ class _Index:
     def check_place(self, array: int) -> None:
         """numpy puts the dims of arrays first if an int stands apart: refused unless they stand there anyway."""
         special = [i for i, item in enumerate(self.items) if isinstance(item, (int, _Array))]
-        together = all(b - a == 1 for a, b in itertools.pairwise(special)) and not (
-            self.apart is not None and special[0] < self.apart <= special[-1]
-        )
+        split = self.apart is not None and special[0] < self.apart <= special[-1]
+        together = all(b - a == 1 for a, b in itertools.pairwise(special)) and not split
         if not together and any(not isinstance(item, int) for item in self.items[:array]):
             what = "has an int apart from the array of indices"
             raise self.error(what, "They stand side by side", "Index in two steps, the int first: x[0][:, rows]")

@@ -204,9 +204,8 @@ class FormulaParts(SimpleNamespace):
     """Settings, and operators without strategies: what a formula takes instead of a loss Cell."""
 
     def __init__(self, where, reduction, **settings):
-        super().__init__(
-            reduction=check_reduction(where, reduction), reduce_mean=reduce_mean, reduce_sum=reduce_sum, **settings
-        )
+        reduction = check_reduction(where, reduction)
+        super().__init__(reduction=reduction, reduce_mean=reduce_mean, reduce_sum=reduce_sum, **settings)
 
     def get_loss(self, values):
         return reduced(self, values)
@@ -236,9 +235,8 @@ def smooth_l1_loss(input, target, beta=1.0, reduction="none"):
 
     By default nothing is reduced (MindSpore); PyTorch's function gives the mean.
     """
-    return smooth_l1_of(
-        FormulaParts("smooth_l1_loss", reduction, smooth_l1=partial(smooth_l1_values, beta=beta)), input, target
-    )
+    values = partial(smooth_l1_values, beta=beta)
+    return smooth_l1_of(FormulaParts("smooth_l1_loss", reduction, smooth_l1=values), input, target)
 
 
 @function(mint="functional.binary_cross_entropy")

@@ -190,10 +190,9 @@ def layer_norm_variance_grad(g, x, *, begin_norm_axis):
 
 @layer_normalization.vjp
 def _(g, out, x, gamma, beta, *, begin_norm_axis, begin_params_axis, epsilon, index):
-    if index == 1:
-        return layer_norm_mean_grad(g, x, begin_norm_axis=begin_norm_axis), None, None
-    if index == 2:
-        return layer_norm_variance_grad(g, x, begin_norm_axis=begin_norm_axis), None, None
+    if index:
+        of_statistic = layer_norm_mean_grad if index == 1 else layer_norm_variance_grad
+        return of_statistic(g, x, begin_norm_axis=begin_norm_axis), None, None
     axes = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_params_axis}
     return pieces(layer_norm_grad(g, x, gamma, **axes, epsilon=epsilon), x.shape, gamma.shape, beta.shape)
 

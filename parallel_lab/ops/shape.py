@@ -55,11 +55,6 @@ def reshape(x, shape):
     return x.reshape(shape)
 
 
-@reshape.vjp
-def _(g, out, x, *, shape):
-    return (reshape(g, tuple(x.shape)),)
-
-
 def _check_flatten(operands):
     return None if operands[0].shape else ("a tensor of shape ()", "At least one dim")
 
@@ -76,11 +71,6 @@ def _check_flatten(operands):
 def flatten(x):
     """All dims but the first joined.  x: (a, ...) -> (a, product of the rest). Only the first dim may be cut."""
     return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # -1 has no answer where there are no rows
-
-
-@flatten.vjp
-def _(g, out, x):
-    return (reshape(g, tuple(x.shape)),)
 
 
 def _permuted(shapes, *, perm):
@@ -121,9 +111,8 @@ def swapaxes(x, axis0, axis1):
     """x with two dims exchanged.  x: (...) -> (...)."""
     ndim = len(x.shape)
     perm = list(range(ndim))
-    i, j = (
-        check_dim("swapaxes", name, axis, ndim, tuple(x.shape)) for name, axis in (("axis0", axis0), ("axis1", axis1))
-    )
+    i = check_dim("swapaxes", "axis0", axis0, ndim, tuple(x.shape))
+    j = check_dim("swapaxes", "axis1", axis1, ndim, tuple(x.shape))
     perm[i], perm[j] = j, i
     return transpose(x, tuple(perm))
 
@@ -150,11 +139,6 @@ def _expanded(shapes, *, axis):
 def expand_dims(x, axis):
     """A dim of size 1 put in at `axis` of the result.  x: (...) -> (..., 1, ...)."""
     return np.expand_dims(x, axis)
-
-
-@expand_dims.vjp
-def _(g, out, x, *, axis):
-    return (reshape(g, tuple(x.shape)),)
 
 
 _NO_DIM = "none"  # axis of a slice of which no dim goes, where () would mean all of size 1
@@ -216,8 +200,11 @@ def squeeze(x, *, axis=()):
     return x.reshape([n for i, n in enumerate(x.shape) if i not in gone])
 
 
+@reshape.vjp
+@flatten.vjp
+@expand_dims.vjp
 @squeeze.vjp
-def _(g, out, x, *, axis):
+def _(g, out, x, **_):
     return (reshape(g, tuple(x.shape)),)
 
 

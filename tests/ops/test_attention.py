@@ -116,6 +116,9 @@ def test_cut_keys_cost_three_all_reduces_in_the_expanded_form():
     assert kinds == ["all_reduce"] * 3
 
 
+NO_FLOATS = np.ones((S, T), bool)
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -123,13 +126,10 @@ def test_cut_keys_cost_three_all_reduces_in_the_expanded_form():
         (lambda: ops.scaled_dot_product_attention(Q, K, V, scale="a"), "scale='a'"),
         (lambda: ops.scaled_dot_product_attention(Q[0], K, V), "q is float64 of shape"),
         (
-            lambda: ops.scaled_dot_product_attention(Tensor(Q), Tensor(K[:, :, :, :3]), Tensor(V)),
+            lambda: ops.scaled_dot_product_attention(*map(Tensor, (Q, K[..., :3], V))),
             "3 elements in dim 3 .'d'.*is already 4",
         ),
-        (
-            lambda: ops.scaled_dot_product_attention_with_mask(Q, K, V, np.ones((S, T), bool)),
-            "mask is bool.*ops.select",
-        ),
+        (lambda: ops.scaled_dot_product_attention_with_mask(Q, K, V, NO_FLOATS), "mask is bool.*ops.select"),
     ],
 )
 def test_what_attention_refuses(call, text):

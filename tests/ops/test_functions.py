@@ -41,12 +41,9 @@ def test_erf_is_that_of_math_to_the_last_digits():
     np.testing.assert_array_equal(values(ops.erf(np.array([-np.inf, np.inf, np.nan]))), [-1, 1, np.nan])
 
 
-SIGMOID = 1 / (1 + np.exp(-LINE))
+SIGMOID, ERF = 1 / (1 + np.exp(-LINE)), np.array([math.erf(v / math.sqrt(2)) for v in LINE])
 FORMULAS = {
-    "gelu": (
-        lambda x: ops.gelu(x, approximate="none"),
-        LINE * 0.5 * (1 + np.array([math.erf(v / math.sqrt(2)) for v in LINE])),
-    ),
+    "gelu": (lambda x: ops.gelu(x, approximate="none"), LINE * 0.5 * (1 + ERF)),
     "gelu tanh": (ops.gelu, 0.5 * LINE * (1 + np.tanh(np.sqrt(2 / np.pi) * (LINE + 0.044715 * LINE**3)))),
     "silu": (ops.silu, LINE * SIGMOID),
     "softplus": (ops.softplus, np.log1p(np.exp(LINE))),
@@ -217,11 +214,7 @@ ROWS = np.array([[0.0, 3.0, -4.0], [1.0, 2.0, 2.0]])
 @pytest.mark.parametrize(
     ("p", "expected"),
     [
-        (2, [5, 3]),
-        (1, [7, 5]),
-        (math.inf, [4, 2]),
-        (-math.inf, [0, 1]),
-        (0, [2, 3]),
+        *[(2, [5, 3]), (1, [7, 5]), (math.inf, [4, 2]), (-math.inf, [0, 1]), (0, [2, 3])],
         (3, [91 ** (1 / 3), 17 ** (1 / 3)]),
     ],
 )

@@ -69,17 +69,18 @@ def test_an_infinite_row_does_not_reach_the_rows_of_other_ranks():
     assert float(sim.run_step(np.array([[9], [3]]), np.ones((2, 1, 4)))) == pytest.approx(TABLE[[9, 3]].sum())
 
 
+FIRST = {"axis": 0}
 REFUSED = {
     "rows and indices": (
         ((16, 4), (8,)),
-        {"axis": 0},
+        FIRST,
         ((2, 1), (4,)),
         r"rows that are looked up\) 2 ways, and the indices too",
     ),
-    "rows of 3-D tables": (((16, 4, 2), (8,)), {"axis": 0}, ((2, 1, 1), (1,)), "the table has 3 dims"),
+    "rows of 3-D tables": (((16, 4, 2), (8,)), FIRST, ((2, 1, 1), (1,)), "the table has 3 dims"),
     "another axis": (((4, 16), (8,)), {"axis": 1}, ((1, 2), (1,)), r"dim 1 of input 0 \('b', .*but axis is 1"),
-    "one index": (((16, 4), ()), {"axis": 0}, ((2, 1), ()), "the index is one number"),
-    "rows, indices and columns": (((16, 4), (8, 2)), {"axis": 0}, ((2, 2), (2, 1)), "the indices too"),
+    "one index": (((16, 4), ()), FIRST, ((2, 1), ()), "the index is one number"),
+    "rows, indices and columns": (((16, 4), (8, 2)), FIRST, ((2, 2), (2, 1)), "the indices too"),
 }
 
 

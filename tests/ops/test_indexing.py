@@ -122,10 +122,8 @@ WRONG = {
     "bool": (True, "has True in it"),
     "text": ("ab", "has 'ab' in it"),
     "float array": (np.ones(2), "array of float64"),
-    "slice to a float": (
-        slice(0, 1.5),
-        "a slice with a bound that is not an int",
-    ),  # these three were numpy's TypeError and ValueError
+    # these three were numpy's TypeError and ValueError
+    "slice to a float": (slice(0, 1.5), "a slice with a bound that is not an int"),
     "slice of text": ((0, slice("a", "b")), "a slice with a bound that is not an int"),
     "slice with step 0": (slice(0, 2, 0), "a slice with step 0"),
     "mask of another size": (np.array([True, False]), "a mask with 2 elements where dim 0 has 3"),
@@ -194,9 +192,8 @@ def test_indices_that_a_trace_computes_count_from_the_end_too():
 
 
 def test_a_mask_that_a_trace_computes_is_refused():
-    with pytest.raises(
-        TensorIndexError, match=r"a mask that is computed.*shape of the result must be known.*ops.select"
-    ):
+    words = r"a mask that is computed.*shape of the result must be known.*ops.select"
+    with pytest.raises(TensorIndexError, match=words):
         compile(Picks(BIG, lambda x: ops.greater(x, 0.0)), np.ones(8), device_num=4, dataset_strategy="full_batch")
 
 

@@ -39,17 +39,9 @@ def recorded(fn, *arrays):
 
 
 SECOND_NAMES = {
-    **{
-        "abs": "abs_",
-        "absolute": "abs_",
-        "round": "round_",
-        "pow": "power",
-        "gather_d": "gather_elements",
-        "multiply": "mul",
-        "divide": "div",
-    },
+    **{"abs": "abs_", "absolute": "abs_", "round": "round_", "pow": "power", "gather_d": "gather_elements"},
     **{"eq": "equal", "ne": "not_equal", "gt": "greater", "ge": "greater_equal", "lt": "less", "le": "less_equal"},
-    **{"subtract": "sub", "negative": "neg", "floor_divide": "floor_div"},
+    **{"subtract": "sub", "negative": "neg", "floor_divide": "floor_div", "multiply": "mul", "divide": "div"},
 }
 
 
@@ -58,15 +50,8 @@ def test_a_second_name_is_the_same_operator(name):
     assert getattr(ops, name) is ops.OPS[SECOND_NAMES[name]]
 
 
-REDUCTIONS = {
-    "sum": np.sum,
-    "mean": np.mean,
-    "prod": np.prod,
-    "amax": np.max,
-    "amin": np.min,
-    "all": np.all,
-    "any": np.any,
-}
+REDUCTIONS = {"sum": np.sum, "mean": np.mean, "prod": np.prod, "all": np.all, "any": np.any}
+REDUCTIONS |= {"amax": np.max, "amin": np.min}
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -117,27 +102,18 @@ def test_repeat_interleave_is_numpys_repeat():
         np.testing.assert_array_equal(values(ops.repeat_interleave(X, 3, axis)), np.repeat(X, 3, axis))
 
 
-EQUATIONS = [
-    *[
-        ("ij,jk->ik", (2, 3), (3, 4)),
-        ("bqhd,bkhd->bhqk", (2, 3, 2, 4), (2, 5, 2, 4)),
-        ("i,j->ji", (3,), (4,)),
-        ("ij,ij->", (2, 3), (2, 3)),
-    ],
-    *[
-        ("ij,ij->ji", (2, 3), (2, 3)),
-        ("aij,jib->ba", (2, 3, 4), (4, 3, 5)),
-        ("ija,jkb->ik", (2, 3, 2), (3, 4, 5)),
-        ("bj,ib", (2, 3), (4, 2)),
-    ],
-    *[("ijk->j", (2, 3, 4)), ("ijk->kij", (2, 3, 4)), ("ba", (2, 3)), (" i j -> ", (2, 3)), (",i->i", (), (3,))],
-]
+EQUATIONS = {
+    **{"ij,jk->ik": ((2, 3), (3, 4)), "bqhd,bkhd->bhqk": ((2, 3, 2, 4), (2, 5, 2, 4)), "i,j->ji": ((3,), (4,))},
+    **{"ij,ij->": ((2, 3), (2, 3)), "ij,ij->ji": ((2, 3), (2, 3)), "aij,jib->ba": ((2, 3, 4), (4, 3, 5))},
+    **{"ija,jkb->ik": ((2, 3, 2), (3, 4, 5)), "bj,ib": ((2, 3), (4, 2)), "ijk->j": ((2, 3, 4),)},
+    **{"ijk->kij": ((2, 3, 4),), "ba": ((2, 3),), " i j -> ": ((2, 3),), ",i->i": ((), (3,))},
+}
 
 
-@pytest.mark.parametrize(("equation", "shapes"), [(e, s) for e, *s in EQUATIONS], ids=[e for e, *_ in EQUATIONS])
-def test_einsum_is_numpys(equation, shapes):
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_einsum_is_numpys(equation):
     rng = np.random.default_rng(5)
-    arrays = [rng.normal(size=shape) for shape in shapes]
+    arrays = [rng.normal(size=shape) for shape in EQUATIONS[equation]]
     np.testing.assert_allclose(values(ops.einsum(equation, *arrays)), np.einsum(equation, *arrays), rtol=1e-12)
 
 
@@ -174,25 +150,17 @@ WEIGHT = np.array([1.0, 2.0, 0.5, 1.0, 3.0, 1.0])
 LOG_PROBABILITIES = BATCH - np.log(np.exp(BATCH).sum(1, keepdims=True))
 PROBABILITIES = np.exp(LOG_PROBABILITIES)
 TARGETS = np.random.default_rng(4).dirichlet(np.ones(6), size=8)
+OPTIONS, BINARY_LOGITS = {"weight": WEIGHT, "label_smoothing": 0.1}, ops.binary_cross_entropy_with_logits
 LOSSES = {
     "cross entropy": (ops.cross_entropy, nn.CrossEntropyLoss, {}, BATCH, LABELS),
-    "all options": (
-        *(ops.cross_entropy, nn.CrossEntropyLoss),
-        *({"weight": WEIGHT, "ignore_index": 3, "label_smoothing": 0.1}, BATCH, LABELS),
-    ),
-    "dense": (ops.cross_entropy, nn.CrossEntropyLoss, {"weight": WEIGHT, "label_smoothing": 0.1}, BATCH, TARGETS),
+    "all options": (ops.cross_entropy, nn.CrossEntropyLoss, OPTIONS | {"ignore_index": 3}, BATCH, LABELS),
+    "dense": (ops.cross_entropy, nn.CrossEntropyLoss, OPTIONS, BATCH, TARGETS),
     "nll": (ops.nll_loss, nn.NLLLoss, {"weight": WEIGHT, "ignore_index": 0}, LOG_PROBABILITIES, LABELS),
     "mse": (ops.mse_loss, nn.MSELoss, {}, BATCH, TARGETS),
     "l1": (ops.l1_loss, nn.L1Loss, {}, BATCH, TARGETS),
     "smooth l1": (ops.smooth_l1_loss, nn.SmoothL1Loss, {"beta": 0.5}, BATCH, TARGETS),
     "binary": (ops.binary_cross_entropy, nn.BCELoss, {"weight": WEIGHT}, PROBABILITIES, TARGETS),
-    "binary logits": (
-        ops.binary_cross_entropy_with_logits,
-        nn.BCEWithLogitsLoss,
-        {"pos_weight": WEIGHT},
-        BATCH,
-        TARGETS,
-    ),
+    "binary logits": (BINARY_LOGITS, nn.BCEWithLogitsLoss, {"pos_weight": WEIGHT}, BATCH, TARGETS),
 }
 
 

@@ -62,32 +62,18 @@ def test_layer_norm_of_float32_keeps_its_digits_under_a_large_mean(mean):
     assert np.abs(y - wanted).max() < 2e-6 + 6 * 6e-8 * mean
 
 
+LAST, GROUPS = {"begin_norm_axis": -1, "begin_params_axis": -1}, {"num_groups": 2}
+GROUPED, BATCH = ((8, 8, 2), (8,), (8,)), ((8, 4), (4,), (4,), (4,), (4,))
+
+
 @pytest.mark.parametrize(
     ("name", "shapes", "attrs", "strategy", "text"),
     [
-        (
-            "layer_normalization",
-            ((8, 4), (4,), (4,)),
-            {"begin_norm_axis": -1, "begin_params_axis": -1},
-            ((1, 2), (2,), (2,)),
-            "works along that dim",
-        ),
+        ("layer_normalization", ((8, 4), (4,), (4,)), LAST, ((1, 2), (2,), (2,)), "works along that dim"),
         ("rms_normalization", ((8, 4), (4,)), {}, ((1, 4), (4,)), "works along that dim"),
-        (
-            "group_norm",
-            ((8, 8, 2), (8,), (8,)),
-            {"num_groups": 2},
-            ((1, 4, 1), (4,), (4,)),
-            "there are 2 groups.*borders of groups",
-        ),
-        ("group_norm", ((8, 8, 2), (8,), (8,)), {"num_groups": 2}, ((1, 1, 2), (1,), (1,)), "works along that dim"),
-        (
-            "batch_normalization",
-            ((8, 4), (4,), (4,), (4,), (4,)),
-            {},
-            ((1, 2), (2,), (2,), (1,), (2,)),
-            "All inputs must split it equally",
-        ),
+        ("group_norm", GROUPED, GROUPS, ((1, 4, 1), (4,), (4,)), "there are 2 groups.*borders of groups"),
+        ("group_norm", GROUPED, GROUPS, ((1, 1, 2), (1,), (1,)), "works along that dim"),
+        ("batch_normalization", BATCH, {}, ((1, 2), (2,), (2,), (1,), (2,)), "All inputs must split it equally"),
     ],
 )
 def test_strategies_that_normalising_operators_refuse(name, shapes, attrs, strategy, text):

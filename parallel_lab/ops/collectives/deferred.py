@@ -140,12 +140,9 @@ class _Message:
             given[:, span] = call.value.reshape(rows, -1)
             call.value = None
         came = given if rows == rows_back else comm.empty((rows_back, ends[-1]), self.dtype)
-        if self.kind == "all_reduce":
-            came = comm.all_reduce(given, self.reduce, self.members, out=came, tag=self._tag())
-        elif self.kind == "all_gather":
-            came = comm.all_gather(given, 0, self.members, out=came, tag=self._tag())
-        else:
-            came = comm.reduce_scatter(given, self.reduce, 0, self.members, out=came, tag=self._tag())
+        about = {"reduce": self.reduce, "dim": 0}
+        attrs = {name: about[name] for name in MESSAGES[self.kind].attributes}
+        came = getattr(comm, self.kind)(given, group=self.members, out=came, tag=self._tag(), **attrs)
         for call, span in zip(self.calls, spans, strict=True):
             call.array = np.ascontiguousarray(came[:, span]).reshape(call.shape)
 

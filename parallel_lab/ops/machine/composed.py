@@ -69,10 +69,8 @@ def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], Op
                 name = current_tracer.get().path_of(primitive.instance_name)
                 where = f"{whole.class_name} {name!r}" + (f" ({place})" if place else "")
                 if primitive.out_strategy is not None:
-                    what = f"out_strategy {primitive.out_strategy}"
-                    raise StrategyError(
-                        what, where=where, allowed="None: how its result is split follows from its parts"
-                    )
+                    allowed = "None: how its result is split follows from its parts"
+                    raise StrategyError(f"out_strategy {primitive.out_strategy}", where=where, allowed=allowed)
                 strategy = completed(whole, shapes, attrs, as_strategy(primitive.in_strategy))
                 devices = strategy[0].device_num if isinstance(strategy, LayoutStrategy) else _ANY_NUMBER
                 rule = sharding_rule(whole, shapes, attrs, strategy, devices, where)

@@ -25,6 +25,7 @@ from ...layout.named_layout import Layout, LayoutStrategy
 from .signature import Fault, Signature
 
 Axes = tuple[int, ...]
+ND_TP = "add_prim_attr('enable_nd_tp', True)"
 
 
 @dataclass(frozen=True)
@@ -74,32 +75,20 @@ def shared_cuts(
             if axes.setdefault(label, cutting) != cutting:
                 i, j = seen[label]
                 same = f"'{label}' (its dim {j})" if named else f"its dim {j}, which goes with it,"
-                what = (
-                    f"splits {spot} by {_names(layout, cutting)}, but input {i} splits {same} by "
-                    f"{_names(strategy[i], axes[label])}"
-                )
-                contracted = label in signature.reduced
-                allowed = (
-                    f"{'Both inputs' if contracted else 'All inputs'} must split it by the same axes in the same order"
-                )
-                if product:
-                    allowed += (
-                        ", except with add_prim_attr('enable_nd_tp', True), where a product gathers what one "
-                        "of them splits in addition"
-                    )
-                return what, allowed
+                other = f"input {i} splits {same} by {_names(strategy[i], axes[label])}"
+                what = f"splits {spot} by {_names(layout, cutting)}, but {other}"
+                inputs = "Both inputs" if label in signature.reduced else "All inputs"
+                allowed = f"{inputs} must split it by the same axes in the same order"
+                gathers = "where a product gathers what one of them splits in addition"
+                return what, allowed + (f", except with {ND_TP}, {gathers}" if product else "")
             seen.setdefault(label, (position, dim))
             for axis in cutting:
                 first = taken.setdefault(axis, (label, spot))
                 if first[0] != label:
                     what = f"splits {spot} by the axis {layout.alias_name[-1 - axis]!r}, which splits {first[1]} too"
-                    allowed = (
-                        "An axis splits one dim of an operator: a rank could compute only those blocks in which "
-                        "both parts have the same number"
-                    )
-                    if product:
-                        allowed += "; with add_prim_attr('enable_nd_tp', True) a product gathers one of them"
-                    return what, allowed
+                    blocks = "a rank could compute only those blocks in which both parts have the same number"
+                    gathers = f"; with {ND_TP} a product gathers one of them" if product else ""
+                    return what, f"An axis splits one dim of an operator: {blocks}{gathers}"
     return NamedCuts(tuple(axes.items()))
 
 
@@ -111,40 +100,29 @@ def nd_cuts(strategy: LayoutStrategy, operands: tuple[str, ...], signature: Sign
     the axes that cut the columns too. What was gathered of the first input, rows or k, says where sums are scattered:
     along rows, or along columns.
     """
-    given = tuple(
-        dict(zip(labels, layout.axes, strict=True)) for labels, layout in zip(operands, strategy, strict=True)
-    )
-    (first, second), (one, two) = given, strategy
+    one, two = strategy
+    first, second = (dict(zip(labels, each.axes, strict=True)) for labels, each in zip(operands, strategy, strict=True))
+
+    def differ(label: str) -> str:
+        return f"by {_names(one, first[label])} in input 0 and by {_names(two, second[label])} in input 1"
+
     for label in signature.labels:
         if label not in "mkn" and label in first and label in second and first[label] != second[label]:
-            what = (
-                f"splits '{label}' by {_names(one, first[label])} in input 0 and by {_names(two, second[label])} "
-                "in input 1"
-            )
-            return what, "Both inputs must split a batch dim by the same axes in the same order"
+            allowed = "Both inputs must split a batch dim by the same axes in the same order"
+            return f"splits '{label}' {differ(label)}", allowed
     kept = 0
     while kept < min(len(first["k"]), len(second["k"])) and first["k"][kept] == second["k"][kept]:
         kept += 1
     if not kept and first["k"] and second["k"]:
-        what = (
-            f"splits the contracted dim 'k' by {_names(one, first['k'])} in input 0 and by "
-            f"{_names(two, second['k'])} in input 1"
-        )
-        return (
-            what,
-            "Both split it by the same outer axis; what one of them splits further inside is gathered: 'x' and "
-            "('x', 'z')",
-        )
+        inside = "what one of them splits further inside is gathered: 'x' and ('x', 'z')"
+        return f"splits the contracted dim 'k' {differ('k')}", f"Both split it by the same outer axis; {inside}"
     contracted, rows, columns = first["k"][:kept], first["m"], second["n"]
     both = set(rows) & set(columns)
     still = tuple(a for a in rows if a not in both)
     if rows[: len(still)] != still:
         what = f"splits the rows 'm' by {_names(one, rows)}, and of these the columns 'n' too, but not the innermost"
-        return (
-            what,
-            "Axes that split rows and columns come last in the rows, where they can be gathered: (('z', 'y'), 'x') "
-            "and (('x', 'z'), 'y')",
-        )
+        last = "Axes that split rows and columns come last in the rows, where they can be gathered"
+        return what, f"{last}: (('z', 'y'), 'x') and (('x', 'z'), 'y')"
     scatter = "n" if not both and first["k"][kept:] else "m"
     axes = {**second, **first, "m": still, "k": contracted, "n": columns}
     axes = {label: cutting for label, cutting in axes.items() if label != "1"}
@@ -153,11 +131,8 @@ def nd_cuts(strategy: LayoutStrategy, operands: tuple[str, ...], signature: Sign
             shared = sorted(set(cutting) & set(others))
             if label < other and shared:
                 what = f"splits '{label}' and '{other}' by the axis {one.alias_name[-1 - shared[0]]!r}"
-                return (
-                    what,
-                    "An axis splits one dim of a product, except that rows may be gathered over axes that split "
-                    "the columns",
-                )
+                gathered = "rows may be gathered over axes that split the columns"
+                return what, f"An axis splits one dim of a product, except that {gathered}"
     gathers = bool(both or first["k"][kept:] or second["k"][kept:])
     stored = tuple(layout.axes for layout in strategy) if gathers else None
     return NamedCuts(tuple(axes.items()), stored, (scatter, contracted) if contracted else None)

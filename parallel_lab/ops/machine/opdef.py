@@ -96,13 +96,8 @@ class OpDef:
     @cached_property
     def plain(self) -> bool:
         """Element by element, with tensors and nothing else as arguments."""
-        simple = (
-            self.signature in ("...->...", "...,...->...")
-            and self.check is None
-            and self.expand is None
-            and self.outputs is None
-        )
-        return simple and self.positional == self.tensors and not self.options
+        simple = self.signature in ("...->...", "...,...->...") and self.positional == self.tensors and not self.options
+        return simple and self.check is None and self.expand is None and self.outputs is None
 
     def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Any = None, only: int | None = None) -> Any:
         """Run on arrays or Tensors, or record while tracing. An operator with several results gives a tuple, or the one
@@ -177,11 +172,8 @@ class OpDef:
             array = None
         if array is None or array.dtype.kind not in "biuf":
             name = "" if self.variadic else f" ({self.tensors[position]})"
-            raise ShapeError(
-                f"operand {position}{name} is {shorten(value)}",
-                where=self.class_name,
-                allowed="A Tensor, an array, or numbers in a rectangular shape",
-            )
+            allowed = "A Tensor, an array, or numbers in a rectangular shape"
+            raise ShapeError(f"operand {position}{name} is {shorten(value)}", where=self.class_name, allowed=allowed)
         return array
 
     def attempt(self, arrays: Sequence[Any], attrs: dict[str, Any]) -> np.ndarray:

@@ -74,9 +74,8 @@ def _check_layouts(strategy: tuple, where: str, what: str) -> tuple[Layout, ...]
     """A strategy of layouts, checked as far as one can without shapes."""
     for position, layout in enumerate(strategy):
         if not isinstance(layout, Layout):
-            fault = (
-                f"{what} {shorten(strategy)} has {shorten(layout)} of type {type(layout).__name__} at input {position}"
-            )
+            wrong = f"{shorten(layout)} of type {type(layout).__name__} at input {position}"
+            fault = f"{what} {shorten(strategy)} has {wrong}"
             hint = "Write layout() for a number, or for an input whose split follows from the others"
             allowed = "Layouts only, or tuples of ints only: the two do not mix"
             raise StrategyTypeError(fault, where=where, allowed=allowed, hint=hint if layout == () else "")
@@ -101,9 +100,8 @@ def check_target(where: str, target: Any) -> str:
 def refuse_placement(where: str, target: str) -> None:
     """Raise NotBuiltYet for an operator or optimizer that was given a device and is to run."""
     what = f"it is placed on {target!r}, and placement on host or device is not available yet"
-    raise NotBuiltYet(
-        what, where=where, hint="Omit it: everything runs on this machine's processors, with the same results"
-    )
+    hint = "Omit it: everything runs on this machine's processors, with the same results"
+    raise NotBuiltYet(what, where=where, hint=hint)
 
 
 def refuse_recompute(where: str) -> None:
@@ -184,13 +182,9 @@ class Primitive:
         if in_strategy is None and out_strategy is not None:
             raise StrategyError("out_strategy is given without in_strategy", where=where, hint="Give in_strategy too")
         if in_strategy is not None and not self.takes_strategy:
-            raise StrategyError(
-                f"strategy {shorten(in_strategy)}",
-                where=where,
-                allowed=f"{self.name} takes no strategy: it passes on its producer's layout to the one its "
-                "consumer wants",
-                hint="Shard the operator before or after it",
-            )
+            allowed = f"{self.name} takes no strategy: it passes on its producer's layout to the one its consumer wants"
+            hint = "Shard the operator before or after it"
+            raise StrategyError(f"strategy {shorten(in_strategy)}", where=where, allowed=allowed, hint=hint)
         inward = None if in_strategy is None else check_strategy_value(in_strategy, where)
         outward = None if out_strategy is None else check_strategy_value(out_strategy, where, "out_strategy")
         if inward and outward and isinstance(inward[0], Layout) != isinstance(outward[0], Layout):
@@ -242,10 +236,10 @@ class Primitive:
 
     def __repr__(self) -> str:
         # MindSpore 2.10 leaves out_strategy out
-        strategies = {"in_strategy": self.in_strategy} | (
-            {} if get_compat() == "2.10" else {"out_strategy": self.out_strategy}
-        )
-        shown = {**self.attrs, **(strategies if self.in_strategy is not None else {}), **self.prim_attrs}
+        strategies = {} if self.in_strategy is None else {"in_strategy": self.in_strategy}
+        if strategies and get_compat() != "2.10":
+            strategies["out_strategy"] = self.out_strategy
+        shown = {**self.attrs, **strategies, **self.prim_attrs}
         return f"Prim[{self.name}]<{', '.join(f'{k}={v}' for k, v in shown.items())}>"
 
 

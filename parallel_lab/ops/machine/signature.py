@@ -86,35 +86,25 @@ def resolve(text: str, shapes: tuple[Shape, ...], where: str = "") -> Signature:
     left, out = text.split("->")
     ins = left.split(",")
     if len(ins) != len(shapes):
-        raise ShapeError(
-            f"got {len(shapes)} operands of shapes {shapes}",
-            where=where,
-            allowed=f"{len(ins)} operands, one per part of '{left}'",
-        )
+        allowed = f"{len(ins)} operands, one per part of '{left}'"
+        raise ShapeError(f"got {len(shapes)} operands of shapes {shapes}", where=where, allowed=allowed)
     spare = [c for c in _SPARE if c not in text]
-    free = [
-        len(shape) - len(labels.replace("...", ""))
-        for labels, shape in zip(ins, shapes, strict=True)
-        if "..." in labels
-    ]
-    depth = max(free, default=0)
+    pairs = list(zip(ins, shapes, strict=True))
+    depth = max((len(shape) - len(labels.replace("...", "")) for labels, shape in pairs if "..." in labels), default=0)
     extents: list[int] = [1] * depth
-    for position, (labels, shape) in enumerate(zip(ins, shapes, strict=True)):
+    for position, (labels, shape) in enumerate(pairs):
         named = len(labels.replace("...", ""))
         if "..." not in labels and named != len(shape) or len(shape) < named:
             least = "at least " if "..." in labels else ""
-            raise ShapeError(
-                f"operand {position} has shape {shape}",
-                where=where,
-                allowed=f"{least}{named} dims, labelled '{labels}'",
-            )
+            allowed = f"{least}{named} dims, labelled '{labels}'"
+            raise ShapeError(f"operand {position} has shape {shape}", where=where, allowed=allowed)
         if "..." in labels:
             start = labels.index("...")
             for i, n in enumerate(reversed(shape[start : len(shape) - (named - start)])):
                 extents[-1 - i] = n if extents[-1 - i] == 1 else extents[-1 - i]
     names = spare[:depth]
     done, sizes = [], {}
-    for position, (labels, shape) in enumerate(zip(ins, shapes, strict=True)):
+    for position, (labels, shape) in enumerate(pairs):
         if "..." in labels:
             start, count = labels.index("..."), len(shape) - len(labels.replace("...", ""))
             dims = shape[start : start + count]
@@ -127,12 +117,8 @@ def resolve(text: str, shapes: tuple[Shape, ...], where: str = "") -> Signature:
             if label == BROADCAST:
                 continue
             if sizes.setdefault(label, n) != n:
-                raise ShapeError(
-                    f"operand {position} has {n} elements in dim {dim} ('{label}'), but '{label}' is already "
-                    f"{sizes[label]}; "
-                    f"operand shapes {shapes}",
-                    where=where,
-                    allowed=f"Dims with equal labels in '{text}' have equal sizes",
-                )
+                known = f"'{label}' is already {sizes[label]}; operand shapes {shapes}"
+                what = f"operand {position} has {n} elements in dim {dim} ('{label}'), but {known}"
+                raise ShapeError(what, where=where, allowed=f"Dims with equal labels in '{text}' have equal sizes")
         done.append(labels)
     return Signature(tuple(done), out.replace("...", "".join(names)))
