@@ -83,8 +83,7 @@ class Layout:
                 used[name] = position
 
     def __call__(self, *dims: Dim) -> Layout:
-        """The layout of a tensor, one entry per dim; `layout()`: of a number, or in a strategy of an input whose cuts
-        follow from the others.
+        """The layout of a tensor, one entry per dim; `layout()`: of a number, or of an input that follows the others.
 
         >>> Layout((2, 4), ("dp", "mp"))("dp", "None").to_dict()
         {'device_matrix': (2, 4), 'tensor_map': (1, -1), 'interleaved_parallel': False}
@@ -197,8 +196,7 @@ def _check_names(names: Any, given: str) -> None:
 
 @dataclass(frozen=True)
 class LayoutStrategy:
-    """A strategy made of layouts, one per input of an operator: what a Node carries where others carry a tuple of
-    counts per input.
+    """A strategy made of layouts, one per input of an operator, where others are a tuple of counts per input.
 
     layouts  called layouts over one device matrix
     nd_tp    2D and 3D tensor parallelism: the operator gathers what its inputs cut in addition, and scatters its sums

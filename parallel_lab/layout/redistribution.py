@@ -265,8 +265,7 @@ def _moves_gather(start: Iterable[int], target: Iterable[int]) -> list[Move]:
 
 
 def moves_alltoall(start: Iterable[int], target: Iterable[int]) -> list[Move]:
-    """Split what can be split, permute axes that another dim wants, gather those that none wants; break a cycle by a
-    gather.
+    """Split what can be split, permute axes that another dim wants, gather the others; a gather breaks a cycle.
 
     MindSpore, redistribution_operator_infer; dims are visited from the last to the first, as 2.10 does.
     """
@@ -331,8 +330,7 @@ def _to_front(steps: _Steps, dim: int, *, scatter: bool = False) -> int:
 def _one_slice(
     cuts: list[Move], start: list[int], dst: TensorLayout, dst_shape: tuple[int, ...], common: Refinement
 ) -> tuple[TensorLayout, int] | None:
-    """If the final cuts of a plan leave one contiguous block, within one dim of the target: (layout on `dst_shape`
-    before that slice, dim).
+    """(layout on `dst_shape` before one slice, dim) if the final splits leave one block within a dim of the target.
 
     MindSpore 2.10 then reshapes first and slices once; otherwise it slices dim by dim.
     """

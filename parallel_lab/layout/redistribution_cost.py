@@ -50,8 +50,7 @@ class RedistributionCost:
 
 
 def practical(size_bytes: float) -> float:
-    """Bytes of communication with the time a message takes to start added: small messages cost alike, large ones a
-    little more, none nothing.
+    """Bytes of communication with the start of a message: small ones cost alike, large ones a little more.
 
     >>> practical(0), practical(16), practical(4096)
     (0.0, 3072.0, 5120.0)

@@ -311,8 +311,7 @@ def move(step: Step, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def received_elements(steps: Iterable[Step]) -> int | float:
-    """Elements each rank receives in all `steps`, the same on every rank: ring algorithms, direct exchange for
-    all_to_all.
+    """Elements each rank receives in all `steps`: ring algorithms, direct exchange for all_to_all.
 
     With n ranks in the group and a slice of s elements before the step: all_gather (n - 1) s, reduce_scatter (n - 1) s
     / n, all_to_all (n - 1) s / n, all_reduce 2 (n - 1) s / n (Thakur et al. 2005); reshape and slice nothing. A float

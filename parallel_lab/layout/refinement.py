@@ -103,8 +103,7 @@ def _axes_in(span: Span, spans: tuple[Span, ...]) -> tuple[int, ...]:
 
 
 def on_device_matrix(layout: TensorLayout, device_matrix: Iterable[int]) -> TensorLayout:
-    """The same placement written over another device matrix. Raises LayoutError if that one cuts the ranks too coarsely
-    or elsewhere.
+    """The same placement over another device matrix. Raises LayoutError if that does not refine this one.
 
     >>> on_device_matrix(TensorLayout((8,), (0, -1)), (2, 4))
     TensorLayout(device_matrix=(2, 4), tensor_map=((1, 0), ()), partial=(), reduce='sum')
@@ -133,8 +132,7 @@ def on_device_matrix(layout: TensorLayout, device_matrix: Iterable[int]) -> Tens
 
 
 def _pieces(layout: TensorLayout, shape: tuple[int, ...], device_matrix: tuple[int, ...]) -> list[Piece]:
-    """Dims of the tensor, cut so that each has at most one axis of the (refined) device matrix; dims of size 1 are left
-    out.
+    """Dims of the tensor, split until each has one axis of the refined device matrix; without dims of size 1.
 
     Every axis but the last takes a piece of exactly its size, the last one the rest.
     """
@@ -152,8 +150,7 @@ def _pieces(layout: TensorLayout, shape: tuple[int, ...], device_matrix: tuple[i
 
 
 def _cut(pieces: list[Piece], shape: tuple[int, ...]) -> tuple[list[Piece] | None, int]:
-    """Cut `pieces` to `shape` (a refinement of theirs): a sub-dim takes as many of the remaining slices as it has room
-    for.
+    """Split `pieces` to `shape`, their refinement: a sub-dim takes as many of the slices left as it has room for.
 
     Returns (pieces, 0), or (None, p) if an axis must first be cut at the running product p, or (None, 0) if it cannot
     be done.

@@ -40,8 +40,7 @@ def cut(full: np.ndarray, layout: TensorLayout | None, rank: int) -> np.ndarray:
 
 
 def assemble(slices: Sequence[np.ndarray], shape: tuple[int, ...], layout: TensorLayout | None) -> np.ndarray:
-    """The full array of `shape` from every rank's slice, in rank order; pending partial results are combined in rank
-    order.
+    """The full array of `shape` from every rank's slice; pending results are combined in rank order.
 
     Without a layout each rank has a value of its own: rank 0's.
     """

@@ -58,8 +58,7 @@ def ranks_along(device_matrix: Iterable[int], axes: Iterable[int], rank: int) ->
 
 
 def canonical_axes(device_matrix: Iterable[int], axes: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The same groups with the fewest axes: (device matrix, axes). Two messages have the same groups if, and only if,
-    these are equal.
+    """(device matrix, axes) of the same groups with the fewest axes: groups are equal exactly if these are.
 
     >>> canonical_axes((4, 1, 2), (2, 1)), canonical_axes((4, 2), (1,)), canonical_axes((2, 2, 2), (1, 2))
     (((4, 2), (1,)), ((4, 2), (1,)), ((4, 2), (1,)))
@@ -147,8 +146,7 @@ class TensorLayout:
 
     @classmethod
     def from_strategy(cls, strategy: Iterable[int], device_num: int) -> TensorLayout:
-        """Layout of a tensor whose dim i is cut `strategy[i]` ways on `device_num` ranks; spare ranks repeat, on the
-        right.
+        """Layout of a tensor whose dim i is split `strategy[i]` ways on `device_num` ranks; spare ranks repeat.
 
         >>> TensorLayout.from_strategy((4, 1), 8)
         TensorLayout(device_matrix=(4, 1, 2), tensor_map=((2,), ()), partial=(), reduce='sum')

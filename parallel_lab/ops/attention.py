@@ -276,8 +276,7 @@ def _causal_labels(shapes):
 
 @op(_causal_labels, name="CausalMask", check=_check_causal, offset="st", example=(case((2, 2, 8, 8)), case((8, 8))))
 def causal_mask(scores, *, offset=(0, 0)):
-    """Scores with -1e30 in place of those of keys that come after the query.  scores: (..., s, t) -> (..., s, t). Any
-    dim may be cut.
+    """Scores with -1e30 for keys that come after the query; any dim may be split.  scores: (..., s, t) -> (..., s, t).
 
     -1e30 and not -inf: a slice may hold nothing else, and the difference to its maximum must be a number.
     """

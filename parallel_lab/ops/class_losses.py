@@ -334,8 +334,7 @@ def _class_loss(where, weight, ignore_index, reduction, **settings):
 
 @function(mint="functional.nll_loss")
 def nll_loss(input, target, weight=None, ignore_index=None, reduction="mean"):
-    """Minus the log-probability of each sample's class, as `nn.NLLLoss`.  input: (n, c, ...), target: (n, ...) int ->
-    (), or (n, ...) for "none".
+    """Negative log-likelihood, as `nn.NLLLoss`.  input: (n, c, ...), target: (n, ...) int -> (), or (n, ...).
 
     weight        (c,), one number per class; a mean divides by the sum of the samples' weights
     ignore_index  class number of samples to ignore; None: every sample counts

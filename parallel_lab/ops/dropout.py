@@ -56,8 +56,7 @@ def _words(key: int, step: int) -> tuple[np.uint32, np.uint32]:
 
 
 def _row_starts(shape: tuple[int, ...], part: tuple[int, ...], offset: tuple[int, ...], dims: int) -> np.ndarray:
-    """Index modulo 2^32, in a tensor of `shape`, of the first element of every row of a slice: `part` elements from
-    `offset` on, last dim omitted.
+    """Indices modulo 2^32 of the first element of every row of a slice: `part` elements from `offset` on.
 
     dims  how many leading dims have indices of their own; elements that differ in the others alone share one
     """
@@ -167,8 +166,7 @@ def _(g, out, x, step, *, p, key, dims, parts):
 
 @function()
 def dropout(x, p=0.5, training=True, seed=None, step=None):
-    """x with a share p of its elements set to 0 and the others divided by 1 - p; x itself if not training.  x: (...) ->
-    (...).
+    """x with a share p of its elements set to 0, the others divided by 1 - p; x if not training.  x: (...) -> (...).
 
     seed  what makes this dropout's masks differ from another's; None: the line that calls
     step  number of the step; None: the training step of a compiled network. Outside of one no step is counted: give it,

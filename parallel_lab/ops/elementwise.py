@@ -51,7 +51,7 @@ def each_element(
     fn, operands, result = (one, "x", "") if signature == UNARY else (two, "x, y", "broadcast ")
     kind = " bool" if facts.get("dtype") == "bool" else ""
     fn.__name__ = fn.__qualname__ = name
-    fn.__doc__ = f"{text}.  {operands}: (...) -> {result}(...){kind}.{'' if vjp else ' No gradient.'}"
+    fn.__doc__ = f"{text}.  {operands}: (...) -> {result}(...){kind}."
     spelled = {"ufunc": function.__name__} if isinstance(function, np.ufunc) else {}
     made = op(signature, **{"name": name.capitalize(), **spelled, **facts})(fn)
     if vjp is not None:
@@ -66,8 +66,7 @@ def float_result(dtypes: tuple[str, ...], **_: object) -> np.dtype:
 
 
 def number_result(dtypes, **_):
-    """Result dtype of functions of numbers: numpy's promotion; ShapeError for bools alone, of which numpy has no such
-    function, or another one.
+    """Result dtype of functions of numbers: numpy's promotion; ShapeError for bools alone.
 
     Not a `check=`: these operators run too often at once for that; there numpy's own TypeError says it.
     """
@@ -172,7 +171,7 @@ _WHOLE = {"dtype": number_result, "example": POSITIVE_PAIR[:2]}
 floor_div = binary(
     "floor_div",
     np.floor_divide,
-    "The largest integer not above x / y, in the operands' dtype",
+    "The largest integer not above x / y, in the operands' dtype; no gradient, which is 0 wherever it exists",
     name="FloorDiv",
     also="floor_divide",
     operator="__floordiv__",
@@ -279,6 +278,7 @@ def _(g, out, *inputs):
 
 def unary(name, function, text, vjp=None, /, **facts):
     """Declare a function of one number, see `each_element`."""
+    text = text if vjp else f"{text}; no gradient"
     return each_element(name, function, text, vjp, signature=UNARY, **{"example": case(SHAPE), **facts})
 
 

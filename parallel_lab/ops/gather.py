@@ -339,8 +339,7 @@ def _restrict_one_hot(signature, cuts, sizes, *, depth, axis):
     example=(case((16,), (), (), ints={0: 8}, depth=8), case((8,), (), (), ints={0: 16}, depth=16, axis=0)),
 )
 def one_hot(indices, depth, on_value, off_value, *, axis=-1, offset=0):
-    """`on_value` at each index, `off_value` elsewhere.  indices: (...) int, values: () -> (..., depth) with the new dim
-    at `axis`.
+    """`on_value` at each index, `off_value` elsewhere.  indices: (...) int, values: () -> (..., depth, ...).
 
     The strategy's first tuple cuts the result; the other two are (). A rank that holds classes offset..offset+depth
     sees indices outside as "elsewhere".

@@ -100,8 +100,7 @@ def bmm(input, mat2):
 
 @function(mint="einsum")
 def einsum(equation, *operands):
-    """Products and sums of one or two tensors by labels: `einsum("bik,bkj->bij", x, y)`.  operands: as labelled -> as
-    labelled after "->".
+    """Products and sums of one or two tensors by labels: `einsum("bik,bkj->bij", x, y)`.  operands -> as labelled.
 
     Labels that the result lacks are summed over. Without "->" the result has the labels that occur once, in the order
     of the alphabet. Made of reduce_sum, transpose and matmul, and of reshape where several labels are one dim of a

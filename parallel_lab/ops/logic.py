@@ -22,7 +22,9 @@ def _comparison(function, text, class_name, short, example=VECTOR):
     """Declare numpy's comparison `function`. short: its name as Python's operators have it, "eq" of `__eq__`."""
     name = function.__name__
     spelled = {"also": short, "operator": f"__{short}__", "mint": f"{name} {short}"}
-    return binary(name, function, f"Whether {text}", name=class_name, dtype="bool", example=example, **spelled)
+    return binary(
+        name, function, f"Whether {text}; no gradient", name=class_name, dtype="bool", example=example, **spelled
+    )
 
 
 equal = _comparison(np.equal, "elements are equal", "Equal", "eq", TIES)
@@ -52,7 +54,7 @@ isfinite = unary(
 def _logic(function, text, class_name, operator, declare=binary, example=BOOLS):
     name = function.__name__
     facts = {"name": class_name, "operator": operator, "mint": name, "dtype": "bool", "example": example}
-    return declare(name, function, f"Whether {text}", **facts)
+    return declare(name, function, f"Whether {text}{'; no gradient' if declare is binary else ''}", **facts)
 
 
 logical_and = _logic(np.logical_and, "both are true", "LogicalAnd", "__and__")

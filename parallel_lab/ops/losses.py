@@ -254,8 +254,7 @@ def binary_cross_entropy(logits, labels, weight=None, reduction="mean"):
 
 @function(mint="functional.binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(logits, label, weight=None, pos_weight=None, reduction="mean"):
-    """Binary cross-entropy of a sigmoid, without overflow, as `nn.BCEWithLogitsLoss`.  logits, label: (...) -> (), or
-    (...) for "none".
+    """Binary cross-entropy of a sigmoid, as `nn.BCEWithLogitsLoss`.  logits, label: (...) -> (), or (...).
 
     weight, pos_weight  broadcast to (...): factors of the losses, and of their part for label 1
     """

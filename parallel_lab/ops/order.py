@@ -138,8 +138,7 @@ def _top_k_labels(shapes, *, k, sorted, index):
     example=(case((16, 8), k=3), case((4, 2, 8), k=8)),
 )
 def top_k(x, k, *, sorted=True, index):
-    """The k largest elements of every row, the largest first, and their numbers.  x: (..., n) -> values (..., k),
-    numbers (..., k) int32.
+    """The k largest elements of every row, in order, and their numbers.  x: (..., n) -> values, numbers: (..., k).
 
     sorted  kept for MindSpore's form: the order is the same with False, which promises none
     """
@@ -233,8 +232,7 @@ _extreme("min", "smallest", reduce_min, argmin)
 
 @function(method="topk", mint="topk")
 def topk(input, k, dim=None, largest=True, sorted=True):
-    """The k largest (or smallest) elements along `dim` (None: the last one), in order, and their numbers, as in
-    mindspore.ops.
+    """The k largest or smallest elements along `dim` (None: the last), in order, and their numbers.
 
     input: (..., n, ...) -> values (..., k, ...), numbers (..., k, ...) int32. `sorted=False` promises no order; it is
     the same.

@@ -66,8 +66,7 @@ def _pad_labels(shapes, *, paddings, mode, value):
     ),
 )
 def pad_dims(x, *, paddings, mode="constant", value=0.0):
-    """x with elements put before and after each dim.  x: (...) -> (...), dim i grows by sum(paddings[i]). A dim that
-    grows stays whole.
+    """x with elements put before and after each dim, which stays whole if it grows.  x: (...) -> (...).
 
     paddings  (before, after) per dim
     mode      "constant": `value`; "reflect": mirrored at the edge element; "symmetric": mirrored beside it;

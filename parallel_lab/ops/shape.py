@@ -361,8 +361,7 @@ def unsqueeze(input, dim):
 
 @function(mint="repeat_interleave")
 def repeat_interleave(input, repeats, axis=None):
-    """Every element `repeats` times along `axis`, one after the other, as numpy's repeat; axis None: of input as one
-    row.
+    """Every element `repeats` times along `axis`, as numpy's repeat; axis None: of input as one row.
 
     input: (..., n, ...) -> (..., n * repeats, ...)
     """

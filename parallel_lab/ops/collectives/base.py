@@ -58,8 +58,7 @@ def checked_root(name: str, label: str, root: int, members: tuple[int, ...]) -> 
 
 
 class Communication(Uncut):
-    """Base of the operators: what they share with other Primitives (a name, attributes), and that they take no
-    strategy.
+    """Base of the operators: what they share with other Primitives, except that they take no strategy.
 
     Attribute `fusion` (`add_prim_attr("fusion", 1)`): calls of AllReduce, AllGather and ReduceScatter inside a Cell,
     with equal numbers above 0 and equal group, reduction and dtype, are one message (`deferred.py`); 0, the default:

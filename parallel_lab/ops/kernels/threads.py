@@ -50,8 +50,7 @@ def batch_ranges(samples: int, tile: int, threads: int) -> list[range]:
 
 
 def spread_over_threads(work: Callable[[int], None], parts: int) -> None:
-    """Call work(0), ..., work(parts - 1), each in a thread of its own, with products in one thread each; returns when
-    all are done.
+    """Call work(0), ..., work(parts - 1), each in a thread of its own, with products in one thread each.
 
     The first part runs in the calling thread. What a part raises is raised here, the first part's error first.
     """

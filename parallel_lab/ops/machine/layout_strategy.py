@@ -93,8 +93,7 @@ def shared_cuts(
 
 
 def nd_cuts(strategy: LayoutStrategy, operands: tuple[str, ...], signature: Signature) -> NamedCuts | Fault:
-    """Axes per label of a matrix product ("...mk,...kn->...mn" in any order) that gathers its inputs and scatters its
-    sums.
+    """Axes per label of a matrix product, "...mk,...kn->...mn", that gathers its inputs and scatters its sums.
 
     Contraction: what both inputs cut, from the outside, stays cut; the rest of each is gathered. Rows are gathered over
     the axes that cut the columns too. What was gathered of the first input, rows or k, says where sums are scattered:

@@ -100,8 +100,7 @@ class OpDef:
         return simple and self.check is None and self.expand is None and self.outputs is None
 
     def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Any = None, only: int | None = None) -> Any:
-        """Run on arrays or Tensors, or record while tracing. An operator with several results gives a tuple, or the one
-        numbered `only`.
+        """Run at once, or record while tracing. Several results are a tuple, or the one numbered `only`.
 
         primitive  the Primitive that is called, with its strategy; None: the function
         """
@@ -240,8 +239,7 @@ class OpDef:
         return operands, {k: frozen_attr(v) for k, v in attrs.items()}
 
     def vjp(self, fn: Callable) -> Callable:
-        """Decorator: `fn(g, out, *operands, **attrs)` returns one gradient (or None) per operand, written with
-        operators.
+        """Decorator: `fn(g, out, *operands, **attrs)` returns one gradient, or None, per operand, by operators.
 
         A rule that names a parameter `across` is given a function `across(value, reduce="sum")` that combines a value
         over the ranks among which a reduction was split; one that names `needs` is given a tuple of bools, which

@@ -37,8 +37,7 @@ Strategy = tuple[tuple[int, ...], ...]
 
 
 def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> Strategy | tuple[Layout, ...]:
-    """A strategy checked as far as one can without shapes: tuple of tuples of ints that are powers of two, or tuple of
-    layouts.
+    """A strategy checked without shapes: tuple of tuples of ints that are powers of two, or of layouts.
 
     Raises StrategyTypeError for wrong types, StrategyError for counts below 1 or not powers of two and for a Layout
     that was not called.
@@ -105,8 +104,7 @@ def refuse_placement(where: str, target: str) -> None:
 
 
 def refuse_recompute(where: str) -> None:
-    """Raise NotBuiltYet where an operator or Cell that is to be recomputed is run for its gradient on a rank of a
-    world.
+    """Raise NotBuiltYet where what is to be recomputed runs for its gradient on a rank of a world.
 
     On one device, and without a gradient, the wish changes nothing: results are the same, and what is kept is this
     process's own affair.
@@ -165,8 +163,7 @@ class Primitive:
         in_strategy: Strategy | tuple[Layout, ...] | None = None,
         out_strategy: Strategy | tuple[Layout, ...] | None = None,
     ) -> Primitive:
-        """Set how the inputs are cut: one tuple per input, one power of two per dim; or one called `Layout` per input.
-        Returns self.
+        """Set how inputs are split: per input a tuple with a power of two per dim, or a called `Layout`. Returns self.
 
         out_strategy  how the result is cut, one tuple (or layout) in a tuple. It follows from the inputs; only where
                       they leave partial sums is there a choice: the cuts that follow (an all_reduce), or those with dim

@@ -42,8 +42,7 @@ PRIMITIVES: dict[str, type[Primitive]] = {}
 
 @dataclass(frozen=True)
 class Case:
-    """One example of an operator, from which the battery draws its data: operand shapes, attributes, and the range of
-    values.
+    """One example of an operator: operand shapes, attributes, range of values. The battery draws data from it.
 
     ints   upper bound (exclusive) of integer operands by position; bools: positions of operands that are True or False
     Other operands are floats drawn between `low` and `high`.

@@ -203,8 +203,7 @@ def sharding_rule(
 
 
 def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: AnyStrategy) -> AnyStrategy:
-    """`strategy` with the tuples that were left empty, `()`, filled in: dims are cut as those of the same label in the
-    others, else stay whole.
+    """`strategy` with empty tuples, `()`, filled in: dims are split as the same label elsewhere, or stay whole.
 
     ((2, 4, 4), ()) of a sum with a (32, 48) operand is ((2, 4, 4), (4, 4)) (MindSpore: GenerateStrategies with a part
     of the strategy given). Among layouts, `layout()` is filled in.
@@ -239,8 +238,7 @@ def part_strategy(rule: ShardingRule, operands: Iterable[str]) -> tuple:
 def result_layout(
     op: OpDef, rule: ShardingRule, shape: Shape, out_strategy: AnyStrategy | None, where: str = ""
 ) -> TensorLayout:
-    """Layout of the result once its partial sums are combined: the one that follows from the inputs, or the one that
-    `out_strategy` asks for.
+    """Layout of the result once partial sums are combined: what inputs imply, or what `out_strategy` asks for.
 
     shape  of the result
 
@@ -419,8 +417,7 @@ def _powers(size: int, limit: int) -> Iterator[int]:
 def nearest_legal(
     op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: AnyStrategy, device_num: int
 ) -> AnyStrategy | str:
-    """The legal strategy that keeps the first input of a refused one as far as it can, and of the rest changes the
-    fewest doublings.
+    """The legal strategy nearest to a refused one: first in its first input, then by doublings.
 
     For layouts, layouts over the same device matrix, as text; "" if that has another number of devices.
     """
@@ -468,8 +465,7 @@ def _nearest_layouts(
 
 
 def default_strategy(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int) -> Strategy:
-    """The strategy of an operator that was given none: its batch label is cut among all devices; nothing is cut if that
-    does not divide.
+    """The strategy of an operator without one: its batch label is split among all devices, if that divides.
 
     The batch label is the first axis of the device matrix: rows of the first input for most operators (MindSpore,
     semi_auto_parallel).

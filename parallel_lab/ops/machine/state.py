@@ -16,8 +16,7 @@ LOSS_SCALE = "loss_scale"  # the optimizer state that holds the scale of a loss 
 
 
 def assign(parameter: Any, value: Any) -> Any:
-    """Give a Parameter a new value, as running statistics need.  value: shape and dtype of the parameter. Returns the
-    parameter.
+    """Give a Parameter a new value, as running statistics need, and return it.  value: like the parameter.
 
     At once outside a trace. In a compiled network what `construct` reads from there on is the new value, and the
     parameter itself changes at the end of the program; it must not be a trained one, unless the value was made from
