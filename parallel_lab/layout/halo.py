@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 HALOS = ("halo_exchange", "halo_reduce")
+_ADJOINT = dict(zip(HALOS, reversed(HALOS), strict=True))  # what one takes, the other gives
 
 Interval = tuple[int, int]
 
@@ -71,9 +72,7 @@ class Halo:
         >>> Halo(4, -1, 6, 4, 3).taken("halo_exchange", 1, 0), Halo(4, -1, 6, 4, 3).taken("halo_reduce", 1, 2)
         ((0, 1), (3, 4))
         """
-        start, stop = self.overlap(i, j) if kind == "halo_exchange" else self.overlap(j, i)
-        base = self.window(i)[0] if kind == "halo_exchange" else self.part * i
-        return start - base, stop - base
+        return self.given(_ADJOINT[kind], i, j)
 
     def neighbours(self, i: int) -> tuple[int, ...]:
         """The members before and after member i."""
@@ -94,8 +93,7 @@ class Halo:
 
     def received(self, kind: str, i: int) -> tuple[int, ...]:
         """Elements along the dim in each message that member i receives."""
-        ranges = (self.taken(kind, i, j) for j in self.neighbours(i))
-        return tuple(stop - start for start, stop in ranges if stop > start)
+        return self.sent(_ADJOINT[kind], i)
 
     def reach(self) -> Interval:
         """The most elements that any window takes of the slice before, and of the slice after its own.
@@ -105,14 +103,8 @@ class Halo:
         """
 
         def most(side: int) -> int:
-            return max(
-                (
-                    stop - start
-                    for start, stop in (
-                        self.overlap(i, i + side) for i in range(self.members) if 0 <= i + side < self.members
-                    )
-                )
-            )
+            pairs = (self.overlap(i, i + side) for i in range(self.members) if 0 <= i + side < self.members)
+            return max(stop - start for start, stop in pairs)
 
         return (most(-1), most(1)) if self.members > 1 else (0, 0)
 
@@ -132,10 +124,8 @@ class Halo:
         'slice 0 needs the elements [0, 5), but it and its neighbours hold [0, 4)'
         """
         if min(self.step, self.length, self.part, self.members) < 1:
-            return (
-                f"step {self.step}, length {self.length}, part {self.part} and {self.members} slices are not all "
-                "at least 1"
-            )
+            numbers = f"step {self.step}, length {self.length}, part {self.part} and {self.members} slices"
+            return f"{numbers} are not all at least 1"
         total = self.part * self.members
         for i in range(self.members):
             start, stop = max(0, self.window(i)[0]), min(total, self.window(i)[1])

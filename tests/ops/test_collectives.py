@@ -332,9 +332,8 @@ def test_what_does_not_fit_the_world_is_refused_on_every_rank(pool, name):
 
 def test_communication_in_a_trace_says_that_it_is_there():
     all_reduce = ops.AllReduce()
-    with pytest.raises(
-        TracedCommunication, match=r"test_collectives.py:\d+: AllReduce is called while a network is compiled"
-    ):
+    words = r"test_collectives.py:\d+: AllReduce is called while a network is compiled"
+    with pytest.raises(TracedCommunication, match=words):
         trace_network(lambda x: all_reduce(x * 2.0), [("x", (4, 2), "float32")])
 
 

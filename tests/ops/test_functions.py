@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from parallel_lab import ShapeError, Tensor, compile, nn, ops
+from parallel_lab import ShapeError, Tensor, compile, ops
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter
-from parallel_lab.run.simulator import Simulator
+from tests.ops.compiled import Behind, results
 
 LINE = np.linspace(-8, 8, 401)
 
@@ -165,24 +165,12 @@ def test_of_equal_elements_the_earlier_comes_first():
     assert gradient(lambda p: ops.top_k(p, 3)[0], x).tolist() == [[1, 0, 1, 0, 1]]
 
 
-class Ordered(nn.Cell):
-    def __init__(self, prim, *given):
-        super().__init__()
-        self.relu, self.prim, self.given = ops.ReLU().shard(((4, 1),)), prim.shard(((4, 1),)), given
-
-    def construct(self, x):
-        return self.prim(self.relu(x), *self.given)
-
-
 @pytest.mark.parametrize(
     ("prim", "given"), [(ops.TopK(), (3,)), (ops.Sort(descending=True), ())], ids=["top-k", "sort"]
 )
 def test_values_and_numbers_of_cut_rows_belong_together(prim, given):
     x = np.abs(np.random.default_rng(0).normal(size=(8, 6)))
-    plan = compile(Ordered(prim, *given), x, device_num=8, dataset_strategy="full_batch")
-    sim = Simulator(plan, {})
-    sim.run_step(x)
-    elements, numbers = (sim.full(name) for name in plan.outputs)
+    elements, numbers = results(Behind(prim, ((4, 1),), *given), x)
     np.testing.assert_array_equal(elements, -np.sort(-x, axis=1)[:, : elements.shape[1]])
     np.testing.assert_array_equal(np.take_along_axis(x, numbers, 1), elements)
 

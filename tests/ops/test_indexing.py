@@ -9,7 +9,7 @@ from parallel_lab import ShapeError, Tensor, TraceError, compile, nn, ops
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.ops.indexing import TensorIndexError, getitem
-from parallel_lab.run.simulator import Simulator
+from tests.ops.compiled import results
 
 X = np.arange(3 * 4 * 5, dtype=float).reshape(3, 4, 5)
 I = np.array([2, 0, 2])
@@ -162,13 +162,6 @@ class Picks(nn.Cell):
         return getitem(self.x, self.key(*extra))
 
 
-def run_plan(net, *inputs, x):
-    plan = compile(net, *inputs, device_num=4, dataset_strategy="full_batch")
-    sim = Simulator(plan, {"x": x})
-    sim.run_step(*inputs)
-    return sim.full(plan.outputs[0])
-
-
 BIG = np.arange(8 * 4 * 8, dtype=float).reshape(8, 4, 8)
 COMPILED = {
     "slices": (slice(None), slice(1, 3), slice(None, None, -2)),
@@ -182,13 +175,14 @@ COMPILED = {
 
 @pytest.mark.parametrize("key", COMPILED.values(), ids=COMPILED)
 def test_compiled_indexing_equals_numpy(key):
-    np.testing.assert_array_equal(run_plan(Picks(BIG, lambda zero: key), np.zeros(1), x=BIG), BIG[key])
+    (got,) = results(Picks(BIG, lambda zero: key), np.zeros(1), device_num=4, x=BIG)
+    np.testing.assert_array_equal(got, BIG[key])
 
 
 def test_indices_that_a_trace_computes_count_from_the_end_too():
     rows, columns = np.array([0, -1, 3, -8]), np.array([1, -4, 3, 0])
     net = Picks(BIG, lambda rows, columns: (rows, columns))
-    np.testing.assert_array_equal(run_plan(net, rows, columns, x=BIG), BIG[rows, columns])
+    np.testing.assert_array_equal(*results(net, rows, columns, device_num=4, x=BIG), BIG[rows, columns])
 
 
 def test_a_mask_that_a_trace_computes_is_refused():

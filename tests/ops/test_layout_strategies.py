@@ -248,9 +248,8 @@ def test_a_parameter_that_two_operators_place_differently_is_refused_with_both_l
         def construct(self, x):
             return self.second(self.first(x, self.w), self.w)
 
-    with pytest.raises(
-        StrategyError, match=r"'w', shape \(16, 16\), has two layouts.*layout\(sp, mp\).*layout\(mp, sp\)"
-    ):
+    words = r"'w', shape \(16, 16\), has two layouts.*layout\(sp, mp\).*layout\(mp, sp\)"
+    with pytest.raises(StrategyError, match=words):
         compile(Twice(), np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")
 
 
@@ -302,9 +301,8 @@ def test_neighbours_exchange_rows_over_several_axes(height, rng):
 
 
 def test_neighbours_stand_in_the_order_of_the_ranks():
-    with pytest.raises(
-        StrategyError, match=r"Conv2D 'conv'.*splits dim 2 of input 0 by \('mp', 'dp'\).*ascending order.*Try "
-    ):
+    words = r"Conv2D 'conv'.*splits dim 2 of input 0 by \('mp', 'dp'\).*ascending order.*Try "
+    with pytest.raises(StrategyError, match=words):
         compile(Picture(("mp", "dp")), np.zeros((2, 2, 8, 4)), device_num=8, dataset_strategy="full_batch")
 
 

@@ -8,12 +8,12 @@ import builtins
 import numpy as np
 import pytest
 
-from parallel_lab import ShapeError, Tensor, compile, nn, ops
+from parallel_lab import ShapeError, Tensor, nn, ops
 from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter
-from parallel_lab.run.simulator import Simulator
+from tests.ops.compiled import results
 
 X = np.array([[1.0, 4.0, 4.0], [-2.0, 0.5, -3.0]])
 BATCH = np.random.default_rng(3).normal(size=(8, 6))
@@ -22,14 +22,6 @@ LABELS = np.array([0, 3, 5, 2, 1, 3, 4, 0], np.int32)
 
 def values(result):
     return np.asarray(result)
-
-
-def on_ranks(fn, *arrays):
-    """What a function gives when it is compiled for two ranks."""
-    plan = compile(fn, *arrays, device_num=2, dataset_strategy="full_batch")
-    sim = Simulator(plan, {})
-    sim.run_step(*arrays)
-    return [sim.full(name) for name in plan.outputs]
 
 
 def recorded(fn, *arrays):
@@ -140,7 +132,7 @@ TRACED = {
 def test_compiled_functions_are_made_of_operators_and_give_the_same(name):
     fn, expected, kinds = TRACED[name]
     assert recorded(fn, BATCH) == kinds
-    for mine, theirs in zip(on_ranks(fn, BATCH), expected(BATCH), strict=True):
+    for mine, theirs in zip(results(fn, BATCH, device_num=2), expected(BATCH), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12)
 
 
@@ -171,10 +163,12 @@ def test_a_functional_loss_is_that_of_the_cell_at_once_and_compiled(name, reduct
     cell = cell(**options, reduction=reduction)
     expected = cell(Tensor(x), Tensor(y)).asnumpy()
     np.testing.assert_array_equal(values(fn(Tensor(x), Tensor(y), **options, reduction=reduction)), expected)
-    np.testing.assert_allclose(
-        on_ranks(lambda x, y: fn(x, y, **options, reduction=reduction), x, y)[0], expected, rtol=1e-12
-    )
-    assert recorded(lambda x, y: fn(x, y, **options, reduction=reduction), x, y) == recorded(cell, x, y)
+
+    def loss(x, y):
+        return fn(x, y, **options, reduction=reduction)
+
+    np.testing.assert_allclose(*results(loss, x, y, device_num=2), expected, rtol=1e-12)
+    assert recorded(loss, x, y) == recorded(cell, x, y)
 
 
 def test_cross_entropy_of_weighted_samples_divides_by_their_weights():

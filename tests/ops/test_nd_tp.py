@@ -222,7 +222,6 @@ def check_against_one_device(net, rng):
 def test_interleaved_parallel_says_that_it_is_not_there_yet():
     layout = Layout((2, 4, 2), ("dp", "mp", "interleaved_parallel"))
     net = Product((layout(("dp", "interleaved_parallel"), "mp"), layout("mp", "None")))
-    with pytest.raises(
-        NotBuiltYet, match=r"MatMul 'matmul'.*'interleaved_parallel'.*cannot do that yet.*results are the same"
-    ):
+    words = r"MatMul 'matmul'.*'interleaved_parallel'.*cannot do that yet.*results are the same"
+    with pytest.raises(NotBuiltYet, match=words):
         compile(net, np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")

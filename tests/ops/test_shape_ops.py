@@ -5,10 +5,10 @@ are the battery's.
 import numpy as np
 import pytest
 
-from parallel_lab import ShapeError, Tensor, compile, nn, ops
+from parallel_lab import ShapeError, Tensor, ops
 from parallel_lab.ops.machine.registry import OPS
 from parallel_lab.ops.machine.sharding import sharding_rule
-from parallel_lab.run.simulator import Simulator
+from tests.ops.compiled import Behind, results, simulated
 
 X = np.arange(24.0).reshape(2, 3, 4)
 
@@ -85,41 +85,25 @@ def test_swapaxes_and_tile_follow_numpy():
 # ---- slices that are not like the whole ----
 
 
-class Squeezed(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.relu, self.squeeze = ops.ReLU().shard(((8, 1, 1),)), ops.Squeeze().shard(((8, 1, 1),))
-
-    def construct(self, x):
-        return self.squeeze(self.relu(x))
-
-
 def test_squeeze_of_all_dims_leaves_a_dim_that_only_a_slice_has_one_element_of():
     """Wrong would be: each rank drops dim 0 too, because its slice (1, 1, 4) has one row."""
     x = np.arange(32.0).reshape(8, 1, 4)
-    plan = compile(Squeezed(), x, device_num=8, dataset_strategy="full_batch")
-    sim = Simulator(plan, {})
-    sim.run_step(x)
+    plan, sim = simulated(Behind(ops.Squeeze(), ((8, 1, 1),)), x)
     same(sim.full(plan.outputs[0]), x[:, 0])
     assert {sim.value(plan.outputs[0], r).shape for r in range(8)} == {(1, 4)}
-
-
-class Triangle(nn.Cell):
-    def __init__(self, strategy):
-        super().__init__()
-        self.relu, self.tril = ops.ReLU().shard(strategy), ops.Tril(diagonal=1).shard(strategy)
-
-    def construct(self, x):
-        return self.tril(self.relu(x))
 
 
 @pytest.mark.parametrize("strategy", [((8, 1),), ((1, 8),), ((2, 4),), ((4, 2),)])
 def test_a_cut_triangle_starts_where_the_slice_lies(strategy):
     x = np.arange(1.0, 129.0).reshape(8, 16)
-    plan = compile(Triangle(strategy), x, device_num=8, dataset_strategy="full_batch")
-    sim = Simulator(plan, {})
-    sim.run_step(x)
-    same(sim.full(plan.outputs[0]), np.tril(x, 1))
+    same(*results(Behind(ops.Tril(diagonal=1), strategy), x), np.tril(x, 1))
+
+
+@pytest.mark.parametrize("cuts", [(4, 1), (1, 8)])
+def test_a_slice_of_size_1_keeps_its_dim_where_nothing_is_squeezed(cuts):
+    """Squeeze() of (4, 8) lost the dim that was cut to slices of size 1: PlanError, (8,) for (1, 8)."""
+    x = np.arange(32.0).reshape(4, 8)
+    same(*results(Behind(ops.Squeeze(), (cuts,)), x), x)
 
 
 def test_concat_of_equal_tensors_has_a_device_matrix_as_long_as_its_strategy():
@@ -150,10 +134,7 @@ def test_constants_made_while_tracing_belong_to_the_plan():
         return ops.add(ops.mul(x, ops.tril(ops.ones_like(x))), ops.eye(8))
 
     x = np.arange(64, dtype=np.float32).reshape(8, 8)
-    plan = compile(masked, x, device_num=4, dataset_strategy="full_batch")
-    sim = Simulator(plan, {})
-    sim.run_step(x)
-    same(sim.full(plan.outputs[0]), np.tril(x) + np.eye(8, dtype=np.float32))
+    same(*results(masked, x, device_num=4), np.tril(x) + np.eye(8, dtype=np.float32))
 
 
 WRONG = {
@@ -192,20 +173,3 @@ def test_what_cannot_be_done_is_refused(how):
     call, words = WRONG[how]
     with pytest.raises(ShapeError, match=words):
         call()
-
-
-@pytest.mark.parametrize("cuts", [(4, 1), (1, 8)])
-def test_a_slice_of_size_1_keeps_its_dim_where_nothing_is_squeezed(cuts):
-    """Squeeze() of (4, 8) lost the dim that was cut to slices of size 1: PlanError, (8,) for (1, 8)."""
-    x = np.arange(32.0).reshape(4, 8)
-
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.squeeze = ops.Squeeze().shard((cuts,))
-
-        def construct(self, x):
-            return self.squeeze(x)
-
-    plan = compile(Net(), x, device_num=8, dataset_strategy="full_batch")
-    np.testing.assert_array_equal(Simulator(plan, {}).run_step(x), x)

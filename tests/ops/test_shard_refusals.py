@@ -370,9 +370,8 @@ def test_what_compile_refuses_as_runtime_error(strategy, words):
 
 
 def test_in_and_out_are_both_layouts_or_both_counts():
-    with pytest.raises(
-        StrategyTypeError, match=r"MatMul shard .*in_strategy .* with out_strategy .*Both are made of layouts"
-    ):
+    words = r"MatMul shard .*in_strategy .* with out_strategy .*Both are made of layouts"
+    with pytest.raises(StrategyTypeError, match=words):
         ops.MatMul().shard((LAYOUT("dp", "mp"), LAYOUT("mp", "None")), ((2, 1),))
     with pytest.raises(StrategyTypeError, match="Both are made of layouts"):
         ops.MatMul().shard(((2, 2), (2, 1)), (LAYOUT("dp", "None"),))
@@ -419,10 +418,8 @@ def test_a_count_is_refused_in_words_whatever_comes_behind_it(behind):
     """The correction that is shown keeps what comes behind as it is; it was read as counts once, and a TypeError
     without words was the result.
     """
-    with pytest.raises(
-        StrategyError,
-        match=r"Concat shard .*splits dim 1 of input 0 6 ways.*Counts are powers of two.*Try \(\(2, 4, 2\), ",
-    ):
+    words = r"Concat shard .*splits dim 1 of input 0 6 ways.*Counts are powers of two.*Try \(\(2, 4, 2\), "
+    with pytest.raises(StrategyError, match=words):
         PRIMITIVES["Concat"](0).shard(((2, 6, 2), behind))
 
 

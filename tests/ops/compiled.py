@@ -1,0 +1,29 @@
+"""Small networks compiled for simulated ranks, and what they give."""
+
+from parallel_lab import compile, nn, ops
+from parallel_lab.run.simulator import Simulator
+
+
+class Behind(nn.Cell):
+    """An operator behind a ReLU, both with one strategy.  given: the operator's further arguments."""
+
+    def __init__(self, prim, strategy, *given):
+        super().__init__()
+        self.relu, self.prim, self.given = ops.ReLU().shard(strategy), prim.shard(strategy), given
+
+    def construct(self, x):
+        return self.prim(self.relu(x), *self.given)
+
+
+def simulated(net, *arrays, device_num=8, **parameters):
+    """(plan, simulator) after one step on these arrays."""
+    plan = compile(net, *arrays, device_num=device_num, dataset_strategy="full_batch")
+    sim = Simulator(plan, parameters)
+    sim.run_step(*arrays)
+    return plan, sim
+
+
+def results(net, *arrays, device_num=8, **parameters):
+    """The whole results of a network, assembled from the ranks' slices."""
+    plan, sim = simulated(net, *arrays, device_num=device_num, **parameters)
+    return [sim.full(name) for name in plan.outputs]
