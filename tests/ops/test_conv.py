@@ -75,20 +75,19 @@ def test_both_gradients_are_the_transposed_maps(setting, rng):
     """<conv(x, w), g> is linear in x and in w, so the gradients g_x and g_w must give <x, g_x> and <w, g_w>, for any
     g.
     """
-    x, w, stride, dilation, pads, group = setting
+    x, w, *rest = setting
     x, w = rng.normal(size=x), rng.normal(size=w)
-    out = written_out(x, w, stride, dilation, pads, group)
-    g = rng.normal(size=out.shape)
-    grad_x = conv_input_grad(g, w, x.shape[2:], stride, dilation, pads, group)
-    grad_w = conv_weight_grad(g, x, w.shape[2:], stride, dilation, pads, group)
+    check_gradients(x, w, rest, lambda x, w: written_out(x, w, *rest), rng, 1e-10)
+
+
+def check_gradients(x, w, rest, conv, rng, rel):
+    """The kernels' gradients against `conv`, a function of x and w."""
+    g = rng.normal(size=conv(x, w).shape)
+    grad_x, grad_w = conv_input_grad(g, w, x.shape[2:], *rest), conv_weight_grad(g, x, w.shape[2:], *rest)
     assert (grad_x.shape, grad_w.shape) == (x.shape, w.shape)
     other_x, other_w = rng.normal(size=x.shape), rng.normal(size=w.shape)
-    assert (other_x * grad_x).sum() == pytest.approx(
-        (written_out(other_x, w, stride, dilation, pads, group) * g).sum(), rel=1e-10
-    )
-    assert (other_w * grad_w).sum() == pytest.approx(
-        (written_out(x, other_w, stride, dilation, pads, group) * g).sum(), rel=1e-10
-    )
+    assert (other_x * grad_x).sum() == pytest.approx((conv(other_x, w) * g).sum(), rel=rel)
+    assert (other_w * grad_w).sum() == pytest.approx((conv(x, other_w) * g).sum(), rel=rel)
 
 
 # several tiles, a last tile that is smaller, pictures side by side in one product
@@ -108,12 +107,7 @@ def test_tiles_and_threads_do_not_change_the_result(x, w, stride, pads, thread_n
     x, w = rng.normal(size=x), rng.normal(size=w)
     expected = by_windows(x, w, stride, pads)
     np.testing.assert_allclose(conv_forward(x, w, stride, (1, 1), pads), expected, rtol=1e-10, atol=1e-10)
-    g = rng.normal(size=expected.shape)
-    other_x, other_w = rng.normal(size=x.shape), rng.normal(size=w.shape)
-    grad_x = conv_input_grad(g, w, x.shape[2:], stride, (1, 1), pads)
-    grad_w = conv_weight_grad(g, x, w.shape[2:], stride, (1, 1), pads)
-    assert (other_x * grad_x).sum() == pytest.approx((by_windows(other_x, w, stride, pads) * g).sum(), rel=1e-9)
-    assert (other_w * grad_w).sum() == pytest.approx((by_windows(x, other_w, stride, pads) * g).sum(), rel=1e-9)
+    check_gradients(x, w, (stride, (1, 1), pads), lambda x, w: by_windows(x, w, stride, pads), rng, 1e-9)
 
 
 def test_float16_is_summed_in_float32(rng):
@@ -246,9 +240,8 @@ def test_device_matrix_and_maps_are_mindspores():
     """Conv2D ((n, i, h, w), (o, i, 1, 1)): D = [n, i, h, w, o]; x [4, 3, 2, 1], weight [0, 3, -, -], result [4, 0, 2,
     1], partial over i.
     """
-    rule = sharding_rule(
-        CONV, ((4, 4, 8, 8), (4, 4, 3, 3)), attrs_of(pad_mode="same"), ((2, 2, 2, 2), (2, 2, 1, 1)), 32
-    )
+    shapes, strategy = ((4, 4, 8, 8), (4, 4, 3, 3)), ((2, 2, 2, 2), (2, 2, 1, 1))
+    rule = sharding_rule(CONV, shapes, attrs_of(pad_mode="same"), strategy, 32)
     assert rule.out.device_matrix == (2, 2, 2, 2, 2)
     assert [layout.tensor_map for layout in rule.ins] == [((4,), (3,), (2,), (1,)), ((0,), (3,), (), ())]
     assert rule.out.tensor_map == ((4,), (0,), (2,), (1,))
@@ -262,33 +255,16 @@ def test_work_is_two_flops_per_product():
 
 
 ROWS = ((1, 1, 2, 1), (1, 1, 1, 1))  # the picture's height cut in two
-PADDED = {"pad_mode": "pad"}
+PADDED, GROUPED = {"pad_mode": "pad"}, "splits '{}' 2 ways.*in 2 groups.*channels stay whole"
+FAR = PADDED | {"stride": 3, "pad": (2, 1, 2, 1)}
 REFUSED = {
-    "groups": (
-        8,
-        (4, 2, 3, 3),
-        {"group": 2},
-        ((1, 2, 1, 1), (1, 1, 1, 1)),
-        "splits 'i' 2 ways.*in 2 groups.*channels stay whole",
-    ),
-    "groups, out": (
-        8,
-        (4, 2, 3, 3),
-        {"group": 2},
-        ((1, 1, 1, 1), (2, 1, 1, 1)),
-        "splits 'o' 2 ways.*in 2 groups.*channels stay whole",
-    ),
+    "groups": (8, (4, 2, 3, 3), {"group": 2}, ((1, 2, 1, 1), (1, 1, 1, 1)), GROUPED.format("i")),
+    "groups, out": (8, (4, 2, 3, 3), {"group": 2}, ((1, 1, 1, 1), (2, 1, 1, 1)), GROUPED.format("o")),
     "kernel": (8, (4, 4, 2, 2), {"stride": 2}, ((1, 1, 1, 1), (1, 1, 2, 1)), "'k' stays whole"),
     "valid": (10, (4, 4, 3, 3), {}, ROWS, "pad_mode='valid', kernel 3 and stride 1"),
     "uneven result": (8, (4, 4, 2, 3), PADDED | {"pad": (0, 0, 1, 1)}, ROWS, "result has 7 elements"),
     "stride": (10, (4, 4, 1, 1), {"stride": (3, 1)}, ROWS, "slices of 5 elements with stride 3"),
-    "small kernel, padded": (
-        8,
-        (4, 4, 1, 1),
-        PADDED | {"stride": 3, "pad": (2, 1, 2, 1)},
-        ROWS,
-        "kernel 1, stride 3 and padding 2, 1.*no padding",
-    ),
+    "small kernel, padded": (8, (4, 4, 1, 1), FAR, ROWS, "kernel 1, stride 3 and padding 2, 1.*no padding"),
     "left over": (8, (4, 4, 3, 3), PADDED | {"stride": 2, "pad": 1}, ROWS, r"8 \+ 1 \+ 1 elements.*leaves some over"),
     "beyond the neighbour": (8, (4, 4, 7, 7), {"pad_mode": "same"}, ((1, 1, 4, 1), (1, 1, 1, 1)), "splits 'h' 4 ways"),
 }
@@ -351,9 +327,8 @@ def test_parts_computed_from_their_windows_are_the_slices_of_the_whole(data):
         start = margin + step * part + origin
         held = padded[:, :, start : start + length]
         mine = conv_forward(held, w, (stride, 1), (dilation, 1), (0, 0, 0, 0))
-        np.testing.assert_allclose(
-            mine, whole[:, :, part * count // parts : (part + 1) * count // parts], rtol=1e-12, atol=1e-12
-        )
+        wanted = whole[:, :, part * count // parts : (part + 1) * count // parts]
+        np.testing.assert_allclose(mine, wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_a_slice_runs_without_padding_along_a_cut_dim_only():

@@ -183,12 +183,9 @@ def test_wrong_attributes_are_refused_with_the_numbers(call, words):
 # ---- the sharding rule ----
 
 each_pool = pytest.mark.parametrize("op", [OPS["max_pool"], OPS["avg_pool"]], ids=["max", "avg"])
+OVERLAP = {"kernel_size": 3, "strides": 2, "pad_mode": "same"}
 REFUSED = {
-    "overlap": (
-        8,
-        {"kernel_size": 3, "strides": 2, "pad_mode": "same"},
-        "kernel 3 and stride 2.*windows cross the slice borders",
-    ),
+    "overlap": (8, OVERLAP, "kernel 3 and stride 2.*windows cross the slice borders"),
     "slices": (10, {"kernel_size": 2, "strides": 3, "pad_mode": "same"}, "slices of 5 elements with stride 3"),
     "result": (6, {"kernel_size": 2, "strides": 2}, "the result has 3 elements"),
     "padding": (8, {"kernel_size": 2, "strides": 2, "pad_mode": "pad", "pad": (1, 0, 0, 0)}, "padding 1, 0"),

@@ -72,18 +72,8 @@ def many_calls(number):
     inside = fused(ops.AllReduce(group="some"), number)
 
     def function(rank, a, b, c, d, wide):
-        found = [
-            reduce(a),
-            gather(b),
-            scatter(c),
-            reduce(d),
-            gather(a),
-            scatter(b),
-            reduce(wide),
-            largest(a),
-            other(a),
-            reduce(c),
-        ]
+        found = [reduce(a), gather(b), scatter(c), reduce(d), gather(a), scatter(b), reduce(wide), largest(a), other(a)]
+        found.append(reduce(c))
         found += [inside(a), inside(b)] if rank in SOME else []
         return [*found, alone(b)]
 
@@ -115,16 +105,9 @@ def test_calls_with_one_number_are_one_message_and_give_the_same_bits(pool):
             assert got.dtype == alone.dtype and got.shape == alone.shape and np.array_equal(got, alone)
         everybody, some = tuple(range(N)), SOME
         a, b, c, d = 24, 32, 32, 4  # bytes of float32 (2, 3), (4, 1, 2), (8,), ()
-        expected = [
-            ("all_reduce", everybody, (a + d + c) * 6 // 4),
-            ("all_gather", everybody, (b + a) * 3),
-            ("reduce_scatter", everybody, (c + b) * 3 // 4),
-        ]
-        expected += [
-            ("all_reduce", everybody, 40 * 6 // 4),
-            ("all_reduce", everybody, a * 6 // 4),
-            ("all_reduce", everybody, a * 6 // 4),
-        ]
+        first = [("all_reduce", a + d + c, 6 / 4), ("all_gather", b + a, 3), ("reduce_scatter", c + b, 3 / 4)]
+        more = [("all_reduce", size, 6 / 4) for size in (40, a, a)]
+        expected = [(kind, everybody, int(size * share)) for kind, size, share in first + more]
         expected += [("all_reduce", some, a + b)] if rank in SOME else []
         assert messages == [*expected, ("all_reduce", everybody, b * 6 // 4)]
 
@@ -370,23 +353,14 @@ def too_early(world):
     Call(function)(Tensor([1.0]))
 
 
+SENT = "AllReduce with fusion {}, sent when a result is first read"
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (
-            other_order,
-            (
-                "AllReduce with fusion 1, sent when a result is first read: 1 call",
-                "AllReduce with fusion 2, sent when a result is first read",
-            ),
-        ),
-        (
-            too_early,
-            (
-                "AllReduce with fusion 1, sent when a result is first read: 1 call so far",
-                "2 calls in one message, test_rank_calls_together.py:",
-            ),
-        ),
+        (other_order, (SENT.format(1) + ": 1 call", SENT.format(2))),
+        (too_early, (SENT.format(1) + ": 1 call so far", "2 calls in one message, test_rank_calls_together.py:")),
     ],
 )
 def test_ranks_that_read_at_different_times_are_told_which_calls_they_put_together(pool, program, words):
