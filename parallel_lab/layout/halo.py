@@ -1,6 +1,6 @@
-"""Halos: what a rank needs of its neighbours when an operator slides a window along a cut dim.
+"""Halos: what a rank needs of its neighbours when an operator slides a window along a split dim.
 
-A convolution whose height is cut reads rows that other ranks hold. Slice i is the elements [part * i, part * (i + 1))
+A convolution whose height is split reads rows that other ranks hold. Slice i is the elements [part * i, part * (i + 1))
 of a dim; the operator needs the window [step * i + origin, + length). What lies outside the tensor counts as zeros, so
 every rank runs the same instruction.
 

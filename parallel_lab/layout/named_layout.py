@@ -15,7 +15,7 @@ counts per input, it can be a tuple of such layouts:
     ops.MatMul().shard((layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None")))
 
 Counts make a device matrix of their own for every operator; layouts say which ranks hold which slice, and one dim can
-be cut by several axes. Calling a Layout makes a new one and changes nothing (MindSpore's changes itself too). Rules:
+be split by several axes. Calling a Layout makes a new one and changes nothing (MindSpore's changes itself too). Rules:
 MindSpore, Layout (parallel/shard.py).
 """
 
@@ -91,7 +91,7 @@ class Layout:
         return replace(self, dims=dims)
 
     def named(self, axes: Iterable[Iterable[int]]) -> Layout:
-        """The layout of a tensor whose dims are cut by these axes, counted from the right: the inverse of `axes`.
+        """The layout of a tensor whose dims are split by these axes, counted from the right: the inverse of `axes`.
 
         >>> Layout((2, 4), ("dp", "mp")).named(((1, 0), ()))
         Layout((2, 4), ('dp', 'mp'))(('dp', 'mp'), 'None')

@@ -1,7 +1,7 @@
 """Redistribution: the steps that bring a tensor from one layout to another.
 
 A producer leaves its output in one layout, a consumer wants another; the planner finds what every rank must do in
-between. Four ranks, a (16, 16) tensor cut in rows, wanted in columns:
+between. Four ranks, a (16, 16) tensor split in rows, wanted in columns:
 
     >>> rows, columns = TensorLayout((4,), (0, -1)), TensorLayout((4,), (-1, 0))
     >>> for step in plan_redistribution(rows, columns, (16, 16)):
@@ -309,7 +309,7 @@ def _leads(steps: _Steps, dim: int) -> bool:
 
 def _to_front(steps: _Steps, dim: int, *, scatter: bool = False) -> int:
     """The dim on which to gather or scatter `dim`: if only dims of local length 1 stand before it, the tensor is
-    described anew so that it is dim 0, where the message needs no Split and Concat around it.
+    described so that it is dim 0, where the message needs no Split and Concat around it.
     """
     if not _leads(steps, dim):
         return dim

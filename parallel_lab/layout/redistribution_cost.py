@@ -110,7 +110,7 @@ def _cost(
 
 
 def _written(layout: TensorLayout, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of a slice, dims of a tensor that have size 1 left out as the common ground leaves them out."""
+    """Shape of a slice, without dims of size 1, which the common ground omits too."""
     return tuple(part for part, size in zip(layout.slice_shape(shape), shape, strict=True) if size != 1)
 
 
@@ -143,7 +143,7 @@ class _Counter:
         self.computation += (self.held if dim == 0 else self.held + 2 * self.held * count) + self.held
 
     def exchange(self, concat_dim: int, count: int) -> None:
-        """all_to_all: what is gathered along `concat_dim` is cut along another."""
+        """all_to_all: what is gathered along `concat_dim` is split along another."""
         self.forward += self.held * ALL_TO_ALL_SCALE
         self.backward += self.held * ALL_TO_ALL_SCALE
         self._along(concat_dim, count)

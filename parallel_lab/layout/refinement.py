@@ -55,7 +55,7 @@ def _products(factors: Iterable[int]) -> list[int]:
 
 
 def expand_factors(factors: Iterable[int], other: Iterable[int]) -> tuple[int, ...] | None:
-    """Cut `factors` also where `other` is cut; None if the cuts do not nest.
+    """Cut `factors` also where `other` is split; None if the cuts do not nest.
 
     The running products of both, united and sorted, give the result as successive ratios.
 
@@ -72,7 +72,7 @@ def expand_factors(factors: Iterable[int], other: Iterable[int]) -> tuple[int, .
 
 
 def common_factors(one: Iterable[int], two: Iterable[int]) -> tuple[int, ...] | None:
-    """Coarsest factorisation that refines both; None if there is none. Raises LayoutError if the totals differ.
+    """Coarsest factorisation that refines both; or None. Raises LayoutError if the totals differ.
 
     >>> common_factors((8, 4), (2, 16))
     (2, 4, 4)
@@ -152,7 +152,7 @@ def _pieces(layout: TensorLayout, shape: tuple[int, ...], device_matrix: tuple[i
 def _cut(pieces: list[Piece], shape: tuple[int, ...]) -> tuple[list[Piece] | None, int]:
     """Split `pieces` to `shape`, their refinement: a sub-dim takes as many of the slices left as it has room for.
 
-    Returns (pieces, 0), or (None, p) if an axis must first be cut at the running product p, or (None, 0) if it cannot
+    Returns (pieces, 0), or (None, p) if an axis must first be split at the running product p, or (None, 0) if it cannot
     be done.
     """
     result: list[Piece] = []
@@ -193,7 +193,7 @@ def _with_cut(device_matrix: tuple[int, ...], product: int) -> tuple[int, ...] |
 def common_refinement(
     src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...]
 ) -> Refinement | None:
-    """Both layouts over the coarsest common device matrix and tensor shape, or None if there is none.
+    """Both layouts over the coarsest common device matrix and tensor shape, or None.
 
     src, dst          layouts of `shape` and of `dst_shape`; pending reductions are ignored, but their axes are kept
                       apart
@@ -220,7 +220,7 @@ def common_refinement(
 def join_axes(pieces: Iterable[tuple[int, tuple[int, ...], int]]) -> tuple[int, ...] | None:
     """Axes of the dim that results when neighbouring dims are joined, or None if no tensor_map entry says the same.
 
-    pieces  per dim (size, axes, cut): all dims before the last split one must be cut completely, to length 1
+    pieces  per dim (size, axes, cut): all dims before the last split one must be split completely, to length 1
 
     >>> join_axes([(2, (1,), 2), (8, (0,), 4)]), join_axes([(2, (), 1), (8, (0,), 4)])
     ((1, 0), None)

@@ -1,4 +1,4 @@
-"""Activation functions. All but log_softmax and softmax act on each element by itself: any dim may be cut, with no
+"""Activation functions. All but log_softmax and softmax act on each element by itself: any dim may be split, with no
 communication forward.
 """
 

@@ -3,9 +3,9 @@
     softmax(scale * q k^T [+ mask]) v      scale: 1 / sqrt(d)
     q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e) -> (b, h, s, e)
 
-Samples and heads are independent: b and h may be cut without a message, and so may rows of q (s) and columns of v (e).
+Samples and heads are independent: b and h may be split with no message, and so may rows of q (s) and columns of v (e).
 Every query looks at all keys, so t stays whole in the fused operator, as d does. `AttentionExpand` is the same made of
-MatMul, CausalMask, SoftmaxExpand and MatMul; there t may be cut, which costs an all_reduce of the maxima, one of the
+MatMul, CausalMask, SoftmaxExpand and MatMul; there t may be split, which costs an all_reduce of the maxima, one of the
 sums and one of the result.
 
 The fused operator never holds the (b, h, s, t) weights of all samples: it works on a few samples at a time, and its
@@ -237,7 +237,7 @@ def scaled_dot_product_attention_with_mask(
     q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e), mask: broadcast to (b, h, s, t) -> (b, h, s, e)
     mask  numbers added to the scores; -inf where a query must not look at a key. A row without any key gives NaN
     Attributes: as `scaled_dot_product_attention`. The mask is in the order b, h, s, t whatever the input layout; dims
-    of size 1 are not cut.
+    of size 1 are not split.
     """
     return _attention(q, k, v, mask, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset)
 
@@ -297,7 +297,7 @@ def causal_mask_grad(g, *, offset=(0, 0)):
 
 @composed(same_labels, name="SoftmaxExpand", **SOFTMAX)
 def softmax_expand(part, x, *, axis=-1):
-    """exp(x) / sum of exp(x) along `axis`, which may be cut.  x: (...) -> (...).
+    """exp(x) / sum of exp(x) along `axis`, which may be split.  x: (...) -> (...).
 
     Made of ReduceMax, Sub, Exp, ReduceSum and Div: a cut axis costs an all_reduce of the maxima and one of the sums. No
     gradient goes through the maximum: the result does not depend on it.

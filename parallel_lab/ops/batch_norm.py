@@ -2,11 +2,11 @@
 
     y = (x - mean of the channel) / sqrt(variance of the channel + epsilon) * scale + bias
 
-In training the statistics are those of the batch. When the batch (or height, width) is cut, every rank has a part of
+In training the statistics are those of the batch. When the batch (or height, width) is split, every rank has a part of
 the sums, so the operator is composed of two with one message between them:
 
     batch_norm_sums    x -> (2, c): sum and sum of squares of every channel            all_reduce of 2 c numbers, if n,
-                       h or w is cut
+                       h or w is split
     batch_norm_apply   x, sums, scale, bias -> y                                       backward: another all_reduce of 2
                        c numbers
 
@@ -320,7 +320,7 @@ def batch_normalization(
     unbiased     variance takes n / (n - 1) times the batch's population variance (PyTorch, cuDNN); default: that
                  variance itself (MindSpore, CPU)
 
-    c may be cut without a message, n and the other dims with one all_reduce forward and one backward. Results and
+    c may be split without a message, n and the other dims with one all_reduce forward and one backward. Results and
     defaults: MindSpore, ops.BatchNorm.
     """
     names, statistics = letters(len(x.shape)), (mean, variance)

@@ -6,11 +6,11 @@
     nll                           log-probabilities, labels, weight -> loss of every sample
     label_weight                  labels, weight -> weight of every sample: what a mean divides by
 
-The mean of a weighted loss is sum(losses) / sum(weights of the samples), both over all samples: with a cut batch two
+The mean of a weighted loss is sum(losses) / sum(weights of the samples), both over all samples: with a split batch two
 all_reduces, never a mean of the ranks' means. Samples whose label is `ignore_index` have loss 0 and weight 0. Further
 dims after the class are positions with a label each: logits (n, c, h, w), labels (n, h, w).
 
-The class dim stays whole, because a softmax along a cut dim is not "local softmax, then one reduction". The expanded
+The class dim stays whole, because a softmax along a split dim is not "local softmax, then one reduction". The expanded
 cross-entropy (`nn.SoftmaxCrossEntropyExpand`: ReduceMax, Sub, Exp, ReduceSum, Div, Log, Mul, ...) may cut it.
 """
 

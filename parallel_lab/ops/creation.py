@@ -46,7 +46,7 @@ def tril(x, *, diagonal=0, offset=(0, 0)):
 
     diagonal  0 the main one, 1 the one above it, -1 the one below
 
-    Any dim may be cut: a rank's slice begins at row and column `offset`.
+    Any dim may be split: a rank's slice begins at row and column `offset`.
     """
     return np.where(_above(x, offset) <= diagonal, x, np.zeros((), x.dtype))
 

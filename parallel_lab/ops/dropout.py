@@ -152,9 +152,9 @@ def dropout_at(x, step, *, p=0.5, key=0, dims=None, parts=None, offset=0):
     key     64 bits that name this dropout (`dropout_key`)
     dims    how many leading dims have elements of their own; those that differ in the others alone are kept or dropped
             together (2: channels)
-    parts   in how many slices each dim of the whole tensor is cut, x being one of them; set by the compiler
+    parts   in how many slices each dim of the whole tensor is split, x being one of them; set by the compiler
 
-    Any dim may be cut; the mask is that of the whole tensor. The strategy has one tuple, for x.
+    Any dim may be split; the mask is that of the whole tensor. The strategy has one tuple, for x.
     """
     return _dropped(x, step, p, key, dims, parts, offset)
 

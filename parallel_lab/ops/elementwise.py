@@ -1,7 +1,7 @@
 """Element-wise arithmetic of tensors: each result element depends on the operand elements at its own place. Operands
 broadcast like numpy's.
 
-Any dim may be cut; a dim of size 1 that is broadcast stays whole. No communication forward.
+Any dim may be split; a dim of size 1 that is broadcast stays whole. No communication forward.
 """
 
 from __future__ import annotations

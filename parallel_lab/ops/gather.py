@@ -1,7 +1,7 @@
 """Operators that pick rows by number (gather, embedding_lookup, gather_elements), add rows up by number
 (unsorted_segment_sum), or make a row per number (one_hot).
 
-A table whose rows are cut is looked up where the rows are: every rank takes the indices, subtracts the number of its
+A table whose rows are split is looked up where the rows are: every rank takes the indices, subtracts the number of its
 first row, gives zeros for rows that lie elsewhere, and the sum over the ranks is the result.
 
         rows 0-3 on rank 0, 4-7 on rank 1;  indices [5, 2]
@@ -149,7 +149,7 @@ def gather(params, indices, axis=0, *, offset=None):
     ..., ...)
 
     A rank that holds rows from `offset` on gives zeros for the others. An index outside the table raises ShapeError; of
-    a table whose rows are cut no rank knows that it is outside, and gives zeros (as MindSpore).
+    a table whose rows are split no rank knows that it is outside, and gives zeros (as MindSpore).
     """
     return _look_up(params, indices, axis % params.ndim, offset, "Gather")
 
@@ -276,7 +276,7 @@ def _check_segments(operands, *, num_segments):
 def unsorted_segment_sum(x, segment_ids, num_segments):
     """Sums of the parts of x that have the same number; numbers outside are ignored.
 
-    x: (i, ..., rest), segment_ids: (i, ...) int -> (num_segments, rest). Where the numbers are cut, every rank has a
+    x: (i, ..., rest), segment_ids: (i, ...) int -> (num_segments, rest). Where the numbers are split, every rank has a
     partial sum.
     """
     numbers = segment_ids.reshape(-1)

@@ -90,7 +90,7 @@ def strided_slice(x, begin, end, strides=None):
 
     begin, end, strides  one int per dim, from the first on; dims without one are taken whole. Default stride 1
 
-    Only a dim that is taken whole with stride 1 can be cut.
+    Only a dim that is taken whole with stride 1 can be split.
     """
     return np.array(x[_slices(begin, end, strides)], order="C")
 

@@ -3,7 +3,7 @@
     concat((4, 2), (4, 3)) along axis 1 -> (4, 5)         split (4, 5) into sizes (2, 3) along axis 1 -> (4, 2), (4, 3)
     stack((4, 2), (4, 2)) along axis 1 -> (4, 2, 2)       unstack (4, 2, 2) along axis 1 -> (4, 2), (4, 2)
 
-The dim they work along stays whole, all others may be cut.
+The dim they work along stays whole, all others may be split.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Comparisons, logic and choice, element by element. Results of comparisons and logic are bools and have no gradient.
 
-Any dim may be cut; a dim of size 1 that is broadcast stays whole. No communication forward.
+Any dim may be split; a dim of size 1 that is broadcast stays whole. No communication forward.
 """
 
 from __future__ import annotations

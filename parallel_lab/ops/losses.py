@@ -3,7 +3,7 @@ and from logits.
 
     loss = ops.mse_loss(prediction, target)
 
-The operators reduce nothing, and any dim may be cut; what is broadcast (weights) is cut as the elements it meets.
+The operators reduce nothing, and any dim may be split; what is broadcast (weights) is split as the elements it meets.
 A formula (`..._of`), which the function and the Cell of `nn` share, is written with the operators and settings of the
 loss it is given: those of a Cell, which carry strategies, or plain ones (`FormulaParts`).
 """

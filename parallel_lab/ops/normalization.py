@@ -5,7 +5,7 @@ own.
 
 Mean and variance are those of the normalised elements; the variance is divided by n (population form).
 
-The normalised dims stay whole, all others may be cut without a message: a mean over a cut dim is not "local mean, then
+The normalised dims stay whole, all others may be split freely: a mean over a split dim is not "local mean, then
 one reduction" of the result. Gradients of gamma and beta are sums over the other dims, which the synchronisation of
 gradients completes.
 
@@ -134,7 +134,7 @@ def layer_normalization(x, gamma, beta, *, begin_norm_axis=1, begin_params_axis=
     """x normalised over its dims from `begin_norm_axis` on, and the mean and variance of those elements.
 
     x: (...), gamma, beta: the dims from `begin_params_axis` on -> y: (...); mean, variance: (..., 1 for each normalised
-    dim). The normalised dims stay whole; gamma and beta are cut as x is. Defaults: MindSpore's ops.LayerNorm.
+    dim). The normalised dims stay whole; gamma and beta are split as x is. Defaults: MindSpore's ops.LayerNorm.
     """
     axis = begin_norm_axis % x.ndim
     rows = wide(x).reshape(math.prod(x.shape[:axis]), -1)
@@ -359,7 +359,7 @@ def group_norm(x, gamma, beta, *, num_groups=1, epsilon=1e-5):
     """Channels normalised in groups, every sample on its own (Wu and He 2018).
 
     x: (n, c, ...), gamma, beta: (c,) -> (n, c, ...). The mean goes over c / num_groups channels and all dims after
-    them, which stay whole; c may be cut at the borders of groups.
+    them, which stay whole; c may be split at the borders of groups.
     """
     dtype = np.result_type(in_floats(x), gamma, beta)
     rows = wide(x).reshape(len(x) * num_groups, -1)

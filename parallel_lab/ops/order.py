@@ -1,7 +1,7 @@
 """Operators that need a whole row at once: the order of its elements (sort, top_k, argmax, argmin) and running sums
 (cumsum).
 
-The dim they work along stays whole (MindSpore: ArgMax, TopK, CumSum); all others may be cut. Of equal elements the
+The dim they work along stays whole (MindSpore: ArgMax, TopK, CumSum); all others may be split. Of equal elements the
 earlier one comes first, in both directions. Numbers of elements are int32, as in MindSpore, unless `output_type` says
 otherwise.
 """
@@ -221,7 +221,7 @@ def _extreme(name, largest, operator, place):
           gives 0 then)
 
     Of equal elements the first counts, and the gradient is its alone. `{operator.name}` (or `a{name}`) gives the values
-    only; there `axis` may be cut.
+    only; there `axis` may be split.
     """
     function()(extreme)
 

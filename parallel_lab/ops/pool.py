@@ -3,7 +3,7 @@
     y = ops.MaxPool(kernel_size=2, strides=2).shard(((2, 2, 2, 1),))(x)
     y = ops.adaptive_avg_pool2d(x, (None, 1))        # None keeps that extent
 
-Samples and channels may be cut freely. Height and width may be cut where no window crosses a cut and nothing is padded:
+Samples and channels may be split freely; height and width where no window crosses a border and nothing is padded:
 kernel at most the stride, slices a multiple of it (MindSpore, maxpool_info.cc). Adaptive pooling keeps height and width
 whole.
 """

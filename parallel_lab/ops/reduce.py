@@ -1,4 +1,4 @@
-"""Reductions over dims. A cut, reduced dim leaves partial results, which an all_reduce combines."""
+"""Reductions over dims. A split, reduced dim leaves partial results, which an all_reduce combines."""
 
 from __future__ import annotations
 

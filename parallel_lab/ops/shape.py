@@ -69,7 +69,7 @@ def _check_flatten(operands):
     example=(case((16, 2, 4)), case((8, 1, 2, 2))),
 )
 def flatten(x):
-    """All dims but the first joined.  x: (a, ...) -> (a, product of the rest). Only the first dim may be cut."""
+    """All dims but the first joined.  x: (a, ...) -> (a, product of the rest). Only the first dim may be split."""
     return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # -1 has no answer where there are no rows
 
 

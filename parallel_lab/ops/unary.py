@@ -1,7 +1,7 @@
 """Functions of one number, applied to every element: roots, exponentials, logarithms, waves, the error function,
 rounding.
 
-Any dim may be cut; no communication forward. Integers give float32, except where the result is an integer.
+Any dim may be split; no communication forward. Integers give float32, except where the result is an integer.
 """
 
 from __future__ import annotations

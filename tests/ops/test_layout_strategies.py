@@ -54,7 +54,7 @@ def draw_layouts(op, case, matrix, rng):
 
 def legal_layouts(op, case, matrix, rng):
     """A drawn strategy that the operator takes. One without rules of its own beyond labels must take every draw; of the
-    others some are left out.
+    others some are omitted.
     """
     attrs = {**op.default_attrs, **dict(case.attrs)}
     particular = op.restrict is not None or op.window is not None

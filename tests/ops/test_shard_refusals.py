@@ -76,7 +76,7 @@ class Subject:
         self.dims = [(i, d, c) for i, labels in enumerate(self.labels) for d, c in enumerate(labels)]
 
     def dim(self, rng, wanted=lambda label: True):
-        """One (input, dim, label), drawn among those whose label is wanted; None if there is none."""
+        """One (input, dim, label), drawn among those whose label is wanted, or None."""
         found = [x for x in self.dims if x[2] != "1" and wanted(x[2])]
         return found[rng.integers(len(found))] if found else None
 

@@ -57,7 +57,7 @@ NOTHING = (1,)  # shape of what a rank gets that is not the destination: one num
 
 # ---- what is computed, and its gradient ----
 #
-# Not declared with @op: these are no operators of a graph, cannot be cut, and give nothing without a world. They are
+# Not declared with @op: these are no operators of a graph, cannot be split, and give nothing without a world. They are
 # OpDefs all the same, so that the tape remembers them like any other. Shapes: x is this rank's value.
 
 

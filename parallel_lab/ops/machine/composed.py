@@ -1,6 +1,6 @@
 """Operators made of other operators, with one strategy for all of them.
 
-Where a cut dim is not "local forward + one reduction" (a softmax along it, a batch norm over a cut batch), the
+Where a split dim is not "local forward + one reduction" (a softmax along it, a batch norm over a split batch), the
 computation is several operators with messages between them. A composed operator has labels, a class and a strategy like
 any other; when it is called, its parts are run or recorded in its place, each with the cuts that the strategy gives its
 labels:

@@ -3,11 +3,11 @@
     layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
     MatMul, "mk,kn->mn", (layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None"))     m: mp    k: sp, dp    n: whole
 
-Inputs that share a label must be cut along it by the same axes in the same order, and an axis cuts one label: then
+Inputs that share a label must be split along it by the same axes in the same order, and an axis cuts one label: then
 every rank computes one block of the result, and axes that cut nothing repeat the calculation.
 
 Matrix products may go beyond that (`enable_nd_tp`, MindSpore's 2D and 3D tensor parallelism: matmul_info,
-CheckNDTPInputLayout): their inputs are cut by all ranks, and gathered just before the product:
+CheckNDTPInputLayout): their inputs are split by all ranks, and gathered just before the product:
 
     2D   layout("None", ("x", "y")) x layout("x", "y")
              k of the first is gathered over y; sums over x are scattered over the columns

@@ -326,7 +326,7 @@ class OpDef:
         return tuple(known[c] for c in labels)
 
     def whole_labels(self, signature: Signature, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> str:
-        """Labels that must not be cut."""
+        """Labels that must not be split."""
         return self.whole(signature, **attrs) if callable(self.whole) else self.whole
 
     def work_flops(self, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> int:

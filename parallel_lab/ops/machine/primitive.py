@@ -165,7 +165,7 @@ class Primitive:
     ) -> Primitive:
         """Set how inputs are split: per input a tuple with a power of two per dim, or a called `Layout`. Returns self.
 
-        out_strategy  how the result is cut, one tuple (or layout) in a tuple. It follows from the inputs; only where
+        out_strategy  how the result is split, one tuple (or layout) in a tuple. It follows from the inputs; only where
                       they leave partial sums is there a choice: the cuts that follow (an all_reduce), or those with dim
                       0 cut further, among the ranks that hold the addends (a reduce_scatter)
 

@@ -128,11 +128,11 @@ def op(
     expand     what a call does for an operator made of others (see `composed.py`)
     example    one or several `case(...)`: the battery's data
 
-    How it may be cut:
+    How it may be split:
     axes       labels in the order of the device matrix, the batch dim first; or a function of the signature (default:
                order of appearance); those omitted must be whole, and have no axis
-    whole      labels that must not be cut, or a function of (signature, **attributes)
-    instead    the form whose whole labels may be cut, named where a strategy is refused: "SoftmaxExpand"
+    whole      labels that must not be split, or a function of (signature, **attributes)
+    instead    the form whose whole labels may be split, named where a strategy is refused: "SoftmaxExpand"
     restrict   function of (signature, {label: parts}, {label: extent}, **attributes): None, or (what is wrong with
                these cuts, what is allowed)
     strategy_labels  function of the signature: labels of each strategy tuple where they differ from the operands'

@@ -1,6 +1,6 @@
 """Labelled dimensions: what `"mk,kn->mn"` says about an operator, for given operand shapes.
 
-letter   one dim; equal letters have equal sizes and are cut equally
+letter   one dim; equal letters have equal sizes and are split equally
 ...      the remaining leading dims, aligned on the right and broadcast like numpy
 1        a dim of size 1 that is broadcast (in an operand) or kept by a reduction (in the result); never cut
 
