@@ -64,6 +64,7 @@ hsigmoid = fractional(
     "Piecewise linear sigmoid: (x + 3) / 6, at least 0 and at most 1",
     lambda g, out, x: within_grad(g, x, low=-3.0, high=3.0, slope=1 / 6),
     name="HSigmoid",
+    mint="",
     flops=3,
     example=WIDE,
 )

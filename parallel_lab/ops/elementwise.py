@@ -254,12 +254,11 @@ def _(g, out, x, b):
     return g, unbroadcast(g, b) if len(x.shape) == 2 else channel_sum(g)
 
 
-def _add_n_labels(shapes):
-    names = letters(len(shapes[0]))
-    return ",".join([names] * len(shapes)) + "->" + names
-
-
-@op(_add_n_labels, name="AddN AccumulateNV2", example=case((16, 8), (16, 8), (16, 8)))
+@op(
+    lambda shapes: ",".join([letters(len(shapes[0]))] * len(shapes)) + "->" + letters(len(shapes[0])),
+    name="AddN AccumulateNV2",
+    example=case((16, 8), (16, 8), (16, 8)),
+)
 def addn(*inputs):
     """Sum of any number of tensors of one shape, from the first to the last.  inputs: each (...) -> (...)."""
     total = np.array(inputs[0], np.result_type(*inputs))

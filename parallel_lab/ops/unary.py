@@ -22,9 +22,11 @@ def floats(x):
 
 
 def fractional(name, function, text, vjp, /, **facts):
-    """Declare a function whose results have fractions: of integers, it is computed in float32."""
+    """Declare a function whose results have fractions; of integers it is computed in float32. mint: its own name."""
     spelled = {"ufunc": function.__name__} if isinstance(function, np.ufunc) else {}
-    return unary(name, lambda x: function(floats(x)), text, vjp, **{"dtype": float_result, **spelled, **facts})
+    return unary(
+        name, lambda x: function(floats(x)), text, vjp, **{"dtype": float_result, "mint": name, **spelled, **facts}
+    )
 
 
 def _one_over(x):
@@ -52,36 +54,26 @@ square = unary(
     mint="square",
     dtype=number_result,
 )
-exp = fractional("exp", np.exp, "e to the power x", lambda g, out, x: mul(g, out), method="exp", mint="exp")
+exp = fractional("exp", np.exp, "e to the power x", lambda g, out, x: mul(g, out), method="exp")
 expm1 = fractional(
-    "expm1", np.expm1, "exp(x) - 1 without loss of digits near 0", lambda g, out, x: mul(g, add(out, 1.0)), mint="expm1"
+    "expm1", np.expm1, "exp(x) - 1 without loss of digits near 0", lambda g, out, x: mul(g, add(out, 1.0))
 )
-log = fractional(
-    "log", np.log, "Natural logarithm", lambda g, out, x: div(g, x), method="log", mint="log", example=POSITIVE_CASE
-)
+log = fractional("log", np.log, "Natural logarithm", lambda g, out, x: div(g, x), method="log", example=POSITIVE_CASE)
 log1p = fractional(
     "log1p",
     np.log1p,
     "log(1 + x) without loss of digits near 0",
     lambda g, out, x: div(g, add(x, 1.0)),
-    mint="log1p",
     example=POSITIVE_CASE,
 )
 sqrt = fractional(
-    "sqrt",
-    np.sqrt,
-    "Square root",
-    lambda g, out, x: div(mul(g, 0.5), out),
-    method="sqrt",
-    mint="sqrt",
-    example=POSITIVE_CASE,
+    "sqrt", np.sqrt, "Square root", lambda g, out, x: div(mul(g, 0.5), out), method="sqrt", example=POSITIVE_CASE
 )
 rsqrt = fractional(
     "rsqrt",
     lambda x: _one_over(np.sqrt(x)),
     "1 / sqrt(x)",
     lambda g, out, x: mul(mul(g, -0.5), mul(out, square(out))),
-    mint="rsqrt",
     example=POSITIVE_CASE,
 )
 reciprocal = fractional(
@@ -91,11 +83,10 @@ reciprocal = fractional(
     lambda g, out, x: neg(mul(g, square(out))),
     name="Reciprocal Inv",
     ufunc="reciprocal",
-    mint="reciprocal",
     example=POSITIVE_CASE,
 )
-sin = fractional("sin", np.sin, "Sine of an angle in radians", lambda g, out, x: mul(g, cos(x)), mint="sin")
-cos = fractional("cos", np.cos, "Cosine of an angle in radians", lambda g, out, x: neg(mul(g, sin(x))), mint="cos")
+sin = fractional("sin", np.sin, "Sine of an angle in radians", lambda g, out, x: mul(g, cos(x)))
+cos = fractional("cos", np.cos, "Cosine of an angle in radians", lambda g, out, x: neg(mul(g, sin(x))))
 
 
 # ---- the error function ----
@@ -167,7 +158,6 @@ erf = fractional(
     error_function,
     "The error function 2 / sqrt(pi) * integral of exp(-t^2) from 0 to x",
     lambda g, out, x: erf_grad(g, x),
-    mint="erf",
     flops=40,
 )
 

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from ..spellings import spell
+from ..spellings import SPELLINGS, spell
 from .opdef import OpDef
 from .primitive import Primitive
 from .signature import Shape
@@ -84,12 +84,6 @@ def op(
     signature: str | Callable | None = None,
     *,
     name: str = "",
-    also: str = "",
-    method: str = "",
-    operator: str = "",
-    ufunc: str = "",
-    numpy: str = "",
-    mint: str = "",
     static: Sequence[str] = (),
     reduce: str = "sum",
     example: Case | Sequence[Case] = (),
@@ -151,6 +145,8 @@ def op(
     localize   function of (attributes, parts per label) -> attributes for one slice
     """
 
+    spelled = {key: facts.pop(key) for key in SPELLINGS if key in facts}
+
     def declare(fn: Callable) -> OpDef:
         positional, tensors, options, defaults, variadic = [], [], {}, {}, False
         for parameter in list(inspect.signature(fn).parameters.values())[1 if expand is not None else 0 :]:
@@ -190,7 +186,7 @@ def op(
             raise ValueError(f"operator {made.name!r} is declared twice")
         OPS[made.name] = made
         if name:
-            spell(made, made.name, made.positional, also, method, operator, ufunc, numpy, mint)
+            spell(made, made.name, made.positional, **spelled)
             for each in class_names:
                 inside = {"op": made, "__doc__": fn.__doc__, "__module__": "parallel_lab.ops"}
                 PRIMITIVES[each] = type(each, (Primitive,), inside)
