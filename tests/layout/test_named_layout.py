@@ -11,6 +11,7 @@ from parallel_lab import Layout, LayoutError, ParallelLabError
 from parallel_lab.layout.named_layout import LayoutStrategy, as_strategy, strategy_counts
 
 CUBE = Layout((2, 2, 2), ("dp", "sp", "mp"))
+IS_WHOLE = "the name 'None', which stands for a dim that stays whole"
 
 
 # ---- what a layout says ----
@@ -161,11 +162,7 @@ def test_interleaved_parallel_stands_last():
         (lambda: Layout((2, 4), ("dp", 3)), TypeError, "alias_name holds 3 of type int"),
         (lambda: Layout((2, 4), ("dp",)), ValueError, "2 axes and alias_name 1 names"),
         (lambda: Layout((2, 4), ("dp", "")), ValueError, "an empty name"),
-        (
-            lambda: Layout((2, 4), ("dp", "None")),
-            ValueError,
-            "the name 'None', which stands for a dim that stays whole",
-        ),
+        (lambda: Layout((2, 4), ("dp", "None")), ValueError, IS_WHOLE),
         (lambda: Layout((2, 4), ("dp", "dp")), ValueError, "'dp' 2 times"),
         (lambda: Layout((2, 0), ("dp", "mp")), ValueError, "device_matrix holds 0"),
         (lambda: Layout((2, -4), ("dp", "mp")), ValueError, "device_matrix holds -4"),

@@ -68,13 +68,9 @@ def test_an_infinite_row_does_not_reach_the_rows_of_other_ranks():
 
 
 FIRST = {"axis": 0}
+PLAIN = ((16, 4), (8,))
 REFUSED = {
-    "rows and indices": (
-        ((16, 4), (8,)),
-        FIRST,
-        ((2, 1), (4,)),
-        r"rows that are looked up\) 2 ways, and the indices too",
-    ),
+    "rows and indices": (PLAIN, FIRST, ((2, 1), (4,)), r"rows that are looked up\) 2 ways, and the indices too"),
     "rows of 3-D tables": (((16, 4, 2), (8,)), FIRST, ((2, 1, 1), (1,)), "the table has 3 dims"),
     "another axis": (((4, 16), (8,)), {"axis": 1}, ((1, 2), (1,)), r"dim 1 of input 0 \('b', .*but axis is 1"),
     "one index": (((16, 4), ()), FIRST, ((2, 1), ()), "the index is one number"),

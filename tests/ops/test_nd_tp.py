@@ -16,6 +16,8 @@ GRID = Layout((2, 4), ("x", "y"))
 BOX = Layout((2, 2, 2), ("z", "x", "y"))
 
 LINE = Layout((1, 8), ("x", "y"))
+ACROSS, BACK = GRID("None", ("x", "y")), GRID("None", ("y", "x"))
+ROWS, SUMS = BOX(("z", "y"), "x"), BOX(("z", "x"), "y")
 
 
 def gather(axis, dim):
@@ -28,30 +30,12 @@ def scatter(axis, dim):
 
 # MindSpore's tutorial (2D, 3D), its unit tests (2D with rows; a size of 1), transposed weights
 HIGH = {
-    "2D columns": (
-        GRID("None", ("x", "y")),
-        GRID("x", "y"),
-        False,
-        [gather(0, 1), scatter(1, 1)],
-        GRID("None", ("y", "x")),
-    ),
-    "2D back": (
-        GRID("None", ("y", "x")),
-        GRID("y", "x"),
-        False,
-        [gather(1, 1), scatter(0, 1)],
-        GRID("None", ("x", "y")),
-    ),
+    "2D columns": (ACROSS, GRID("x", "y"), False, [gather(0, 1), scatter(1, 1)], BACK),
+    "2D back": (BACK, GRID("y", "x"), False, [gather(1, 1), scatter(0, 1)], ACROSS),
     "2D rows": (GRID("x", "y"), GRID("y", "x"), False, [gather(1, 0), scatter(0, 0)], GRID("y", "x")),
     "2D rows, transposed": (GRID("x", "y"), GRID("x", "y"), True, [gather(1, 0), scatter(0, 0)], GRID("y", "x")),
-    "3D": (
-        *(BOX(("z", "y"), "x"), BOX(("x", "z"), "y"), False),
-        *([gather(0, 0), gather(2, 0), scatter(1, 0)], BOX(("z", "x"), "y")),
-    ),
-    "3D, transposed": (
-        *(BOX(("z", "y"), "x"), BOX("y", ("x", "z")), True),
-        *([gather(0, 0), gather(2, 1), scatter(1, 0)], BOX(("z", "x"), "y")),
-    ),
+    "3D": (ROWS, BOX(("x", "z"), "y"), False, [gather(0, 0), gather(2, 0), scatter(1, 0)], SUMS),
+    "3D, transposed": (ROWS, BOX("y", ("x", "z")), True, [gather(0, 0), gather(2, 1), scatter(1, 0)], SUMS),
     "one rank along x": (LINE("x", "y"), LINE("y", "x"), False, [scatter(0, 0)], None),
     "nothing to gather": (GRID("x", "y"), GRID("y", "None"), False, [scatter(0, 0)], GRID(("x", "y"), "None")),
 }
