@@ -19,6 +19,7 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
@@ -304,6 +305,27 @@ def move(step: Step, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
             allowed = f"A slice of shape {step.in_shape}"
             raise LayoutError(f"rank {rank} holds {np.shape(array)}", where=str(step), allowed=allowed)
     return [step.on_rank(rank, arrays) for rank in range(ranks)]
+
+
+# ---- what a step costs ----
+
+
+def received_elements(steps: Iterable[Step]) -> int | float:
+    """Elements each rank receives in all `steps`: ring algorithms, direct exchange for all_to_all.
+
+    With n ranks in the group and a slice of s elements before the step: all_gather (n - 1) s, reduce_scatter (n - 1) s
+    / n, all_to_all (n - 1) s / n, all_reduce 2 (n - 1) s / n (Thakur et al. 2005); reshape and slice nothing. A float
+    only where a ring cannot cut evenly.
+
+    >>> received_elements([AllGather((8,), (2, 16), (16, 16), axes=(0,), dim=0)])
+    224
+    """
+    total = Fraction(0)
+    for step in steps:
+        n, size = step.group_size, math.prod(step.in_shape)
+        times = {"all_gather": n, "reduce_scatter": 1, "all_to_all": 1, "all_reduce": 2}.get(step.kind, 0)
+        total += Fraction(times * (n - 1) * size, n)
+    return int(total) if total.denominator == 1 else float(total)
 
 
 # ---- as operators ----

@@ -111,18 +111,3 @@ def _held(src, dst, shape, dst_shape, rank):
         return math.prod(max(0, min(a.stop, b.stop) - max(a.start, b.start)) for a, b in pairs)
     flat = np.arange(math.prod(shape))
     return len(np.intersect1d(flat.reshape(shape)[before], flat.reshape(dst_shape)[after], assume_unique=True))
-
-
-def received_elements(steps):
-    """Elements each rank receives in all `steps`, the same on every rank: ring algorithms, direct exchange for
-    all_to_all (Thakur et al. 2005). Of n ranks with slices of s elements: all_gather (n - 1) s, reduce_scatter and
-    all_to_all (n - 1) s / n, all_reduce 2 (n - 1) s / n.
-    """
-    times = {
-        "all_gather": lambda n: n,
-        "reduce_scatter": lambda n: 1,
-        "all_to_all": lambda n: 1,
-        "all_reduce": lambda n: 2,
-    }
-    talking = [(step, step.group_size) for step in steps if step.communicates]
-    return sum(Fraction(times[s.kind](n) * (n - 1) * math.prod(s.in_shape), n) for s, n in talking)

@@ -20,10 +20,11 @@ from parallel_lab.layout.redistribution_steps import (
     Slice,
     apply,
     move,
+    received_elements,
 )
 from parallel_lab.layout.refinement import common_refinement
 from parallel_lab.layout.tensor_layout import TensorLayout
-from tests.layout.folding import BOTH, check, lower_bound_elements, received_elements, strategy
+from tests.layout.folding import BOTH, check, lower_bound_elements, strategy
 
 # ---- random pairs ----
 
