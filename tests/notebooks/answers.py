@@ -85,5 +85,5 @@ def zero1_step(rank, ranks, weights, gradient, velocity):
     weights = yield Request("all_gather", everybody, weights[rank * size : (rank + 1) * size] - 0.1 * velocity)
     return weights, velocity
 """,
-    "05.3": 'model = {"width": 368, "level": "level3"}',
+    "05.3": 'model = {"width": 416, "level": "level3"}',
 }
