@@ -22,7 +22,7 @@ from ..ops.kernels.threads import without_collector
 from ..ops.machine.primitive import Primitive
 from .ir import Draft, Graph, Training, at_compile
 from .passes import PASSES, Pass, run_passes
-from .passes.dataset_strategy import dataset_cuts
+from .passes.dataset_strategy import dataset_splits
 from .passes.strategies import check_device_num
 from .plan import Plan, freeze
 from .trace import Slot, check_input, input_names, trace_network
@@ -147,7 +147,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     for name, _, dtype in specs:
         if np.dtype(dtype).kind not in "fiub":
             raise at_compile(ShapeError, f"input {name!r} has dtype {dtype}", "Floats, integers or bools")
-    cuts = dataset_cuts(config, tuple(shape for _, shape, _ in specs))
+    cuts = dataset_splits(config, tuple(shape for _, shape, _ in specs))
     if not config.local:  # otherwise it is traced on the shapes of a rank's own part
         for at, ((name, shape, dtype), cut) in enumerate(zip(specs, cuts, strict=True)):
             specs[at] = name, tuple(n * c for n, c in zip(shape, cut, strict=True)), dtype

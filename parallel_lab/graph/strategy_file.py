@@ -48,7 +48,7 @@ Counts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class ParameterStrategy:
-    """How one parameter is cut.
+    """How one parameter is split.
 
     shape           of the whole
     field_size      0: split evenly, as always here

@@ -8,8 +8,9 @@ of such layouts.
     >>> print(x)
     layout(mp, (sp, dp))
 
-Eight ranks stand in a 2 x 2 x 2 matrix: rank = 4 dp + 2 sp + mp. The rows of x are cut by mp, its columns by sp and dp,
-sp being the outer (slower) cut: column block 2 sp + dp. "None" leaves a dim whole. Anywhere a strategy is a tuple of
+Eight ranks stand in a 2 x 2 x 2 matrix: rank = 4 dp + 2 sp + mp. The rows of x are split by mp, its columns by sp and
+dp,
+sp being the outer (slower) split: column block 2 sp + dp. "None" leaves a dim whole. Anywhere a strategy is a tuple of
 counts per input, it can be a tuple of such layouts:
 
     ops.MatMul().shard((layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None")))
@@ -29,7 +30,7 @@ from typing import Any
 from ..base.errors import LayoutError, LayoutTypeError, shorten
 from .tensor_layout import TensorLayout
 
-WHOLE = "None"  # the name that cuts nothing
+WHOLE = "None"  # the name that splits nothing
 INTERLEAVED = "interleaved_parallel"  # no ranks: parts of one rank's slice that are computed one after the other
 
 Dim = str | tuple[str, ...]
@@ -41,7 +42,8 @@ class Layout:
 
     device_matrix  ranks as a row-major matrix; its product is the number of ranks
     alias_name     one name per axis; "None" is no name; "interleaved_parallel" stands last only
-    dims           per tensor dim an axis, a tuple of axes (outer cut first) or "None"; None until the layout is called
+    dims           per tensor dim an axis, a tuple of axes (outer split first) or "None"; None until the layout is
+                   called
 
     Raises LayoutTypeError (a TypeError) for wrong types, LayoutError (a ValueError) for wrong values.
     """
@@ -121,7 +123,9 @@ class Layout:
 
     @property
     def axes(self) -> tuple[tuple[int, ...], ...]:
-        """Per dim the axes that cut it, counted from the right, outer cut first: the tensor_map of a `TensorLayout`."""
+        """Per dim the axes that split it, counted from the right, outer split first: the tensor_map of a
+        `TensorLayout`.
+        """
         entries = (entry if isinstance(entry, tuple) else (entry,) for entry in self.tensor_map)
         return tuple(tuple(a for a in entry if a != -1) for entry in entries)
 
@@ -199,7 +203,7 @@ class LayoutStrategy:
     """A strategy made of layouts, one per input of an operator, where others are a tuple of counts per input.
 
     layouts  called layouts over one device matrix
-    nd_tp    2D and 3D tensor parallelism: the operator gathers what its inputs cut in addition, and scatters its sums
+    nd_tp    2D and 3D tensor parallelism: the operator gathers what its inputs split in addition, and scatters its sums
              (matrix products only)
     """
 

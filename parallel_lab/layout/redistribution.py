@@ -321,7 +321,7 @@ def _to_front(steps: _Steps, dim: int, *, scatter: bool = False) -> int:
         # without the leading 1s; a Reshape that only added them disappears
         steps.reshape(replace(layout, tensor_map=(joined, *behind)), (math.prod(shape[: dim + 1]), *shape[dim + 1 :]))
     else:
-        # the same slice, its leading 1 read as cut by all these axes: no operator
+        # the same slice, its leading 1 read as split by all these axes: no operator
         view = (math.prod(cuts[: dim + 1]), *(1,) * (dim - 1), *part[dim : dim + 1], *shape[dim + 1 :])
         steps.reshape(replace(layout, tensor_map=(joined, *((),) * dim, *behind)), view)
     return 0

@@ -1,7 +1,7 @@
 """What a redistribution costs, in elements: the numbers by which strategies are compared before anything is compiled.
 
-Eight ranks; a (16, 16) tensor cut in 2 row blocks, each on 4 ranks, is wanted in 2 x 4 blocks: every rank cuts its part
-out of what it has. The other way round the columns must be gathered:
+Eight ranks; a (16, 16) tensor split in 2 row blocks, each on 4 ranks, is wanted in 2 x 4 blocks: every rank splits its
+part out of what it has. The other way round the columns must be gathered:
 
     >>> rows, blocks = TensorLayout((2, 4), (1, -1)), TensorLayout((2, 4), (1, 0))
     >>> redistribution_cost(rows, blocks, (16, 16))

@@ -315,7 +315,7 @@ def received_elements(steps: Iterable[Step]) -> int | float:
 
     With n ranks in the group and a slice of s elements before the step: all_gather (n - 1) s, reduce_scatter (n - 1) s
     / n, all_to_all (n - 1) s / n, all_reduce 2 (n - 1) s / n (Thakur et al. 2005); reshape and slice nothing. A float
-    only where a ring cannot cut evenly.
+    only where a ring cannot split evenly.
 
     >>> received_elements([AllGather((8,), (2, 16), (16, 16), axes=(0,), dim=0)])
     224

@@ -2,7 +2,7 @@
 
 Redistribution compares layouts entry by entry, which needs both on common ground. Splitting an axis of 8 ranks into 2 x
 4, or a tensor dim of 16 into 2 x 8, moves no rank and no element; it only gives the parts names. Eight ranks, a (16,
-16) tensor, rows cut 2 ways and columns 4 ways against rows cut 8 ways:
+16) tensor, rows split 2 ways and columns 4 ways against rows split 8 ways:
 
     >>> both = common_refinement(TensorLayout((2, 4), (1, 0)), TensorLayout((8,), (0, -1)), (16, 16), (16, 16))
     >>> both.device_matrix, both.shape, both.src_map, both.dst_map
@@ -55,7 +55,7 @@ def _products(factors: Iterable[int]) -> list[int]:
 
 
 def expand_factors(factors: Iterable[int], other: Iterable[int]) -> tuple[int, ...] | None:
-    """Cut `factors` also where `other` is split; None if the cuts do not nest.
+    """Split `factors` also where `other` is split; None if the splits do not nest.
 
     The running products of both, united and sorted, give the result as successive ratios.
 
@@ -220,7 +220,7 @@ def common_refinement(
 def join_axes(pieces: Iterable[tuple[int, tuple[int, ...], int]]) -> tuple[int, ...] | None:
     """Axes of the dim that results when neighbouring dims are joined, or None if no tensor_map entry says the same.
 
-    pieces  per dim (size, axes, cut): all dims before the last split one must be split completely, to length 1
+    pieces  per dim (size, axes, split): all dims before the last split one must be split completely, to length 1
 
     >>> join_axes([(2, (1,), 2), (8, (0,), 4)]), join_axes([(2, (), 1), (8, (0,), 4)])
     ((1, 0), None)

@@ -1,6 +1,6 @@
 """Full arrays from the ranks' slices, and slices from full arrays, where all ranks are there.
 
-    cut(full, layout, rank=3)                     what rank 3 holds
+    split(full, layout, rank=3)                     what rank 3 holds
     assemble(slices, shape, layout)               the full array, from every rank's slice
     gather_full(mine, shape, layout)              the same on a running rank: every rank of the world calls it
 
@@ -20,15 +20,15 @@ from .tensor_layout import TensorLayout
 REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
-def is_cut(layout: TensorLayout | None) -> bool:
+def is_split(layout: TensorLayout | None) -> bool:
     """Whether a rank's slice under `layout` is less than the tensor, or an addend of it."""
     return layout is not None and (layout.is_partial or any(n > 1 for n in layout.splits))
 
 
 def same_slices(one: TensorLayout | None, other: TensorLayout | None) -> bool:
-    """Whether every rank holds the same part under both. None, and a layout that cuts nothing: the whole."""
-    if not is_cut(one) or not is_cut(other):
-        return is_cut(one) == is_cut(other)
+    """Whether every rank holds the same part under both. None, and a layout that splits nothing: the whole."""
+    if not is_split(one) or not is_split(other):
+        return is_split(one) == is_split(other)
     return one.same_placement(other)
 
 
@@ -68,7 +68,7 @@ def gather_full(
 
     Raises WorldError if this process is no rank of a world of the layout's size.
     """
-    if not is_cut(layout):
+    if not is_split(layout):
         return np.array(mine)
     world = current_world()
     if world is None or world.world_size != layout.device_num:

@@ -14,7 +14,7 @@ Eight ranks as (2, 4); a (16, 32) tensor split in rows by axis 1 and in columns 
     >>> x.group((0,), 5), x.group((1,), 5)
     ((4, 5, 6, 7), (1, 5))
 
-A tensor dim may be split by several axes, the first one being the outer (slower) cut. Axes of the device matrix that
+A tensor dim may be split by several axes, the first one being the outer (slower) split. Axes of the device matrix that
 neither split a dim nor are partial are replica axes: ranks that differ only there hold equal data. Rules: MindSpore,
 tensor_layout (see `Layout` in its docs).
 """
@@ -97,7 +97,7 @@ class TensorLayout:
     """Placement of one tensor over the ranks.
 
     device_matrix  ranks as a row-major matrix; its product is the number of ranks
-    tensor_map     one entry per tensor dim: axis, tuple of axes (outer cut first), or -1 / None / () for a whole dim
+    tensor_map     one entry per tensor dim: axis, tuple of axes (outer split first), or -1 / None / () for a whole dim
     partial        axes along which the ranks hold addends that `reduce` must still combine
     reduce         "sum", "max", "min" or "prod": how partial values combine
 
@@ -195,7 +195,7 @@ class TensorLayout:
         return any(self.axis_size(a) > 1 for a in self.partial)
 
     def check_shape(self, shape: tuple[int, ...], where: str = "") -> None:
-        """Raise LayoutError unless this layout cuts `shape` into equal slices."""
+        """Raise LayoutError unless this layout splits `shape` into equal slices."""
         if len(shape) != self.ndim:
             tensor = f"the tensor of shape {tuple(shape)} has {len(shape)} dims"
             raise LayoutError(f"tensor_map {self.tensor_map} has {self.ndim} entries, but {tensor}", where=where)

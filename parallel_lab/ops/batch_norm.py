@@ -188,7 +188,8 @@ def _(g, out, x, sums, scale, bias, *, count, epsilon):
 
 
 # What follows is computed by every rank for its channels. x, of which nothing is read, is among the operands so that
-# channels lie on the ranks as they do elsewhere: by its shape alone, (c,) cut in 4 on 8 ranks would lie otherwise, and
+# channels lie on the ranks as they do elsewhere: by its shape alone, (c,) split in 4 on 8 ranks would lie otherwise,
+# and
 # be sent around.
 def _channel_labels(shapes, **_):
     return f"{letters(len(shapes[0]))},sb,b->b"

@@ -11,7 +11,7 @@ all_reduces, never a mean of the ranks' means. Samples whose label is `ignore_in
 dims after the class are positions with a label each: logits (n, c, h, w), labels (n, h, w).
 
 The class dim stays whole, because a softmax along a split dim is not "local softmax, then one reduction". The expanded
-cross-entropy (`nn.SoftmaxCrossEntropyExpand`: ReduceMax, Sub, Exp, ReduceSum, Div, Log, Mul, ...) may cut it.
+cross-entropy (`nn.SoftmaxCrossEntropyExpand`: ReduceMax, Sub, Exp, ReduceSum, Div, Log, Mul, ...) may split it.
 """
 
 from __future__ import annotations

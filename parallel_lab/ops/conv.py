@@ -3,9 +3,9 @@
     y = ops.Conv2D(out_channel=32, kernel_size=3, pad_mode="same").shard(((2, 2, 1, 1), (2, 2, 1, 1)))(x, weight)
     y = ops.conv2d(x, weight, bias, stride=2, pad_mode="pad", padding=1)
 
-Strategy ((n, i, h, w), (o, i, 1, 1)): samples, input channels, height, width, output channels. Cut input channels leave
-partial sums, which an all_reduce adds. Cut rows or columns need the rows of the neighbours that a kernel at the border
-reaches ("halo", `conv_window`); after that the convolution runs without padding there.
+Strategy ((n, i, h, w), (o, i, 1, 1)): samples, input channels, height, width, output channels. Split input channels
+leave partial sums, which an all_reduce adds. Split rows or columns need the rows of the neighbours that a kernel at the
+border reaches ("halo", `conv_window`); after that the convolution runs without padding there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def _labels(shapes, *, group, **_):
 def _window_refusal(
     label: str, parts: int, size: int, kernel: int, stride: int, dilation: int, before: int, after: int, mode: str
 ):
-    """Why a picture of `size` rows may not be cut into `parts` (what, allowed), or None. MindSpore, conv2d_info.cc."""
+    """Why a picture of `size` rows may not be split into `parts` (what, allowed), or None. MindSpore,
+    conv2d_info.cc.
+    """
     reach, slice_size = dilation * (kernel - 1) + 1, size // parts
     count = output_size(size, kernel, stride, dilation, before, after)
     cut = f"splits '{label}' ({size} elements) {parts} ways"
@@ -81,7 +83,7 @@ def _window_refusal(
 def conv_window(
     size: int, parts: int, kernel: int, stride: int, dilation: int, before: int, after: int
 ) -> tuple[int, int, int]:
-    """What each part of a picture cut `parts` ways along one dim must hold: (step, origin, length).
+    """What each part of a picture split `parts` ways along one dim must hold: (step, origin, length).
 
     Part i computes its share of the result from the elements [step * i + origin, step * i + origin + length), zeros
     outside the picture, without padding.

@@ -341,7 +341,7 @@ def _restrict_one_hot(signature, cuts, sizes, *, depth, axis):
 def one_hot(indices, depth, on_value, off_value, *, axis=-1, offset=0):
     """`on_value` at each index, `off_value` elsewhere.  indices: (...) int, values: () -> (..., depth, ...).
 
-    The strategy's first tuple cuts the result; the other two are (). A rank that holds classes offset..offset+depth
+    The strategy's first tuple splits the result; the other two are (). A rank that holds classes offset..offset+depth
     sees indices outside as "elsewhere".
     No gradient for the indices.
     """

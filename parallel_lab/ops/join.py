@@ -1,4 +1,4 @@
-"""Operators that join tensors into one and cut one into several: concat, stack, split, unstack.
+"""Operators that join tensors into one and split one into several: concat, stack, split, unstack.
 
     concat((4, 2), (4, 3)) along axis 1 -> (4, 5)         split (4, 5) into sizes (2, 3) along axis 1 -> (4, 2), (4, 3)
     stack((4, 2), (4, 2)) along axis 1 -> (4, 2, 2)       unstack (4, 2, 2) along axis 1 -> (4, 2), (4, 2)
@@ -131,7 +131,7 @@ def _(g, out, *inputs, axis):
     return tuple(reshape(take_range(g, axis=place, start=i, size=1), tuple(x.shape)) for i, x in enumerate(inputs))
 
 
-# ---- cutting ----
+# ---- splitting ----
 
 
 def _check_split(operands, *, axis, output_num, sizes):
@@ -184,7 +184,7 @@ def _(g, out, x, *, axis, output_num, sizes, index):
 
 @function(method="split", numpy="split", mint="split")
 def split(x, split_size_or_sections, axis=0):
-    """A tensor cut along `axis`, in PyTorch's and mindspore.ops' form.  x: (..., n, ...) -> several (..., n_i, ...).
+    """A tensor split along `axis`, in PyTorch's and mindspore.ops' form.  x: (..., n, ...) -> several (..., n_i, ...).
 
     split_size_or_sections  an int: parts of this size, the last one smaller if it does not come out even; ints: the
                             sizes

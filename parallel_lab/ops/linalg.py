@@ -45,7 +45,8 @@ def matmul(a, b, *, transpose_a=False, transpose_b=False):
 
     Leading dims broadcast; transposed operands are stored (k, m) and (n, k).
 
-    Strategies are in storage order. A cut contraction dim k leaves partial sums: an all_reduce over k's ranks follows.
+    Strategies are in storage order. A split contraction dim k leaves partial sums: an all_reduce over k's ranks
+    follows.
     """
     if transpose_a:
         a = np.swapaxes(a, -1, -2)

@@ -1,5 +1,5 @@
 """Operators that make dims longer (pad) or turn them (flip, roll). A dim that is changed stays whole, all others may be
-cut.
+split.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def broadcast_parameters(parameters: Iterable[Parameter], world: Any) -> None:
 
 
 def agree_on_start(parameters: Iterable[Parameter], world: Any, *, broadcast: bool) -> None:
-    """Before a program that cuts its Parameters runs: all ranks hold the same values, those of rank 0 if they are
+    """Before a program that splits its Parameters runs: all ranks hold the same values, those of rank 0 if they are
     broadcast. Collective.
 
     Raises WorldError on every rank if they do not: copies of a slice would differ for ever, and nobody would see it.

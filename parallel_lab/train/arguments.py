@@ -116,7 +116,7 @@ def check_full_batch(where: str, mode: str, dataset_strategy: Any) -> None:
 
 
 def check_layouts_wanted(where: str, mode: str) -> None:
-    """Only semi_auto and auto_parallel in graph mode cut parameters. Raises ModelError (a RuntimeError)."""
+    """Only semi_auto and auto_parallel in graph mode split parameters. Raises ModelError (a RuntimeError)."""
     if mode not in SHARDED_MODES:
         what = f"parallel_mode={mode!r} splits no parameter"
         raise ModelError(what, where=where, allowed=f"One of {', '.join(map(repr, SHARDED_MODES))}")

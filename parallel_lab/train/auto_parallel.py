@@ -86,14 +86,14 @@ class AutoParallel(Cell):
 
     @checked("", SETTINGS, config=check_dataset_strategy)
     def dataset_strategy(self, config: str | tuple[Any, ...]) -> None:
-        """How inputs are fed: "data_parallel" (default), "full_batch", or one tuple of cuts or Layout per input."""
+        """How inputs are fed: "data_parallel" (default), "full_batch", or one tuple of splits or Layout per input."""
         self._config["dataset_strategy"] = config
 
     @checked("", SETTINGS, **HSDP)
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
         """Optimizer parallel: ranks that would hold copies of a parameter's slice share it, with its optimizer states.
 
-        shard_size       how many ranks share one cut; -1: all that hold the same slice
+        shard_size       how many ranks share one split; -1: all that hold the same slice
         threshold        KB; smaller parameters stay whole
         optimizer_level  "level1": parameters and states; "level2": the buffer of accumulated gradients too; "level3":
                          parameters are gathered again for backward and not kept from forward

@@ -10,7 +10,7 @@ How a step runs follows from the parallel mode and from whether this process is 
     data_parallel, hybrid_parallel  every rank its own part of the batch: compiled, gradients summed by the plan; a
                                     network that calls collectives itself runs at once, and its gradients go through a
                                     DistributedGradReducer
-    semi_auto_parallel, auto_parallel   compiled, operators cut by their strategies
+    semi_auto_parallel, auto_parallel   compiled, operators split by their strategies
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _check_world(mode: str, what: str) -> Any:
     """The world, or None where one device is asked for.
 
     Raises WorldError where ranks are asked for and this process is alone, ContextError for a device_num in stand_alone,
-    ContextConflictError (also a RuntimeError) for a full batch in a mode that cuts no inputs.
+    ContextConflictError (also a RuntimeError) for a full batch in a mode that splits no inputs.
     """
     world, config = current_world(), frozen()
     if mode == "stand_alone":
@@ -253,7 +253,7 @@ class EvalStep(_Step):
 
 
 class PredictStep(_Step):
-    """The network's outputs, whole on every rank in modes that cut operators."""
+    """The network's outputs, whole on every rank in modes that split operators."""
 
     def __init__(self, network: Callable) -> None:
         self.network, settings, self.mode = _unwrapped(network)

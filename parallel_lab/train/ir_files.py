@@ -121,7 +121,7 @@ def _instruction(
         given = [before]
         dim, definition = instr.attr("dim", 0), MESSAGES[instr.message]
         if dim and bool(definition.cut) != bool(definition.join):
-            # MindSpore's operators join and cut along dim 0; the pieces then change places
+            # MindSpore's operators join and split along dim 0; the pieces then change places
             after = f"    # Split and Concat follow: along dim {dim}, {out.slice_shape}"
     elif instr.kind == "slice":
         name, instance = "StridedSlice", f"redistribution_op_{instr.out}StridedSlice"

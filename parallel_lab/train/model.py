@@ -5,7 +5,7 @@
     model.eval(dataset)                     # {"mae": 0.12}
     model.predict(Tensor(x))
 
-What a step is (eager on one device, compiled and cut in the parallel modes) is `engine.py`'s; this is the loop around
+What a step is (eager on one device, compiled and split in the parallel modes) is `engine.py`'s; this is the loop around
 it. The parallel settings are read when a network is first trained, evaluated or used: set them before. In data_parallel
 mode each rank trains on the rows of its own dataset and sees its own loss; before the first step the ranks tell each
 other how many steps they are about to take. Words: MindSpore, train.Model.
@@ -449,7 +449,7 @@ class Model:
 
     @checked(skip_backend_compile=flag)
     def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, TensorLayout]:
-        """How `predict` would cut the parameters: {parameter name: layout}. Nothing is trained or changed.
+        """How `predict` would split the parameters: {parameter name: layout}. Nothing is trained or changed.
 
         predict_data  inputs of the network, in full
 
@@ -468,7 +468,7 @@ class Model:
     def infer_train_layout(
         self, train_dataset: Any, dataset_sink_mode: bool = True, sink_size: int = -1
     ) -> dict[str, TensorLayout]:
-        """How `train` would cut the parameters: {parameter name: layout}. Reads the first row of the dataset; nothing
+        """How `train` would split the parameters: {parameter name: layout}. Reads the first row of the dataset; nothing
         is trained.
 
         Raises ModelError (a RuntimeError) outside semi_auto and auto_parallel mode and in PyNative mode.

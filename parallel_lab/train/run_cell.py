@@ -40,7 +40,7 @@ def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return run_region(cell, positional(inner, args, kwargs), world)
     given = positional(getattr(cell, "construct", cell), args, kwargs)
     if not any(is_tensor(a) and a.ndim for a in given):
-        return NotImplemented  # a function of numbers, such as a learning rate schedule: there is nothing to cut
+        return NotImplemented  # a function of numbers, such as a learning rate schedule: there is nothing to split
     refuse_on_tape(getattr(cell, "__name__", type(cell).__name__))
     compiled = cell.__dict__.get("_compiled")
     if compiled is None:
@@ -50,7 +50,7 @@ def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 @checked(fn=instance(Callable, "A function, a method or a Cell") | None)
 def jit(fn: Callable | None = None, **options: Any) -> Callable:
-    """Compile a function or method where the parallel mode cuts operators; else it runs as it is, with the same
+    """Compile a function or method where the parallel mode splits operators; else it runs as it is, with the same
     results.
 
     Used as `@jit`, `@jit(...)` or `jit(fn)`. Options of MindSpore's jit (mode, input_signature, jit_level, jit_config,

@@ -24,7 +24,7 @@ from ..graph.compiler import Compiled
 from ..graph.ir import Instr
 from ..graph.plan import Plan
 from ..graph.trace import fill_form
-from ..layout.slices import cut, gather_full, is_cut
+from ..layout.slices import cut, gather_full, is_split
 from ..nn.optim.optimizer import LEARNING_RATE
 from ..nn.tensor.tensor import RankTensor, Tensor
 from ..run.interpreter import Env, computing
@@ -143,7 +143,7 @@ class RankProgram:
         env, given, optimizer = self.env, self.compiled.parameters, self.compiled.optimizer
         for name, layout in self._layouts.items():
             array = env.pop(name)
-            is_new = name in self._kept or (is_cut(layout) and given[name].layout is not layout)
+            is_new = name in self._kept or (is_split(layout) and given[name].layout is not layout)
             if self.parameters == "slices" and is_new:
                 given[name].hold(array, layout)
             elif self.parameters == "whole" and name in self._kept:
@@ -195,7 +195,7 @@ class RankProgram:
 def local_array(plan: Plan, name: str, given: Any, rank: int, whole: bool) -> np.ndarray:
     """This rank's part of an input, C-contiguous, in the plan's dtype.
 
-    whole  it is given in full, and cut here; else it is the rank's own slice already
+    whole  it is given in full, and split here; else it is the rank's own slice already
 
     Raises ShapeError.
     """

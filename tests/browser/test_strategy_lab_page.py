@@ -207,8 +207,8 @@ def test_a_long_networks_layers_and_panels_have_room(show, net, width):
             const own = box(n.querySelector('rect')), badge = n.querySelector('.pl-badge');
             for (const t of n.querySelectorAll(':scope > text'))
               if (box(t).width > own.width) found.push(`${t.textContent} wider than its node`);
-            const cuts = n.querySelector('.pl-cuts');
-            if (badge && cuts && meet(box(badge), box(cuts))) found.push(`${n.textContent}: badge on its cuts`);
+            const splits = n.querySelector('.pl-splits');
+            if (badge && splits && meet(box(badge), box(splits))) found.push(`${n.textContent}: badge on its splits`);
             nodes.slice(i + 1).forEach((m) => {
               if (meet(box(n), box(m))) found.push(`${n.textContent} on ${m.textContent}`); });
           });
@@ -246,7 +246,7 @@ def test_the_layers_are_walked_by_keyboard_and_the_walked_to_unfolds(show):
 
 
 def test_three_cut_dims_are_drawn_in_panels(show):
-    """n, c and h cut in two each: eight slices, none on another."""
+    """n, c and h split in two each: eight slices, none on another."""
     lab = StrategyLab("convnet")
     lab.set_strategy("relu2.relu", "((2, 2, 2, 1),)")
     lab.select_tensor("relu2.relu")

@@ -15,7 +15,7 @@ DTYPES = ("float64", "float32", "float16", "bool", *(f"{kind}{n}" for kind in ("
 
 
 def draw_layout(rng: np.random.Generator, ndim: int, device_num: int | None = None) -> TensorLayout:
-    """A layout with up to four axes of 1 to 4 ranks, dims cut by none, one or two of them, the rest replica axes."""
+    """A layout with up to four axes of 1 to 4 ranks, dims split by none, one or two of them, the rest replica axes."""
     if device_num is None:
         matrix = [int(n) for n in rng.integers(1, 5, rng.integers(1, 5))]
     else:
@@ -53,7 +53,7 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def parts_of(full: np.ndarray, layout: TensorLayout | None, ranks: int) -> list[TensorRecord]:
-    """Every rank's record of a tensor, cut by numpy's own indexing."""
+    """Every rank's record of a tensor, split by numpy's own indexing."""
     if layout is None:
         return [TensorRecord(full, rank=rank) for rank in range(ranks)]
     return [

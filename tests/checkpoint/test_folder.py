@@ -23,7 +23,7 @@ from tests.checkpoint.ranks import run_ranks
 
 
 def save(folder, fulls, layouts, world_size, meta=None):
-    """Save {name: full array} as `world_size` ranks, cut by {name: layout}."""
+    """Save {name: full array} as `world_size` ranks, split by {name: layout}."""
     records = {name: parts_of(full, layouts[name], world_size) for name, full in fulls.items()}
 
     def rank_main(rank, barrier):

@@ -274,7 +274,7 @@ ROWS = TensorLayout((2, 2), (1, -1))
 
 
 def held_by(net, rank, layout=ROWS):
-    """The network as `rank` of four holds it: w cut by `layout`."""
+    """The network as `rank` of four holds it: w split by `layout`."""
     net.w.hold(np.array(net.w.asnumpy()[layout.slice_index((6, 4), rank)]), layout)
     return net
 

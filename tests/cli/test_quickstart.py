@@ -89,7 +89,7 @@ def test_a_strategy_changes_the_plan(capsys):
     code, out, _ = run_cli(capsys, *words.split())
     assert code == 0
     assert re.search(r"matmul +MatMul +\(\(8, 1\), \(1, 1\)\) +given", out)
-    # rows are cut only, so nothing of matmul is summed: its all_reduce is gone
+    # rows are split only, so nothing of matmul is summed: its all_reduce is gone
     assert not re.search(r"forward +matmul +AllReduce", out)
 
 
@@ -389,7 +389,7 @@ def test_the_page_is_well_formed_loads_nothing_and_says_everything(result):
 
 
 def test_the_page_draws_each_slice_on_the_rank_that_holds_it(result):
-    # w is cut into 4 slices of rows; rank = 4 * row of the device matrix + number of the slice
+    # w is split into 4 slices of rows; rank = 4 * row of the device matrix + number of the slice
     (said,) = re.findall(r'aria-label="w: ([^"]*)"', report_page(result))
     assert said == "; ".join(f"rank {r} [{8 * (r % 4)}:{8 * (r % 4) + 8}, :]" for r in range(8))
 

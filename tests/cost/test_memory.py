@@ -12,7 +12,7 @@ from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import initial_values
 from tests.cost.nets import F32, OPTIMIZERS, SeedNet, product_plan, seed_inputs, seed_plan
 
-W, W2 = 32 * 16 * F32 // 4, 16 * 16 * F32 // 4  # the contracted dim is cut 4 ways
+W, W2 = 32 * 16 * F32 // 4, 16 * 16 * F32 // 4  # the contracted dim is split 4 ways
 LEARNING_RATE = F32
 
 

@@ -42,7 +42,7 @@ def random_case(seed, most=9, work=False):
 
 
 def end_of(cuts, gradients, link):
-    """When the last message ends, for messages that begin at 0 and at each cut."""
+    """When the last message ends, for messages that begin at 0 and at each split."""
     clock = 0.0
     for start, stop in pairwise((0, *cuts, len(gradients))):
         ready = sum(g.compute_s for g in gradients[:stop])

@@ -148,7 +148,7 @@ def test_a_cut_contraction_is_summed_by_an_all_reduce_of_the_slice():
 
 def test_a_slice_costs_the_reading_and_writing_of_the_part_that_is_kept():
     plan = product_plan(((1, 8), (8, 1)))
-    # x (16, 32), whole on every rank, is cut along its second dim only
+    # x (16, 32), whole on every rank, is split along its second dim only
     assert instr_time_s(plan, only(plan, "slice"), NODE) == pytest.approx(2 * 16 * 4 * F32 / 1e9 + 5e-6)
 
 

@@ -7,7 +7,7 @@ import pytest
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost import zero_max_parameters, zero_memory, zero_traffic
 
-# ranks: (states cut, gradients too, parameters too) in GB, as printed, for 7.5, 128 and 1000 billion parameters
+# ranks: (states split, gradients too, parameters too) in GB, as printed, for 7.5, 128 and 1000 billion parameters
 TABLE_1 = {
     1: ((120, 120, 120), (2048, 2048, 2048), (16000, 16000, 16000)),
     4: ((52.5, 41.3, 30), (896, 704, 512), (7000, 5500, 4000)),
@@ -26,7 +26,7 @@ CELLS = [
 
 @pytest.mark.parametrize(("degree", "parameters", "stage", "printed"), CELLS)
 def test_memory_is_that_of_table_1(degree, parameters, stage, printed):
-    """To the last digit printed; the paper rounds some entries and cuts others off (4187.5 is printed as 4187)."""
+    """To the last digit printed; the paper rounds some entries and splits others off (4187.5 is printed as 4187)."""
     found = zero_memory(parameters, degree, stage).total_bytes / 1e9
     digits = len(str(printed).partition(".")[2])
     assert abs(found - printed) < 10**-digits
@@ -42,7 +42,7 @@ def test_nothing_cut_takes_16_bytes_per_parameter(degree):
 @pytest.mark.parametrize("model_parallel", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize(("stage", "printed"), [(0, 2.0), (1, 7.6), (2, 14.4), (3, 128.0)])
 def test_the_largest_models_are_those_of_table_2(stage, printed, model_parallel):
-    """Billions of parameters on 64 ranks with 32 GB each, times the ranks that cut the model."""
+    """Billions of parameters on 64 ranks with 32 GB each, times the ranks that split the model."""
     found = zero_max_parameters(32e9, 64, stage, model_parallel=model_parallel) / 1e9
     assert abs(found / model_parallel - printed) < 0.05
 

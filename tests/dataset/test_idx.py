@@ -93,9 +93,9 @@ def test_a_damaged_file_is_named_with_offset_expected_and_found(tmp_path, conten
 @pytest.mark.parametrize("keep", [1, 5, 12, 20, -9, -4, -1])
 def test_a_cut_gzip_file_is_a_data_file_error(tmp_path, keep):
     content = gzip.compress(GOOD, mtime=0)
-    (tmp_path / "cut.gz").write_bytes(content[:keep])
+    (tmp_path / "split.gz").write_bytes(content[:keep])
     with pytest.raises(DataFileError):
-        read_idx(tmp_path / "cut.gz")
+        read_idx(tmp_path / "split.gz")
 
 
 def test_every_changed_byte_of_the_packed_data_is_noticed(tmp_path):

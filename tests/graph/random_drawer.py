@@ -42,7 +42,7 @@ def varied(x: np.ndarray, axes: tuple[int, ...]) -> bool:
 
 
 def cut_dims(strategy: tuple[tuple[int, ...], ...]) -> int:
-    """How many dims a strategy cuts: of two strategies the one with more asks more of an operator."""
+    """How many dims a strategy splits: of two strategies the one with more asks more of an operator."""
     return sum(count > 1 for counts in strategy for count in counts)
 
 

@@ -275,7 +275,9 @@ class Drawer:
         self.add("Mul", x, mask, shapes=(shape, shape))
 
     def cross_entropy(self):
-        """The expanded cross-entropy of a 2-d value, its classes cut or not, with class numbers as the second input."""
+        """The expanded cross-entropy of a 2-d value, its classes split or not, with class numbers as the second
+        input.
+        """
         x = self.value(2)
         if x is None or len(self.inputs) > 1:
             return

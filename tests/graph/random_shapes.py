@@ -1,4 +1,4 @@
-"""Random operators, second family: those that rename, move, join, cut, order and pick elements."""
+"""Random operators, second family: those that rename, move, join, split, order and pick elements."""
 
 from __future__ import annotations
 

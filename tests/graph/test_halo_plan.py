@@ -1,4 +1,4 @@
-"""Operators with windows under strategies that cut the dims they slide along: results, plans, refusals, costs and
+"""Operators with windows under strategies that split the dims they slide along: results, plans, refusals, costs and
 views.
 """
 

@@ -1,5 +1,5 @@
-"""Optimizer parallel where operators are cut: which parameters are shared among their replicas, how, and which messages
-that takes.
+"""Optimizer parallel where operators are split: which parameters are shared among their replicas, how, and which
+messages that takes.
 
 Cases popt_* are recordings (tests/recorded/strategies.json). The tables below are further observations of MindSpore
 2.10, compiled for 8 devices, and what its own unit tests pin (tests/ut/python/parallel/test_parallel_optimizer.py): the
@@ -67,7 +67,7 @@ def stored(plan, name="w0"):
 
 
 def why(plan, name="w0"):
-    """What the notes say of a parameter that is not cut."""
+    """What the notes say of a parameter that is not split."""
     said = [text for kind, text in plan.notes if kind == "optimizer_shard"]
     return next((text for text in said if text.startswith(f"{name} is not sharded: ")), "")
 
@@ -216,7 +216,7 @@ def test_decisions_can_be_asked_for():
 
 
 def layouts(shape, device_num):
-    """Layouts of a tensor over a device matrix of three axes, whose first dim is cut by none, one or two of them."""
+    """Layouts of a tensor over a device matrix of three axes, whose first dim is split by none, one or two of them."""
     for matrix in ((2, 2, 2), (4, 2, 1), (2, 4), (8,), (1, 8), (2, 3, 4), (24,)):
         if math.prod(matrix) == device_num:
             axes = range(len(matrix))
@@ -255,7 +255,7 @@ def test_members_hold_in_group_order_the_pieces_of_the_slice_they_shared(device_
 
 
 def test_layouts_that_axes_cannot_say_are_left_alone():
-    # replicas 0..5 and 6..11 of a slice, 2 x (cut) x 3: groups of 4 would straddle the outer axis
+    # replicas 0..5 and 6..11 of a slice, 2 x (split) x 3: groups of 4 would straddle the outer axis
     assert shared_layout(TensorLayout((2, 2, 3), ((1,), ())), 4) is None
     assert shared_layout(TensorLayout((24,), ((), ())), 4) is not None
 

@@ -1,4 +1,4 @@
-"""Optimizer parallel where operators are cut changes who holds what, and no result: training against one device, and
+"""Optimizer parallel where operators are split changes who holds what, and no result: training against one device, and
 against the same without it.
 """
 
@@ -20,7 +20,7 @@ from tests.graph.test_update_totals import LAYOUTS, OPTIMIZERS, eager, net_and_d
 
 pytestmark = pytest.mark.timeout(120)
 
-THREE_LAYOUTS = ("data parallel", "rows, copied twice", "one cut, one not")
+THREE_LAYOUTS = ("data parallel", "rows, copied twice", "one split, one not")
 LEVELS = ("level1", "level2", "level3")
 FUSED = {
     "comm_fusion": {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}
@@ -42,7 +42,7 @@ def gathers(plan):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How many parameters the compiled nets have cut: a comparison of plans without any would prove nothing."""
+    """How many parameters the compiled nets have split: a comparison of plans without any would prove nothing."""
     count = [0]
 
     def counting(compiled):

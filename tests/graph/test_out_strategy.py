@@ -53,7 +53,7 @@ def test_a_contraction_ends_in_the_message_that_the_result_asks_for(strategy, ou
 
 
 def test_a_row_split_table_scatters_what_it_looks_up(rng):
-    """MindSpore 2.10 (recorded): table [64, 32] cut (8, 1), indices [16, 4]: ReduceScatter [16, 4, 32] -> [2, 4, 32],
+    """MindSpore 2.10 (recorded): table [64, 32] split (8, 1), indices [16, 4]: ReduceScatter [16, 4, 32] -> [2, 4, 32],
     backward AllGather.
     """
     batch = rng.integers(0, 64, (16, 4)).astype(np.int32), rng.normal(size=(16, 4, 32))

@@ -125,7 +125,7 @@ def test_device_counts_out_of_range_are_refused(devices):
 
 @pytest.mark.parametrize("devices", [1, 2, 4, 8, 16, 24])
 def test_device_counts_that_are_taken_give_the_right_numbers(devices):
-    """On 24, (2, 4) leaves a repeat axis of 3; rows of 16 are not cut by default."""
+    """On 24, (2, 4) leaves a repeat axis of 3; rows of 16 are not split by default."""
     check_equal(quick(S if devices >= 8 else None), X, Y, devices=devices)
 
 
@@ -152,7 +152,7 @@ def test_default_is_batch_parallel():
 
 
 def test_default_cuts_the_batch_whichever_operand_has_it():
-    """bias + x: the first operand has no batch dim; its columns used to be cut in place of x's rows."""
+    """bias + x: the first operand has no batch dim; its columns used to be split in place of x's rows."""
     bias = Parameter(draw(8), name="b")
     plan = compile(lambda x: bias + x, draw(16, 8), device_num=8, dataset_strategy="full_batch")
     assert plan.graph.nodes[0].strategy == ((1,), (8, 1))
@@ -160,7 +160,7 @@ def test_default_cuts_the_batch_whichever_operand_has_it():
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_device_matrix_of_a_broadcast_follows_the_dims_of_the_result(swapped):
-    """MindSpore, arithmetic operators: the device matrix is the cuts of the larger shape in its order, whichever
+    """MindSpore, arithmetic operators: the device matrix is the splits of the larger shape in its order, whichever
     operand comes first.
     """
     bias, turn = Parameter(draw(8), name="b"), -1 if swapped else 1

@@ -116,7 +116,7 @@ def test_view_has_the_fields_that_the_design_promises(seed_plan):
 
 @pytest.mark.parametrize("rank", RANKS)
 def test_parameter_index_of_a_rank_follows_its_coordinates(seed_plan, rank):
-    """w (32, 16) is cut 4 ways in dim 0 along the columns of the 2 x 4 ranks."""
+    """w (32, 16) is split 4 ways in dim 0 along the columns of the 2 x 4 ranks."""
     column = rank % 4
     w, w2 = seed_plan.to_dict(rank=rank)["params"]
     assert (w["name"], w["slice"], w["index"]) == ("w", [8, 16], f"[{8 * column}:{8 * column + 8}, :]")

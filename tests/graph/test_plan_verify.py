@@ -133,7 +133,7 @@ def is_relu(instr):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [({"ins": ("matmul",)}, "wants|gives"), ({"strategy": ((8, 1),)}, "laid out")],
-    ids=["operand before it was cut into columns", "strategy that was not compiled"],
+    ids=["operand before it was split into columns", "strategy that was not compiled"],
 )
 def test_relu_in_another_layout_than_its_strategy_wants(plan, changes, words):
     position, _ = position_of(plan, "forward", is_relu)

@@ -96,7 +96,7 @@ def feed_forward(size, strategy):
 
 @pytest.mark.parametrize(("fully", "last"), [(True, ((2, 4), (4,))), (False, ((2, 1), (1,)))])
 def test_feed_forward_net_gets_the_strategies_of_its_tutorial(fully, last):
-    """Recorded with 2.10 in both settings: the last Add is cut again only where every device must be used."""
+    """Recorded with 2.10 in both settings: the last Add is split again only where every device must be used."""
     plan = propagated(feed_forward(64, ((2, 1), (1, 4))), array(64, 64), fully_use_devices=fully)
     assert list(strategies(plan).values()) == [((2, 1), (1, 4)), ((2, 4), (4,)), ((2, 4),), S, last]
 
@@ -131,7 +131,7 @@ def test_a_tie_on_the_edge_goes_to_the_operator_that_communicates_least():
     parts = {"w": nets.new_parameter([16, 16], "w"), "matmul": ops.MatMul(), "relu": ops.ReLU().shard(((1, 1),))}
     net = cell(lambda net, x: net.relu(net.matmul(x, net.w)), **parts)
     assert strategies(propagated(net, array(16, 16), fully_use_devices=False))["matmul"] == ((1, 1), (1, 1))
-    # a MatMul that must use all devices has only the contraction left to cut
+    # a MatMul that must use all devices has only the contraction left to split
     assert strategies(propagated(net, array(16, 16)))["matmul"] == ((1, 8), (8, 1))
 
 
@@ -206,7 +206,7 @@ def test_costs_of_redistribution_are_those_of_the_formulas():
     rows, blocks, eight = TensorLayout((2, 4), (1, -1)), TensorLayout((2, 4), (1, 0)), TensorLayout((8,), (0, -1))
     held = 8 * 16
     assert redistribution_cost(rows, blocks, (16, 16)) == RedistributionCost(0, 0, held)
-    # rows cut further: the same slicing, but on rows written as 2 x 8, so with a reshape before and behind
+    # rows split further: the same slicing, but on rows written as 2 x 8, so with a reshape before and behind
     assert redistribution_cost(rows, eight, (16, 16)) == RedistributionCost(0, 0, 2 * held + held + 2 * held / 4)
     held = 8 * 4
     touched = held + 2 * held * 4 + held
@@ -282,7 +282,7 @@ def test_given_strategies_that_disagree_about_a_parameter_are_refused():
 
 
 def test_an_operator_that_cannot_cut_a_parameter_as_another_does_is_refused_in_words():
-    """The product was given rows of the weight to cut; the softmax works along them."""
+    """The product was given rows of the weight to split; the softmax works along them."""
     parts = {"matmul": ops.MatMul().shard(((1, 8), (8, 1))), "softmax": ops.Softmax(axis=0), "add": ops.Add()}
     parts["w"] = nets.new_parameter([64, 64], "w")
     net = cell(lambda net, x: net.add(net.matmul(x, net.w), net.softmax(net.w)), **parts)
@@ -315,8 +315,8 @@ def test_strategies_pass_back_to_producers_and_on_to_their_other_consumers():
 
 
 def test_the_nearest_given_operator_decides():
-    """`add` is two steps from `relu` through the product, whose rows are cut in 2, and three through `exp` and `tanh`,
-    which keep (2, 4).
+    """`add` is two steps from `relu` through the product, whose rows are split in 2, and three through `exp` and
+    `tanh`, which keep (2, 4).
     """
 
     def construct(net, x):
@@ -363,7 +363,7 @@ def test_a_half_precision_copy_of_a_parameter_is_cut_where_it_is_used():
 
 
 def test_layouts_with_named_axes_are_passed_on_too():
-    """The product cuts its rows by `dp` and its columns by `mp`; ReLU takes them so."""
+    """The product splits its rows by `dp` and its columns by `mp`; ReLU takes them so."""
     layout = Layout((2, 4), ("dp", "mp"))
     net = nets.Quick(32, 16, 16)
     net.matmul.shard((layout("dp", "None"), layout("None", "mp")))
@@ -418,7 +418,7 @@ def test_every_elementwise_operator_follows_its_producer_if_it_is_told_to(seed):
 
 
 def test_slices_of_a_product_are_aligned_if_that_is_asked_for():
-    """[64, 64] x [64, 64] on 8 devices with a multiple of 32: k and n may be cut two ways at most."""
+    """[64, 64] x [64, 64] on 8 devices with a multiple of 32: k and n may be split two ways at most."""
     net = nets.Chain([64] * 3, [((1, 1), (1, 1)), None])
     _, free = strategies(propagated(net, array(64, 64), fully_use_devices=False)).values()
     assert free == ((1, 1), (1, 8))

@@ -31,7 +31,7 @@ FORMS = {
     "constant": lambda x, p: (x + KEPT) * p,
     "numpy constant": lambda x, p: x * p + np.arange(8.0),
     "constants alone": lambda x, p: x * p + KEPT * KEPT,
-    "cut constant": lambda x, p: ops.Mul().shard(columns)(ops.Add().shard(rows)(x, KEPT), p),
+    "split constant": lambda x, p: ops.Mul().shard(columns)(ops.Add().shard(rows)(x, KEPT), p),
     "scalars": lambda x, p: 2 * x * p - 1.5 + (3.0 - x) / 4,
     "scalar Tensor": lambda x, p: x * p * Tensor(2.0, np.float64),
     "reshape chain": lambda x, p: (x * p).reshape(4, 4, 8).reshape(32, 4).reshape(2, -1).reshape(16, 8) * p,
@@ -149,7 +149,7 @@ def test_products_of_odd_dims_cut_where_they_divide():
 
 
 def test_integer_labels_and_a_cut_class_dim():
-    """The expanded cross-entropy with its classes cut 4 ways equals the fused one on one device."""
+    """The expanded cross-entropy with its classes split 4 ways equals the fused one on one device."""
 
     def expanded():
         loss = nn.SoftmaxCrossEntropyExpand(sparse=True)

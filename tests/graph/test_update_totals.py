@@ -18,13 +18,13 @@ from tests.recorded.nets import Quick
 
 pytestmark = pytest.mark.timeout(60)
 
-# how the two matmuls cut (16, 32) x (32, 16) x (16, 16) on 8 ranks
+# how the two matmuls split (16, 32) x (32, 16) x (16, 16) on 8 ranks
 LAYOUTS = {
     "rows, copied twice": (((2, 4), (4, 1)), ((2, 4),), ((2, 4), (4, 1))),
     "data parallel": (((8, 1), (1, 1)), ((8, 1),), ((8, 1), (1, 1))),
     "columns then rows": (((1, 1), (1, 8)), ((1, 8),), ((1, 8), (8, 1))),
     "both dims, and one of each": (((1, 2), (2, 4)), ((1, 8),), ((2, 2), (2, 2))),
-    "one cut, one not": (((2, 1), (1, 4)), ((2, 4),), ((8, 1), (1, 1))),
+    "one split, one not": (((2, 1), (1, 4)), ((2, 4),), ((8, 1), (1, 1))),
 }
 each_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 
@@ -147,10 +147,10 @@ def test_rules_without_norms_need_no_message():
 @pytest.mark.parametrize(
     ("layout", "groups"),
     [
-        # w and w2 are cut alike: one message for both, among the ranks with different slices
+        # w and w2 are split alike: one message for both, among the ranks with different slices
         ("rows, copied twice", [(0, 1, 2, 3)]),
         ("columns then rows", [tuple(range(8))]),
-        ("one cut, one not", [(0, 1, 2, 3)]),  # w2 is whole everywhere
+        ("one split, one not", [(0, 1, 2, 3)]),  # w2 is whole everywhere
         ("both dims, and one of each", [tuple(range(8)), (0, 1, 2, 3)]),
     ],
 )
@@ -164,7 +164,7 @@ def test_the_global_norm_is_summed_once_per_way_of_cutting(layout, groups):
 
 
 def test_lamb_asks_for_two_norms_per_parameter_that_is_cut():
-    plan, messages = update_messages(LAYOUTS["one cut, one not"], OPTIMIZERS["lamb"])
+    plan, messages = update_messages(LAYOUTS["one split, one not"], OPTIMIZERS["lamb"])
     assert [m.name for m in messages] == ["w", "w"]
     assert all(plan.value(m.out).slice_shape == () for m in messages)
 

@@ -57,7 +57,7 @@ def test_what_a_rank_keeps_is_stage_3_of_the_paper(optimizer, level, devices):
 @pytest.mark.parametrize("optimizer", GROUPED_OPTIMIZERS)
 @pytest.mark.parametrize("devices", DEVICES)
 def test_weight_grouping_keeps_stage_1_of_the_paper(devices, optimizer):
-    """Eight weights of one size: every rank owns as many, so that whole parameters dealt out are cut evenly."""
+    """Eight weights of one size: every rank owns as many, so that whole parameters dealt out are split evenly."""
     lab = MemoryLab("stack", devices, optimizer, "data_parallel", "grouping")
     lab.set_width(WIDTH)
     want = zero_memory(P, devices, 1, param_bytes=4, grad_bytes=4, optimizer_bytes=8)
@@ -182,7 +182,7 @@ def test_weight_grouping_sends_each_weight_from_its_owner():
         }
 
 
-# ---- what is cut, and why not ----
+# ---- what is split, and why not ----
 
 
 def test_small_and_odd_parameters_stay_whole_and_the_reason_is_told():

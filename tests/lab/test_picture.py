@@ -89,7 +89,7 @@ def test_coordinates_are_the_ranks_place_in_the_device_matrix():
 
 
 def test_the_quickstarts_first_product_is_two_slices_of_four_addends():
-    """x is cut 2 x 4, w 4 x 1: k, which is summed over, is cut 4 ways, m 2 ways."""
+    """x is split 2 x 4, w 4 x 1: k, which is summed over, is split 4 ways, m 2 ways."""
     plan = plan_of()
     picture, cards = tensor_picture(plan, entry_of(plan, "matmul.partial"), "forward")
     assert picture["partial"] == {"axes": ["k"], "count": 4, "reduce": "sum"} and picture["slices"] == 2

@@ -180,7 +180,7 @@ def test_a_strategy_is_given_as_text_or_tuple_and_taken_back():
 
 
 def test_the_picture_follows_a_strategy_that_ends_the_pending_sum():
-    """The addends exist while k is cut; with k whole the same tensor's complete form is shown."""
+    """The addends exist while k is split; with k whole the same tensor's complete form is shown."""
     lab = StrategyLab()
     assert lab.snapshot()["tensor"] == "matmul.partial"
     lab.set_strategy("matmul", "((8, 1), (1, 1))")

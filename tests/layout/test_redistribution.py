@@ -228,14 +228,14 @@ def test_without_common_ground_everything_is_gathered_then_cut():
 
 @pytest.mark.parametrize(("cuts", "gathers"), [((2, 1, 0), [(1, 0)]), ((2, 0, 1), [(1,), (0,)])])
 def test_neighbouring_gathers_are_one_message_if_their_axes_are_in_order(cuts, gathers):
-    """The rows stay cut by axis 2; columns are cut to make the two inner axes separate ones."""
+    """The rows stay split by axis 2; columns are split to make the two inner axes separate ones."""
     src, dst = TensorLayout((2, 2, 2), (cuts, ())), TensorLayout((2, 2, 2), ((2,), (1,)))
     steps = check(src, dst, (16, 6), alltoall=False)
     assert [step.axes for step in steps if step.kind == "all_gather"] == gathers
 
 
 def test_axes_out_of_order_are_gathered_one_by_one():
-    """A group joins its pieces in ascending rank order: one all_gather over axes (0, 1) of a dim cut by (0, 1) would
+    """A group joins its pieces in ascending rank order: one all_gather over axes (0, 1) of a dim split by (0, 1) would
     mix the parts up.
     """
     steps = check(TensorLayout((2, 3), ((0, 1),)), TensorLayout((6,), ((),)), (12,), alltoall=False)

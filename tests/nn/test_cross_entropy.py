@@ -1,5 +1,5 @@
 """Weighted and ignoring cross-entropies and the element-wise losses: formulas, sample by sample, and the right mean
-under a cut batch.
+under a split batch.
 """
 
 import math

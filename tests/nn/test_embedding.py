@@ -1,4 +1,4 @@
-"""Tables: rows picked, first values, slice modes, training with cut tables."""
+"""Tables: rows picked, first values, slice modes, training with split tables."""
 
 import numpy as np
 import pytest

@@ -30,7 +30,7 @@ def values(init, shape=SHAPE):
     return Parameter(initializer(init, shape), "w").asnumpy()
 
 
-# Standard deviation of a normal cut at +-2, by integration: 1 - 2 * 2 * pdf(2) / (cdf(2) - cdf(-2))
+# Standard deviation of a normal split at +-2, by integration: 1 - 2 * 2 * pdf(2) / (cdf(2) - cdf(-2))
 CUT_AT_TWO = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
 
 

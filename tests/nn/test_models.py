@@ -28,7 +28,7 @@ def trained(net, loss, batches, optimizer, **settings):
 
 
 def check_equal(net, loss, batches, *cuts, rate=0.01):
-    """Train on one device and, after each of `cuts(net)`, on 8 ranks; compare losses and every parameter. Returns the
+    """Train on one device and, after each of `splits(net)`, on 8 ranks; compare losses and every parameter. Returns the
     last plan for 8.
     """
     rule = nn.Momentum(net.trainable_params(), rate, 0.9)
@@ -190,7 +190,7 @@ def test_wide_and_deep_with_split_tables_trains_as_one_device_does(how, rng):
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_resnet50_on_pictures_in_cifars_layout_trains_as_one_device_does():
-    """Global batch 32, 32x32 pictures, 5 steps, data parallel and with channels and classifier cut.
+    """Global batch 32, 32x32 pictures, 5 steps, data parallel and with channels and classifier split.
 
     In float64: in float32 single inputs of a ReLU that are almost 0 change sign with the order of sums, and the losses
     part by 1e-3.

@@ -104,7 +104,7 @@ def make_encoder(layers=2, dropout=0.0):
 
 
 def tensor_parallel(encoder, dp, mp):
-    """Megatron's cut of every layer: q, k, v and the first dense layer by columns, the output and the second dense
+    """Megatron's split of every layer: q, k, v and the first dense layer by columns, the output and the second dense
     layer by rows.
     """
     for layer in encoder.layers:
@@ -129,7 +129,7 @@ DATA = RNG.normal(size=(BATCH, SEQ, WIDTH)), RNG.normal(size=(BATCH, SEQ, WIDTH)
 
 
 class SquaredError(nn.LossBase):
-    """Mean squared error, the batch cut in `dp`."""
+    """Mean squared error, the batch split in `dp`."""
 
     def __init__(self, dp):
         super().__init__()
@@ -161,7 +161,7 @@ def test_dropout_in_the_layers_leaves_training_that_of_one_device():
 
 
 def tensor_parallel_apart(net):
-    """As above; with dropout of its weights attention is taken apart, and its operators are cut by heads."""
+    """As above; with dropout of its weights attention is taken apart, and its operators are split by heads."""
     tensor_parallel(net, 4, 2)
     for layer in net.layers:
         attn = layer.self_attn

@@ -285,7 +285,7 @@ def test_micro_batches_are_added_up(wrap, compiled):
 
 
 def accumulate_cut(world, x, y):
-    """One accumulated step of a network cut among the ranks."""
+    """One accumulated step of a network split among the ranks."""
     net = Net()
     net.matmul.shard(((2, 1), (1, 1)))
     step = AutoParallel(

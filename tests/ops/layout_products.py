@@ -1,4 +1,4 @@
-"""A product that is cut by layouts, trained on simulated ranks."""
+"""A product that is split by layouts, trained on simulated ranks."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Attention against the formula, loop by loop; the forms agree; messages of the cut ones."""
+"""Attention against the formula, loop by loop; the forms agree; messages of the split ones."""
 
 import math
 import sys

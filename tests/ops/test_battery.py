@@ -107,7 +107,7 @@ def check_strategies(name, number, choose):
 
 
 def few(strategies):
-    """Some strategies of a case, always the same: those that cut most dims first, then others."""
+    """Some strategies of a case, always the same: those that split most dims first, then others."""
     rng = np.random.default_rng(len(strategies))
     order = sorted(
         rng.permutation(len(strategies)).tolist(), key=lambda i: -sum(c > 1 for t in strategies[i] for c in t)

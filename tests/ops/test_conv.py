@@ -254,7 +254,7 @@ def test_work_is_two_flops_per_product():
     assert CONV.work_flops(shapes, attrs) == 2 * (2 * 6 * 5 * 4) * (2 * 3 * 5)
 
 
-ROWS = ((1, 1, 2, 1), (1, 1, 1, 1))  # the picture's height cut in two
+ROWS = ((1, 1, 2, 1), (1, 1, 1, 1))  # the picture's height split in two
 PADDED, GROUPED = {"pad_mode": "pad"}, "splits '{}' 2 ways.*in 2 groups.*channels stay whole"
 FAR = PADDED | {"stride": 3, "pad": (2, 1, 2, 1)}
 REFUSED = {

@@ -1,4 +1,4 @@
-"""Looking up and adding up rows by number: what cut tables send, what is refused, sums in a fixed order."""
+"""Looking up and adding up rows by number: what split tables send, what is refused, sums in a fixed order."""
 
 import numpy as np
 import pytest

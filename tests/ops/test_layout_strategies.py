@@ -136,8 +136,8 @@ def test_operators_of_every_network_under_every_matrix(name, matrix):
 
 @pytest.mark.parametrize("name", OFTEN.values(), ids=OFTEN)
 def test_the_draw_finds_layouts_that_cut(name):
-    """The battery is no empty loop: in 20 draws of its first example an operand of every one of these operators is cut
-    in 4 slices or more.
+    """The battery is no empty loop: in 20 draws of its first example an operand of every one of these operators is
+    split in 4 slices or more.
     """
     op = OPS[name]
     rng = np.random.default_rng(3)
@@ -277,7 +277,7 @@ def test_axes_are_one_message_as_long_as_they_descend(axes, runs):
 
 
 class Picture(nn.Cell):
-    """A convolution whose height is cut: every rank needs rows of its neighbours."""
+    """A convolution whose height is split: every rank needs rows of its neighbours."""
 
     def __init__(self, height):
         super().__init__()
@@ -307,7 +307,7 @@ def test_neighbours_stand_in_the_order_of_the_ranks():
 
 
 class Rows(nn.Cell):
-    """A table whose rows are cut by axes in any order: each rank must know which rows it holds."""
+    """A table whose rows are split by axes in any order: each rank must know which rows it holds."""
 
     def __init__(self, rows, out=None):
         super().__init__()

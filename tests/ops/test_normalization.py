@@ -83,7 +83,7 @@ def test_strategies_that_normalising_operators_refuse(name, shapes, attrs, strat
 
 
 def test_parameters_may_have_dims_that_are_not_normalised():
-    """MindSpore: gamma and beta are cut as x is from begin_params_axis on, ((2, 4, 8, 1), (4, 8, 1), (4, 8, 1))."""
+    """MindSpore: gamma and beta are split as x is from begin_params_axis on, ((2, 4, 8, 1), (4, 8, 1), (4, 8, 1))."""
     op = OPS["layer_normalization"]
     attrs = {**op.default_attrs, "begin_norm_axis": -1, "begin_params_axis": 1}
     rule = sharding_rule(op, ((4, 8, 16, 6), (8, 16, 6), (8, 16, 6)), attrs, ((2, 4, 8, 1), (4, 8, 1), (4, 8, 1)), 64)

@@ -1,4 +1,4 @@
-"""Shapes, joining, cutting, padding, triangles, constants: argument forms, values against numpy, refusals. Strategies
+"""Shapes, joining, splitting, padding, triangles, constants: argument forms, values against numpy, refusals. Strategies
 are the battery's.
 """
 
@@ -101,7 +101,7 @@ def test_a_cut_triangle_starts_where_the_slice_lies(strategy):
 
 @pytest.mark.parametrize("cuts", [(4, 1), (1, 8)])
 def test_a_slice_of_size_1_keeps_its_dim_where_nothing_is_squeezed(cuts):
-    """Squeeze() of (4, 8) lost the dim that was cut to slices of size 1: PlanError, (8,) for (1, 8)."""
+    """Squeeze() of (4, 8) lost the dim that was split to slices of size 1: PlanError, (8,) for (1, 8)."""
     x = np.arange(32.0).reshape(4, 8)
     same(*results(Behind(ops.Squeeze(), (cuts,)), x), x)
 

@@ -146,7 +146,7 @@ def workers():
 
 
 class Pictures(nn.Cell):
-    """Two convolutions over pictures cut in height and width; the second has a stride."""
+    """Two convolutions over pictures split in height and width; the second has a stride."""
 
     def __init__(self, first, second):
         super().__init__()

@@ -30,7 +30,7 @@ def test_keyword_only_arguments_are_refused(worlds):
 def test_a_cut_parameter_is_its_slice_and_takes_slices_and_wholes(worlds, size):
     for note in worlds.notes(size, "what_a_cut_parameter_is"):
         assert note["slice"] and note["equal"] and note["own slice"]
-        assert note["shapes"] == ((6, 8), (12, 8), (6, 8)) and note["states"] == note["cut again"] == (6, 8)
+        assert note["shapes"] == ((6, 8), (12, 8), (6, 8)) and note["states"] == note["split again"] == (6, 8)
         assert note["whole"] == (True, True)
         kinds, text = note["wrong shape"]
         assert "ShapeError" in kinds and "(5, 8)" in text and "(12, 8)" in text and "(6, 8)" in text

@@ -16,9 +16,9 @@ worlds, test_ranks_equal_one_device = compared(engine, quick=10)  # the larger o
 
 @pytest.mark.parametrize("size", sizes(2, 4))
 def test_parameters_and_states_are_held_as_slices_in_semi_auto(worlds, size):
-    # the strategies of `nets.cuts`: w's rows are cut in 2, v's rows in 2 and its columns in size / 2
+    # the strategies of `nets.splits`: w's rows are split in 2, v's rows in 2 and its columns in size / 2
     shapes = {"w": (6, 8), "bias": (8,), "v": (4, 16 // (size // 2))}
-    for note in worlds.notes(size, "semi_auto, cut, full_batch with adam"):
+    for note in worlds.notes(size, "semi_auto, split, full_batch with adam"):
         assert note["plan"] and note["held"] == shapes
         assert note["kept"] == {name: {"moment1": shape, "moment2": shape} for name, shape in shapes.items()}
         assert note["layouts"].keys() == shapes.keys()

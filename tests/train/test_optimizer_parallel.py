@@ -20,8 +20,8 @@ worlds, test_ranks_equal_one_device = compared(optimizer_parallel, quick=5)  # t
 
 @pytest.mark.parametrize("size", sizes(2, 4))
 def test_a_rank_holds_its_part_of_weights_and_states(worlds, size):
-    """w (12, 8) whole in the network, v (8, 16) with its columns in 2; the bias (8,) is cut as the sum it is added to,
-    by rows or not at all.
+    """w (12, 8) whole in the network, v (8, 16) with its columns in 2; the bias (8,) is split as the sum it is added
+    to, by rows or not at all.
     """
     for shapes, kept in worlds.notes(size, "adam level1"):
         assert (
@@ -146,7 +146,7 @@ def test_processes_give_the_simulator_s_bits(name, settings, pool):
 
 
 def test_eight_ranks_too():
-    net, data = net_and_data(LAYOUTS["one cut, one not"], np.float32)
+    net, data = net_and_data(LAYOUTS["one split, one not"], np.float32)
     optimizer = nn.Adam(net.trainable_params(), 0.01)
     plan, _ = plan_for(net, data, 8, optimizer, **ON)
     with Session(plan, net, optimizer) as session:

@@ -14,7 +14,7 @@ from tests.processes.launched import LAB, started
 from tests.recorded import nets
 
 TIMEOUT_S = 120
-STRATEGIES = (((1, 2), (2, 1)), None, None)  # the contraction of the first product is cut: its results are summed
+STRATEGIES = (((1, 2), (2, 1)), None, None)  # the contraction of the first product is split: its results are summed
 
 COMMON = f"""
 import json, sys
@@ -143,7 +143,7 @@ def test_semi_auto_parallel_equals_one_device_and_saves_wholes_or_slices(tmp_pat
     whole = model.eval(GeneratorDataset(lambda: iter([both_halves()]), ["data", "label"]))
     assert said[0]["eval"][0] == {name: pytest.approx(value, rel=1e-5) for name, value in whole.items()}
     np.testing.assert_allclose(said[3]["predicted"][0], model.predict(_tensor(x)).asnumpy(), **CLOSE)
-    # the first weight's rows are cut in two: device matrix and map of strategy ((2, 2), (2, 1)), or one that puts the
+    # the first weight's rows are split in two: device matrix and map of strategy ((2, 2), (2, 1)), or one that puts the
     # same slices there
     held = [one["held"][0]["w"] for one in said]
     assert held == [[16, 16]] * 4 and said[0]["layouts"][0].keys() == {"w", "w2"}

@@ -77,7 +77,7 @@ class Here:
         return x[self.rank * n : (self.rank + 1) * n]
 
     def part(self, x: np.ndarray, cuts: tuple[int, ...]) -> np.ndarray:
-        """This rank's slice of x cut so; alone all of it."""
+        """This rank's slice of x split so; alone all of it."""
         return x if self.alone else x[TensorLayout.from_strategy(cuts, self.size).slice_index(x.shape, self.rank)]
 
     def mean(self, value: Any) -> np.ndarray:

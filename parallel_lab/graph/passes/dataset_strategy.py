@@ -13,7 +13,7 @@ from ...layout.tensor_layout import TensorLayout
 from ..ir import Draft, Value, at_compile
 
 
-def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+def dataset_splits(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     """Counts per dim of every data input, as `dataset_strategy` says.
 
     "full_batch": nothing is split; "data_parallel": rows are split among all devices; a tuple: as it stands.

@@ -22,7 +22,7 @@ from ...graph.ir import Instr
 from ...graph.passes.optimizer_shard import LOCAL_OPS, accumulates_slices
 from ...graph.plan import Plan
 
-NOT_CUT = " is not sharded: "  # how the pass says it in its notes
+NOT_SPLIT = " is not sharded: "  # how the pass says it in its notes
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ParameterFact:
     ways, replicas     ranks that share a slice;  ranks that hold the same one in the network
     owner              the rank that updates it (weight grouping), or None
     read_again         backward reads the parameter itself, so that level3 gathers it again
-    why                why it is not cut, in a clause; "" if it is, or if nothing was asked for
+    why                why it is not split, in a clause; "" if it is, or if nothing was asked for
     """
 
     name: str
@@ -66,8 +66,8 @@ def parameter_facts(plan: Plan, off: Plan) -> tuple[ParameterFact, ...]:
     """One per trainable parameter, in the order of their use."""
     why = {}
     for name, text in plan.notes:
-        if name == "optimizer_shard" and NOT_CUT in text:
-            parameter, _, clause = text.partition(NOT_CUT)
+        if name == "optimizer_shard" and NOT_SPLIT in text:
+            parameter, _, clause = text.partition(NOT_SPLIT)
             why[parameter] = clause
     owners, read = dict(plan.owners), _read_by_backward(off)
     facts = []

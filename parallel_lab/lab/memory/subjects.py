@@ -3,7 +3,7 @@
     job = get_subject("stack").job(256)
     plan = job.compile(Settings(devices=8, optimizer="Adam", level="level1"))
 
-"stack" is eight Dense layers of one width, which can be chosen: every weight can be cut by 2, 4 and 8, so that the
+"stack" is eight Dense layers of one width, which can be chosen: every weight can be split by 2, 4 and 8, so that the
 formulas of the ZeRO paper hold to the byte. The others are the networks of the other labs, whose small and odd
 parameters the rules leave whole.
 """
@@ -58,7 +58,7 @@ class Settings:
     """How a network is compiled. All fields are as `ParallelConfig` names them, but
 
     level         "off", "grouping" (optimizer parallel in data_parallel mode), or the optimizer level of the modes that
-                  cut operators
+                  split operators
     threshold_kb  parallel_optimizer_threshold;  shard_size: optimizer_weight_shard_size, -1 for all that hold the same
                   slice
     accumulation  grad_accumulation_step;  accumulation_shard: gradient_accumulation_shard
@@ -108,7 +108,7 @@ class Job:
         return self._optimizers[name]
 
     def compile(self, settings: Settings) -> Plan:
-        """The plan, the batch cut among the ranks. Raises what `compile` raises for settings that do not go
+        """The plan, the batch split among the ranks. Raises what `compile` raises for settings that do not go
         together.
         """
         rows = len(self.batches[0][0]) // settings.devices

@@ -68,7 +68,7 @@ def flow_graph(plan: Plan, messages: list[dict[str, Any]], layers: Mapping[str, 
     """Layers in columns, in the order in which data meets them; parallel ones (query, key, value) share a column.
 
     node   id, label, kind ("input", "operator", "loss"), column, row, tensor (what its result is called among the
-           tensors, or None), cuts (slices per dim of the result, or None), messages (numbers) and detail (class names
+           tensors, or None), splits (slices per dim of the result, or None), messages (numbers) and detail (class names
            of its operators)
     edge   from, to, tensor, messages (those that bring this tensor to this layer)
     """

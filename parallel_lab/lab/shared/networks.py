@@ -47,7 +47,7 @@ class QuickNet(nn.Cell):
 
 
 class MegatronMlp(nn.Cell):
-    """Two linear layers with bias and GeLU between them, made to be cut by columns first and by rows then.  x: (rows,
+    """Two linear layers with bias and GeLU between them, made to be split by columns first and by rows then.  x: (rows,
     in_dim) -> (rows, out_dim).
 
     The columns of w1 give the columns of the hidden layer, which are just what the rows of w2 need: one all_reduce at
@@ -119,8 +119,8 @@ def _cuts(devices: int) -> tuple[int, int]:
     return rows, devices // rows
 
 
-def _inner_cuts(devices: int) -> tuple[int, int]:
-    """As `_cuts`, where the inner cut is what one wants to see: it is there on 2 devices too."""
+def _inner_splits(devices: int) -> tuple[int, int]:
+    """As `_cuts`, where the inner split is what one wants to see: it is there on 2 devices too."""
     inner = min(4, devices)
     return devices // inner, inner
 
@@ -146,7 +146,7 @@ def _data_parallel(devices: int) -> dict[str, Strategy]:
 
 
 def _dense_columns_rows(devices: int) -> dict[str, Strategy]:
-    dp, mp = _inner_cuts(devices)
+    dp, mp = _inner_splits(devices)
     return {
         "dense1.matmul": ((dp, 1), (mp, 1)),
         "dense1.bias_add": ((dp, mp), (mp,)),
@@ -157,10 +157,10 @@ def _dense_columns_rows(devices: int) -> dict[str, Strategy]:
 
 
 def _conv(dp: int, channels: int, height: int) -> dict[str, Strategy]:
-    """The convolutional part of ConvNet with its batch, its channels and the height of its pictures cut.
+    """The convolutional part of ConvNet with its batch, its channels and the height of its pictures split.
 
-    Where channels are cut, every rank makes some channels of the first layer from whole pictures; the second sums over
-    the channels it has, so that addends are left (an all_reduce), and its result has all of them.
+    Where channels are split, every rank makes some channels of the first layer from whole pictures; the second sums
+    over the channels it has, so that addends are left (an all_reduce), and its result has all of them.
     """
     inner, outer = (dp, channels, height, 1), (dp, 1, height, 1)
     return {
@@ -189,7 +189,7 @@ def _gpt(p: Problem) -> GPT:
 
 
 def _gpt_preset(devices: int) -> dict[str, Strategy]:
-    return _of_cells(lambda: tensor_parallel(_gpt(get_problem("text")), *_inner_cuts(devices)))
+    return _of_cells(lambda: tensor_parallel(_gpt(get_problem("text")), *_inner_splits(devices)))
 
 
 def _wide_deep(p: Problem) -> WideDeep:
@@ -206,7 +206,7 @@ class Network(NamedTuple):
     label     its name for people, short enough for a menu
     factory   makes it for the sizes of a Problem
     presets   {name for people: devices -> {operator: strategy}}, the one to begin with first; operators that are not in
-              it get the library's default (the batch is cut)
+              it get the library's default (the batch is split)
     kind      of the Problems it takes
     look      the tensor it is there to show, to look at first; "": what its strategies make worth a look
     """
@@ -242,8 +242,8 @@ NETWORKS: dict[str, Network] = {
         "convolutions",
         lambda p: ConvNet(p.in_dim, p.batches[0][0].shape[-1], p.hidden_dim, p.out_dim, p.weight).set_train(),
         {
-            "batch and height": lambda n: _conv(_inner_cuts(n)[0], 1, _inner_cuts(n)[1]),
-            "batch and channels": lambda n: _conv(*_inner_cuts(n), 1),
+            "batch and height": lambda n: _conv(_inner_splits(n)[0], 1, _inner_splits(n)[1]),
+            "batch and channels": lambda n: _conv(*_inner_splits(n), 1),
             "data parallel": _data_parallel,
         },
         "pictures",

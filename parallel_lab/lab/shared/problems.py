@@ -27,9 +27,9 @@ from ...nn.tensor.tensor import Parameter
 from ...train.dataset.digits import load_digits, seed_batch
 from ...train.dataset.images import load_digits_cifar
 
-BATCH_SIZE = 32  # digits: 45 batches of the 1440 images; every power of two up to it cuts a batch evenly
+BATCH_SIZE = 32  # digits: 45 batches of the 1440 images; every power of two up to it splits a batch evenly
 SEQUENCES, SEQUENCE = 16, 16  # text: sequences per batch, letters per sequence
-ALPHABET = 32  # the blank and 26 letters, and as many more as make it a power of two, so that the table may be cut
+ALPHABET = 32  # the blank and 26 letters, and as many more as make it a power of two, so that the table may be split
 CLICKS, FIELDS, FEATURES = 64, 4, 16  # clicks: samples per batch, fields per sample, features per field
 
 

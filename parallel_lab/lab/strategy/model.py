@@ -396,7 +396,7 @@ class StrategyLab(RunsOneThing):
 
     def _operator(self, name: str, nodes: list[Any], outs: set[str]) -> dict[str, Any]:
         """One operator, its strategy and those it may have. Of an operator made of others, the strategy gives each of
-        them its cuts.
+        them its splits.
         """
         op, operands, attrs, out, source = self._facts(name, nodes)
         strategy = nodes[0].strategy if name not in self._composed else self._strategies[name]

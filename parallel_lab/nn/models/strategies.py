@@ -47,7 +47,7 @@ def data_parallel(net: Network) -> Network:
 
 @checked(dp=POWER_OF_TWO, mp=POWER_OF_TWO)
 def tensor_parallel(net: Network, dp: int, mp: int) -> Network:
-    """Cut samples `dp` ways and the network `mp` ways, for dp * mp devices.
+    """Split samples `dp` ways and the network `mp` ways, for dp * mp devices.
 
     GPT, TransformerClassifier   by heads and by columns of the MLP, then by rows (Shoeybi et al. 2019, section 3): one
                                  all_reduce forward and one backward in each attention and each MLP. Token table and
@@ -71,7 +71,7 @@ def tensor_parallel(net: Network, dp: int, mp: int) -> Network:
 
 
 def split_embeddings(net: Network, how: str, parts: int) -> Network:
-    """Cut the embedding tables of a WideDeep network `parts` ways; the rest stays data parallel.
+    """Split the embedding tables of a WideDeep network `parts` ways; the rest stays data parallel.
 
     how  "row": each rank holds some of the features and looks up those; the others' rows arrive by an all_reduce. Both
          tables are split. "column": each rank holds some columns of all features; the dense layers get them by an

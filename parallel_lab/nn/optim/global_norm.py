@@ -16,7 +16,7 @@ import numpy as np
 
 from ... import ops
 from ...base.hooks import current_world
-from ...layout.slices import is_cut
+from ...layout.slices import is_split
 from ...layout.tensor_layout import TensorLayout
 from ..tensor.tensor import RankTensor, Tensor
 
@@ -77,7 +77,7 @@ def of_the_whole(x: Any, found: Any, reduce: str = "sum") -> Any:
 
     found  0-d, computed from x;  reduce  "sum" or "max": how the slices' values make the whole's
     """
-    if not isinstance(x, RankTensor) or not is_cut(x.layout):
+    if not isinstance(x, RankTensor) or not is_split(x.layout):
         return found
     tag = f"{reduce} over the slices of a tensor {x.full_shape}"
     return Tensor(_over_slices(x.layout, np.asarray(found.asnumpy()), reduce, tag))

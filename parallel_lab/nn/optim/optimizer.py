@@ -24,7 +24,7 @@ from ... import ops
 from ...base.checks import instance, number
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldError, shorten
 from ...base.hooks import current_tracer, current_world
-from ...layout.slices import cut, gather_full, is_cut, same_slices
+from ...layout.slices import cut, gather_full, is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
 from ...ops.elementwise import moving_mean
 from ...ops.kernels.threads import keep_freed_memory
@@ -282,7 +282,7 @@ class Optimizer:
         """The gradients of the parameters that are still trained, checked."""
         where, arrays = type(self).__name__, {}
         for parameter, gradient in zip(self.parameters, one_gradient_each(where, grads, self.parameters), strict=True):
-            is_slice = isinstance(gradient, RankTensor) and is_cut(gradient.layout)
+            is_slice = isinstance(gradient, RankTensor) and is_split(gradient.layout)
             if is_slice and not same_slices(gradient.layout, parameter.layout):
                 gradient = gradient.full()
                 if parameter.layout is not None:
@@ -399,7 +399,7 @@ class Optimizer:
                 # what a state starts as does not depend on where it lies
                 shape = shape if want is None else want.slice_shape(shape)
                 mine = self.initial_state(_Like(shape, parameter.dtype))
-            elif have is None and is_cut(want):
+            elif have is None and is_split(want):
                 mine = {k: cut(v, want, rank) for k, v in mine.items()}
             found[parameter.name] = dict(mine)
         return found
@@ -425,7 +425,7 @@ class Optimizer:
                     self._note_owner(parameter.name, None)
                 self._states[i] = found[parameter.name]
                 self.state_layouts.pop(parameter.name, None)
-                if is_cut(layouts[parameter.name]):
+                if is_split(layouts[parameter.name]):
                     self.state_layouts[parameter.name] = layouts[parameter.name]
         for dtype, state in scalars.items():
             self._scalars[np.dtype(dtype)] = state

@@ -25,7 +25,7 @@ from ...base.origin import caller
 from ...base.seeds import get_seed
 from ...base.settings.context import get_auto_parallel_context, get_context
 from ...base.settings.tables import PYNATIVE_MODE
-from ...layout.slices import cut, gather_full, is_cut
+from ...layout.slices import cut, gather_full, is_split
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef, scalar_operand
 from ...ops.spellings import NUMPY, UFUNCS, comparable
@@ -452,14 +452,14 @@ class Parameter(Tensor):
         held = self._drawn()
         if self.layout is not None and self.layout.same_placement(layout):
             return held
-        if self.layout is None and not is_cut(layout):
+        if self.layout is None and not is_split(layout):
             return held if held.flags.c_contiguous else np.array(held, order="C")
         return cut(held if self.layout is None else self.full().asnumpy(), layout, rank)
 
     def hold(self, array: np.ndarray, layout: TensorLayout) -> None:
         """From now on hold this slice of the tensor, which nobody else may change any more."""
         self._data, self._initial = array, None
-        self.layout = layout if is_cut(layout) else None
+        self.layout = layout if is_split(layout) else None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ Attrs = Mapping[str, Any]
 Shape = tuple[int, ...]
 Count = Callable[
     [int, int], int | Fraction
-]  # of n ranks, and of k segments where an algorithm cuts its value into segments
+]  # of n ranks, and of k segments where an algorithm splits its value into segments
 
 
 class Term(NamedTuple):
@@ -119,7 +119,8 @@ class CollectiveDef:
     reply         what a rank gets, in a sentence
     attributes    what a request says beside its value, and all members say alike: reduce, root, dim, split_dim,
                   concat_dim, window (shape and dtype of a recv)
-    cut, join     the attribute that names the dim which is split into one piece per member, or along which the members'
+    cut, join       the attribute that names the dim which is split into one piece per member, or along which the
+    members'
                   pieces are joined; "" where none is
     sender, receiver   who hands over a value, and who gets a reply: "all", "root" or "" (nobody)
     answer        (values in group order, attributes) -> replies in group order, C-contiguous, each in memory of its
@@ -128,7 +129,7 @@ class CollectiveDef:
     together      whether S of the formula is what all members hand over together; False: what one hands over
     payload       what a rank must send in the bandwidth-optimal form, as a fraction of its operand m (Chan et al. 2007)
     adjoint, why  the kind of message that brings its gradient back, and why, of operator {name}; "" if it has none
-    chunks        what the Collective Stepper moves: "chunk" (the value cut as one likes), "piece" (one per rank) or
+    chunks        what the Collective Stepper moves: "chunk" (the value split as one likes), "piece" (one per rank) or
                   "pair" (one per pair of ranks); "" if it does not show it
     starts, goal  what lies where before and after, for the stepper
     shape_of, payload_of, time_of, fault_of   of halos, whose windows say it:  (shape, attributes, n),  (operand bytes,
@@ -220,7 +221,9 @@ class CollectiveDef:
         return alphas * link.alpha_s + sent_s + added_s
 
     def adjoint_attrs(self, attrs: Attrs) -> dict[str, Any]:
-        """Attributes of the message that brings the gradient back: what was joined is cut, what was cut is joined."""
+        """Attributes of the message that brings the gradient back: what was joined is split, what was split is
+        joined.
+        """
         back = MESSAGES[self.adjoint]
         turned = {back.cut: attrs.get(self.join), back.join: attrs.get(self.cut)}
         return {a: "sum" if a == "reduce" else turned.get(a, attrs.get(a)) for a in back.attributes}

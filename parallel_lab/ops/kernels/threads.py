@@ -1,7 +1,8 @@
 """Work of one operator spread over threads, where the matrix library uses several; memory kept between steps, and
 no garbage collection where all is kept.
 
-OpenBLAS cuts every single product among its threads; for the small products of a convolution (a tile of a few samples)
+OpenBLAS splits every single product among its threads; for the small products of a convolution (a tile of a few
+samples)
 that is slower than one thread (measured: 12 ms against 7.7 ms, and several times that while other programs use a core),
 and the copies between the products do not gain at all. Here each thread takes a part of the batch, with products in one
 thread each.

@@ -2,8 +2,8 @@
 
 Where a split dim is not "local forward + one reduction" (a softmax along it, a batch norm over a split batch), the
 computation is several operators with messages between them. A composed operator has labels, a class and a strategy like
-any other; when it is called, its parts are run or recorded in its place, each with the cuts that the strategy gives its
-labels:
+any other; when it is called, its parts are run or recorded in its place, each with the splits that the strategy gives
+its labels:
 
     @composed("nchw,c,c->nchw", name="BatchNormTraining", example=case((8, 4, 2, 2), (4,), (4,)))
     def batch_norm_training(part, x, scale, bias, *, epsilon=1e-5):
@@ -31,10 +31,10 @@ _ANY_NUMBER = 1 << 40
 
 
 class _Part:
-    """`part(op, *operands, labels=..., **attributes)`: run one part with the cuts of the whole's strategy.
+    """`part(op, *operands, labels=..., **attributes)`: run one part with the splits of the whole's strategy.
 
-    labels  what each dim of the operands is in the letters of the whole, in the form of a signature; dims without a cut
-            in the strategy stay whole
+    labels  what each dim of the operands is in the letters of the whole, in the form of a signature; dims without a
+            split in the strategy stay whole
     keep    names of attributes (`add_prim_attr`) that the part takes over from the whole
     """
 

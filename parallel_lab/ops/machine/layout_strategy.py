@@ -1,10 +1,10 @@
-"""What a strategy of layouts says about an operator's labels: which axes of the device matrix cut each of them.
+"""What a strategy of layouts says about an operator's labels: which axes of the device matrix split each of them.
 
     layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
     MatMul, "mk,kn->mn", (layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None"))     m: mp    k: sp, dp    n: whole
 
-Inputs that share a label must be split along it by the same axes in the same order, and an axis cuts one label: then
-every rank computes one block of the result, and axes that cut nothing repeat the calculation.
+Inputs that share a label must be split along it by the same axes in the same order, and an axis splits one label: then
+every rank computes one block of the result, and axes that split nothing repeat the calculation.
 
 Matrix products may go beyond that (`enable_nd_tp`, MindSpore's 2D and 3D tensor parallelism: matmul_info,
 CheckNDTPInputLayout): their inputs are split by all ranks, and gathered just before the product:
@@ -30,10 +30,10 @@ ND_TP = "add_prim_attr('enable_nd_tp', True)"
 
 @dataclass(frozen=True)
 class NamedCuts:
-    """Axes per label, counted from the right, outer cut first.
+    """Axes per label, counted from the right, outer split first.
 
-    axes      (label, axes that cut it where the operator computes)
-    stored    per input, per dim: the axes that cut it before it is gathered; None where nothing is gathered
+    axes      (label, axes that split it where the operator computes)
+    stored    per input, per dim: the axes that split it before it is gathered; None where nothing is gathered
     scatter   (label of the result, axes): sums are scattered among the axes' ranks, along that label
     """
 
@@ -56,13 +56,13 @@ def _without_ones(layout: Layout, axes: Axes) -> Axes:
     return tuple(a for a in axes if layout.device_matrix[-1 - a] > 1)
 
 
-def shared_cuts(
+def shared_splits(
     strategy: LayoutStrategy, operands: tuple[str, ...], signature: Signature, named: bool, product: bool
 ) -> NamedCuts | Fault:
     """Axes per label where all inputs agree.
 
     operands  labels of each layout of the strategy;  named: whether labels are the operator's own words
-    product   a matrix product, which could gather what its inputs cut differently
+    product   a matrix product, which could gather what its inputs split differently
     """
     axes: dict[str, Axes] = {}
     seen: dict[str, tuple[int, int]] = {}
@@ -92,11 +92,12 @@ def shared_cuts(
     return NamedCuts(tuple(axes.items()))
 
 
-def nd_cuts(strategy: LayoutStrategy, operands: tuple[str, ...], signature: Signature) -> NamedCuts | Fault:
+def nd_splits(strategy: LayoutStrategy, operands: tuple[str, ...], signature: Signature) -> NamedCuts | Fault:
     """Axes per label of a matrix product, "...mk,...kn->...mn", that gathers its inputs and scatters its sums.
 
-    Contraction: what both inputs cut, from the outside, stays cut; the rest of each is gathered. Rows are gathered over
-    the axes that cut the columns too. What was gathered of the first input, rows or k, says where sums are scattered:
+    Contraction: what both inputs split, from the outside, stays split; the rest of each is gathered. Rows are gathered
+    over
+    the axes that split the columns too. What was gathered of the first input, rows or k, says where sums are scattered:
     along rows, or along columns.
     """
     one, two = strategy

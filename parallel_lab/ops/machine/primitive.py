@@ -1,7 +1,7 @@
 """Primitives: an operator as an object, `ops.MatMul(transpose_b=True).shard(((2, 4), (4, 1)))`, as MindSpore has it.
 
 `shard` checks what can be checked without shapes (`check_strategy_value`); the rest is checked when a network is
-compiled. `Uncut` is the base of Primitives that are no operators of a graph, such as `ops.Print`.
+compiled. `Whole` is the base of Primitives that are no operators of a graph, such as `ops.Print`.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ class Primitive:
         """Set how inputs are split: per input a tuple with a power of two per dim, or a called `Layout`. Returns self.
 
         out_strategy  how the result is split, one tuple (or layout) in a tuple. It follows from the inputs; only where
-                      they leave partial sums is there a choice: the cuts that follow (an all_reduce), or those with dim
-                      0 cut further, among the ranks that hold the addends (a reduce_scatter)
+                      they leave partial sums is there a choice: the splits that follow (an all_reduce), or those with
+                      dim 0 split further, among the ranks that hold the addends (a reduce_scatter)
 
         Raises StrategyTypeError (a TypeError) for wrong types, StrategyError for counts that no operator can take.
 

@@ -128,10 +128,10 @@ def op(
     whole      labels that must not be split, or a function of (signature, **attributes)
     instead    the form whose whole labels may be split, named where a strategy is refused: "SoftmaxExpand"
     restrict   function of (signature, {label: parts}, {label: extent}, **attributes): None, or (what is wrong with
-               these cuts, what is allowed)
+               these splits, what is allowed)
     strategy_labels  function of the signature: labels of each strategy tuple where they differ from the operands'
                      labels
-    reduce     how partial results over a cut, reduced label combine: "sum", "mean", "max", "min" or "prod"; "same" if
+    reduce     how partial results over a split, reduced label combine: "sum", "mean", "max", "min" or "prod"; "same" if
                every rank has the whole result already
 
     What one rank's slice needs beside its data:
@@ -140,7 +140,7 @@ def op(
     part_size  function of (slice shapes, attributes): extent of one rank's part of that label (a tuple for several),
                where the slices' shapes do not tell; in an internal operator: that it needs the place its caller has
     window     function of (extents, parts per label, **attributes): {label of operand 0: (step, origin, length)} for
-               cut labels whose slices do not suffice: part i needs the elements [step * i + origin, + length), zeros
+               split labels whose slices do not suffice: part i needs the elements [step * i + origin, + length), zeros
                outside
     localize   function of (attributes, parts per label) -> attributes for one slice
     """

@@ -26,7 +26,7 @@ from ...base.errors import NotBuiltYet, StrategyError
 from ...layout.halo import Halo
 from ...layout.named_layout import INTERLEAVED, Layout, LayoutStrategy
 from ...layout.tensor_layout import TensorLayout
-from .layout_strategy import Axes, NamedCuts, dim_text, nd_cuts, shared_cuts
+from .layout_strategy import Axes, NamedCuts, dim_text, nd_splits, shared_splits
 from .opdef import OpDef
 from .primitive import Strategy
 from .registry import OPS
@@ -42,8 +42,8 @@ class ShardingRule:
 
     ins, out      layouts of the operands and of the result where it is computed; the result may be partial
     labels        label of each device-matrix axis from the left; "" is an axis of repeated calculation
-    cuts          (label, parts) for every label
-    axes          (label, axes that cut it, counted from the right, outer cut first)
+    cuts            (label, parts) for every label
+    axes          (label, axes that split it, counted from the right, outer split first)
     windows       (dim of operand 0, axes of the device matrix, window) where a slice does not suffice: the `window` of
                   a halo_exchange
     stored        layouts in which the operands are wanted first, where they are gathered into `ins` just before the
@@ -63,7 +63,7 @@ class ShardingRule:
     scatter: tuple[int, Axes] | None = None
 
     def axes_of(self, label: str) -> Axes:
-        """The axes that cut `label`, outer cut first; () for a label without any."""
+        """The axes that split `label`, outer split first; () for a label without any."""
         return dict(self.axes).get(label, ())
 
     @property
@@ -73,7 +73,7 @@ class ShardingRule:
 
     @property
     def reduced_axes(self) -> Axes:
-        """The axes along which the result is partial, in the order in which they cut their labels."""
+        """The axes along which the result is partial, in the order in which they split their labels."""
         return tuple(a for _, axes in self.axes for a in axes if a in self.out.partial)
 
 
@@ -131,7 +131,7 @@ class _Facts:
         return self.refused(cuts)
 
     def refused(self, cuts: dict[str, int]) -> Fault | None:
-        """What the operator itself has against these cuts of its labels."""
+        """What the operator itself has against these splits of its labels."""
         restrict = self.op.restrict
         refused = None if restrict is None else restrict(self.signature, cuts, self.sizes, **self.attrs)
         if refused is not None:
@@ -242,8 +242,8 @@ def result_layout(
 
     shape  of the result
 
-    Where sums are partial, dim 0 may be cut further by the axes that hold the addends: a reduce_scatter instead of the
-    all_reduce (MindSpore: MatMul and Gather, CheckOutputStrategy). Raises StrategyError for anything else.
+    Where sums are partial, dim 0 may be split further by the axes that hold the addends: a reduce_scatter instead of
+    the all_reduce (MindSpore: MatMul and Gather, CheckOutputStrategy). Raises StrategyError for anything else.
     """
     allowed = _result_layouts(op, rule, shape)
     if out_strategy is None:
@@ -346,9 +346,9 @@ def _named_rule(facts: _Facts, strategy: LayoutStrategy, device_num: int) -> Sha
         what = f"is for {math.prod(matrix)} devices, but there are {device_num}"
         return what, "The product of a layout's device_matrix is the number of devices"
     if strategy.nd_tp:
-        made = nd_cuts(strategy, operands, signature)
+        made = nd_splits(strategy, operands, signature)
     else:
-        made = shared_cuts(strategy, operands, signature, op.names_labels, product)
+        made = shared_splits(strategy, operands, signature, op.names_labels, product)
     if not isinstance(made, NamedCuts):
         return made
     axes = dict.fromkeys(facts.names, ()) | dict(made.axes)

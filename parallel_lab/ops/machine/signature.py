@@ -2,7 +2,7 @@
 
 letter   one dim; equal letters have equal sizes and are split equally
 ...      the remaining leading dims, aligned on the right and broadcast like numpy
-1        a dim of size 1 that is broadcast (in an operand) or kept by a reduction (in the result); never cut
+1        a dim of size 1 that is broadcast (in an operand) or kept by a reduction (in the result); never split
 
 >>> resolve("...,...->...", ((16, 64), (64,)))
 Signature(ins=('AB', 'B'), out='AB')
@@ -56,7 +56,7 @@ class Signature:
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """Labels that do not appear in the result: cutting them leaves partial results."""
+        """Labels that do not appear in the result: splitting them leaves partial results."""
         return tuple(c for c in self.labels if c not in self.out)
 
     def sizes(self, shapes: tuple[Shape, ...]) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """The same launch through mpirun: its ranks talk over MPI, their output comes through one named pipe each.
 
-mpirun mixes what its ranks print into one stream and cuts lines; the pipes, in a folder that is removed at the end,
+mpirun mixes what its ranks print into one stream and splits lines; the pipes, in a folder that is removed at the end,
 keep them apart. mpirun belongs to a keeper process (processes/mpi/keeper.py), which ends all of it with this process.
 Which rank failed, and why, is told by the ranks themselves (processes/mpi/ending.py) and by mpirun.
 """

@@ -24,7 +24,7 @@ from ...base.errors import CheckpointError, CheckpointKeyError, CheckpointTypeEr
 from ...base.hooks import current_world
 from ...base.settings.context import get_auto_parallel_context
 from ...graph.strategy_file import ParameterStrategy, StrategyFile, as_layout, load_strategy, parameter_layouts
-from ...layout.slices import is_cut, same_slices
+from ...layout.slices import is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
 from ...nn.tensor.tensor import Parameter, Tensor
@@ -72,7 +72,7 @@ class RankFiles:
                 if not is_same or not same_slices(first.layout, info.layout):
                     what = f"{file} holds {name!r} as {_text(info)}, an earlier file as {_text(first)}"
                     raise CheckpointError(what, where=where, allowed="Files of one save")
-                if is_cut(info.layout) and holders.get(info.rank, rank) != rank:
+                if is_split(info.layout) and holders.get(info.rank, rank) != rank:
                     both = f"{file} and {self.files[holders[info.rank]]}"
                     what = f"{both} both hold the part of rank {info.rank} of {name!r}"
                     raise CheckpointError(what, where=where, allowed="Each rank's file once, in the order of the ranks")
@@ -84,7 +84,7 @@ class RankFiles:
     @property
     def device_num(self) -> int:
         """Ranks of the run that wrote the files; 1 if nothing is split."""
-        return max((t.layout.device_num for t in self.tensors.values() if is_cut(t.layout)), default=1)
+        return max((t.layout.device_num for t in self.tensors.values() if is_split(t.layout)), default=1)
 
     def load(
         self, layouts: Mapping[str, TensorLayout | None], rank: int, names: Collection[str] | None = None
@@ -108,7 +108,7 @@ def _explained(info: TensorInfo, strategy: ParameterStrategy | None, rank: int, 
     if strategy is None:
         return info
     if info.layout is not None:
-        if is_cut(info.layout) and not same_slices(info.layout, strategy.layout):
+        if is_split(info.layout) and not same_slices(info.layout, strategy.layout):
             what = f"it is split by {info.layout}, and the strategy says {strategy.layout}"
             raise CheckpointError(what, where=where, allowed="The strategy file of the run that wrote it")
         return info
@@ -269,8 +269,8 @@ def _wanted_layouts(
     for name in stored.tensors:
         layout = held.get(name)
         planned = predict.get(name, predict.get(parameter_of_state(name) or ""))
-        if not is_cut(layout) and is_cut(planned) and world is not None and world.world_size == planned.device_num:
+        if not is_split(layout) and is_split(planned) and world is not None and world.world_size == planned.device_num:
             layout = planned
-        if is_cut(layout):
+        if is_split(layout):
             wanted[name] = layout
     return wanted

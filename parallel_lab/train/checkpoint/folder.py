@@ -279,7 +279,7 @@ def load_distributed(
 ) -> dict[str, TensorRecord]:
     """{name: what `rank` holds} of a distributed checkpoint, re-sliced for `layouts`.
 
-    layouts  how each tensor is to be cut, on any number of ranks; None, and a tensor that is not named: whole
+    layouts  how each tensor is to be split, on any number of ranks; None, and a tensor that is not named: whole
     rank     default: that of the world this process belongs to, or 0
     names    load these tensors only
 

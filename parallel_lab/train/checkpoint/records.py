@@ -24,7 +24,7 @@ from ...base.errors import (
     ParallelLabError,
     shorten,
 )
-from ...layout.slices import is_cut
+from ...layout.slices import is_split
 from ...layout.tensor_layout import TensorLayout
 
 CHECKPOINT = Errors(CheckpointTypeError, CheckpointError)
@@ -118,7 +118,7 @@ class TensorRecord:
     @property
     def is_whole(self) -> bool:
         """Whether the part is the whole tensor."""
-        return not is_cut(self.layout)
+        return not is_split(self.layout)
 
 
 def layout_to_plain(layout: TensorLayout | None) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ...base.errors import CheckpointError, CheckpointTypeError, shorten
 from ...base.hooks import current_world
-from ...layout.slices import cut, is_cut
+from ...layout.slices import cut, is_split
 from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
 from ...nn.optim.optimizer import Optimizer
@@ -64,7 +64,7 @@ def record_of(
 
     Raises CheckpointTypeError for anything else, CheckpointError for a slice of nobody knows which rank.
     """
-    if isinstance(value, (Parameter, RankTensor)) and is_cut(value.layout):
+    if isinstance(value, (Parameter, RankTensor)) and is_split(value.layout):
         if integrated:
             return TensorRecord(value.full().asnumpy(), rank=_rank())
         if rank is None and current_world() is None:
@@ -118,11 +118,11 @@ def optimizer_records(
         name, shape = parameter.name, parameter.full_shape
         held = optimizer.state_layouts.get(name) or parameter.layout
         layout = whole(len(shape)) if integrated or held is None else held
-        if not is_cut(layout):
+        if not is_split(layout):
             layout = whole(len(shape))
         owners = {} if integrated else optimizer.state_owners
         for state, array in optimizer.take_states({name: (shape, layout)}, rank, owners).get(name, {}).items():
-            found[f"{state}.{name}"] = TensorRecord(array, shape, layout if is_cut(layout) else None, rank)
+            found[f"{state}.{name}"] = TensorRecord(array, shape, layout if is_split(layout) else None, rank)
     found.update({name: TensorRecord(array, rank=rank) for name, array in _scalars(optimizer).items()})
     return {name: record for name, record in found.items() if choose is None or choose(name)}
 
@@ -271,16 +271,16 @@ def _placed(
     if array.shape != shape and {array.shape, shape} == {(), (1,)}:
         array = array.reshape(shape)  # MindSpore keeps its scalars in either form
     if array.shape == shape:
-        if not is_cut(layout):
+        if not is_split(layout):
             return array, None
         if world is None or world.world_size != layout.device_num:
             what = f"it would have to be split for {layout.device_num} ranks, and this process is not one of them"
             hint = "Load it in the run that compiled the network, or before it is compiled"
             raise CheckpointError(what, where=where, hint=hint)
         return cut(array, layout, world.rank), layout
-    if is_cut(layout) and array.shape == layout.slice_shape(shape):
+    if is_split(layout) and array.shape == layout.slice_shape(shape):
         return array, layout
-    own_slice = f", or that of this rank's slice, {layout.slice_shape(shape)}" if is_cut(layout) else ""
+    own_slice = f", or that of this rank's slice, {layout.slice_shape(shape)}" if is_split(layout) else ""
     allowed = f"Shape {shape}{own_slice}"
     raise CheckpointError(f"it has shape {array.shape}", where=where, allowed=allowed)
 

@@ -37,7 +37,7 @@ def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTE
 
     max_size_bytes  refuse files that hold (or unpack to) more than this
 
-    Raises DataFileError, naming file, offset, what was expected and what was found: a missing or empty file, one cut
+    Raises DataFileError, naming file, offset, what was expected and what was found: a missing or empty file, one split
     short or with extra bytes, a label above 9 (as other files have), damaged gzip data. Offsets in a gzipped file are
     those of its unpacked content, unless the text says else.
     """

@@ -221,7 +221,7 @@ class GeneratorDataset(IndexedDataset):
 
 
 class NumpySlicesDataset(IndexedDataset):
-    """Arrays cut along their first dim: sample i is (array[i] for each column).
+    """Arrays split along their first dim: sample i is (array[i] for each column).
 
     data          an array or list: one column; a tuple of arrays: several; a dict: several, with names
     column_names  default: the dict's keys, or column_0, column_1, ...

@@ -264,7 +264,8 @@ class HWC2CHW(Transform):
 
 
 class SlicePatches(Transform):
-    """Cut a picture into num_height x num_width patches, row by row.  (h, w[, c]) -> a tuple of patches of equal shape.
+    """Split a picture into num_height x num_width patches, row by row.  (h, w[, c]) -> a tuple of patches of equal
+    shape.
 
     slice_mode  SliceMode.PAD: a patch has ceil(h / num_height) rows, `fill_value` fills up at the bottom and right;
                 SliceMode.DROP: floor(h / num_height) rows, and what is left over is dropped; columns likewise

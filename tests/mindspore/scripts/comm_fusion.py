@@ -1,4 +1,4 @@
-"""Fusion ids per layer, and a training step that is cut among the ranks as a whole, as MindSpore's lesson on
+"""Fusion ids per layer, and a training step that is split among the ranks as a whole, as MindSpore's lesson on
 communication fusion has it.
 
 What differs from the printed program, and why:

@@ -54,7 +54,7 @@ print("rank", get_rank(), "of", get_group_size())
 
 
 class Net(nn.Cell):
-    """Two products, whose weights get fusion ids, and one weight that two operators cut differently."""
+    """Two products, whose weights get fusion ids, and one weight that two operators split differently."""
 
     def __init__(self):
         super().__init__()

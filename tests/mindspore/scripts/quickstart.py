@@ -1,5 +1,5 @@
-"""A network with one hidden layer, cut among the ranks by sharding propagation, as MindSpore's quickstart for automatic
-parallelism trains it.
+"""A network with one hidden layer, split among the ranks by sharding propagation, as MindSpore's quickstart for
+automatic parallelism trains it.
 
 `bash run_with_mpi.sh` runs it on 8 ranks. What differs from the printed program, and why:
 - `get_dataset` has its parameters in the order in which the printed call gives them; the page defines (batch_size,

@@ -59,7 +59,7 @@ def in_tuple(here, x, y):
 
 
 def named(size):
-    """Rows cut by the inner axis, so that rank order and slice order differ."""
+    """Rows split by the inner axis, so that rank order and slice order differ."""
     layout = Layout((2, size // 2), ("outer", "inner"))
     return layout(("inner", "outer"), "None"), layout("outer", "None")
 

@@ -228,7 +228,7 @@ def what_a_cut_parameter_is(here):
     w.set_data(full * 2)
     found["whole"] = (w.layout is None, np.array_equal(w.full().asnumpy(), full * 2))
     step(*tensors(*batch()))
-    found["cut again"] = w.asnumpy().shape
+    found["split again"] = w.asnumpy().shape
     # a slice
     mine = w.asnumpy() * 3
     before = w.full().asnumpy()
@@ -261,7 +261,7 @@ def two_networks_share_parameters_in_two_layouts(here):
 
 @case(2, 4)
 def eager_steps_before_compiled_ones(here):
-    """An optimizer that has taken steps at once goes on compiled: states are cut then."""
+    """An optimizer that has taken steps at once goes on compiled: states are split then."""
     net = Net(cuts(here.size))
     optimizer = nn.Adam(net.trainable_params(), 0.1)
     step = made_step(net, optimizer)

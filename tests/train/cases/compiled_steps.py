@@ -82,13 +82,13 @@ def first_cut(size):
 
 
 CASES = {
-    "jit, cut": functional(SEMI, cuts, False),
+    "jit, split": functional(SEMI, cuts, False),
     "jit, rows": functional(ROWS, none_cut, True),
-    "jit, rows, cut": functional(ROWS, cuts, True),
+    "jit, rows, split": functional(ROWS, cuts, True),
     "jit, auto_parallel": functional(AUTO, first_cut, False),
-    "at once, cut": at_once(SEMI, cuts, False),
+    "at once, split": at_once(SEMI, cuts, False),
     "at once, rows": at_once(ROWS, none_cut, True),
-    "at once, rows, cut": at_once(ROWS, cuts, True),
+    "at once, rows, split": at_once(ROWS, cuts, True),
 }
 
 

@@ -45,7 +45,7 @@ def whole_steps(settings, strategies, feed):
 
 CASES = {
     "whole steps, data_parallel": whole_steps(DATA, no_strategies, rows_of_each),
-    "whole steps, semi_auto, cut": whole_steps(SEMI, both_cut, whole),
+    "whole steps, semi_auto, split": whole_steps(SEMI, both_cut, whole),
     "whole steps, stand_alone": whole_steps({"parallel_mode": "stand_alone"}, no_strategies, whole),
 }
 
@@ -80,7 +80,7 @@ def dropping(settings, strategies, feed):
 
 
 CASES |= {
-    "dropout, semi_auto, cut": dropping(SEMI, both_cut, whole),
+    "dropout, semi_auto, split": dropping(SEMI, both_cut, whole),
     "dropout, semi_auto, rows": dropping({"parallel_mode": "semi_auto_parallel"}, no_strategies, rows_of_each),
 }
 
@@ -122,7 +122,7 @@ def normalizing(settings, feed_rows, sync=False, cut=None):
 CASES |= {
     "batch norm, data_parallel, sync": normalizing(DATA, True, sync=True),
     "batch norm, semi_auto, rows": normalizing({"parallel_mode": "semi_auto_parallel"}, True),
-    "batch norm, semi_auto, cut": normalizing(SEMI, False, cut=((1, 2), (2, 1))),
+    "batch norm, semi_auto, split": normalizing(SEMI, False, cut=((1, 2), (2, 1))),
 }
 
 
@@ -164,7 +164,7 @@ def tied(settings, feed_rows, strategies=None):
 CASES |= {
     "tied and unused, data_parallel": tied(DATA, True),
     "tied and unused, semi_auto, rows": tied({"parallel_mode": "semi_auto_parallel"}, True),
-    "tied and unused, semi_auto, table cut": tied(SEMI, False, (((2, 1), (1,)), ((1, 1), (2, 1)))),
+    "tied and unused, semi_auto, table split": tied(SEMI, False, (((2, 1), (1,)), ((1, 1), (2, 1)))),
 }
 
 
@@ -203,7 +203,7 @@ def several_programs(settings, strategies, feed_rows):
 
 
 CASES |= {
-    "several programs, semi_auto, cut": several_programs(SEMI, both_cut, False),
+    "several programs, semi_auto, split": several_programs(SEMI, both_cut, False),
     "several programs, semi_auto, rows": several_programs({"parallel_mode": "semi_auto_parallel"}, no_strategies, True),
 }
 
@@ -519,5 +519,5 @@ def per_sample(mode):
 
 CASES |= {
     f"a loss per sample, {mode}": per_sample(mode)
-    for mode in ("data_parallel", "semi_auto, cut, rows", "auto_parallel")
+    for mode in ("data_parallel", "semi_auto, split, rows", "auto_parallel")
 }

@@ -46,9 +46,9 @@ MODES = {
     "data_parallel": (DATA, no_strategies, rows_of_each, True),
     "hybrid_parallel": ({**DATA, "parallel_mode": "hybrid_parallel"}, no_strategies, rows_of_each, True),
     "semi_auto, rows": (ROWS, no_strategies, rows_of_each, False),
-    "semi_auto, cut, full_batch": (SEMI, both_cut, whole, False),
-    "semi_auto, cut, rows": (ROWS, both_cut, rows_of_each, False),
-    "semi_auto, cut, tuple": ({**ROWS, "dataset_strategy": ((2, 2), (4, 1))}, first_cut, as_tuple, False),
+    "semi_auto, split, full_batch": (SEMI, both_cut, whole, False),
+    "semi_auto, split, rows": (ROWS, both_cut, rows_of_each, False),
+    "semi_auto, split, tuple": ({**ROWS, "dataset_strategy": ((2, 2), (4, 1))}, first_cut, as_tuple, False),
     "auto_parallel": (
         {**SEMI, "parallel_mode": "auto_parallel", "search_mode": "sharding_propagation"},
         first_cut,
@@ -133,7 +133,7 @@ def trains(mode, make_optimizer):
         rates = optimizer.get_lr() if make_optimizer is not adam else 0
         return {**same, "steps": optimizer.global_step, "rates": rates}, notes
 
-    sizes = {"semi_auto, cut, full_batch": (2, 4, 8), "data_parallel": (2, 4), "stand_alone": (2,)}.get(mode, (4,))
+    sizes = {"semi_auto, split, full_batch": (2, 4, 8), "data_parallel": (2, 4), "stand_alone": (2,)}.get(mode, (4,))
     # where all ranks are 4, each mode meets one optimizer in the quick suite
     quick = sizes[:1] if 2 in sizes or OPTIMIZERS[list(MODES).index(mode)] is make_optimizer else ()
     return case(*sizes, quick=(2, 4) if (mode, make_optimizer) == ("data_parallel", adam) else quick)(run)
@@ -171,7 +171,7 @@ def times_ranks(size):
 
 def by_copies(size):
     # fc1 ((half, 2), (2, 1)): half of the ranks hold the same rows of w. The bias follows the rows of its sum: all
-    # ranks hold it. fc2 ((1, 2), # (2, half)) cuts v into as many parts as there are ranks
+    # ranks hold it. fc2 ((1, 2), # (2, half)) splits v into as many parts as there are ranks
     return {"w": 1 / (size // 2), "bias": 1 / size, "v": 1.0}
 
 

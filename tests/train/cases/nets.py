@@ -20,7 +20,7 @@ def batch(rows: int = 16) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Net(nn.Cell):
-    """(n, 12) -> (n, 16): two products with a bias and tanh between. cut: strategies of the two products, or None."""
+    """(n, 12) -> (n, 16): two products with a bias and tanh between. split: strategies of the two products, or None."""
 
     def __init__(self, cut=(None, None), dtype=np.float64, bias="bias"):
         super().__init__()
@@ -44,7 +44,7 @@ class SquareLoss(nn.Cell):
 
 
 def cuts(size: int) -> tuple:
-    """Strategies for `size` ranks in which the contraction of the first product and columns of the second are cut."""
+    """Strategies for `size` ranks in which the contraction of the first product and columns of the second are split."""
     half = size // 2
     return ((half, 2), (2, 1)), ((1, 2), (2, half))
 

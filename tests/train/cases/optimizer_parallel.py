@@ -1,4 +1,4 @@
-"""Optimizer parallel on real ranks: in the modes that cut operators, and weight grouping in data_parallel mode."""
+"""Optimizer parallel on real ranks: in the modes that split operators, and weight grouping in data_parallel mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.train.cases.compiled_steps import made_step, tensors
 from tests.train.cases.nets import Net, SquareLoss, batch, numbers
 from tests.train.worlds import case, parameters, refused
 
-# rows of the batch cut among all ranks, so every rank would hold all weights; the second: v's columns cut in 2
+# rows of the batch split among all ranks, so every rank would hold all weights; the second: v's columns split in 2
 ROWS = {2: ((2, 1), (1, 1)), 4: ((4, 1), (1, 1))}
 HALF = {2: ((1, 1), (1, 2)), 4: ((2, 1), (1, 2))}
 SEMI = {"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch", "enable_parallel_optimizer": True}
@@ -31,7 +31,7 @@ SHARDED = {**SEMI, **config()}
 
 
 def states(here, optimizer):
-    """The optimizer's states, whole: a collective where they are cut, or held by one rank."""
+    """The optimizer's states, whole: a collective where they are split, or held by one rank."""
     records = optimizer_records(optimizer, integrated=True)
     return {f"state {name}": record.array for name, record in records.items() if record.array.ndim}
 
@@ -56,7 +56,7 @@ def begun(here, settings, make_optimizer, strategies=(ROWS, HALF)):
     return net, optimizer, make_train_step(net, SquareLoss(), optimizer)
 
 
-# ---- modes that cut operators ----
+# ---- modes that split operators ----
 
 
 def trained_in_context(make_optimizer, **settings):
@@ -208,8 +208,8 @@ def brought_to(state, net, optimizer, saved):
 
 @case(4)
 def saved_under_it_and_loaded_without(here):
-    """Two steps; a folder and files of whole tensors are saved; each goes on in another net, cut otherwise and without
-    optimizer parallel.
+    """Two steps; a folder and files of whole tensors are saved; each goes on in another net, split otherwise and
+    without optimizer parallel.
     """
     net, optimizer, step = begun(here, SHARDED, adam)
     for _ in range(2):

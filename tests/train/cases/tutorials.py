@@ -56,7 +56,7 @@ def pictures_cut_by_columns(here):
 
 
 class Mint(nn.Cell):
-    """Functions with strategies, made before anybody says that the network is cut."""
+    """Functions with strategies, made before anybody says that the network is split."""
 
     def __init__(self, size):
         super().__init__()
