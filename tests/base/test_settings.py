@@ -278,7 +278,7 @@ COST = [
 @pytest.mark.parametrize(
     ("set_", "settings", "raised"),
     [*((set_algo_parameters, *row) for row in ALGORITHM), *((set_cost_model_context, *row) for row in COST)],
-    ids=str,
+    ids=lambda given: getattr(given, "__name__", str(given)),
 )
 def test_settings_of_the_search_and_of_the_cost_model(set_, settings, raised):
     if raised is None:

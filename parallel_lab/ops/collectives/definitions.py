@@ -119,9 +119,8 @@ class CollectiveDef:
     reply         what a rank gets, in a sentence
     attributes    what a request says beside its value, and all members say alike: reduce, root, dim, split_dim,
                   concat_dim, window (shape and dtype of a recv)
-    cut, join       the attribute that names the dim which is split into one piece per member, or along which the
-    members'
-                  pieces are joined; "" where none is
+    cut, join     the attribute that names the dim which is split into one piece per member, or along which the
+                  members' pieces are joined; "" where none is
     sender, receiver   who hands over a value, and who gets a reply: "all", "root" or "" (nobody)
     answer        (values in group order, attributes) -> replies in group order, C-contiguous, each in memory of its
                   own; those that are not for a receiver are dropped
