@@ -1,6 +1,4 @@
-"""Widgets: thin bindings of the headless labs to a notebook, one per lab. Loaded on demand, so importing this package
-needs no anywidget.
-"""
+"""Widgets: thin bindings of the headless labs to a notebook, loaded on demand: an import here needs no anywidget."""
 
 from __future__ import annotations
 

@@ -25,10 +25,7 @@ _MIX = 0x9E3779B1  # odd 32-bit constant (golden ratio): spreads the call number
 
 
 class CheckedCalls(Calls):
-    """A communicator that knows the calls it has seen.
-
-    control   what the notebook asks for: "run", "pause" or "stop"
-    """
+    """A communicator that knows the calls it has seen.  control: what the notebook asks for (run, pause, stop)."""
 
     control: str
 
@@ -48,9 +45,7 @@ class CheckedCalls(Calls):
         return self._answer(request, bool(request.origin))
 
     def _call(self, request: Request, explicit: bool) -> Any:
-        """What is known of a request, checked once per different call: (check, loose, flight text), or what `_examined`
-        makes of them.
-        """
+        """What is known of a request, kept per different call: (check, loose, flight text) or `_examined`'s result."""
         value = request.value
         signature = (value.dtype, value.shape) if isinstance(value, np.ndarray) else value is None
         out, place = request.out, request.out is None
@@ -107,9 +102,7 @@ class CheckedCalls(Calls):
 
     @property
     def stop_requested(self) -> bool:
-        """True once the notebook has asked for a stop. Ranks may see it at different steps: use `agree_to_continue` to
-        leave a loop.
-        """
+        """Whether the notebook has asked for a stop. Ranks may differ: leave a loop by `agree_to_continue`."""
         return self.control == "stop"
 
     def wait_if_paused(self) -> None:

@@ -82,10 +82,7 @@ class Started(Handle):
 
 
 class Lane:
-    """The started collectives of one rank in a run.
-
-    kept   those that have not been waited for, by order, oldest first
-    """
+    """The started collectives of one rank in a run.  kept: those not waited for yet, oldest first."""
 
     def __init__(self, rank: int, raise_fault: Callable) -> None:
         self.rank, self._raise_fault = rank, raise_fault

@@ -55,9 +55,8 @@ class Exercise:
             with deadline(LIMIT_S):
                 for part in self.grader(answer, **given):
                     if part.name not in worth:
-                        raise ArgumentError(
-                            f"part {part.name!r}", where=f"grader of {self.number}", allowed=f"One of {tuple(worth)}"
-                        )
+                        what = f"part {part.name!r}"
+                        raise ArgumentError(what, where=f"grader of {self.number}", allowed=f"One of {tuple(worth)}")
                     judged.setdefault(part.name, part)
         except (Exception, TimeUp) as error:  # an answer that nobody thought of must not end the lesson
             name = next((name for name in worth if name not in judged), None)
@@ -146,9 +145,6 @@ def get_exercise(number: str) -> Exercise:
     if not found:
         known = [e.number for e in all_exercises()]
         near = difflib.get_close_matches(str(number), known, 3) or known
-        raise ArgumentError(
-            f"exercise {shorten(number)}",
-            where="check",
-            allowed=f"A number in quotation marks, such as {', '.join(near)}",
-        )
+        what = f"exercise {shorten(number)}"
+        raise ArgumentError(what, where="check", allowed=f"A number in quotation marks, such as {', '.join(near)}")
     return found[0]

@@ -148,9 +148,8 @@ class LossCurves:
     def __init__(self, curves: Mapping[str, Sequence[float]], title: str = "Loss of each step") -> None:
         self.curves, self.title = {name: tuple(map(float, losses)) for name, losses in curves.items()}, title
         if not self.curves or not all(self.curves.values()):
-            raise ArgumentError(
-                f"{len(self.curves)} curves", where="LossCurves", allowed="One or more, none of them empty"
-            )
+            what = f"{len(self.curves)} curves"
+            raise ArgumentError(what, where="LossCurves", allowed="One or more, none of them empty")
 
     def to_text(self) -> str:
         """The losses as a table."""

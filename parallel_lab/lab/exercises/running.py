@@ -225,11 +225,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """What rank programs did.
-
-    results   what each rank returned; () with a fault
-    asked     every request, in the order in which they were made
-    """
+    """What rank programs did.  results: what each returned, () with a fault;  asked: every request, in order."""
 
     ranks: int
     results: tuple[Any, ...] = ()

@@ -175,10 +175,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Hint:
-    """One step of the ladder of an exercise.
-
-    level  0 a question, 1 a place to look, 2 a part of the answer, 3 the answer in words
-    """
+    """One step of the ladder.  level: 0 a question, 1 a place to look, 2 a part of the answer, 3 in words."""
 
     exercise: str
     level: int

@@ -42,9 +42,7 @@ class Settings:
     wording: str = "inclusive"
 
     def comm_fusion(self, mode: str, count: int) -> dict[str, Any]:
-        """The mode as `set_auto_parallel_context(comm_fusion=...)` takes it, for `count` gradients; {} for modes "off"
-        and "ids".
-        """
+        """As `set_auto_parallel_context(comm_fusion=...)` takes it, for `count` gradients; {} for "off" and "ids"."""
         config: dict[str, Any] = {"auto": None, "size": self.size_mb, "index": list(self.indices)}
         if mode == "each":
             first = int(self.wording == "first_n")
@@ -103,9 +101,7 @@ class Case:
         return tuple(group for _, group in sorted(zip(self.positions, groups, strict=True)))
 
     def groups(self, mode: str, parallel_mode: str, settings: Settings) -> Groups:
-        """Per gradient the number of its message, by the rules themselves. Raises ContextError for settings that a rule
-        refuses.
-        """
+        """The message number of each gradient, by the rules. Raises ContextError for settings that a rule refuses."""
         count = len(self.gradients)
         if mode in ("off", "each"):
             return tuple(range(count))

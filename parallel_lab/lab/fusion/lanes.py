@@ -40,10 +40,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Sent:
-    """One message of gradients, in the order they travel.
-
-    ready_s  when the last of its gradients was there;  start_s, end_s: when it travelled
-    """
+    """A message.  ready_s: when its last gradient was ready;  start_s, end_s: when it travelled."""
 
     members: tuple[str, ...]
     size_bytes: int
@@ -105,9 +102,7 @@ def plan_lanes(plan: Plan, cluster: Cluster) -> Lanes:
 
 
 def event_lanes(plan: Plan, events: Iterable[Event], step: int | None = None) -> Lanes:
-    """The lanes of rank 0 in a step of `events` (default: the last). Raises ArgumentError if rank 0 recorded nothing of
-    it.
-    """
+    """The lanes of rank 0 in a step of `events` (default: the last). Raises ArgumentError for a step without any."""
     own = [e for e in events if e.rank == 0 and step in (None, e.step)]
     if not own:
         raise ArgumentError("no events of rank 0", where="event_lanes", hint="Train with record=1")

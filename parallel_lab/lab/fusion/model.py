@@ -114,9 +114,7 @@ class FusionLab(ComparesRuns):
         self._choose(parallel_mode=mode)
 
     def set_cluster(self, cluster: str | Cluster) -> None:
-        """The profile behind predicted and simulated times: a name or a Cluster. Raises ArgumentError if it is not
-        known or too small.
-        """
+        """The profile of predicted and simulated times: name or Cluster. Raises ArgumentError: unknown, too small."""
         self._change(cluster=self._checked_cluster(cluster), own_line=None)
 
     def set_line(self, alpha_s: float | str, beta_s_per_byte: float | str) -> None:
@@ -126,9 +124,8 @@ class FusionLab(ComparesRuns):
         """
         for name, given in (("alpha", alpha_s), ("beta", beta_s_per_byte)):
             if isinstance(given, str):
-                raise ArgumentError(
-                    f"{name} {shorten(given)}", where="FusionLab.set_line", allowed="A finite number, 0 or more"
-                )
+                what = f"{name} {shorten(given)}"
+                raise ArgumentError(what, where="FusionLab.set_line", allowed="A finite number, 0 or more")
         self._change(own_line=Link(float(alpha_s), float(beta_s_per_byte)))
 
     def reset_line(self) -> None:
@@ -154,9 +151,7 @@ class FusionLab(ComparesRuns):
         self._change(mode=mode, given=replace(self._given, **settings))
 
     def set_size(self, threshold_mb: int) -> None:
-        """Mode "size" with this threshold, an int in MB (1 MB = 1024 * 1024 bytes in data_parallel; 262144 elements in
-        semi_auto_parallel).
-        """
+        """Mode "size" with this threshold in MB (int; 1024 * 1024 bytes; semi_auto_parallel: 262144 elements)."""
         self._give("size", size_mb=integer(0)("FusionLab.set_size", "threshold_mb", threshold_mb, SETTINGS))
 
     def set_index(self, indices: Sequence[int]) -> None:
@@ -164,9 +159,7 @@ class FusionLab(ComparesRuns):
         self._give("index", indices=tuple(check_fusion_indices("FusionLab.set_index", "indices", list(indices))))
 
     def set_ids(self, ids: Mapping[str, int]) -> None:
-        """Mode "ids": `comm_fusion` of some parameters; the others keep theirs. Equal ids share a message, 0 travels
-        alone.
-        """
+        """Mode "ids": `comm_fusion` of some parameters; others keep theirs. Equal ids share a message, 0 is alone."""
         with self._lock:
             for name in ids:
                 self.one_of(name, self._case.names, "parameter", "FusionLab.set_ids")
@@ -204,16 +197,13 @@ class FusionLab(ComparesRuns):
         self._give(self._mode, **self._offered(wording=wording))
 
     def set_cuts(self, cuts: Sequence[int]) -> None:
-        """Messages that begin at gradient 0 and at each cut, in the order of backward. Written as mode "index", or
-        where no index list makes them as "ids".
-        """
+        """Messages from gradient 0 and each cut on, in the order of backward: mode "index" where it can, else "ids"."""
         with self._lock:
             count = len(self._case.names)
             wrong = [cut for cut in cuts if not is_int(cut, 1, count - 1)]
             if wrong:
-                raise ArgumentError(
-                    f"cut {shorten(wrong[0])}", where="FusionLab", allowed=f"Ints from 1 to {count - 1}"
-                )
+                what = f"cut {shorten(wrong[0])}"
+                raise ArgumentError(what, where="FusionLab", allowed=f"Ints from 1 to {count - 1}")
             self._send_as(tuple(accumulate(int(position in set(cuts)) for position in range(count))))
 
     def move_cut(self, cut: int, to: int) -> None:
@@ -271,9 +261,7 @@ class FusionLab(ComparesRuns):
 
     @property
     def comm_fusion(self) -> dict[str, Any]:
-        """The present setting, as `set_auto_parallel_context(comm_fusion=...)` takes it; {} for modes "off" and
-        "ids".
-        """
+        """The present setting, as `set_auto_parallel_context(comm_fusion=...)` takes it; {} for "off" and "ids"."""
         return self._setting(self._mode)
 
     @property
@@ -341,9 +329,7 @@ class FusionLab(ComparesRuns):
         return f"{text} An all_reduce of {n} ranks has {hops}."
 
     def export(self) -> str:
-        """The lines that ask MindSpore for these messages: its positions are inclusive, whatever the wording here
-        is.
-        """
+        """The lines that ask MindSpore for these messages; its positions are inclusive, whatever the wording here."""
         given, setting = self._given, self.comm_fusion
         if self._mode == "index" and given.wording == "first_n":
             ends = [first - 1 for first in given.indices if first] or [self._last_position()]
@@ -377,9 +363,7 @@ class FusionLab(ComparesRuns):
         return self._job
 
     def _compiled(self, mode: str) -> Plan:
-        """The plan of the subject, anew: ids of parameters are kept by the network, so a network that had some cannot
-        forget them.
-        """
+        """The plan of the subject, made anew: a network keeps the ids of its parameters for good."""
         if mode == "ids" or (
             self._job is not None and any(p.comm_fusion_given for p in self._job.net.trainable_params())
         ):

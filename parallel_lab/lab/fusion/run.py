@@ -61,9 +61,7 @@ def trained(
     steps: int,
     stopped: Callable[[], bool] | None = None,
 ) -> RunResult:
-    """Both plans trained from the same start on the same batches. cluster: for simulated times. Raises Stopped when
-    told so.
-    """
+    """Both plans trained from one start on equal batches.  cluster: for simulated times. Raises Stopped if told so."""
     options = {"cluster": cluster} if source == "simulated" else {}
     times, tensors, lanes = [], [], []
     for one in (plan, unfused):

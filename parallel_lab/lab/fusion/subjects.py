@@ -42,9 +42,7 @@ CHAIN_ROWS = 64
 
 
 class ChainNet(nn.Cell):
-    """Dense layers without bias, one after the other, tanh between them.  x: (rows, widths[0]) -> (rows,
-    widths[-1]).
-    """
+    """Dense layers without bias, tanh between them.  x: (rows, widths[0]) -> (rows, widths[-1])."""
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
@@ -93,9 +91,7 @@ class Job:
             return compile_network(self.net, *inputs, loss=self.loss, optimizer=self.optimizer, **how)
 
     def positions(self, sent: tuple[str, ...], parallel_mode: str) -> tuple[str, ...]:
-        """The parameters in the order in which index counts: of the optimizer, or in the automatic modes of the
-        messages that are `sent`.
-        """
+        """Parameters in the order in which index counts: the optimizer's, in automatic modes that of `sent`."""
         if parallel_mode != "data_parallel":
             return sent
         return tuple(p.name for p in self.optimizer.parameters if p.name in set(sent))

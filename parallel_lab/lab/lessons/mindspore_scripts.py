@@ -22,9 +22,7 @@ def chosen_strategies(folder: str | Path) -> dict[str, tuple[str, tuple[tuple[in
 
 
 def rank_program(folder: str | Path, lines: int = 20) -> str:
-    """The first lines of the program in the latest `18_execute_*.ir` of a rank's folder: instructions, types and
-    reasons, without attributes, scopes and source lines.
-    """
+    """The first lines of the latest `18_execute_*.ir` of a rank's folder: instructions, types and reasons only."""
     text = sorted(Path(folder).glob("18_execute_*.ir"))[-1].read_text(encoding="utf-8")
     program = text[text.index("\n%1(") + 1 :].splitlines()
     shown = [line.split(" {instance")[0] for line in program if not re.match(r"\s*# (scope|In file)", line)]

@@ -54,9 +54,7 @@ class Count:
     grown_bytes: int | None = None
 
     def point(self, moment: str) -> MemoryPoint | None:
-        """The fullest instruction of the step ("peak"), or of the step without its update ("training"); None without
-        any.
-        """
+        """The fullest instruction of the step ("peak"), or of the step without its update ("training"), or None."""
         points = self.timeline if moment == "peak" else [p for p in self.timeline if p.phase != "update"]
         return max(points, key=lambda p: p.total_bytes, default=None)
 
@@ -114,9 +112,7 @@ def predicted_ranks(plan: Plan) -> tuple[Count, ...]:
 
 
 class _Counter:
-    """Counts what one rank holds after every instruction, and what it hands over to messages: an `observe` of the
-    interpreter.
-    """
+    """Counts what a rank holds after each instruction and hands over to messages: an `observe` of the interpreter."""
 
     def __init__(self, plan: Plan, rank: int, env: Env) -> None:
         self.plan, self.rank, self.env = plan, rank, env

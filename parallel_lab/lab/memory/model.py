@@ -119,9 +119,8 @@ class MemoryLab(ComparesRuns):
     def set_width(self, width: int | float | str) -> None:
         """Another width of the stack: a multiple of 16 up to 1024. Raises ArgumentError for another network."""
         if not self._subject.width:
-            raise ArgumentError(
-                f"{self._subject.label} has no width", where="MemoryLab.set_width", hint="Take the subject 'stack'"
-            )
+            what = f"{self._subject.label} has no width"
+            raise ArgumentError(what, where="MemoryLab.set_width", hint="Take the subject 'stack'")
         self._change(width=Check(_MULTIPLES, _read_width)("MemoryLab.set_width", "width", width))
 
     def set_devices(self, n: int) -> None:
@@ -140,9 +139,7 @@ class MemoryLab(ComparesRuns):
         self._compile(**self._offered(optimizer=name))
 
     def set_level(self, level: str) -> None:
-        """A level of the optimizer parallel that the mode has. Raises what compiling raises where it cannot work
-        (weight grouping with Adam).
-        """
+        """A level that the mode has. Raises what compiling raises where it cannot work (weight grouping with Adam)."""
         self._compile(**self._offered(level=level))
 
     def set_threshold(self, threshold_kb: int | float | str) -> None:
@@ -158,15 +155,11 @@ class MemoryLab(ComparesRuns):
         self._compile(**self._offered(accumulation=parts))
 
     def set_accumulation_shard(self, on: bool) -> None:
-        """gradient_accumulation_shard: at level1, whether accumulated gradients are kept in slices (sent for every
-        micro-batch) or whole.
-        """
+        """gradient_accumulation_shard: keep level1's accumulated gradients in slices (sent per micro-batch)."""
         self._compile(accumulation_shard=flag("MemoryLab", "accumulation_shard", on))
 
     def set_capacity(self, capacity: int | str | None) -> None:
-        """The memory of a device, as a line across the bars: bytes, or a text such as "4 MiB"; None, 0 or "": no
-        line.
-        """
+        """A device's memory, a line across the bars: bytes, or a text such as "4 MiB"; None, 0 or blank: no line."""
         self._capacity = _SIZE("MemoryLab", "capacity", capacity)
         self._changed("picture")
 
@@ -175,15 +168,11 @@ class MemoryLab(ComparesRuns):
         self._look(rank=rank)
 
     def show_moment(self, moment: str) -> None:
-        """When the bars are: "peak" (the fullest instruction of the step), "training" (of forward and backward),
-        "resident" (between steps).
-        """
+        """When: "peak" (of the step), "training" (peak of forward and backward), "resident" (between steps)."""
         self._look(moment=moment)
 
     def set_zero(self, parameters: float | str, degree: float | str, optimizer_bytes: float | str = 12) -> None:
-        """The model of the ZeRO paper's table: parameters (7.5e9 or "7.5B"), ranks that share it, bytes of optimizer
-        state per parameter (K).
-        """
+        """The ZeRO paper's table: parameters (7.5e9 or "7.5B"), ranks, bytes of optimizer state per parameter (K)."""
         self._zero = zero_table(parse_count(parameters), degree, optimizer_bytes)
         self._changed("picture")
 
@@ -280,9 +269,7 @@ class MemoryLab(ComparesRuns):
         return f"{source}: one step counted, {steps} compared"
 
     def find_par(self) -> None:
-        """Search for the largest stack under the line, with this optimizer on so many devices. Returns at once;
-        `wait()` waits.
-        """
+        """Search the largest stack under the line with this optimizer and devices. Returns at once; `wait()` waits."""
         _ = self.score  # raises where there is no puzzle
         settings, capacity, key = self._settings, self._capacity, self._par_key()
 
@@ -370,9 +357,7 @@ def _job_of(subject: str, width: int) -> Job:
 
 @lru_cache(maxsize=KEPT)
 def _compiled(subject: str, width: int, settings: Settings) -> tuple[Plan, tuple[Count, ...]]:
-    """The plan, and what every rank holds and sends by it. Kept for all labs: nothing goes into it but what is given
-    here.
-    """
+    """The plan, and what every rank holds and sends by it. Kept for all labs: only the arguments matter."""
     plan = _job_of(subject, width).compile(settings)
     return plan, predicted_ranks(plan)
 

@@ -59,9 +59,7 @@ class Score:
 
 
 def choices(given: Settings) -> Iterator[Settings]:
-    """Every way to compile for these devices with this optimizer: the search space. What changes nothing is left
-    out.
-    """
+    """Every way to compile for these devices with this optimizer, without settings that change nothing."""
     sizes = [s for s in (-1, 2, 4) if s < given.devices]
     free = replace(given, threshold_kb=0)
     for mode, levels in LEVELS.items():

@@ -41,9 +41,7 @@ def counted(
     steps: int,
     stopped: Callable[[], bool] | None = None,
 ) -> RunResult:
-    """Count the first step of `plan`, then train it and `off` from the same start on the same batches, and compare.
-    Raises Stopped when told so.
-    """
+    """Count `plan`'s first step, train it and `off` from one start on equal batches. Raises Stopped if told so."""
     optimizer, executor = job.optimizer(settings.optimizer), EXECUTORS[source]
     count = simulated_ranks if source == "simulated" else measured_ranks
     ranks = count(plan, initial_values(plan, job.net, optimizer), job.batches[0])

@@ -263,9 +263,7 @@ def export_line(settings: Settings) -> str:
 
 
 def changed_text(now: Sequence[Count], off: Sequence[Count]) -> str:
-    """What the optimizer parallel has changed, in one sentence: the fullest rank beside the fullest without, and the
-    rank that sends most.
-    """
+    """What the optimizer parallel has changed: the fullest rank with it and without, the rank that sends most."""
     (full, busy), (full_off, busy_off) = ((fullest(tuple(counts)), busiest(counts)) for counts in (now, off))
     kept, kept_off = (sum(count.at("resident").values()) for count in (full, full_off))
     more = busy.messages - busy_off.messages

@@ -108,9 +108,7 @@ class Job:
         return self._optimizers[name]
 
     def compile(self, settings: Settings) -> Plan:
-        """The plan, the batch split among the ranks. Raises what `compile` raises for settings that do not go
-        together.
-        """
+        """The plan, the batch split among the ranks. Raises as `compile` does for settings that do not go together."""
         rows = len(self.batches[0][0]) // settings.devices
         inputs = tuple(part[:rows] for part in self.batches[0])
         how = {"loss": self.loss, "optimizer": self.optimizer(settings.optimizer), **settings.config()}

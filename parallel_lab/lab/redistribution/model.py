@@ -136,9 +136,7 @@ class RedistributionLab(Lab):
 
     @property
     def least_bytes(self) -> int | None:
-        """The largest part of its slice that a rank does not hold yet: no steps bring less. None while a sum is
-        pending, for then no rank holds anything complete.
-        """
+        """The largest part of its slice that a rank lacks: a bound for all steps; None while a sum is pending."""
         if self.source.is_partial:
             return None
 

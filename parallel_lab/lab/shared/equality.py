@@ -85,9 +85,7 @@ class Equality:
 
 
 def additions_behind(plan: Plan) -> int:
-    """Additions behind one element of a gradient, counted once forward and once backward: the lengths of all sums the
-    step contains.
-    """
+    """Additions behind one element of a gradient, forward and backward: the lengths of all sums of the step."""
     shapes = plan.graph.shapes()
     total = 0
     for node in plan.graph.nodes:
@@ -158,9 +156,7 @@ def equality_rows(plan: Plan, got: Values, want: Values, near: Values | None = N
 def _trained(
     session: Session, batches: Sequence[Any], steps: int, stopped: Callable[[], bool] | None
 ) -> dict[str, tuple[np.ndarray, int]]:
-    """What is compared, with the steps behind it, by the name of its row: losses, gradients of the first step,
-    parameters after the last.
-    """
+    """What is compared, and its steps, by row: losses, first gradients, parameters after the last step."""
     losses = session.train(batches, 1)
     gradients = session.gradients()
     if steps > 1:
@@ -181,9 +177,7 @@ def _largest_difference(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def nudge(plan: Plan, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Parameters, each element moved up or down (drawn with a fixed seed) by the relative amount that `rounding_bound`
-    allows one step.
-    """
+    """Parameters, each element moved up or down (fixed seed) by the amount `rounding_bound` allows a step."""
     rng = np.random.default_rng(0)
     moved = {}
     for name, value in parameters.items():
@@ -210,11 +204,8 @@ def prove_equal(
     Raises what `compile` and the executor raise.
     """
     if not isinstance(batches, (list, tuple)) or not batches or not isinstance(batches[0], (list, tuple)):
-        raise ArgumentError(
-            f"batches is {shorten(batches)}",
-            where="prove_equal",
-            allowed="A list with one tuple of inputs per step: [(x, label)]",
-        )
+        what = f"batches is {shorten(batches)}"
+        raise ArgumentError(what, where="prove_equal", allowed="A list with one tuple of inputs per step: [(x, label)]")
     plans = [
         compile_network(network, *batches[0], loss=loss, optimizer=optimizer, dataset_strategy="full_batch", **how)
         for how in ({"device_num": device_num}, {"parallel_mode": "stand_alone"})

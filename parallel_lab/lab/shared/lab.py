@@ -115,9 +115,7 @@ class Lab:
         return type(self).words(self.snapshot())
 
     def to_html(self, title: str | None = None) -> str:
-        """Everything shown, as a page of its own that needs no kernel and no network; `title` replaces the
-        snapshot's own.
-        """
+        """Everything shown, as one page that needs no kernel and no network; `title` replaces the snapshot's own."""
         return self.page(self.page_snapshot(), title)
 
     @classmethod
@@ -150,9 +148,7 @@ class Lab:
 
     @classmethod
     def one_of(cls, value: Any, known: Any, what: str, where: str | None = None) -> Any:
-        """`value`, if it is one of `known` ints and texts. Raises ArgumentError for another one, and for True and
-        False.
-        """
+        """`value`, if it is one of `known` ints and texts. Raises ArgumentError for others, and for True and False."""
         if isinstance(value, bool) or not isinstance(value, (int, str)) or value not in known:
             where = cls.__name__ if where is None else where
             allowed = f"One of {', '.join(map(str, known))}"
@@ -228,19 +224,14 @@ class LabRun:
 
 
 class RunsOneThing(Lab):
-    """A model that runs one thing at a time beside the notebook, and says how it went.
-
-    _run   the present run, or the last one
-    """
+    """Runs one thing at a time beside the notebook, and says how it went.  _run: the present or last run."""
 
     def __init__(self) -> None:
         super().__init__()
         self._run = LabRun()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no run goes on; whether that is so. For scripts and tests; a widget never waits, nor does a
-        listener in the run's own thread.
-        """
+        """Wait until no run goes on; whether that is so. Not for widgets, nor for listeners in the run's own thread."""
         end = None if timeout is None else time.monotonic() + timeout
         # Not thread.join: Python up to 3.12 takes a thread for dead once an interrupt fell into a join (bpo-46726). And
         # in short waits: a busy thread may take the interrupt's signal, and then it does not wake a main thread that
@@ -254,9 +245,7 @@ class RunsOneThing(Lab):
         return not self._run.goes_on
 
     def stop(self) -> None:
-        """Ask the run that goes on to end: a training does after its present step. Returns at once; `wait()` waits.
-        Nothing happens without a run.
-        """
+        """Ask the run, if any, to end: a training does after its present step. Returns at once; `wait()` waits."""
         self._run.stop.set()
 
     def close(self) -> None:
@@ -349,9 +338,7 @@ class ComparesRuns(RunsOneThing):
         self._look(source=source)
 
     def run_simulated(self, steps: int | None = None) -> None:
-        """Run the present settings in the simulator, and the same network without what the lab is about. Returns at
-        once; `wait()` waits.
-        """
+        """Simulate the settings, and the network without what the lab is about. Returns at once; `wait()` waits."""
         self._start_run("simulated", steps)
 
     def run_measured(self, steps: int | None = None) -> None:

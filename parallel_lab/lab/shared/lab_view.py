@@ -34,18 +34,15 @@ try:
 except ImportError as error:  # pragma: no cover - the environment file lists it
     from ...base.errors import MissingPackage
 
-    raise MissingPackage(
-        f"The labs' widgets need {error.name}, which is not installed. Install the packages of environment.yml."
-    ) from error
+    what = f"The labs' widgets need {error.name}, which is not installed. Install the packages of environment.yml."
+    raise MissingPackage(what) from error
 
 INTERVAL_S = 1 / 30  # between two publications of progress and losses
 CURVE_INTERVAL_S = 1.0  # between two copies of the whole curves into the kept state; messages carry what is newer
 
 
 def check_command(model_type: type[Lab], name: Any, arguments: tuple[Any, ...], where: str) -> None:
-    """Raise ParallelLabError for what is no command, and for arguments of other types. True and False are no
-    numbers.
-    """
+    """Raise ParallelLabError for unknown commands and other types of arguments. True and False are no numbers."""
     if not isinstance(name, str) or name not in model_type.commands:
         known = ", ".join(model_type.commands)
         raise ParallelLabError(f"unknown command {name!r}", where=where, allowed=f"One of {known}")
@@ -143,9 +140,7 @@ class LabView(anywidget.AnyWidget):
     # ---- from the model to the page ----
 
     def _on_change(self, kind: str = "picture") -> None:
-        """Called by the model in any thread. A new picture is published at once; losses at most every INTERVAL_S, the
-        last ones always.
-        """
+        """Called by the model in any thread. Pictures go out at once, losses every INTERVAL_S, the last ones always."""
         if self._commanding:  # the end of every command publishes everything, once
             return
         if kind != "loss":

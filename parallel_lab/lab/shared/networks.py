@@ -72,9 +72,7 @@ class MegatronMlp(nn.Cell):
 
 
 class DenseNet(nn.Cell):
-    """Two Dense layers with ReLU between them, as most scripts write it; weights are stored (out, in).  x: (rows,
-    in_dim) -> (rows, out_dim).
-    """
+    """Two Dense layers, ReLU between; weights are stored (out, in).  x: (rows, in_dim) -> (rows, out_dim)."""
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int) -> None:
         super().__init__()
@@ -334,11 +332,8 @@ def apply_strategies(
         primitives = {name: primitives[name] for name in examples if name in primitives}
     for name, strategy in strategies.items():
         if name not in primitives:
-            raise StrategyError(
-                f"there is no operator {name!r}",
-                where=type(net).__name__,
-                allowed=f"Operators: {', '.join(primitives)}",
-            )
+            what = f"there is no operator {name!r}"
+            raise StrategyError(what, where=type(net).__name__, allowed=f"Operators: {', '.join(primitives)}")
         if strategy is not None:
             _check_form(primitives[name], name, strategy, (examples or {}).get(name))
     for name, strategy in strategies.items():

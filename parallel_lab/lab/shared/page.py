@@ -57,9 +57,7 @@ mountPage(document.getElementById("lab"), JSON.parse(document.getElementById("sn
 
 
 def read_front_end(scripts: Iterable[str], styles: Iterable[str]) -> tuple[str, str]:
-    """A lab's script (an ES module with `default.render` and `mountPage`) and its style sheet: what all labs share, and
-    its own files of lab/.
-    """
+    """A lab's script (an ES module with `default.render` and `mountPage`) and style sheet: shared parts, its own."""
     script, style = (
         "\n".join((FRONT_END / name).read_text(encoding="utf-8") for name in names)
         for names in ((*SCRIPTS, *scripts), (*STYLES, *styles))
@@ -85,17 +83,13 @@ def lab_page(snapshot: Mapping[str, Any], words: str, script: str, style: str) -
 
 
 def _finite(curve: Any) -> list[float | None]:
-    """Losses as JSON can carry them: nine digits (enough to name any float32), NaN and infinity as null (a gap in the
-    drawn line).
-    """
+    """Losses for JSON: nine digits (which name any float32), NaN and infinity as null (a gap in the drawn line)."""
     losses = map(float, () if curve is None else curve)
     return [float(f"{y:.9g}") if abs(y) < float("inf") else None for y in losses]
 
 
 def _json_in_html(value: Any) -> str:
-    """JSON that cannot end the script element it lies in: `<`, `>` and `&` only ever stand inside strings, where
-    \\uXXXX means the same.
-    """
+    """JSON that cannot end its script element: `<`, `>` and `&` occur in strings only, and become \\uXXXX."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

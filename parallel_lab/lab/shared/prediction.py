@@ -49,11 +49,8 @@ class Prediction:
         Raises ArgumentError for a plan without rank 5, `w` or a message after the first operator.
         """
         if plan.device_num <= RANK or "w" not in plan.value_table:
-            raise ArgumentError(
-                f"plan {plan.graph.name!r} on {plan.device_num} devices",
-                where="Prediction",
-                allowed="The quickstart network on 8 devices",
-            )
+            what = f"plan {plan.graph.name!r} on {plan.device_num} devices"
+            raise ArgumentError(what, where="Prediction", allowed="The quickstart network on 8 devices")
         table = [m for m in message_table(plan, RANK, events) if m["group"]]
         first = plan.graph.nodes[0].name
         adding = next((tuple(m["group"]) for m in table if m["operator"] == first and m["phase"] == "forward"), (RANK,))
@@ -121,9 +118,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of (question, your answer, what the plan says, what was counted, hint). Prints as a table, in a notebook
-    too.
-    """
+    """Rows of (question, your answer, what the plan says, what was counted, hint). Prints as a table."""
 
     rows: tuple[tuple[str, Any, Any, Any, str], ...]
 
@@ -137,9 +132,8 @@ class Comparison:
         """
         missing = [key for key in rows if key not in answers]
         if missing:
-            raise ArgumentError(
-                f"no answer {missing[0]!r}", where="Comparison.of", allowed=f"The answers: {', '.join(answers)}"
-            )
+            what = f"no answer {missing[0]!r}"
+            raise ArgumentError(what, where="Comparison.of", allowed=f"The answers: {', '.join(answers)}")
         return cls(tuple((question, answers[key], *facts) for key, (question, *facts) in rows.items()))
 
     @staticmethod
@@ -176,9 +170,8 @@ def _plain(value: Any, question: str) -> Any:
         if isinstance(value, str) or any(n != int(n) for n in numbers):
             raise ValueError
     except (TypeError, ValueError):
-        raise ArgumentError(
-            f"{question}={shorten(value)}", where="Prediction", allowed="A whole number, or several in a tuple"
-        ) from None
+        what = f"{question}={shorten(value)}"
+        raise ArgumentError(what, where="Prediction", allowed="A whole number, or several in a tuple") from None
     whole = tuple(int(n) for n in numbers)
     return whole[0] if isinstance(value, float) else whole
 

@@ -168,9 +168,7 @@ def _text() -> Problem:
 
 
 def _clicks() -> Problem:
-    """A click is a sum above 0: of the worth of each feature, and of the pair of the first two, which a sum over
-    features cannot tell.
-    """
+    """A click is a sum above 0: of each feature's worth, and of the first two's as a pair, which no sum can tell."""
     draw = np.random.default_rng(3)
     worth, pair = draw.normal(size=FIELDS * FEATURES), draw.normal(size=(FEATURES, FEATURES))
     batches = []

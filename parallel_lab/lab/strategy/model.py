@@ -121,9 +121,7 @@ class StrategyLab(RunsOneThing):
             self._change(data=self._checked_data(name))
 
     def set_preset(self, name: str) -> None:
-        """One of the network's sets of strategies, "data parallel" for instance, in place of what is set. Raises
-        ArgumentError; ends a run.
-        """
+        """Take one of the network's sets of strategies, such as "data parallel". Raises ArgumentError; ends a run."""
         with self._lock:
             self._change(**self._offered(preset=name), tensor="")
 
@@ -180,9 +178,7 @@ class StrategyLab(RunsOneThing):
     # ---- training ----
 
     def run(self) -> None:
-        """Train from the initial parameters, on one worker process per rank. Returns at once; does nothing while a run
-        goes on.
-        """
+        """Train from the initial parameters, one worker process per rank. Returns at once; nothing during a run."""
         with self._lock:
             if self._run.goes_on:
                 return
@@ -260,9 +256,7 @@ class StrategyLab(RunsOneThing):
             return compile_network(net, *batches[0], loss=problem.loss(), optimizer=optimizer, **how), net
 
     def _take_preset(self) -> None:
-        """Set strategies, plan and what is known of the operators from the preset for the present network, devices and
-        data.
-        """
+        """Set strategies, plan and facts of the operators from the preset for the present network, devices and data."""
         plain, net = self._compile({})
         primitives = operator_primitives(net)
         names = dict.fromkeys(operator_of(n.name, primitives) for n in plain.graph.nodes)
@@ -289,9 +283,7 @@ class StrategyLab(RunsOneThing):
         return chosen
 
     def _first_tensor(self) -> str:
-        """What tells most about the network: what it is made to show, a value with a halo, the largest addends, else
-        its first operator's result.
-        """
+        """What tells most: the network's own choice, a value with a halo, the largest addends, or its first result."""
         entries = tensor_entries(self._plan)
         known = [e.value for e in entries]
         halos = [e.value for e in entries if e.base != e.value]
@@ -379,9 +371,7 @@ class StrategyLab(RunsOneThing):
         return lambda entry: known.get(entry.owner) or known.get(entry.source, "")
 
     def _timeline(self, plan: Plan, events: tuple[Event, ...]) -> dict[str, Any]:
-        """The lanes; kept until plan or events are others, since to predict them takes as long as all the rest of a
-        snapshot.
-        """
+        """The lanes, kept until plan or events change: to predict them takes as long as the rest of a snapshot."""
         if self._lanes is None or self._lanes[0] is not plan or self._lanes[1] is not events:
             self._lanes = (plan, events, timeline_lanes(plan, events))
         kept = self._lanes[2]
@@ -395,9 +385,7 @@ class StrategyLab(RunsOneThing):
         return [self._operator(name, nodes[name], tensors) for name in nodes]
 
     def _operator(self, name: str, nodes: list[Any], outs: set[str]) -> dict[str, Any]:
-        """One operator, its strategy and those it may have. Of an operator made of others, the strategy gives each of
-        them its splits.
-        """
+        """One operator, its strategy and those it may have; one made of others gives each of them its splits."""
         op, operands, attrs, out, source = self._facts(name, nodes)
         strategy = nodes[0].strategy if name not in self._composed else self._strategies[name]
         if strategy is None:
@@ -418,9 +406,7 @@ class StrategyLab(RunsOneThing):
         }
 
     def _facts(self, name: str, nodes: list[Any]) -> tuple[OpDef, tuple, dict[str, Any], tuple[int, ...], str]:
-        """(declaration, shapes of the operands, attributes, shape of the result, who set the strategy) of an
-        operator.
-        """
+        """An operator's (declaration, shapes of operands, attributes, result shape, who set the strategy)."""
         node = nodes[-1]
         if name in self._composed:
             return *self._composed[name], node.shape, "default" if self._strategies[name] is None else "user"
@@ -460,9 +446,8 @@ def _parse(text: Any) -> tuple | None:
     text = str(text).strip()
     example = "Type counts per dim for each input, such as ((2, 4), (4, 1))"
     if len(text) > LARGEST_TEXT:
-        raise ArgumentError(
-            f"{len(text)} characters", where="strategy", allowed=f"At most {LARGEST_TEXT}", hint=example
-        )
+        what = f"{len(text)} characters"
+        raise ArgumentError(what, where="strategy", allowed=f"At most {LARGEST_TEXT}", hint=example)
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

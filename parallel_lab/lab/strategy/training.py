@@ -143,9 +143,7 @@ class Training(LabRun):
         }
 
     def _bound(self, plan: Plan, steps: int) -> float:
-        """How far rounding may take two runs apart; where it may grow, twice what it does to one device is added (as in
-        `compare_sessions`).
-        """
+        """How far rounding may part two runs; where it may grow, twice its effect on one device is added."""
         single, nudged = (np.asarray(losses[:steps], np.float32) for losses in (self.single, self.nudged))
         moved = float(np.abs(nudged - single[: len(nudged)]).max()) if len(nudged) else 0.0
         return rounding_bound(plan, single, steps) + 2 * moved
@@ -157,9 +155,7 @@ class Training(LabRun):
 
 
 def _follower(singles: list[tuple[list[float], Session]], batches: list) -> Callable[[int], None]:
-    """A function that brings the one-device runs to a given step. The thread of the reports and the helper thread may
-    both call it.
-    """
+    """A function that brings the one-device runs to a given step; reports' and helper thread may both call it."""
     turn = threading.Lock()
 
     def follow(steps: int) -> None:

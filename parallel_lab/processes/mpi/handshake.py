@@ -128,9 +128,7 @@ class Handshake:
         self.begin_run(0, fresh=True)
 
     def begin_run(self, run: int, *, fresh: bool) -> None:
-        """Start anew.  fresh: with a communicator of its own, because messages of a run that was stopped may still be
-        under way; all ranks alike.
-        """
+        """Start anew, all ranks alike.  fresh: with a new communicator: messages of a stopped run may be under way."""
         if fresh:
             self.sent_all()
             self._abandoned += [*self.outgoing, *self.unfinished, *self.in_flight()]
@@ -215,9 +213,7 @@ class Handshake:
     # handshake
 
     def meet(self, members: Sequence[int], data: bytes, asked: Asked) -> dict[int, Arrival]:
-        """Arrive with `data` (see pack_arrival) and wait for all `members`; what each of the others said, by rank.
-        Raises what `compare` and `until` raise.
-        """
+        """Arrive with `data` (see pack_arrival); what each other member said. Raises as `compare` and `until` do."""
         peers = [m for m in members if m != self.rank]
         for peer in peers:
             self.post(data, peer)

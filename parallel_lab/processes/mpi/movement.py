@@ -310,9 +310,7 @@ class Movement:
         return (yield from self._joined(call, _divided(value.shape, split, n), call.request.concat_dim, pieces))
 
     def _joined(self, call: _Call, shape: tuple[int, ...], dim: int, give: Mapping[int, np.ndarray]) -> Steps:
-        """What each member gives this one, joined along `dim` in group order.  shape: of one member's; give: by member,
-        this one included.
-        """
+        """What each member gives, joined along `dim`.  shape: of one member's; give: by member, this one included."""
         n, dtype = call.n, call.request.value.dtype
         dim = positive_dim(dim, len(shape), call.request.kind)
         out = self._place(call, (*shape[:dim], n * shape[dim], *shape[dim + 1 :]), dtype.newbyteorder("="))

@@ -35,10 +35,7 @@ def address_of(array: np.ndarray) -> int:
 
 
 class SharedArrays:
-    """The heap of one rank. Only the process of that rank gives out memory of it.
-
-    start, size_bytes   where it lies in the block
-    """
+    """The heap of one rank; only its process gives out memory of it.  start, size_bytes: its place in the block."""
 
     def __init__(self, arena: Arena, rank: int) -> None:
         self._arena, self._rank = arena, rank

@@ -41,10 +41,7 @@ class Started(base.Started):
 
 
 class Lane(base.Lane):
-    """The queue of one rank.
-
-    ended   called with each collective that is complete
-    """
+    """The queue of one rank.  ended: called with each collective that is complete."""
 
     def __init__(self, loop: WaitLoop, ended: Callable[[Started], None]) -> None:
         super().__init__(loop.rank, loop.raise_fault)

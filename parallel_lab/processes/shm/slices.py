@@ -97,10 +97,8 @@ def blocks(shape: tuple[int, int], itemsize: int, size_bytes: int) -> Iterator[t
 def dtype_text(dtype: np.dtype) -> str:
     """A dtype as a literal that `dtype_from_text` reads. Raises ShapeError for dtypes that hold objects."""
     if dtype.hasobject:
-        raise ShapeError(
-            f"values of dtype {dtype} are Python objects",
-            allowed="Numbers, booleans and other dtypes with a fixed size",
-        )
+        what = f"values of dtype {dtype} are Python objects"
+        raise ShapeError(what, allowed="Numbers, booleans and other dtypes with a fixed size")
     return repr(np.lib.format.dtype_to_descr(dtype))
 
 

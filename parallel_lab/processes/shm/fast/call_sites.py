@@ -108,9 +108,7 @@ class FastCommunicator(Communicator):
             self._ask("barrier", group, tag)
 
     def all_reduce(self, x, reduce: str = "sum", group=None, *, out=None, tag: str = "") -> np.ndarray:
-        """x combined over the group in group order.  x: any shape, equal on all members -> same shape, in `out` (which
-        may be x) if given.
-        """
+        """x combined in group order.  x: any shape, equal on all members -> same shape, in `out` (or x) if given."""
         if type(x) is np.ndarray and x.flags.c_contiguous and (out is None or (type(out) is np.ndarray)):
             frame = sys._getframe(1)
             place = None if out is None else (out.dtype, out.shape, out.flags.carray)
