@@ -75,8 +75,8 @@ class Dense(Weighted):
         dtype: Any = np.float32,
     ) -> None:
         super().__init__()
-        self._draw((out_channels, in_channels), weight_init, bias_init, has_bias, dtype)
         self.reshape, self.matmul = ops.Reshape(), ops.MatMul(transpose_b=True)
+        self._draw((out_channels, in_channels), weight_init, bias_init, has_bias, dtype)
         self.activation = get_activation(activation, "Dense")
 
     def construct(self, x: Any) -> Any:

@@ -91,9 +91,9 @@ class Conv2d(Weighted):
             given = f"group={group} with in_channels={in_channels}, out_channels={out_channels}"
             raise ArgumentError(given, where="Conv2d", allowed="A count that divides both")
         kernel = kernel_size if isinstance(kernel_size, tuple) else (kernel_size,) * 2
-        self._draw((out_channels, in_channels // group, *kernel), weight_init, bias_init, has_bias, dtype)
         windows = {"stride": stride, "dilation": dilation, "pad_mode": pad_mode, "pad": padding, "group": group}
         self.conv2d = ops.Conv2D(out_channel=out_channels, kernel_size=kernel_size, **windows)
+        self._draw((out_channels, in_channels // group, *kernel), weight_init, bias_init, has_bias, dtype)
 
     def construct(self, x: Any) -> Any:
         x = self.conv2d(x, self.weight)
