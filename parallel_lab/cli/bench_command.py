@@ -39,10 +39,7 @@ _HTML = option("--html", metavar="FILE", help="also write tables and figures to 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a benchmark found.
-
-    text  for the terminal;  numbers: for JSON;  page: from the machine's facts to a web page, for those with --html
-    """
+    """A benchmark's `text` for the terminal, `numbers` for JSON and `page`: from the machine's facts to HTML."""
 
     text: str
     numbers: Mapping[str, Any]
@@ -61,9 +58,7 @@ class Benchmark:
     examples: str
 
     def run(self, args: argparse.Namespace) -> int:
-        """Measure, print and write. Ends in order when this process is told to end (timeout, a closed terminal's
-        manager), as at Ctrl-C: no process and no file stays.
-        """
+        """Measure, print and write. Told to end (timeout, closed terminal): as at Ctrl-C, nothing stays."""
         if threading.current_thread() is not threading.main_thread():
             return self._run(args)
         before = signal.signal(signal.SIGTERM, _end)

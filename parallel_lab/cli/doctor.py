@@ -41,11 +41,9 @@ Result = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """What a check `found` (with numbers), and how to `mend` it (never empty unless "ok").
 
     status  "ok"; "warning": the lessons run, something is slower or left out; "problem": they do not run
-    found   the fact, with numbers
-    mend    what to do about it; never empty unless status is "ok"
     """
 
     name: str

@@ -46,8 +46,7 @@ class _Help(Exception):
 def run_cell(line: str, cell: str, name: str = "cell") -> None:
     """Run `cell` with the options of `line`; `name` stands for it in tracebacks.
 
-    Raises KeyboardInterrupt after an interrupt; the error of the rank that failed first: RankRaised, RankDied,
-    CollectiveMismatch, ...; ArgumentError for options that make no sense.
+    Raises KeyboardInterrupt, the first failed rank's error (RankRaised, RankDied, CollectiveMismatch), ArgumentError.
     """
     parser = _Parser(prog="%%ranks", description="Run the cell as a script on N ranks, one process each.")
     add_options(parser, launch_options(TIMEOUT_S, required=True))

@@ -45,9 +45,7 @@ examples:
 def jupyterlab_command(
     folder: Path, *, browser: bool = True, port: int | None = None, extra: Sequence[str] = ()
 ) -> list[str]:
-    """The command line that opens JupyterLab on `folder`, with the Python that runs this; `extra` goes last, so it
-    wins. Raises MissingPackage if JupyterLab is not installed.
-    """
+    """Command of JupyterLab on `folder`, by this Python; `extra` goes last and wins. Raises MissingPackage."""
     if importlib.util.find_spec("jupyterlab") is None:
         hint = f"{sys.executable} -m pip install jupyterlab, or use environment.yml"
         raise MissingPackage("JupyterLab is not installed", hint=hint)

@@ -1,7 +1,7 @@
 """`parallel-lab quickstart`: the quickstart in the terminal.
 
-Exit codes: 0 the parallel run equals one device; 1 it does not; 2 an argument or a strategy was refused. The job itself
-is `lab/quickstart/model.py`, loaded when it is run: `parallel-lab --help` and the doctor do not wait for it.
+Exit codes: 0 the parallel run equals one device; 1 it does not; 2 an argument or a strategy was refused. The job,
+`lab/quickstart/model.py`, is loaded when it runs: `--help` and the doctor do not wait for it.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 class Progress:
-    """Steps done, on `stream`: one line that is written over on a terminal, a line every few seconds elsewhere; silent
-    for a second. May be called from any thread. Time counts from the first call, when the workers have started.
+    """Steps done on `stream`: a rewritten line on a terminal, else one every few seconds, after a second's silence.
+
+    May be called from any thread. Time counts from the first call, when the workers have started.
     """
 
     QUIET_S, TERMINAL_S, LINE_S = 1.0, 0.2, 5.0

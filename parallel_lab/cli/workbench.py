@@ -78,10 +78,7 @@ def _shipped_files(source: Path) -> dict[str, bytes]:
 
 
 def update_notebooks(source: Path, folder: Path) -> Update:
-    """Copy the files under `source` into `folder`, and never write over a file the learner edited.
-
-    Files of an earlier version that no longer ship stay. Raises DataFileError if `folder` cannot be written.
-    """
+    """Copy files under `source` to `folder`, but not over edited ones; old ones stay. Raises DataFileError."""
     found: dict[str, list[str]] = {"new": [], "updated": [], "same": [], "kept": []}
     try:
         record, note = _read_record(folder)

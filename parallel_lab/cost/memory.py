@@ -73,9 +73,7 @@ class MemoryReport:
 
     @property
     def parts(self) -> dict[str, int]:
-        """The four parts that memory is discussed in. They need not add up to the peak: not all are largest at the same
-        time.
-        """
+        """The largest of each of the four parts; they may add up to more than the peak, being at different times."""
         return {kind: getattr(self, f"{kind}_bytes") for kind in ("params", "grads", "optimizer", "activations")}
 
     @property
@@ -98,9 +96,7 @@ class MemoryReport:
 
 
 def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
-    """Walk the program of one step on `rank` and count live bytes. Raises PlanError for a pipeline, and for a rank that
-    does not exist.
-    """
+    """Walk one step's program on `rank` and count live bytes. Raises PlanError: a pipeline, or no such rank."""
     stage = single_stage(plan)
     plan.stage_of(rank)
     memory = _Memory(plan, rank)
@@ -127,18 +123,14 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
 
 
 def value_kinds(plan: Plan, *, rank: int = 0) -> dict[str, str]:
-    """{value: its kind out of MEMORY_KINDS} of everything that `rank` ever holds: what arrays that are counted on a
-    rank are called.
-    """
+    """{value: its kind out of MEMORY_KINDS} of everything that `rank` ever holds."""
     single_stage(plan)
     memory = _Memory(plan, rank)
     return {name: memory.kinds[block] for name, block in memory.block.items()}
 
 
 class _Memory:
-    """Blocks of memory and the values that lie in them. A block is named after its first value; a view lies in its
-    operand's block.
-    """
+    """Blocks of memory, named after their first value, and values in them; a view lies in its operand's block."""
 
     def __init__(self, plan: Plan, rank: int) -> None:
         self.block: dict[str, str] = {}

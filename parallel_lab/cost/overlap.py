@@ -246,9 +246,7 @@ def best_grouping(
     before = np.array(total[:-1], dtype=float)
 
     def next_ends(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """With one message more: per j the earliest end of the line once the first j gradients are sent, and where its
-        last message begins.
-        """
+        """With one message more: per j, when the first j gradients are sent at best, and its last message's begin."""
         found, cuts = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=int)
         for j in range(1, count + 1):
             line = np.maximum(ends[:j], ready[j - 1]) + (link.alpha_s + link.beta_s_per_byte * (total[j] - before[:j]))
@@ -279,9 +277,8 @@ def best_grouping(
 class _Way:
     """A way to send the first gradients. All numbers are better when smaller, whatever follows.
 
-    late_s     how much later backward is, from packing;  line_s: when the line is free
-    unpack_s   unpacking so far;  done_s: when it would have ended, had backward ended before
-    starts     where its messages begin
+    late_s    how much packing delays backward;  line_s: when the line is free;  starts: when its messages begin
+    unpack_s  unpacking so far;  done_s: when it would have ended, had backward ended before
     """
 
     late_s: float
@@ -354,11 +351,9 @@ def best_threshold(
     packing: Packing | None = None,
     rest_s: float = 0.0,
 ) -> tuple[int, Overlap]:
-    """The best of the thresholds, the smallest of equal ones, and what it makes of the step.
+    """The smallest of the best thresholds, and what it makes of the step. Raises ArgumentError if none is given.
 
     grouping   group number per gradient for a threshold in MB: one of the rules by size, with its sizes
-
-    Raises ArgumentError if there is no threshold to try.
     """
     smallest: dict[tuple[int, ...], int] = {}
     for threshold in sorted(thresholds_mb):

@@ -1,8 +1,7 @@
 """The simulator's clock: when each rank would have done what, if it had a core of its own.
 
-Local work takes what it took here, one rank after the other; a message starts when the last member of its group arrives
-and takes what the cluster profile says. Messages that are started and waited for later travel one after the other on
-each rank's line, beside its work. Times start at 0 for every step.
+Local work takes what it took here, one rank after the other; a message starts when its last member arrives and takes
+what the cluster profile says. Started messages travel one by one on each rank's line. A step starts at 0.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ Ran = tuple[str, Instr, float, float, int, float | None]
 
 
 def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster) -> list[list[Ran]]:
-    """The same instructions on the virtual clock.
-
-    ran  per rank, what it ran in one step, in order; the messages are those of one program, which all ranks run
-    """
+    """What each rank `ran` in one step, in order, on the virtual clock; messages are those of one program."""
     now = [0.0] * len(ran)
     line = [0.0] * len(ran)  # when each rank's line is free for the next message that was started
     due: dict[tuple[int, str], float] = {}

@@ -50,11 +50,9 @@ def message_time_s(
 
 
 def message_bytes(plan: Plan, instr: Instr, rank: int | None = None) -> int:
-    """Bytes a rank hands over: its operand; 0 for local instructions and barriers. A recv has no operand: the bytes
-    that arrive.
+    """Bytes a rank hands over: its operand; a recv: the bytes that arrive; 0 for local instructions and barriers.
 
-    Of a halo only strips are handed over, fewer at the edges of the tensor: those of `rank`, or of the rank that gives
-    most. A broadcast is handed over by its root.
+    Of a halo the strips of `rank`, or of the rank with most (edges have fewer). A broadcast is handed over by its root.
     """
     if rank is not None and instr.attr("root", rank) != rank:
         return 0
@@ -112,8 +110,7 @@ def local_time_s(plan: Plan, instr: Instr, device: Device) -> float:
 
 
 def instr_time_s(plan: Plan, instr: Instr, cluster: Cluster, *, rank: int = 0) -> float:
-    """Predicted seconds of one instruction on `rank`: working, or from the arrival of the last member of a group to the
-    end of the message.
+    """Seconds of one instruction on `rank`: working, or from the arrival of the last member to the message's end.
 
     Only the link of its group can tell one rank from another: groups that span nodes use the slower one.
     """
@@ -127,11 +124,7 @@ def instr_time_s(plan: Plan, instr: Instr, cluster: Cluster, *, rank: int = 0) -
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """One phase of a step on one rank.
-
-    flops, sent_bytes   work done and bytes sent (bandwidth-optimal form)
-    messages            how many messages
-    """
+    """A phase of a step on one rank: `flops`, `sent_bytes` (bandwidth-optimal form), number of `messages`."""
 
     phase: str
     compute_s: float
@@ -149,8 +142,7 @@ class PhaseTime:
 class StepTime:
     """Predicted time of one step on one rank, phase by phase.
 
-    All messages count in full, also those that travel while the rank computes. What is hidden of them, and waiting for
-    slower groups: see `predict_timeline`.
+    All messages count in full; hidden ones, and waiting for slower groups: see `predict_timeline`.
     """
 
     rank: int
@@ -186,11 +178,7 @@ class StepTime:
 
 
 def single_stage(plan: Plan) -> Stage:
-    """The plan's only stage.
-
-    Raises PlanError for a pipeline: its stages run different programs at different times, and the costs here are those
-    of one program.
-    """
+    """The plan's only stage. Raises PlanError for a pipeline, whose stages run different programs."""
     if len(plan.stages) != 1:
         what = f"the plan has {len(plan.stages)} pipeline stages"
         raise PlanError(what, where="cost", allowed="Costs are predicted for plans of one stage")
@@ -198,10 +186,7 @@ def single_stage(plan: Plan) -> Stage:
 
 
 def step_time_s(plan: Plan, cluster: Cluster, *, rank: int = 0) -> StepTime:
-    """Predicted time of one training step on `rank`.
-
-    Raises ArgumentError if the cluster has fewer devices than the plan has ranks, PlanError for a pipeline.
-    """
+    """Time of one step on `rank`. Raises ArgumentError (fewer devices than ranks), PlanError (pipeline)."""
     cluster.check_device_num(plan.device_num)
     plan.stage_of(rank)
     stage, phases = single_stage(plan), []

@@ -66,9 +66,7 @@ def compile_network(
 
 
 def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tuple[str, Draft | Plan], ...]:
-    """As `compile_network`, but returns what every pass made: ("trace", Draft), ("strategies", Draft), ..., ("plan",
-    Plan).
-    """
+    """As `compile_network`, but returns what every pass made: ("trace", Draft), ..., ("plan", Plan)."""
     made = compile_program(network, *inputs, one_loss=True, **options)
     static = next((part for part in _leaves(made.form) if not isinstance(part, Slot)), made)
     if static is not made:
@@ -78,9 +76,7 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
 
 
 def _order(network: Callable, optimizer: Any, parameters: dict[str, Parameter]) -> tuple[str, ...]:
-    """Names of the program's parameters as the optimizer has them; without one as the network has them, or as they were
-    used.
-    """
+    """Parameter names as the optimizer has them; without one as the network has them, or in order of use."""
     names = {id(p): name for name, p in parameters.items()}
     owner = network if optimizer is None else optimizer
     known = owner.get_parameters() if isinstance(owner, Cell) else getattr(owner, "parameters", ())
@@ -125,9 +121,8 @@ class Compiled:
 def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled:
     """As `compile_network`, with everything that running the plan on the learner's own objects needs.
 
-    A function may be a whole training step: it asks for gradients with `value_and_grad` and gives them, or what it
-    makes of them, to an optimizer. A loss of several elements is differentiated as their sum, as MindSpore's Model does
-    it; one_loss=True: it is refused.
+    A function may be a whole training step: it asks for gradients with `value_and_grad` and gives them to an optimizer.
+    A loss of several elements is differentiated as their sum, as by MindSpore's Model; one_loss=True: it is refused.
     """
     loss, optimizer, passes = options.pop("loss", None), options.pop("optimizer", None), options.pop("passes", None)
     one_loss = options.pop("one_loss", False)
@@ -203,9 +198,7 @@ def check_built(config: ParallelConfig, network: Callable) -> None:
 
 
 def _check_recomputed(cells: Iterable[tuple[str, Cell]]) -> None:
-    """Raise NotBuiltYet if `recompute()` was called on one of the Cells, given with their paths, or on one of its
-    operators.
-    """
+    """Raise NotBuiltYet if `recompute()` was called on one of the Cells (with their paths), or on an operator."""
     for path, cell in cells:
         primitives = vars(cell)["_primitives"].values()
         if cell.recompute_options is not None or any(p.prim_attrs.get("recompute") for p in primitives):

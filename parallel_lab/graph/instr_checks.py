@@ -1,6 +1,4 @@
-"""Whether one instruction brings every rank what the value table says it then holds: functions that return what is
-wrong, or "". `kinds.py` says which kind of instruction is checked by which.
-"""
+"""Whether one instruction brings every rank what the value table says: the fault, or "" (used by `kinds.py`)."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ MOST_RANKS, MOST_ELEMENTS = 16, 16_384
 
 
 def compute_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
-    """What is wrong with an operator, or "": slice shapes of the operands give that of the result, and operands and
-    result lie as the strategy says.
-    """
+    """What is wrong with an operator's slice shapes, or with layouts its strategy does not give; or ""."""
     op, ins, out = OPS.get(instr.op), [plan.value(name) for name in instr.ins], plan.value(instr.out)
     if op is None:
         return f"operator {instr.op!r} is not registered"
@@ -60,7 +56,7 @@ def compute_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
 
 
 def _slices_read(plan: Any, instr: Instr, rule: ShardingRule, known: Makers) -> list[tuple[str, Value, TensorLayout]]:
-    """(name, value, layout the strategy wants) of the operands; of a windowed one, the slices its windows were made of.
+    """(name, value, layout the strategy wants) of operands; of a windowed one, of the slices behind its windows.
 
     Raises PlanError unless the windowed operand was made by just the halo_exchanges that the strategy asks for.
     """
@@ -77,9 +73,7 @@ def _slices_read(plan: Any, instr: Instr, rule: ShardingRule, known: Makers) -> 
 
 
 def halo_fault(instr: Instr, source: Value, out: Value, known: Makers, phase: str) -> str:
-    """A halo's slices lie side by side along its group; its windows have no layout, and come from slices or from
-    windows along another dim.
-    """
+    """A halo's slices lie along its group; its windows, without layout, come from slices or other windows."""
     dim, halo = instr.attr("dim"), instr.halo
     have, gives, (before, after) = source.slice_shape, out.slice_shape, halo.extents(instr.kind)
     wanted = tuple(after if d == dim else size for d, size in enumerate(have))
@@ -146,11 +140,9 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
 def _elements_fault(
     kind: str, dims: Pairs, axes: tuple[int, ...], device_matrix: tuple[int, ...], source: Value, out: Value
 ) -> str:
-    """Do the move with the elements' numbers in place of the elements, and compare what every rank then holds with the
-    table.
+    """Do the move with the elements' numbers as elements, and compare what every rank then holds with the table.
 
-    Exact, but its cost grows with elements and ranks; large tensors have their shapes checked only (the same pass made
-    them by the same rules). Kept, because many plans of one lesson make the same moves.
+    The cost grows with elements and ranks: of large tensors only shapes are checked. Kept: many plans make equal moves.
     """
     definition, instr = MESSAGES.get(kind), Instr(kind, "", ("",), attrs=dims, axes=axes, device_matrix=device_matrix)
     have, want = _numbers(source), _numbers(out)

@@ -17,11 +17,7 @@ from .ir import Instr, Value
 
 
 class Shown(NamedTuple):
-    """How an instruction is written, beside its name and operands.
-
-    args           further arguments, in the brackets;  facts: what follows them
-    before, after  lines around the types of operand and result
-    """
+    """How an instruction is written: `args` in the brackets, `facts` behind, lines `before` and `after` its types."""
 
     args: tuple[Any, ...] = ()
     facts: str = ""
@@ -38,9 +34,7 @@ def tensor_text(value: Value, shape: tuple[int, ...] | None = None) -> str:
 
 
 def global_shapes(plan: Any, instr: Instr) -> list[tuple[int, ...]]:
-    """Shapes of the whole operands; of a windowed one, which exists per rank only, that of the tensor it was taken
-    from.
-    """
+    """Shapes of the whole operands; of a window, which exists per rank only, that of the tensor it was taken from."""
     ins = [plan.value(name) for name in instr.ins]
     node = plan.graph.node(instr.name) if instr.strategy is not None else None
     if node is None or all(v.layout is not None or not v.shape for v in ins):

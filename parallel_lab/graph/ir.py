@@ -132,11 +132,9 @@ class Node:
         return OPS[self.op]
 
     def keeps_own_part(self, device_num: int) -> bool:
-        """Whether a reduction whose dim is split is left as each rank has it: `add_prim_attr("cross_batch", True)`,
-        which only reductions read.
+        """Whether a reduction over a split dim stays as each rank has it ("cross_batch"), as in data parallel.
 
-        The program then behaves as data parallel does. MindSpore (reduce_method_info) does so for a mean only if its
-        first dim is split among all devices.
+        MindSpore (reduce_method_info): for a mean only if its first dim is split among all devices.
         """
         if not self.cross_batch or len(self.ins) != 1:
             return False
@@ -197,9 +195,7 @@ class Graph:
         return self._nodes_by_name.get(name)
 
     def read_late(self) -> tuple[str, ...]:
-        """Values of the forward program that something outside of it reads: seeds of gradients, the update program, the
-        caller.
-        """
+        """Values of the forward program that are read outside it: by gradients, the update program, the caller."""
         early = {i.name for i in self.inputs if i.role != "gradient"} | {n.name for n in self.of_phase("forward")}
         used = [*self.seeds, *(i for n in self.of_phase("update") for i in n.ins), *self.outputs]
         return tuple(dict.fromkeys(name for name in used if name in early))
@@ -338,9 +334,7 @@ class Instr:
         return Halo(*self.attr("window"), members=self.group_size)
 
     def handed_bytes(self, operand_bytes: int, rank: int) -> int:
-        """Bytes that `rank` hands over, of an operand of `operand_bytes`: all of it; of a halo its neighbours' strips;
-        off a root nothing.
-        """
+        """Bytes of an operand that `rank` hands over: all; of a halo its neighbours' strips; off a root nothing."""
         if self.attr("root", rank) != rank:
             return 0
         definition = MESSAGES.get(self.message)

@@ -31,9 +31,7 @@ Env = dict[str, np.ndarray]
 
 @dataclass
 class OnRank:
-    """What an instruction is run with: the plan, the rank, its arrays, who shows what it prints, and who gives it the
-    memory of buckets.
-    """
+    """What an instruction runs with: plan, rank, arrays, who shows what it prints, who gives memory of buckets."""
 
     plan: Any
     rank: int
@@ -96,9 +94,7 @@ class KindDef:
 
 
 def _run_compute(on: OnRank, instr: Instr) -> np.ndarray:
-    """The operator's result. What it refuses because of the numbers (an index outside, a label that is no class) is
-    said with its place and rank.
-    """
+    """The operator's result. What it refuses for its numbers (an index outside) is said with place and rank."""
     op, attrs, arrays = instr.opdef, dict(instr.attrs), [on.env[name] for name in instr.ins]
     if instr.offset_axes:
         shapes = tuple(a.shape for a in arrays)

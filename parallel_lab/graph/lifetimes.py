@@ -19,11 +19,10 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def replacements(program: tuple[Instr, ...], assignments: Pairs) -> dict[int, Pairs]:
-    """Position in the update program -> the assignments (target, source) that take place when its instruction has run:
-    the source is made, and no instruction reads the target's old value any more.
+    """Position in the update program -> assignments (target, source) after it: source made, target's old value dead.
 
-    A source that the update does not make, and a target that is itself the source of another assignment, wait for the
-    end, when all that is left is replaced at once: two parameters may exchange their values.
+    A source made elsewhere, and a target that another assignment reads, wait for the end, when all that is left is
+    replaced at once: two parameters may exchange their values.
     """
     made = {instr.out: position for position, instr in enumerate(program)}
     read = {name: position for position, instr in enumerate(program) for name in instr.ins}
@@ -41,9 +40,8 @@ def last_uses(
 ) -> dict[str, dict[int, tuple[str, ...]]]:
     """Per phase: instruction position -> values that nothing reads afterwards, in this phase or a later one.
 
-    order     (phase, position, instruction) of a whole step, as it runs
-    replaced  the table of `replacements`: a new value is needed under its own name until its target has taken it
-    keep      what stays after the step
+    order     (phase, position, instruction) of a whole step, as it runs;  keep: what stays after it
+    replaced  table of `replacements`: a new value is needed under its own name until its target has taken it
     """
     last: dict[str, tuple[str, int]] = {}
     for phase, position, instr in order:

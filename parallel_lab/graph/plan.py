@@ -37,10 +37,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Action:
-    """One cell of a schedule: run `program` on micro-batch `micro_batch` in `stage`. Prints "0F0".
-
-    kind   "F", "B", "W", "send", "recv" or "update"
-    """
+    """A cell of a schedule, "0F0": run `program` ("F", "B", "W", "send", "recv", "update") on `micro_batch`."""
 
     stage: int
     kind: str
@@ -212,9 +209,7 @@ class Plan:
     # ---- forms ----
 
     def to_dict(self, rank: int | None = None) -> dict[str, Any]:
-        """Plain data. Without `rank`: the whole plan, for `from_dict`. With it: ops, params, inputs and comm as that
-        rank sees them.
-        """
+        """Plain data: the whole plan, for `from_dict`; with `rank`, its ops, params, inputs and comm."""
         if rank is not None:
             from .plan_text import rank_view
 
@@ -242,9 +237,7 @@ class Plan:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     def text(self, rank: int = 0, *, phases: tuple[str, ...] = PHASES) -> str:
-        """Readable program of one rank: operators with strategy, slice and global shapes, group ranks, source line, the
-        reason of each message.
-        """
+        """One rank's program: strategies, slice and global shapes, group ranks, source lines, why each message."""
         from .plan_text import plan_text
 
         unknown = [phases] if isinstance(phases, str) else [p for p in phases if p not in PHASES]
@@ -254,10 +247,7 @@ class Plan:
         return plan_text(self, rank, phases)
 
     def diff(self, other: Plan, rank: int = 0) -> str:
-        """What changes from this plan to `other`, as a unified diff of their texts; "" if nothing does.
-
-        Values bear their names here, not their numbers: one instruction more would number all that follow anew.
-        """
+        """A unified diff of the texts to `other`, or ""; by names, as one new instruction changes later numbers."""
         from .plan_text import named_lines
 
         if not isinstance(other, Plan):

@@ -1,7 +1,6 @@
 """How one rank sees a plan: as text (the IR the seeds print) and as plain data.
 
-MindSpore gathers along dim 0 only: an all_gather along another dim is printed, and its shapes are given, as AllGather
-on dim 0 followed by Split and Concat; the plan itself holds one instruction.
+MindSpore gathers along dim 0 only: an all_gather along another dim is printed as AllGather, Split and Concat.
 """
 
 from __future__ import annotations
@@ -95,9 +94,7 @@ def _op_entry(instr: Instr, ins: list[Value], out: Value, phase: str, wholes: li
 
 
 def _view_entry(plan, node, names: list[str]) -> dict[str, Any]:
-    """A reshape: the slices of its operand, and what the first of its readers gets. names: those of all values,
-    sorted.
-    """
+    """A reshape: slices of its operand, and what its first reader gets. names: those of all values, sorted."""
     prefix = f"{node.name}.for."
     at = bisect_left(names, prefix)
     moved = plan.value(names[at]) if at < len(names) and names[at].startswith(prefix) else None

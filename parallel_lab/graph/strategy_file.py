@@ -137,9 +137,7 @@ def strategy_path(path: str | os.PathLike[str]) -> Path:
 
 
 def plan_strategy(plan: Plan, *, only_trainable_params: bool = True) -> StrategyFile:
-    """What the strategy file of a plan holds.  only_trainable_params  False: also parameters that are not trained
-    (running statistics).
-    """
+    """The strategy file of a plan.  only_trainable_params  False: also parameters that are not trained."""
     parameters = []
     for one in plan.parameters:
         layout = plan.value(one.name).layout
@@ -156,9 +154,7 @@ def plan_strategy(plan: Plan, *, only_trainable_params: bool = True) -> Strategy
 
 
 def _optimizer_shard(plan: Plan, name: str) -> tuple[int, int]:
-    """(ranks that share a slice of a parameter, distance from one of them to the next) in the optimizer parallel; (0,
-    0): it is not sharded.
-    """
+    """(ranks that share a slice, distance from one to the next) in the optimizer parallel; (0, 0): not sharded."""
     for _, instr in plan.instructions("forward"):
         if name in instr.carried and instr.message == "all_gather":
             group = instr.group(0)
@@ -169,10 +165,9 @@ def _optimizer_shard(plan: Plan, name: str) -> tuple[int, int]:
 def save_strategy(
     plan: Plan | StrategyFile, path: str | os.PathLike[str], *, only_trainable_params: bool = True
 ) -> Path:
-    """Write the strategy file of a plan, atomically, and return its path; folders that are not there are made.
+    """Write the strategy file of a plan, atomically, making missing folders, and return its path.
 
-    All ranks of a world may write the same file: they write the same. Raises CheckpointWriteError (an OSError) where it
-    cannot be written.
+    All ranks of a world may write the same file: they write the same. Raises CheckpointWriteError (an OSError).
     """
     real, strategy = strategy_path(path), plan
     if not isinstance(plan, StrategyFile):
@@ -226,9 +221,7 @@ def _strategy_to_plain(strategy: Any) -> Any:
 
 
 def load_strategy(path: str | os.PathLike[str]) -> StrategyFile:
-    """Read a strategy file. Raises CheckpointError (a ValueError) if it is missing, or is not one, naming the
-    field.
-    """
+    """Read a strategy file. Raises CheckpointError naming the field, or that the file is missing or not one."""
     real = strategy_path(path)
     where = str(real)
     try:
@@ -364,9 +357,8 @@ def _called(layout: Layout, dims: Any) -> Layout:
 
 
 def parameter_layouts(strategy: Mapping[str, Any]) -> dict[str, TensorLayout | None]:
-    """{name: TensorLayout or None} of a dict whose values are TensorLayouts, layouts with named axes,
-    ParameterStrategies, None, or lists that begin with a device matrix and a tensor map, as MindSpore's. Raises
-    CheckpointError (a ValueError) naming the entry.
+    """{name: TensorLayout or None} of a dict of TensorLayouts, layouts with named axes, ParameterStrategies, None, or
+    MindSpore's lists (device matrix, tensor map, ...). Raises CheckpointError (a ValueError) naming the entry.
     """
     return {name: as_layout(value, f"strategy[{shorten(name)}]") for name, value in strategy.items()}
 

@@ -192,9 +192,7 @@ class Tracer:
         return TracedValue(self.scale_name, (), "float32", self)
 
     def assign(self, parameter: Parameter, value: Any) -> None:
-        """`parameter` takes `value` at the end of its program; what was read before is the old value, what is read from
-        here on the new one.
-        """
+        """`parameter` takes `value` at the end of its program: reads before give the old value, later ones the new."""
         where = caller(self.scope_text()).place
         made_late = isinstance(value, TracedValue) and value.name in self.late
         if not isinstance(parameter, Parameter) or (parameter.requires_grad and not made_late):
@@ -220,9 +218,7 @@ class Tracer:
         return NotBuiltYet(what, where=where, allowed=allowed, hint=hint)
 
     def gradients(self, output: Any, wanted: Sequence[Any]) -> list[TracedValue]:
-        """Values that stand for the gradients of `output` (of its sum, if it is no single number) for Parameters and
-        inputs of the function.
-        """
+        """Values that stand for the gradients of `output` (or its sum) for Parameters and inputs of the function."""
         where = caller(self.scope_text()).place
         if self.seeds:
             hint = (

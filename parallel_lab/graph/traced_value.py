@@ -1,6 +1,4 @@
-"""`TracedValue`: what a network computes with while it is traced. It knows its global shape and dtype, and refuses to
-be asked for numbers.
-"""
+"""`TracedValue`: what a traced network computes with. It knows global shape and dtype, but no numbers."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ class TracedValue(Arithmetic):
         return self._no_operator(repr(symbol), "Write it with operators that exist: +, -, *, /, ** and comparisons")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """`array + x` reaches this through numpy, and is recorded; a numpy function on x is refused with the operator
-        to use.
-        """
+        """`array + x` reaches this through numpy, and is recorded; numpy functions on x are refused."""
         operator = UFUNCS.get(ufunc.__name__)
         # Python asks x's own method first when x stands on the left, so only here can numpy be the one who was asked to
         # add
@@ -95,9 +91,7 @@ class TracedValue(Arithmetic):
         return f"TracedValue({self.name}, shape={self.shape}, dtype={self.dtype})"
 
     def __str__(self) -> str:
-        """What `print(x)` shows while the network is compiled; the numbers follow when the plan runs, on every rank
-        those of its slice.
-        """
+        """What `print(x)` shows during compilation; numbers follow when the plan runs: on each rank its slice."""
         if hasattr(self.tracer, "prints") and current_tracer.get() is self.tracer:
             self.tracer.prints.append((self.name, caller(self.tracer.scope_text())))
         what = f"{self.name}: global shape {self.shape}, {self.dtype}"

@@ -1,7 +1,6 @@
-"""The named calls of a rank's communicator: `comm.all_reduce(x)` for `comm.answer(Request("all_reduce", ...))`, the
-same for every backend.
+"""The named calls of a rank's communicator: `comm.all_reduce(x)` for `comm.answer(Request("all_reduce", ...))`.
 
-Shared memory (`processes/shm/comm.py`) and MPI (`processes/mpi/comm.py`) derive from it, by way of
+Shared memory (`processes/shm/comm.py`) and MPI (`processes/mpi/comm.py`) derive from it, through
 `processes/shm/checked_calls.py`, and bring `_answer`.
 """
 
@@ -36,9 +35,7 @@ class Handle:
     end_s: float | None = None
 
     def wait(self) -> np.ndarray | None:
-        """Wait until the group has answered; the reply. Raises what `answer` raises, and PlanError when called a second
-        time.
-        """
+        """Wait until the group has answered; the reply. Raises as `answer`, and PlanError at a second call."""
         raise NotImplementedError
 
     def done(self) -> bool:
@@ -47,9 +44,7 @@ class Handle:
 
 
 def check_startable(request: Request) -> None:
-    """Raise CollectiveMismatch for a send or recv: a send waits for nobody, and a recv has nothing to do until its
-    message is there.
-    """
+    """Raise CollectiveMismatch for a send or recv, which cannot be started: only collectives have a later part."""
     if request.kind in MESSAGES and not MESSAGES[request.kind].is_collective:
         hint = f"Call comm.{request.kind} where it is needed"
         raise CollectiveMismatch(f"{describe(request)} is started", allowed="A collective", hint=hint)
@@ -100,9 +95,7 @@ class Calls:
         self._world = tuple(range(world_size))
 
     def _members(self, kind: str, group: Iterable[int] | None, origin: str) -> tuple[int, ...]:
-        """The group of a call; None is everybody. Raises CollectiveMismatch for what cannot be one; `check_request`
-        looks at its ranks.
-        """
+        """The group of a call; None is everybody. Raises CollectiveMismatch for what cannot be a group of ranks."""
         if group is None:
             return self._world
         try:
@@ -114,11 +107,7 @@ class Calls:
         return members
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
-        """This rank's reply.
-
-        explicit  the request's origin was given on purpose (a tag), and is compared also where lines may differ
-        quiet     the request is not recorded
-        """
+        """This rank's reply. explicit: origin is a tag, compared even if lines may differ; quiet: not recorded."""
         raise NotImplementedError
 
     def _begin(self, request: Request, explicit: bool) -> Handle:
@@ -135,9 +124,7 @@ class Calls:
     # working while a message travels
 
     def empty(self, shape: int | tuple[int, ...], dtype="float32") -> np.ndarray:
-        """A new array, contents arbitrary, in memory that the other ranks can read too, where there is such: a
-        collective on it copies nothing in.
-        """
+        """A new array, contents arbitrary, in memory that other ranks can read, if there is any: saves a copy."""
         return np.empty(shape, dtype)
 
     def begin(self, request: Request) -> Handle:
@@ -168,9 +155,7 @@ class Calls:
     # the calls
 
     def all_reduce(self, x, reduce: str = "sum", group=None, *, out=None, tag: str = "") -> np.ndarray:
-        """x combined over the group in group order.  x: any shape, equal on all members -> same shape, in `out` (which
-        may be x) if given.
-        """
+        """x of any shape, equal on all members, combined in group order; into `out` (which may be x) if given."""
         return self._ask("all_reduce", group, tag, value=x, reduce=reduce, out=out)
 
     def all_gather(self, x, dim: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
@@ -192,23 +177,17 @@ class Calls:
     def halo_exchange(
         self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = ""
     ) -> np.ndarray:
-        """This rank's window of the members' slices, zeros outside; window: (step, origin, length, part).  (..., part,
-        ...) -> (..., length, ...).
-        """
+        """This rank's window (step, origin, length, part) of all slices.  (..., part, ...) -> (..., length, ...)."""
         return self._ask("halo_exchange", group, tag, value=x, window=window, dim=dim)
 
     def halo_reduce(
         self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = ""
     ) -> np.ndarray:
-        """The sum of what all members' windows hold of this rank's slice: the adjoint of halo_exchange.  (..., length,
-        ...) -> (..., part, ...).
-        """
+        """The sum of all windows' parts of a slice, halo_exchange's adjoint. (..., length, ...) -> (..., part, ...)."""
         return self._ask("halo_reduce", group, tag, value=x, window=window, dim=dim)
 
     def broadcast(self, x=None, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
-        """The root's value on every member. Off the root x may be None; if it is given, its shape and dtype must be the
-        root's.
-        """
+        """The root's value on every member. Off the root x may be None, or must have the root's shape and dtype."""
         if self.rank == root or x is None:
             return self._ask("broadcast", group, tag, value=x, root=root, out=out)
         x = np.asarray(x)
@@ -267,9 +246,7 @@ class Calls:
 
 
 def caller(depth: int) -> str:
-    """file:line of the caller `depth` frames above the function that asks; where that is an operator of this package,
-    of the line that called it.
-    """
+    """file:line of the caller `depth` frames above; of an operator of this package, of the line that called it."""
     frame = sys._getframe(depth + 1)
     file = frame.f_code.co_filename
     return (learners_line().place if file.startswith(_OPERATORS) else "") or f"{short_file(file)}:{frame.f_lineno}"

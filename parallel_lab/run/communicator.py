@@ -98,10 +98,9 @@ class Request:
                 raise ShapeError(what, where=where, allowed=NUMBERS) from error
 
     def descriptor(self) -> tuple:
-        """What all members must agree on. Shapes are part of it: every collective here is over equal parts.
+        """What all members must agree on, shapes too: collectives here are over equal parts.
 
-        Off the root of a broadcast or scatter there is no value; there `shape` and `dtype` stand in for it, and what is
-        not given (None) fits anything.
+        Off the root of a broadcast or scatter `shape` and `dtype` stand in for a value; None fits anything.
         """
         definition = MESSAGES[self.kind]
         if not definition.is_collective or not definition.sender:
@@ -124,10 +123,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Start:
-    """Start a collective and go on; the reply is a handle for `Wait`.
+    """Start a collective and go on; the reply is a handle for `Wait`. Its value must not change before that.
 
-    Its value must not be changed before the wait. Started collectives are answered in the order of their starts: all
-    members of a group start the same ones in the same order, whatever they ask for in between.
+    All members of a group start the same collectives in the same order, whatever they ask for in between.
     """
 
     request: Request
@@ -267,9 +265,7 @@ def describe(request: Request) -> str:
 
 
 def detail(request: Request) -> str:
-    """What sets a request apart from others of its kind, dtype and shape: reduction, root, dims, window; for messages
-    and the flight recorder.
-    """
+    """What tells a request from others of its kind, dtype and shape: reduction, root, dims, window."""
     words = []
     for name in MESSAGES[request.kind].attributes:
         given = getattr(request, name)
@@ -283,10 +279,7 @@ def detail(request: Request) -> str:
 
 
 def delivered(reply: np.ndarray | None, request: Request) -> np.ndarray | None:
-    """The reply in the request's `out`, where it has one.
-
-    Raises ShapeError when what arrived does not fit there (broadcast, recv: known only now).
-    """
+    """The reply in the request's `out`, if any. Raises ShapeError if it does not fit (broadcast, recv)."""
     if request.out is None or reply is None or reply is request.out:
         return reply
     if (reply.shape, reply.dtype.newbyteorder("=")) != (request.out.shape, request.out.dtype):
@@ -297,8 +290,7 @@ def delivered(reply: np.ndarray | None, request: Request) -> np.ndarray | None:
 
 
 def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
-    """Replies to one complete collective; `requests[i]` is the request of `group[i]`. Replies are C-contiguous, in
-    memory of their own or in `out`. What each kind of collective replies stands in its definition.
+    """Replies to a complete collective, of `requests[i]` of `group[i]`: C-contiguous, new arrays or `out`.
 
     Raises CollectiveMismatch when the members do not agree.
     """

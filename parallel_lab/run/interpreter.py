@@ -53,18 +53,14 @@ def _controller() -> Any:
 
 @contextmanager
 def one_blas_thread() -> Generator[None]:
-    """Compute with one BLAS thread: thread counts change the bits of large products, and ranks must not fight over
-    cores.
-    """
+    """Compute with one BLAS thread: the number of threads changes bits, and ranks would compete for cores."""
     with _controller().limit(limits=1, user_api="blas"):
         yield
 
 
 @contextmanager
 def computing(plan: Plan) -> Generator[None]:
-    """One BLAS thread; and no warnings of numpy about overflow if the plan has a loss scale, for then it handles
-    overflow itself.
-    """
+    """One BLAS thread; no numpy warnings of overflow in a plan with a loss scale, which handles overflow."""
     quiet = (
         {}
         if all(state.kind != LOSS_SCALE for state in plan.states)
@@ -168,9 +164,7 @@ def half_done(step: int, replaced: Iterable[str]) -> str:
 
 
 def request_of(instr: Instr, rank: int, env: Env) -> Request:
-    """The request that one communication instruction makes. A bucket's sum takes the bucket's place: nothing else reads
-    it.
-    """
+    """The request of one communication instruction. A bucket's sum takes the bucket's memory: nothing else reads it."""
     asked = MESSAGES[instr.message].attributes
     fields = {name: value for name, value in instr.attrs if name in asked and value is not None}
     place, value = instr.origin.place, env[instr.ins[0]] if fields.get("root", rank) == rank else None
@@ -208,8 +202,7 @@ def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarra
 def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:
     """The full tensor from every rank's slice; pending partial results are combined in rank order.
 
-    Of a value that each rank has for itself (the loss in data_parallel mode), rank 0's; of one that a single rank
-    holds, that one's (None for the others).
+    Of a value per rank (the loss in data_parallel mode) rank 0's; of one that a single rank holds, that one's.
     """
     value, owner = plan.value(name), plan.owner_of(name)
     if owner is not None:

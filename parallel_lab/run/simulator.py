@@ -49,11 +49,9 @@ def _waiting_for(asked: Any) -> str:
 
 
 class _Engine:
-    """Drives rank programs; answers a collective when all its members have asked, a send at once, a recv when its
-    message is there.
+    """Drives rank programs; answers a collective when all members have asked, a send at once, a recv at its message.
 
-    Collectives that were started are answered apart from the others, each when it is the oldest that all its members
-    have started.
+    Started collectives are answered apart, each when it is the oldest that all its members have started.
     """
 
     def __init__(self, programs: Mapping[int, RankProgram]) -> None:
@@ -192,9 +190,7 @@ class _Engine:
         return DeadlockError("; ".join(lines) + rest, where="deadlock", hint=". ".join(hints))
 
     def check_mail(self) -> None:
-        """Raise CollectiveMismatch if a message is left that nobody has received, or a collective that was started and
-        not waited for.
-        """
+        """Raise CollectiveMismatch if a message was not received, or a started collective not waited for."""
         for rank, left in self.unclaimed.items():
             if left:
                 raise CollectiveMismatch(not_waited_for(rank, left[0].request))
@@ -208,9 +204,7 @@ class _Engine:
 
 
 def _received(request: Request, sent: Request) -> np.ndarray:
-    """The message of `sent` as the reply to the recv `request`. Raises CollectiveMismatch if another shape or dtype was
-    announced.
-    """
+    """What `sent` holds as reply to the recv `request`. Raises CollectiveMismatch for another shape or dtype."""
     value = sent.value
     shape = value.shape if request.shape is None else tuple(request.shape)
     dtype = value.dtype if request.dtype is None else np.dtype(request.dtype)
@@ -224,9 +218,8 @@ def _received(request: Request, sent: Request) -> np.ndarray:
 def simulate(programs: Sequence[RankProgram] | Mapping[int, RankProgram]) -> list[Any]:
     """Run rank programs to their ends; returns what each returned, in rank order.
 
-    Raises DeadlockError when ranks wait for each other for ever; CollectiveMismatch when members of a group disagree,
-    when a request cannot be, or when a message is sent and not received; ShapeError for a value that a request cannot
-    carry; ArgumentTypeError for programs that are no generators.
+    Raises DeadlockError when ranks wait for ever; CollectiveMismatch when members disagree, a request cannot be, or a
+    message is not received; ShapeError for a value that cannot be sent; ArgumentTypeError for no generators.
     """
     if not isinstance(programs, (Mapping, Sequence)):
         allowed = "A list of generators, one per rank, or {rank: generator}"

@@ -1,5 +1,4 @@
-"""What ranks must agree on before and while they train together: told to each other in messages, so that a difference
-is an error on all of them.
+"""What ranks must agree on before and during training, told in messages: a difference is an error on all.
 
 Outside a world, and with parallel_mode "stand_alone", where ranks train each for itself, nothing is sent.
 """
@@ -59,18 +58,14 @@ def groups_of(values: list[Any]) -> dict[str, list[int]]:
 
 
 def broadcast_parameters(parameters: Iterable[Parameter], world: Any) -> None:
-    """Give every rank the values that rank 0 holds. Collective.
-
-    Slices, and what each rank trains for itself (layerwise_parallel), stay as they are.
-    """
+    """Give every rank rank 0's values, except of slices and layerwise_parallel parameters. Collective."""
     for p in parameters:
         if p.layout is None and not p.layerwise_parallel:
             p.set_data(world.comm.broadcast(p.asnumpy(), root=0, tag=f"parameter_broadcast of {p.name}"))
 
 
 def agree_on_start(parameters: Iterable[Parameter], world: Any, *, broadcast: bool) -> None:
-    """Before a program that splits its Parameters runs: all ranks hold the same values, those of rank 0 if they are
-    broadcast. Collective.
+    """All ranks hold the same values before a program splits them; `broadcast`: those of rank 0. Collective.
 
     Raises WorldError on every rank if they do not: copies of a slice would differ for ever, and nobody would see it.
     """

@@ -59,10 +59,7 @@ class CallbackParams(dict):
 
 
 class RunContext:
-    """What every callback is given: the parameters of the run, and the way to end it.
-
-    original_args  a dict (CallbackParams) with what the run is about
-    """
+    """What callbacks get: `original_args` (CallbackParams, a dict about the run), and the way to end it."""
 
     @checked(original_args=instance(dict, "A dict"))
     def __init__(self, original_args: dict[str, Any]) -> None:
@@ -138,11 +135,7 @@ def _told_instead(value: Any) -> tuple[str, str]:
 
 
 class CallbackList:
-    """Several callbacks, called one after the other.
-
-    Entered, it enters each of them (what `__enter__` returns takes its place if it is a Callback); left, it leaves them
-    in reverse order.
-    """
+    """Several callbacks, called in turn; entered in order (`__enter__` may return a stand-in), left in reverse."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks = list(callbacks)
@@ -223,7 +216,7 @@ class LossMonitor(Callback):
 class TimeMonitor(Callback):
     """Prints `Train epoch time: X ms, per step time: Y ms` at the end of each epoch (`Eval ...` in an evaluation).
 
-    data_size  steps to divide by where the run does not say how many an epoch has; default: what it says
+    data_size  steps to divide by; default: what the run says that an epoch has
     data_time  add ` (data time: Z ms)`: what a step waited for its data (not in sink mode)
     """
 
@@ -259,11 +252,7 @@ class TimeMonitor(Callback):
 
 
 class LambdaCallback(Callback):
-    """A callback made of functions of one argument, the run_context.
-
-    on_train_begin, on_train_epoch_begin, on_train_step_begin, on_train_step_end, on_train_epoch_end, on_train_end and
-    the same with on_eval_: functions or None
-    """
+    """A callback of functions of the run_context: on_train_begin, ..., on_eval_end, named as Callback's."""
 
     @checked(**dict.fromkeys(EVENTS, instance(Callable, "A function of run_context") | None))
     def __init__(
@@ -288,11 +277,7 @@ class LambdaCallback(Callback):
 
 
 class History(Callback):
-    """Keeps the last loss of each epoch.
-
-    After the run `epoch` is {"epoch": [1, 2, ...]} and `history` {"net_output": [losses], and in `Model.fit` each
-    metric: [values]}.
-    """
+    """Each epoch's last loss: `epoch` {"epoch": [1, ...]}, `history` {"net_output": [losses], metric: [values]}."""
 
     def __init__(self) -> None:
         self.epoch: dict[str, list[int]] = {"epoch": []}

@@ -316,10 +316,9 @@ def _gathers(parallel_mode: str, integrated_save: bool) -> bool:
 
 
 def check_places(where: str, said: list[list[dict[str, Any]]], parallel_mode: str) -> None:
-    """Refuse what the ranks' ModelCheckpoints would do to each other; said: `place()` of each, by rank.
+    """Refuse conflicts of the ranks' ModelCheckpoints; said: `place()` of each, by rank.
 
-    Raises ArgumentError for a folder in common, CollectiveMismatch if slices are gathered by some ranks or at
-    different steps only.
+    Raises ArgumentError for a shared folder, CollectiveMismatch if only some ranks gather slices, or at other steps.
     """
     folders: dict[str, list[int]] = {}
     for rank, places in enumerate(said):

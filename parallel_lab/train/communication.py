@@ -101,8 +101,7 @@ def release() -> None:
 def get_rank(group: str | None = None) -> int:
     """This process's number in `group` (its name; default: all ranks).
 
-    Raises WorldError (a RuntimeError) before `init`, WorldTypeError for a group that is no string, WorldArgumentError
-    for one that is unknown or does not hold this rank.
+    Raises WorldError (a RuntimeError) before `init`, WorldTypeError, WorldArgumentError (unknown, without this rank).
     """
     return _place("get_rank", group)
 

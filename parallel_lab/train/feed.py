@@ -25,9 +25,8 @@ def check_dataset(where: str, name: str, dataset: Any) -> Any:
 
 
 class Feed:
-    """One iterator over a dataset, read on from where it stands.
+    """One iterator over a dataset (repeated for ever: epochs of `get_dataset_size()` rows), read on from where it is.
 
-    dataset  the rows; one that is repeated without end has epochs of `get_dataset_size()` rows
     skip     rows to pass over first: whole epochs by their number, the rest by reading
     """
 

@@ -32,11 +32,7 @@ _DIGITS = re.compile(r"_(\d{4,})\.ir$")
 
 
 def write_graph_files(steps: Iterable[tuple[str, Draft | Plan]], folder: str, rank: int) -> list[Path]:
-    """Write the four files of a compiled program into `folder`/rank_<rank>; returns their paths. Programs compiled
-    later get higher numbers.
-
-    steps  what `compile_steps` returns
-    """
+    """Write `compile_steps`' four files into `folder`/rank_<rank>; their paths. Later programs: higher numbers."""
     target = Path(folder) / f"rank_{rank}"
     target.mkdir(parents=True, exist_ok=True)
     plan = next(made for _, made in reversed(list(steps)) if isinstance(made, Plan))

@@ -146,10 +146,7 @@ class Loss(_Mean):
 
 
 class _MeanDifference(_Mean):
-    """A sum over all elements, divided by the number of samples (the first dim), as MindSpore does.
-
-    distance  what is summed, a function of the difference
-    """
+    """The sum of `distance(difference)` over all elements, divided by the number of samples, as in MindSpore."""
 
     distance: Callable[[np.ndarray], np.ndarray]
 
@@ -185,8 +182,7 @@ def is_one_hot(labels: np.ndarray) -> bool:
 class _Classes(Metric):
     """Base of metrics of classes: checks the shapes and remembers how many classes there are.
 
-    eval_type  "classification": predictions (n, c, ...) with a score per class, labels (n, ...) with class numbers or
-               (n, c, ...) one-hot. "multilabel": both (n, c, ...), of 0 and 1
+    "classification": scores (n, c, ...), labels (n, ...) or one-hot. "multilabel": both (n, c, ...), of 0 and 1
     """
 
     eval_types = ("classification", "multilabel")
@@ -236,10 +232,7 @@ class Accuracy(_Classes, _Mean):
 
 
 class TopKCategoricalAccuracy(_Classes, _Mean):
-    """The share of samples whose label is among the k highest scores; of equal scores the first class counts as higher.
-
-    update(predictions, labels): (n, c) and (n,) or one-hot (n, c)
-    """
+    """Share of labels (n,) or (n, c) among the k highest scores (n, c); the first of equal scores is higher."""
 
     eval_types = ("classification",)
 
@@ -270,11 +263,7 @@ class Top5CategoricalAccuracy(TopKCategoricalAccuracy):
 
 
 class _Counted(_Classes):
-    """Base of metrics made of the counts of positives.
-
-    Classification counts per class, over all samples. Multilabel counts per sample, over the classes, and keeps every
-    sample's result.
-    """
+    """Base of metrics of counted positives: per class in classification; multilabel per sample, all results kept."""
 
     def clear(self) -> None:
         super().clear()
@@ -327,10 +316,7 @@ class Recall(_Counted):
 
 
 class Fbeta(_Counted):
-    """(1 + beta²) · true positives / (beta² · actual positives + predicted positives), per class.
-
-    beta  above 0: how much more recall counts than precision
-    """
+    """(1 + beta²) · true positives / (beta² · actual + predicted positives), per class; beta > 0 weighs recall."""
 
     eval_types = ("classification",)
 

@@ -117,11 +117,7 @@ class Model:
 
     @cached_property
     def train_network(self) -> Any:
-        """The network with its loss and its optimizer, where the Model was given them: a Cell to look at, to save and
-        to load into.
-
-        The steps of `train` are taken by `engine.py`, which compiles it or runs it at once.
-        """
+        """The network with its loss and optimizer, if given: to look at, save, load into. `engine.py` runs it."""
         whole = self._computing if self._loss_fn is None else WithLossCell(self._computing, self._loss_fn)
         is_step = self._optimizer is None or (self._loss_fn is None and isinstance(whole, TrainOneStepCell))
         return whole if is_step else TrainOneStepCell(whole, self._optimizer)
@@ -347,12 +343,10 @@ class Model:
         *,
         progress: bool = False,
     ) -> dict[str, Any]:
-        """The metrics over a dataset: {name: result}.
-
-        dataset_sink_mode  accepted; an evaluation has the same steps and calls either way
+        """The metrics over a dataset: {name: result}; in evaluation mode. `dataset_sink_mode` makes no difference.
 
         In semi_auto and auto_parallel the outputs are gathered, and every rank gets the result for the whole batch;
-        in data_parallel each rank measures the rows of its own dataset. The network is in evaluation mode meanwhile.
+        in data_parallel each rank measures the rows of its own dataset.
         """
         where = "Model.eval"
         if not self._metrics:
@@ -432,9 +426,8 @@ class Model:
     # ---- use ----
 
     def predict(self, *predict_data: Any, backend: str | None = None) -> Any:
-        """The network's outputs for these inputs: Tensors, in semi_auto and auto_parallel in full.
+        """Outputs for Tensors, numbers, or tuples and lists of them; in semi_auto and auto_parallel in full.
 
-        predict_data  Tensors, numbers, or tuples and lists of them, as `construct` takes them
         backend       None; "lite" is refused
         """
         where = "Model.predict"
@@ -449,9 +442,7 @@ class Model:
 
     @checked(skip_backend_compile=flag)
     def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, TensorLayout]:
-        """How `predict` would split the parameters: {parameter name: layout}. Nothing is trained or changed.
-
-        predict_data  inputs of the network, in full
+        """How `predict` of whole inputs would split parameters: {parameter name: layout}. Nothing is trained.
 
         Raises ModelError (a RuntimeError) outside semi_auto and auto_parallel mode, in PyNative mode, and for inputs
         that are not in full (set_auto_parallel_context(full_batch=True)).
@@ -468,8 +459,7 @@ class Model:
     def infer_train_layout(
         self, train_dataset: Any, dataset_sink_mode: bool = True, sink_size: int = -1
     ) -> dict[str, TensorLayout]:
-        """How `train` would split the parameters: {parameter name: layout}. Reads the first row of the dataset; nothing
-        is trained.
+        """How `train` would split parameters: {parameter name: layout}. Reads one row, trains nothing.
 
         Raises ModelError (a RuntimeError) outside semi_auto and auto_parallel mode and in PyNative mode.
         """
@@ -487,11 +477,7 @@ class Model:
         jit_config: Any = None,
         sink_mode: bool = True,
     ) -> None:
-        """Compile before the first step, so that errors show up now and the first step is as fast as the others.
-        Nothing is trained.
-
-        train_dataset, valid_dataset  at least one of them; the first row is read
-        """
+        """Compile before the first step, by the first row of a dataset, so that errors show now. Nothing is trained."""
         where = "Model.build"
         if train_dataset is None and valid_dataset is None:
             raise ArgumentError("train_dataset and valid_dataset are both None", where=where, allowed="At least one")

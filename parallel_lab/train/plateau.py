@@ -33,8 +33,7 @@ MONITOR = instance(str, "A str: 'loss', 'eval_loss' or the name of a metric")
 class Monitored(Callback):
     """A callback that watches one value and knows when it is better than the best so far.
 
-    monitor    "loss", "eval_loss" or the name of a metric
-    mode       "min" (less is better), "max", or "auto": by the name of the value
+    monitor    "loss", "eval_loss" or the name of a metric;  mode: "min", "max", or "auto": by the value's name
     min_delta  by how much a value must be better; its sign is left out
     """
 
@@ -203,9 +202,7 @@ class ReduceLROnPlateau(Monitored):
 
 
 class LearningRateScheduler(Callback):
-    """Asks for the learning rate after every step.
-
-    learning_rate_function  function of (learning rate, number of the step from 1) that returns the next learning rate
+    """Asks `learning_rate_function(rate, number of the step from 1)` for the next rate after every step.
 
     In sink mode it is asked once per sink. The optimizer must have one learning rate, a number.
     """

@@ -27,11 +27,7 @@ BAR_CHARS = 20
 
 
 class ProgressBar(Callback):
-    """Shows progress while a Model trains or evaluates.
-
-    stream  where text goes; default: sys.stdout as it is when the run begins
-    clock   seconds that only grow: for tests
-    """
+    """Shows progress of a Model on `stream` (default: sys.stdout at the begin); `clock`: growing seconds, for tests."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         if stream is not None and not hasattr(stream, "write"):

@@ -1,7 +1,7 @@
-"""A sharded Cell inside a program that otherwise runs at once (PyNative mode): this call runs compiled on all ranks.
+"""A sharded Cell in a program that runs at once (PyNative mode): this call runs compiled on all ranks.
 
-Inputs are whole on every rank, and so are the results: the ranks work together inside only. Its gradient is a program
-too, that of sum(result * g) for the gradient g that comes from outside, which the tape calls when it gets there.
+Inputs and results are whole on every rank. Its gradient is a program too, that of sum(result * g) for the gradient g
+from outside, called by the tape.
 """
 
 from __future__ import annotations
@@ -45,11 +45,7 @@ class _Region:
         weights: list[Parameter],
         seed: np.ndarray,
     ) -> list[Any]:
-        """Gradients of sum(result * seed) for the inputs `wanted` and for all weights, whole.
-
-        number  which of the results
-        step    that of the forward call, whose random masks are made again
-        """
+        """Gradients of sum(result `number` * seed) for inputs `wanted` and weights, whole; `step`: its masks."""
         key = (number, wanted, tuple(id(p) for p in weights))
         if key not in self.backward:
 
@@ -87,10 +83,7 @@ class _RegionOp:
 
 
 def run_region(cell: ShardedCell, inputs: tuple[Any, ...], world: Any) -> Any:
-    """The whole results of a sharded Cell, computed by all ranks together.
-
-    Raises CollectiveMismatch on every rank if their inputs differ: parts of different tensors would be combined.
-    """
+    """Whole results of a sharded Cell, by all ranks. Raises CollectiveMismatch on all if inputs differ."""
     region = cell.__dict__.get("_region")
     if region is None:
         region = cell.__dict__["_region"] = _Region(cell)

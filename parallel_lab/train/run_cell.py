@@ -26,11 +26,7 @@ def refuse_on_tape(name: str) -> None:
 
 
 def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a Cell that is called outside any trace does on a rank: NotImplemented to run at once, or what its compiled
-    form returns.
-
-    cell  a Cell, or a function that `value_and_grad` made
-    """
+    """A Cell, or function of `value_and_grad`, outside any trace: NotImplemented to run at once, or results."""
     if not runs_compiled():
         world = current_world()
         if world is None or not isinstance(cell, ShardedCell) or frozen().parallel_mode not in SHARDED_MODES:
@@ -50,11 +46,9 @@ def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 @checked(fn=instance(Callable, "A function, a method or a Cell") | None)
 def jit(fn: Callable | None = None, **options: Any) -> Callable:
-    """Compile a function or method where the parallel mode splits operators; else it runs as it is, with the same
-    results.
+    """Compile a function or method where the parallel mode splits operators; else run it, with equal results.
 
-    Used as `@jit`, `@jit(...)` or `jit(fn)`. Options of MindSpore's jit (mode, input_signature, jit_level, jit_config,
-    backend, ...) are taken and change nothing: there is one compiler.
+    Used as `@jit`, `@jit(...)` or `jit(fn)`. MindSpore's options change nothing: there is one compiler.
     """
     known = (
         *("mode", "input_signature", "hash_args", "jit_config", "compile_once", "jit_level"),

@@ -193,12 +193,7 @@ class RankProgram:
 
 
 def local_array(plan: Plan, name: str, given: Any, rank: int, whole: bool) -> np.ndarray:
-    """This rank's part of an input, C-contiguous, in the plan's dtype.
-
-    whole  it is given in full, and split here; else it is the rank's own slice already
-
-    Raises ShapeError.
-    """
+    """This rank's part of an input, C-contiguous, in the plan's dtype; split here if `whole`. Raises ShapeError."""
     value = plan.value(name)
     array = np.asarray(given.asnumpy() if isinstance(given, Tensor) else given)
     expected = value.shape if whole else value.slice_shape
@@ -214,12 +209,10 @@ def local_array(plan: Plan, name: str, given: Any, rank: int, whole: bool) -> np
 
 
 def compare_programs(plan: Plan, world: Any, rates: dict[str, float]) -> None:
-    """Raise CollectiveMismatch on every rank unless all have compiled the same program.
+    """Raise CollectiveMismatch on every rank unless all have compiled the same program, or (data_parallel,
+    hybrid_parallel: each rank runs the network for itself) one with the same messages.
 
     rates  the optimizer's learning rates now: no part of the program, but copies of a parameter must take the same step
-
-    Where each rank runs the network for itself (data_parallel, hybrid_parallel) programs may differ, but not in their
-    messages.
     """
     mine = np.frombuffer(_fingerprint(plan, rates), np.uint8)
     found = np.asarray(world.comm.all_gather(mine[None], dim=0, tag=f"compare the programs of {plan.graph.name}"))

@@ -51,11 +51,9 @@ _keys = itertools.count()
 
 
 def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[str, np.ndarray]:
-    """Full tensors by value name for step 1: the parameters' present values and the optimizer's initial states.
+    """Full tensors by value name for step 1: parameters (of a Cell or mapping) and initial optimizer states.
 
-    parameters  a Cell, or a mapping from parameter name to Tensor or array
-    Raises PlanError naming a parameter or state the plan needs and does not get, and when the optimizer is not the one
-    the plan was compiled with.
+    Raises PlanError for a missing parameter or state, or an optimizer that the plan was not compiled with.
     """
     if not isinstance(plan, Plan):
         raise ArgumentError(f"plan is {shorten(plan)}", where="Session", allowed="What parallel_lab.compile returns")
@@ -86,11 +84,7 @@ def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[s
 
 
 def rates_of_steps(plan: Plan, optimizer: Any, first: int, steps: int) -> dict[str, np.ndarray]:
-    """The learning rates of `steps` steps from number `first` on: {value name: (steps,), or (1,) if they are all the
-    same}.
-
-    Raises ArgumentError if a schedule has no such step.
-    """
+    """Learning rates from step `first` on: {value name: (steps,), or (1,)}. Raises ArgumentError past a schedule."""
     if optimizer is None or not steps:
         return {}
     per_step = [optimizer.rates(step) for step in range(first, first + (steps if optimizer.has_schedule else 1))]
@@ -247,10 +241,7 @@ class Session:
         phases: Sequence[str] | None = None,
         on_losses: Callable[[int, list[float]], None] | None = None,
     ) -> Run:
-        """As `train`, on processes and in the background: returns a `Run` at once.
-
-        on_losses  called in a helper thread with (first step, losses) about 60 times a second at most
-        """
+        """As `train`, on processes in the background: a `Run`. `on_losses(first step, losses)`: at most 60 a second."""
         if self.executor == "simulator":
             what = "a simulated session cannot run in the background"
             raise PlanError(what, where="Session.start", hint="Use train(), or executor='processes'")
@@ -428,9 +419,7 @@ class Run:
         self._job.stop()
 
     def interrupt(self) -> None:
-        """End the run within a second. All ranks stop after the same step if they can; if a step takes longer than
-        that, they stop in the middle of it, and the session cannot go on: ranks may differ by a step.
-        """
+        """End the run within a second, after the same step; a longer step is broken off, and the session with it."""
         self.stop()
         end = time.monotonic() + STOP_S
         while not self.done() and time.monotonic() < end:
@@ -467,11 +456,9 @@ class Run:
 
 
 def _checked(plan: Plan, batches: Iterable[Batch], first: int, steps: int) -> list[Batch]:
-    """The batches of steps `first` to `first + steps`: what a list holds, to be gone round; of a dataset or generator
-    as many as there are steps.
+    """Batches of steps `first` to `first + steps`: a list's, to be gone round; else as many as there are steps.
 
-    A dataset is read again at its end, so that order and augmentation of each epoch are its own. The first step's batch
-    is at `first` modulo the length of what is returned.
+    A dataset is read again at its end: each epoch has its own order. Step `first` is at `first` modulo the length.
     """
     fault = ""
     try:

@@ -1,3 +1,1 @@
-"""Benchmarks that a user can run: `parallel-lab bench`. Ratios of medians of one run, in turns, with a check of the
-values beside every speed.
-"""
+"""`parallel-lab bench`: ratios of medians of one run, in turns, with values checked beside every speed."""

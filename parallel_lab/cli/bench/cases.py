@@ -1,7 +1,4 @@
-"""The cases that collectives are timed on: what each rank gives, and what it must get back.
-
-Every library gets the same values and is checked against the same formulas, so that a fast wrong answer is no result.
-"""
+"""Cases of timed collectives. Every library gets equal values and checks: a fast wrong answer is no result."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ class WrongResult(ParallelLabError, ArithmeticError):
 
 @dataclass(frozen=True)
 class Case:
-    """One collective on `size_bytes` (the full tensor of a rank, float32) by `ranks` ranks.
-
-    Raises ArgumentError for an unknown collective, and for sizes that do not divide among the ranks.
-    """
+    """One collective on `size_bytes` (the full tensor of a rank, float32) by `ranks` ranks. Raises ArgumentError."""
 
     op: str
     size_bytes: int

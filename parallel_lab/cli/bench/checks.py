@@ -24,10 +24,8 @@ ALONE, WHOLE = 1000, 40  # calls in a batch
 
 @dataclass(frozen=True)
 class CheckCost:
-    """Medians, in seconds, of what each rank of a pool does at the same time.
-
-    call_s    one all_reduce of CHECKED_BYTES, into an array made before
-    checks_s  one call without data and without others: what is left of it are checks, record and the call itself
+    """Medians, in seconds, of a pool's ranks at once: `call_s` of one all_reduce of CHECKED_BYTES into a given array,
+    `checks_s` of a call without data and without others: checks, record and the call itself.
     """
 
     call_s: float

@@ -217,11 +217,7 @@ def _start_peers(
 
 
 def mpi_configurations() -> dict[str, dict[str, str]]:
-    """Name -> environment of the configurations that MPI is timed in; the better one counts.
-
-    Open MPI: idle ranks yield the core (there are more ranks than cores), with the transport it chooses and with plain
-    shared memory.
-    """
+    """{name: environment} of MPI; the better counts. Idle ranks yield; Open MPI's transport or shared memory."""
     version = mpirun_version()
     if "Open MPI" not in version:
         return {"MPI": {}}

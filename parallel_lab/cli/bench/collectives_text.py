@@ -1,6 +1,4 @@
-"""A `CollectivesReport` as text for a terminal and as one HTML page without network or script. Pure functions of the
-report.
-"""
+"""A `CollectivesReport` as text for a terminal and as one self-contained HTML page. Pure functions."""
 
 from __future__ import annotations
 

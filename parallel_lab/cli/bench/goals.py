@@ -1,7 +1,4 @@
-"""What the project promises of its speed, beside what was reached: ratios of medians of one run, never times.
-
-A goal that could not be measured says why; none is met in silence.
-"""
+"""Promised and reached speed: ratios of medians of one run, never times. What was not measured says why."""
 
 from __future__ import annotations
 

@@ -239,10 +239,9 @@ def connect_rank(rank: int) -> tuple[connection.Connection, Path]:
 
 
 def serve_rank(pipe: connection.Connection, make: Make, meet: Callable[[], object]) -> None:
-    """Answer batches until the socket ends; then this process ends too, whatever its library still holds.
+    """Answer batches until the socket ends; then this process ends, whatever its library holds.
 
-    make   from an order without its count to the call that is timed; raises where results are wrong
-    meet   a barrier of the group
+    make   from an order without its count to the timed call, raises where results are wrong;  meet: the group's barrier
     """
     made: tuple[dict[str, Any], Callable[[], object]] | None = None
     try:
@@ -283,9 +282,7 @@ def interleaved_batches(
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Seconds of one call by competitor, `rounds` times in turns A B C A B C; and what went wrong, by competitor.
 
-    batch_s   a batch has as many calls as fill this time, `least` at least and LONGEST_BATCH at most
-
-    A competitor that fails is left out from there on: its words are in the second table, the others go on.
+    batch_s   a batch has the calls that fill it, from `least` to LONGEST_BATCH. One that fails is left out then.
     """
     seconds: dict[str, list[float]] = {}
     failed: dict[str, str] = {}

@@ -1,6 +1,4 @@
-"""Tables in plain text, the same as HTML, and the frame of a benchmark's page: one file of HTML that needs no network
-and no script.
-"""
+"""Tables as plain text and HTML, and the frame of a benchmark's page: one HTML file without network or script."""
 
 from __future__ import annotations
 

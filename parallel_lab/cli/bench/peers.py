@@ -37,8 +37,7 @@ Collectives = Callable[[np.ndarray, np.ndarray], Mapping[str, Callable[[], objec
 def _maker(rank: int, ranks: int, collectives: Collectives, barrier: Callable[[], object]) -> Make:
     """What a library's rank serves: the call of a case, on arrays that were made before, checked once.
 
-    collectives   from the array that is given and the one for the result to the library's calls by op; all_reduce and
-                  broadcast may be in place, then they return the first
+    collectives   (given array, result array) -> calls by op; in-place all_reduce and broadcast return the first
     """
 
     def make(order: Mapping[str, Any]) -> Callable[[], object]:
@@ -98,9 +97,7 @@ def _mpi(rank: int, ranks: int) -> None:
 
 
 def _futex(rank: int, ranks: int) -> None:
-    """glibc's pthread barrier in shared memory: all but the last rank sleep in a futex at once, the last wakes all with
-    one call.
-    """
+    """glibc's pthread barrier in shared memory: waiting ranks sleep in a futex, the last wakes all at once."""
     pipe, folder = connect_rank(rank)
     meet = _shared_barrier(folder, rank, ranks)
 

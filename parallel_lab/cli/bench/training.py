@@ -182,8 +182,7 @@ def torch_step(case: str, threads: int) -> Callable[[], None]:
 
 
 def agreement(case: str) -> float:
-    """Largest difference of loss and gradients from PyTorch's with the same weights, relative to the largest element of
-    each tensor.
+    """Largest difference of loss and gradients from PyTorch's, relative to each tensor's largest element.
 
     A gradient below a thousandth of the largest one counts relative to that.
     """
@@ -204,9 +203,7 @@ def agreement(case: str) -> float:
 
 
 def memory(case: str) -> dict[str, int]:
-    """Bytes of one step of ours: `peak` (measured, numpy's allocations), and what it needs: `parameters`, `gradients`,
-    `states`, `activations`.
-    """
+    """Bytes of our step: measured `peak` of numpy; computed `parameters`, `gradients`, `states`, `activations`."""
     tracemalloc.start()
     try:
         start = tracemalloc.get_traced_memory()[0]
@@ -241,8 +238,7 @@ def memory(case: str) -> dict[str, int]:
 
 
 def measure_training(cases: Sequence[str], rounds: int, threads: int) -> list[dict[str, Any]]:
-    """One dict per case: seconds of every round of "ours" and "torch" (of a step; for "tiny" of one operator),
-    `ratio` of the medians, `limit`, `difference`, `memory`.
+    """Per case: seconds of each round of "ours" and "torch", `ratio` of medians, `limit`, `difference`, `memory`.
 
     Without PyTorch only ours is measured, and ratio and difference are None. Raises BenchError.
     """

@@ -37,11 +37,7 @@ _FUSED = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter"
 
 @dataclass(frozen=True)
 class Member:
-    """One message that may share a bucket.
-
-    instr    the message;  given: its parameter;  value: what a rank hands over
-    place    how many messages are sent before it
-    """
+    """A message that may share a bucket: `instr` of parameter `given` sends `value`, `place` messages before it."""
 
     instr: Instr
     given: GraphInput
@@ -67,11 +63,7 @@ def members_of(draft: Draft, program: tuple[Instr, ...], values: dict[str, Value
 
 
 def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | None:
-    """The members of one kind of message, bucket by bucket, in the order in which the buckets can be sent; None: nobody
-    asked for fusion.
-
-    Every member is in one bucket; one that travels by itself is alone in its own.
-    """
+    """All members of one kind in buckets, in sending order; alone: a bucket of one. None: nobody asked for fusion."""
     numbers = _numbers(draft, members)
     if numbers is None:
         return None
@@ -83,9 +75,7 @@ def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | 
 
 
 def unreached(draft: Draft, members: list[Member]) -> str:
-    """What to say of the positions of mode "index" that lie behind the last message and split nothing; "" without any.
-    (MindSpore logs a warning.)
-    """
+    """What to say of positions of mode "index" behind the last message, or "" (MindSpore logs a warning)."""
     mode, setting = _setting(draft, members)
     if draft.config.local:
         count = sum(draft.graph.input(name).trainable for name in draft.order)
@@ -136,9 +126,7 @@ def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
 
 
 def _distances(draft: Draft) -> dict[str, float]:
-    """How far each parameter lies from the loss, in bytes that the operators on the way read: the cost that MindSpore's
-    cost model gives them.
-    """
+    """Bytes read between each parameter and the loss: the cost by which MindSpore's cost model orders them."""
     program, values = draft.program("forward"), draft.value_table()
     place = {instr.out: n for n, instr in enumerate(program)}
     works = [i.kind == "compute" and not i.opdef.view for i in program]
@@ -153,9 +141,7 @@ def _distances(draft: Draft) -> dict[str, float]:
 
 
 def _counted(members: list[Member], names: Sequence[str], count: Callable[[list[Member]], list[int]]) -> list[object]:
-    """`count` of the members in the order of `names` (or as they are sent), as numbers for the members as they are
-    sent.
-    """
+    """`count` of the members in the order of `names` (or as they are sent), as positions in the sent order."""
     rank = {name: n for n, name in enumerate(names)}
     ordered = sorted(members, key=lambda m: (rank.get(m.given.name, len(rank)), m.place))
     numbers = {m.place: number for m, number in zip(ordered, count(ordered), strict=True)}

@@ -92,9 +92,7 @@ Score = tuple[float, float, float, int, tuple[tuple[int, ...], ...]]
 
 
 def score(operator: Operator, strategy: Strategy, edges: Iterable[Edge]) -> Score:
-    """Smaller is better: communication on the edges, bytes touched there, own forward communication; more pieces, and
-    of earlier dims.
-    """
+    """Smaller is better: bytes on edges, touched there, communicated forward; then more pieces, of earlier dims."""
     rule = operator.rule(strategy)
     result = rule.out.whole()
     costs = [edge.cost(rule, result) for edge in edges]
@@ -109,9 +107,7 @@ def score(operator: Operator, strategy: Strategy, edges: Iterable[Edge]) -> Scor
 
 
 def _forward_bytes(operator: Operator, rule: ShardingRule) -> float:
-    """Bytes an operator communicates in its forward step: the slice of a partial result, and the strips its windows
-    need of its neighbours.
-    """
+    """Bytes an operator communicates in its forward step: the slice of a partial result, its windows' strips."""
     total = 0.0
     if rule.out.is_partial:
         total += math.prod(rule.out.slice_shape(operator.out_shape))

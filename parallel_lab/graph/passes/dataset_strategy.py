@@ -1,6 +1,4 @@
-"""Where the data of a step lies: what `dataset_strategy` says of every input; and what else a program is given beside
-its parameters.
-"""
+"""Where the data of a step lies: `dataset_strategy` for every input, and a program's other inputs."""
 
 from __future__ import annotations
 
@@ -14,19 +12,14 @@ from ..ir import Draft, Value, at_compile
 
 
 def dataset_splits(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Counts per dim of every data input, as `dataset_strategy` says.
-
-    "full_batch": nothing is split; "data_parallel": rows are split among all devices; a tuple: as it stands.
-    """
+    """Splits of every data input: "full_batch" none, "data_parallel" rows among all devices, or the given tuple."""
     return tuple(layout.splits for layout in dataset_layouts(config, shapes))
 
 
 def dataset_layouts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[TensorLayout, ...]:
-    """Layout of every data input, as `dataset_strategy` says; a Layout with named axes says itself where the slices
-    lie.
+    """Layout of every data input as `dataset_strategy` says; a Layout with named axes places its slices itself.
 
-    Raises ContextStrategyError, a ValueError and, as in MindSpore, a RuntimeError, if it does not fit the inputs or the
-    devices.
+    Raises ContextStrategyError (MindSpore: a RuntimeError) if it does not fit the inputs or the devices.
     """
     strategy, device_num = config.dataset_strategy, config.device_num
     named = {i: x for i, x in enumerate(strategy) if isinstance(x, Layout)} if isinstance(strategy, tuple) else {}
@@ -62,11 +55,7 @@ def _dataset_counts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...])
 
 
 def input_values(draft: Draft) -> dict[str, Value]:
-    """What the program is given beside parameters: data laid out as `dataset_strategy` says, constants and numbers on
-    every rank.
-
-    Raises ShapeError when an input does not fit the dataset strategy.
-    """
+    """Inputs beside parameters: data by `dataset_strategy`, constants and numbers whole. Raises ShapeError."""
     graph, config = draft.graph, draft.config
     values: dict[str, Value] = {}
     data = [i for i in graph.inputs if i.role == "data"]

@@ -45,10 +45,7 @@ class _Uniform:
 
 
 class LocalRecorder:
-    """Records operators on slices: what vjp rules and optimizers do while they are turned into instructions.
-
-    It plays the tracer (`current_tracer`); shapes it sees are those of one rank's slices.
-    """
+    """Records operators on slices, in place of the tracer, while vjp rules and optimizers become instructions."""
 
     def __init__(self, values: dict[str, Value], scalars: dict[str, Any]) -> None:
         self.values, self.scalars = values, scalars
@@ -198,9 +195,7 @@ class _Backward:
         self.run_part([i for i in reversed(self.forward) if i.out in shared])
 
     def shared(self) -> set[str]:
-        """Values made of parameters alone (gathered, cast) that several micro-batches read: their gradients are
-        complete at the end.
-        """
+        """Values of parameters alone (gathered, cast) that several micro-batches read: their gradients are summed."""
         known = {i.name for i in self.draft.graph.inputs if i.role in ("parameter", "constant", "scalar", "step")}
         readers: dict[str, set[int]] = {}
         for instr in self.forward:
@@ -217,8 +212,7 @@ class _Backward:
         return found
 
     def parts(self, shared: set[str]) -> list[tuple[int, list[Instr]]]:
-        """The forward instructions as backward goes through them: micro-batch by micro-batch, each from its end;
-        without those of `shared`.
+        """Forward instructions without `shared` in backward's order: micro-batch by micro-batch, each from its end.
 
         What adds up the micro-batches' results comes first; gradients pass through it as numbers.
         """
@@ -305,9 +299,7 @@ class _Backward:
         out: str = "",
         **fields: Any,
     ) -> TracedValue:
-        """A message that makes `value` of `gradient`, among the ranks of the forward message `over`; or, with `axes`,
-        of a layout.
-        """
+        """A message that makes `value` of `gradient`, over the ranks of message `over` or the `axes` of a layout."""
         fields = {"axes": getattr(over, "axes", ()), "device_matrix": over.device_matrix, **fields}
         out = out or f"{over.out}.grad.{kind}"
         return self.rec.emit(kind, value, (gradient.name,), out, attrs=attr_pairs(attrs), reason=reason, **fields)
@@ -344,9 +336,7 @@ class _Backward:
     # ---- parameters ----
 
     def sum_dtype(self, dtype: str) -> str:
-        """The dtype in which gradients are summed over ranks. MindSpore, gradient_fp32_sync: half precision is added up
-        in single precision.
-        """
+        """The dtype in which ranks sum gradients: float32 for half precision (MindSpore's gradient_fp32_sync)."""
         config = self.draft.config
         return "float32" if dtype == "float16" and config.gradient_fp32_sync and not config.local else dtype
 
@@ -367,9 +357,7 @@ class _Backward:
         return self.message("reduce_scatter", gather, gradient, value, reason, attrs | which, out, name=parameter)
 
     def end_of_micro_batch(self, name: str, micro_batch: int) -> None:
-        """Add up what the micro-batches so far gave for `name`: a parameter, or one that was gathered from what the
-        ranks keep.
-        """
+        """Add what micro-batches gave so far for `name`: a parameter, or one gathered from its shards."""
         if name not in self.grads:
             return
         self.rec.name = name
@@ -431,10 +419,7 @@ class _Backward:
 
 
 def differentiate(draft: Draft) -> Draft:
-    """Add the backward program: gradients of the outputs' sum for every trainable parameter that was used.
-
-    Of a function that asks for gradients itself, those it asks for.
-    """
+    """Add the gradients of the outputs' sum for every trainable parameter used, or those the function asks for."""
     back = _Backward(draft)
     if not any(name in back.live for name in back.seeds):
         hint = "A parameter needs requires_grad=True and a place in construct"
@@ -458,9 +443,7 @@ def loss_scale_name(draft: Draft) -> str | None:
 
 
 def _needed(instrs: list[Instr], wanted: set[str]) -> tuple[Instr, ...]:
-    """Instructions that the wanted values depend on. Rules make a gradient for every operand; those of data are dropped
-    here.
-    """
+    """Instructions that the wanted values depend on: rules make gradients of data too, which nobody wants."""
     wanted, kept = set(wanted), []
     for instr in reversed(instrs):
         if instr.out in wanted:

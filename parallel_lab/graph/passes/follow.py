@@ -23,11 +23,7 @@ from .parallelize import Builder, View, output_value
 
 
 def follow_gradients(draft: Draft) -> Draft:
-    """Make the instructions of the operators on gradients, say what the optimizer is to be called with, and complete
-    the outputs.
-
-    Raises StrategyError as `parallelize` does.
-    """
+    """Make the instructions on gradients, the optimizer's arguments and the outputs. Raises as `parallelize`."""
     graph = draft.graph
     names, instrs, values = _gradients(draft)
     names |= dict(draft.bridges)
@@ -57,9 +53,7 @@ def follow_gradients(draft: Draft) -> Draft:
 
 
 def _gradients(draft: Draft) -> tuple[dict[str, str], list[Instr], dict[str, Value]]:
-    """{gradient of the graph: value of the program}; of a parameter that the result does not depend on: zeros, made by
-    the instructions returned.
-    """
+    """{gradient of the graph: value of the program}; without a gradient zeros, made by the instructions returned."""
     values, made, zeros, found = draft.value_table(), dict(draft.gradients), [], {}
     for name, target in draft.graph.gradients:
         if target not in made:

@@ -56,8 +56,7 @@ def fuse_messages(draft: Draft) -> Draft:
 def _with_means(
     program: tuple[Instr, ...], buckets: list[list[Member]]
 ) -> tuple[tuple[Instr, ...], list[list[Member]]]:
-    """Program and buckets with means in place of sums that are only divided by their number of addends, where a
-    whole bucket is such.
+    """Program and buckets with a mean for each bucket of sums only divided by their count.
 
     The rank that adds a part divides it while it is in cache. The bits are the same: both divide the complete sum.
     """
@@ -83,11 +82,7 @@ def _with_means(
 
 
 class _Bucket:
-    """The instructions of one bucket.
-
-    sending   concat and start;  taking: wait, and a split per member
-    needs     values that must be there before it is sent;  gives: what the members' messages made
-    """
+    """One bucket: `sending` (concat, start) `needs` values; `taking` (wait, a split per member) `gives` results."""
 
     def __init__(self, members: list[Member], values: dict[str, Value]) -> None:
         self.ahead = members[0].instr.kind == "all_gather"
@@ -109,9 +104,8 @@ def _alone(members: list[Member], values: dict[str, Value]) -> tuple[list[Instr]
 def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Instr], list[Instr]]:
     """One message for several.
 
-    A row of the bucket is what one rank of the group gives (all_gather: the only row; reduce_scatter: the rank's piece
-    of every member), so that one message along dim 0 brings each member's part to where its own message would have
-    brought it.
+    A row of the bucket is what one rank of the group gives (all_gather: the only row; reduce_scatter: its piece of each
+    member): one message along dim 0 brings each member's part to where its own message would have brought it.
     """
     first, n = members[0].instr, members[0].instr.group_size
     definition = MESSAGES[first.kind]
@@ -147,9 +141,7 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
 
 @dataclass
 class _Step:
-    """Instructions that stay together, and when they want to run: the ready step with the smallest `turn` comes
-    next.
-    """
+    """Instructions that stay together; the ready step with the smallest `turn` comes next."""
 
     instrs: list[Instr]
     needs: set[str]
@@ -160,9 +152,8 @@ class _Step:
 def _placed(program: tuple[Instr, ...], buckets: list[_Bucket]) -> tuple[Instr, ...]:
     """The program with its messages replaced by buckets.
 
-    What leads to a message only (the gradient itself, casts, sums of several uses) runs as soon as it can, and the
-    message is started at once; what follows from gradient messages only comes behind everything else, bucket by bucket.
-    The rest keeps its order.
+    What only leads to a message (gradients, casts, sums of several uses) runs early, and the message starts at once;
+    what follows only from gradient messages comes last, bucket by bucket. The rest keeps its order.
     """
     late, ahead = [b for b in buckets if not b.ahead], [b for b in buckets if b.ahead]
     replaced = {name for bucket in buckets for name in bucket.gives}

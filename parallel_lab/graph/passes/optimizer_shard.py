@@ -106,7 +106,7 @@ def _split_axis(layout: TensorLayout, axis: int, inner: int) -> TensorLayout:
 
 
 def choose_shards(draft: Draft) -> tuple[Shard, ...]:
-    """The decision for every trainable parameter of the forward program, in the order of their use.
+    """Decisions for the trainable parameters, in order of use.
 
     Raises OptimizerParallelError (also a RuntimeError) for an optimizer_weight_shard_size above the number of devices.
     """
@@ -154,9 +154,7 @@ def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig) -> 
 
 
 def shard_parameters(draft: Draft) -> Draft:
-    """Store parameters sharded over their replicas, and gather each before its first use. Raises what `choose_shards`
-    raises.
-    """
+    """Store parameters sharded over their replicas, gathered before their first use. Raises as `choose_shards`."""
     shards = choose_shards(draft)
     cut = [shard for shard in shards if shard.layout is not None]
     for shard in cut:
@@ -169,9 +167,7 @@ def shard_parameters(draft: Draft) -> Draft:
 
 
 def _with_gather(draft: Draft, shard: Shard) -> Draft:
-    """`draft` with one parameter stored as `shard` says, and gathered before it is read; at level3 once more for
-    every micro-batch.
-    """
+    """`draft` with one parameter stored as `shard`, gathered before use; at level3 again per micro-batch."""
     used = draft.value_table()[shard.name]
     draft, source = _cast_first(draft, shard, used)
     values, program = draft.value_table(), draft.program("forward")
@@ -243,8 +239,7 @@ def _cast_first(draft: Draft, shard: Shard, used: Value) -> tuple[Draft, str]:
 
 
 def regather_parameters(draft: Draft) -> Draft:
-    """Gather parameters again before the backward program reads them, so that those of the forward program die with
-    their last use there.
+    """Gather parameters again before backward reads them, so that those of the forward program die early.
 
     Casts and other views of a parameter that backward reads are made again too; what needed further messages is kept.
     """

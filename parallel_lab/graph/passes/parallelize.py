@@ -57,9 +57,7 @@ class Builder:
     def insert(
         self, kind: str, out: str, source: str, node: Node, value: Value, reason: str = "", **fields: Any
     ) -> str:
-        """Add an instruction that moves or changes `source` on behalf of `node`: attributes, and of what is done in
-        groups `axes` and `device_matrix`. Returns its result.
-        """
+        """Add an instruction on `source` for `node`; returns its result. In groups: `axes`, `device_matrix`."""
         place = {name: fields.pop(name) for name in ("axes", "device_matrix", "op", "op_class") if name in fields}
         place |= {"attrs": attr_pairs(fields), "reason": reason, "origin": node.origin.made("parallelize")}
         return self.add(Instr(kind, out, (source,), node.name, **place), value)
@@ -95,9 +93,7 @@ class Builder:
         return self.values[name].layout, self.values[name].shape
 
     def parameter(self, given: GraphInput, want: TensorLayout, node: Node) -> str:
-        """Name of a parameter, which gets the layout that its first operator wants. Raises StrategyError if another one
-        wants it otherwise.
-        """
+        """Name of a parameter, laid out for its first operator. Raises StrategyError if another differs."""
         first = self.parameters.get(given.name)
         if first is None:
             self.parameters[given.name] = node
@@ -132,9 +128,7 @@ class Builder:
     def redistribute(
         self, name: str, have: TensorLayout, shape: tuple[int, ...], want: TensorLayout, node: Node, position: int
     ) -> str:
-        """Steps that bring `name` from layout `have` (global shape `shape`) into `want`, through reshapes on the way.
-        Returns the last value.
-        """
+        """Bring `name` of global `shape` from layout `have` to `want`, through reshapes. Returns the last value."""
         target = self.graph.shapes()[name]
         through = None
         source = name
@@ -197,11 +191,10 @@ class Builder:
     # ---- operators ----
 
     def own_rows(self, node: Node) -> bool:
-        """Let each rank take the part of its own rows that a slice takes of all rows; False if that does not come out
-        even.
+        """Take of a rank's rows the part that a slice takes of all rows; False if that is not even.
 
-        The result is split as the operand is, and together the slices hold all rows once: right where only their sum
-        matters, as in micro-batches of gradient accumulation. (MindSpore, skip_redistribution.)
+        Together the slices hold all rows once: right where only their sum matters, as in micro-batches of gradient
+        accumulation. (MindSpore, skip_redistribution.)
         """
         name, attrs = node.ins[0], dict(node.attrs)
         have = self.values.get(name)
@@ -218,11 +211,9 @@ class Builder:
         return True
 
     def windowed(self, node: Node, rule: ShardingRule, name: str) -> str:
-        """The value that holds, of operand 0, what the operator's windows need: one halo_exchange per dim whose slices
-        do not suffice.
+        """What the windows need of operand 0: a halo_exchange per dim whose slices do not suffice.
 
-        The second dim is exchanged with the first one's rows already there, so corners come from the diagonal neighbour
-        in two steps.
+        The second dim is exchanged with the first one's rows: corners come from the diagonal neighbour in two steps.
         """
         for dim, axes, window in rule.windows:
             key = (name, dim, axes, rule.out.device_matrix, window)
@@ -269,10 +260,7 @@ class Builder:
             self.combine(node, rule, label)
 
     def combine(self, node: Node, rule: ShardingRule, label: str) -> None:
-        """all_reduce of a partial result, or reduce_scatter where the strategy wants that.
-
-        For a mean, the sum of the parts' means divided by their number.
-        """
+        """all_reduce of a partial result, or reduce_scatter if asked for; a mean: of the parts' means, divided."""
         final = result_layout(node.opdef, rule, node.shape, node.out_strategy, node.where)
         cut = [label for label, axes in rule.axes if set(axes) & set(rule.out.partial)]
         # labels that an operator was not declared with, but were dealt out by position, mean nothing to a reader: name
@@ -302,8 +290,7 @@ class Builder:
     def scatter(self, node: Node, rule: ShardingRule, label: str, name: str, final: TensorLayout, reason: str) -> None:
         """reduce_scatter of partial sums into `final`, where one dim is split by the partial axes too.
 
-        A group hands out parts in rank order, so axes that split the dim in another order than the device matrix has
-        them are one message each.
+        A group hands out parts in rank order: axes in another order than the device matrix's are one message each.
         """
         layout = rule.out
         maps = zip(layout.tensor_map, final.tensor_map, strict=True)
@@ -325,9 +312,7 @@ class Builder:
             label = self.insert("reduce_scatter", out, label, node, made, why, **attrs, **place)
 
     def gathered(self, name: str, have: TensorLayout, want: TensorLayout, node: Node, position: int) -> str:
-        """The value that holds operand `name` after its innermost splits were gathered for a product (enable_nd_tp):
-        `have` to `want`.
-        """
+        """Operand `name` after its innermost splits were gathered for a product (enable_nd_tp): `have` to `want`."""
         key = (name, want.canonical())
         if have.same_placement(want) or key in self.moved:
             return self.moved.get(key, name)
@@ -381,11 +366,7 @@ def step_attrs(step: Step) -> dict[str, Any]:
 
 
 def parallelize(draft: Draft) -> Draft:
-    """Make the forward program.
-
-    Raises StrategyError when operators disagree about a parameter, ShapeError when inputs do not fit the dataset
-    strategy.
-    """
+    """Make the forward program. Raises StrategyError (parameters), ShapeError (inputs, dataset strategy)."""
     build, graph, config = Builder(draft), draft.graph, draft.config
     build.values = input_values(draft)
     for node in graph.of_phase("forward"):
@@ -421,9 +402,7 @@ def parallelize(draft: Draft) -> Draft:
 
 
 def output_value(build: Builder, name: str) -> str:
-    """The value of a graph output; a reshaped one is brought into the batch-parallel layout of its shape, or made
-    whole.
-    """
+    """The value of a graph output: of a reshaped one batch-parallel in its shape, or whole."""
     if name in build.casts and name not in build.values:
         node = source = build.casts[name]
         while source.ins[0] in build.casts:

@@ -216,9 +216,7 @@ class _Propagation:
         edges: list[Edge],
         neighbour: str,
     ) -> Sequence[Strategy]:
-        """What `elementwise_op_strategy_follow` leaves: an element-wise operator is split as its producer, or that as
-        it.
-        """
+        """Rule of `elementwise_op_strategy_follow`: split an element-wise operator as its producer, or that as it."""
         reads = [e for e in edges if e.position is not None]
         if operator.is_elementwise and reads:
             same = [s for s in legal if any(s[e.position] == e.layout.splits for e in reads if e.shape == e.own_shape)]
@@ -228,9 +226,7 @@ class _Propagation:
         return candidates
 
     def follow_producers(self) -> None:
-        """Element-wise operators that were reached from behind, or before their producer was: split as it is in the
-        end, if their parameters allow.
-        """
+        """Element-wise operators reached before their producer: split as it is in the end, if parameters allow."""
         for node in self.nodes.values():
             operator = self.operator(node)
             if node.strategy is not None or not operator.is_elementwise:

@@ -65,9 +65,7 @@ def replicate(draft: Draft) -> Draft:
 
 
 def _own_rows(instr: Instr, node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int) -> Instr:
-    """Dropout of rows that are one rank's part of the batch: the mask is that of these rows in the whole batch, not the
-    same on every rank.
-    """
+    """Dropout of one rank's rows of the batch: the mask of these rows in the whole batch, not equal on ranks."""
     op, attrs = node.opdef, dict(node.attrs)
     labels = op.offset_labels(op.signature_for(shapes, attrs))
     if not labels:

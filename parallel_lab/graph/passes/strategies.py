@@ -1,8 +1,6 @@
-"""Pass `strategies`: every operator gets a strategy, the learner's, or the batch-parallel default, or in auto_parallel
-mode the propagated one.
+"""Pass `strategies`: each operator's, as given, batch-parallel or (auto_parallel) propagated; refuses wrong ones.
 
-A wrong one is refused here, before anything runs. Before it stands `strategy file`, which reads those that an earlier
-run has saved.
+Pass `strategy file`, before it, reads those that an earlier run has saved.
 """
 
 from __future__ import annotations
@@ -20,9 +18,7 @@ from .propagate import propagate_strategies
 
 
 def check_device_num(device_num: int) -> None:
-    """Raise ContextConflictError (also a RuntimeError) unless `device_num` is 1, 2, 4 or a multiple of 8 (MindSpore's
-    rule, when it compiles).
-    """
+    """Raise ContextConflictError unless `device_num` is 1, 2, 4 or a multiple of 8 (MindSpore's rule)."""
     if device_num not in (1, 2, 4) and (device_num < 1 or device_num % 8):
         near = max(n for n in (1, 2, 4, *range(8, 4097, 8)) if n <= max(device_num, 1))
         what, hint = f"device_num={device_num}", f"Try {near}, or start {near} ranks"
@@ -30,11 +26,9 @@ def check_device_num(device_num: int) -> None:
 
 
 def choose_strategies(draft: Draft) -> Draft:
-    """Fill in `strategy` of every node. In stand_alone and data_parallel mode the learner's strategies are ignored, as
-    in MindSpore.
+    """Fill in `strategy` of every node; stand_alone and data_parallel ignore the learner's, as MindSpore does.
 
-    Raises StrategyError (operator, file:line, input, dim, both numbers, a legal suggestion) for a strategy that does
-    not fit its operator.
+    Raises StrategyError (operator, file:line, input, dim, both numbers, a legal suggestion) if one does not fit.
     """
     graph, config = draft.graph, draft.config
     check_device_num(config.device_num)
@@ -90,8 +84,7 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
 
 
 def with_saved_strategies(draft: Draft) -> Draft:
-    """Pass `strategy file`: strategies of the file that `strategy_ckpt_load_file` names, for operators that the learner
-    gave none.
+    """Take strategies of `strategy_ckpt_load_file` for operators that the learner gave none.
 
     Raises StrategyError for a file made for another number of devices, and what `load_strategy` raises.
     """

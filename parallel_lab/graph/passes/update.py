@@ -80,9 +80,7 @@ class _SliceTotals(Totals):
 
 
 def _cut(layout: TensorLayout) -> TensorLayout:
-    """How a number is laid out that every rank has computed from its slice: an addend along each axis that splits the
-    parameter.
-    """
+    """How a number of each rank's slice is laid out: an addend along each axis that splits the parameter."""
     axes = tuple(a for entry in layout.tensor_map for a in entry if layout.axis_size(a) > 1)
     return TensorLayout(layout.device_matrix, (), axes).canonical()
 
@@ -120,9 +118,7 @@ class _Update:
         self.assignments.append((target, new.name))
 
     def zeros(self, name: str) -> str:
-        """A gradient for a parameter that the result does not depend on: weight decay and moments work on it all the
-        same.
-        """
+        """Zeros for a parameter that the result does not depend on: weight decay and moments need a gradient."""
         held = self.values.setdefault(name, self.draft.graph.input(name).whole(self.draft.config.device_num))
         self.rec.name = name
         made = OPS["fill"](shape=held.slice_shape, value=0.0, dtype=held.dtype)
@@ -193,8 +189,7 @@ def _when_read(instrs: list[Instr], new: set[str]) -> tuple[Instr, ...]:
 
 
 def update_parameters(draft: Draft) -> Draft:
-    """Add the update program of the optimizer, an `nn.Optimizer`: its `prepared`, `update`, `initial_state` and
-    `scalar_state`.
+    """Add the update program of an `nn.Optimizer`: `prepared`, `update`, `initial_state`, `scalar_state`.
 
     Only the optimizer's own parameters are updated, also those that the result does not depend on: as on one device
     their gradient is zero. Raises TraceError if none of them has a gradient, or if one is not the network's own.

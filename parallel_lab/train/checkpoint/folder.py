@@ -66,13 +66,7 @@ class ManifestFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a distributed checkpoint consists of.
-
-    save    number of the save, from 1
-    files   one per rank
-    tensors {name: StoredTensor}
-    meta    what the writer added
-    """
+    """A distributed checkpoint: number of the `save` (from 1), `files` by rank, `tensors` by name, writer's `meta`."""
 
     folder: Path
     save: int

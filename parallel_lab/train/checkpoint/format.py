@@ -62,9 +62,8 @@ CODES = {np.dtype(text).name: code for code, text in DTYPES.items()}
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """The header of a checkpoint file.
+    """The header of a checkpoint file: {name: TensorInfo} in order, and the writer's `meta`.
 
-    tensors  {name: TensorInfo}, in the order of the file;  meta: what the writer added
     sha256   the header's sum; it covers every tensor's crc32, so two files with equal sums hold equal tensors
     """
 
@@ -91,9 +90,7 @@ class Checkpoint:
 def write_checkpoint(
     path: str | os.PathLike[str], tensors: Mapping[str, TensorRecord], *, meta: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write one checkpoint file, atomically, and return its path.
-
-    meta  anything JSON has a form for
+    """Write one checkpoint file, atomically, and return its path.  meta: anything JSON has a form for.
 
     Raises CheckpointError for names, dtypes or values that cannot be stored, and CheckpointWriteError (an OSError) if
     the file cannot be written: the file that was there before is whole then.
@@ -158,12 +155,9 @@ def describe_checkpoint(path: str | os.PathLike[str]) -> CheckpointInfo:
 
 
 def read_checkpoint(path: str | os.PathLike[str], names: Collection[str] | None = None) -> Checkpoint:
-    """Read a checkpoint file, and check it.
+    """Read and check a checkpoint file.  names: read these tensors only, leave the others unchecked; None: all.
 
-    names  read these tensors only, and leave the others unread and unchecked; None: all
-
-    Raises CheckpointError if there is no such file or tensor, CheckpointCorrupt if a byte of it is not what was
-    written.
+    Raises CheckpointError for a missing file or tensor, CheckpointCorrupt if a byte is not what was written.
     """
     path = Path(path)
     with _opened(path) as file:

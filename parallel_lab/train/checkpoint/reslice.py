@@ -92,9 +92,7 @@ def reslice(
 ) -> np.ndarray:
     """What `rank` of `dst` holds of a tensor of `shape`, C-contiguous and its own memory.
 
-    parts  {source rank: its part}, at least those of `needed_ranks`
-
-    Raises CheckpointError if one is missing or has another shape; LayoutError if a layout does not divide the shape.
+    parts  {source rank: its part} of `needed_ranks`. Raises CheckpointError (part missing, other shape), LayoutError.
     """
     src = src or whole(len(shape))
     moves = list(_overlaps(src, dst, shape, rank))
@@ -117,11 +115,9 @@ def reslice(
 
 
 def whole_array(records: Iterable[TensorRecord], where: str = "whole_array") -> np.ndarray:
-    """The full array from the parts of (at least) all different slices; of ranks that hold the same slice, the last one
-    counts.
+    """The full array from the parts of all different slices; of equal slices the last one counts.
 
-    Raises CheckpointError if the parts are of different tensors, or slices are missing: before memory for the whole is
-    taken.
+    Raises CheckpointError if parts are of different tensors, or slices missing: before memory is taken.
     """
     records = list(records)
     if not records:

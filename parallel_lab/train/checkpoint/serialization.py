@@ -55,11 +55,7 @@ FILE = path_text("The name of a file, as str or path", empty=False, kinds=(str, 
 
 
 class LoadedParameters(dict):
-    """{name: Parameter} of a checkpoint; texts that were appended are str.
-
-    path   where it was read;  ranks: {name: rank} of the parts it holds
-    meta   what the writer added
-    """
+    """{name: Parameter, or str for a text} of `path`; `ranks`: {name: rank} of parts; `meta`: the writer's."""
 
     def __init__(
         self, parameters: Mapping[str, Any], path: Path, ranks: Mapping[str, int], meta: Mapping[str, Any]
@@ -132,10 +128,9 @@ def save_checkpoint(
 
 
 class SaveThread(threading.Thread):
-    """Writes one checkpoint to `path` by calling `write`. Not a daemon: Python waits for it before it ends.
+    """Writes a checkpoint to `path` by `write`. Not a daemon: Python waits for it before it ends.
 
-    An error is raised by `wait_for_saves`, and printed if nobody waited for it. is_awaited: the one who starts it will
-    wait.
+    An error is raised by `wait_for_saves`, or printed if nobody waits. is_awaited: the one who starts it will wait.
     """
 
     def __init__(self, path: Path, write: Callable[[], Any], *, is_awaited: bool = False) -> None:

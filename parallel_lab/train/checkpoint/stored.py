@@ -16,11 +16,7 @@ from .reslice import needed_ranks, reslice
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor and where its parts are.
-
-    layout   how it is split; None: every holder has the whole
-    holders  (rank of the layout, number of the file) of every part that is stored
-    """
+    """A tensor's `layout` (None: every holder has the whole) and parts: `holders` (rank of layout, file number)."""
 
     dtype: str
     global_shape: tuple[int, ...]
@@ -55,9 +51,7 @@ def load_parts(
 ) -> dict[str, TensorRecord]:
     """{name: what `rank` holds under `layouts`}; tensors that `layouts` does not name are whole.
 
-    read   reads tensors of one file: called once for each file with a needed part, for no other
-    names  these tensors only; None: all
-
+    read   reads tensors of one file: called once for each file with a needed part;  names: of tensors; None: all
     Raises CheckpointError for an unknown name, CheckpointCorrupt if a part is missing.
     """
     unknown = sorted(({*(names or ())} | layouts.keys()) - stored.keys())

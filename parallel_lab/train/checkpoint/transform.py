@@ -48,9 +48,8 @@ def rank_list_for_transform(
 ) -> list[int]:
     """Ranks of the source whose files are needed to make the file of rank `rank_id` of the target, ascending.
 
-    A strategy file of None means whole tensors on that side; a whole source is read from rank 0. Raises
-    CheckpointTypeError (a TypeError), CheckpointError (a ValueError) if a strategy file is missing or the two do not
-    fit, or there is no such rank.
+    Strategy file None: whole tensors; a whole source is read from rank 0. Raises CheckpointTypeError (a TypeError), and
+    CheckpointError (a ValueError) for a missing strategy file, two that do not fit, or an unknown rank.
     """
     where = "rank_list_for_transform"
     source, target = _strategies(src_strategy_file, dst_strategy_file)

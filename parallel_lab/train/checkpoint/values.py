@@ -57,12 +57,10 @@ def _rank() -> int:
 def record_of(
     value: Any, *, integrated: bool = False, rank: int | None = None, where: str = "save_checkpoint"
 ) -> TensorRecord:
-    """The record of a Parameter, Tensor, array or number.
+    """The record of a Parameter, Tensor, array or number.  integrated: gather the slices first, on all ranks.
 
-    integrated  put a slice together first, which every rank of the world has to do
-    rank        which rank's slice it is; default: this process's
-
-    Raises CheckpointTypeError for anything else, CheckpointError for a slice of nobody knows which rank.
+    rank  whose slice it is; default: this process's
+    Raises CheckpointTypeError for anything else, CheckpointError for a slice of an unknown rank.
     """
     if isinstance(value, (Parameter, RankTensor)) and is_split(value.layout):
         if integrated:
@@ -90,10 +88,9 @@ def optimizers_of(network: Cell) -> Iterator[Optimizer]:
 def network_records(
     network: Cell, *, integrated: bool = True, choose: Callable[[str], bool] | None = None
 ) -> dict[str, TensorRecord]:
-    """{name: record} of a network's parameters and of the optimizers it holds.
+    """{name: record} of a network's parameters and its optimizers', of names that `choose` accepts.
 
     integrated  whole tensors: every rank of the world has to call this; False: this rank's slices
-    choose      of a name: whether it is wanted
     """
     found = {}
     for parameter in network.get_parameters():
@@ -107,11 +104,9 @@ def network_records(
 def optimizer_records(
     optimizer: Optimizer, *, integrated: bool = True, choose: Callable[[str], bool] | None = None
 ) -> dict[str, TensorRecord]:
-    """{name: record} of an optimizer's states and scalars. Arguments as of `network_records`; the parameters themselves
-    are not among them.
+    """{name: record} of an optimizer's states and scalars, without parameters. Arguments as of `network_records`.
 
-    States that one rank alone holds (weight grouping): whole on every rank if integrated; else in the records of that
-    rank only.
+    States of one rank alone (weight grouping): whole on every rank if integrated; else in that rank's records.
     """
     found, rank = {}, _rank()
     for parameter in optimizer.parameters:
@@ -203,9 +198,7 @@ def load_records(
 
 
 def load_optimizer_values(optimizer: Optimizer, values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Load states and scalars by name: (names not loaded, values not used).
-
-    values  {name: TensorRecord, Parameter, Tensor, array or number}, as `optimizer_values` gives them
+    """Load states and scalars by name, as `optimizer_values` gives them: (names not loaded, values not used).
 
     Raises CheckpointError, and changes nothing, if a shape or dtype does not fit.
     """

@@ -65,11 +65,7 @@ def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTE
 
 
 def write_cifar10(path: str | os.PathLike, images: np.ndarray, labels: np.ndarray) -> None:
-    """Write images (n, 32, 32, 3) uint8 and labels (n,) from 0 to 9 as one batch file, gzipped if the name ends in
-    `.gz`.
-
-    Raises ShapeError for what the format cannot hold.
-    """
+    """Write (n, 32, 32, 3) uint8 and labels (n,) 0 to 9 as a batch file (`.gz`: gzipped). Raises ShapeError."""
     path, images, labels = Path(path), np.asarray(images), np.asarray(labels)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (SIDE, SIDE, CHANNELS):
         what = f"images are {images.dtype} {images.shape}"

@@ -1,8 +1,7 @@
 """Settings of data pipelines: `ds.config.set_seed(1000)`.
 
-Orders and augmentations are drawn from (seed, place in the pipeline, epoch, sample index), on every rank alike: see
-`pipeline.py`. What MindSpore tunes its worker threads with is checked, kept, and has no effect, because rows are made
-in the calling process.
+Orders and augmentations are drawn on every rank alike (see `pipeline.py`). MindSpore's settings of worker threads are
+checked and kept without effect, because rows are made in the calling process.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ LARGEST_SEED = 2**32 - 1  # MindSpore's datasets take 32 bits
 
 @checked("dataset.config.set_seed", seed=integer(0, LARGEST_SEED))
 def set_seed(seed: int) -> None:
-    """Draw orders and augmentations with this seed instead of the global one.
-
-    seed  int from 0 to 2^32 - 1. Raises ArgumentTypeError (a TypeError), ArgumentError (a ValueError).
-    """
+    """Draw with this seed (0 to 2^32 - 1), not the global one. Raises ArgumentTypeError, ArgumentError."""
     set_dataset_seed(seed)
 
 

@@ -21,11 +21,9 @@ _FILES = {"train": "train", "test": "t10k"}  # split -> MNIST's file prefix
 
 
 def read_digit_files(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (n, 28, 28) uint8 and labels (n,) uint8 of one split, from a folder with files named as MNIST's, gzipped
-    or plain.
+    """Images (n, 28, 28) uint8 and labels (n,) uint8 of a split, from files named as MNIST's, gzipped or plain.
 
-    Real MNIST files in `folder` work as well. Raises DataFileError if files are missing, damaged, or do not belong
-    together.
+    Real MNIST files work too. Raises DataFileError if files are missing, damaged, or do not belong together.
     """
     if split not in _FILES:
         raise DataFileError(f"split {split!r} does not exist", allowed=f"One of {', '.join(map(repr, _FILES))}")

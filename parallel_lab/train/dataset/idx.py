@@ -48,9 +48,7 @@ TRUNCATED = "The file is truncated or damaged"
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
-    """The unpacked content of a file as a stream, and whether the file is gzipped (told from its first bytes). What
-    goes wrong while it is read is a DataFileError.
-    """
+    """(unpacked file as a stream, whether it is gzipped by its first bytes). Raises DataFileError while read."""
     try:
         with open(path, "rb") as plain:
             packed = plain.read(2) == _GZIP_MAGIC
@@ -149,11 +147,9 @@ def read_idx(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTES) -
 
 
 def write_idx(path: str | os.PathLike, array: np.ndarray) -> None:
-    """Write `array` (1 or more dims; uint8, int8, int16, int32, float32 or float64) as an IDX file, gzipped if the name
-    ends in `.gz`.
+    """Write (uint8, int8, int16, int32, float32, float64; 1 or more dims) as IDX, gzipped if named `.gz`.
 
-    The same array gives the same bytes: the gzip header carries no time and no name. Raises ShapeError for what IDX
-    cannot hold.
+    Equal arrays give equal bytes: no time or name in the gzip header. Raises ShapeError for what IDX cannot hold.
     """
     path, array = Path(path), np.asarray(array)
     code = _CODES.get(array.dtype.newbyteorder("="))

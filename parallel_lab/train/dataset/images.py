@@ -29,9 +29,7 @@ MNIST_SIDE = 28
 
 
 class ImageDataset(IndexedDataset):
-    """Pictures and their labels, held in memory: columns `image` (height, width, channels) uint8 and `label` () uint32.
-    Subclasses write `load`.
-    """
+    """Pictures in memory: `image` (height, width, channels) uint8, `label` () uint32. Subclasses write `load`."""
 
     @checked(num_parallel_workers=WORKERS)
     def __init__(

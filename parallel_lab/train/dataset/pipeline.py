@@ -38,11 +38,7 @@ from .transforms import RandomTransform, Transform, apply_operations, keyed_gene
 
 
 class Row(NamedTuple):
-    """One sample, or one batch, on its way.
-
-    key     (epoch, sample index) of the sample; of a batch, the keys of its samples one after the other
-    values  one array per column
-    """
+    """A sample or batch: `key` (epoch, sample index), a batch's joined; `values`, one array per column."""
 
     key: tuple[int, ...]
     values: tuple[np.ndarray, ...]
@@ -79,9 +75,7 @@ class Dataset:
         return self._text or type(self).__name__
 
     def _count_nodes(self, kind: Callable[[Dataset], bool]) -> int:
-        """Nodes of one kind up to here. The place of a random map is the number of random maps before it, and that of a
-        shuffle the number of shuffles: a `project`, or a shuffle before a map, does not change what the map draws.
-        """
+        """Nodes of one kind before here, the place of a random map or shuffle: other kinds do not change its draws."""
         return kind(self) + (0 if self._parent is None else self._parent._count_nodes(kind))
 
     # ---- longer pipelines ----
@@ -113,20 +107,17 @@ class Dataset:
 
     @checked("batch", num_parallel_workers=WORKERS)
     def batch(self, batch_size: int, drop_remainder: bool = False, num_parallel_workers: int | None = None) -> Dataset:
-        """`batch_size` rows stacked to one: each column gains a first dim. The last batch may be smaller, or is left
-        out (`drop_remainder`).
+        """`batch_size` rows stacked in a new first dim; the last may be smaller, or is dropped (`drop_remainder`).
 
         Raises DatasetError while running when rows differ in shape or dtype.
         """
         return _Batch(self, batch_size, drop_remainder)
 
     def shuffle(self, buffer_size: int) -> Dataset:
-        """Rows in random order, each drawn from the next `buffer_size` (at least 2); a buffer as long as the data
-        shuffles fully.
+        """Random order, each row drawn from the next `buffer_size` (at least 2); the data's length shuffles fully.
 
-        Every rank draws the same numbers, so shards of equal length are shuffled alike; which samples share a step then
-        depends on the number of ranks. The `shuffle=` of a source shuffles before sharding and does not have this
-        effect.
+        Every rank draws the same numbers, so shards of equal length are shuffled alike, and which samples share a step
+        depends on the number of ranks; not so `shuffle=` of a source, which shuffles before sharding.
         """
         return _Shuffle(self, buffer_size)
 

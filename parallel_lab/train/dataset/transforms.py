@@ -54,7 +54,7 @@ class Transform:
 
 
 class RandomTransform(Transform):
-    """A Transform that draws. Subclasses write `apply(data, rng)` and draw from `rng` only.
+    """A Transform that draws: subclasses write `apply(data, rng)` and draw from `rng` only.
 
     In a pipeline `rng` is keyed by (global seed, place of the operation in the pipeline, epoch, sample index). Called
     by hand without one, it is keyed by (global seed, class, how many times this object was called).

@@ -226,9 +226,7 @@ class Normalize(Transform):
     """(data - mean) / std per channel, as float32.  (..., h, w, c) -> the same shape; (h, w) counts as one channel.
 
     mean, std  one value per channel, or one for all; std above 0
-    is_hwc     False: the channels come first, (c, h, w)
-
-    Raises ShapeError when the channels do not fit.
+    is_hwc     False: (c, h, w). Raises ShapeError when the channels do not fit.
     """
 
     @checked(mean=PER_CHANNEL, std=PER_CHANNEL, is_hwc=flag)
