@@ -284,9 +284,8 @@ def path_text(allowed: str = PATH, *, empty: bool = True, kinds: Kinds = str) ->
         if not usable:
             raise ValueError
         if name := uncalled_function(plain):
-            raise ValueError(
-                f"It holds the text of the function {name}, not what it returns: write '{{}}'.format({name}())"
-            )
+            what = f"It holds the text of the function {name}, not what it returns: write '{{}}'.format({name}())"
+            raise ValueError(what)
         return plain
 
     return Check(allowed, read)

@@ -110,19 +110,16 @@ class Cluster:
     def check_device_num(self, device_num: int) -> None:
         """Raise ArgumentError unless the cluster has `device_num` devices."""
         if device_num > self.device_num:
-            raise ArgumentError(
-                f"{device_num} ranks on {self.device_num} devices",
-                where=f"Cluster {self.name!r}",
-                allowed=f"{self.node_count} x {self.devices_per_node} devices, one rank on each",
-                hint=f"A larger one is get_cluster('two_nodes').with_nodes({-(-device_num // 8)})",
-            )
+            what = f"{device_num} ranks on {self.device_num} devices"
+            allowed = f"{self.node_count} x {self.devices_per_node} devices, one rank on each"
+            hint = f"A larger one is get_cluster('two_nodes').with_nodes({-(-device_num // 8)})"
+            raise ArgumentError(what, where=f"Cluster {self.name!r}", allowed=allowed, hint=hint)
 
     def node_of(self, rank: int) -> int:
         """The node on which `rank` runs. Raises ArgumentError if the cluster has no such device."""
         if not 0 <= rank < self.device_num:
-            raise ArgumentError(
-                f"rank {rank}", where=f"Cluster {self.name!r}", allowed=f"Ranks run from 0 to {self.device_num - 1}"
-            )
+            where = f"Cluster {self.name!r}"
+            raise ArgumentError(f"rank {rank}", where=where, allowed=f"Ranks run from 0 to {self.device_num - 1}")
         return rank // self.devices_per_node
 
     def link_for(self, group: Iterable[int]) -> Link:

@@ -218,10 +218,8 @@ def shipped_folder(name: str) -> Path:
     checkout = checkout_folder()
     folder = (checkout or _PACKAGE / "_shipped") / name
     if not folder.is_dir():
-        raise DataFileError(
-            f"the folder {name}/ that comes with parallel_lab is missing: {folder}",
-            hint="Install the package again (pip install --force-reinstall parallel-lab), or use a complete checkout",
-        )
+        hint = "Install the package again (pip install --force-reinstall parallel-lab), or use a complete checkout"
+        raise DataFileError(f"the folder {name}/ that comes with parallel_lab is missing: {folder}", hint=hint)
     return folder
 
 

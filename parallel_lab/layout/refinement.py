@@ -79,9 +79,8 @@ def common_factors(one: Iterable[int], two: Iterable[int]) -> tuple[int, ...] | 
     """
     one, two = tuple(one), tuple(two)
     if math.prod(one) != math.prod(two):
-        raise LayoutError(
-            f"{one} has {math.prod(one)} elements and {two} has {math.prod(two)}", allowed="Both must have equally many"
-        )
+        what = f"{one} has {math.prod(one)} elements and {two} has {math.prod(two)}"
+        raise LayoutError(what, allowed="Both must have equally many")
     return expand_factors(one, two)
 
 

@@ -41,9 +41,8 @@ def check_labels(where, labels, classes, ignore_index=None):
     if known.size and not (known.min() >= 0 and known.max() < classes):
         worst = known.min() if known.min() < 0 else known.max()
         hint = f"To ignore samples, give ignore_index={worst}" if ignore_index is None and worst < 0 else ""
-        raise ShapeError(
-            f"a label is {worst}", where=where, allowed=f"Labels are class numbers from 0 to {classes - 1}", hint=hint
-        )
+        what = f"a label is {worst}"
+        raise ShapeError(what, where=where, allowed=f"Labels are class numbers from 0 to {classes - 1}", hint=hint)
     return known.astype(np.int64), counted
 
 

@@ -72,9 +72,8 @@ def number_result(dtypes, **_):
     """
     found = np.result_type(*dtypes)
     if found.kind == "b":
-        raise ShapeError(
-            "the operands are bool", where="arithmetic", allowed="Numbers", hint="Convert them: x.astype('int32')"
-        )
+        what = "the operands are bool"
+        raise ShapeError(what, where="arithmetic", allowed="Numbers", hint="Convert them: x.astype('int32')")
     return found
 
 

@@ -105,9 +105,8 @@ def pad(x, padding, mode="constant", value=0.0):
     """
     ndim, flat = len(x.shape), tuple(padding) if isinstance(padding, (list, tuple)) else (padding,)
     if len(flat) % 2 or len(flat) > 2 * ndim:
-        raise ShapeError(
-            f"padding {shorten(padding)}", where="pad", allowed=f"Pairs of ints, at most {ndim}, the last dim's first"
-        )
+        what = f"padding {shorten(padding)}"
+        raise ShapeError(what, where="pad", allowed=f"Pairs of ints, at most {ndim}, the last dim's first")
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))[::-1]
     return pad_dims(x, paddings=((0, 0),) * (ndim - len(pairs)) + pairs, mode=mode, value=value)
 

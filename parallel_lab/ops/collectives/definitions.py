@@ -34,9 +34,8 @@ REDUCTIONS = (*REDUCERS, "mean")  # the mean is the sum, divided by the members 
 Arrays = Sequence[np.ndarray | None]
 Attrs = Mapping[str, Any]
 Shape = tuple[int, ...]
-Count = Callable[
-    [int, int], int | Fraction
-]  # of n ranks, and of k segments where an algorithm splits its value into segments
+# of n ranks, and of k segments where an algorithm splits its value into segments
+Count = Callable[[int, int], int | Fraction]
 
 
 class Term(NamedTuple):
@@ -256,9 +255,8 @@ def cut_value(value: np.ndarray, parts: int, dim: int) -> list[np.ndarray]:
     """`value` in `parts` equal pieces along `dim`. Raises ShapeError if that does not come out even."""
     shape = value.shape
     if not -len(shape) <= dim < len(shape) or shape[dim] % parts:
-        raise ShapeError(
-            f"a value of shape {shape} cannot be split along dim {dim}", allowed=f"A dim that divides by {parts}"
-        )
+        what = f"a value of shape {shape} cannot be split along dim {dim}"
+        raise ShapeError(what, allowed=f"A dim that divides by {parts}")
     return np.split(value, parts, axis=dim)
 
 

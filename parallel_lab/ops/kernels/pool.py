@@ -140,9 +140,8 @@ def _divisor(
 
 
 def _sums(x: np.ndarray, axis: int, kernel: int, stride: int, before: int, count: int) -> np.ndarray:
-    total = np.zeros(
-        _with_extent(x.shape, axis, count), np.result_type(x.dtype, np.float32)
-    )  # float16 is summed in float32
+    # float16 is summed in float32
+    total = np.zeros(_with_extent(x.shape, axis, count), np.result_type(x.dtype, np.float32))
     for windows, elements in _taps(axis, kernel, stride, before, x.shape[axis], count):
         total[windows] += x[elements]
     return total
