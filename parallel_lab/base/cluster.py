@@ -123,9 +123,7 @@ class Cluster:
         return rank // self.devices_per_node
 
     def link_for(self, group: Iterable[int]) -> Link:
-        """The link that sets the pace of a group: the one between nodes as soon as two of its ranks lie on different
-        nodes.
-        """
+        """The link that sets the pace of a group: the one between nodes if its ranks lie on several nodes."""
         return self.link_over(spans=len({self.node_of(rank) for rank in group}) > 1)
 
     def link_over(self, *, spans: bool) -> Link:
@@ -187,10 +185,9 @@ CLUSTERS: tuple[Cluster, ...] = (LAPTOP, GPU_NODE, TWO_NODES)
 
 
 def get_cluster(name: str | Cluster) -> Cluster:
-    """The named profile: "laptop" (8 worker processes), "gpu_node" (8 accelerators) or "two_nodes" (twice that). A
-    Cluster is its own profile, so that a measured one (`cost.measured_cluster`) goes wherever a name does.
+    """The named profile: "laptop" (8 worker processes), "gpu_node" (8 accelerators) or "two_nodes" (twice that).
 
-    Raises ArgumentError, with the nearest name, for another one.
+    A Cluster, such as a measured one, is its own profile. Raises ArgumentError, with the nearest name, otherwise.
     """
     if isinstance(name, Cluster):
         return name

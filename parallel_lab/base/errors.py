@@ -50,9 +50,7 @@ class ShapeError(ParallelLabError, ValueError):
 
 
 class StrategyError(ParallelLabError, ValueError, RuntimeError):
-    """A sharding strategy that is refused. MindSpore raises RuntimeError at compile time, a Python user expects
-    ValueError: it is both.
-    """
+    """A sharding strategy that is refused. MindSpore raises RuntimeError, Python code expects ValueError: both."""
 
 
 class StrategyTypeError(StrategyError, TypeError):
@@ -88,9 +86,7 @@ class TraceError(ParallelLabError, RuntimeError):
 
 
 class TracedCommunication(TraceError):
-    """A communication operator called by hand while a network is traced: such a network runs operator by operator on
-    each rank.
-    """
+    """A communication operator called by hand in a traced network: such a network runs operator by operator."""
 
 
 class ContextError(ParallelLabError, ValueError):
@@ -152,9 +148,7 @@ class WorkersClosed(ParallelLabError, RuntimeError):
 
 
 class WorldError(ParallelLabError, RuntimeError):
-    """A call that needs a world of ranks where there is no world, or the wrong one: `init` was not called, or the
-    process was started alone.
-    """
+    """A call that needs a world of ranks where there is no world, or the wrong one: no `init`, or a process alone."""
 
 
 class WorldArgumentError(WorldError, ValueError):
@@ -178,9 +172,7 @@ class DataFileError(ParallelLabError, ValueError):
 
 
 class CheckpointError(DataFileError, RuntimeError):
-    """A checkpoint or strategy file that is not there or does not fit what it is loaded into. MindSpore: ValueError;
-    for shapes RuntimeError.
-    """
+    """A checkpoint or strategy file that is missing or does not fit. MindSpore: ValueError; for shapes RuntimeError."""
 
 
 class CheckpointCorrupt(CheckpointError):
@@ -204,15 +196,11 @@ class CheckpointWriteError(CheckpointError, OSError):
 
 
 class DatasetError(ArgumentError, RuntimeError):
-    """A data pipeline that is built or used wrongly. MindSpore raises RuntimeError when it runs, a Python user expects
-    ValueError: it is both.
-    """
+    """A data pipeline built or used wrongly. MindSpore raises RuntimeError, Python code expects ValueError: both."""
 
 
 class LossNotFinite(ParallelLabError, ValueError):
-    """A loss that became NaN or infinite: a training that cannot recover (MindSpore's LossMonitor raises
-    ValueError).
-    """
+    """A loss that became NaN or infinite: the training cannot recover (ValueError, as MindSpore's LossMonitor)."""
 
 
 class MetricEmpty(ParallelLabError, RuntimeError):

@@ -211,9 +211,7 @@ def to_dicts(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def from_dicts(data: Iterable[Mapping[str, Any]]) -> EventLog:
-    """The log that `to_dicts` wrote. Raises ArgumentError naming the entry and the field that is missing, unknown or of
-    the wrong type.
-    """
+    """The log that `to_dicts` wrote. Raises ArgumentError naming the entry and the missing, unknown or wrong field."""
     return EventLog(tuple(_event(position, entry) for position, entry in enumerate(data)))
 
 

@@ -43,10 +43,8 @@ _PART = re.compile(r"\.parallel_lab-[0-9a-f]{16}\.part")
 
 
 def check_writable(path: str | os.PathLike[str], *, hint: str = _ANOTHER) -> Path:
-    """The file that `write_whole` would write, symbolic links followed.
-
-    Raises DataFileError if that is no regular file, is read-only, or lies in a folder in which no file can be made:
-    whether one can is tried, because permissions do not tell it (a read-only disk, /proc, the superuser).
+    """The file that `write_whole` would write, symbolic links followed. Raises DataFileError if it is no regular file,
+    read-only, or in a folder where no file can be made: tried, as permissions do not tell (/proc, the superuser).
     """
     try:
         real, _ = _target(path)
@@ -131,10 +129,9 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
 
 @contextlib.contextmanager
 def _new_part(real: Path) -> Iterator[tuple[Path, int]]:
-    """A new file beside `real`, open for writing and locked: a rename is atomic within one file system only.
+    """A new file beside `real` (a rename is atomic within one file system), open for writing and locked.
 
-    Not from tempfile, whose files only their owner may read: the user's umask decides. Its name is short, as that of
-    `real` may be as long as can be.
+    Not from tempfile, whose files only their owner may read. Its name is short: that of `real` may fill the limit.
     """
     os.stat(real.parent)  # so that the folder is what is missing, not a name nobody knows
     with contextlib.suppress(FileNotFoundError):
@@ -181,9 +178,7 @@ def _remove_dead_parts(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring the rename to the disk. The file itself is there already, so a file system that cannot do this is no
-    error.
-    """
+    """Bring the rename to the disk. The file itself is safe, so a file system that cannot do this is no error."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -211,10 +206,7 @@ def checkout_folder() -> Path | None:
 
 
 def shipped_folder(name: str) -> Path:
-    """The folder `name` ("notebooks" or "data") that came with the package.
-
-    Raises DataFileError if it is not there.
-    """
+    """The folder `name` ("notebooks" or "data") that comes with the package. Raises DataFileError if it is missing."""
     checkout = checkout_folder()
     folder = (checkout or _PACKAGE / "_shipped") / name
     if not folder.is_dir():

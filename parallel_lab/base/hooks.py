@@ -1,7 +1,6 @@
 """The hooks by which a low room reaches a higher one: what runs now. Few, and all of them here.
 
-An operator or a Tensor reaches the tracer (`graph/`), a Cell reaches compiled programs (`train/`), both reach the
-communicator (`processes/`), without importing them: the higher room puts itself into a hook, the lower one looks there.
+Operators, Tensors and Cells reach tracer, programs and communicator without imports: the higher room sets a hook.
 """
 
 from __future__ import annotations
@@ -85,9 +84,7 @@ _cloner: Any = None
 
 
 def cloner() -> Any:
-    """The function of (parameter, name, init) that makes a Parameter after another: how `Parameter.clone` reaches
-    initial values, which are Tensors.
-    """
+    """The function of (parameter, name, init) that makes a Parameter after another, for `Parameter.clone`."""
     return _cloner
 
 

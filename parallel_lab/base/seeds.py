@@ -11,10 +11,7 @@ _seed = 1
 
 
 def set_seed(seed: int) -> None:
-    """Seed of every random draw of the package. Parameters that were already drawn keep their values.
-
-    seed  an int from 0 to 2^64 - 1. Raises ContextTypeError (a TypeError), ContextError (a ValueError).
-    """
+    """Seed of every later draw of the package: an int from 0 to 2^64 - 1. Raises ContextTypeError, ContextError."""
     global _seed, _draws
     _seed, _draws = _check_seed("set_seed", "seed", seed, SETTINGS), 0
 
@@ -62,9 +59,7 @@ _dataset_seed: int | None = None
 
 
 def set_dataset_seed(seed: int | None) -> None:
-    """Seed of the datasets' orders and augmentations alone; None: the global seed (the default). Errors as
-    `set_seed`.
-    """
+    """Seed of the datasets' orders and augmentations alone; None: the global seed. Errors as `set_seed`."""
     global _dataset_seed
     _dataset_seed = None if seed is None else _check_seed("set_dataset_seed", "seed", seed, SETTINGS)
 

@@ -1,3 +1,1 @@
-"""Where slices lie: tensor layouts, named layouts, refinement, and the steps that bring a tensor from one layout to
-another.
-"""
+"""Where slices lie: layouts, named layouts, refinement, and the steps that bring a tensor from one to another."""

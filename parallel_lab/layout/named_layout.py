@@ -123,9 +123,7 @@ class Layout:
 
     @property
     def axes(self) -> tuple[tuple[int, ...], ...]:
-        """Per dim the axes that split it, counted from the right, outer split first: the tensor_map of a
-        `TensorLayout`.
-        """
+        """Per dim the axes that split it, counted from the right, outer first: the tensor_map of a `TensorLayout`."""
         entries = (entry if isinstance(entry, tuple) else (entry,) for entry in self.tensor_map)
         return tuple(tuple(a for a in entry if a != -1) for entry in entries)
 

@@ -152,9 +152,7 @@ class _Steps:
         self.layout, self.shape = layout, shape
 
     def all_gather(self, dim: int, axes: tuple[int, ...]) -> None:
-        """Gather `axes`, the innermost ones of `dim`. Ranks of a group are joined ascending, so axes out of order go
-        one after the other.
-        """
+        """Gather `axes`, the innermost of `dim`. Groups are joined ascending, so axes out of order go one by one."""
         while axes:
             first = len(axes) - 1
             while first and axes[first - 1] > axes[first]:
@@ -308,9 +306,7 @@ def _leads(steps: _Steps, dim: int) -> bool:
 
 
 def _to_front(steps: _Steps, dim: int, *, scatter: bool = False) -> int:
-    """The dim on which to gather or scatter `dim`: if only dims of local length 1 stand before it, the tensor is
-    described so that it is dim 0, where the message needs no Split and Concat around it.
-    """
+    """The dim on which to gather or scatter `dim`: 0, without Split and Concat, after dims of local length 1 only."""
     if not _leads(steps, dim):
         return dim
     layout, shape = steps.layout, steps.shape

@@ -130,9 +130,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Reshape(Step):
-    """Every rank gives its own slice another shape; `layout` is the layout afterwards, on the new global shape. In and
-    out shape can be equal: then only the way to describe the same data changes, which is no operator.
-    """
+    """Another shape for every slice, and `layout` on the new global shape. Equal shapes: the same data redescribed."""
 
     kind: ClassVar[str] = "reshape"
     layout: TensorLayout = field(kw_only=True)
@@ -362,11 +360,7 @@ class Operator:
 
 
 def operators(steps: Iterable[Step], rank: int = 0) -> list[Operator]:
-    """`steps` as the operators MindSpore runs on `rank`.
-
-    AllGather and ReduceScatter work along dim 0 only: for another dim, Split and Concat bring the pieces to their
-    place.
-    """
+    """`steps` as MindSpore runs them on `rank`: AllGather and ReduceScatter along dim 0, else with Split and Concat."""
     return [operator for step in steps for operator in step.lowered(rank)]
 
 

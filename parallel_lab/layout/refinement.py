@@ -235,11 +235,9 @@ def join_axes(pieces: Iterable[tuple[int, tuple[int, ...], int]]) -> tuple[int, 
 
 
 def flat_placement(layout: TensorLayout, shape: Iterable[int]) -> tuple:
-    """What each rank holds, independent of how the tensor is shaped: equal for two (layout, shape) pairs exactly if a
-    Reshape of every slice, and no message, leads from one to the other.
+    """What each rank holds, however shaped: equal for two (layout, shape) if Reshapes of the slices lead between them.
 
-    The flat index of an element is written in digits. Listed are the digits that the rank decides, as (stride, count,
-    span of ranks), then what is pending.
+    Digits of the flat index that the rank decides, as (stride, count, span of ranks), then what is pending.
     """
     shape = tuple(shape)
     spans = _spans(layout.device_matrix)

@@ -64,10 +64,7 @@ def assemble(slices: Sequence[np.ndarray], shape: tuple[int, ...], layout: Tenso
 def gather_full(
     mine: np.ndarray, shape: tuple[int, ...], layout: TensorLayout | None, *, tag: str = "full()"
 ) -> np.ndarray:
-    """The full array, from this rank's slice and its peers': an all_gather, to be called by every rank of the world.
-
-    Raises WorldError if this process is no rank of a world of the layout's size.
-    """
+    """The full array from all ranks' slices: an all_gather, to be called by every rank. WorldError in another world."""
     if not is_split(layout):
         return np.array(mine)
     world = current_world()

@@ -201,11 +201,7 @@ def install(module: ModuleType) -> None:
 
 
 def stand_in() -> None:
-    """From now on `import mindspore` in this process is the facade, whether or not a MindSpore is installed.
-
-    Called by the folder that `parallel-lab as-mindspore` prints, when a script imports mindspore; a second call does
-    nothing.
-    """
+    """From now on `import mindspore` is the facade; for the folder of `parallel-lab as-mindspore`. Once is enough."""
     module = importlib.import_module(OURS)
     if sys.modules.get(THEIRS) is module:
         return

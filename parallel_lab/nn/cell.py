@@ -137,9 +137,7 @@ class Cell(CellTree):
         return self
 
     def add_flags(self, **flags: Any) -> Cell:
-        """Accepted for scripts that speak to MindSpore's graph compiler (defer_inline, ...): each becomes an attribute.
-        Returns self.
-        """
+        """Accepted for MindSpore's graph compiler (defer_inline, ...): each becomes an attribute. Returns self."""
         for name, value in flags.items():
             setattr(self, name, value)
         return self
@@ -154,19 +152,15 @@ class Cell(CellTree):
 
     @checked("set_comm_fusion", fusion_type=integer(0))
     def set_comm_fusion(self, fusion_type: int, recurse: bool = True) -> Cell:
-        """Give every trainable Parameter here (and below) this fusion id: gradients with equal ids travel in one
-        message, 0 alone. Returns self.
-        """
+        """Give trainable Parameters here and below a fusion id: equal ids share a message, 0 is alone. Returns self."""
         for parameter in self.trainable_params(recurse):
             parameter.comm_fusion = fusion_type
         return self
 
     def to_float(self, dst_type: Any) -> Cell:
-        """Compute in float16, float32 or float64 here and below: inputs and Parameters are cast where they are used.
-        Returns self.
+        """Compute in float16, float32 or float64 here and below: inputs and Parameters are cast at use. Returns self.
 
-        Parameters keep their own dtype, and so do their gradients and updates. Loss scaling (`optim/amp.py`) belongs to
-        float16.
+        Parameters, gradients and updates keep their dtype. Loss scaling (`optim/amp.py`) belongs to float16.
         """
         try:
             dtype = str(np.dtype(dst_type)) if dst_type is not None else ""
@@ -332,9 +326,7 @@ def _check_count(fn: Callable, count: int) -> None:
 
 
 def check_propagates() -> None:
-    """Raise ShardConditionError unless the parallel mode is one in which strategies spread from those that were
-    given.
-    """
+    """Raise ShardConditionError unless the parallel mode is one in which given strategies spread."""
     config = frozen()
     propagates = config.search_mode == "sharding_propagation"
     if config.parallel_mode == "semi_auto_parallel" or (config.parallel_mode == "auto_parallel" and propagates):

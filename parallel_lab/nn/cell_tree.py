@@ -1,8 +1,7 @@
 """`CellTree`: what a Cell holds, by the attributes it was assigned to, and the names that follow from that.
 
-Names follow MindSpore (nn.Cell, update_parameters_name): a Parameter of the outermost Cell keeps its own name, or takes
-its attribute's if it has none; one in a Cell that was assigned to another Cell is named by its path of attributes,
-"blocks.0.w".
+As in MindSpore (update_parameters_name) a Parameter of the outermost Cell keeps its name or takes its attribute's;
+one in a Cell assigned to another is named by its path, "blocks.0.w".
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ OWN_NAMES = "Give each its own name: Parameter(..., name='...')"
 
 
 class CellTree:
-    """The Parameters, Cells and Primitives that were assigned to a Cell: the half of `Cell` that is not about
-    running.
-    """
+    """The Parameters, Cells and Primitives assigned to a Cell: the half of `Cell` that is not about running."""
 
     # A Cell that is never called itself (CellList) is entered by its children, so that their scope names it.
     _is_called = True
@@ -142,15 +139,11 @@ class CellTree:
             raise ArgumentError(f"two Parameters are registered as {key!r}", where=self._where(), hint=OWN_NAMES)
 
     def insert_child_to_cell(self, child_name: str, child_cell: CellTree) -> None:
-        """Register a child Cell under a name, as assigning the attribute does. The name must be free and without
-        dots.
-        """
+        """Register a child Cell under a name, as assigning the attribute does: a free name without dots."""
         self._insert(child_name, child_cell, "insert_child_to_cell", CellTree, "A Cell")
 
     def insert_param_to_cell(self, param_name: str, param: Parameter) -> None:
-        """Register a Parameter under a name, as assigning the attribute does. The name must be free and without
-        dots.
-        """
+        """Register a Parameter under a name, as assigning the attribute does: a free name without dots."""
         self._insert(param_name, param, "insert_param_to_cell", Parameter, "A Parameter")
 
     def _insert(self, name: str, value: Any, where: str, kind: type, allowed: str) -> None:
@@ -194,10 +187,7 @@ class CellTree:
         return list(found.values())
 
     def parameters_and_names(self, name_prefix: str = "", expand: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """(path of attributes, Parameter), each Parameter once; expand=False: those of this Cell alone.
-
-        Raises ArgumentError (a ValueError) if two different Parameters have the same name.
-        """
+        """(path of attributes, Parameter), each once; expand=False: only this Cell's. ArgumentError for equal names."""
         paths = self._paths(expand)
         first: dict[str, str] = {}
         for path, parameter in paths:
@@ -225,9 +215,7 @@ class CellTree:
 
     @checked("update_parameters_name", prefix=text)
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
-        """Name every Parameter `prefix` + its path of attributes (MindSpore's rule: the own name of a Parameter is
-        replaced).
-        """
+        """Name every Parameter `prefix` + its path of attributes, in place of its own name (MindSpore's rule)."""
         for path, parameter in self._paths(recurse):
             parameter.name = prefix + path
         for path, cell in self.cells_and_names() if recurse else [("", self)]:

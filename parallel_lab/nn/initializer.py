@@ -113,11 +113,9 @@ GAINS = {"relu": math.sqrt(2), "tanh": 5 / 3, "sigmoid": 1.0, "linear": 1.0}
 
 
 class _He(Initializer):
-    """Variance gain^2 / fan (He et al. 2015).
+    """Variance gain^2 / fan (He et al. 2015); mode: "fan_in" or "fan_out".
 
-    negative_slope  of the leaky ReLU that follows (used by nonlinearity "leaky_relu" alone)
-    mode            "fan_in" or "fan_out"
-    nonlinearity    "leaky_relu", "relu", "tanh", "sigmoid" or "linear": sets the gain
+    nonlinearity  sets the gain: "leaky_relu" (with negative_slope), "relu", "tanh", "sigmoid" or "linear"
     """
 
     @kept(negative_slope=number(), mode=choice("fan_in", "fan_out"), nonlinearity=choice("leaky_relu", *GAINS))

@@ -251,9 +251,7 @@ class ForwardValueAndGrad(Cell):
 
 
 class _MicroBatches(Cell):
-    """Runs a network once per micro-batch and adds up what it returns. Micro-batch i of M has the rows [i B / M, (i +
-    1) B / M) of every input.
-    """
+    """Runs a network per micro-batch and adds the results: i of M has rows [i B / M, (i + 1) B / M) of every input."""
 
     @checked(network=instance(Cell, "A Cell, such as nn.WithLossCell(net, loss)"))
     def __init__(self, network: Cell, count: int) -> None:
@@ -315,10 +313,9 @@ GradAccumulationCell = GradAccumulation
 
 
 class MicroBatchInterleaved(_MicroBatches):
-    """A batch in `interleave_num` parts whose results are added, so that one part's messages can travel while another
-    computes.
+    """The results of `interleave_num` parts of a batch, added: one part's messages can travel while another computes.
 
-    The result is a sum: divide the loss by interleave_num where a mean is wanted. Checks as GradAccumulation.
+    Divide the loss by interleave_num where a mean is wanted. Checks as GradAccumulation.
     """
 
     @kept(interleave_num=integer(1))

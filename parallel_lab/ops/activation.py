@@ -1,6 +1,4 @@
-"""Activation functions. All but log_softmax and softmax act on each element by itself: any dim may be split, with no
-communication forward.
-"""
+"""Activation functions. All but log_softmax and softmax work per element: any dim may be split, nothing is sent."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ def relu6(x):
 
 @op(result_shape=0, dtype=0)
 def within_grad(g, x, *, low, high, slope):
-    """Gradient of a function that rises by `slope` between two bounds and is flat outside: g * slope where low < x <
-    high.  g, x: (...) -> (...).
-    """
+    """Gradient of a function that rises by `slope` between bounds only: g * slope where low < x < high.  -> (...)."""
     return g * ((x > low) & (x < high)) * np.asarray(slope, g.dtype)
 
 

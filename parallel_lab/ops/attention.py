@@ -299,8 +299,7 @@ def causal_mask_grad(g, *, offset=(0, 0)):
 def softmax_expand(part, x, *, axis=-1):
     """exp(x) / sum of exp(x) along `axis`, which may be split.  x: (...) -> (...).
 
-    Made of ReduceMax, Sub, Exp, ReduceSum and Div: a split axis costs an all_reduce of the maxima and one of the sums.
-    No gradient goes through the maximum: the result does not depend on it.
+    ReduceMax (without gradient: it changes nothing), Sub, Exp, ReduceSum, Div: a split axis costs two all_reduces.
     """
     names = letters(len(x.shape))
     place = axis % len(names)
@@ -325,10 +324,9 @@ def softmax_expand(part, x, *, axis=-1):
     ),
 )
 def attention_expand(part, q, k, v, *, is_causal=False, scale=None):
-    """softmax(scale * q k^T) v made of Mul, MatMul, CausalMask, SoftmaxExpand and MatMul.
+    """softmax(scale * q k^T) v of Mul, MatMul, CausalMask, SoftmaxExpand, MatMul, for all dims but d split.
 
-    q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e) -> (b, h, s, e). All dims but d may be split; a split t costs
-    three all_reduces forward.
+    q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e) -> (b, h, s, e). A split t costs three all_reduces forward.
     """
     factor = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     scores = part(matmul, part(mul, q, factor, labels="bhsd,->bhsd"), k, labels="bhsd,bhtd->bhst", transpose_b=True)

@@ -335,8 +335,7 @@ def _class_loss(where, weight, ignore_index, reduction, **settings):
 def nll_loss(input, target, weight=None, ignore_index=None, reduction="mean"):
     """Negative log-likelihood, as `nn.NLLLoss`.  input: (n, c, ...), target: (n, ...) int -> (), or (n, ...).
 
-    weight        (c,), one number per class; a mean divides by the sum of the samples' weights
-    ignore_index  class number of samples to ignore; None: every sample counts
+    weight  (c,): a mean divides by the sum of the samples' weights;  ignore_index: class number to ignore, or None
     """
     loss = _class_loss("nll_loss", weight, ignore_index, reduction, nll=partial(nll, ignore_index=ignore_index))
     return nll_of(loss, as_array(input), as_array(target))

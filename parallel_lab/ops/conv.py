@@ -55,9 +55,7 @@ def _labels(shapes, *, group, **_):
 def _window_refusal(
     label: str, parts: int, size: int, kernel: int, stride: int, dilation: int, before: int, after: int, mode: str
 ):
-    """Why a picture of `size` rows may not be split into `parts` (what, allowed), or None. MindSpore,
-    conv2d_info.cc.
-    """
+    """Why a picture of `size` rows may not be split `parts` ways (what, allowed), or None. MindSpore, conv2d_info."""
     reach, slice_size = dilation * (kernel - 1) + 1, size // parts
     count = output_size(size, kernel, stride, dilation, before, after)
     cut = f"splits '{label}' ({size} elements) {parts} ways"

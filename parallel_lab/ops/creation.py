@@ -1,8 +1,4 @@
-"""Constants made from a shape, and the triangular part of a matrix.
-
-The functions here that take no tensor give arrays: while a network is traced such an array becomes a constant of the
-graph.
-"""
+"""Constants made from a shape, which a trace records as constants, and the triangular part of a matrix."""
 
 from __future__ import annotations
 
@@ -42,9 +38,7 @@ _TRIANGLE = {
 
 @op("...mn->...mn", name="Tril", mint="tril", **_TRIANGLE)
 def tril(x, *, diagonal=0, offset=(0, 0)):
-    """The lower triangle: zeros above the given diagonal.  x: (..., m, n) -> (..., m, n).
-
-    diagonal  0 the main one, 1 the one above it, -1 the one below
+    """The lower triangle: zeros above `diagonal` (0 the main one, 1 above it, -1 below).  x: (..., m, n) -> like x.
 
     Any dim may be split: a rank's slice begins at row and column `offset`.
     """

@@ -1,8 +1,4 @@
-"""Element-wise arithmetic of tensors: each result element depends on the operand elements at its own place. Operands
-broadcast like numpy's.
-
-Any dim may be split; a dim of size 1 that is broadcast stays whole. No communication forward.
-"""
+"""Element-wise arithmetic of tensors, which broadcast like numpy's. Any dim may be split, if it is not broadcast."""
 
 from __future__ import annotations
 
@@ -327,10 +323,9 @@ def _(g, out, x, *, dtype):
 
 @function(numpy="clip")
 def clip_by_value(x, clip_value_min=None, clip_value_max=None):
-    """x, but nothing below the one bound or above the other; None: no bound.  x, bounds: (...) -> broadcast (...).
+    """x within bounds; None: no bound.  x, bounds: (...) -> broadcast (...). Lists and tuples of tensors: one by one.
 
-    Several tensors, given as a list or tuple, are clipped one by one. The gradient is 0 where x was changed and passes
-    where x equals a bound.
+    The gradient is 0 where x was changed and passes where x equals a bound.
     """
     if isinstance(x, (list, tuple)):
         return tuple(clip_by_value(each, clip_value_min, clip_value_max) for each in x)
@@ -427,10 +422,7 @@ def moving_root_mean(mean, x, square, rate, *, keep, eps):
 
 @update_op
 def descend_decayed(parameter, step, square, rate, *, eps, decay):
-    """parameter - (step / (sqrt(square) + eps) + decay * parameter) * rate.
-
-    parameter, step, square: (...), rate: () -> (...).
-    """
+    """parameter - (step / (sqrt(square) + eps) + decay * parameter) * rate.  All (...), rate: () -> (...)."""
     down = step / (np.sqrt(square) + eps)
     if decay:
         down += parameter * decay

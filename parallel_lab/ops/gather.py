@@ -182,10 +182,7 @@ def _check_lookup(operands, *, start):
     **_LOOKUP,
 )
 def embedding_lookup(params, indices, start=0, *, offset=None):
-    """Rows of a table that begins with row number `start`; zeros for numbers it does not have.
-
-    params: (rows, columns) or (rows,), indices: (...) int -> (..., columns)
-    """
+    """Rows of a table from row `start`, else zeros.  params: (rows, ...), indices: (...) int -> (..., columns)."""
     return _look_up(params, indices, 0, start + (offset or 0), "EmbeddingLookup")
 
 
@@ -274,11 +271,7 @@ def _check_segments(operands, *, num_segments):
     example=(case((16, 4), (16,), ints={1: 5}, num_segments=5), case((8, 2, 4), (8, 2), ints={1: 6}, num_segments=4)),
 )
 def unsorted_segment_sum(x, segment_ids, num_segments):
-    """Sums of the parts of x that have the same number; numbers outside are ignored.
-
-    x: (i, ..., rest), segment_ids: (i, ...) int -> (num_segments, rest). Where the numbers are split, every rank has a
-    partial sum.
-    """
+    """Sums of equal-numbered parts of x, partial if split.  x: (i, ..., rest), ids: (i, ...) -> (segments, rest)."""
     numbers = segment_ids.reshape(-1)
     rows = x.reshape((numbers.size, *x.shape[segment_ids.ndim :]))
     kept = (numbers >= 0) & (numbers < num_segments)
@@ -341,9 +334,7 @@ def _restrict_one_hot(signature, cuts, sizes, *, depth, axis):
 def one_hot(indices, depth, on_value, off_value, *, axis=-1, offset=0):
     """`on_value` at each index, `off_value` elsewhere.  indices: (...) int, values: () -> (..., depth, ...).
 
-    The strategy's first tuple splits the result; the other two are (). A rank that holds classes offset..offset+depth
-    sees indices outside as "elsewhere".
-    No gradient for the indices.
+    The strategy's first tuple splits the result, the other two are (): other ranks' classes are "elsewhere".
     """
     hit = np.expand_dims(indices, axis) - offset == np.arange(depth).reshape(
         [-1 if i == axis % (indices.ndim + 1) else 1 for i in range(indices.ndim + 1)]

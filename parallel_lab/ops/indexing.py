@@ -88,9 +88,7 @@ def _slice_sizes(shapes, *, begin, end, strides):
 def strided_slice(x, begin, end, strides=None):
     """The elements begin, begin + stride, ... before end of every dim, by Python's slice rules.  x: (...) -> (...).
 
-    begin, end, strides  one int per dim, from the first on; dims without one are taken whole. Default stride 1
-
-    Only a dim that is taken whole with stride 1 can be split.
+    One int per dim, from the first on; further dims are whole. Default stride 1. Only whole dims can be split.
     """
     return np.array(x[_slices(begin, end, strides)], order="C")
 

@@ -186,8 +186,7 @@ def _(g, out, x, *, axis, output_num, sizes, index):
 def split(x, split_size_or_sections, axis=0):
     """A tensor split along `axis`, in PyTorch's and mindspore.ops' form.  x: (..., n, ...) -> several (..., n_i, ...).
 
-    split_size_or_sections  an int: parts of this size, the last one smaller if it does not come out even; ints: the
-                            sizes
+    split_size_or_sections  an int: parts of this size, the last one may be smaller; ints: the sizes
     """
     shape = tuple(x.shape)
     n, given = shape[check_dim("split", "axis", axis, len(shape), shape)], split_size_or_sections

@@ -1,7 +1,4 @@
-"""Comparisons, logic and choice, element by element. Results of comparisons and logic are bools and have no gradient.
-
-Any dim may be split; a dim of size 1 that is broadcast stays whole. No communication forward.
-"""
+"""Comparisons, logic and choice per element; bools have no gradient. Any dim may be split, if it is not broadcast."""
 
 from __future__ import annotations
 

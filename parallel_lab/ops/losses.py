@@ -96,10 +96,9 @@ def _sigmoid_of_minus(x):
     example=(case((16, 8), (16, 8), (16, 8), (8,)), case((8, 4, 2), (8, 4, 2), (4, 1), (2,))),
 )
 def bce_with_logits_values(logits, label, weight, pos_weight):
-    """Binary cross-entropy of a sigmoid: weight * ((1 - y) x + (1 + (pos_weight - 1) y) log(1 + exp(-x))).
+    """Cross-entropy of a sigmoid: weight * ((1 - y) x + (1 + (pos_weight - 1) y) log(1 + exp(-x))), no overflow.
 
-    logits: (...) x, label: (...) y, weight, pos_weight: broadcast to (...) -> (...). Nothing is reduced, and no x
-    overflows.
+    logits: (...) x, label: (...) y, weight, pos_weight: broadcast to (...) -> (...). Nothing is reduced.
     """
     return weight * ((1 - label) * logits + (1 + (pos_weight - 1) * label) * _softplus_of_minus(logits))
 
@@ -230,8 +229,7 @@ def l1_loss(input, target, reduction="mean"):
 
 @function(mint="functional.smooth_l1_loss")
 def smooth_l1_loss(input, target, beta=1.0, reduction="none"):
-    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, as `nn.SmoothL1Loss`.  input, target: (...) broadcast
-    -> (...), or () if reduced.
+    """`nn.SmoothL1Loss`: 0.5 d^2 / beta where |d| < beta, else |d| - 0.5 beta.  input, target: (...) -> (...) or ().
 
     By default nothing is reduced (MindSpore); PyTorch's function gives the mean.
     """
@@ -241,9 +239,7 @@ def smooth_l1_loss(input, target, beta=1.0, reduction="none"):
 
 @function(mint="functional.binary_cross_entropy")
 def binary_cross_entropy(logits, labels, weight=None, reduction="mean"):
-    """-weight * (y log x + (1 - y) log(1 - x)), as `nn.BCELoss`.
-
-    logits: (...) probabilities x, labels: (...) y -> (), or (...) for "none".
+    """-weight * (y log x + (1 - y) log(1 - x)), as `nn.BCELoss`.  logits: x, labels: y -> (), or (...) for "none".
 
     weight  broadcast to (...); a mean divides by the number of elements
     """

@@ -240,8 +240,7 @@ def _inverse_rms(rows, epsilon):
 def rms_normalization(x, gamma, *, epsilon=1e-6, index=0):
     """x / sqrt(mean of x squared + epsilon) * gamma, and that inverse root (Zhang and Sennrich 2019).
 
-    x: (...), gamma: its last dims, over which the mean goes -> y: (...), inverse root: (..., 1 for each of gamma's
-    dims). gamma's dims stay whole.
+    x: (...), gamma: the last dims, averaged over, whole -> y: (...), inverse root: (..., 1 for each of gamma's dims).
     """
     rows = wide(x).reshape(-1, gamma.size)
     dtype = np.result_type(in_floats(x), gamma)

@@ -178,10 +178,7 @@ def _(g, out, x, *, k, sorted, index):
     ),
 )
 def cumsum(x, axis, *, exclusive=False, reverse=False):
-    """Sums of all elements along `axis` up to each one.  x: (..., n, ...) -> (..., n, ...). `axis` stays whole.
-
-    exclusive  without the element itself; reverse: from the end
-    """
+    """Sums along `axis`, whole, up to each element; exclusive: without it; reverse: from the end.  x: (...) -> same."""
     turned = np.flip(x, axis) if reverse else x
     total = np.cumsum(turned, axis=axis, dtype=sum_dtype((str(x.dtype),)))
     if exclusive:

@@ -1,6 +1,4 @@
-"""Operators that make dims longer (pad) or turn them (flip, roll). A dim that is changed stays whole, all others may be
-split.
-"""
+"""Operators that pad, flip or roll dims. A dim that is changed stays whole, all others may be split."""
 
 from __future__ import annotations
 
@@ -100,8 +98,7 @@ def _(g, out, x, *, paddings, mode, value):
 def pad(x, padding, mode="constant", value=0.0):
     """`pad_dims` in PyTorch's and mindspore.ops' form.  x: (...) -> (...).
 
-    padding  (before, after) of the last dim, then of the one before it, and so on: (1, 1, 2, 0) puts 1 on both sides of
-             the last dim, and 2 before the one before it
+    padding  (before, after) of the last dim, then of the one before it, and so on
     """
     ndim, flat = len(x.shape), tuple(padding) if isinstance(padding, (list, tuple)) else (padding,)
     if len(flat) % 2 or len(flat) > 2 * ndim:

@@ -109,11 +109,9 @@ def max_pool_grad(g, out, x, *, kernel, stride, pads):
 
 @op("nchw->nchw", name="AvgPool", **_FACTS)
 def avg_pool(x, *, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW", pad=0, count_include_pad=True):
-    """The mean of every window.  x: (n, c, h, w) -> (n, c, oh, ow).
+    """The mean of every window.  x: (n, c, h, w) -> (n, c, oh, ow). Arguments as in max_pool.
 
-    kernel_size, strides, pad_mode, pad  as in max_pool
-    count_include_pad  with pad_mode="pad", whether padded zeros count in the mean; with "same" they never do
-                       (MindSpore)
+    count_include_pad  with pad_mode="pad", whether padded zeros count in the mean; with "same" never (MindSpore)
     """
     made = windows(x.shape[2:], kernel_size, strides, pad_mode=pad_mode, pad=pad)
     count_pads = count_include_pad and pad_mode == "pad"

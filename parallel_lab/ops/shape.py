@@ -1,8 +1,4 @@
-"""Operators that rename, move, add and repeat dims.
-
-Others that change shapes: `padding.py` (longer dims, turned dims), `join.py` (several tensors), `indexing.py` (elements
-by range) and `gather.py` (by number).
-"""
+"""Operators that rename, move, add and repeat dims. Others: `padding.py`, `join.py`, `indexing.py`, `gather.py`."""
 
 from __future__ import annotations
 
@@ -47,10 +43,9 @@ def _check_reshape(operands, *, shape):
     flops=0,
 )
 def reshape(x, shape):
-    """The same elements in row-major order under another shape; one entry may be -1.  x: (...) -> `shape`.
+    """The same elements under another shape; one entry may be -1.  x: (...) -> `shape`.
 
-    Takes no strategy: in a parallel program it passes from its producer's layout to the one its consumer wants, by
-    redistribution.
+    Takes no strategy: a parallel program redistributes from its producer's layout to the one its consumer wants.
     """
     return x.reshape(shape)
 
@@ -361,10 +356,7 @@ def unsqueeze(input, dim):
 
 @function(mint="repeat_interleave")
 def repeat_interleave(input, repeats, axis=None):
-    """Every element `repeats` times along `axis`, as numpy's repeat; axis None: of input as one row.
-
-    input: (..., n, ...) -> (..., n * repeats, ...)
-    """
+    """Elements `repeats` times along `axis` (None: of one row).  input: (..., n, ...) -> (..., n * repeats, ...)."""
     input = as_array(input)
     if axis is None:
         input, axis = reshape(input, (-1,)), 0

@@ -114,8 +114,7 @@ def lp_norm(part, x, *, axis=None, p=2, keep_dims=False):
 def norm(x, ord=None, dim=None, keepdim=False):  # the argument names of mindspore.ops.norm
     """`lp_norm` in mindspore.ops' form.  x: (...) -> (...) without the dims `dim` (None: all), or with size 1 there.
 
-    ord  None or 2: the Euclidean norm of all elements (of a matrix: Frobenius'); other numbers as `p` of lp_norm, on
-         all elements as one vector
+    ord  None or 2: the Euclidean (Frobenius) norm; other numbers as `p` of lp_norm, on all elements as one vector
     """
     return lp_norm(x, axis=dim, p=2 if ord in (None, "fro") else ord, keep_dims=keepdim)
 

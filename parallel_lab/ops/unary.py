@@ -1,8 +1,4 @@
-"""Functions of one number, applied to every element: roots, exponentials, logarithms, waves, the error function,
-rounding.
-
-Any dim may be split; no communication forward. Integers give float32, except where the result is an integer.
-"""
+"""Functions of one number per element, split along any dim; float32 for integers, except where the result is one."""
 
 from __future__ import annotations
 

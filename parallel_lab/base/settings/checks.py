@@ -98,9 +98,7 @@ def json_path(where: str, key: str, value: object, errors: Errors = SETTINGS) ->
 
 
 def mapping(**parts: Check) -> Check:
-    """A dict with some of the given keys. An unknown key is a ContextKeyError, as MindSpore's KeyError and ValueError
-    in one.
-    """
+    """A dict with some of the given keys. Unknown keys: ContextKeyError, MindSpore's KeyError and ValueError in one."""
 
     def check(where: str, key: str, value: object, errors: Errors = SETTINGS) -> dict[str, Any]:
         return {

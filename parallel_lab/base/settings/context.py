@@ -160,11 +160,7 @@ def reset_auto_parallel_context() -> None:
 
 
 def is_set(key: str) -> bool:
-    """Whether a field of ParallelConfig was set since the last reset: a device_num that was not set is taken from the
-    process group.
-
-    Raises ContextError for another key.
-    """
+    """Whether a field of ParallelConfig was set since the last reset. Raises ContextError for another key."""
     return _known_key("is_set", key, _DEFAULTS) in {**_set["auto_parallel_context"], **_set["algo_parameters"]}
 
 
@@ -281,9 +277,7 @@ def frozen(**overrides: Any) -> ParallelConfig:
 
 
 def fusion_is_switched_off() -> bool:
-    """Whether a comm_fusion with openstate False has come since the reset: what is set later may be fused, and nothing
-    else.
-    """
+    """Whether comm_fusion came with openstate False since the reset: only what is set later may be fused."""
     return _value("comm_fusion").switched_off
 
 
@@ -315,11 +309,7 @@ def frozen_for_run(**overrides: Any) -> ParallelConfig:
 
 @contextmanager
 def default_settings() -> Iterator[None]:
-    """Inside, the settings of parallel training, of strategy searches and of the cost model are their defaults; what is
-    set inside is forgotten.
-
-    For a lab: it shows what its own controls say, whatever the notebook has set beside it.
-    """
+    """Inside, as a lab wants it, training, strategy search and cost model have defaults; changes are forgotten."""
     before = {function: was_set for function, was_set in _set.items() if function != "context"}
     _set.update({function: {} for function in before})
     try:
@@ -407,9 +397,7 @@ def _cost_model_fusion() -> tuple[Any, ...] | None:
 
 
 def reset_cost_model_context() -> None:
-    """Every key of `set_cost_model_context` back to its default, the two that are shared with `set_algo_parameters`
-    too.
-    """
+    """Reset every key of `set_cost_model_context`, the two shared with `set_algo_parameters` too."""
     shared = DP_ALGO.values()
     _set["cost_model_context"] = {}
     _set["algo_parameters"] = {k: value for k, value in _set["algo_parameters"].items() if k not in shared}

@@ -19,10 +19,7 @@ from ..tensor.tensor import Parameter
 
 
 class OneOperator(Cell):
-    """A layer that is one operator, held under the operator's own name.
-
-    operator  the operator's class
-    """
+    """A layer that is one operator (`operator`: its class), held under the operator's own name."""
 
     operator: type[Primitive]
 
@@ -64,10 +61,7 @@ class LeakyReLU(OneOperator):
 
 
 class PReLU(Cell):
-    """x where x > 0, weight * x elsewhere, with a trained weight.  x: (n, c, ...) -> (n, c, ...).
-
-    channel  1 for one weight, or the number of channels for one each;  w  initial weight
-    """
+    """x where x > 0, weight * x elsewhere.  x: (n, c, ...) -> like x. channel: 1 or c trained weights, w at first."""
 
     @checked(channel=integer(1))
     def __init__(self, channel: int = 1, w: Any = 0.25) -> None:
@@ -90,10 +84,7 @@ class ELU(OneOperator):
 
 
 class GELU(OneOperator):
-    """Gaussian error linear unit.  x: (...) -> (...).
-
-    approximate  True: the form with tanh; False: x times the normal distribution function
-    """
+    """Gaussian error linear unit; approximate: the form with tanh, not the normal distribution.  x: (...) -> (...)."""
 
     operator = ops.GeLU
 

@@ -146,9 +146,7 @@ class _Ordered(Cell):
         return iter(self._list())
 
     def __getitem__(self, index: int | slice) -> Any:
-        """The Cell at `index`, or a list or sequence of the same kind for a slice (its Cells are shared and keep their
-        names).
-        """
+        """The Cell at `index`, or for a slice a list or sequence of this kind (its Cells are shared, names kept)."""
         if isinstance(index, slice):
             part = type(self)()
             names = list(self._cells)[index]
@@ -192,8 +190,7 @@ class _Ordered(Cell):
 
 
 class SequentialCell(_Ordered):
-    """Cells that run one after the other: `SequentialCell(a, b)`, `SequentialCell([a, b])` or
-    `SequentialCell(OrderedDict(first=a, second=b))`.
+    """Cells in a row: `SequentialCell(a, b)`, `SequentialCell([a, b])` or `SequentialCell(OrderedDict(first=a))`.
 
     Parameters are named "0.weight", "1.weight", ... or by the keys of the dict.
     """
@@ -205,9 +202,7 @@ class SequentialCell(_Ordered):
 
 
 class CellList(_Ordered):
-    """A list of Cells whose Parameters are those of the network: `for block in self.blocks: x = block(x)`. It is not
-    called itself.
-    """
+    """A list of Cells that are the network's: `for block in self.blocks: x = block(x)`. It is not called itself."""
 
     _is_called = False
 

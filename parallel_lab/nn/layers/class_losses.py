@@ -107,8 +107,7 @@ class NLLLoss(_ClassLoss):
 
 
 class SoftmaxCrossEntropyWithLogits(LossBase):
-    """Cross-entropy of a softmax.  logits: (a, c), labels: (a, c) class weights, or (a,) int class numbers if sparse ->
-                                    () or (a,).
+    """Cross-entropy of a softmax.  logits: (a, c), labels: (a, c), or (a,) int if sparse -> () or, by default, (a,).
 
     As MindSpore's, by default nothing is reduced. The class dim stays whole in a parallel program.
     """

@@ -126,8 +126,7 @@ class MaxPool2d(_Pool):
 
 
 class AvgPool2d(_Pool):
-    """The mean of every window.  x: (n, c, h, w) -> (n, c, oh, ow). Operator: `avg_pool`. Defaults: MindSpore,
-                                  nn.AvgPool2d.
+    """The mean of every window, as nn.AvgPool2d.  x: (n, c, h, w) -> (n, c, oh, ow). Operator: `avg_pool`.
 
     count_include_pad  with pad_mode="pad", whether padded zeros count
     """
@@ -160,8 +159,7 @@ OUTPUT_SIZE = Check("An int, or (height, width), each at least 1, or None to kee
 
 
 class AdaptiveAvgPool2d(OneOperator):
-    """Means over windows that fit the result's size.  x: (n, c, h, w) -> (n, c, *output_size). Operator:
-    `adaptive_avg_pool`.
+    """Means over windows that fit the result.  x: (n, c, h, w) -> (n, c, *output_size). Operator: `adaptive_avg_pool`.
 
     output_size  an int, or (height, width), where None keeps that extent
     """
@@ -174,8 +172,6 @@ class AdaptiveAvgPool2d(OneOperator):
 
 
 class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
-    """The largest elements of the windows of AdaptiveAvgPool2d.  x: (n, c, h, w) -> (n, c, *output_size). Operator:
-    `adaptive_max_pool`.
-    """
+    """AdaptiveAvgPool2d with maxima.  x: (n, c, h, w) -> (n, c, *output_size). Operator: `adaptive_max_pool`."""
 
     operator = ops.AdaptiveMaxPool2D

@@ -1,8 +1,4 @@
-"""Dropout layers. The mask is a function of (global seed, the layer's name, step, place of the element): see
-`ops/dropout.py`.
-
-The same network therefore drops the same elements eagerly, in the simulator, in processes, and under every strategy.
-"""
+"""Dropout layers. The mask is a function of (global seed, layer name, step, element): the same under every strategy."""
 
 from __future__ import annotations
 

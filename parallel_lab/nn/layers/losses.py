@@ -28,10 +28,7 @@ NETWORK = function("A Cell or a function")
 
 
 class LossBase(Cell):
-    """Base of losses. `get_loss` combines the values of the samples.
-
-    reduction  "mean", "sum" or "none" (the values themselves)
-    """
+    """Base of losses. `get_loss` combines the samples' values by `reduction`: "mean", "sum" or "none"."""
 
     @kept(reduction=choice("mean", "sum", "none"))
     def __init__(self, reduction: str = "mean") -> None:
@@ -64,9 +61,7 @@ class FormulaLoss(LossBase):
 
 
 class MSELoss(FormulaLoss):
-    """Squared difference: Sub, Square, then ReduceMean or ReduceSum.  logits, labels: (...) broadcast -> () or
-    (...).
-    """
+    """Squared difference: Sub, Square, ReduceMean or ReduceSum.  logits, labels: (...) broadcast -> () or (...)."""
 
     formula = losses.mse_of
     parts = (("sub", ops.Sub), ("square", ops.Square))
@@ -146,9 +141,7 @@ class BCEWithLogitsLoss(FormulaLoss):
 
 
 def check_outputs(outputs: Any) -> Any:
-    """What a network returned, on its way to a loss. Raises ShapeError for truth values, which no training can change:
-    they have no gradient.
-    """
+    """What a network returned, on its way to a loss. Raises ShapeError for bools, which have no gradient."""
     for out in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         if str(getattr(out, "dtype", "")) == "bool":
             nodes = getattr(getattr(out, "tracer", None), "nodes", ())

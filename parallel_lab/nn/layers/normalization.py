@@ -143,10 +143,7 @@ class LayerNorm(Cell):
 
 
 class RMSNorm(Cell):
-    """Every sample divided by the root of its mean square over the last dims.  x: (..., *normalized_shape) -> the same.
-
-    Parameter: gamma. Operator: `rms_norm` (RmsNorm).
-    """
+    """gamma * x / root of its mean square in the last dims.  x: (..., *normalized_shape) -> like x. See `rms_norm`."""
 
     @kept(normalized_shape=integers(1), epsilon=number(0, above=True))
     def __init__(

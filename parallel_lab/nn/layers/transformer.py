@@ -264,11 +264,9 @@ class TransformerEncoderLayer(Cell):
 
 
 class TransformerEncoder(Cell):
-    """`num_layers` copies of a layer, one after the other, then `norm` if there is one.  src: (s, n, d_model) -> (s, n,
-    d_model).
+    """`num_layers` copies of a layer (`layers`), then `norm` if given.  src: (s, n, d_model) -> (s, n, d_model).
 
-    The copies are made before their weights are drawn, so each layer begins with weights of its own. Called as the
-    layer is. Layers: `layers`.
+    Copied before their weights are drawn: each has its own. Called as the layer is.
     """
 
     @checked(encoder_layer=instance(Cell, "A Cell"), num_layers=integer(1))

@@ -28,10 +28,7 @@ def _dense(inputs: int, outputs: int, **options: Any) -> nn.Dense:
 
 
 class TokenNetwork(nn.Cell):
-    """What networks of token sequences share: a table of tokens and one of positions.
-
-    rule  of the initial values
-    """
+    """What networks of token sequences share: a table of tokens, one of positions; rule: of their initial values."""
 
     @kept(hidden=integer(1), heads=integer(1), seq_length=integer(1))
     def __init__(self, hidden: int, heads: int, seq_length: int, vocab_size: int, rule: Any) -> None:
@@ -53,10 +50,9 @@ class TokenNetwork(nn.Cell):
 
 
 class CausalSelfAttention(nn.Cell):
-    """Each position looks at itself and at those before it.  x: (n, s, hidden) -> (n, s, hidden).
+    """Each position looks at itself and those before it.  x: (n, s, hidden) -> (n, s, hidden).
 
-    Heads are independent: split by heads, the projections of q, k and v are split by columns, the output projection by
-    rows.
+    Split by heads, q, k and v are split by columns, the output projection by rows.
     """
 
     @checked(heads=integer(1))

@@ -24,10 +24,9 @@ from .gpt import TokenNetwork
 
 
 class LeNet5(nn.Cell):
-    """Pictures of digits to class scores.  x: (n, num_channel, 32, 32) -> (n, num_class).
+    """Pictures of digits to scores of `num_class` classes.  x: (n, num_channel, size, size) -> (n, num_class).
 
-    num_class, num_channel  classes; 1 for grey pictures, 3 for colour
-    size                    height and width of the pictures, a multiple of 4 from 16 on; 28 for MNIST as it is
+    size  a multiple of 4 from 16 on; 28 for MNIST as it is
     """
 
     @checked(size=integer(16))

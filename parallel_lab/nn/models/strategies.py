@@ -34,11 +34,7 @@ POWER_OF_TWO = Check("A power of two: 1, 2, 4, ...", _read_power)
 
 @checked(net=instance(nn.Cell, "A Cell"))
 def data_parallel(net: Network) -> Network:
-    """Remove all strategies: every operator is split along its batch dim among all devices, parameters are whole on
-    each.
-
-    Raises ArgumentTypeError for anything but a Cell.
-    """
+    """Remove all strategies: operators split along their batch dim, parameters whole. ArgumentTypeError for no Cell."""
     for _, cell in net.cells_and_names():
         for primitive in cell._primitives.values():
             primitive.shard(None)
@@ -194,9 +190,7 @@ def _normalized(norm: nn.BatchNorm2d, relu: nn.ReLU | None, dp: int, channels: i
 
 
 def _residual(block: BasicBlock | Bottleneck, dp: int, mp: int) -> None:
-    """Channels are split between blocks. Inside: the first convolution by input channels, the others by output
-    channels.
-    """
+    """Channels are split between blocks; inside, the first convolution by input channels, others by output ones."""
     _in_channels(block.conv1, dp, mp)
     _normalized(block.bn1, block.relu1, dp, 1)
     _out_channels(block.conv2, dp, mp)

@@ -59,11 +59,9 @@ def unscaled(gradient: Any, scale: Any) -> Any:
 
 
 class LossScaler:
-    """Base of loss scalers.
+    """Base of loss scalers. drop_overflow_update: skip the step if a gradient is not finite.
 
-    scale_value           the scale now: what the next loss is multiplied by (a plan keeps its own, starting from this
-                          one)
-    drop_overflow_update  skip the step if a gradient is not finite
+    scale_value  what the next loss is multiplied by (a plan keeps its own, starting from this)
     """
 
     drop_overflow_update = True
@@ -74,9 +72,7 @@ class LossScaler:
     # ---- by hand ----
 
     def scale(self, inputs: Any) -> Any:
-        """The loss (or several tensors) times the scale. In a function that is compiled: times the scale of the step
-        that runs.
-        """
+        """The loss (or several tensors) times the scale; in a compiled function that of the step that runs."""
         if isinstance(inputs, (list, tuple)):
             return tuple(self.scale(x) for x in inputs)
         tracer = current_tracer.get()
@@ -188,10 +184,7 @@ class _Manager(_OlderNames):
 
 
 class FixedLossScaleManager(_Manager, StaticLossScaler):
-    """A scale that stays as it is.
-
-    drop_overflow_update  False: update also with gradients that are not finite
-    """
+    """A scale that stays. drop_overflow_update=False: update also with gradients that are not finite."""
 
     @kept(drop_overflow_update=flag)
     def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
@@ -224,9 +217,7 @@ class FixedLossScaleUpdateCell(_OlderNames, StaticLossScaler):
 
 
 class DynamicLossScaleUpdateCell(_OlderNames, DynamicLossScaler):
-    """Called with (loss_scale, overflow) after a step: returns overflow and adjusts `scale_value`. loss_scale: the
-    scale the step was taken with.
-    """
+    """Called with (loss_scale of the step, overflow): returns overflow and adjusts `scale_value`."""
 
     def __init__(self, loss_scale_value: float, scale_factor: int, scale_window: int) -> None:
         super().__init__(self._scale("loss_scale_value", loss_scale_value), scale_factor, scale_window)

@@ -80,9 +80,7 @@ def _factor(norm: Any, limit: float) -> Any:
 def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
     """Every element brought into the range.  x: (...) -> (...), or a list or tuple of such -> tuple.
 
-    clip_value_min, clip_value_max  numbers or Tensors; one of them may be None
-
-    Raises ArgumentError if both are None or cross.
+    The bounds are numbers or Tensors, one may be None. Raises ArgumentError if both are None or cross.
     """
     if clip_value_min is None and clip_value_max is None:
         allowed = "clip_value_min, clip_value_max or both"

@@ -36,9 +36,7 @@ class Totals:
         return done
 
     def total(self, name: str, local: Any, why: str) -> Any:
-        """Sum of `local`, a 0-d value, over the slices of parameter `name`.  why: what the sum is for, the start of the
-        message's reason.
-        """
+        """Sum of `local`, 0-d, over the slices of parameter `name`.  why: the start of the message's reason."""
         return local
 
     def totals(self, found: dict[str, Any], why: str) -> Any:
@@ -61,9 +59,7 @@ class RankTotals(Totals):
 
 
 def _over_slices(layout: TensorLayout, value: np.ndarray, reduce: str, tag: str) -> np.ndarray:
-    """What the ranks found in their slices, combined over all slices of a tensor; copies of a slice count once. Every
-    rank has to call it.
-    """
+    """The ranks' findings, combined over all slices of a tensor; copies count once. Every rank has to call it."""
     world = current_world()
     held = layout.slice_numbers(world.rank)
     first = next(rank for rank in range(world.world_size) if layout.slice_numbers(rank) == held)
@@ -95,11 +91,8 @@ def added(values: list[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Place:
-    """What an update rule is told about the parameter whose slice it is given.
-
-    name          the parameter's name
-    weight_decay  its factor of weight decay
-    total         function of (0-d value, why) -> its sum over the parameter's slices
+    """What a rule is told about the parameter whose slice it gets: its name, its factor of weight decay, and
+    `total`, a function of (0-d value, why) -> its sum over the parameter's slices.
     """
 
     name: str = ""
@@ -125,11 +118,7 @@ def in_dtype_of(x: Any, value: Any) -> Any:
 
 
 def all_finite(inputs: Sequence[Any]) -> bool:
-    """Whether no element of any tensor is infinite or not a number.  inputs: a list or tuple of (...).
-
-    Of gradients that a compiled call has returned as slices all slices count: every rank has to call it, and all get
-    the same answer.
-    """
+    """Whether no element is infinite or NaN.  inputs: a list or tuple of (...); of slices, every rank must call it."""
     if isinstance(inputs, (Tensor, np.ndarray)):
         inputs = (inputs,)
     bad = [np.float32(not np.isfinite(x.asnumpy() if isinstance(x, Tensor) else x).all()) for x in inputs]

@@ -1,8 +1,4 @@
-"""`LARS`: a rate per parameter, from norms of the whole parameter, around another optimizer.
-
-On a rank that holds a slice the norms are sums over the ranks with the other slices (`place.total`), so a parameter
-moves as on one device.
-"""
+"""`LARS`: a rate per parameter, from norms of the whole parameter (`place.total`), around another optimizer."""
 
 from __future__ import annotations
 

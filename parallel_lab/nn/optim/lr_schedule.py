@@ -31,9 +31,7 @@ RATE, COUNT = number(0, above=True), integer(1)
 
 
 class LearningRateSchedule(Cell):
-    """Base of schedules: override `construct(global_step)`, which gets the number of the step, from 0, and returns the
-    learning rate.
-    """
+    """Base of schedules: override `construct(global_step)`, steps from 0, which returns the learning rate."""
 
     def construct(self, global_step: Any) -> Any:
         return super().construct(global_step)
@@ -82,8 +80,7 @@ class ExponentialDecayLR(_Decay):
 class NaturalExpDecayLR(_Decay):
     """learning_rate * exp(-decay_rate * p) with p = step / decay_steps, rounded down if is_stair.
 
-    So MindSpore's documentation; its code takes p = step (if is_stair, the last multiple of decay_steps up to it), as
-    `natural_exp_decay_lr` does.
+    So MindSpore documents it; its code takes p = step (if is_stair, in multiples), as `natural_exp_decay_lr` does.
     """
 
     def at(self, step: int) -> float:
@@ -201,9 +198,7 @@ def exponential_decay_lr(learning_rate, decay_rate, total_step, step_per_epoch, 
 
 @checked(**DECAY)
 def natural_exp_decay_lr(learning_rate, decay_rate, total_step, step_per_epoch, decay_epoch, is_stair=False):
-    """learning_rate * exp(-decay_rate * epoch) per step; if is_stair, with the last multiple of decay_epoch up to the
-    epoch.
-    """
+    """learning_rate * exp(-decay_rate * epoch); if is_stair, with the last multiple of decay_epoch up to it."""
     unit = decay_epoch if is_stair else 1
     schedule = NaturalExpDecayLR(learning_rate, decay_rate * unit, unit, is_stair=True)
     return schedule.per_epoch(total_step, step_per_epoch)

@@ -132,10 +132,7 @@ class Optimizer:
 
     @property
     def target(self) -> str | None:
-        """ "CPU", "GPU" or "Ascend": where the update was asked to run; None: wherever the parameters are.
-
-        Setting it is kept; all ranks compute on this machine's processors, and a step raises NotBuiltYet.
-        """
+        """Where the update was asked to run: "CPU", "GPU", "Ascend" or None. With it, a step raises NotBuiltYet."""
         return self._target
 
     @target.setter
@@ -161,9 +158,7 @@ class Optimizer:
         self._rates[kind] = as_schedule(value, type(self).__name__)
 
     def rates(self, step: int) -> dict[str, float]:
-        """The learning rates of step `step` (from 0): {scalar state: rate}; "learning_rate" is the optimizer's own.
-        Raises ArgumentError.
-        """
+        """The rates of step `step` (from 0): {scalar state: rate}; "learning_rate" is the own one. ArgumentError."""
         return {kind: rate_at(rate, step, type(self).__name__) for kind, rate in self._rates.items()}
 
     @property
@@ -185,9 +180,7 @@ class Optimizer:
     # ---- the rule ----
 
     def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
-        """The states of a parameter before the first step: zeros of its shape. parameter: anything with `shape` and
-        `dtype`.
-        """
+        """A parameter's states before the first step: zeros. parameter: anything with `shape` and `dtype`."""
         return {name: np.zeros(tuple(parameter.shape), np.dtype(str(parameter.dtype))) for name in self.state_names}
 
     def scalar_state(self) -> dict[str, float]:
@@ -195,9 +188,7 @@ class Optimizer:
         return {}
 
     def initial_scalars(self) -> dict[str, float]:
-        """Every scalar state of a plan before its first step: rates, what `scalar_state` names, and the loss
-        scaler's.
-        """
+        """A plan's scalar states before its first step: rates, those of `scalar_state`, the loss scaler's."""
         return {**self.rates(0), **self.scalar_state(), **(self.loss_scaler.scalar_state() if self.loss_scaler else {})}
 
     def update_scalars(self, scalars: State) -> State:
@@ -438,9 +429,7 @@ class Optimizer:
 
     @property
     def states(self) -> dict[str, dict[str, np.ndarray]]:
-        """{parameter name: {state name: array}} as the eager steps left them; without those that another rank alone
-        holds.
-        """
+        """{parameter name: {state name: array}} of the eager steps, without those of other ranks alone."""
         held = self._states or [{} for _ in self.parameters]
         states = zip(self.parameters, held, strict=True)
         return {p.name: dict(s or self.initial_state(p)) for p, s in states if s or not self._held_elsewhere(p.name)}
@@ -487,9 +476,7 @@ class Optimizer:
 
     @property
     def rule(self) -> str:
-        """The update rule in words, without learning rates and loss scale, which are values of the program. Equal rules
-        make equal plans.
-        """
+        """The update rule in words, without learning rates and loss scale. Equal rules make equal plans."""
         shown = {k: str(v) for k, v in self._settings().items()}
         if self.clip is not None:
             shown["clip"] = str(self.clip)

@@ -1,6 +1,4 @@
-"""What an optimizer may be given: as `params` Parameters, or groups of them with settings of their own; one gradient
-for each.
-"""
+"""What an optimizer may be given: Parameters, or groups of them with own settings; one gradient for each."""
 
 from __future__ import annotations
 

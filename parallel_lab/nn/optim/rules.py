@@ -1,8 +1,4 @@
-"""The optimizers, each a rule: SGD, Momentum, Adam, AdamWeightDecay, RMSProp, Adagrad, Lamb.
-
-How a rule becomes a class: `update_rule.py`; what all share: `optimizer.py`. Formulas and defaults: MindSpore, nn.SGD
-and following.
-"""
+"""The optimizers, each a rule (`update_rule.py`, `optimizer.py`). Formulas and defaults: MindSpore, nn.SGD etc."""
 
 from __future__ import annotations
 

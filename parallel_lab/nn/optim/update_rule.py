@@ -32,8 +32,7 @@ from .optimizer import Optimizer, State, plain_number
 class Argument:
     """One argument of an optimizer's constructor.
 
-    check  what it may be; None: the base checks and keeps it
-    kept   False: accepted for MindSpore's sake, without effect
+    check  what it may be; None: the base checks it;  kept  False: accepted for MindSpore, without effect
     """
 
     name: str

@@ -1,3 +1,1 @@
-"""Tensor and Parameter: arrays that remember how they were made, their arithmetic, and gradients of what was run on
-them.
-"""
+"""Tensor and Parameter: arrays that remember how they were made, their arithmetic and gradients."""

@@ -83,9 +83,7 @@ class Arithmetic(Spelled):
         return ops.reshape(number, (1,) * self.ndim) if keep_dims else number
 
     def var(self, axis=None, ddof=0, keep_dims=False, **spelled):
-        """Variance over `axis` (or `dim`). The squares are divided by the count less ddof: 0 as in numpy and MindSpore,
-        where PyTorch takes 1.
-        """
+        """Variance over `axis` (or `dim`); squares over count - ddof: 0 as in numpy and MindSpore (PyTorch: 1)."""
         axis, keep_dims = spelling("var", axis, keep_dims, spelled)
         return ops.var(self, axis, ddof=ddof, keep_dims=keep_dims)
 
@@ -107,9 +105,7 @@ class Arithmetic(Spelled):
         return ops.cast(self, dtype)
 
     def copy(self):
-        """The same values in a tensor of their own, gradient included; in a trace, where values never change,
-        itself.
-        """
+        """The same values in a new tensor, gradient included; in a trace, where values never change, itself."""
         return self
 
     def tile(self, *multiples):

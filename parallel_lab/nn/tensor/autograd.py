@@ -44,12 +44,7 @@ def _history(root: Tensor) -> list[Tensor]:
 
 
 def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[np.ndarray]:
-    """Gradient of `output` for each tensor in `wrt`, as arrays of their shapes.
-
-    seed  gradient of the output itself; default ones (for a scalar: its plain gradient)
-
-    Tensors that the output does not depend on get zeros.
-    """
+    """Gradient of `output` per tensor in `wrt`, as arrays; zeros if independent. seed: of the output, default ones."""
     asked = {id(t) for t in wrt}
     found: dict[int, np.ndarray] = {
         id(output): np.ones(output.shape, output.dtype) if seed is None else np.asarray(seed, output.dtype)

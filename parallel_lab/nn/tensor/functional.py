@@ -93,8 +93,7 @@ def _weighted(fn: Callable, sens: Any) -> Callable:
 
 
 def weighted_sum(value: Any, sens: Any = None) -> Any:
-    """What a gradient with `sens` for the results is the gradient of: sum(value * sens).  value, sens: a tensor, or a
-    tuple of them -> (...) or ().
+    """sum(value * sens), whose gradient is that with `sens` for the results.  Tensors or tuples -> (...) or ().
 
     sens None and one tensor: the tensor itself, whose gradient starts with ones.
     """

@@ -81,9 +81,7 @@ class Tensor(Arithmetic):
         return self.data
 
     def full(self) -> Tensor:
-        """The whole tensor: this one. On the ranks of a compiled network results and parameters are slices, whose
-        `full()` gathers them.
-        """
+        """The whole tensor: this one. On ranks of a compiled network slices take its place: `full()` gathers them."""
         return self
 
     def item(self) -> Any:
@@ -130,9 +128,7 @@ class Tensor(Arithmetic):
             raise ShapeError(what, where=type(self).__name__) from None
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """numpy's element-wise functions: `np.exp(x)` is `ops.exp(x)`, gradient included; one that has no operator
-        gives a Tensor without.
-        """
+        """numpy's ufuncs: `np.exp(x)` is `ops.exp(x)` with its gradient; others give a Tensor without."""
         out = kwargs.pop("out", None)
         # `array += tensor` asks for the array as output; the sum is a Tensor, which remembers how it was made
         operator = UFUNCS.get(ufunc.__name__)
@@ -144,10 +140,7 @@ class Tensor(Arithmetic):
         return _wrapped(getattr(ufunc, method)(*(_plain(x) for x in inputs), **kwargs))
 
     def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: Any) -> Any:
-        """numpy's other functions see the array and give what numpy gives: `np.mean(x)`, `np.allclose(x, y)`.
-
-        Refused where a float result would lose a gradient.
-        """
+        """numpy's other functions (`np.mean(x)`) see the array; refused where a float result would lose a gradient."""
         tensors: list[Tensor] = []
         result = function(*_opened(args, tensors), **_opened(kwargs, tensors))
         if getattr(result, "dtype", np.dtype(bool)).kind == "f":
@@ -250,9 +243,7 @@ class RankTensor(Tensor):
         self.full_shape, self.layout = tuple(full_shape), layout
 
     def full(self) -> Tensor:
-        """The whole tensor; where it is split, every rank of the world has to call this. Raises WorldError outside of
-        that world.
-        """
+        """The whole tensor; if it is split, every rank of its world has to call this. Raises WorldError outside."""
         return Tensor(gather_full(self.asnumpy(), self.full_shape, self.layout))
 
 
@@ -307,9 +298,7 @@ _made = itertools.count().__next__
 
 
 class Node:
-    """How a Tensor was made: the operator, its operands and attributes. `order` grows with time, so every Tensor comes
-    after its operands.
-    """
+    """How a Tensor was made: operator, operands, attributes. `order` grows with time, from operands to results."""
 
     __slots__ = ("attrs", "op", "operands", "order")
 
@@ -318,10 +307,9 @@ class Node:
 
 
 class Initial:
-    """Values that are not drawn yet: a shape, a dtype, and a rule `draw(generator, shape) -> array`.
+    """Values not drawn yet: a shape, a dtype, and a rule `draw(generator, shape) -> array`.
 
-    Drawing waits until the owning Parameter has its name, because the generator is keyed by (global seed, parameter
-    name): a parameter's values do not depend on how many others were made before, nor on the number of ranks.
+    Drawn when the owning Parameter has its name: they depend on (global seed, name), not on other draws or ranks.
     """
 
     def __init__(
@@ -340,9 +328,7 @@ class Initial:
         self.draw, self.shape, self.dtype = draw, tuple(shape), np.dtype(dtype)
 
     def init_data(self) -> Tensor:
-        """A Tensor of the values, drawn now. Without a Parameter's name two of one rule, shape and dtype draw the
-        same.
-        """
+        """A Tensor of the values, drawn now; without a Parameter's name equal rules, shapes and dtypes draw alike."""
         return Tensor(np.array(self.draw(parameter_generator("init_data"), self.shape), self.dtype, order="C"))
 
 
@@ -434,15 +420,11 @@ class Parameter(Tensor):
         return Tensor(self.data.copy())
 
     def clone(self, init: Any = "same") -> Parameter:
-        """A new Parameter with this name, shape and dtype.  init: "same", or what `initializer` takes, such as
-        "zeros".
-        """
+        """A new Parameter with this name, shape, dtype.  init: "same", or what `initializer` takes ("zeros")."""
         return cloner()(self, self.name, init)
 
     def full(self) -> Tensor:
-        """The whole tensor; while it is split among the ranks of a world, every rank has to call it. Raises WorldError
-        outside of that world.
-        """
+        """The whole tensor; while it is split, every rank of its world has to call it. Raises WorldError outside."""
         return Tensor(gather_full(self._drawn(), self.full_shape, self.layout, tag=f"full() of {self.name}"))
 
     def slice_for(self, layout: TensorLayout, rank: int) -> np.ndarray:
@@ -500,11 +482,9 @@ class Parameter(Tensor):
         self._comm_fusion = value
 
     def set_data(self, data: Any) -> None:
-        """Replace the values; the shape must stay, the dtype is kept. What `initializer(...)` returns is drawn when
-        next read.
+        """Replace the values, keeping shape and dtype. What `initializer(...)` returns is drawn when next read.
 
-        A Parameter that holds a slice takes another slice, or the whole tensor, which is re-sliced when it is next
-        used.
+        A Parameter that holds a slice takes a slice, or the whole tensor, which is sliced when next used.
         """
         where, allowed = f"Parameter {self.name!r}", f"Shape {self.full_shape}"
         if isinstance(data, Initial):
@@ -521,9 +501,7 @@ class Parameter(Tensor):
         self._data, self._initial = np.array(array), None
 
     def adopt(self, array: np.ndarray) -> None:
-        """As `set_data`, but the Parameter keeps `array` itself, which nobody else may change any more: what optimizers
-        make in every step.
-        """
+        """As `set_data`, but keeps `array` itself, which nobody may change any more: for optimizers."""
         if array.shape == self.shape and array.dtype == self.dtype and array.flags.c_contiguous:
             self._data = array
         else:
@@ -547,9 +525,7 @@ class ParameterTuple(tuple):
         return super().__new__(cls, parameters)
 
     def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:
-        """New Parameters of the same shapes, named `prefix` + "." + name.  init: "same", or what `initializer` takes,
-        such as "zeros".
-        """
+        """New Parameters of these shapes, named `prefix.name`.  init: "same", or what `initializer` takes ("zeros")."""
         if not isinstance(prefix, str) or not prefix:
             raise ArgumentTypeError(f"prefix={shorten(prefix)}", where="clone", allowed="A non-empty str")
         return ParameterTuple([cloner()(p, f"{prefix}.{p.name}", init) for p in self])

@@ -1,8 +1,4 @@
-"""What all operators that a script calls by hand to communicate have in common: the world they speak to, their
-arguments, their base class.
-
-The operators are in `primitives.py` and `point_to_point.py`.
-"""
+"""What operators that a script calls by hand to communicate share: their world, their arguments, their base class."""
 
 from __future__ import annotations
 
@@ -58,11 +54,10 @@ def checked_root(name: str, label: str, root: int, members: tuple[int, ...]) -> 
 
 
 class Communication(Uncut):
-    """Base of the operators: what they share with other Primitives, except that they take no strategy.
+    """Base of the operators: Primitives that take no strategy.
 
-    Attribute `fusion` (`add_prim_attr("fusion", 1)`): calls of AllReduce, AllGather and ReduceScatter inside a Cell,
-    with equal numbers above 0 and equal group, reduction and dtype, are one message (`deferred.py`); 0, the default:
-    alone. It changes no result.
+    fusion  (`add_prim_attr("fusion", 1)`): calls in a Cell with equal numbers above 0, group, reduction and dtype are
+            one message (`deferred.py`); 0: alone. It changes no result.
     """
 
     why = "communication called by hand takes this rank's value as it is"

@@ -104,11 +104,8 @@ class Promised:
 
 
 class _Message:
-    """Calls that travel together.
-
-    A row of what is sent is what one rank of the group is concerned with: all_reduce and all_gather have one,
-    reduce_scatter one per rank, so that a single message along dim 0 brings every call's part to where its own would
-    have brought it.
+    """Calls that travel together. A row of what is sent is what one rank is concerned with: all_reduce and all_gather
+    have one, reduce_scatter one per rank, so that each call's part arrives where its own message would bring it.
     """
 
     def __init__(self, key: tuple[Any, ...], name: str, world: Any, held: dict[tuple[Any, ...], _Message]) -> None:

@@ -83,9 +83,7 @@ def formula(
     betas: Term | None = None,
     gammas: Term | None = None,
 ) -> Formula:
-    """A Formula of an algorithm that sends one message per round, pays alpha once per round and beta for what its
-    busiest rank sends, and adds nothing, except where it is told otherwise.
-    """
+    """A Formula of one message per round: alpha each, beta for what the busiest rank sends, unless told otherwise."""
     messages, alphas, betas = messages or rounds, alphas or rounds, betas or sent
     return Formula(*rounds, *messages, *sent, alphas.of, betas.of, (gammas or ZERO).of, time_text)
 
@@ -219,9 +217,7 @@ class CollectiveDef:
         return alphas * link.alpha_s + sent_s + added_s
 
     def adjoint_attrs(self, attrs: Attrs) -> dict[str, Any]:
-        """Attributes of the message that brings the gradient back: what was joined is split, what was split is
-        joined.
-        """
+        """Attributes of the message that brings the gradient back: joined dims are split, split ones joined."""
         back = MESSAGES[self.adjoint]
         turned = {back.cut: attrs.get(self.join), back.join: attrs.get(self.cut)}
         return {a: "sum" if a == "reduce" else turned.get(a, attrs.get(a)) for a in back.attributes}
@@ -238,10 +234,7 @@ def _coefficients(formula: Formula, n: int) -> tuple[int, tuple[int, int], tuple
 
 
 def combine(values: Arrays, reduce: str) -> np.ndarray:
-    """Reduce arrays of equal shape in the given order: ((v0 + v1) + v2) + ...
-
-    The order is the contract: floating-point sums depend on it, and every answerer must produce these bits.
-    """
+    """((v0 + v1) + v2) + ... of equal shapes. The order is the contract: every answerer must produce these bits."""
     ufunc = REDUCERS["sum" if reduce == "mean" else reduce]
     total = np.array(values[0], copy=True, order="C")
     for value in values[1:]:
@@ -318,9 +311,7 @@ def _halo_def(kind: str, class_name: str, adjoint: str, reply: str, why: str) ->
         return tuple(extent if d == attrs["dim"] % len(shape) else size for d, size in enumerate(shape))
 
     def time_of(operand_bytes: float, attrs: Attrs, n: int, link: Link, gamma: float) -> float:
-        """A rank in the middle sends one strip each way and receives one from each side, at the same time; its port
-        sends them one after the other. In a group of two each sends one and receives one.
-        """
+        """In the middle a rank sends and receives two strips, its port one after the other; in a group of two, one."""
         if attrs["window"] is None:
             allowed = "window=(step, origin, length, part)"
             raise ArgumentError(f"{kind} without a window", where="message_time_s", allowed=allowed)

@@ -62,10 +62,9 @@ NOTHING = (1,)  # shape of what a rank gets that is not the destination: one num
 
 
 def _definition(kind: str, root: str = "", /, **options: Any) -> OpDef:
-    """The OpDef of one kind of message, made from its declaration in `MESSAGES`; its gradient is the adjoint's reply.
+    """The OpDef of a kind of message in `MESSAGES`; its gradient is the adjoint's reply.
 
-    root     the argument that names the root, in errors; of Reduce it is a place in the group, of the others a rank
-    options  what the operator's attributes are by default
+    root  argument that names the root: of Reduce a place in the group, else a rank;  options: default attributes
     """
     message = MESSAGES[kind]
     name = message.class_name
@@ -149,10 +148,7 @@ def _(g, out, x, *, reduce, group):
 
 
 class _Collective(Communication):
-    """Base of those that take one value and have a definition.
-
-    fused_as   the kind of message that calls with one `fusion` number share; "": they do not
-    """
+    """Base of those that take one value. fused_as: kind of message that calls of one `fusion` number share, or ""."""
 
     op: OpDef
     fused_as = ""
@@ -272,9 +268,7 @@ class Reduce(_Collective):
 
 
 class CollectiveGather(_Collective):
-    """All ranks' values, one below the other, on rank `dest_rank` of the world.  x: (a, ...) -> (n a, ...) there, (1,)
-    without meaning elsewhere.
-    """
+    """All ranks' values, joined, on rank `dest_rank` of the world.  x: (a, ...) -> (n a, ...) there, (1,) elsewhere."""
 
     op = _definition("gather", "dest_rank", root=0, group=None)
 

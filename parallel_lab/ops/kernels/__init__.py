@@ -1,3 +1,1 @@
-"""Arithmetic on plain arrays that several operators share: windows, convolution, pooling, threads. Nothing here knows
-of sharding.
-"""
+"""Arithmetic on plain arrays that operators share: windows, convolution, pooling, threads. Knows no sharding."""

@@ -150,10 +150,7 @@ def _sums(x: np.ndarray, axis: int, kernel: int, stride: int, before: int, count
 def avg_pool_forward(
     x: np.ndarray, kernel: Pair, stride: Pair, pads: Pads, out_size: Pair, count_pads: bool
 ) -> np.ndarray:
-    """The mean of every window.  x: (n, c, h, w) -> (n, c, *out_size).
-
-    count_pads  elements outside the picture count as zeros; otherwise the mean is of the real ones
-    """
+    """The mean of every window.  x: (n, c, h, w) -> (n, c, *out_size). count_pads: pads count, as zeros."""
     out = np.empty((*x.shape[:2], *out_size), x.dtype)
     divisor = _divisor(kernel, stride, pads, x.shape[2:], out_size, count_pads, np.result_type(x.dtype, np.float32))
 

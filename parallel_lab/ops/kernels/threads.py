@@ -51,10 +51,7 @@ def batch_ranges(samples: int, tile: int, threads: int) -> list[range]:
 
 
 def spread_over_threads(work: Callable[[int], None], parts: int) -> None:
-    """Call work(0), ..., work(parts - 1), each in a thread of its own, with products in one thread each.
-
-    The first part runs in the calling thread. What a part raises is raised here, the first part's error first.
-    """
+    """Call work(0), ..., work(parts - 1), a thread each (0: this), products in one thread; raises the first error."""
     errors: dict[int, BaseException] = {}
 
     def guarded(number: int) -> None:
@@ -102,9 +99,7 @@ def keep_freed_memory() -> bool:
 
 
 def without_collector(build: Callable) -> Callable:
-    """Decorate a function that makes very many objects, all of which stay: Python's collector would walk through them
-    again and again, which takes half of the time for a network of a hundred layers, and finds nothing.
-    """
+    """Decorate a function that makes very many lasting objects: the collector would take half of the time in vain."""
 
     @wraps(build)
     def uncollected(*args: Any, **kwargs: Any) -> Any:

@@ -40,10 +40,7 @@ def inside(offset: int, step: int, size: int, count: int) -> Pair:
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of one convolution or pooling over pictures of one size, (height, width) each.
-
-    pads  (top, bottom, left, right)
-    """
+    """The windows of a convolution or pooling: (height, width) each; pads (top, bottom, left, right)."""
 
     size: Pair
     kernel: Pair

@@ -1,3 +1,1 @@
-"""What makes an operator of one declaration: `@op`, labels, sharding rules, Primitive classes, operators made of
-others.
-"""
+"""What makes an operator of a declaration: `@op`, labels, sharding rules, Primitive classes, composed operators."""

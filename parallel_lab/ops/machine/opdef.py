@@ -379,10 +379,7 @@ def frozen_attr(value: Any) -> Any:
 
 
 def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
-    """A Python number beside tensors, as a 0-d array: it takes their dtype, unless that would lose its fraction.
-
-    others  the other operands; anything with a `dtype`
-    """
+    """A Python number as a 0-d array: it takes the `others`' dtype, unless that would lose its fraction."""
     dtypes = [
         o.dtype if isinstance(o.dtype, np.dtype) else np.dtype(str(o.dtype)) for o in others if hasattr(o, "dtype")
     ]

@@ -241,10 +241,7 @@ class Primitive:
 
 
 class Uncut(Primitive):
-    """A Primitive without an `op` of the registry.
-
-    why   the reason that `shard` gives
-    """
+    """A Primitive without an `op` of the registry. why: the reason that `shard` gives."""
 
     why = ""
 
@@ -267,8 +264,7 @@ class Uncut(Primitive):
 class Print(Uncut):
     """Print texts and tensors, one line each: `self.print("out is:", out)`. Returns the last argument.
 
-    At once outside a trace. In a compiled network: what is known when it is compiled (name, global shape, dtype), and
-    at every run, on every rank, the numbers of its slice, as with Python's `print`. Takes no strategy.
+    In a compiled network: name, shape and dtype when compiled; each rank's slice at every run. Takes no strategy.
     """
 
     why = "it prints each rank's slice as it is"

@@ -101,10 +101,7 @@ class _Facts:
         self.whole = op.whole_labels(self.signature, shapes, attrs)
 
     def dims_fault(self, position: int, counts: tuple[int, ...], word: str, words: str) -> Fault | None:
-        """Why an input cannot be split into these counts of slices, whatever the other inputs are.
-
-        word, words  what the strategy has per dim: one, several
-        """
+        """Why an input cannot be split so, whatever the others are. word, words: what a strategy has per dim."""
         op, labels = self.op, self.operands[position]
         if len(labels) != len(counts):
             shape = tuple(1 if c == "1" else self.sizes[c] for c in labels)
@@ -182,10 +179,8 @@ def _axis_labels(op: OpDef, signature: Signature) -> tuple[str, ...]:
 def sharding_rule(
     op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: AnyStrategy, device_num: int, where: str = ""
 ) -> ShardingRule:
-    """The rule for `strategy` on `device_num` ranks.
-
-    Raises StrategyError naming operator, input, dim, label and both numbers (or axes), with the nearest legal strategy;
-    NotBuiltYet for a layout with "interleaved_parallel".
+    """The rule for `strategy` on `device_num` ranks. Raises StrategyError naming operator, input, dim, label, and
+    both numbers (or axes), with the nearest legal strategy; NotBuiltYet for a layout with "interleaved_parallel".
     """
     if isinstance(strategy, LayoutStrategy) and any(layout.interleaved for layout in strategy):
         given = f"strategy {strategy} has the axis {INTERLEAVED!r}"
@@ -203,10 +198,9 @@ def sharding_rule(
 
 
 def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: AnyStrategy) -> AnyStrategy:
-    """`strategy` with empty tuples, `()`, filled in: dims are split as the same label elsewhere, or stay whole.
+    """`strategy` with its `()` filled in, as the same label elsewhere, or whole (MindSpore: GenerateStrategies).
 
-    ((2, 4, 4), ()) of a sum with a (32, 48) operand is ((2, 4, 4), (4, 4)) (MindSpore: GenerateStrategies with a part
-    of the strategy given). Among layouts, `layout()` is filled in.
+    ((2, 4, 4), ()) of a sum with a (32, 48) operand is ((2, 4, 4), (4, 4)). Among layouts, `layout()` is filled in.
     """
     operands = strategy_operands(op, op.signature_for(shapes, attrs))
     named = isinstance(strategy, LayoutStrategy)
@@ -379,10 +373,7 @@ def _named_rule(facts: _Facts, strategy: LayoutStrategy, device_num: int) -> Sha
 def legal_strategies(
     op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int, *, fully_use_devices: bool = False
 ) -> tuple[Strategy, ...]:
-    """Every legal strategy: powers of two that divide their dims, with a product that divides `device_num`.
-
-    fully_use_devices  only those with a product of `device_num`
-    """
+    """Every legal strategy: powers of two whose product divides `device_num`, or (fully_use_devices) equals it."""
     return _legal(op.name, shapes, tuple(sorted(attrs.items())), device_num, fully_use_devices)
 
 

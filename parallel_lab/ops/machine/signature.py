@@ -79,10 +79,7 @@ def along_axis(signature: Signature, *, axis: int | tuple[int, ...], **_: Any) -
 
 @lru_cache(maxsize=4096)
 def resolve(text: str, shapes: tuple[Shape, ...], where: str = "") -> Signature:
-    """The signature `text` for operands of these shapes.
-
-    Raises ShapeError naming operand, dim and label when a rank or a size does not fit.
-    """
+    """The signature `text` for these shapes. Raises ShapeError naming operand, dim and label that do not fit."""
     left, out = text.split("->")
     ins = left.split(",")
     if len(ins) != len(shapes):

@@ -1,6 +1,4 @@
-"""What a network keeps from step to step beside trained parameters: values written into Parameters, and the number of
-the step.
-"""
+"""What a network keeps between steps beside trained parameters: values written into Parameters, and the step number."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ LOSS_SCALE = "loss_scale"  # the optimizer state that holds the scale of a loss 
 def assign(parameter: Any, value: Any) -> Any:
     """Give a Parameter a new value, as running statistics need, and return it.  value: like the parameter.
 
-    At once outside a trace. In a compiled network what `construct` reads from there on is the new value, and the
-    parameter itself changes at the end of the program; it must not be a trained one, unless the value was made from
-    gradients. Raises TraceError, ShapeError.
+    A compiled network writes it at the end: no trained parameter, unless from gradients. Raises TraceError, ShapeError.
     """
     tracer = current_tracer.get()
     if tracer is not None:
