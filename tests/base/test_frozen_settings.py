@@ -4,21 +4,8 @@ import pytest
 
 from parallel_lab.base import hooks, seeds
 from parallel_lab.base.errors import ContextError, ContextTypeError
+from parallel_lab.base.settings import context
 from parallel_lab.base.settings.config import ParallelConfig
-from parallel_lab.base.settings.context import (
-    frozen,
-    frozen_for_run,
-    get_algo_parameters,
-    get_auto_parallel_context,
-    get_compat,
-    is_set,
-    reset_auto_parallel_context,
-    reset_cost_model_context,
-    set_algo_parameters,
-    set_auto_parallel_context,
-    set_compat,
-    set_cost_model_context,
-)
 from tests.base.contexts import DEFAULTS, fuse
 
 pytestmark = pytest.mark.usefixtures("default_settings")
@@ -28,68 +15,71 @@ pytestmark = pytest.mark.usefixtures("default_settings")
 
 
 def test_versions_differ_in_defaults_only():
-    set_auto_parallel_context(parallel_optimizer_config={"parallel_optimizer_threshold": 24})
-    set_compat("2.10")
-    assert get_compat() == "2.10"
-    assert get_auto_parallel_context("search_mode") == "recursive_programming" == frozen().search_mode
-    assert get_algo_parameters("fully_use_devices") is False is frozen().fully_use_devices
+    context.set_auto_parallel_context(parallel_optimizer_config={"parallel_optimizer_threshold": 24})
+    context.set_compat("2.10")
+    assert context.get_compat() == "2.10"
+    assert context.get_auto_parallel_context("search_mode") == "recursive_programming" == context.frozen().search_mode
+    assert context.get_algo_parameters("fully_use_devices") is False is context.frozen().fully_use_devices
     changed = {"parallel_optimizer_threshold": 24, "gradient_accumulation_shard": False}
-    assert get_auto_parallel_context("parallel_optimizer_config") == DEFAULTS["parallel_optimizer_config"] | changed
-    set_auto_parallel_context(search_mode="dynamic_programming")
-    set_algo_parameters(fully_use_devices=True)
-    assert (frozen().search_mode, frozen().fully_use_devices) == ("dynamic_programming", True)
-    reset_auto_parallel_context()
-    assert get_auto_parallel_context("search_mode") == "recursive_programming"
-    set_compat("seeds")
-    assert get_auto_parallel_context("search_mode") == "dynamic_programming"
+    assert (
+        context.get_auto_parallel_context("parallel_optimizer_config")
+        == DEFAULTS["parallel_optimizer_config"] | changed
+    )
+    context.set_auto_parallel_context(search_mode="dynamic_programming")
+    context.set_algo_parameters(fully_use_devices=True)
+    assert (context.frozen().search_mode, context.frozen().fully_use_devices) == ("dynamic_programming", True)
+    context.reset_auto_parallel_context()
+    assert context.get_auto_parallel_context("search_mode") == "recursive_programming"
+    context.set_compat("seeds")
+    assert context.get_auto_parallel_context("search_mode") == "dynamic_programming"
 
 
 def test_cuts_of_the_inputs_read_as_lists_in_2_10():
-    set_auto_parallel_context(dataset_strategy=((8, 1), (8,)))
-    set_compat("2.10")
-    assert get_auto_parallel_context("dataset_strategy") == [[8, 1], [8]]
-    assert frozen().dataset_strategy == ((8, 1), (8,))
+    context.set_auto_parallel_context(dataset_strategy=((8, 1), (8,)))
+    context.set_compat("2.10")
+    assert context.get_auto_parallel_context("dataset_strategy") == [[8, 1], [8]]
+    assert context.frozen().dataset_strategy == ((8, 1), (8,))
 
 
 @pytest.mark.parametrize(("version", "raised"), [("1.9", ValueError), (2.1, TypeError), (None, TypeError)])
 def test_other_versions_are_refused(version, raised):
     with pytest.raises(raised, match="compat"):
-        set_compat(version)
+        context.set_compat(version)
 
 
 # ---- what passes and runs receive ----
 
 
 def test_frozen_takes_overrides_and_changes_nothing():
-    set_auto_parallel_context(device_num=8)
-    assert frozen(device_num=2, comm_fusion=fuse(allreduce=("size", 3))).device_num == 2
-    assert (frozen().device_num, frozen().comm_fusion) == (8, ())
+    context.set_auto_parallel_context(device_num=8)
+    assert context.frozen(device_num=2, comm_fusion=fuse(allreduce=("size", 3))).device_num == 2
+    assert (context.frozen().device_num, context.frozen().comm_fusion) == (8, ())
     with pytest.raises(ContextTypeError, match="device_num"):
-        frozen(device_num="8")
+        context.frozen(device_num="8")
     with pytest.raises(TypeError, match="unexpected keyword"):
-        frozen(devices=8)
+        context.frozen(devices=8)
 
 
 def test_a_rank_that_is_not_there_is_refused_when_it_compiles():
-    set_auto_parallel_context(global_rank=8)
-    set_auto_parallel_context(device_num=8)
+    context.set_auto_parallel_context(global_rank=8)
+    context.set_auto_parallel_context(device_num=8)
     with pytest.raises(RuntimeError, match="global_rank=8"):
-        frozen()
-    assert frozen(device_num=16).device_num == 16
+        context.frozen()
+    assert context.frozen(device_num=16).device_num == 16
 
 
 def test_stages_divide_the_devices():
-    set_auto_parallel_context(pipeline_stages=3)
+    context.set_auto_parallel_context(pipeline_stages=3)
     with pytest.raises(RuntimeError, match="pipeline_stages=3"):
-        frozen(device_num=8)
-    assert frozen(device_num=24).pipeline_stages == 3
+        context.frozen(device_num=8)
+    assert context.frozen(device_num=24).pipeline_stages == 3
 
 
 def test_ranks_of_one_run_share_what_plans_depend_on():
-    one = frozen(global_rank=0, strategy_ckpt_save_file="rank0.ckpt")
-    other = frozen(global_rank=1, strategy_ckpt_save_file="rank1.ckpt", strategy_ckpt_load_file="x")
+    one = context.frozen(global_rank=0, strategy_ckpt_save_file="rank0.ckpt")
+    other = context.frozen(global_rank=1, strategy_ckpt_save_file="rank1.ckpt", strategy_ckpt_load_file="x")
     assert one != other and one.shared() == other.shared()
-    assert frozen(gradients_mean=True).shared() != one.shared()
+    assert context.frozen(gradients_mean=True).shared() != one.shared()
 
 
 class World:
@@ -98,27 +88,27 @@ class World:
 
 def test_a_run_asks_its_world_for_what_was_not_set():
     hooks.set_world(World())
-    set_auto_parallel_context(parallel_mode="data_parallel")
-    config = frozen_for_run()
+    context.set_auto_parallel_context(parallel_mode="data_parallel")
+    config = context.frozen_for_run()
     assert (config.device_num, config.global_rank) == (8, 5)
-    set_auto_parallel_context(device_num=8, global_rank=2)
-    assert (frozen_for_run().device_num, frozen_for_run().global_rank) == (8, 2)
-    set_auto_parallel_context(device_num=4)
+    context.set_auto_parallel_context(device_num=8, global_rank=2)
+    assert (context.frozen_for_run().device_num, context.frozen_for_run().global_rank) == (8, 2)
+    context.set_auto_parallel_context(device_num=4)
     with pytest.raises(RuntimeError, match="device_num=4"):
-        frozen_for_run()
+        context.frozen_for_run()
 
 
 def test_a_run_on_one_device_has_one_device():
     hooks.set_world(World())
-    assert (frozen_for_run().device_num, frozen_for_run().global_rank) == (1, 0)
-    set_auto_parallel_context(device_num=8)
+    assert (context.frozen_for_run().device_num, context.frozen_for_run().global_rank) == (1, 0)
+    context.set_auto_parallel_context(device_num=8)
     with pytest.raises(ValueError, match="stand_alone"):
-        frozen_for_run()
+        context.frozen_for_run()
 
 
 def test_a_run_without_a_world_takes_what_was_set():
-    set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8)
-    assert frozen_for_run().device_num == 8
+    context.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8)
+    assert context.frozen_for_run().device_num == 8
 
 
 # ---- seeds ----
@@ -146,7 +136,7 @@ def test_a_seed_is_an_int_that_a_message_can_carry(name, seed, raised):
 
 def test_asking_whether_an_unknown_key_is_set_names_no_function_that_is_not_there():
     with pytest.raises(ContextError) as caught:
-        is_set("max_call_depth")
+        context.is_set("max_call_depth")
     assert "is_context" not in str(caught.value)
 
 
@@ -154,20 +144,20 @@ def test_asking_whether_an_unknown_key_is_set_names_no_function_that_is_not_ther
 
 
 def test_positions_are_inclusive_until_the_seeds_wording_is_asked_for():
-    assert frozen().fusion_index == "inclusive"
-    set_auto_parallel_context(fusion_index="first_n")
-    assert frozen().fusion_index == "first_n"
+    assert context.frozen().fusion_index == "inclusive"
+    context.set_auto_parallel_context(fusion_index="first_n")
+    assert context.frozen().fusion_index == "first_n"
     with pytest.raises(ContextError, match="first_n"):
-        set_auto_parallel_context(fusion_index="exclusive")
+        context.set_auto_parallel_context(fusion_index="exclusive")
 
 
 def _fuse_by_cost(**settings):
-    set_cost_model_context(**{f"costmodel_allreduce_fusion_{key}": value for key, value in settings.items()})
-    return frozen().cost_model_fusion
+    context.set_cost_model_context(**{f"costmodel_allreduce_fusion_{key}": value for key, value in settings.items()})
+    return context.frozen().cost_model_fusion
 
 
 def test_the_cost_model_fuses_once_an_algorithm_is_chosen_and_its_numbers_make_sense():
-    assert frozen().cost_model_fusion is None
+    assert context.frozen().cost_model_fusion is None
     assert _fuse_by_cost(times=2, tail_percent=0.5) is None  # algorithm 0
     assert _fuse_by_cost(algorithm=1) == ("times", 2, 0.5)
     assert _fuse_by_cost(times=1) is None
@@ -176,10 +166,11 @@ def test_the_cost_model_fuses_once_an_algorithm_is_chosen_and_its_numbers_make_s
         tail_time=0.1, allreduce_inherent_time=0.05, allreduce_bandwidth=1e-6, computation_time_parameter=1.5e-6
     )
     assert hiding == ("hiding", 0.1, 0.05, 1e-6, 1.5e-6)
-    assert hash(frozen()) == hash(frozen()) and ParallelConfig(cost_model_fusion=hiding) == frozen()
+    assert hash(context.frozen()) == hash(context.frozen())
+    assert ParallelConfig(cost_model_fusion=hiding) == context.frozen()
     assert _fuse_by_cost(computation_time_parameter=0.0) is None
-    reset_cost_model_context()
-    assert frozen().cost_model_fusion is None
+    context.reset_cost_model_context()
+    assert context.frozen().cost_model_fusion is None
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,7 @@ from itertools import groupby
 import pytest
 
 from parallel_lab.base.errors import ContextConflictError, ContextError, ContextTypeError
-from parallel_lab.base.settings.fusion_rules import (
-    ELEMENTS_PER_MB,
-    buckets_of,
-    cost_model_groups,
-    cost_model_groups_by_hiding,
-    cost_model_groups_by_times,
-    distances_from_loss,
-    index_groups,
-    indices_of,
-    size_groups_by_bytes,
-    size_groups_by_elements,
-)
+from parallel_lab.base.settings import fusion_rules
 
 MB = 1024 * 1024
 
@@ -50,8 +39,8 @@ def test_an_index_is_the_last_of_its_group_or_in_the_seeds_wording_counts_what_c
     count, indices, inclusive, first_n
 ):
     """Seed 000: the first 20, the 20th to 35th, the remaining; nobody comes before position 0."""
-    assert lengths(index_groups(count, indices)) == inclusive
-    assert lengths(index_groups(count, indices, "first_n")) == first_n
+    assert lengths(fusion_rules.index_groups(count, indices)) == inclusive
+    assert lengths(fusion_rules.index_groups(count, indices, "first_n")) == first_n
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -67,28 +56,33 @@ def test_index_groups_follow_the_reducers_walk(seed):
         expected.append(number)
         if pointer < len(indices) and indices[pointer] <= position:
             number, pointer = number + 1, pointer + 1
-    assert index_groups(count, indices) == tuple(expected)
+    assert fusion_rules.index_groups(count, indices) == tuple(expected)
 
 
 def test_no_messages_make_no_groups():
-    assert index_groups(0, [3]) == () == size_groups_by_elements([], 1) == size_groups_by_bytes([], 1)
-    assert cost_model_groups_by_times([], 2, 0.5) == () == distances_from_loss([], [])
-    assert cost_model_groups(("hiding", 0.1, 0.05, 1e-6, 1e-6), [], []) == ()
+    assert (
+        fusion_rules.index_groups(0, [3])
+        == ()
+        == fusion_rules.size_groups_by_elements([], 1)
+        == fusion_rules.size_groups_by_bytes([], 1)
+    )
+    assert fusion_rules.cost_model_groups_by_times([], 2, 0.5) == () == fusion_rules.distances_from_loss([], [])
+    assert fusion_rules.cost_model_groups(("hiding", 0.1, 0.05, 1e-6, 1e-6), [], []) == ()
 
 
 @pytest.mark.parametrize("indices", [[], [3, 3], [5, 2], [-1], [True], [1.0]], ids=str)
 def test_indices_that_comm_fusion_refuses_are_refused(indices):
     with pytest.raises(ContextError, match="indices"):
-        index_groups(10, indices)
+        fusion_rules.index_groups(10, indices)
 
 
 def test_wording_and_count_are_checked():
     with pytest.raises(ContextError, match="inclusive"):
-        index_groups(10, [1], "exclusive")
+        fusion_rules.index_groups(10, [1], "exclusive")
     with pytest.raises(ContextError, match="inclusive"):
-        indices_of((0, 1), "exclusive")
+        fusion_rules.indices_of((0, 1), "exclusive")
     with pytest.raises(ContextError, match="-1 messages"):
-        index_groups(-1, [1])
+        fusion_rules.index_groups(-1, [1])
 
 
 @pytest.mark.parametrize("wording", ["inclusive", "first_n"])
@@ -97,16 +91,16 @@ def test_an_index_list_is_read_off_groups(seed, wording):
     rng = random.Random(seed)
     cuts = sorted(rng.sample(range(1, 30), rng.randrange(1, 9)))
     groups = [sum(cut <= position for cut in cuts) for position in range(30)]
-    assert index_groups(30, indices_of(groups, wording), wording) == tuple(groups)
+    assert fusion_rules.index_groups(30, fusion_rules.indices_of(groups, wording), wording) == tuple(groups)
 
 
 def test_groups_that_come_back_have_no_index_list():
-    assert indices_of((0, 1, 0)) is None
-    assert indices_of((4, 4, 4)) == () == indices_of(())
+    assert fusion_rules.indices_of((0, 1, 0)) is None
+    assert fusion_rules.indices_of((4, 4, 4)) == () == fusion_rules.indices_of(())
 
 
 def test_buckets_are_the_positions_of_groups():
-    assert buckets_of((1, 0, 1, 5)) == ((0, 2), (1,), (3,))
+    assert fusion_rules.buckets_of((1, 0, 1, 5)) == ((0, 2), (1,), (3,))
 
 
 # ---- by size, semi_auto_parallel and auto_parallel ----
@@ -124,7 +118,7 @@ def test_buckets_are_the_positions_of_groups():
     ],
 )
 def test_recorded_groups_by_size(sizes, threshold_mb, ids):
-    assert [group + 1 for group in size_groups_by_elements(sizes, threshold_mb)] == ids
+    assert [group + 1 for group in fusion_rules.size_groups_by_elements(sizes, threshold_mb)] == ids
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -135,8 +129,8 @@ def test_size_groups_by_elements_leave_the_one_that_opens_a_group_uncounted(seed
     rng = random.Random(seed)
     sizes = [rng.choice((1000, 60_000, 262_144, 300_000, 900_000)) for _ in range(rng.randrange(2, 40))]
     threshold_mb = rng.randrange(1, 5)
-    limit = threshold_mb * ELEMENTS_PER_MB
-    buckets = buckets_of(size_groups_by_elements(sizes, threshold_mb))
+    limit = threshold_mb * fusion_rules.ELEMENTS_PER_MB
+    buckets = fusion_rules.buckets_of(fusion_rules.size_groups_by_elements(sizes, threshold_mb))
     assert [position for bucket in buckets for position in bucket] == list(range(len(sizes)))
     for number, bucket in enumerate(buckets):
         counted = [sizes[position] for position in (bucket if number == 0 else bucket[1:])]
@@ -148,9 +142,9 @@ def test_size_groups_by_elements_leave_the_one_that_opens_a_group_uncounted(seed
 @pytest.mark.parametrize("threshold_mb", [0, -1])
 def test_a_threshold_that_is_not_positive_ends_the_compilation(threshold_mb):
     with pytest.raises(RuntimeError, match="above 0"):
-        size_groups_by_elements([1], threshold_mb)
+        fusion_rules.size_groups_by_elements([1], threshold_mb)
     with pytest.raises(ContextConflictError):
-        size_groups_by_elements([], threshold_mb)
+        fusion_rules.size_groups_by_elements([], threshold_mb)
 
 
 # ---- by size, data_parallel ----
@@ -165,7 +159,7 @@ def test_a_threshold_that_is_not_positive_ends_the_compilation(threshold_mb):
     ],
 )
 def test_in_data_parallel_a_group_ends_with_the_message_that_gets_above_the_threshold(sizes, threshold_mb, expected):
-    assert lengths(size_groups_by_bytes(sizes, threshold_mb)) == expected
+    assert lengths(fusion_rules.size_groups_by_bytes(sizes, threshold_mb)) == expected
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -173,7 +167,7 @@ def test_size_groups_by_bytes_pass_the_threshold_with_their_last(seed):
     rng = random.Random(seed)
     sizes = [rng.randrange(0, 2 * MB) for _ in range(rng.randrange(2, 40))]
     threshold_mb = rng.randrange(1, 5)
-    buckets = buckets_of(size_groups_by_bytes(sizes, threshold_mb))
+    buckets = fusion_rules.buckets_of(fusion_rules.size_groups_by_bytes(sizes, threshold_mb))
     assert [position for bucket in buckets for position in bucket] == list(range(len(sizes)))
     for number, bucket in enumerate(buckets):
         assert sum(sizes[p] for p in bucket[:-1]) <= threshold_mb * MB
@@ -182,11 +176,11 @@ def test_size_groups_by_bytes_pass_the_threshold_with_their_last(seed):
 
 def test_sizes_are_checked():
     with pytest.raises(ContextError, match="message 1 has -1 bytes"):
-        size_groups_by_bytes([1, -1], 1)
+        fusion_rules.size_groups_by_bytes([1, -1], 1)
     with pytest.raises(ContextError, match="message 0 has -5 elements"):
-        size_groups_by_elements([-5], 1)
+        fusion_rules.size_groups_by_elements([-5], 1)
     with pytest.raises(ContextError, match="At least 0"):
-        size_groups_by_bytes([1], -1)
+        fusion_rules.size_groups_by_bytes([1], -1)
 
 
 # ---- by the cost model: the nets of MindSpore's test_allreduce_fusion.py, batch 32 on each of 4 devices, layers 128 x
@@ -221,7 +215,7 @@ def two_backbones(first, second):
     for head in heads:
         readers[head] = [len(costs) - 2]
     readers += [[len(costs) - 1], []]
-    distances = distances_from_loss(costs, readers)
+    distances = fusion_rules.distances_from_loss(costs, readers)
     return (
         [p for p, _, _ in parameters],
         [distances[op] for _, op, _ in parameters],
@@ -278,7 +272,7 @@ FOUR, EIGHT = (4, False, False), (8, False, False)
 )
 def test_groups_by_the_cost_model_are_those_that_mindspores_tests_state(backbones, setting, ids):
     names, distances, elements = two_backbones(*backbones)
-    assert by_id(names, cost_model_groups(setting, distances, elements)) == ids
+    assert by_id(names, fusion_rules.cost_model_groups(setting, distances, elements)) == ids
 
 
 def test_where_nothing_can_be_hidden_the_next_group_takes_the_rest():
@@ -286,7 +280,7 @@ def test_where_nothing_can_be_hidden_the_next_group_takes_the_rest():
     more than nothing.
     """
     times = {"tail_time_s": 2.0, "inherent_time_s": 1.0, "time_s_per_element": 0.05, "computation_s_per_unit": 1e-3}
-    assert cost_model_groups_by_hiding([3, 3, 2, 1], [10, 10, 10, 10], **times) == (0, 0, 1, 1)
+    assert fusion_rules.cost_model_groups_by_hiding([3, 3, 2, 1], [10, 10, 10, 10], **times) == (0, 0, 1, 1)
 
 
 @pytest.mark.parametrize("times", [2, 3, 7])
@@ -296,7 +290,7 @@ def test_the_furthest_interval_is_the_tail_and_the_others_are_equal(times, seed)
     distances = [rng.uniform(0.1, 100.0) for _ in range(50)]
     tail = rng.choice((0.0, 0.1, 0.5, 0.9))
     far = max(distances)
-    for distance, group in zip(distances, cost_model_groups_by_times(distances, times, tail), strict=True):
+    for distance, group in zip(distances, fusion_rules.cost_model_groups_by_times(distances, times, tail), strict=True):
         if group == 0:
             assert distance > far * (1 - tail) * (1 - 1e-12)
         else:
@@ -307,25 +301,25 @@ def test_the_furthest_interval_is_the_tail_and_the_others_are_equal(times, seed)
 
 def test_a_shortcut_does_not_bring_a_parameter_nearer():
     """x -> a -> b -> sum, and x -> sum: the longest way to the loss counts."""
-    assert distances_from_loss([1.0, 2.0, 4.0, 8.0], [[1, 3], [2], [3], []]) == (15.0, 14.0, 12.0, 8.0)
+    assert fusion_rules.distances_from_loss([1.0, 2.0, 4.0, 8.0], [[1, 3], [2], [3], []]) == (15.0, 14.0, 12.0, 8.0)
 
 
 @pytest.mark.parametrize("readers", [[[0], []], [[1], [0]], [[2], []]], ids=str)
 def test_an_operator_is_read_by_later_ones(readers):
     with pytest.raises(ContextError, match="is read by"):
-        distances_from_loss([1.0, 1.0], readers)
+        fusion_rules.distances_from_loss([1.0, 1.0], readers)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: cost_model_groups_by_times([1.0], 1, 0.5),
-        lambda: cost_model_groups_by_times([1.0], 2.0, 0.5),
-        lambda: cost_model_groups_by_times([1.0], 2, 1.0),
-        lambda: cost_model_groups_by_times([0.0], 2, 0.5),
-        lambda: cost_model_groups(("hiding", 0.1, 0.1, 1.0, 1.0), [1.0], [1]),
-        lambda: cost_model_groups(("hiding", 0.1, 0.05, 0.0, 1.0), [1.0], [1]),
-        lambda: cost_model_groups(("hiding", 0.1, 0.05, 1.0, 1.0), [1.0], [1, 2]),
+        lambda: fusion_rules.cost_model_groups_by_times([1.0], 1, 0.5),
+        lambda: fusion_rules.cost_model_groups_by_times([1.0], 2.0, 0.5),
+        lambda: fusion_rules.cost_model_groups_by_times([1.0], 2, 1.0),
+        lambda: fusion_rules.cost_model_groups_by_times([0.0], 2, 0.5),
+        lambda: fusion_rules.cost_model_groups(("hiding", 0.1, 0.1, 1.0, 1.0), [1.0], [1]),
+        lambda: fusion_rules.cost_model_groups(("hiding", 0.1, 0.05, 0.0, 1.0), [1.0], [1]),
+        lambda: fusion_rules.cost_model_groups(("hiding", 0.1, 0.05, 1.0, 1.0), [1.0], [1, 2]),
     ],
 )
 def test_values_out_of_range_are_refused(call):
@@ -335,4 +329,4 @@ def test_values_out_of_range_are_refused(call):
 
 def test_a_wrong_type_is_also_a_type_error():
     with pytest.raises(ContextTypeError):
-        index_groups(3, ["1"])
+        fusion_rules.index_groups(3, ["1"])

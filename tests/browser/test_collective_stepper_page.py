@@ -105,9 +105,8 @@ def test_the_counters_and_the_bars_meet_the_formula_at_the_last_step(show):
         ".pl-meter-bar", "all => all.map(b => b.firstElementChild.getBoundingClientRect().width / (b.clientWidth))"
     )
     sent = stepper.snapshot()["frames"][-1]["sent"]
-    assert shares == pytest.approx([s / max(sent) for s in sent], abs=0.03) and max(shares) == pytest.approx(
-        1, abs=0.03
-    )
+    assert shares == pytest.approx([s / max(sent) for s in sent], abs=0.03)
+    assert max(shares) == pytest.approx(1, abs=0.03)
 
 
 FLIGHTS = """() => { window.flown = []; new MutationObserver((all) => all.forEach((m) => m.addedNodes.forEach((n) => {

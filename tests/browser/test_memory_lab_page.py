@@ -198,9 +198,8 @@ def test_a_run_is_stopped_with_the_button(live):
     page, widget = live(MemoryLabWidget(lab))
     expect(page.get_by_role("button", name="Stop")).to_have_count(0)
     lab.run_simulated(10**7)
-    page.get_by_role(
-        "radio", name="between steps"
-    ).click()  # this stand-in of a kernel tells the page what is new with each answer
+    # this stand-in of a kernel tells the page what is new with each answer
+    page.get_by_role("radio", name="between steps").click()
     page.get_by_role("button", name="Stop").click()
     assert lab.wait(60)
     page.get_by_role("radio", name="fullest moment").click()

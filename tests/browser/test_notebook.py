@@ -8,17 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.jupyterlab import (
-    MARKS,
-    Notebook,
-    descendants,
-    living,
-    opened,
-    shared_files,
-    sync_api,
-    until,
-    world,
-)
+from tests.browser.jupyterlab import MARKS, Notebook, descendants, living, opened, shared_files, sync_api, until, world
 
 __all__ = ["opened", "world"]  # the fixtures
 

@@ -12,15 +12,7 @@ import signal
 import psutil
 import pytest
 
-from tests.browser.jupyterlab import (
-    MARKS,
-    Notebook,
-    living,
-    opened,
-    shot,
-    until,
-    world,
-)
+from tests.browser.jupyterlab import MARKS, Notebook, living, opened, shot, until, world
 
 __all__ = ["opened", "world"]  # the fixtures
 
@@ -179,9 +171,8 @@ def test_an_interrupt_ends_all_ranks_and_the_kernel_goes_on(opened, wait):
 def test_a_restart_ends_all_ranks(opened):
     book, pids, _ = started(opened, "restart", WAITS["in a collective"])
     book.page.evaluate("() => window.jupyterapp.shell.currentWidget.context.sessionContext.restartKernel()")
-    assert until(lambda: not living(pids)), (
-        f"still there: {living(pids)}"
-    )  # JupyterLab asks the kernel to end first, and waits for it
+    # JupyterLab asks the kernel to end first, and waits for it
+    assert until(lambda: not living(pids)), f"still there: {living(pids)}"
     book.wait_idle()
     book.run_cell(2)
     assert book.printed("c2") == "alive\n"

@@ -9,14 +9,7 @@ import pytest
 
 from parallel_lab.base.errors import CheckpointCorrupt, CheckpointError, CheckpointFolderError, CheckpointWriteError
 from parallel_lab.layout.tensor_layout import TensorLayout
-from parallel_lab.train.checkpoint import (
-    TensorRecord,
-    load_checkpoint,
-    load_distributed,
-    read_checkpoint,
-    read_manifest,
-    save_distributed,
-)
+from parallel_lab.train import checkpoint
 from parallel_lab.train.checkpoint.folder import MANIFEST
 from tests.checkpoint.drawn import DTYPES, draw_array, draw_layout, draw_shape, names, parts_of, same_bits
 from tests.checkpoint.ranks import run_ranks
@@ -28,7 +21,7 @@ def save(folder, fulls, layouts, world_size, meta=None):
 
     def rank_main(rank, barrier):
         own = {name: parts[rank] for name, parts in records.items()}
-        return save_distributed(folder, own, rank=rank, world_size=world_size, barrier=barrier, meta=meta)
+        return checkpoint.save_distributed(folder, own, rank=rank, world_size=world_size, barrier=barrier, meta=meta)
 
     return run_ranks(world_size, rank_main)
 
@@ -48,13 +41,15 @@ def test_a_world_of_any_size_is_loaded_by_one_of_any_other(tmp_path, rng, case):
         fulls[f"t{i}"] = draw_array(rng, draw_shape(rng, *given), str(rng.choice(DTYPES)))
     save(tmp_path / "d", fulls, sources, m)
     for rank in range(n):
-        found = load_distributed(tmp_path / "d", targets, rank=rank)
+        found = checkpoint.load_distributed(tmp_path / "d", targets, rank=rank)
         for name, full in fulls.items():
             layout = targets[name]
             expected = full if layout is None else np.ascontiguousarray(full[layout.slice_index(full.shape, rank)])
             assert same_bits(found[name].array, expected)
             assert (found[name].layout, found[name].global_shape) == (layout, full.shape)
-    assert all(same_bits(record.array, fulls[name]) for name, record in load_distributed(tmp_path / "d").items())
+    assert all(
+        same_bits(record.array, fulls[name]) for name, record in checkpoint.load_distributed(tmp_path / "d").items()
+    )
 
 
 def test_only_the_files_that_are_needed_are_read(tmp_path, rng, monkeypatch):
@@ -64,13 +59,13 @@ def test_only_the_files_that_are_needed_are_read(tmp_path, rng, monkeypatch):
 
     def noted(path, names):
         read.append(path.name)
-        return read_checkpoint(path, names)
+        return checkpoint.read_checkpoint(path, names)
 
     monkeypatch.setattr("parallel_lab.train.checkpoint.folder.read_checkpoint", noted)
-    load_distributed(tmp_path / "d", {"w": TensorLayout((4,), (0, -1))}, rank=2)
+    checkpoint.load_distributed(tmp_path / "d", {"w": TensorLayout((4,), (0, -1))}, rank=2)
     assert read == ["rank_4-1.ckpt", "rank_5-1.ckpt"]
     read.clear()
-    load_distributed(tmp_path / "d", {"w": rows}, rank=3)
+    checkpoint.load_distributed(tmp_path / "d", {"w": rows}, rank=3)
     assert read == ["rank_3-1.ckpt"]
 
 
@@ -78,7 +73,7 @@ def test_the_manifest_names_files_tensors_and_meta(tmp_path, rng):
     layout, full = TensorLayout((2, 2), (1, -1)), draw_array(rng, (4, 3))
     paths = save(tmp_path / "d", {"w": full, "step": np.int64(5)}, {"w": layout, "step": None}, 4, {"epoch": 2})
     assert set(paths) == {tmp_path / "d" / MANIFEST}
-    manifest = read_manifest(tmp_path / "d")
+    manifest = checkpoint.read_manifest(tmp_path / "d")
     assert (manifest.world_size, manifest.save, manifest.meta) == (4, 1, {"epoch": 2})
     assert [file.name for file in manifest.files] == [f"rank_{rank}-1.ckpt" for rank in range(4)]
     assert all(file.size_bytes == (tmp_path / "d" / file.name).stat().st_size for file in manifest.files)
@@ -92,37 +87,37 @@ def test_a_new_save_takes_the_place_of_the_old_one(tmp_path):
         world_size = [4, 2, 3][number - 1]
         save(tmp_path / "d", {"w": np.full(12, float(number))}, {"w": TensorLayout((world_size,), (0,))}, world_size)
         assert names(tmp_path / "d") == [MANIFEST, *[f"rank_{rank}-{number}.ckpt" for rank in range(world_size)]]
-        assert load_distributed(tmp_path / "d")["w"].array.tolist() == [number] * 12
+        assert checkpoint.load_distributed(tmp_path / "d")["w"].array.tolist() == [number] * 12
 
 
 def test_load_checkpoint_puts_a_folder_together(tmp_path, rng):
     layout, full = TensorLayout((4,), (-1, 0)), draw_array(rng, (3, 8))
     save(tmp_path / "d", {"w": full}, {"w": layout}, 4, {"epoch": 9})
-    loaded = load_checkpoint(tmp_path / "d")
+    loaded = checkpoint.load_checkpoint(tmp_path / "d")
     assert same_bits(loaded["w"].asnumpy(), full)
     assert loaded.meta == {"epoch": 9}
 
 
 def test_one_rank_alone_needs_no_barrier(tmp_path):
-    save_distributed(tmp_path / "deep" / "d", {"w": TensorRecord(np.arange(3))})
-    assert load_distributed(tmp_path / "deep" / "d")["w"].array.tolist() == [0, 1, 2]
+    checkpoint.save_distributed(tmp_path / "deep" / "d", {"w": checkpoint.TensorRecord(np.arange(3))})
+    assert checkpoint.load_distributed(tmp_path / "deep" / "d")["w"].array.tolist() == [0, 1, 2]
 
 
 def test_tensors_that_only_some_ranks_have_are_found(tmp_path):
     """As of pipeline stages."""
 
     def rank_main(rank, barrier):
-        own = {f"stage{rank}": TensorRecord(np.full(2, rank))}
-        return save_distributed(tmp_path, own, rank=rank, world_size=3, barrier=barrier)
+        own = {f"stage{rank}": checkpoint.TensorRecord(np.full(2, rank))}
+        return checkpoint.save_distributed(tmp_path, own, rank=rank, world_size=3, barrier=barrier)
 
     run_ranks(3, rank_main)
-    found = {name: record.array.tolist() for name, record in load_distributed(tmp_path).items()}
+    found = {name: record.array.tolist() for name, record in checkpoint.load_distributed(tmp_path).items()}
     assert found == {f"stage{r}": [r, r] for r in range(3)}
 
 
 def test_some_names_can_be_loaded_alone(tmp_path):
     save(tmp_path / "d", {"a": np.zeros(2), "b": np.ones(2)}, {"a": None, "b": None}, 2)
-    assert list(load_distributed(tmp_path / "d", names=["b"])) == ["b"]
+    assert list(checkpoint.load_distributed(tmp_path / "d", names=["b"])) == ["b"]
 
 
 # ---- when it does not go well ----
@@ -140,23 +135,23 @@ def test_a_broken_save_leaves_the_old_one_and_the_next_save_clears_up(tmp_path, 
         broken.setattr("parallel_lab.train.checkpoint.folder.write_whole", fails)
         with pytest.raises(OSError, match="No space"):
             save(tmp_path / "d", {"w": np.ones(4)}, layout, 2)
-    assert load_distributed(tmp_path / "d")["w"].array.tolist() == [0] * 4
+    assert checkpoint.load_distributed(tmp_path / "d")["w"].array.tolist() == [0] * 4
     assert len(names(tmp_path / "d")) == 5
     save(tmp_path / "d", {"w": np.full(4, 2.0)}, layout, 2)
     assert names(tmp_path / "d") == [MANIFEST, "rank_0-3.ckpt", "rank_1-3.ckpt"]
-    assert load_distributed(tmp_path / "d")["w"].array.tolist() == [2] * 4
+    assert checkpoint.load_distributed(tmp_path / "d")["w"].array.tolist() == [2] * 4
 
 
 def test_ranks_that_disagree_are_refused_and_the_old_save_stays(tmp_path):
     save(tmp_path, {"w": np.zeros(4)}, {"w": None}, 2)
 
     def rank_main(rank, barrier):
-        own = {"w": TensorRecord(np.ones([(4,), (6,)][rank]))}
-        return save_distributed(tmp_path, own, rank=rank, world_size=2, barrier=barrier)
+        own = {"w": checkpoint.TensorRecord(np.ones([(4,), (6,)][rank]))}
+        return checkpoint.save_distributed(tmp_path, own, rank=rank, world_size=2, barrier=barrier)
 
     with pytest.raises(CheckpointError, match="One dtype, shape and layout on all ranks"):
         run_ranks(2, rank_main)
-    assert load_distributed(tmp_path)["w"].array.tolist() == [0] * 4
+    assert checkpoint.load_distributed(tmp_path)["w"].array.tolist() == [0] * 4
 
 
 def test_a_reader_beside_a_writer_sees_whole_saves_only(tmp_path):
@@ -167,7 +162,7 @@ def test_a_reader_beside_a_writer_sees_whole_saves_only(tmp_path):
     def read():
         while not stop.is_set():
             try:
-                seen.add(tuple(set(load_distributed(tmp_path / "d")["w"].array.tolist())))
+                seen.add(tuple(set(checkpoint.load_distributed(tmp_path / "d")["w"].array.tolist())))
             except Exception as error:
                 errors.append(error)
                 return
@@ -188,36 +183,38 @@ def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path):
     save(tmp_path / "d", {"w": np.zeros(4)}, {"w": None}, 2)
     (tmp_path / "d" / MANIFEST).unlink()
     with pytest.raises(CheckpointError, match="no save was ever finished"):
-        load_distributed(tmp_path / "d")
+        checkpoint.load_distributed(tmp_path / "d")
     with pytest.raises(NotADirectoryError):
-        load_distributed(tmp_path / "none")
+        checkpoint.load_distributed(tmp_path / "none")
 
 
 def test_a_missing_part_is_corruption(tmp_path):
     layout = TensorLayout((2,), (0,))
-    own = {"w": TensorRecord(np.zeros(2), (4,), layout, 0)}  # rank 1 has forgotten its part
-    run_ranks(2, lambda r, b: save_distributed(tmp_path, own if r == 0 else {}, rank=r, world_size=2, barrier=b))
+    own = {"w": checkpoint.TensorRecord(np.zeros(2), (4,), layout, 0)}  # rank 1 has forgotten its part
+    run_ranks(
+        2, lambda r, b: checkpoint.save_distributed(tmp_path, own if r == 0 else {}, rank=r, world_size=2, barrier=b)
+    )
     with pytest.raises(CheckpointCorrupt, match="the part of rank 1 is in none of the files"):
-        load_distributed(tmp_path)
+        checkpoint.load_distributed(tmp_path)
 
 
 def test_what_cannot_be_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointFolderError, match="it is a file"):
-        save_distributed(tmp_path / "file", {})
+        checkpoint.save_distributed(tmp_path / "file", {})
     with pytest.raises(CheckpointError, match="no barrier"):
-        save_distributed(tmp_path / "d", {}, rank=0, world_size=2)
+        checkpoint.save_distributed(tmp_path / "d", {}, rank=0, world_size=2)
     with pytest.raises(CheckpointError, match="rank 2 of 2"):
-        save_distributed(tmp_path / "d", {}, rank=2, world_size=2, barrier=lambda: None)
+        checkpoint.save_distributed(tmp_path / "d", {}, rank=2, world_size=2, barrier=lambda: None)
     with pytest.raises(CheckpointWriteError):
-        save_distributed("/proc/none/d", {})
+        checkpoint.save_distributed("/proc/none/d", {})
     save(tmp_path / "d", {"w": np.zeros((4, 6))}, {"w": None}, 1)
     with pytest.raises(CheckpointError, match="cannot be split 5 ways"):
-        load_distributed(tmp_path / "d", {"w": TensorLayout((5,), (0, -1))})
+        checkpoint.load_distributed(tmp_path / "d", {"w": TensorLayout((5,), (0, -1))})
     with pytest.raises(CheckpointError, match="no tensor 'v'"):
-        load_distributed(tmp_path / "d", {"v": None})
+        checkpoint.load_distributed(tmp_path / "d", {"v": None})
     with pytest.raises(CheckpointError, match="meta"):
-        save_distributed(tmp_path / "e", {}, meta={"x": object()})
+        checkpoint.save_distributed(tmp_path / "e", {}, meta={"x": object()})
 
 
 def test_a_manifest_for_many_ranks_stays_small(tmp_path):

@@ -7,14 +7,7 @@ from parallel_lab import Parameter, Tensor, nn, ops, value_and_grad
 from parallel_lab.base.errors import CheckpointError
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.nn.optim.amp import DynamicLossScaler
-from parallel_lab.train.checkpoint import (
-    load_checkpoint,
-    load_optimizer_values,
-    load_param_into_net,
-    optimizer_records,
-    optimizer_values,
-    save_checkpoint,
-)
+from parallel_lab.train import checkpoint
 from parallel_lab.train.checkpoint.values import parameter_of_state
 from tests.checkpoint.drawn import same_bits
 from tests.checkpoint.worlds import as_rank
@@ -69,15 +62,15 @@ def test_a_resumed_training_gives_the_losses_of_one_that_never_stopped(tmp_path,
     net = Net(1, dtypes)
     optimizer = make(net.trainable_params())
     train(net, optimizer, 5)
-    save_checkpoint(net, tmp_path / "net.ckpt")
-    save_checkpoint(optimizer, tmp_path / "opt.ckpt")
+    checkpoint.save_checkpoint(net, tmp_path / "net.ckpt")
+    checkpoint.save_checkpoint(optimizer, tmp_path / "opt.ckpt")
     expected = train(net, optimizer, 5)
 
     other = Net(2, dtypes)
     resumed = make(other.trainable_params())
     train(other, resumed, 2)  # it has states of its own, which are replaced
-    assert load_param_into_net(other, load_checkpoint(tmp_path / "net.ckpt")) == ([], [])
-    assert load_param_into_net(resumed, load_checkpoint(tmp_path / "opt.ckpt")) == ([], [])
+    assert checkpoint.load_param_into_net(other, checkpoint.load_checkpoint(tmp_path / "net.ckpt")) == ([], [])
+    assert checkpoint.load_param_into_net(resumed, checkpoint.load_checkpoint(tmp_path / "opt.ckpt")) == ([], [])
     assert resumed.global_step == 5
     assert train(other, resumed, 5) == expected
 
@@ -88,12 +81,12 @@ def test_forgetting_the_optimizer_would_be_seen(tmp_path, make):
     net = Net(1)
     optimizer = make(net.trainable_params())
     train(net, optimizer, 5)
-    save_checkpoint(net, tmp_path / "net.ckpt")
-    values = optimizer_values(optimizer)
+    checkpoint.save_checkpoint(net, tmp_path / "net.ckpt")
+    values = checkpoint.optimizer_values(optimizer)
     expected = train(net, optimizer, 5)
     other = Net(2)
     fresh = make(other.trainable_params())
-    load_param_into_net(other, load_checkpoint(tmp_path / "net.ckpt"))
+    checkpoint.load_param_into_net(other, checkpoint.load_checkpoint(tmp_path / "net.ckpt"))
     keeps_nothing = {name for name in values if not name.startswith("learning_rate")} == {"global_step"}
     assert (train(other, fresh, 5) == expected) is (keeps_nothing and not fresh.has_schedule)
 
@@ -102,17 +95,17 @@ def test_names_are_mindspores(tmp_path):
     net = Net(1)
     adam, momentum = nn.Adam(net.trainable_params(), 0.01), nn.Momentum(net.trainable_params(), 0.1, 0.9)
     shared = {"learning_rate", "global_step"}
-    assert set(optimizer_values(momentum)) == {"moments.w", "moments.b"} | shared
+    assert set(checkpoint.optimizer_values(momentum)) == {"moments.w", "moments.b"} | shared
     expected = {f"moment{i}.{n}" for i in (1, 2) for n in "wb"} | {"beta1_power", "beta2_power"}
-    assert set(optimizer_values(adam)) == expected | shared
+    assert set(checkpoint.optimizer_values(adam)) == expected | shared
 
 
 def test_values_of_one_optimizer_can_be_given_to_another():
     net, other = Net(1), Net(1)
     one, two = nn.Adam(net.trainable_params(), 0.01), nn.Adam(other.trainable_params(), 0.5)
     train(net, one, 3)
-    load_param_into_net(other, {p.name: p for p in net.get_parameters()})
-    assert load_optimizer_values(two, optimizer_values(one)) == ([], [])
+    checkpoint.load_param_into_net(other, {p.name: p for p in net.get_parameters()})
+    assert checkpoint.load_optimizer_values(two, checkpoint.optimizer_values(one)) == ([], [])
     assert two.learning_rate == 0.01
     assert train(net, one, 3) == train(other, two, 3)
 
@@ -126,11 +119,11 @@ def test_a_cell_that_holds_the_optimizer_is_saved_with_it(tmp_path):
 
     trainer = Trainer(1)
     train(trainer.network, trainer.optimizer, 3)
-    save_checkpoint(trainer, tmp_path / "x.ckpt")
-    loaded = load_checkpoint(tmp_path / "x.ckpt")
+    checkpoint.save_checkpoint(trainer, tmp_path / "x.ckpt")
+    loaded = checkpoint.load_checkpoint(tmp_path / "x.ckpt")
     assert {"network.w", "network.b", "moments.network.w", "moments.network.b", "global_step"} <= set(loaded)
     other = Trainer(2)
-    assert load_param_into_net(other, loaded) == ([], [])
+    assert checkpoint.load_param_into_net(other, loaded) == ([], [])
     assert train(other.network, other.optimizer, 3) == train(trainer.network, trainer.optimizer, 3)
 
 
@@ -138,12 +131,12 @@ def test_what_is_missing_is_named_and_the_rest_is_kept():
     net = Net(1)
     optimizer = nn.Adam(net.trainable_params(), 0.01)
     train(net, optimizer, 2)
-    before = optimizer_values(optimizer)
+    before = checkpoint.optimizer_values(optimizer)
     values = {name: value + 1 for name, value in before.items() if name.endswith(".w")}
-    missing, unused = load_optimizer_values(optimizer, {**values, "moment1.other": np.zeros(2)})
+    missing, unused = checkpoint.load_optimizer_values(optimizer, {**values, "moment1.other": np.zeros(2)})
     assert sorted(missing) == sorted(name for name in before if not name.endswith(".w"))
     assert unused == ["moment1.other"]
-    after = optimizer_values(optimizer)
+    after = checkpoint.optimizer_values(optimizer)
     assert all(same_bits(after[name], np.asarray(values.get(name, before[name]))) for name in before)
 
 
@@ -163,12 +156,12 @@ def test_what_does_not_fit_changes_nothing(change, said):
     net = Net(1)
     optimizer = nn.Adam(net.trainable_params(), 0.01)
     train(net, optimizer, 2)
-    before = optimizer_values(optimizer)
+    before = checkpoint.optimizer_values(optimizer)
     changed = {**{name: value + 1 for name, value in before.items()}, **change}
     values = {name: value for name, value in changed.items() if value is not None}
     with pytest.raises(CheckpointError, match=said):
-        load_optimizer_values(optimizer, values)
-    after = optimizer_values(optimizer)
+        checkpoint.load_optimizer_values(optimizer, values)
+    after = checkpoint.optimizer_values(optimizer)
     assert all(same_bits(after[name], before[name]) for name in before)
 
 
@@ -195,10 +188,10 @@ def test_states_of_a_cut_parameter_are_slices_or_are_put_together():
         net.w.hold(np.array(net.w.asnumpy()[3:]), ROWS)
         states = {"w": {"moments": full[3:]}, "b": {"moments": np.ones(4, np.float32)}}
         optimizer.keep_states(states, {"w": ROWS, "b": None}, {})
-        own = optimizer_records(optimizer, integrated=False)["moments.w"]
+        own = checkpoint.optimizer_records(optimizer, integrated=False)["moments.w"]
         assert (own.layout, own.global_shape, own.rank, tags) == (ROWS, (6, 4), 3, [])
         assert same_bits(own.array, full[3:])
-        whole = optimizer_records(optimizer)["moments.w"]
+        whole = checkpoint.optimizer_records(optimizer)["moments.w"]
         assert whole.layout is None and same_bits(whole.array, full) and len(tags) == 1
 
 
@@ -207,15 +200,16 @@ def test_slices_and_whole_states_are_taken_by_a_rank():
     net = Net(1)
     source = nn.Momentum(net.trainable_params(), 0.1, 0.9)
     source.keep_states({"w": {"moments": full}, "b": {"moments": np.ones(4, np.float32)}}, {"w": None, "b": None}, {})
-    whole = optimizer_records(source)
+    whole = checkpoint.optimizer_records(source)
     with as_rank(2, 4):
         other = Net(2)
         other.w.hold(np.array(other.w.asnumpy()[3:]), ROWS)
         target = nn.Momentum(other.trainable_params(), 0.1, 0.9)
         zeros = {"w": {"moments": np.zeros((3, 4), np.float32)}, "b": {"moments": np.zeros(4, np.float32)}}
         target.keep_states(zeros, {"w": ROWS, "b": None}, {})
-        load_optimizer_values(target, whole)
+        checkpoint.load_optimizer_values(target, whole)
         assert target.state_layouts == {"w": ROWS}
         assert same_bits(target.states["w"]["moments"], full[3:])
-        load_optimizer_values(target, optimizer_records(target, integrated=False))  # its own slices
+        # its own slices
+        checkpoint.load_optimizer_values(target, checkpoint.optimizer_records(target, integrated=False))
         assert same_bits(target.states["w"]["moments"], full[3:])

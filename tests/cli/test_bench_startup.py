@@ -9,42 +9,31 @@ import pytest
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cli import main as cli
 from parallel_lab.cli.bench import startup
-from parallel_lab.cli.bench.startup import (
-    COLD,
-    MPIRUN,
-    TORCH_FORK,
-    TORCH_SPAWN,
-    WARM,
-    cpu_seconds,
-    measure_startup,
-    startup_goals,
-    startup_text,
-)
 from parallel_lab.processes.mpi.launch import find_mpirun
 
 
 @pytest.mark.exhaustive
 def test_ours_starts_cold_and_warm_and_is_idle():
-    found = measure_startup(2, 2, idle_s=0.3, peers=False)
-    assert set(found["median_s"]) == {COLD, WARM}
+    found = startup.measure_startup(2, 2, idle_s=0.3, peers=False)
+    assert set(found["median_s"]) == {startup.COLD, startup.WARM}
     assert all(len(times) == 2 and min(times) > 0 for times in found["seconds"].values())
-    assert found["whole"][COLD][0] > found["seconds"][COLD][0] > 0
+    assert found["whole"][startup.COLD][0] > found["seconds"][startup.COLD][0] > 0
     idle = found["idle"]
     assert idle["watched_s"] >= 0.3 and 0 <= idle["workers_s"] < 0.01  # they block: a promise, not a speed
-    spawn, idle = startup_goals(found)
+    spawn, idle = startup.startup_goals(found)
     assert spawn.met is None and idle.met is not None
-    assert "ours, cold" in startup_text(found) and "not measured" in startup_text(found)
+    assert "ours, cold" in startup.startup_text(found) and "not measured" in startup.startup_text(found)
 
 
 @pytest.mark.exhaustive
 def test_every_other_way_is_timed_or_missing_with_its_reason(monkeypatch):
     # torch takes seconds to start; its own test is the command's
     monkeypatch.setattr(startup, "without_torch", lambda: "no torch")
-    found = measure_startup(2, 1, idle_s=0.05)
-    text = startup_text(found)
-    assert found["missing"][TORCH_SPAWN] == found["missing"][TORCH_FORK] == "no torch"
+    found = startup.measure_startup(2, 1, idle_s=0.05)
+    text = startup.startup_text(found)
+    assert found["missing"][startup.TORCH_SPAWN] == found["missing"][startup.TORCH_FORK] == "no torch"
     has_mpi = find_mpirun() is not None and importlib.util.find_spec("mpi4py") is not None
-    assert (MPIRUN in found["median_s"], MPIRUN in found["missing"]) == (has_mpi, not has_mpi)
+    assert (startup.MPIRUN in found["median_s"], startup.MPIRUN in found["missing"]) == (has_mpi, not has_mpi)
     assert all(f"{name} is missing: {why}" in text for name, why in found["missing"].items())
 
 
@@ -54,7 +43,7 @@ def test_the_command_times_torch_where_it_is(tmp_path, monkeypatch, capsys):
     file = tmp_path / "start.json"
     assert cli.main(["bench", "startup", "--quick", "--ranks", "2", "--json", str(file)]) == 0
     found = json.loads(file.read_text())["startup"]
-    for name in (TORCH_SPAWN, TORCH_FORK):
+    for name in (startup.TORCH_SPAWN, startup.TORCH_FORK):
         assert name in found["missing"] or found["whole"][name][0] >= found["median_s"][name] > 0
     assert "whole command" in capsys.readouterr().out
     assert os.listdir(tmp_path) == ["start.json"]
@@ -63,10 +52,10 @@ def test_the_command_times_torch_where_it_is(tmp_path, monkeypatch, capsys):
 def test_goals_are_quotients():
     made_up = {
         "ranks": 8,
-        "median_s": {COLD: 0.5, TORCH_SPAWN: 5.0},
+        "median_s": {startup.COLD: 0.5, startup.TORCH_SPAWN: 5.0},
         "idle": {"watched_s": 2.0, "workers_s": 0.01, "notebook_s": 0.0},
     }
-    ready, idle = startup_goals(made_up)
+    ready, idle = startup.startup_goals(made_up)
     assert (ready.reached, ready.met) == (pytest.approx(0.1), True)
     assert (idle.reached, idle.met) == (pytest.approx(0.005), False)
 
@@ -76,19 +65,20 @@ def test_a_competitor_that_fails_is_a_line(monkeypatch):
     monkeypatch.setattr(startup, "_start_mpi", lambda ranks: (1.0, 1.0))
     monkeypatch.setattr(startup, "without_torch", lambda: "")
     monkeypatch.setattr(startup, "_start_ours", lambda ranks, idle_s: (2.0, 3.0, 1.0, {}))
-    found = measure_startup(2, 2)
-    assert found["missing"][TORCH_SPAWN] == "bench startup: spawn ended with 1: no."
-    assert set(found["median_s"]) == {COLD, WARM, MPIRUN} and "does not tell the processor time" in startup_text(found)
+    found = startup.measure_startup(2, 2)
+    assert found["missing"][startup.TORCH_SPAWN] == "bench startup: spawn ended with 1: no."
+    assert set(found["median_s"]) == {startup.COLD, startup.WARM, startup.MPIRUN}
+    assert "does not tell the processor time" in startup.startup_text(found)
 
 
 def test_processor_time_of_a_process_grows_when_it_works():
-    before = cpu_seconds(os.getpid())
+    before = startup.cpu_seconds(os.getpid())
     sum(range(2_000_000))
-    assert cpu_seconds(os.getpid()) > before
-    assert cpu_seconds(2**22 + 1) is None  # above the largest process number
+    assert startup.cpu_seconds(os.getpid()) > before
+    assert startup.cpu_seconds(2**22 + 1) is None  # above the largest process number
 
 
 @pytest.mark.parametrize("options", [{"ranks": 1}, {"rounds": 0}, {"idle_s": 0.0}])
 def test_what_cannot_be_timed_is_refused(options):
     with pytest.raises(ArgumentError, match="bench startup"):
-        measure_startup(**options)
+        startup.measure_startup(**options)

@@ -9,22 +9,12 @@ import pytest
 from parallel_lab.base.cluster import Link
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.base.settings.fusion_rules import index_groups, indices_of, size_groups_by_bytes
-from parallel_lab.cost import message_time_s
-from parallel_lab.cost.overlap import (
-    Gradient,
-    Packing,
-    all_reduce_line,
-    best_bucket_count,
-    best_grouping,
-    best_threshold,
-    equal_buckets_step_s,
-    predict_overlap,
-)
+from parallel_lab.cost import message_time_s, overlap
 
 MB = 1024 * 1024
 # the puzzle "fusion golf": ten gradients, 1 ms of backward each, a message of m MB takes 1 + 0.25 m ms
 GOLF_MB = (8, 1, 1, 4, 2, 8, 16, 8, 16, 4)
-GOLF = tuple(Gradient(f"g{n}", mb * MB, 1e-3) for n, mb in enumerate(GOLF_MB))
+GOLF = tuple(overlap.Gradient(f"g{n}", mb * MB, 1e-3) for n, mb in enumerate(GOLF_MB))
 GOLF_LINK = Link(alpha_s=1e-3, beta_s_per_byte=0.25e-3 / MB)
 
 
@@ -35,7 +25,7 @@ def random_case(seed, most=9, work=False):
     rng = random.Random(seed)
     after = [float(rng.randrange(0, 3)) if work else 0.0 for _ in range(most)]
     gradients = [
-        Gradient(f"g{n}", rng.randrange(0, 20), float(rng.randrange(0, 12)), after[n])
+        overlap.Gradient(f"g{n}", rng.randrange(0, 20), float(rng.randrange(0, 12)), after[n])
         for n in range(rng.randrange(1, most + 1))
     ]
     return gradients, Link(float(rng.randrange(0, 9)), float(rng.randrange(0, 4)))
@@ -73,18 +63,20 @@ def groups_of(cuts, count):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_golf_has_the_published_numbers(name, groups, milliseconds):
-    assert predict_overlap(GOLF, tuple(groups), GOLF_LINK).step_s * 1e3 == pytest.approx(milliseconds, abs=1e-9)
+    assert overlap.predict_overlap(GOLF, tuple(groups), GOLF_LINK).step_s * 1e3 == pytest.approx(milliseconds, abs=1e-9)
 
 
 def test_golf_is_solved():
-    groups = best_grouping(GOLF, GOLF_LINK)
+    groups = overlap.best_grouping(GOLF, GOLF_LINK)
     assert indices_of(groups) == (0, 3, 5)
-    assert predict_overlap(GOLF, groups, GOLF_LINK).step_s * 1e3 == pytest.approx(22.0)
+    assert overlap.predict_overlap(GOLF, groups, GOLF_LINK).step_s * 1e3 == pytest.approx(22.0)
 
 
 def test_no_threshold_reaches_par_in_golf():
     sizes = [g.size_bytes for g in GOLF]
-    _, found = best_threshold(GOLF, GOLF_LINK, lambda mb: size_groups_by_bytes(sizes, mb), range(sum(GOLF_MB) + 1))
+    _, found = overlap.best_threshold(
+        GOLF, GOLF_LINK, lambda mb: size_groups_by_bytes(sizes, mb), range(sum(GOLF_MB) + 1)
+    )
     assert found.step_s * 1e3 == pytest.approx(24.75)
 
 
@@ -98,7 +90,7 @@ def test_the_best_grouping_is_the_best_of_all(seed):
     assert len(cuts) == 2 ** (len(gradients) - 1)
     shortest = min(end_of(c, gradients, link) for c in cuts)
     fewest = min(len(c) for c in cuts if end_of(c, gradients, link) == shortest)
-    found = best_grouping(gradients, link)
+    found = overlap.best_grouping(gradients, link)
     starts = tuple(p for p in range(1, len(found)) if found[p] != found[p - 1])
     assert (end_of(starts, gradients, link), len(starts)) == (shortest, fewest), seed
 
@@ -108,23 +100,24 @@ def test_the_best_grouping_is_the_best_of_all(seed):
 def test_the_number_of_messages_can_be_limited(seed, most):
     gradients, link = random_case(seed)
     shortest = min(end_of(c, gradients, link) for c in all_cuts(len(gradients)) if len(c) < most)
-    found = best_grouping(gradients, link, max_messages=most)
+    found = overlap.best_grouping(gradients, link, max_messages=most)
     assert max(found) < most
-    assert predict_overlap(gradients, found, link).buckets[-1].end_s == shortest
+    assert overlap.predict_overlap(gradients, found, link).buckets[-1].end_s == shortest
 
 
 def test_without_a_start_up_time_every_gradient_may_travel_alone_and_nothing_is_better():
     gradients, _ = random_case(3)
     link = Link(0.0, 2.0)
-    found = best_grouping(gradients, link)
+    found = overlap.best_grouping(gradients, link)
     assert (
-        predict_overlap(gradients, found, link).step_s == predict_overlap(gradients, range(len(gradients)), link).step_s
+        overlap.predict_overlap(gradients, found, link).step_s
+        == overlap.predict_overlap(gradients, range(len(gradients)), link).step_s
     )
 
 
 def test_nothing_to_send_is_nothing_to_group():
-    assert best_grouping([], GOLF_LINK) == ()
-    assert predict_overlap([], [], GOLF_LINK, rest_s=2.0).step_s == 2.0
+    assert overlap.best_grouping([], GOLF_LINK) == ()
+    assert overlap.predict_overlap([], [], GOLF_LINK, rest_s=2.0).step_s == 2.0
 
 
 # ---- the model ----
@@ -135,7 +128,7 @@ def test_the_line_carries_one_message_at_a_time_and_none_before_it_is_ready(seed
     gradients, link = random_case(seed, most=12)
     rng = random.Random(seed)
     groups = [rng.randrange(4) for _ in gradients]  # not only neighbours
-    found = predict_overlap(gradients, groups, link, rest_s=float(rng.randrange(4)))
+    found = overlap.predict_overlap(gradients, groups, link, rest_s=float(rng.randrange(4)))
     assert sorted(p for b in found.buckets for p in b.members) == list(range(len(gradients)))
     for bucket in found.buckets:
         assert len({groups[p] for p in bucket.members}) == 1
@@ -149,13 +142,13 @@ def test_the_line_carries_one_message_at_a_time_and_none_before_it_is_ready(seed
         assert after.start_s == max(before.end_s, after.ready_s)
     assert found.exposed_s == max(0.0, found.buckets[-1].end_s - found.backward_s)
     assert found.communication_s == found.hidden_s + sum(b.exposed_s for b in found.buckets)
-    assert predict_overlap(gradients, found.groups, link).groups == found.groups
+    assert overlap.predict_overlap(gradients, found.groups, link).groups == found.groups
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_without_overlap_everything_is_exposed(seed):
     gradients, link = random_case(seed)
-    found = predict_overlap(gradients, range(len(gradients)), link, rest_s=1.0, after_backward=True)
+    found = overlap.predict_overlap(gradients, range(len(gradients)), link, rest_s=1.0, after_backward=True)
     sent = sum(link.time_s(g.size_bytes) for g in gradients)
     assert (found.hidden_s, found.exposed_s) == (0.0, sent)
     assert found.step_s == sum(g.compute_s for g in gradients) + 1.0 + sent
@@ -164,7 +157,7 @@ def test_without_overlap_everything_is_exposed(seed):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_an_all_reduce_is_a_line(ranks):
     link, gamma = Link(3e-6, 2e-9), 5e-10
-    line = all_reduce_line(ranks, link, gamma)
+    line = overlap.all_reduce_line(ranks, link, gamma)
     for size in (0, 1, 4096, 10**7):
         assert line.time_s(size) == pytest.approx(message_time_s("all_reduce", size, ranks, link, gamma), rel=1e-12)
 
@@ -175,10 +168,10 @@ def test_an_all_reduce_is_a_line(ranks):
 @pytest.mark.parametrize("link", [Link(1.0, 0.5), Link(1.0, 8.0), Link(0.25, 3.0), Link(0.0, 1.0)], ids=str)
 @pytest.mark.parametrize("buckets", [1, 2, 3, 4, 6, 8, 12, 24])
 def test_equal_gradients_in_equal_buckets_follow_the_pipeline_formula(link, buckets):
-    gradients = [Gradient(f"g{n}", 16, 4.0) for n in range(24)]
+    gradients = [overlap.Gradient(f"g{n}", 16, 4.0) for n in range(24)]
     groups = [n * buckets // 24 for n in range(24)]
-    assert predict_overlap(gradients, groups, link).step_s == pytest.approx(
-        equal_buckets_step_s(96.0, 384, buckets, link), rel=1e-12
+    assert overlap.predict_overlap(gradients, groups, link).step_s == pytest.approx(
+        overlap.equal_buckets_step_s(96.0, 384, buckets, link), rel=1e-12
     )
 
 
@@ -191,8 +184,8 @@ def test_the_best_number_of_buckets_is_near_the_analytic_one(link, analytic, bes
     """Tb = 1000, M = 10: communication 2000 or 500 beside 1000 of computation (theory: 32 of analytic 31.6; 500
     exactly).
     """
-    assert best_bucket_count(1000.0, 10.0, link) == pytest.approx(analytic)
-    steps = {k: equal_buckets_step_s(1000.0, 10.0, k, link) for k in range(1, 1001)}
+    assert overlap.best_bucket_count(1000.0, 10.0, link) == pytest.approx(analytic)
+    steps = {k: overlap.equal_buckets_step_s(1000.0, 10.0, k, link) for k in range(1, 1001)}
     assert min(steps, key=steps.get) == best
 
 
@@ -200,13 +193,15 @@ def test_the_best_number_of_buckets_is_near_the_analytic_one(link, analytic, bes
 def test_no_number_of_buckets_beats_the_analytic_one(seed):
     rng = random.Random(seed)
     backward_s, size, link = rng.uniform(1, 100), rng.uniform(1, 100), Link(rng.uniform(0.01, 2), rng.uniform(0.01, 2))
-    best = best_bucket_count(backward_s, size, link)
-    around = min(equal_buckets_step_s(backward_s, size, max(1, k), link) for k in (math.floor(best), math.ceil(best)))
-    assert around <= min(equal_buckets_step_s(backward_s, size, k, link) for k in range(1, 400)) * (1 + 1e-12)
+    best = overlap.best_bucket_count(backward_s, size, link)
+    around = min(
+        overlap.equal_buckets_step_s(backward_s, size, max(1, k), link) for k in (math.floor(best), math.ceil(best))
+    )
+    assert around <= min(overlap.equal_buckets_step_s(backward_s, size, k, link) for k in range(1, 400)) * (1 + 1e-12)
 
 
 def test_without_a_start_up_time_there_cannot_be_too_many():
-    assert best_bucket_count(1.0, 1.0, Link(0.0, 1.0)) == math.inf
+    assert overlap.best_bucket_count(1.0, 1.0, Link(0.0, 1.0)) == math.inf
 
 
 # ---- refusals ----
@@ -215,14 +210,14 @@ def test_without_a_start_up_time_there_cannot_be_too_many():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: predict_overlap(GOLF, [0], GOLF_LINK),
-        lambda: predict_overlap(GOLF, [0] * 10, GOLF_LINK, rest_s=-1.0),
-        lambda: Gradient("g", -1, 0.0),
-        lambda: Gradient("g", 1, math.nan),
-        lambda: all_reduce_line(0, GOLF_LINK),
-        lambda: best_grouping(GOLF, GOLF_LINK, max_messages=0),
-        lambda: best_threshold(GOLF, GOLF_LINK, lambda mb: [0] * 10, []),
-        lambda: equal_buckets_step_s(1.0, 1.0, 0, GOLF_LINK),
+        lambda: overlap.predict_overlap(GOLF, [0], GOLF_LINK),
+        lambda: overlap.predict_overlap(GOLF, [0] * 10, GOLF_LINK, rest_s=-1.0),
+        lambda: overlap.Gradient("g", -1, 0.0),
+        lambda: overlap.Gradient("g", 1, math.nan),
+        lambda: overlap.all_reduce_line(0, GOLF_LINK),
+        lambda: overlap.best_grouping(GOLF, GOLF_LINK, max_messages=0),
+        lambda: overlap.best_threshold(GOLF, GOLF_LINK, lambda mb: [0] * 10, []),
+        lambda: overlap.equal_buckets_step_s(1.0, 1.0, 0, GOLF_LINK),
     ],
 )
 def test_what_makes_no_sense_is_refused(call):
@@ -235,7 +230,7 @@ def test_what_makes_no_sense_is_refused(call):
 
 def random_packing(seed):
     rng = random.Random(1000 + seed)
-    return Packing(
+    return overlap.Packing(
         Link(float(rng.randrange(0, 4)), float(rng.randrange(0, 2))), unpack_s=float(rng.randrange(0, 3))
     ), float(rng.randrange(0, 9))
 
@@ -265,21 +260,21 @@ def test_with_packing_the_best_grouping_is_still_the_best_of_all(seed):
     packing, rest_s = random_packing(seed)
     steps = {c: packed_step(c, gradients, link, packing, rest_s) for c in all_cuts(len(gradients))}
     shortest = min(steps.values())
-    found = best_grouping(gradients, link, packing=packing, rest_s=rest_s)
+    found = overlap.best_grouping(gradients, link, packing=packing, rest_s=rest_s)
     starts = tuple(p for p in range(1, len(found)) if found[p] != found[p - 1])
     assert steps[starts] == shortest and len(starts) == min(len(c) for c, step in steps.items() if step == shortest), (
         seed
     )
     for cuts, step in steps.items():
         groups = groups_of(cuts, len(gradients))
-        assert predict_overlap(gradients, groups, link, rest_s=rest_s, packing=packing).step_s == step
+        assert overlap.predict_overlap(gradients, groups, link, rest_s=rest_s, packing=packing).step_s == step
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_packing_that_costs_nothing_changes_nothing(seed):
     gradients, link = random_case(seed)
-    free = Packing(Link(0.0, 0.0))
-    assert best_grouping(gradients, link, packing=free) == best_grouping(gradients, link) or (
-        predict_overlap(gradients, best_grouping(gradients, link, packing=free), link).step_s
-        == predict_overlap(gradients, best_grouping(gradients, link), link).step_s
+    free = overlap.Packing(Link(0.0, 0.0))
+    assert overlap.best_grouping(gradients, link, packing=free) == overlap.best_grouping(gradients, link) or (
+        overlap.predict_overlap(gradients, overlap.best_grouping(gradients, link, packing=free), link).step_s
+        == overlap.predict_overlap(gradients, overlap.best_grouping(gradients, link), link).step_s
     )

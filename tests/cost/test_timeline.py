@@ -11,9 +11,8 @@ from tests.cost.nets import product_plan, seed_plan
 DEVICE = Device(flops_per_s=1e9, memory_bytes=10**9, memory_bandwidth_bytes_per_s=1e9, overhead_s=5e-6)
 NEAR, FAR = Link(3e-6, 2e-9), Link(1e-4, 1e-8)
 NODE = Cluster("node", DEVICE, NEAR, devices_per_node=8)
-UNEVEN = Cluster(
-    "uneven", DEVICE, NEAR, devices_per_node=6, node_count=2, node_link=FAR
-)  # group 0-3 on one node, group 4-7 on two
+# group 0-3 on one node, group 4-7 on two
+UNEVEN = Cluster("uneven", DEVICE, NEAR, devices_per_node=6, node_count=2, node_link=FAR)
 
 SETTINGS = {
     "all alike": (NODE, None),

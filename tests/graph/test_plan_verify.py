@@ -90,10 +90,7 @@ CHANGES = {
         *("forward", "all_reduce", SUM, lambda i: {"attrs": attr_pairs(dict(i.attrs) | {"reduce": "max"})}),
         "max of a value whose parts combine by sum",
     ),
-    "wrong dim": (
-        *("forward", "slice", {}, lambda i: {"attrs": attr_pairs({"dim": 1 - i.attr("dim")})}),
-        "slice",
-    ),
+    "wrong dim": (*("forward", "slice", {}, lambda i: {"attrs": attr_pairs({"dim": 1 - i.attr("dim")})}), "slice"),
     # the operator's own ShapeError used to come through
     "operands that do not fit": (
         *("backward", "compute", {"transpose_a": True}),

@@ -10,17 +10,7 @@ import pytest
 import parallel_lab as pl
 from parallel_lab import nn
 from parallel_lab.base.errors import CheckpointError, CheckpointTypeError, CheckpointWriteError
-from parallel_lab.graph.strategy_file import (
-    DEFAULT_NAME,
-    OperatorStrategy,
-    ParameterStrategy,
-    StrategyFile,
-    as_layout,
-    load_strategy,
-    plan_strategy,
-    save_strategy,
-    strategy_path,
-)
+from parallel_lab.graph import strategy_file
 from parallel_lab.layout.named_layout import Layout, LayoutStrategy
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.train.checkpoint import build_searched_strategy
@@ -42,9 +32,9 @@ def plan():
 
 
 def test_a_plans_strategies_come_back(plan, tmp_path):
-    path = save_strategy(plan, tmp_path / "strategy.json")
-    found = load_strategy(path)
-    assert found == plan_strategy(plan)
+    path = strategy_file.save_strategy(plan, tmp_path / "strategy.json")
+    found = strategy_file.load_strategy(path)
+    assert found == strategy_file.plan_strategy(plan)
     assert found.layouts == {p.name: plan.value(p.name).layout for p in plan.parameters}
     assert found.layouts == build_searched_strategy(str(path))
     assert found.strategies == {node.name: node.strategy for node in plan.graph.nodes if node.strategy is not None}
@@ -56,7 +46,7 @@ def test_the_file_holds_what_mindspores_holds(plan, tmp_path):
     """Per parameter device matrix, tensor map, slice shape, field size, optimizer shard, stages; per operator its
     strategy (MindSpore's words).
     """
-    content = json.loads(save_strategy(plan, tmp_path / "s.json").read_text())
+    content = json.loads(strategy_file.save_strategy(plan, tmp_path / "s.json").read_text())
     assert (content["format"], content["version"], content["device_num"]) == ("parallel_lab-strategy", 1, 8)
     first = next(p for p in plan.parameters if plan.value(p.name).layout.splits == (4, 1))
     one = content["parameters"][first.name]
@@ -68,42 +58,49 @@ def test_the_file_holds_what_mindspores_holds(plan, tmp_path):
 
 @pytest.mark.parametrize("name", ["strategy.json", "train_strategy.ckpt", "strategy.txt", "new/folder/s.json"])
 def test_any_file_name_will_do_and_folders_are_made(plan, tmp_path, name):
-    save_strategy(plan, str(tmp_path / name))
-    assert load_strategy(str(tmp_path / name)).device_num == 8
+    strategy_file.save_strategy(plan, str(tmp_path / name))
+    assert strategy_file.load_strategy(str(tmp_path / name)).device_num == 8
 
 
 def test_a_folder_stands_for_the_file_in_it(plan, tmp_path, monkeypatch):
     """Seed 000 sets strategy_ckpt_save_file="./"."""
     monkeypatch.chdir(tmp_path)
-    assert save_strategy(plan, "./").name == DEFAULT_NAME
-    assert (tmp_path / DEFAULT_NAME).exists()
-    assert load_strategy("./") == load_strategy(tmp_path) == load_strategy(DEFAULT_NAME)
-    save_strategy(plan, "new/")
-    assert (tmp_path / "new" / DEFAULT_NAME).exists()
+    assert strategy_file.save_strategy(plan, "./").name == strategy_file.DEFAULT_NAME
+    assert (tmp_path / strategy_file.DEFAULT_NAME).exists()
+    assert (
+        strategy_file.load_strategy("./")
+        == strategy_file.load_strategy(tmp_path)
+        == strategy_file.load_strategy(strategy_file.DEFAULT_NAME)
+    )
+    strategy_file.save_strategy(plan, "new/")
+    assert (tmp_path / "new" / strategy_file.DEFAULT_NAME).exists()
 
 
 def test_only_trainable_params_is_the_default(tmp_path):
     net = cell(lambda net, x: net.bn(net.dense(x)), dense=nn.Dense(4, 4), bn=nn.BatchNorm1d(4)).set_train()
     plan = compiled(net, (8, 4), (8, 4), device_num=2)
     trained, known = ({p.name for p in some} for some in (net.trainable_params(), net.get_parameters()))
-    assert plan_strategy(plan).layouts.keys() == trained
-    assert plan_strategy(plan, only_trainable_params=False).layouts.keys() == known > trained
+    assert strategy_file.plan_strategy(plan).layouts.keys() == trained
+    assert strategy_file.plan_strategy(plan, only_trainable_params=False).layouts.keys() == known > trained
 
 
 def test_layouts_with_named_axes_come_back(tmp_path):
     layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
     strategy = LayoutStrategy((layout("dp", ("sp", "mp")), layout(("sp", "mp"), "None"), layout), True)
-    operators = OperatorStrategy("m", "MatMul", strategy, None, "user"), OperatorStrategy("r", "ReLU", None)
-    file = StrategyFile(8, (), operators, ((0, 8),))
-    save_strategy(file, tmp_path / "s.json")
-    assert load_strategy(tmp_path / "s.json") == file
+    operators = (
+        strategy_file.OperatorStrategy("m", "MatMul", strategy, None, "user"),
+        strategy_file.OperatorStrategy("r", "ReLU", None),
+    )
+    file = strategy_file.StrategyFile(8, (), operators, ((0, 8),))
+    strategy_file.save_strategy(file, tmp_path / "s.json")
+    assert strategy_file.load_strategy(tmp_path / "s.json") == file
 
 
 def test_ranks_that_write_at_once_leave_one_whole_file(plan, tmp_path):
     from tests.checkpoint.ranks import run_ranks
 
-    run_ranks(4, lambda rank, barrier: (barrier(), save_strategy(plan, tmp_path / "s.json")))
-    assert load_strategy(tmp_path / "s.json") == plan_strategy(plan)
+    run_ranks(4, lambda rank, barrier: (barrier(), strategy_file.save_strategy(plan, tmp_path / "s.json")))
+    assert strategy_file.load_strategy(tmp_path / "s.json") == strategy_file.plan_strategy(plan)
     assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
 
 
@@ -111,7 +108,7 @@ def test_ranks_that_write_at_once_leave_one_whole_file(plan, tmp_path):
 
 
 def written(plan, path, change):
-    content = json.loads(save_strategy(plan, path).read_text())
+    content = json.loads(strategy_file.save_strategy(plan, path).read_text())
     first = next(iter(content["parameters"]))
     operator = next(iter(content["operators"]))
     change(content, content["parameters"][first], content["operators"][operator])
@@ -167,7 +164,7 @@ EDITS = {
 def test_a_wrong_field_is_named(plan, tmp_path, change, said):
     path = written(plan, tmp_path / "s.json", change)
     with pytest.raises(CheckpointError, match=said) as caught:
-        load_strategy(path)
+        strategy_file.load_strategy(path)
     assert isinstance(caught.value, ValueError) and str(caught.value).startswith(str(path))
 
 
@@ -187,7 +184,7 @@ BYTES = {
 def test_what_is_no_strategy_file_is_refused(tmp_path, data):
     (tmp_path / "s.ckpt").write_bytes(data)
     with pytest.raises(CheckpointError, match=r"s\.ckpt"):
-        load_strategy(tmp_path / "s.ckpt")
+        strategy_file.load_strategy(tmp_path / "s.ckpt")
 
 
 def random_change(rng, value):
@@ -211,18 +208,18 @@ def random_change(rng, value):
 @pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.exhaustive)])
 def test_changed_files_are_read_or_refused_in_one_class(plan, tmp_path, rng, count):
     """What is read must fit together: every slice shape follows from its layout."""
-    good = json.loads(save_strategy(plan, tmp_path / "s.json").read_text())
+    good = json.loads(strategy_file.save_strategy(plan, tmp_path / "s.json").read_text())
     path, refused = tmp_path / "junk.json", 0
     for _ in range(count):
         content = random_change(rng, good)
         path.write_text(json.dumps(content))
         try:
-            found = load_strategy(path)
+            found = strategy_file.load_strategy(path)
         except CheckpointError as error:
             refused += 1
             assert len(str(error)) < 600, content
             continue
-        assert isinstance(found, StrategyFile)
+        assert isinstance(found, strategy_file.StrategyFile)
         for p in found.parameters:
             assert found.device_num % p.layout.device_num == 0 and p.slice_shape == p.layout.slice_shape(p.shape)
     print(f"{refused} of {count} refused")
@@ -232,20 +229,20 @@ def test_changed_files_are_read_or_refused_in_one_class(plan, tmp_path, rng, cou
 def test_paths_that_are_none_are_refused(plan, tmp_path):
     for path in (None, 3, b"x", ["x"]):
         with pytest.raises(CheckpointTypeError):
-            strategy_path(path)
+            strategy_file.strategy_path(path)
     for path in ("", "a\0b"):
         with pytest.raises(CheckpointError):
-            strategy_path(path)
+            strategy_file.strategy_path(path)
     with pytest.raises(CheckpointError, match="no such strategy file"):
-        load_strategy(tmp_path / "none.json")
+        strategy_file.load_strategy(tmp_path / "none.json")
     with pytest.raises(CheckpointWriteError):
-        save_strategy(plan, "/proc/none/s.json")
+        strategy_file.save_strategy(plan, "/proc/none/s.json")
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointWriteError):
-        save_strategy(plan, tmp_path / "file" / "s.json")
+        strategy_file.save_strategy(plan, tmp_path / "file" / "s.json")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CheckpointError, match="no such strategy file"):
-        load_strategy(tmp_path / "pipe")
+        strategy_file.load_strategy(tmp_path / "pipe")
 
 
 # ---- layouts in dicts ----
@@ -256,7 +253,7 @@ def test_paths_that_are_none_are_refused(plan, tmp_path):
     [
         TensorLayout((2, 4), (0, -1)),
         Layout((2, 4), ("a", "b"))("b", "None"),
-        ParameterStrategy("w", (8, 4), "float32", TensorLayout((2, 4), (0, -1))),
+        strategy_file.ParameterStrategy("w", (8, 4), "float32", TensorLayout((2, 4), (0, -1))),
         [[2, 4], [0, -1]],
         [[2, 4], [0, -1], [2, 4], 0, True, ""],
         ((2, 4), ((0,), ())),
@@ -264,10 +261,10 @@ def test_paths_that_are_none_are_refused(plan, tmp_path):
     ids=["TensorLayout", "Layout", "ParameterStrategy", "lists", "MindSpore", "tuples"],
 )
 def test_every_form_of_a_layout_is_understood(value):
-    assert as_layout(value, "here") == TensorLayout((2, 4), (0, -1))
+    assert strategy_file.as_layout(value, "here") == TensorLayout((2, 4), (0, -1))
 
 
 @pytest.mark.parametrize("value", [3, "x", [], [[2]], [2, 4], [[2], [5]], {"a": 1}, [["2"], [0]]])
 def test_what_is_no_layout_is_a_value_error(value):
     with pytest.raises(CheckpointError, match="here: it is"):
-        as_layout(value, "here")
+        strategy_file.as_layout(value, "here")

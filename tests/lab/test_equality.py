@@ -11,14 +11,7 @@ from parallel_lab import nn
 from parallel_lab.base.errors import StrategyError
 from parallel_lab.base.seeds import set_seed
 from parallel_lab.graph.compiler import compile_network
-from parallel_lab.lab.shared.equality import (
-    Equality,
-    EqualityRow,
-    additions_behind,
-    compare_sessions,
-    prove_equal,
-    rounding_bound,
-)
+from parallel_lab.lab.shared import equality
 from parallel_lab.lab.shared.networks import NETWORKS, apply_strategies
 from parallel_lab.lab.shared.problems import get_problem, problems_of
 from parallel_lab.processes.shm import close_all
@@ -47,13 +40,11 @@ def sessions(devices: int = 8):
 )
 def test_split_runs_equal_one_device_tensor_by_tensor(name, data):
     problem, net, optimizer = job(name, 4, data)
-    proof = prove_equal(
+    proof = equality.prove_equal(
         net, problem.batches, loss=problem.loss(), optimizer=optimizer, device_num=4, steps=5, executor="simulator"
     )
-    trained, names = (
-        [p.name for p in net.trainable_params()],
-        [p.name for p in net.get_parameters()],
-    )  # batch norm's statistics are not trained
+    # batch norm's statistics are not trained
+    trained, names = [p.name for p in net.trainable_params()], [p.name for p in net.get_parameters()]
     found, wanted = (
         [r.tensor for r in proof.rows],
         [*(f"gradient of {n}, step 1" for n in trained), *(f"{n} after step 5" for n in names)],
@@ -67,14 +58,12 @@ def test_worker_processes_are_named_in_the_title_and_agree_with_the_simulator():
     problem, net, optimizer = job(devices=2)
     run = {"loss": problem.loss(), "optimizer": optimizer, "device_num": 2, "steps": 3}
     try:
-        real = prove_equal(net, problem.batches, executor="processes", **run)
+        real = equality.prove_equal(net, problem.batches, executor="processes", **run)
     finally:
         close_all()
-    simulated = prove_equal(net, problem.batches, executor="simulator", **run)
-    assert (
-        real.title == "2 worker processes against one device"
-        and simulated.title == "2 simulated ranks against one device"
-    )
+    simulated = equality.prove_equal(net, problem.batches, executor="simulator", **run)
+    assert real.title == "2 worker processes against one device"
+    assert simulated.title == "2 simulated ranks against one device"
     assert real.equal and [r.largest_difference for r in real.rows] == [r.largest_difference for r in simulated.rows]
 
 
@@ -87,7 +76,7 @@ def test_one_perturbed_parameter_makes_the_proof_fail(perturbed):
     given = {n: p.asnumpy().copy() for n, p in net.parameters_dict().items()}
     given[perturbed][3, 5] += np.abs(given[perturbed]).max() * 1e-3
     with Session(split, given, optimizer) as session, Session(whole, net, optimizer) as reference:
-        proof = compare_sessions(session, reference, problem.batches, 1)
+        proof = equality.compare_sessions(session, reference, problem.batches, 1)
     found = {r.tensor: r.verdict for r in proof.rows}
     assert not proof.equal and found[f"{perturbed} after step 1"] == "different"
     assert "DIFFERENT" in str(proof) and "Different" in proof._repr_html_()
@@ -97,14 +86,14 @@ def test_a_wrong_step_makes_the_proof_fail():
     problem, net, optimizer, split, whole = sessions()
     other = nn.Momentum(net.trainable_params(), 0.21, 0.1)  # the problem's own rate is 0.2
     with Session(split, net, other) as session, Session(whole, net, optimizer) as reference:
-        proof = compare_sessions(session, reference, problem.batches, 2)
+        proof = equality.compare_sessions(session, reference, problem.batches, 2)
     found = {r.tensor: r.verdict for r in proof.rows}
     assert found["w2 after step 2"] == "different" and found["gradient of w2, step 1"] != "different"
 
 
 def test_values_that_are_not_numbers_are_no_equality():
-    row = EqualityRow("w", float("inf"), 1e-3)
-    assert not row.equal and row.verdict == "different" and not Equality("t", (row,)).equal
+    row = equality.EqualityRow("w", float("inf"), 1e-3)
+    assert not row.equal and row.verdict == "different" and not equality.Equality("t", (row,)).equal
 
 
 @pytest.mark.parametrize(
@@ -112,13 +101,17 @@ def test_values_that_are_not_numbers_are_no_equality():
     [(0.0, "identical"), (1e-7, "equal to rounding"), (1e-6, "equal to rounding"), (2e-6, "different")],
 )
 def test_verdicts(difference, verdict):
-    assert EqualityRow("w", difference, 1e-6).verdict == verdict
+    assert equality.EqualityRow("w", difference, 1e-6).verdict == verdict
 
 
 def test_the_worst_row_uses_up_most_of_its_bound():
-    rows = (EqualityRow("a", 5e-7, 1e-6), EqualityRow("b", 1e-6, 1e-3), EqualityRow("c", 0.0, 0.0))
-    assert Equality("t", rows).worst.tensor == "a"
-    assert Equality("t", (*rows, EqualityRow("d", 1e-30, 0.0))).worst.tensor in ("a", "d")
+    rows = (
+        equality.EqualityRow("a", 5e-7, 1e-6),
+        equality.EqualityRow("b", 1e-6, 1e-3),
+        equality.EqualityRow("c", 0.0, 0.0),
+    )
+    assert equality.Equality("t", rows).worst.tensor == "a"
+    assert equality.Equality("t", (*rows, equality.EqualityRow("d", 1e-30, 0.0))).worst.tensor in ("a", "d")
 
 
 def test_the_bound_grows_with_additions_steps_and_magnitude():
@@ -127,23 +120,23 @@ def test_the_bound_grows_with_additions_steps_and_magnitude():
     """
     _, _, _, _, whole = sessions()
     value = np.array([[0.5, -2.0]], np.float32)
-    n = additions_behind(whole)
+    n = equality.additions_behind(whole)
     assert n >= 2 * (32 + 16 + 1) + 16
-    assert rounding_bound(whole, value, 3) == pytest.approx(4 * math.sqrt(n) * EPS * 3 * 2.0)
-    assert rounding_bound(whole, np.zeros((0,), np.float32)) == 0.0
+    assert equality.rounding_bound(whole, value, 3) == pytest.approx(4 * math.sqrt(n) * EPS * 3 * 2.0)
+    assert equality.rounding_bound(whole, np.zeros((0,), np.float32)) == 0.0
 
 
 def test_a_refused_strategy_is_refused_before_anything_runs():
     problem, net, optimizer = job()
     apply_strategies(net, {"matmul": ((2, 4), (2, 1))})
     with pytest.raises(StrategyError, match="equally"):
-        prove_equal(
+        equality.prove_equal(
             net, problem.batches, loss=problem.loss(), optimizer=optimizer, device_num=8, steps=1, executor="simulator"
         )
 
 
 def test_the_notebooks_table_is_escaped():
-    page = Equality("<t>", (EqualityRow("<w>", 0.0, 1e-6),))._repr_html_()
+    page = equality.Equality("<t>", (equality.EqualityRow("<w>", 0.0, 1e-6),))._repr_html_()
     assert "&lt;t&gt;" in page and "&lt;w&gt;" in page and "<w>" not in page and page.count("scope='col'") == 4
 
 
@@ -159,7 +152,7 @@ def test_adam_that_makes_much_of_small_gradients_is_not_called_different():
         rng = np.random.default_rng(seed)
         batch = (rng.random((16, 16), dtype=np.float32), rng.integers(0, 16, 16).astype(np.int32))
         optimizer = nn.Adam(net.trainable_params(), 0.01)
-        proof = prove_equal(
+        proof = equality.prove_equal(
             net, [batch], loss=nn.CrossEntropyLoss(), optimizer=optimizer, device_num=8, steps=1, executor="simulator"
         )
         assert proof.equal, f"seed {seed}\n{proof}"
@@ -171,7 +164,7 @@ def test_steps_that_are_none_are_refused(steps):
     problem = get_problem("seed")
     net = NETWORKS["quickstart"].factory(problem)
     with pytest.raises(ValueError, match="steps="):
-        prove_equal(
+        equality.prove_equal(
             net,
             problem.batches,
             loss=problem.loss(),

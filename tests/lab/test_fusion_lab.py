@@ -11,12 +11,7 @@ import pytest
 
 from parallel_lab.base.cluster import Cluster, Device, Link, get_cluster
 from parallel_lab.base.errors import ArgumentError, ContextError
-from parallel_lab.base.settings.fusion_rules import (
-    buckets_of,
-    index_groups,
-    size_groups_by_bytes,
-    size_groups_by_elements,
-)
+from parallel_lab.base.settings import fusion_rules
 from parallel_lab.cost import predict_timeline
 from parallel_lab.lab.fusion.case import MODES
 from parallel_lab.lab.fusion.lanes import event_lanes, plan_lanes
@@ -39,7 +34,7 @@ def state(lab):
 
 def joined(groups):
     """Which belong together, whatever their numbers."""
-    return sorted(buckets_of(groups))
+    return sorted(fusion_rules.buckets_of(groups))
 
 
 # ---- golf ----
@@ -83,11 +78,11 @@ def test_golf_by_the_rules(wording):
     lab = FusionLab("golf")
     lab.set_wording(wording)
     lab.set_index([2, 6])
-    assert joined(lab.groups) == joined(index_groups(10, [2, 6], wording))
+    assert joined(lab.groups) == joined(fusion_rules.index_groups(10, [2, 6], wording))
     lab.set_size(5)
-    assert joined(lab.groups) == joined(size_groups_by_bytes([g.size_bytes for g in GOLF], 5))
+    assert joined(lab.groups) == joined(fusion_rules.size_groups_by_bytes([g.size_bytes for g in GOLF], 5))
     lab.set_parallel_mode("semi_auto_parallel")
-    assert joined(lab.groups) == joined(size_groups_by_elements([g.size_bytes // 4 for g in GOLF], 5))
+    assert joined(lab.groups) == joined(fusion_rules.size_groups_by_elements([g.size_bytes // 4 for g in GOLF], 5))
     lab.set_ids({"g0": 7, "g3": 7, "g4": 0, "g5": 0})
     groups = dict(zip((g.name for g in GOLF), lab.groups, strict=True))
     assert groups["g0"] == groups["g3"] and len({groups[g] for g in ("g0", "g4", "g5")}) == 3
@@ -103,7 +98,7 @@ def test_cuts_are_what_they_were_set_to(seed, wording):
     lab.set_cuts(cuts)
     assert list(lab.cuts) == cuts and lab.snapshot()["cuts"] == cuts
     asked = json.loads(re.search(r"\[.*?\]", lab.export()).group())  # MindSpore's positions are inclusive
-    assert joined(index_groups(10, asked)) == joined(lab.groups)
+    assert joined(fusion_rules.index_groups(10, asked)) == joined(lab.groups)
 
 
 def test_cuts_move_come_and_go():

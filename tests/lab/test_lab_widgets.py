@@ -81,10 +81,7 @@ CONTROLS = {
         ),
         ([("set_optimizer", "SGD")], lambda s: s["optimizer"]["value"] == "SGD"),
         ([("set_level", "level3")], lambda s: s["level"]["value"] == "level3"),
-        (
-            [("set_threshold", 1024)],
-            lambda s: s["threshold_kb"] == 1024 and shares(s) == {1},
-        ),
+        ([("set_threshold", 1024)], lambda s: s["threshold_kb"] == 1024 and shares(s) == {1}),
         ([("set_shard_size", 2)], lambda s: shares(s) == {2}),
         ([("set_accumulation", 4)], lambda s: s["accumulation"]["value"] == 4),
         ([("set_accumulation_shard", False)], lambda s: s["accumulation_shard"] is False),

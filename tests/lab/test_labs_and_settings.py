@@ -9,15 +9,7 @@ from itertools import pairwise
 import pytest
 
 from parallel_lab import Session
-from parallel_lab.base.settings.context import (
-    default_settings,
-    frozen,
-    get_auto_parallel_context,
-    reset_auto_parallel_context,
-    set_algo_parameters,
-    set_auto_parallel_context,
-    set_cost_model_context,
-)
+from parallel_lab.base.settings import context
 from parallel_lab.cost.time import message_bytes
 from parallel_lab.graph.compiler import compile_network
 from parallel_lab.lab.fusion.model import FusionLab
@@ -49,9 +41,9 @@ SETTINGS = [
 
 @pytest.fixture
 def clean():
-    reset_auto_parallel_context()
+    context.reset_auto_parallel_context()
     yield
-    reset_auto_parallel_context()
+    context.reset_auto_parallel_context()
 
 
 def shown():
@@ -79,28 +71,28 @@ def test_what_a_notebook_has_set_does_not_reach_into_a_lab(clean, settings):
     parallel.
     """
     alone = shown()
-    set_auto_parallel_context(**settings)
+    context.set_auto_parallel_context(**settings)
     assert shown() == alone
     for key, value in settings.items():
-        now = get_auto_parallel_context(key)
+        now = context.get_auto_parallel_context(key)
         assert now == value or (isinstance(value, dict) and value.items() <= now.items())
 
 
 def test_default_settings_are_defaults_inside_and_come_back_after_an_error(clean):
-    plain = frozen()
-    set_auto_parallel_context(parallel_mode="data_parallel", device_num=4)
-    set_algo_parameters(fully_use_devices=False)
-    set_cost_model_context(costmodel_allreduce_fusion_algorithm=1, costmodel_allreduce_fusion_times=2)
-    before = frozen()
+    plain = context.frozen()
+    context.set_auto_parallel_context(parallel_mode="data_parallel", device_num=4)
+    context.set_algo_parameters(fully_use_devices=False)
+    context.set_cost_model_context(costmodel_allreduce_fusion_algorithm=1, costmodel_allreduce_fusion_times=2)
+    before = context.frozen()
     try:
-        with pytest.raises(ZeroDivisionError), default_settings():
-            assert frozen() == plain != before
-            set_auto_parallel_context(gradients_mean=True)
+        with pytest.raises(ZeroDivisionError), context.default_settings():
+            assert context.frozen() == plain != before
+            context.set_auto_parallel_context(gradients_mean=True)
             raise ZeroDivisionError
-        assert frozen() == before
+        assert context.frozen() == before
     finally:
-        set_algo_parameters(fully_use_devices=True)
-        set_cost_model_context(costmodel_allreduce_fusion_algorithm=0, costmodel_allreduce_fusion_times=0)
+        context.set_algo_parameters(fully_use_devices=True)
+        context.set_cost_model_context(costmodel_allreduce_fusion_algorithm=0, costmodel_allreduce_fusion_times=0)
 
 
 # ---- networks whose parameters carry ids ----

@@ -242,12 +242,10 @@ def test_a_defect_in_a_run_ends_it(monkeypatch):
     lab.run_simulated(1)
     assert lab.wait(10)
     run = lab.snapshot()["run"]
-    assert (
-        run["state"] == "failed"
-        and "no such thing" in run["error"]
-        and run["can"]
-        and "The run failed" in lab.to_text()
-    )
+    assert run["state"] == "failed"
+    assert "no such thing" in run["error"]
+    assert run["can"]
+    assert "The run failed" in lab.to_text()
 
 
 # ---- forms ----
@@ -274,9 +272,8 @@ def test_a_snapshot_is_plain_data_that_adds_up(subject):
     assert max(map(sum, step["live"])) == sum(step["live"][step["peak"]]) == peak
     assert sum(p["count"] for p in step["phases"]) == len(step["live"])
     shapes = [row[1] for row in shot["sections"]["parameters"]["rows"]]
-    assert (
-        lab.parameter_count == sum(map(math.prod, shapes)) and f" {lab.parameter_count} parameters;" in shot["notes"][0]
-    )
+    assert lab.parameter_count == sum(map(math.prod, shapes))
+    assert f" {lab.parameter_count} parameters;" in shot["notes"][0]
     rows = shot["sections"]["traffic"]["of"]["predicted|0"]["rows"]
     assert sum(row[1] for row in rows) == lab.ranks()[0].messages
 

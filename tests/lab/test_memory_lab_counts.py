@@ -188,11 +188,9 @@ def test_weight_grouping_sends_each_weight_from_its_owner():
 def test_small_and_odd_parameters_stay_whole_and_the_reason_is_told():
     lab = MemoryLab("dense", 8)
     facts = {f.name: f for f in lab.facts}
-    assert (
-        facts["dense1.weight"].ways == 8
-        and facts["dense1.weight"].kept_shape == (8, 784)
-        and not facts["dense1.weight"].why
-    )
+    assert facts["dense1.weight"].ways == 8
+    assert facts["dense1.weight"].kept_shape == (8, 784)
+    assert not facts["dense1.weight"].why
     assert "below parallel_optimizer_threshold=64" in facts["dense1.bias"].why
     lab.set_threshold(0)
     facts = {f.name: f for f in lab.facts}

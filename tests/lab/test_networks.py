@@ -8,29 +8,22 @@ import pytest
 import parallel_lab as pl
 from parallel_lab.base.errors import ArgumentError, StrategyError
 from parallel_lab.lab.pictures.layers import operator_of
-from parallel_lab.lab.shared.networks import (
-    NETWORKS,
-    ConvNet,
-    DenseNet,
-    MegatronMlp,
-    QuickNet,
-    apply_strategies,
-    operator_layers,
-    operator_primitives,
-)
+from parallel_lab.lab.shared import networks
 from parallel_lab.lab.shared.problems import PROBLEMS, get_problem, problems_of
 from parallel_lab.train.dataset import load_digits, load_digits_cifar, seed_batch
 
-PAIRS = [(data, name) for name, network in NETWORKS.items() for data in problems_of(network.kind)]
+PAIRS = [(data, name) for name, network in networks.NETWORKS.items() for data in problems_of(network.kind)]
 each_problem = pytest.mark.parametrize("data", PROBLEMS)
-each_net = pytest.mark.parametrize("name", NETWORKS)
+each_net = pytest.mark.parametrize("name", networks.NETWORKS)
 each_pair = pytest.mark.parametrize(("data", "name"), PAIRS)
 
 
 def compiled(data, name, devices, strategies=None):
     """(plan, net, optimizer, problem) of a network with its preset."""
-    problem, network = get_problem(data), NETWORKS[name]
-    net = apply_strategies(network.factory(problem), network.preset(devices) if strategies is None else strategies)
+    problem, network = get_problem(data), networks.NETWORKS[name]
+    net = networks.apply_strategies(
+        network.factory(problem), network.preset(devices) if strategies is None else strategies
+    )
     optimizer = problem.optimizer(net.trainable_params())
     how = {"device_num": devices, "dataset_strategy": "full_batch"}
     return (
@@ -106,8 +99,8 @@ def test_clicks_have_one_feature_of_each_field_and_both_answers():
 
 
 def test_every_kind_of_network_has_a_problem_and_every_problem_a_network():
-    assert {name for network in NETWORKS.values() for name in problems_of(network.kind)} == set(PROBLEMS)
-    assert all(get_problem(data).kind == NETWORKS[name].kind for data, name in PAIRS)
+    assert {name for network in networks.NETWORKS.values() for name in problems_of(network.kind)} == set(PROBLEMS)
+    assert all(get_problem(data).kind == networks.NETWORKS[name].kind for data, name in PAIRS)
 
 
 # ---- operators by name ----
@@ -117,7 +110,7 @@ def test_every_kind_of_network_has_a_problem_and_every_problem_a_network():
 def test_operators_are_named_as_in_the_plan(data, name):
     """Of a network that is made of others, the parts carry the operator's name in front."""
     plan, net, _, _ = compiled(data, name, 1, {})
-    primitives = operator_primitives(net)
+    primitives = networks.operator_primitives(net)
     of_the_net = {
         n.name: operator_of(n.name, primitives)
         for n in plan.graph.nodes
@@ -129,19 +122,19 @@ def test_operators_are_named_as_in_the_plan(data, name):
 
 
 def test_operators_of_one_library_layer_are_one_layer():
-    net = NETWORKS["transformer"].factory(get_problem("text"))
-    layers = operator_layers(net)
+    net = networks.NETWORKS["transformer"].factory(get_problem("text"))
+    layers = networks.operator_layers(net)
     assert {k for k, v in layers.items() if v == "blocks.0.mlp.fc1"} == {
         f"blocks.0.mlp.fc1.{part}" for part in ("matmul", "bias_add", "activation.gelu")
     }
     assert layers["blocks.0.attention.attention"] == "blocks.0.attention.attention" and layers["embed"] == "embed"
-    assert set(layers) == set(operator_primitives(net))
+    assert set(layers) == set(networks.operator_primitives(net))
 
 
 def test_the_operators_of_the_three_networks():
-    assert list(operator_primitives(QuickNet(4, 4, 4))) == ["matmul", "relu", "matmul2"]
-    assert list(operator_primitives(MegatronMlp(4, 4, 4))) == ["mm1", "add1", "gelu", "mm2", "add2"]
-    assert set(operator_primitives(DenseNet(4, 4, 4))) == {
+    assert list(networks.operator_primitives(networks.QuickNet(4, 4, 4))) == ["matmul", "relu", "matmul2"]
+    assert list(networks.operator_primitives(networks.MegatronMlp(4, 4, 4))) == ["mm1", "add1", "gelu", "mm2", "add2"]
+    assert set(networks.operator_primitives(networks.DenseNet(4, 4, 4))) == {
         "dense1.matmul",
         "dense1.bias_add",
         "relu",
@@ -151,26 +144,26 @@ def test_the_operators_of_the_three_networks():
 
 
 def test_parameters_have_the_names_of_the_quickstart():
-    assert [p.name for p in QuickNet(32, 16, 16).trainable_params()] == ["w", "w2"]
-    assert [p.name for p in MegatronMlp(32, 16, 16).trainable_params()] == ["w1", "b1", "w2", "b2"]
+    assert [p.name for p in networks.QuickNet(32, 16, 16).trainable_params()] == ["w", "w2"]
+    assert [p.name for p in networks.MegatronMlp(32, 16, 16).trainable_params()] == ["w1", "b1", "w2", "b2"]
 
 
 def test_a_strategy_reaches_its_operator_and_none_takes_it_back():
-    net = DenseNet(32, 16, 16)
+    net = networks.DenseNet(32, 16, 16)
     chosen = ((2, 4), (1, 4))
-    assert apply_strategies(net, {"dense2.matmul": chosen}) is net
+    assert networks.apply_strategies(net, {"dense2.matmul": chosen}) is net
     assert net.dense2.matmul.in_strategy == chosen
     assert net.dense1.matmul.in_strategy is None
-    apply_strategies(net, {"relu": ((8, 1),)})
+    networks.apply_strategies(net, {"relu": ((8, 1),)})
     assert net.dense2.matmul.in_strategy == chosen
-    apply_strategies(net, {"dense2.matmul": None})
+    networks.apply_strategies(net, {"dense2.matmul": None})
     assert net.dense2.matmul.in_strategy is None
 
 
 def test_an_unknown_operator_is_refused_with_the_names_and_nothing_is_changed():
-    net = QuickNet(32, 16, 16)
+    net = networks.QuickNet(32, 16, 16)
     with pytest.raises(StrategyError, match=r"no operator 'matmul3'.*matmul, relu, matmul2"):
-        apply_strategies(net, {"matmul": ((2, 4), (4, 1)), "matmul3": ((1, 1), (1, 1))})
+        networks.apply_strategies(net, {"matmul": ((2, 4), (4, 1)), "matmul3": ((1, 1), (1, 1))})
     assert net.matmul.in_strategy is None
 
 
@@ -187,10 +180,12 @@ def test_the_quickstart_preset_on_8_ranks_is_what_seed_003_prints():
 
 @pytest.mark.quick(39)
 @pytest.mark.parametrize("devices", [2, 4, 8])
-@pytest.mark.parametrize(("data", "name", "preset"), [(d, n, p) for d, n in PAIRS for p in NETWORKS[n].presets])
+@pytest.mark.parametrize(
+    ("data", "name", "preset"), [(d, n, p) for d, n in PAIRS for p in networks.NETWORKS[n].presets]
+)
 def test_a_preset_is_in_force_and_uses_every_rank(data, name, preset, devices):
     """A preset that fell back to all-ones strategies would be right and teach nothing."""
-    given = NETWORKS[name].presets[preset](devices)
+    given = networks.NETWORKS[name].presets[preset](devices)
     plan = compiled(data, name, devices, given)[0]
     assert all(n.strategy == given[n.name] for n in plan.graph.nodes if n.name in given)
     most = max(
@@ -214,18 +209,18 @@ def test_a_preset_trains_as_one_device_does(data, name, devices):
     [
         (d, n, p)
         for d, n in PAIRS
-        if len(NETWORKS[n].presets) > 1 and d != "digits"
-        for p in list(NETWORKS[n].presets)[1:]
+        if len(networks.NETWORKS[n].presets) > 1 and d != "digits"
+        for p in list(networks.NETWORKS[n].presets)[1:]
     ],
 )
 def test_the_other_presets_train_as_one_device_does(data, name, preset):
-    same_as_one_device(data, name, 8, NETWORKS[name].presets[preset](8))
+    same_as_one_device(data, name, 8, networks.NETWORKS[name].presets[preset](8))
 
 
 def same_as_one_device(data, name, devices, strategies):
     found, wanted = losses(data, name, devices, 3, strategies), losses(data, name, 1, 3, {})
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
-    if NETWORKS[name].kind != "rows":
+    if networks.NETWORKS[name].kind != "rows":
         # Adam makes a whole step of a gradient that is nothing but rounding: test_equality.py has the bound for its
         # parameters
         return
@@ -242,16 +237,14 @@ def test_the_height_preset_exchanges_halos_and_the_channels_preset_adds_up():
         ("halo_exchange", "conv1.conv2d"),
         ("halo_exchange", "conv2.conv2d"),
     ]
-    assert ("all_reduce", "conv2.conv2d") in kinds["batch and channels"] and (
-        "all_reduce",
-        "conv1.conv2d",
-    ) not in kinds["batch and channels"]
+    assert ("all_reduce", "conv2.conv2d") in kinds["batch and channels"]
+    assert ("all_reduce", "conv1.conv2d") not in kinds["batch and channels"]
     assert not any(
         kind.startswith("halo") for name in ("batch and channels", "data parallel") for kind, _ in kinds[name]
     )
 
 
-CONV = NETWORKS["convnet"].presets
+CONV = networks.NETWORKS["convnet"].presets
 
 
 def test_the_transformer_s_block_needs_two_all_reduces_in_forward():
@@ -264,7 +257,7 @@ def test_the_transformer_s_block_needs_two_all_reduces_in_forward():
 
 
 def test_tables_by_rows_add_up_and_tables_by_columns_are_gathered():
-    presets = NETWORKS["embedding"].presets
+    presets = networks.NETWORKS["embedding"].presets
     rows, columns = (
         compiled("clicks", "embedding", 8, presets[f"tables by {how}"](8))[0] for how in ("rows", "columns")
     )
@@ -293,17 +286,17 @@ def test_a_hundred_steps_bring_the_loss_down_clearly(data, name):
 
 
 def test_pictures_of_another_size_fit_too():
-    net = ConvNet(1, 8, 4, 3)
+    net = networks.ConvNet(1, 8, 4, 3)
     assert net(pl.Tensor(np.ones((2, 1, 8, 8), np.float32))).shape == (2, 3)
 
 
 @each_net
 def test_initial_values_do_not_depend_on_what_was_made_before(name):
-    problem = get_problem(problems_of(NETWORKS[name].kind)[-1])
-    first = NETWORKS[name].factory(problem)
+    problem = get_problem(problems_of(networks.NETWORKS[name].kind)[-1])
+    first = networks.NETWORKS[name].factory(problem)
     draws = {p.name: p.asnumpy() for p in first.trainable_params()}
-    other = NETWORKS["quickstart"].factory(get_problem("seed"))
+    other = networks.NETWORKS["quickstart"].factory(get_problem("seed"))
     assert other.weight.asnumpy().shape == (32, 16)
-    again = NETWORKS[name].factory(problem)
+    again = networks.NETWORKS[name].factory(problem)
     for p in reversed(again.trainable_params()):
         np.testing.assert_array_equal(p.asnumpy(), draws[p.name])

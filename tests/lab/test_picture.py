@@ -169,9 +169,8 @@ def test_a_rank_holds_the_slices_of_its_cards(net, devices, data):
             assert held["shape"] == shape and held["text"] == card["text"]
             assert held["bytes"] == math.prod(shape) * np.dtype(value.dtype).itemsize
         report = predict_memory(plan)
-        assert {m["kind"]: m["bytes"] for m in detail["memory"]} == report.parts and detail["memory_total"] == sum(
-            report.parts.values()
-        )
+        assert {m["kind"]: m["bytes"] for m in detail["memory"]} == report.parts
+        assert detail["memory_total"] == sum(report.parts.values())
         messages = [m for m in message_table(plan, rank) if m["group"]]
         assert {tuple(g["ranks"]) for g in detail["groups"]} == {tuple(m["group"]) for m in messages}
         assert all(rank in g["ranks"] and g["use"] for g in detail["groups"])

@@ -44,9 +44,8 @@ def test_each_number_comes_from_its_own_source(found):
 def test_the_table_labels_every_number_and_says_what_it_rests_on(found):
     lines = found.text().splitlines()
     assert [line.split()[0] for line in lines[1:4]] == ["predicted", "simulated", "measured"]
-    assert (
-        lines[3].endswith("1.00x") and "profile 'slow': alpha 1e+04 us per message, beta 1 ns per byte" in found.text()
-    )
+    assert lines[3].endswith("1.00x")
+    assert "profile 'slow': alpha 1e+04 us per message, beta 1 ns per byte" in found.text()
 
 
 def test_nothing_of_the_network_changes_and_the_pool_stays(pool):

@@ -152,10 +152,8 @@ def test_a_preset_begins_with_what_it_is_there_to_show(net, preset, tensor):
 def test_the_halo_stays_in_view_when_the_convolution_is_cut_otherwise():
     lab = StrategyLab("convnet")
     lab.set_strategy("conv1.conv2d", "((2, 1, 2, 2), (1, 1, 1, 1))")
-    assert (
-        lab.snapshot()["picture"]["label"] == "x for conv1.conv2d, with halo"
-        and len(lab.snapshot()["picture"]["halo"]) == 2
-    )
+    assert lab.snapshot()["picture"]["label"] == "x for conv1.conv2d, with halo"
+    assert len(lab.snapshot()["picture"]["halo"]) == 2
     assert "for dim 2 a rank reads 1 before and 1 after its own; for dim 3" in lab.snapshot()["status"]
 
 
@@ -255,10 +253,8 @@ def test_a_snapshot_is_plain_data_and_consistent_with_itself(net, devices, data)
         sent = [m for m in shot["messages"] if m["group"]]
         if sent:
             assert shot["message_totals"]["bytes_predicted"] == sum(m["bytes_predicted"] for m in sent)
-            assert (
-                f"{len(sent)} message" in shot["status"]
-                and f"{shot['message_totals']['bytes_predicted']:,} bytes" in shot["status"]
-            )
+            assert f"{len(sent)} message" in shot["status"]
+            assert f"{shot['message_totals']['bytes_predicted']:,} bytes" in shot["status"]
         else:
             assert "no messages" in shot["status"]
     assert {o["tensor"] for o in shot["operators"]} <= {t["id"] for t in shot["tensors"]}

@@ -78,11 +78,9 @@ def test_a_run_trains_and_equals_training_by_hand(lab):
     )
     assert shot["loss"]["largest_difference"] <= shot["loss"]["bound"] < 1e-2
     arrays = lab.loss_arrays(10)
-    assert (
-        arrays["parallel"].dtype == np.float32
-        and arrays["parallel"].tolist() == want[10:]
-        and len(arrays["single"]) == 20
-    )
+    assert arrays["parallel"].dtype == np.float32
+    assert arrays["parallel"].tolist() == want[10:]
+    assert len(arrays["single"]) == 20
 
 
 def test_after_a_run_bytes_and_times_are_counted_and_the_timeline_is_measured(lab):
@@ -107,10 +105,8 @@ def test_a_long_network_trains_on_processes_and_equals_one_device(net):
         assert lab.wait(PATIENCE_S)
         shot = lab.snapshot()
         assert shot["run"]["state"] == "done", shot["run"]["error"]
-        assert (
-            shot["loss"]["largest_difference"] <= shot["loss"]["bound"] < 0.1
-            and shot["loss"]["parallel"][-1] < shot["loss"]["parallel"][0]
-        )
+        assert shot["loss"]["largest_difference"] <= shot["loss"]["bound"] < 0.1
+        assert shot["loss"]["parallel"][-1] < shot["loss"]["parallel"][0]
         assert all(m["bytes_counted"] == m["bytes_predicted"] for m in shot["messages"])
     finally:
         lab.close()

@@ -81,9 +81,8 @@ def test_a_run_arrives_whole_although_fewer_messages_are_sent_than_steps(widget,
     messages = sum(content["kind"] == "loss" for content, _ in widget.sent)
     assert messages <= 30 * took_s + 3
     assert widget.progress["run"]["state"] == "done"
-    np.testing.assert_array_equal(
-        np.frombuffer(widget.loss_parallel, "<f4"), lab.parallel
-    )  # a view opened later starts from here
+    # a view opened later starts from here
+    np.testing.assert_array_equal(np.frombuffer(widget.loss_parallel, "<f4"), lab.parallel)
 
 
 def test_a_second_run_of_the_same_length_replaces_the_first(widget, lab):

@@ -42,11 +42,7 @@ SEEDS = {
         "ParallelMode set_auto_parallel_context get_auto_parallel_context reset_auto_parallel_context set_context "
         "GRAPH_MODE",
     ),
-    **same(
-        "nn",
-        NN,
-        "Cell Momentum Flatten ReLU MSELoss Dense SGD CrossEntropyLoss SoftmaxCrossEntropyWithLogits",
-    ),
+    **same("nn", NN, "Cell Momentum Flatten ReLU MSELoss Dense SGD CrossEntropyLoss SoftmaxCrossEntropyWithLogits"),
     **same("nn.optim.momentum", NN, "Momentum"),
     **same("nn.utils", "parallel_lab.nn.utils", "no_init_parameters"),
     **same("train", TRAIN, "Model"),

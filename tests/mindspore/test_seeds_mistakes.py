@@ -99,14 +99,8 @@ BEHIND_IMPORTS = {
         AUX,
         *("With has_aux=True a tuple", "Return loss, logits from the function, or omit has_aux"),
     ),
-    "forward_fn before it is defined": (
-        LATER,
-        *("'forward_fn' is defined in line", "move the definition above line"),
-    ),
-    "a name that nothing defines": (
-        "rows = CreateData()  # here",
-        "defines or imports 'CreateData': define it there",
-    ),
+    "forward_fn before it is defined": (LATER, *("'forward_fn' is defined in line", "move the definition above line")),
+    "a name that nothing defines": ("rows = CreateData()  # here", "defines or imports 'CreateData': define it there"),
 }
 MISTAKES = ALONE | {what: (IMPORTS + text, *words) for what, (text, *words) in BEHIND_IMPORTS.items()}
 

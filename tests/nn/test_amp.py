@@ -57,9 +57,8 @@ def test_scale_and_unscale():
     grads = Tensor([1.5, 1.0], np.float16), Tensor([1.2], np.float16)
     found = scaler.unscale(grads)
     assert [g.dtype for g in found] == [np.float16, np.float16]
-    np.testing.assert_allclose(
-        found[0].asnumpy(), [1.5 / 1024, 1 / 1024], rtol=1e-3
-    )  # MindSpore's example: 1.4648e-03, 9.7656e-04
+    # MindSpore's example: 1.4648e-03, 9.7656e-04
+    np.testing.assert_allclose(found[0].asnumpy(), [1.5 / 1024, 1 / 1024], rtol=1e-3)
     # a scale beyond float16 must not become infinite on the way
     np.testing.assert_allclose(
         nn.StaticLossScaler(2**20).unscale(Tensor([6e4], np.float16)).asnumpy(), [6e4 / 2**20], rtol=1e-3
@@ -191,9 +190,8 @@ def test_the_loop_written_by_hand_is_the_optimizers():
         assert scaler.scale_value == optimizer.loss_scaler.scale_value
     for a, b in zip(values(inside), values(by_hand), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert (
-        scaler.scale_value == 64
-    )  # a good pair doubles, two overflows quarter, the first two of three good steps double
+    # a good pair doubles, two overflows quarter, the first two of three good steps double
+    assert scaler.scale_value == 64
 
 
 def test_float16_loses_small_gradients_and_the_scale_keeps_them():
@@ -261,9 +259,8 @@ def test_parameters_gradients_and_updates_stay_float32():
     assert {str(v.dtype) for v in values(net)} == {"float32"}
     _, _, exact = net_and_step(lambda p: nn.Momentum(p, 0.1, 0.9))
     for g, e in zip(grads, exact(Tensor(X), Tensor(Y))[1], strict=True):
-        np.testing.assert_allclose(
-            g.asnumpy(), e.asnumpy(), atol=0.01 * np.abs(e.asnumpy()).max()
-        )  # float16 has 11 bits: 5e-4, summed over a few terms
+        # float16 has 11 bits: 5e-4, summed over a few terms
+        np.testing.assert_allclose(g.asnumpy(), e.asnumpy(), atol=0.01 * np.abs(e.asnumpy()).max())
 
 
 def test_an_error_inside_leaves_the_parameters_in_place():

@@ -84,9 +84,8 @@ def test_clipping_inside_a_loss_has_its_gradient():
     w = Parameter(Tensor(A), "w")
     _, (g,) = value_and_grad(lambda: (nn.clip_by_norm(w, 0.5) * A).sum(), None, [w])()
     n = np.linalg.norm(A)
-    np.testing.assert_allclose(
-        g.asnumpy(), 0.5 * (A / n - A * (A * A).sum() / n**3), atol=1e-13
-    )  # d/dw of 0.5 w/|w| . A at w = A: zero
+    # d/dw of 0.5 w/|w| . A at w = A: zero
+    np.testing.assert_allclose(g.asnumpy(), 0.5 * (A / n - A * (A * A).sum() / n**3), atol=1e-13)
 
 
 test_what_cannot_be_is_refused = refused(

@@ -343,11 +343,9 @@ def cut_differently(world):
 def test_ranks_that_cut_differently_are_told_whose_gradients_they_sent(pool):
     with pytest.raises(CollectiveMismatch) as caught:
         on_ranks(pool, cut_differently)
-    assert (
-        "gradient of first" in str(caught.value)
-        and "gradients of first to" in str(caught.value)
-        and "test_grad_reducer.py" in str(caught.value)
-    )
+    assert "gradient of first" in str(caught.value)
+    assert "gradients of first to" in str(caught.value)
+    assert "test_grad_reducer.py" in str(caught.value)
 
 
 # ---- what the communicator is asked ----
@@ -367,13 +365,11 @@ class Noting:
 
     def start(self, kind, x, group, *, reduce, out, tag):
         number = len(self.notes)
-        assert (
-            kind == "all_reduce"
-            and group == (0, 1)
-            and reduce == "sum"
-            and out is x
-            and any(x is made for made in self.made)
-        )
+        assert kind == "all_reduce"
+        assert group == (0, 1)
+        assert reduce == "sum"
+        assert out is x
+        assert any(x is made for made in self.made)
         self.notes.append("start")
         return Waiting(self, number, x)
 

@@ -10,16 +10,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, nn, ops, value_and_grad
-from parallel_lab.base.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    ParallelLabError,
-    RankRaised,
-    StrategyError,
-    TracedCommunication,
-    WorldError,
-    WorldTypeError,
-)
+from parallel_lab.base import errors
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.lab.shared.networks import operator_primitives
 from parallel_lab.nn.models.strategies import data_parallel
@@ -248,7 +239,7 @@ def test_a_cell_with_a_collective_trains_like_one_device(pool, rng):
 def test_without_a_world_it_says_how_to_get_one():
     with pytest.raises(RuntimeError, match=r"AllReduce: .*not a rank of a world.*init\(\).*parallel-lab run") as caught:
         ops.AllReduce()(Tensor([1.0]))
-    assert isinstance(caught.value, WorldError)
+    assert isinstance(caught.value, errors.WorldError)
 
 
 def disagree(world):
@@ -259,7 +250,7 @@ def disagree(world):
 
 
 def test_two_ranks_on_different_lines_are_told_both(pool):
-    with pytest.raises(ParallelLabError, match="all_reduce") as caught:
+    with pytest.raises(errors.ParallelLabError, match="all_reduce") as caught:
         on_ranks(pool, disagree)
     assert "test_collectives.py" in str(caught.value)
 
@@ -271,7 +262,7 @@ def call_for_others(world):
 
 
 def test_a_rank_outside_a_group_cannot_call_for_it(pool):
-    with pytest.raises(RankRaised, match=r"rank 0 is not in group 'some' \(1, 3\)"):
+    with pytest.raises(errors.RankRaised, match=r"rank 0 is not in group 'some' \(1, 3\)"):
         on_ranks(pool, call_for_others)
 
 
@@ -301,7 +292,7 @@ def test_a_rank_outside_a_group_cannot_call_for_it(pool):
 def test_wrong_arguments_are_refused_by_the_documented_class(make, kind):
     with pytest.raises(kind) as caught:
         make()
-    assert isinstance(caught.value, (ArgumentError, ArgumentTypeError, WorldTypeError))
+    assert isinstance(caught.value, (errors.ArgumentError, errors.ArgumentTypeError, errors.WorldTypeError))
 
 
 MISFITS = {
@@ -318,7 +309,7 @@ MISFITS = {
 def error_of(world, name):
     try:
         MISFITS[name][0](world)
-    except ParallelLabError as error:
+    except errors.ParallelLabError as error:
         return [kind.__name__ for kind in type(error).__mro__], str(error)
     return None
 
@@ -333,12 +324,12 @@ def test_what_does_not_fit_the_world_is_refused_on_every_rank(pool, name):
 def test_communication_in_a_trace_says_that_it_is_there():
     all_reduce = ops.AllReduce()
     words = r"test_collectives.py:\d+: AllReduce is called while a network is compiled"
-    with pytest.raises(TracedCommunication, match=words):
+    with pytest.raises(errors.TracedCommunication, match=words):
         trace_network(lambda x: all_reduce(x * 2.0), [("x", (4, 2), "float32")])
 
 
 def test_communication_takes_no_strategy():
-    with pytest.raises(StrategyError, match=r"AllReduce.*takes this rank's value as it is"):
+    with pytest.raises(errors.StrategyError, match=r"AllReduce.*takes this rank's value as it is"):
         ops.AllReduce().shard(((2, 1),))
 
 
@@ -376,5 +367,5 @@ def test_networks_that_print_or_communicate_can_be_looked_at_and_sharded(make):
     data_parallel(Net())  # takes strategies away, those that are not there too
     with pytest.raises(ValueError, match=r"For an operator inside \(matmul\)"):
         nn.shard(Net(), ((1, 1), (1, 1)))
-    with pytest.raises(StrategyError):
+    with pytest.raises(errors.StrategyError):
         make().shard(((2, 1),))

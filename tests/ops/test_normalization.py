@@ -47,9 +47,8 @@ def test_batch_norm_of_float32_keeps_its_digits_under_a_large_mean(mean):
     np.testing.assert_allclose(found_variance, exact.var((0, 2)), rtol=1e-6)
     np.testing.assert_allclose(found_mean, exact.mean((0, 2)), rtol=1e-6, atol=1e-6)
     wanted = (exact - exact.mean((0, 2))[:, None]) / np.sqrt(exact.var((0, 2))[:, None] + 1e-5)
-    assert (
-        np.abs(y - wanted).max() < 1e-6 + 3 * 6e-8 * mean
-    )  # of y: a few roundings of x itself, divided by a deviation of 1
+    # of y: a few roundings of x itself, divided by a deviation of 1
+    assert np.abs(y - wanted).max() < 1e-6 + 3 * 6e-8 * mean
     assert y.dtype == np.float32
 
 

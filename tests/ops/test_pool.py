@@ -65,9 +65,8 @@ def test_of_equal_largest_the_first_in_row_major_order_takes_the_gradient(settin
     expected = np.zeros(x.shape)
     for (y, z), inside in windows(size, *rest):
         for n, channel in np.ndindex(x.shape[:2]):
-            r, c = max(
-                inside, key=lambda place, n=n, channel=channel: x[n, channel, *place]
-            )  # max() keeps the first of equal ones
+            # max() keeps the first of equal ones
+            r, c = max(inside, key=lambda place, n=n, channel=channel: x[n, channel, *place])
             expected[n, channel, r, c] += g[n, channel, y, z]
     np.testing.assert_allclose(max_pool_grad(g, out, x, *rest), expected, rtol=1e-12, atol=1e-12)
 

@@ -38,9 +38,8 @@ def same_requests(world: int, count: int) -> list[dict[int, Request]]:
         kind = COLLECTIVES[index % len(COLLECTIVES)]
         groups = groups_of(world)
         group = groups[int(rng.integers(len(groups)))]
-        dtype = str(
-            rng.choice([d for d in DTYPES if not (kind in REDUCING and d == "complex64")])
-        )  # max of complex numbers: not everywhere
+        # max of complex numbers: not everywhere
+        dtype = str(rng.choice([d for d in DTYPES if not (kind in REDUCING and d == "complex64")]))
         choices = fields_and_shape(kind, len(group), group[-1], True)
         fields, shape = choices[int(rng.integers(len(choices)))]
         case = {}

@@ -192,9 +192,8 @@ def test_the_rank_that_raised_is_named_with_its_error_its_last_call_and_its_log(
     assert output.count("Traceback") == 1 and "rank_main" not in output and "frozen" not in output
     assert lines_of(output, 2)[-1] == "ValueError: bad layer"
     for rank in (0, 1):
-        assert len(lines_of(output, rank)) == 1 and lines_of(output, rank)[0].startswith(
-            "RankRaised: rank 2 raised ValueError: bad layer"
-        )
+        assert len(lines_of(output, rank)) == 1
+        assert lines_of(output, rank)[0].startswith("RankRaised: rank 2 raised ValueError: bad layer")
 
 
 @pytest.mark.parametrize(

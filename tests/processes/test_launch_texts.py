@@ -167,9 +167,8 @@ def test_in_a_cell_the_reason_stands_once_and_stopped_ranks_say_where_they_were(
     assert "rank 1 called all_reduce #1 float32 (3, 8)" in str(caught.value) or "float64 (3, 8)" in str(caught.value)
     printed = capfd.readouterr().out
     assert printed.count("they differ in shape") == 1  # of the rank that saw it first
-    told = re.findall(
-        r"^\[\d\] (CollectiveMismatch.*)$", printed, re.MULTILINE
-    )  # on a busy machine a rank may be ended before it says it
+    # on a busy machine a rank may be ended before it says it
+    told = re.findall(r"^\[\d\] (CollectiveMismatch.*)$", printed, re.MULTILINE)
     assert told and all(
         re.match(r"CollectiveMismatch, see below: stopped (in all_reduce #1|after broadcast #0) ", line)
         for line in told

@@ -136,13 +136,7 @@ REDUCTIONS: tuple[Row, ...] = (
         row(f"lp_norm-{p}", LINALG.vector_norm(p, 1), floats(4, 6), axis=1, p=p)
         for p in (1, 2, 3, 2.5, 0, math.inf, -math.inf)
     ),
-    row(
-        "lp_norm-dims",
-        LINALG.vector_norm(2, (0, 2), keepdim=True),
-        floats(2, 3, 4),
-        axis=(0, 2),
-        keep_dims=True,
-    ),
+    row("lp_norm-dims", LINALG.vector_norm(2, (0, 2), keepdim=True), floats(2, 3, 4), axis=(0, 2), keep_dims=True),
     row("norm", LINALG.norm(), floats(4, 6), ours=O.norm()),
     row("norm-1", LINALG.norm(1, 1, keepdim=True), floats(4, 6), ours=O.norm(1, 1, True)),
     row("cumsum", T.cumsum(1), floats(4, 6), axis=1),

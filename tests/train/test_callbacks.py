@@ -5,22 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from parallel_lab import Tensor, nn
+from parallel_lab import Tensor, nn, train
 from parallel_lab.base.errors import LossNotFinite, NotBuiltYet, ParallelLabError
-from parallel_lab.train import (
-    Callback,
-    EarlyStopping,
-    History,
-    LambdaCallback,
-    LearningRateScheduler,
-    LossMonitor,
-    Metric,
-    Model,
-    ReduceLROnPlateau,
-    RunContext,
-    SummaryCollector,
-    TimeMonitor,
-)
 from parallel_lab.train.dataset import GeneratorDataset
 from tests.train.runs import Affine, affine_model, batches, quick_data, quick_model, recorded
 
@@ -34,7 +20,7 @@ def lines(capsys):
 
 def test_loss_monitor_prints_each_step_as_the_seeds_show_it(capsys):
     run = recorded()
-    quick_model(run).train(5, quick_data(run), callbacks=LossMonitor())
+    quick_model(run).train(5, quick_data(run), callbacks=train.LossMonitor())
     found = lines(capsys)
     matched = [re.fullmatch(r"epoch: (\d+) step: (\d+), loss is (\S+)", line) for line in found]
     assert [(int(m[1]), int(m[2])) for m in matched] == [(epoch, step) for epoch in range(1, 6) for step in range(1, 5)]
@@ -44,7 +30,7 @@ def test_loss_monitor_prints_each_step_as_the_seeds_show_it(capsys):
 def test_the_loss_is_printed_as_the_float_of_its_value(capsys):
     # seed 003 prints 0.367389976978302: the float64 that a float32 becomes, not float32's own shortest form 0.36738998
     value = np.float32(0.36738998)
-    RunOnce(Tensor(value)).drive(LossMonitor())
+    RunOnce(Tensor(value)).drive(train.LossMonitor())
     assert lines(capsys) == ["epoch: 3 step: 2, loss is 0.367389976978302"]
 
 
@@ -55,7 +41,7 @@ class RunOnce:
         from parallel_lab.train import CallbackParams
 
         numbers = {"cur_epoch_num": 3, "cur_step_num": 10, "batch_num": 4, "dataset_sink_mode": False}
-        self.context = RunContext(CallbackParams(mode="train", net_outputs=outputs, **numbers))
+        self.context = train.RunContext(CallbackParams(mode="train", net_outputs=outputs, **numbers))
 
     def drive(self, callback):
         callback.on_train_begin(self.context)
@@ -72,18 +58,18 @@ class RunOnce:
     ],
 )
 def test_loss_monitor_finds_the_loss_in_what_a_step_returned(outputs, text, capsys):
-    RunOnce(outputs).drive(LossMonitor())
+    RunOnce(outputs).drive(train.LossMonitor())
     assert lines(capsys) == [f"epoch: 3 step: 2, loss is {text}"]
 
 
 @pytest.mark.parametrize(("times", "steps"), [(0, []), (1, [1, 2, 3, 4, 1, 2, 3, 4]), (3, [3, 2]), (5, [1])])
 def test_per_print_times_counts_steps_across_epochs(times, steps, capsys):
-    affine_model().train(2, batches(), callbacks=LossMonitor(times))
+    affine_model().train(2, batches(), callbacks=train.LossMonitor(times))
     assert [int(re.search(r"step: (\d+)", line)[1]) for line in lines(capsys)] == steps
 
 
 def test_a_second_training_is_printed_as_the_first(capsys):
-    monitor, model = LossMonitor(2), affine_model()
+    monitor, model = train.LossMonitor(2), affine_model()
     model.train(1, batches(), callbacks=monitor)
     model.train(1, batches(), callbacks=monitor)
     assert [int(re.search(r"step: (\d+)", line)[1]) for line in lines(capsys)] == [2, 4, 2, 4]
@@ -91,7 +77,7 @@ def test_a_second_training_is_printed_as_the_first(capsys):
 
 def test_in_sink_mode_the_step_is_the_last_of_the_epoch(capsys):
     run = recorded()
-    quick_model(run).train(5, quick_data(run), callbacks=LossMonitor(), dataset_sink_mode=True)
+    quick_model(run).train(5, quick_data(run), callbacks=train.LossMonitor(), dataset_sink_mode=True)
     found = lines(capsys)
     assert [line.split(",")[0] for line in found] == [f"epoch: {epoch} step: 4" for epoch in range(1, 6)]
     np.testing.assert_allclose([float(line.split()[-1]) for line in found], run["loss"][3::4], rtol=2e-6)
@@ -103,17 +89,17 @@ def test_a_loss_that_is_not_finite_ends_the_training(value):
     data = GeneratorDataset(
         lambda: ((rows[0], np.full((2, 1), y, np.float32)) for y in (1.0, 1.0, value, 1.0)), ["data", "label"]
     )
-    model = Model(net, lambda out, label: (out - label).mean(), nn.SGD(net.trainable_params(), 0.0))
+    model = train.Model(net, lambda out, label: (out - label).mean(), nn.SGD(net.trainable_params(), 0.0))
     steps = []
     with pytest.raises(LossNotFinite, match=r"epoch: 1 step: 3: the loss is (nan|-?inf)") as caught:
-        watch = LambdaCallback(on_train_step_end=lambda c: steps.append(c.original_args().cur_step_num))
-        model.train(2, data, callbacks=[watch, LossMonitor()])
+        watch = train.LambdaCallback(on_train_step_end=lambda c: steps.append(c.original_args().cur_step_num))
+        model.train(2, data, callbacks=[watch, train.LossMonitor()])
     assert steps == [1, 2, 3] and isinstance(caught.value, ValueError)
 
 
 def test_fit_prints_the_evaluation_of_the_epoch(capsys):
     model = affine_model(metrics={"mae"})
-    model.fit(2, batches(), batches(6, 3), callbacks=LossMonitor(4))
+    model.fit(2, batches(), batches(6, 3), callbacks=train.LossMonitor(4))
     found = lines(capsys)
     expected = [text for epoch in (1, 2) for text in (f"epoch: {epoch} step: 4", f"Eval result: epoch {epoch}")]
     assert [line.split(",")[0] for line in found] == expected
@@ -126,7 +112,7 @@ TIMES = r"{} epoch time: +([\d.]+) ms, per step time: +([\d.]+) ms"
 
 
 def test_time_monitor_divides_the_epoch_by_its_steps(capsys):
-    affine_model().train(3, batches(), callbacks=TimeMonitor())
+    affine_model().train(3, batches(), callbacks=train.TimeMonitor())
     found = [re.fullmatch(TIMES.format("Train"), line) for line in lines(capsys)]
     assert len(found) == 3
     for match in found:
@@ -136,21 +122,21 @@ def test_time_monitor_divides_the_epoch_by_its_steps(capsys):
 
 
 def test_time_monitor_can_show_the_wait_for_data(capsys):
-    affine_model().train(1, batches(), callbacks=TimeMonitor(data_time=True))
+    affine_model().train(1, batches(), callbacks=train.TimeMonitor(data_time=True))
     form = TIMES.format("Train") + r" \(data time: +([\d.]+) ms\)"
     epoch_ms, _, data_ms = re.fullmatch(form, lines(capsys)[0]).groups()
     assert 0 < float(data_ms) * 4 < float(epoch_ms)
 
 
 def test_time_monitor_times_evaluations_too_and_keeps_the_two_apart(capsys):
-    monitor, slow = TimeMonitor(), []
+    monitor, slow = train.TimeMonitor(), []
 
     def sleep(_):
         import time
 
         slow.append(time.sleep(0.02))
 
-    watch = LambdaCallback(on_eval_step_end=sleep)
+    watch = train.LambdaCallback(on_eval_step_end=sleep)
     affine_model(metrics={"mae"}).fit(1, batches(3, 3), batches(3, 3), callbacks=[monitor, watch])
     evaluation, training = lines(capsys)
     assert float(re.fullmatch(TIMES.format("Eval"), evaluation)[1]) >= 20
@@ -161,7 +147,7 @@ def test_time_monitor_times_evaluations_too_and_keeps_the_two_apart(capsys):
 
 
 def test_history_keeps_the_last_loss_of_each_epoch_and_the_metrics_of_fit():
-    run, history = recorded(), History()
+    run, history = recorded(), train.History()
     quick_model(run).train(5, quick_data(run), callbacks=history)
     assert history.epoch == {"epoch": [1, 2, 3, 4, 5]}
     np.testing.assert_allclose(history.history["net_output"], run["loss"][3::4], rtol=2e-6)
@@ -173,7 +159,7 @@ def test_lambda_callback_calls_its_functions():
     seen = []
     moments = ("begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "end")
     names = [f"on_{phase}_{moment}" for phase in ("train", "eval") for moment in moments]
-    watch = LambdaCallback(**{name: lambda _, name=name: seen.append(name) for name in names})
+    watch = train.LambdaCallback(**{name: lambda _, name=name: seen.append(name) for name in names})
     model = affine_model(metrics={"mae"})
     model.train(1, batches(3, 3), callbacks=watch)
     model.eval(batches(3, 3), callbacks=watch)
@@ -181,7 +167,7 @@ def test_lambda_callback_calls_its_functions():
 
 
 def test_on_train_step_end_takes_the_place_of_step_end():
-    class Both(Callback):
+    class Both(train.Callback):
         def __init__(self):
             self.seen = []
 
@@ -209,16 +195,16 @@ def test_learning_rate_scheduler_sets_the_rate_of_the_next_step():
         return rate / 2
 
     model = affine_model()
-    model.train(1, batches(), callbacks=LearningRateScheduler(halve))
+    model.train(1, batches(), callbacks=train.LearningRateScheduler(halve))
     assert given == [(0.1, 1), (0.05, 2), (0.025, 3), (0.0125, 4)]
     # the same steps with the rates as a list
     net = Affine()
-    listed = Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), [0.1, 0.05, 0.025, 0.0125]))
+    listed = train.Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), [0.1, 0.05, 0.025, 0.0125]))
     listed.train(1, batches())
     np.testing.assert_array_equal(model.predict_network.dense.weight.asnumpy(), net.dense.weight.asnumpy())
 
 
-class Told(Metric):
+class Told(train.Metric):
     """A metric that says what the test wants."""
 
     def __init__(self, values):
@@ -239,7 +225,7 @@ def fit_told(values, *callbacks, epochs=None):
     """Fit with a metric "told" that has these values; the model and the epochs that were trained."""
     seen = []
     model = affine_model(metrics={"told": Told(values)})
-    watch = LambdaCallback(on_train_epoch_end=lambda c: seen.append(c.original_args().cur_epoch_num))
+    watch = train.LambdaCallback(on_train_epoch_end=lambda c: seen.append(c.original_args().cur_epoch_num))
     model.fit(epochs or len(values), batches(6, 3), batches(3, 3), callbacks=[*callbacks, watch])
     return model, len(seen)
 
@@ -258,24 +244,26 @@ def fit_told(values, *callbacks, epochs=None):
     ],
 )
 def test_early_stopping_waits_for_its_patience(options, values, epochs):
-    stop = EarlyStopping("told", **options)
+    stop = train.EarlyStopping("told", **options)
     assert fit_told(values, stop)[1] == epochs
     assert stop.stopped_epoch == (epochs if epochs < len(values) else 0)
 
 
 def test_early_stopping_watches_the_loss_and_says_so(capsys):
     net = Affine()
-    model = Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.0))  # a loss that stays
-    model.train(9, batches(3, 3), callbacks=EarlyStopping("loss", patience=2, verbose=True))
+    model = train.Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.0))  # a loss that stays
+    model.train(9, batches(3, 3), callbacks=train.EarlyStopping("loss", patience=2, verbose=True))
     assert lines(capsys) == ["Epoch 00003: early stopping"]
 
 
 def test_early_stopping_can_put_the_best_weights_back():
     weights = []
-    keep = LambdaCallback(
+    keep = train.LambdaCallback(
         on_train_epoch_end=lambda c: weights.append(c.original_args().network.dense.weight.asnumpy().copy())
     )
-    model, _ = fit_told([1, 5, 2, 2, 9], keep, EarlyStopping("told", patience=2, mode="max", restore_best_weights=True))
+    model, _ = fit_told(
+        [1, 5, 2, 2, 9], keep, train.EarlyStopping("told", patience=2, mode="max", restore_best_weights=True)
+    )
     np.testing.assert_array_equal(model.predict_network.dense.weight.asnumpy(), weights[1])
     assert not np.array_equal(weights[1], weights[-1])
 
@@ -291,19 +279,19 @@ def test_early_stopping_can_put_the_best_weights_back():
 )
 def test_reduce_lr_on_plateau_multiplies_the_rate(options, values, rates):
     seen = []
-    note = LambdaCallback(on_train_epoch_end=lambda c: seen.append(c.original_args().optimizer.learning_rate))
-    fit_told(values, ReduceLROnPlateau("told", **options), note)
+    note = train.LambdaCallback(on_train_epoch_end=lambda c: seen.append(c.original_args().optimizer.learning_rate))
+    fit_told(values, train.ReduceLROnPlateau("told", **options), note)
     assert seen == pytest.approx(rates, rel=1e-12)
 
 
 def test_a_monitor_that_is_not_evaluated_is_refused_with_those_that_are():
     with pytest.raises(ValueError, match=r"'acc' is not evaluated.*loss, eval_loss, told"):
-        fit_told([1, 2], EarlyStopping("acc"))
+        fit_told([1, 2], train.EarlyStopping("acc"))
 
 
 def test_an_evaluation_is_not_missed_in_epochs_without_one():
     model = affine_model(metrics={"told": Told([1, 1, 1])})
-    stop = EarlyStopping("told", patience=2, mode="max")
+    stop = train.EarlyStopping("told", patience=2, mode="max")
     model.fit(9, batches(3, 3), batches(3, 3), valid_frequency=[2, 4, 6], callbacks=stop)
     assert stop.stopped_epoch == 6
 
@@ -311,24 +299,28 @@ def test_an_evaluation_is_not_missed_in_epochs_without_one():
 @pytest.mark.parametrize(
     ("make", "kind", "text"),
     [
-        (lambda: LossMonitor(-1), ValueError, "per_print_times=-1"),
-        (lambda: LossMonitor(1.5), ValueError, "per_print_times=1.5"),
-        (lambda: LossMonitor(True), TypeError, "per_print_times=True"),
-        (lambda: TimeMonitor(0), ValueError, "data_size=0"),
-        (lambda: TimeMonitor(data_time=1), TypeError, "data_time=1"),
-        (lambda: LambdaCallback(on_train_begin=3), TypeError, "on_train_begin=3"),
-        (lambda: LearningRateScheduler(0.1), TypeError, "learning_rate_function=0.1"),
-        (lambda: EarlyStopping(3), TypeError, "monitor=3"),
-        (lambda: EarlyStopping(mode="most"), ValueError, "mode='most'"),
-        (lambda: EarlyStopping(mode=1), TypeError, "mode=1"),
-        (lambda: EarlyStopping(patience=-1), ValueError, "patience=-1"),
-        (lambda: EarlyStopping(verbose=None), TypeError, "verbose=None"),
-        (lambda: ReduceLROnPlateau(factor=1.0), ValueError, "factor=1"),
-        (lambda: ReduceLROnPlateau(factor=0), ValueError, "factor=0"),
-        (lambda: ReduceLROnPlateau(cooldown=1.5), TypeError, "cooldown=1.5"),
-        (lambda: RunContext([]), TypeError, r"original_args=\[\]"),
-        (lambda: affine_model().train(1, batches(), callbacks=EarlyStopping()), ValueError, "'eval_loss'.*Model.fit"),
-        (lambda: SummaryCollector("./summary"), NotBuiltYet, "MindInsight.*LossMonitor"),
+        (lambda: train.LossMonitor(-1), ValueError, "per_print_times=-1"),
+        (lambda: train.LossMonitor(1.5), ValueError, "per_print_times=1.5"),
+        (lambda: train.LossMonitor(True), TypeError, "per_print_times=True"),
+        (lambda: train.TimeMonitor(0), ValueError, "data_size=0"),
+        (lambda: train.TimeMonitor(data_time=1), TypeError, "data_time=1"),
+        (lambda: train.LambdaCallback(on_train_begin=3), TypeError, "on_train_begin=3"),
+        (lambda: train.LearningRateScheduler(0.1), TypeError, "learning_rate_function=0.1"),
+        (lambda: train.EarlyStopping(3), TypeError, "monitor=3"),
+        (lambda: train.EarlyStopping(mode="most"), ValueError, "mode='most'"),
+        (lambda: train.EarlyStopping(mode=1), TypeError, "mode=1"),
+        (lambda: train.EarlyStopping(patience=-1), ValueError, "patience=-1"),
+        (lambda: train.EarlyStopping(verbose=None), TypeError, "verbose=None"),
+        (lambda: train.ReduceLROnPlateau(factor=1.0), ValueError, "factor=1"),
+        (lambda: train.ReduceLROnPlateau(factor=0), ValueError, "factor=0"),
+        (lambda: train.ReduceLROnPlateau(cooldown=1.5), TypeError, "cooldown=1.5"),
+        (lambda: train.RunContext([]), TypeError, r"original_args=\[\]"),
+        (
+            lambda: affine_model().train(1, batches(), callbacks=train.EarlyStopping()),
+            ValueError,
+            "'eval_loss'.*Model.fit",
+        ),
+        (lambda: train.SummaryCollector("./summary"), NotBuiltYet, "MindInsight.*LossMonitor"),
     ],
 )
 def test_arguments_that_are_refused(make, kind, text):
@@ -337,9 +329,11 @@ def test_arguments_that_are_refused(make, kind, text):
     assert isinstance(caught.value, ParallelLabError)
 
 
-@pytest.mark.parametrize("callback", [ReduceLROnPlateau("loss"), LearningRateScheduler(lambda rate, step: rate)])
+@pytest.mark.parametrize(
+    "callback", [train.ReduceLROnPlateau("loss"), train.LearningRateScheduler(lambda rate, step: rate)]
+)
 def test_a_schedule_and_a_callback_do_not_both_set_the_rate(callback):
     net = Affine()
-    model = Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), [0.1] * 20))
+    model = train.Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), [0.1] * 20))
     with pytest.raises(ValueError, match="learning rate is"):
         model.train(1, batches(), callbacks=callback)

@@ -10,12 +10,7 @@ import pytest
 from parallel_lab import Tensor, nn
 from parallel_lab.base.errors import NotBuiltYet, ParallelLabError
 from parallel_lab.train import CheckpointConfig, LambdaCallback, Model, ModelCheckpoint, checkpoint_callback
-from parallel_lab.train.checkpoint import (
-    async_ckpt_thread_status,
-    load_checkpoint,
-    load_param_into_net,
-    wait_for_saves,
-)
+from parallel_lab.train.checkpoint import async_ckpt_thread_status, load_checkpoint, load_param_into_net, wait_for_saves
 from parallel_lab.train.checkpoint.format import read_checkpoint
 from parallel_lab.train.checkpoint_callback import check_places, free_prefix, write_records
 from tests.train.runs import Affine, affine_model, batches

@@ -14,13 +14,7 @@ import numpy as np
 
 from parallel_lab import Parameter, Tensor, nn, ops
 from parallel_lab.base.settings import context
-from parallel_lab.train import Model
-from parallel_lab.train.checkpoint import (
-    load_checkpoint,
-    load_distributed_checkpoint,
-    load_param_into_net,
-    save_checkpoint,
-)
+from parallel_lab.train import Model, checkpoint
 from parallel_lab.train.communication import get_rank, init
 from parallel_lab.train.engine import make_train_step
 
@@ -64,16 +58,16 @@ def main(first, count, strategy, integrated, load, save):
     if load != "-":
         files = sorted(Path(load).glob("rank_*/part.ckpt"), key=lambda path: int(path.parent.name[5:]))
         if len(files) == 1 or integrated == "True":
-            load_param_into_net(
-                model.train_network, load_checkpoint(files[min(rank, len(files) - 1)]), strict_load=True
+            checkpoint.load_param_into_net(
+                model.train_network, checkpoint.load_checkpoint(files[min(rank, len(files) - 1)]), strict_load=True
             )
         else:
-            load_distributed_checkpoint(model.train_network, files)
+            checkpoint.load_distributed_checkpoint(model.train_network, files)
     losses = [float(step(*batch(number))) for number in range(first, first + count)]
     if save != "-":
         target = Path(save) / f"rank_{rank}"
         target.mkdir(parents=True)
-        save_checkpoint(model.train_network, target / "part.ckpt", integrated_save=integrated == "True")
+        checkpoint.save_checkpoint(model.train_network, target / "part.ckpt", integrated_save=integrated == "True")
     if rank == 0:
         print(json.dumps({"losses": losses, "seen": net.seen.full().asnumpy().tolist() if alone else None}))
 
