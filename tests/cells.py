@@ -32,9 +32,7 @@ def layered(
     norm: nn.Cell | None = None,
     **options: Any,
 ) -> nn.Cell:
-    """Dense layers `l.0`, `l.1`, ... of these widths, each with the activation and, as far as there are any, a strategy
-    for its product; then `norm`.  options: those of nn.Dense
-    """
+    """Dense layers `l.0`, ..., each with activation and strategy (if any); then `norm`. options: nn.Dense's"""
 
     def construct(net: nn.Cell, x: Any) -> Any:
         for layer in net.l:

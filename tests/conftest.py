@@ -69,9 +69,7 @@ def pytest_make_collect_report() -> Iterator[None]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """On the build machine a failure is told when it happens: a build that is stopped at its time limit never comes to
-    the summary.
-    """
+    """On the build machine a failure is told at once: a build stopped at its time limit never comes to the summary."""
     if report.failed and os.environ.get("PARALLEL_LAB_CI") == "1" and "PYTEST_XDIST_WORKER" not in os.environ:
         print(
             f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.1f} s)\n{report.longreprtext}",
@@ -113,9 +111,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _command(pid: int) -> str | None:
-    """The command line; None for a process that has ended. It is empty for a moment while a program is being loaded,
-    and that is no end.
-    """
+    """The command line (empty for a moment while a program is being loaded); None for a process that has ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return (
@@ -147,9 +143,7 @@ def living_processes() -> dict[int, str]:
 
 
 def _users(name: str) -> list[int]:
-    """Processes that have the /dev/shm file or folder `name` mapped or open, or in their command line: they look after
-    it.
-    """
+    """Processes that look after the /dev/shm file or folder `name`: mapped, open, or in their command line."""
     target, found = str(SHM / name), []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -167,9 +161,7 @@ def shared_names() -> dict[str, str]:
 
 
 def own_new_names(before: dict[str, str]) -> dict[str, str]:
-    """Names that were not there before and that no living process outside this run uses: another run's come and go
-    while a test ends.
-    """
+    """Names not there before that no living process outside this run uses: another run's come and go meanwhile."""
     return {name: name for name in shared_names() if name not in before and not _of_others(name)}
 
 
@@ -183,9 +175,7 @@ def _of_others(name: str) -> bool:
 
 
 def open_widgets() -> dict[str, str]:
-    """Widgets that were not closed: {model id: class}. Layout and style helpers are left out: `close()` of their owner
-    does not close them.
-    """
+    """Open widgets: {model id: class}, without Layout and style helpers, which their owner does not close."""
     module = sys.modules.get("ipywidgets.widgets.widget")
     if module is None:
         return {}
@@ -239,18 +229,14 @@ def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def seed_as_before() -> Iterator[None]:
-    """A test draws what it would draw alone, and the seed that it sets is not that of the next one: they run in any
-    order, in several processes.
-    """
+    """Tests draw what they would alone, and set no seed for the next: they run in any order, in several processes."""
     with seeds.temporary_seed(seeds.get_seed()):
         yield
 
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """A generator whose seed is the test's own (made from its name), and printed, so that a failing draw can be had
-    again.
-    """
+    """A generator seeded with the test's name; the seed is printed, so that a failing draw can be repeated."""
     named = os.environ.get("PARALLEL_LAB_TEST_SEED")
     seed = int(named) if named else zlib.crc32(request.node.nodeid.encode())
     print(f"rng seed {seed} (PARALLEL_LAB_TEST_SEED={seed} draws the same again)")

@@ -31,8 +31,6 @@ def crossed(*axes: Iterable[Any]) -> list[Any]:
 
 
 def first(quick: int, values: Sequence[Any]) -> list[Any]:
-    """Cases for `parametrize`, of which the first few are quick and the others exhaustive. A tuple has one value for
-    each name.
-    """
+    """Cases for `parametrize`, the first few quick, the others exhaustive. A tuple has one value for each name."""
     rare = [value if isinstance(value, tuple) else (value,) for value in values[quick:]]
     return [*values[:quick], *(pytest.param(*value, marks=pytest.mark.exhaustive) for value in rare)]

@@ -1,6 +1,4 @@
-"""Which messages share a bucket: MindSpore's recorded groups, those its own tests state, and the rules told another
-way.
-"""
+"""Which messages share a bucket: MindSpore's recorded groups, those of its own tests, the rules told another way."""
 
 import random
 from itertools import groupby
@@ -45,9 +43,7 @@ def test_an_index_is_the_last_of_its_group_or_in_the_seeds_wording_counts_what_c
 
 @pytest.mark.parametrize("seed", range(20))
 def test_index_groups_follow_the_reducers_walk(seed):
-    """The walk as it is told of DistributedGradReducer: a parameter takes the present number, then the number rises if
-    its position was reached.
-    """
+    """As told of DistributedGradReducer: a parameter takes the present number, which then rises at a given position."""
     rng = random.Random(seed)
     count = rng.randrange(1, 60)
     indices = sorted(rng.sample(range(70), rng.randrange(1, 9)))
@@ -123,9 +119,7 @@ def test_recorded_groups_by_size(sizes, threshold_mb, ids):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_size_groups_by_elements_leave_the_one_that_opens_a_group_uncounted(seed):
-    """The rule told of groups: what is counted of one is strictly below the threshold, and with the next message it
-    would not be.
-    """
+    """Told of groups: what is counted of one is strictly below the threshold; with the next message it would not be."""
     rng = random.Random(seed)
     sizes = [rng.choice((1000, 60_000, 262_144, 300_000, 900_000)) for _ in range(rng.randrange(2, 40))]
     threshold_mb = rng.randrange(1, 5)
@@ -196,9 +190,7 @@ WEIGHT, BIAS = WIDTH * WIDTH, WIDTH  # elements
 
 
 def two_backbones(first, second):
-    """(names, distances, elements) of the parameters of two chains whose outputs are added: each (layers, with bias,
-    with relu).
-    """
+    """(names, distances, elements) of two added chains' parameters: each (layers, with bias, with relu)."""
     costs, readers, parameters = [], [], []
     heads = []
     for backbone, (layers, bias, relu) in enumerate((first, second), start=1):
@@ -276,9 +268,7 @@ def test_groups_by_the_cost_model_are_those_that_mindspores_tests_state(backbone
 
 
 def test_where_nothing_can_be_hidden_the_next_group_takes_the_rest():
-    """The first group covers no distance that is worth anything: its two equals are all it has, and a message costs
-    more than nothing.
-    """
+    """The first group covers no distance worth a message: two equals are all it has."""
     times = {"tail_time_s": 2.0, "inherent_time_s": 1.0, "time_s_per_element": 0.05, "computation_s_per_unit": 1e-3}
     assert fusion_rules.cost_model_groups_by_hiding([3, 3, 2, 1], [10, 10, 10, 10], **times) == (0, 0, 1, 1)
 

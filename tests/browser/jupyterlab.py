@@ -125,9 +125,7 @@ def chromium_page(width: int = 1280, height: int = 1000) -> Iterator[Any]:
 
 
 class Watch:
-    """What must not happen on a page: `outside`, requests to anything but `url`; `broken`, exceptions that nobody
-    caught.
-    """
+    """What must not happen on a page: `outside`, requests to anything but `url`; `broken`, uncaught exceptions."""
 
     def __init__(self, page: Any, url: str) -> None:
         self.outside: list[str] = []
@@ -236,9 +234,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def shared_files() -> set[str]:
-    """Names in /dev/shm that are neither Chromium's nor in use outside this test process's own tree: other tests run at
-    the same time.
-    """
+    """Names in /dev/shm neither Chromium's nor used outside this process's tree: other tests run at the same time."""
     return {
         name for name in everywhere.shared_names() if "chromium" not in name.lower() and not everywhere._of_others(name)
     }
@@ -259,9 +255,7 @@ def world(request, tmp_path_factory) -> Iterator[tuple[Any, str, Path]]:
 
 @pytest.fixture
 def opened(world, request) -> Iterator[Callable[..., Notebook]]:
-    """opened(name, *sources) -> Notebook; at the end no request went outside, nothing was raised in the page, and the
-    kernel and its shared memory are gone.
-    """
+    """opened(name, *sources) -> Notebook; at the end: no request outside, no exception, kernel and memory gone."""
     page, url, root = world
     watch, books, names = Watch(page, url), [], shared_files()
 

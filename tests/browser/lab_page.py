@@ -45,9 +45,7 @@ BOXES = (
 
 
 def boxes(locator) -> list[dict[str, float]]:
-    """Where the elements are, as `bounding_box()` says it, of all of them in one call: each call takes milliseconds.
-    Hidden ones are left out.
-    """
+    """`bounding_box()` of all elements in one call, because each call takes milliseconds. Hidden ones are left out."""
     return [box for box in locator.evaluate_all(BOXES) if box["width"] or box["height"]]
 
 
@@ -60,9 +58,7 @@ def browser():
 
 
 class Tab:
-    """A page that shows one file after the other, of one test after the other: to make a page takes longer than to load
-    a file.
-    """
+    """A page that shows one file after the other, test after test: a new page takes longer than loading a file."""
 
     def __init__(self, browser, options) -> None:
         self.page = browser.new_context(**options).new_page()
@@ -102,9 +98,7 @@ def tabs(browser):
 
 @pytest.fixture
 def page_of(browser, tabs, tmp_path):
-    """page_of(html, scheme=..., width=..., drawn=what is waited for) -> page; at the end: no request left, nothing was
-    raised.
-    """
+    """page_of(html, scheme=..., width=..., drawn=what is waited for) -> page; at the end: no request, no exception."""
     used = []
 
     def opened(html, scheme="light", width=1280, python=None, drawn='[role="region"][data-painted]', **options):

@@ -1,6 +1,4 @@
-"""The Collective Stepper in a real JupyterLab, with a kernel behind it; and the same algorithm on real ranks in a
-%%ranks cell.
-"""
+"""The Collective Stepper in a real JupyterLab with a kernel, and the same algorithm on real ranks in a %%ranks cell."""
 
 from __future__ import annotations
 

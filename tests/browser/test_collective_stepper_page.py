@@ -1,6 +1,4 @@
-"""The Collective Stepper in a real browser, offline: cards in order, tokens that fly, keyboard, both themes, nothing
-cut off.
-"""
+"""The Collective Stepper in a real browser, offline: order of cards, tokens, keyboard, both themes, nothing cut off."""
 
 from __future__ import annotations
 

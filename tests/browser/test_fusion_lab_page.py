@@ -1,6 +1,4 @@
-"""The Fusion Lab in a real browser: what is drawn, cuts moved with mouse and keyboard, nothing asked of the network,
-both themes.
-"""
+"""The Fusion Lab in a real browser, offline: drawing, cuts moved with mouse and keyboard, both themes."""
 
 from __future__ import annotations
 

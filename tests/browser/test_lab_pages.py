@@ -1,6 +1,4 @@
-"""What the page of every lab must do in a real browser: names, focus, both themes, words without scripts, and a kernel
-that goes away.
-"""
+"""Every lab's page in a real browser: names, focus, both themes, words without scripts, and a kernel that goes away."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The Memory Lab in a real browser: bars to scale, what is chosen with mouse and keyboard, no request, nothing cut off,
-both themes.
-"""
+"""The Memory Lab in a real browser, offline: bars to scale, mouse and keyboard, nothing cut off, both themes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Cells that run on ranks, as a learner meets them: the lesson on MindSpore scripts and `%%ranks`, in a real JupyterLab
-and a real Chromium.
-"""
+"""Cells on ranks as a learner meets them: the lesson on MindSpore scripts and `%%ranks` in a real JupyterLab."""
 
 from __future__ import annotations
 

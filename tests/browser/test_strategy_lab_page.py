@@ -1,6 +1,4 @@
-"""The Strategy Lab's page in a real browser, offline: what is drawn, that nothing is asked of the network, keyboard,
-both themes.
-"""
+"""The Strategy Lab's page in a real browser, offline: what is drawn, no request, keyboard, both themes."""
 
 from __future__ import annotations
 
@@ -120,9 +118,7 @@ def test_tensors_can_be_selected_offline_where_the_snapshot_has_frames(show):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("net", ["quickstart", "dense", "convnet", "transformer", "embedding"])
 def test_the_labs_own_frames_show_offline_what_the_lab_would_show(show, net):
-    """Rank, tensor and phase, in changing order; every choice shows what `snapshot()` says after the same commands. Of
-    long networks, every fifth.
-    """
+    """Rank, tensor, phase in any order: each shows `snapshot()` after the same commands. Long networks: every fifth."""
     lab = StrategyLab(net, devices=4)
     page = show(lab.snapshot(frames=True))
     tensors = [t["id"] for t in lab.snapshot()["tensors"]][:: 5 if net in LONG else 1]
@@ -168,9 +164,7 @@ def test_a_page_with_all_frames_is_small_enough_to_send(net):
 @pytest.mark.parametrize("width", [662, 860, 904, 1280])
 @pytest.mark.parametrize("net", LONG)
 def test_a_long_networks_layers_and_panels_have_room(show, net, width):
-    """662: JupyterLab in a window of 850. For many tensors, for all at 904: nothing cut off; no sideways scrolling but
-    of a narrow page's table.
-    """
+    """662: a JupyterLab of 850; many tensors: 904. Nothing cut off; only a narrow page's table scrolls sideways."""
     page = show(StrategyLab(net, 8).snapshot(frames=True), width=width)
     for tensor in page.eval_on_selector_all("select[data-key=tensor] option", "all => all.map(o => o.value)"):
         if (
@@ -300,9 +294,7 @@ def test_nothing_is_cut_off(show, scheme, width):
 @pytest.mark.parametrize("width", [904, 1280])
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
 def test_a_real_nets_graph_and_table_have_room(show, net, width):
-    """904: what JupyterLab leaves with its file browser open in a 1280 window. No sideways scrolling, no label on a
-    node, no name out of its node.
-    """
+    """904: JupyterLab with file browser in 1280. No sideways scrolling, no label on a node, no name out of its node."""
     lab = StrategyLab(net, 8, "digits")
     page = show(lab.snapshot(), width=width)
     scrolled = (

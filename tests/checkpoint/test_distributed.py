@@ -28,9 +28,7 @@ def parameters(arrays, name="w"):
 
 
 def test_the_example_of_the_documentation():
-    """Weight [[1,2,3,4],[5,6,7,8]] split [2, 1] on two devices lies as [1,2,3,4] and [5,6,7,8] (MindSpore:
-    save_load_model_hybrid_parallel).
-    """
+    """[[1,2,3,4],[5,6,7,8]] split [2, 1] on two devices: one row each (MindSpore: save_load_model_hybrid_parallel)."""
     slices = parameters(np.array([[[1.0, 2, 3, 4]], [[5.0, 6, 7, 8]]], np.float32))
     layout = TensorLayout.from_strategy((2, 1), 2)
     for strategy in ({"w": layout}, {"w": [[2, 1], [1, -1]]}, None):

@@ -224,9 +224,7 @@ def test_the_maker_of_manifests_makes_good_ones_too(tmp_path):
 
 
 def test_loading_hostile_files_runs_nothing_and_takes_little_memory(tmp_path):
-    """An audit hook sees every unpickling, exec, process and connection; the largest resident set is bounded by the
-    largest file.
-    """
+    """An audit hook sees unpickling, exec, processes, connections; the largest file bounds the largest resident set."""
     for i, data in enumerate([*HOSTILE.values(), tensor("good")]):
         (tmp_path / f"{i:03}.ckpt").write_bytes(data)
     code = """

@@ -167,9 +167,7 @@ def test_what_does_not_fit_changes_nothing(change, said):
 
 @every_optimizer
 def test_every_state_is_known_as_one_by_its_name(make):
-    """Else a network's parameter could be loaded from it: `parameter_of_state` has a list of its own, because files
-    come without an optimizer.
-    """
+    """Else it would load as a network's parameter; `parameter_of_state` has its own list: files have no optimizer."""
     optimizer = make(Net(1).trainable_params())
     for name, states in optimizer.states.items():
         assert {kind: parameter_of_state(f"{kind}.{name}") for kind in states} == dict.fromkeys(states, name)

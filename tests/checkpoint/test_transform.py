@@ -31,9 +31,7 @@ def write_ranks(folder, fulls, layouts, world_size, name="net-3_9.ckpt", bare=Fa
 @pytest.mark.quick(14)
 @pytest.mark.parametrize("case", range(40))
 def test_any_strategy_becomes_any_other(tmp_path, rng, case):
-    """Parameters, optimizer states and a scalar, M -> N ranks; expected: numpy's index into the original. Half of the
-    sources are bare slices.
-    """
+    """Parameters, states, a scalar, M -> N ranks; expected: numpy's index into the original. Half are bare slices."""
     m, n = (int(rng.choice([1, 2, 3, 4, 6, 8])) for _ in range(2))
     src, dst, shapes, fulls = {}, {}, {}, {"step": np.asarray(np.float32(case))}
     for name in ("w", "v"):

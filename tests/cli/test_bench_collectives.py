@@ -1,6 +1,4 @@
-"""`parallel-lab bench collectives`: right results before times, complete tables, goals by arithmetic, nothing left. No
-test asserts a speed.
-"""
+"""`parallel-lab bench collectives`: right results, complete tables, goals by arithmetic. No test asserts a speed."""
 
 import dataclasses
 import json

@@ -39,9 +39,7 @@ serve_rank(connect_rank(args.rank)[0], make, lambda: None)
 
 @pytest.fixture
 def echo(tmp_path, monkeypatch):
-    """A module whose ranks answer who they are; importable by us and by what we start. Temporary files go to a folder
-    that can be looked at.
-    """
+    """A module whose ranks answer who they are, importable by children too; temporary files go to a known folder."""
     (tmp_path / "echo_rank.py").write_text(ECHO)
     (tmp_path / "tmp").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))

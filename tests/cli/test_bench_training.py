@@ -1,6 +1,4 @@
-"""`parallel-lab bench training`: what it measures is what it says, and what goes wrong is told. No test asserts a
-speed.
-"""
+"""`parallel-lab bench training`: it measures what it says, and tells what goes wrong. No test asserts a speed."""
 
 import json
 
@@ -39,9 +37,7 @@ def test_memory_of_a_step_is_counted_in_full(case):
 
 
 def test_activations_of_the_mlp_are_those_the_formula_says():
-    """Input, and per dense layer the product and the biased product; ReLU's result; the loss's few numbers: 256 rows of
-    float32.
-    """
+    """Input; per dense layer product and biased product; ReLU's result; the loss's few numbers: 256 rows of float32."""
     columns = 784 + 2 * (1024 + 1024 + 10) + 1024 + 1024
     found = training.memory("mlp")["activations"]
     assert 0 <= found - 4 * 256 * columns < 4 * 256 * 10

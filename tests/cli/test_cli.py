@@ -25,9 +25,7 @@ SUBCOMMANDS = ([], ["doctor"])
 
 @pytest.fixture
 def lessons(tmp_path, monkeypatch):
-    """A package that ships two notebooks, started from an empty folder, with no JupyterLab behind it: what would be
-    started is recorded.
-    """
+    """A package of two notebooks, started from an empty folder without JupyterLab: what would start is recorded."""
     source = tmp_path / "shipped"
     source.mkdir()
     for name in ("02_layouts.ipynb", "01_ranks.ipynb"):
@@ -224,9 +222,7 @@ def entry_point(tmp_path):
 
 
 def interrupt_at_import(folder, module, before=""):
-    """An environment in which Ctrl-C arrives when `module` is about to be imported, once; `before` runs just before
-    it.
-    """
+    """An environment where Ctrl-C comes once, when `module` is about to be imported; `before` runs just before it."""
     (folder / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
         "class Finder:\n"
@@ -279,9 +275,7 @@ def ask(address):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminate", "ctrl-c"])
 def test_the_real_server_answers_and_ends_when_told(tmp_path, number):
-    """Starts JupyterLab, asks it for the notebook, and ends it; the check after each test sees that no process
-    stays.
-    """
+    """Starts JupyterLab, asks it for the notebook, ends it; the check after each test sees that no process stays."""
     notebooks = tmp_path / "notebooks"
     notebooks.mkdir()
     (notebooks / "01_ranks.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')

@@ -35,9 +35,7 @@ def test_a_check_gives_well_formed_findings_and_the_machine_that_runs_the_tests_
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("package", ["multiprocess", "dill", "safetensors", "mpi4py"])
 def test_a_missing_package_does_not_keep_the_doctor_from_coming(package):
-    """The command once imported the launchers, and with them multiprocess, before it looked which subcommand was
-    meant.
-    """
+    """The command once imported the launchers, and so multiprocess, before it knew which subcommand was meant."""
     code = (
         f"import sys; sys.modules[{package!r}] = None; from parallel_lab.cli import main as cli; "
         "cli._parser().parse_args(['doctor']); import parallel_lab.cli.doctor"

@@ -270,9 +270,7 @@ def test_the_command_writes_through_links(tmp_path, monkeypatch, capsys, result)
 
 
 def test_processes_that_replace_one_file_all_succeed(tmp_path):
-    """Ranks of a world write the same file at the same time: between two looks at it another may have put a new one in
-    its place.
-    """
+    """Ranks of a world write one file at the same time: between two looks another may have replaced it."""
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "file")
     code = (

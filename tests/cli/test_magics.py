@@ -42,9 +42,7 @@ class Kernel:
         assert self.run("%load_ext parallel_lab")[0] == "ok"
 
     def run(self, code: str, during=None, limit_s: float = 60.0) -> tuple[str, str, list[tuple[float, str]]]:
-        """(status, error text, [(time, output)]) of a cell; `during(output so far)` is called whenever some has
-        come.
-        """
+        """(status, error text, [(time, output)]) of a cell; `during(output so far)` is called after each new output."""
         sent = self.client.execute(code)
         outputs: list[tuple[float, str]] = []
         error = ""

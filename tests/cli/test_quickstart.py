@@ -171,9 +171,7 @@ def test_operators_made_of_others_and_with_several_results_take_strategies_and_a
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
 @pytest.mark.parametrize("data", ["seed", "digits"])
 def test_every_operator_of_the_table_takes_a_strategy_and_the_example_of_its_refusal(net, data):
-    """Wrong before: the hint for `matmul=(2,4)` was ((2, 4),), which MatMul refuses, and operators of the loss were not
-    known.
-    """
+    """Once the hint for `matmul=(2,4)` was ((2, 4),), which MatMul refuses, and the loss's operators were unknown."""
     options = {"net": net, "data": data, "devices": 4, "executor": "simulator"}
     operators = [n.name for n in Quickstart(**options).plan.graph.nodes if n.strategy is not None]
     assert any(name.startswith("loss_fn.") for name in operators)

@@ -13,9 +13,7 @@ F32 = 4  # bytes
 
 
 class SeedNet(nn.Cell):
-    """The quick-start network: x (16, 32) -> MatMul w (32, 16) -> ReLU -> MatMul w2 (16, 16), both products with the
-    contracted dim split 4 ways.
-    """
+    """x (16, 32) -> MatMul w (32, 16) -> ReLU -> MatMul w2 (16, 16); both products' contracted dim split 4 ways."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,4 @@
-"""The simulator's clock against the predicted timeline: where local work takes the same, every instruction and message
-does so at the same time.
-"""
+"""The simulator's clock against the predicted timeline: equal local work gives equal times everywhere."""
 
 from itertools import pairwise
 
@@ -42,9 +40,7 @@ def planned(devices, settings):
 
 
 def ran(plan, rank, cluster):
-    """What a rank would have run if its work took what is predicted: (phase, instruction, start, end, bytes,
-    noticed).
-    """
+    """A rank's run if its work took what is predicted: (phase, instruction, start, end, bytes, noticed)."""
     stage = plan.stage_of(rank)
     found = []
     for action in stage.actions:

@@ -19,9 +19,7 @@ GOLF_LINK = Link(alpha_s=1e-3, beta_s_per_byte=0.25e-3 / MB)
 
 
 def random_case(seed, most=9, work=False):
-    """Whole numbers of seconds and bytes, so that sums are exact; with `work`, gradients that have work of their own
-    after their message.
-    """
+    """Whole seconds and bytes make sums exact; with `work`, gradients have work of their own after their message."""
     rng = random.Random(seed)
     after = [float(rng.randrange(0, 3)) if work else 0.0 for _ in range(most)]
     gradients = [
@@ -181,9 +179,7 @@ def test_equal_gradients_in_equal_buckets_follow_the_pipeline_formula(link, buck
     ids=["the messages take longer", "the computation takes longer"],
 )
 def test_the_best_number_of_buckets_is_near_the_analytic_one(link, analytic, best):
-    """Tb = 1000, M = 10: communication 2000 or 500 beside 1000 of computation (theory: 32 of analytic 31.6; 500
-    exactly).
-    """
+    """Tb = 1000, M = 10: communication 2000 or 500 beside 1000 of computation (theory: 32 of 31.6; 500 exactly)."""
     assert overlap.best_bucket_count(1000.0, 10.0, link) == pytest.approx(analytic)
     steps = {k: overlap.equal_buckets_step_s(1000.0, 10.0, k, link) for k in range(1, 1001)}
     assert min(steps, key=steps.get) == best

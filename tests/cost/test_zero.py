@@ -1,6 +1,4 @@
-"""Closed forms of the ZeRO paper against its tables (Rajbhandari et al. 2020, tables 1 and 2; mixed precision Adam, 1
-GB = 1e9 bytes).
-"""
+"""Closed forms of the ZeRO paper (Rajbhandari et al. 2020) against its tables 1 and 2; Adam, 1 GB = 1e9 bytes."""
 
 import pytest
 

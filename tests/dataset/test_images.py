@@ -317,9 +317,7 @@ def test_the_folder_is_complete_and_small():
 
 @pytest.mark.parametrize(("split", "count"), [("train", 1440), ("test", 357)])
 def test_each_coloured_picture_is_its_digit_in_two_colours(split, count):
-    """In every channel paper and ink are the two ends, and each pixel lies between them as its grey level says,
-    somewhere in the 32x32.
-    """
+    """Paper and ink are each channel's two ends; every pixel of the 32x32 lies between them by its grey level."""
     grey, digits = read_digit_files(digits_folder(), split)
     images, labels = read(Cifar10Dataset(digits_cifar_folder(), split, shuffle=False))
     assert len(images) == count

@@ -32,9 +32,7 @@ def picture(rng, *shape):
 
 
 def bilinear(image, size):
-    """The definition, one output pixel at a time: half-pixel centres, edge values going on, no smoothing. Integers give
-    exact fractions.
-    """
+    """The definition per output pixel: half-pixel centres, repeated edges, no smoothing. Integers: exact fractions."""
     h, w = image.shape[:2]
     image = image.astype(object)
 

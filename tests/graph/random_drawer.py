@@ -81,9 +81,7 @@ class CheckedDrawer(Drawer):
     # ---- operators ----
 
     def add(self, name, *operands, attrs=None, only=None, **_):
-        """Append operator `name`, called with `operands`; gives its value, or several. `only`: the one result that is
-        asked for.
-        """
+        """Append operator `name`, called with `operands`; gives its value(s). `only`: the one result asked for."""
         attrs = attrs or {}
         primitive = getattr(ops, name)(**attrs)
         op = primitive.op

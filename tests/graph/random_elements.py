@@ -28,9 +28,7 @@ NORMS = (1, 2, 3, math.inf)
 
 
 class ElementKinds(CheckedDrawer):
-    """Each method appends one operator, or a few that belong together; none, where the values at hand do not allow
-    it.
-    """
+    """Each method appends an operator or a few that belong together, or none if the values at hand do not allow it."""
 
     def activation(self):
         x, array = self.some()

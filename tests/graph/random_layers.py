@@ -1,6 +1,4 @@
-"""Random operators, third family: what layers are made of (convolution, pooling, normalisation, attention, dropout) and
-the losses.
-"""
+"""Random operators, third family: convolution, pooling, normalisation, attention, dropout, and the losses."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from tests.graph.random_nets import TRAINING_STEP
 
 
 class LayerKinds(CheckedDrawer):
-    """Each method appends one operator, or a few that belong together; none, where the values at hand do not allow
-    it.
-    """
+    """Each method appends an operator or a few that belong together, or none if the values at hand do not allow it."""
 
     def picture(self):
         x, array = self.with_dims(4)

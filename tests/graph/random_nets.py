@@ -31,9 +31,7 @@ REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
 
 @dataclass
 class Step:
-    """One call: `operands` are Refs, Parameters, Tensors and plain arguments in the order of the call. It makes one
-    value, or several.
-    """
+    """One call; `operands`: Refs, Parameters, Tensors and plain arguments in order. It makes one or several values."""
 
     call: Any
     operands: tuple[Any, ...]
@@ -149,9 +147,7 @@ class Drawer:
     # ---- operators ----
 
     def add(self, name, *operands, attrs=None, shapes, extra=None):
-        """Append operator `name`; `shapes` are those of its tensor operands, `extra` its arguments that are no
-        tensors.
-        """
+        """Append operator `name`; `shapes`: of its tensor operands, `extra`: arguments that are no tensors."""
         primitive = getattr(ops, name)(**(attrs or {}))
         op = primitive.op
         known = {**op.defaults, **op.options, **(attrs or {}), **(extra or {})}
@@ -275,9 +271,7 @@ class Drawer:
         self.add("Mul", x, mask, shapes=(shape, shape))
 
     def cross_entropy(self):
-        """The expanded cross-entropy of a 2-d value, its classes split or not, with class numbers as the second
-        input.
-        """
+        """The expanded cross-entropy of a 2-d value, classes split or not; class numbers are the second input."""
         x = self.value(2)
         if x is None or len(self.inputs) > 1:
             return
@@ -338,9 +332,7 @@ def draw_net(seed: int, device_num: int) -> Draw:
 
 
 def compiled(draw: Draw, **settings: Any):
-    """The plan of a drawn net, or None where operators that share a parameter were given strategies that disagree about
-    it (which is refused).
-    """
+    """The plan of a drawn net; None if operators sharing a parameter disagree about its strategy (refused)."""
     return unless_refused(compile, draw, draw.net, passes=PASSES, **settings)
 
 
@@ -365,9 +357,7 @@ DEVICES = (2, 4, 8, 8, 16)
 
 
 def until_compared(draw: Any, seed: int, compare: Any, said: Any = "") -> None:
-    """Draw `draw(seed, devices)` and compare it. Operators that share a parameter may disagree about it, which is
-    refused, and what is drawn may be None: then another seed is taken.
-    """
+    """Draw `draw(seed, devices)` and compare; on None or a refusal (a shared parameter's strategies) reseed."""
     devices = DEVICES[seed % len(DEVICES)]
     while True:
         drawn = draw(seed, devices)

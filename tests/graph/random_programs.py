@@ -41,9 +41,7 @@ class ProgramDrawer(ElementKinds, ShapeKinds, LayerKinds):
         return [Ref(-1), *(Ref(i) for i in range(len(self.values)) if i not in self.bits)]
 
     def example(self):
-        """An operator as its own declaration shows it, on numbers of its own; its mean goes into a value. So new
-        operators are drawn too.
-        """
+        """An operator as its declaration shows it, its mean going into a value: so new operators are drawn too."""
         op = OPS[self.pick([name for name, op in OPS.items() if op.cases and not op.internal])]
         shown = self.pick(op.cases)
         ints, attrs, tensors = dict(shown.ints), dict(shown.attrs), []

@@ -9,9 +9,7 @@ from tests.graph.random_drawer import MANY, CheckedDrawer, distinct
 
 
 class ShapeKinds(CheckedDrawer):
-    """Each method appends one operator, or a few that belong together; none, where the values at hand do not allow
-    it.
-    """
+    """Each method appends an operator or a few that belong together, or none if the values at hand do not allow it."""
 
     def axis_of(self, array):
         return self.choices.below(array.ndim) - (array.ndim if self.chance(0.3) else 0)

@@ -217,9 +217,7 @@ def test_outside_a_trace_assign_acts_at_once_and_the_step_is_unknown():
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_batch_norm_says_whose_samples_its_statistics_are_of_and_sync_gives_one_devices(sync, rng):
-    """Per device without sync, as the real system: mean of the ranks' losses, and running statistics, are then not
-    those of one device.
-    """
+    """Per device without sync, as really: mean of the ranks' losses and running statistics are not one device's."""
     net = cell(lambda net, x: net.norm(x), norm=nn.BatchNorm1d(5, momentum=0.5, sync=sync)).set_train()
     x, y = (rng.normal(size=(RANKS * ROWS, 5)).astype(np.float32) for _ in range(2))
     x += np.arange(RANKS * ROWS)[:, None]

@@ -1,6 +1,4 @@
-"""Operators with windows under strategies that split the dims they slide along: results, plans, refusals, costs and
-views.
-"""
+"""Operators with windows, split along the dims these slide along: results, plans, refusals, costs and views."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""IR files: the lines that seed 003 shows for its network, written for every rank. Facts: seed 003, "Verification"
-(shapes, strategies, groups).
-"""
+"""IR files: the lines seed 003 shows (its "Verification": shapes, strategies, groups), written for every rank."""
 
 import re
 

@@ -1,6 +1,4 @@
-"""The tables that say what a plan can do, `KINDS` (instructions) and `MESSAGES` (what ranks send); what adding to them
-takes.
-"""
+"""The tables of what a plan can do, `KINDS` (instructions) and `MESSAGES` (what ranks send), and how to add to them."""
 
 import numpy as np
 import pytest

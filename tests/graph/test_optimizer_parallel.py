@@ -230,9 +230,7 @@ def layouts(shape, device_num):
 
 @pytest.mark.parametrize("device_num", [8, 24])
 def test_members_hold_in_group_order_the_pieces_of_the_slice_they_shared(device_num):
-    """The group of a rank: `ways` consecutive ones of those that held its slice; member i holds piece i; nothing else
-    changes.
-    """
+    """A rank's group: `ways` consecutive holders of its slice; member i holds piece i; nothing else changes."""
     shape, seen = (576, 24), 0
     numbers = np.arange(math.prod(shape)).reshape(shape)
     for layout in layouts(shape, device_num):
@@ -261,9 +259,7 @@ def test_layouts_that_axes_cannot_say_are_left_alone():
 
 
 def test_the_model_s_cut_stays_outer():
-    """As MindSpore's checkpoints write it: device matrix (4, 2, 2), map (2, 1, 0), shared 2 ways -> (2, 4, 2, 2) with
-    map ((2, 3), 1, 0).
-    """
+    """MindSpore's checkpoints: matrix (4, 2, 2), map (2, 1, 0), shared 2 ways -> (2, 4, 2, 2), map ((2, 3), 1, 0)."""
     stored, axes = shared_layout(TensorLayout((2, 4, 2, 2), (2, 1, 0)), 2)
     assert stored == TensorLayout((2, 4, 2, 2), ((2, 3), (1,), (0,))) and axes == (3,)
 
@@ -318,9 +314,7 @@ def test_what_is_used_in_half_precision_travels_so_and_is_summed_in_float32(uses
 
 
 def test_the_strategy_file_says_who_shares(tmp_path):
-    """opt_shard_size: how many share a slice; opt_shard_step: how far their ranks are apart. MindSpore's strategy file
-    has both per parameter.
-    """
+    """MindSpore's opt_shard_size: how many share a slice; opt_shard_step: how far their ranks are apart."""
     weights = ((64, 64), ((2, 1), (1, 8))), ((64, 64), ((16, 1), (1, 1))), ((36, 64), ((16, 1), (1, 1)))
     plan = planned(*weights, device_num=16, threshold=0, optimizer_weight_shard_size=4)
     found = load_strategy(save_strategy(plan, tmp_path / "strategy.json")).by_name

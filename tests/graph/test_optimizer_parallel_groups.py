@@ -175,9 +175,7 @@ def test_layerwise_parameters_are_everybody_s_own():
 
 
 def test_memory_is_counted_per_rank():
-    """Moments of two parameters of 6 float64 on each of 4 ranks, a learning rate in each rank's copy, and two powers of
-    beta.
-    """
+    """Moments of two parameters of 6 float64 on 4 ranks, a learning rate in each rank's copy, two powers of beta."""
     plan, without = planned(OPTIMIZERS["lamb"], **ON)[0], planned(OPTIMIZERS["lamb"])[0]
     scalars = 3 * 8
     assert predict_memory(without).optimizer_bytes == 8 * 2 * 6 * 8 + scalars

@@ -1,6 +1,4 @@
-"""Optimizer parallel where operators are split changes who holds what, and no result: training against one device, and
-against the same without it.
-"""
+"""Optimizer parallel with split operators: who holds what changes, no result does (against one device, and off)."""
 
 import random
 from collections import Counter
@@ -153,9 +151,7 @@ BITS = [(name, np.float32) for name in ELEMENTWISE] + [
 @pytest.mark.quick(8)
 @pytest.mark.parametrize(("rule", "layout", "level"), crossed(BITS, THREE_LAYOUTS, LEVELS))
 def test_sums_over_the_same_ranks_give_the_same_bits(rule, layout, level):
-    """A reduce_scatter adds up in rank order, as the all_reduce it replaces does; rules that work on elements then do
-    the same.
-    """
+    """reduce_scatter adds up in rank order, as the all_reduce it replaces; element-wise rules then do the same."""
     found, (name, dtype) = [], rule
     for settings in ({}, {**ON, "optimizer_level": level}):
         net, data = net_and_data(LAYOUTS[layout], dtype)
@@ -169,9 +165,7 @@ def test_sums_over_the_same_ranks_give_the_same_bits(rule, layout, level):
 
 @pytest.mark.parametrize("size", [-1, 2, 4])
 def test_gradients_mean_divides_by_all_that_held_the_slice(size):
-    """MindSpore: 1 / (ranks that held the same slice), however many of them share one; seen in the gradients of the
-    first step.
-    """
+    """MindSpore: 1 / (ranks that held the same slice), however many share one; seen in the first step's gradients."""
     found = []
     for settings in ({}, {**ON, "optimizer_weight_shard_size": size}):
         net, data = net_and_data(LAYOUTS["rows, copied twice" if size == 2 else "data parallel"])
@@ -191,9 +185,7 @@ def test_gradients_mean_divides_by_all_that_held_the_slice(size):
 
 
 def test_half_precision_is_added_up_in_single_precision_to_the_end():
-    """Addends 2048, 1, 1, ... in float16: added up in float16 the ones are lost, whether the ranks share in twos or all
-    together.
-    """
+    """Addends 2048, 1, 1, ...: float16 sums lose the ones, whether the ranks share in twos or all together."""
     total_of = cell(lambda net, out, label: net.sum(out), sum=ops.ReduceSum().shard(((8, 1),)))
     x = np.ones((8, 8), np.float16)
     x[0] = 2048

@@ -53,9 +53,7 @@ def test_a_contraction_ends_in_the_message_that_the_result_asks_for(strategy, ou
 
 
 def test_a_row_split_table_scatters_what_it_looks_up(rng):
-    """MindSpore 2.10 (recorded): table [64, 32] split (8, 1), indices [16, 4]: ReduceScatter [16, 4, 32] -> [2, 4, 32],
-    backward AllGather.
-    """
+    """MindSpore 2.10: table [64, 32] split (8, 1), indices [16, 4]: ReduceScatter to [2, 4, 32], backward AllGather."""
     batch = rng.integers(0, 64, (16, 4)).astype(np.int32), rng.normal(size=(16, 4, 32))
     losses, w, _ = trained(look_up(None, None), batch, device_num=1)
     got, found, plan = trained(look_up(((8, 1), (1, 1)), ((8, 1, 1),)), batch, device_num=8)

@@ -160,9 +160,7 @@ def test_default_cuts_the_batch_whichever_operand_has_it():
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_device_matrix_of_a_broadcast_follows_the_dims_of_the_result(swapped):
-    """MindSpore, arithmetic operators: the device matrix is the splits of the larger shape in its order, whichever
-    operand comes first.
-    """
+    """MindSpore, arithmetic: device matrix = the splits of the larger shape in its order, whichever comes first."""
     bias, turn = Parameter(draw(8), name="b"), -1 if swapped else 1
     add = ops.Add().shard(((4, 2), (2,))[::turn])
     plan = compile(lambda x: add(*(x, bias)[::turn]), draw(16, 8), device_num=8, dataset_strategy="full_batch")
@@ -227,9 +225,7 @@ def test_dataset_strategies_that_are_refused(cuts, error, match):
     ids=["seed", "repeat", "batch"],
 )
 def test_gradients_mean_divides_by_the_replicas_of_each_parameter(triple):
-    """gradients_mean=True gives 1/(replica-group size of that parameter) of the true gradient; parameters may differ in
-    it.
-    """
+    """gradients_mean=True: 1/(the parameter's replica-group size) of the true gradient; parameters may differ in it."""
     net = quick(*triple)
     plan = plan_of(net, X, Y, gradients_mean=True)
     _, want = alone(net, X, Y)

@@ -1,6 +1,4 @@
-"""The plan: what a rank sees as text and as data, the JSON round trip, differences, and that its size does not grow
-with the number of devices.
-"""
+"""The plan: a rank's view as text and data, JSON round trip, differences, size independent of the number of devices."""
 
 import json
 from dataclasses import fields, is_dataclass

@@ -273,9 +273,7 @@ def test_assignment_from_a_value_that_is_in_the_table_but_not_made(plan):
 
 
 def test_every_instruction_is_needed_by_some_rule(plan):
-    """Leaving out any one instruction is noticed: each makes something that a later one, an output, a gradient or an
-    assignment reads.
-    """
+    """Leaving out any one instruction is noticed: a later one, an output, gradient or assignment reads its result."""
     unnoticed = []
     for phase, program in plan.stages[0].programs:
         for position in range(len(program)):

@@ -68,9 +68,7 @@ def test_parameters_and_messages_are_those_that_mindspore_2_10_made_of_them(comp
 
 
 def test_quickstart_gets_the_strategies_that_its_tutorial_prints():
-    """Seed 003: `relu` ((2, 4)) and `matmul2` ((2, 4), (4, 1)) follow from `matmul`; ReLU runs on (8, 4), rank 0 holds
-    (4, 16) of w2.
-    """
+    """Seed 003: `relu` ((2, 4)), `matmul2` ((2, 4), (4, 1)) follow from `matmul`; rank 0: ReLU (8, 4), w2 (4, 16)."""
     plan = propagated(
         nets.Quick(32, 16, 16, S), array(2, 32), array(2, 16), loss=nn.MSELoss(), dataset_strategy="data_parallel"
     )
@@ -200,9 +198,7 @@ def test_choose_from_inputs_finds_a_legal_strategy_where_none_fits():
 
 
 def test_costs_of_redistribution_are_those_of_the_formulas():
-    """[16, 16] over 2 x 4: a slice of `held` elements. Factors: gather 1/2, exchange 2, a reshape touches twice what is
-    held.
-    """
+    """[16, 16] over 2 x 4, slices of `held` elements. Factors: gather 1/2, exchange 2, reshape twice what is held."""
     rows, blocks, eight = TensorLayout((2, 4), (1, -1)), TensorLayout((2, 4), (1, 0)), TensorLayout((8,), (0, -1))
     held = 8 * 16
     assert redistribution_cost(rows, blocks, (16, 16)) == RedistributionCost(0, 0, held)
@@ -315,9 +311,7 @@ def test_strategies_pass_back_to_producers_and_on_to_their_other_consumers():
 
 
 def test_the_nearest_given_operator_decides():
-    """`add` is two steps from `relu` through the product, whose rows are split in 2, and three through `exp` and
-    `tanh`, which keep (2, 4).
-    """
+    """`add`: two steps from `relu` by the product (rows split in 2), three by `exp`, `tanh`, which keep (2, 4)."""
 
     def construct(net, x):
         x = net.relu(x)
@@ -330,9 +324,7 @@ def test_the_nearest_given_operator_decides():
 
 
 def test_a_shared_parameter_leads_to_its_other_operators_and_earlier_dims_are_cut_first():
-    """Nothing but the weight joins the two products: four ways of using 8 devices leave it whole, and dim 0 comes
-    first. The inputs are not asked.
-    """
+    """Only the weight joins the products: four ways on 8 devices leave it whole; dim 0 first, inputs not asked."""
 
     parts = {"first": ops.MatMul().shard(((8, 1), (1, 1))), "second": ops.MatMul()}
     parts["w"] = nets.new_parameter([16, 16], "w")

@@ -1,6 +1,4 @@
-"""Random networks under random strategies and random fusion settings: every value is that of the unfused plan, to the
-bit.
-"""
+"""Random networks, strategies and fusion settings: every value is that of the unfused plan, to the bit."""
 
 import random
 

@@ -43,9 +43,7 @@ def test_a_plans_strategies_come_back(plan, tmp_path):
 
 
 def test_the_file_holds_what_mindspores_holds(plan, tmp_path):
-    """Per parameter device matrix, tensor map, slice shape, field size, optimizer shard, stages; per operator its
-    strategy (MindSpore's words).
-    """
+    """MindSpore's words: device matrix, tensor map, slice shape, ... per parameter; the strategy per operator."""
     content = json.loads(strategy_file.save_strategy(plan, tmp_path / "s.json").read_text())
     assert (content["format"], content["version"], content["device_num"]) == ("parallel_lab-strategy", 1, 8)
     first = next(p for p in plan.parameters if plan.value(p.name).layout.splits == (4, 1))

@@ -94,9 +94,7 @@ def test_graph_text_has_strategies_shapes_and_places():
 
 @pytest.mark.parametrize("name", ["x", "label", "relu", "product", "relu.for.product", "1.0:float32", "learning_rate"])
 def test_a_parameter_keeps_its_name_whatever_else_is_called_so(name):
-    """`relu` used to be overwritten in the value table by the operator of that name, and the product read the wrong
-    one.
-    """
+    """`relu` was once overwritten in the value table by the operator of that name; the product read the wrong one."""
     parts = {"p": Parameter(np.full((4, 4), 2.0, np.float32), name=name), "relu": ops.ReLU(), "product": ops.MatMul()}
     net = cell(lambda net, x: net.relu(net.product(net.relu(x), net.p)), **parts)
     plan = compile(net, X, X, loss=nn.MSELoss(), device_num=4, dataset_strategy="full_batch")

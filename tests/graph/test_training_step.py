@@ -1,6 +1,4 @@
-"""Functions that are whole training steps: gradients asked for inside, operators on gradients, the optimizer called
-inside. All equal one device.
-"""
+"""Functions that are whole training steps: gradients, operators on them, optimizer inside. All equal one device."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Pass `update`: which parameters are updated, names of states, parameters of two dtypes. Compared with eager training
-on one device.
-"""
+"""Pass `update`: which parameters, names of states, two dtypes. Compared with eager training on one device."""
 
 import numpy as np
 import pytest
@@ -105,9 +103,7 @@ def test_learning_rate_is_a_value_that_can_change_without_compiling():
 
 
 def test_an_optimizer_of_a_network_with_the_same_names_is_refused():
-    """Its parameters have the same names, and would have been trained in the plan while the eager network stayed as it
-    is.
-    """
+    """Its parameters, of the same names, would have trained in the plan while the eager network stayed as it is."""
     x = np.zeros((8, 4), np.float32)
     net, other = nn.Dense(4, 4), nn.Dense(4, 4)
     optimizer, settings = nn.SGD(other.trainable_params(), 0.1), {"device_num": 2, "dataset_strategy": "full_batch"}

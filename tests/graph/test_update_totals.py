@@ -1,6 +1,4 @@
-"""Rules that look at whole parameters, on ranks that hold slices: norms, clipping, loss scaling. Compared with eager
-steps on one device.
-"""
+"""Rules for whole parameters on ranks with slices: norms, clipping, loss scaling. Compared with one device."""
 
 import json
 

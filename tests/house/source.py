@@ -44,9 +44,7 @@ def module_name(path: Path) -> str:
 
 
 def _import_statements(node: ast.AST, at_import: bool = True) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """Import statements under `node`, with whether they run when the file is imported: not those in functions and under
-    TYPE_CHECKING.
-    """
+    """Import statements under `node`, with whether they run on import: not inside functions or under TYPE_CHECKING."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child, at_import

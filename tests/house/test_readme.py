@@ -1,6 +1,4 @@
-"""What the README says is so: its commands exist, its example runs and prints what is shown, its links lead
-somewhere.
-"""
+"""What the README says is so: commands exist, the example prints what is shown, links lead somewhere."""
 
 import re
 import subprocess
@@ -77,9 +75,7 @@ def test_the_excerpt_is_what_the_quickstart_prints():
 
 
 def same(printed: str, shown: str) -> bool:
-    """Equal lines; numbers of a loss may differ in the last digits of float32 (another BLAS), line numbers of the
-    package may move.
-    """
+    """Equal lines but for a loss's last digits of float32 (another BLAS) and line numbers of the package."""
     loss = "loss is "
     if loss in shown:
         have, want = printed.partition(loss), shown.partition(loss)

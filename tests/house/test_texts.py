@@ -1,6 +1,4 @@
-"""What stands in the files: docstrings, sizes, names, paths, what is forbidden. One test per rule, which names every
-file that breaks it.
-"""
+"""What stands in files: docstrings, sizes, names, paths, bans. A rule's test names every file that breaks it."""
 
 import ast
 import json
@@ -102,9 +100,7 @@ def test_no_test_hides_another_of_the_same_name():
 
 
 def _checks(function: ast.FunctionDef, helpers: set[str]) -> bool:
-    """Whether a function asserts, expects an error or warning, or calls one of `helpers` or something named like a
-    check.
-    """
+    """Whether a function asserts, expects an error or warning, or calls one of `helpers` or a name like a check's."""
     named = re.compile(r"assert|check|verify|raises|warns|fail|expect|compare|agree|same|equal", re.I)
     for node in ast.walk(function):
         if isinstance(node, ast.Assert | ast.Raise):

@@ -1,6 +1,4 @@
-"""A Strategy Lab whose training moves only when the test says `step()`: choices, layouts and texts are real, the losses
-are made up, and no process is started.
-"""
+"""A Strategy Lab that trains only on `step()`: choices, layouts, texts are real, losses made up; no process starts."""
 
 from __future__ import annotations
 

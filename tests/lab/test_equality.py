@@ -69,9 +69,7 @@ def test_worker_processes_are_named_in_the_title_and_agree_with_the_simulator():
 
 @pytest.mark.parametrize("perturbed", ["w", "w2"])
 def test_one_perturbed_parameter_makes_the_proof_fail(perturbed):
-    """One element of one parameter off by a thousandth of the largest: far above rounding, invisible in a loss
-    curve.
-    """
+    """One element of one parameter off by a thousandth of the largest: far above rounding, unseen in a loss curve."""
     problem, net, optimizer, split, whole = sessions()
     given = {n: p.asnumpy().copy() for n, p in net.parameters_dict().items()}
     given[perturbed][3, 5] += np.abs(given[perturbed]).max() * 1e-3
@@ -115,9 +113,7 @@ def test_the_worst_row_uses_up_most_of_its_bound():
 
 
 def test_the_bound_grows_with_additions_steps_and_magnitude():
-    """4 sqrt(n) eps steps max|value|. n: k = 32 and 16 of the two products, one for the ReLU, what the loss adds, all
-    twice; and the rows.
-    """
+    """4 sqrt(n) eps steps max|value|. n: twice (k = 32, 16 of products, 1 for ReLU, the loss's sums); the rows."""
     _, _, _, _, whole = sessions()
     value = np.array([[0.5, -2.0]], np.float32)
     n = equality.additions_behind(whole)

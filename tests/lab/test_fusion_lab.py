@@ -1,6 +1,4 @@
-"""The Fusion Lab without a widget: groups as the compiled plan has them, times that add up, the puzzle, and refusals
-that change nothing.
-"""
+"""The Fusion Lab without a widget: the compiled plan's groups, times that add up, the puzzle, harmless refusals."""
 
 import json
 import random
@@ -41,9 +39,7 @@ def joined(groups):
 
 
 def test_golf_from_its_naive_ends_to_par():
-    """The published numbers of the puzzle: 28.0 unfused and in one bucket, 24.75 with the best threshold, 22.0 at par
-    with index [0, 3, 5].
-    """
+    """The published puzzle: 28.0 unfused and in one bucket, 24.75 by the best threshold, par 22.0 by [0, 3, 5]."""
     lab = FusionLab("golf")
     lab.set_mode("each")
     assert lab.score.step_s * 1e3 == pytest.approx(28.0)
@@ -158,9 +154,7 @@ def test_lanes_are_the_predicted_timeline_of_the_plan(subject, parallel_mode, mo
 @each_mode
 @pytest.mark.parametrize("seed", range(4))
 def test_the_search_counts_what_the_plan_costs(subject, parallel_mode, seed):
-    """Any contiguous grouping: the quick model behind par and the compiled plan give the same step; and none of them
-    beats par.
-    """
+    """Any contiguous grouping: par's quick model and the compiled plan give the same step; none of them beats par."""
     rng = random.Random(seed)
     lab = FusionLab(subject, devices=4, parallel_mode=parallel_mode)
     case = lab._case
@@ -187,9 +181,7 @@ def test_the_plan_groups_as_the_rules_do(subject, parallel_mode, mode):
 
 
 def test_positions_behind_the_last_gradient_are_told():
-    """MindSpore cuts nothing there either, and says so. Ten gradients: the last position is 9, the first 10 are all of
-    them.
-    """
+    """MindSpore cuts nothing there either, and says so. Ten gradients: the last position is 9; the first 10 are all."""
     assert len(GOLF) == 10
     lab = FusionLab("golf")
     lab.set_index([0, 9, 10, 99])

@@ -1,6 +1,4 @@
-"""The widgets of all labs without a browser: commands reach the model, refusals are shown and change nothing, and
-nothing is left behind.
-"""
+"""All labs' widgets without a browser: commands reach the model, refusals are shown and harmless, nothing remains."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What holds for every lab without a widget: a refused command changes nothing, listeners hear of changes until they
-end, a run can be stopped, and a page is complete by itself.
-"""
+"""What holds for every lab without a widget: harmless refusals, listeners that end, runs that stop, complete pages."""
 
 from __future__ import annotations
 

@@ -67,9 +67,7 @@ def shown():
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: " ".join(s))
 def test_what_a_notebook_has_set_does_not_reach_into_a_lab(clean, settings):
-    """A StrategyLab once raised IndexError after grad_accumulation_step=2, and would not open under the optimizer
-    parallel.
-    """
+    """A StrategyLab once raised IndexError after grad_accumulation_step=2 and did not open under optimizer parallel."""
     alone = shown()
     context.set_auto_parallel_context(**settings)
     assert shown() == alone

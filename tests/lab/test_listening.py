@@ -1,6 +1,4 @@
-"""A model that runs one thing at a time: who waits gets the end of the run it waits for, whatever listeners do
-meanwhile.
-"""
+"""A model that runs one thing at a time: a waiter gets the end of its run, whatever listeners do meanwhile."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The networks and problems of the labs: what they train on, their operators by name, and that their presets are
-right.
-"""
+"""The labs' networks and problems: what they train on, operators by name, and that presets are right."""
 
 import numpy as np
 import pytest

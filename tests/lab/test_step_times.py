@@ -1,6 +1,4 @@
-"""Step times by source: predicted is the cost model's, simulated rests on the profile, measured on real workers; each
-is labelled.
-"""
+"""Labelled step times: predicted by the cost model, simulated on the profile, measured on real workers."""
 
 import pytest
 

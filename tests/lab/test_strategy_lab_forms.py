@@ -1,6 +1,4 @@
-"""The Strategy Lab as text and as a page of its own, read as strings: complete, escaped, nothing from outside; and the
-palette's promise.
-"""
+"""The Strategy Lab as text and page, read as strings: complete, escaped, offline; the palette's promise."""
 
 from __future__ import annotations
 

@@ -60,9 +60,7 @@ def running_for_long(lab, steps: int = 1_000_000):
 
 
 def test_a_run_trains_and_equals_training_by_hand(lab):
-    """The same losses, bit for bit, as a session of the same plan in the simulator, and as many on one device within
-    the bound.
-    """
+    """The losses of a simulator session of the same plan, bit for bit; as many on one device within the bound."""
     problem = get_problem("seed")
     net = apply_strategies(NETWORKS["quickstart"].factory(problem), NETWORKS["quickstart"].preset(2))
     with Session(lab.plan, net, problem.optimizer(net.trainable_params())) as session:
@@ -142,9 +140,7 @@ def test_pause_holds_the_step_resume_goes_on_and_stop_keeps_what_was_measured(la
 
 @pytest.mark.parametrize("taker", ["main thread", "another thread"])
 def test_waiting_can_be_interrupted_and_done_again(lab, taker):
-    """Wrong before: after an interrupt the next wait came back at once although the run went on; one that another
-    thread took went unheard.
-    """
+    """Once, after an interrupt, the next wait returned at once during a run; one another thread took went unheard."""
     running_for_long(lab)
     main = threading.main_thread().ident
     timer = threading.Timer(
@@ -372,9 +368,7 @@ def test_controls_reach_the_lab_and_no_error_is_left(lab, panel):
 
 
 def test_a_command_publishes_one_snapshot(lab, panel, monkeypatch):
-    """Wrong before: one for what the model reported and one for the end of the command, each some 50 KB for the
-    page.
-    """
+    """Once there were two, for the model's report and for the end of the command, each some 50 KB for the page."""
     taken, take = [], lab.snapshot
     monkeypatch.setattr(lab, "snapshot", lambda: taken.append(1) or take())
     press(panel, "select_rank", 0)

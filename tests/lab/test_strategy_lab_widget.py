@@ -1,6 +1,4 @@
-"""The Strategy Lab's widget without a browser, beside what test_lab_widgets.py asks of every lab: a refused strategy
-stays beside its operator, and progress is thinned out.
-"""
+"""The Strategy Lab's widget without a browser: refused strategies stay beside their operator; progress is thinned."""
 
 from __future__ import annotations
 

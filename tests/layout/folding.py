@@ -41,9 +41,7 @@ def check(
     *,
     alltoall: bool,
 ) -> tuple:
-    """Plan, fold, move; return the steps. Every addend is a different array of whole numbers, so sums are exact and no
-    accident passes.
-    """
+    """Plan, fold, move; return the steps. Addends are different whole numbers: sums are exact, no accident passes."""
     to = shape if dst_shape is None else dst_shape
     steps = plan_redistribution(src, dst, shape, dst_shape=dst_shape, alltoall=alltoall)
     rng = np.random.default_rng(7)

@@ -1,6 +1,4 @@
-"""TensorLayout and refinement: MindSpore's tables (device matrix, tensor map, unify shape), and the canonical form by
-brute force.
-"""
+"""TensorLayout: MindSpore's tables (matrix, tensor map, unify shape); refinement; canonical form by brute force."""
 
 from __future__ import annotations
 

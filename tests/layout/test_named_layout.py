@@ -1,6 +1,4 @@
-"""`Layout`: names for device-matrix axes. Facts: MindSpore's Layout (2.10, recorded errors; its tutorial's table of
-slices).
-"""
+"""`Layout`: names for device-matrix axes, against MindSpore's (2.10: recorded errors, the tutorial's slices)."""
 
 import itertools
 

@@ -1,6 +1,4 @@
-"""Redistribution: what is planned leads there (layouts and real arrays, random pairs), and sends no more than it must
-where that is known.
-"""
+"""Redistribution: plans lead there (layouts, arrays, random pairs) and, where known, send no more than needed."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ def random_factors(rng: np.random.Generator, n: int) -> tuple[int, ...]:
 def random_layout(
     rng: np.random.Generator, ranks: int, ndim: int, *, partial: bool = False, reduce: str = "sum"
 ) -> TensorLayout:
-    """Any device matrix of `ranks`, every axis on a random dim (several on one: in random order), on none, or
-    partial.
-    """
+    """A device matrix of `ranks`, every axis on a random dim (several on one: in random order), on none, or partial."""
     device_matrix = random_factors(rng, ranks)
     roles = rng.integers(-1, ndim, len(device_matrix))
     pending = [a for a in range(len(roles)) if partial and rng.random() < 0.5]
@@ -235,9 +231,7 @@ def test_neighbouring_gathers_are_one_message_if_their_axes_are_in_order(cuts, g
 
 
 def test_axes_out_of_order_are_gathered_one_by_one():
-    """A group joins its pieces in ascending rank order: one all_gather over axes (0, 1) of a dim split by (0, 1) would
-    mix the parts up.
-    """
+    """Groups join pieces in rank order: one all_gather over axes (0, 1) of a dim split by (0, 1) would mix them up."""
     steps = check(TensorLayout((2, 3), ((0, 1),)), TensorLayout((6,), ((),)), (12,), alltoall=False)
     assert [step.axes for step in steps if step.kind == "all_gather"] == [(1,), (0,)]
 

@@ -29,9 +29,7 @@ def recorded_rows(case: dict, manner: str) -> list[tuple]:
 
 
 def recorded_args(op: dict) -> tuple:
-    """The attributes that decide the result: Split (axis, output_num), Concat (axis), StridedSlice (begin, end); other
-    texts hold only names.
-    """
+    """Deciding attributes: Split (axis, output_num), Concat (axis), StridedSlice (begin, end); others are names."""
     if op["op"] not in ("Split", "Concat", "StridedSlice"):
         return ()
     values = json.loads("[" + op["args"].split(", ", 1)[1].replace("(", "[").replace(")", "]") + "]")
@@ -119,9 +117,7 @@ def test_operators_of_documents_and_unit_tests(src, dst, shape, dst_shape, allto
 
 @BOTH
 def test_unit_test_pair_sends_one_message(alltoall):
-    """MindSpore, tensor_redistribution_test: one AllGather, with slices and reshapes around; here their order is that
-    of 2.10.
-    """
+    """MindSpore, tensor_redistribution_test: one AllGather among slices and reshapes; the order is 2.10's."""
     src, dst = TensorLayout((2, 4, 2), (2, 0)), TensorLayout((4, 2, 2), (2, 1))
     steps = check(src, dst, (512, 1024), alltoall=alltoall)
     assert [step.kind for step in steps if step.communicates] == ["all_gather"]

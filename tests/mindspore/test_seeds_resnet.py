@@ -88,9 +88,7 @@ def printed_means(per_rank, epochs, steps):
 
 @pytest.mark.exhaustive
 def test_losses_and_weights_of_two_ranks_equal_one_device(tmp_path):
-    """16 pictures per step: with much fewer, batch norm of the last stage, which has one pixel, divides by next to
-    nothing and magnifies rounding.
-    """
+    """16 pictures per step: with fewer, the last stage's batch norm (one pixel) divides by nearly 0."""
     ranks, batch, steps = 2, 8, 3
     data = few_pictures(tmp_path / "data", ranks * batch * steps)
     copied(tmp_path, *PROGRAM)

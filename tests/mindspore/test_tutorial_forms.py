@@ -1,6 +1,4 @@
-"""What MindSpore's tutorials do beyond the seeds, on real processes against one device. Cases:
-tests/train/cases/tutorials.py.
-"""
+"""What MindSpore's tutorials do beyond the seeds, on processes, one device. Cases: tests/train/cases/tutorials.py."""
 
 import pytest
 

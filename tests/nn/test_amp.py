@@ -1,6 +1,4 @@
-"""Loss scaling and `to_float`: rules against a plain re-telling, by hand and inside the optimizer, and what float16
-loses without.
-"""
+"""Loss scaling and `to_float`: rules told plainly, by hand and inside the optimizer; what float16 loses without."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Convolution and pooling layers: initial values, training under strategies, refusals. Values and gradients are
-compared with PyTorch's in `test_recorded_layers.py`.
-"""
+"""Convolution, pooling layers: initial values, strategies, refusals. Against PyTorch: `test_recorded_layers.py`."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Weighted and ignoring cross-entropies and the element-wise losses: formulas, sample by sample, and the right mean
-under a split batch.
-"""
+"""Weighted, ignoring cross-entropies and element-wise losses: formulas per sample; the mean under a split batch."""
 
 import math
 

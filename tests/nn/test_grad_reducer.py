@@ -411,7 +411,5 @@ def test_all_messages_are_started_in_shared_memory_before_the_first_is_waited_fo
 
 
 def test_a_parameter_that_sends_nothing_counts_where_numbers_differ():
-    """MindSpore walks all parameters: one with a number of its own makes numbers count before positions, layerwise or
-    not.
-    """
+    """MindSpore walks all parameters: one with its own number puts numbers before positions, layerwise or not."""
     assert shared_messages(outgoing(3), [1, 1, 1, 5], setting=("index", (0,))) == ((0, 1, 2),)

@@ -1,6 +1,4 @@
-"""Losses: forms that must agree, limits, refusals. Values and gradients are compared with PyTorch's in
-`test_recorded_layers.py`.
-"""
+"""Losses: forms that must agree, limits, refusals. Values, gradients against PyTorch's: `test_recorded_layers.py`."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""The networks: their sizes are those of their papers, and under every strategy helper they train as one device
-does.
-"""
+"""The networks: sizes are their papers', and under every strategy helper they train as one device does."""
 
 import numpy as np
 import pytest
@@ -28,9 +26,7 @@ def trained(net, loss, batches, optimizer, **settings):
 
 
 def check_equal(net, loss, batches, *cuts, rate=0.01):
-    """Train on one device and, after each of `splits(net)`, on 8 ranks; compare losses and every parameter. Returns the
-    last plan for 8.
-    """
+    """Train on one device and, after each of `splits(net)`, on 8; compare losses, parameters. Returns 8's last plan."""
     rule = nn.Momentum(net.trainable_params(), rate, 0.9)
     losses, values, _ = trained(net, loss, batches, rule, parallel_mode="stand_alone", device_num=1)
     assert losses[0] != losses[-1]

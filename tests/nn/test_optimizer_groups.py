@@ -1,6 +1,4 @@
-"""Parameter groups: their rates, their weight decay, their order, what they refuse; which parameters decay without
-groups.
-"""
+"""Parameter groups: rates, weight decay, order, refusals; which parameters decay without groups."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Every layer, loss and optimizer that PyTorch has too: results, gradients, running statistics and updated parameters
-equal PyTorch's, recorded in float64 (`tests/recorded/README.md`).
-"""
+"""Layers, losses, optimizers against PyTorch's float64 results, gradients, updates (`tests/recorded/README.md`)."""
 
 import inspect
 

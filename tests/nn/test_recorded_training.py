@@ -1,6 +1,4 @@
-"""20 steps of training as MindSpore 2.10 ran them (`tests/recorded/train_*.npz`), and the recorded nets on this
-package.
-"""
+"""20 steps of training as MindSpore 2.10 ran them (`tests/recorded/train_*.npz`), and its recorded nets here."""
 
 from pathlib import Path
 

@@ -1,6 +1,4 @@
-"""Multi-head attention and encoder layers: the formula, masks, forms, Megatron's count of messages, training under
-strategies.
-"""
+"""Multi-head attention, encoder layers: formula, masks, forms, Megatron's message counts, training under strategies."""
 
 import math
 
@@ -104,9 +102,7 @@ def make_encoder(layers=2, dropout=0.0):
 
 
 def tensor_parallel(encoder, dp, mp):
-    """Megatron's split of every layer: q, k, v and the first dense layer by columns, the output and the second dense
-    layer by rows.
-    """
+    """Megatron's split of every layer: q, k, v and the first dense layer by columns, output, second dense by rows."""
     for layer in encoder.layers:
         for column in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj, layer.linear1):
             column.matmul.shard(((dp, 1), (mp, 1)))

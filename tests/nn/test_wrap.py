@@ -273,9 +273,7 @@ def test_cloned_parameters_keep_values_or_take_new_ones():
     ids=["GradAccumulation", "MicroBatchInterleaved", "PipelineCell"],
 )
 def test_micro_batches_are_added_up(wrap, compiled):
-    """The loss is the sum over micro-batches of consecutive rows, and so are the gradients: 3 times those of the whole
-    batch.
-    """
+    """Loss and gradients are sums over micro-batches of consecutive rows: 3 times those of the whole batch."""
     net = Net()
     step = nn.TrainOneStepCell(wrap(with_loss(net)), nn.SGD(net.trainable_params(), 0.1))
     loss = (AutoParallel(step) if compiled else step)(Tensor(X), Tensor(Y))

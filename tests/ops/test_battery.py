@@ -30,9 +30,7 @@ FEW = 4  # strategies per case in the quick run; the exhaustive one takes them a
 
 
 class OneOperator(nn.Cell):
-    """sum(op(operands) * weight): one number that depends on every element of the result differently. Of several
-    results, the sum over them.
-    """
+    """sum(op(operands) * weight), over all results: one number, to which every element contributes differently."""
 
     def __init__(self, op, case, arrays, strategy, weighted):
         super().__init__()
@@ -71,9 +69,7 @@ def results(op, case, arrays):
 
 
 def check_strategies(name, number, choose):
-    """Compile and run the operator under the strategies that `choose` picks; compare results and gradients with one
-    device.
-    """
+    """Run the operator under the strategies that `choose` picks; compare results and gradients with one device."""
     op = OPS[name]
     case = op.cases[number]
     attrs = {**op.default_attrs, **dict(case.attrs)}

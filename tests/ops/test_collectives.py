@@ -1,6 +1,4 @@
-"""Communication called by hand: results against numpy on all ranks' values, gradients against finite differences of a
-loss over all ranks.
-"""
+"""Communication by hand: results against numpy on all ranks' values, gradients against finite differences over all."""
 
 from __future__ import annotations
 
@@ -351,9 +349,7 @@ UNCUT = {
 
 @pytest.mark.parametrize("make", UNCUT.values(), ids=UNCUT)
 def test_networks_that_print_or_communicate_can_be_looked_at_and_sharded(make):
-    """What lists a network's operators once asked these for a definition that they do not have, or gave each of them a
-    strategy.
-    """
+    """Whatever lists operators once asked these for a definition that they do not have, or gave each a strategy."""
 
     class Net(nn.Cell):
         def __init__(self):

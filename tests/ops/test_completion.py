@@ -1,6 +1,4 @@
-"""Strategies with empty tuples are completed by labels. Cases: MindSpore's unit tests of strategy inference
-(infer_strategy_*_test.cc).
-"""
+"""Strategies with empty tuples are completed by labels. Cases: MindSpore's infer_strategy_*_test.cc."""
 
 import numpy as np
 import pytest

@@ -72,9 +72,7 @@ def test_the_result_is_the_sum_written_out(setting, rng):
 
 @each_setting
 def test_both_gradients_are_the_transposed_maps(setting, rng):
-    """<conv(x, w), g> is linear in x and in w, so the gradients g_x and g_w must give <x, g_x> and <w, g_w>, for any
-    g.
-    """
+    """<conv(x, w), g> is linear in x and in w, so gradients must give <x, g_x> and <w, g_w>, for any g."""
     x, w, *rest = setting
     x, w = rng.normal(size=x), rng.normal(size=w)
     check_gradients(x, w, rest, lambda x, w: written_out(x, w, *rest), rng, 1e-10)
@@ -111,9 +109,7 @@ def test_tiles_and_threads_do_not_change_the_result(x, w, stride, pads, thread_n
 
 
 def test_float16_is_summed_in_float32(rng):
-    """9 * 64 * (3.125 + 3) = 3528 exactly; a running sum in float16, which knows only even numbers beyond 2048, would
-    miss it.
-    """
+    """9 * 64 * (3.125 + 3) = 3528 exactly; a running sum in float16 (only even numbers beyond 2048) would miss it."""
     x, w = np.ones((1, 128, 3, 3), np.float16), np.full((2, 128, 3, 3), 3, np.float16)
     w[:, ::2] += np.float16(0.125)
     out = conv_forward(x, w, (1, 1), (1, 1), (0, 0, 0, 0))
@@ -178,9 +174,7 @@ def test_same_gives_ceil_of_size_over_stride_with_the_odd_zero_after(size, kerne
 
 
 def test_same_with_stride_two_pads_below_and_right_only():
-    """8 rows, kernel 3, stride 2: windows start at rows 0, 2, 4, 6; the last one reads one row of zeros below the
-    picture.
-    """
+    """8 rows, kernel 3, stride 2: windows start at rows 0, 2, 4, 6; the last reads a row of zeros below the picture."""
     x = np.zeros((1, 1, 8, 8), np.float32)
     x[0, 0, 7, 7] = 1
     w = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
@@ -237,9 +231,7 @@ def attrs_of(**given):
 
 
 def test_device_matrix_and_maps_are_mindspores():
-    """Conv2D ((n, i, h, w), (o, i, 1, 1)): D = [n, i, h, w, o]; x [4, 3, 2, 1], weight [0, 3, -, -], result [4, 0, 2,
-    1], partial over i.
-    """
+    """Conv2D ((n,i,h,w), (o,i,1,1)): D = [n,i,h,w,o]; x [4,3,2,1], weight [0,3,-,-], out [4,0,2,1], partial over i."""
     shapes, strategy = ((4, 4, 8, 8), (4, 4, 3, 3)), ((2, 2, 2, 2), (2, 2, 1, 1))
     rule = sharding_rule(CONV, shapes, attrs_of(pad_mode="same"), strategy, 32)
     assert rule.out.device_matrix == (2, 2, 2, 2, 2)

@@ -1,6 +1,4 @@
-"""Every operator, run at once: result against inference, gradient against finite differences. Generated from the
-operators' own examples.
-"""
+"""Every operator's own examples, run at once: result against inference, gradient against finite differences."""
 
 from collections import defaultdict
 
@@ -146,9 +144,7 @@ def test_every_operator_is_reached_by_an_example_or_by_a_gradient_rule(rng, comp
 
 @pytest.mark.parametrize("name", UPDATES)
 def test_update_operators_give_in_pieces_the_bits_of_the_whole(name, rng, monkeypatch):
-    """Pieces of 5 elements, the last one shorter, and operands that do not lie in one piece; an update of a parameter
-    larger than the cache would otherwise depend on where its slices end.
-    """
+    """Pieces of 5 elements, scattered operands: an update beyond the cache must not depend on where its slices end."""
     (given,) = UPDATES[name]
     arrays, attrs = given.arrays(rng, np.float32), dict(given.attrs)
     whole = OPS[name].compute(*arrays, **attrs)

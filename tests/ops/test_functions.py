@@ -1,6 +1,4 @@
-"""Functions of elements, choice, order and statistics: values against formulas, Python's math and numpy; ends of their
-ranges; refusals.
-"""
+"""Functions of elements, choice, order, statistics against formulas, math and numpy; ends of ranges; refusals."""
 
 import math
 

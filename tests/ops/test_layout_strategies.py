@@ -32,9 +32,7 @@ IDS = [f"{name}-{i}" for name, i in CASES]
 
 
 def draw_layouts(op, case, matrix, rng):
-    """Layouts for the operands: axes dealt out among the labels, in any order, as long as they divide; some axes repeat
-    the calculation.
-    """
+    """Layouts for the operands: axes dealt to labels in any order, where they divide; some repeat the calculation."""
     attrs = {**op.default_attrs, **dict(case.attrs)}
     signature = op.signature_for(case.shapes, attrs)
     operands = strategy_operands(op, signature)
@@ -53,9 +51,7 @@ def draw_layouts(op, case, matrix, rng):
 
 
 def legal_layouts(op, case, matrix, rng):
-    """A drawn strategy that the operator takes. One without rules of its own beyond labels must take every draw; of the
-    others some are omitted.
-    """
+    """A drawn strategy the operator takes. With no rules beyond labels it must take all; others may omit some."""
     attrs = {**op.default_attrs, **dict(case.attrs)}
     particular = op.restrict is not None or op.window is not None
     for _ in range(60):
@@ -136,9 +132,7 @@ def test_operators_of_every_network_under_every_matrix(name, matrix):
 
 @pytest.mark.parametrize("name", OFTEN.values(), ids=OFTEN)
 def test_the_draw_finds_layouts_that_cut(name):
-    """The battery is no empty loop: in 20 draws of its first example an operand of every one of these operators is
-    split in 4 slices or more.
-    """
+    """No empty loop: in 20 draws of its first example every one of these has an operand split in 4 slices or more."""
     op = OPS[name]
     rng = np.random.default_rng(3)
     found = [legal_layouts(op, op.cases[0], (2, 2, 2), rng) for _ in range(20)]

@@ -140,9 +140,7 @@ class TwoProducts(nn.Cell):
 
 
 def received_elements(plan):
-    """Elements that a rank receives in the forward program, with ring messages: (p - 1) / p of what a group gathers or
-    scatters, twice for both.
-    """
+    """Elements a rank receives forward in rings: (p - 1) / p of what a group gathers or scatters, twice for both."""
     total = 0
     for _, instr in plan.instructions("forward"):
         p, source, out = instr.group_size, *(math.prod(plan.value(n).slice_shape) for n in (instr.ins[0], instr.out))

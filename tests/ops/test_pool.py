@@ -140,9 +140,7 @@ def test_adaptive_windows_run_from_floor_to_ceil(output_size, rng):
 
 
 def test_adaptive_max_gives_equal_elements_the_first_ones_gradient():
-    """Two windows of rows 0-1 and 1-2 share row 1; all elements are equal, so the first of each window takes its
-    gradient.
-    """
+    """Two windows of rows 0-1 and 1-2 share row 1; all elements are equal: the first of each takes its gradient."""
     x = Parameter(np.ones((1, 1, 3, 2)))
     (grad,) = gradients(ops.adaptive_max_pool2d(x, (2, 1)), [x], np.array([[[[5.0], [7.0]]]]))
     assert grad[0, 0].tolist() == [[5.0, 0.0], [7.0, 0.0], [0.0, 0.0]]

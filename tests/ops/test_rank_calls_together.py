@@ -1,6 +1,4 @@
-"""The attribute `fusion` of operators called by hand, on real processes: what shares a message, when it is sent, and
-that results do not change.
-"""
+"""`fusion` of operators called by hand on real processes: what shares a message, when it is sent, equal results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Every operator that PyTorch has too: results and gradients equal PyTorch's, recorded in float64
-(`tests/recorded/README.md`).
-"""
+"""Operators against PyTorch's results and gradients, recorded in float64 (`tests/recorded/README.md`)."""
 
 import dataclasses
 import math

@@ -1,6 +1,4 @@
-"""Shapes, joining, splitting, padding, triangles, constants: argument forms, values against numpy, refusals. Strategies
-are the battery's.
-"""
+"""Shapes, joins, splits, padding, triangles, constants: forms, values against numpy, refusals. Strategies: battery."""
 
 import numpy as np
 import pytest

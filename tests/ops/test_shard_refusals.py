@@ -415,9 +415,7 @@ def test_the_switch_is_that_of_the_context():
 
 @pytest.mark.parametrize("behind", [None, 3, "x", [2, 1], (2.0,)])
 def test_a_count_is_refused_in_words_whatever_comes_behind_it(behind):
-    """The correction that is shown keeps what comes behind as it is; it was read as counts once, and a TypeError
-    without words was the result.
-    """
+    """The shown correction keeps what comes behind; read as counts once, it ended in a TypeError without words."""
     words = r"Concat shard .*splits dim 1 of input 0 6 ways.*Counts are powers of two.*Try \(\(2, 4, 2\), "
     with pytest.raises(StrategyError, match=words):
         PRIMITIVES["Concat"](0).shard(((2, 6, 2), behind))

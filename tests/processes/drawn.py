@@ -1,6 +1,4 @@
-"""Requests of every kind, group, dtype and size, and the comparison of replies with `communicator.answer`, bit for bit.
-Ranks under mpirun use it too, and do without pytest.
-"""
+"""Requests of all kinds, groups, dtypes, sizes; replies are `communicator.answer`'s bits. No pytest (mpirun)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the ranks of the tests under mpirun run: `mpirun -n 4 python tests/processes/mpi_ranks.py <what> [...]`. Rank 0
-prints, exit codes tell the rest.
-"""
+"""What ranks under mpirun run: `mpirun -n 4 python tests/processes/mpi_ranks.py <what> [...]`. Rank 0 prints."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ def same_requests(world: int, count: int) -> list[dict[int, Request]]:
 
 
 def sum_bound(values: list[np.ndarray]) -> np.ndarray:
-    """How far two orders of adding may lie apart: 2 (n - 1) roundings of at most eps times the sum of magnitudes
-    (Higham 2002, section 4.2).
-    """
+    """How far orders of adding may differ: 2 (n - 1) eps times the sum of magnitudes (Higham 2002, section 4.2)."""
     eps = float(np.finfo(values[0].dtype).eps)
     return 2 * (len(values) - 1) * eps * np.sum([np.abs(v).astype("f8") for v in values], axis=0)
 
@@ -145,9 +141,7 @@ def compare(comm, count: int, *, mixed: bool) -> None:
 
 
 def memory(comm) -> None:
-    """What a collective with `out` takes beside it, by numpy's own account: for sums the others' parts; for what is
-    only moved, nothing.
-    """
+    """What a collective with `out` takes beside it, by numpy: for sums the others' parts; for what moves, nothing."""
     n, world = comm.world_size, tuple(range(comm.world_size))
     whole, part = np.ones(1_200_000), np.ones(1_200_000 // n)
     other, given = np.empty_like(whole), whole if comm.rank == 0 else None
@@ -191,9 +185,7 @@ def large(comm) -> None:
 
 
 def caught(comm) -> None:
-    """A program that catches the mismatch on every rank goes on to its end; the world cannot be used any more, and says
-    so each time.
-    """
+    """A program that catches the mismatch on every rank goes on; the world is unusable, and says so each time."""
     errors = []
     for _ in range(2):
         try:
@@ -205,9 +197,7 @@ def caught(comm) -> None:
 
 
 def caught_late(comm) -> None:
-    """As `caught`; rank 1 takes a while before it reads what the others have told it, long after they have read all
-    that it told them.
-    """
+    """As `caught`; rank 1 reads what the others told it long after they have read all that it told them."""
     leave = comm._handshake.leave
 
     def leave_and_pause(sent_to) -> None:

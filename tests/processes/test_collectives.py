@@ -1,6 +1,4 @@
-"""Collectives of real worker processes give the bits of `communicator.answer`, for every kind, group, dtype and size:
-with shared memory, and what is not about its buffers over MPI too.
-"""
+"""Worker processes' collectives give `communicator.answer`'s bits, in shared memory and (without buffers) over MPI."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ pytestmark = pytest.mark.timeout(120)  # nothing hangs: a wait without end fails
 
 
 def mpirun(n: int, *arguments: str, script: str = SCRIPT, limit_s: float = 100.0) -> subprocess.CompletedProcess:
-    """`arguments` on n ranks: what was printed, and the exit code. Ends within `limit_s` with all its processes, or the
-    test fails.
-    """
+    """Output and exit code of `arguments` on n ranks; ends within `limit_s` with all processes, or fails."""
     environment = {**launch.rank_environment(), "PYTHONPATH": ROOT, "OPENBLAS_NUM_THREADS": "1"}
     command = mpi.mpirun_command(n, [sys.executable, script, *arguments])
     process = subprocess.Popen(
@@ -91,9 +89,7 @@ def test_sums_of_the_library_itself_match_to_rounding(n):
     ],
 )
 def test_random_programs_of_blocking_and_started_collectives_give_the_bits_of_answer(n, count, how):
-    """Also the control of the comparison: among some 3,000 replies, of calls that match, no false alarm. `native`: sums
-    of floats to rounding.
-    """
+    """The comparison's control too: no false alarm in 3,000 matching calls. `native`: float sums to rounding."""
     found = mpirun(n, how, str(count))
     assert found.returncode == 0, found.stderr
     compared = re.fullmatch(r"compared (\d+) replies\n", found.stdout)

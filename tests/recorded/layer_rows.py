@@ -253,9 +253,7 @@ def attention_row(
     vdim: int | None = None,
     **call: Any,
 ) -> Row:
-    """A row for MultiheadAttention(e, 2). inputs: query, key, value; masks: key_padding_mask, attn_mask, as far as
-    `call` names them as True.
-    """
+    """A row for MultiheadAttention(e, 2): query, key, value; key_padding_mask, attn_mask where `call` has them."""
     first = call.pop("batch_first", False)
     kinds = [kind for kind in ("key_padding_mask", "attn_mask") if call.pop(kind, False)]
 

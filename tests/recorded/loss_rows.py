@@ -84,9 +84,7 @@ LOSSES: tuple[Row, ...] = (
 
 
 def optimizer_row(key: str, mine: Callable, make: Callable, state: Callable | None = None) -> Row:
-    """mine(params) and make(torch.optim, params) give the optimizers; state(torch, parameter): torch's state before the
-    first step.
-    """
+    """mine(params), make(torch.optim, params): optimizers; state(torch, parameter): torch's before step 1."""
 
     def run(p, gradients):
         parameter = Parameter(np.array(p.asnumpy()), name="weight")

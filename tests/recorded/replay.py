@@ -46,9 +46,7 @@ def check_row(row: Row, recorded: dict[str, list[np.ndarray]], call: Callable[[S
 
 
 def check_table(rows: Sequence[Row], recording: Recording) -> None:
-    """The file holds the rows of the table and nothing else: if this fails, the table was changed without recording
-    again.
-    """
+    """The file holds exactly the table's rows: if this fails, the table was changed without recording again."""
     assert {row.key for row in rows} == recording.keys()
     assert len({row.key for row in rows}) == len(rows)
     for row in rows:

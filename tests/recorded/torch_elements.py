@@ -1,6 +1,4 @@
-"""Rows for operators that work element by element, reductions and softmaxes: ours and PyTorch's. See
-`torch_table.py`.
-"""
+"""Rows for element-wise operators, reductions and softmaxes: ours and PyTorch's. See `torch_table.py`."""
 
 from __future__ import annotations
 

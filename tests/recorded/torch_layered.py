@@ -1,6 +1,4 @@
-"""Rows for the operators that layers are made of: products, windows, normalisation, attention, losses. Ours and
-PyTorch's. See `torch_table.py`.
-"""
+"""Rows for products, windows, normalisation, attention and losses: ours and PyTorch's. See `torch_table.py`."""
 
 from __future__ import annotations
 

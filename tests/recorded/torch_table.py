@@ -30,9 +30,7 @@ GRID = 1024
 
 @dataclass(frozen=True)
 class Spec:
-    """One input: `kind` "floats" between low and high, "ints" below `high`, "bools", or "given" numbers. fixed: no
-    gradient is asked for.
-    """
+    """One input: "floats" from low to high, "ints" below `high`, "bools", "given" numbers. fixed: without gradient."""
 
     shape: tuple[int, ...]
     kind: str = "floats"
@@ -100,9 +98,7 @@ class Row:
         return f"{self.name}-{self.label}" if self.label else self.name
 
     def draw(self) -> list[np.ndarray]:
-        """The inputs. Their generator is seeded with the row's own name, so that a row keeps its inputs when others
-        come and go.
-        """
+        """The inputs, seeded with the row's name: a row keeps its inputs when others come and go."""
         rng = np.random.default_rng(zlib.crc32(self.key.encode()))
         return [self.typed(spec, spec.draw(rng)) for spec in self.inputs]
 
@@ -163,9 +159,7 @@ T, F, O = Called(), Called("nn.functional"), Called(module=ops)
 
 
 def weights(shape: Sequence[int], dtype: Any = np.float64) -> np.ndarray:
-    """What an output is multiplied with before it is summed: 11 numbers from -1.25 to 1.25 in turn, the same on every
-    machine.
-    """
+    """What an output is multiplied with before the sum: 11 numbers from -1.25 to 1.25 in turn, on every machine."""
     count = int(np.prod(shape, dtype=np.int64))
     return ((7 * np.arange(count) % 11 - 5) / 4).reshape(shape).astype(dtype)
 

@@ -8,9 +8,7 @@ WindowAttr = tuple[int, int, int, int]  # (step, origin, length, part)
 
 
 def filled_by_neighbours(window: WindowAttr, members: int) -> bool:
-    """Whether every element that window i reads inside the tensor lies in slice i - 1, i or i + 1; element by
-    element.
-    """
+    """Whether all elements that window i reads inside the tensor lie in slices i - 1, i and i + 1; one by one."""
     step, origin, length, part = window
     read = [(i, e) for i in range(members) for e in range(step * i + origin, step * i + origin + length)]
     return all(abs(e // part - i) <= 1 for i, e in read if 0 <= e < part * members)

@@ -60,9 +60,7 @@ def formula(x, y, values):
 
 @pytest.mark.parametrize(("devices", "number"), [(8, 4000), (4, 600), (2, 48), (1, 1)])
 def test_number_of_legal_triples(devices, number):
-    """Powers a, b, c of 2 for m, k, n with a + b + c <= log2(devices): C(3 + 3, 3) = 20 on 8; two free dims for ReLU:
-    10.
-    """
+    """Powers a, b, c of 2 for m, k, n, a + b + c <= log2(devices): C(3 + 3, 3) = 20 on 8; ReLU's two free dims: 10."""
     assert len(first(devices)) * len(middle(devices)) * len(last(devices)) == number
 
 

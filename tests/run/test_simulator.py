@@ -1,6 +1,4 @@
-"""The simulator: rank programs written by hand, waits that never end, disagreements; and a plan run one instruction at
-a time.
-"""
+"""The simulator: hand-written rank programs, endless waits, disagreements; a plan run one instruction at a time."""
 
 import numpy as np
 import pytest
@@ -140,9 +138,7 @@ def test_a_mapping_of_ranks_is_taken():
 
 
 def test_everyone_sends_first_and_the_messages_arrive():
-    """A send used to wait for its receiver here, but not on processes: the same program was a deadlock in the simulator
-    alone.
-    """
+    """A send once waited for its receiver here but not on processes: a deadlock in the simulator alone."""
 
     def program(rank):
         yield Request("send", (rank, (rank + 1) % 3), np.full(2, float(rank)))

@@ -1,6 +1,4 @@
-"""Fused, accumulated and optimizer-parallel plans on real processes and over MPI: the simulator's bits, and the
-messages the plan predicts.
-"""
+"""Fused, accumulated, optimizer-parallel plans on processes and MPI: the simulator's bits, the plan's messages."""
 
 import random
 from collections import Counter
@@ -124,9 +122,7 @@ def test_mpi_gives_the_simulators_bits(start):
 @pytest.mark.quick(14)
 @pytest.mark.parametrize("seed", range(20))
 def test_drawn_plans_equal_one_device(seed):
-    """Where the loss is the mean over the whole batch, and gradients are its own: semi_auto, without gradients_mean and
-    accumulation.
-    """
+    """The loss is the mean over the whole batch, gradients its own: semi_auto, no gradients_mean, no accumulation."""
     ranks = (2, 4, 8)[seed % 3]
     settings, *_ = drawn(seed, ranks)
     plan, net, optimizer, batch = built(seed, ranks)

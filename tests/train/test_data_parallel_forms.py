@@ -1,6 +1,4 @@
-"""All forms of data parallel training on real processes, against one device or a formula. Cases:
-`cases/data_parallel_forms.py`.
-"""
+"""Data parallel training on processes against one device or a formula. Cases: `cases/data_parallel_forms.py`."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ worlds, test_ranks_equal_one_device = compared(optimizer_parallel, quick=5)  # t
 
 @pytest.mark.parametrize("size", sizes(2, 4))
 def test_a_rank_holds_its_part_of_weights_and_states(worlds, size):
-    """w (12, 8) whole in the network, v (8, 16) with its columns in 2; the bias (8,) is split as the sum it is added
-    to, by rows or not at all.
-    """
+    """w (12, 8) whole, v (8, 16) by columns in 2; the bias (8,) is split as the sum it is added to: by rows or not."""
     for shapes, kept in worlds.notes(size, "adam level1"):
         assert (
             shapes["w"] == (12 // size, 8) and shapes["v"] == (8 // (size // 2), 8) and shapes["bias"] == (8 // size,)

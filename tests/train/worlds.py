@@ -126,9 +126,7 @@ def run_case(function: Callable, here: Here) -> Any:
 
 
 def run_all(module_name: str, folder: Path, suite: str) -> None:
-    """On a rank: run the cases of a module for this size that are in `suite` ("quick" or "exhaustive"), and write down
-    results, or what was raised.
-    """
+    """On a rank: run a module's cases of this size in `suite` ("quick"/"exhaustive"); write results or errors."""
     from parallel_lab.train.communication import get_group_size, get_rank, init
 
     init()

@@ -1,6 +1,4 @@
-"""Functions and Cells that run compiled: jit, AutoParallel of a function, Cells that are called, and what Parameters
-are afterwards.
-"""
+"""Functions and Cells that run compiled: jit, AutoParallel of a function, called Cells, Parameters afterwards."""
 
 from __future__ import annotations
 

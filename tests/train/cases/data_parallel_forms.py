@@ -1,6 +1,4 @@
-"""Every form in which ranks train copies of one network, each on its own rows: compiled and at once, summed and
-averaged, fused and not.
-"""
+"""All forms of ranks training copies on their own rows: compiled or at once, summed or averaged, fused or not."""
 
 from __future__ import annotations
 
@@ -376,9 +374,7 @@ class CutByHand(nn.Cell):
 
 @case(2, 4)
 def a_network_cut_by_hand(here):
-    """All ranks are fed the same rows: every loss is the same, the own weight's gradient gets the addends of all of
-    them, `size` times as much.
-    """
+    """All ranks are fed the same rows: equal losses; the own weight's gradient is `size` times as much."""
     here.settings(parallel_mode="hybrid_parallel", gradients_mean=True)
     net = CutByHand(here)
     own, shared = [net.w], [net.v]
@@ -418,9 +414,7 @@ def sum_loss(out, label):
 
 @case(2, 4, 8)
 def half_precision_at_once(here):
-    """gradient_fp32_sync True and False; alone by the formula: each rank's addend in float16, added in rank order in
-    the dtype of the message.
-    """
+    """gradient_fp32_sync on/off; alone by formula: float16 addends, added in rank order in the message's dtype."""
     x, y = half_rows()
     found, notes = {}, {}
     for wide in (True, False):

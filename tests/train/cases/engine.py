@@ -501,9 +501,7 @@ class PerSample(nn.Cell):
 
 
 def per_sample(mode):
-    """MindSpore differentiates the sum of its elements. In data_parallel, with the mean over ranks, that is one
-    device's sum over a rank's rows.
-    """
+    """MindSpore differentiates the elements' sum; data_parallel's rank mean: one device's sum over a rank's rows."""
     settings, strategies, feed, own = MODES[mode]
 
     def run(here):

@@ -208,9 +208,7 @@ def brought_to(state, net, optimizer, saved):
 
 @case(4)
 def saved_under_it_and_loaded_without(here):
-    """Two steps; a folder and files of whole tensors are saved; each goes on in another net, split otherwise and
-    without optimizer parallel.
-    """
+    """Two steps, saved as folder and whole files; each goes on in a net split otherwise, without optimizer parallel."""
     net, optimizer, step = begun(here, SHARDED, adam)
     for _ in range(2):
         step(*batch())
