@@ -34,3 +34,8 @@ def first(quick: int, values: Sequence[Any]) -> list[Any]:
     """Cases for `parametrize`, the first few quick, the others exhaustive. A tuple has one value for each name."""
     rare = [value if isinstance(value, tuple) else (value,) for value in values[quick:]]
     return [*values[:quick], *(pytest.param(*value, marks=pytest.mark.exhaustive) for value in rare)]
+
+
+def each_of(names: str | tuple[str, ...], *cases: Any, **how: Any) -> pytest.MarkDecorator:
+    """`pytest.mark.parametrize`, with the cases as arguments."""
+    return pytest.mark.parametrize(names, cases, **how)

@@ -5,6 +5,7 @@ import pytest
 from parallel_lab.base.cluster import CLUSTERS, Cluster, Device, Link, get_cluster
 from parallel_lab.base.errors import ArgumentError, ArgumentTypeError
 from parallel_lab.cost.time import message_time_s
+from tests.crossed import each_of
 
 DEVICE = Device(flops_per_s=1e12, memory_bytes=10**9, memory_bandwidth_bytes_per_s=1e11, overhead_s=1e-6)
 NEAR, FAR = Link(1e-6, 1e-10), Link(1e-5, 1e-9)
@@ -76,32 +77,28 @@ def test_links_with_impossible_numbers_are_refused(alpha, beta):
         Link(alpha, beta)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("field", "value", "error"),
-    [
-        ("flops_per_s", 0, ArgumentError),
-        ("flops_per_s", "fast", ArgumentTypeError),
-        ("memory_bytes", 0, ArgumentError),
-        ("memory_bytes", 1.5, ArgumentTypeError),
-        ("memory_bandwidth_bytes_per_s", -1.0, ArgumentError),
-        ("overhead_s", -1e-9, ArgumentError),
-        ("overhead_s", True, ArgumentTypeError),
-    ],
+    ("flops_per_s", 0, ArgumentError),
+    ("flops_per_s", "fast", ArgumentTypeError),
+    ("memory_bytes", 0, ArgumentError),
+    ("memory_bytes", 1.5, ArgumentTypeError),
+    ("memory_bandwidth_bytes_per_s", -1.0, ArgumentError),
+    ("overhead_s", -1e-9, ArgumentError),
+    ("overhead_s", True, ArgumentTypeError),
 )
 def test_devices_with_impossible_numbers_are_refused(field, value, error):
     with pytest.raises(error, match=field):
         dataclasses.replace(DEVICE, **{field: value})
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("fields", "text"),
-    [
-        ({"devices_per_node": 0}, "devices_per_node"),
-        ({"node_count": 2}, "no link between them"),
-        ({"link": 1e-6}, "link"),
-        ({"device": NEAR}, "device"),
-        ({"name": ""}, "name"),
-    ],
+    ({"devices_per_node": 0}, "devices_per_node"),
+    ({"node_count": 2}, "no link between them"),
+    ({"link": 1e-6}, "link"),
+    ({"device": NEAR}, "device"),
+    ({"name": ""}, "name"),
 )
 def test_clusters_that_make_no_sense_are_refused(fields, text):
     with pytest.raises(ArgumentError, match=text):

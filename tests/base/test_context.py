@@ -31,6 +31,7 @@ from parallel_lab.base.settings.context import (
 from parallel_lab.layout.named_layout import Layout
 from parallel_lab.mindspore._settings import KEPT
 from tests.base.contexts import DEFAULTS, fuse
+from tests.crossed import each_of
 
 pytestmark = pytest.mark.usefixtures("default_settings")
 ALGORITHM_DEFAULTS = {
@@ -85,12 +86,10 @@ COST_DEFAULTS = {
 }
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("get", "key", "value"),
-    [
-        *((get_algo_parameters, *item) for item in ALGORITHM_DEFAULTS.items()),
-        *((get_cost_model_context, *item) for item in COST_DEFAULTS.items()),
-    ],
+    *((get_algo_parameters, *item) for item in ALGORITHM_DEFAULTS.items()),
+    *((get_cost_model_context, *item) for item in COST_DEFAULTS.items()),
 )
 def test_defaults_of_the_search_and_of_the_cost_model(get, key, value):
     assert get(key) == value

@@ -10,6 +10,7 @@ from parallel_lab.base.errors import ArgumentError, DataFileError
 from parallel_lab.base.events import Event, EventLog, chrome_trace, from_dicts, save_chrome_trace, to_dicts
 from parallel_lab.cost import predict_timeline
 from tests.cost.nets import seed_plan
+from tests.crossed import each_of
 
 FIRST = Event(0, 3, "forward", "compute", "matmul", "MatMul", 1.0, 1.5)
 LOG = EventLog(
@@ -31,33 +32,25 @@ def predicted() -> EventLog:
 # ---- the log ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("fields", "text"),
-    [
-        *(
-            ({"end_s": 0.5}, "ends no earlier"),
-            ({"start_s": float("nan")}, "finite"),
-            ({"end_s": float("inf")}, "finite"),
-        ),
-        *(({"rank": -1}, "rank -1"), ({"bytes": -4}, "-4 bytes"), ({"source": "guessed"}, "guessed")),
-    ],
+    *(({"end_s": 0.5}, "ends no earlier"), ({"start_s": float("nan")}, "finite"), ({"end_s": float("inf")}, "finite")),
+    *(({"rank": -1}, "rank -1"), ({"bytes": -4}, "-4 bytes"), ({"source": "guessed"}, "guessed")),
 )
 def test_events_that_make_no_sense_are_refused(fields, text):
     with pytest.raises(ArgumentError, match=text):
         dataclasses.replace(FIRST, **fields)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("wanted", "positions"),
-    [
-        ({"rank": 0}, [0, 1]),
-        ({"kind": ["compute", "wait"]}, [0, 2, 3]),
-        ({"rank": range(1, 9), "step": 3}, [2, 3, 4]),
-        ({"group": (1, 5)}, [5]),
-        ({"name": "matmul", "rank": {1}}, [3]),
-        ({"phase": "update"}, []),
-        ({}, [0, 1, 2, 3, 4, 5]),
-    ],
+    ({"rank": 0}, [0, 1]),
+    ({"kind": ["compute", "wait"]}, [0, 2, 3]),
+    ({"rank": range(1, 9), "step": 3}, [2, 3, 4]),
+    ({"group": (1, 5)}, [5]),
+    ({"name": "matmul", "rank": {1}}, [3]),
+    ({"phase": "update"}, []),
+    ({}, [0, 1, 2, 3, 4, 5]),
 )
 def test_filter_keeps_the_events_that_match_every_field(wanted, positions):
     assert LOG.filter(**wanted) == EventLog(tuple(LOG.events[i] for i in positions))
@@ -123,15 +116,13 @@ def test_a_file_without_events_is_refused(tmp_path, content):
         EventLog.load(path)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("change", "text"),
-    [
-        ({"rank": "0"}, "entry 1.*rank='0'"),
-        ({"rank": True}, "entry 1.*rank=True"),
-        ({"colour": "red"}, "entry 1.*'colour' is not known"),
-        ({"group": [0, "1"]}, "entry 1.*group"),
-        ({"source": "guessed"}, "guessed"),
-    ],
+    ({"rank": "0"}, "entry 1.*rank='0'"),
+    ({"rank": True}, "entry 1.*rank=True"),
+    ({"colour": "red"}, "entry 1.*'colour' is not known"),
+    ({"group": [0, "1"]}, "entry 1.*group"),
+    ({"source": "guessed"}, "guessed"),
 )
 def test_data_that_is_no_event_is_refused_by_entry_and_field(change, text):
     data = to_dicts(LOG)

@@ -7,6 +7,7 @@ from parallel_lab.base.errors import ContextError, ContextTypeError
 from parallel_lab.base.settings import context
 from parallel_lab.base.settings.config import ParallelConfig
 from tests.base.contexts import DEFAULTS, fuse
+from tests.crossed import each_of
 
 pytestmark = pytest.mark.usefixtures("default_settings")
 
@@ -173,12 +174,10 @@ def test_the_cost_model_fuses_once_an_algorithm_is_chosen_and_its_numbers_make_s
     assert context.frozen().cost_model_fusion is None
 
 
-@pytest.mark.parametrize(
+@each_of(
     "value",
-    [
-        *(["times", 2, 0.5], ("times", 2), ("times", 1, 0.5), ("times", 2.0, 0.5), ("times", 2, 1.0)),
-        *(("sizes", 2, 0.5), ("hiding", 0.1, 0.1, 1e-6, 1e-6), ("hiding", 0.1, 0.05, 0.0, 1e-6), (), 1),
-    ],
+    *(["times", 2, 0.5], ("times", 2), ("times", 1, 0.5), ("times", 2.0, 0.5), ("times", 2, 1.0)),
+    *(("sizes", 2, 0.5), ("hiding", 0.1, 0.1, 1e-6, 1e-6), ("hiding", 0.1, 0.05, 0.0, 1e-6), (), 1),
     ids=str,
 )
 def test_a_cost_model_fusion_that_is_none_is_refused(value):

@@ -7,6 +7,7 @@ import pytest
 
 from parallel_lab.base.errors import ContextConflictError, ContextError, ContextTypeError
 from parallel_lab.base.settings import fusion_rules
+from tests.crossed import each_of
 
 MB = 1024 * 1024
 
@@ -21,17 +22,16 @@ def lengths(groups):
 # ---- by position ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("count", "indices", "inclusive", "first_n"),
-    [  # inclusive: recorded with MindSpore 2.10, DistributedGradReducer
-        (40, [20, 35], [21, 15, 4], [20, 15, 5]),
-        (10, [0], [1, 9], [10]),
-        (10, [9], [10], [9, 1]),
-        (10, [0, 5], [1, 5, 4], [5, 5]),
-        (10, [10], [10], [10]),
-        (10, [3, 12], [4, 6], [3, 7]),
-        (5, [1, 2, 3], [2, 1, 1, 1], [1, 1, 1, 2]),
-    ],
+    # inclusive: recorded with MindSpore 2.10, DistributedGradReducer
+    (40, [20, 35], [21, 15, 4], [20, 15, 5]),
+    (10, [0], [1, 9], [10]),
+    (10, [9], [10], [9, 1]),
+    (10, [0, 5], [1, 5, 4], [5, 5]),
+    (10, [10], [10], [10]),
+    (10, [3, 12], [4, 6], [3, 7]),
+    (5, [1, 2, 3], [2, 1, 1, 1], [1, 1, 1, 2]),
 )
 def test_an_index_is_the_last_of_its_group_or_in_the_seeds_wording_counts_what_comes_before(
     count, indices, inclusive, first_n
@@ -102,16 +102,15 @@ def test_buckets_are_the_positions_of_groups():
 # ---- by size, semi_auto_parallel and auto_parallel ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("sizes", "threshold_mb", "ids"),
-    [  # recorded with MindSpore 2.10, w1 ... wn in the order of the network; its ids begin with 1
-        ([262144] * 6, 1, [1, 2, 3, 4, 5, 6]),
-        ([262144] * 6, 2, [1, 2, 2, 3, 3, 4]),
-        ([262144] * 6, 3, [1, 1, 2, 2, 2, 3]),
-        ([131072, 262144, 131072, 32768, 65536, 32768], 1, [1, 2, 2, 2, 2, 3]),
-        ([524288, 32768, 2048, 2048], 1, [1, 2, 2, 2]),
-        ([64 * 512] * 6, 1, [1] * 6),  # all_gathers of the optimizer parallel: sizes of slices
-    ],
+    # recorded with MindSpore 2.10, w1 ... wn in the order of the network; its ids begin with 1
+    ([262144] * 6, 1, [1, 2, 3, 4, 5, 6]),
+    ([262144] * 6, 2, [1, 2, 2, 3, 3, 4]),
+    ([262144] * 6, 3, [1, 1, 2, 2, 2, 3]),
+    ([131072, 262144, 131072, 32768, 65536, 32768], 1, [1, 2, 2, 2, 2, 3]),
+    ([524288, 32768, 2048, 2048], 1, [1, 2, 2, 2]),
+    ([64 * 512] * 6, 1, [1] * 6),  # all_gathers of the optimizer parallel: sizes of slices
 )
 def test_recorded_groups_by_size(sizes, threshold_mb, ids):
     assert [group + 1 for group in fusion_rules.size_groups_by_elements(sizes, threshold_mb)] == ids
@@ -144,13 +143,11 @@ def test_a_threshold_that_is_not_positive_ends_the_compilation(threshold_mb):
 # ---- by size, data_parallel ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("sizes", "threshold_mb", "expected"),
-    [
-        ([MB] * 5, 1, [2, 2, 1]),  # 1 MB is not above 1 MB
-        *(([MB + 1] * 3, 1, [1, 1, 1]), ([MB // 2] * 7, 1, [3, 3, 1]), ([10 * MB, 1, 1], 8, [1, 2])),
-        *(([MB] * 5, 64, [5]), ([MB] * 3, 0, [1, 1, 1])),
-    ],
+    ([MB] * 5, 1, [2, 2, 1]),  # 1 MB is not above 1 MB
+    *(([MB + 1] * 3, 1, [1, 1, 1]), ([MB // 2] * 7, 1, [3, 3, 1]), ([10 * MB, 1, 1], 8, [1, 2])),
+    *(([MB] * 5, 64, [5]), ([MB] * 3, 0, [1, 1, 1])),
 )
 def test_in_data_parallel_a_group_ends_with_the_message_that_gets_above_the_threshold(sizes, threshold_mb, expected):
     assert lengths(fusion_rules.size_groups_by_bytes(sizes, threshold_mb)) == expected
@@ -229,38 +226,36 @@ def layers(backbone, *numbers):
 FOUR, EIGHT = (4, False, False), (8, False, False)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("backbones", "setting", "ids"),
-    [
-        (
-            (FOUR, EIGHT),
-            ("times", 2, 0.5),
-            {2: layers(2, 8, 7, 6) | layers(1, 4, 3, 2), 1: layers(2, 5, 4, 3, 2, 1) | layers(1, 1)},
-        ),
-        (  # bias and ReLU on one side
-            ((4, True, True), (8, False, True)),
-            ("times", 3, 0.3333333),
-            {
-                3: layers(2, 8, 7) | {"b1.fc4.bias", "b1.fc4.w", "b1.fc3.bias"},
-                2: layers(2, 6, 5, 4) | {"b1.fc3.w", "b1.fc2.bias", "b1.fc2.w", "b1.fc1.bias", "b1.fc1.w"},
-                1: layers(2, 3, 2, 1),
-            },
-        ),
-        (
-            (EIGHT, EIGHT),
-            ("times", 2, 0.5),
-            {2: layers(1, 8, 7, 6) | layers(2, 8, 7, 6), 1: layers(1, 5, 4, 3, 2, 1) | layers(2, 5, 4, 3, 2, 1)},
-        ),
-        (
-            (EIGHT, EIGHT),
-            ("hiding", 0.1, 0.05, 0.000001, 0.0000015),
-            {
-                3: layers(1, 8, 7, 6, 5) | layers(2, 8, 7, 6, 5),
-                2: layers(1, 4, 3) | layers(2, 4, 3),
-                1: layers(1, 2, 1) | layers(2, 2, 1),
-            },
-        ),
-    ],
+    (
+        (FOUR, EIGHT),
+        ("times", 2, 0.5),
+        {2: layers(2, 8, 7, 6) | layers(1, 4, 3, 2), 1: layers(2, 5, 4, 3, 2, 1) | layers(1, 1)},
+    ),
+    (  # bias and ReLU on one side
+        ((4, True, True), (8, False, True)),
+        ("times", 3, 0.3333333),
+        {
+            3: layers(2, 8, 7) | {"b1.fc4.bias", "b1.fc4.w", "b1.fc3.bias"},
+            2: layers(2, 6, 5, 4) | {"b1.fc3.w", "b1.fc2.bias", "b1.fc2.w", "b1.fc1.bias", "b1.fc1.w"},
+            1: layers(2, 3, 2, 1),
+        },
+    ),
+    (
+        (EIGHT, EIGHT),
+        ("times", 2, 0.5),
+        {2: layers(1, 8, 7, 6) | layers(2, 8, 7, 6), 1: layers(1, 5, 4, 3, 2, 1) | layers(2, 5, 4, 3, 2, 1)},
+    ),
+    (
+        (EIGHT, EIGHT),
+        ("hiding", 0.1, 0.05, 0.000001, 0.0000015),
+        {
+            3: layers(1, 8, 7, 6, 5) | layers(2, 8, 7, 6, 5),
+            2: layers(1, 4, 3) | layers(2, 4, 3),
+            1: layers(1, 2, 1) | layers(2, 2, 1),
+        },
+    ),
 )
 def test_groups_by_the_cost_model_are_those_that_mindspores_tests_state(backbones, setting, ids):
     names, distances, elements = two_backbones(*backbones)
@@ -300,17 +295,15 @@ def test_an_operator_is_read_by_later_ones(readers):
         fusion_rules.distances_from_loss([1.0, 1.0], readers)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "call",
-    [
-        lambda: fusion_rules.cost_model_groups_by_times([1.0], 1, 0.5),
-        lambda: fusion_rules.cost_model_groups_by_times([1.0], 2.0, 0.5),
-        lambda: fusion_rules.cost_model_groups_by_times([1.0], 2, 1.0),
-        lambda: fusion_rules.cost_model_groups_by_times([0.0], 2, 0.5),
-        lambda: fusion_rules.cost_model_groups(("hiding", 0.1, 0.1, 1.0, 1.0), [1.0], [1]),
-        lambda: fusion_rules.cost_model_groups(("hiding", 0.1, 0.05, 0.0, 1.0), [1.0], [1]),
-        lambda: fusion_rules.cost_model_groups(("hiding", 0.1, 0.05, 1.0, 1.0), [1.0], [1, 2]),
-    ],
+    lambda: fusion_rules.cost_model_groups_by_times([1.0], 1, 0.5),
+    lambda: fusion_rules.cost_model_groups_by_times([1.0], 2.0, 0.5),
+    lambda: fusion_rules.cost_model_groups_by_times([1.0], 2, 1.0),
+    lambda: fusion_rules.cost_model_groups_by_times([0.0], 2, 0.5),
+    lambda: fusion_rules.cost_model_groups(("hiding", 0.1, 0.1, 1.0, 1.0), [1.0], [1]),
+    lambda: fusion_rules.cost_model_groups(("hiding", 0.1, 0.05, 0.0, 1.0), [1.0], [1]),
+    lambda: fusion_rules.cost_model_groups(("hiding", 0.1, 0.05, 1.0, 1.0), [1.0], [1, 2]),
 )
 def test_values_out_of_range_are_refused(call):
     with pytest.raises(ContextError):

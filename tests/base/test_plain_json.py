@@ -6,15 +6,14 @@ import pytest
 
 from parallel_lab.base.errors import CheckpointError
 from parallel_lab.base.plain_json import dump_json, parse_json
+from tests.crossed import each_of
 
 
 def parse(text, **limits):
     return parse_json(text.encode() if isinstance(text, str) else text, "here", CheckpointError, **limits)
 
 
-@pytest.mark.parametrize(
-    "value", [None, [], {}, 1, -2.5, "x", {"a": [1, {"b": None}], "ü [{": ']\\"'}, [[[[[[[[]]]]]]]]]
-)
+@each_of("value", None, [], {}, 1, -2.5, "x", {"a": [1, {"b": None}], "ü [{": ']\\"'}, [[[[[[[[]]]]]]]])
 def test_what_json_holds_is_read(value):
     assert parse(json.dumps(value)) == value
     assert parse(dump_json(value)) == value

@@ -24,6 +24,7 @@ from parallel_lab.base.settings.context import (
 from parallel_lab.layout.named_layout import Layout
 from parallel_lab.train.auto_parallel import AutoParallel
 from tests.base.contexts import fuse
+from tests.crossed import each_of
 
 pytestmark = pytest.mark.usefixtures("default_settings")
 
@@ -148,19 +149,17 @@ def test_a_refusal_says_key_value_and_what_is_allowed():
     assert str(caught.value) == said
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "words"),
-    [
-        (lambda: set_auto_parallel_context(gradient_mean=True), "The nearest is 'gradients_mean'"),
-        (lambda: set_auto_parallel_context(mode=0), "set_context knows it"),
-        (lambda: set_auto_parallel_context(fully_use_devices=True), "set_algo_parameters knows it"),
-        (lambda: set_auto_parallel_context(optimizer_level="level1"), "inside the dict parallel_optimizer_config"),
-        (lambda: get_auto_parallel_context("save_graphs"), "get_context knows it"),
-        (lambda: set_context(parallel_mode="auto_parallel"), "set_auto_parallel_context knows it"),
-        (lambda: set_context(devicetarget="CPU"), "The nearest is 'device_target'"),
-        (lambda: set_algo_parameters(fully_use_device=True), "The nearest is 'fully_use_devices'"),
-        (lambda: set_cost_model_context(alpha=1.0), "costmodel_alpha"),
-    ],
+    (lambda: set_auto_parallel_context(gradient_mean=True), "The nearest is 'gradients_mean'"),
+    (lambda: set_auto_parallel_context(mode=0), "set_context knows it"),
+    (lambda: set_auto_parallel_context(fully_use_devices=True), "set_algo_parameters knows it"),
+    (lambda: set_auto_parallel_context(optimizer_level="level1"), "inside the dict parallel_optimizer_config"),
+    (lambda: get_auto_parallel_context("save_graphs"), "get_context knows it"),
+    (lambda: set_context(parallel_mode="auto_parallel"), "set_auto_parallel_context knows it"),
+    (lambda: set_context(devicetarget="CPU"), "The nearest is 'device_target'"),
+    (lambda: set_algo_parameters(fully_use_device=True), "The nearest is 'fully_use_devices'"),
+    (lambda: set_cost_model_context(alpha=1.0), "costmodel_alpha"),
 )
 def test_an_unknown_key_gets_a_hint(call, words):
     with pytest.raises(ContextError) as caught:

@@ -11,6 +11,7 @@ from parallel_lab.train import checkpoint
 from parallel_lab.train.checkpoint.values import parameter_of_state
 from tests.checkpoint.drawn import same_bits
 from tests.checkpoint.worlds import as_rank
+from tests.crossed import each_of
 
 
 class Net(nn.Cell):
@@ -140,17 +141,15 @@ def test_what_is_missing_is_named_and_the_rest_is_kept():
     assert all(same_bits(after[name], np.asarray(values.get(name, before[name]))) for name in before)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("change", "said"),
-    [
-        ({"moment1.w": np.zeros((6, 5), np.float32)}, r"'moment1.w': it has shape \(6, 5\)"),
-        ({"moment1.w": np.zeros((6, 4), np.int32)}, "'moment1.w': its dtype is int32"),
-        ({"moment1.w": None}, r"moment2.w without moment1"),
-        ({"global_step": np.zeros(3)}, "'global_step'"),
-        ({"beta1_power": np.zeros((2, 2), np.float32)}, "'beta1_power'"),
-        ({"learning_rate": np.float64(-0.1)}, "'learning_rate': it is -0.1"),
-        ({"learning_rate": np.float64(np.inf)}, "'learning_rate': it is inf"),
-    ],
+    ({"moment1.w": np.zeros((6, 5), np.float32)}, r"'moment1.w': it has shape \(6, 5\)"),
+    ({"moment1.w": np.zeros((6, 4), np.int32)}, "'moment1.w': its dtype is int32"),
+    ({"moment1.w": None}, r"moment2.w without moment1"),
+    ({"global_step": np.zeros(3)}, "'global_step'"),
+    ({"beta1_power": np.zeros((2, 2), np.float32)}, "'beta1_power'"),
+    ({"learning_rate": np.float64(-0.1)}, "'learning_rate': it is -0.1"),
+    ({"learning_rate": np.float64(np.inf)}, "'learning_rate': it is inf"),
 )
 def test_what_does_not_fit_changes_nothing(change, said):
     net = Net(1)

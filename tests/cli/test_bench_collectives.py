@@ -31,6 +31,7 @@ from parallel_lab.cli.bench.collectives import (
 from parallel_lab.cli.bench.collectives_text import collectives_dict, collectives_page, collectives_text
 from parallel_lab.cli.bench.goals import collective_goals
 from parallel_lab.cli.bench.machine import SCHEMA, installed_version, machine_facts, results_json
+from tests.crossed import each_of
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -61,9 +62,7 @@ def test_one_wrong_element_is_seen():
         check_results(case, 1, result)
 
 
-@pytest.mark.parametrize(
-    "op, size, ranks", [("gather", 4096, 2), ("all_reduce", 4096, 1), ("all_reduce", 4098, 2), ("all_to_all", 8, 4)]
-)
+@each_of("op, size, ranks", ("gather", 4096, 2), ("all_reduce", 4096, 1), ("all_reduce", 4098, 2), ("all_to_all", 8, 4))
 def test_cases_that_cannot_be_are_refused(op, size, ranks):
     with pytest.raises(ArgumentError, match="bench collectives"):
         Case(op, size, ranks)
@@ -149,23 +148,21 @@ MADE_UP = CollectivesReport(
 )
 
 
-@pytest.mark.parametrize(
+@each_of(
     "what, against, reached, met",
-    [
-        ("barrier, quiet", "MPI", 0.5, True),
-        ("barrier, 2 foreign busy processes", "a plain futex barrier", 8.0, False),
-        ("all_reduce 4 KiB", "MPI", 0.4, True),  # 20 over the better of 60 and 50
-        ("all_reduce 4 KiB", "gloo", 1 / 100, True),
-        ("all_reduce 64 KiB", "MPI", None, None),
-        ("all_reduce 16 MiB", "MPI", 1.0, False),
-        ("all_reduce 16 MiB", "gloo", 2 / 7, False),
-        ("all_reduce 16 MiB, arena", "memory bound p N / copy bandwidth", 1.5, False),  # 12 ms over 8 * 2 ms / 2
-        ("all_reduce 64 MiB, arena", "memory bound p N / copy bandwidth", None, None),
-        ("broadcast from 1 MiB", "MPI", 2.0, False),  # the worse of 1.5 and 2; 4 KiB does not count
-        ("broadcast from 1 MiB, arena", "MPI", 1.5, False),
-        ("all_to_all from 1 MiB", "MPI", None, None),
-        ("checks in a 256 KiB all_reduce", "the call", 0.025, True),
-    ],
+    ("barrier, quiet", "MPI", 0.5, True),
+    ("barrier, 2 foreign busy processes", "a plain futex barrier", 8.0, False),
+    ("all_reduce 4 KiB", "MPI", 0.4, True),  # 20 over the better of 60 and 50
+    ("all_reduce 4 KiB", "gloo", 1 / 100, True),
+    ("all_reduce 64 KiB", "MPI", None, None),
+    ("all_reduce 16 MiB", "MPI", 1.0, False),
+    ("all_reduce 16 MiB", "gloo", 2 / 7, False),
+    ("all_reduce 16 MiB, arena", "memory bound p N / copy bandwidth", 1.5, False),  # 12 ms over 8 * 2 ms / 2
+    ("all_reduce 64 MiB, arena", "memory bound p N / copy bandwidth", None, None),
+    ("broadcast from 1 MiB", "MPI", 2.0, False),  # the worse of 1.5 and 2; 4 KiB does not count
+    ("broadcast from 1 MiB, arena", "MPI", 1.5, False),
+    ("all_to_all from 1 MiB", "MPI", None, None),
+    ("checks in a 256 KiB all_reduce", "the call", 0.025, True),
 )
 def test_goals_are_quotients_of_medians(what, against, reached, met):
     (goal,) = [g for g in collective_goals(MADE_UP) if (g.what, g.against) == (what, against)]

@@ -11,6 +11,7 @@ import pytest
 
 from parallel_lab.cli.bench.groups import LONGEST_BATCH, BenchError, RankGroup, interleaved_batches
 from parallel_lab.cli.bench.startup import cpu_seconds
+from tests.crossed import each_of
 
 ECHO = """
 import argparse, os, sys
@@ -71,12 +72,10 @@ def test_parked_ranks_take_no_processor_time(echo):
         assert [cpu_seconds(pid) for pid in pids] == before  # not a single time slice
 
 
-@pytest.mark.parametrize(
+@each_of(
     "order, words",
-    [
-        ({"op": "wrong"}, r"bench wrong: echo: rank 1: ValueError: seven is no six"),
-        ({"op": "die"}, r"bench die: echo: ended"),
-    ],
+    ({"op": "wrong"}, r"bench wrong: echo: rank 1: ValueError: seven is no six"),
+    ({"op": "die"}, r"bench die: echo: ended"),
 )
 def test_a_rank_that_fails_ends_its_group_and_is_named(echo, order, words):
     with RankGroup("echo", 2, echo) as group:
@@ -128,13 +127,11 @@ class Recorded:
         return self.seconds
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("a_s", "b_s", "least", "counts"),
-    [
-        (1e-3, 4e-3, 1, (20, 5)),  # batches last alike
-        (9.0, 1e-9, 1, (1, LONGEST_BATCH)),  # one call at least, and a limit at most
-        (9.0, 1e-3, 4, (4, 20)),  # as many as are asked for
-    ],
+    (1e-3, 4e-3, 1, (20, 5)),  # batches last alike
+    (9.0, 1e-9, 1, (1, LONGEST_BATCH)),  # one call at least, and a limit at most
+    (9.0, 1e-3, 4, (4, 20)),  # as many as are asked for
 )
 def test_competitors_take_turns_and_batches_fill_their_time(a_s, b_s, least, counts):
     asked = []

@@ -11,6 +11,7 @@ from parallel_lab.cli import main as cli
 from parallel_lab.cli.bench import training
 from parallel_lab.cli.bench.cases import TRAINING_CASES
 from parallel_lab.cli.bench.training import training_text
+from tests.crossed import each_of
 
 
 @pytest.mark.parametrize("case", ["mlp", "transformer", "conv"])
@@ -98,13 +99,11 @@ def test_wrong_arguments_are_refused(capsys):
         assert "error" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("given", "said"),
-    [
-        (["--ranks", "4"], "--ranks: only with --parallel"),
-        (["--alone", "--ranks", "2", "4"], "--ranks and --alone: only with --parallel"),
-        (["--parallel", "--cases", "mlp", "--threads", "2"], "--cases and --threads: not with --parallel"),
-    ],
+    (["--ranks", "4"], "--ranks: only with --parallel"),
+    (["--alone", "--ranks", "2", "4"], "--ranks and --alone: only with --parallel"),
+    (["--parallel", "--cases", "mlp", "--threads", "2"], "--cases and --threads: not with --parallel"),
 )
 def test_an_option_of_the_other_form_is_refused(given, said, capsys):
     """It was taken and had no effect."""

@@ -18,6 +18,7 @@ import pytest
 
 from parallel_lab.base.errors import MissingPackage, StrategyError
 from parallel_lab.cli import main as cli
+from tests.crossed import each_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBCOMMANDS = ([], ["doctor"])
@@ -125,9 +126,7 @@ def test_a_missing_jupyterlab_is_named_with_what_mends_it(tmp_path, monkeypatch)
         cli.jupyterlab_command(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "arguments", ["--port 0", "--port 65536", "--port eighty", "--unknown", "nonsense", "doctor -- --debug"]
-)
+@each_of("arguments", "--port 0", "--port 65536", "--port eighty", "--unknown", "nonsense", "doctor -- --debug")
 def test_wrong_arguments_end_with_exit_code_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments.split())

@@ -13,6 +13,7 @@ import pytest
 from parallel_lab.cli import doctor, main as cli
 from parallel_lab.cli.doctor import Finding, examine, meets, report_json, requirements
 from parallel_lab.processes.mpi.launch import find_mpirun, rank_environment
+from tests.crossed import each_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,9 +64,7 @@ def test_the_containers_share_of_time_counts(monkeypatch):
     assert (finding.status, "time of 1.5" in finding.found) == ("warning", True)
 
 
-@pytest.mark.parametrize(
-    ("free_mib", "status"), [(100, "problem"), (511, "problem"), (1024, "warning"), (2048, "ok"), (None, "warning")]
-)
+@each_of(("free_mib", "status"), (100, "problem"), (511, "problem"), (1024, "warning"), (2048, "ok"), (None, "warning"))
 def test_little_memory_is_told(monkeypatch, free_mib, status):
     monkeypatch.setattr(doctor, "available_memory_bytes", lambda: None if free_mib is None else free_mib << 20)
     assert one(doctor.check_memory).status == status
@@ -114,17 +113,15 @@ def test_requirements_are_those_of_the_project_file():
     assert [line for line in requirements() if f'"{line}"' not in text] == []
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("version", "limit", "expected"),
-    [
-        ("2.10", "2.9", True),  # numbers, not text
-        ("2.0", "2", True),
-        ("2", "2.0.0", True),
-        ("2.0.0rc1", "2.0", True),
-        ("1.99.9", "2", False),
-        ("0.9", "0.9.18", False),
-        ("4.5.6", "4.5.7", False),
-    ],
+    ("2.10", "2.9", True),  # numbers, not text
+    ("2.0", "2", True),
+    ("2", "2.0.0", True),
+    ("2.0.0rc1", "2.0", True),
+    ("1.99.9", "2", False),
+    ("0.9", "0.9.18", False),
+    ("4.5.6", "4.5.7", False),
 )
 def test_versions_are_compared_as_numbers(version, limit, expected):
     assert meets(version, limit) is expected
@@ -155,13 +152,11 @@ def test_workers_that_cannot_start_are_a_problem_with_the_reason(monkeypatch):
     assert (finding.status, "Resource temporarily unavailable" in finding.found) == ("problem", True)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("check", "finder"),
-    [
-        (doctor.check_browser, "shutil.which"),
-        (doctor.check_mpi, "shutil.which"),
-        (doctor.check_mpi, "importlib.util.find_spec"),
-    ],
+    (doctor.check_browser, "shutil.which"),
+    (doctor.check_mpi, "shutil.which"),
+    (doctor.check_mpi, "importlib.util.find_spec"),
 )
 def test_a_missing_browser_or_mpi_is_only_a_warning(monkeypatch, check, finder):
     monkeypatch.delenv("PARALLEL_LAB_CHROMIUM", raising=False)
@@ -169,13 +164,11 @@ def test_a_missing_browser_or_mpi_is_only_a_warning(monkeypatch, check, finder):
     assert one(check).status == "warning"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("finished", "told"),
-    [
-        ((1, ["----", "There are not enough slots available"]), "There are not enough slots available"),
-        ((None, []), "no answer"),
-        ((0, []), "exit code 0"),
-    ],
+    ((1, ["----", "There are not enough slots available"]), "There are not enough slots available"),
+    ((None, []), "no answer"),
+    ((0, []), "exit code 0"),
     ids=["refused", "hangs", "says nothing"],
 )
 def test_an_mpirun_that_cannot_run_is_a_warning_with_what_it_said(monkeypatch, finished, told):

@@ -19,6 +19,7 @@ from parallel_lab.lab.quickstart.model import Quickstart, parse_strategy
 from parallel_lab.lab.quickstart.report import report_page, write_report
 from parallel_lab.lab.shared.equality import equality_rows
 from parallel_lab.lab.shared.networks import QuickNet, apply_strategies
+from tests.crossed import each_of
 
 LOG = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d+(?:e-?\d+)?)$", re.MULTILINE)
 
@@ -93,48 +94,46 @@ def test_a_strategy_changes_the_plan(capsys):
     assert not re.search(r"forward +matmul +AllReduce", out)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("words", "said"),
-    [
-        (
-            ["--strategy", "matmul=((2,4),(2,1))"],
-            r"StrategyError: MatMul 'matmul' .*splits dim 0 of input 1 \('k'\) 2 ways",
-        ),
-        (["--strategy", "matmul=((3,1),(1,1))"], "splits dim 0 of input 0 3 ways"),
-        (["--strategy", "matmul3=((1,1),(1,1))"], r"no operator 'matmul3'.*Operators: matmul, relu, matmul2"),
-        (["--strategy", "matmul=__import__('os').getpid()"], "cannot be read"),
-        (["--strategy", "matmul"], "not OPERATOR=STRATEGY"),
-        (
-            ["--strategy", "matmul=[[2,4],[4,1]]"],
-            r"MatMul 'matmul': strategy .* is a list\. .*For example \(\(2, 4\), \(4, 1\)\)",
-        ),
-        (
-            ["--strategy", "matmul=(2,4)"],
-            r"MatMul 'matmul': .* has an int at input 0.*2 of them.*For example \(\(2, 4\), \(4, 1\)\)",
-        ),
-        (["--strategy", "matmul=5"], r"MatMul 'matmul': strategy 5 is an int"),
-        (["--strategy", "relu=(8,1)"], r"ReLU 'relu': .*Try \(\(8, 1\),\)"),
-        (
-            ["--net", "megatron", "--devices", "4", "--strategy", "add1=(4,)"],
-            r"Add 'add1': .*For example \(\(2, 2\), \(2,\)\)",
-        ),
-        (["--strategy", "loss_fn.sub=((8,1),(4,1))"], r"Sub 'loss_fn.sub'"),
-        (
-            ["--strategy", "loss_fn.reduce_sum=((8,1),)"],
-            r"no operator 'loss_fn.reduce_sum'.*loss_fn.sub, loss_fn.square, loss_fn.reduce_mean\.$",
-        ),
-        (
-            ["--strategy", "relu=((8,1),)", "--strategy", " relu =((4,1),)"],
-            r"two strategies for 'relu': \(\(8, 1\),\) and \(\(4, 1\),\)",
-        ),
-        (["--devices", "3"], "3 devices.*One of 1, 2, 4, 8"),
-        (["--data", "mnist"], "data 'mnist' is not known.*seed, digits"),
-        (["--net", "convnet", "--data", "digits"], "data 'digits' for the network 'convnet'. One of pictures"),
-        (["--net", "resnet"], "'resnet' is not known.*quickstart, megatron, dense"),
-        (["--epochs", "0"], "0 epochs.*at least 1"),
-        (["--executor", "threads"], "executor 'threads'.*simulator, processes, mpi"),
-        (["--report", "no/such/folder/report.html"], "cannot be written"),
-    ],
+    (
+        ["--strategy", "matmul=((2,4),(2,1))"],
+        r"StrategyError: MatMul 'matmul' .*splits dim 0 of input 1 \('k'\) 2 ways",
+    ),
+    (["--strategy", "matmul=((3,1),(1,1))"], "splits dim 0 of input 0 3 ways"),
+    (["--strategy", "matmul3=((1,1),(1,1))"], r"no operator 'matmul3'.*Operators: matmul, relu, matmul2"),
+    (["--strategy", "matmul=__import__('os').getpid()"], "cannot be read"),
+    (["--strategy", "matmul"], "not OPERATOR=STRATEGY"),
+    (
+        ["--strategy", "matmul=[[2,4],[4,1]]"],
+        r"MatMul 'matmul': strategy .* is a list\. .*For example \(\(2, 4\), \(4, 1\)\)",
+    ),
+    (
+        ["--strategy", "matmul=(2,4)"],
+        r"MatMul 'matmul': .* has an int at input 0.*2 of them.*For example \(\(2, 4\), \(4, 1\)\)",
+    ),
+    (["--strategy", "matmul=5"], r"MatMul 'matmul': strategy 5 is an int"),
+    (["--strategy", "relu=(8,1)"], r"ReLU 'relu': .*Try \(\(8, 1\),\)"),
+    (
+        ["--net", "megatron", "--devices", "4", "--strategy", "add1=(4,)"],
+        r"Add 'add1': .*For example \(\(2, 2\), \(2,\)\)",
+    ),
+    (["--strategy", "loss_fn.sub=((8,1),(4,1))"], r"Sub 'loss_fn.sub'"),
+    (
+        ["--strategy", "loss_fn.reduce_sum=((8,1),)"],
+        r"no operator 'loss_fn.reduce_sum'.*loss_fn.sub, loss_fn.square, loss_fn.reduce_mean\.$",
+    ),
+    (
+        ["--strategy", "relu=((8,1),)", "--strategy", " relu =((4,1),)"],
+        r"two strategies for 'relu': \(\(8, 1\),\) and \(\(4, 1\),\)",
+    ),
+    (["--devices", "3"], "3 devices.*One of 1, 2, 4, 8"),
+    (["--data", "mnist"], "data 'mnist' is not known.*seed, digits"),
+    (["--net", "convnet", "--data", "digits"], "data 'digits' for the network 'convnet'. One of pictures"),
+    (["--net", "resnet"], "'resnet' is not known.*quickstart, megatron, dense"),
+    (["--epochs", "0"], "0 epochs.*at least 1"),
+    (["--executor", "threads"], "executor 'threads'.*simulator, processes, mpi"),
+    (["--report", "no/such/folder/report.html"], "cannot be written"),
 )
 def test_what_is_refused_ends_with_2_before_anything_runs(capsys, monkeypatch, words, said):
     monkeypatch.setattr(Quickstart, "run", lambda *_: pytest.fail("it ran"))
@@ -209,14 +208,12 @@ def test_messages_and_slices_are_counted_apart(capsys, result):
     assert f"<p>{said}</p>" in report_page(result)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("sent", "local", "said"),
-    [
-        (1, 0, "1 message"),
-        (2, 0, "2 messages"),
-        (0, 1, "0 messages, 1 slice that sends nothing"),
-        (1, 2, "1 message, 2 slices that send nothing"),
-    ],
+    (1, 0, "1 message"),
+    (2, 0, "2 messages"),
+    (0, 1, "0 messages, 1 slice that sends nothing"),
+    (1, 2, "1 message, 2 slices that send nothing"),
 )
 def test_the_counts_are_in_good_grammar(result, sent, local, said):
     message = result.messages[0]
@@ -412,9 +409,7 @@ def test_the_page_escapes_names(result):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
-@pytest.mark.parametrize(
-    "options", [{"devices": 1, "epochs": 1}, {"devices": 2, "net": "dense", "data": "digits", "epochs": 1}]
-)
+@each_of("options", {"devices": 1, "epochs": 1}, {"devices": 2, "net": "dense", "data": "digits", "epochs": 1})
 def test_other_runs_have_a_page_too(options):
     page = _Page(report_page(Quickstart(executor="simulator", **options).run()))
     assert page.faults == [] and page.open == []

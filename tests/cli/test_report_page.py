@@ -8,6 +8,7 @@ from parallel_lab.cli.doctor import find_chromium
 from parallel_lab.lab.quickstart import report
 from parallel_lab.lab.quickstart.model import Quickstart
 from parallel_lab.lab.quickstart.report import report_page
+from tests.crossed import each_of
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser
@@ -61,9 +62,7 @@ def test_no_label_of_a_chart_is_cut_off_and_all_tell_their_value_apart(result, w
     assert alike == dict.fromkeys(LOSSES, 0)
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(0.3311, 0.3319), (1234.56735, 1234.56785), (0.0, 3e-13), (1e29, 3.2e30), (-1.0, 1.0)]
-)
+@each_of(("low", "high"), (0.3311, 0.3319), (1234.56735, 1234.56785), (0.0, 3e-13), (1e29, 3.2e30), (-1.0, 1.0))
 def test_labels_give_their_ticks_truly(low, high):
     ticks = report._ticks(low, high, 8)
     assert 2 <= len(ticks) <= 9

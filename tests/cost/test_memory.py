@@ -11,6 +11,7 @@ from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import initial_values
 from tests.cost.nets import F32, OPTIMIZERS, SeedNet, product_plan, seed_inputs, seed_plan
+from tests.crossed import each_of
 
 W, W2 = 32 * 16 * F32 // 4, 16 * 16 * F32 // 4  # the contracted dim is split 4 ways
 LEARNING_RATE = F32
@@ -89,9 +90,7 @@ UPDATES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "layers"), [*((name, 8) for name in UPDATES), ("Adam", 1), ("AdamWeightDecay", 1), ("Adagrad", 1)]
-)
+@each_of(("name", "layers"), *((name, 8) for name in UPDATES), ("Adam", 1), ("AdamWeightDecay", 1), ("Adagrad", 1))
 def test_the_update_needs_what_stays_and_little_more(name, layers):
     """Eight weights of one size: gradients that are clipped or without their loss scale, new states and new parameters
     are there for one weight at a time. All at once, they would take as much as what stays. One weight that is nearly

@@ -10,6 +10,7 @@ from parallel_lab.base.cluster import Link
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.base.settings.fusion_rules import index_groups, indices_of, size_groups_by_bytes
 from parallel_lab.cost import message_time_s, overlap
+from tests.crossed import each_of
 
 MB = 1024 * 1024
 # the puzzle "fusion golf": ten gradients, 1 ms of backward each, a message of m MB takes 1 + 0.25 m ms
@@ -51,13 +52,11 @@ def groups_of(cuts, count):
 # ---- fusion golf ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "groups", "milliseconds"),
-    [
-        ("each alone", range(10), 28.0),
-        ("all in one", [0] * 10, 28.0),
-        ("index [0, 3, 5]", index_groups(10, [0, 3, 5]), 22.0),
-    ],
+    ("each alone", range(10), 28.0),
+    ("all in one", [0] * 10, 28.0),
+    ("index [0, 3, 5]", index_groups(10, [0, 3, 5]), 22.0),
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_golf_has_the_published_numbers(name, groups, milliseconds):
@@ -203,18 +202,16 @@ def test_without_a_start_up_time_there_cannot_be_too_many():
 # ---- refusals ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     "call",
-    [
-        lambda: overlap.predict_overlap(GOLF, [0], GOLF_LINK),
-        lambda: overlap.predict_overlap(GOLF, [0] * 10, GOLF_LINK, rest_s=-1.0),
-        lambda: overlap.Gradient("g", -1, 0.0),
-        lambda: overlap.Gradient("g", 1, math.nan),
-        lambda: overlap.all_reduce_line(0, GOLF_LINK),
-        lambda: overlap.best_grouping(GOLF, GOLF_LINK, max_messages=0),
-        lambda: overlap.best_threshold(GOLF, GOLF_LINK, lambda mb: [0] * 10, []),
-        lambda: overlap.equal_buckets_step_s(1.0, 1.0, 0, GOLF_LINK),
-    ],
+    lambda: overlap.predict_overlap(GOLF, [0], GOLF_LINK),
+    lambda: overlap.predict_overlap(GOLF, [0] * 10, GOLF_LINK, rest_s=-1.0),
+    lambda: overlap.Gradient("g", -1, 0.0),
+    lambda: overlap.Gradient("g", 1, math.nan),
+    lambda: overlap.all_reduce_line(0, GOLF_LINK),
+    lambda: overlap.best_grouping(GOLF, GOLF_LINK, max_messages=0),
+    lambda: overlap.best_threshold(GOLF, GOLF_LINK, lambda mb: [0] * 10, []),
+    lambda: overlap.equal_buckets_step_s(1.0, 1.0, 0, GOLF_LINK),
 )
 def test_what_makes_no_sense_is_refused(call):
     with pytest.raises(ArgumentError):

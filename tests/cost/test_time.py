@@ -9,6 +9,7 @@ from parallel_lab.base.errors import ArgumentError, PlanError
 from parallel_lab.cost import instr_time_s, message_bytes, message_time_s, sent_bytes, step_time_s
 from parallel_lab.graph.plan import Stage
 from tests.cost.nets import F32, only, product_plan, seed_plan
+from tests.crossed import each_of
 
 A, B, G = 3e-6, 2e-9, 7e-10  # alpha, beta, gamma
 LINK = Link(A, B)
@@ -63,16 +64,14 @@ def test_a_collective_of_one_rank_costs_nothing(kind):
 WINDOW = (12, -2, 15, 12)  # of 12 elements: 2 of the slice before, 1 of the slice after
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("kind", "group_size", "expected_s"),
-    [
-        ("halo_exchange", 1, 0),
-        ("halo_exchange", 2, A + 2 / 12 * M * B),  # rank 0 sends 2 elements while rank 1 sends 1
-        ("halo_exchange", 3, (A + 2 / 12 * M * B) + (A + 1 / 12 * M * B)),
-        ("halo_exchange", 8, (A + 2 / 12 * M * B) + (A + 1 / 12 * M * B)),
-        ("halo_reduce", 2, A + 2 / 15 * M * (B + G)),
-        ("halo_reduce", 8, (A + 2 / 15 * M * (B + G)) + (A + 1 / 15 * M * (B + G))),
-    ],
+    ("halo_exchange", 1, 0),
+    ("halo_exchange", 2, A + 2 / 12 * M * B),  # rank 0 sends 2 elements while rank 1 sends 1
+    ("halo_exchange", 3, (A + 2 / 12 * M * B) + (A + 1 / 12 * M * B)),
+    ("halo_exchange", 8, (A + 2 / 12 * M * B) + (A + 1 / 12 * M * B)),
+    ("halo_reduce", 2, A + 2 / 15 * M * (B + G)),
+    ("halo_reduce", 8, (A + 2 / 15 * M * (B + G)) + (A + 1 / 15 * M * (B + G))),
 )
 def test_a_halo_costs_one_message_to_each_neighbour(kind, group_size, expected_s):
     assert message_time_s(kind, M, group_size, LINK, G, WINDOW) == pytest.approx(expected_s, rel=1e-12)

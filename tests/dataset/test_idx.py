@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from parallel_lab.base.errors import DataFileError, ShapeError
 from parallel_lab.train.dataset import read_idx, write_idx
+from tests.crossed import each_of
 from tests.dataset.files import raises_within
 
 GOOD = struct.pack(">HBB2I", 0, 0x08, 2, 2, 3) + bytes(range(6))  # uint8 (2, 3)
@@ -58,21 +59,19 @@ def test_the_array_can_be_written_to(tmp_path):
     assert array.sum() == sum(range(1, 7))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("content", "offset", "words"),
-    [
-        (b"", 0, ["magic number"]),
-        (b"\0\0\x08", 3, ["magic number"]),
-        (b"PK\x03\x04" + GOOD[4:], 0, ["0x504b0304"]),
-        (b"\0\0\x07\x02" + GOOD[4:], 2, ["0x07"]),
-        (b"\0\0\x08\0", 3, ["1 to 32 dims"]),
-        (b"\0\0\x08\xff" + GOOD[4:], 3, ["1 to 32 dims", "255"]),
-        (GOOD[:10], 10, ["2 sizes", "6 of 8"]),
-        (GOOD[:-1], 17, ["6 bytes of data", "(2, 3)", "after 5 bytes"]),
-        (GOOD + b"\0", 18, ["6 bytes of data", "more bytes"]),
-        (struct.pack(">HBB2I", 0, 8, 2, 2**32 - 1, 2**32 - 1), 4, ["at most", "18,446,744,065,119,617,025"]),
-        (struct.pack(">HBB1I", 0, 8, 1, 10**9) + b"x", 9, ["1,000,000,000 bytes", "after 1 bytes"]),
-    ],
+    (b"", 0, ["magic number"]),
+    (b"\0\0\x08", 3, ["magic number"]),
+    (b"PK\x03\x04" + GOOD[4:], 0, ["0x504b0304"]),
+    (b"\0\0\x07\x02" + GOOD[4:], 2, ["0x07"]),
+    (b"\0\0\x08\0", 3, ["1 to 32 dims"]),
+    (b"\0\0\x08\xff" + GOOD[4:], 3, ["1 to 32 dims", "255"]),
+    (GOOD[:10], 10, ["2 sizes", "6 of 8"]),
+    (GOOD[:-1], 17, ["6 bytes of data", "(2, 3)", "after 5 bytes"]),
+    (GOOD + b"\0", 18, ["6 bytes of data", "more bytes"]),
+    (struct.pack(">HBB2I", 0, 8, 2, 2**32 - 1, 2**32 - 1), 4, ["at most", "18,446,744,065,119,617,025"]),
+    (struct.pack(">HBB1I", 0, 8, 1, 10**9) + b"x", 9, ["1,000,000,000 bytes", "after 1 bytes"]),
 )
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_damaged_file_is_named_with_offset_expected_and_found(tmp_path, content, offset, words, packed):

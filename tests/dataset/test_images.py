@@ -24,6 +24,7 @@ from parallel_lab.train.dataset import (
     write_cifar10,
     write_idx,
 )
+from tests.crossed import each_of
 from tests.dataset.files import module_of, raises_within, recorded_sums
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "digits_cifar"
@@ -80,15 +81,13 @@ def test_what_is_written_follows_the_format(tmp_path, rng, name):
     np.testing.assert_array_equal(read_cifar10(tmp_path / name)[0], images)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("images", "labels"),
-    [
-        (np.zeros((2, 32, 32, 3), np.float32), np.zeros(2, int)),
-        (np.zeros((2, 3, 32, 32), np.uint8), np.zeros(2, int)),
-        (np.zeros((2, 32, 32, 3), np.uint8), np.zeros(3, int)),
-        (np.zeros((2, 32, 32, 3), np.uint8), np.array([0, 10])),
-        (np.zeros((2, 32, 32, 3), np.uint8), np.array([0.0, 1.0])),
-    ],
+    (np.zeros((2, 32, 32, 3), np.float32), np.zeros(2, int)),
+    (np.zeros((2, 3, 32, 32), np.uint8), np.zeros(2, int)),
+    (np.zeros((2, 32, 32, 3), np.uint8), np.zeros(3, int)),
+    (np.zeros((2, 32, 32, 3), np.uint8), np.array([0, 10])),
+    (np.zeros((2, 32, 32, 3), np.uint8), np.array([0.0, 1.0])),
 )
 def test_what_the_format_cannot_hold_is_not_written(tmp_path, images, labels):
     with pytest.raises(ShapeError):
@@ -199,16 +198,14 @@ def test_changing_a_picture_does_not_change_the_dataset(tmp_path, rng):
 
 
 @pytest.mark.parametrize("kind", [Cifar10Dataset, MnistDataset])
-@pytest.mark.parametrize(
+@each_of(
     ("arguments", "error", "match"),
-    [
-        (("{folder}/nowhere",), DataFileError, "does not exist"),
-        (("{folder}/file",), DataFileError, "is not a folder"),
-        (("{folder}",), DataFileError, "folder|cannot be read|none of"),
-        ((3,), ValueError, "dataset_dir=3"),
-        (("{folder}", "validation"), ValueError, "'train', 'test' or 'all'"),
-        (("{folder}", None, -1), ValueError, "num_samples=-1|none of|cannot be read"),
-    ],
+    (("{folder}/nowhere",), DataFileError, "does not exist"),
+    (("{folder}/file",), DataFileError, "is not a folder"),
+    (("{folder}",), DataFileError, "folder|cannot be read|none of"),
+    ((3,), ValueError, "dataset_dir=3"),
+    (("{folder}", "validation"), ValueError, "'train', 'test' or 'all'"),
+    (("{folder}", None, -1), ValueError, "num_samples=-1|none of|cannot be read"),
 )
 def test_folders_and_arguments_that_do_not_fit_are_refused(tmp_path, kind, arguments, error, match):
     (tmp_path / "file").write_bytes(b"")

@@ -10,6 +10,7 @@ from parallel_lab.base.seeds import get_seed, set_seed
 from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.train.dataset import GeneratorDataset, NumpySlicesDataset
 from parallel_lab.train.dataset.transforms import Compose, RandomTransform, TypeCast
+from tests.crossed import each_of
 
 
 def numbers(n=10, **settings):
@@ -99,9 +100,7 @@ def test_each_pass_is_another_shuffle_of_the_same_samples():
     assert len({tuple(one) for one in passes}) == 3
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: numbers(50, shuffle=True), lambda: numbers(50).shuffle(20), lambda: numbers(50).map(Noise())]
-)
+@each_of("make", lambda: numbers(50, shuffle=True), lambda: numbers(50).shuffle(20), lambda: numbers(50).map(Noise()))
 def test_the_same_seed_gives_the_same_passes_and_another_gives_others(make):
     runs = []
     for seed in (7, 7, 8):
@@ -250,24 +249,20 @@ def test_an_operation_may_return_the_same_array_each_time():
     assert read(numbers(3).map(fill).batch(3)) == [[[0.0], [1.0], [2.0]]]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("arguments", "match"),
-    [
-        ((lambda x: x, "z"), "no column 'z'. Columns: x, y"),
-        ((lambda x: x, "x", "y"), "'y' already exists"),
-        ((lambda x: x, ["x", "x"]), "none twice"),
-        ((lambda x: x, "x", None, ["z"]), "no column 'z'"),
-        (([],), "no operation"),
-    ],
+    ((lambda x: x, "z"), "no column 'z'. Columns: x, y"),
+    ((lambda x: x, "x", "y"), "'y' already exists"),
+    ((lambda x: x, ["x", "x"]), "none twice"),
+    ((lambda x: x, "x", None, ["z"]), "no column 'z'"),
+    (([],), "no operation"),
 )
 def test_a_map_that_does_not_fit_is_refused_when_it_is_made(arguments, match):
     with pytest.raises(ArgumentError, match=match):
         pairs().map(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("operations", "match"), [(3, "operation 3"), ([None], "operation None"), (TypeCast, "Make one")]
-)
+@each_of(("operations", "match"), (3, "operation 3"), ([None], "operation None"), (TypeCast, "Make one"))
 def test_what_cannot_be_called_is_refused(operations, match):
     with pytest.raises(TypeError, match=match):
         pairs().map(operations)
@@ -377,21 +372,19 @@ def test_project_and_rename_change_columns():
     assert [[int(v) for v in row] for row in dataset] == [[0, 0], [10, 1]]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "match"),
-    [
-        (lambda d: d.batch(0), "batch_size=0"),
-        (lambda d: d.shuffle(1), "buffer_size=1"),
-        (lambda d: d.repeat(0), "count=0"),
-        (lambda d: d.repeat(-2), "count=-2"),
-        (lambda d: d.take(0), "count=0"),
-        (lambda d: d.skip(-1), "count=-1"),
-        (lambda d: d.project("z"), "no column 'z'"),
-        (lambda d: d.rename("z", "w"), "no column 'z'"),
-        (lambda d: d.rename("x", "y"), "a column twice"),
-        (lambda d: d.rename(["x", "y"], ["z"]), "2 columns but 1 new"),
-        (lambda d: d.batch(2, num_parallel_workers=0), "num_parallel_workers=0"),
-    ],
+    (lambda d: d.batch(0), "batch_size=0"),
+    (lambda d: d.shuffle(1), "buffer_size=1"),
+    (lambda d: d.repeat(0), "count=0"),
+    (lambda d: d.repeat(-2), "count=-2"),
+    (lambda d: d.take(0), "count=0"),
+    (lambda d: d.skip(-1), "count=-1"),
+    (lambda d: d.project("z"), "no column 'z'"),
+    (lambda d: d.rename("z", "w"), "no column 'z'"),
+    (lambda d: d.rename("x", "y"), "a column twice"),
+    (lambda d: d.rename(["x", "y"], ["z"]), "2 columns but 1 new"),
+    (lambda d: d.batch(2, num_parallel_workers=0), "num_parallel_workers=0"),
 )
 def test_values_out_of_range_are_value_errors(call, match):
     with pytest.raises(ValueError, match=match) as caught:
@@ -399,19 +392,17 @@ def test_values_out_of_range_are_value_errors(call, match):
     assert isinstance(caught.value, ParallelLabError)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "call",
-    [
-        lambda d: d.batch(2.0),
-        lambda d: d.batch(True),
-        lambda d: d.batch(2, 1),
-        lambda d: d.shuffle("all"),
-        lambda d: d.repeat(1.5),
-        lambda d: d.take(None),
-        lambda d: d.skip(None),
-        lambda d: d.project(3),
-        lambda d: d.map(abs, 3),
-    ],
+    lambda d: d.batch(2.0),
+    lambda d: d.batch(True),
+    lambda d: d.batch(2, 1),
+    lambda d: d.shuffle("all"),
+    lambda d: d.repeat(1.5),
+    lambda d: d.take(None),
+    lambda d: d.skip(None),
+    lambda d: d.project(3),
+    lambda d: d.map(abs, 3),
 )
 def test_values_of_the_wrong_type_are_type_errors(call):
     with pytest.raises(ArgumentTypeError):

@@ -15,6 +15,7 @@ from parallel_lab.train.dataset import (
     vision,
 )
 from parallel_lab.train.dataset.transforms import TypeCast
+from tests.crossed import each_of
 
 
 def rows(dataset):
@@ -208,14 +209,12 @@ def test_an_empty_source_is_refused():
 # ---- NumpySlicesDataset ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "names"),
-    [
-        ([[1, 2], [3, 4]], ["column_0"]),
-        (np.arange(4).reshape(2, 2), ["column_0"]),
-        (([1, 2], [3, 4]), ["column_0", "column_1"]),
-        ({"a": [1, 2], "b": [3.0, 4.0]}, ["a", "b"]),
-    ],
+    ([[1, 2], [3, 4]], ["column_0"]),
+    (np.arange(4).reshape(2, 2), ["column_0"]),
+    (([1, 2], [3, 4]), ["column_0", "column_1"]),
+    ({"a": [1, 2], "b": [3.0, 4.0]}, ["a", "b"]),
 )
 def test_arrays_are_cut_along_the_first_dim(data, names):
     dataset = NumpySlicesDataset(data, shuffle=False)
@@ -231,17 +230,15 @@ def test_changing_the_array_afterwards_does_not_change_the_dataset():
     assert rows(dataset) == [[0], [1], [2]]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("arguments", "match"),
-    [
-        ((([1, 2], [3]),), "'column_1' has shape"),
-        ((5,), "'column_0' has shape"),
-        (((1, 2),), "'column_0' has shape"),
-        (([1, 2], ["a", "b"]), "1 columns but 2 names"),
-        (((),), "no columns"),
-        (([],), "no samples"),
-        (([[1], [2, 3]],), "rectangular"),
-    ],
+    ((([1, 2], [3]),), "'column_1' has shape"),
+    ((5,), "'column_0' has shape"),
+    (((1, 2),), "'column_0' has shape"),
+    (([1, 2], ["a", "b"]), "1 columns but 2 names"),
+    (((),), "no columns"),
+    (([],), "no samples"),
+    (([[1], [2, 3]],), "rectangular"),
 )
 def test_columns_that_do_not_fit_are_refused(arguments, match):
     with pytest.raises(DatasetError, match=match):
@@ -282,9 +279,7 @@ def test_num_samples_limits_each_shard():
 
 
 @pytest.mark.parametrize("settings", [{"num_shards": 2}, {"shard_id": 0}])
-@pytest.mark.parametrize(
-    "make", [lambda **s: NumpySlicesDataset([1, 2], **s), lambda **s: Cifar10Dataset(digits_cifar_folder(), **s)]
-)
+@each_of("make", lambda **s: NumpySlicesDataset([1, 2], **s), lambda **s: Cifar10Dataset(digits_cifar_folder(), **s))
 def test_one_of_the_two_shard_arguments_alone_is_a_runtime_error(make, settings):
     with pytest.raises(RuntimeError, match="is given without") as caught:
         make(**settings)

@@ -22,6 +22,7 @@ from parallel_lab.train.dataset.vision import (
     SliceMode,
     SlicePatches,
 )
+from tests.crossed import each_of
 
 
 def picture(rng, *shape):
@@ -148,13 +149,11 @@ def test_a_grey_picture_is_cropped_as_well(rng):
     assert RandomCrop(3)(image).tobytes() in windows(image, (3, 3))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("mode", "expected"),
-    [
-        (Border.EDGE, [1, 1, 1, 2, 3, 3, 3]),
-        (Border.REFLECT, [3, 2, 1, 2, 3, 2, 1]),
-        ("symmetric", [2, 1, 1, 2, 3, 3, 2]),
-    ],
+    (Border.EDGE, [1, 1, 1, 2, 3, 3, 3]),
+    (Border.REFLECT, [3, 2, 1, 2, 3, 2, 1]),
+    ("symmetric", [2, 1, 1, 2, 3, 3, 2]),
 )
 def test_a_border_continues_the_picture(mode, expected):
     image = np.array([[1, 2, 3]], np.uint8)
@@ -236,9 +235,7 @@ def test_channels_move_to_the_front(rng):
     np.testing.assert_array_equal(HWC2CHW()(image[..., 0]), image[..., 0])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "name"), [("int32", "int32"), (np.float16, "float16"), (np.dtype("f8"), "float64"), (bool, "bool")]
-)
+@each_of(("dtype", "name"), ("int32", "int32"), (np.float16, "float16"), (np.dtype("f8"), "float64"), (bool, "bool"))
 def test_type_cast_takes_dtypes_and_their_names(dtype, name):
     assert TypeCast(dtype)(np.array([0, 3], np.uint32)).dtype.name == name
 
@@ -299,24 +296,22 @@ def test_your_own_random_operation_is_keyed_by_sample():
 # ---- refusals ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     "make",
-    [
-        lambda: RandomCrop(0),
-        lambda: RandomCrop((4, 4), -1),
-        lambda: RandomCrop(4, fill_value=256),
-        lambda: RandomCrop(4, padding_mode="mirror"),
-        lambda: RandomHorizontalFlip(1.5),
-        lambda: RandomHorizontalFlip(float("nan")),
-        lambda: Resize((0, 3)),
-        lambda: Resize(3, "cubic"),
-        lambda: Rescale(float("inf"), 0),
-        lambda: Normalize((0.5,), (0.0,)),
-        lambda: Normalize((0.5, 0.5), (1.0,)),
-        lambda: SlicePatches(0, 1),
-        lambda: SlicePatches(1, 1, fill_value=300),
-        lambda: Compose([]),
-    ],
+    lambda: RandomCrop(0),
+    lambda: RandomCrop((4, 4), -1),
+    lambda: RandomCrop(4, fill_value=256),
+    lambda: RandomCrop(4, padding_mode="mirror"),
+    lambda: RandomHorizontalFlip(1.5),
+    lambda: RandomHorizontalFlip(float("nan")),
+    lambda: Resize((0, 3)),
+    lambda: Resize(3, "cubic"),
+    lambda: Rescale(float("inf"), 0),
+    lambda: Normalize((0.5,), (0.0,)),
+    lambda: Normalize((0.5, 0.5), (1.0,)),
+    lambda: SlicePatches(0, 1),
+    lambda: SlicePatches(1, 1, fill_value=300),
+    lambda: Compose([]),
 )
 def test_values_out_of_range_are_value_errors(make):
     with pytest.raises(ValueError) as caught:
@@ -325,23 +320,21 @@ def test_values_out_of_range_are_value_errors(make):
     assert not isinstance(caught.value, TypeError)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "make",
-    [
-        lambda: RandomCrop("32"),
-        lambda: RandomCrop((4, 4, 4)),
-        lambda: RandomCrop(4.0),
-        lambda: RandomCrop(4, (1, 2, 3)),
-        lambda: RandomCrop(4, pad_if_needed=1),
-        lambda: RandomHorizontalFlip("0.5"),
-        lambda: Resize((4.0, 4)),
-        lambda: Resize(3, 2),
-        lambda: Rescale("1", 0),
-        lambda: Normalize(0.5, 0.5),
-        lambda: SlicePatches(1, 1, 1),
-        lambda: Compose(TypeCast("int32")),
-        lambda: Compose([3]),
-    ],
+    lambda: RandomCrop("32"),
+    lambda: RandomCrop((4, 4, 4)),
+    lambda: RandomCrop(4.0),
+    lambda: RandomCrop(4, (1, 2, 3)),
+    lambda: RandomCrop(4, pad_if_needed=1),
+    lambda: RandomHorizontalFlip("0.5"),
+    lambda: Resize((4.0, 4)),
+    lambda: Resize(3, 2),
+    lambda: Rescale("1", 0),
+    lambda: Normalize(0.5, 0.5),
+    lambda: SlicePatches(1, 1, 1),
+    lambda: Compose(TypeCast("int32")),
+    lambda: Compose([3]),
 )
 def test_values_of_the_wrong_type_are_type_errors(make):
     with pytest.raises(TypeError) as caught:
@@ -357,15 +350,13 @@ def test_what_is_no_picture_is_refused(operation, shape):
         operation(np.zeros(shape, np.uint8))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("operation", "data", "match"),
-    [
-        (SlicePatches(5, 1), np.zeros((4, 4)), "5x1 patches of a picture 4x4"),
-        (Normalize((0.5, 0.5), (1.0, 1.0)), np.zeros((4, 4, 3)), "2 means for 3 channels"),
-        (Normalize((0.5,), (1.0,)), np.zeros(4), "shape"),
-        (Resize(1), np.zeros((0, 4)), "an empty picture"),
-        (Resize(2), np.zeros((4, 4), np.int64), "dtype int64"),
-    ],
+    (SlicePatches(5, 1), np.zeros((4, 4)), "5x1 patches of a picture 4x4"),
+    (Normalize((0.5, 0.5), (1.0, 1.0)), np.zeros((4, 4, 3)), "2 means for 3 channels"),
+    (Normalize((0.5,), (1.0,)), np.zeros(4), "shape"),
+    (Resize(1), np.zeros((0, 4)), "an empty picture"),
+    (Resize(2), np.zeros((4, 4), np.int64), "dtype int64"),
 )
 def test_pictures_that_do_not_fit_are_refused(operation, data, match):
     with pytest.raises(ShapeError, match=match):

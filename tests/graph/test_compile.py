@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, ShapeError, TraceError, compile, nn, ops
+from tests.crossed import each_of
 
 X, Y = np.ones((16, 8), np.float32), np.ones((16, 4), np.float32)
 
@@ -18,33 +19,29 @@ class Net(nn.Cell):
         return self.matmul(x, self.w)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("network", "inputs", "options", "text"),
-    [
-        (Net, (X, Y), {"loss": nn.MSELoss()}, r"network is .*Net.*Make an object of it: Net\(\)"),
-        (None, (X,), {}, "network is None"),
-        (3, (X,), {}, "network is 3"),
-        (Net(), (X, Y), {"loss": nn.MSELoss}, r"loss is .*MSELoss.*Make an object of it: MSELoss\(\)"),
-        (Net(), (X, Y), {"loss": nn.MSELoss(), "optimizer": nn.Adam}, "optimizer is .*An nn.Optimizer"),
-        (Net(), (X, Y), {"loss": nn.MSELoss(), "optimizer": "adam"}, "optimizer is 'adam'"),
-        (Net(), (X,), {"optimizer": nn.SGD(Net().trainable_params(), 0.1)}, "an optimizer is given without a loss"),
-    ],
+    (Net, (X, Y), {"loss": nn.MSELoss()}, r"network is .*Net.*Make an object of it: Net\(\)"),
+    (None, (X,), {}, "network is None"),
+    (3, (X,), {}, "network is 3"),
+    (Net(), (X, Y), {"loss": nn.MSELoss}, r"loss is .*MSELoss.*Make an object of it: MSELoss\(\)"),
+    (Net(), (X, Y), {"loss": nn.MSELoss(), "optimizer": nn.Adam}, "optimizer is .*An nn.Optimizer"),
+    (Net(), (X, Y), {"loss": nn.MSELoss(), "optimizer": "adam"}, "optimizer is 'adam'"),
+    (Net(), (X,), {"optimizer": nn.SGD(Net().trainable_params(), 0.1)}, "an optimizer is given without a loss"),
 )
 def test_wrong_objects_are_refused_with_what_to_give(network, inputs, options, text):
     with pytest.raises(TraceError, match=text):
         compile(network, *inputs, device_num=8, **options)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("inputs", "options", "text"),
-    [
-        ((X, Y), {}, r"2 inputs for construct\(x\)"),
-        ((X,), {"loss": nn.MSELoss()}, r"0 inputs for construct\(x\).*labels last because a loss is given"),
-        ((X, Y, Y), {"loss": nn.MSELoss()}, r"2 inputs for construct\(x\)"),
-        (("abc",), {}, "input 0 is 'abc'"),
-        ((np.array([["a"] * 8] * 16),), {}, "input 'x' has dtype"),
-        ((X, Y), {"loss": nn.MSELoss(reduction="none")}, r"returns a tensor of shape \(16, 4\).*reduction='mean'"),
-    ],
+    ((X, Y), {}, r"2 inputs for construct\(x\)"),
+    ((X,), {"loss": nn.MSELoss()}, r"0 inputs for construct\(x\).*labels last because a loss is given"),
+    ((X, Y, Y), {"loss": nn.MSELoss()}, r"2 inputs for construct\(x\)"),
+    (("abc",), {}, "input 0 is 'abc'"),
+    ((np.array([["a"] * 8] * 16),), {}, "input 'x' has dtype"),
+    ((X, Y), {"loss": nn.MSELoss(reduction="none")}, r"returns a tensor of shape \(16, 4\).*reduction='mean'"),
 )
 def test_wrong_inputs_are_refused_with_both_counts_and_shapes(inputs, options, text):
     with pytest.raises(ShapeError, match=text):

@@ -10,6 +10,7 @@ from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import Session
 from tests.cells import cell
+from tests.crossed import each_of
 
 RANKS, ROWS = 4, 6
 
@@ -115,13 +116,11 @@ def reduced(reduction, strategy, cross_batch):
     return cell(lambda net, x: net.reduction(net.mul(x, net.w)), **parts)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("reduction", "strategy", "kept"),
-    [
-        (ops.ReduceMean, (8, 1), True),
-        (ops.ReduceMean, (4, 1), False),
-        *((ops.ReduceSum, (rows, 1), True) for rows in (4, 8)),
-    ],
+    (ops.ReduceMean, (8, 1), True),
+    (ops.ReduceMean, (4, 1), False),
+    *((ops.ReduceSum, (rows, 1), True) for rows in (4, 8)),
 )
 def test_cross_batch_leaves_out_the_forward_message_where_the_real_system_does(reduction, strategy, kept, rng):
     x = rng.normal(size=(16, 5))

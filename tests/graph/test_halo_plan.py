@@ -20,6 +20,7 @@ from parallel_lab.ops.machine.sharding import legal_strategies
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import Session
 from tests.cells import cell
+from tests.crossed import each_of
 from tests.graph import stencil
 from tests.graph.test_plan_verify import changed, find, verify_refuses, with_program, with_value
 
@@ -174,14 +175,12 @@ def test_refused_strategies_are_no_candidates():
 # ---- the verifier ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("window", "match"),
-    [
-        ((4, 0, 6, 4), "is not a halo_exchange along dim 1 of windows"),  # shifted by one
-        ((4, -1, 5, 4), "gives .2, 5, 4., the table says .2, 6, 4."),
-        ((4, -1, 6, 2), "takes 2 elements"),
-        ((4, -5, 6, 4), r"slice 2 needs the elements \[3, 9\), but it and its neighbours hold \[4, 16\)"),
-    ],
+    ((4, 0, 6, 4), "is not a halo_exchange along dim 1 of windows"),  # shifted by one
+    ((4, -1, 5, 4), "gives .2, 5, 4., the table says .2, 6, 4."),
+    ((4, -1, 6, 2), "takes 2 elements"),
+    ((4, -5, 6, 4), r"slice 2 needs the elements \[3, 9\), but it and its neighbours hold \[4, 16\)"),
 )
 def test_a_wrong_window_is_found(plan, window, match):
     position, instr = find(plan, "forward", "halo_exchange", dim=1)

@@ -21,6 +21,7 @@ from parallel_lab.graph.plan import Plan
 from parallel_lab.graph.strategy_file import load_strategy, plan_strategy, save_strategy
 from parallel_lab.layout.tensor_layout import TensorLayout
 from tests.cells import cell
+from tests.crossed import each_of
 from tests.graph.test_recorded_strategies import CHECKS, RECORDED, ROWS
 from tests.recorded import nets
 
@@ -98,18 +99,16 @@ def test_the_plan_is_the_recorded_one(compared, check):
 # ---- observations of shapes and groups, 8 devices, float32 ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("shape", "strategy", "settings", "local", "gathered", "summed"),
-    [
-        ((512, 128), DP, {}, (64, 128), WORLD, None),
-        ((128, 36), DP, {}, (128, 36), None, WORLD),  # 18 KB
-        ((128, 36), DP, {"threshold": 0}, (16, 36), WORLD, None),
-        ((36, 512), DP, {}, (36, 512), None, WORLD),  # 72 KB, but 36 rows
-        ((512, 512), ((2, 4), (4, 1)), {}, (64, 512), (0, 4), None),
-        ((512, 512), ((2, 1), (1, 4)), {}, (256, 128), (0, 4), None),
-        ((512, 512), DP, {"optimizer_weight_shard_size": 4}, (128, 512), (0, 1, 2, 3), (0, 4)),
-        ((512, 512), DP, {"optimizer_weight_shard_size": 3}, (512, 512), None, WORLD),
-    ],
+    ((512, 128), DP, {}, (64, 128), WORLD, None),
+    ((128, 36), DP, {}, (128, 36), None, WORLD),  # 18 KB
+    ((128, 36), DP, {"threshold": 0}, (16, 36), WORLD, None),
+    ((36, 512), DP, {}, (36, 512), None, WORLD),  # 72 KB, but 36 rows
+    ((512, 512), ((2, 4), (4, 1)), {}, (64, 512), (0, 4), None),
+    ((512, 512), ((2, 1), (1, 4)), {}, (256, 128), (0, 4), None),
+    ((512, 512), DP, {"optimizer_weight_shard_size": 4}, (128, 512), (0, 1, 2, 3), (0, 4)),
+    ((512, 512), DP, {"optimizer_weight_shard_size": 3}, (512, 512), None, WORLD),
 )
 def test_shapes_and_groups_are_the_observed_ones(shape, strategy, settings, local, gathered, summed):
     plan = planned((shape, strategy), **settings)
@@ -123,15 +122,13 @@ NARROW = (((48, 64), ((4, 8), (8, 1))), ((64, 16), ((4, 4), (4, 2))))
 WIDE = (((48, 1152), ((4, 8), (8, 1))), ((1152, 16), ((4, 4), (4, 2))))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("weights", "settings", "ways"),
-    [
-        (NARROW, {"threshold": 1}, (1, 4)),  # 48 rows in 8 slices of 6, which 4 ranks cannot share
-        (NARROW, {"threshold": 1, "optimizer_weight_shard_size": 2}, (2, 2)),
-        (NARROW, {"threshold": 0, "optimizer_weight_shard_size": 3}, (1, 1)),
-        (WIDE, {}, (1, 4)),  # the second has 72 KB, although a slice of it has 9
-        (WIDE, {"threshold": 100}, (1, 1)),
-    ],
+    (NARROW, {"threshold": 1}, (1, 4)),  # 48 rows in 8 slices of 6, which 4 ranks cannot share
+    (NARROW, {"threshold": 1, "optimizer_weight_shard_size": 2}, (2, 2)),
+    (NARROW, {"threshold": 0, "optimizer_weight_shard_size": 3}, (1, 1)),
+    (WIDE, {}, (1, 4)),  # the second has 72 KB, although a slice of it has 9
+    (WIDE, {"threshold": 100}, (1, 1)),
 )
 def test_which_of_two_weights_are_cut_on_32_devices(weights, settings, ways):
     plan = planned(*weights, device_num=32, **settings)
@@ -151,16 +148,14 @@ def test_a_shard_size_above_the_devices_is_refused():
     assert isinstance(caught.value, (RuntimeError, ContextConflictError)) and isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("weight", "settings", "words"),
-    [
-        (((128, 36), DP), {}, "its 18 KB are below parallel_optimizer_threshold=64"),
-        (((36, 512), DP), {}, "dim 0 of its slice has 36 elements, which 8 ranks cannot share equally"),
-        (((512, 512), DP), {"optimizer_weight_shard_size": 3}, "size=3 makes no equal groups of the 8 ranks"),
-        (((512, 512), ((1, 8), (8, 1))), {}, "every rank holds a slice of its own"),
-        (((512, 512), DP), {"flags": {"parallel_optimizer": False}}, "parallel_optimizer=False"),
-        (((512, 512), DP), {"flags": {"layerwise_parallel": True}}, "layerwise_parallel=True"),
-    ],
+    (((128, 36), DP), {}, "its 18 KB are below parallel_optimizer_threshold=64"),
+    (((36, 512), DP), {}, "dim 0 of its slice has 36 elements, which 8 ranks cannot share equally"),
+    (((512, 512), DP), {"optimizer_weight_shard_size": 3}, "size=3 makes no equal groups of the 8 ranks"),
+    (((512, 512), ((1, 8), (8, 1))), {}, "every rank holds a slice of its own"),
+    (((512, 512), DP), {"flags": {"parallel_optimizer": False}}, "parallel_optimizer=False"),
+    (((512, 512), DP), {"flags": {"layerwise_parallel": True}}, "layerwise_parallel=True"),
 )
 def test_a_parameter_that_is_not_cut_has_a_note_that_says_why_and_its_all_reduce(weight, settings, words):
     plan = planned(weight, **settings)
@@ -174,9 +169,7 @@ def test_the_summary_counts_what_is_cut():
     assert ("optimizer_shard", "1 of 2 parameters are sharded over the ranks that hold copies: w0 8 ways") in plan.notes
 
 
-@pytest.mark.parametrize(
-    "settings", [{"optimizer_level": "level2"}, {"optimizer_level": "level1", "gradient_accumulation_shard": False}]
-)
+@each_of("settings", {"optimizer_level": "level2"}, {"optimizer_level": "level1", "gradient_accumulation_shard": False})
 def test_levels_1_and_2_are_one_program_without_accumulation(settings):
     plans = [planned(((512, 128), DP), ((512, 512), ((2, 4), (4, 1))), **more) for more in ({}, settings)]
     assert plans[0].stages == plans[1].stages and plans[0].values == plans[1].values

@@ -18,7 +18,7 @@ from parallel_lab.cost import predict_memory, predict_timeline, step_time_s
 from parallel_lab.graph.plan import Plan
 from parallel_lab.nn.optim.weight_groups import update_owners
 from parallel_lab.processes.shm import WorkerPool
-from tests.crossed import crossed
+from tests.crossed import crossed, each_of
 from tests.graph.test_plan_verify import changed, find, verify_refuses
 
 pytestmark = pytest.mark.timeout(60)
@@ -272,14 +272,12 @@ def test_modes_that_cut_operators_take_any_optimizer(context):
         assert nn.Momentum(Stack().trainable_params(), 0.1, 0.9)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "settings", "words"),
-    [
-        (lambda p: nn.Adam(p), {}, "with Adam in data_parallel mode"),
-        (OPTIMIZERS["lamb"], {"device_num": 16}, "16 ranks and 8 parameters"),
-        (OPTIMIZERS["lamb"], {"parallel_mode": "hybrid_parallel"}, "'hybrid_parallel'"),
-        (OPTIMIZERS["lamb"], {"parallel_mode": "stand_alone", "device_num": 1}, "'stand_alone'"),
-    ],
+    (lambda p: nn.Adam(p), {}, "with Adam in data_parallel mode"),
+    (OPTIMIZERS["lamb"], {"device_num": 16}, "16 ranks and 8 parameters"),
+    (OPTIMIZERS["lamb"], {"parallel_mode": "hybrid_parallel"}, "'hybrid_parallel'"),
+    (OPTIMIZERS["lamb"], {"parallel_mode": "stand_alone", "device_num": 1}, "'stand_alone'"),
 )
 def test_the_same_is_refused_when_a_plan_is_made(make, settings, words):
     with pytest.raises(OptimizerParallelError, match=words):

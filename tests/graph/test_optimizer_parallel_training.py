@@ -10,7 +10,7 @@ from parallel_lab import Parameter, Session, Simulator, Tensor, compile, nn, ops
 from parallel_lab.base.settings.context import reset_auto_parallel_context, set_auto_parallel_context
 from parallel_lab.graph.passes.optimizer_shard import is_parameter_gather
 from tests.cells import cell
-from tests.crossed import crossed, first
+from tests.crossed import crossed, each_of, first
 from tests.graph import random_nets, random_steps
 from tests.graph.random_choices import Seeded
 from tests.graph.random_programs import draw_program
@@ -236,14 +236,12 @@ def accumulated(micro, **settings):
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(
+@each_of(
     ("settings", "sums"),
-    [
-        ({"gradient_accumulation_shard": False}, 1),
-        ({"gradient_accumulation_shard": True}, 4),
-        ({"gradient_accumulation_shard": False, "optimizer_level": "level2"}, 4),
-        ({"gradient_accumulation_shard": False, "optimizer_level": "level3"}, 4),
-    ],
+    ({"gradient_accumulation_shard": False}, 1),
+    ({"gradient_accumulation_shard": True}, 4),
+    ({"gradient_accumulation_shard": False, "optimizer_level": "level2"}, 4),
+    ({"gradient_accumulation_shard": False, "optimizer_level": "level3"}, 4),
 )
 def test_a_cut_buffer_gets_a_sum_per_micro_batch_and_a_whole_one_a_sum_per_step(settings, sums):
     plan, losses, found = accumulated(4, **ON, **settings)

@@ -5,6 +5,7 @@ import pytest
 
 from parallel_lab import Parameter, Session, StrategyError, Tensor, compile, nn, ops
 from tests.cells import cell
+from tests.crossed import each_of
 
 
 def weight(*shape):
@@ -27,15 +28,13 @@ def trained(net, batch, **settings):
         return session.train([batch], 3), session.parameters()["w"], plan
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("strategy", "out", "kind"),
-    [
-        (((2, 4), (4, 1)), None, "all_reduce"),
-        (((2, 4), (4, 1)), ((2, 1),), "all_reduce"),
-        (((2, 4), (4, 1)), ((8, 1),), "reduce_scatter"),  # MindSpore: (A * B, C) selects ReduceScatter on dim 0
-        (((2, 2), (2, 2)), ((4, 2),), "reduce_scatter"),
-        (((1, 4), (4, 1)), ((4, 1),), "reduce_scatter"),
-    ],
+    (((2, 4), (4, 1)), None, "all_reduce"),
+    (((2, 4), (4, 1)), ((2, 1),), "all_reduce"),
+    (((2, 4), (4, 1)), ((8, 1),), "reduce_scatter"),  # MindSpore: (A * B, C) selects ReduceScatter on dim 0
+    (((2, 2), (2, 2)), ((4, 2),), "reduce_scatter"),
+    (((1, 4), (4, 1)), ((4, 1),), "reduce_scatter"),
 )
 def test_a_contraction_ends_in_the_message_that_the_result_asks_for(strategy, out, kind, rng):
     batch = rng.normal(size=(16, 16)), rng.normal(size=(16, 4))
@@ -64,14 +63,12 @@ def test_a_row_split_table_scatters_what_it_looks_up(rng):
     np.testing.assert_allclose(found, w, rtol=1e-10)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("strategy", "out", "words"),
-    [
-        (((2, 4), (4, 1)), ((4, 1),), r"may be split \(\(2, 1\),\) or \(\(8, 1\),\). Try \(\(8, 1\),\)"),
-        (((2, 1), (1, 4)), ((8, 1),), r"may be split \(\(2, 4\),\). Try \(\(2, 4\),\)"),
-        (((2, 4), (4, 1)), ((2, 1), (1, 1)), "may be split"),
-        (((2, 4), (4, 1)), ((2, 4),), "may be split"),
-    ],
+    (((2, 4), (4, 1)), ((4, 1),), r"may be split \(\(2, 1\),\) or \(\(8, 1\),\). Try \(\(8, 1\),\)"),
+    (((2, 1), (1, 4)), ((8, 1),), r"may be split \(\(2, 4\),\). Try \(\(2, 4\),\)"),
+    (((2, 4), (4, 1)), ((2, 1), (1, 1)), "may be split"),
+    (((2, 4), (4, 1)), ((2, 4),), "may be split"),
 )
 def test_another_result_is_refused_with_what_it_may_be(strategy, out, words):
     with pytest.raises(StrategyError, match=rf"MatMul 'matmul' \(test_out_strategy.py:\d+\): out_strategy .*{words}"):

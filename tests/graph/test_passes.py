@@ -12,6 +12,7 @@ from parallel_lab import ContextError, Parameter, StrategyError, compile, compil
 from parallel_lab.base.errors import ContextStrategyError
 from parallel_lab.graph.passes import PASSES
 from tests.cells import cell
+from tests.crossed import each_of
 from tests.graph.one_device import S, X, Y, alone, check_equal, draw, plan_of, quick, simulated
 from tests.recorded.nets import SharedWeight
 
@@ -66,23 +67,21 @@ def test_a_pass_that_a_list_leaves_out_is_named_in_the_notes():
 ON = {"enable_parallel_optimizer": True}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("settings", "loss_scaler", "names"),
-    [
-        ({}, False, "strategies parallelize differentiate fuse update"),
-        ({}, True, "strategies parallelize loss_scale differentiate fuse update"),
-        (ON, False, "strategies parallelize optimizer_shard differentiate fuse update"),
-        (
-            {**ON, "optimizer_level": "level3"},
-            True,
-            "strategies parallelize optimizer_shard loss_scale differentiate regather fuse update",
-        ),
-        (
-            {**ON, "parallel_mode": "data_parallel"},
-            True,
-            "strategies replicate loss_scale differentiate fuse update optimizer_group",
-        ),
-    ],
+    ({}, False, "strategies parallelize differentiate fuse update"),
+    ({}, True, "strategies parallelize loss_scale differentiate fuse update"),
+    (ON, False, "strategies parallelize optimizer_shard differentiate fuse update"),
+    (
+        {**ON, "optimizer_level": "level3"},
+        True,
+        "strategies parallelize optimizer_shard loss_scale differentiate regather fuse update",
+    ),
+    (
+        {**ON, "parallel_mode": "data_parallel"},
+        True,
+        "strategies replicate loss_scale differentiate fuse update optimizer_group",
+    ),
 )
 def test_the_list_that_is_printed_is_the_list_that_ran(settings, loss_scaler, names):
     names = names.split()
@@ -197,19 +196,17 @@ def test_tuple_shapes_are_one_ranks(cuts):
         np.testing.assert_allclose(grads[name], want[name], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("cuts", "error", "match"),
-    [
-        (((2, 4),), ContextStrategyError, "has 1 tuples.*2 inputs"),
-        (((2, 4), (2, 4), (1,)), ContextStrategyError, "has 3 tuples.*2 inputs"),
-        (((2,), (2, 4)), ContextStrategyError, r"has 1 counts for input 0"),
-        (((4, 4), (1, 1)), ContextStrategyError, "16 slices of input 0, but there are 8 devices"),
-        (((3, 1), (1, 1)), ContextError, "power of two"),
-        (((0, 1), (1, 1)), ContextError, "power of two"),
-        ([[2, 4], [1, 1]], ContextError, "tuple of ints"),
-        (((2.0, 4), (1, 1)), ContextError, "tuple of ints"),
-        ("rows", ContextError, "'full_batch', 'data_parallel'"),
-    ],
+    (((2, 4),), ContextStrategyError, "has 1 tuples.*2 inputs"),
+    (((2, 4), (2, 4), (1,)), ContextStrategyError, "has 3 tuples.*2 inputs"),
+    (((2,), (2, 4)), ContextStrategyError, r"has 1 counts for input 0"),
+    (((4, 4), (1, 1)), ContextStrategyError, "16 slices of input 0, but there are 8 devices"),
+    (((3, 1), (1, 1)), ContextError, "power of two"),
+    (((0, 1), (1, 1)), ContextError, "power of two"),
+    ([[2, 4], [1, 1]], ContextError, "tuple of ints"),
+    (((2.0, 4), (1, 1)), ContextError, "tuple of ints"),
+    ("rows", ContextError, "'full_batch', 'data_parallel'"),
 )
 def test_dataset_strategies_that_are_refused(cuts, error, match):
     with pytest.raises(error, match=match):
@@ -314,15 +311,13 @@ def test_the_same_cut_of_one_weight_is_taken():
 # ---- strategies that depend on shapes ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("strategy", "match"),
-    [
-        (((2, 4), (2, 1)), r"'k'.*2 ways.*4 ways.*Try \(\(2, 4\), \(4, 1\)\)"),
-        (((4, 4), (4, 1)), "makes 16 slices, but there are 8 devices"),
-        (((2, 4),), "has 1 tuples"),
-        (((2, 4, 1), (4, 1)), "has 3 counts for input 0"),
-        (((1, 1), (1, 64)), "64 ways"),
-    ],
+    (((2, 4), (2, 1)), r"'k'.*2 ways.*4 ways.*Try \(\(2, 4\), \(4, 1\)\)"),
+    (((4, 4), (4, 1)), "makes 16 slices, but there are 8 devices"),
+    (((2, 4),), "has 1 tuples"),
+    (((2, 4, 1), (4, 1)), "has 3 counts for input 0"),
+    (((1, 1), (1, 64)), "64 ways"),
 )
 def test_refused_strategies_name_operator_and_the_line_of_shard(strategy, match):
     with pytest.raises(StrategyError, match=rf"MatMul 'matmul' \(nets.py:\d+\): .*{match}"):

@@ -8,6 +8,7 @@ import pytest
 
 from parallel_lab import LayoutError, Plan, PlanError, compile, nn
 from parallel_lab.base.settings.config import ParallelConfig
+from tests.crossed import each_of
 from tests.recorded.nets import Chain, MegatronMlp, Mlp, OpPar, Quick
 
 S = ((2, 4), (4, 1))
@@ -61,21 +62,19 @@ def test_the_slice_between_product_and_relu_sends_nothing(seed_plan):
     assert "matmul" in first["reason"] and "relu" in first["reason"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     "line",
-    [
-        "= MatMul(",
-        "{in_strategy: ((2, 4), (4, 1))}",
-        "(<Tensor[Float32], (8, 8)>, <Tensor[Float32], (8, 16)>) -> (<Tensor[Float32], (8, 16)>)",
-        "(<Tensor[Float32], (8, 4)>, <Tensor[Float32], (4, 16)>) -> (<Tensor[Float32], (8, 16)>)",
-        "{group_ranks: 0-1-2-3, fusion: 0, op: sum}",
-        "StridedSlice(",
-        "(0, 0), (8, 4), (1, 1))",
-        "{in_strategy: ((2, 4),)}",
-        "# scope: (Default/network-WithLossCell/_backbone-Quick)",
-        "# why: 'matmul' sums over 'k', split 4 ways",
-        "nets.py(",
-    ],
+    "= MatMul(",
+    "{in_strategy: ((2, 4), (4, 1))}",
+    "(<Tensor[Float32], (8, 8)>, <Tensor[Float32], (8, 16)>) -> (<Tensor[Float32], (8, 16)>)",
+    "(<Tensor[Float32], (8, 4)>, <Tensor[Float32], (4, 16)>) -> (<Tensor[Float32], (8, 16)>)",
+    "{group_ranks: 0-1-2-3, fusion: 0, op: sum}",
+    "StridedSlice(",
+    "(0, 0), (8, 4), (1, 1))",
+    "{in_strategy: ((2, 4),)}",
+    "# scope: (Default/network-WithLossCell/_backbone-Quick)",
+    "# why: 'matmul' sums over 'k', split 4 ways",
+    "nets.py(",
 )
 def test_text_reads_like_the_printed_ir(seed_plan, line):
     assert line in seed_plan.text(rank=0)
@@ -211,16 +210,14 @@ def test_compiling_twice_gives_the_same_digest_and_another_strategy_another():
     assert len(digests) == 4
 
 
-@pytest.mark.parametrize(
+@each_of(
     "data",
-    [
-        None,
-        [],
-        {},
-        {"version": 2, "plan": {}},
-        {"version": 1},
-        *({"version": 1, "plan": p} for p in (None, {"is": "Plan"}, {"is": "Thing"}, {"no": 1}, [{"is": "Origin"}])),
-    ],
+    None,
+    [],
+    {},
+    {"version": 2, "plan": {}},
+    {"version": 1},
+    *({"version": 1, "plan": p} for p in (None, {"is": "Plan"}, {"is": "Thing"}, {"no": 1}, [{"is": "Origin"}])),
 )
 def test_data_that_is_no_plan_is_refused(data):
     with pytest.raises(PlanError, match=r"Plan.from_dict"):

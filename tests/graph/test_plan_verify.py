@@ -9,6 +9,7 @@ from parallel_lab import PlanError, compile, nn
 from parallel_lab.graph.ir import Value, attr_pairs
 from parallel_lab.graph.plan import Action
 from parallel_lab.layout.tensor_layout import TensorLayout
+from tests.crossed import each_of
 from tests.recorded.nets import Quick
 
 S = ((2, 4), (4, 1))
@@ -148,13 +149,11 @@ def swapped(program):
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize(
+@each_of(
     ("change", "words"),
-    [
-        (swapped, "is read before it is made"),
-        (lambda program: (*program, program[-1]), "is made twice"),
-        (lambda program: program[1:], "is read before it is made|is never made"),
-    ],
+    (swapped, "is read before it is made"),
+    (lambda program: (*program, program[-1]), "is made twice"),
+    (lambda program: program[1:], "is read before it is made|is never made"),
     ids=["swapped", "twice", "removed"],
 )
 def test_a_changed_program_is_found(plan, phase, change, words):

@@ -24,6 +24,7 @@ from parallel_lab.ops.machine.registry import OPS
 from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule
 from parallel_lab.run.simulator import Simulator
 from tests.cells import cell
+from tests.crossed import each_of
 from tests.graph.propagated import AUTO, S, array, forgetful, propagated, strategies, why
 from tests.graph.random_nets import compiled, draw_net
 from tests.graph.test_recorded_strategies import CASES, assert_same_messages, assert_same_operators, assert_same_slices
@@ -133,15 +134,13 @@ def test_a_tie_on_the_edge_goes_to_the_operator_that_communicates_least():
     assert strategies(propagated(net, array(16, 16)))["matmul"] == ((1, 8), (8, 1))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("op", "shapes"),
-    [
-        ("add", ((64, 32), (64, 32))),
-        ("add", ((32,), (64, 32))),
-        ("add", ((64, 32), (32,))),
-        ("add", ((64, 1), (1, 32))),
-        ("relu", ((64, 32),)),
-    ],
+    ("add", ((64, 32), (64, 32))),
+    ("add", ((32,), (64, 32))),
+    ("add", ((64, 32), (32,))),
+    ("add", ((64, 1), (1, 32))),
+    ("relu", ((64, 32),)),
 )
 def test_operators_that_must_use_all_devices_have_these_candidates(op, shapes):
     """MindSpore, generate_strategy_test: 5 on 8 devices for these shapes, (1, 1) among them."""

@@ -7,7 +7,7 @@ guard against.
 
 import pytest
 
-from tests.crossed import first
+from tests.crossed import each_of, first
 from tests.graph.random_nets import compare, draw_net, until_compared
 from tests.graph.random_steps import compare_step, draw_step
 
@@ -17,17 +17,15 @@ def test_random_net_equals_one_device(seed):
     until_compared(draw_net, seed, compare)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "seed",
-    [
-        # x + b where a slice of x has b's shape: one array was the gradient of both, under one name with one layout
-        27,
-        48,  # the gradient of a reduction of a scalar had shape (1,)
-        292,  # a redistribution ending in a reshape that changes nothing kept the layout of the step before
-        399,
-        587,
-        634,
-    ],
+    # x + b where a slice of x has b's shape: one array was the gradient of both, under one name with one layout
+    27,
+    48,  # the gradient of a reduction of a scalar had shape (1,)
+    292,  # a redistribution ending in a reshape that changes nothing kept the layout of the step before
+    399,
+    587,
+    634,
 )
 def test_nets_that_found_defects_equal_one_device(seed):
     until_compared(draw_net, seed, compare)

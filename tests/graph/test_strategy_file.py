@@ -15,6 +15,7 @@ from parallel_lab.layout.named_layout import Layout, LayoutStrategy
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.train.checkpoint import build_searched_strategy
 from tests.cells import cell
+from tests.crossed import each_of
 from tests.recorded import nets
 
 
@@ -246,16 +247,14 @@ def test_paths_that_are_none_are_refused(plan, tmp_path):
 # ---- layouts in dicts ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     "value",
-    [
-        TensorLayout((2, 4), (0, -1)),
-        Layout((2, 4), ("a", "b"))("b", "None"),
-        strategy_file.ParameterStrategy("w", (8, 4), "float32", TensorLayout((2, 4), (0, -1))),
-        [[2, 4], [0, -1]],
-        [[2, 4], [0, -1], [2, 4], 0, True, ""],
-        ((2, 4), ((0,), ())),
-    ],
+    TensorLayout((2, 4), (0, -1)),
+    Layout((2, 4), ("a", "b"))("b", "None"),
+    strategy_file.ParameterStrategy("w", (8, 4), "float32", TensorLayout((2, 4), (0, -1))),
+    [[2, 4], [0, -1]],
+    [[2, 4], [0, -1], [2, 4], 0, True, ""],
+    ((2, 4), ((0,), ())),
     ids=["TensorLayout", "Layout", "ParameterStrategy", "lists", "MindSpore", "tuples"],
 )
 def test_every_form_of_a_layout_is_understood(value):

@@ -10,6 +10,7 @@ from parallel_lab.graph.trace import fill_form
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import initial_values
+from tests.crossed import each_of
 
 DTYPE = np.float64
 
@@ -208,14 +209,12 @@ def recomputed(net):
     return value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), None, net.trainable_params())
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "kind", "words"),
-    [
-        (twice, NotBuiltYet, "second time"),
-        (from_outside, TraceError, "value_and_grad in the same"),
-        (of_a_middle_value, TraceError, "inputs of the"),
-        (recomputed, NotBuiltYet, r"recompute\(\) of '\w+' cannot be run yet"),
-    ],
+    (twice, NotBuiltYet, "second time"),
+    (from_outside, TraceError, "value_and_grad in the same"),
+    (of_a_middle_value, TraceError, "inputs of the"),
+    (recomputed, NotBuiltYet, r"recompute\(\) of '\w+' cannot be run yet"),
 )
 def test_what_a_compiled_step_cannot_be_is_refused_with_a_reason(make, kind, words):
     x, y = batch()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Session, Tensor, TraceError, compile, nn, ops, value_and_grad
+from tests.crossed import each_of
 
 RNG = np.random.default_rng(70)
 X, Y = RNG.normal(size=(8, 4)), RNG.normal(size=(8, 4))
@@ -59,12 +60,10 @@ def check(make_net, make_optimizer, rtol=1e-10):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(
+@each_of(
     "names",
-    [
-        ("a", "moments.a"),
-        *((a, "b") for a in ("moments.b", "moment1.b", "learning_rate:float64", "b.grad", "b.update")),
-    ],
+    ("a", "moments.a"),
+    *((a, "b") for a in ("moments.b", "moment1.b", "learning_rate:float64", "b.grad", "b.update")),
 )
 def test_a_parameter_may_be_called_like_a_state(names, optimizer):
     """The state used to take the parameter's entry in the value table: one array for both."""

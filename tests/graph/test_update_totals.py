@@ -10,7 +10,7 @@ from parallel_lab.graph.plan import Plan
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.processes.shm import WorkerPool
 from tests.cells import cell
-from tests.crossed import crossed
+from tests.crossed import crossed, each_of
 from tests.graph.test_plan_verify import changed, position_of, verify_refuses
 from tests.recorded.nets import Quick
 
@@ -142,15 +142,13 @@ def test_rules_without_norms_need_no_message():
         assert update_messages(LAYOUTS["both dims, and one of each"], OPTIMIZERS[name])[1] == []
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("layout", "groups"),
-    [
-        # w and w2 are split alike: one message for both, among the ranks with different slices
-        ("rows, copied twice", [(0, 1, 2, 3)]),
-        ("columns then rows", [tuple(range(8))]),
-        ("one split, one not", [(0, 1, 2, 3)]),  # w2 is whole everywhere
-        ("both dims, and one of each", [tuple(range(8)), (0, 1, 2, 3)]),
-    ],
+    # w and w2 are split alike: one message for both, among the ranks with different slices
+    ("rows, copied twice", [(0, 1, 2, 3)]),
+    ("columns then rows", [tuple(range(8))]),
+    ("one split, one not", [(0, 1, 2, 3)]),  # w2 is whole everywhere
+    ("both dims, and one of each", [tuple(range(8)), (0, 1, 2, 3)]),
 )
 def test_the_global_norm_is_summed_once_per_way_of_cutting(layout, groups):
     _, messages = update_messages(LAYOUTS[layout], OPTIMIZERS["clip-global"])
@@ -177,12 +175,10 @@ def test_the_messages_are_in_the_view_of_a_rank():
 # ---- the plan's own check ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("layout", "matrix", "words"),
-    [
-        ("rows, copied twice", (8,), "has its addends on ranks"),  # counts copies twice
-        ("columns then rows", (2, 4), "does not leave"),  # over half of the slices
-    ],
+    ("rows, copied twice", (8,), "has its addends on ranks"),  # counts copies twice
+    ("columns then rows", (2, 4), "does not leave"),  # over half of the slices
 )
 def test_a_norm_over_other_ranks_is_refused(layout, matrix, words):
     plan, (message,) = update_messages(LAYOUTS[layout], OPTIMIZERS["clip-global"])

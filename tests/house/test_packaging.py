@@ -7,8 +7,7 @@ import subprocess
 import sys
 import tomllib
 
-import pytest
-
+from tests.crossed import each_of
 from tests.house.source import PACKAGE, ROOT, files, tree
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -37,9 +36,7 @@ def test_the_parity_check_sees_a_missing_line_and_a_changed_limit():
     assert conda_packages(text) == {"python>=3.11", "numpy>=2.0"}
 
 
-@pytest.mark.parametrize(
-    "requirement", [*PROJECT["dependencies"], *(line for extra in EXTRAS.values() for line in extra)]
-)
+@each_of("requirement", *PROJECT["dependencies"], *(line for extra in EXTRAS.values() for line in extra))
 def test_a_requirement_has_one_lower_limit_and_nothing_else(requirement):
     """The doctor and the parity test read them without a requirements parser."""
     assert re.fullmatch(r"[a-z][a-z0-9-]*>=\d+(\.\d+)*", requirement)

@@ -25,6 +25,7 @@ from parallel_lab.lab.collectives.algorithms.rounds import KINDS, REDUCING, ROOT
 from parallel_lab.lab.collectives.algorithms.walk import Arrival
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.communicator import REDUCTIONS, Request, answer
+from tests.crossed import each_of
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 ALL = [(kind, name) for kind in KINDS for name in algorithm_names(kind)]
@@ -342,25 +343,23 @@ def test_a_list_of_ones_own_is_checked_and_runs():
     assert [r.tolist() for r in mine.run([np.array([1.0]), np.array([2.0])])] == [[3.0], [3.0]]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("rounds", "text", "where"),
-    [
-        ([[(0, 1, 0, "add")]], "After 1 round rank 0 has chunk 0 = v0; missing: v1.", (None, 0, 0)),
-        ([[(0, 1, 0, "add")], [(1, 0, 0, "add")]], "Round 2: rank 0 adds v0 to chunk 0 a second time.", (2, 0, 0)),
-        (
-            [[(0, 1, 0, "store")], [(1, 0, 0, "store")]],
-            "After 2 rounds rank 0 has chunk 0 = v0; missing: v1.",
-            (None, 0, 0),
-        ),
-        ([[(0, 2, 0, "add")]], "there is no rank 2; ranks run from 0 to 1", (1, 2, None)),
-        ([[(0, 0, 0, "add")]], "rank 0 sends to itself", (1, 0, None)),
-        ([[(0, 1, 3, "add")]], "there is no chunk 3; chunks run from 0 to 0", (1, 0, 3)),
-        ([[(0, 1, 0, "add"), (0, 1, 0, "store")]], "chunk 0 comes to rank 1 from ranks 0, 0 at once", (1, 1, 0)),
-        ([[(0, 1, 0, "plus")]], "round 1, send 1", (None, None, None)),
-        ([(0, 1, 0, "add")], "round 1, send 1", (None, None, None)),
-        ([Send(0, 1, 0, True)], "Put the sends of a round in a list of their own", (None, None, None)),
-        (7, "A list of rounds", (None, None, None)),
-    ],
+    ([[(0, 1, 0, "add")]], "After 1 round rank 0 has chunk 0 = v0; missing: v1.", (None, 0, 0)),
+    ([[(0, 1, 0, "add")], [(1, 0, 0, "add")]], "Round 2: rank 0 adds v0 to chunk 0 a second time.", (2, 0, 0)),
+    (
+        [[(0, 1, 0, "store")], [(1, 0, 0, "store")]],
+        "After 2 rounds rank 0 has chunk 0 = v0; missing: v1.",
+        (None, 0, 0),
+    ),
+    ([[(0, 2, 0, "add")]], "there is no rank 2; ranks run from 0 to 1", (1, 2, None)),
+    ([[(0, 0, 0, "add")]], "rank 0 sends to itself", (1, 0, None)),
+    ([[(0, 1, 3, "add")]], "there is no chunk 3; chunks run from 0 to 0", (1, 0, 3)),
+    ([[(0, 1, 0, "add"), (0, 1, 0, "store")]], "chunk 0 comes to rank 1 from ranks 0, 0 at once", (1, 1, 0)),
+    ([[(0, 1, 0, "plus")]], "round 1, send 1", (None, None, None)),
+    ([(0, 1, 0, "add")], "round 1, send 1", (None, None, None)),
+    ([Send(0, 1, 0, True)], "Put the sends of a round in a list of their own", (None, None, None)),
+    (7, "A list of rounds", (None, None, None)),
 )
 def test_the_first_mistake_is_named(rounds, text, where):
     verdict = check_algorithm("all_reduce", rounds, ranks=2, chunks=1)
@@ -401,24 +400,22 @@ def test_a_wrong_list_does_not_run():
 # ---- refusals and text ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "text"),
-    [
-        (lambda: algorithm("all_reduce", "rign", 4), "Did you mean 'ring'"),
-        (lambda: algorithm("all_reduce", "rabenseifner", 4), "Did you mean 'halving_doubling'"),
-        (lambda: algorithm("reduce_scatter", "recursive_doubling", 4), "Did you mean 'recursive_halving'"),
-        (lambda: algorithm("allreduce", "ring", 4), "Did you mean 'all_reduce'"),
-        (lambda: algorithm("all_gather", "recursive_doubling", 6), "'bruck' needs as few rounds"),
-        (lambda: algorithm("all_reduce", "ring", 0), "at least 1"),
-        (lambda: algorithm("all_reduce", "ring", 2.5), "An int"),
-        (lambda: algorithm("all_reduce", "ring", 1000), "At most 128"),
-        (lambda: algorithm("broadcast", "tree", 4, root=4), "Positions run from 0 to 3"),
-        (lambda: algorithm("all_reduce", "tree", 4, root=1), "A root is for"),
-        (lambda: algorithm("all_reduce", "ring", 4, segments=2), "Segments are for"),
-        (lambda: algorithm("all_reduce", "ring", 4).time_s(8, LINK, contention="some"), "One of"),
-        (lambda: check_algorithm("all_gather", [], 4, chunks=3), "chunks are the pieces of the ranks"),
-        (lambda: best_algorithm("all_reduce", 4, 8, LINK, among=()), "among is empty"),
-    ],
+    (lambda: algorithm("all_reduce", "rign", 4), "Did you mean 'ring'"),
+    (lambda: algorithm("all_reduce", "rabenseifner", 4), "Did you mean 'halving_doubling'"),
+    (lambda: algorithm("reduce_scatter", "recursive_doubling", 4), "Did you mean 'recursive_halving'"),
+    (lambda: algorithm("allreduce", "ring", 4), "Did you mean 'all_reduce'"),
+    (lambda: algorithm("all_gather", "recursive_doubling", 6), "'bruck' needs as few rounds"),
+    (lambda: algorithm("all_reduce", "ring", 0), "at least 1"),
+    (lambda: algorithm("all_reduce", "ring", 2.5), "An int"),
+    (lambda: algorithm("all_reduce", "ring", 1000), "At most 128"),
+    (lambda: algorithm("broadcast", "tree", 4, root=4), "Positions run from 0 to 3"),
+    (lambda: algorithm("all_reduce", "tree", 4, root=1), "A root is for"),
+    (lambda: algorithm("all_reduce", "ring", 4, segments=2), "Segments are for"),
+    (lambda: algorithm("all_reduce", "ring", 4).time_s(8, LINK, contention="some"), "One of"),
+    (lambda: check_algorithm("all_gather", [], 4, chunks=3), "chunks are the pieces of the ranks"),
+    (lambda: best_algorithm("all_reduce", 4, 8, LINK, among=()), "among is empty"),
 )
 def test_what_cannot_be_is_refused_with_a_way_out(call, text):
     with pytest.raises(ArgumentError) as caught:
@@ -426,15 +423,13 @@ def test_what_cannot_be_is_refused_with_a_way_out(call, text):
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("values", "fields", "error", "text"),
-    [
-        ([np.ones(3)] * 3, {}, ShapeError, "one per rank"),
-        ([np.ones(3, int)] * 4, {"reduce": "mean"}, ShapeError, "mean of int64"),
-        ([np.ones(3)] * 4, {"reduce": "median"}, CollectiveMismatch, "reduce='median'"),
-        ([None] + [np.ones(3)] * 3, {}, ShapeError, "without a value"),
-        ([np.ones(3)] * 3 + [np.ones(5)], {}, CollectiveMismatch, "arrived"),
-    ],
+    ([np.ones(3)] * 3, {}, ShapeError, "one per rank"),
+    ([np.ones(3, int)] * 4, {"reduce": "mean"}, ShapeError, "mean of int64"),
+    ([np.ones(3)] * 4, {"reduce": "median"}, CollectiveMismatch, "reduce='median'"),
+    ([None] + [np.ones(3)] * 3, {}, ShapeError, "without a value"),
+    ([np.ones(3)] * 3 + [np.ones(5)], {}, CollectiveMismatch, "arrived"),
 )
 def test_values_that_cannot_be_are_refused(values, fields, error, text):
     with pytest.raises(error, match=text):

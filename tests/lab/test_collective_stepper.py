@@ -17,6 +17,7 @@ from parallel_lab.lab.collectives.algorithms.algorithm import (
 )
 from parallel_lab.lab.collectives.algorithms.rounds import KINDS, REDUCING
 from parallel_lab.lab.collectives.model import RANKS, CollectiveStepper
+from tests.crossed import each_of
 
 ALL = [(kind, name, n) for kind in KINDS for n in RANKS for name in algorithm_names(kind, n)]
 every_story = pytest.mark.parametrize(("kind", "name", "ranks"), ALL, ids=lambda x: str(x))
@@ -117,21 +118,19 @@ def test_an_algorithm_that_cannot_take_the_ranks_gives_way():
     assert stepper.algorithm.name == "ring"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("command", "argument"),
-    [
-        ("choose_kind", "allreduce"),
-        ("choose_algorithm", "rign"),
-        ("choose_ranks", 7),
-        ("choose_ranks", "8"),
-        ("choose_elements", 0),
-        ("choose_elements", 1.5),
-        ("choose_cluster", "desktop"),
-        ("choose_contention", "much"),
-        ("follow", 4),
-        ("follow", "1"),
-        ("show", "ring"),
-    ],
+    ("choose_kind", "allreduce"),
+    ("choose_algorithm", "rign"),
+    ("choose_ranks", 7),
+    ("choose_ranks", "8"),
+    ("choose_elements", 0),
+    ("choose_elements", 1.5),
+    ("choose_cluster", "desktop"),
+    ("choose_contention", "much"),
+    ("follow", 4),
+    ("follow", "1"),
+    ("show", "ring"),
 )
 def test_what_is_refused_changes_nothing(command, argument):
     stepper = CollectiveStepper("all_reduce", "ring", 4)
@@ -238,19 +237,17 @@ def test_the_text_names_every_message_and_every_rank(kind, name, ranks):
     json.dumps(shot, allow_nan=False)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("kind", "name", "ranks", "number", "sentence"),
-    [
-        ("all_reduce", "ring", 4, 1, "every rank sends 1 chunk (16 KiB) to its right neighbour, which adds it."),
-        ("all_reduce", "ring", 4, 4, "every rank sends 1 chunk (16 KiB) to its right neighbour."),
-        ("all_reduce", "recursive_doubling", 8, 3, "partners 4 apart swap 8 chunks (64 KiB) and add."),
-        ("all_reduce", "direct", 4, 1, "every rank sends 1 chunk (16 KiB) to every other, which adds it."),
-        ("all_reduce", "tree", 4, 1, "1→0, 3→2: 4 chunks (64 KiB) each, added."),
-        ("all_gather", "bruck", 8, 3, "partners 4 apart swap 4 pieces (32 KiB)"),
-        ("broadcast", "direct", 4, 1, "rank 0 sends 4 chunks (64 KiB) to each other rank."),
-        ("gather", "direct", 4, 1, "rank 0 receives 1 piece (16 KiB) from each other rank."),
-        ("all_to_all", "pairwise", 5, 2, "every rank sends 1 piece (2.6 KiB) to the rank 2 places on."),
-    ],
+    ("all_reduce", "ring", 4, 1, "every rank sends 1 chunk (16 KiB) to its right neighbour, which adds it."),
+    ("all_reduce", "ring", 4, 4, "every rank sends 1 chunk (16 KiB) to its right neighbour."),
+    ("all_reduce", "recursive_doubling", 8, 3, "partners 4 apart swap 8 chunks (64 KiB) and add."),
+    ("all_reduce", "direct", 4, 1, "every rank sends 1 chunk (16 KiB) to every other, which adds it."),
+    ("all_reduce", "tree", 4, 1, "1→0, 3→2: 4 chunks (64 KiB) each, added."),
+    ("all_gather", "bruck", 8, 3, "partners 4 apart swap 4 pieces (32 KiB)"),
+    ("broadcast", "direct", 4, 1, "rank 0 sends 4 chunks (64 KiB) to each other rank."),
+    ("gather", "direct", 4, 1, "rank 0 receives 1 piece (16 KiB) from each other rank."),
+    ("all_to_all", "pairwise", 5, 2, "every rank sends 1 piece (2.6 KiB) to the rank 2 places on."),
 )
 def test_a_round_is_one_sentence(kind, name, ranks, number, sentence):
     stepper = CollectiveStepper(kind, name, ranks)

@@ -14,6 +14,7 @@ from parallel_lab.lab.collectives.all_reduce_menu import AllReduceMenu
 from parallel_lab.lab.exercises import check
 from parallel_lab.processes.measure.fit import fit_line
 from parallel_lab.run.communicator import Request
+from tests.crossed import each_of
 from tests.lab.verdicts import failed, passes, words_of
 
 # ---- rings ----
@@ -89,34 +90,30 @@ def in_place(rank, ranks, chunks):
     return chunks[rank]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("number", "answer"),
-    [
-        ("02.1", ring_scatter()),
-        ("02.1", ring_scatter(back=-1)),
-        ("02.1", by_name("reduce_scatter", "ring")),
-        ("02.1", in_place),
-        ("02.2", ring_gather()),
-        ("02.2", by_name("all_gather", "ring")),
-    ],
+    ("02.1", ring_scatter()),
+    ("02.1", ring_scatter(back=-1)),
+    ("02.1", by_name("reduce_scatter", "ring")),
+    ("02.1", in_place),
+    ("02.2", ring_gather()),
+    ("02.2", by_name("all_gather", "ring")),
 )
 def test_a_ring_passes_in_either_direction(number, answer):
     assert passes(check(number, answer), 5)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("answer", "part", "words", "rank"),
-    [
-        (lambda r, ranks, chunks: chunks[r], "values", "No message was sent: every rank has only its own addend", 0),
-        (shifted, "values", "rank r has chunk r + 1. Let each rank begin with the chunk before", 0),
-        (ring_scatter(mean=True), "values", "That is the mean", 0),
-        (ring_scatter(rounds=lambda n: n - 2), "steps", "3: n - 1", None),
-        (ring_scatter(rounds=lambda n: n - 2), "bytes", "(n - 1)/n S", 0),
-        (sum_of_everything, "bytes", "everything is sent in every step", 0),
-        (by_name("reduce_scatter", "direct"), "neighbours", "0 sends to 2", 0),
-        (lambda rank, ranks, chunks: None, "values", "Nothing is returned yet", 0),
-        (ring_scatter(receive_first=True), "values", "first send, then recv", None),
-    ],
+    (lambda r, ranks, chunks: chunks[r], "values", "No message was sent: every rank has only its own addend", 0),
+    (shifted, "values", "rank r has chunk r + 1. Let each rank begin with the chunk before", 0),
+    (ring_scatter(mean=True), "values", "That is the mean", 0),
+    (ring_scatter(rounds=lambda n: n - 2), "steps", "3: n - 1", None),
+    (ring_scatter(rounds=lambda n: n - 2), "bytes", "(n - 1)/n S", 0),
+    (sum_of_everything, "bytes", "everything is sent in every step", 0),
+    (by_name("reduce_scatter", "direct"), "neighbours", "0 sends to 2", 0),
+    (lambda rank, ranks, chunks: None, "values", "Nothing is returned yet", 0),
+    (ring_scatter(receive_first=True), "values", "first send, then recv", None),
 )
 def test_a_wrong_reduce_scatter_is_told_what_it_is(answer, part, words, rank):
     found = failed(check("02.1", answer))[part]
@@ -176,14 +173,12 @@ def test_an_answer_for_four_ranks_only_does_not_pass():
     assert set(failed(check("02.1", four))) == {"values", "steps", "bytes"}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("answer", "words"),
-    [
-        (ring_gather(missing=1), "nothing has arrived there"),
-        (ring_gather(order=-1), "which rank's chunk arrives in step s?"),
-        (lambda rank, ranks, chunk: [chunk] * ranks, "at place 1 the chunk of rank 0"),
-        (lambda rank, ranks, chunk: chunk, "4 chunks"),
-    ],
+    (ring_gather(missing=1), "nothing has arrived there"),
+    (ring_gather(order=-1), "which rank's chunk arrives in step s?"),
+    (lambda rank, ranks, chunk: [chunk] * ranks, "at place 1 the chunk of rank 0"),
+    (lambda rank, ranks, chunk: chunk, "4 chunks"),
 )
 def test_a_wrong_all_gather_is_told_what_it_is(answer, words):
     found = failed(check("02.2", answer))["values"]
@@ -238,32 +233,28 @@ def test_the_usual_line_is_told_why_its_alpha_means_nothing():
     assert "the usual least squares" in wrong["noisy times"].note and wrong["noisy times"].op == "alpha"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("line", "words"),
-    [
-        (lambda m, t: relative(m, t)[::-1], "Swapped"),
-        (lambda m, t: (relative(m, t)[0], 1 / relative(m, t)[1]), "beta is 1 / bandwidth"),
-        (lambda m, t: None, "a pair of numbers"),
-        (lambda m, t: (float("nan"), 1), "returned (nan"),
-        (lambda m, t: 1 / 0, "ZeroDivisionError"),
-    ],
+    (lambda m, t: relative(m, t)[::-1], "Swapped"),
+    (lambda m, t: (relative(m, t)[0], 1 / relative(m, t)[1]), "beta is 1 / bandwidth"),
+    (lambda m, t: None, "a pair of numbers"),
+    (lambda m, t: (float("nan"), 1), "returned (nan"),
+    (lambda m, t: 1 / 0, "ZeroDivisionError"),
 )
 def test_a_wrong_line_is_told_what_it_is(line, words):
     part = failed(answered(line, HALF))["exact times"]
     assert words in words_of(part)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("half", "words"),
-    [
-        (1 / HALF, "beta / alpha: right with MindSpore's letters"),
-        (HALF / 1e3, "factor of 1000"),
-        (HALF * 1e3, "mind the units, us and ns"),
-        (HALF / 1024, "kilobytes"),
-        (1 / BETA_S_PER_BYTE, "the bandwidth"),
-        (None, "no number yet"),
-        (HALF * 1.3, ""),
-    ],
+    (1 / HALF, "beta / alpha: right with MindSpore's letters"),
+    (HALF / 1e3, "factor of 1000"),
+    (HALF * 1e3, "mind the units, us and ns"),
+    (HALF / 1024, "kilobytes"),
+    (1 / BETA_S_PER_BYTE, "the bandwidth"),
+    (None, "no number yet"),
+    (HALF * 1.3, ""),
 )
 def test_a_wrong_half_size_is_told_what_it_is(half, words):
     wrong = failed(answered(relative, half))

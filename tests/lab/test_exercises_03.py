@@ -12,6 +12,7 @@ from parallel_lab import nn
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.exercises import check
 from parallel_lab.lab.exercises.descent import Line, LossCurves, TwoLayers, compare, mixed_rows, steady_rows, train
+from tests.crossed import each_of
 from tests.lab.verdicts import failed, passes, words_of
 
 
@@ -29,9 +30,7 @@ def test_steady_rows_have_curvature_one_in_every_direction():
     np.testing.assert_allclose(x @ w, y, atol=1e-5)  # the minimum is 0
 
 
-@pytest.mark.parametrize(
-    ("ranks", "mean", "factor"), [(1, False, 1), (2, False, 2), (4, False, 4), (4, True, 1), (8, False, 8)]
-)
+@each_of(("ranks", "mean", "factor"), (1, False, 1), (2, False, 2), (4, False, 4), (4, True, 1), (8, False, 8))
 def test_the_loss_of_a_line_follows_the_closed_form(ranks, mean, factor):
     """Each step multiplies the error by 1 - factor * rate, the loss by its square; the first loss is mean(y^2)."""
     rate, steps = 0.15, 6
@@ -108,20 +107,18 @@ def test_what_holds_no_settings_is_told_what_would(answer):
     assert part.expected.startswith("A dict") and part.found == repr(answer)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "setting", "words"),
-    [
-        ("sgd", (False, 0.1), "An all_reduce does not average"),
-        ("sgd", (False, 0.4), "A rate 4 times as large"),
-        ("sgd", (True, 0.1), "this row is about summed gradients"),
-        ("momentum", (True, 0.025), "Divided twice"),
-        ("momentum", (False, 0.025), "weight decay adds 0.1 w"),
-        ("momentum", (None, 0.1), "True or False"),
-        ("adam", (False, 0.0025), "a factor common to all gradients goes away"),
-        ("adam", (False, None), "A number"),
-        ("adam", (False, math.nan), "From 0 to 100"),
-        ("adam", (False, 1e6), "From 0 to 100"),
-    ],
+    ("sgd", (False, 0.1), "An all_reduce does not average"),
+    ("sgd", (False, 0.4), "A rate 4 times as large"),
+    ("sgd", (True, 0.1), "this row is about summed gradients"),
+    ("momentum", (True, 0.025), "Divided twice"),
+    ("momentum", (False, 0.025), "weight decay adds 0.1 w"),
+    ("momentum", (None, 0.1), "True or False"),
+    ("adam", (False, 0.0025), "a factor common to all gradients goes away"),
+    ("adam", (False, None), "A number"),
+    ("adam", (False, math.nan), "From 0 to 100"),
+    ("adam", (False, 1e6), "From 0 to 100"),
 )
 def test_wrong_settings_fail_in_their_row_and_are_told_what_they_are(name, setting, words):
     answer = settings(*RIGHT) | {name: {"gradients_mean": setting[0], "learning_rate": setting[1]}}
@@ -143,17 +140,15 @@ def test_weights_by_rows_pass(form):
     assert passes(check("03.2", lambda rows: form([n / sum(rows) for n in rows])), 4)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("answer", "passed", "words"),
-    [
-        (lambda rows: [1 / len(rows)] * len(rows), 1, "each row of a rank with 2 rows counts 2 times as much"),
-        (lambda rows: [1.0] * len(rows), 0, "No weights"),
-        (lambda rows: rows, 0, "The sum over all rows, not their mean: 14 times"),
-        (lambda rows: [n / max(rows) for n in rows], 0, "do not add up to 1"),
-        (lambda rows: [len(rows) * n / sum(rows) for n in rows], 0, "gradients_mean=True"),
-        (lambda rows: [1 / sum(rows)] * len(rows), 0, "each row counts 1/14"),
-        (lambda rows: rows[:2], 0, "4 numbers, one per rank"),
-    ],
+    (lambda rows: [1 / len(rows)] * len(rows), 1, "each row of a rank with 2 rows counts 2 times as much"),
+    (lambda rows: [1.0] * len(rows), 0, "No weights"),
+    (lambda rows: rows, 0, "The sum over all rows, not their mean: 14 times"),
+    (lambda rows: [n / max(rows) for n in rows], 0, "do not add up to 1"),
+    (lambda rows: [len(rows) * n / sum(rows) for n in rows], 0, "gradients_mean=True"),
+    (lambda rows: [1 / sum(rows)] * len(rows), 0, "each row counts 1/14"),
+    (lambda rows: rows[:2], 0, "4 numbers, one per rank"),
 )
 def test_wrong_weights_are_told_what_they_are(answer, passed, words):
     verdict = check("03.2", answer)
@@ -197,16 +192,14 @@ def test_the_closed_form_is_what_is_counted():
     assert passes(check("03.3", lambda rate, ranks: first_above((1 - ranks * rate) ** 2)), 4)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("answer", "words"),
-    [
-        (lambda rate, ranks: first_above(abs(1 - ranks * rate)), "it grows by the square"),
-        (lambda rate, ranks: first_above((1 - rate) ** 2), "one device's rate"),
-        (lambda rate, ranks: first_above((1 + ranks * rate) ** 2), "The sign is lost"),
-        (lambda rate, ranks: (first_above((1 - ranks * rate) ** 2) or 0) - 1, "the loss before any update"),
-        (lambda rate, ranks: (first_above((1 - ranks * rate) ** 2) or 0) + 1, "the loss before any update"),
-        (lambda rate, ranks: "soon", ""),
-    ],
+    (lambda rate, ranks: first_above(abs(1 - ranks * rate)), "it grows by the square"),
+    (lambda rate, ranks: first_above((1 - rate) ** 2), "one device's rate"),
+    (lambda rate, ranks: first_above((1 + ranks * rate) ** 2), "The sign is lost"),
+    (lambda rate, ranks: (first_above((1 - ranks * rate) ** 2) or 0) - 1, "the loss before any update"),
+    (lambda rate, ranks: (first_above((1 - ranks * rate) ** 2) or 0) + 1, "the loss before any update"),
+    (lambda rate, ranks: "soon", ""),
 )
 def test_a_wrong_step_is_told_what_it_is(answer, words):
     part = failed(check("03.3", answer))["4 ranks at 0.6"]

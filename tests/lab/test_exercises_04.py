@@ -11,6 +11,7 @@ import pytest
 from parallel_lab.base.cluster import cluster_for
 from parallel_lab.lab.exercises import check, lesson_04
 from parallel_lab.lab.exercises.lesson_04 import RANDOM_LISTS
+from tests.crossed import each_of
 from tests.lab.verdicts import failed, passes, told, words_of
 
 MB = 1024 * 1024
@@ -49,43 +50,35 @@ def semi_auto(sizes, threshold_mb):
     return buckets
 
 
-@pytest.mark.parametrize(
-    "form", [list, tuple, lambda buckets: [np.array(b) for b in buckets], lambda buckets: (b for b in buckets)]
-)
+@each_of("form", list, tuple, lambda buckets: [np.array(b) for b in buckets], lambda buckets: (b for b in buckets))
 def test_buckets_by_the_rule_pass_in_any_form(form):
     assert passes(check("04.1", lambda sizes, threshold_mb: form(by_size(sizes, threshold_mb))), 6)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("answer", "part", "words"),
-    [
-        (semi_auto, "the example", "That is the rule where operators are split"),
-        (lambda s, t: [[n] for n in range(len(s))], "the example", "that is what threshold 0 means"),
-        (lambda s, t: [list(range(len(s)))], "threshold 0", "All in one bucket, whatever the threshold"),
-        (lambda s, t: by_size(s, t, before=True), "the example", "split before the gradient"),
-        (lambda s, t: by_size(s, t, equal=True), "around the threshold", "A sum equal to the threshold does not end"),
-        (lambda s, t: by_size(s, t, forget=False), "the example", "not reset to 0"),
-        (lambda s, t: by_size(s, t, unit=10**6), "around the threshold", "not a million"),
-        (lambda s, t: by_size(s, t, unit=MB // 4), "the example", "A quarter of the threshold"),
-        (
-            lambda s, t: by_size(s, t, keep_last=False),
-            "the example",
-            "The last bucket, which never got full, is missing",
-        ),
-        (lambda s, t: by_size(s, t or 1), "threshold 0", "every gradient travels alone"),
-        (lambda s, t: [*by_size(s, t), []], "the example", "An empty bucket is not a message"),
-        (lambda s, t: [*by_size(s, t), [0]], "the example", "A gradient is in two buckets"),
-        (lambda s, t: [[0, 0]], "the example", "Gradients 1, 2, 3, 4 are in no bucket. One is in two places."),
-        (
-            lambda s, t: [s],
-            "the example",
-            "A bucket holds the numbers of its gradients, 0 for the first, and not their sizes.",
-        ),
-        (lambda s, t: by_size(s, t)[::-1], "the example", "in another order"),
-        (lambda s, t: None, "the example", "Lists of positions"),
-        (lambda s, t: 1 / 0, "the example", "ZeroDivisionError"),
-        (None, "the example", "not a function"),
-    ],
+    (semi_auto, "the example", "That is the rule where operators are split"),
+    (lambda s, t: [[n] for n in range(len(s))], "the example", "that is what threshold 0 means"),
+    (lambda s, t: [list(range(len(s)))], "threshold 0", "All in one bucket, whatever the threshold"),
+    (lambda s, t: by_size(s, t, before=True), "the example", "split before the gradient"),
+    (lambda s, t: by_size(s, t, equal=True), "around the threshold", "A sum equal to the threshold does not end"),
+    (lambda s, t: by_size(s, t, forget=False), "the example", "not reset to 0"),
+    (lambda s, t: by_size(s, t, unit=10**6), "around the threshold", "not a million"),
+    (lambda s, t: by_size(s, t, unit=MB // 4), "the example", "A quarter of the threshold"),
+    (lambda s, t: by_size(s, t, keep_last=False), "the example", "The last bucket, which never got full, is missing"),
+    (lambda s, t: by_size(s, t or 1), "threshold 0", "every gradient travels alone"),
+    (lambda s, t: [*by_size(s, t), []], "the example", "An empty bucket is not a message"),
+    (lambda s, t: [*by_size(s, t), [0]], "the example", "A gradient is in two buckets"),
+    (lambda s, t: [[0, 0]], "the example", "Gradients 1, 2, 3, 4 are in no bucket. One is in two places."),
+    (
+        lambda s, t: [s],
+        "the example",
+        "A bucket holds the numbers of its gradients, 0 for the first, and not their sizes.",
+    ),
+    (lambda s, t: by_size(s, t)[::-1], "the example", "in another order"),
+    (lambda s, t: None, "the example", "Lists of positions"),
+    (lambda s, t: 1 / 0, "the example", "ZeroDivisionError"),
+    (None, "the example", "not a function"),
 )
 def test_wrong_buckets_are_told_what_they_are(answer, part, words):
     assert words in told("04.1", answer, part)
@@ -140,21 +133,19 @@ def test_golf_takes_any_list_of_whole_numbers(form):
 ALL = {"an index list", "beats one message", "beats every threshold", "par"}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("indices", "parts", "words"),
-    [
-        ([9], ALL - {"an index list"}, "Nothing overlaps"),
-        ([0, 1, 2, 3, 4, 5, 6, 7, 8], ALL - {"an index list"}, "pays ten starts"),
-        ([1, 4, 6], {"par"}, "Counted as 'the first n'"),
-        ([4], {"par"}, "The line is idle until 5 ms"),
-        ([0, 5], {"par"}, "idle"),
-        ([5, 3], ALL, "3 comes after 5"),
-        ([-1, 3], ALL, "none negative"),
-        ([True, 3], ALL, "rising ints"),
-        ([], ALL, "rising ints"),
-        ([0.5], ALL, "Positions at which messages end"),
-        (None, ALL, "no list yet"),
-    ],
+    ([9], ALL - {"an index list"}, "Nothing overlaps"),
+    ([0, 1, 2, 3, 4, 5, 6, 7, 8], ALL - {"an index list"}, "pays ten starts"),
+    ([1, 4, 6], {"par"}, "Counted as 'the first n'"),
+    ([4], {"par"}, "The line is idle until 5 ms"),
+    ([0, 5], {"par"}, "idle"),
+    ([5, 3], ALL, "3 comes after 5"),
+    ([-1, 3], ALL, "none negative"),
+    ([True, 3], ALL, "rising ints"),
+    ([], ALL, "rising ints"),
+    ([0.5], ALL, "Positions at which messages end"),
+    (None, ALL, "no list yet"),
 )
 def test_a_wrong_index_list_is_told_what_it_is(indices, parts, words):
     wrong = failed(check("04.2", indices))
@@ -182,34 +173,28 @@ def test_one_line_for_all_messages_passes(form):
     assert passes(check("04.3", lambda *given: form(exposed(*given))), 5)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("answer", "part", "words"),
-    [
-        (lambda r, s, b, a, t: sum(a + t * m for m in s), "equal messages", "That is all the sending"),
-        (
-            lambda r, s, b, a, t: max(0, sum(a + t * m for m in s) - b),
-            "equal messages",
-            "cannot start before its gradients are ready",
-        ),
-        (
-            lambda r, s, b, a, t: max(0, max(x + a + t * m for x, m in zip(r, s, strict=True)) - b),
-            "equal messages",
-            "its own line",
-        ),
-        (lambda r, s, b, a, t: exposed(r, s, 0, a, t), "one message", "when the last message ends"),
-        (lambda r, s, b, a, t: exposed(r, s, b, 0, t), "one message", "The starts are missing"),
-        (lambda r, s, b, a, t: a + t * s[-1], "fusion golf", "Only the last message"),
-        (
-            lambda r, s, b, a, t: sum(a + t * m for m in s) - exposed(r, s, b, a, t),
-            "equal messages",
-            "That is what hides",
-        ),
-        (lambda r, s, b, a, t: exposed(r, s, 0, a, t) - b, "all hidden", "Negative: backward continues"),
-        (lambda r, s, b, a, t: "much", "one message", "Seconds"),
-        (lambda r, s, b, a, t: math.nan, "one message", "Seconds"),
-        (lambda r, s, b, a, t: 1 / 0, "one message", "ZeroDivisionError"),
-        (None, "one message", "not a function"),
-    ],
+    (lambda r, s, b, a, t: sum(a + t * m for m in s), "equal messages", "That is all the sending"),
+    (
+        lambda r, s, b, a, t: max(0, sum(a + t * m for m in s) - b),
+        "equal messages",
+        "cannot start before its gradients are ready",
+    ),
+    (
+        lambda r, s, b, a, t: max(0, max(x + a + t * m for x, m in zip(r, s, strict=True)) - b),
+        "equal messages",
+        "its own line",
+    ),
+    (lambda r, s, b, a, t: exposed(r, s, 0, a, t), "one message", "when the last message ends"),
+    (lambda r, s, b, a, t: exposed(r, s, b, 0, t), "one message", "The starts are missing"),
+    (lambda r, s, b, a, t: a + t * s[-1], "fusion golf", "Only the last message"),
+    (lambda r, s, b, a, t: sum(a + t * m for m in s) - exposed(r, s, b, a, t), "equal messages", "That is what hides"),
+    (lambda r, s, b, a, t: exposed(r, s, 0, a, t) - b, "all hidden", "Negative: backward continues"),
+    (lambda r, s, b, a, t: "much", "one message", "Seconds"),
+    (lambda r, s, b, a, t: math.nan, "one message", "Seconds"),
+    (lambda r, s, b, a, t: 1 / 0, "one message", "ZeroDivisionError"),
+    (None, "one message", "not a function"),
 )
 def test_a_wrong_time_is_told_what_it_is(answer, part, words):
     assert words in told("04.3", answer, part)

@@ -9,6 +9,7 @@ from parallel_lab.cost.memory import predict_memory
 from parallel_lab.lab.exercises import check, lesson_05
 from parallel_lab.lab.memory.subjects import Settings, get_subject
 from parallel_lab.run.communicator import Request, Start, Wait
+from tests.crossed import each_of
 from tests.lab.verdicts import failed, passes, told, words_of
 
 # ---- 05.1: bytes of every stage ----
@@ -33,23 +34,21 @@ def test_the_count_of_the_arrays_is_the_formulas_to_the_byte():
     assert [stage for stage, *_ in lesson_05._counted_states()] == [0, 1, 3, 3]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("answer", "part", "words"),
-    [
-        (lambda n, r, stage, p, g, s: n * (p + g + s), "stage 1", "That is stage 0"),
-        (lambda n, r, stage, p, g, s: held(n, r, 3 if stage else 0, p, g, s), "stage 1", "That is stage 3"),
-        (lambda n, r, stage, p, g, s: held(n, r, min(stage, 1), p, g, s), "stage 2", "That is stage 1"),
-        (lambda n, r, stage, p, g, s: r * held(n, r, stage, p, g, s), "stage 1", "All ranks together"),
-        (lambda n, r, stage, p, g, s: held(n, r, stage, p, 0, s), "stage 0", "The gradients are missing"),
-        (lambda n, r, stage, p, g, s: held(n, r, stage, p, g, 0), "stage 0", "The optimizer states are missing"),
-        (lambda n, r, stage, p, g, s: n * p, "stage 0", "The parameters alone"),
-        (lambda n, r, stage, p, g, s: held(n, r, stage, p, g, s) / 1e9, "stage 0", "That is in GB"),
-        (lambda n, r, stage, p, g, s: n, "stage 0", "elements, not bytes"),
-        (lambda n, r, stage, p, g, s: held(n, r, stage, 2, 2, 12), "stage 0", "4 + 4 + 4 bytes each"),
-        (lambda n, r, stage, p, g, s: None, "stage 0", "None"),
-        (lambda n, r, stage, p, g, s: 1 / 0, "stage 0", "ZeroDivisionError"),
-        (None, "stage 0", "not a function"),
-    ],
+    (lambda n, r, stage, p, g, s: n * (p + g + s), "stage 1", "That is stage 0"),
+    (lambda n, r, stage, p, g, s: held(n, r, 3 if stage else 0, p, g, s), "stage 1", "That is stage 3"),
+    (lambda n, r, stage, p, g, s: held(n, r, min(stage, 1), p, g, s), "stage 2", "That is stage 1"),
+    (lambda n, r, stage, p, g, s: r * held(n, r, stage, p, g, s), "stage 1", "All ranks together"),
+    (lambda n, r, stage, p, g, s: held(n, r, stage, p, 0, s), "stage 0", "The gradients are missing"),
+    (lambda n, r, stage, p, g, s: held(n, r, stage, p, g, 0), "stage 0", "The optimizer states are missing"),
+    (lambda n, r, stage, p, g, s: n * p, "stage 0", "The parameters alone"),
+    (lambda n, r, stage, p, g, s: held(n, r, stage, p, g, s) / 1e9, "stage 0", "That is in GB"),
+    (lambda n, r, stage, p, g, s: n, "stage 0", "elements, not bytes"),
+    (lambda n, r, stage, p, g, s: held(n, r, stage, 2, 2, 12), "stage 0", "4 + 4 + 4 bytes each"),
+    (lambda n, r, stage, p, g, s: None, "stage 0", "None"),
+    (lambda n, r, stage, p, g, s: 1 / 0, "stage 0", "ZeroDivisionError"),
+    (None, "stage 0", "not a function"),
 )
 def test_wrong_bytes_are_told_what_they_are(answer, part, words):
     assert words in told("05.1", answer, part)
@@ -119,30 +118,28 @@ def test_a_right_step_passes(answer):
 
 
 @pytest.mark.quick(14)
-@pytest.mark.parametrize(
+@each_of(
     ("answer", "part", "words"),
-    [
-        (plain, "20 steps", "It came back as it was"),
-        (plain, "bytes", "that is plain data parallel"),
-        (plain, "messages", "needs 1/p of it"),
-        (with_all_reduce, "bytes", "3 (p - 1)/p n: half as much again"),
-        (with_all_reduce, "messages", "all_reduce, all_gather"),
-        (gathering_everything, "bytes", "send your slice only"),
-        (zero1(reduce="sum"), "one step", "summed, not averaged"),
-        (zero1(gather=False), "one step", "they need it too"),
-        (zero1(gather=False), "bytes", "one half of it"),
-        (zero1(mine=lambda r, p: (r + 1) % p), "one step", ""),
-        (zero1(sign=-1.0), "one step", "The sign"),
-        (zero1(decay=0.5), "20 steps", "a later one is not"),
-        (zero1(keep=False), "20 steps", "It came back as it was"),
-        (zero1(whole_velocity=True), "one step", ""),
-        (lambda rank, ranks, w, g, v: (w, v), "one step", "Nothing was changed yet"),
-        (lambda rank, ranks, w, g, v: (w - 0.1 * g, v), "one step", "never added up"),
-        (lambda rank, ranks, w, g, v: None, "one step", "without a return"),
-        (lambda rank, ranks, w, g, v: (w[:3], v), "one step", "all weights"),
-        (lambda rank, ranks, w, g, v: 1 / 0, "one step", "ZeroDivisionError"),
-        (None, "one step", "not a function"),
-    ],
+    (plain, "20 steps", "It came back as it was"),
+    (plain, "bytes", "that is plain data parallel"),
+    (plain, "messages", "needs 1/p of it"),
+    (with_all_reduce, "bytes", "3 (p - 1)/p n: half as much again"),
+    (with_all_reduce, "messages", "all_reduce, all_gather"),
+    (gathering_everything, "bytes", "send your slice only"),
+    (zero1(reduce="sum"), "one step", "summed, not averaged"),
+    (zero1(gather=False), "one step", "they need it too"),
+    (zero1(gather=False), "bytes", "one half of it"),
+    (zero1(mine=lambda r, p: (r + 1) % p), "one step", ""),
+    (zero1(sign=-1.0), "one step", "The sign"),
+    (zero1(decay=0.5), "20 steps", "a later one is not"),
+    (zero1(keep=False), "20 steps", "It came back as it was"),
+    (zero1(whole_velocity=True), "one step", ""),
+    (lambda rank, ranks, w, g, v: (w, v), "one step", "Nothing was changed yet"),
+    (lambda rank, ranks, w, g, v: (w - 0.1 * g, v), "one step", "never added up"),
+    (lambda rank, ranks, w, g, v: None, "one step", "without a return"),
+    (lambda rank, ranks, w, g, v: (w[:3], v), "one step", "all weights"),
+    (lambda rank, ranks, w, g, v: 1 / 0, "one step", "ZeroDivisionError"),
+    (None, "one step", "not a function"),
 )
 def test_a_wrong_step_is_told_what_it_is(answer, part, words):
     wrong = failed(check("05.2", answer))
@@ -232,24 +229,22 @@ ALL = {"a model", "fits", "beats level off", "par"}
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(
+@each_of(
     ("model", "parts", "words"),
-    [
-        ({"width": 256, "level": "off"}, ALL - {"a model"}, "Adam's two states per parameter"),
-        ({"width": 128, "level": "off"}, {"beats level off", "par"}, "Nothing is sharded"),
-        ({"width": 256, "level": "level1"}, {"par"}, "which level does not keep them?"),
-        ({"width": np.float64(256), "level": "level1"}, {"par"}, "which level does not keep them?"),
-        ({"width": 256, "level": "level3"}, {"par"}, "would a wider model still fit"),
-        ({"width": 1024, "level": "level3"}, ALL - {"a model"}, "at most 4 MiB"),
-        ({"width": 256, "level": "level1", "threshold_kb": 1024}, ALL - {"a model"}, "at most 4 MiB"),
-        ({"width": 100, "level": "off"}, ALL, "A multiple of 16"),
-        ({"width": 256, "level": "level4"}, ALL, "level1, level2, level3"),
-        ({"width": 256, "optimizer": "SGD"}, ALL, "not a setting of this puzzle"),
-        ({"width": 256, "level": "grouping", "parallel_mode": "data_parallel"}, ALL, "Lamb, AdamWeightDecay"),
-        ({"width": 256, "level": "level1", "shard_size": 16}, ALL, "optimizer_weight_shard_size=16"),
-        (None, ALL, "no model yet"),
-        ([1], ALL, "width"),
-    ],
+    ({"width": 256, "level": "off"}, ALL - {"a model"}, "Adam's two states per parameter"),
+    ({"width": 128, "level": "off"}, {"beats level off", "par"}, "Nothing is sharded"),
+    ({"width": 256, "level": "level1"}, {"par"}, "which level does not keep them?"),
+    ({"width": np.float64(256), "level": "level1"}, {"par"}, "which level does not keep them?"),
+    ({"width": 256, "level": "level3"}, {"par"}, "would a wider model still fit"),
+    ({"width": 1024, "level": "level3"}, ALL - {"a model"}, "at most 4 MiB"),
+    ({"width": 256, "level": "level1", "threshold_kb": 1024}, ALL - {"a model"}, "at most 4 MiB"),
+    ({"width": 100, "level": "off"}, ALL, "A multiple of 16"),
+    ({"width": 256, "level": "level4"}, ALL, "level1, level2, level3"),
+    ({"width": 256, "optimizer": "SGD"}, ALL, "not a setting of this puzzle"),
+    ({"width": 256, "level": "grouping", "parallel_mode": "data_parallel"}, ALL, "Lamb, AdamWeightDecay"),
+    ({"width": 256, "level": "level1", "shard_size": 16}, ALL, "optimizer_weight_shard_size=16"),
+    (None, ALL, "no model yet"),
+    ([1], ALL, "width"),
 )
 def test_a_wrong_model_is_told_what_it_is(model, parts, words):
     wrong = failed(check("05.3", model))

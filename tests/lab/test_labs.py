@@ -15,6 +15,7 @@ from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.processes.shm import close_all
+from tests.crossed import each_of
 
 WIDTH = 64  # of the Memory Lab's stack: 8 weights of 16 KiB
 
@@ -131,13 +132,11 @@ def test_what_is_refused_changes_nothing(make, call):
     assert isinstance(caught.value, ParallelLabError) and state(lab) == before and not heard
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "commands"),
-    [
-        (lambda: FusionLab("golf"), (("set_mode", "each"), ("remove_cut", 3), ("set_mode", "auto"))),
-        (lambda: stack(2), (("set_level", "off"), ("set_capacity", "1 MiB"), ("set_level", "level1"))),
-        (StrategyLab, (("select_rank", 1), ("set_strategy", "relu", "((1, 1),)"), ("select_rank", 2))),
-    ],
+    (lambda: FusionLab("golf"), (("set_mode", "each"), ("remove_cut", 3), ("set_mode", "auto"))),
+    (lambda: stack(2), (("set_level", "off"), ("set_capacity", "1 MiB"), ("set_level", "level1"))),
+    (StrategyLab, (("select_rank", 1), ("set_strategy", "relu", "((1, 1),)"), ("select_rank", 2))),
 )
 def test_listeners_hear_of_changes_until_they_end(make, commands):
     lab, heard = make(), []
@@ -161,15 +160,13 @@ def test_a_run_is_heard_when_it_begins_and_when_it_ends(make):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
+@each_of(
     ("make", "work"),
-    [
-        (lambda: FusionLab("dense", devices=2), "run_simulated"),
-        (lambda: FusionLab("dense", devices=2), "run_measured"),
-        (lambda: stack(2), "run_simulated"),
-        (lambda: stack(2), "run_measured"),
-        (lambda: stack(2), "find_par"),
-    ],
+    (lambda: FusionLab("dense", devices=2), "run_simulated"),
+    (lambda: FusionLab("dense", devices=2), "run_measured"),
+    (lambda: stack(2), "run_simulated"),
+    (lambda: stack(2), "run_measured"),
+    (lambda: stack(2), "find_par"),
 )
 def test_a_run_can_be_stopped_and_keeps_nothing(make, work):
     lab = make()
@@ -196,14 +193,12 @@ def test_a_run_can_be_stopped_and_keeps_nothing(make, work):
 HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror=alert(1)>&"\'\u2028'
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "most"),
-    [
-        (StrategyLab, 200_000),
-        (lambda: FusionLab("golf"), 100_000),
-        (lambda: MemoryLab("dense", 2), 150_000),
-        (lambda: CollectiveStepper("all_reduce", "ring", 8), 400_000),
-    ],
+    (StrategyLab, 200_000),
+    (lambda: FusionLab("golf"), 100_000),
+    (lambda: MemoryLab("dense", 2), 150_000),
+    (lambda: CollectiveStepper("all_reduce", "ring", 8), 400_000),
 )
 def test_a_page_is_complete_by_itself_and_small(make, most):
     page = make().to_html('a <title> & "more"')
@@ -212,15 +207,13 @@ def test_a_page_is_complete_by_itself_and_small(make, most):
     assert "a &lt;title&gt;" in page and "<title> &" not in page
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "place"),
-    [
-        (StrategyLab, ("operators", 0, "name")),
-        (StrategyLab, ("messages", 0, "reason")),
-        (golf, ("notes", 0)),
-        (stack, ("notes", 0)),
-        (CollectiveStepper, ("algorithm", "value")),
-    ],
+    (StrategyLab, ("operators", 0, "name")),
+    (StrategyLab, ("messages", 0, "reason")),
+    (golf, ("notes", 0)),
+    (stack, ("notes", 0)),
+    (CollectiveStepper, ("algorithm", "value")),
 )
 def test_names_cannot_leave_their_place_in_a_page(make, place):
     lab = make()

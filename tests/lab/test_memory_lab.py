@@ -16,6 +16,7 @@ from parallel_lab.lab.memory.subjects import STACK_LAYERS, SUBJECTS, WIDTHS, Set
 from parallel_lab.lab.memory.zero import parse_count, zero_table
 from parallel_lab.nn.optim.weight_groups import GROUPED_OPTIMIZERS
 from parallel_lab.train.session import initial_values
+from tests.crossed import each_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -198,18 +199,16 @@ def test_a_run_is_forgotten_when_the_settings_change_and_not_when_the_look_does(
     assert not lab.results and lab.snapshot()["source"]["choices"] == ["predicted"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("given", "size"),
-    [
-        ("4 MiB", 4 << 20),
-        ("900KB", 900 << 10),
-        ("2g", 2 << 30),
-        ("", 0),
-        (None, 0),
-        (77, 77),
-        ("1.5 M", 3 << 19),
-        ("12 B", 12),
-    ],
+    ("4 MiB", 4 << 20),
+    ("900KB", 900 << 10),
+    ("2g", 2 << 30),
+    ("", 0),
+    (None, 0),
+    (77, 77),
+    ("1.5 M", 3 << 19),
+    ("12 B", 12),
 )
 def test_capacities_are_read(given, size):
     lab = MemoryLab("stack", 2)

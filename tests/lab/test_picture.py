@@ -25,6 +25,7 @@ from parallel_lab.lab.pictures.picture import (
 from parallel_lab.lab.shared.networks import NETWORKS, operator_layers
 from parallel_lab.lab.shared.problems import get_problem
 from parallel_lab.lab.strategy.model import DEVICES, StrategyLab
+from tests.crossed import each_of
 
 NETS, DATA = ("quickstart", "megatron", "dense"), ("seed", "digits")
 LAYERED = [("convnet", "pictures"), ("transformer", "text"), ("embedding", "clicks")]
@@ -212,17 +213,15 @@ def test_data_flows_to_the_right():
     assert all(column[e["from"]] < column[e["to"]] for e in strip["edges"])
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("splits", "halo", "drawn"),
-    [
-        ((8,), (), (None, 0, None, 1)),
-        ((2, 4), (), (0, 1, None, 1)),
-        ((1, 1, 4), (), (0, 2, None, 1)),
-        ((2, 1, 4, 1), (), (2, 0, None, 1)),
-        ((2, 4, 1, 1), (), (0, 1, None, 1)),
-        ((2, 1, 2, 2), (2, 3), (2, 3, 0, 2)),
-        ((2, 2, 2), (), (0, 1, 2, 2)),
-    ],
+    ((8,), (), (None, 0, None, 1)),
+    ((2, 4), (), (0, 1, None, 1)),
+    ((1, 1, 4), (), (0, 2, None, 1)),
+    ((2, 1, 4, 1), (), (2, 0, None, 1)),
+    ((2, 4, 1, 1), (), (0, 1, None, 1)),
+    ((2, 1, 2, 2), (2, 3), (2, 3, 0, 2)),
+    ((2, 2, 2), (), (0, 1, 2, 2)),
 )
 def test_the_dims_that_are_cut_are_drawn_and_a_third_in_panels(splits, halo, drawn):
     assert tuple(drawn_dims(splits, halo)[k] for k in ("down", "across", "panels", "parts")) == drawn
@@ -338,13 +337,11 @@ def test_the_transformers_graph_has_its_branches_and_its_shortcuts():
     assert column["query"] == column["key"] == column["value"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "operators", "found"),
-    [
-        ("fc.matmul", {"fc.matmul"}, "fc.matmul"),
-        ("norm.layer_norm.0", {"norm.layer_norm"}, "norm.layer_norm"),
-        ("rows_2", {"rows"}, "rows"),
-    ],
+    ("fc.matmul", {"fc.matmul"}, "fc.matmul"),
+    ("norm.layer_norm.0", {"norm.layer_norm"}, "norm.layer_norm"),
+    ("rows_2", {"rows"}, "rows"),
 )
 def test_a_node_s_operator_is_found_by_its_name(name, operators, found):
     assert operator_of(name, dict.fromkeys(operators)) == found

@@ -8,6 +8,7 @@ from parallel_lab.base.errors import ArgumentError
 from parallel_lab.base.events import Event
 from parallel_lab.lab.shared.prediction import Comparison, Prediction
 from parallel_lab.lab.strategy.model import StrategyLab
+from tests.crossed import each_of
 
 # Rank 5 is (1, 1) in the 2 x 4 matrix. Messages: two all_reduces forward and the loss, the same two backward, and the
 # gradients of w2 and w.
@@ -51,18 +52,16 @@ def test_wrong_answers_are_not_yet(plan):
     assert verdicts(Prediction((32, 16), (0, 5), 3, 1).compare(plan)) == ["not yet"] * 4
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("row", "answers", "words"),
-    [
-        (0, {"slice_of_w": (32, 16)}, "whole of w"),
-        (0, {"slice_of_w": (16, 8)}, "per dim"),
-        (1, {"group_of_rank_5": (1, 5)}, "backward"),
-        (1, {"group_of_rank_5": (0, 1, 2, 3)}, "runs fastest"),
-        (2, {"messages": 3}, "forward alone"),
-        (2, {"messages": 9}, "3 forward, 4 backward"),
-        (3, {"bytes": BYTES // 4}, "elements"),
-        (3, {"bytes": 7}, "512 + 512 + 4 + 512 + 512 + 256 + 512"),
-    ],
+    (0, {"slice_of_w": (32, 16)}, "whole of w"),
+    (0, {"slice_of_w": (16, 8)}, "per dim"),
+    (1, {"group_of_rank_5": (1, 5)}, "backward"),
+    (1, {"group_of_rank_5": (0, 1, 2, 3)}, "runs fastest"),
+    (2, {"messages": 3}, "forward alone"),
+    (2, {"messages": 9}, "3 forward, 4 backward"),
+    (3, {"bytes": BYTES // 4}, "elements"),
+    (3, {"bytes": 7}, "512 + 512 + 4 + 512 + 512 + 256 + 512"),
 )
 def test_a_known_misconception_is_answered_with_its_reason(plan, row, answers, words):
     assert words in hint(plan, row, **answers)
@@ -73,9 +72,7 @@ def test_a_right_answer_needs_no_hint_in_print(plan):
     assert "runs fastest" in str(Prediction().compare(plan))
 
 
-@pytest.mark.parametrize(
-    "answers", [{"slice_of_w": "eight by sixteen"}, {"group_of_rank_5": 4.5}, {"messages": object()}]
-)
+@each_of("answers", {"slice_of_w": "eight by sixteen"}, {"group_of_rank_5": 4.5}, {"messages": object()})
 def test_an_answer_that_is_no_number_is_refused_by_its_question(answers):
     with pytest.raises(ArgumentError, match=f"{next(iter(answers))}=.*A whole number, or several in a tuple"):
         Prediction(**answers)

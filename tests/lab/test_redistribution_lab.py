@@ -16,6 +16,7 @@ from parallel_lab.lab.redistribution.model import (
     run_steps,
     strategies,
 )
+from tests.crossed import each_of
 from tests.layout.folding import lower_bound_elements
 
 EVERY = [(n, a, b, copies) for n in DEVICES for a in strategies(n) for b in strategies(n) for copies in COPIES]
@@ -60,15 +61,13 @@ def test_choices_that_fewer_ranks_cannot_have_become_rows():
     assert lab.target.slice_shape(SHAPE) == (8, 32)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("given", "what"),
-    [
-        ({"devices": 3}, "devices 3"),
-        ({"have": "3 x 1"}, "have '3 x 1'"),
-        ({"want": 1}, "want 1"),
-        ({"copies": True}, "copies True"),
-        ({"steps": "ring"}, "steps 'ring'"),
-    ],
+    ({"devices": 3}, "devices 3"),
+    ({"have": "3 x 1"}, "have '3 x 1'"),
+    ({"want": 1}, "want 1"),
+    ({"copies": True}, "copies True"),
+    ({"steps": "ring"}, "steps 'ring'"),
 )
 def test_other_choices_are_refused(given, what):
     with pytest.raises(ArgumentError, match=f"RedistributionLab: {what}. One of "):

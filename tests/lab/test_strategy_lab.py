@@ -10,6 +10,7 @@ from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.shared.networks import NETWORKS
 from parallel_lab.lab.shared.problems import problems_of
 from parallel_lab.lab.strategy.model import DEVICES, StrategyLab
+from tests.crossed import each_of
 
 PAIRS = [(net, data) for net, network in NETWORKS.items() for data in problems_of(network.kind)]
 
@@ -134,14 +135,12 @@ def test_an_operator_made_of_others_takes_one_strategy_for_all_of_them():
     assert "bn1.batch_norm" in operator(lab, "bn1.batch_norm")["error"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("net", "preset", "tensor"),
-    [
-        ("convnet", "batch and height", "x for conv1.conv2d, with halo"),
-        ("convnet", "batch and channels", "out of conv2.conv2d, addends"),
-        ("transformer", "tensor parallel", "out of blocks.0.attention.out.matmul, addends"),
-        ("embedding", "tables by columns", "deep_table"),
-    ],
+    ("convnet", "batch and height", "x for conv1.conv2d, with halo"),
+    ("convnet", "batch and channels", "out of conv2.conv2d, addends"),
+    ("transformer", "tensor parallel", "out of blocks.0.attention.out.matmul, addends"),
+    ("embedding", "tables by columns", "deep_table"),
 )
 def test_a_preset_begins_with_what_it_is_there_to_show(net, preset, tensor):
     lab = StrategyLab(net)
@@ -186,26 +185,24 @@ def test_the_picture_follows_a_strategy_that_ends_the_pending_sum():
 
 
 @pytest.mark.quick(12)
-@pytest.mark.parametrize(
+@each_of(
     ("text", "words"),
-    [
-        ("((2, 4), (2, 1))", "equally"),
-        ("((3, 1), (1, 1))", "3"),
-        ("((2, 4),)", "input"),
-        ("((2, 4), (4, 1)", "cannot be read"),
-        ("__import__('os').system('true')", "cannot be read"),
-        ("((16, 1), (1, 1))", "8"),
-        ("", "cannot be read"),
-        ("(" * 150, "cannot be read"),
-        ("1" * 201, "201 characters"),
-        ("5", ""),
-        ("{'a': 1}", ""),
-        ("((0, 1), (1, 1))", "0"),
-        ("((-2, 1), (1, 1))", "-2"),
-        ("((2.0, 4), (4, 1))", "2.0"),
-        ("((True, 4), (4, 1))", "True"),
-        ("(('2', 4), (4, 1))", "'2'"),
-    ],
+    ("((2, 4), (2, 1))", "equally"),
+    ("((3, 1), (1, 1))", "3"),
+    ("((2, 4),)", "input"),
+    ("((2, 4), (4, 1)", "cannot be read"),
+    ("__import__('os').system('true')", "cannot be read"),
+    ("((16, 1), (1, 1))", "8"),
+    ("", "cannot be read"),
+    ("(" * 150, "cannot be read"),
+    ("1" * 201, "201 characters"),
+    ("5", ""),
+    ("{'a': 1}", ""),
+    ("((0, 1), (1, 1))", "0"),
+    ("((-2, 1), (1, 1))", "-2"),
+    ("((2.0, 4), (4, 1))", "2.0"),
+    ("((True, 4), (4, 1))", "True"),
+    ("(('2', 4), (4, 1))", "'2'"),
 )
 def test_a_refused_strategy_is_kept_with_its_reason_and_the_picture_stays(text, words):
     lab = StrategyLab()

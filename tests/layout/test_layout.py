@@ -11,19 +11,18 @@ import pytest
 from parallel_lab.base.errors import LayoutError, ParallelLabError
 from parallel_lab.layout.refinement import common_factors, expand_factors, flat_placement, join_axes, on_device_matrix
 from parallel_lab.layout.tensor_layout import TensorLayout, ranks_along, slice_text
+from tests.crossed import each_of
 
 # ---- slices ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("layout", "shape", "expected"),
-    [
-        (TensorLayout((8, 4), (1, -1)), (512, 1024), (64, 1024)),  # MindSpore, tensor_layout_test
-        (TensorLayout((2, 4), (1, 0)), (16, 32), (8, 8)),
-        (TensorLayout((2, 4), ((0, 1), None)), (16, 32), (2, 32)),
-        (TensorLayout((2, 4), (-1, ())), (16, 32), (16, 32)),
-        (TensorLayout((8,), ()), (), ()),
-    ],
+    (TensorLayout((8, 4), (1, -1)), (512, 1024), (64, 1024)),  # MindSpore, tensor_layout_test
+    (TensorLayout((2, 4), (1, 0)), (16, 32), (8, 8)),
+    (TensorLayout((2, 4), ((0, 1), None)), (16, 32), (2, 32)),
+    (TensorLayout((2, 4), (-1, ())), (16, 32), (16, 32)),
+    (TensorLayout((8,), ()), (), ()),
 )
 def test_slice_shape_is_the_shape_over_the_cuts(layout, shape, expected):
     assert layout.slice_shape(shape) == expected
@@ -47,12 +46,10 @@ def test_first_axis_of_a_tuple_is_the_outer_cut(axes, number, rank):
     assert layout.slice_numbers(rank) == (number(rank // 4, rank % 4),)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "layout",
-    [
-        *(TensorLayout((2, 4), (1, 0)), TensorLayout((2, 4), ((0, 1), -1))),
-        *(TensorLayout((2, 2, 2), (0, -1)), TensorLayout((3, 4), (0, 1))),
-    ],
+    *(TensorLayout((2, 4), (1, 0)), TensorLayout((2, 4), ((0, 1), -1))),
+    *(TensorLayout((2, 2, 2), (0, -1)), TensorLayout((3, 4), (0, 1))),
 )
 def test_every_element_is_held_by_as_many_ranks_as_there_are_replicas(layout):
     count = np.zeros((24, 12), int)
@@ -71,27 +68,23 @@ def test_from_strategy_puts_spare_ranks_on_the_right():
 # ---- groups (MindSpore, device_matrix_test) ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("device_matrix", "rank", "groups"),
-    [
-        ((2, 3), 0, [(0, 3), (0, 1, 2)]),
-        ((2, 2, 3), 5, [(5, 11), (2, 5), (3, 4, 5)]),
-        ((2, 1, 4, 2), 5, [(5, 13), (5,), (1, 3, 5, 7), (4, 5)]),
-        ((3, 4, 2, 3, 2), 5, [(5, 53, 101), (5, 17, 29, 41), (5, 11), (1, 3, 5), (4, 5)]),
-    ],
+    ((2, 3), 0, [(0, 3), (0, 1, 2)]),
+    ((2, 2, 3), 5, [(5, 11), (2, 5), (3, 4, 5)]),
+    ((2, 1, 4, 2), 5, [(5, 13), (5,), (1, 3, 5, 7), (4, 5)]),
+    ((3, 4, 2, 3, 2), 5, [(5, 53, 101), (5, 17, 29, 41), (5, 11), (1, 3, 5), (4, 5)]),
 )
 def test_groups_along_each_axis(device_matrix, rank, groups):
     last = len(device_matrix) - 1
     assert [ranks_along(device_matrix, (last - i,), rank) for i in range(len(device_matrix))] == groups
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("devices", "tensor_map", "position", "expected"),
-    [
-        ([10, 3, 2, 9, 11, 100, 1, 0], (-1, 0), 7, [3, 9, 100, 0]),
-        ([10, 3, 2, 9, 11, 100, 1, 0], (1, 0), 7, [0]),
-        (list(range(8)), (-1, 0), 6, [0, 2, 4, 6]),
-    ],
+    ([10, 3, 2, 9, 11, 100, 1, 0], (-1, 0), 7, [3, 9, 100, 0]),
+    ([10, 3, 2, 9, 11, 100, 1, 0], (1, 0), 7, [0]),
+    (list(range(8)), (-1, 0), 6, [0, 2, 4, 6]),
 )
 def test_replicas_by_tensor_map(devices, tensor_map, position, expected):
     assert [devices[rank] for rank in TensorLayout((4, 2), tensor_map).replicas(position)] == expected
@@ -108,22 +101,20 @@ def test_partial_group_is_not_a_replica_group():
 GRID = TensorLayout((2, 4), (1, 0))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "text"),
-    [
-        (lambda: TensorLayout((2, 4), (2, 0)), "axis 2 does not exist"),
-        (lambda: TensorLayout((2, 4), (1, 1)), "axis 1 is used 2 times"),
-        (lambda: TensorLayout((2, 4), (1, -1), partial=(1,)), "axis 1 is used 2 times"),
-        (lambda: TensorLayout((2, 0), (1, -1)), "device-matrix entry 0"),
-        (lambda: TensorLayout((2, 4), (1,), partial=(0,), reduce="mean"), "reduce='mean'"),
-        (lambda: GRID.slice_shape((16, 30)), "dim 1 of shape (16, 30) has 30 elements and cannot be split 4 ways"),
-        (lambda: GRID.slice_shape((16,)), "has 2 entries"),
-        (lambda: TensorLayout((2, 2, 2), (1, 0)).slice_index((8, 8), 8), "rank 8 does not exist"),
-        (lambda: TensorLayout.from_strategy((3, 1), 8), "makes 3 slices on 8 devices"),
-        (lambda: on_device_matrix(GRID, (4, 2)), "cannot be written over device_matrix (4, 2)"),
-        (lambda: on_device_matrix(TensorLayout((8,), (0,)), (4,)), "cannot be written over"),
-        (lambda: common_factors((2, 4), (3, 3)), "has 8 elements"),
-    ],
+    (lambda: TensorLayout((2, 4), (2, 0)), "axis 2 does not exist"),
+    (lambda: TensorLayout((2, 4), (1, 1)), "axis 1 is used 2 times"),
+    (lambda: TensorLayout((2, 4), (1, -1), partial=(1,)), "axis 1 is used 2 times"),
+    (lambda: TensorLayout((2, 0), (1, -1)), "device-matrix entry 0"),
+    (lambda: TensorLayout((2, 4), (1,), partial=(0,), reduce="mean"), "reduce='mean'"),
+    (lambda: GRID.slice_shape((16, 30)), "dim 1 of shape (16, 30) has 30 elements and cannot be split 4 ways"),
+    (lambda: GRID.slice_shape((16,)), "has 2 entries"),
+    (lambda: TensorLayout((2, 2, 2), (1, 0)).slice_index((8, 8), 8), "rank 8 does not exist"),
+    (lambda: TensorLayout.from_strategy((3, 1), 8), "makes 3 slices on 8 devices"),
+    (lambda: on_device_matrix(GRID, (4, 2)), "cannot be written over device_matrix (4, 2)"),
+    (lambda: on_device_matrix(TensorLayout((8,), (0,)), (4,)), "cannot be written over"),
+    (lambda: common_factors((2, 4), (3, 3)), "has 8 elements"),
 )
 def test_what_is_no_layout_is_refused_with_the_reason(make, text):
     with pytest.raises(LayoutError) as caught:
@@ -152,14 +143,12 @@ def test_expand_factors(other, expected):
     assert expand_factors((2, 8, 32), other) == expected
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("pieces", "expected"),
-    [
-        ([(2, (1,), 2), (8, (0,), 4)], (1, 0)),
-        ([(2, (1,), 2), (8, (), 1)], (1,)),
-        ([(4, (1,), 2), (8, (0,), 4)], None),  # the outer dim keeps two rows, so the part of a rank would be two blocks
-        ([], ()),
-    ],
+    ([(2, (1,), 2), (8, (0,), 4)], (1, 0)),
+    ([(2, (1,), 2), (8, (), 1)], (1,)),
+    ([(4, (1,), 2), (8, (0,), 4)], None),  # the outer dim keeps two rows, so the part of a rank would be two blocks
+    ([], ()),
 )
 def test_dims_join_only_if_each_part_stays_one_block(pieces, expected):
     assert join_axes(pieces) == expected

@@ -7,6 +7,7 @@ import pytest
 
 from parallel_lab import Layout, LayoutError, ParallelLabError
 from parallel_lab.layout.named_layout import LayoutStrategy, as_strategy, strategy_counts
+from tests.crossed import each_of
 
 CUBE = Layout((2, 2, 2), ("dp", "sp", "mp"))
 IS_WHOLE = "the name 'None', which stands for a dim that stays whole"
@@ -15,16 +16,14 @@ IS_WHOLE = "the name 'None', which stands for a dim that stays whole"
 # ---- what a layout says ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("dims", "tensor_map"),
-    [
-        (("dp", "mp"), (2, 0)),  # MindSpore's own example
-        (("mp", ("sp", "dp")), (0, (1, 2))),
-        (("None", "sp"), (-1, 1)),
-        ((("dp",), "None"), ((2,), -1)),
-        ((("dp", "None"),), ((2, -1),)),
-        ((), ()),
-    ],
+    (("dp", "mp"), (2, 0)),  # MindSpore's own example
+    (("mp", ("sp", "dp")), (0, (1, 2))),
+    (("None", "sp"), (-1, 1)),
+    ((("dp",), "None"), ((2,), -1)),
+    ((("dp", "None"),), ((2, -1),)),
+    ((), ()),
 )
 def test_axes_are_counted_from_the_right(dims, tensor_map):
     made = CUBE(*dims)
@@ -146,35 +145,33 @@ def test_interleaved_parallel_stands_last():
 # ---- what is refused: classes as recorded from MindSpore 2.10 ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "kind", "words"),
-    [
-        (lambda: Layout([2, 4], ("dp", "mp")), TypeError, "device_matrix is a list.*tuple of ints"),
-        (lambda: Layout(8, ("dp",)), TypeError, "device_matrix is a int"),
-        (lambda: Layout((2, 4), ["dp", "mp"]), TypeError, "alias_name is a list.*tuple of names"),
-        (lambda: Layout((8,), "tp"), TypeError, r"alias_name is a str.*comma in \('tp',\)"),
-        (lambda: Layout((2.0, 4), ("dp", "mp")), TypeError, "holds 2.0 of type float"),
-        (lambda: Layout((True, 4), ("dp", "mp")), TypeError, "holds True of type bool"),
-        (lambda: Layout((np.int64(2), 4), ("dp", "mp")), TypeError, "of type int64"),
-        (lambda: Layout((2, None), ("dp", "mp")), TypeError, "holds None"),
-        (lambda: Layout((2, 4), ("dp", 3)), TypeError, "alias_name holds 3 of type int"),
-        (lambda: Layout((2, 4), ("dp",)), ValueError, "2 axes and alias_name 1 names"),
-        (lambda: Layout((2, 4), ("dp", "")), ValueError, "an empty name"),
-        (lambda: Layout((2, 4), ("dp", "None")), ValueError, IS_WHOLE),
-        (lambda: Layout((2, 4), ("dp", "dp")), ValueError, "'dp' 2 times"),
-        (lambda: Layout((2, 0), ("dp", "mp")), ValueError, "device_matrix holds 0"),
-        (lambda: Layout((2, -4), ("dp", "mp")), ValueError, "device_matrix holds -4"),
-        (lambda: Layout((), ()), ValueError, "device_matrix is empty"),
-        (lambda: CUBE("dp", "tp"), ValueError, r"no axis 'tp'.*One of \('dp', 'sp', 'mp', 'None'\)"),
-        (lambda: CUBE("dp", ("sp", "tp")), ValueError, "no axis 'tp'"),
-        (lambda: CUBE("dp", "dp"), ValueError, "'dp' splits dims 0 and 1"),
-        (lambda: CUBE(("dp", "dp")), ValueError, "'dp' splits dim 0 twice"),
-        (lambda: CUBE("dp", ("sp", "dp")), ValueError, "'dp' splits dims 0 and 1"),
-        (lambda: CUBE(None, "dp"), TypeError, "given None.*Write 'None'"),
-        (lambda: CUBE(0, 1), TypeError, "dim 0 is given 0, with 0 of type int"),
-        (lambda: CUBE(["dp", "sp"]), TypeError, "of type list"),
-        (lambda: CUBE((("dp",),)), TypeError, "of type tuple"),
-    ],
+    (lambda: Layout([2, 4], ("dp", "mp")), TypeError, "device_matrix is a list.*tuple of ints"),
+    (lambda: Layout(8, ("dp",)), TypeError, "device_matrix is a int"),
+    (lambda: Layout((2, 4), ["dp", "mp"]), TypeError, "alias_name is a list.*tuple of names"),
+    (lambda: Layout((8,), "tp"), TypeError, r"alias_name is a str.*comma in \('tp',\)"),
+    (lambda: Layout((2.0, 4), ("dp", "mp")), TypeError, "holds 2.0 of type float"),
+    (lambda: Layout((True, 4), ("dp", "mp")), TypeError, "holds True of type bool"),
+    (lambda: Layout((np.int64(2), 4), ("dp", "mp")), TypeError, "of type int64"),
+    (lambda: Layout((2, None), ("dp", "mp")), TypeError, "holds None"),
+    (lambda: Layout((2, 4), ("dp", 3)), TypeError, "alias_name holds 3 of type int"),
+    (lambda: Layout((2, 4), ("dp",)), ValueError, "2 axes and alias_name 1 names"),
+    (lambda: Layout((2, 4), ("dp", "")), ValueError, "an empty name"),
+    (lambda: Layout((2, 4), ("dp", "None")), ValueError, IS_WHOLE),
+    (lambda: Layout((2, 4), ("dp", "dp")), ValueError, "'dp' 2 times"),
+    (lambda: Layout((2, 0), ("dp", "mp")), ValueError, "device_matrix holds 0"),
+    (lambda: Layout((2, -4), ("dp", "mp")), ValueError, "device_matrix holds -4"),
+    (lambda: Layout((), ()), ValueError, "device_matrix is empty"),
+    (lambda: CUBE("dp", "tp"), ValueError, r"no axis 'tp'.*One of \('dp', 'sp', 'mp', 'None'\)"),
+    (lambda: CUBE("dp", ("sp", "tp")), ValueError, "no axis 'tp'"),
+    (lambda: CUBE("dp", "dp"), ValueError, "'dp' splits dims 0 and 1"),
+    (lambda: CUBE(("dp", "dp")), ValueError, "'dp' splits dim 0 twice"),
+    (lambda: CUBE("dp", ("sp", "dp")), ValueError, "'dp' splits dims 0 and 1"),
+    (lambda: CUBE(None, "dp"), TypeError, "given None.*Write 'None'"),
+    (lambda: CUBE(0, 1), TypeError, "dim 0 is given 0, with 0 of type int"),
+    (lambda: CUBE(["dp", "sp"]), TypeError, "of type list"),
+    (lambda: CUBE((("dp",),)), TypeError, "of type tuple"),
 )
 def test_a_wrong_layout_is_refused_with_what_is_allowed(make, kind, words):
     with pytest.raises(kind, match=words) as caught:

@@ -22,6 +22,7 @@ from parallel_lab.layout.redistribution_steps import (
 )
 from parallel_lab.layout.refinement import common_refinement
 from parallel_lab.layout.tensor_layout import TensorLayout
+from tests.crossed import each_of
 from tests.layout.folding import BOTH, check, lower_bound_elements, strategy
 
 # ---- random pairs ----
@@ -148,51 +149,42 @@ PENDING, ROWS, COLUMNS, WHOLE = (
 GRID_ROWS = TensorLayout((2, 2), (1, -1))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("src", "dst", "gather", "alltoall"),
-    [
-        (PENDING, WHOLE, "all_reduce", "all_reduce"),
-        (PENDING, ROWS, "all_reduce slice", "reduce_scatter"),
-        (PENDING, COLUMNS, "all_reduce slice", "reduce_scatter"),
-        (
-            *(TensorLayout((2, 2), (-1, -1), partial=(0, 1)), GRID_ROWS),
-            *("all_reduce slice", "reduce_scatter all_reduce"),
-        ),
-        # dim 0 is split by another axis now: it must be gathered, so the reduction is finished first
-        (
-            *(TensorLayout((2, 2), (1, -1), partial=(0,)), TensorLayout((2, 2), (0, -1))),
-            *["all_reduce all_gather slice"] * 2,
-        ),
-    ],
+    (PENDING, WHOLE, "all_reduce", "all_reduce"),
+    (PENDING, ROWS, "all_reduce slice", "reduce_scatter"),
+    (PENDING, COLUMNS, "all_reduce slice", "reduce_scatter"),
+    (*(TensorLayout((2, 2), (-1, -1), partial=(0, 1)), GRID_ROWS), *("all_reduce slice", "reduce_scatter all_reduce")),
+    # dim 0 is split by another axis now: it must be gathered, so the reduction is finished first
+    (
+        *(TensorLayout((2, 2), (1, -1), partial=(0,)), TensorLayout((2, 2), (0, -1))),
+        *["all_reduce all_gather slice"] * 2,
+    ),
 )
 def test_reduce_scatter_replaces_all_reduce_and_slice_with_alltoall(src, dst, gather, alltoall):
     assert [step.kind for step in check(src, dst, (8, 12), alltoall=False)] == gather.split()
     assert [step.kind for step in check(src, dst, (8, 12), alltoall=True)] == alltoall.split()
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("src", "dst", "received"),
-    [
-        (ROWS, WHOLE, 3 * 96 // 4),  # split -> whole: (p - 1) / p N
-        (WHOLE, ROWS, 0),
-        (ROWS, COLUMNS, 3 * 96 // 16),  # split i -> split j: (p - 1) / p^2 N
-        (PENDING, WHOLE, 2 * 3 * 96 // 4),  # pending -> whole: 2 (p - 1) / p N
-        (PENDING, ROWS, 3 * 96 // 4),  # pending -> split: (p - 1) / p N
-    ],
+    (ROWS, WHOLE, 3 * 96 // 4),  # split -> whole: (p - 1) / p N
+    (WHOLE, ROWS, 0),
+    (ROWS, COLUMNS, 3 * 96 // 16),  # split i -> split j: (p - 1) / p^2 N
+    (PENDING, WHOLE, 2 * 3 * 96 // 4),  # pending -> whole: 2 (p - 1) / p N
+    (PENDING, ROWS, 3 * 96 // 4),  # pending -> split: (p - 1) / p N
 )
 def test_one_axis_costs_what_the_formula_says_and_that_is_the_bound(src, dst, received):
     assert received_elements(plan_redistribution(src, dst, (8, 12), alltoall=True)) == received
     assert lower_bound_elements(src, dst, (8, 12)) == received
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("src", "dst", "shape", "gather", "alltoall", "bound"),
-    [
-        (strategy(1, 8), strategy(2, 4), (16, 16), 224, 48, 32),
-        # where one axis after the other sends more than the bound
-        (TensorLayout((2, 2), (1, 0)), TensorLayout((2, 2), (0, 1)), (8, 8), None, 32, 16),
-        (TensorLayout((2, 4), (1, -1)), TensorLayout((2, 4), (-1, 1)), (8, 8), None, 16, 16),
-    ],
+    (strategy(1, 8), strategy(2, 4), (16, 16), 224, 48, 32),
+    # where one axis after the other sends more than the bound
+    (TensorLayout((2, 2), (1, 0)), TensorLayout((2, 2), (0, 1)), (8, 8), None, 32, 16),
+    (TensorLayout((2, 4), (1, -1)), TensorLayout((2, 4), (-1, 1)), (8, 8), None, 16, 16),
 )
 def test_elements_received_against_the_bound(src, dst, shape, gather, alltoall, bound):
     if gather is not None:
@@ -249,26 +241,24 @@ def test_tensors_without_elements_are_redistributed_too(alltoall):
 # ---- refusals ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("src", "dst", "shape", "dst_shape", "text"),
-    [
-        (strategy(8, 1), strategy(4, 1, ranks=4), (16, 16), None, "source layout has 8 ranks, target layout has 4"),
-        (strategy(8, 1), strategy(1, 8), (16, 16), (16, 8), "(16, 16) cannot become (16, 8)"),
-        (
-            *(strategy(8, 1), strategy(1, 8), (16, 12), None),
-            "target layout: dim 1 of shape (16, 12) has 12 elements and cannot be split 8 ways",
-        ),
-        (WHOLE, PENDING, (16, 16), None, "it cannot be undone"),
-        (
-            *(TensorLayout((2, 4), (-1, -1), partial=(1,)), TensorLayout((2, 4), (-1, -1), partial=(0,))),
-            *((16, 16), None, "it cannot be undone"),
-        ),
-        (PENDING, replace(PENDING, reduce="max"), (16, 16), None, "it cannot be undone"),
-        (
-            *(TensorLayout((2, 3), (-1, -1), partial=(1,)), TensorLayout((3, 2), (-1, -1), partial=(1,))),
-            *((6, 6), None, "it cannot be undone"),
-        ),
-    ],
+    (strategy(8, 1), strategy(4, 1, ranks=4), (16, 16), None, "source layout has 8 ranks, target layout has 4"),
+    (strategy(8, 1), strategy(1, 8), (16, 16), (16, 8), "(16, 16) cannot become (16, 8)"),
+    (
+        *(strategy(8, 1), strategy(1, 8), (16, 12), None),
+        "target layout: dim 1 of shape (16, 12) has 12 elements and cannot be split 8 ways",
+    ),
+    (WHOLE, PENDING, (16, 16), None, "it cannot be undone"),
+    (
+        *(TensorLayout((2, 4), (-1, -1), partial=(1,)), TensorLayout((2, 4), (-1, -1), partial=(0,))),
+        *((16, 16), None, "it cannot be undone"),
+    ),
+    (PENDING, replace(PENDING, reduce="max"), (16, 16), None, "it cannot be undone"),
+    (
+        *(TensorLayout((2, 3), (-1, -1), partial=(1,)), TensorLayout((3, 2), (-1, -1), partial=(1,))),
+        *((6, 6), None, "it cannot be undone"),
+    ),
 )
 def test_what_cannot_be_redistributed_is_refused_with_the_reason(src, dst, shape, dst_shape, text):
     with pytest.raises(LayoutError, match="redistribution") as caught:
@@ -281,24 +271,22 @@ def test_what_cannot_be_redistributed_is_refused_with_the_reason(src, dst, shape
 GRID_COLUMNS = TensorLayout((2, 4), (-1, 0))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("step", "layout"),
-    [
-        (AllGather((2, 4), (16, 4), (64, 4), axes=(0,), dim=0), GRID_COLUMNS),  # columns are split, not rows
-        (AllGather((2, 4), (16, 4), (16, 16), axes=(1,), dim=1), GRID_COLUMNS),  # by axis 0, not 1
-        (Slice((2, 4), (16, 4), (4, 4), axes=(0,), dim=0), GRID_COLUMNS),  # axis 0 is in use
-        (AllToAll((2, 4), (16, 4), (64, 1), axes=(0,), split_dim=1, concat_dim=0), GRID_COLUMNS),
-        (ReduceScatter((2, 4), (16, 4), (8, 4), axes=(1,), dim=0), GRID_COLUMNS),  # nothing is pending
-        (
-            ReduceScatter((2, 4), (16, 4), (8, 4), axes=(1,), dim=0, reduce="max"),
-            TensorLayout((2, 4), (-1, 0), partial=(1,)),
-        ),
-        (
-            Reshape((2, 4), (16, 4), (64,), layout=TensorLayout((2, 4), (0,))),
-            GRID_COLUMNS,
-        ),  # columns of 4 are no block of 64
-        (AllGather((4, 2), (16, 4), (16, 8), axes=(0,), dim=1), GRID_COLUMNS),  # other device matrix
-    ],
+    (AllGather((2, 4), (16, 4), (64, 4), axes=(0,), dim=0), GRID_COLUMNS),  # columns are split, not rows
+    (AllGather((2, 4), (16, 4), (16, 16), axes=(1,), dim=1), GRID_COLUMNS),  # by axis 0, not 1
+    (Slice((2, 4), (16, 4), (4, 4), axes=(0,), dim=0), GRID_COLUMNS),  # axis 0 is in use
+    (AllToAll((2, 4), (16, 4), (64, 1), axes=(0,), split_dim=1, concat_dim=0), GRID_COLUMNS),
+    (ReduceScatter((2, 4), (16, 4), (8, 4), axes=(1,), dim=0), GRID_COLUMNS),  # nothing is pending
+    (
+        ReduceScatter((2, 4), (16, 4), (8, 4), axes=(1,), dim=0, reduce="max"),
+        TensorLayout((2, 4), (-1, 0), partial=(1,)),
+    ),
+    (
+        Reshape((2, 4), (16, 4), (64,), layout=TensorLayout((2, 4), (0,))),
+        GRID_COLUMNS,
+    ),  # columns of 4 are no block of 64
+    (AllGather((4, 2), (16, 4), (16, 8), axes=(0,), dim=1), GRID_COLUMNS),  # other device matrix
     ids=str,
 )
 def test_a_step_that_does_not_fit_the_layout_is_refused(step, layout):

@@ -12,6 +12,7 @@ from parallel_lab.layout.redistribution import plan_redistribution
 from parallel_lab.layout.redistribution_steps import operators
 from parallel_lab.layout.refinement import common_refinement
 from parallel_lab.layout.tensor_layout import TensorLayout
+from tests.crossed import each_of
 from tests.layout.folding import BOTH, RECORDED, check, strategy
 
 # ---- MindSpore: recorded operator lists ----
@@ -66,47 +67,43 @@ def names(src, dst, shape, alltoall, dst_shape=None) -> str:
     return " ".join(op.name + (f"{{{'-'.join(map(str, op.group))}}}" if op.group else "") for op in operators(steps))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("src", "dst", "gather", "alltoall"),
-    [
-        ((8, 1), (2, 1), "AllGather{0-1-2-3}", None),
-        ((2, 1), (8, 1), "StridedSlice", None),
-        ((2, 4), (1, 1), "AllGather{0-1-2-3} Split Concat AllGather{0-4}", None),
-        (
-            *((2, 4), (8, 1), "Reshape AllGather{0-1-2-3} Split Concat Reshape StridedSlice"),
-            "Reshape AlltoAll{0-1-2-3} Reshape",
-        ),
-        ((1, 8), (8, 1), "AllGather{0-1-2-3-4-5-6-7} Split Concat StridedSlice", "AlltoAll{0-1-2-3-4-5-6-7}"),
-        ((1, 1), (2, 4), "StridedSlice StridedSlice", None),
-        (
-            (1, 8),
-            (2, 4),
-            "Reshape AllGather{0-1} Split Concat AllGather{0-2} Split Concat AllGather{0-4} Split Concat "
-            "StridedSlice StridedSlice StridedSlice Reshape",
-            "Reshape AlltoAll{0-4} AlltoAll{0-2} AlltoAll{0-1} Reshape",
-        ),
-    ],
+    ((8, 1), (2, 1), "AllGather{0-1-2-3}", None),
+    ((2, 1), (8, 1), "StridedSlice", None),
+    ((2, 4), (1, 1), "AllGather{0-1-2-3} Split Concat AllGather{0-4}", None),
+    (
+        *((2, 4), (8, 1), "Reshape AllGather{0-1-2-3} Split Concat Reshape StridedSlice"),
+        "Reshape AlltoAll{0-1-2-3} Reshape",
+    ),
+    ((1, 8), (8, 1), "AllGather{0-1-2-3-4-5-6-7} Split Concat StridedSlice", "AlltoAll{0-1-2-3-4-5-6-7}"),
+    ((1, 1), (2, 4), "StridedSlice StridedSlice", None),
+    (
+        (1, 8),
+        (2, 4),
+        "Reshape AllGather{0-1} Split Concat AllGather{0-2} Split Concat AllGather{0-4} Split Concat "
+        "StridedSlice StridedSlice StridedSlice Reshape",
+        "Reshape AlltoAll{0-4} AlltoAll{0-2} AlltoAll{0-1} Reshape",
+    ),
 )
 def test_eight_devices_table_of_mindspore_2_10(src, dst, gather, alltoall):
     assert names(strategy(*src), strategy(*dst), (16, 16), False) == gather
     assert names(strategy(*src), strategy(*dst), (16, 16), True) == (alltoall or gather)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("src", "dst", "shape", "dst_shape", "alltoall", "expected"),
-    [
-        (((16, 1, 1), (2, 0)), ((1, 16, 1), (2, 1)), (512, 1024), None, False, "AllGather StridedSlice"),
-        (((8,), (0, -1, -1, -1)), ((8,), (0, -1)), (128, 64, 1, 1), (128, 64), False, "Reshape"),
-        # MatMul ((4,1),(1,1)) -> MatMul ((1,1),(1,4)); seed 003: MatMul ((2,4),(4,1)) -> ReLU ((2,4))
-        (((4, 1, 1), (2, 1)), ((1, 1, 4), (2, 1)), (16, 16), None, False, "AllGather"),
-        (((2, 4, 1), (2, 0)), ((2, 4), (1, 0)), (16, 16), None, False, "StridedSlice"),
-        (((8,), (-1, 0)), ((8,), (0, -1)), (16, 16), None, False, "AllGather Split Concat StridedSlice"),
-        (((8,), (-1, 0)), ((8,), (0, -1)), (16, 16), None, True, "AlltoAll"),
-        (((8, 2), (1, 0)), ((4, 4), (1, 0)), (512, 1024), None, True, "Reshape AlltoAll AlltoAll Reshape"),
-        (((2, 1, 4), (2, 0)), ((8, 1), (1, 0)), (64, 64), None, True, "Reshape AlltoAll Reshape"),
-        # rows by axis 1 and columns by axis 0, exchanged: a cycle, broken by a gather
-        (((2, 4), (1, 0)), ((2, 4), (0, 1)), (16, 16), None, True, "AllGather AlltoAll StridedSlice"),
-    ],
+    (((16, 1, 1), (2, 0)), ((1, 16, 1), (2, 1)), (512, 1024), None, False, "AllGather StridedSlice"),
+    (((8,), (0, -1, -1, -1)), ((8,), (0, -1)), (128, 64, 1, 1), (128, 64), False, "Reshape"),
+    # MatMul ((4,1),(1,1)) -> MatMul ((1,1),(1,4)); seed 003: MatMul ((2,4),(4,1)) -> ReLU ((2,4))
+    (((4, 1, 1), (2, 1)), ((1, 1, 4), (2, 1)), (16, 16), None, False, "AllGather"),
+    (((2, 4, 1), (2, 0)), ((2, 4), (1, 0)), (16, 16), None, False, "StridedSlice"),
+    (((8,), (-1, 0)), ((8,), (0, -1)), (16, 16), None, False, "AllGather Split Concat StridedSlice"),
+    (((8,), (-1, 0)), ((8,), (0, -1)), (16, 16), None, True, "AlltoAll"),
+    (((8, 2), (1, 0)), ((4, 4), (1, 0)), (512, 1024), None, True, "Reshape AlltoAll AlltoAll Reshape"),
+    (((2, 1, 4), (2, 0)), ((8, 1), (1, 0)), (64, 64), None, True, "Reshape AlltoAll Reshape"),
+    # rows by axis 1 and columns by axis 0, exchanged: a cycle, broken by a gather
+    (((2, 4), (1, 0)), ((2, 4), (0, 1)), (16, 16), None, True, "AllGather AlltoAll StridedSlice"),
 )
 def test_operators_of_documents_and_unit_tests(src, dst, shape, dst_shape, alltoall, expected):
     src, dst = TensorLayout(*src), TensorLayout(*dst)
@@ -126,19 +123,17 @@ def test_unit_test_pair_sends_one_message(alltoall):
 # ---- common ground (MindSpore, redistribution_layout_transfer_test and reshape_layout_transfer_test) ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("src", "dst", "dst_shape", "device_matrix", "src_map", "dst_map", "shape"),
-    [
-        (((8, 4), (1, 0)), ((2, 16), (1, 0)), (512, 1024), (2, 4, 4), (2, 1, 0, -1), (2, -1, 1, 0), (2, 256, 4, 256)),
-        (((8, 4), (1, 0)), ((2, 16), (0, 1)), (512, 1024), (2, 2, 2, 4), (3, 2, 1, 0), (2, 1, 0, 3), (2, 2, 128, 1024)),
-        (
-            *(((8,), (0, -1)), ((2, 2, 2), (2, 1)), (512, 1024), (2, 2, 2)),
-            *((2, 1, 0, -1), (2, -1, -1, 1), (2, 2, 128, 1024)),
-        ),
-        (((16, 1, 1), (2, 0)), ((1, 16, 1), (2, 1)), (512, 1024), (16,), (0, -1), (-1, 0), (512, 1024)),
-        (((8, 4), (1, 0)), ((8, 4), (1, 0)), (128, 4096), (8, 4), (1, -1, 0), (1, 0, -1), (128, 4, 1024)),
-        (((8, 4), (1, 0)), ((8, 4), (0, 1)), (128, 4096), (4, 2, 4), (2, 1, -1, 0), (0, -1, 2, 1), (4, 32, 4, 1024)),
-    ],
+    (((8, 4), (1, 0)), ((2, 16), (1, 0)), (512, 1024), (2, 4, 4), (2, 1, 0, -1), (2, -1, 1, 0), (2, 256, 4, 256)),
+    (((8, 4), (1, 0)), ((2, 16), (0, 1)), (512, 1024), (2, 2, 2, 4), (3, 2, 1, 0), (2, 1, 0, 3), (2, 2, 128, 1024)),
+    (
+        *(((8,), (0, -1)), ((2, 2, 2), (2, 1)), (512, 1024), (2, 2, 2)),
+        *((2, 1, 0, -1), (2, -1, -1, 1), (2, 2, 128, 1024)),
+    ),
+    (((16, 1, 1), (2, 0)), ((1, 16, 1), (2, 1)), (512, 1024), (16,), (0, -1), (-1, 0), (512, 1024)),
+    (((8, 4), (1, 0)), ((8, 4), (1, 0)), (128, 4096), (8, 4), (1, -1, 0), (1, 0, -1), (128, 4, 1024)),
+    (((8, 4), (1, 0)), ((8, 4), (0, 1)), (128, 4096), (4, 2, 4), (2, 1, -1, 0), (0, -1, 2, 1), (4, 32, 4, 1024)),
 )
 def test_common_refinement(src, dst, dst_shape, device_matrix, src_map, dst_map, shape):
     found = common_refinement(TensorLayout(*src), TensorLayout(*dst), (512, 1024), dst_shape)

@@ -18,6 +18,7 @@ from parallel_lab.base.settings import context
 from parallel_lab.mindspore._lookup import HINTS, homes
 from parallel_lab.mindspore._notes import explain
 from parallel_lab.mindspore._tables import PAGES
+from tests.crossed import each_of
 from tests.mindspore.imports import DTYPES, MODULES, SAMPLES, SEEDS
 
 FACADE = "parallel_lab.mindspore"
@@ -221,9 +222,7 @@ def test_datasets_have_a_seed_of_their_own():
     assert order() == by_global
 
 
-@pytest.mark.parametrize(
-    ("seed", "kind"), [("1", TypeError), (True, TypeError), (1.0, TypeError), (-1, ValueError), (2**32, ValueError)]
-)
+@each_of(("seed", "kind"), ("1", TypeError), (True, TypeError), (1.0, TypeError), (-1, ValueError), (2**32, ValueError))
 def test_a_wrong_dataset_seed_is_refused(seed, kind):
     with pytest.raises(kind, match="An int from 0"):
         ms.dataset.config.set_seed(seed)
@@ -285,9 +284,7 @@ def test_operators_and_optimizers_keep_their_device_and_refuse_to_run_there():
     np.testing.assert_array_equal(p.asnumpy(), [1.0])
 
 
-@pytest.mark.parametrize(
-    ("target_", "kind"), [("NPU", RuntimeError), ("cpu", ValueError), (1, TypeError), (None, TypeError)]
-)
+@each_of(("target_", "kind"), ("NPU", RuntimeError), ("cpu", ValueError), (1, TypeError), (None, TypeError))
 def test_an_unknown_device_is_refused(target_, kind):
     with pytest.raises(kind, match="'CPU', 'GPU', 'Ascend'"):
         ms.ops.MatMul().set_device(target_)
@@ -347,19 +344,17 @@ def test_an_import_of_a_missing_name_says_the_same(path, name):
     assert isinstance(caught.value, ImportError)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("module", "text"),
-    [
-        ("numpy", "Use numpy"),
-        ("profiler", "--events"),
-        ("mindrecord", "GeneratorDataset"),
-        ("dataset.vision.py_transforms", "mindspore.dataset.vision has the same operations"),
-        ("dataset.transforms.py_transforms", "Compose"),
-        ("communication.comm_func", "AllReduce"),
-        ("nn.optim.adamm", "mindspore.nn.optim.adam"),
-        ("mint.distributed", "mindspore.communication"),
-        ("nosuchthing", r"dir\(mindspore\)"),
-    ],
+    ("numpy", "Use numpy"),
+    ("profiler", "--events"),
+    ("mindrecord", "GeneratorDataset"),
+    ("dataset.vision.py_transforms", "mindspore.dataset.vision has the same operations"),
+    ("dataset.transforms.py_transforms", "Compose"),
+    ("communication.comm_func", "AllReduce"),
+    ("nn.optim.adamm", "mindspore.nn.optim.adam"),
+    ("mint.distributed", "mindspore.communication"),
+    ("nosuchthing", r"dir\(mindspore\)"),
 )
 def test_a_missing_module_says_so(module, text):
     with pytest.raises(MissingModule, match=f"there is no module mindspore.{module} here.*{text}") as caught:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parallel_lab.mindspore._notes import explain
+from tests.crossed import each_of
 from tests.processes.launched import LAB, started
 
 LIMIT_S = 120.0
@@ -154,9 +155,7 @@ def test_a_note_is_added_to_what_led_to_the_error():
     assert not hasattr(error, "__notes__") and "AutoParallel" in error.__cause__.__notes__[0]
 
 
-@pytest.mark.parametrize(
-    "code", ["def f(a, b): pass\nf(1)", "class Momentum:\n    def __init__(self, a): pass\n[].append()", "1 / 0"]
-)
+@each_of("code", "def f(a, b): pass\nf(1)", "class Momentum:\n    def __init__(self, a): pass\n[].append()", "1 / 0")
 def test_errors_that_say_it_themselves_get_no_note(code):
     error = error_of(code)
     explain(error)

@@ -8,6 +8,7 @@ from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, CellError
 from parallel_lab.base.hooks import current_tracer
 from parallel_lab.nn.initializer import initializer
 from parallel_lab.nn.tensor.tensor import Parameter, ParameterTuple, Tensor
+from tests.crossed import each_of
 from tests.recorded import nets
 
 
@@ -47,21 +48,19 @@ def names(cell):
 # ---- names ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("net", "expected"),
-    [
-        (lambda: nets.Quick(4, 6, 2), ["w", "w2"]),
-        (lambda: nets.Mlp(4, 6, 2), ["d1.weight", "d1.bias", "d2.weight", "d2.bias", "d3.weight", "d3.bias"]),
-        (lambda: nets.Layers(3, 4), ["blocks.0.w", "blocks.1.w", "blocks.2.w"]),
-        (lambda: nets.Chain([4, 6, 2], None), ["w1", "w2"]),
-        (lambda: nets.SharedWeight(8, ((1, 8), (8, 1)), ((1, 8), (8, 1))), ["w"]),
-        (lambda: nn.WithLossCell(nets.Quick(4, 6, 2), nn.MSELoss()), ["w", "w2"]),
-        (lambda: nn.WithLossCell(nets.Layers(2, 4), nn.MSELoss()), ["blocks.0.w", "blocks.1.w"]),
-        (
-            lambda: nn.SequentialCell(nn.Dense(4, 6, has_bias=False), nn.ReLU(), nn.Dense(6, 2)),
-            ["0.weight", "2.weight", "2.bias"],
-        ),
-    ],
+    (lambda: nets.Quick(4, 6, 2), ["w", "w2"]),
+    (lambda: nets.Mlp(4, 6, 2), ["d1.weight", "d1.bias", "d2.weight", "d2.bias", "d3.weight", "d3.bias"]),
+    (lambda: nets.Layers(3, 4), ["blocks.0.w", "blocks.1.w", "blocks.2.w"]),
+    (lambda: nets.Chain([4, 6, 2], None), ["w1", "w2"]),
+    (lambda: nets.SharedWeight(8, ((1, 8), (8, 1)), ((1, 8), (8, 1))), ["w"]),
+    (lambda: nn.WithLossCell(nets.Quick(4, 6, 2), nn.MSELoss()), ["w", "w2"]),
+    (lambda: nn.WithLossCell(nets.Layers(2, 4), nn.MSELoss()), ["blocks.0.w", "blocks.1.w"]),
+    (
+        lambda: nn.SequentialCell(nn.Dense(4, 6, has_bias=False), nn.ReLU(), nn.Dense(6, 2)),
+        ["0.weight", "2.weight", "2.bias"],
+    ),
     ids=["own names", "layers", "list", "tuple", "used twice", "with loss", "list with loss", "sequence"],
 )
 def test_parameters_have_mindspores_names(net, expected):
@@ -210,15 +209,13 @@ def test_insert_child_and_parameter_register_like_assignment():
     assert net.leaf.cell_name == "leaf"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "child", "error"),
-    [
-        ("a.b", Leaf(), ValueError),
-        ("", Leaf(), ValueError),
-        ("leaf", Leaf(), ValueError),
-        (3, Leaf(), TypeError),
-        ("x", 3, TypeError),
-    ],
+    ("a.b", Leaf(), ValueError),
+    ("", Leaf(), ValueError),
+    ("leaf", Leaf(), ValueError),
+    (3, Leaf(), TypeError),
+    ("x", 3, TypeError),
     ids=["dot", "empty", "taken", "no text", "no cell"],
 )
 def test_children_with_unfit_names_are_refused(name, child, error):
@@ -254,9 +251,7 @@ class NeverInitialised(nn.Cell):
         return x
 
 
-@pytest.mark.parametrize(
-    "value", [weight("w"), ops.ReLU(), ParameterTuple([weight("w")])], ids=["parameter", "primitive", "tuple"]
-)
+@each_of("value", weight("w"), ops.ReLU(), ParameterTuple([weight("w")]), ids=["parameter", "primitive", "tuple"])
 def test_assigning_before_super_init_is_refused(value):
     with pytest.raises(
         CellError,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, nn, value_and_grad
+from tests.crossed import each_of
 from tests.refusals import refused
 
 RNG = np.random.default_rng(12)
@@ -122,16 +123,14 @@ def moved(clip, grads=(A, B), **settings):
     return -a.asnumpy(), -b.asnumpy()
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("clip", "expected"),
-    [
-        (nn.GradientClip("value", 0.5), (np.clip(A, -0.5, 0.5), np.clip(B, -0.5, 0.5))),
-        (nn.GradientClip("value", (-0.1, 2)), (np.clip(A, -0.1, 2), np.clip(B, -0.1, 2))),
-        (nn.GradientClip("norm", 1.5), (shortened(A, 1.5), shortened(B, 1.5))),
-        (nn.GradientClip("norm", 100), (A, B)),
-        (nn.GradientClip("global_norm", 1.5), (A * 1.5 / WHOLE, B * 1.5 / WHOLE)),
-        (nn.GradientClip("global_norm", 1.01 * WHOLE), (A, B)),
-    ],
+    (nn.GradientClip("value", 0.5), (np.clip(A, -0.5, 0.5), np.clip(B, -0.5, 0.5))),
+    (nn.GradientClip("value", (-0.1, 2)), (np.clip(A, -0.1, 2), np.clip(B, -0.1, 2))),
+    (nn.GradientClip("norm", 1.5), (shortened(A, 1.5), shortened(B, 1.5))),
+    (nn.GradientClip("norm", 100), (A, B)),
+    (nn.GradientClip("global_norm", 1.5), (A * 1.5 / WHOLE, B * 1.5 / WHOLE)),
+    (nn.GradientClip("global_norm", 1.01 * WHOLE), (A, B)),
     ids=str,
 )
 def test_an_optimizer_clips(clip, expected):

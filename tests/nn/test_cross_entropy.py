@@ -8,6 +8,7 @@ import pytest
 from parallel_lab import ShapeError, nn
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from tests.crossed import each_of
 from tests.nn.one_device import check_equals_one_device, messages
 from tests.refusals import refused
 
@@ -96,12 +97,10 @@ class Scores(nn.Cell):
         return self.dense(x)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "make",
-    [
-        lambda: nn.CrossEntropyLoss(WEIGHT, ignore_index=-1, label_smoothing=0.1),
-        lambda: nn.CrossEntropyLoss(ignore_index=-1),
-    ],
+    lambda: nn.CrossEntropyLoss(WEIGHT, ignore_index=-1, label_smoothing=0.1),
+    lambda: nn.CrossEntropyLoss(ignore_index=-1),
 )
 def test_a_cut_batch_with_unequal_weights_trains_as_on_one_device(make):
     """Ranks hold samples of different weight, some of none: a mean of the ranks' means would be another number."""

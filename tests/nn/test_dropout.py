@@ -8,6 +8,7 @@ from parallel_lab.nn.tensor.autograd import value_and_grad
 from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.processes.shm import close_all
 from parallel_lab.run.simulator import Simulator
+from tests.crossed import each_of
 from tests.nn.one_device import check_equals_one_device
 from tests.refusals import refused
 
@@ -42,9 +43,7 @@ def test_neighbours_are_independent(shift):
     assert abs(correlation(kept[rows:, columns:], kept[: 256 - rows, : 1024 - columns])) < 1.5 * LIMIT
 
 
-@pytest.mark.parametrize(
-    "other", [{"step": 1}, {"step": 2}, {"step": 1000}, {"key": 2}, {"key": 1 << 40}, {"key": (1 << 64) - 1}]
-)
+@each_of("other", {"step": 1}, {"step": 2}, {"step": 1000}, {"key": 2}, {"key": 1 << 40}, {"key": (1 << 64) - 1})
 def test_steps_and_keys_are_independent(other):
     kept, others = mask(), mask(**other)
     assert abs(correlation(kept, others)) < LIMIT

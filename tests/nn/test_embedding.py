@@ -5,6 +5,7 @@ import pytest
 
 from parallel_lab import ShapeError, nn, ops
 from parallel_lab.nn.tensor.tensor import Tensor
+from tests.crossed import each_of
 from tests.nn.one_device import check_equals_one_device, messages
 from tests.refusals import refused
 
@@ -30,14 +31,12 @@ class Lookup(nn.Cell):
 
 
 @pytest.mark.quick(7)
-@pytest.mark.parametrize(
+@each_of(
     ("cuts", "kinds"),
-    [
-        (((8, 1), (1, 1)), {"all_reduce"}),
-        (((1, 8), (1, 1)), set()),
-        (((1, 1), (8, 1)), set()),
-        (((1, 4), (2, 1)), set()),
-    ],
+    (((8, 1), (1, 1)), {"all_reduce"}),
+    (((1, 8), (1, 1)), set()),
+    (((1, 1), (8, 1)), set()),
+    (((1, 4), (2, 1)), set()),
     ids=["rows", "columns", "ids", "ids and columns"],
 )
 @pytest.mark.parametrize("one_hot", [False, True], ids=["gather", "one-hot"])
@@ -57,9 +56,7 @@ def test_a_cut_table_trains_as_a_whole_one(cuts, kinds, one_hot):
 
 
 @pytest.mark.parametrize("target", ["CPU", "DEVICE"])
-@pytest.mark.parametrize(
-    ("mode", "slices"), [("batch_slice", (16, 8)), ("table_row_slice", (2, 8)), ("table_column_slice", (16, 1))]
-)
+@each_of(("mode", "slices"), ("batch_slice", (16, 8)), ("table_row_slice", (2, 8)), ("table_column_slice", (16, 1)))
 def test_slice_modes_cut_the_table_by_rule(target, mode, slices):
     def make():
         return nn.EmbeddingLookup(16, 8, target=target, slice_mode=mode, slices=8, dtype=np.float64)

@@ -19,6 +19,7 @@ from parallel_lab.nn.optim.grad_reducer import Outgoing, shared_messages
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import RankTensor
 from parallel_lab.processes.shm import WorkerPool
+from tests.crossed import each_of
 from tests.ops.ranks import on_ranks
 
 pytestmark = pytest.mark.timeout(60)
@@ -46,17 +47,15 @@ def test_nobody_asked_and_all_travel_together():
     assert shared_messages(outgoing(5), [1] * 5) == ((0, 1, 2, 3, 4),)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("count", "indices", "lengths"),
     # recorded with MindSpore 2.10: [20, 35] of 40 parameters, and small ones
-    [
-        (40, (20, 35), [21, 15, 4]),
-        (10, (0,), [1, 9]),
-        (10, (9,), [10]),
-        (10, (10,), [10]),
-        (10, (3, 12), [4, 6]),
-        (5, (1, 2, 3), [2, 1, 1, 1]),
-    ],
+    (40, (20, 35), [21, 15, 4]),
+    (10, (0,), [1, 9]),
+    (10, (9,), [10]),
+    (10, (10,), [10]),
+    (10, (3, 12), [4, 6]),
+    (5, (1, 2, 3), [2, 1, 1, 1]),
 )
 def test_positions_end_a_message(count, indices, lengths):
     messages = shared_messages(outgoing(count), [1] * count, setting=("index", indices))

@@ -21,6 +21,7 @@ from parallel_lab.nn.initializer import (
     initializer,
 )
 from parallel_lab.nn.tensor.tensor import Initial, Parameter, Tensor
+from tests.crossed import each_of
 from tests.refusals import refused
 
 SHAPE = (300, 200)  # 60000 values: the deviation of an estimated standard deviation is 0.3 % or less
@@ -34,25 +35,23 @@ def values(init, shape=SHAPE):
 CUT_AT_TWO = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("init", "deviation", "bound"),
-    [
-        ("normal", 0.01, math.inf),
-        (Normal(0.3, 0.0), 0.3, math.inf),
-        ("uniform", 0.07 / math.sqrt(3), 0.07),
-        (Uniform(0.5), 0.5 / math.sqrt(3), 0.5),
-        ("xavier_uniform", math.sqrt(2 / 500), math.sqrt(6 / 500)),
-        (XavierUniform(2.0), 2 * math.sqrt(2 / 500), 2 * math.sqrt(6 / 500)),
-        ("he_normal", math.sqrt(2 / 200), math.inf),
-        (HeNormal(mode="fan_out"), math.sqrt(2 / 300), math.inf),
-        (HeNormal(0.5), math.sqrt(2 / 1.25 / 200), math.inf),
-        (HeNormal(nonlinearity="tanh"), 5 / 3 / math.sqrt(200), math.inf),
-        ("he_uniform", math.sqrt(2 / 200), math.sqrt(6 / 200)),
-        (HeUniform(math.sqrt(5)), 1 / math.sqrt(3 * 200), 1 / math.sqrt(200)),
-        (HeUniform(nonlinearity="linear"), 1 / math.sqrt(200), math.sqrt(3 / 200)),
-        ("truncatednormal", 0.01 * CUT_AT_TWO, 0.02),
-        (TruncatedNormal(0.5), 0.5 * CUT_AT_TWO, 1.0),
-    ],
+    ("normal", 0.01, math.inf),
+    (Normal(0.3, 0.0), 0.3, math.inf),
+    ("uniform", 0.07 / math.sqrt(3), 0.07),
+    (Uniform(0.5), 0.5 / math.sqrt(3), 0.5),
+    ("xavier_uniform", math.sqrt(2 / 500), math.sqrt(6 / 500)),
+    (XavierUniform(2.0), 2 * math.sqrt(2 / 500), 2 * math.sqrt(6 / 500)),
+    ("he_normal", math.sqrt(2 / 200), math.inf),
+    (HeNormal(mode="fan_out"), math.sqrt(2 / 300), math.inf),
+    (HeNormal(0.5), math.sqrt(2 / 1.25 / 200), math.inf),
+    (HeNormal(nonlinearity="tanh"), 5 / 3 / math.sqrt(200), math.inf),
+    ("he_uniform", math.sqrt(2 / 200), math.sqrt(6 / 200)),
+    (HeUniform(math.sqrt(5)), 1 / math.sqrt(3 * 200), 1 / math.sqrt(200)),
+    (HeUniform(nonlinearity="linear"), 1 / math.sqrt(200), math.sqrt(3 / 200)),
+    ("truncatednormal", 0.01 * CUT_AT_TWO, 0.02),
+    (TruncatedNormal(0.5), 0.5 * CUT_AT_TWO, 1.0),
     ids=str,
 )
 def test_draws_have_the_stated_deviation_and_bound(init, deviation, bound):
@@ -103,9 +102,7 @@ def test_rules_with_fans_need_two_dims(name):
         initializer(name, [4])
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected"), [(4, (4,)), ([2, 3], (2, 3)), ((2, 3), (2, 3)), ((), ()), ([np.int64(2)], (2,))]
-)
+@each_of(("shape", "expected"), (4, (4,)), ([2, 3], (2, 3)), ((2, 3), (2, 3)), ((), ()), ([np.int64(2)], (2,)))
 def test_shapes_may_be_ints_lists_and_tuples(shape, expected):
     assert initializer("normal", shape).shape == expected
 

@@ -9,6 +9,7 @@ from parallel_lab import nn, ops
 from parallel_lab.base.errors import CellError, ParallelLabError, ShapeError
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.ops.machine.primitive import Primitive
+from tests.crossed import each_of
 from tests.recorded import nets
 from tests.refusals import refused
 
@@ -149,15 +150,13 @@ def factors(cells):
     return [float(c.factor) for c in cells]
 
 
-@pytest.mark.parametrize(
+@each_of(
     "make",
-    [
-        lambda a, b: nn.SequentialCell(a, b),
-        lambda a, b: nn.SequentialCell([a, b]),
-        lambda a, b: nn.SequentialCell((a, b)),
-        lambda a, b: nn.SequentialCell(OrderedDict(first=a, second=b)),
-        lambda a, b: nn.SequentialCell(a).append(b),
-    ],
+    lambda a, b: nn.SequentialCell(a, b),
+    lambda a, b: nn.SequentialCell([a, b]),
+    lambda a, b: nn.SequentialCell((a, b)),
+    lambda a, b: nn.SequentialCell(OrderedDict(first=a, second=b)),
+    lambda a, b: nn.SequentialCell(a).append(b),
     ids=["arguments", "list", "tuple", "dict", "append"],
 )
 def test_a_sequence_runs_its_cells_in_order(make):
@@ -211,17 +210,15 @@ def test_a_list_is_not_called():
         nn.CellList([Times(2)])(Tensor(1.0))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("change", "error"),
-    [
-        (lambda cells: cells[2], IndexError),
-        (lambda cells: cells[-3], IndexError),
-        (lambda cells: cells["0"], TypeError),
-        (lambda cells: cells.append(3), TypeError),
-        (lambda cells: cells.insert(0, ops.ReLU()), TypeError),
-        (lambda cells: cells.insert(5, Times(1)), IndexError),
-        (lambda cells: cells.__setitem__(0, 3), TypeError),
-    ],
+    (lambda cells: cells[2], IndexError),
+    (lambda cells: cells[-3], IndexError),
+    (lambda cells: cells["0"], TypeError),
+    (lambda cells: cells.append(3), TypeError),
+    (lambda cells: cells.insert(0, ops.ReLU()), TypeError),
+    (lambda cells: cells.insert(5, Times(1)), IndexError),
+    (lambda cells: cells.__setitem__(0, 3), TypeError),
     ids=["past the end", "before the start", "text", "append number", "insert primitive", "insert far", "set number"],
 )
 @pytest.mark.parametrize("kind", [nn.SequentialCell, nn.CellList])
@@ -238,14 +235,12 @@ def test_a_sequence_of_other_things_is_refused():
         nn.SequentialCell([nn.ReLU(), "relu"])
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("layer", "shown"),
-    [
-        (nn.LeakyReLU(), "LeakyReLU(alpha=0.2)"),
-        (nn.SmoothL1Loss(0.5), "SmoothL1Loss(reduction='none', beta=0.5)"),
-        (nn.RMSNorm([2, 3]), "RMSNorm(normalized_shape=(2, 3), epsilon=1e-06)"),
-        (nn.WarmUpLR(1, warmup_steps=3), "WarmUpLR(learning_rate=1.0, warmup_steps=3)"),
-    ],
+    (nn.LeakyReLU(), "LeakyReLU(alpha=0.2)"),
+    (nn.SmoothL1Loss(0.5), "SmoothL1Loss(reduction='none', beta=0.5)"),
+    (nn.RMSNorm([2, 3]), "RMSNorm(normalized_shape=(2, 3), epsilon=1e-06)"),
+    (nn.WarmUpLR(1, warmup_steps=3), "WarmUpLR(learning_rate=1.0, warmup_steps=3)"),
 )
 def test_settings_as_checked_are_what_repr_shows_those_of_the_base_class_first(layer, shown):
     assert repr(layer) == shown

@@ -7,6 +7,7 @@ from parallel_lab import nn
 from parallel_lab.base.errors import ShapeError
 from parallel_lab.nn.tensor.autograd import grad
 from parallel_lab.nn.tensor.tensor import Tensor
+from tests.crossed import each_of
 from tests.recorded import nets
 from tests.refusals import refused
 
@@ -60,15 +61,13 @@ def test_large_logits_do_not_overflow():
     assert loss.item() == pytest.approx(1e4)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("logits", "labels"),
-    [
-        ((6, 5), np.zeros((6, 5), np.int32)),
-        ((6, 5), np.zeros(6)),
-        ((6, 5), np.zeros(4, np.int32)),
-        ((5,), np.int32(2)),
-        ((6, 5), np.zeros((4, 5))),
-    ],
+    ((6, 5), np.zeros((6, 5), np.int32)),
+    ((6, 5), np.zeros(6)),
+    ((6, 5), np.zeros(4, np.int32)),
+    ((5,), np.int32(2)),
+    ((6, 5), np.zeros((4, 5))),
     ids=["int matrix", "float vector", "other count", "one sample", "other rows"],
 )
 def test_cross_entropy_refuses_labels_that_do_not_fit(logits, labels):

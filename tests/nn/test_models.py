@@ -7,6 +7,7 @@ from parallel_lab import Session, StrategyError, Tensor, compile, nn
 from parallel_lab.base.errors import ArgumentError, ShapeError
 from parallel_lab.nn import models
 from parallel_lab.train.dataset import load_digits_cifar
+from tests.crossed import each_of
 from tests.refusals import refused
 
 BOUND = 1e-9  # float64; a missing or doubled addend is off by a tenth at least
@@ -57,33 +58,29 @@ def tokens(rng, steps, n=8, s=16, vocab=48):
 # ---- sizes ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "size"),
-    [
-        (
-            lambda: models.resnet18(1000, "imagenet"),
-            11_689_512,
-        ),  # both as published with the architectures' reference weights
-        (lambda: models.resnet50(1000, "imagenet"), 25_557_032),
-        (models.LeNet5, 61_706),  # 156 + 2416 + 48120 + 10164 + 850 weights and biases
-        (lambda: models.GPT(50, 32, 2, 4, 16, tied=True), 50 * 32 + 16 * 32 + 2 * (12 * 32**2 + 13 * 32) + 2 * 32),
-        (lambda: models.GPT(50, 32, 2, 4, 16), 2 * 50 * 32 + 16 * 32 + 2 * (12 * 32**2 + 13 * 32) + 2 * 32),
-        (lambda: models.WideDeep(100, 5, 8, (16, 4)), 100 + 1 + 800 + (40 * 16 + 16) + (16 * 4 + 4) + 5),
-    ],
+    (
+        lambda: models.resnet18(1000, "imagenet"),
+        11_689_512,
+    ),  # both as published with the architectures' reference weights
+    (lambda: models.resnet50(1000, "imagenet"), 25_557_032),
+    (models.LeNet5, 61_706),  # 156 + 2416 + 48120 + 10164 + 850 weights and biases
+    (lambda: models.GPT(50, 32, 2, 4, 16, tied=True), 50 * 32 + 16 * 32 + 2 * (12 * 32**2 + 13 * 32) + 2 * 32),
+    (lambda: models.GPT(50, 32, 2, 4, 16), 2 * 50 * 32 + 16 * 32 + 2 * (12 * 32**2 + 13 * 32) + 2 * 32),
+    (lambda: models.WideDeep(100, 5, 8, (16, 4)), 100 + 1 + 800 + (40 * 16 + 16) + (16 * 4 + 4) + 5),
 )
 def test_number_of_parameters_is_that_of_the_paper(make, size):
     assert count(make()) == size
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("net", "shape", "result"),
-    [
-        (lambda: models.LeNet5(7, 3), (2, 3, 32, 32), (2, 7)),
-        (lambda: models.LeNet5(10, 1, size=28), (2, 1, 28, 28), (2, 10)),
-        (lambda: models.resnet18(5, width=4), (2, 3, 32, 32), (2, 5)),
-        (lambda: models.resnet18(5, "imagenet", width=4), (2, 3, 64, 64), (2, 5)),
-        (lambda: models.resnet50(5, width=4), (2, 3, 16, 16), (2, 5)),
-    ],
+    (lambda: models.LeNet5(7, 3), (2, 3, 32, 32), (2, 7)),
+    (lambda: models.LeNet5(10, 1, size=28), (2, 1, 28, 28), (2, 10)),
+    (lambda: models.resnet18(5, width=4), (2, 3, 32, 32), (2, 5)),
+    (lambda: models.resnet18(5, "imagenet", width=4), (2, 3, 64, 64), (2, 5)),
+    (lambda: models.resnet50(5, width=4), (2, 3, 16, 16), (2, 5)),
 )
 def test_pictures_become_scores(net, shape, result):
     net = net()
@@ -152,9 +149,7 @@ def test_dropout_does_not_depend_on_the_number_of_ranks(rng):
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("dp", "mp"), [(8, 1), (2, 4)])
-@pytest.mark.parametrize(
-    "make", [lambda: models.resnet18(width=8), lambda: models.resnet50(width=8)], ids=["basic", "bottleneck"]
-)
+@each_of("make", lambda: models.resnet18(width=8), lambda: models.resnet50(width=8), ids=["basic", "bottleneck"])
 def test_residual_networks_train_as_one_device_does(dp, mp, make):
     net = in_float64(make())
     net.set_train()

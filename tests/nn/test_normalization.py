@@ -5,6 +5,7 @@ import pytest
 
 from parallel_lab import Session, ShapeError, compile, nn, ops
 from parallel_lab.nn.tensor.tensor import Tensor
+from tests.crossed import each_of
 from tests.nn.one_device import check_equals_one_device, messages, trained
 from tests.refusals import refused
 
@@ -20,14 +21,12 @@ def along_channels(values, ndim):
     return values.reshape(-1, *(1,) * (ndim - 2))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("layer", "shape"),
-    [
-        (nn.BatchNorm1d, (8, 4)),
-        (nn.BatchNorm1d, (8, 4, 12)),
-        (nn.BatchNorm2d, (8, 4, 2, 6)),
-        (nn.BatchNorm3d, (8, 4, 2, 3, 2)),
-    ],
+    (nn.BatchNorm1d, (8, 4)),
+    (nn.BatchNorm1d, (8, 4, 12)),
+    (nn.BatchNorm2d, (8, 4, 2, 6)),
+    (nn.BatchNorm3d, (8, 4, 2, 3, 2)),
 )
 def test_batch_norm_in_training_uses_the_statistics_of_the_batch_and_keeps_running_ones(layer, shape):
     x = np.resize(X, shape)

@@ -13,6 +13,7 @@ from parallel_lab.graph.traced_value import TracedValue
 from parallel_lab.nn.initializer import initializer
 from parallel_lab.nn.optim.global_norm import Place, Totals
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from tests.crossed import each_of
 from tests.recorded import nets
 from tests.refusals import refused
 
@@ -170,13 +171,11 @@ def test_steps_follow_the_closed_formula(name):
     np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "make",
-    [
-        lambda p, **k: nn.SGD(p, RATE, 0.9, **k),
-        lambda p, **k: nn.Momentum(p, RATE, 0.9, **k),
-        lambda p, **k: nn.Adam(p, RATE, **k),
-    ],
+    lambda p, **k: nn.SGD(p, RATE, 0.9, **k),
+    lambda p, **k: nn.Momentum(p, RATE, 0.9, **k),
+    lambda p, **k: nn.Adam(p, RATE, **k),
     ids=["sgd", "momentum", "adam"],
 )
 def test_weight_decay_adds_the_parameter_to_the_unscaled_gradient(make):
@@ -431,14 +430,12 @@ def test_gradients_are_accumulated_in_clones_of_the_parameters():
     assert not any(p.asnumpy().any() for p in sums)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("grads", "error", "text"),
-    [
-        ([np.ones(SHAPE)] * 2, ValueError, "got 2 gradients. 1, one per parameter"),
-        ([np.ones((3, 4))], ShapeError, r"the gradient of 'w' has shape \(3, 4\). Shape \(4, 3\)"),
-        (np.ones((1, *SHAPE)), TypeError, "A list or tuple with one gradient per parameter"),
-        (None, TypeError, "A list or tuple"),
-    ],
+    ([np.ones(SHAPE)] * 2, ValueError, "got 2 gradients. 1, one per parameter"),
+    ([np.ones((3, 4))], ShapeError, r"the gradient of 'w' has shape \(3, 4\). Shape \(4, 3\)"),
+    (np.ones((1, *SHAPE)), TypeError, "A list or tuple with one gradient per parameter"),
+    (None, TypeError, "A list or tuple"),
     ids=["count", "shape", "one array", "none"],
 )
 def test_gradients_that_do_not_fit_are_refused_and_change_nothing(grads, error, text):

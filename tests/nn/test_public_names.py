@@ -8,6 +8,7 @@ import pytest
 from parallel_lab import Tensor, nn, ops
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.train import dataset
+from tests.crossed import each_of
 
 HINTS = {
     "Linear": "nn.Dense",
@@ -39,17 +40,15 @@ def arguments(cls):
     return [p for p in inspect.signature(cls).parameters if p not in ("data_format", "dtype")]
 
 
-@pytest.mark.parametrize(
+@each_of(
     "cls",
-    [
-        nn.BatchNorm1d,
-        nn.BatchNorm2d,
-        nn.BatchNorm3d,
-        dataset.MnistDataset,
-        dataset.Cifar10Dataset,
-        dataset.GeneratorDataset,
-        dataset.NumpySlicesDataset,
-    ],
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    dataset.MnistDataset,
+    dataset.Cifar10Dataset,
+    dataset.GeneratorDataset,
+    dataset.NumpySlicesDataset,
 )
 def test_help_of_a_public_class_names_all_its_arguments(cls):
     text = vars(cls)["__doc__"]

@@ -8,6 +8,7 @@ import pytest
 from parallel_lab import nn
 from parallel_lab.nn.tensor.autograd import value_and_grad
 from parallel_lab.nn.tensor.tensor import Tensor
+from tests.crossed import each_of
 from tests.recorded import nets
 
 RECORDED = Path(__file__).parents[1] / "recorded"
@@ -87,21 +88,19 @@ def test_parameters_end_where_the_recorded_ones_do(run):
 S = ((2, 4), (4, 1))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "shape", "out"),
-    [
-        (lambda: nets.Quick(32, 16, 16, S, ((2, 4),), S), (16, 32), (16, 16)),
-        (lambda: nets.OpPar(True), (32, 1, 28, 28), (32, 10)),
-        (lambda: nets.Chain([64, 32, 16], [((8, 1), (1, 1)), None]), (8, 64), (8, 16)),
-        (lambda: nets.Mlp(12, 8, 4), (6, 12), (6, 4)),
-        (lambda: nets.MegatronMlp(64, 256, 2, 4), (16, 64), (16, 64)),
-        (
-            lambda: nets.Layers(4, 16, ((4, 1), (1, 1)), stages=[0, 0, 1, 1], fusion=[0, 0, 1, 1], recompute=True),
-            (8, 16),
-            (8, 16),
-        ),
-        (lambda: nets.SharedWeight(16, ((1, 8), (8, 1)), ((8, 1), (1, 1))), (8, 16), (8, 16)),
-    ],
+    (lambda: nets.Quick(32, 16, 16, S, ((2, 4),), S), (16, 32), (16, 16)),
+    (lambda: nets.OpPar(True), (32, 1, 28, 28), (32, 10)),
+    (lambda: nets.Chain([64, 32, 16], [((8, 1), (1, 1)), None]), (8, 64), (8, 16)),
+    (lambda: nets.Mlp(12, 8, 4), (6, 12), (6, 4)),
+    (lambda: nets.MegatronMlp(64, 256, 2, 4), (16, 64), (16, 64)),
+    (
+        lambda: nets.Layers(4, 16, ((4, 1), (1, 1)), stages=[0, 0, 1, 1], fusion=[0, 0, 1, 1], recompute=True),
+        (8, 16),
+        (8, 16),
+    ),
+    (lambda: nets.SharedWeight(16, ((1, 8), (8, 1)), ((8, 1), (1, 1))), (8, 16), (8, 16)),
     ids=["Quick", "OpPar", "Chain", "Mlp", "MegatronMlp", "Layers", "SharedWeight"],
 )
 def test_recorded_nets_run_and_have_gradients(make, shape, out, rng):

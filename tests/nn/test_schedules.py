@@ -9,28 +9,27 @@ import pytest
 from parallel_lab import Parameter, Session, Tensor, compile, nn, ops
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.nn.optim.lr_schedule import MOST_RATES, rate_at
+from tests.crossed import each_of
 from tests.refusals import refused
 
 STEPS = range(11)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("schedule", "formula"),
-    [
-        (nn.ExponentialDecayLR(0.1, 0.9, 4), lambda t: 0.1 * 0.9 ** (t / 4)),
-        (nn.ExponentialDecayLR(0.1, 0.9, 4, is_stair=True), lambda t: 0.1 * 0.9 ** math.floor(t / 4)),
-        (nn.NaturalExpDecayLR(0.1, 0.9, 4), lambda t: 0.1 * math.e ** (-0.9 * t / 4)),
-        (nn.NaturalExpDecayLR(0.1, 0.9, 4, True), lambda t: 0.1 * math.e ** (-0.9 * math.floor(t / 4))),
-        (nn.InverseDecayLR(0.1, 0.9, 4), lambda t: 0.1 / (1 + 0.9 * t / 4)),
-        (nn.InverseDecayLR(0.1, 0.9, 4, is_stair=True), lambda t: 0.1 / (1 + 0.9 * math.floor(t / 4))),
-        (nn.CosineDecayLR(0.01, 0.1, 4), lambda t: 0.01 + 0.5 * 0.09 * (1 + math.cos(min(t, 4) / 4 * math.pi))),
-        (nn.PolynomialDecayLR(0.1, 0.01, 4, 0.5), lambda t: 0.09 * (1 - min(t, 4) / 4) ** 0.5 + 0.01),
-        (
-            nn.PolynomialDecayLR(0.1, 0.01, 4, 2.0, update_decay_steps=True),
-            lambda t: 0.09 * (1 - t / (4 * max(math.ceil(t / 4), 1))) ** 2 + 0.01,
-        ),
-        (nn.WarmUpLR(0.1, 4), lambda t: 0.1 * min(t, 4) / 4),
-    ],
+    (nn.ExponentialDecayLR(0.1, 0.9, 4), lambda t: 0.1 * 0.9 ** (t / 4)),
+    (nn.ExponentialDecayLR(0.1, 0.9, 4, is_stair=True), lambda t: 0.1 * 0.9 ** math.floor(t / 4)),
+    (nn.NaturalExpDecayLR(0.1, 0.9, 4), lambda t: 0.1 * math.e ** (-0.9 * t / 4)),
+    (nn.NaturalExpDecayLR(0.1, 0.9, 4, True), lambda t: 0.1 * math.e ** (-0.9 * math.floor(t / 4))),
+    (nn.InverseDecayLR(0.1, 0.9, 4), lambda t: 0.1 / (1 + 0.9 * t / 4)),
+    (nn.InverseDecayLR(0.1, 0.9, 4, is_stair=True), lambda t: 0.1 / (1 + 0.9 * math.floor(t / 4))),
+    (nn.CosineDecayLR(0.01, 0.1, 4), lambda t: 0.01 + 0.5 * 0.09 * (1 + math.cos(min(t, 4) / 4 * math.pi))),
+    (nn.PolynomialDecayLR(0.1, 0.01, 4, 0.5), lambda t: 0.09 * (1 - min(t, 4) / 4) ** 0.5 + 0.01),
+    (
+        nn.PolynomialDecayLR(0.1, 0.01, 4, 2.0, update_decay_steps=True),
+        lambda t: 0.09 * (1 - t / (4 * max(math.ceil(t / 4), 1))) ** 2 + 0.01,
+    ),
+    (nn.WarmUpLR(0.1, 4), lambda t: 0.1 * min(t, 4) / 4),
     ids=lambda value: repr(value) if isinstance(value, nn.Cell) else "",
 )
 def test_schedules_follow_their_formula(schedule, formula):
@@ -39,47 +38,40 @@ def test_schedules_follow_their_formula(schedule, formula):
 
 
 # examples of MindSpore's documentation of these functions
-@pytest.mark.parametrize(
+@each_of(
     ("rates", "expected"),
-    [
-        (
-            nn.piecewise_constant_lr([2, 5, 10], [0.1, 0.05, 0.01]),
-            [0.1, 0.1, 0.05, 0.05, 0.05, 0.01, 0.01, 0.01, 0.01, 0.01],
-        ),
-        (nn.exponential_decay_lr(0.1, 0.9, 6, 2, 1), [0.1, 0.1, 0.09, 0.09, 0.081, 0.081]),
-        (
-            nn.natural_exp_decay_lr(0.1, 0.9, 6, 2, 2, True),
-            [0.1, 0.1, 0.1, 0.1, 0.016529888822158657, 0.016529888822158657],
-        ),
-        (
-            nn.inverse_decay_lr(0.1, 0.5, 6, 1, 1, True),
-            [0.1, 0.06666666666666667, 0.05, 0.04, 0.03333333333333333, 0.028571428571428574],
-        ),
-        (nn.cosine_decay_lr(0.01, 0.1, 6, 2, 2), [0.1, 0.1, 0.055, 0.055, 0.01, 0.01]),
-        (
-            nn.polynomial_decay_lr(0.1, 0.01, 6, 2, 2, 0.5),
-            [0.1, 0.1, 0.07363961030678928, 0.07363961030678928, 0.01, 0.01],
-        ),
-        (nn.warmup_lr(0.1, 6, 2, 2), [0.0, 0.0, 0.05, 0.05, 0.1, 0.1]),
-    ],
+    (
+        nn.piecewise_constant_lr([2, 5, 10], [0.1, 0.05, 0.01]),
+        [0.1, 0.1, 0.05, 0.05, 0.05, 0.01, 0.01, 0.01, 0.01, 0.01],
+    ),
+    (nn.exponential_decay_lr(0.1, 0.9, 6, 2, 1), [0.1, 0.1, 0.09, 0.09, 0.081, 0.081]),
+    (
+        nn.natural_exp_decay_lr(0.1, 0.9, 6, 2, 2, True),
+        [0.1, 0.1, 0.1, 0.1, 0.016529888822158657, 0.016529888822158657],
+    ),
+    (
+        nn.inverse_decay_lr(0.1, 0.5, 6, 1, 1, True),
+        [0.1, 0.06666666666666667, 0.05, 0.04, 0.03333333333333333, 0.028571428571428574],
+    ),
+    (nn.cosine_decay_lr(0.01, 0.1, 6, 2, 2), [0.1, 0.1, 0.055, 0.055, 0.01, 0.01]),
+    (nn.polynomial_decay_lr(0.1, 0.01, 6, 2, 2, 0.5), [0.1, 0.1, 0.07363961030678928, 0.07363961030678928, 0.01, 0.01]),
+    (nn.warmup_lr(0.1, 6, 2, 2), [0.0, 0.0, 0.05, 0.05, 0.1, 0.1]),
     ids=["piecewise", "exponential", "natural", "inverse", "cosine", "polynomial", "warmup"],
 )
 def test_lists_are_those_of_the_documentation(rates, expected):
     assert rates == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("rates", "formula"),
-    [
-        (nn.exponential_decay_lr(0.1, 0.9, 11, 2, 3), lambda e: 0.1 * 0.9 ** (e / 3)),
-        (nn.exponential_decay_lr(0.1, 0.9, 11, 2, 3, True), lambda e: 0.1 * 0.9 ** math.floor(e / 3)),
-        (nn.natural_exp_decay_lr(0.1, 0.9, 11, 2, 3), lambda e: 0.1 * math.exp(-0.9 * e)),
-        (nn.inverse_decay_lr(0.1, 0.9, 11, 2, 3), lambda e: 0.1 / (1 + 0.9 * e / 3)),
-        (
-            nn.polynomial_decay_lr(0.1, 0.01, 11, 2, 3, 2.0, True),
-            lambda e: 0.09 * (1 - e / (3 * max(math.ceil(e / 3), 1))) ** 2 + 0.01,
-        ),
-    ],
+    (nn.exponential_decay_lr(0.1, 0.9, 11, 2, 3), lambda e: 0.1 * 0.9 ** (e / 3)),
+    (nn.exponential_decay_lr(0.1, 0.9, 11, 2, 3, True), lambda e: 0.1 * 0.9 ** math.floor(e / 3)),
+    (nn.natural_exp_decay_lr(0.1, 0.9, 11, 2, 3), lambda e: 0.1 * math.exp(-0.9 * e)),
+    (nn.inverse_decay_lr(0.1, 0.9, 11, 2, 3), lambda e: 0.1 / (1 + 0.9 * e / 3)),
+    (
+        nn.polynomial_decay_lr(0.1, 0.01, 11, 2, 3, 2.0, True),
+        lambda e: 0.09 * (1 - e / (3 * max(math.ceil(e / 3), 1))) ** 2 + 0.01,
+    ),
 )
 def test_lists_follow_the_epochs(rates, formula):
     assert rates == pytest.approx([formula(t // 2) for t in STEPS], rel=1e-14)
@@ -144,9 +136,7 @@ def test_an_endless_iterator_is_refused(monkeypatch):
         nn.SGD([Parameter(Tensor(np.zeros(2)), "w")], itertools.repeat(0.1))
 
 
-@pytest.mark.parametrize(
-    ("found", "error"), [(-1.0, ValueError), (math.nan, ValueError), ("fast", TypeError), (None, TypeError)]
-)
+@each_of(("found", "error"), (-1.0, ValueError), (math.nan, ValueError), ("fast", TypeError), (None, TypeError))
 def test_a_schedule_that_gives_no_rate_is_caught_with_its_step(found, error):
     with pytest.raises(error, match="SGD: the learning rate of step 7="):
         rate_at(lambda step: found, 7, "SGD")

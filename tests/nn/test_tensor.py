@@ -12,6 +12,7 @@ from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.initializer import Normal, initializer
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter, ParameterTuple, Tensor
+from tests.crossed import each_of
 
 A = np.array([[1.5, -2.0, 3.0], [0.5, 4.0, -1.0]], np.float32)
 B = np.array([2.0, 4.0, 8.0], np.float32)
@@ -24,16 +25,14 @@ def seed():
     set_seed(before)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("given", "dtype"),
-    [
-        ([1.0, 2.0], "float32"),
-        (1.0, "float32"),
-        ([1, 2], "int64"),
-        (True, "bool"),
-        (np.zeros(2), "float64"),
-        (Tensor([1.0]), "float32"),
-    ],
+    ([1.0, 2.0], "float32"),
+    (1.0, "float32"),
+    ([1, 2], "int64"),
+    (True, "bool"),
+    (np.zeros(2), "float64"),
+    (Tensor([1.0]), "float32"),
 )
 def test_dtype_of_the_data_is_kept_and_python_floats_become_float32(given, dtype):
     assert str(Tensor(given).dtype) == dtype
@@ -52,29 +51,27 @@ def test_data_that_is_no_array_of_numbers_is_refused(data, dtype):
         Tensor(data, dtype)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "compute",
-    [
-        lambda a, b: a + b,
-        lambda a, b: b - a,
-        lambda a, b: a * b,
-        lambda a, b: a / b,
-        lambda a, b: b**2.0,
-        lambda a, b: -a,
-        lambda a, b: 2.0 + a,
-        lambda a, b: 2 - a,
-        lambda a, b: 3.0 * a,
-        lambda a, b: 1 / b,
-        lambda a, b: a @ a.T,
-        lambda a, b: a.reshape(3, -1),
-        lambda a, b: a.reshape((6,)),
-        lambda a, b: a.transpose(1, 0),
-        lambda a, b: a.sum(),
-        lambda a, b: a.mean(0),
-        lambda a, b: a.max(-1),
-        lambda a, b: a.min(1),
-        lambda a, b: a.astype("float64"),
-    ],
+    lambda a, b: a + b,
+    lambda a, b: b - a,
+    lambda a, b: a * b,
+    lambda a, b: a / b,
+    lambda a, b: b**2.0,
+    lambda a, b: -a,
+    lambda a, b: 2.0 + a,
+    lambda a, b: 2 - a,
+    lambda a, b: 3.0 * a,
+    lambda a, b: 1 / b,
+    lambda a, b: a @ a.T,
+    lambda a, b: a.reshape(3, -1),
+    lambda a, b: a.reshape((6,)),
+    lambda a, b: a.transpose(1, 0),
+    lambda a, b: a.sum(),
+    lambda a, b: a.mean(0),
+    lambda a, b: a.max(-1),
+    lambda a, b: a.min(1),
+    lambda a, b: a.astype("float64"),
 )
 def test_arithmetic_is_numpys(compute):
     ours, numpys = compute(Tensor(A), Tensor(B)), compute(A, B)
@@ -375,25 +372,21 @@ def test_elements_as_python_numbers():
     assert Tensor([[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "words"),
-    [
-        (lambda x: x.repeat((2, 1)), "repeats=.*ops.tile"),
-        (lambda x: x.flatten(2), "flatten: start_dim=2"),
-        (lambda x: x.flatten(1, 0), "start_dim=1 is after end_dim=0"),
-        (lambda x: x.to("cuda"), "Cast: dtype='cuda'"),
-        (lambda x: x.var(axes=0), "var: unknown argument 'axes'"),
-        (lambda x: x.argmax(0, dim=1), "argmax: axis and dim"),
-    ],
+    (lambda x: x.repeat((2, 1)), "repeats=.*ops.tile"),
+    (lambda x: x.flatten(2), "flatten: start_dim=2"),
+    (lambda x: x.flatten(1, 0), "start_dim=1 is after end_dim=0"),
+    (lambda x: x.to("cuda"), "Cast: dtype='cuda'"),
+    (lambda x: x.var(axes=0), "var: unknown argument 'axes'"),
+    (lambda x: x.argmax(0, dim=1), "argmax: axis and dim"),
 )
 def test_methods_refuse_in_words(call, words):
     with pytest.raises(ShapeError, match=words):
         call(Tensor(A))
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"), [(-1, ValueError), (1.0, TypeError), ("1", TypeError), (True, TypeError), (None, TypeError)]
-)
+@each_of(("value", "kind"), (-1, ValueError), (1.0, TypeError), ("1", TypeError), (True, TypeError), (None, TypeError))
 def test_a_fusion_id_that_is_none_is_refused_and_the_old_one_stays(value, kind):
     p = Parameter(Tensor(A), name="w")
     assert p.comm_fusion == 1

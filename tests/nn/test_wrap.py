@@ -14,6 +14,7 @@ from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.tensor.functional import GradOperation, HyperMap, Map, MultitypeFuncGraph, assign_add
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train import AutoParallel
+from tests.crossed import each_of
 from tests.ops.ranks import on_ranks
 
 pytestmark = pytest.mark.timeout(60)
@@ -263,13 +264,11 @@ def test_cloned_parameters_keep_values_or_take_new_ones():
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["at once", "compiled"])
-@pytest.mark.parametrize(
+@each_of(
     "wrap",
-    [
-        lambda net: nn.GradAccumulation(net, 3),
-        lambda net: nn.MicroBatchInterleaved(net, 3),
-        lambda net: nn.PipelineCell(net, 3),
-    ],
+    lambda net: nn.GradAccumulation(net, 3),
+    lambda net: nn.MicroBatchInterleaved(net, 3),
+    lambda net: nn.PipelineCell(net, 3),
     ids=["GradAccumulation", "MicroBatchInterleaved", "PipelineCell"],
 )
 def test_micro_batches_are_added_up(wrap, compiled):
@@ -326,9 +325,7 @@ def test_a_batch_that_does_not_divide_is_refused():
         nn.PipelineCell(with_loss(Net()), 5)(Tensor(X), Tensor(Y))
 
 
-@pytest.mark.parametrize(
-    "make", [nn.GradAccumulation, nn.GradAccumulationCell, nn.MicroBatchInterleaved, nn.PipelineCell, nn.Pipeline]
-)
+@each_of("make", nn.GradAccumulation, nn.GradAccumulationCell, nn.MicroBatchInterleaved, nn.PipelineCell, nn.Pipeline)
 @pytest.mark.parametrize(
     ("count", "kind"),
     [(0, ValueError), (-1, ValueError), ("4", TypeError), (2.0, TypeError), (True, TypeError), (None, TypeError)],
@@ -353,15 +350,13 @@ def test_stages_are_set_by_name():
     assert ([cell.pipeline_stage for cell in net], pipeline.micro_size) == ([0, 1], 4)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("config", "kind", "text"),
-    [
-        ({"fc": 0}, KeyError, "stage_config names 'fc'"),
-        ({"0": 0}, KeyError, "_backbone"),
-        ({"_backbone.0": "1"}, TypeError, r"stage_config\['_backbone.0'\]='1'"),
-        ({"_backbone.0": -1}, ValueError, r"stage_config\['_backbone.0'\]=-1"),
-        ([("_backbone.0", 0)], TypeError, "A dict"),
-    ],
+    ({"fc": 0}, KeyError, "stage_config names 'fc'"),
+    ({"0": 0}, KeyError, "_backbone"),
+    ({"_backbone.0": "1"}, TypeError, r"stage_config\['_backbone.0'\]='1'"),
+    ({"_backbone.0": -1}, ValueError, r"stage_config\['_backbone.0'\]=-1"),
+    ([("_backbone.0", 0)], TypeError, "A dict"),
 )
 def test_a_wrong_stage_config_is_refused_and_sets_nothing(config, kind, text):
     net = nn.SequentialCell(nn.Dense(5, 4), nn.Dense(4, 3))
@@ -416,16 +411,14 @@ def reduced_with(world, settings, options):
     return reduced(world, settings, **options)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("settings", "options", "expected"),
-    [
-        ({}, {}, 10.0),
-        ({}, {"mean": True}, 2.5),
-        ({"gradients_mean": True}, {}, 2.5),
-        ({"gradients_mean": True}, {"mean": False}, 10.0),
-        ({}, {"mean": True, "degree": 10}, 1.0),
-        ({"gradients_mean": True}, {"fusion_type": 0}, 2.5),
-    ],
+    ({}, {}, 10.0),
+    ({}, {"mean": True}, 2.5),
+    ({"gradients_mean": True}, {}, 2.5),
+    ({"gradients_mean": True}, {"mean": False}, 10.0),
+    ({}, {"mean": True, "degree": 10}, 1.0),
+    ({"gradients_mean": True}, {"fusion_type": 0}, 2.5),
 )
 def test_gradients_are_added_up_over_the_ranks(pool, settings, options, expected):
     """1 + 2 + 3 + 4 = 10; a parameter with layerwise_parallel keeps its rank's own."""
@@ -506,20 +499,18 @@ def test_a_traced_reducer_leaves_the_sum_to_the_compiler(pool, mode, expected):
     assert on_ranks(pool, traced_reduction, mode) == [expected] * N
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("options", "kind"),
-    [
-        ({"degree": 0}, ValueError),
-        ({"degree": -2}, ValueError),
-        ({"degree": 1.5}, ValueError),
-        ({"degree": True}, ValueError),
-        ({"mean": 1}, TypeError),
-        ({"group": 3}, TypeError),
-        ({"fusion_type": -1}, ValueError),
-        ({"fusion_type": "1"}, TypeError),
-        ({"parameters": 3}, TypeError),
-        ({"parameters": [1]}, TypeError),
-    ],
+    ({"degree": 0}, ValueError),
+    ({"degree": -2}, ValueError),
+    ({"degree": 1.5}, ValueError),
+    ({"degree": True}, ValueError),
+    ({"mean": 1}, TypeError),
+    ({"group": 3}, TypeError),
+    ({"fusion_type": -1}, ValueError),
+    ({"fusion_type": "1"}, TypeError),
+    ({"parameters": 3}, TypeError),
+    ({"parameters": [1]}, TypeError),
 )
 def test_a_reducer_refuses_wrong_arguments(options, kind):
     with pytest.raises(kind):
@@ -534,21 +525,19 @@ def test_a_reducer_wants_one_gradient_per_parameter():
         reducer(Tensor(W))
 
 
-@pytest.mark.parametrize(
+@each_of(
     "make",
-    [
-        lambda net, opt: nn.TrainOneStepCell(3, opt),
-        lambda net, opt: nn.TrainOneStepCell(net, net),
-        lambda net, opt: nn.TrainOneStepCell(net, opt, sens="1"),
-        lambda net, opt: nn.TrainOneStepCell(net, opt, return_grad=1),
-        lambda net, opt: nn.WithEvalCell(net, None),
-        lambda net, opt: nn.WithGradCell(None),
-        lambda net, opt: GradOperation(get_all=1),
-        lambda net, opt: GradOperation(get_by_list=True)(lambda x: x),
-        lambda net, opt: nn.ParameterUpdate(net),
-        lambda net, opt: nn.PipelineGradReducer(opt.parameters, scale_sense=True),
-        lambda net, opt: nn.PipelineGradReducer(opt.parameters, opt_shard=1),
-    ],
+    lambda net, opt: nn.TrainOneStepCell(3, opt),
+    lambda net, opt: nn.TrainOneStepCell(net, net),
+    lambda net, opt: nn.TrainOneStepCell(net, opt, sens="1"),
+    lambda net, opt: nn.TrainOneStepCell(net, opt, return_grad=1),
+    lambda net, opt: nn.WithEvalCell(net, None),
+    lambda net, opt: nn.WithGradCell(None),
+    lambda net, opt: GradOperation(get_all=1),
+    lambda net, opt: GradOperation(get_by_list=True)(lambda x: x),
+    lambda net, opt: nn.ParameterUpdate(net),
+    lambda net, opt: nn.PipelineGradReducer(opt.parameters, scale_sense=True),
+    lambda net, opt: nn.PipelineGradReducer(opt.parameters, opt_shard=1),
 )
 def test_wrong_types_are_type_errors(make):
     net = Net()

@@ -8,6 +8,7 @@ import pytest
 
 from parallel_lab import ShapeError, compile, nn, ops
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from tests.crossed import each_of
 
 RNG = np.random.default_rng(8)
 B, H, S, T, D, E = 2, 3, 5, 7, 4, 6
@@ -119,18 +120,16 @@ def test_cut_keys_cost_three_all_reduces_in_the_expanded_form():
 NO_FLOATS = np.ones((S, T), bool)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "text"),
-    [
-        (lambda: ops.scaled_dot_product_attention(Q, K, V, input_layout="BSH"), "input_layout='BSH'"),
-        (lambda: ops.scaled_dot_product_attention(Q, K, V, scale="a"), "scale='a'"),
-        (lambda: ops.scaled_dot_product_attention(Q[0], K, V), "q is float64 of shape"),
-        (
-            lambda: ops.scaled_dot_product_attention(*map(Tensor, (Q, K[..., :3], V))),
-            "3 elements in dim 3 .'d'.*is already 4",
-        ),
-        (lambda: ops.scaled_dot_product_attention_with_mask(Q, K, V, NO_FLOATS), "mask is bool.*ops.select"),
-    ],
+    (lambda: ops.scaled_dot_product_attention(Q, K, V, input_layout="BSH"), "input_layout='BSH'"),
+    (lambda: ops.scaled_dot_product_attention(Q, K, V, scale="a"), "scale='a'"),
+    (lambda: ops.scaled_dot_product_attention(Q[0], K, V), "q is float64 of shape"),
+    (
+        lambda: ops.scaled_dot_product_attention(*map(Tensor, (Q, K[..., :3], V))),
+        "3 elements in dim 3 .'d'.*is already 4",
+    ),
+    (lambda: ops.scaled_dot_product_attention_with_mask(Q, K, V, NO_FLOATS), "mask is bool.*ops.select"),
 )
 def test_what_attention_refuses(call, text):
     with pytest.raises(ShapeError, match=text):

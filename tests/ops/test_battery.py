@@ -20,6 +20,7 @@ from parallel_lab.ops.machine.primitive import check_strategy_value
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
 from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule, strategy_operands
 from parallel_lab.run.simulator import Simulator
+from tests.crossed import each_of
 
 DEVICES = 8
 CASES = [(name, i) for name, op in sorted(OPS.items()) for i, _ in enumerate(op.cases)]
@@ -168,9 +169,7 @@ def test_counts_that_are_no_powers_of_two_are_refused_in_shard(value):
         ops.MatMul().shard(((1, value), (1, 1)))
 
 
-@pytest.mark.parametrize(
-    "value", [[[2, 4], [4, 1]], (2, 4), ((2.0, 4), (4, 1)), ((True, 4), (4, 1)), "((2,4),(4,1))", 3, {}]
-)
+@each_of("value", [[2, 4], [4, 1]], (2, 4), ((2.0, 4), (4, 1)), ((True, 4), (4, 1)), "((2,4),(4,1))", 3, {})
 def test_wrong_types_are_refused_in_shard(value):
     with pytest.raises(TypeError, match="MatMul shard"):
         ops.MatMul().shard(value)

@@ -14,6 +14,7 @@ from parallel_lab.lab.shared.networks import operator_primitives
 from parallel_lab.nn.models.strategies import data_parallel
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.processes.shm import WorkerPool
+from tests.crossed import each_of
 from tests.ops.ranks import on_ranks
 
 pytestmark = pytest.mark.timeout(60)
@@ -264,28 +265,26 @@ def test_a_rank_outside_a_group_cannot_call_for_it(pool):
         on_ranks(pool, call_for_others)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "kind"),
-    [
-        (lambda: ops.AllReduce(op=1), TypeError),
-        (lambda: ops.AllReduce("mean"), ValueError),
-        (lambda: ops.AllReduce(group=3), TypeError),
-        (lambda: ops.AllGather(group=b"x"), TypeError),
-        (lambda: ops.ReduceScatter(op=None), TypeError),
-        (lambda: ops.Broadcast("0"), TypeError),
-        (lambda: ops.Broadcast(-1), ValueError),
-        (lambda: ops.Reduce(True), TypeError),
-        (lambda: ops.AlltoAll(0, 0, 1), ValueError),
-        (lambda: ops.AlltoAll(2, 0.5, 1), TypeError),
-        (lambda: ops.Receive(0, 1, 3, np.float32), TypeError),
-        (lambda: ops.AllReduce().add_prim_attr("fusion", -1), ValueError),
-        (lambda: ops.AllReduce().add_prim_attr("fusion", 1.0), TypeError),
-        (lambda: ops.AllGather().add_prim_attr("fusion", True), TypeError),
-        (lambda: ops.AllReduce().add_prim_attr("fusion", "1"), TypeError),
-        (lambda: ops.AllReduce()(Tensor([True])), TypeError),
-        (lambda: ops.AllReduce()((Tensor([1.0]), Tensor([2.0]))), TypeError),
-        (lambda: ops.NeighborExchange([0], [1, 2], [(1,)], [(1,)], np.float32), ValueError),
-    ],
+    (lambda: ops.AllReduce(op=1), TypeError),
+    (lambda: ops.AllReduce("mean"), ValueError),
+    (lambda: ops.AllReduce(group=3), TypeError),
+    (lambda: ops.AllGather(group=b"x"), TypeError),
+    (lambda: ops.ReduceScatter(op=None), TypeError),
+    (lambda: ops.Broadcast("0"), TypeError),
+    (lambda: ops.Broadcast(-1), ValueError),
+    (lambda: ops.Reduce(True), TypeError),
+    (lambda: ops.AlltoAll(0, 0, 1), ValueError),
+    (lambda: ops.AlltoAll(2, 0.5, 1), TypeError),
+    (lambda: ops.Receive(0, 1, 3, np.float32), TypeError),
+    (lambda: ops.AllReduce().add_prim_attr("fusion", -1), ValueError),
+    (lambda: ops.AllReduce().add_prim_attr("fusion", 1.0), TypeError),
+    (lambda: ops.AllGather().add_prim_attr("fusion", True), TypeError),
+    (lambda: ops.AllReduce().add_prim_attr("fusion", "1"), TypeError),
+    (lambda: ops.AllReduce()(Tensor([True])), TypeError),
+    (lambda: ops.AllReduce()((Tensor([1.0]), Tensor([2.0]))), TypeError),
+    (lambda: ops.NeighborExchange([0], [1, 2], [(1,)], [(1,)], np.float32), ValueError),
 )
 def test_wrong_arguments_are_refused_by_the_documented_class(make, kind):
     with pytest.raises(kind) as caught:

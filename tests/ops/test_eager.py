@@ -11,6 +11,7 @@ from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.ops import OPS, elementwise
 from parallel_lab.ops.machine.opdef import OpDef
 from parallel_lab.ops.machine.registry import case
+from tests.crossed import each_of
 
 # Of optimizers' update rules.
 ROOTS = {"low": 0.5, "eps": 1e-3}
@@ -245,14 +246,12 @@ def test_lists_and_numbers_are_taken_as_arrays():
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float16"])
-@pytest.mark.parametrize(
+@each_of(
     "call",
-    [
-        lambda x: ("softmax", (x,), {"axis": -1}),
-        lambda x: ("softmax_expand", (x,), {"axis": 0}),
-        lambda x: ("softmax_cross_entropy", (x, x), {}),
-        lambda x: ("sparse_softmax_cross_entropy", (x, np.zeros(4, np.int32)), {}),
-    ],
+    lambda x: ("softmax", (x,), {"axis": -1}),
+    lambda x: ("softmax_expand", (x,), {"axis": 0}),
+    lambda x: ("softmax_cross_entropy", (x, x), {}),
+    lambda x: ("sparse_softmax_cross_entropy", (x, np.zeros(4, np.int32)), {}),
     ids=["softmax", "expanded", "cross-entropy", "sparse"],
 )
 def test_softmaxes_of_integers_are_float32_as_inference_says(call, dtype):

@@ -8,6 +8,7 @@ import pytest
 from parallel_lab import ShapeError, Tensor, compile, ops
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter
+from tests.crossed import each_of
 from tests.ops.compiled import Behind, results
 
 LINE = np.linspace(-8, 8, 401)
@@ -108,9 +109,7 @@ def test_addn_sums_any_number_of_tensors():
     np.testing.assert_array_equal(values(ops.AddN()(LINE, LINE)), 2 * LINE)
 
 
-@pytest.mark.parametrize(
-    "fn", [lambda x: ops.sub(x, x), ops.neg, ops.sign, ops.square], ids=["sub", "neg", "sign", "square"]
-)
+@each_of("fn", lambda x: ops.sub(x, x), ops.neg, ops.sign, ops.square, ids=["sub", "neg", "sign", "square"])
 def test_a_plan_has_no_arithmetic_of_bools(fn):
     """Wrong would be a plan that says bool and fails on the ranks, or gives int8."""
     with pytest.raises(ShapeError, match="the operands are bool"):
@@ -163,9 +162,7 @@ def test_of_equal_elements_the_earlier_comes_first():
     assert gradient(lambda p: ops.top_k(p, 3)[0], x).tolist() == [[1, 0, 1, 0, 1]]
 
 
-@pytest.mark.parametrize(
-    ("prim", "given"), [(ops.TopK(), (3,)), (ops.Sort(descending=True), ())], ids=["top-k", "sort"]
-)
+@each_of(("prim", "given"), (ops.TopK(), (3,)), (ops.Sort(descending=True), ()), ids=["top-k", "sort"])
 def test_values_and_numbers_of_cut_rows_belong_together(prim, given):
     x = np.abs(np.random.default_rng(0).normal(size=(8, 6)))
     elements, numbers = results(Behind(prim, ((4, 1),), *given), x)
@@ -197,12 +194,10 @@ def test_arguments_of_extremes_have_the_type_asked_for():
 ROWS = np.array([[0.0, 3.0, -4.0], [1.0, 2.0, 2.0]])
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("p", "expected"),
-    [
-        *[(2, [5, 3]), (1, [7, 5]), (math.inf, [4, 2]), (-math.inf, [0, 1]), (0, [2, 3])],
-        (3, [91 ** (1 / 3), 17 ** (1 / 3)]),
-    ],
+    *[(2, [5, 3]), (1, [7, 5]), (math.inf, [4, 2]), (-math.inf, [0, 1]), (0, [2, 3])],
+    (3, [91 ** (1 / 3), 17 ** (1 / 3)]),
 )
 def test_norms(p, expected):
     np.testing.assert_allclose(values(ops.norm(ROWS, p, 1)), expected, rtol=1e-14)

@@ -11,6 +11,7 @@ from parallel_lab.ops.gather import add_rows
 from parallel_lab.ops.machine.registry import OPS
 from parallel_lab.ops.machine.sharding import sharding_rule
 from parallel_lab.run.simulator import Simulator
+from tests.crossed import each_of
 from tests.ops.compiled import results
 
 TABLE = np.random.default_rng(0).normal(size=(16, 4))
@@ -85,9 +86,7 @@ def test_cut_rows_have_their_conditions(how):
         sharding_rule(OPS["gather"], shapes, attrs, strategy, 8)
 
 
-@pytest.mark.parametrize(
-    ("bad", "words"), [([0, 16], "an index is 16. Indices from 0 to 15"), ([3, -1], "an index is -1")]
-)
+@each_of(("bad", "words"), ([0, 16], "an index is 16. Indices from 0 to 15"), ([3, -1], "an index is -1"))
 def test_an_index_outside_the_table_is_refused(bad, words):
     with pytest.raises(ShapeError, match=f"Gather: {words}"):
         ops.gather(Tensor(TABLE), np.array(bad))

@@ -19,6 +19,7 @@ from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
 from parallel_lab.ops.machine.sharding import completed, sharding_rule, strategy_operands
 from parallel_lab.run.simulator import Simulator
+from tests.crossed import each_of
 from tests.ops.layout_products import Product, kinds, train
 from tests.ops.test_battery import OneOperator, results
 
@@ -148,22 +149,20 @@ PAIR = (CUBE("mp", ("sp", "dp")), CUBE(("sp", "dp"), "None"))
 
 
 @pytest.mark.quick(12)
-@pytest.mark.parametrize(
+@each_of(
     ("layouts", "out", "messages"),
-    [
-        (PAIR, None, [("all_reduce", (2, 1), None)]),
-        (PAIR, (CUBE("mp", "None"),), [("all_reduce", (2, 1), None)]),
-        # (("mp", "sp", "dp"), "None"): blocks go by sp first, and a group hands them out in rank order, so each axis is
-        # a message
-        (PAIR, (CUBE(("mp", "sp", "dp"), "None"),), [("reduce_scatter", (1,), 0), ("reduce_scatter", (2,), 0)]),
-        (
-            (CUBE("mp", ("dp", "sp")), CUBE(("dp", "sp"), "None")),
-            (CUBE(("mp", "dp", "sp"), "None"),),
-            [("reduce_scatter", (2, 1), 0)],
-        ),
-        ((CUBE("dp", "sp"), CUBE("sp", "mp")), (CUBE(("dp", "sp"), "mp"),), [("reduce_scatter", (1,), 0)]),
-        ((CUBE("dp", "None"), CUBE("None", ("mp", "sp"))), None, []),
-    ],
+    (PAIR, None, [("all_reduce", (2, 1), None)]),
+    (PAIR, (CUBE("mp", "None"),), [("all_reduce", (2, 1), None)]),
+    # (("mp", "sp", "dp"), "None"): blocks go by sp first, and a group hands them out in rank order, so each axis is
+    # a message
+    (PAIR, (CUBE(("mp", "sp", "dp"), "None"),), [("reduce_scatter", (1,), 0), ("reduce_scatter", (2,), 0)]),
+    (
+        (CUBE("mp", ("dp", "sp")), CUBE(("dp", "sp"), "None")),
+        (CUBE(("mp", "dp", "sp"), "None"),),
+        [("reduce_scatter", (2, 1), 0)],
+    ),
+    ((CUBE("dp", "sp"), CUBE("sp", "mp")), (CUBE(("dp", "sp"), "mp"),), [("reduce_scatter", (1,), 0)]),
+    ((CUBE("dp", "None"), CUBE("None", ("mp", "sp"))), None, []),
 )
 @pytest.mark.parametrize("then", [None, ((4, 2),), (CUBE(("mp", "sp"), "dp"),), (CUBE("None", ("dp", "sp", "mp")),)])
 def test_a_product_of_layouts(layouts, out, messages, then, rng):
@@ -177,12 +176,10 @@ def test_a_product_of_layouts(layouts, out, messages, then, rng):
     np.testing.assert_allclose(found, w, rtol=1e-10)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("layouts", "counts"),
-    [
-        ((CUBE(("dp", "sp"), "None"), CUBE("None", "mp")), ((4, 1), (1, 2))),
-        ((CUBE("dp", ("sp", "mp")), CUBE(("sp", "mp"), "None")), ((2, 4), (4, 1))),
-    ],
+    ((CUBE(("dp", "sp"), "None"), CUBE("None", "mp")), ((4, 1), (1, 2))),
+    ((CUBE("dp", ("sp", "mp")), CUBE(("sp", "mp"), "None")), ((2, 4), (4, 1))),
 )
 def test_layouts_that_say_what_counts_say_make_the_same_messages_and_slices(layouts, counts, rng):
     batch = rng.normal(size=(16, 16)), rng.normal(size=(16, 8))
@@ -256,12 +253,10 @@ def test_layouts_are_ignored_where_strategies_are(rng):
     assert all(node.strategy is None for node in plan.graph.nodes)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("axes", "runs"),
-    [
-        *[((), []), ((2, 1, 0), [(2, 1, 0)]), ((0, 1, 2), [(0,), (1,), (2,)]), ((1, 2, 0), [(1,), (2, 0)])],
-        ((1, 0, 2), [(1, 0), (2,)]),
-    ],
+    *[((), []), ((2, 1, 0), [(2, 1, 0)]), ((0, 1, 2), [(0,), (1,), (2,)]), ((1, 2, 0), [(1,), (2, 0)])],
+    ((1, 0, 2), [(1, 0), (2,)]),
 )
 def test_axes_are_one_message_as_long_as_they_descend(axes, runs):
     assert descending_runs(axes) == runs

@@ -13,6 +13,7 @@ from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter
+from tests.crossed import each_of
 from tests.ops.compiled import results
 
 X = np.array([[1.0, 4.0, 4.0], [-2.0, 0.5, -3.0]])
@@ -58,9 +59,7 @@ def test_reductions_take_every_spelling(name):
         fn(X, 1, dim=1)
 
 
-@pytest.mark.parametrize(
-    ("fn", "extreme", "place"), [(ops.max, np.max, np.argmax), (ops.min, np.min, np.argmin)], ids=["max", "min"]
-)
+@each_of(("fn", "extreme", "place"), (ops.max, np.max, np.argmax), (ops.min, np.min, np.argmin), ids=["max", "min"])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_extremes_come_with_their_numbers(fn, extreme, place, axis):
     for keep in (False, True):

@@ -8,6 +8,7 @@ import pytest
 from parallel_lab import Layout, Parameter, StrategyError, Tensor, compile, nn, ops
 from parallel_lab.base.errors import NotBuiltYet
 from parallel_lab.run.simulator import Simulator
+from tests.crossed import each_of
 from tests.ops.layout_products import Product, kinds, train
 
 # ---- 2D and 3D tensor parallelism ----
@@ -84,24 +85,22 @@ def test_without_the_attribute_they_are_refused_with_a_reason(name):
         compile(net, np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("strategy", "out", "words"),
-    [
-        (((2, 4), (4, 1)), None, r"enable_nd_tp with strategy \(\(2, 4\), \(4, 1\)\).*needs a Layout per input"),
-        (None, None, "enable_nd_tp with no strategy.*needs a Layout per input"),
-        # rows gathered over y: z stands inside it
-        ((BOX(("y", "z"), "x"), BOX(("x", "z"), "y")), None, "'m' by .*'y', 'z'.*not the innermost.*come last"),
-        (
-            (BOX(("z", "y"), "x"), BOX(("z", "x"), "y")),
-            None,
-            r"'k' by 'x' in input 0 and by \('z', 'x'\) in input 1.*same outer axis",
-        ),
-        (
-            (GRID("x", "y"), GRID("y", "x")),
-            (GRID("x", "None"),),
-            r"may be split \(layout\(y, x\),\).*Try \(layout\('y', 'x'\),\)",
-        ),
-    ],
+    (((2, 4), (4, 1)), None, r"enable_nd_tp with strategy \(\(2, 4\), \(4, 1\)\).*needs a Layout per input"),
+    (None, None, "enable_nd_tp with no strategy.*needs a Layout per input"),
+    # rows gathered over y: z stands inside it
+    ((BOX(("y", "z"), "x"), BOX(("x", "z"), "y")), None, "'m' by .*'y', 'z'.*not the innermost.*come last"),
+    (
+        (BOX(("z", "y"), "x"), BOX(("z", "x"), "y")),
+        None,
+        r"'k' by 'x' in input 0 and by \('z', 'x'\) in input 1.*same outer axis",
+    ),
+    (
+        (GRID("x", "y"), GRID("y", "x")),
+        (GRID("x", "None"),),
+        r"may be split \(layout\(y, x\),\).*Try \(layout\('y', 'x'\),\)",
+    ),
 )
 def test_other_forms_are_refused_with_what_is_allowed(strategy, out, words):
     with pytest.raises(StrategyError, match=rf"MatMul 'matmul' \(layout_products.py:\d+\): .*{words}"):

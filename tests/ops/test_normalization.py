@@ -8,6 +8,7 @@ from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.ops.machine.registry import OPS
 from parallel_lab.ops.machine.sharding import sharding_rule
+from tests.crossed import each_of
 
 RNG = np.random.default_rng(17)
 X = RNG.normal(3, 2, (4, 6, 5))
@@ -65,15 +66,13 @@ LAST, GROUPS = {"begin_norm_axis": -1, "begin_params_axis": -1}, {"num_groups": 
 GROUPED, BATCH = ((8, 8, 2), (8,), (8,)), ((8, 4), (4,), (4,), (4,), (4,))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "shapes", "attrs", "strategy", "text"),
-    [
-        ("layer_normalization", ((8, 4), (4,), (4,)), LAST, ((1, 2), (2,), (2,)), "works along that dim"),
-        ("rms_normalization", ((8, 4), (4,)), {}, ((1, 4), (4,)), "works along that dim"),
-        ("group_norm", GROUPED, GROUPS, ((1, 4, 1), (4,), (4,)), "there are 2 groups.*borders of groups"),
-        ("group_norm", GROUPED, GROUPS, ((1, 1, 2), (1,), (1,)), "works along that dim"),
-        ("batch_normalization", BATCH, {}, ((1, 2), (2,), (2,), (1,), (2,)), "All inputs must split it equally"),
-    ],
+    ("layer_normalization", ((8, 4), (4,), (4,)), LAST, ((1, 2), (2,), (2,)), "works along that dim"),
+    ("rms_normalization", ((8, 4), (4,)), {}, ((1, 4), (4,)), "works along that dim"),
+    ("group_norm", GROUPED, GROUPS, ((1, 4, 1), (4,), (4,)), "there are 2 groups.*borders of groups"),
+    ("group_norm", GROUPED, GROUPS, ((1, 1, 2), (1,), (1,)), "works along that dim"),
+    ("batch_normalization", BATCH, {}, ((1, 2), (2,), (2,), (1,), (2,)), "All inputs must split it equally"),
 )
 def test_strategies_that_normalising_operators_refuse(name, shapes, attrs, strategy, text):
     op = OPS[name]

@@ -17,6 +17,7 @@ from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import LaterTensor
 from parallel_lab.processes.shm import WorkerPool
+from tests.crossed import each_of
 from tests.ops.ranks import on_ranks
 
 pytestmark = pytest.mark.timeout(60)
@@ -354,12 +355,10 @@ def too_early(world):
 SENT = "AllReduce with fusion {}, sent when a result is first read"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("program", "words"),
-    [
-        (other_order, (SENT.format(1) + ": 1 call", SENT.format(2))),
-        (too_early, (SENT.format(1) + ": 1 call so far", "2 calls in one message, test_rank_calls_together.py:")),
-    ],
+    (other_order, (SENT.format(1) + ": 1 call", SENT.format(2))),
+    (too_early, (SENT.format(1) + ": 1 call so far", "2 calls in one message, test_rank_calls_together.py:")),
 )
 def test_ranks_that_read_at_different_times_are_told_which_calls_they_put_together(pool, program, words):
     with pytest.raises(CollectiveMismatch) as caught:

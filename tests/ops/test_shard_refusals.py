@@ -18,6 +18,7 @@ from parallel_lab.layout.named_layout import as_strategy
 from parallel_lab.ops.machine.opdef import OpDef
 from parallel_lab.ops.machine.registry import PRIMITIVES
 from parallel_lab.ops.machine.sharding import legal_strategies, strategy_operands
+from tests.crossed import each_of
 from tests.ops.test_battery import OneOperator
 
 DEVICES = 8
@@ -331,35 +332,31 @@ def test_there_are_two_thousand_and_every_way_occurs():
 # ---- recorded from MindSpore 2.10 ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "kind"),
-    [
-        (lambda: ops.MatMul().shard([[2, 4], [4, 1]]), TypeError),
-        (lambda: ops.ReLU().shard((2, 4)), TypeError),
-        (lambda: ops.MatMul().shard(((2.0, 4), (4, 1))), TypeError),
-        (lambda: ops.MatMul().shard(None, ((8, 1),)), ValueError),
-        # MindSpore takes these two in silence, and fails when it compiles
-        (lambda: ops.MatMul().shard(((0, 4), (4, 1))), StrategyError),
-        (lambda: ops.MatMul().shard(((-1, 4), (4, 1))), StrategyError),
-    ],
+    (lambda: ops.MatMul().shard([[2, 4], [4, 1]]), TypeError),
+    (lambda: ops.ReLU().shard((2, 4)), TypeError),
+    (lambda: ops.MatMul().shard(((2.0, 4), (4, 1))), TypeError),
+    (lambda: ops.MatMul().shard(None, ((8, 1),)), ValueError),
+    # MindSpore takes these two in silence, and fails when it compiles
+    (lambda: ops.MatMul().shard(((0, 4), (4, 1))), StrategyError),
+    (lambda: ops.MatMul().shard(((-1, 4), (4, 1))), StrategyError),
 )
 def test_what_shard_refuses_at_once(call, kind):
     with pytest.raises(kind, match=r"(MatMul|ReLU) shard \(test_shard_refusals.py:\d+\)"):
         call()
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("strategy", "words"),
-    [
-        (
-            ((32, 1), (1, 1)),
-            r"strategy \(\(32, 1\), \(1, 1\)\) splits dim 0 of input 0 \('m'\) 32 ways, but it has 16 elements",
-        ),
-        (((8, 4), (4, 1)), "makes 32 slices, but there are 8 devices"),
-        (((2, 4), (2, 1)), r"splits dim 0 of input 1 \('k'\) 2 ways, but input 0 splits 'k' \(its dim 1\) 4 ways"),
-        (((8,), (1, 1)), "has 1 counts for input 0, which has 2 dims"),
-        (((8, 1),), "has 1 tuples, but MatMul has 2 inputs"),
-    ],
+    (
+        ((32, 1), (1, 1)),
+        r"strategy \(\(32, 1\), \(1, 1\)\) splits dim 0 of input 0 \('m'\) 32 ways, but it has 16 elements",
+    ),
+    (((8, 4), (4, 1)), "makes 32 slices, but there are 8 devices"),
+    (((2, 4), (2, 1)), r"splits dim 0 of input 1 \('k'\) 2 ways, but input 0 splits 'k' \(its dim 1\) 4 ways"),
+    (((8,), (1, 1)), "has 1 counts for input 0, which has 2 dims"),
+    (((8, 1),), "has 1 tuples, but MatMul has 2 inputs"),
 )
 def test_what_compile_refuses_as_runtime_error(strategy, words):
     """MindSpore: "operator MatMul init failed", a RuntimeError, with the reason in its log."""
@@ -421,9 +418,7 @@ def test_a_count_is_refused_in_words_whatever_comes_behind_it(behind):
         PRIMITIVES["Concat"](0).shard(((2, 6, 2), behind))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("cross_batch", 1), ("cross_batch", "True"), ("enable_nd_tp", None), (3, True)]
-)
+@each_of(("name", "value"), ("cross_batch", 1), ("cross_batch", "True"), ("enable_nd_tp", None), (3, True))
 def test_an_attribute_that_would_not_be_heard_is_refused(name, value):
     """The compiler asks whether it is True: 1 meant nothing once, and nobody was told."""
     with pytest.raises(TypeError, match="ReduceMean add_prim_attr: "):

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from parallel_lab.processes.world import cluster_env
+from tests.crossed import each_of
 from tests.processes.launched import LAB, lines_of, script, started
 
 pytestmark = pytest.mark.timeout(150)
@@ -98,19 +99,17 @@ def test_the_death_of_one_ends_all(tmp_path, port, victim):
         assert code == 1 and re.search(rf"{who} \(pid {runs[victim].process.pid}\) ended without", output)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("variables", "words"),
-    [
-        ({"MS_ROLE": "MS_PSERVER"}, "parameter server"),
-        ({"MS_ROLE": "WORKER"}, "MS_ROLE='WORKER'.*MS_SCHED or MS_WORKER"),
-        ({"MS_WORKER_NUM": ""}, "MS_WORKER_NUM is not"),
-        ({"MS_WORKER_NUM": "0"}, "1 to 4096"),
-        ({"MS_SCHED_PORT": "80"}, "1024 to 65535"),
-        ({"MS_SCHED_HOST": ""}, "MS_SCHED_HOST is not"),
-        ({"MS_SCHED_HOST": "192.0.2.1"}, "another machine.*mpirun"),  # RFC 5737: for documentation, nobody's
-        ({"MS_NODE_ID": "4"}, "MS_NODE_ID=4.*0 to 1"),
-        ({"MS_TOPO_TIMEOUT": "-1"}, "MS_TOPO_TIMEOUT='-1'"),
-    ],
+    ({"MS_ROLE": "MS_PSERVER"}, "parameter server"),
+    ({"MS_ROLE": "WORKER"}, "MS_ROLE='WORKER'.*MS_SCHED or MS_WORKER"),
+    ({"MS_WORKER_NUM": ""}, "MS_WORKER_NUM is not"),
+    ({"MS_WORKER_NUM": "0"}, "1 to 4096"),
+    ({"MS_SCHED_PORT": "80"}, "1024 to 65535"),
+    ({"MS_SCHED_HOST": ""}, "MS_SCHED_HOST is not"),
+    ({"MS_SCHED_HOST": "192.0.2.1"}, "another machine.*mpirun"),  # RFC 5737: for documentation, nobody's
+    ({"MS_NODE_ID": "4"}, "MS_NODE_ID=4.*0 to 1"),
+    ({"MS_TOPO_TIMEOUT": "-1"}, "MS_TOPO_TIMEOUT='-1'"),
 )
 def test_an_environment_that_makes_no_cluster_is_refused(monkeypatch, variables, words):
     place = {"MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": "8118"}
@@ -185,20 +184,18 @@ def test_msrun_without_join_returns_while_the_workers_go_on(tmp_path):
     assert (tmp_path / "logs/scheduler.log").read_text().endswith("exit code 0\n")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("arguments", "words"),
-    [
-        (("--worker_num", "0"), "whole number"),
-        (("--master_port", "80"), "1024 to 65535"),
-        (("--join", "perhaps"), "neither True nor False"),
-        (("--cluster_time_out", "0"), "whole number"),
-        (("--sim_level", "1"), "NotBuiltYet"),
-        (("--worker_num", "8", "--local_worker_num", "4"), "NotBuiltYet.*one machine.*mpirun"),
-        (("--worker_num", "2", "--local_worker_num", "4"), "is more than"),
-        (("--master_addr", "192.0.2.1"), "NotBuiltYet.*another machine"),
-        (("--tail_worker_log", "9"), "tail_worker_log"),
-        (("--rank_table_file", "none.json"), "no such file"),
-    ],
+    (("--worker_num", "0"), "whole number"),
+    (("--master_port", "80"), "1024 to 65535"),
+    (("--join", "perhaps"), "neither True nor False"),
+    (("--cluster_time_out", "0"), "whole number"),
+    (("--sim_level", "1"), "NotBuiltYet"),
+    (("--worker_num", "8", "--local_worker_num", "4"), "NotBuiltYet.*one machine.*mpirun"),
+    (("--worker_num", "2", "--local_worker_num", "4"), "is more than"),
+    (("--master_addr", "192.0.2.1"), "NotBuiltYet.*another machine"),
+    (("--tail_worker_log", "9"), "tail_worker_log"),
+    (("--rank_table_file", "none.json"), "no such file"),
 )
 def test_msrun_refuses_what_it_cannot_do(tmp_path, capsys, monkeypatch, arguments, words):
     from parallel_lab.cli.main import main

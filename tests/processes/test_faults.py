@@ -23,6 +23,7 @@ import pytest
 import parallel_lab
 from parallel_lab.base.errors import CollectiveTimeout, RankDied, RankRaised
 from parallel_lab.processes.shm import WorkerPool
+from tests.crossed import each_of
 from tests.processes.pools import BACKENDS, SHARED_MEMORY, assert_usable, noted
 from tests.processes.processes import gone
 
@@ -213,16 +214,14 @@ def test_same_exception_on_all_ranks_is_shown_once(pool):
     assert str(caught.value).count("list index out of range") == 1
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "shown"),
-    [
-        (lambda: Odd(), "Odd: odd"),
-        (lambda: Mute(), "Mute: <str() of it raised RuntimeError>"),
-        (lambda: ValueError("x" * 2**20), r"ValueError: xxxxx"),
-        (lambda: SystemExit(3), "SystemExit: 3"),
-        (lambda: MemoryError(), "MemoryError: "),
-        (lambda: KeyboardInterrupt(), "KeyboardInterrupt: "),
-    ],
+    (lambda: Odd(), "Odd: odd"),
+    (lambda: Mute(), "Mute: <str() of it raised RuntimeError>"),
+    (lambda: ValueError("x" * 2**20), r"ValueError: xxxxx"),
+    (lambda: SystemExit(3), "SystemExit: 3"),
+    (lambda: MemoryError(), "MemoryError: "),
+    (lambda: KeyboardInterrupt(), "KeyboardInterrupt: "),
     ids=["unpicklable", "str raises", "1 MiB of text", "SystemExit", "MemoryError", "KeyboardInterrupt"],
 )
 def test_every_kind_of_exception_is_reported(pool, make, shown):

@@ -14,6 +14,7 @@ from parallel_lab.processes.measure.fit import Fit, fit_figure, fit_line, fit_li
 from parallel_lab.processes.measure.measure import measure_device
 from parallel_lab.processes.shm import WorkerPool
 from tests.cost.nets import OPTIMIZERS, SeedNet, seed_inputs, seed_plan
+from tests.crossed import each_of
 
 SIZES = tuple(1 << power for power in range(6, 27))
 ALPHA, BETA = 12e-6, 0.5e-9
@@ -132,35 +133,31 @@ def test_the_figure_is_one_svg_with_a_point_per_size_and_words_for_it():
     assert fit_figure(fit) == fit_figure(fit) and "<pre>" in fit._repr_html_()
 
 
-@pytest.mark.parametrize(
+@each_of(
     "sizes, samples, options",
-    [
-        ((64, 128), [[1.0], [2.0]], {}),
-        ((128, 64, 256), [[1.0], [2.0], [3.0]], {}),
-        ((64, 64, 256), [[1.0], [2.0], [3.0]], {}),
-        ((64, 128, 256), [[1.0], [2.0]], {}),
-        ((64, 128, 256), [[1.0], [], [3.0]], {}),
-        ((64, 128, 256), [[1.0], [0.0], [3.0]], {}),
-        ((64, 128, 256), [[1.0], [math.nan], [3.0]], {}),
-        ((64, 128, 256), [[1.0], [2.0], [3.0]], {"kind": "gather"}),
-    ],
+    ((64, 128), [[1.0], [2.0]], {}),
+    ((128, 64, 256), [[1.0], [2.0], [3.0]], {}),
+    ((64, 64, 256), [[1.0], [2.0], [3.0]], {}),
+    ((64, 128, 256), [[1.0], [2.0]], {}),
+    ((64, 128, 256), [[1.0], [], [3.0]], {}),
+    ((64, 128, 256), [[1.0], [0.0], [3.0]], {}),
+    ((64, 128, 256), [[1.0], [math.nan], [3.0]], {}),
+    ((64, 128, 256), [[1.0], [2.0], [3.0]], {"kind": "gather"}),
 )
 def test_what_is_no_measurement_is_refused(sizes, samples, options):
     with pytest.raises(ArgumentError, match="fit_line"):
         fit_line(sizes, samples, **options)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "options",
-    [
-        {"ranks": 1},
-        {"ranks": "two"},
-        {"ranks": True},
-        {"kind": "gather"},
-        {"sizes_bytes": (3, 6, 9)},
-        {"sizes_bytes": ()},
-        {"repeats": 0},
-    ],
+    {"ranks": 1},
+    {"ranks": "two"},
+    {"ranks": True},
+    {"kind": "gather"},
+    {"sizes_bytes": (3, 6, 9)},
+    {"sizes_bytes": ()},
+    {"repeats": 0},
 )
 def test_what_cannot_be_measured_is_refused_before_anything_starts(options):
     with pytest.raises(ArgumentError):

@@ -19,6 +19,7 @@ import pytest
 from parallel_lab.base.events import from_dicts
 from parallel_lab.cli.main import main
 from parallel_lab.processes.launch import Console, LaunchSpec, launch
+from tests.crossed import each_of
 from tests.processes.launched import LAB, ROOT, lines_of, notes, output_of, run_ranks, script, started
 
 pytestmark = pytest.mark.timeout(150)
@@ -196,18 +197,13 @@ def test_the_rank_that_raised_is_named_with_its_error_its_last_call_and_its_log(
         assert lines_of(output, rank)[0].startswith("RankRaised: rank 2 raised ValueError: bad layer")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("end", "code", "words"),
-    [
-        pytest.param("sys.exit(3)", 3, r"rank 1 left by sys\.exit\(3\)", marks=pytest.mark.exhaustive),
-        pytest.param(
-            "os._exit(7)",
-            7,
-            r"rank 1 \(pid \d+\) ended with exit code 7 after barrier #1",
-            marks=pytest.mark.exhaustive,
-        ),
-        ("os.kill(os.getpid(), 9)", 128 + 9, r"rank 1 \(pid \d+\) was killed by SIGKILL \(signal 9\) after barrier #1"),
-    ],
+    pytest.param("sys.exit(3)", 3, r"rank 1 left by sys\.exit\(3\)", marks=pytest.mark.exhaustive),
+    pytest.param(
+        "os._exit(7)", 7, r"rank 1 \(pid \d+\) ended with exit code 7 after barrier #1", marks=pytest.mark.exhaustive
+    ),
+    ("os.kill(os.getpid(), 9)", 128 + 9, r"rank 1 \(pid \d+\) was killed by SIGKILL \(signal 9\) after barrier #1"),
 )
 def test_every_bad_end_of_a_rank_ends_the_others_with_its_exit_code(tmp_path, end, code, words):
     body = f"""
@@ -340,17 +336,15 @@ def test_root_and_others_may_broadcast_on_lines_of_their_own(tmp_path):
     assert [lines_of(output, rank) for rank in (0, 1)] == [["got [1.0]"], ["got [1.0]"]]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("arguments", "words"),
-    [
-        (("-n", "2", "nowhere.py"), "there is no file 'nowhere.py'"),
-        (("-n", "0", "x.py"), "'0' is not a whole number"),
-        (("-n", "2"), "no script was named"),
-        (("-n", "2", "-m"), "no module was named"),
-        (("-n", "2", "--timeout", "-1", "x.py"), "not a number of seconds"),
-        (("x.py",), "-n"),
-        (("-n", "2", "--bogus", "x.py"), "parallel-lab run: error: unrecognized arguments: --bogus"),
-    ],
+    (("-n", "2", "nowhere.py"), "there is no file 'nowhere.py'"),
+    (("-n", "0", "x.py"), "'0' is not a whole number"),
+    (("-n", "2"), "no script was named"),
+    (("-n", "2", "-m"), "no module was named"),
+    (("-n", "2", "--timeout", "-1", "x.py"), "not a number of seconds"),
+    (("x.py",), "-n"),
+    (("-n", "2", "--bogus", "x.py"), "parallel-lab run: error: unrecognized arguments: --bogus"),
 )
 def test_wrong_arguments_start_nothing(tmp_path, monkeypatch, capsys, arguments, words):
     monkeypatch.chdir(tmp_path)
@@ -366,13 +360,11 @@ def test_wrong_arguments_start_nothing(tmp_path, monkeypatch, capsys, arguments,
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(
+@each_of(
     ("number", "code"),
-    [
-        (signal.SIGINT, 130),
-        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.exhaustive),
-        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.exhaustive),
-    ],
+    (signal.SIGINT, 130),
+    pytest.param(signal.SIGTERM, 143, marks=pytest.mark.exhaustive),
+    pytest.param(signal.SIGHUP, 129, marks=pytest.mark.exhaustive),
 )
 def test_a_signal_to_the_launcher_ends_all_ranks_and_lets_them_clean_up(tmp_path, number, code):
     body = """
@@ -420,9 +412,7 @@ def test_ranks_that_ignore_ctrl_c_are_ended_all_the_same(tmp_path):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    "stopped", [pytest.param(False, marks=pytest.mark.exhaustive), True], ids=["running", "one rank stopped"]
-)
+@each_of("stopped", pytest.param(False, marks=pytest.mark.exhaustive), True, ids=["running", "one rank stopped"])
 def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path, stopped):
     script(tmp_path, LOOP)
     with started(*LAB, "run", "-n", "3", "train.py", cwd=tmp_path) as run:

@@ -13,6 +13,7 @@ from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cli import magics
 from parallel_lab.cli.main import main
 from parallel_lab.processes.faults import TRACEBACK_VARIABLE, traceback_text
+from tests.crossed import each_of
 from tests.processes.launched import LAB, LIMIT_S
 
 
@@ -124,9 +125,7 @@ def test_asking_for_the_rank_before_init_says_call_init_and_not_how_to_start_ran
     )  # started alone: the ways to start ranks are what is missing
 
 
-@pytest.mark.parametrize(
-    ("arguments", "late"), [(["train.py"], False), (["train.py", "-n", "2"], True), (["train.py", "--np=2"], True)]
-)
+@each_of(("arguments", "late"), (["train.py"], False), (["train.py", "-n", "2"], True), (["train.py", "--np=2"], True))
 def test_the_number_of_ranks_is_asked_for_and_options_stand_before_the_script(
     tmp_path, monkeypatch, capsys, arguments, late
 ):

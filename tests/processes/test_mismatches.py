@@ -13,6 +13,7 @@ import pytest
 
 from parallel_lab.base.errors import CollectiveMismatch, DeadlockError
 from parallel_lab.run.communicator import Request
+from tests.crossed import each_of
 from tests.processes.drawn import placed
 from tests.processes.pools import BACKENDS, MPI, SHARED_MEMORY, assert_usable, noted
 
@@ -282,15 +283,13 @@ def circle_of_starts(comm):
 
 # MPI finds it when the first warning of a wait is due: tests/processes/test_mpi_pool.py
 @pytest.mark.parametrize("pool", [SHARED_MEMORY], indirect=True)
-@pytest.mark.parametrize(
+@each_of(
     ("program", "kind"),
-    [
-        (circle_of_groups, "barrier"),
-        (circle_of_recvs, "recv"),
-        (recv_against_collective, ""),
-        (start_against_call, "all_reduce"),
-        (circle_of_starts, "all_reduce"),
-    ],
+    (circle_of_groups, "barrier"),
+    (circle_of_recvs, "recv"),
+    (recv_against_collective, ""),
+    (start_against_call, "all_reduce"),
+    (circle_of_starts, "all_reduce"),
 )
 def test_ranks_that_wait_for_each_other_are_a_deadlock_long_before_the_time_limit(pool, program, kind):
     start = time.monotonic()

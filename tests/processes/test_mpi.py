@@ -24,7 +24,7 @@ from parallel_lab.base.errors import ArgumentError, MissingPackage
 from parallel_lab.processes import mpi
 from parallel_lab.processes.mpi import launch
 from parallel_lab.processes.mpi.pool import MpiPool, close_mpi_pools
-from tests.crossed import first
+from tests.crossed import each_of, first
 from tests.processes.pools import NEEDS_MPI
 from tests.recorded.nets import Quick
 
@@ -78,15 +78,13 @@ def test_sums_of_the_library_itself_match_to_rounding(n):
 
 @pytest.mark.quick(1)
 @NEEDS_MPI
-@pytest.mark.parametrize(
+@each_of(
     ("n", "count", "how"),
-    [
-        (3, 300, "mixed native"),
-        (2, 300, "mixed"),
-        pytest.param(4, 1000, "mixed", marks=pytest.mark.exhaustive),
-        pytest.param(8, 120, "mixed", marks=pytest.mark.exhaustive),
-        pytest.param(8, 600, "mixed", marks=pytest.mark.exhaustive),
-    ],
+    (3, 300, "mixed native"),
+    (2, 300, "mixed"),
+    pytest.param(4, 1000, "mixed", marks=pytest.mark.exhaustive),
+    pytest.param(8, 120, "mixed", marks=pytest.mark.exhaustive),
+    pytest.param(8, 600, "mixed", marks=pytest.mark.exhaustive),
 )
 def test_random_programs_of_blocking_and_started_collectives_give_the_bits_of_answer(n, count, how):
     """The comparison's control too: no false alarm in 3,000 matching calls. `native`: float sums to rounding."""
@@ -230,14 +228,12 @@ def fake_launcher(tmp_path):
     launch._version_text.cache_clear()
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("version", "user", "oversubscribe", "options"),
-    [
-        ("mpirun (Open MPI) 4.1.4", 1000, True, ["--oversubscribe", "--bind-to", "none"]),
-        ("mpirun (Open MPI) 5.0.3", 0, True, ["--oversubscribe", "--bind-to", "none", "--allow-run-as-root"]),
-        ("mpirun (Open MPI) 4.1.4", 0, False, ["--allow-run-as-root"]),
-        ("HYDRA build details: Version: 4.2.0", 0, True, []),
-    ],
+    ("mpirun (Open MPI) 4.1.4", 1000, True, ["--oversubscribe", "--bind-to", "none"]),
+    ("mpirun (Open MPI) 5.0.3", 0, True, ["--oversubscribe", "--bind-to", "none", "--allow-run-as-root"]),
+    ("mpirun (Open MPI) 4.1.4", 0, False, ["--allow-run-as-root"]),
+    ("HYDRA build details: Version: 4.2.0", 0, True, []),
 )
 def test_the_command_fits_the_mpi_that_is_there(monkeypatch, fake_launcher, version, user, oversubscribe, options):
     monkeypatch.setattr(launch.os, "geteuid", lambda: user)
@@ -252,15 +248,13 @@ def test_a_number_of_ranks_that_is_none_is_refused(n):
         mpi.mpirun_command(n, ["python"], launcher="mpirun")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("environment", "expected"),
-    [
-        ({"OMPI_COMM_WORLD_SIZE": "8"}, True),
-        ({"PMI_SIZE": "8"}, True),
-        ({"PMIX_RANK": "0"}, True),
-        ({"RANK_ID": "0"}, False),
-        ({}, False),
-    ],
+    ({"OMPI_COMM_WORLD_SIZE": "8"}, True),
+    ({"PMI_SIZE": "8"}, True),
+    ({"PMIX_RANK": "0"}, True),
+    ({"RANK_ID": "0"}, False),
+    ({}, False),
 )
 def test_a_launcher_is_recognised_by_what_it_leaves_in_the_environment(environment, expected):
     assert mpi.launched_by_mpi(environment) is expected
@@ -288,9 +282,7 @@ def test_a_wrong_word_for_reproducible_is_refused(monkeypatch):
 
 
 @NEEDS_MPI
-@pytest.mark.parametrize(
-    "large", [pytest.param(False, marks=pytest.mark.exhaustive, id="small"), pytest.param(True, id="large")]
-)
+@each_of("large", pytest.param(False, marks=pytest.mark.exhaustive, id="small"), pytest.param(True, id="large"))
 def test_training_on_mpi_equals_the_simulator_bit_for_bit(large):
     """`large`: messages beyond what travels with the comparison."""
     rng = np.random.default_rng(7)

@@ -24,6 +24,7 @@ from parallel_lab.base.errors import CollectiveMismatch, CollectiveTimeout, Dead
 from parallel_lab.processes import mpi
 from parallel_lab.processes.mpi import launch
 from parallel_lab.processes.mpi.pool import MpiPool, close_mpi_pools, get_mpi_pool
+from tests.crossed import each_of
 from tests.processes.pools import NEEDS_MPI, assert_usable, noted
 from tests.processes.processes import descendants, gone, state_of
 
@@ -139,12 +140,10 @@ def waiting(comm):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(
+@each_of(
     ("die", "text"),
-    [
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"rank 1 \(pid \d+\) was killed by SIGKILL \(signal 9\)"),
-        pytest.param(lambda: os._exit(7), r"rank 1 \(pid \d+\) ended with exit code 7", marks=pytest.mark.exhaustive),
-    ],
+    (lambda: os.kill(os.getpid(), signal.SIGKILL), r"rank 1 \(pid \d+\) was killed by SIGKILL \(signal 9\)"),
+    pytest.param(lambda: os._exit(7), r"rank 1 \(pid \d+\) ended with exit code 7", marks=pytest.mark.exhaustive),
     ids=["kill", "exit"],
 )
 def test_a_rank_that_dies_ends_the_job_with_its_name(die, text):
@@ -169,19 +168,14 @@ def test_a_rank_that_dies_ends_the_job_with_its_name(die, text):
             mine.run(lambda comm: 1)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("lines", "rank"),
-    [
-        (["mpirun noticed that process rank 2 with PID 0 on node here exited on signal 9 (Killed)."], 2),
-        (
-            ["mpirun detected that one or more processes exited", "", "Process name: [[31290,1],1]", "Exit code:    7"],
-            1,
-        ),
-        (["   Process name: [prterun-here-7@1,2]", "   Exit code:    7"], 2),
-        (["=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", "=   RANK 1 PID 4242 RUNNING AT here"], 1),
-        (["words that nobody knows"], 0),
-        (["process rank 99 with PID 0"], 0),
-    ],
+    (["mpirun noticed that process rank 2 with PID 0 on node here exited on signal 9 (Killed)."], 2),
+    (["mpirun detected that one or more processes exited", "", "Process name: [[31290,1],1]", "Exit code:    7"], 1),
+    (["   Process name: [prterun-here-7@1,2]", "   Exit code:    7"], 2),
+    (["=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", "=   RANK 1 PID 4242 RUNNING AT here"], 1),
+    (["words that nobody knows"], 0),
+    (["process rank 99 with PID 0"], 0),
     ids=["Open MPI 4, signal", "Open MPI 4, code", "Open MPI 5", "MPICH", "unknown", "no rank of ours"],
 )
 def test_the_rank_that_died_first_is_the_one_mpirun_names(pool, monkeypatch, lines, rank):
@@ -226,9 +220,7 @@ RARELY = ("kill with a stopped rank", "kill the group", "terminate", "kill the k
 
 @pytest.mark.quick(1)
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    "how", ["kill", "kill mpirun", *(pytest.param(how, marks=pytest.mark.exhaustive) for how in RARELY)]
-)
+@each_of("how", "kill", "kill mpirun", *(pytest.param(how, marks=pytest.mark.exhaustive) for how in RARELY))
 def test_nothing_stays_when_the_notebook_or_a_process_between_dies(how):
     """Guards against: ranks, mpirun and Open MPI's segments that outlive the notebook."""
     environment = {**launch.rank_environment(), "PYTHONPATH": ROOT}

@@ -14,6 +14,7 @@ import pytest
 
 from parallel_lab.base.errors import NotBuiltYet, WorldError
 from parallel_lab.processes.world.rank_table import read_rank_table
+from tests.crossed import each_of
 from tests.processes.launched import script, started
 
 pytestmark = pytest.mark.timeout(150)
@@ -88,32 +89,30 @@ def card(**changes):
     return table((), server_list=[{"server_id": "10.0.0.1", "device": cards}])
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("content", "words"),
-    [
-        ("{", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("[1]", "stands where an object belongs"),
-        (table((0, 1), server_list="x"), "server_list='x'.*a list"),
-        (table((0, 1), version="0.9"), "version '0.9'.*1.0"),
-        (table((0, 1), version=1.0), "version=1.0.*string"),
-        (table((0, 1), status="initializing"), "completed"),
-        (table((0, 1), server_count="2"), "server_count '2', and server_list has 1"),
-        (table((0, 1), server_count="one"), "number in quotes"),
-        (table((), server_count="0", server_list=[]), "server_count"),
-        (table(()), "At least one card"),
-        (table((), server_list=[{"device": []}]), "server 0: the field 'server_id' is missing"),
-        (card(rank_id=None), "'rank_id' is missing"),
-        (card(device_id=None), "'device_id' is missing"),
-        (card(rank_id=1), "rank_id=1.*a string"),
-        (card(rank_id="-1"), "number in quotes"),
-        (card(rank_id="2"), r"rank ids \[0, 2\].*0 to 1"),
-        (card(rank_id="0"), r"rank ids \[0, 0\]"),
-        (card(device_id="0"), "device_id 0 of server 0 is given to two ranks"),
-        (card(device_id="8"), "device_id 8.*0 to 7"),
-        (table((), server_count="2", server_list=[server(0, 8), server(1, 4)]), r"\[8, 4\] cards.*8 cards each"),
-        ({k: v for k, v in table((0, 1)).items() if k != "status"}, "'status' is missing.*Found: version"),
-    ],
+    ("{", "not JSON"),
+    ("[" * 100_000, "not JSON"),
+    ("[1]", "stands where an object belongs"),
+    (table((0, 1), server_list="x"), "server_list='x'.*a list"),
+    (table((0, 1), version="0.9"), "version '0.9'.*1.0"),
+    (table((0, 1), version=1.0), "version=1.0.*string"),
+    (table((0, 1), status="initializing"), "completed"),
+    (table((0, 1), server_count="2"), "server_count '2', and server_list has 1"),
+    (table((0, 1), server_count="one"), "number in quotes"),
+    (table((), server_count="0", server_list=[]), "server_count"),
+    (table(()), "At least one card"),
+    (table((), server_list=[{"device": []}]), "server 0: the field 'server_id' is missing"),
+    (card(rank_id=None), "'rank_id' is missing"),
+    (card(device_id=None), "'device_id' is missing"),
+    (card(rank_id=1), "rank_id=1.*a string"),
+    (card(rank_id="-1"), "number in quotes"),
+    (card(rank_id="2"), r"rank ids \[0, 2\].*0 to 1"),
+    (card(rank_id="0"), r"rank ids \[0, 0\]"),
+    (card(device_id="0"), "device_id 0 of server 0 is given to two ranks"),
+    (card(device_id="8"), "device_id 8.*0 to 7"),
+    (table((), server_count="2", server_list=[server(0, 8), server(1, 4)]), r"\[8, 4\] cards.*8 cards each"),
+    ({k: v for k, v in table((0, 1)).items() if k != "status"}, "'status' is missing.*Found: version"),
 )
 def test_a_table_that_breaks_a_rule_is_refused_with_the_reason(tmp_path, content, words):
     path = write(tmp_path, content)
@@ -169,15 +168,13 @@ def test_a_rank_that_does_not_come_is_named_in_time(tmp_path, present, missing):
     assert code == 1 and f"WorldTimeout: init: {late}" in output
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("variables", "words"),
-    [
-        ({"RANK_ID": "2"}, "RANK_ID=2 is not in the table.*0 to 1"),
-        ({"RANK_ID": "x"}, "RANK_ID='x'.*whole number"),
-        ({"RANK_SIZE": "8"}, "RANK_SIZE=8, and the table has 2 ranks"),
-        ({"DEVICE_ID": "1"}, "DEVICE_ID=1, and the table gives rank 0 the card 0"),
-        ({"HCCL_CONNECT_TIMEOUT": "soon"}, "HCCL_CONNECT_TIMEOUT='soon'"),
-    ],
+    ({"RANK_ID": "2"}, "RANK_ID=2 is not in the table.*0 to 1"),
+    ({"RANK_ID": "x"}, "RANK_ID='x'.*whole number"),
+    ({"RANK_SIZE": "8"}, "RANK_SIZE=8, and the table has 2 ranks"),
+    ({"DEVICE_ID": "1"}, "DEVICE_ID=1, and the table gives rank 0 the card 0"),
+    ({"HCCL_CONNECT_TIMEOUT": "soon"}, "HCCL_CONNECT_TIMEOUT='soon'"),
 )
 def test_an_environment_that_contradicts_the_table_is_refused(tmp_path, monkeypatch, variables, words):
     from parallel_lab.processes.world.rank_table import meet_by_table
@@ -276,9 +273,7 @@ def test_train():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "failing", [-1, pytest.param(1, marks=pytest.mark.exhaustive)], ids=["success", "rank 1 fails"]
-)
+@each_of("failing", -1, pytest.param(1, marks=pytest.mark.exhaustive), ids=["success", "rank 1 fails"])
 def test_a_shell_script_with_pytest_as_its_entry_point(tmp_path, failing):
     write(tmp_path, table((0, 1)), "rank_table_2pcs.json")
     (tmp_path / "test_training.py").write_text(TEST_FILE.replace("FAILING", str(failing)))

@@ -16,6 +16,7 @@ from parallel_lab.processes.shm.arrays import SharedArrays
 from parallel_lab.processes.shm.shared_memory import SharedBlock
 from parallel_lab.processes.shm.slices import TURN_BYTES
 from parallel_lab.run.communicator import Request, answer, reply_shape
+from tests.crossed import each_of
 from tests.processes.drawn import assert_same, draw, placed
 
 SEED = 20261121
@@ -366,9 +367,7 @@ def test_nothing_is_copied_in_for_values_on_the_heap(small_pool):
 
 
 @pytest.mark.quick(12)
-@pytest.mark.parametrize(
-    "kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "gather", "scatter", "reduce"]
-)
+@each_of("kind", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "gather", "scatter", "reduce")
 def test_a_rank_may_change_its_value_as_soon_as_it_has_its_reply(pool, kind):
     """Others read it where it lies: a reply that came too early would let them read what is written next."""
 

@@ -19,6 +19,7 @@ import parallel_lab
 from parallel_lab.base.errors import RankDied, RankRaised, SharedMemoryTooSmall, WorkersClosed
 from parallel_lab.processes import job_pool
 from parallel_lab.processes.shm import WorkerPool, close_all, get_pool, shared_memory
+from tests.crossed import each_of
 from tests.processes.pools import BACKENDS, SHARED_MEMORY, noted
 from tests.processes.processes import gone
 
@@ -256,14 +257,12 @@ def child_at_work(script):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
+@each_of(
     ("body", "keeps"),
-    [
-        ("i = 0\n    while comm.agree_to_continue(i): i += 1", True),
-        ("while True: comm.all_reduce(np.ones(2))", True),
-        ("if comm.rank == 0: time.sleep(0.4)\n    comm.barrier()\n    while True: comm.barrier()", True),
-        ("while True: pass", False),
-    ],
+    ("i = 0\n    while comm.agree_to_continue(i): i += 1", True),
+    ("while True: comm.all_reduce(np.ones(2))", True),
+    ("if comm.rank == 0: time.sleep(0.4)\n    comm.barrier()\n    while True: comm.barrier()", True),
+    ("while True: pass", False),
     ids=["agree point", "collectives", "late to a barrier", "never communicates"],
 )
 def test_interrupt_gives_keyboard_interrupt_within_a_second(tmp_path, body, keeps):

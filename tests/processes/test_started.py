@@ -14,6 +14,7 @@ import pytest
 
 from parallel_lab.base.errors import CollectiveMismatch, PlanError, RankRaised, ShapeError
 from parallel_lab.run.communicator import Request, answer
+from tests.crossed import each_of
 from tests.processes.drawn import assert_same
 from tests.processes.pools import BACKENDS, MPI, assert_usable, noted
 
@@ -76,14 +77,12 @@ def test_a_handle_never_waited_for_is_an_error_with_rank_and_line(pool, size, co
     assert_usable(pool)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "call",
-    [
-        lambda comm: comm.start("send", np.ones(1)),
-        lambda comm: comm.begin(Request("recv", (1, comm.rank))),
-        lambda comm: comm.begin(Request("send", (0, 1), np.ones(1))) if comm.rank == 0 else None,
-        lambda comm: comm.start("sum", np.ones(1)),
-    ],
+    lambda comm: comm.start("send", np.ones(1)),
+    lambda comm: comm.begin(Request("recv", (1, comm.rank))),
+    lambda comm: comm.begin(Request("send", (0, 1), np.ones(1))) if comm.rank == 0 else None,
+    lambda comm: comm.start("sum", np.ones(1)),
 )
 def test_send_and_recv_cannot_be_started_nor_can_what_is_no_collective(pool, call):
     with pytest.raises(RankRaised) as caught:

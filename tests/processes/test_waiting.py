@@ -14,6 +14,7 @@ from parallel_lab.processes.shm.barrier import FIRST_CALM_S, MAX_CALM_S, MAX_LOS
 from parallel_lab.processes.shm.pool import WorkerPool
 from parallel_lab.processes.shm.shared_memory import SharedBlock
 from parallel_lab.processes.shm.slices import TURN_BYTES, copy_in_turns
+from tests.crossed import each_of
 
 
 @pytest.fixture
@@ -92,16 +93,14 @@ def test_what_one_rank_has_seen_the_others_take_from_it(loop):
     del other.words
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("loadavg", "states", "others"),
-    [
-        ("0.5 0.4 0.3 2/310 99", "RR", False),  # the two ranks
-        ("0.5 0.4 0.3 3/310 99", "RR", True),
-        ("0.5 0.4 0.3 2/310 99", "RS", True),
-        ("0.5 0.4 0.3 1/310 99", "R-", False),  # one has ended
-        ("", "RR", True),  # a system that does not tell
-        ("0 0 0 0/0 0", "RR", True),
-    ],
+    ("0.5 0.4 0.3 2/310 99", "RR", False),  # the two ranks
+    ("0.5 0.4 0.3 3/310 99", "RR", True),
+    ("0.5 0.4 0.3 2/310 99", "RS", True),
+    ("0.5 0.4 0.3 1/310 99", "R-", False),  # one has ended
+    ("", "RR", True),  # a system that does not tell
+    ("0 0 0 0/0 0", "RR", True),
 )
 def test_others_compute_when_more_processes_run_than_ranks(loop, monkeypatch, loadavg, states, others):
     files = {"/proc/loadavg": loadavg.encode()}
@@ -167,9 +166,7 @@ def test_a_core_is_lent_in_the_middle_of_work_unless_others_want_it(loop, monkey
     assert lent == ([] if calm else [1])
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "pauses"), [(TURN_BYTES - 8, 0), (TURN_BYTES, 1), (TURN_BYTES + 8, 2), (3 * TURN_BYTES, 3)]
-)
+@each_of(("size_bytes", "pauses"), (TURN_BYTES - 8, 0), (TURN_BYTES, 1), (TURN_BYTES + 8, 2), (3 * TURN_BYTES, 3))
 def test_a_copy_pauses_after_every_turn(size_bytes, pauses):
     source, made = np.arange(size_bytes // 8, dtype="i8"), []
     target = np.zeros_like(source)

@@ -31,6 +31,7 @@ from parallel_lab.train.communication import (
     init,
     release,
 )
+from tests.crossed import each_of
 from tests.processes.launched import lines_of, run_ranks
 
 LAUNCHERS = ("PARALLEL_LAB_WORLD", "RANK_TABLE_FILE", "RANK_ID", "MS_ROLE", "OMPI_COMM_WORLD_SIZE")
@@ -65,20 +66,18 @@ def rank_5_of_8():
 # ---- before init ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     "call",
-    [
-        get_rank,
-        get_group_size,
-        get_local_rank,
-        get_local_rank_size,
-        get_process_group_ranks,
-        release,
-        lambda: create_group("g", [0, 1]),
-        lambda: destroy_group("g"),
-        lambda: get_world_rank_from_group_rank("g", 0),
-        lambda: get_group_rank_from_world_rank(0, "g"),
-    ],
+    get_rank,
+    get_group_size,
+    get_local_rank,
+    get_local_rank_size,
+    get_process_group_ranks,
+    release,
+    lambda: create_group("g", [0, 1]),
+    lambda: destroy_group("g"),
+    lambda: get_world_rank_from_group_rank("g", 0),
+    lambda: get_group_rank_from_world_rank(0, "g"),
 )
 def test_every_function_asks_for_init_first(call):
     # MindSpore: RuntimeError "Distributed Communication has not been inited ... Please call `init()` method first."
@@ -154,36 +153,34 @@ def test_a_rank_outside_a_group_has_no_number_in_it(rank_5_of_8):
         get_rank("even")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "kind", "words"),
-    [
-        (lambda: create_group(7, [0]), TypeError, "group=7"),
-        (lambda: create_group("", [0]), ValueError, "0 characters"),
-        (lambda: create_group("g" * 128, [0]), ValueError, "128 characters.*1 to 127"),
-        (lambda: create_group("g", (0, 1)), TypeError, r"rank_ids=\(0, 1\).*list"),
-        (lambda: create_group("g", "01"), TypeError, "list"),
-        (lambda: create_group("g", [0, "1"]), TypeError, "'1'"),
-        (lambda: create_group("g", [0, True]), TypeError, "True"),
-        (lambda: create_group("g", [0, 1.0]), TypeError, "1.0"),
-        (lambda: create_group("g", []), ValueError, "At least one"),
-        (lambda: create_group("g", [0, 8]), ValueError, "0 to 7"),
-        (lambda: create_group("g", [-1, 0]), ValueError, "0 to 7"),
-        (lambda: create_group("g", [0, 0]), ValueError, r"twice.*\[0\]"),
-        (lambda: create_group("g", [3, 1]), ValueError, r"ascending.*\[1, 3\]"),
-        (lambda: create_group("g", [0], options={}), ValueError, "options"),
-        (lambda: create_group("hccl_world_group", [0]), ValueError, "already exists"),
-        (lambda: destroy_group("hccl_world_group"), ValueError, "all ranks"),
-        (lambda: destroy_group("x"), ValueError, "no group 'x'"),
-        (lambda: destroy_group(None), TypeError, "group=None"),
-        (lambda: get_rank(3), TypeError, "group=3"),
-        (lambda: get_rank("x"), ValueError, "no group 'x'"),
-        (lambda: get_group_size(b"x"), TypeError, "b'x'"),
-        (lambda: get_world_rank_from_group_rank("nccl_world_group", 8), ValueError, "0 to 7"),
-        (lambda: get_world_rank_from_group_rank("nccl_world_group", -1), ValueError, "0 to 7"),
-        (lambda: get_world_rank_from_group_rank("nccl_world_group", "0"), TypeError, "'0'"),
-        (lambda: get_group_rank_from_world_rank(9, "nccl_world_group"), ValueError, "not in group"),
-        (lambda: get_group_rank_from_world_rank(None, "nccl_world_group"), TypeError, "None"),
-    ],
+    (lambda: create_group(7, [0]), TypeError, "group=7"),
+    (lambda: create_group("", [0]), ValueError, "0 characters"),
+    (lambda: create_group("g" * 128, [0]), ValueError, "128 characters.*1 to 127"),
+    (lambda: create_group("g", (0, 1)), TypeError, r"rank_ids=\(0, 1\).*list"),
+    (lambda: create_group("g", "01"), TypeError, "list"),
+    (lambda: create_group("g", [0, "1"]), TypeError, "'1'"),
+    (lambda: create_group("g", [0, True]), TypeError, "True"),
+    (lambda: create_group("g", [0, 1.0]), TypeError, "1.0"),
+    (lambda: create_group("g", []), ValueError, "At least one"),
+    (lambda: create_group("g", [0, 8]), ValueError, "0 to 7"),
+    (lambda: create_group("g", [-1, 0]), ValueError, "0 to 7"),
+    (lambda: create_group("g", [0, 0]), ValueError, r"twice.*\[0\]"),
+    (lambda: create_group("g", [3, 1]), ValueError, r"ascending.*\[1, 3\]"),
+    (lambda: create_group("g", [0], options={}), ValueError, "options"),
+    (lambda: create_group("hccl_world_group", [0]), ValueError, "already exists"),
+    (lambda: destroy_group("hccl_world_group"), ValueError, "all ranks"),
+    (lambda: destroy_group("x"), ValueError, "no group 'x'"),
+    (lambda: destroy_group(None), TypeError, "group=None"),
+    (lambda: get_rank(3), TypeError, "group=3"),
+    (lambda: get_rank("x"), ValueError, "no group 'x'"),
+    (lambda: get_group_size(b"x"), TypeError, "b'x'"),
+    (lambda: get_world_rank_from_group_rank("nccl_world_group", 8), ValueError, "0 to 7"),
+    (lambda: get_world_rank_from_group_rank("nccl_world_group", -1), ValueError, "0 to 7"),
+    (lambda: get_world_rank_from_group_rank("nccl_world_group", "0"), TypeError, "'0'"),
+    (lambda: get_group_rank_from_world_rank(9, "nccl_world_group"), ValueError, "not in group"),
+    (lambda: get_group_rank_from_world_rank(None, "nccl_world_group"), TypeError, "None"),
 )
 def test_what_does_not_describe_a_group_is_refused(rank_5_of_8, call, kind, words):
     with pytest.raises(kind, match=words) as caught:

@@ -13,6 +13,7 @@ from parallel_lab.ops.collectives.definitions import MESSAGES
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.communicator import Request, answer, check_request
 from parallel_lab.run.simulator import simulate
+from tests.crossed import each_of
 from tests.run.halos import any_window, draw_windows, filled_by_neighbours, take
 
 SEED = 20261122
@@ -197,17 +198,15 @@ def test_pictures_cut_in_space_train_as_on_one_device_with_the_same_bits_everywh
 # ---- refusals ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("kind", "size", "window", "match"),
-    [
-        ("halo_exchange", 4, None, "window=None"),
-        ("halo_exchange", 4, (4, -1, 6), "Four ints"),
-        ("halo_exchange", 4, (4, -1, 6.0, 4), "Four ints"),
-        ("halo_exchange", 3, (4, -1, 6, 4), "dim 0 has 3 elements.*A slice of 4"),
-        ("halo_reduce", 4, (4, -1, 6, 4), "dim 0 has 4 elements.*A window of 6"),
-        ("halo_exchange", 2, (2, -3, 8, 2), r"slice 0 needs .*\[0, 5\), but .* hold \[0, 4\).*no further than"),
-        ("halo_exchange", 2, (2, 0, 0, 2), "not all at least 1"),
-    ],
+    ("halo_exchange", 4, None, "window=None"),
+    ("halo_exchange", 4, (4, -1, 6), "Four ints"),
+    ("halo_exchange", 4, (4, -1, 6.0, 4), "Four ints"),
+    ("halo_exchange", 3, (4, -1, 6, 4), "dim 0 has 3 elements.*A slice of 4"),
+    ("halo_reduce", 4, (4, -1, 6, 4), "dim 0 has 4 elements.*A window of 6"),
+    ("halo_exchange", 2, (2, -3, 8, 2), r"slice 0 needs .*\[0, 5\), but .* hold \[0, 4\).*no further than"),
+    ("halo_exchange", 2, (2, 0, 0, 2), "not all at least 1"),
 )
 def test_a_halo_that_cannot_be_is_refused(kind, size, window, match):
     with pytest.raises(ShapeError, match=f"(?s){match}") as caught:

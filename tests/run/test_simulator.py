@@ -5,6 +5,7 @@ import pytest
 
 from parallel_lab import PlanError, Request, Simulator, Tensor, compile, nn, simulate
 from parallel_lab.base.errors import CollectiveMismatch, DeadlockError, ShapeError
+from tests.crossed import each_of
 from tests.recorded.nets import Quick
 
 N = 4
@@ -230,16 +231,14 @@ def test_a_group_with_a_rank_that_does_not_exist_is_refused_at_once():
 # ---- disagreements ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("mine", "other", "words"),
-    [
-        ({"kind": "all_reduce"}, {"kind": "all_gather"}, ["all_reduce", "all_gather"]),
-        ({"value": np.ones(2)}, {"value": np.ones(3)}, ["(2,)", "(3,)"]),
-        ({"value": np.ones(2)}, {"value": np.ones(2, np.float32)}, ["float64", "float32"]),
-        ({"reduce": "sum"}, {"reduce": "max"}, ["sum", "max"]),
-        ({"kind": "reduce", "root": 0}, {"kind": "reduce", "root": 1}, ["root 0", "root 1"]),
-        (*({"kind": "all_gather", "dim": dim, "value": np.ones((2, 2))} for dim in (0, 1)), ["dim 0", "dim 1"]),
-    ],
+    ({"kind": "all_reduce"}, {"kind": "all_gather"}, ["all_reduce", "all_gather"]),
+    ({"value": np.ones(2)}, {"value": np.ones(3)}, ["(2,)", "(3,)"]),
+    ({"value": np.ones(2)}, {"value": np.ones(2, np.float32)}, ["float64", "float32"]),
+    ({"reduce": "sum"}, {"reduce": "max"}, ["sum", "max"]),
+    ({"kind": "reduce", "root": 0}, {"kind": "reduce", "root": 1}, ["root 0", "root 1"]),
+    (*({"kind": "all_gather", "dim": dim, "value": np.ones((2, 2))} for dim in (0, 1)), ["dim 0", "dim 1"]),
 )
 def test_members_that_disagree_are_a_mismatch_naming_both(mine, other, words):
     def program(rank):
@@ -281,33 +280,31 @@ def test_a_mismatch_says_which_call_of_the_group_it_was():
 ONES = np.ones(4)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("request_", "error", "words"),
-    [
-        (lambda: Request("all_sum", (0, 1), ONES), CollectiveMismatch, "'all_sum'"),
-        (lambda: Request("all_reduce", (0, 1), ONES, reduce="average"), CollectiveMismatch, "reduce='average'"),
-        (lambda: "barrier", CollectiveMismatch, "yielded 'barrier'"),
-        (lambda: None, CollectiveMismatch, "yielded None"),
-        (lambda: Request("all_reduce", (0, 1)), ShapeError, "without a value"),
-        (lambda: Request("all_reduce", (0, 0, 1), ONES), CollectiveMismatch, "not ascending"),
-        (lambda: Request("all_reduce", (1, 0), ONES), CollectiveMismatch, "not ascending"),
-        (lambda: Request("all_reduce", (), ONES), CollectiveMismatch, "tuple of ranks"),
-        (lambda: Request("all_reduce", 2, ONES), CollectiveMismatch, "tuple of ranks"),
-        (lambda: Request("all_reduce", ("0", "1"), ONES), CollectiveMismatch, "tuple of ranks"),
-        (lambda: Request("all_reduce", (1,), ONES), CollectiveMismatch, "its own groups"),
-        (lambda: Request("all_reduce", (0, -1), ONES), CollectiveMismatch, r"names ranks \[-1\]"),
-        (lambda: Request("broadcast", (0, 1), ONES), CollectiveMismatch, "without a root"),
-        (lambda: Request("gather", (0, 1), ONES, root=7), CollectiveMismatch, "root 7"),
-        (lambda: Request("all_gather", (0, 1), ONES, dim=1), ShapeError, r"dim=1 of a value of shape \(4,\)"),
-        (lambda: Request("all_gather", (0, 1), 1.0), ShapeError, "A value with dims"),
-        (lambda: Request("all_to_all", (0, 1), ONES, concat_dim=3), ShapeError, "concat_dim=3"),
-        (lambda: Request("reduce_scatter", (0, 1), np.ones(5)), ShapeError, "dim 0 of size 5 cannot be split into 2"),
-        (lambda: Request("scatter", (0, 1), np.ones(5), root=0), ShapeError, "dim 0 of size 5 cannot be split into 2"),
-        (lambda: Request("all_reduce", (0, 1), np.array(["a"])), ShapeError, "dtype <U1"),
-        (lambda: Request("all_gather", (0, 1), np.array([None])), ShapeError, "dtype object"),
-        (lambda: Request("send", (0, 0), ONES), CollectiveMismatch, "source, destination"),
-        (lambda: Request("recv", (0, 1)), CollectiveMismatch, "source, destination"),
-    ],
+    (lambda: Request("all_sum", (0, 1), ONES), CollectiveMismatch, "'all_sum'"),
+    (lambda: Request("all_reduce", (0, 1), ONES, reduce="average"), CollectiveMismatch, "reduce='average'"),
+    (lambda: "barrier", CollectiveMismatch, "yielded 'barrier'"),
+    (lambda: None, CollectiveMismatch, "yielded None"),
+    (lambda: Request("all_reduce", (0, 1)), ShapeError, "without a value"),
+    (lambda: Request("all_reduce", (0, 0, 1), ONES), CollectiveMismatch, "not ascending"),
+    (lambda: Request("all_reduce", (1, 0), ONES), CollectiveMismatch, "not ascending"),
+    (lambda: Request("all_reduce", (), ONES), CollectiveMismatch, "tuple of ranks"),
+    (lambda: Request("all_reduce", 2, ONES), CollectiveMismatch, "tuple of ranks"),
+    (lambda: Request("all_reduce", ("0", "1"), ONES), CollectiveMismatch, "tuple of ranks"),
+    (lambda: Request("all_reduce", (1,), ONES), CollectiveMismatch, "its own groups"),
+    (lambda: Request("all_reduce", (0, -1), ONES), CollectiveMismatch, r"names ranks \[-1\]"),
+    (lambda: Request("broadcast", (0, 1), ONES), CollectiveMismatch, "without a root"),
+    (lambda: Request("gather", (0, 1), ONES, root=7), CollectiveMismatch, "root 7"),
+    (lambda: Request("all_gather", (0, 1), ONES, dim=1), ShapeError, r"dim=1 of a value of shape \(4,\)"),
+    (lambda: Request("all_gather", (0, 1), 1.0), ShapeError, "A value with dims"),
+    (lambda: Request("all_to_all", (0, 1), ONES, concat_dim=3), ShapeError, "concat_dim=3"),
+    (lambda: Request("reduce_scatter", (0, 1), np.ones(5)), ShapeError, "dim 0 of size 5 cannot be split into 2"),
+    (lambda: Request("scatter", (0, 1), np.ones(5), root=0), ShapeError, "dim 0 of size 5 cannot be split into 2"),
+    (lambda: Request("all_reduce", (0, 1), np.array(["a"])), ShapeError, "dtype <U1"),
+    (lambda: Request("all_gather", (0, 1), np.array([None])), ShapeError, "dtype object"),
+    (lambda: Request("send", (0, 0), ONES), CollectiveMismatch, "source, destination"),
+    (lambda: Request("recv", (0, 1)), CollectiveMismatch, "source, destination"),
 )
 def test_a_request_that_cannot_be_is_refused_with_rank_and_call(request_, error, words):
     def program(rank):

@@ -5,6 +5,7 @@ import pytest
 from parallel_lab import nn
 from parallel_lab.base.settings.context import frozen
 from parallel_lab.train import AutoParallel
+from tests.crossed import each_of
 from tests.train.cases import auto_parallel
 from tests.train.worlds import assert_refused, compared, sizes
 
@@ -28,19 +29,17 @@ def test_the_network_keeps_its_names(worlds):
         assert note["held"] == (6, 8)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("what", "kind", "words"),
-    [
-        ("pipeline", "NotBuiltYet", ("pipeline_stages=2",)),
-        ("hsdp", "OptimizerParallelError", ("optimizer_weight_shard_size=4 with 2 devices",)),
-        ("search", "NotBuiltYet", ("recursive_programming", "sharding_propagation")),
-        ("tuple", "ContextStrategyError", ("1 tuples", "2 inputs")),
-        ("cuts", "ContextStrategyError", ("3 counts for input 0",)),
-        ("devices", "ContextStrategyError", ("8 slices of input 0", "2 devices")),
-        ("layout", "ContextStrategyError", ("is for 8 devices",)),
-        ("tape", "TraceError", ("AutoParallel(", "jit")),
-        ("beginning", "WorldError", ("begins with other values on rank 1", "weight")),
-    ],
+    ("pipeline", "NotBuiltYet", ("pipeline_stages=2",)),
+    ("hsdp", "OptimizerParallelError", ("optimizer_weight_shard_size=4 with 2 devices",)),
+    ("search", "NotBuiltYet", ("recursive_programming", "sharding_propagation")),
+    ("tuple", "ContextStrategyError", ("1 tuples", "2 inputs")),
+    ("cuts", "ContextStrategyError", ("3 counts for input 0",)),
+    ("devices", "ContextStrategyError", ("8 slices of input 0", "2 devices")),
+    ("layout", "ContextStrategyError", ("is for 8 devices",)),
+    ("tape", "TraceError", ("AutoParallel(", "jit")),
+    ("beginning", "WorldError", ("begins with other values on rank 1", "weight")),
 )
 def test_what_cannot_be_run_is_refused_on_every_rank(worlds, what, kind, words):
     for note in worlds.notes(2, "what_is_refused"):

@@ -8,6 +8,7 @@ import pytest
 from parallel_lab import Tensor, nn, train
 from parallel_lab.base.errors import LossNotFinite, NotBuiltYet, ParallelLabError
 from parallel_lab.train.dataset import GeneratorDataset
+from tests.crossed import each_of
 from tests.train.runs import Affine, affine_model, batches, quick_data, quick_model, recorded
 
 
@@ -48,14 +49,12 @@ class RunOnce:
         callback.on_train_step_end(self.context)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("outputs", "text"),
-    [
-        (Tensor(np.array([1.0, 2.0], np.float32)), "1.5"),  # the mean of several losses
-        ((Tensor(np.float32(2)), Tensor(np.float32(7))), "2.0"),  # the first of several outputs
-        ([np.float32(3)], "3.0"),
-        (0.25, "0.25"),
-    ],
+    (Tensor(np.array([1.0, 2.0], np.float32)), "1.5"),  # the mean of several losses
+    ((Tensor(np.float32(2)), Tensor(np.float32(7))), "2.0"),  # the first of several outputs
+    ([np.float32(3)], "3.0"),
+    (0.25, "0.25"),
 )
 def test_loss_monitor_finds_the_loss_in_what_a_step_returned(outputs, text, capsys):
     RunOnce(outputs).drive(train.LossMonitor())
@@ -230,18 +229,16 @@ def fit_told(values, *callbacks, epochs=None):
     return model, len(seen)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("options", "values", "epochs"),
-    [
-        ({"patience": 2, "mode": "max"}, [1, 2, 3, 3, 3, 9], 5),
-        ({"patience": 2, "mode": "min"}, [3, 2, 1, 1, 0, 0, 0, 9], 7),
-        ({"patience": 2, "mode": "max", "min_delta": 0.5}, [1, 2, 2.4, 2.5, 9], 4),
-        ({"patience": 0, "mode": "max"}, [1, 2, 2, 9], 3),
-        # better each time, never better than the baseline
-        ({"patience": 2, "mode": "max", "baseline": 5}, [1, 2, 9], 2),
-        ({"patience": 3, "mode": "max"}, [1, 2, 3, 4], 4),
-        ({"patience": 1, "mode": "auto"}, [1, 2, 0, 9], 3),  # of an unknown name more is better
-    ],
+    ({"patience": 2, "mode": "max"}, [1, 2, 3, 3, 3, 9], 5),
+    ({"patience": 2, "mode": "min"}, [3, 2, 1, 1, 0, 0, 0, 9], 7),
+    ({"patience": 2, "mode": "max", "min_delta": 0.5}, [1, 2, 2.4, 2.5, 9], 4),
+    ({"patience": 0, "mode": "max"}, [1, 2, 2, 9], 3),
+    # better each time, never better than the baseline
+    ({"patience": 2, "mode": "max", "baseline": 5}, [1, 2, 9], 2),
+    ({"patience": 3, "mode": "max"}, [1, 2, 3, 4], 4),
+    ({"patience": 1, "mode": "auto"}, [1, 2, 0, 9], 3),  # of an unknown name more is better
 )
 def test_early_stopping_waits_for_its_patience(options, values, epochs):
     stop = train.EarlyStopping("told", **options)
@@ -268,14 +265,12 @@ def test_early_stopping_can_put_the_best_weights_back():
     assert not np.array_equal(weights[1], weights[-1])
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("options", "values", "rates"),
-    [
-        ({"patience": 2, "mode": "max"}, [1, 1, 1, 1, 1], [0.1, 0.1, 0.01, 0.01, 0.001]),
-        ({"patience": 1, "mode": "max", "cooldown": 2}, [1, 1, 1, 1, 1], [0.1, 0.01, 0.01, 0.001, 0.001]),
-        ({"patience": 1, "mode": "max", "factor": 0.5, "min_lr": 0.03}, [1, 1, 1, 1], [0.1, 0.05, 0.03, 0.03]),
-        ({"patience": 1, "mode": "max"}, [1, 2, 3, 4], [0.1, 0.1, 0.1, 0.1]),
-    ],
+    ({"patience": 2, "mode": "max"}, [1, 1, 1, 1, 1], [0.1, 0.1, 0.01, 0.01, 0.001]),
+    ({"patience": 1, "mode": "max", "cooldown": 2}, [1, 1, 1, 1, 1], [0.1, 0.01, 0.01, 0.001, 0.001]),
+    ({"patience": 1, "mode": "max", "factor": 0.5, "min_lr": 0.03}, [1, 1, 1, 1], [0.1, 0.05, 0.03, 0.03]),
+    ({"patience": 1, "mode": "max"}, [1, 2, 3, 4], [0.1, 0.1, 0.1, 0.1]),
 )
 def test_reduce_lr_on_plateau_multiplies_the_rate(options, values, rates):
     seen = []
@@ -296,32 +291,26 @@ def test_an_evaluation_is_not_missed_in_epochs_without_one():
     assert stop.stopped_epoch == 6
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "kind", "text"),
-    [
-        (lambda: train.LossMonitor(-1), ValueError, "per_print_times=-1"),
-        (lambda: train.LossMonitor(1.5), ValueError, "per_print_times=1.5"),
-        (lambda: train.LossMonitor(True), TypeError, "per_print_times=True"),
-        (lambda: train.TimeMonitor(0), ValueError, "data_size=0"),
-        (lambda: train.TimeMonitor(data_time=1), TypeError, "data_time=1"),
-        (lambda: train.LambdaCallback(on_train_begin=3), TypeError, "on_train_begin=3"),
-        (lambda: train.LearningRateScheduler(0.1), TypeError, "learning_rate_function=0.1"),
-        (lambda: train.EarlyStopping(3), TypeError, "monitor=3"),
-        (lambda: train.EarlyStopping(mode="most"), ValueError, "mode='most'"),
-        (lambda: train.EarlyStopping(mode=1), TypeError, "mode=1"),
-        (lambda: train.EarlyStopping(patience=-1), ValueError, "patience=-1"),
-        (lambda: train.EarlyStopping(verbose=None), TypeError, "verbose=None"),
-        (lambda: train.ReduceLROnPlateau(factor=1.0), ValueError, "factor=1"),
-        (lambda: train.ReduceLROnPlateau(factor=0), ValueError, "factor=0"),
-        (lambda: train.ReduceLROnPlateau(cooldown=1.5), TypeError, "cooldown=1.5"),
-        (lambda: train.RunContext([]), TypeError, r"original_args=\[\]"),
-        (
-            lambda: affine_model().train(1, batches(), callbacks=train.EarlyStopping()),
-            ValueError,
-            "'eval_loss'.*Model.fit",
-        ),
-        (lambda: train.SummaryCollector("./summary"), NotBuiltYet, "MindInsight.*LossMonitor"),
-    ],
+    (lambda: train.LossMonitor(-1), ValueError, "per_print_times=-1"),
+    (lambda: train.LossMonitor(1.5), ValueError, "per_print_times=1.5"),
+    (lambda: train.LossMonitor(True), TypeError, "per_print_times=True"),
+    (lambda: train.TimeMonitor(0), ValueError, "data_size=0"),
+    (lambda: train.TimeMonitor(data_time=1), TypeError, "data_time=1"),
+    (lambda: train.LambdaCallback(on_train_begin=3), TypeError, "on_train_begin=3"),
+    (lambda: train.LearningRateScheduler(0.1), TypeError, "learning_rate_function=0.1"),
+    (lambda: train.EarlyStopping(3), TypeError, "monitor=3"),
+    (lambda: train.EarlyStopping(mode="most"), ValueError, "mode='most'"),
+    (lambda: train.EarlyStopping(mode=1), TypeError, "mode=1"),
+    (lambda: train.EarlyStopping(patience=-1), ValueError, "patience=-1"),
+    (lambda: train.EarlyStopping(verbose=None), TypeError, "verbose=None"),
+    (lambda: train.ReduceLROnPlateau(factor=1.0), ValueError, "factor=1"),
+    (lambda: train.ReduceLROnPlateau(factor=0), ValueError, "factor=0"),
+    (lambda: train.ReduceLROnPlateau(cooldown=1.5), TypeError, "cooldown=1.5"),
+    (lambda: train.RunContext([]), TypeError, r"original_args=\[\]"),
+    (lambda: affine_model().train(1, batches(), callbacks=train.EarlyStopping()), ValueError, "'eval_loss'.*Model.fit"),
+    (lambda: train.SummaryCollector("./summary"), NotBuiltYet, "MindInsight.*LossMonitor"),
 )
 def test_arguments_that_are_refused(make, kind, text):
     with pytest.raises(kind, match=text) as caught:
@@ -329,9 +318,7 @@ def test_arguments_that_are_refused(make, kind, text):
     assert isinstance(caught.value, ParallelLabError)
 
 
-@pytest.mark.parametrize(
-    "callback", [train.ReduceLROnPlateau("loss"), train.LearningRateScheduler(lambda rate, step: rate)]
-)
+@each_of("callback", train.ReduceLROnPlateau("loss"), train.LearningRateScheduler(lambda rate, step: rate))
 def test_a_schedule_and_a_callback_do_not_both_set_the_rate(callback):
     net = Affine()
     model = train.Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), [0.1] * 20))

@@ -13,6 +13,7 @@ from parallel_lab.train import CheckpointConfig, LambdaCallback, Model, ModelChe
 from parallel_lab.train.checkpoint import async_ckpt_thread_status, load_checkpoint, load_param_into_net, wait_for_saves
 from parallel_lab.train.checkpoint.format import read_checkpoint
 from parallel_lab.train.checkpoint_callback import check_places, free_prefix, write_records
+from tests.crossed import each_of
 from tests.train.runs import Affine, affine_model, batches
 
 
@@ -32,17 +33,15 @@ def train(folder, epochs=2, model=None, more=(), clock=None, **config):
 # ---- when, and which ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("config", "files"),
-    [
-        ({"keep_checkpoint_max": 20}, ["1_1", "1_2", "1_3", "1_4", "2_1", "2_2", "2_3", "2_4"]),
-        ({}, ["1_4", "2_1", "2_2", "2_3", "2_4"]),
-        ({"keep_checkpoint_max": 1}, ["2_4"]),
-        ({"keep_checkpoint_max": 0}, ["2_4"]),
-        ({"save_checkpoint_steps": 4}, ["1_4", "2_4"]),
-        ({"save_checkpoint_steps": 3}, ["1_3", "2_2", "2_4"]),  # the last step is always saved
-        ({"save_checkpoint_steps": 100}, ["2_4"]),
-    ],
+    ({"keep_checkpoint_max": 20}, ["1_1", "1_2", "1_3", "1_4", "2_1", "2_2", "2_3", "2_4"]),
+    ({}, ["1_4", "2_1", "2_2", "2_3", "2_4"]),
+    ({"keep_checkpoint_max": 1}, ["2_4"]),
+    ({"keep_checkpoint_max": 0}, ["2_4"]),
+    ({"save_checkpoint_steps": 4}, ["1_4", "2_4"]),
+    ({"save_checkpoint_steps": 3}, ["1_3", "2_2", "2_4"]),  # the last step is always saved
+    ({"save_checkpoint_steps": 100}, ["2_4"]),
 )
 def test_files_are_named_by_epoch_and_step_and_the_oldest_are_deleted(config, files, tmp_path):
     save = train(tmp_path, **config)
@@ -83,15 +82,13 @@ def test_only_files_of_this_run_are_deleted(tmp_path):
     assert sorted(p.name for p in tmp_path.glob("*.ckpt")) == ["net-7_7.ckpt", "net_1-2_4.ckpt", "other-1_1.ckpt"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("there", "prefix"),
-    [
-        ([], "net"),
-        (["net-1_4.ckpt"], "net_1"),
-        (["net-1_4.ckpt", "net_1-2_4.ckpt", "net_12-1_1.safetensors"], "net_13"),
-        (["net-graph.meta", "network-1_1.ckpt", "net-1_4.txt", "a.net-1_1.ckpt", "net_x-1_1.ckpt"], "net"),
-        (["net-2_7_breakpoint.ckpt"], "net_1"),
-    ],
+    ([], "net"),
+    (["net-1_4.ckpt"], "net_1"),
+    (["net-1_4.ckpt", "net_1-2_4.ckpt", "net_12-1_1.safetensors"], "net_13"),
+    (["net-graph.meta", "network-1_1.ckpt", "net-1_4.txt", "a.net-1_1.ckpt", "net_x-1_1.ckpt"], "net"),
+    (["net-2_7_breakpoint.ckpt"], "net_1"),
 )
 def test_a_prefix_that_is_taken_gets_a_number(there, prefix, tmp_path):
     for name in there:
@@ -306,41 +303,35 @@ def test_counts_are_whole_numbers(count, value, kind):
         CheckpointConfig(**{count: value})
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "kind", "text"),
-    [
-        (lambda: CheckpointConfig(0, 0, 0, 0), ValueError, "both None or 0"),
-        (lambda: CheckpointConfig(None, None), ValueError, "nothing would be saved"),
-        (lambda: CheckpointConfig(integrated_save=1), TypeError, "integrated_save=1"),
-        (lambda: CheckpointConfig(async_save="no"), TypeError, "async_save='no'"),
-        (lambda: CheckpointConfig(saved_network=3), TypeError, "saved_network=3"),
-        (lambda: CheckpointConfig(append_info="epoch_num"), TypeError, "append_info='epoch_num'"),
-        (lambda: CheckpointConfig(append_info=["epoch"]), ValueError, r"append_info=\['epoch'\]"),
-        (lambda: CheckpointConfig(append_info=[{}, {}]), TypeError, "at most one dict"),
-        (lambda: CheckpointConfig(append_info=[{"a": None}]), TypeError, "'a': None"),
-        (lambda: CheckpointConfig(append_info=[3]), TypeError, r"append_info=\[3\]"),
-        (lambda: CheckpointConfig(enc_key=b"0123456789abcdef"), NotBuiltYet, "cannot be encrypted"),
-        (lambda: CheckpointConfig(enc_key="x"), TypeError, "enc_key"),
-        (lambda: CheckpointConfig(remove_redundancy=True), NotBuiltYet, "remove_redundancy"),
-        (lambda: CheckpointConfig(format="pickle"), ValueError, "format='pickle'"),
-        (lambda: ModelCheckpoint("a/b"), ValueError, "prefix='a/b'"),
-        (lambda: ModelCheckpoint(""), ValueError, "prefix=''"),
-        (lambda: ModelCheckpoint(3), ValueError, "prefix=3"),
-        (lambda: ModelCheckpoint(directory=3), ValueError, "directory=3"),
-        (lambda: ModelCheckpoint(directory=""), ValueError, "directory=''"),
-        (lambda: ModelCheckpoint(config={"keep_checkpoint_max": 1}), TypeError, "CheckpointConfig"),
-        # seed 002 gives format() the function instead of its result
-        (
-            lambda: ModelCheckpoint(directory=f"./rank_{os.getpid}_ckpt"),
-            ValueError,
-            r"text of the function getpid.*format\(getpid\(\)\)",
-        ),
-        (
-            lambda: ModelCheckpoint(directory=f"./rank_{names}_ckpt"),
-            ValueError,
-            r"text of the function names.*names\(\)",
-        ),
-    ],
+    (lambda: CheckpointConfig(0, 0, 0, 0), ValueError, "both None or 0"),
+    (lambda: CheckpointConfig(None, None), ValueError, "nothing would be saved"),
+    (lambda: CheckpointConfig(integrated_save=1), TypeError, "integrated_save=1"),
+    (lambda: CheckpointConfig(async_save="no"), TypeError, "async_save='no'"),
+    (lambda: CheckpointConfig(saved_network=3), TypeError, "saved_network=3"),
+    (lambda: CheckpointConfig(append_info="epoch_num"), TypeError, "append_info='epoch_num'"),
+    (lambda: CheckpointConfig(append_info=["epoch"]), ValueError, r"append_info=\['epoch'\]"),
+    (lambda: CheckpointConfig(append_info=[{}, {}]), TypeError, "at most one dict"),
+    (lambda: CheckpointConfig(append_info=[{"a": None}]), TypeError, "'a': None"),
+    (lambda: CheckpointConfig(append_info=[3]), TypeError, r"append_info=\[3\]"),
+    (lambda: CheckpointConfig(enc_key=b"0123456789abcdef"), NotBuiltYet, "cannot be encrypted"),
+    (lambda: CheckpointConfig(enc_key="x"), TypeError, "enc_key"),
+    (lambda: CheckpointConfig(remove_redundancy=True), NotBuiltYet, "remove_redundancy"),
+    (lambda: CheckpointConfig(format="pickle"), ValueError, "format='pickle'"),
+    (lambda: ModelCheckpoint("a/b"), ValueError, "prefix='a/b'"),
+    (lambda: ModelCheckpoint(""), ValueError, "prefix=''"),
+    (lambda: ModelCheckpoint(3), ValueError, "prefix=3"),
+    (lambda: ModelCheckpoint(directory=3), ValueError, "directory=3"),
+    (lambda: ModelCheckpoint(directory=""), ValueError, "directory=''"),
+    (lambda: ModelCheckpoint(config={"keep_checkpoint_max": 1}), TypeError, "CheckpointConfig"),
+    # seed 002 gives format() the function instead of its result
+    (
+        lambda: ModelCheckpoint(directory=f"./rank_{os.getpid}_ckpt"),
+        ValueError,
+        r"text of the function getpid.*format\(getpid\(\)\)",
+    ),
+    (lambda: ModelCheckpoint(directory=f"./rank_{names}_ckpt"), ValueError, r"text of the function names.*names\(\)"),
 )
 def test_what_is_refused(make, kind, text):
     with pytest.raises(kind, match=text) as caught:

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.crossed import each_of
 from tests.processes.launched import LAB, started
 from tests.train.cases import engine
 from tests.train.worlds import assert_refused, compared, sizes
@@ -55,9 +56,7 @@ def test_ranks_that_begin_differently_are_told_which_parameter(worlds):
         assert "WorldError" in kinds and "begins with other values on rank 1 than on rank 0" in text
 
 
-@pytest.mark.parametrize(
-    "how", ["if", "strategy", "number", "constant", "message", "output", "optimizer", "local messages"]
-)
+@each_of("how", "if", "strategy", "number", "constant", "message", "output", "optimizer", "local messages")
 def test_programs_that_differ_are_refused_on_every_rank_before_step_1(worlds, how):
     for note in worlds.notes(2, "unequal_programs"):
         kinds, text, *unchanged = note[how]
@@ -104,15 +103,13 @@ def test_print_in_construct_shows_every_rank_s_slice_in_every_step(worlds, name,
         assert word.format(8 * rank, 8 * rank + 8) in shown and "engine.py:" in shown
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("what", "kind", "words"),
-    [
-        ("index", "ShapeError", ("'gather' on rank {}", "engine.py:", "index is 99")),
-        ("shape", "ShapeError", ("MatMul 'fc1'", "nets.py:", "12 elements")),
-        ("dtype", "ShapeError", ("input 'x' has dtype complex128",)),
-        ("devices", "ContextConflictError", ("device_num=8", "2, the number of ranks")),
-        ("search", "NotBuiltYet", ("dynamic_programming", "sharding_propagation")),
-    ],
+    ("index", "ShapeError", ("'gather' on rank {}", "engine.py:", "index is 99")),
+    ("shape", "ShapeError", ("MatMul 'fc1'", "nets.py:", "12 elements")),
+    ("dtype", "ShapeError", ("input 'x' has dtype complex128",)),
+    ("devices", "ContextConflictError", ("device_num=8", "2, the number of ranks")),
+    ("search", "NotBuiltYet", ("dynamic_programming", "sharding_propagation")),
 )
 def test_errors_of_a_step_name_operator_and_line(worlds, what, kind, words):
     for rank, note in enumerate(worlds.notes(2, "errors_in_a_step")):

@@ -23,6 +23,7 @@ from parallel_lab.train import (
     names,
     rearrange_inputs,
 )
+from tests.crossed import each_of
 
 SCORES = [
     [0.2, 0.5, 0.1, 0.3],
@@ -127,13 +128,11 @@ MULTI_PREDICTED = [[1, 0, 1], [0, 1, 1], [1, 1, 1]]
 MULTI_ACTUAL = [[1, 0, 1], [0, 0, 1], [1, 0, 0]]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("metric", "expected"),
-    [
-        (Accuracy("multilabel"), 1 / 3),  # every class of a sample must agree
-        (Precision("multilabel"), [2 / 2, 1 / 2, 1 / 3]),
-        (Recall("multilabel"), [2 / 2, 1 / 1, 1 / 1]),
-    ],
+    (Accuracy("multilabel"), 1 / 3),  # every class of a sample must agree
+    (Precision("multilabel"), [2 / 2, 1 / 2, 1 / 3]),
+    (Recall("multilabel"), [2 / 2, 1 / 1, 1 / 1]),
 )
 def test_multilabel_counts_per_sample(metric, expected):
     np.testing.assert_allclose(fed(metric, MULTI_PREDICTED, MULTI_ACTUAL, (2, 1)), expected, rtol=1e-12)
@@ -185,9 +184,7 @@ def test_metrics_by_name():
     assert set(made) < set(names()) == {*made, "accuracy", "topk"} and names() == sorted(names())
 
 
-@pytest.mark.parametrize(
-    "metric", [Accuracy(), Precision(), Recall(), F1(), Loss(), MAE(), MSE(), TopKCategoricalAccuracy(2)]
-)
+@each_of("metric", Accuracy(), Precision(), Recall(), F1(), Loss(), MAE(), MSE(), TopKCategoricalAccuracy(2))
 def test_a_metric_without_a_sample_has_no_result(metric):
     metric.clear()
     with pytest.raises(RuntimeError, match=f"{type(metric).__name__}: there is no result"):
@@ -197,31 +194,29 @@ def test_a_metric_without_a_sample_has_no_result(metric):
 S = np.array(SCORES)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "kind", "text"),
-    [
-        (lambda: Accuracy("multi"), TypeError, "eval_type='multi'"),
-        (lambda: Accuracy().update(S), ValueError, "1 inputs"),
-        (lambda: Accuracy().update(S, np.zeros((6, 2))), ValueError, r"predictions \(6, 4\) and labels \(6, 2\)"),
-        (lambda: Accuracy().update(S, np.zeros(5)), ValueError, "labels"),
-        (lambda: Accuracy().update(S[0], np.zeros(1)), ValueError, r"\(samples, classes, ...\)"),
-        (lambda: Accuracy("multilabel").update(S, S), ValueError, "neither 0 nor 1"),
-        (lambda: Accuracy("multilabel").update(np.ones((2, 3)), np.ones((2, 2))), ValueError, "same shape"),
-        (lambda: Precision().update(S, np.array([0, 1, 2, 3, 4, 0])), ValueError, "0 to 3"),
-        (lambda: Recall().update(S, np.array([0, 1, 2, 3, -1, 0])), ValueError, "0 to 3"),
-        (lambda: Accuracy().update("text", S), TypeError, "input 'text'"),
-        (lambda: Loss().update(np.zeros((2, 2))), ValueError, r"\(2, 2\)"),
-        (lambda: Loss().update(S, S), ValueError, "2 inputs"),
-        (lambda: MAE().update(S, np.zeros((6, 3))), ValueError, "same number"),
-        (lambda: TopKCategoricalAccuracy(0), ValueError, "k=0"),
-        (lambda: TopKCategoricalAccuracy("3"), TypeError, "k='3'"),
-        (lambda: Fbeta(0), ValueError, "beta=0"),
-        (lambda: Accuracy().set_indexes((0, 1)), ValueError, "list of ints"),
-        (lambda: Accuracy().set_indexes([0.5]), ValueError, "list of ints"),
-        (lambda: get_metric_fn("fscore"), KeyError, "there is no metric 'fscore'"),
-        (lambda: get_metrics({1, 2}), TypeError, "set of names"),
-        (lambda: get_metrics([Accuracy()]), TypeError, "metrics="),
-    ],
+    (lambda: Accuracy("multi"), TypeError, "eval_type='multi'"),
+    (lambda: Accuracy().update(S), ValueError, "1 inputs"),
+    (lambda: Accuracy().update(S, np.zeros((6, 2))), ValueError, r"predictions \(6, 4\) and labels \(6, 2\)"),
+    (lambda: Accuracy().update(S, np.zeros(5)), ValueError, "labels"),
+    (lambda: Accuracy().update(S[0], np.zeros(1)), ValueError, r"\(samples, classes, ...\)"),
+    (lambda: Accuracy("multilabel").update(S, S), ValueError, "neither 0 nor 1"),
+    (lambda: Accuracy("multilabel").update(np.ones((2, 3)), np.ones((2, 2))), ValueError, "same shape"),
+    (lambda: Precision().update(S, np.array([0, 1, 2, 3, 4, 0])), ValueError, "0 to 3"),
+    (lambda: Recall().update(S, np.array([0, 1, 2, 3, -1, 0])), ValueError, "0 to 3"),
+    (lambda: Accuracy().update("text", S), TypeError, "input 'text'"),
+    (lambda: Loss().update(np.zeros((2, 2))), ValueError, r"\(2, 2\)"),
+    (lambda: Loss().update(S, S), ValueError, "2 inputs"),
+    (lambda: MAE().update(S, np.zeros((6, 3))), ValueError, "same number"),
+    (lambda: TopKCategoricalAccuracy(0), ValueError, "k=0"),
+    (lambda: TopKCategoricalAccuracy("3"), TypeError, "k='3'"),
+    (lambda: Fbeta(0), ValueError, "beta=0"),
+    (lambda: Accuracy().set_indexes((0, 1)), ValueError, "list of ints"),
+    (lambda: Accuracy().set_indexes([0.5]), ValueError, "list of ints"),
+    (lambda: get_metric_fn("fscore"), KeyError, "there is no metric 'fscore'"),
+    (lambda: get_metrics({1, 2}), TypeError, "set of names"),
+    (lambda: get_metrics([Accuracy()]), TypeError, "metrics="),
 )
 def test_what_is_refused(call, kind, text):
     with pytest.raises(kind, match=text) as caught:

@@ -8,6 +8,7 @@ from parallel_lab.base.errors import NotBuiltYet, ParallelLabError
 from parallel_lab.base.settings.context import set_auto_parallel_context
 from parallel_lab.train import MAE, Callback, LambdaCallback, Loss, LossMonitor, Metric, Model
 from parallel_lab.train.dataset import NumpySlicesDataset
+from tests.crossed import each_of
 from tests.train.runs import Affine, Log, affine_model, batches, numbers, quick_data, quick_model, recorded
 
 
@@ -303,13 +304,11 @@ def scaled_model(manager, **options):
     return Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.1, **options), loss_scale_manager=manager)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("manager", "options"),
-    [
-        (nn.FixedLossScaleManager(1024.0), {}),
-        (nn.FixedLossScaleManager(1024.0, drop_overflow_update=False), {"loss_scale": 1024.0}),
-        (nn.DynamicLossScaleManager(2**10, 2, 50), {}),
-    ],
+    (nn.FixedLossScaleManager(1024.0), {}),
+    (nn.FixedLossScaleManager(1024.0, drop_overflow_update=False), {"loss_scale": 1024.0}),
+    (nn.DynamicLossScaleManager(2**10, 2, 50), {}),
 )
 def test_a_loss_scale_by_a_power_of_two_changes_nothing(manager, options):
     assert losses_of(scaled_model(manager, **options), 3, batches()) == losses_of(affine_model(), 3, batches())
@@ -327,38 +326,32 @@ def test_loss_scales_that_would_be_divided_away_twice_or_never_are_refused():
 DENSE = Affine()
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("arguments", "kind", "text"),
-    [
-        ({"loss_fb": nn.MSELoss()}, ValueError, "'loss_fb'.*loss_fn="),
-        ({"loss_fb": nn.MSELoss()}, TypeError, "'loss_fb'"),
-        ({"optimiser": None}, ValueError, "optimizer="),
-        ({"loss_fn": nn.MSELoss}, TypeError, r"MSELoss\("),
-        ({"loss_fn": 3}, TypeError, "loss_fn=3"),
-        ({"optimizer": nn.Momentum}, TypeError, r"Momentum\(net.trainable_params"),
-        ({"optimizer": 0.1}, TypeError, "optimizer=0.1"),
-        ({"metrics": "acc"}, TypeError, "metrics='acc'"),
-        ({"metrics": ["acc"]}, TypeError, "set of names"),
-        ({"metrics": {"accurracy"}, "loss_fn": nn.MSELoss()}, KeyError, "'accurracy'.*'accuracy'"),
-        ({"metrics": {"acc": nn.MSELoss()}}, TypeError, "dict"),
-        ({"metrics": {"acc"}}, ValueError, "loss_fn"),
-        ({"metrics": {"topk"}, "loss_fn": nn.MSELoss()}, ValueError, "TopKCategoricalAccuracy"),
-        ({"eval_network": 5}, TypeError, "eval_network=5"),
-        ({"eval_indexes": [0, 1]}, ValueError, "eval_indexes"),
-        ({"eval_indexes": 1}, TypeError, "eval_indexes"),
-        ({"amp_level": "O7"}, ValueError, "'O2'"),
-        ({"amp_level": 2}, TypeError, "amp_level=2"),
-        ({"amp_level": "O1"}, NotImplementedError, "'O1'"),
-        ({"amp_level": "O2"}, ValueError, "without an optimizer"),
-        ({"loss_scale_manager": nn.FixedLossScaleManager()}, ValueError, "without an optimizer"),
-        ({"boost_level": "O1"}, NotImplementedError, "boost_level"),
-        ({"boost_level": "O9"}, ValueError, "boost_level"),
-        (
-            {"loss_scale_manager": 1024, "optimizer": nn.SGD(DENSE.trainable_params())},
-            TypeError,
-            "loss_scale_manager=1024",
-        ),
-    ],
+    ({"loss_fb": nn.MSELoss()}, ValueError, "'loss_fb'.*loss_fn="),
+    ({"loss_fb": nn.MSELoss()}, TypeError, "'loss_fb'"),
+    ({"optimiser": None}, ValueError, "optimizer="),
+    ({"loss_fn": nn.MSELoss}, TypeError, r"MSELoss\("),
+    ({"loss_fn": 3}, TypeError, "loss_fn=3"),
+    ({"optimizer": nn.Momentum}, TypeError, r"Momentum\(net.trainable_params"),
+    ({"optimizer": 0.1}, TypeError, "optimizer=0.1"),
+    ({"metrics": "acc"}, TypeError, "metrics='acc'"),
+    ({"metrics": ["acc"]}, TypeError, "set of names"),
+    ({"metrics": {"accurracy"}, "loss_fn": nn.MSELoss()}, KeyError, "'accurracy'.*'accuracy'"),
+    ({"metrics": {"acc": nn.MSELoss()}}, TypeError, "dict"),
+    ({"metrics": {"acc"}}, ValueError, "loss_fn"),
+    ({"metrics": {"topk"}, "loss_fn": nn.MSELoss()}, ValueError, "TopKCategoricalAccuracy"),
+    ({"eval_network": 5}, TypeError, "eval_network=5"),
+    ({"eval_indexes": [0, 1]}, ValueError, "eval_indexes"),
+    ({"eval_indexes": 1}, TypeError, "eval_indexes"),
+    ({"amp_level": "O7"}, ValueError, "'O2'"),
+    ({"amp_level": 2}, TypeError, "amp_level=2"),
+    ({"amp_level": "O1"}, NotImplementedError, "'O1'"),
+    ({"amp_level": "O2"}, ValueError, "without an optimizer"),
+    ({"loss_scale_manager": nn.FixedLossScaleManager()}, ValueError, "without an optimizer"),
+    ({"boost_level": "O1"}, NotImplementedError, "boost_level"),
+    ({"boost_level": "O9"}, ValueError, "boost_level"),
+    ({"loss_scale_manager": 1024, "optimizer": nn.SGD(DENSE.trainable_params())}, TypeError, "loss_scale_manager=1024"),
 )
 def test_arguments_that_are_refused(arguments, kind, text):
     with pytest.raises(kind, match=text) as caught:
@@ -372,26 +365,24 @@ def test_a_network_that_is_no_cell_is_refused(network):
         Model(network)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("arguments", "kind", "text"),
-    [
-        ({"epoch": 0}, ValueError, "epoch=0.*at least 1"),
-        ({"epoch": True}, TypeError, "epoch=True"),
-        ({"epoch": 1.5}, TypeError, "epoch=1.5"),
-        ({"train_dataset": [(1, 2)]}, TypeError, "train_dataset=.*GeneratorDataset"),
-        ({"callbacks": nn.MSELoss()}, TypeError, "LossMonitor"),
-        ({"callbacks": [LossMonitor(), nn.MSELoss()]}, TypeError, r"callbacks\[1\] is the MSELoss cell.*loss_fn"),
-        ({"callbacks": LossMonitor}, TypeError, r"LossMonitor\(\)"),
-        ({"callbacks": [LossMonitor]}, TypeError, r"LossMonitor\(\)"),
-        ({"callbacks": {LossMonitor()}}, TypeError, "list of Callbacks"),
-        ({"dataset_sink_mode": 1}, TypeError, "dataset_sink_mode=1"),
-        ({"sink_size": 0}, ValueError, "sink_size=0"),
-        ({"sink_size": -2}, ValueError, "sink_size=-2"),
-        ({"sink_size": "8"}, TypeError, "sink_size='8'"),
-        ({"initial_epoch": -1}, ValueError, "initial_epoch=-1"),
-        ({"initial_epoch": 2}, ValueError, "initial_epoch=2 with epoch=2"),
-        ({"progress": 1}, TypeError, "progress=1"),
-    ],
+    ({"epoch": 0}, ValueError, "epoch=0.*at least 1"),
+    ({"epoch": True}, TypeError, "epoch=True"),
+    ({"epoch": 1.5}, TypeError, "epoch=1.5"),
+    ({"train_dataset": [(1, 2)]}, TypeError, "train_dataset=.*GeneratorDataset"),
+    ({"callbacks": nn.MSELoss()}, TypeError, "LossMonitor"),
+    ({"callbacks": [LossMonitor(), nn.MSELoss()]}, TypeError, r"callbacks\[1\] is the MSELoss cell.*loss_fn"),
+    ({"callbacks": LossMonitor}, TypeError, r"LossMonitor\(\)"),
+    ({"callbacks": [LossMonitor]}, TypeError, r"LossMonitor\(\)"),
+    ({"callbacks": {LossMonitor()}}, TypeError, "list of Callbacks"),
+    ({"dataset_sink_mode": 1}, TypeError, "dataset_sink_mode=1"),
+    ({"sink_size": 0}, ValueError, "sink_size=0"),
+    ({"sink_size": -2}, ValueError, "sink_size=-2"),
+    ({"sink_size": "8"}, TypeError, "sink_size='8'"),
+    ({"initial_epoch": -1}, ValueError, "initial_epoch=-1"),
+    ({"initial_epoch": 2}, ValueError, "initial_epoch=2 with epoch=2"),
+    ({"progress": 1}, TypeError, "progress=1"),
 )
 def test_arguments_of_train_that_are_refused_before_anything_runs(arguments, kind, text):
     log, model = Log(), affine_model()
@@ -444,23 +435,21 @@ def fit_every(frequency):
     affine_model(metrics={"mae"}).fit(1, batches(), batches(), valid_frequency=frequency)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "kind", "text"),
-    [
-        (lambda: affine_model().eval(batches()), ValueError, "no metrics"),
-        (lambda: affine_model().fit(1, batches(), batches()), ValueError, "no metrics"),
-        (lambda: affine_model(metrics={"mae"}).eval([1]), TypeError, "valid_dataset="),
-        (lambda: fit_every(0), ValueError, "valid_frequency=0"),
-        (lambda: fit_every("2"), TypeError, "valid_frequency='2'"),
-        (lambda: affine_model().predict(), TypeError, "nothing to predict"),
-        (lambda: affine_model().predict(numbers()[0]), TypeError, r"Tensor\(x\)"),
-        (lambda: affine_model().predict("x"), TypeError, "A Tensor"),
-        (lambda: affine_model().predict(Tensor(1.0), backend="lite"), NotBuiltYet, "lite"),
-        (lambda: affine_model().build(), ValueError, "both None"),
-        (lambda: affine_model().build(valid_dataset=batches()), RuntimeError, "no metrics"),
-        (lambda: affine_model().infer_predict_layout(Tensor(1.0)), RuntimeError, "'stand_alone'.*semi_auto_parallel"),
-        (lambda: affine_model().infer_train_layout(batches()), RuntimeError, "'stand_alone'"),
-    ],
+    (lambda: affine_model().eval(batches()), ValueError, "no metrics"),
+    (lambda: affine_model().fit(1, batches(), batches()), ValueError, "no metrics"),
+    (lambda: affine_model(metrics={"mae"}).eval([1]), TypeError, "valid_dataset="),
+    (lambda: fit_every(0), ValueError, "valid_frequency=0"),
+    (lambda: fit_every("2"), TypeError, "valid_frequency='2'"),
+    (lambda: affine_model().predict(), TypeError, "nothing to predict"),
+    (lambda: affine_model().predict(numbers()[0]), TypeError, r"Tensor\(x\)"),
+    (lambda: affine_model().predict("x"), TypeError, "A Tensor"),
+    (lambda: affine_model().predict(Tensor(1.0), backend="lite"), NotBuiltYet, "lite"),
+    (lambda: affine_model().build(), ValueError, "both None"),
+    (lambda: affine_model().build(valid_dataset=batches()), RuntimeError, "no metrics"),
+    (lambda: affine_model().infer_predict_layout(Tensor(1.0)), RuntimeError, "'stand_alone'.*semi_auto_parallel"),
+    (lambda: affine_model().infer_train_layout(batches()), RuntimeError, "'stand_alone'"),
 )
 def test_calls_that_are_refused(call, kind, text):
     with pytest.raises(kind, match=text) as caught:
@@ -475,20 +464,18 @@ def test_prediction_in_semi_auto_mode_wants_inputs_in_full():
             call(Tensor(numbers()[0]))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("settings", "kind", "words"),
-    [
-        ({"device_num": 8}, ValueError, "device_num=8.*stand_alone"),
-        ({"full_batch": True}, RuntimeError, "full_batch=True.*'stand_alone'.*semi_auto_parallel"),
-        ({"full_batch": True, "parallel_mode": "data_parallel"}, RuntimeError, "full_batch=True.*'data_parallel'"),
-        ({"full_batch": True, "parallel_mode": "hybrid_parallel"}, RuntimeError, "full_batch=True.*'hybrid_parallel'"),
-        (
-            {"enable_parallel_optimizer": True},
-            RuntimeError,
-            "enable_parallel_optimizer=True with parallel_mode='stand_alone'",
-        ),
-        ({"pipeline_stages": 2}, NotBuiltYet, "pipeline_stages=2"),
-    ],
+    ({"device_num": 8}, ValueError, "device_num=8.*stand_alone"),
+    ({"full_batch": True}, RuntimeError, "full_batch=True.*'stand_alone'.*semi_auto_parallel"),
+    ({"full_batch": True, "parallel_mode": "data_parallel"}, RuntimeError, "full_batch=True.*'data_parallel'"),
+    ({"full_batch": True, "parallel_mode": "hybrid_parallel"}, RuntimeError, "full_batch=True.*'hybrid_parallel'"),
+    (
+        {"enable_parallel_optimizer": True},
+        RuntimeError,
+        "enable_parallel_optimizer=True with parallel_mode='stand_alone'",
+    ),
+    ({"pipeline_stages": 2}, NotBuiltYet, "pipeline_stages=2"),
 )
 def test_settings_that_training_would_have_to_ignore_are_refused(settings, kind, words):
     set_auto_parallel_context(**settings)

@@ -9,6 +9,7 @@ import pytest
 from parallel_lab.base import hooks
 from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.train import LambdaCallback, LossMonitor, ProgressBar, progress
+from tests.crossed import each_of
 from tests.train.runs import affine_model, batches
 
 
@@ -156,9 +157,7 @@ def test_a_notebook_without_ipywidgets_has_text(notebook, monkeypatch, capsys):
     assert notebook == [] and capsys.readouterr().out.splitlines()[-1].startswith("trained 4 steps")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "0:10"), (61, "1:01"), (3661, "1:01:01")]
-)
+@each_of(("seconds", "text"), (0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "0:10"), (61, "1:01"), (3661, "1:01:01"))
 def test_times_are_short(seconds, text):
     assert progress._time(seconds) == text
 

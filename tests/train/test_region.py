@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.crossed import each_of
 from tests.train.cases import region
 from tests.train.worlds import assert_refused, compared, sizes
 
@@ -20,14 +21,12 @@ def test_in_graph_mode_a_region_is_part_of_the_program_around_it(worlds):
         assert note["held"] == (12, 4)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("what", "kind", "words"),
-    [
-        ("inputs", "CollectiveMismatch", ("rank 1 was given other inputs than rank 0",)),
-        ("parameters", "WorldError", ("parameter 'w' begins with other values on rank 1",)),
-        ("count", "ArgumentError", ("2 inputs and 1 strategies",)),
-        ("odd", "StrategyError", ("splits dim 0", "15 elements")),
-    ],
+    ("inputs", "CollectiveMismatch", ("rank 1 was given other inputs than rank 0",)),
+    ("parameters", "WorldError", ("parameter 'w' begins with other values on rank 1",)),
+    ("count", "ArgumentError", ("2 inputs and 1 strategies",)),
+    ("odd", "StrategyError", ("splits dim 0", "15 elements")),
 )
 def test_what_cannot_be_put_together_is_refused_on_every_rank(worlds, what, kind, words):
     for note in worlds.notes(2, "what_is_refused"):

@@ -13,6 +13,7 @@ from parallel_lab.base.errors import RankRaised
 from parallel_lab.ops.machine.registry import OPS
 from parallel_lab.ops.machine.sharding import legal_strategies
 from parallel_lab.processes.shm import WorkerPool
+from tests.crossed import each_of
 from tests.train.sessions import S, net_and_data, plan_for
 
 PLAIN = {"transpose_a": False, "transpose_b": False}
@@ -70,9 +71,7 @@ def test_processes_and_simulator_agree_bit_for_bit(pools, devices, triple):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "triple", [(S, ((2, 4),), S), (((1, 1), (1, 4)), ((1, 4),), ((1, 4), (4, 1)))], ids=["blocks", "columns_rows"]
-)
+@each_of("triple", (S, ((2, 4),), S), (((1, 1), (1, 4)), ((1, 4),), ((1, 4), (4, 1))), ids=["blocks", "columns_rows"])
 def test_large_products_agree_bit_for_bit(pools, triple):
     """256 x 1024 x 1024, where the number of BLAS threads changes bits."""
     net, data = net_and_data(*triple, dims=(1024, 1024, 1024), batch=256, batches=1)
@@ -204,15 +203,13 @@ LACKING, TURNED = {"w": np.ones((32, 16))}, {"w": np.ones((16, 32)), "w2": np.on
 
 
 @EXECUTORS
-@pytest.mark.parametrize(
+@each_of(
     ("given", "call", "kind", "text"),
-    [
-        ({"parameters": LACKING}, None, PlanError, r"parameter 'w2' is missing.*Parameters given: w"),
-        ({"parameters": TURNED}, None, ShapeError, r"'w' has shape \(16, 32\).*\(32, 16\)"),
-        ({"optimizer": None}, None, PlanError, "no optimizer is given"),
-        ({}, lambda session: session.gradients(), (PlanError, RankRaised), r"does not hold '.*grad.*' now"),
-        ({}, lambda session: session.values(["nothing"]), (PlanError, RankRaised), "'nothing'"),
-    ],
+    ({"parameters": LACKING}, None, PlanError, r"parameter 'w2' is missing.*Parameters given: w"),
+    ({"parameters": TURNED}, None, ShapeError, r"'w' has shape \(16, 32\).*\(32, 16\)"),
+    ({"optimizer": None}, None, PlanError, "no optimizer is given"),
+    ({}, lambda session: session.gradients(), (PlanError, RankRaised), r"does not hold '.*grad.*' now"),
+    ({}, lambda session: session.values(["nothing"]), (PlanError, RankRaised), "'nothing'"),
     ids=["parameter missing", "parameter of another shape", "optimizer missing", "gradients before a step", "value"],
 )
 def test_what_a_plan_does_not_have_is_named(ready, executor, given, call, kind, text):

@@ -11,6 +11,7 @@ from parallel_lab import PlanError, Session, ShapeError, compile, nn
 from parallel_lab.lab.shared.networks import NETWORKS
 from parallel_lab.lab.shared.problems import get_problem
 from parallel_lab.processes.shm import WorkerPool
+from tests.crossed import each_of
 
 
 def job(device_num, optimizer=None):
@@ -28,14 +29,12 @@ def job(device_num, optimizer=None):
     return plan, net, opt, problem.batches
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("made_with", "run_with"),
-    [
-        (lambda p: nn.Momentum(p, 0.1, 0.9), lambda p: nn.Momentum(p, 0.1, 0.0)),
-        (lambda p: nn.Momentum(p, 0.1, 0.9), lambda p: nn.Adam(p, 0.1)),
-        (lambda p: nn.Adam(p, 0.1), lambda p: nn.SGD(p, 0.1)),
-        (lambda p: nn.SGD(p, 0.1), lambda p: nn.Adam(p, 0.1)),
-    ],
+    (lambda p: nn.Momentum(p, 0.1, 0.9), lambda p: nn.Momentum(p, 0.1, 0.0)),
+    (lambda p: nn.Momentum(p, 0.1, 0.9), lambda p: nn.Adam(p, 0.1)),
+    (lambda p: nn.Adam(p, 0.1), lambda p: nn.SGD(p, 0.1)),
+    (lambda p: nn.SGD(p, 0.1), lambda p: nn.Adam(p, 0.1)),
 )
 def test_another_optimizer_than_the_plans_is_refused_with_both_rules(made_with, run_with):
     plan, net, opt, _ = job(2, made_with)
@@ -53,16 +52,14 @@ def test_another_learning_rate_is_taken_from_the_session():
         assert all(np.array_equal(session.parameters()[n], before[n]) for n in before)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "options",
-    [
-        {"steps": "3"},
-        {"steps": 1.5},
-        {"steps": -1},
-        {"steps": True},
-        {"steps": 1, "record": -1},
-        {"steps": 1, "phases": ("foo",)},
-    ],
+    {"steps": "3"},
+    {"steps": 1.5},
+    {"steps": -1},
+    {"steps": True},
+    {"steps": 1, "record": -1},
+    {"steps": 1, "phases": ("foo",)},
 )
 def test_wrong_counts_and_phases_are_refused(options):
     plan, net, opt, batches = job(2)
