@@ -1,5 +1,4 @@
-"""`parallel-lab bench`: how fast this machine is with this package and with others, now; ratios of medians of one run,
-in turns.
+"""`parallel-lab bench`: how fast this machine is with us and with others, now; ratios of medians, in turns.
 
 parallel-lab bench collectives            all_reduce and the others beside torch gloo and MPI; the goals, met or not
 parallel-lab bench training               one training step on one device beside PyTorch
@@ -7,8 +6,7 @@ parallel-lab bench training --parallel    the data-parallel step of 2 and 4 rank
 parallel-lab bench startup                from nothing to the first collective; what idle workers take
 parallel-lab bench link                   the alpha-beta model of this machine, fitted, with its residuals
 
-Each takes --json FILE (versioned, with the machine it ran on) and --quick, which measures little and says nothing about
-speed.
+Each takes --json FILE (versioned, with the machine it ran on) and --quick, which says nothing about speed.
 """
 
 from __future__ import annotations

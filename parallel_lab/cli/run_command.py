@@ -6,8 +6,7 @@ parallel-lab run -n 2 -m pytest test_train.py      a module instead of a script
 parallel-lab msrun --worker_num 8 --local_worker_num 8 --join True train.py
 PYTHONPATH=$(parallel-lab as-mindspore) python train.py
 
-The launchers are imported when a command runs: `parallel-lab doctor` must also work where a package that they need is
-missing.
+Launchers are imported when a command runs: `parallel-lab doctor` works where their packages are missing.
 """
 
 from __future__ import annotations

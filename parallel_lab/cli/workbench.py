@@ -1,15 +1,12 @@
-"""The learner's folder: which notebooks to open, and how copies of them are brought up to date without losing the
-learner's work.
+"""The learner's folder: which notebooks to open, and how copies are updated without losing work.
 
-From a checkout the notebooks open where they are. Otherwise they are copied into a working folder, with a record of
-what was copied:
+From a checkout notebooks open where they are; else they are copied into a folder, with a record:
 
     parallel_lab_notebooks/
         01_....ipynb
         .parallel_lab.json      {"format": 1, "files": {"01_....ipynb": "<sha256 of the copy as we wrote it>"}}
 
-A file that still has the recorded checksum was never edited and may be replaced by a newer one; any other file is the
-learner's and is kept.
+A file with the recorded checksum was never edited and may be replaced; any other is the learner's and is kept.
 """
 
 from __future__ import annotations

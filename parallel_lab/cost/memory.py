@@ -2,10 +2,8 @@
 in what one of them alone holds (optimizer states in weight grouping).
 
     params        parameter slices                     optimizer     optimizer states (the learning rate too)
-    inputs        slices of data and constants         activations   forward results that the backward program still
-                  reads
-    grads         synchronised parameter gradients     gathered      parameters that the optimizer parallel keeps split,
-                  gathered for use
+    inputs        slices of data and constants         activations   forward results that backward reads
+    grads         synchronised parameter gradients     gathered      sharded parameters, gathered for use
     workspace     everything else: operands on their way, new values beside the old ones that they replace
 
 A value lives from the instruction that makes it to its last use (`Plan.last_uses`), a parameter or state until its new

@@ -1,5 +1,4 @@
-"""Backward computation above, gradient messages below: what a grouping of the messages makes of a step. Pure numbers,
-no plan, no arrays of data.
+"""Backward computation above, gradient messages below: what a grouping of messages makes of a step, in pure numbers.
 
     backward  |g0|g1|g2|g3|                     compute_s each; a gradient is ready when its box ends
     messages        |--0 1--|    |--2 3--|      a bucket is sent when its last gradient is ready and the line is free
@@ -47,8 +46,7 @@ class Gradient:
 
     size_bytes  bytes one rank hands over
     compute_s   seconds of backward between the gradient before and this one
-    after_s     seconds of work on it once its message is complete, such as dividing a sum, which the next message's
-                waits for
+    after_s     seconds of work on it after its message, such as dividing a sum, one message after the other
     """
 
     name: str
@@ -88,8 +86,7 @@ class BucketTime:
     """One message on the line.
 
     members    positions of its gradients, in the order of backward
-    ready_s    when the last of them is ready;  start_s, end_s: when it travels, start_s later than ready_s
-               where the line was busy
+    ready_s    when the last of them is ready;  start_s, end_s: when it travels, later if the line is busy
     hidden_s   seconds of travelling beside backward computation
     exposed_s  seconds of travelling after it
     unpack_s   seconds of the rank, once the message is complete: unpacking, and the gradients' own work
@@ -229,8 +226,7 @@ def best_grouping(
     """The contiguous grouping with which the step ends first; of several one with the fewest messages.
 
     max_messages     use at most so many
-    packing, rest_s  as for `predict_overlap`; rest_s only matters with packing, or where gradients have work of their
-                     own (after_s)
+    packing, rest_s  as for `predict_overlap`; rest_s only matters with packing or after_s
 
     Exact over all 2^(n-1) groupings. Without these O(m n^2) for n gradients and m messages in the answer; with it as
     many times more as there are ways that no other one beats. Raises ArgumentError for max_messages below 1.

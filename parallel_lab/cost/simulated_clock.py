@@ -12,8 +12,7 @@ from ..base.cluster import Cluster
 from ..graph.ir import Instr
 from .time import message_time_s
 
-# One instruction that ran: (phase, instruction, start, end, bytes handed over, of a wait: when its message was
-# complete).
+# An instruction that ran: (phase, instruction, start, end, bytes handed over, of a wait: its message's completion).
 Ran = tuple[str, Instr, float, float, int, float | None]
 
 

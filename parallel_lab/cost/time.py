@@ -30,8 +30,7 @@ def message_time_s(
 
     window   halo_exchange and halo_reduce: their attribute (step, origin, length, part)
 
-    A collective of one rank costs nothing. Raises ArgumentError for a kind without a closed form, negative sizes and
-    empty groups.
+    A collective of one rank costs nothing. Raises ArgumentError: no closed form, negative size, empty group.
 
     >>> message_time_s("all_reduce", 8_000, 4, Link(alpha_s=1e-6, beta_s_per_byte=1e-9))
     1.8e-05

@@ -7,8 +7,7 @@ Local work moves a rank's own clock. A message starts for all members of its gro
 before it wait) and ends for all of them together. A message that is started travels on its rank's line while the rank
 goes on, one after the other: it begins when all members have come to it and their lines are free, and who waits for it
 goes on when it has ended. Ranks run one program on equal slices, so their clocks only part where groups use different
-links or where a rank is slowed down on purpose; without either, one clock stands for all, and 4096
-ranks cost what one does.
+links or a rank is slowed down on purpose; else one clock stands for all, and 4096 ranks cost what one does.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ def predict_timeline(
     step      step number the events carry
     slowdown  {rank: factor}: local work takes `factor` times as long there (a straggler)
 
-    Raises ArgumentError if the cluster is too small or a factor is not a positive number, PlanError for a pipeline and
-    for ranks that do not exist.
+    Raises ArgumentError (small cluster, factor not positive), PlanError (pipeline, ranks that do not exist).
     """
     cluster.check_device_num(plan.device_num)
     stage = single_stage(plan)

@@ -84,8 +84,7 @@ def zero_max_parameters(
     grad_bytes: float = 2,
     optimizer_bytes: float = 12,
 ) -> float:
-    """How many parameters a model may have whose states fit into `memory_bytes` per rank.  model_parallel: ranks that
-    split the model itself.
+    """Parameters of a model whose states fit into `memory_bytes` per rank.  model_parallel: ranks that split it.
 
     >>> round(zero_max_parameters(32e9, 64, 1) / 1e9, 1), zero_max_parameters(32e9, 64, 3, model_parallel=16) / 1e12
     (7.6, 2.048)

@@ -42,12 +42,10 @@ def compile_network(
 
     network           a Cell, or a function of Tensors
     inputs            Tensors or arrays with the shapes to compile for; with a loss, the labels last
-    loss              a loss Cell called as loss(network(*inputs[:-1]), inputs[-1]); None: the network's outputs are the
-                      result, and nothing is differentiated
+    loss              a loss Cell called as loss(network(*inputs[:-1]), inputs[-1]); None: its outputs, no gradients
     optimizer         an `nn.Optimizer` over the network's parameters; None: gradients only
     device_num        1, 2, 4 or a multiple of 8; default: the parallel context's
-    dataset_strategy  "full_batch": shapes are global; "data_parallel" or a tuple: shapes are one rank's, and the global
-                      ones are shape x counts
+    dataset_strategy  "full_batch": shapes are global; "data_parallel" or a tuple: one rank's; global: shape x counts
     passes            another list of passes than `graph.passes.PASSES`; with one that lists `differentiate`, gradients
                       are made without a loss too: of the outputs' sum
     settings          further fields of `context.ParallelConfig`: gradients_mean (gradients are summed over the ranks
@@ -57,8 +55,7 @@ def compile_network(
                       `graph.passes.replicate`); enable_parallel_optimizer and what goes with it (see
                       `graph.passes.optimizer_shard`, in data_parallel mode `graph.passes.optimizer_group`)
 
-    Raises StrategyError, ShapeError, TraceError or ContextError, each with operator and source line, before anything
-    runs.
+    Raises StrategyError, ShapeError, TraceError or ContextError, with operator and source line.
     """
     trained = {"loss": loss, "optimizer": optimizer, "passes": passes}
     options = {"device_num": device_num, "dataset_strategy": dataset_strategy, **settings}

@@ -18,8 +18,7 @@ from .ir import Instr, Pairs, Value
 # The instruction that made each value known so far; None for what the plan is given.
 Makers = dict[str, Instr | None]
 
-# Up to here the elements themselves are followed; a lesson's nets are far below, and a check of this size takes about a
-# millisecond.
+# Up to here the elements themselves are followed, in about a millisecond; a lesson's nets are far below.
 MOST_RANKS, MOST_ELEMENTS = 16, 16_384
 
 

@@ -3,8 +3,7 @@
     Graph   what the learner wrote: operators on global shapes, in order, with their strategies
     Draft   what the ranks will run: instructions on slices, growing pass by pass until `plan.py` freezes it
 
-One program serves all ranks: an `Instr` never mentions a rank, only axes of a device matrix; a rank's group and slice
-follow from its coordinates.
+One program serves all ranks: an `Instr` names axes of a device matrix, from which a rank's group and slice follow.
 
     %matmul = MatMul(%x, %w)  {'transpose_a': False}  strategy ((2, 4), (4, 1))    # (16, 16) float32, net.py:12
 """
@@ -63,8 +62,7 @@ class GraphInput:
     """Something the graph is given.
 
     role   "data" (fed each step), "parameter", "constant" (a Tensor the network holds), "scalar" (a Python number,
-           `value`), "step" (how many training steps were taken before this one: what random masks depend on),
-           "gradient" (made by the backward program)
+           `value`), "step" (training steps before this one: what random masks depend on), "gradient" (by backward)
     layerwise   a parameter whose gradient stays each rank's own in data_parallel and hybrid_parallel mode
     fusion_given   the learner chose the parameter's comm_fusion (an id of 1 is also what every parameter starts with)
     parallel_optimizer   a parameter that the optimizer parallel may shard
@@ -97,8 +95,7 @@ class Node:
     strategy_reason   why it was chosen, in a sentence, of one that was propagated
     out_strategy  how partial sums leave the result split: None, as it follows from `strategy`
     cross_batch   leave a split reduction as each rank has it;  sync: in data_parallel mode, average the result over
-                  all ranks (True) or leave it as each rank has it (False); None for an operator that does not look
-                  across samples
+                  all ranks (True) or not (False); None: it does not look across samples
     nd_tp      a product that gathers what its layouts split in addition and scatters its sums:
                `add_prim_attr("enable_nd_tp", True)`
     phase      program it belongs to: "forward", or "update" if it needs gradients
@@ -256,8 +253,7 @@ class Instr:
 
     kind           one of `kinds.KINDS`
     out, ins       value names
-    name           operator it belongs to ("d1.matmul"), or the parameter whose gradient or slice a message carries;
-                   `op`/`op_class` only for compute
+    name           operator  ("d1.matmul"), or the parameter of a message; op: of compute
     attrs          operator attributes, or dim / split_dim / concat_dim / reduce / window / fusion of a communication,
                    with `parameter` whose gradient or slice it carries. Of a start: these, `message`, the kind of
                    communication, and, of a bucket, `members`, its parameters. Of a concat: `rows`, for its operands
@@ -267,8 +263,7 @@ class Instr:
     offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that split it
     reason         why a communication or a slice is here, in a sentence
     owner          the only rank that runs it (optimizer parallel in data_parallel mode); None: all do
-    micro_batch    which part of the batch it works on: with gradient accumulation, forward and backward of one part run
-                   before those of the next
+    micro_batch    its part of the batch: with gradient accumulation, one part's programs run before the next's
     """
 
     kind: str
@@ -381,8 +376,7 @@ class Draft:
     graph       the traced network, with strategies once chosen
     values      name -> Value
     programs    "forward", "backward", "update" -> instructions
-    bridges     values of the graph that the update program or the caller reads -> the values of the program that hold
-                them
+    bridges     values of the graph that the update program or the caller reads -> the program's values
     gradients   a parameter (or an input) -> the value that holds its synchronised gradient
     value_gradients   a forward value -> its gradient as the ranks hold it (partial sums over replicas)
     updates     (parameter, value that the optimizer updates it with) where that is not the gradient as it stands

@@ -70,8 +70,7 @@ class KindDef:
     view      whether its result is its operand's own memory under another shape
     flops     (plan, instruction) -> floating-point operations on a rank's slices
     shown     (plan, instruction, rank) -> how it is written
-    vjp       (the backward pass, instruction, gradient of its result): gives the gradients of its operands; None: none
-              flows through it
+    vjp       (the backward pass, instruction, gradient of its result): its operands' gradients; None: none
     operands  how many it takes; None: any number
     message   the definition of the message it sends at once, or None
     """

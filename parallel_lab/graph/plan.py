@@ -98,8 +98,7 @@ class Plan:
 
     stages       programs per pipeline stage
     values       global shape, dtype and layout of everything the programs name
-    assignments  (target, source) of the update, in place (`replacements`);  optimizer: the rule behind them, without
-                 the learning rate
+    assignments  (target, source) of the update, in place (`replacements`);  optimizer: its rule, but no rate
     outputs      values the forward program returns, the loss first
     constants    (name, dtype, shape, base64 of the bytes): arrays the network held
     """

@@ -53,8 +53,7 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
                 buckets.append(_bucket_entry(instr, ins[0], phase, rank))
             elif instr.is_communication or instr.kind == "slice":
                 comm.append(_comm_entry(instr, ins, out, phase, rank))
-    # operators of the network in the order they were written, those without an instruction of their own (reshapes)
-    # among them
+    # operators of the network as they were written, also those without an instruction of their own (reshapes)
     forward = {op["name"]: op for op in ops if op["phase"] == "forward"}
     names = sorted(plan.value_table)
     nodes = [n for n in plan.graph.nodes if n.opdef.view or n.name in forward]

@@ -3,12 +3,10 @@
     defined       every operand exists when it is read; every value is made once
     kinds         only known kinds; operators are registered
     shapes        an operator's slice shapes give the slice shape of its result; a message's shapes fit its group
-    layouts       forward operators have the layouts of their strategy; every message and slice brings each rank the
-                  elements that the table says
+    layouts       forward operators have their strategy's layouts; messages and slices bring the table's elements
     windows       a halo's slices lie side by side along its group, its windows reach direct neighbours only; an
                   operator reads just the windows that its strategy asks for
-    buckets       what was started is waited for once; a part that is taken out of a bucket is what its own message
-                  would have brought
+    buckets       what was started is waited for once; parts are what their own messages would have brought
     groups        axes exist, groups have at least two ranks; a sum's group holds addends of one sum, all different
     state         every assignment has a source that was made, of the target's slice shape and dtype; gradients and
                   outputs are made; a gradient is laid out as its parameter, and an update computes with no partial sum

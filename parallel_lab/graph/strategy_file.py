@@ -9,8 +9,7 @@ slice_shape, field_size (0: split evenly), the steps of the optimizer shard, its
 stages. The format is ours, with a version; the name may end in .json, .ckpt or anything else. A folder ("./") stands
 for the file strategy.json in it. Reading has limits (base/plain_json.py), and what does not fit together is refused.
 
-Checkpoints of ours do not need it, they know their layouts; a strategy file tells how to split for a later run, or
-brings its operator strategies back.
+Our checkpoints know their layouts; the file splits for a later run, or brings back operator strategies.
 """
 
 from __future__ import annotations
@@ -118,8 +117,7 @@ class StrategyFile:
 
 
 def strategy_path(path: str | os.PathLike[str]) -> Path:
-    """The file that `path` stands for: in a folder, which must be there or be written with a "/" at the end,
-    strategy.json.
+    """The file that `path` stands for: strategy.json in a folder, which exists or ends with "/".
 
     Raises CheckpointTypeError for anything but a str or Path, CheckpointError for an empty one.
 

@@ -2,8 +2,7 @@
 
     graph = trace_network(net, (("x", (16, 32), "float32"), ("label", (16, 16), "float32")), loss)
 
-A traced value knows its global shape and dtype; asking for its numbers (`asnumpy()`, `if x:`, `float(x)`) raises
-TraceError with the learner's line.
+A traced value knows its global shape and dtype; `asnumpy()`, `if x:` and `float(x)` raise TraceError with the line.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class Tracer:
         self.pinned: dict[int, TracedValue] = {}
         # what was assigned, as it is read afterwards
         self.detached: dict[str, TracedValue] = {}
-        # of a function that asks for gradients: what is differentiated, the gradients by name, what is made from them,
-        # and the optimizer's call
+        # of a function that asks for gradients: what is differentiated, gradients by name, the optimizer's call
         self.seeds: tuple[str, ...] = ()
         self.targets: dict[str, str] = {}
         self.late: set[str] = set()
@@ -148,11 +146,9 @@ class Tracer:
             self.parameters[id(parameter)] = name
             self.kept.append(parameter)
             shape, dtype, fusion = tuple(parameter.full_shape), str(parameter.dtype), int(parameter.comm_fusion)
-            kept = {
-                "layerwise": bool(parameter.layerwise_parallel),
-                "fusion_given": parameter.comm_fusion_given,
-                "parallel_optimizer": bool(parameter.parallel_optimizer),
-            }
+            layerwise, shared = bool(parameter.layerwise_parallel), bool(parameter.parallel_optimizer)
+            fusion_given = parameter.comm_fusion_given
+            kept = {"layerwise": layerwise, "fusion_given": fusion_given, "parallel_optimizer": shared}
             self.inputs[name] = GraphInput(name, "parameter", shape, dtype, parameter.requires_grad, fusion, **kept)
         return name
 
@@ -355,8 +351,7 @@ class Traced(NamedTuple):
     constants    the arrays that were held
     optimizer    the one that was called, or None
     scaler       (loss scaler that was asked for its scale, the input that holds it), or None
-    form         what was returned, with a `Slot` in place of every value of the graph: lists, tuples and dicts of
-                 them, numbers, None
+    form         what was returned, a `Slot` for every value of the graph: lists, tuples, dicts, numbers, None
     cells        (Cell, its `training`) of every Cell that was called
     primitives   (Primitive, its strategies) of every operator object that was called
     """
@@ -398,8 +393,7 @@ def trace_network(
     *,
     parallel_mode: str | None = None,
 ) -> Traced:
-    """Trace `network` (a Cell or a function) on inputs given as (name, global shape, dtype), for a program of
-    `parallel_mode`.
+    """Trace a Cell or function on inputs (name, global shape, dtype), for a program of `parallel_mode`.
 
     trained  Parameters of the network that belong to the program even if nothing reads them: an optimizer's
 

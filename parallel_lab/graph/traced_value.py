@@ -59,8 +59,7 @@ class TracedValue(Arithmetic):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """`array + x` reaches this through numpy, and is recorded; numpy functions on x are refused."""
         operator = UFUNCS.get(ufunc.__name__)
-        # Python asks x's own method first when x stands on the left, so only here can numpy be the one who was asked to
-        # add
+        # Python asks x's own method first when x stands on the left, so only here can numpy have been asked to add
         if method == "__call__" and ufunc.__name__ in _BINARY_UFUNCS and not isinstance(inputs[0], TracedValue):
             out = kwargs.pop("out", None)
             if not kwargs and (out is None or out[0] is inputs[0]):

@@ -82,8 +82,7 @@ class Calls:
 
     rank, world_size
     state       a dict that lives as long as the worker: parameters and the like, kept between runs
-    recording   when True, every request appends a MessageRecord to `records`; one that was started is appended when it
-                is complete
+    recording   when True, every request appends a MessageRecord to `records`; a started one when complete
     step        training step that is noted in the records; compiled programs set it
     """
 
@@ -131,8 +130,7 @@ class Calls:
         """Start the collective of `request` and return at once.
 
         Its value, and what it has as `out`, must be left alone until `handle.wait()`. Members of a group start the same
-        collectives in one order; calls that are not started may stand anywhere between. Progress is made in `progress`,
-        in `handle.done()`, and while waiting.
+        collectives in one order; other calls between. Progress: in `progress`, `handle.done()`, waits.
         """
         return self._begin(request, bool(request.origin))
 

@@ -1,7 +1,6 @@
 """What a rank asks for, and the reference answer.
 
-A rank program (the plan interpreter, or an exercise written by hand) is a generator that yields `Request`s and is sent
-the replies:
+A rank program (plan interpreter, or written by hand) is a generator that yields `Request`s and is sent replies:
 
     def ring_sum(rank, x):
         total = yield Request("all_reduce", (0, 1, 2, 3), x)
@@ -44,19 +43,16 @@ class Request:
     value       this rank's array; None for barrier, recv, and for the ranks of broadcast/scatter that are not the root
     reduce      "sum", "max", "min", "prod" or, of floats, "mean" (all_reduce, reduce_scatter, reduce)
     dim         all_gather, reduce_scatter, gather, scatter: the tensor dim that is joined or split
-    split_dim, concat_dim   all_to_all: the dim that is split among the members, and the dim along which received pieces
-                            are joined
+    split_dim, concat_dim   all_to_all: the dims split among members, and along which pieces are joined
     window      halo_exchange, halo_reduce: (step, origin, length, part) along `dim`, see `parallel_lab/layout/halo.py`
     root        broadcast, reduce, gather, scatter: a rank (not a position in the group)
     shape, dtype   recv, and broadcast/scatter off the root: what will arrive (for scatter: this rank's part)
-    out         where the reply is to lie: a C-contiguous array of the reply's shape and dtype, which may be `value`
-                itself (in place); None: new memory
+    out         C-contiguous array for the reply, of its shape and dtype, may be `value` (in place); None: new memory
     number      how many requests this rank made before in this group (filled by the answerer when None)
     origin      operator name and file:line, for messages about this request
 
     A send never waits for its receiver: the value is copied and lies ready, and what one rank sends another arrives in
-    the order of the sends. A recv waits until its sender has sent. A message that nobody has received when the programs
-    have ended is a CollectiveMismatch.
+    the order of the sends. A recv waits for its sender. A message not received at the end: CollectiveMismatch.
 
     A group, shape or window given as a list or range becomes a tuple, a value given as a list or number becomes an
     array (ShapeError if it cannot). Numbers and names of numpy become Python's, whose texts are the same on all ranks:
@@ -144,8 +140,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 
 def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
-    """What can be seen of one request alone, before any other member has asked: kind, group, root, reduction, value,
-    dims, even pieces, out.
+    """Check what one request shows alone: kind, group, root, reduction, value, dims, even pieces, out.
 
     rank   who asks
     ranks  every rank there is
@@ -295,8 +290,7 @@ def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
     Raises CollectiveMismatch when the members do not agree.
     """
     check_match(requests, requests[0].group)
-    # every reply is complete before the first out is written: an out may be another's value (one process, several
-    # ranks)
+    # every reply is complete before the first out is written: in one process an out may be another rank's value
     return [delivered(reply, request) for reply, request in zip(_answered(requests), requests, strict=True)]
 
 

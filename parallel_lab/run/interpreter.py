@@ -61,11 +61,8 @@ def one_blas_thread() -> Generator[None]:
 @contextmanager
 def computing(plan: Plan) -> Generator[None]:
     """One BLAS thread; no numpy warnings of overflow in a plan with a loss scale, which handles overflow."""
-    quiet = (
-        {}
-        if all(state.kind != LOSS_SCALE for state in plan.states)
-        else {"over": "ignore", "invalid": "ignore", "divide": "ignore"}
-    )
+    scaled = any(state.kind == LOSS_SCALE for state in plan.states)
+    quiet = dict.fromkeys(("over", "invalid", "divide"), "ignore") if scaled else {}
     with one_blas_thread(), np.errstate(**quiet):
         yield
 
@@ -84,8 +81,7 @@ def rank_step(
     progress: Callable[[], None] | None = None,
     replaced: list[str] | None = None,
 ) -> Generator[Request | Start | Wait | Tick, Any, Env]:
-    """Run the programs of one step on `rank`, in the order of its stage's actions; `env` is changed in place and
-    returned.
+    """Run one step's programs on `rank`, in the order of its stage's actions; returns `env`, changed in place.
 
     phases   run only these programs
     step     how many steps were taken before: what random masks depend on
@@ -97,8 +93,7 @@ def rank_step(
     observe  called after every instruction with (phase, instruction, start, end, bytes, arrived): perf_counter seconds;
              the bytes of the array handed over to a message (0 for local work); of a wait when its message was
              complete, None of all others
-    replaced receives the names of parameters and states that have their new value: what a step that fails later has
-             changed
+    replaced receives names of parameters and states with new values: what a failed step has changed
 
     Values that nothing reads any more are dropped at once, so memory follows the plan.
     """
@@ -181,21 +176,13 @@ def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarra
     value = plan.value(name)
     full = np.asarray(full)
     if full.shape != value.shape:
-        raise ShapeError(
-            f"{name!r} has shape {full.shape}", where="slice_value", allowed=f"Its global shape {value.shape}"
-        )
+        what = f"{name!r} has shape {full.shape}"
+        raise ShapeError(what, where="slice_value", allowed=f"Its global shape {value.shape}")
     if full.dtype != value.dtype and not np.can_cast(full.dtype, value.dtype, "same_kind"):
-        hint = (
-            f"Convert it: astype({value.dtype!r})"
-            if full.dtype.kind != "f"
-            else "Class numbers are ints; or compile for floats"
-        )
-        raise ShapeError(
-            f"{name!r} is {full.dtype}",
-            where="slice_value",
-            allowed=f"{value.dtype}, for which the plan was compiled",
-            hint=hint,
-        )
+        floats = full.dtype.kind == "f"
+        hint = "Class numbers are ints; or compile for floats" if floats else f"Convert it: astype({value.dtype!r})"
+        allowed = f"{value.dtype}, for which the plan was compiled"
+        raise ShapeError(f"{name!r} is {full.dtype}", where="slice_value", allowed=allowed, hint=hint)
     return np.array(full[value.layout.slice_index(value.shape, rank)], dtype=value.dtype, order="C")
 
 
@@ -215,11 +202,8 @@ def step_inputs(plan: Plan, rank: int, inputs: Iterable[Any]) -> Env:
     given = [np.asarray(x.asnumpy() if hasattr(x, "asnumpy") else x) for x in inputs]
     expected = plan.data_inputs
     if len(given) != len(expected):
-        raise ShapeError(
-            f"got {len(given)} inputs",
-            where=f"plan {plan.graph.name}",
-            allowed=f"{len(expected)}: {', '.join(i.name for i in expected)}",
-        )
+        allowed = f"{len(expected)}: {', '.join(i.name for i in expected)}"
+        raise ShapeError(f"got {len(given)} inputs", where=f"plan {plan.graph.name}", allowed=allowed)
     return {i.name: slice_value(plan, i.name, x, rank) for i, x in zip(expected, given, strict=True)} | {
         name: slice_value(plan, name, array, rank) for name, array in plan.constant_arrays.items()
     }

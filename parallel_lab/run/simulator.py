@@ -1,8 +1,7 @@
 """All ranks in this process, in lock step.
 
 `simulate(programs)` drives any rank programs (generators that yield `Request`s, from a plan or written by hand); a wait
-that can never end is a `DeadlockError` at once, not a hang. `Simulator` runs a plan and can stop at every instruction
-to look at any rank:
+that can never end is a `DeadlockError` at once, not a hang. `Simulator` runs a plan step by step:
 
     sim = Simulator(plan, values)
     sim.begin(x, label)
@@ -65,8 +64,7 @@ class _Engine:
         self.results: dict[int, Any] = {}
         self.counts: dict[int, int] = dict.fromkeys(self.programs, 0)
         self.numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-        # per ordered pair (source, destination): the sends whose message nobody has taken, oldest first; and how many
-        # were sent
+        # per ordered pair (source, destination): untaken sends, oldest first; and how many were sent
         self.mail: dict[tuple[int, ...], deque[Request]] = {}
         self.sent: dict[tuple[int, ...], int] = {}
         # per rank: what it has started and nobody has answered, oldest first; and what it has not waited for
@@ -265,10 +263,8 @@ class Simulator:
         missing = ", ".join(repr(n) for n in names if n not in values)
         if missing:
             give = "Give {p.name: p.asnumpy() for p in net.get_parameters()}"
-            hint, allowed = (
-                f"{give}, or use Session, which prepares states",
-                "One array per parameter and optimizer state",
-            )
+            hint = f"{give}, or use Session, which prepares states"
+            allowed = "One array per parameter and optimizer state"
             raise PlanError(f"no value for {missing}", where="Simulator", allowed=allowed, hint=hint)
 
     def _need_states(self) -> None:
@@ -286,8 +282,7 @@ class Simulator:
     ) -> np.ndarray:
         """One whole step on the global batch `inputs`; returns the first output in full (the loss).
 
-        step     number of the step, on which random masks depend; default: how many whole steps this simulator has
-                 taken
+        step     number of the step, for random masks; default: how many whole steps were taken
         observe  called with (rank, phase, instruction, start, end) after every instruction
 
         A step that was begun and not stepped to its end is given up.

@@ -4,8 +4,7 @@
     parallel_net.dataset_strategy("full_batch")
     loss = parallel_net(images, labels)
 
-The settings belong to the object, not to the parallel context. Defaults and checks: MindSpore 2.6,
-parallel.auto_parallel.AutoParallel.
+The settings are the object's. Defaults and checks: MindSpore 2.6, parallel.auto_parallel.AutoParallel.
 """
 
 from __future__ import annotations
@@ -37,11 +36,9 @@ class AutoParallel(Cell):
 
     network        a Cell, or a function such as a training step that asks for gradients and calls an optimizer
     parallel_mode  "semi_auto": strategies given by shard(), batch-parallel without one; "sharding_propagation":
-                   given ones are passed on to their neighbours; "recursive_programming": they are searched for (not
-                   there yet: a run says so)
+                   given ones spread; "recursive_programming": searched for (missing, as a run says)
 
-    Called with this rank's slices of the inputs (or the whole, after dataset_strategy("full_batch")); returns this
-    rank's slices.
+    Called with slices of the inputs (whole after dataset_strategy("full_batch")); returns this rank's slices.
     """
 
     @checked(network=function("A Cell or a function"), parallel_mode=choice(*MODES))

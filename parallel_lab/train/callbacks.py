@@ -38,8 +38,7 @@ class CallbackParams(dict):
     """What a callback may read, as attributes or as items.
 
     always          mode ("train" or "eval"), network, loss_fn, parallel_mode, device_number, list_callback, batch_num
-                    (steps per epoch), dataset_sink_mode, cur_step_num (steps taken since the call began), net_outputs
-                    (once a step was taken)
+                    (steps per epoch), dataset_sink_mode, cur_step_num (steps taken so far), net_outputs
     in training     train_network, optimizer, train_dataset, train_dataset_element (the columns of the step), epoch_num,
                     cur_epoch_num (from 1), plan (None where nothing is compiled); in `fit` also valid_dataset,
                     eval_results and metrics (of the epoch's evaluation)
@@ -172,12 +171,10 @@ def loss_value(outputs: Any) -> Any:
 class LossMonitor(Callback):
     """Prints `epoch: E step: S, loss is L` every `per_print_times` steps (0: never); S counts from 1 in each epoch.
 
-    per_print_times  int, at least 0. In sink mode only the last step of a sink is seen, and printed if so many steps
-                     have passed
+    per_print_times  int, at least 0. In sink mode only a sink's last step, if so many have passed
 
     In data_parallel every rank prints its own loss, in semi_auto and auto_parallel all print the same. In `Model.fit`
-    the epoch's evaluation is printed too. A loss that is not finite ends the training: LossNotFinite (a ValueError)
-    naming rank, epoch and step.
+    the epoch's evaluation is printed too. LossNotFinite (a ValueError) names rank, epoch and step.
     """
 
     @checked(per_print_times=integer(0))

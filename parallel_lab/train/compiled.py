@@ -43,8 +43,7 @@ class CompiledFunction:
     """A function of tensors that runs compiled on the ranks of the present world.
 
     fn        a Cell or a function; it may be a whole training step (gradients asked for and an optimizer called inside)
-    settings  options of `compile_program`: loss, optimizer, fields of ParallelConfig; or a function that returns them,
-              asked when it is compiled
+    settings  options of `compile_program` (loss, optimizer, ParallelConfig's); or a function that returns them
     parameters  "slices", "whole" or "as they were": see `RankProgram`
 
     Arguments that are no tensors (numbers, strings, None) are part of the program.

@@ -1,5 +1,4 @@
-"""The steps that `Model` takes: one object for training, one for evaluation, one for prediction, whatever the parallel
-mode.
+"""The steps that `Model` takes: an object each for training, evaluation and prediction, in any parallel mode.
 
     step = make_train_step(net, nn.MSELoss(), optimizer)
     loss = step(x, y)
@@ -8,8 +7,7 @@ How a step runs follows from the parallel mode and from whether this process is 
 
     stand_alone                     at once, with the tape
     data_parallel, hybrid_parallel  every rank its own part of the batch: compiled, gradients summed by the plan; a
-                                    network that calls collectives itself runs at once, and its gradients go through a
-                                    DistributedGradReducer
+                                    network with collectives runs at once, gradients through a DistributedGradReducer
     semi_auto_parallel, auto_parallel   compiled, operators split by their strategies
 """
 

@@ -1,13 +1,11 @@
-"""The IR files that `set_context(save_graphs=True, save_graphs_path=...)` asks for: a program as MindSpore's readers
-know it.
+"""IR files of `set_context(save_graphs=True, save_graphs_path=...)`: a program as MindSpore's readers know it.
 
     rank_0/step_parallel_begin_0001.ir    operators on global shapes, each with its strategy
     rank_0/step_parallel_end_0002.ir      the same operators on slices, with what was inserted between them
     rank_0/17_validate_0003.ir            the forward and backward program
     rank_0/18_execute_0004.ir             everything a step runs, as rank 0 runs it
 
-An operator takes three lines or more: what it computes, the types of operands and result, its scope, and the source
-line it came from.
+An operator's lines: what it computes, types of operands and result, its scope, its source line.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@
 | O3        | float16                                   | none                                          |
 | auto      | as O0: MindSpore's choice is for its accelerators, and numpy computes float16 no faster than float32  |
 
-Parameters, gradients and updates stay float32; the network's results are cast to float32 for the loss. Levels:
-MindSpore, Model(amp_level=).
+Parameters, gradients, updates and the loss's operands are float32. Levels: MindSpore, Model(amp_level=).
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ def with_loss_scale(optimizer: Any, manager: Any, level: str) -> None:
     manager  a LossScaler such as FixedLossScaleManager; None: none
 
     A FixedLossScaleManager(scale, drop_overflow_update=False) wants an optimizer with that loss_scale (MindSpore's
-    rule); any other manager divides the gradients itself and wants loss_scale=1. Raises ArgumentTypeError,
-    ArgumentError.
+    rule); others divide gradients and want loss_scale=1. Raises ArgumentTypeError, ArgumentError.
     """
     (MANAGER | None)("Model", "loss_scale_manager", manager)
     if manager is None and level == "O2":

@@ -63,8 +63,7 @@ class Model:
     optimizer     of parameters of the network
     metrics       what `eval` measures: a set of names such as {"accuracy", "loss"}, or a dict {name: Metric}
     eval_network  what `eval` runs instead of network and loss; its outputs go to the metrics
-    eval_indexes  positions of [loss, prediction, label] among the outputs of eval_network; None: metrics get all
-                  outputs
+    eval_indexes  positions of [loss, prediction, label] in eval_network's outputs; None: metrics get all
     amp_level     "O0", "O2", "O3" or "auto": what computes in float16 (`mixed.py`)
     boost_level   "O0"; MindSpore's other levels are for its accelerators
 
@@ -167,10 +166,8 @@ class Model:
         train_dataset      a Dataset: with a loss_fn two columns, data and label; else the inputs of the network
         callbacks          a Callback or a list of them
         dataset_sink_mode  the same steps, but callbacks hear of them only once per epoch, with the last step's loss
-        sink_size          in sink mode: so many steps are an epoch, read on from where the one before ended; -1: the
-                           whole dataset
-        initial_epoch      epochs that were done before: the first is number initial_epoch + 1, and the dataset begins
-                           where they ended
+        sink_size          steps of an epoch in sink mode, read on where the last ended; -1: all
+        initial_epoch      epochs done before: numbers and dataset go on behind them
         progress           show a progress bar (on rank 0)
 
         The network is in training mode (`set_train`) afterwards.
@@ -195,11 +192,9 @@ class Model:
         """`train`, with an evaluation after epochs.
 
         valid_dataset    a Dataset for `eval`; None: no evaluation
-        valid_frequency  evaluate after the first epoch and every so many; or a list, tuple or set of the epochs to
-                         evaluate after
+        valid_frequency  evaluate after the first epoch and every so many, or after a list, tuple or set of epochs
 
-        Callbacks find the results at the end of the epoch as `eval_results` and `metrics`, with "eval_loss" among them
-        where there is a loss.
+        At an epoch's end callbacks find `eval_results` and `metrics`, with "eval_loss" if there is a loss.
         """
         if not self._metrics:
             what = "the Model has no metrics"

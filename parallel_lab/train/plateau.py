@@ -1,12 +1,10 @@
-"""Callbacks that change the course of a training: learning rates by step, less of it or an early end when a value stops
-improving.
+"""Callbacks that steer a training: learning rates by step; less of it, or an end, when a value stops improving.
 
     callbacks = [ReduceLROnPlateau("eval_loss", patience=3), EarlyStopping("acc", patience=8)]
     model.fit(50, train, valid, callbacks=callbacks)
 
 The watched value is "loss" (the last step's), or of the evaluation in `Model.fit`: "eval_loss" or a metric's name.
-Where several ranks train together, it is the mean over the ranks, so that all decide the same. Rules: MindSpore,
-train.callback.
+Where ranks train together, it is their mean, so that all decide alike. Rules: MindSpore, train.callback.
 """
 
 from __future__ import annotations
@@ -151,8 +149,7 @@ class ReduceLROnPlateau(Monitored):
     min_lr    the rate does not fall below this
     verbose   print every change
 
-    The optimizer must have one learning rate, a number: ArgumentError (a ValueError) for schedules and for groups with
-    rates of their own.
+    ArgumentError (a ValueError) for an optimizer with a schedule, or groups with rates of their own.
     """
 
     @checked(

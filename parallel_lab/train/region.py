@@ -1,7 +1,6 @@
 """A sharded Cell in a program that runs at once (PyNative mode): this call runs compiled on all ranks.
 
-Inputs and results are whole on every rank. Its gradient is a program too, that of sum(result * g) for the gradient g
-from outside, called by the tape.
+Inputs and results are whole on every rank. Its gradient is a program too, of sum(result * g), called by the tape.
 """
 
 from __future__ import annotations

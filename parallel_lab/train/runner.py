@@ -41,8 +41,7 @@ class RankProgram:
                 did (it computes again what another has kept)
     steps     calls so far
 
-    Raises WorldError if the world has another size than the plan, CollectiveMismatch (on every rank) if the ranks have
-    compiled different programs.
+    Raises WorldError for a world of another size, CollectiveMismatch (on all ranks) for different programs.
     """
 
     def __init__(self, compiled: Compiled, world: Any, *, parameters: str = "slices") -> None:

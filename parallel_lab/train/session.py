@@ -1,5 +1,4 @@
-"""`Session`: a plan at work. Parameters and optimizer states live on the ranks, simulated or real; steps are taken;
-results are gathered.
+"""`Session`: a plan at work. Parameters and optimizer states live on ranks, simulated or real; it takes steps.
 
     with Session(plan, net, optimizer, executor="processes") as session:
         losses = session.train([(x, label)], steps=20)
@@ -116,8 +115,7 @@ class Session:
     executor    "simulator": all ranks in this process, in lock step; "processes": one worker process per rank, shared
                 memory; "mpi": one rank of MPI each, on this machine
     pool        workers to use (a WorkerPool or an MpiPool); default: this process's shared pool of that size
-    cluster     name of the machine profile that simulated times are for; default: the laptop for up to 8 ranks, nodes
-                of 8 beyond
+    cluster     machine profile of simulated times; default: laptop up to 8 ranks, nodes of 8 beyond
 
     A context manager; `close()` frees what the ranks hold (the pool itself stays for the next session).
     """
@@ -174,21 +172,16 @@ class Session:
 
         batches  a list of tuples; or a dataset, which is read again at the end of each epoch
 
-        The learning rate of each step is what the optimizer says for it: a schedule's, or `optimizer.learning_rate` as
-        it is when `train` is called.
+        The learning rate of each step is the schedule's, or `optimizer.learning_rate` when `train` is called.
 
         record  keep the events of the last `record` steps in `self.events`. Processes: measured. Simulator: simulated,
-                on a clock where every rank has a core of its own (its numpy work as timed here) and messages take what
-                `cluster` says.
-        stopped   asked again and again; once it is true the training ends after the present step, and the losses so far
-                  are returned
+                on a clock where each rank has a core (work as timed here) and messages take `cluster`'s time.
+        stopped   asked again and again; once true the training ends after the present step with the losses so far
 
         A step that fails before its update changes nothing, and the session can go on with it. The update runs in
-        place: after a step that fails in it, the session refuses to go on, and says which parameters and states had
-        their new values already.
+        place: after a failure in it the session refuses to go on, and names what had new values.
 
-        Ctrl-C ends the training on processes after the present step; the steps taken are kept, and the session can go
-        on.
+        Ctrl-C ends the training on processes after the present step; the session can go on.
         """
         self._check_order(steps, record, phases)
         if self.executor != "simulator":
@@ -362,12 +355,10 @@ class Session:
 
 
 class Run:
-    """Training in the background. `result()` waits and returns the losses; `pause()`, `resume()`, `stop()` act at the
-    next step border.
+    """Training in the background. `result()` waits for the losses; `pause()`, `resume()`, `stop()` act between steps.
 
     losses     losses so far (grows while it runs)
-    printed    what `construct` printed on the ranks, in order of arrival; `result()` prints it, because a helper thread
-               has no cell to print into
+    printed    what `construct` printed on the ranks, by arrival; `result()` prints it: a helper thread has no cell
     started_s  perf_counter at the start
     """
 

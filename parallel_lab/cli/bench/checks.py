@@ -1,11 +1,9 @@
-"""What it costs that every collective is checked: the descriptor that members compare, the flight record, the abort
-word.
+"""The cost of checking every collective: descriptors compared by members, flight record, abort word.
 
 The checks cannot be switched off, so they are timed where they stand alone: a barrier of a group of one does all that
 every call does before and after the data (it finds the caller's line and what is known of it, looks at the abort word,
 keeps the flight record, writes the descriptor and compares it with the members') and has no data and nobody to wait
-for. All ranks do it at the same time, as in a collective, and share the cores. It holds the call itself too,
-so it is an upper limit.
+for. All ranks do it at once and share the cores. It holds the call itself too: an upper limit.
 """
 
 from __future__ import annotations

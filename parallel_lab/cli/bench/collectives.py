@@ -1,13 +1,11 @@
-"""Collectives of this package's workers beside torch gloo and MPI: the same values, the same number of ranks, timed in
-turns.
+"""Collectives of our workers beside torch gloo and MPI: equal values, equal numbers of ranks, timed in turns.
 
     report = measure_collectives(ranks=8)
     print(collectives_text(report))            # cli/bench/collectives_text.py
 
 Ours is timed in three forms: "ours" gives an array and gets a new one, "ours out=" gets the result in an array made
 before (as MPI and gloo do), and "ours arena" has both in memory that all ranks see (`comm.empty`), all_reduce and
-broadcast in place. Beside all_reduce from 1 MiB on two processes copy as many bytes each: the memory bound of p ranks
-is p N / (bandwidth of both together).
+broadcast in place. Memory bound of p ranks from 1 MiB on: p N / (bandwidth of two processes that copy).
 """
 
 from __future__ import annotations
@@ -73,8 +71,7 @@ class CollectivesReport:
 
     competitors   (name, version or configuration) of those that took part
     missing       (name, why) of those that did not
-    timings       the collectives;  barrier_quiet, barrier_busy: without and with `busy` foreign processes that compute
-                  (None: not asked for)
+    timings       the collectives;  barrier_quiet, barrier_busy: without and with (or None) `busy` computing processes
     skipped       (op, bytes, why)
     checks        what the checks of a 256 KiB all_reduce cost, None if it was not measured
     load_before, load_after   1-minute load averages
@@ -223,10 +220,8 @@ def mpi_configurations() -> dict[str, dict[str, str]]:
         return {"MPI": {}}
     yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}
     shared_memory = "vader" if " 4." in version else "sm"  # its name in Open MPI 4; in 5
-    return {
-        "Open MPI": yielding,
-        "Open MPI ob1": {**yielding, "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{shared_memory}"},
-    }
+    plain = {**yielding, "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{shared_memory}"}
+    return {"Open MPI": yielding, "Open MPI ob1": plain}
 
 
 @contextlib.contextmanager

@@ -1,5 +1,4 @@
-"""One data-parallel training step here and in PyTorch's DistributedDataParallel on gloo: MLP 784-1024-1024-10, the
-global batch fixed at 256 rows.
+"""A data-parallel step here and in PyTorch's DDP on gloo: MLP 784-1024-1024-10, global batch of 256 rows.
 
     results = measure_data_parallel((2, 4))
     print(data_parallel_text(results))
@@ -91,8 +90,7 @@ def measure_data_parallel(
     batch_s: float = BATCH_S,
     peers: bool = True,
 ) -> list[dict[str, Any]]:
-    """One dict per number of ranks: `seconds` of one step of every round by competitor, `failed`, and `differences`
-    from DDP by tensor.
+    """Per number of ranks: `seconds` of every round's step by competitor, `failed`, `differences` from DDP.
 
     rows   of the global batch; each rank has an equal part
     peers  False: without PyTorch

@@ -1,5 +1,4 @@
-"""Other libraries' ranks from nothing to their first collective. Run as a file, not as a module: what a rank imports is
-then the library alone.
+"""Other libraries' ranks from nothing to their first collective. Run as a file: a rank imports the library alone.
 
     python -P first_collective.py spawn --ranks 8 FOLDER        torch.multiprocessing.spawn and gloo; fork: its start by
     fork

@@ -1,5 +1,4 @@
-"""Competitors that are groups of ranks: long-lived, parked in a read that takes no processor time, asked for one short
-batch at a time.
+"""Competitors that are groups of ranks: long-lived, parked in a read without processor time, asked for short batches.
 
     notebook or command                       rank r of a group
     group.ask({"op": ..., "bytes": ...})  ->  serve_rank: makes the call, meets the others, times the
@@ -7,8 +6,7 @@ batch at a time.
 
 A group's ranks are processes of their own (`python -m MODULE --rank r`), or mpirun's. Each holds a socket to this
 process: it ends when the socket does, so a command that is killed leaves no process, and Ctrl-C, which does not reach
-the ranks' own sessions, is answered here. mpirun belongs to a keeper process (processes/mpi/keeper.py), which ends
-whatever mpirun has started.
+the ranks' own sessions, is answered here. mpirun belongs to a keeper (processes/mpi/keeper.py), which ends all.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@
     python -m parallel_lab.cli.bench.peers mpi --ranks 8                  MPI by mpi4py, under mpirun
     python -m parallel_lab.cli.bench.peers futex --rank 0 --ranks 8       the C library's barrier between processes,
     which sleeps in a futex
-    python -m parallel_lab.cli.bench.peers copy --rank 0 --ranks 2        memory: every process copies between two
-    arrays of its own
+    python -m parallel_lab.cli.bench.peers copy --rank 0 --ranks 2        memory: copies between two own arrays
 
 What is asked is {"op": ..., "bytes": S}: S is the full tensor of each rank, float32. all_reduce, all_to_all, broadcast:
 S in and out; all_gather: S/p in, S out; reduce_scatter: S in, S/p out. Results are looked at once per case, on values

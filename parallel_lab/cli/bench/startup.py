@@ -1,13 +1,11 @@
-"""From "go" to the first collective done on every rank: this package's workers, torch and mpirun; and what idle workers
-take.
+"""From "go" to the first collective on all ranks: our workers, torch, mpirun; and what idle workers take.
 
     results = measure_startup(ranks=8)
     print(startup_text(results))
 
 ours, cold     a new Python process makes its first WorkerPool: the fork server starts too
 ours, warm     the same process makes another one
-torch spawn    torch.multiprocessing.spawn and gloo, from the call on (torch is imported in the parent already);  torch
-               fork: with start by fork
+torch spawn    torch.multiprocessing.spawn and gloo, from the call on (torch is imported);  torch fork: by fork
 mpirun         mpirun and mpi4py, from the start of mpirun on
 
 "whole command" is from the start of the interpreter (for mpirun: of mpirun). One after the other, in turns.
@@ -59,8 +57,7 @@ def measure_startup(
     """{"seconds": {name: of every round}, "whole": {...}, "idle": {...}, "missing": {name: why}, ...}.
 
     idle_s  how long idle workers are watched
-    idle    workers_s, notebook_s: processor seconds of all workers, and of the process that started them, in watched_s;
-            None where the system does not tell
+    idle    workers_s, notebook_s: processor seconds of workers and of their starter in watched_s; None: unknown
 
     Raises ArgumentError, and BenchError when our own start fails.
     """

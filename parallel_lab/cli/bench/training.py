@@ -1,5 +1,4 @@
-"""One training step here and in PyTorch: the same networks with the same weights on the same number of threads, timed
-in turns.
+"""A training step here and in PyTorch: equal networks, weights and numbers of threads, timed in turns.
 
     mlp          784-1024-1024-10, ReLU, batch 256
     transformer  4 blocks, 256 wide, 4 heads, 64 positions, batch 16, 256 tokens (models.GPT)
@@ -8,8 +7,7 @@ in turns.
 
 A step is forward, backward and plain gradient descent in float32, run at once (no compiled plan, one device). Beside
 the times stand the largest difference of loss and gradients between the two (per tensor, relative to its largest
-element) and the peak memory of our step over what it cannot do without: parameters, gradients, optimizer state and the
-activations that the tape holds.
+element) and the peak memory of our step over what it must have: parameters, gradients, states, the tape's activations.
 """
 
 from __future__ import annotations
@@ -196,8 +194,7 @@ def agreement(case: str) -> float:
         (value.asnumpy(), theirs.detach().numpy()),
         *((g.asnumpy(), weights[p.name].grad.numpy()) for p, g in zip(params, grads, strict=True)),
     ]
-    # a key's bias moves all scores of a query alike: its gradient is 0 in mathematics and noise in both, and has no
-    # scale of its own
+    # a key's bias moves all scores of a query alike: its gradient is 0 but for noise, without a scale of its own
     least = 1e-3 * max(float(np.abs(b).max()) for _, b in pairs[1:])
     return max(float(np.abs(a - b).max()) / max(float(np.abs(b).max()), least) for a, b in pairs)
 

@@ -3,8 +3,7 @@
     never                           different group, reduction, kind or dtype; the id 0, which travels alone
     size, auto, semi/auto modes     counted in elements, in the order in which the network uses the parameters
     size, auto, data_parallel       counted in bytes, in the order of the optimizer's parameters
-    index, data_parallel            positions among the optimizer's parameters;  semi/auto: among the messages in the
-                                    order they are sent
+    index, data_parallel            positions among the optimizer's parameters;  semi/auto: among sent messages
     cost model (semi/auto)          parameters of like distance from the loss, by costmodel_allreduce_fusion_algorithm
     otherwise                       equal `comm_fusion` of their parameters, where somebody has chosen one
 
@@ -20,14 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.settings.fusion_rules import (
-    Groups,
-    cost_model_groups,
-    distances_from_loss,
-    index_groups,
-    size_groups_by_bytes,
-    size_groups_by_elements,
-)
+from ...base.settings import fusion_rules
 from ...layout.tensor_layout import canonical_axes
 from ..ir import Draft, GraphInput, Instr, Value
 
@@ -102,26 +94,30 @@ def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
     given = any(i.fusion_given for i in draft.graph.inputs if i.role == "parameter")
     if mode in ("auto", "size") and config.local:
 
-        def by_bytes(mine: list[Member]) -> Groups:
-            return size_groups_by_bytes([m.value.slice_bytes for m in mine], setting)
+        def by_bytes(mine: list[Member]) -> fusion_rules.Groups:
+            return fusion_rules.size_groups_by_bytes([m.value.slice_bytes for m in mine], setting)
 
         return _within(members, ids, draft.order, by_bytes)
     if mode in ("auto", "size"):
         # MindSpore (SetFusionBySize) numbers all of them anew, in one walk
         used = tuple(i.name for i in draft.graph.inputs)
-        return _counted(members, used, lambda mine: size_groups_by_elements([m.elements for m in mine], setting))
+        return _counted(
+            members, used, lambda mine: fusion_rules.size_groups_by_elements([m.elements for m in mine], setting)
+        )
     if mode == "index" and config.local:
         trained = [name for name in draft.order if draft.graph.input(name).trainable]
         if len({draft.graph.input(name).comm_fusion for name in trained}) > 1:
             return list(ids)  # nn.DistributedGradReducer: ids that differ come before positions
-        numbers = dict(zip(trained, index_groups(len(trained), setting, config.fusion_index), strict=True))
+        numbers = dict(zip(trained, fusion_rules.index_groups(len(trained), setting, config.fusion_index), strict=True))
         return [numbers[m.given.name] for m in members]
     if mode == "index":
-        return _within(members, ids, (), lambda mine: index_groups(len(mine), setting, config.fusion_index))
+        return _within(
+            members, ids, (), lambda mine: fusion_rules.index_groups(len(mine), setting, config.fusion_index)
+        )
     if config.cost_model_fusion is not None and members[0].instr.kind == "all_reduce" and not config.local:
         distances = _distances(draft)
         away, elements = [distances[m.given.name] for m in members], [m.elements for m in members]
-        return list(cost_model_groups(config.cost_model_fusion, away, elements))
+        return list(fusion_rules.cost_model_groups(config.cost_model_fusion, away, elements))
     return list(ids) if given else None
 
 
@@ -136,7 +132,7 @@ def _distances(draft: Draft) -> dict[str, float]:
         for name in instr.ins:
             if name in place:
                 readers[place[name]].append(n)
-    away = distances_from_loss(costs, readers)
+    away = fusion_rules.distances_from_loss(costs, readers)
     return {name: max((away[n] for n, i in enumerate(program) if name in i.ins), default=0.0) for name in draft.order}
 
 

@@ -40,8 +40,7 @@ class Edge:
     """What is known on the other side of an edge to the operator that is to be chosen for.
 
     layout, shape  of the tensor there;  own_shape: global shape here, behind a Reshape
-    position       the operand it is here; None: it is the result, and `layout` is what a consumer wants
-    itemsize       bytes of an element
+    position       operand it is here; None: the result, `layout` a consumer's wish;  itemsize: bytes of an element
     """
 
     layout: TensorLayout
@@ -97,13 +96,9 @@ def score(operator: Operator, strategy: Strategy, edges: Iterable[Edge]) -> Scor
     result = rule.out.whole()
     costs = [edge.cost(rule, result) for edge in edges]
     pieces = math.prod(itertools.chain.from_iterable(strategy))
-    return (
-        sum(c for c, _ in costs),
-        sum(c for _, c in costs),
-        practical(_forward_bytes(operator, rule)),
-        -pieces,
-        tuple(tuple(-n for n in cuts) for cuts in strategy),
-    )
+    moved, touched = sum(c for c, _ in costs), sum(c for _, c in costs)
+    earlier_dims = tuple(tuple(-n for n in splits) for splits in strategy)
+    return moved, touched, practical(_forward_bytes(operator, rule)), -pieces, earlier_dims
 
 
 def _forward_bytes(operator: Operator, rule: ShardingRule) -> float:
@@ -122,8 +117,7 @@ def candidate_strategies(
     """The strategies that a search may give an operator.
 
     fully_use_devices   those that use all devices, or, of operators other than MatMul, none of them (nothing is split).
-                        An operator whose dims do not allow either may take any legal strategy: MindSpore refuses the
-                        network instead
+                        If its dims allow neither: any legal strategy (MindSpore refuses the network)
     tensor_slice_align  MatMul's operands and result have slices whose last dim is a multiple of tensor_slice_align_size
 
     Raises StrategyError if no strategy leaves aligned slices.
@@ -194,8 +188,7 @@ def choose_from_inputs(
     input_layouts  one per operand; None where it is not known or does not matter (numbers)
 
     A legal strategy that takes all of them as they lie, if there is one, whether or not it uses all devices; else the
-    one of `candidate_strategies` whose redistributions communicate least. Raises StrategyError if the operator has no
-    sharding rule.
+    one of `candidate_strategies` whose redistributions communicate least. Raises StrategyError without sharding rule.
     """
     shapes = tuple(tuple(s) for s in shapes)
     if op.result_shape is not None or op.view:

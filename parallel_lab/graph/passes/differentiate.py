@@ -1,14 +1,12 @@
 """Pass `differentiate`: the backward program, from the forward program of slices.
 
 Convention (MindSpore's): the gradient of a tensor that several ranks hold is kept as partial sums over its replicas;
-their sum is the true gradient. Then every operator's vjp rule is used as it stands, on slices, and each inserted
-instruction has one counterpart:
+their sum is the true gradient. Every vjp rule is used as it stands, on slices; messages have counterparts:
 
     all_reduce sum   <->  all_reduce sum          slice       <->  zero padding
     all_gather       <->  reduce_scatter          reshape     <->  reshape
     halo_exchange    <->  halo_reduce
-    all_to_all       <->  all_to_all              parameter   ->   all_reduce over the ranks that hold the same slice
-                     ("mirror")
+    all_to_all       <->  all_to_all              parameter   ->   all_reduce over equal slices ("mirror")
 
 The chain starts with 1 / (ranks that hold the same loss), MindSpore's VirtualDiv, times the loss scale if there is one.
 Gradients that are one number everywhere stay numbers until an operator needs them as arrays; so the all_reduce of the
@@ -118,8 +116,7 @@ class _Backward:
         self.grads: dict[str, list[TracedValue | _Uniform]] = {}
         self.taken: dict[str, str] = {}
         self.combined = {i.ins[0]: i for i in self.forward if i.kind == "all_reduce"}
-        # parameters that the optimizer parallel has sharded: how each is gathered, and the addends of its gradient that
-        # were scattered already
+        # parameters that the optimizer parallel has sharded: their gathers, and scattered addends of their gradients
         self.gathers = {i.out: i for i in self.forward if is_parameter_gather(i)}
         self.shares = {i.attr("parameter"): i.group_size for i in reversed(self.gathers.values())}
         self.first_reader = {name: i for i in reversed(self.forward) for name in i.ins}
@@ -406,11 +403,8 @@ class _Backward:
             gradient = self.message("all_reduce", layout, gradient, value, reason, attrs, out, axes=axes)
         as_sent = self.values[gradient.name] = Value(given.shape, dtype_name(gradient.dtype), layout)
         if config.gradients_mean and (axes or shared > 1) and not own:
-            fields = {
-                "op": "divide_by",
-                "op_class": "Mul",
-                "attrs": attr_pairs({"count": layout.replica_count * shared}),
-            }
+            count = attr_pairs({"count": layout.replica_count * shared})
+            fields = {"op": "divide_by", "op_class": "Mul", "attrs": count}
             gradient = self.rec.emit("compute", as_sent, (gradient.name,), f"{name}.grad.mean", **fields)
         if as_sent.dtype != given.dtype:  # after the division: a mean can be had in float16 where the sum cannot
             gradient = OPS["cast"](gradient, dtype=given.dtype)

@@ -1,5 +1,4 @@
-"""Pass `follow`: what a training step does with its gradients before the optimizer has them: clipping, accumulation,
-scaling.
+"""Pass `follow`: what a step does with gradients before the optimizer:clipping, accumulation, scaling.
 
 A gradient is laid out as its parameter is. An operator on gradients that was given no strategy takes the legal one that
 moves least of its operands, so that layouts are followed; its messages, if it needs any, are made as `parallelize`
@@ -87,8 +86,7 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) ->
     """Operators on slices of gradients, with the messages they need."""
     config, graph = draft.config, draft.graph
     numbers = {i.name for i in graph.inputs if i.role in ("scalar", "step")}
-    # what the programs before have made is given to this one; a parameter that nothing has read yet takes the layout
-    # its first operator wants
+    # earlier programs' values are given; a parameter that nothing has read yet takes its first operator's layout
     open_ = (i for i in graph.inputs if i.name in numbers or (i.role == "parameter" and i.name not in values))
     inputs = (*open_, *(GraphInput(n, "data", v.shape, v.dtype) for n, v in values.items() if n not in numbers))
     graph = Graph(inputs, nodes, (), draft.graph.name, prints=draft.graph.prints)

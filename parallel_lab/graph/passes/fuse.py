@@ -1,5 +1,4 @@
-"""Pass `fuse`: messages of gradients, and of parameters that the optimizer parallel has sharded, travel in buckets
-while the ranks compute.
+"""Pass `fuse`: gradients, and sharded parameters, travel in buckets while the ranks compute.
 
     %bucket1         = concat(%w2.grad, %w1.grad)            side by side, in one array
     %bucket1.sent    = start(%bucket1)                       as soon as the last of them is made
@@ -15,8 +14,7 @@ Which messages share a bucket is in `buckets.py`. Where nobody asked for fusion 
 by itself, behind the backward program. (MindSpore's back end joins all messages of id 1 by default; here the first look
 shows each for itself, and comm_fusion "auto" is one call.)
 
-Sums are made element by element in rank order, so results do not depend on buckets, to the bit. With gradients_mean a
-bucket travels as a mean.
+Sums are by element in rank order: buckets do not change a bit. With gradients_mean a bucket travels as a mean.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@
     update, on the owner      the rule for its parameters; nobody else holds their states
     then                      one broadcast per parameter, from its owner, in the order of the owners
 
-One program serves all ranks, so an instruction that only one of them runs says so (`Instr.owner`): what nothing but an
-owner's update needs is the owner's alone.
+What nothing but an owner's update needs, only the owner runs (`Instr.owner`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Pass `optimizer_shard`: optimizer parallel in the modes that shard operators. Ranks that would hold copies of a slice
-share it instead.
+"""Pass `optimizer_shard`: optimizer parallel where operators are split: ranks share slices, not copies.
 
     w whole on 8 ranks        each keeps 1/8 of the rows of w, of its gradient and of its optimizer states
     forward                   all_gather (w) before its first use
-    backward                  reduce_scatter takes the place of the mirror's all_reduce: `differentiate` makes it as the
-                              all_gather's counterpart
+    backward                  reduce_scatter for the mirror's all_reduce: the all_gather's counterpart
     update                    on what the rank keeps; nothing is sent
 
 A parameter is sharded if R > 1 ranks hold the same slice, R divides dim 0 of the slice, and the whole parameter has at
@@ -100,9 +98,8 @@ def _split_axis(layout: TensorLayout, axis: int, inner: int) -> TensorLayout:
     sizes = list(layout.device_matrix)
     at = len(sizes) - 1 - axis
     sizes[at : at + 1] = [sizes[at] // inner, inner]
-    return TensorLayout(
-        tuple(sizes), tuple(tuple(a + 1 if a > axis else a for a in entry) for entry in layout.tensor_map)
-    )
+    tensor_map = tuple(tuple(a + 1 if a > axis else a for a in entry) for entry in layout.tensor_map)
+    return TensorLayout(tuple(sizes), tensor_map)
 
 
 def choose_shards(draft: Draft) -> tuple[Shard, ...]:
@@ -116,11 +113,8 @@ def choose_shards(draft: Draft) -> tuple[Shard, ...]:
         allowed = "At most as many ranks as there are; -1: all that hold the same slice"
         raise at_compile(OptimizerParallelError, what, allowed)
     values = draft.value_table()
-    return tuple(
-        _decide(i, values[i.name].layout, config)
-        for i in draft.graph.inputs
-        if i.role == "parameter" and i.trainable and i.name in values
-    )
+    used = [i for i in draft.graph.inputs if i.role == "parameter" and i.trainable and i.name in values]
+    return tuple(_decide(i, values[i.name].layout, config) for i in used)
 
 
 def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig) -> Shard:

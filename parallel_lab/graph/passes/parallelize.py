@@ -1,8 +1,7 @@
 """Pass `parallelize`: from operators on whole tensors to instructions on slices.
 
 For each operator, in order: bring every operand into the layout the strategy wants (redistribution steps), compute on
-the slices, and combine what a split contraction or reduction left partial. Each inserted instruction says why it is
-there.
+the slices, and combine partial results. Each inserted instruction has its reason.
 
 Inputs get the layout of `dataset_strategy`; a parameter gets the layout its first operator wants, and all its operators
 must agree (MindSpore: "has multiple users, but the TensorInfo are different").
@@ -104,12 +103,10 @@ class Builder:
                 f"({layout})"
                 for user, layout in ((first, self.values[given.name].layout), (node, want))
             )
-            raise StrategyError(
-                f"it is used by {uses}",
-                where=f"Parameter {given.name!r}, shape {given.shape}, has two layouts",
-                allowed="A parameter has one layout: all operators that use it must split it equally",
-                hint=f"Give {node.name!r} a strategy that splits it as {first.name!r} does",
-            )
+            where = f"Parameter {given.name!r}, shape {given.shape}, has two layouts"
+            allowed = "A parameter has one layout: all operators that use it must split it equally"
+            hint = f"Give {node.name!r} a strategy that splits it as {first.name!r} does"
+            raise StrategyError(f"it is used by {uses}", where=where, allowed=allowed, hint=hint)
         return given.name
 
     def is_parameter(self, name: str) -> bool:
@@ -263,8 +260,7 @@ class Builder:
         """all_reduce of a partial result, or reduce_scatter if asked for; a mean: of the parts' means, divided."""
         final = result_layout(node.opdef, rule, node.shape, node.out_strategy, node.where)
         cut = [label for label, axes in rule.axes if set(axes) & set(rule.out.partial)]
-        # labels that an operator was not declared with, but were dealt out by position, mean nothing to a reader: name
-        # the dim instead
+        # labels dealt out by position, not declared with the operator, mean nothing to a reader: name the dim instead
         dims = " and ".join(f"'{c}'" if node.opdef.names_labels else f"dim {ord(c) - ord('a')}" for c in cut)
         count = math.prod(rule.out.axis_size(a) for a in rule.out.partial)
         name = fresh_name(f"{node.name}.sum", self.values) if node.opdef.mean else node.name

@@ -2,13 +2,11 @@
 
     strategies (parallel_mode="auto_parallel", search_mode="sharding_propagation")
         matmul   ((2, 4), (4, 1))    given
-        relu     ((2, 4),)           follows matmul, whose result has slices (8, 16): every rank takes its part out, no
-                 message
+        relu     ((2, 4),)           follows matmul, whose result has slices (8, 16): a part of it, no message
         matmul2  ((2, 4), (4, 1))    follows relu, whose result has slices (8, 4): it is taken as it lies
 
 From every given operator in turn, breadth first, consumers before producers. A neighbour without a strategy takes the
-candidate that needs least communication on the edge between the two (`candidates.py`). Only redistribution is looked
-at, not the time of a step.
+candidate that needs least communication on their edge (`candidates.py`). The time of a step is not looked at.
 
 An operator between two given ones may have to be redistributed on one side. A parameter that several operators read is
 a neighbour of all of them and must be split equally. Reshapes are passed through: the edge leads from the tensor before
@@ -35,11 +33,9 @@ from .dataset_strategy import dataset_layouts
 
 
 def propagate_strategies(graph: Graph, config: ParallelConfig, *, need_given: bool = True) -> Graph:
-    """The graph with a strategy for every operator of the forward program, spread from those that have one; each with
-    the reason for it.
+    """The graph with strategies (and reasons) for all forward operators, spread from those that have one.
 
-    need_given  True: a graph in which no operator was given a strategy is refused. False (MindSpore 2.10): the inputs
-                are where it starts
+    need_given  True: refuse a graph without given strategies. False (MindSpore 2.10): start from the inputs
 
     Raises StrategyError if nothing was given, or if operators that read one parameter cannot split it equally.
     """

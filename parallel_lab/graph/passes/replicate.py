@@ -1,9 +1,7 @@
-"""Pass `replicate`: the forward program of data_parallel mode. Every rank runs the whole network on its own part of the
-batch.
+"""Pass `replicate`: data_parallel's forward program: every rank runs the whole network on its part of the batch.
 
 Nothing is split but the data, strategies are ignored (MindSpore, data_parallel), and no message is sent forward: the
-network was traced on one rank's shapes, its values exist per rank, and so does the loss. `differentiate` then adds one
-all_reduce per parameter.
+network was traced on a rank's shapes, values and loss exist per rank. `differentiate` adds an all_reduce per parameter.
 
 What looks across samples sees one rank's samples only. Batch norm is the case that matters: its statistics are those of
 the rank, so the result is not that of one device on the whole batch. An operator with the attribute `sync`
@@ -19,10 +17,8 @@ from ..ir import Draft, Instr, Node, Value, attr_pairs, counted, fresh_name
 from .dataset_strategy import input_values
 
 DROPOUT = "dropout_at"  # the operator whose result depends on where its rows lie in the batch
-OWN_SAMPLES = (
-    "statistics of this rank's own samples, 1/{} of the batch: not those of one device on the whole batch "
-    "(sync=True makes them so)"
-)
+_OF_ONE_DEVICE = "not those of one device on the whole batch (sync=True makes them so)"
+OWN_SAMPLES = "statistics of this rank's own samples, 1/{} of the batch: " + _OF_ONE_DEVICE
 
 
 def replicate(draft: Draft) -> Draft:

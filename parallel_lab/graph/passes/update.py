@@ -5,8 +5,7 @@ whole parameter (the norms of Lamb, LARS and gradient clipping, the search for o
 the axes that split the parameter, and only those: ranks that hold copies count once. Learning rates and scalar states
 (Adam's beta powers, the loss scale) are values of the program too, so that they can change without compiling again.
 
-Pass `loss_scale` stands before `differentiate`, which starts the chain of gradients with the scale; the update divides
-by it, and lets it grow or shrink.
+Pass `loss_scale` stands before `differentiate`, which starts with the scale; the update divides by it and changes it.
 """
 
 from __future__ import annotations
@@ -38,10 +37,8 @@ def scale_loss(draft: Draft) -> Draft:
         values[label] = Value((), "float32", TensorLayout.replicated(draft.config.device_num, 0))
         states.append((label, "", kind))
     done = replace(draft, values=tuple(sorted(values.items())), states=(*draft.states, *states))
-    in_function, in_chain = (
-        "the loss is multiplied in the function itself",
-        "gradients start from the scale, not from 1",
-    )
+    in_function = "the loss is multiplied in the function itself"
+    in_chain = "gradients start from the scale, not from 1"
     return done.noted("loss_scale", f"{scaler.rule}: {in_function if draft.graph.seeds else in_chain}")
 
 

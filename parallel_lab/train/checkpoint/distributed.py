@@ -52,8 +52,7 @@ class RankFiles:
     """The checkpoint files of some or all ranks, read as one.
 
     files     {rank: file}
-    strategy  how their tensors are split, for files that do not say it themselves; None: as they say
-    where     for error texts
+    strategy  how tensors are split, for files that do not say it; None: as they say;  where: for errors
 
     `tensors` is {name: StoredTensor}. Headers are read at once, elements when `load` needs them.
     """
@@ -203,11 +202,9 @@ def load_distributed_checkpoint(
     dec_key: bytes | None = None,
     dec_mode: str = "AES-GCM",
 ) -> None:
-    """Load the checkpoint files of all ranks into a network, whatever the numbers of ranks and the layouts on both
-    sides.
+    """Load the files of all ranks into a network, whatever the numbers of ranks and layouts on both sides.
 
-    network                  parameters that hold slices get their slices, the others whole tensors; optimizers it holds
-                             get their states
+    network                  slices, or whole tensors, as its parameters hold; its optimizers get their states
     checkpoint_filenames     one .ckpt file per rank of the run that wrote them, in the order of the ranks
     predict_strategy         {name: layout} of this run, as `Model.infer_predict_layout` gives; None: whole tensors
     train_strategy_filename  strategy file of the run that wrote them; None: the context's strategy_ckpt_load_file if
@@ -215,8 +212,7 @@ def load_distributed_checkpoint(
 
     A rank reads the elements of those files only that hold something of its own: under an unchanged strategy its own
     file. Parameters that are in none of the files keep their values, with a warning. Raises CheckpointTypeError (a
-    TypeError) for other types; CheckpointError (a ValueError) for files that are missing, not one per rank, or do not
-    fit.
+    TypeError) for other types; CheckpointError (a ValueError) for missing files, not one per rank, or that do not fit.
     """
     where = "load_distributed_checkpoint"
     refuse_encryption(dec_key, where)

@@ -8,8 +8,7 @@
 
 The manifest is what counts: it is written last, by rank 0, when all files are on the disk, and replaced in one step.
 Every save has file names of its own, so a save that is interrupted has touched nothing that the old manifest names.
-Readers read only what it names, and compare the sums. Files of older and of broken saves are removed after the
-next commit.
+Readers read what it names, and compare sums. Files of older and broken saves go after the next commit.
 """
 
 from __future__ import annotations
@@ -110,8 +109,7 @@ def save_distributed(
     barrier: Callable[[], Any] | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Save this rank's tensors; every rank calls it, with the same folder. Returns the manifest's path when the save is
-    committed.
+    """Save this rank's tensors; called by every rank, with one folder. The manifest's path, when committed.
 
     rank, world_size, barrier  default: those of the world this process belongs to, or one rank alone
     meta                       rank 0's goes into the manifest

@@ -13,11 +13,9 @@ Any safetensors reader can open it:
 The format has no checksums, so ours stand in the metadata: "tensors" (JSON: crc32 of the elements, global shape, layout
 and rank of every tensor), "meta" (JSON: what the caller adds), and "sha256" of the header itself, in which the 64
 characters of that sum count as zeros. Reading checks all of it before it gives anything away: a changed byte anywhere
-is a CheckpointCorrupt that names file and tensor or field. Sizes are compared with the file's before memory is taken,
-and nothing in a file is ever run.
+is a CheckpointCorrupt that names file and tensor or field. Sizes are checked before memory is taken; nothing is run.
 
-A file is written beside the old one and renamed when it is on the disk (base/files.py), so a killed writer leaves the
-old file whole.
+A file is written beside the old one, then renamed (base/files.py): a killed writer leaves the old file whole.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     TensorRecord(array, (16, 32), TensorLayout((2, 4), (1, 0)), rank=5)
 
 Every tensor in a checkpoint is one of these: it knows the shape of the whole, how the whole is split, and which rank
-held this part. So a set of files can be gathered, or re-sliced for any other layout and number of ranks, without a
-strategy file beside it.
+held this part. So files can be gathered or re-sliced for any other layout, without a strategy file.
 """
 
 from __future__ import annotations
@@ -93,8 +92,7 @@ class TensorRecord:
 
     array         the part; 0-d for a number
     global_shape  shape of the whole; default: the part is the whole
-    layout        how the whole is split; None, or a layout that splits nothing: not at all
-    rank          the rank that holds the part
+    layout        how the whole is split; None, or one that splits nothing: not at all;  rank: which holds the part
 
     Raises CheckpointError if they do not fit together.
     """

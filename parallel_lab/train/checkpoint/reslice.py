@@ -6,8 +6,7 @@
 
 Source and target may have any device matrices and numbers of ranks, 6 and 4 too: per dim a target slice overlaps a run
 of source slices, and the elements in every combination of overlaps are copied. Whole = one slice. A source slice that
-several ranks hold is read from the target's own rank if that is one of them, so that on an unchanged world every rank
-reads its own file and no other.
+several ranks hold is read from the target's own rank if possible: on an unchanged world only the own file.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ def whole(ndim: int) -> TensorLayout:
 
 
 def holder(layout: TensorLayout, numbers: tuple[int, ...], prefer: int = 0) -> int:
-    """A rank that holds the slice with these numbers: `prefer` if it does, else the one that shares most coordinates
-    with it.
+    """A rank with the slice of these numbers: `prefer` if it does, else that with most coordinates in common.
 
     >>> rows = TensorLayout((2, 4), (1, -1))
     >>> holder(rows, (1, 0)), holder(rows, (1, 0), prefer=6)

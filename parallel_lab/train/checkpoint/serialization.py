@@ -92,12 +92,10 @@ def save_checkpoint(
 ) -> None:
     """Save parameters to a file.
 
-    save_obj         a Cell, an optimizer, a list of Parameters or of {"name": str, "data": Parameter or Tensor}, or
-                     {name: Parameter, Tensor or str}
+    save_obj         Cell, optimizer, list of Parameters or {"name": ..., "data": ...}, {name: Parameter, Tensor or str}
     ckpt_file_name   file; ".ckpt" is added if it is missing. An older one is replaced, in one step
     integrated_save  parameters that are sharded are gathered, so that every rank saves them whole:
-                     every rank has to call this; False: each rank saves its own slices, with their layouts. A dict is
-                     saved as it is
+                     every rank calls this; False: slices, with their layouts. A dict is saved as it is
     async_save       write in a thread; `wait_for_saves()` waits for it, and so does the next save and load
     append_dict      {name: int, float, bool, str, Parameter or Tensor} to be saved too
     choice_func      of a parameter's name: whether it is saved
@@ -280,8 +278,7 @@ def load_checkpoint(
     specify_prefix   load only names that begin so; either of the two has precedence over choice_func, as in MindSpore
     choice_func      of a name: whether it is loaded
     crc_check, remove_redundancy   accepted; checksums are always compared, and a file need not hold everything
-    format           "ckpt"; "safetensors": the name ends so, and a file from another program, which has no checksums of
-                     ours, is taken too
+    format           "ckpt"; "safetensors": the name's end, and other programs' files, without checksums, are taken
 
     Raises CheckpointError (a ValueError) if there is no such file, or nothing is left to be loaded; CheckpointCorrupt
     if it is damaged; CheckpointTypeError for arguments of other types.
@@ -376,14 +373,12 @@ def _from_safetensors(path: Path) -> tuple[dict[str, TensorRecord], dict[str, An
 def load_param_into_net(
     net: Cell | Optimizer, parameter_dict: Mapping[str, Any], strict_load: bool = False, remove_redundancy: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Load parameters into a network, or into an optimizer: (names of the network that were not loaded, names of the
-    dict that were not used).
+    """Load parameters into a network or optimizer: (its names not loaded, names of the dict not used).
 
     net             a Cell (and the optimizers it holds), or an optimizer
     parameter_dict  what `load_checkpoint` gave, or {name: Parameter}. On a rank of a compiled network, whole tensors
                     are split for it; slices must be this rank's own
-    strict_load     False: floats and ints are cast to the network's dtype, and where names differ by one prefix, the
-                    rest counts
+    strict_load     False: floats and ints are cast to the network's dtype; names may differ by a prefix
     remove_redundancy  accepted: what is not in the dict is left as it is
 
     Nothing is changed unless everything fits. Raises CheckpointTypeError (a TypeError) for arguments of other types,

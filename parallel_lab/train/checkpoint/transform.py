@@ -6,8 +6,7 @@
 
 `rank_list_for_transform` says which source ranks a target rank needs, `transform_checkpoint_by_rank` makes one target
 file: on a cluster each machine fetches only those. Optimizer states are split like their parameters. Names, folders and
-errors: MindSpore (parallel/checkpoint_transform.py). There a source without a strategy file is whole; here it is what
-its files say.
+errors: MindSpore (parallel/checkpoint_transform.py). A source without strategy file is what its files say.
 """
 
 from __future__ import annotations
@@ -137,8 +136,7 @@ def transform_checkpoints(
 
     src_checkpoints_dir  folder with rank_0, rank_1, ...; of several .ckpt files in one of them the last is taken,
                          numbers compared as numbers:
-                         x-1_10.ckpt comes after x-1_9.ckpt, which in MindSpore it does not. Or a folder that
-                         save_distributed wrote
+                         x-1_10.ckpt after x-1_9.ckpt (not so in MindSpore). Or save_distributed's folder
     dst_checkpoints_dir  gets rank_<n>/<ckpt_prefix><n>.ckpt
     src_strategy_file    None: the files say how they are split
     dst_strategy_file    None: whole tensors, for rank 0

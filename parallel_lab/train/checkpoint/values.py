@@ -2,11 +2,9 @@
 
 A Parameter of a network on a running rank holds a slice or the whole tensor; a record of it is one or the other.
 Optimizer states are named as in MindSpore, "moments.fc.weight" for the state "moments" of parameter "fc.weight", and
-lie like their parameter; beside them the scalars: "global_step", "learning_rate" (where it is a number, not a
-schedule), "beta1_power", ...
+lie like their parameter; beside them scalars: "global_step", "learning_rate" (if a number), "beta1_power", ...
 
-Loading looks at everything before it changes anything: a checkpoint that does not fit leaves network and optimizer as
-they were.
+Loading checks everything first: a checkpoint that does not fit leaves network and optimizer as they were.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ from ...nn.tensor.tensor import Parameter, RankTensor, Tensor
 from .records import TensorRecord
 from .reslice import whole
 
-# what optimizers call their states, ours and MindSpore's: "moments.w" is a state of "w", and never a parameter of a
-# network called "moments"
+# names of optimizer states, ours and MindSpore's: "moments.w" is a state of "w", never a parameter of a Cell "moments"
 STATE_NAMES = (
     *("moments", "accum", "stat", "moment", "moment1", "moment2", "vhat", "mean_square", "mean_grad", "mean_gradient"),
     *("adam_m", "adam_v", "lamb_m", "lamb_v", "linear", "max_grad", "delta", "exp_avg", "exp_inf"),
@@ -167,8 +164,7 @@ Change = Callable[[], None]
 def load_records(
     target: Cell | Optimizer, records: Mapping[str, TensorRecord], *, strict: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Load what fits by name into a network (and the optimizers it holds) or an optimizer: (names not loaded, records
-    not used).
+    """Load by name into a network (with its optimizers) or an optimizer: (names not loaded, records not used).
 
     strict  False: floats and ints are cast to the dtype they are loaded into, and if the names differ by what stands
             before them ("network.fc.weight" for "fc.weight"), the rest of the name counts

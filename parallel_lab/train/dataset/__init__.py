@@ -1,12 +1,11 @@
-"""Data: pipelines that every rank reads alike, pictures from MNIST's and CIFAR-10's files, those that come with the
-package, the quickstart's batch.
+"""Data: pipelines that every rank reads alike, MNIST and CIFAR-10 files, shipped pictures, quickstart's batch.
 
-    import parallel_lab.train.dataset as ds
+import parallel_lab.train.dataset as ds
 
-    dataset = ds.MnistDataset(ds.digits_folder(), "train", num_shards=8, shard_id=rank)
-    dataset = dataset.map([ds.vision.Rescale(1 / 255, 0), ds.vision.HWC2CHW()], "image")
-    for image, label in dataset.map(ds.transforms.TypeCast("int32"), "label").batch(32):
-        ...
+dataset = ds.MnistDataset(ds.digits_folder(), "train", num_shards=8, shard_id=rank)
+dataset = dataset.map([ds.vision.Rescale(1 / 255, 0), ds.vision.HWC2CHW()], "image")
+for image, label in dataset.map(ds.transforms.TypeCast("int32"), "label").batch(32):
+    ...
 """
 
 # ruff: noqa: F401 - imported for others: this is a public face

@@ -49,8 +49,7 @@ def load_digits(split: str = "train", *, image_shape: tuple[int, ...] = (784,)) 
     split        "train" (n = 1440) or "test" (n = 357)
     image_shape  shape of one image: (784,) for dense networks, (1, 28, 28) for convolutions, (28, 28) for looking at
 
-    Raises DataFileError for an unknown split or damaged files, ShapeError for an image_shape that does not hold 784
-    pixels.
+    Raises DataFileError for an unknown split or damaged files, ShapeError unless image_shape has 784 pixels.
     """
     images, labels = read_digit_files(shipped_folder("data") / "digits", split)
     pixels = math.prod(images.shape[1:])
@@ -69,8 +68,7 @@ def seed_batch(batch_size: int = 16, in_dim: int = 32, out_dim: int = 16) -> tup
     ((16, 32), (16, 16), 0.417022)
 
     The quickstart calls `np.random.seed(1)` and draws input, then label. The legacy generator is used here because its
-    stream is part of that text; a private one with the same seed gives the same numbers and leaves numpy's global state
-    alone.
+    stream is part of that text; a private one with the same seed gives the same numbers.
     """
     draw = np.random.RandomState(1)
     return draw.rand(batch_size, in_dim).astype(np.float32), draw.rand(batch_size, out_dim).astype(np.float32)

@@ -6,8 +6,7 @@
     then        one big-endian uint32 per dim, then the elements, row-major, big-endian
 
 Format: Y. LeCun, C. Cortes, C. Burges, "The MNIST database", section "File formats". A file is checked before it is
-believed: the declared size is compared with the real one before memory is asked for, and a `.gz` file may not unpack to
-more than it declares.
+believed: sizes are compared before memory is asked for, and `.gz` may not unpack to more than declared.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "labels-idx1-ubyte.gz"
@@ -132,14 +131,12 @@ def _read(path: Path, stream: BinaryIO, packed: bool, max_size_bytes: int) -> np
 
 
 def read_idx(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTES) -> np.ndarray:
-    """The array in an IDX file, plain or gzipped (told from its first bytes, not from its name), in this machine's byte
-    order.
+    """The array in an IDX file, plain or gzipped (told from its first bytes), in this machine's byte order.
 
     max_size_bytes  refuse files that declare more data than this
 
     Raises DataFileError, naming file, offset, what was expected and what was found: a missing file, a wrong magic
-    number, a file cut short, extra bytes, damaged gzip data. No file makes it take more memory than its own size
-    allows.
+    number, a file cut short, extra bytes, damaged gzip data. Memory stays within the file's size.
     """
     path = Path(path)
     with opened(path) as (stream, packed):

@@ -139,8 +139,7 @@ def digits_cifar_folder() -> Path:
 
 
 def load_digits_cifar(split: str = "train") -> tuple[np.ndarray, np.ndarray]:
-    """The coloured digits as networks take them: images (n, 3, 32, 32) float32 from 0 to 1, labels (n,) int32 from 0 to
-    9.
+    """The coloured digits: images (n, 3, 32, 32) float32 from 0 to 1, labels (n,) int32 from 0 to 9.
 
     split  "train" (n = 1440) or "test" (n = 357)
 

@@ -1,5 +1,4 @@
-"""Data pipelines: a `Dataset` gives samples one by one; each method makes a longer pipeline, and nothing is read before
-someone iterates.
+"""Data pipelines: a `Dataset` gives samples; each method makes a longer pipeline; iterating reads.
 
     dataset = Cifar10Dataset(folder, num_shards=8, shard_id=rank)
     dataset = dataset.map(TypeCast("int32"), "label").map([RandomCrop(32, 4), Rescale(1 / 255, 0), HWC2CHW()], "image")
@@ -99,8 +98,7 @@ class Dataset:
         column_order    the columns to go on with, in this order; default: all. As many results as inputs take their
                         places; otherwise the results come first and the columns left over after them
 
-        Raises DatasetError for an unknown column, and while running when the number of results is not that of the
-        names.
+        Raises DatasetError for an unknown column, and while running for a wrong number of results.
         """
         node = _Map(self, operations, input_columns, output_columns)
         return node if column_order is None else node.project(column_order)
@@ -231,8 +229,7 @@ class Dataset:
 
 
 class DatasetIterator:
-    """Goes through a dataset epoch after epoch: each `for` loop over it is one epoch (or the rest of one that was left
-    early).
+    """Goes through a dataset by epochs: each `for` loop is one (or the rest of one that was left early).
 
     num_epochs    how many epochs may be read; -1: any number
     output_numpy  numpy arrays instead of Tensors

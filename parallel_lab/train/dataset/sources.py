@@ -36,8 +36,7 @@ class IndexedDataset(Dataset):
     shuffle      None or True: a new order each epoch; False: 0 to N-1
     num_shards, shard_id  read shard `shard_id` of `num_shards` (see the module); both or neither
 
-    Raises DatasetError (a RuntimeError and a ValueError) for one of the two without the other, ArgumentError (a
-    ValueError) for numbers out of range.
+    Raises DatasetError for one of the two without the other, ArgumentError for numbers out of range.
     """
 
     @checked(num_samples=at_least(0) | None, shuffle=flag | None)
@@ -85,30 +84,25 @@ class GeneratorDataset(IndexedDataset):
     """Samples from a Python object.
 
     source        one of: an object with __getitem__ and __len__ (a list, your own class), whose samples are numbered; a
-                  function that returns an iterator (a generator function), called once per epoch; an iterable, iterated
-                  once per epoch
-    column_names  names of the columns; a sample is a tuple or list of as many arrays, numbers, texts or Tensors, or the
-                  one value itself
+                  function that returns an iterator, called once per epoch; an iterable, iterated once per epoch
+    column_names  a sample is a tuple or list of as many arrays, numbers, texts or Tensors, or the one value
     column_types  None, or a dtype per column that is compared with what comes
     num_samples   at most this many samples per epoch and shard (None or 0: all); of shuffled data another choice each
                   epoch
     num_parallel_workers, python_multiprocessing  MindSpore's, without effect here
-    shuffle       None: a new order each epoch if the samples are numbered; True: the same, and an error if they are
-                  not; False: as they come
+    shuffle       None: a new order each epoch if samples are numbered; True: an error if not; False: as they come
     num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th sample; both
                           or neither
 
     A function or iterable comes in its own order: `shuffle` and shards need numbered samples (`Dataset.shuffle` works
-    on anything). A generator object can be read once only; the function that makes it can be read every epoch. A zip
-    becomes a list.
+    on anything). A generator object can be read once, its function every epoch. A zip becomes a list.
 
     >>> squares = GeneratorDataset(lambda: ((i, i * i) for i in range(3)), ["i", "square"])
     >>> [(int(i), int(square)) for i, square in squares]
     [(0, 0), (1, 1), (2, 4)]
 
     Raises ArgumentTypeError for a source that is none of these; DatasetError for shards or shuffle=True without
-    numbered samples and, while running, for samples with another number of columns, or of another dtype than
-    `column_types`.
+    numbered samples and, while running, for another number of columns or dtype than `column_types`.
     """
 
     @checked(python_multiprocessing=flag, num_samples=at_least(0) | None, num_parallel_workers=WORKERS)
@@ -238,8 +232,7 @@ class NumpySlicesDataset(IndexedDataset):
     >>> [(float(x), int(y)) for x, y in pairs]
     [(1.0, 3), (2.0, 4)]
 
-    Raises DatasetError for columns of different length, for other numbers of names than of columns, and for what is no
-    array.
+    Raises DatasetError for columns of different length, a wrong number of names, and what is no array.
     """
 
     @checked(num_parallel_workers=WORKERS)

@@ -1,9 +1,7 @@
-"""Operations on the columns of a sample: `Transform`, `RandomTransform`, `Compose`, `TypeCast`. Those on pictures are
-in `vision.py`.
+"""Operations on a sample's columns: `Transform`, `RandomTransform`, `Compose`, `TypeCast`; pictures: `vision.py`.
 
 Anything that can be called works in `Dataset.map`: a function, a lambda, a Transform. What draws random numbers should
-be a `RandomTransform`: the pipeline gives it a generator keyed by the sample, so that a picture is cropped and flipped
-the same way on whichever rank it is read.
+be a `RandomTransform`: the pipeline keys its generator by the sample: a picture is cropped alike on every rank.
 
     class RandomBrightness(RandomTransform):
         def apply(self, data, rng):
@@ -31,8 +29,7 @@ __all__ = ["Compose", "RandomTransform", "Transform", "TypeCast", "keyed_generat
 
 
 def keyed_generator(seed: int, *key: int | str) -> np.random.Generator:
-    """The random numbers that belong to `key` under the global seed: the same on every rank, in every process, whatever
-    was drawn before.
+    """The random numbers of `key` under the global seed: equal in all processes, whatever was drawn before.
 
     >>> first, second = keyed_generator(1, "crop", 5), keyed_generator(1, "crop", 5)
     >>> first.random(3).tolist() == second.random(3).tolist()

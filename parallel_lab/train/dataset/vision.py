@@ -164,8 +164,7 @@ class RandomHorizontalFlip(RandomTransform):
 class Resize(Transform):
     """Another height and width.  (h, w[, c]) -> (size[0], size[1][, c]), same dtype.
 
-    size           height and width; one int gives the shorter side and keeps the proportions (the longer is rounded
-                   down)
+    size           height and width; one int: the shorter side, proportions kept (the longer is rounded down)
     interpolation  Inter.BILINEAR (= LINEAR) or Inter.NEAREST
 
     Bilinear with half-pixel centres, the rule of OpenCV's INTER_LINEAR, which MindSpore's Resize calls for arrays:
@@ -262,15 +261,12 @@ class HWC2CHW(Transform):
 
 
 class SlicePatches(Transform):
-    """Split a picture into num_height x num_width patches, row by row.  (h, w[, c]) -> a tuple of patches of equal
-    shape.
+    """Split into num_height x num_width patches, by rows.  (h, w[, c]) -> a tuple of patches of equal shape.
 
     slice_mode  SliceMode.PAD: a patch has ceil(h / num_height) rows, `fill_value` fills up at the bottom and right;
-                SliceMode.DROP: floor(h / num_height) rows, and what is left over is dropped; columns likewise
-    fill_value  from 0 to 255
+                SliceMode.DROP: floor(h / num_height) rows, the rest is dropped; columns likewise;  fill_value: 0 to 255
 
-    In `map` each patch is a column: `output_columns` names them. Raises ShapeError when there are more patches than
-    pixels.
+    In `map` each patch is a column: `output_columns` names them. Raises ShapeError: more patches than pixels.
     """
 
     @checked(num_height=at_least(1), num_width=at_least(1), slice_mode=member(SliceMode), fill_value=integer(0, 255))
