@@ -89,10 +89,8 @@ class AllReduceMenu:
     def prices_s(self) -> tuple[Mapping[str, float], ...]:
         """Per order, the predicted seconds of one all_reduce by each algorithm of the menu."""
         menu = {name: algorithm("all_reduce", name, self.ranks) for name in self.names}
-        return tuple(
-            {name: a.time_s(o.size_bytes, self.link, contention=self.contention) for name, a in menu.items()}
-            for o in self.orders
-        )
+        how = {"link": self.link, "contention": self.contention}
+        return tuple({name: a.time_s(o.size_bytes, **how) for name, a in menu.items()} for o in self.orders)
 
     @cached_property
     def par(self) -> tuple[str, ...]:

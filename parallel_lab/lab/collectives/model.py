@@ -256,10 +256,8 @@ class CollectiveStepper(Lab):
         link = self._link()
         bandwidth = f"{1e-9 / link.beta_s_per_byte:.3g} GB/s" if link.beta_s_per_byte else "free bytes"
         gamma = f"gamma {self._cluster.device.gamma_s_per_byte * 1e9:.3g} ns for each byte that is added"
-        return (
-            f"{self._cluster.name}: alpha {time_text(link.alpha_s)}, {bandwidth}, {gamma}; "
-            f"{CONTENTION_WORDS[self._contention]}"
-        )
+        text = f"{self._cluster.name}: alpha {time_text(link.alpha_s)}, {bandwidth}, {gamma}; "
+        return text + f"{CONTENTION_WORDS[self._contention]}"
 
     def _chunk(self, chunk: int, columns: int) -> dict[str, Any]:
         """Its label, the slice of the data it is (colour), and its place on a card."""
@@ -273,16 +271,11 @@ class CollectiveStepper(Lab):
         wanted = goal(a.kind, a.ranks, a.chunks, a.root)
         cards = []
         for rank, cells in enumerate(self._cells(at, wanted)):
-            texts = [
-                f"{chunk_unit(a.kind)} {chunk_label(a.kind, c, a.ranks)} {cell_text(a.kind, cell, a.ranks)}"
-                for c, cell in enumerate(cells)
-                if cell
-            ]
+            held = [(chunk_label(a.kind, chunk, a.ranks), cell) for chunk, cell in enumerate(cells) if cell]
+            texts = [f"{chunk_unit(a.kind)} {label} {cell_text(a.kind, cell, a.ranks)}" for label, cell in held]
             cards.append({"rank": rank, "cells": cells, "text": "; ".join(texts) or "nothing yet"})
-        messages = [
-            {**vars(send), "chunks": list(send.chunks), "bytes": len(send.chunks) * chunk_bytes}
-            for send in (a.rounds[at - 1] if at else ())
-        ]
+        sends = [(send, list(send.chunks)) for send in (a.rounds[at - 1] if at else ())]
+        messages = [{**vars(send), "chunks": c, "bytes": len(c) * chunk_bytes} for send, c in sends]
         counts = a.counts(at)
         return {
             "round": at,
@@ -316,13 +309,8 @@ class CollectiveStepper(Lab):
                 word = "spent" if any(held.mask | m == m != held.mask for m in masks) else "partial"
             else:
                 word = "spent" if wanted[rank][chunk] is None and (rank, chunk) in passed_on else "held"
-            return {
-                "state": word,
-                "who": list(held.ranks),
-                "sum": str(held) if reducing else "",
-                "from": [c.source for c in came],
-                "add": bool(came and came[0].add),
-            }
+            shown = {"state": word, "who": list(held.ranks), "sum": str(held) if reducing else ""}
+            return shown | {"from": [c.source for c in came], "add": bool(came and came[0].add)}
 
         return [[cell(rank, chunk) for chunk in range(a.chunks)] for rank in range(a.ranks)]
 
@@ -377,12 +365,11 @@ class CollectiveStepper(Lab):
             found = self._own if own else a if name == a.name else algorithm(a.kind, name, a.ranks, root=a.root)
             sent = max((c.sent for c in found.counts()), default=0)
             row = {"name": name, "rounds": len(found.rounds), "sent": int(sent * self.size_bytes)}
-            rows.append({**row, "time_s": self._time_s(found), "wrong": own and not found.check()})
-        best = min(row["time_s"] for row in rows if not row["wrong"])
-        return [
-            {**row, "shown": row["name"] == a.name, "fastest": not row["wrong"] and row["time_s"] <= best * (1 + 1e-9)}
-            for row in rows
-        ]
+            rows.append(row | {"time_s": self._time_s(found), "wrong": own and not found.check()})
+        fastest_s = min(row["time_s"] for row in rows if not row["wrong"]) * (1 + 1e-9)
+        for row in rows:
+            row |= {"shown": row["name"] == a.name, "fastest": not row["wrong"] and row["time_s"] <= fastest_s}
+        return rows
 
 
 def _named(kind: str, name: str, ranks: int) -> Algorithm:

@@ -124,23 +124,14 @@ def to_text(snapshot: Mapping[str, Any]) -> str:
         which, done = ", ".join(labels[c] for c in message["chunks"]), "added" if message["add"] else "stored"
         way = f"{message['source']} -> {message['destination']}"
         lines.append(f"  message {way}: {which}; {bytes_text(message['bytes'])}, {done}")
-    lines += [
-        "",
-        "COUNTED, AND BY FORMULA",
-        *table_lines([("what", "so far", "at the end", "formula", ""), *map(_counter, s["counters"])], indent="  "),
-    ]
+    rows = [("what", "so far", "at the end", "formula", ""), *map(_counter, s["counters"])]
+    lines += ["", "COUNTED, AND BY FORMULA", *table_lines(rows, indent="  ")]
     lines += ["", f"SENT SO FAR: {', '.join(f'rank {r} {bytes_text(b)}' for r, b in enumerate(frame['sent']))}"]
     lines += ["", "ROUNDS", *(f"  {f['text']}" for f in s["frames"])]
     rows = [("algorithm", "rounds", "sent by the busiest rank", "time predicted")]
-    rows += [
-        (
-            c["name"] + (" <- shown" if c["shown"] else ""),
-            str(c["rounds"]),
-            bytes_text(c["sent"]),
-            time_text(c["time_s"]) + (" fastest" * c["fastest"]),
-        )
-        for c in s["compare"]
-    ]
+    for c in s["compare"]:
+        name, time = c["name"] + " <- shown" * c["shown"], time_text(c["time_s"]) + " fastest" * c["fastest"]
+        rows.append((name, str(c["rounds"]), bytes_text(c["sent"]), time))
     lines += ["", f"ALGORITHMS FOR {s['kind']['value']} ({s['machine']})", *table_lines(rows, indent="  ")]
     return "\n".join(lines) + "\n"
 

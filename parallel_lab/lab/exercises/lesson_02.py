@@ -69,10 +69,8 @@ def _close_line(function: Any, noise: Sequence[float], rule: str) -> str:
 def _line_note(line: Line, true: Line, times: list[float]) -> str:
     """What a wrong line is, by fitting the wrong way and comparing."""
     if not _off(line[0], true[1]) and not _off(line[1], true[0]):
-        return (
-            "Swapped: alpha is the start-up in seconds, beta the seconds per byte. (MindSpore's cost model names them "
-            "the other way round.)"
-        )
+        text = "Swapped: alpha is the start-up in seconds, beta the seconds per byte. "
+        return text + "(MindSpore's cost model names them the other way round.)"
     if not _off(line[1], 1 / true[1]):
         return "That is the bandwidth in bytes per second; beta is 1 / bandwidth."
     if _usual_line(line, SIZES_BYTES, times):

@@ -208,10 +208,8 @@ def _counted_steps(steps: Sequence[Any], cases: Sequence[tuple[float, int]]) -> 
     for step, (rate, ranks) in zip(steps, cases, strict=True):
         counted, given, where = _counted(rate, ranks), read_number(step), f"{ranks} rank{'s' if ranks > 1 else ''}"
         if given != counted if counted is not None else step is not None:
-            expected = (
-                f"What a training of {LOOKED_AT} steps on {ranks} simulated rank{'s' if ranks > 1 else ''} shows: a "
-                "step, or None for never"
-            )
+            expected = f"What a training of {LOOKED_AT} steps on {ranks} simulated rank{'s' if ranks > 1 else ''} "
+            expected += "shows: a step, or None for never"
             note = _blow_up_note(step if given is None else given, rate, ranks)
             raise Wrong(f"rate {rate:g}, {where}: {shorten(step)}", expected, note)
         told.append(f"rate {rate:g}, {where}: {counted or 'never'}")

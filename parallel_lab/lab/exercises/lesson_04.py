@@ -112,10 +112,8 @@ def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
         ),
     }
     if threshold_mb:
-        text = (
-            "That is the rule where operators are split (semi_auto_parallel): there the size of the gradient that "
-            "opens a bucket is not counted."
-        )
+        text = "That is the rule where operators are split (semi_auto_parallel): there the size of the gradient that "
+        text += "opens a bucket is not counted."
         models[text] = _lists(size_groups_by_elements([-(-size // 4) for size in sizes], threshold_mb))
     return " Or: ".join([text for text, wrong in models.items() if wrong == given][:2])
 
@@ -262,10 +260,8 @@ def _golf_note(indices: Sequence[int], step_s: float, par_s: float) -> str:
     if len(set(groups)) == 1:
         return "All in one message: it saves nine starts, and waits until backward has ended. Nothing overlaps."
     if len(set(groups)) == count:
-        return (
-            "Each alone: the line starts early, and pays ten starts. From the sixth gradient on it is behind and "
-            "never idle again."
-        )
+        text = "Each alone: the line starts early, and pays ten starts. From the sixth gradient on it is behind and "
+        return text + "never idle again."
     case = paper_case(GOLF_LINE)
     if case.overlap(index_groups(count, indices, "first_n")).step_s <= par_s * (1 + 1e-9) < step_s:
         return "Counted as 'the first n'. Here an index is the last gradient of its message, from 0: one less."
@@ -275,10 +271,8 @@ def _golf_note(indices: Sequence[int], step_s: float, par_s: float) -> str:
     idle = [a for a, b in zip(found.buckets, found.buckets[1:], strict=False) if b.start_s > a.end_s + 1e-12]
     if idle:
         return f"The line is idle after {time_text(idle[0].end_s)}, while gradients wait for the rest of their bucket."
-    return (
-        f"The line is never idle after its first message, and pays {len(found.buckets)} starts: which of them "
-        "could be saved?"
-    )
+    text = f"The line is never idle after its first message, and pays {len(found.buckets)} starts: which of them "
+    return text + "could be saved?"
 
 
 # ---- 04.3: what cannot hide ----

@@ -134,10 +134,8 @@ def _counted(answer: Any) -> str:
     told = []
     for stage, parameters, settings, counted in _counted_states():
         how = {"off": "no optimizer parallel", "grouping": "weight grouping"}.get(settings.level, settings.level)
-        rule = (
-            f"{how} on {settings.devices} simulated ranks, float32 with {settings.optimizer}: counted in their arrays "
-            f"(stage {stage})"
-        )
+        rule = f"{how} on {settings.devices} simulated ranks, float32 with {settings.optimizer}: "
+        rule += f"counted in their arrays (stage {stage})"
         _check_bytes(answer, f"stage {stage}, ", stage, parameters, settings.devices, (4, 4, 8), float(counted), rule)
         told.append(f"{how}: {bytes_text(counted)}")
     return f"on {COUNTED[0][1].devices} simulated ranks, {'; '.join(told)}"
@@ -219,10 +217,8 @@ def _largest(answer: Any) -> Iterator[Part]:
     if not at_par:
         note = _room_note(full, settings)
     elif settings.level == "level3":
-        note = (
-            "Level3 frees gathered weights after each use: even at the fullest moment, in the backward pass, the rank "
-            "holds one layer's weight in full and only slices of the others."
-        )
+        note = "Level3 frees gathered weights after each use: even at the fullest moment, in the backward pass, "
+        note += "the rank holds one layer's weight in full and only slices of the others."
     rule = f"the largest of all levels, shard sizes and ways to accumulate ({par.tried} plans tried)"
     found = f"{what}: {parameters / par.parameters:.3f} x par"
     yield Part("par", at_par, found, f"{par.parameters:,}: {rule}", note)

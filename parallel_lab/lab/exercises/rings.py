@@ -94,10 +94,8 @@ def _scatter_note(run: ProgramRun, rank: int, array: np.ndarray, sums: list[np.n
     for step, sign, begin in ((1, "+", "before"), (-1, "-", "after")):
         others = (a is not None and np.array_equal(a, sums[(r + step) % ranks]) for r, a in enumerate(arrays))
         if ranks > 2 and all(others):
-            return (
-                f"Every sum is complete, but lies on the wrong rank: rank r has chunk r {sign} 1. Let each rank begin "
-                f"with the chunk {begin} the one it begins with now."
-            )
+            text = f"Every sum is complete, but lies on the wrong rank: rank r has chunk r {sign} 1. "
+            return text + f"Let each rank begin with the chunk {begin} the one it begins with now."
     return ""
 
 

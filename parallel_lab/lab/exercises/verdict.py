@@ -128,10 +128,8 @@ class Verdict:
             return ""
         seen = min(self.hints_seen, len(LADDER))
         if seen == len(LADDER):
-            return (
-                f'All hints were given; hint("{self.exercise}", level=0) shows the first again, '
-                f"level={len(LADDER) - 1} the last."
-            )
+            text = f'All hints were given; hint("{self.exercise}", level=0) shows the first again, '
+            return text + f"level={len(LADDER) - 1} the last."
         return f'hint("{self.exercise}") gives {LADDER[seen]} ({seen} of {len(LADDER)} hints seen).'
 
     def __str__(self) -> str:
@@ -161,16 +159,12 @@ class Verdict:
                 f"{escape(text)}</div>"
                 for title, text in self._rows(part)
             )
-            blocks.append(
-                f"<li style='list-style:none;margin:4px 0;padding-left:8px;border-left:4px solid {_BARS[part.passed]}'>"
-                f"<b>{mark} {escape(part.name)}</b>: {word}{where}{rows}</li>"
-            )
+            style = f"list-style:none;margin:4px 0;padding-left:8px;border-left:4px solid {_BARS[part.passed]}"
+            blocks.append(f"<li style='{style}'><b>{mark} {escape(part.name)}</b>: {word}{where}{rows}</li>")
         offer = f"<p style='margin:4px 0'>{escape(self.offer)}</p>" if self.offer else ""
         body = f"<ul style='margin:4px 0;padding:0'>{''.join(blocks)}</ul>{offer}"
-        return (
-            "<div role='status' style='color:inherit;max-width:100ch'><p style='margin:4px "
-            f"0'><b>{escape(self.headline)}</b></p>{body}</div>"
-        )
+        head = f"<p style='margin:4px 0'><b>{escape(self.headline)}</b></p>"
+        return f"<div role='status' style='color:inherit;max-width:100ch'>{head}{body}</div>"
 
 
 @dataclass(frozen=True)
@@ -183,10 +177,8 @@ class Hint:
 
     def __str__(self) -> str:
         more = f' hint("{self.exercise}") gives {LADDER[self.level + 1]}.' if self.level + 1 < len(LADDER) else ""
-        return (
-            f"Exercise {self.exercise}, hint {self.level + 1} of {len(LADDER)} ({LADDER[self.level]}): "
-            f"{self.text}{more}"
-        )
+        text = f"Exercise {self.exercise}, hint {self.level + 1} of {len(LADDER)} ({LADDER[self.level]}): "
+        return text + f"{self.text}{more}"
 
     __repr__ = __str__
 

@@ -152,10 +152,8 @@ def _check_weights(trained: _Trained, results: Sequence[Any], steps: int) -> Non
             raise Wrong(found, f"{want.shape}: all weights", note, rank)
         if not _same(weights, want):
             wrong = np.flatnonzero(~np.isclose(weights, want, rtol=CLOSE, atol=CLOSE))
-            found = (
-                f"{on_ranks}: {len(wrong)} of {WEIGHTS} weights are wrong, the first is number {wrong[0]}, off by up "
-                f"to {float(np.abs(weights - want).max()):.3g}"
-            )
+            found = f"{on_ranks}: {len(wrong)} of {WEIGHTS} weights are wrong, the first is number {wrong[0]}, "
+            found += f"off by up to {float(np.abs(weights - want).max()):.3g}"
             rule = "weights - rate x (decay x velocity + mean gradient), the same on every rank"
             note = _weights_note(trained, rank, weights) if steps == 1 else _later_note(trained)
             raise Wrong(found, rule, note, rank, f"weights after step {steps}")

@@ -84,15 +84,13 @@ class Lanes:
 
 def overlap_lanes(found: Overlap) -> Lanes:
     """The lanes of a list of gradients: no forward, no update."""
-    starts = (0.0, *found.ready_s[:-1])
-    boxes = (
-        Box(g.name, g.size_bytes, start, ready)
-        for g, start, ready in zip(found.gradients, starts, found.ready_s, strict=True)
-    )
-    messages = (
-        Sent(tuple(found.gradients[p].name for p in b.members), b.size_bytes, b.ready_s, b.start_s, b.end_s)
-        for b in found.buckets
-    )
+    boxes, messages, start_s = [], [], 0.0
+    for gradient, ready_s in zip(found.gradients, found.ready_s, strict=True):
+        boxes.append(Box(gradient.name, gradient.size_bytes, start_s, ready_s))
+        start_s = ready_s
+    for b in found.buckets:
+        names = tuple(found.gradients[p].name for p in b.members)
+        messages.append(Sent(names, b.size_bytes, b.ready_s, b.start_s, b.end_s))
     return Lanes(tuple(boxes), tuple(messages), 0.0, found.backward_s, found.step_s)
 
 

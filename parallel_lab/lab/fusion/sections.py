@@ -81,13 +81,8 @@ def _verdict(result: RunResult) -> str:
 
 def _golf(case: Case, score: Score) -> list[list[Any]]:
     size_mb, best_size_s = score.best_size
-    return [
-        ["nothing set", case.off.step_s],
-        ["each alone", case.each.step_s],
-        [f"best size, {size_mb} MB", best_size_s],
-        ["yours", score.step_s],
-        ["par", score.par_s],
-    ]
+    rows = [["nothing set", case.off.step_s], ["each alone", case.each.step_s]]
+    return [*rows, [f"best size, {size_mb} MB", best_size_s], ["yours", score.step_s], ["par", score.par_s]]
 
 
 def config_view(lab: Any, settings: Settings, mode: str, names: Sequence[str], last: int) -> dict[str, Any]:

@@ -120,42 +120,28 @@ def _chain() -> Job:
         return Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
 
 
-def _network(network: str, data: str) -> Callable[[], Job]:
+def _network(name: str, data: str, note: str) -> Subject:
+    """A network of the labs, with the data of that name."""
+
     def job() -> Job:
         problem = get_problem(data)
         with default_settings():
-            net = NETWORKS[network].factory(problem)
+            net = NETWORKS[name].factory(problem)
             return Job(net, problem.loss(), problem.optimizer(net.trainable_params()), problem.batches)
 
-    return job
+    return Subject(name, NETWORKS[name].label, note, job)
 
 
-SUBJECTS: dict[str, Subject] = {
-    s.name: s
-    for s in (
-        Subject(
-            "golf",
-            "fusion golf (puzzle)",
-            "ten gradients on paper: 1 ms of backward each, messages of 1 ms + 0.25 ms per MB",
-        ),
-        Subject(
-            "chain",
-            "a quarter of golf's sizes, as a network",
-            "ten Dense layers without bias; weights of 0.25 MB to 4 MB, a quarter of golf's",
-            _chain,
-        ),
-        Subject("dense", "Dense layers", "two Dense layers on handwritten digits", _network("dense", "digits")),
-        Subject(
-            "convnet",
-            "convolutions",
-            "two convolutions with batch norm on colour digits",
-            _network("convnet", "pictures"),
-        ),
-        Subject(
-            "transformer", "GPT, one block", "a GPT of one block that counts in words", _network("transformer", "text")
-        ),
-    )
-}
+_GOLF = "ten gradients on paper: 1 ms of backward each, messages of 1 ms + 0.25 ms per MB"
+_CHAIN = "ten Dense layers without bias; weights of 0.25 MB to 4 MB, a quarter of golf's"
+_SUBJECTS = (
+    Subject("golf", "fusion golf (puzzle)", _GOLF),
+    Subject("chain", "a quarter of golf's sizes, as a network", _CHAIN, _chain),
+    _network("dense", "digits", "two Dense layers on handwritten digits"),
+    _network("convnet", "pictures", "two convolutions with batch norm on colour digits"),
+    _network("transformer", "text", "a GPT of one block that counts in words"),
+)
+SUBJECTS = {subject.name: subject for subject in _SUBJECTS}
 
 
 def get_subject(name: str) -> Subject:

@@ -131,12 +131,8 @@ class _Counter:
             live[self.kinds.get(name, "workspace")] += array.nbytes
         self.timeline.append(MemoryPoint(phase, len(self.timeline), instr.out, tuple(live.values())))
         if instr.is_communication:
-            _added(
-                self.traffic,
-                phase,
-                instr,
-                MESSAGES[instr.message].payload_bytes(handed_over, instr.group_size, instr.attr("window")),
-            )
+            message, window = MESSAGES[instr.message], instr.attr("window")
+            _added(self.traffic, phase, instr, message.payload_bytes(handed_over, instr.group_size, window))
 
     def count(self, grown_bytes: int | None = None) -> Count:
         return Count(self.rank, tuple(self.timeline), dict(self.traffic), grown_bytes)

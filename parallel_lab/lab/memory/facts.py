@@ -133,11 +133,8 @@ def formulas(plan: Plan, facts: Sequence[ParameterFact], rank: int = 0) -> dict[
     sent = sum(f.size_bytes for f in facts if f.owner == rank)
     if any(f.owner is not None for f in facts):
         found["parameters", "broadcast"] = [(f"{bytes_text(sent)} of its own", float(sent))]
-    return {
-        key: Formula(" + ".join(text for text, _ in terms), sum(size for _, size in terms))
-        for key, terms in found.items()
-        if terms
-    }
+    found = {key: zip(*terms, strict=True) for key, terms in found.items() if terms}
+    return {key: Formula(" + ".join(texts), sum(sizes)) for key, (texts, sizes) in found.items()}
 
 
 def _terms(groups: Iterable[tuple[int, int]], factor: int, times: int) -> list[tuple[str, float]]:
@@ -149,10 +146,6 @@ def _terms(groups: Iterable[tuple[int, int]], factor: int, times: int) -> list[t
     made = []
     for n, size_bytes in sorted(sizes.items()):
         before, behind = f"{factor} x " if factor > 1 else "", f" x {times}" if times > 1 else ""
-        made.append(
-            (
-                f"{before}{n - 1}/{n} x {bytes_text(size_bytes)}{behind}",
-                float(np.prod([factor, n - 1, size_bytes, times], dtype=float) / n),
-            )
-        )
+        text = f"{before}{n - 1}/{n} x {bytes_text(size_bytes)}{behind}"
+        made.append((text, float(np.prod([factor, n - 1, size_bytes, times], dtype=float) / n)))
     return made

@@ -298,10 +298,8 @@ class MemoryLab(ComparesRuns):
     def snapshot(self) -> dict[str, Any]:
         """Everything the views show, as plain data."""
         with self._lock:
-            run, width = (
-                self._run.to_dict(),
-                {"value": self._width, "least": WIDTHS[0], "most": WIDTHS[-1], "step": WIDTHS.step},
-            )
+            width = {"value": self._width, "least": WIDTHS[0], "most": WIDTHS[-1], "step": WIDTHS.step}
+            run = self._run.to_dict()
             counts = {"predicted": self.ranks(), **{name: result.ranks for name, result in self._results.items()}}
             return {
                 "version": 1,

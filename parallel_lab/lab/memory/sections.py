@@ -143,13 +143,8 @@ def busiest(counts: Sequence[Count]) -> Count:
 
 def _traffic(lab: Any, ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Count]) -> Section:
     """Messages of one rank by kind and purpose: with optimizer parallel, without, and what the formula says."""
-    columns = {
-        "message": "name",
-        "count": "count",
-        "sent": "bytes bar",
-        "off: count": "count",
-        "off: sent": "bytes bar",
-    }
+    columns = {"message": "name", "count": "count", "sent": "bytes bar"}
+    columns |= {"off: count": "count", "off: sent": "bytes bar"}
     columns |= {"formula": "why", "": "verdict"}
     said = {c.rank: formulas(lab.plan, lab.facts, c.rank) for c in off}
     of = {}

@@ -145,46 +145,25 @@ def _stack(width: int) -> Job:
     return Job(ChainNet((width,) * (STACK_LAYERS + 1)), nn.MSELoss(), ((x, y),))
 
 
-def _network(network: str, data: str) -> Callable[[int], Job]:
+def _network(name: str, data: str, note: str) -> Subject:
+    """A network of the labs, with the data of that name."""
+
     def job(_: int) -> Job:
         problem = get_problem(data)
-        return Job(NETWORKS[network].factory(problem), problem.loss(), problem.batches)
+        return Job(NETWORKS[name].factory(problem), problem.loss(), problem.batches)
 
-    return job
+    return Subject(name, NETWORKS[name].label, note, job)
 
 
-SUBJECTS: dict[str, Subject] = {
-    s.name: s
-    for s in (
-        Subject(
-            "stack",
-            "eight equal layers",
-            "eight Dense layers without bias, tanh between them, 512 rows",
-            _stack,
-            256,
-            4 * 1024 * 1024,
-        ),
-        Subject(
-            "dense",
-            "Dense layers",
-            "two Dense layers on handwritten digits; 8 ranks cannot share 10 classes",
-            _network("dense", "digits"),
-        ),
-        Subject(
-            "convnet",
-            "convolutions",
-            "two convolutions with batch norm on colour digits: small weights",
-            _network("convnet", "pictures"),
-        ),
-        Subject(
-            "transformer",
-            "GPT, one block",
-            "a GPT of one block that counts in words: many small parameters",
-            _network("transformer", "text"),
-        ),
-        Subject("embedding", "Wide & Deep", "tables of features and two dense layers", _network("embedding", "clicks")),
-    )
-}
+_STACK = "eight Dense layers without bias, tanh between them, 512 rows"
+_SUBJECTS = (
+    Subject("stack", "eight equal layers", _STACK, _stack, width=256, capacity_bytes=4 * 1024 * 1024),
+    _network("dense", "digits", "two Dense layers on handwritten digits; 8 ranks cannot share 10 classes"),
+    _network("convnet", "pictures", "two convolutions with batch norm on colour digits: small weights"),
+    _network("transformer", "text", "a GPT of one block that counts in words: many small parameters"),
+    _network("embedding", "clicks", "tables of features and two dense layers"),
+)
+SUBJECTS = {subject.name: subject for subject in _SUBJECTS}
 
 
 def get_subject(name: str) -> Subject:

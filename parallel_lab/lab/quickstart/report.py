@@ -152,10 +152,8 @@ def _ranks_svg(label: str, picture: dict, cards: Sequence[dict]) -> str:
         x, y, _, _ = box = _box(card["block"], shape, drawn, frame)
         parts += [_rect("ground", *frame), _rect(f"hue-{card['slice'] % 8}", *box)]
         if card["addend"]:
-            text, place = (
-                f"Σ {card['addend']} of {card['addends']}",
-                f'x="{left + width / 2:.1f}" y="{height + 13:.1f}"',
-            )
+            text = f"Σ {card['addend']} of {card['addends']}"
+            place = f'x="{left + width / 2:.1f}" y="{height + 13:.1f}"'
             parts += [_rect("hatched", *box), f'<text class="sum" {place}>{text}</text>']
         for strip in card.get("strips", ()):  # at least so thick that it can be seen
             sx, sy, sw, sh = _box(strip["block"], shape, drawn, frame)
@@ -163,10 +161,8 @@ def _ranks_svg(label: str, picture: dict, cards: Sequence[dict]) -> str:
             seen = (sx + sw - thick_w if sx < x else sx, sy + sh - thick_h if sy < y else sy, thick_w, thick_h)
             parts.append(_rect(f"hue-{strip['slice'] % 8}", *seen))
         parts += [_rect("frame", *frame), _number(card["slice"], box, left + width + 3, bool(card["addend"]))]
-    said = "; ".join(
-        f"rank {c['rank']} {c['text']}" + (f" addend {c['addend']} of {c['addends']}" if c["addend"] else "")
-        for c in cards
-    )
+    addends = [f" addend {c['addend']} of {c['addends']}" if c["addend"] else "" for c in cards]
+    said = "; ".join(f"rank {c['rank']} {c['text']}{addend}" for c, addend in zip(cards, addends, strict=True))
     return _svg(_COLUMN * len(cards), height + (16 if picture["partial"] else 4), "".join(parts), f"{label}: {said}")
 
 
@@ -320,10 +316,8 @@ def _loss(result: QuickstartResult) -> str:
         points = points if len(points) > 1 else points * 2  # a round line end makes a dot of a single step
         drawn.append(f'<polyline class="curve {name}" points="{" ".join(points)}"/>')
     ranks, row = ranks_text(result.plan.device_num), result.equality.rows[0]
-    said = (
-        f"Loss from {result.losses[0]:.4g} at step 1 to {result.losses[-1]:.4g} at step {len(result.losses)}, on "
-        f"{ranks} and on one device"
-    )
+    said = f"Loss from {result.losses[0]:.4g} at step 1 to {result.losses[-1]:.4g} at step {len(result.losses)}, on "
+    said += f"{ranks} and on one device"
     keys = [
         ('<line class="curve single" x2="22" y1="7" y2="7"/>', "one device"),
         ('<line class="curve parallel" x2="22" y1="7" y2="7"/>', ranks),
@@ -390,10 +384,8 @@ def _memory(result: QuickstartResult) -> str:
         picture = _svg(480, 20, bars, f"{name}: " + ", ".join(f"{kind} {size}" for kind, size in sizes.items()))
         numbers = _cells([*sizes.values(), f"<b>{bytes_text(sum(parts.values()))}</b>"], NUMBER)
         rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{picture}</td>{numbers}</tr>')
-    kinds = "".join(
-        _number_heads(f"{_svg(12, 12, _memory_rect(i, 0, 12, 12))} {escape(kind)}")
-        for i, kind in enumerate(reports[0][1])
-    )
+    marks = [(_svg(12, 12, _memory_rect(i, 0, 12, 12)), kind) for i, kind in enumerate(reports[0][1])]
+    kinds = "".join(_number_heads(f"{mark} {escape(kind)}") for mark, kind in marks)
     head = f"<tr><td></td><td></td>{kinds}{_number_heads('total')}</tr>"
     return _section("Memory", "predicted from the shapes; the same on every rank", _table(head, rows, "Memory"))
 
@@ -407,10 +399,8 @@ def _equality(result: QuickstartResult) -> str:
         rows.append(f'<tr{failed}><th scope="row">{escape(r.tensor)}</th>{numbers}{verdict}</tr>')
     numbers = _number_heads("largest difference", "rounding bound")
     head = f'<tr><th scope="col">tensor</th>{numbers}<th scope="col">verdict</th></tr>'
-    table, bound = (
-        _table(head, rows, "Equality", " class=equality"),
-        f'<p class="muted">{escape(result.bound_text)}</p>',
-    )
+    table, bound = _table(head, rows, "Equality", " class=equality"), escape(result.bound_text)
+    bound = f'<p class="muted">{bound}</p>'
     return _section("Equal to one device?", "same network, same data, same start", table, bound)
 
 
@@ -418,10 +408,8 @@ def _ending(result: QuickstartResult, version: str) -> str:
     own = [("parallel_lab", version)] if version else []
     facts = _facts([*own, *result.environment, ("plan", result.plan.digest)], "small")
     program, losses = escape(result.plan.text(rank=0)), escape("\n".join(result.log_lines))
-    return (
-        f"<section><details><summary>The program of rank 0</summary><pre>{program}</pre></details>"
-        f"<details><summary>Every loss</summary><pre>{losses}</pre></details>{facts}</section>"
-    )
+    text = f"<section><details><summary>The program of rank 0</summary><pre>{program}</pre></details>"
+    return text + f"<details><summary>Every loss</summary><pre>{losses}</pre></details>{facts}</section>"
 
 
 def _facts(facts: Iterable[tuple[str, str]], kind: str) -> str:

@@ -144,13 +144,9 @@ class QuickstartResult:
         rows = [(*MESSAGE_HEAD, self.source)]
         for m in self.messages:
             sizes = (m.bytes_predicted, m.bytes_counted) if m.groups else (None, None)
-            rows.append(
-                (
-                    *(f"#{m.number}", m.phase, m.operator, m.collective, groups_text(m.groups)),
-                    *map(bytes_text, sizes),
-                    *map(time_text, (m.time_predicted_s, m.time_measured_s)),
-                )
-            )
+            texts = f"#{m.number}", m.phase, m.operator, m.collective, groups_text(m.groups)
+            times = map(time_text, (m.time_predicted_s, m.time_measured_s))
+            rows.append((*texts, *map(bytes_text, sizes), *times))
         lines += table_lines(rows, right=(5, 6, 7, 8), indent="  ")
         lines += [f"  {self.counts_text}.", f"  {self.times_text}"]
         lines += [f"  #{m.number} {m.reason}" + (f" ({m.origin})" if m.origin else "") for m in self.messages]
@@ -181,10 +177,8 @@ class QuickstartResult:
         how = ", waiting for the others and for a core included"
         if self.executor == "simulator":
             how = " on a clock where every rank has a core of its own"
-        return (
-            f"Times are predicted for the {CLUSTER!r} profile (eight ranks that are always ready) and {self.source}: "
-            f"median over ranks and the last {steps} steps{how}."
-        )
+        text = f"Times are predicted for the {CLUSTER!r} profile (eight ranks that are always ready) and "
+        return text + f"{self.source}: median over ranks and the last {steps} steps{how}."
 
     @property
     def typical_step(self) -> tuple[Event, ...]:

@@ -164,13 +164,8 @@ class RedistributionLab(Lab):
                 for number, step in enumerate(self.plan, 1)
             ]
 
-        columns = {
-            "step": "name",
-            "together with": "text",
-            "slice": "shape",
-            "becomes": "shape",
-            "received": "bytes bar",
-        }
+        columns = {"step": "name", "together with": "text", "slice": "shape"}
+        columns |= {"becomes": "shape", "received": "bytes bar"}
         of = {str(rank): {"rows": rows(rank)} for rank in range(self._devices)}
         return table("Steps", columns, small="groups of the chosen rank", by=["rank"], of=of)
 
@@ -216,10 +211,8 @@ class RedistributionLab(Lab):
             return f"pl.TensorLayout({layout.device_matrix}, {layout.tensor_map}{partial})"
 
         alltoall = ", alltoall=True" if self._steps == "all_to_all" else ""
-        text = (
-            f"have = {written(self.source)}\nwant = {written(self.target)}\n"
-            f"print(*pl.plan_redistribution(have, want, {SHAPE}{alltoall}), sep='\\n')"
-        )
+        text = f"have = {written(self.source)}\nwant = {written(self.target)}\n"
+        text += f"print(*pl.plan_redistribution(have, want, {SHAPE}{alltoall}), sep='\\n')"
         return code("In Python", text)
 
 

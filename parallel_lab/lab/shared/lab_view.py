@@ -234,10 +234,8 @@ class LabView(anywidget.AnyWidget):
     def _repr_html_(self) -> str:
         """The page of its own in a frame, for front-ends that show no widgets."""
         title, page = escape(self.snapshot["title"]), escape(self.to_html())
-        return (
-            f'<iframe title="{title}" srcdoc="{page}" '
-            f'style="width:100%;height:{self.model_type.frame_height_px}px;border:0"></iframe>'
-        )
+        text = f'<iframe title="{title}" srcdoc="{page}" '
+        return text + f'style="width:100%;height:{self.model_type.frame_height_px}px;border:0"></iframe>'
 
     def close(self) -> None:
         """End the subscription and the view; closing twice is fine."""

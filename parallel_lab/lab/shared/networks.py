@@ -174,11 +174,8 @@ def _conv(dp: int, channels: int, height: int) -> dict[str, Strategy]:
 
 def _of_cells(make: Callable[[], nn.Cell]) -> dict[str, Strategy]:
     """The strategies that the operators of a network carry."""
-    return {
-        name: primitive.in_strategy
-        for name, primitive in operator_primitives(make()).items()
-        if primitive.in_strategy is not None
-    }
+    found = {name: primitive.in_strategy for name, primitive in operator_primitives(make()).items()}
+    return {name: strategy for name, strategy in found.items() if strategy is not None}
 
 
 def _gpt(p: Problem) -> GPT:
@@ -247,10 +244,7 @@ NETWORKS: dict[str, Network] = {
         "pictures",
     ),
     "transformer": Network(
-        "GPT, one block",
-        _gpt,
-        {"tensor parallel": _gpt_preset, "data parallel": _data_parallel},
-        "text",
+        "GPT, one block", _gpt, {"tensor parallel": _gpt_preset, "data parallel": _data_parallel}, "text"
     ),
     "embedding": Network(
         "Wide & Deep",
@@ -294,11 +288,8 @@ def operator_layers(net: nn.Cell) -> dict[str, str]:
     >>> operator_layers(DenseNet(32, 16, 16))["dense1.bias_add"], operator_layers(DenseNet(32, 16, 16))["relu"]
     ('dense1', 'relu')
     """
-    layers = {
-        path
-        for path, cell in net.cells_and_names()
-        if path and type(cell).__module__.startswith(LAYERS) and not isinstance(cell, CONTAINERS)
-    }
+    cells = [(path, cell) for path, cell in net.cells_and_names() if path and not isinstance(cell, CONTAINERS)]
+    layers = {path for path, cell in cells if type(cell).__module__.startswith(LAYERS)}
     found = {}
     for name in operator_primitives(net):
         parts = name.split(".")

@@ -72,13 +72,8 @@ def lab_page(snapshot: Mapping[str, Any], words: str, script: str, style: str) -
     shown = dict(snapshot)
     if "loss" in shown:
         shown["loss"] = {**shown["loss"], **{name: _finite(shown["loss"].get(name)) for name in CURVES}}
-    parts = {
-        "title": escape(snapshot["title"]),
-        "style": style,
-        "words": escape(words),
-        "snapshot": _json_in_html(shown),
-        "script": script,
-    }
+    parts = {"title": escape(snapshot["title"]), "style": style, "words": escape(words)}
+    parts |= {"snapshot": _json_in_html(shown), "script": script}
     return PAGE.format(**parts)
 
 

@@ -92,22 +92,16 @@ class Prediction:
 
     def _about_group(self, right: tuple[int, ...]) -> str:
         if self.group_of_rank_5 is not None and set(self.group_of_rank_5) == {1, 5}:
-            return (
-                "1 and 5 hold the same slice of w: they meet in backward. In forward those add up that hold the "
-                "same rows of x."
-            )
-        return (
-            "The last axis of the device matrix runs fastest: 4 neighbours share the rows of x and split the "
-            "sum over k."
-        )
+            text = "1 and 5 hold the same slice of w: they meet in backward. In forward those add up that hold the "
+            return text + "same rows of x."
+        text = "The last axis of the device matrix runs fastest: 4 neighbours share the rows of x and split the "
+        return text + "sum over k."
 
     def _about_messages(self, table: list[dict[str, Any]]) -> str:
         forward = sum(m["phase"] == "forward" for m in table)
         if self.messages == forward:
-            return (
-                f"{forward} is forward alone: every all_reduce forward has one backward, and gradients of "
-                "replicated parameters are added up."
-            )
+            text = f"{forward} is forward alone: every all_reduce forward has one backward, and gradients of "
+            return text + "replicated parameters are added up."
         return f"{forward} forward, {len(table) - forward} backward; the loss itself takes one."
 
     def _about_bytes(self, table: list[dict[str, Any]]) -> str:

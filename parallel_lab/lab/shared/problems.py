@@ -145,10 +145,8 @@ def _text() -> Problem:
     tokens = np.array([0 if letter == " " else ord(letter) - ord("a") + 1 for letter in text], np.int32)
     size = SEQUENCES * SEQUENCE
     starts = range(0, len(tokens) - size, size)
-    batches = tuple(
-        _read_only(*(tokens[i + shift : i + shift + size].reshape(SEQUENCES, SEQUENCE) for shift in (0, 1)))
-        for i in starts
-    )
+    pairs = ((tokens[i : i + size], tokens[i + 1 : i + 1 + size]) for i in starts)
+    batches = tuple(_read_only(*(part.reshape(SEQUENCES, SEQUENCE) for part in pair)) for pair in pairs)
     return Problem(
         name="text",
         label="counting in words",
@@ -176,9 +174,8 @@ def _clicks() -> Problem:
         chosen = draw.integers(0, FEATURES, (CLICKS, FIELDS))
         ids = chosen + np.arange(FIELDS) * FEATURES
         clicked = worth[ids].sum(axis=1) + 2 * pair[chosen[:, 0], chosen[:, 1]] > 0
-        batches.append(
-            _read_only(ids.astype(np.int32), np.ones(ids.shape, np.float32), clicked.astype(np.float32)[:, None])
-        )
+        weights, label = np.ones(ids.shape, np.float32), clicked.astype(np.float32)[:, None]
+        batches.append(_read_only(ids.astype(np.int32), weights, label))
     return Problem(
         name="clicks",
         label="clicks",

@@ -200,8 +200,6 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], styles: Seque
     """A table for `_repr_html_`, all texts escaped.  styles: CSS of each column, beside being left-aligned."""
     styles = [f"text-align:left{style}" for style in styles or [""] * len(head)]
     titles = "".join(f"<th scope='col' style='text-align:left'>{escape(text)}</th>" for text in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td style='{s}'>{escape(cell)}</td>" for s, cell in zip(styles, row, strict=True)) + "</tr>"
-        for row in rows
-    )
+    cells = ([f"<td style='{s}'>{escape(cell)}</td>" for s, cell in zip(styles, row, strict=True)] for row in rows)
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"

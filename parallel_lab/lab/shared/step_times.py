@@ -73,10 +73,8 @@ class StepTimes:
             "instruction",
         ]
         if self.device_num > self.cores:
-            lines.append(
-                f"{self.device_num} ranks share {self.cores} cores: simulated ranks have one each, so measured steps "
-                "take longer"
-            )
+            text = f"{self.device_num} ranks share {self.cores} cores: simulated ranks have one each, "
+            lines.append(text + "so measured steps take longer")
         return "\n".join(lines)
 
 

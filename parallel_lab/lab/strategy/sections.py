@@ -40,15 +40,12 @@ def sections(s: Snapshot) -> dict[str, Section]:
 
 def _operators(s: Snapshot) -> Section:
     columns = dict.fromkeys(("operator", "type", "strategy", "set by", "shapes"), "text")
-    rows = [
-        (o["name"], o["op"], o["strategy"], "you" if o["source"] == "user" else o["source"], o["formula"])
-        for o in s["operators"]
-    ]
-    notes = [
-        f"Refused for {o['name']}: {o['typed']}. {o['error']} Still in force: {o['strategy']}."
-        for o in s["operators"]
-        if o["error"]
-    ]
+    rows, notes = [], []
+    for o in s["operators"]:
+        set_by = "you" if o["source"] == "user" else o["source"]
+        rows.append((o["name"], o["op"], o["strategy"], set_by, o["formula"]))
+        if o["error"]:
+            notes.append(f"Refused for {o['name']}: {o['typed']}. {o['error']} Still in force: {o['strategy']}.")
     return table("Operators and strategies", columns, rows, small="slices per dim of each input", notes=notes)
 
 
@@ -68,13 +65,8 @@ def _layers(s: Snapshot) -> Section:
     for n in sorted(s["graph"]["nodes"], key=lambda n: (n["column"], n["row"])):
         sources = ", ".join(dict.fromkeys(e["from"] for e in edges if e["to"] == n["id"]))
         rows.append((n["id"], n["detail"], sources or None, n["cuts"], _numbers(n["messages"])))
-    columns = {
-        "layer": "text",
-        "operators": "text",
-        "reads from": "text",
-        "slices": "shape",
-        "messages and slices": "text",
-    }
+    columns = {"layer": "text", "operators": "text", "reads from": "text"}
+    columns |= {"slices": "shape", "messages and slices": "text"}
     return table("Layers", columns, rows, small="slices per dim of the result")
 
 
@@ -90,13 +82,10 @@ def _picture(s: Snapshot) -> Section:
         addends = f"{p['partial']['count']} addends over {', '.join(p['partial']['axes'])}"
         pending = f", each a pending {p['partial']['reduce']} of {addends}"
     matrix = " x ".join(f"{name} {size}" for name, size in zip(names, p["device_matrix"], strict=True))
-    notes = [
-        f"Shape {_shape(p['shape'])} in {plural(p['slices'], 'slice')}{pending}; device matrix {matrix}; {p['note']}."
-    ]
-    notes += [
-        f"Along dim {h['dim']} a rank reads up to {h['before']} before and {h['after']} after its own slice."
-        for h in p["halo"]
-    ]
+    slices = f"{plural(p['slices'], 'slice')}{pending}"
+    notes = [f"Shape {_shape(p['shape'])} in {slices}; device matrix {matrix}; {p['note']}."]
+    reach = "Along dim {dim} a rank reads up to {before} before and {after} after its own slice."
+    notes += [reach.format_map(halo) for halo in p["halo"]]
     rows = []
     for card in s["cards"]:
         value = f"addend {card['addend']} of {card['addends']}" if card["addend"] else "complete"
@@ -122,16 +111,12 @@ def _rank(s: Snapshot) -> Section:
 
 
 def _messages(s: Snapshot) -> Section:
-    rows = [
-        (f"#{m['number']}", m["phase"], m["operator"], m["collective"], _group(m["group"]), *_amounts(m))
-        for m in s["messages"]
-    ]
+    rows, notes = [], []
+    for m in s["messages"]:
+        number, origin = f"#{m['number']}", f" ({m['origin']})" if m["origin"] else ""
+        rows.append((number, m["phase"], m["operator"], m["collective"], _group(m["group"]), *_amounts(m)))
+        notes.append(f"{number} is here because {m['reason']}{origin}.")
     rows.append(("total", "", "", "", "", *_amounts(s["message_totals"])))
-    origins = [f" ({m['origin']})" if m["origin"] else "" for m in s["messages"]]
-    notes = [
-        f"#{m['number']} is here because {m['reason']}{origin}."
-        for m, origin in zip(s["messages"], origins, strict=True)
-    ]
     columns = {**dict.fromkeys(("#", "phase", "operator", "collective", "group"), "text"), **AMOUNTS}
     if not notes:
         rows, notes = [], ["none: every rank already holds what it needs"]

@@ -53,13 +53,8 @@ def run_workers(args: argparse.Namespace, command: tuple[str, ...]) -> int:
 
 def _spec(args: argparse.Namespace, argv: tuple[str, ...]) -> LaunchSpec:
     count = args.worker_num
-    common = {
-        "MS_WORKER_NUM": str(count),
-        "MS_SCHED_HOST": args.master_addr,
-        "MS_SCHED_PORT": str(args.master_port),
-        "MS_TOPO_TIMEOUT": str(args.cluster_time_out),
-        "MS_ROLE": "MS_WORKER",
-    }
+    common = {"MS_WORKER_NUM": str(count), "MS_SCHED_HOST": args.master_addr, "MS_SCHED_PORT": str(args.master_port)}
+    common |= {"MS_TOPO_TIMEOUT": str(args.cluster_time_out), "MS_ROLE": "MS_WORKER"}
     own = tuple({"MS_NODE_ID": str(rank)} for rank in range(count))
     variables = {"environment": common, "rank_environments": own}
     limits = {"start_limit_s": args.cluster_time_out, "cores": _cores(count) if args.bind_core else ()}

@@ -19,10 +19,8 @@ from typing import Any
 from ...base.checks import integer
 from ...base.errors import MissingPackage
 
-INSTALL_HINT = (
-    "apt-get install openmpi-bin (or conda install openmpi), then pip install 'mpi4py>=4.1'; "
-    "environment.yml says the same"
-)
+INSTALL_HINT = "apt-get install openmpi-bin (or conda install openmpi), then pip install 'mpi4py>=4.1'; "
+INSTALL_HINT += "environment.yml says the same"
 # what the launchers of Open MPI, MPICH and those built on it, and process managers that speak PMIx, leave in the
 # environment of a rank
 _MARKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")

@@ -86,9 +86,7 @@ class SharedWorld:
             if entry is None:
                 place = "before their first call"
             else:
-                place = (
-                    f"{'in' if entry.end_s is None else 'after'} {entry.kind} "
-                    f"#{entry.number}{f' ({entry.origin})' if entry.origin else ''}"
-                )
+                place = f"{'in' if entry.end_s is None else 'after'} {entry.kind} "
+                place += f"#{entry.number}{f' ({entry.origin})' if entry.origin else ''}"
             places.setdefault(place, []).append(rank)
         return "; ".join(f"{ranks_text(ranks)} {place}" for place, ranks in places.items())

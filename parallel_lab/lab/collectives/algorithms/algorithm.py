@@ -310,10 +310,8 @@ class Algorithm:
             lines.append(f"  {at:>3}  {self.phase_of(at):<14} " + "   ".join(map(str, sends)))
         for c in self.counts():
             size = "" if size_bytes is None else f" = {float(c.sent_bytes(size_bytes)):g} bytes"
-            lines.append(
-                f"  rank {c.rank} sends {c.messages} messages, {c.sent} S{size}; receives {c.received_messages}, "
-                f"{c.received} S"
-            )
+            text = f"  rank {c.rank} sends {c.messages} messages, {c.sent} S{size}; receives {c.received_messages}, "
+            lines.append(text + f"{c.received} S")
         if self.formula is not None:
             rounds, messages, sent, time = formula_texts(self.formula, self.ranks)
             lines.append(f"  formula: {rounds} rounds; the busiest rank sends {messages} messages, {sent}; time {time}")
@@ -399,10 +397,8 @@ def run_algorithm(
     if comm is None:
         world = current_world()
         if world is None:
-            hint = (
-                "In a %%ranks cell, or a script under parallel-lab run, call parallel_lab.init() first; in a pool's "
-                "function, give its comm"
-            )
+            hint = "In a %%ranks cell, or a script under parallel-lab run, call parallel_lab.init() first; in a pool's "
+            hint += "function, give its comm"
             raise WorldError("this process is not a rank", where="run_algorithm", hint=hint)
         comm = world.comm
     members = tuple(range(comm.world_size)) if group is None else tuple(group)
