@@ -194,13 +194,8 @@ class CollectiveStepper(Lab):
             if self._story is None:
                 self._story = self._tell()
             story, at = self._story, self._at
-            return {
-                **story,
-                "at": at,
-                "follow": self._follow,
-                "counters": self._counters(at),
-                "status": story["frames"][at]["text"],
-            }
+            now = {"at": at, "follow": self._follow, "status": story["frames"][at]["text"]}
+            return {**story, **now, "counters": self._counters(at)}
 
     def page_snapshot(self) -> dict[str, Any]:
         """The snapshot, and the counters of every round: what a page without a kernel needs."""

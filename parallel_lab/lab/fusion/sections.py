@@ -132,14 +132,8 @@ def lanes_view(lanes: Lanes, case: Case) -> dict[str, Any]:
         }
         for n, m in enumerate(lanes.messages, start=1)
     ]
-    return {
-        "forward_s": lanes.forward_s,
-        "backward_s": lanes.backward_s,
-        "step_s": lanes.step_s,
-        "exposed_s": seconds(lanes.exposed_s),
-        "boxes": boxes,
-        "messages": messages,
-    }
+    times = {"forward_s": lanes.forward_s, "backward_s": lanes.backward_s, "step_s": lanes.step_s}
+    return {**times, "exposed_s": seconds(lanes.exposed_s), "boxes": boxes, "messages": messages}
 
 
 def export_line(mode: str, comm_fusion: Mapping[str, Any], ids: Mapping[str, int], parallel_mode: str) -> str:

@@ -76,18 +76,10 @@ def parameter_facts(plan: Plan, off: Plan) -> tuple[ParameterFact, ...]:
             continue
         whole, kept = off.value(given.name), plan.value(given.name)
         ways = math.prod(whole.slice_shape) // max(1, math.prod(kept.slice_shape))
+        name, replicas = given.name, whole.layout.replica_count
+        known = owners.get(name), name in read, why.get(name, "")
         facts.append(
-            ParameterFact(
-                given.name,
-                whole.slice_shape,
-                kept.slice_shape,
-                whole.slice_bytes,
-                ways,
-                whole.layout.replica_count,
-                owners.get(given.name),
-                given.name in read,
-                why.get(given.name, ""),
-            )
+            ParameterFact(name, whole.slice_shape, kept.slice_shape, whole.slice_bytes, ways, replicas, *known)
         )
     return tuple(facts)
 

@@ -54,17 +54,10 @@ class MemoryLab(ComparesRuns):
 
     scripts, styles = ("memory/memory_bars.js", "memory/memory_lab.js"), ("memory/memory_lab.css",)
     commands = (
-        *(
-            "set_subject",
-            "set_width",
-            "set_devices",
-            "set_parallel_mode",
-            "set_optimizer",
-            "set_level",
-            "set_threshold",
-        ),
-        *("set_shard_size", "set_accumulation", "set_accumulation_shard", "set_capacity", "select_rank", "show_moment"),
-        *("show_source", "set_zero", "run_simulated", "run_measured", "stop", "find_par", "show_best"),
+        *("set_subject", "set_width", "set_devices", "set_parallel_mode", "set_optimizer", "set_level"),
+        *("set_threshold", "set_shard_size", "set_accumulation", "set_accumulation_shard", "set_capacity"),
+        *("select_rank", "show_moment", "show_source", "set_zero", "run_simulated", "run_measured", "stop"),
+        *("find_par", "show_best"),
     )
     against = ("with these settings", "without optimizer parallel")
     steps = 20
@@ -278,11 +271,9 @@ class MemoryLab(ComparesRuns):
             self._go_on()
             with self._lock:
                 self._pars[key] = par
-            return (
-                "no stack fits under the line"
-                if par is None
-                else f"par: width {par.width}, {par.settings.level} ({par.tried} plans tried)"
-            )
+            if par is None:
+                return "no stack fits under the line"
+            return f"par: width {par.width}, {par.settings.level} ({par.tried} plans tried)"
 
         self._start("searching for par", search)
 
@@ -363,13 +354,8 @@ def _compiled(subject: str, width: int, settings: Settings) -> tuple[Plan, tuple
 def _off(settings: Settings) -> Settings:
     """The same without optimizer parallel; what only matters with it as it is by default."""
     plain = Settings()
-    return replace(
-        settings,
-        level="off",
-        threshold_kb=plain.threshold_kb,
-        shard_size=plain.shard_size,
-        accumulation_shard=plain.accumulation_shard,
-    )
+    kept = {name: getattr(plain, name) for name in ("threshold_kb", "shard_size", "accumulation_shard")}
+    return replace(settings, level="off", **kept)
 
 
 _MULTIPLES = f"A multiple of {WIDTHS.step} from {WIDTHS[0]} to {WIDTHS[-1]}"

@@ -67,14 +67,8 @@ def choices(given: Settings) -> Iterator[Settings]:
             for size in sizes if level.startswith("level") else (-1,):
                 shards = (True, False) if level == "level1" and parts > 1 else (True,)
                 for shard in shards:
-                    yield replace(
-                        free,
-                        parallel_mode=mode,
-                        level=level,
-                        accumulation=parts,
-                        shard_size=size,
-                        accumulation_shard=shard,
-                    )
+                    how = {"accumulation": parts, "shard_size": size, "accumulation_shard": shard}
+                    yield replace(free, parallel_mode=mode, level=level, **how)
 
 
 def find_par(given: Settings, capacity_bytes: int, stopped: Callable[[], bool] = lambda: False) -> Par | None:

@@ -64,27 +64,17 @@ def _memory(ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Count], capac
         for moment, label in MOMENTS.items():
             bars = [_bar("off", fullest(off), moment), *(_bar(f"rank {c.rank}", c, moment) for c in counts)]
             of[f"{moment}|{source}"] = {"small": f"{label}, {source} (off: predicted)", "bars": bars, "notes": notes}
-    return {
-        "kind": "bars",
-        "title": "Bytes per rank",
-        "kinds": [{"name": name, "label": label, "note": note} for name, (label, note) in KINDS.items()],
-        "line": capacity_bytes,
-        "by": ["moment", "source"],
-        "of": of,
-    }
+    kinds = [{"name": name, "label": label, "note": note} for name, (label, note) in KINDS.items()]
+    bars = {"kind": "bars", "title": "Bytes per rank", "kinds": kinds, "line": capacity_bytes}
+    return {**bars, "by": ["moment", "source"], "of": of}
 
 
 def _bar(name: str, count: Count, moment: str) -> dict[str, Any]:
     """Bytes by kind at a moment, in the order in which they are stacked; and where the moment is."""
     held = count.at(moment)
     point = count.point(moment) if moment != "resident" else None
-    return {
-        "name": name,
-        "live": [held[kind] for kind in KINDS],
-        "total": sum(held[kind] for kind in KINDS),
-        "where": f"{point.phase}: {point.name}" if point else "",
-        "grown_bytes": count.grown_bytes,
-    }
+    live, where = [held[kind] for kind in KINDS], f"{point.phase}: {point.name}" if point else ""
+    return {"name": name, "live": live, "total": sum(live), "where": where, "grown_bytes": count.grown_bytes}
 
 
 def steps_of(counts: Sequence[Count]) -> dict[str, Any]:
@@ -203,16 +193,11 @@ def _puzzle(score: Score) -> Section:
 def _zero(zero: Mapping[str, Any]) -> dict[str, Section]:
     """The paper's table for the learner's model: the stages on the chosen ranks, and GB per rank on more and fewer."""
     size = f"parameters in {zero['device_gb']} GB"
-    stages = [
-        (
-            f"{stage['stage']} {stage['cut']}",
-            f"{_gb(stage['total_gb'])} GB",
-            [stage["params_gb"], stage["grads_gb"], stage["optimizer_gb"]],
-            f"{stage['sent_elements'] / zero['parameters']:.3g} P",
-            stage["largest_text"],
-        )
-        for stage in zero["stages"]
-    ]
+    stages = []
+    for stage in zero["stages"]:
+        total, sent = f"{_gb(stage['total_gb'])} GB", f"{stage['sent_elements'] / zero['parameters']:.3g} P"
+        parts = [stage["params_gb"], stage["grads_gb"], stage["optimizer_gb"]]
+        stages.append((f"{stage['stage']} {stage['cut']}", total, parts, sent, stage["largest_text"]))
     small = f"{zero['parameters_text']} parameters, {zero['degree']} ranks; bytes per parameter: 2 + 2 + K"
     columns = {"sharded": "name", "a rank holds": "number", "": "stack", "sends": "number", size: "number"}
     heads = ["nothing sharded", "+ states", "+ gradients", "+ parameters"]
@@ -262,11 +247,8 @@ def changed_text(now: Sequence[Count], off: Sequence[Count]) -> str:
     (full, busy), (full_off, busy_off) = ((fullest(tuple(counts)), busiest(counts)) for counts in (now, off))
     kept, kept_off = (sum(count.at("resident").values()) for count in (full, full_off))
     more = busy.messages - busy_off.messages
-    amounts = {
-        "memory at the fullest moment": (full.peak_bytes, full_off.peak_bytes),
-        "kept between steps": (kept, kept_off),
-        "traffic": (busy.sent_bytes, busy_off.sent_bytes),
-    }
+    amounts = {"memory at the fullest moment": (full.peak_bytes, full_off.peak_bytes)}
+    amounts |= {"kept between steps": (kept, kept_off), "traffic": (busy.sent_bytes, busy_off.sent_bytes)}
     if not more and all(one == other for one, other in amounts.values()):
         return "nothing has changed"
     parts = []

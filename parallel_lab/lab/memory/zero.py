@@ -88,12 +88,6 @@ def zero_table(parameters: float, degree: int, optimizer_bytes: float) -> dict[s
                 "largest_text": count_text(largest),
             }
         )
-    return {
-        "parameters": parameters,
-        "parameters_text": count_text(parameters),
-        "degree": degree,
-        "optimizer_bytes": optimizer_bytes,
-        "device_gb": DEVICE_GB,
-        "rows": rows,
-        "stages": stages,
-    }
+    given = {"parameters": parameters, "parameters_text": count_text(parameters), "degree": degree}
+    given |= {"optimizer_bytes": optimizer_bytes, "device_gb": DEVICE_GB}
+    return {**given, "rows": rows, "stages": stages}

@@ -190,18 +190,17 @@ def tensor_picture(plan: Plan, entry: TensorEntry, phase: str) -> tuple[dict[str
     cards = []
     for rank in range(plan.device_num):
         index, group = layout.slice_index(value.shape, rank), layout.partial_group(rank)
-        cards.append(
-            {
-                "rank": rank,
-                "coordinates": list(layout.coordinates(rank)),
-                "block": [[s.start, s.stop] for s in index],
-                "slice": order[layout.slice_numbers(rank)],
-                "addend": group.index(rank) + 1 if partial else None,
-                "addends": len(group) if partial else 1,
-                "text": slice_text(index, value.shape),
-                "replicas": list(layout.replicas(rank)),
-            }
-        )
+        card = {
+            "rank": rank,
+            "coordinates": list(layout.coordinates(rank)),
+            "block": [[s.start, s.stop] for s in index],
+            "slice": order[layout.slice_numbers(rank)],
+            "addend": group.index(rank) + 1 if partial else None,
+            "addends": len(group) if partial else 1,
+            "text": slice_text(index, value.shape),
+            "replicas": list(layout.replicas(rank)),
+        }
+        cards.append(card)
     if chain:
         halo_strips(plan, chain, cards)
     picture = {
@@ -301,22 +300,13 @@ def rank_detail(plan: Plan, rank: int) -> dict[str, Any]:
         if ".for." in entry.value or entry.base != entry.value:
             continue
         value = plan.value(entry.value)
-        holds.append(
-            {
-                "tensor": entry.label,
-                "text": slice_text(value.layout.slice_index(value.shape, rank), value.shape),
-                "shape": list(value.slice_shape),
-                "bytes": value.slice_bytes,
-                "note": _holding(value),
-            }
-        )
+        text = slice_text(value.layout.slice_index(value.shape, rank), value.shape)
+        size = {"shape": list(value.slice_shape), "bytes": value.slice_bytes}
+        holds.append({"tensor": entry.label, "text": text, **size, "note": _holding(value)})
     report = predict_memory(plan)
-    return {
-        "holds": holds,
-        "groups": _groups(plan, rank),
-        "memory": [{"kind": kind, "bytes": size} for kind, size in report.parts.items()],
-        "memory_total": sum(report.parts.values()),
-    }
+    memory = [{"kind": kind, "bytes": size} for kind, size in report.parts.items()]
+    total = sum(report.parts.values())
+    return {"holds": holds, "groups": _groups(plan, rank), "memory": memory, "memory_total": total}
 
 
 def _holding(value: Value) -> str:
@@ -334,16 +324,12 @@ def _groups(plan: Plan, rank: int) -> list[dict[str, Any]]:
             when = "gradients" if phase == "backward" and instr.carried else phase
             names = found.setdefault(instr.group(rank), {}).setdefault(class_name(instr), {}).setdefault(when, [])
             names += [name for name in instr.carried or (instr.name,) if name not in names]
-    return [
-        {
-            "label": "all ranks" if len(ranks) == plan.device_num else f"{len(ranks)} ranks",
-            "ranks": list(ranks),
-            "use": "; ".join(
-                f"{kind}: {'; '.join(_use(*part) for part in parts.items())}" for kind, parts in kinds.items()
-            ),
-        }
-        for ranks, kinds in found.items()
-    ]
+    groups = []
+    for ranks, kinds in found.items():
+        label = "all ranks" if len(ranks) == plan.device_num else f"{len(ranks)} ranks"
+        uses = (f"{kind}: {'; '.join(_use(*part) for part in parts.items())}" for kind, parts in kinds.items())
+        groups.append({"label": label, "ranks": list(ranks), "use": "; ".join(uses)})
+    return groups
 
 
 def _use(when: str, names: list[str]) -> str:

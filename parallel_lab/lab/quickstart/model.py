@@ -121,14 +121,8 @@ class Quickstart:
         with default_settings():
             net = apply_strategies(self.network.factory(self.problem), strategies, loss=loss, examples=examples)
             optimizer = self.problem.optimizer(net.trainable_params())
-            plan = compile_network(
-                net,
-                *self.problem.batches[0],
-                loss=loss,
-                optimizer=optimizer,
-                device_num=devices,
-                dataset_strategy="full_batch",
-            )
+            how = {"loss": loss, "optimizer": optimizer, "device_num": devices, "dataset_strategy": "full_batch"}
+            plan = compile_network(net, *self.problem.batches[0], **how)
         return plan, (net, optimizer)
 
     @property

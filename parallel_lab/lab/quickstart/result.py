@@ -28,16 +28,8 @@ from ..shared.problems import Problem
 
 CLUSTER = "laptop"
 # what a Message takes as it is from the message table
-IN_TABLE = (
-    "number",
-    "phase",
-    "operator",
-    "collective",
-    "bytes_predicted",
-    "bytes_counted",
-    "time_predicted_s",
-    "reason",
-)
+IN_TABLE = ("number", "phase", "operator", "collective", "reason")
+IN_TABLE += ("bytes_predicted", "bytes_counted", "time_predicted_s")
 LOG_LINES = 40  # longer logs are thinned out, unless all of it is asked for
 MESSAGE_HEAD = ("#", "phase", "operator", "collective", "groups", "bytes predicted", "counted", "time predicted")
 

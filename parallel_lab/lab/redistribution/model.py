@@ -153,16 +153,12 @@ class RedistributionLab(Lab):
 
     def _step_table(self) -> dict[str, Any]:
         def rows(rank: int) -> list[list[Any]]:
-            return [
-                [
-                    f"{number} {step.kind}",
-                    " ".join(map(str, step.group(rank))) if step.communicates else "alone",
-                    step.in_shape,
-                    step.out_shape,
-                    self._bytes(received_elements([step])),
-                ]
-                for number, step in enumerate(self.plan, 1)
-            ]
+            rows = []
+            for number, step in enumerate(self.plan, 1):
+                group = " ".join(map(str, step.group(rank))) if step.communicates else "alone"
+                received = self._bytes(received_elements([step]))
+                rows.append([f"{number} {step.kind}", group, step.in_shape, step.out_shape, received])
+            return rows
 
         columns = {"step": "name", "together with": "text", "slice": "shape"}
         columns |= {"becomes": "shape", "received": "bytes bar"}
@@ -178,16 +174,10 @@ class RedistributionLab(Lab):
             return " ".join(others) or "-"
 
         columns = {"rank": "name", "has": "text", "also on": "text", "needs": "text", "also on ": "text"}
-        rows = [
-            [
-                str(rank),
-                part(self.source, rank) + (" (addend)" if self.source.is_partial else ""),
-                shared(self.source, rank),
-                part(self.target, rank),
-                shared(self.target, rank),
-            ]
-            for rank in range(self._devices)
-        ]
+        rows, addend = [], " (addend)" if self.source.is_partial else ""
+        for rank in range(self._devices):
+            had, wanted = ((part(layout, rank), shared(layout, rank)) for layout in (self.source, self.target))
+            rows.append([str(rank), had[0] + addend, had[1], *wanted])
         right = self._moved_right()
         verdict = f"moved on {self._devices} simulated ranks: {sum(right)} of {len(right)} have the slice they need"
         return table(f"Slices of a {SHAPE} tensor", columns, rows, notes=[[verdict, all(right)]])

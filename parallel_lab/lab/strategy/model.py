@@ -354,12 +354,9 @@ class StrategyLab(RunsOneThing):
     def _rank_part(self, rank: int) -> dict[str, Any]:
         """What depends on the rank that is looked at."""
         messages = message_table(self._plan, rank, self._run.events)
-        return {
-            "rank_detail": rank_detail(self._plan, rank),
-            "messages": messages,
-            "message_totals": totals(messages),
-            "status_rank": rank_status(rank, messages, self._devices),
-        }
+        status = rank_status(rank, messages, self._devices)
+        told = {"messages": messages, "message_totals": totals(messages), "status_rank": status}
+        return {"rank_detail": rank_detail(self._plan, rank), **told}
 
     def _layer_of(self, plan: Plan) -> Callable[[TensorEntry], str]:
         """A function: the layer of a tensor; "" for data, and in a network that is shown operator by operator."""
@@ -411,13 +408,8 @@ class StrategyLab(RunsOneThing):
         if name in self._composed:
             return *self._composed[name], node.shape, "default" if self._strategies[name] is None else "user"
         shapes = self._plan.graph.shapes()
-        return (
-            nodes[0].opdef,
-            tuple(shapes[i] for i in nodes[0].ins),
-            dict(nodes[0].attrs),
-            nodes[0].shape,
-            nodes[0].strategy_source,
-        )
+        node = nodes[0]
+        return node.opdef, tuple(shapes[i] for i in node.ins), dict(node.attrs), node.shape, node.strategy_source
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
         """Losses from step `since` on, as float32: "parallel" and "single"."""
