@@ -57,8 +57,7 @@ class MemoryReport:
     params_bytes, optimizer_bytes, inputs_bytes   there from the start to the end
     grads_bytes         all synchronised gradients
     activations_bytes   forward values that backward still needs, at the moment when they take most
-    gathered_bytes      parameters gathered for use, at the moment when they take most; 0 without optimizer parallel
-    timeline            one MemoryPoint per instruction, in the order they run
+    gathered_bytes      parameters gathered for use, at most;  timeline: a MemoryPoint per instruction, in order
     """
 
     params_bytes: int

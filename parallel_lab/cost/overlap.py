@@ -63,8 +63,7 @@ class Gradient:
 class Packing:
     """What a bucket of two gradients or more costs its rank; a gradient alone is sent from where it lies.
 
-    pack      of the whole bucket, before it is sent: part of backward, which it makes longer
-    unpack_s  per gradient, once the message is complete and backward has ended
+    pack      of the whole bucket, in backward;  unpack_s: per gradient, after message and backward
     """
 
     pack: Link
@@ -199,8 +198,7 @@ def predict_overlap(
 
 @checked(group_size=integer(1))
 def all_reduce_line(group_size: int, link: Link, gamma_s_per_byte: float = 0.0) -> Link:
-    """One ring all_reduce as a line: 2(n-1) alpha to start, 2(n-1)/n beta + (n-1)/n gamma per byte of the operand, as
-    its definition says (`ops/collectives/definitions.py`).
+    """One ring all_reduce as a line: 2(n-1) alpha to start, 2(n-1)/n beta + (n-1)/n gamma per byte of the operand.
 
     >>> all_reduce_line(2, Link(alpha_s=1e-6, beta_s_per_byte=1e-9))
     Link(alpha_s=2e-06, beta_s_per_byte=1e-09)

@@ -56,8 +56,7 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster) -> list[list[R
             link, gamma = cluster.link_for(group), cluster.device.gamma_s_per_byte
             over = start + message_time_s(instr.message, size_bytes, len(group), link, gamma, instr.attr("window"))
             if at_once:
-                # waiting for the others is part of the message here; the event log can tell them apart by the members'
-                # starts
+                # waiting for the others is part of the message here; the event log has the members' starts
                 now[rank] = end = over
             else:
                 line[rank] = due[rank, instr.out] = over

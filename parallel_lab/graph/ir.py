@@ -64,8 +64,7 @@ class GraphInput:
     role   "data" (fed each step), "parameter", "constant" (a Tensor the network holds), "scalar" (a Python number,
            `value`), "step" (training steps before this one: what random masks depend on), "gradient" (by backward)
     layerwise   a parameter whose gradient stays each rank's own in data_parallel and hybrid_parallel mode
-    fusion_given   the learner chose the parameter's comm_fusion (an id of 1 is also what every parameter starts with)
-    parallel_optimizer   a parameter that the optimizer parallel may shard
+    fusion_given   the learner chose comm_fusion (1 is the default too);  parallel_optimizer: may be sharded
     """
 
     name: str
@@ -380,8 +379,7 @@ class Draft:
     gradients   a parameter (or an input) -> the value that holds its synchronised gradient
     value_gradients   a forward value -> its gradient as the ranks hold it (partial sums over replicas)
     updates     (parameter, value that the optimizer updates it with) where that is not the gradient as it stands
-    assignments (target, source): after the update, parameter or state `target` takes the value `source`;
-                forward_assignments: after the forward program
+    assignments (target, source): after the update `target` takes the value `source`; forward_assignments: after forward
     states      optimizer states: (name, parameter or "", the optimizer's name for it);  optimizer: its rule
     owners      (parameter, the only rank that updates it and holds its states), where there is one
     order       names of the parameters as the optimizer has them, or the network: what fusion by index counts

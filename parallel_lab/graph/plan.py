@@ -82,8 +82,7 @@ class State:
     """Something that lives from step to step beside the parameters.
 
     name       value name
-    parameter  the parameter whose slices it follows; "" for a scalar such as the learning rate
-    kind       the optimizer's name for it: "moments", "learning_rate", ...
+    parameter  whose slices it follows; "" for a scalar;  kind: "moments", "learning_rate", ... of the optimizer
     """
 
     name: str

@@ -182,22 +182,13 @@ def save_strategy(
 
 def _to_plain(strategy: StrategyFile) -> dict[str, Any]:
     """The file's content; tuples become lists in JSON."""
-    parameters = {
-        p.name: {
-            **{name: getattr(p, name) for name in _KEPT},
-            **{"device_matrix": p.layout.device_matrix, "tensor_map": p.layout.tensor_map},
-        }
-        for p in strategy.parameters
-    }
-    operators = {
-        o.name: {
-            "op": o.op,
-            "strategy": _strategy_to_plain(o.strategy),
-            "out_strategy": _strategy_to_plain(o.out_strategy),
-            "source": o.source,
-        }
-        for o in strategy.operators
-    }
+    parameters, operators = {}, {}
+    for p in strategy.parameters:
+        layout = {"device_matrix": p.layout.device_matrix, "tensor_map": p.layout.tensor_map}
+        parameters[p.name] = {name: getattr(p, name) for name in _KEPT} | layout
+    for o in strategy.operators:
+        how = {"strategy": _strategy_to_plain(o.strategy), "out_strategy": _strategy_to_plain(o.out_strategy)}
+        operators[o.name] = {"op": o.op, **how, "source": o.source}
     head = {"format": FORMAT, "version": VERSION, "device_num": strategy.device_num, "stages": strategy.stages}
     return {**head, "parameters": parameters, "operators": operators}
 

@@ -1,7 +1,6 @@
 """The named calls of a rank's communicator: `comm.all_reduce(x)` for `comm.answer(Request("all_reduce", ...))`.
 
-Shared memory (`processes/shm/comm.py`) and MPI (`processes/mpi/comm.py`) derive from it, through
-`processes/shm/checked_calls.py`, and bring `_answer`.
+Those of shared memory and MPI derive from it, through `processes/shm/checked_calls.py`, and bring `_answer`.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class Calls:
     def begin(self, request: Request) -> Handle:
         """Start the collective of `request` and return at once.
 
-        Its value, and what it has as `out`, must be left alone until `handle.wait()`. Members of a group start the same
+        Leave its value and its `out` alone until `handle.wait()`. Members of a group start the same
         collectives in one order; other calls between. Progress: in `progress`, `handle.done()`, waits.
         """
         return self._begin(request, bool(request.origin))

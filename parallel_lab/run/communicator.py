@@ -13,8 +13,7 @@ A request can also be started, and waited for later, so that the rank works whil
     total = yield Wait(handle)
 
 Who answers differs: the simulator (`simulator.py`) when all members have asked, shared-memory workers (`shm/`) through
-their arena. `answer` below is the specification of both: values are combined in group order, one member after the
-other, so every answerer gives the same bits.
+their arena. `answer` specifies both: values are combined in group order, so all give the same bits.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ class Request:
     root        broadcast, reduce, gather, scatter: a rank (not a position in the group)
     shape, dtype   recv, and broadcast/scatter off the root: what will arrive (for scatter: this rank's part)
     out         C-contiguous array for the reply, of its shape and dtype, may be `value` (in place); None: new memory
-    number      how many requests this rank made before in this group (filled by the answerer when None)
-    origin      operator name and file:line, for messages about this request
+    number      earlier requests of this rank in this group (None: filled in);  origin: operator name and file:line
 
     A send never waits for its receiver: the value is copied and lies ready, and what one rank sends another arrives in
     the order of the sends. A recv waits for its sender. A message not received at the end: CollectiveMismatch.

@@ -204,6 +204,5 @@ def step_inputs(plan: Plan, rank: int, inputs: Iterable[Any]) -> Env:
     if len(given) != len(expected):
         allowed = f"{len(expected)}: {', '.join(i.name for i in expected)}"
         raise ShapeError(f"got {len(given)} inputs", where=f"plan {plan.graph.name}", allowed=allowed)
-    return {i.name: slice_value(plan, i.name, x, rank) for i, x in zip(expected, given, strict=True)} | {
-        name: slice_value(plan, name, array, rank) for name, array in plan.constant_arrays.items()
-    }
+    full = {i.name: x for i, x in zip(expected, given, strict=True)} | plan.constant_arrays
+    return {name: slice_value(plan, name, array, rank) for name, array in full.items()}

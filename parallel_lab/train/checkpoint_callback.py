@@ -80,14 +80,11 @@ class CheckpointConfig:
     save_checkpoint_steps          save every so many steps
     save_checkpoint_seconds        or every so many seconds: only if steps is None or 0
     keep_checkpoint_max            keep so many files, the oldest are deleted
-    keep_checkpoint_per_n_minutes  or one of every so many minutes, and the last: only if max is None or 0. With neither
-                                   one file is kept
+    keep_checkpoint_per_n_minutes  or one of so many minutes, and the last (max None or 0). Neither: one file
     integrated_save                semi_auto and auto_parallel: gather the slices, so that each file holds whole tensors
-    async_save                     write in a thread, while the training goes on; the file is complete when the next one
-                                   is begun, or the run ends
+    async_save                     write in a thread; the file is complete when the next begins, or the run ends
     saved_network                  the Cell to save; default: the trained network
-    append_info                    what else to save: a list of "epoch_num", "step_num" and at most one dict {name:
-                                   number, text or Tensor}
+    append_info                    also: list of "epoch_num", "step_num", at most one dict {name: number, text, Tensor}
     exception_save                 when the training ends with an error, save `<prefix>-<epoch>_<step>_breakpoint.ckpt`
                                    (slices, where they are split)
     format                         "ckpt" or "safetensors": the end of the file name; the format is the same

@@ -76,8 +76,7 @@ def init(backend_name: str | None = None) -> None:
     """Connect this process with the other ranks. A second call does nothing.
 
     backend_name   "hccl", "nccl" or "mccl": only the name of the group of all ranks, all of them run on this machine's
-                   processors; "mpi": through MPI, however the processes were started; None: as the launcher says, with
-                   "hccl" for the name
+                   processors; "mpi": through MPI, however started; None: as the launcher says, named "hccl"
 
     The ranks meet here for the first time: a rank that does not call `init` keeps the others waiting, and the time
     limit names it. Rank 0's seed (`set_seed`) becomes every rank's.
@@ -153,8 +152,7 @@ def get_process_group_ranks(group: str | None = None) -> list[int]:
 
 
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
-    """Give the ranks `rank_ids` a name by which operators and `get_rank` find them. Ranks outside may call it too;
-    nobody waits for anybody.
+    """Name the ranks `rank_ids` for operators and `get_rank`. Ranks outside may call it too; nobody waits.
 
     group      1 to 127 characters, not the name of a group with other ranks
     rank_ids   ascending ints, each once

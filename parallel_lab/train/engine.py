@@ -117,11 +117,9 @@ def _in_parts(network: Any, loss_fn: Any, optimizer: Any, parts: int) -> Cell:
 
 
 class TrainStep(_Step):
-    """One step of training: forward, gradients, their sum over ranks, update. Called with the columns of one batch;
-    returns the loss this rank shows.
+    """A training step on a batch's columns: forward, gradients, their sum over ranks, update; the loss shown.
 
-    network, loss_fn, optimizer   as `Model` has them; without a loss_fn the network returns the loss, without an
-                                  optimizer it is a whole step itself
+    network, loss_fn, optimizer   of `Model`; without loss_fn the network gives the loss, without optimizer it is a step
     """
 
     def __init__(self, network: Callable, loss_fn: Callable | None = None, optimizer: Any = None) -> None:

@@ -23,8 +23,7 @@ class _Region:
 
     def __init__(self, cell: ShardedCell) -> None:
         self.cell = cell
-        # propagation inside, whatever the mode around is; a strategy may leave devices with copies (MindSpore:
-        # fully_use_devices is forced to False)
+        # propagation inside any mode; a strategy may leave copies (MindSpore forces fully_use_devices to False)
         settings = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation"}
         settings |= {"dataset_strategy": "full_batch", "fully_use_devices": False}
         self.settings = {**settings, "loss_repeated_mean": True, "gradients_mean": False}

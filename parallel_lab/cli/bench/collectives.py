@@ -73,8 +73,7 @@ class CollectivesReport:
     missing       (name, why) of those that did not
     timings       the collectives;  barrier_quiet, barrier_busy: without and with (or None) `busy` computing processes
     skipped       (op, bytes, why)
-    checks        what the checks of a 256 KiB all_reduce cost, None if it was not measured
-    load_before, load_after   1-minute load averages
+    checks        cost of checks of a 256 KiB all_reduce, or None;  load_before, load_after: 1-minute load averages
     """
 
     ranks: int
@@ -115,8 +114,7 @@ def measure_collectives(
     peers    False: this package alone, with the futex barrier and the copy
     tell     called with a line about what is measured now
 
-    Raises ArgumentError for cases that cannot be, and what starting workers raises. A competitor that is not installed
-    or fails is a line of the report.
+    Raises ArgumentError for impossible cases, and what starting workers raises. A failed competitor is a line.
     """
     cases = [Case(op, size, ranks) for op in ops for size in sizes_bytes]
     if rounds < 1 or busy < 0 or not batch_s > 0:
@@ -125,8 +123,7 @@ def measure_collectives(
     load_before = load()
     with contextlib.ExitStack() as stack:
         tell(f"starting {ranks} ranks of each competitor")
-        # addresses for two arrays per rank of the largest size, beside what collectives need; pages are taken when
-        # they are written
+        # addresses for two arrays per rank of the largest size, beside the collectives'; pages are taken when written
         arena_bytes = (64 << 20) + 3 * ranks * max(sizes_bytes, default=0)
         pool = stack.enter_context(WorkerPool(ranks, timeout_s=120.0, warn_after_s=60.0, arena_bytes=arena_bytes))
         ours: list[Competing] = [OwnRanks(pool, name) for name in (OURS, OUT, ARENA)]

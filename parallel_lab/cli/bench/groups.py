@@ -75,8 +75,7 @@ class RankGroup:
 
     name       as the tables show it
     arguments  what the module is given, before --rank and --ranks
-    over_mpi   None: processes of our own; a mapping: mpirun starts them, and this is added to its environment
-    threads    for matrix products, in each of them
+    over_mpi   None: our processes; a mapping: mpirun's, with this environment;  threads: for matrix products, each
 
     Raises BenchError with the last words of a group that did not start, MissingPackage without mpirun or mpi4py.
     """

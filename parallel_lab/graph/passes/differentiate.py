@@ -9,8 +9,7 @@ their sum is the true gradient. Every vjp rule is used as it stands, on slices; 
     all_to_all       <->  all_to_all              parameter   ->   all_reduce over equal slices ("mirror")
 
 The chain starts with 1 / (ranks that hold the same loss), MindSpore's VirtualDiv, times the loss scale if there is one.
-Gradients that are one number everywhere stay numbers until an operator needs them as arrays; so the all_reduce of the
-constant seed is never sent, also of losses that are added.
+Gradients that are one number stay numbers while operators allow: a constant seed's all_reduce is never sent.
 """
 
 from __future__ import annotations
@@ -346,10 +345,8 @@ class _Backward:
             self.wide.add(source)
         made = self.gradient_value(source)
         attrs = {"dim": gather.attr("dim"), "reduce": "sum", "fusion": gather.attr("fusion"), "parameter": parameter}
-        reason = (
-            f"optimizer parallel: each of {gather.group_size} ranks has an addend of the gradient of {parameter!r}, "
-            "and needs the sum of the part it keeps"
-        )
+        has = f"each of {gather.group_size} ranks has an addend of the gradient of {parameter!r}"
+        reason = f"optimizer parallel: {has}, and needs the sum of the part it keeps"
         value, out = Value(made.shape, sent, made.layout), f"{parameter}.grad.scattered"
         return self.message("reduce_scatter", gather, gradient, value, reason, attrs | which, out, name=parameter)
 
@@ -391,10 +388,9 @@ class _Backward:
         own = config.local and (given.layerwise or given.role == "data")  # stays each rank's own
         shared = self.shares.get(name, 1)
         if axes and not own:
-            reason = (
-                f"{layout.replica_count} ranks hold the same slice of {name!r} and must apply the same gradient: "
-                "each has an addend of it, from its own samples or from its own part of the network"
-            )
+            why = "each has an addend of it, from its own samples or from its own part of the network"
+            same = f"{layout.replica_count} ranks hold the same slice of {name!r} and must apply the same gradient"
+            reason = f"{same}: {why}"
             sent = self.sum_dtype(given.dtype)
             if sent != dtype_name(gradient.dtype):
                 gradient = self.widened(gradient, sent)

@@ -65,8 +65,7 @@ def accumulates_slices(config: ParallelConfig) -> bool:
 def shared_layout(layout: TensorLayout, ways: int) -> tuple[TensorLayout, tuple[int, ...]] | None:
     """(layout whose dim 0 is also split among `ways` of the ranks that hold the same slice, the axes that do it).
 
-    Holders share with their neighbours in the order of the group: of (0, 8, 16, 24) with 2 ways, 0 with 8 and 16 with
-    24. None where axes of a device matrix cannot say that.
+    Neighbours in the group share: of (0, 8, 16, 24) with 2 ways, 0 with 8, 16 with 24. None if no axes say that.
 
     >>> stored, axes = shared_layout(TensorLayout((2, 4), ((1,), ())), 2)
     >>> stored, axes
@@ -192,10 +191,9 @@ def _gather(draft: Draft, shard: Shard, source: str, used: Value, values: dict[s
     label = fresh_name(f"{shard.name}.gathered", values)
     values[label] = Value(used.shape, values[source].dtype, used.layout)
     who = ("the" if shard.ways == shard.replicas else f"{shard.ways} of the") + f" {shard.replicas} ranks"
-    reason = (
-        f"optimizer parallel: {who} that would hold the same slice of {shard.name!r} keep 1/{shard.ways} of it each, "
-        "with its gradient and optimizer states; the network needs the whole slice"
-    )
+    keep = f"{who} that would hold the same slice of {shard.name!r} keep 1/{shard.ways} of it each"
+    states = "with its gradient and optimizer states; the network needs the whole slice"
+    reason = f"optimizer parallel: {keep}, {states}"
     attrs = attr_pairs({"dim": 0, "fusion": draft.graph.input(shard.name).comm_fusion, "parameter": shard.name})
     fields = {"axes": shard.axes, "device_matrix": shard.layout.device_matrix, "micro_batch": reader.micro_batch}
     origin = reader.origin.made("optimizer_shard")

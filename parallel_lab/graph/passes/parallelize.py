@@ -221,11 +221,9 @@ class Builder:
                 matrix = rule.out.device_matrix
                 members = math.prod(matrix[-1 - axis] for axis in axes)
                 before, after = Halo(*window, members=members).reach()
-                reason = (
-                    f"{node.name!r} slides a window along dim {dim}, split {members} ways: beside its own slice a rank "
-                    f"needs up to {before} elements of the rank before and {after} of the rank after it; outside the "
-                    "tensor are zeros"
-                )
+                needs = f"needs up to {before} elements of the rank before and {after} of the rank after it"
+                slides = f"{node.name!r} slides a window along dim {dim}, split {members} ways"
+                reason = f"{slides}: beside its own slice a rank {needs}; outside the tensor are zeros"
                 made, place = Value(shape, have.dtype, None), {"axes": axes, "device_matrix": matrix}
                 attrs = {"dim": dim, "window": window, "fusion": 0}
                 self.halos[key] = self.insert("halo_exchange", label, name, node, made, reason, **attrs, **place)
@@ -270,9 +268,8 @@ class Builder:
             "min": ("takes the minimum", "candidates"),
             "prod": ("multiplies", "factors"),
         }[rule.out.reduce]
-        reason = (
-            f"{node.name!r} {does} over {dims}, split {count} ways: each rank holds one of {count} {what} of the result"
-        )
+        holds = f"each rank holds one of {count} {what} of the result"
+        reason = f"{node.name!r} {does} over {dims}, split {count} ways: {holds}"
         if not final.same_placement(rule.out.whole()):
             self.scatter(node, rule, label, name, final, reason)
         else:
@@ -320,10 +317,8 @@ class Builder:
                 entries[dim] = tuple(a for a in entries[dim] if a not in axes)
                 layout = TensorLayout(have.device_matrix, tuple(entries))
                 count = math.prod(have.axis_size(a) for a in axes)
-                reason = (
-                    f"{node.name!r} gathers dim {dim} of input {position}, which is split {count} ways more than "
-                    "its product is (enable_nd_tp)"
-                )
+                gathered = f"dim {dim} of input {position}, which is split {count} ways more than its product is"
+                reason = f"{node.name!r} gathers {gathered} (enable_nd_tp)"
                 label = fresh_name(f"{node.ins[position]}.gathered.{node.name}", self.values)
                 place = {"axes": axes, "device_matrix": have.device_matrix}
                 value = Value(made.shape, made.dtype, layout)

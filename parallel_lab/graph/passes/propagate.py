@@ -333,10 +333,8 @@ class _Propagation:
             settled = f"{first!r} splits it into slices {layout.slice_shape(shape)}"
             if first in self.through:
                 settled = f"the reshape {first!r} of it keeps it whole on every rank"
-            what = (
-                f"parameter {shared[0]!r} of shape {shape} is used by operators with different sharding strategies: "
-                f"{settled}, and no strategy of this one does"
-            )
+            used = f"parameter {shared[0]!r} of shape {shape} is used by operators with different sharding strategies"
+            what = f"{used}: {settled}, and no strategy of this one does"
         hint = f"Configure these operators with consistent sharding strategies: .shard(...), for example {example}"
         allowed = "All operators that use a parameter must split it equally"
         return message(what, where=node.where, allowed=allowed, hint=hint)

@@ -69,9 +69,8 @@ class _SliceTotals(Totals):
         count = len(layout.partial_group(0))
         fields = {"axes": tuple(sorted(layout.partial, reverse=True)), "device_matrix": layout.device_matrix}
         fields["attrs"] = attr_pairs({"reduce": "sum", "fusion": 0})
-        fields["reason"] = (
-            f"{why}: each of {count} ranks holds another slice, and ranks with copies are not counted again"
-        )
+        slices = f"each of {count} ranks holds another slice, and ranks with copies are not counted again"
+        fields["reason"] = f"{why}: {slices}"
         made = Value((), str(local.dtype), layout.whole())
         return self.rec.emit("all_reduce", made, (local.name,), f"{self.rec.name}.total", **fields)
 

@@ -139,8 +139,7 @@ def merge_sliced_parameter(sliced_parameters: list[Parameter], strategy: Mapping
     """One whole Parameter from its slices.
 
     sliced_parameters  one Parameter per rank, in the order of the ranks, of one name, shape and dtype
-    strategy           {name: layout}, as `build_searched_strategy` gives; of ranks with the same slice the last one
-                       counts. None: the slices are joined along dim 0
+    strategy           {name: layout}, of equal slices the last one counts. None: slices are joined along dim 0
 
     Raises CheckpointTypeError (a TypeError) for other types, CheckpointError (a ValueError) if slices do not fit
     together, CheckpointKeyError (a KeyError) if the strategy does not name the parameter.

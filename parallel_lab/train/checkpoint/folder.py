@@ -111,8 +111,7 @@ def save_distributed(
 ) -> Path:
     """Save this rank's tensors; called by every rank, with one folder. The manifest's path, when committed.
 
-    rank, world_size, barrier  default: those of the world this process belongs to, or one rank alone
-    meta                       rank 0's goes into the manifest
+    rank, world_size, barrier  default: this process's world, or one rank;  meta: rank 0's goes to the manifest
 
     Raises CheckpointWriteError (an OSError) where the disk is full: the save before is whole then. A rank that raises
     leaves its peers in `barrier`, whose own rule (a dead or raising rank ends the wait of all) lets them go.
