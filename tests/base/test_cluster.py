@@ -32,11 +32,8 @@ def test_laptop_is_within_a_factor_two_of_what_was_measured(kind, size_bytes, me
 
 
 def test_profiles_have_the_promised_sizes():
-    assert {c.name: (c.node_count, c.devices_per_node) for c in CLUSTERS} == {
-        "laptop": (1, 8),
-        "gpu_node": (1, 8),
-        "two_nodes": (2, 8),
-    }
+    expected = {"laptop": (1, 8), "gpu_node": (1, 8), "two_nodes": (2, 8)}
+    assert {c.name: (c.node_count, c.devices_per_node) for c in CLUSTERS} == expected
     assert get_cluster("two_nodes").device == get_cluster("gpu_node").device
 
 

@@ -22,10 +22,8 @@ def test_versions_differ_in_defaults_only():
     assert context.get_auto_parallel_context("search_mode") == "recursive_programming" == context.frozen().search_mode
     assert context.get_algo_parameters("fully_use_devices") is False is context.frozen().fully_use_devices
     changed = {"parallel_optimizer_threshold": 24, "gradient_accumulation_shard": False}
-    assert (
-        context.get_auto_parallel_context("parallel_optimizer_config")
-        == DEFAULTS["parallel_optimizer_config"] | changed
-    )
+    found = context.get_auto_parallel_context("parallel_optimizer_config")
+    assert found == DEFAULTS["parallel_optimizer_config"] | changed
     context.set_auto_parallel_context(search_mode="dynamic_programming")
     context.set_algo_parameters(fully_use_devices=True)
     assert (context.frozen().search_mode, context.frozen().fully_use_devices) == ("dynamic_programming", True)

@@ -46,11 +46,8 @@ def test_three_step_times_say_their_source_and_unit(page_of):
     lab.wait(60)
     page = page_of(lab.to_html())
     cards = page.locator(".pl-fu-time")
-    assert [cards.nth(i).locator(".pl-fu-source").inner_text() for i in range(3)] == [
-        "predicted",
-        "simulated",
-        "measured",
-    ]
+    expected = ["predicted", "simulated", "measured"]
+    assert [cards.nth(i).locator(".pl-fu-source").inner_text() for i in range(3)] == expected
     for i in range(2):
         assert cards.nth(i).locator(".pl-fu-big").inner_text().split()[1] in ("µs", "ms", "s")
     assert cards.nth(2).locator(".pl-fu-big").inner_text() == "–"
@@ -122,9 +119,8 @@ def test_par_is_reached_with_the_keyboard_alone(live):
                 break
             page.keyboard.press("ArrowRight" if at < to else "ArrowLeft")
             expect(slider).to_have_attribute("aria-valuenow", str(at + (1 if at < to else -1)))
-            assert page.evaluate("document.activeElement.getAttribute('aria-valuenow')") == slider.get_attribute(
-                "aria-valuenow"
-            )
+            found = page.evaluate("document.activeElement.getAttribute('aria-valuenow')")
+            assert found == slider.get_attribute("aria-valuenow")
     assert lab.cuts == (1, 4, 6) and lab.score.ratio == pytest.approx(1.0) and widget.last_error is None
     expect(page.locator(".pl-status")).to_contain_text("which is par")
     page.locator(".pl-fu-cut").nth(1).focus()

@@ -33,9 +33,8 @@ def test_every_rank_is_a_card_in_order_with_its_slice_and_addend(show):
     page = show(trained().snapshot())
     cards = page.locator(".pl-cards [role=radio]")
     names = [cards.nth(i).get_attribute("aria-label") for i in range(cards.count())]
-    assert [cards.nth(i).get_attribute("aria-checked") for i in range(cards.count())] == [
-        "true" if r == 5 else "false" for r in range(8)
-    ]
+    expected = ["true" if r == 5 else "false" for r in range(8)]
+    assert [cards.nth(i).get_attribute("aria-checked") for i in range(cards.count())] == expected
     assert names == [
         f"rank {r}, at m{r // 4} k{r % 4}: holds [{8 * (r // 4)}:{8 * (r // 4) + 8}, :], slice {r // 4}, partial: "
         f"addend {r % 4 + 1} of 4, no replica"

@@ -110,9 +110,8 @@ def test_a_cell_runs_on_all_ranks_and_its_lines_come_as_they_are_printed(kernel)
     )
     status, error, outputs = kernel.run(f"%%ranks -n 3\n{body}")
     assert status == "ok", error
-    assert sorted(text_of(outputs).split("\n")) == sorted(
-        ["", *(f"[{rank}] {word}" for rank in range(3) for word in ("sum [3.0, 3.0]", "end"))]
-    )
+    found = sorted(text_of(outputs).split("\n"))
+    assert found == sorted(["", *(f"[{rank}] {word}" for rank in range(3) for word in ("sum [3.0, 3.0]", "end"))])
     assert outputs[-1][0] - outputs[0][0] > 1.0  # the first lines did not wait for the last
     assert only_kernel_left(kernel) and temporary_folders() == []
 

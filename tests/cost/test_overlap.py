@@ -167,9 +167,8 @@ def test_an_all_reduce_is_a_line(ranks):
 def test_equal_gradients_in_equal_buckets_follow_the_pipeline_formula(link, buckets):
     gradients = [overlap.Gradient(f"g{n}", 16, 4.0) for n in range(24)]
     groups = [n * buckets // 24 for n in range(24)]
-    assert overlap.predict_overlap(gradients, groups, link).step_s == pytest.approx(
-        overlap.equal_buckets_step_s(96.0, 384, buckets, link), rel=1e-12
-    )
+    found = overlap.predict_overlap(gradients, groups, link).step_s
+    assert found == pytest.approx(overlap.equal_buckets_step_s(96.0, 384, buckets, link), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,8 @@ def test_every_recorded_semi_case_of_these_kinds_is_compared():
     """New cases in the file must be compared too; those left out need passes that are named here."""
     elsewhere = {"popt_dp", "popt_default_threshold"}  # test_optimizer_parallel.py
     not_yet = {"recompute", "pipeline2_rank0"}
-    assert {name.removesuffix(":semi") for name in RECORDED} == set(CASES) | elsewhere | not_yet | {
-        "shared_weight_conflict"
-    }
+    expected = set(CASES) | elsewhere | not_yet | {"shared_weight_conflict"}
+    assert {name.removesuffix(":semi") for name in RECORDED} == expected
 
 
 def test_shared_weight_conflict_is_refused_as_recorded():

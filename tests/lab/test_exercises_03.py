@@ -54,11 +54,8 @@ def test_the_table_says_which_tensors_differ():
     assert proof.equal and len(proof.rows) == 5 and proof.title == "2 ranks with data_parallel against one device"
     wrong = compare(train(TwoLayers, sgd(0.1), mixed_rows(), ranks=2, steps=3), one)
     assert not any(row.equal for row in wrong.rows)
-    assert [row.tensor for row in compare(one, one, gradients=False).rows] == [
-        "w1 after step 3",
-        "w2 after step 3",
-        "mean loss, step 3",
-    ]
+    expected = ["w1 after step 3", "w2 after step 3", "mean loss, step 3"]
+    assert [row.tensor for row in compare(one, one, gradients=False).rows] == expected
 
 
 # ---- curves ----

@@ -209,6 +209,5 @@ def test_the_training_steps_were_counted_on_a_line_of_2_times_3_hops():
         assert (line.alpha_s, line.beta_s_per_byte) == pytest.approx((6 * alpha_s, 1.5 * beta + 0.75 * gamma))
         assert len(ready) == len(sizes) == 3 and list(ready) == sorted(ready)
         assert sum(sizes) == 4 * (192 * 128 + 128 * 256 + 256 * 96 + 96 * 192 + 192 * 64)
-        assert counted_s == pytest.approx(
-            exposed(ready, sizes, backward_s, line.alpha_s, line.beta_s_per_byte), rel=1e-9
-        )
+        found = counted_s
+        assert found == pytest.approx(exposed(ready, sizes, backward_s, line.alpha_s, line.beta_s_per_byte), rel=1e-9)

@@ -122,9 +122,8 @@ def test_operators_are_named_as_in_the_plan(data, name):
 def test_operators_of_one_library_layer_are_one_layer():
     net = networks.NETWORKS["transformer"].factory(get_problem("text"))
     layers = networks.operator_layers(net)
-    assert {k for k, v in layers.items() if v == "blocks.0.mlp.fc1"} == {
-        f"blocks.0.mlp.fc1.{part}" for part in ("matmul", "bias_add", "activation.gelu")
-    }
+    expected = {f"blocks.0.mlp.fc1.{part}" for part in ("matmul", "bias_add", "activation.gelu")}
+    assert {k for k, v in layers.items() if v == "blocks.0.mlp.fc1"} == expected
     assert layers["blocks.0.attention.attention"] == "blocks.0.attention.attention" and layers["embed"] == "embed"
     assert set(layers) == set(networks.operator_primitives(net))
 
@@ -132,13 +131,8 @@ def test_operators_of_one_library_layer_are_one_layer():
 def test_the_operators_of_the_three_networks():
     assert list(networks.operator_primitives(networks.QuickNet(4, 4, 4))) == ["matmul", "relu", "matmul2"]
     assert list(networks.operator_primitives(networks.MegatronMlp(4, 4, 4))) == ["mm1", "add1", "gelu", "mm2", "add2"]
-    assert set(networks.operator_primitives(networks.DenseNet(4, 4, 4))) == {
-        "dense1.matmul",
-        "dense1.bias_add",
-        "relu",
-        "dense2.matmul",
-        "dense2.bias_add",
-    }
+    expected = {"dense1.matmul", "dense1.bias_add", "relu", "dense2.matmul", "dense2.bias_add"}
+    assert set(networks.operator_primitives(networks.DenseNet(4, 4, 4))) == expected
 
 
 def test_parameters_have_the_names_of_the_quickstart():
@@ -231,10 +225,8 @@ def test_the_height_preset_exchanges_halos_and_the_channels_preset_adds_up():
         p: [(i.kind, i.name) for _, i in compiled("pictures", "convnet", 8, make(8))[0].instructions("forward")]
         for p, make in CONV.items()
     }
-    assert [k for k in kinds["batch and height"] if k[0] == "halo_exchange"] == [
-        ("halo_exchange", "conv1.conv2d"),
-        ("halo_exchange", "conv2.conv2d"),
-    ]
+    expected = [("halo_exchange", "conv1.conv2d"), ("halo_exchange", "conv2.conv2d")]
+    assert [k for k in kinds["batch and height"] if k[0] == "halo_exchange"] == expected
     assert ("all_reduce", "conv2.conv2d") in kinds["batch and channels"]
     assert ("all_reduce", "conv1.conv2d") not in kinds["batch and channels"]
     assert not any(
@@ -260,10 +252,8 @@ def test_tables_by_rows_add_up_and_tables_by_columns_are_gathered():
         compiled("clicks", "embedding", 8, presets[f"tables by {how}"](8))[0] for how in ("rows", "columns")
     )
     assert rows.value("deep_table").slice_shape == (8, 16) and columns.value("deep_table").slice_shape == (64, 2)
-    assert [i.name for _, i in rows.instructions("forward") if i.kind == "all_reduce" and "gather" in i.name] == [
-        "wide_gather",
-        "deep_gather",
-    ]
+    found = [i.name for _, i in rows.instructions("forward") if i.kind == "all_reduce" and "gather" in i.name]
+    assert found == ["wide_gather", "deep_gather"]
     assert any(i.kind == "all_gather" for _, i in columns.instructions("forward"))
 
 

@@ -94,9 +94,8 @@ def test_the_quickstarts_first_product_is_two_slices_of_four_addends():
     plan = plan_of()
     picture, cards = tensor_picture(plan, entry_of(plan, "matmul.partial"), "forward")
     assert picture["partial"] == {"axes": ["k"], "count": 4, "reduce": "sum"} and picture["slices"] == 2
-    assert [(c["block"], c["addend"]) for c in cards] == [
-        ([[8 * (r // 4), 8 * (r // 4) + 8], [0, 16]], r % 4 + 1) for r in range(8)
-    ]
+    expected = [([[8 * (r // 4), 8 * (r // 4) + 8], [0, 16]], r % 4 + 1) for r in range(8)]
+    assert [(c["block"], c["addend"]) for c in cards] == expected
 
 
 def test_the_gradient_of_w_is_pending_over_the_ranks_that_share_its_slice():
@@ -190,9 +189,8 @@ def test_the_graph_has_every_message_on_an_edge_or_in_the_loss(net, devices, dat
     operators = {n.name for n in plan.graph.nodes if not n.name.startswith("loss_fn.")}
     assert operators | {p.name for p in plan.parameters} | {"x", "label", "loss"} == set(ids)
     on_edges = {n for e in strip["edges"] for n in e["messages"]}
-    assert {m["number"] for m in messages} - on_edges == {
-        m["number"] for m in messages if m["operator"] == "loss_fn.reduce_mean"
-    }
+    found = {m["number"] for m in messages} - on_edges
+    assert found == {m["number"] for m in messages if m["operator"] == "loss_fn.reduce_mean"}
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -287,11 +285,8 @@ def test_a_halo_s_messages_show_what_the_operator_reads():
     plan = plan_of("convnet")
     entries = {e.value: e for e in tensor_entries(plan)}
     shown = [(m["kind"], entries[m["tensor"]].owner) for m in message_table(plan, 5) if m["kind"].startswith("halo")]
-    assert shown == [
-        ("halo_exchange", "conv1.conv2d"),
-        ("halo_exchange", "conv2.conv2d"),
-        ("halo_reduce", "conv2.conv2d"),
-    ]
+    expected = [("halo_exchange", "conv1.conv2d"), ("halo_exchange", "conv2.conv2d"), ("halo_reduce", "conv2.conv2d")]
+    assert shown == expected
 
 
 # ---- layers ----

@@ -36,10 +36,8 @@ def test_right_answers_are_right(plan):
 
 
 def test_lists_are_as_good_as_tuples(plan):
-    assert verdicts(Prediction(slice_of_w=[8, 16], group_of_rank_5=[4, 5, 6, 7]).compare(plan))[:2] == [
-        "right",
-        "right",
-    ]
+    expected = ["right", "right"]
+    assert verdicts(Prediction(slice_of_w=[8, 16], group_of_rank_5=[4, 5, 6, 7]).compare(plan))[:2] == expected
 
 
 def test_what_is_left_open_is_no_answer_and_is_revealed(plan):

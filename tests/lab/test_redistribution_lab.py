@@ -29,9 +29,8 @@ F32 = 4
 def test_every_rank_gets_its_slice_and_no_way_beats_the_bound(devices, have, want, copies, steps):
     lab = RedistributionLab(devices, have, want, copies, steps)
     shot = lab.snapshot()
-    assert shot["sections"]["slices"]["notes"] == [
-        [f"moved on {devices} simulated ranks: {devices} of {devices} have the slice they need", True]
-    ]
+    expected = [[f"moved on {devices} simulated ranks: {devices} of {devices} have the slice they need", True]]
+    assert shot["sections"]["slices"]["notes"] == expected
     received = [row[-1] for row in shot["sections"]["steps"]["of"]["0"]["rows"]]
     if lab.source.is_partial:
         assert lab.least_bytes is None and "no way" not in shot["status"]

@@ -306,9 +306,8 @@ def test_frames_hold_what_selecting_would_show():
             (f"*|*|{rank}", ("rank_detail", "messages", "message_totals")),
         ):
             assert {n: frames[key][n] for n in names} == {n: shot[n] for n in names}
-        assert (
-            f"{frames[f'{tensor}|{phase}']['status_tensor']} {frames[f'*|*|{rank}']['status_rank']}" == shot["status"]
-        )
+        found = f"{frames[f'{tensor}|{phase}']['status_tensor']} {frames[f'*|*|{rank}']['status_rank']}"
+        assert found == shot["status"]
 
 
 def test_a_snapshot_is_the_callers_own():

@@ -133,11 +133,8 @@ def test_what_a_node_carries():
 
 def test_interleaved_parallel_stands_last():
     layout = Layout((2, 2, 2), ("dp", "sp", "interleaved_parallel"))
-    assert layout(("dp", "interleaved_parallel"), "sp").to_dict() == {
-        "device_matrix": (2, 2, 2),
-        "tensor_map": ((2, 0), 1),
-        "interleaved_parallel": True,
-    }
+    expected = {"device_matrix": (2, 2, 2), "tensor_map": ((2, 0), 1), "interleaved_parallel": True}
+    assert layout(("dp", "interleaved_parallel"), "sp").to_dict() == expected
     with pytest.raises(ValueError, match=r"'interleaved_parallel' is the name of axis 1.*stands last"):
         Layout((2, 2, 2), ("dp", "interleaved_parallel", "sp"))
 

@@ -69,9 +69,8 @@ def check_lines(per_rank, steps):
         printed = losses(lines[len(IDS) :], COUNTED)
         assert len(lines) == len(IDS) + len(printed)
         assert [one[:2] for one in printed] == [one[:2] for one in expected]
-        np.testing.assert_allclose(
-            [loss for _, _, loss in printed], [loss for _, _, loss in expected], rtol=0, atol=BOUND
-        )
+        found = [loss for _, _, loss in printed]
+        np.testing.assert_allclose(found, [loss for _, _, loss in expected], rtol=0, atol=BOUND)
     return [loss for _, _, loss in expected]
 
 

@@ -46,9 +46,8 @@ def check_losses(per_rank):
     for lines in per_rank:
         assert lines == per_rank[0]
         printed = losses(lines, MONITORED)
-        assert [one[:2] for one in printed] == [
-            (epoch, step) for epoch in range(1, EPOCHS + 1) for step in range(1, STEPS + 1)
-        ]
+        found = [one[:2] for one in printed]
+        assert found == [(epoch, step) for epoch in range(1, EPOCHS + 1) for step in range(1, STEPS + 1)]
         np.testing.assert_allclose([loss for _, _, loss in printed], expected, rtol=0, atol=BOUND)
     assert expected[-1] < 0.8 * expected[0]
 

@@ -127,9 +127,8 @@ def test_losses_of_eight_ranks_fall_and_equal_one_device(tmp_path, way):
 def test_its_shell_script_starts_pytest_once_per_device(tmp_path, ranks):
     data = few_pictures(tmp_path / "data", 4 * ranks)
     output = by_shell(tmp_path, "run_rank_table.sh", str(data), str(ranks), BATCH="2", EPOCHS="1")
-    assert sorted(line for line in output.splitlines() if line.startswith("start")) == [
-        f"start training for device {rank}" for rank in range(ranks)
-    ]
+    expected = [f"start training for device {rank}" for rank in range(ranks)]
+    assert sorted(line for line in output.splitlines() if line.startswith("start")) == expected
     assert output.splitlines()[-1] == "training success"
     for rank in range(ranks):
         folder = tmp_path / f"device{rank}"

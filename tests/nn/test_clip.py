@@ -66,12 +66,10 @@ def test_clip_by_a_norm_that_is_known(use_norm):
 def test_the_example_of_mindspores_documentation():
     x = [Tensor([[2.0, 3.0], [1.0, 2.0]], np.float32), Tensor([[1.0, 4.0], [3.0, 1.0]], np.float32)]
     found = nn.clip_by_global_norm(x, 1.0)
-    np.testing.assert_allclose(
-        found[0].asnumpy(), [[2.98142403e-01, 4.47213590e-01], [1.49071202e-01, 2.98142403e-01]], rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        found[1].asnumpy(), [[1.49071202e-01, 5.96284807e-01], [4.47213590e-01, 1.49071202e-01]], rtol=1e-6
-    )
+    expected = [[2.98142403e-01, 4.47213590e-01], [1.49071202e-01, 2.98142403e-01]]
+    np.testing.assert_allclose(found[0].asnumpy(), expected, rtol=1e-6)
+    expected = [[1.49071202e-01, 5.96284807e-01], [4.47213590e-01, 1.49071202e-01]]
+    np.testing.assert_allclose(found[1].asnumpy(), expected, rtol=1e-6)
 
 
 def test_the_dtype_stays_and_float16_does_not_overflow_in_the_square():

@@ -98,9 +98,8 @@ def test_batch_norm_trains_as_on_one_device_with_its_running_statistics(how):
     )
     sums = [i for i in messages(plan) if plan.value(i.out).shape == (2, 8)]
     cut = cuts[0] * cuts[2] * cuts[3]
-    assert [(i.kind, i.group_size, plan.value(i.out).shape) for i in sums] == (
-        [("all_reduce", cut, (2, 8))] if cut > 1 else []
-    )
+    expected = [("all_reduce", cut, (2, 8))] if cut > 1 else []
+    assert [(i.kind, i.group_size, plan.value(i.out).shape) for i in sums] == expected
     back = [i for i in messages(plan, "backward") if plan.value(i.out).shape == (2, 8)]
     assert len(back) == len(sums)
 
@@ -133,9 +132,8 @@ def test_layer_norm_normalises_the_last_dims():
     gamma, beta = np.random.default_rng(5).normal(size=(2, 2, 6))
     norm.gamma.set_data(gamma)
     norm.beta.set_data(beta)
-    np.testing.assert_allclose(
-        norm(Tensor(X)).asnumpy(), normalized(X, (2, 3), 1e-3) * gamma + beta, rtol=1e-11, atol=1e-12
-    )
+    found = norm(Tensor(X)).asnumpy()
+    np.testing.assert_allclose(found, normalized(X, (2, 3), 1e-3) * gamma + beta, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("layer", [lambda: nn.LayerNorm(6), lambda: nn.RMSNorm(6)], ids=["layer", "rms"])

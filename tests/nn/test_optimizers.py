@@ -314,9 +314,8 @@ def test_the_rule_can_be_traced(optimizer):
         new, state = updated(optimizer, *inputs(optimizer, np.float32, lambda a: tracer.data("x", a.shape, "float32")))
     finally:
         current_tracer.reset(token)
-    assert [(type(v), v.shape, str(v.dtype)) for v in (new, *state.values())] == [(TracedValue, SHAPE, "float32")] * (
-        1 + len(state)
-    )
+    found = [(type(v), v.shape, str(v.dtype)) for v in (new, *state.values())]
+    assert found == [(TracedValue, SHAPE, "float32")] * (1 + len(state))
     assert set(state) == set(optimizer.state_names)
     assert tracer.nodes
 

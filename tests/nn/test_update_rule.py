@@ -41,9 +41,8 @@ def test_a_rule_becomes_an_optimizer_with_its_arguments_states_and_text():
         return p - ops.sign(g) * h.strength * h.rate, steps + 1.0
 
     assert issubclass(Signs, nn.Optimizer) and (Signs.__name__, Signs.__doc__) == ("Signs", "Down by signs.")
-    assert [*inspect.signature(Signs).parameters] == [
-        *("params", "learning_rate", "strength", "weight_decay", "clip", "loss_scaler")
-    ]
+    expected = [*("params", "learning_rate", "strength", "weight_decay", "clip", "loss_scaler")]
+    assert [*inspect.signature(Signs).parameters] == expected
     parameter = Parameter(Tensor([1.0, -1.0]), "p")
     optimizer = Signs([parameter], strength=1)
     assert optimizer.rule == "Signs(strength=1.0, weight_decay=0.0, loss_scale=1.0)"

@@ -92,9 +92,8 @@ def test_result_has_the_inferred_shape_and_dtype(op, case_, dtype, rng, computed
         attrs, dtypes = {**op.default_attrs, **dict(case_.attrs)}, tuple(str(a.dtype) for a in arrays)
         results = [out] if op.outputs is None else op(*arrays, **dict(case_.attrs))
         for i, result in enumerate(results):
-            assert (result.shape, str(result.dtype)) == op.infer(
-                case_.shapes, dtypes, {**attrs, **({} if op.outputs is None else {"index": i})}
-            )
+            found = (result.shape, str(result.dtype))
+            assert found == op.infer(case_.shapes, dtypes, {**attrs, **({} if op.outputs is None else {"index": i})})
     else:
         assert op.name in computed
     assert np.asarray(out).size > 0
@@ -267,7 +266,5 @@ def test_softmaxes_of_integers_are_float32_as_inference_says(call, dtype):
 
 def test_one_hot_takes_the_dtype_of_both_values():
     """Inference said float32, that of the first, where numpy gave float64."""
-    assert OPS["one_hot"].infer(((2,), (), ()), ("int32", "float32", "float64"), {"depth": 3, "axis": -1}) == (
-        (2, 3),
-        "float64",
-    )
+    expected = ((2, 3), "float64")
+    assert OPS["one_hot"].infer(((2,), (), ()), ("int32", "float32", "float64"), {"depth": 3, "axis": -1}) == expected

@@ -101,9 +101,8 @@ def test_batch_norm_of_float16_sums_beyond_its_range():
     # the gradient for the bias is the sum of g
     bias = Parameter(Tensor(zeros))
     out = ops.BatchNorm(is_training=True).result(0, Tensor(x), Tensor(ones), bias, Tensor(zeros), Tensor(ones))
-    np.testing.assert_array_equal(
-        gradients(out, [bias], np.full(x.shape, 4.0, np.float16))[0], np.full(3, 2 * 64 * 64 * 4.0, np.float16)
-    )
+    found = gradients(out, [bias], np.full(x.shape, 4.0, np.float16))[0]
+    np.testing.assert_array_equal(found, np.full(3, 2 * 64 * 64 * 4.0, np.float16))
 
 
 @pytest.mark.parametrize("index", [1, 2, 3, 4])
@@ -111,6 +110,5 @@ def test_statistics_that_were_given_keep_their_dtype(index):
     """Inference said that of x, float64."""
     attrs = {**OPS["batch_normalization"].default_attrs, "index": index}
     dtypes = ("float64", "float64", "float64", "float16", "float32")
-    assert OPS["batch_normalization"].infer(((4, 6), *((6,),) * 4), dtypes, attrs)[1] == (
-        "float16" if index % 2 else "float32"
-    )
+    expected = "float16" if index % 2 else "float32"
+    assert OPS["batch_normalization"].infer(((4, 6), *((6,),) * 4), dtypes, attrs)[1] == expected

@@ -81,9 +81,8 @@ def test_mean_and_its_gradient(setting, count_pads, rng):
     expected = np.zeros(x.shape)
     for (y, z), inside in windows(*setting):
         count = math.prod(kernel) if count_pads else len(inside)
-        np.testing.assert_allclose(
-            out[:, :, y, z], sum(x[:, :, r, c] for r, c in inside) / count, rtol=1e-12, atol=1e-12
-        )
+        found = out[:, :, y, z]
+        np.testing.assert_allclose(found, sum(x[:, :, r, c] for r, c in inside) / count, rtol=1e-12, atol=1e-12)
         for r, c in inside:
             expected[:, :, r, c] += g[:, :, y, z] / count
     np.testing.assert_allclose(avg_pool_grad(g, size, kernel, *rest, count_pads), expected, rtol=1e-12, atol=1e-12)
@@ -212,10 +211,8 @@ def test_adaptive_pooling_keeps_height_and_width_whole():
 def test_work_is_one_flop_per_element_of_a_window():
     op = OPS["max_pool"]
     windows_per_channel = 3 * 3  # of 6 x 8 elements, kernel (2, 3), stride 2
-    assert (
-        op.work_flops(((2, 5, 6, 8),), {**op.default_attrs, "kernel_size": (2, 3), "strides": 2})
-        == 2 * 5 * windows_per_channel * 2 * 3
-    )
+    expected = 2 * 5 * windows_per_channel * 2 * 3
+    assert op.work_flops(((2, 5, 6, 8),), {**op.default_attrs, "kernel_size": (2, 3), "strides": 2}) == expected
 
 
 def test_adaptive_pooling_reads_each_element_once():

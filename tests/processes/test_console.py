@@ -54,10 +54,8 @@ def test_logs_hold_every_byte(tmp_path, rng):
 
 def test_log_files_are_named_as_mpirun_names_them():
     assert str(mpirun_logs(Path("log_output"), 8)[7]) == "log_output/1/rank.7/stdout"
-    assert [str(p) for p in mpirun_logs(Path("log_output"), 12)[::11]] == [
-        "log_output/1/rank.00/stdout",
-        "log_output/1/rank.11/stdout",
-    ]
+    expected = ["log_output/1/rank.00/stdout", "log_output/1/rank.11/stdout"]
+    assert [str(p) for p in mpirun_logs(Path("log_output"), 12)[::11]] == expected
 
 
 def test_a_progress_bar_is_the_line_it_ends_as():

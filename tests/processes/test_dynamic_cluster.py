@@ -148,9 +148,8 @@ def test_msrun_starts_workers_with_their_environment_and_logs(tmp_path):
         assert (tmp_path / f"logs/deep/worker_{rank}.log").read_text() == text
         assert lines_of(output, rank) == text.splitlines()
     said = (tmp_path / "logs/deep/scheduler.log").read_text()
-    assert (
-        said == "scheduler: 3 workers are started: train.py --lr 0.1\nscheduler: all workers have ended, exit code 0\n"
-    )
+    expected = "scheduler: 3 workers are started: train.py --lr 0.1\nscheduler: all workers have ended, exit code 0\n"
+    assert said == expected
 
 
 @pytest.mark.exhaustive

@@ -301,9 +301,8 @@ def test_training_on_mpi_equals_the_simulator_bit_for_bit(large):
         for executor in ("simulator", "mpi"):
             with Session(plan, net, optimizer, executor=executor) as session:
                 found[executor] = session.train(data, steps=5, record=1), session.gradients(), session.parameters()
-                assert {event.source for event in session.events} == {
-                    "simulated" if executor == "simulator" else "measured"
-                }
+                expected = {"simulated" if executor == "simulator" else "measured"}
+                assert {event.source for event in session.events} == expected
     finally:
         close_mpi_pools()
     assert len(set(found["mpi"][0])) == 5, "the losses do not change: nothing was trained"

@@ -134,27 +134,22 @@ def test_after_a_fault_those_that_do_not_report_are_killed():
 
 
 def test_a_rank_that_loads_its_function_gets_longer_and_one_that_is_done_does_not_count():
-    assert acted(running(), 110.0, 125.0, fault=True, reported=[1], loading=[2]) == [
-        (10.0, Kill((0, 2), "did not stop within 10 s"))
-    ]
+    found = acted(running(), 110.0, 125.0, fault=True, reported=[1], loading=[2])
+    assert found == [(10.0, Kill((0, 2), "did not stop within 10 s"))]
     assert acted(running(), 110.0, 125.0, fault=True, reported=[2], loading=[2])[0][0] == 3.0
 
 
 def test_the_rank_at_fault_gets_longer_until_it_has_ended():
     assert acted(running(), 110.0, 125.0, fault=True, culprit=2)[0][0] == 5.0
-    assert acted(running(), 110.0, 125.0, fault=True, culprit=2, dead=[2]) == [
-        (0.0, RecordDeath(2)),
-        (0.25, Kill((0, 1), "did not stop within 0.25 s")),
-    ]
+    found = acted(running(), 110.0, 125.0, fault=True, culprit=2, dead=[2])
+    assert found == [(0.0, RecordDeath(2)), (0.25, Kill((0, 1), "did not stop within 0.25 s"))]
 
 
 def test_a_death_shortens_what_a_fault_has_left():
     supervisor = running()
     supervisor.tick(110.0, Facts(ready=ALL, fault=True))
-    assert acted(supervisor, 111.0, 115.0, fault=True, dead=[0])[-1] == (
-        0.25,
-        Kill((1, 2), "did not stop within 0.25 s"),
-    )
+    found = acted(supervisor, 111.0, 115.0, fault=True, dead=[0])[-1]
+    assert found == (0.25, Kill((1, 2), "did not stop within 0.25 s"))
     supervisor = running()
     supervisor.tick(110.0, Facts(ready=ALL, fault=True))
     assert acted(supervisor, 112.9, 115.0, fault=True, dead=[0])[-1] == (0.1, Kill((1, 2), "did not stop within 3 s"))
@@ -202,9 +197,8 @@ def test_a_circle_stops_the_run_at_once(kind):
     stall = Stall((0, 1), "a circle", 0.2, kind)
     supervisor = running()
     assert supervisor.tick(101.0, Facts(ready=ALL, stall=stall)) == [StopRun(kind, "a circle", (0, 1))]
-    assert acted(supervisor, 101.0, 110.0, fault=True, stall=stall) == [
-        (3.0, Kill((0, 1, 2), "did not stop within 3 s"))
-    ]
+    found = acted(supervisor, 101.0, 110.0, fault=True, stall=stall)
+    assert found == [(3.0, Kill((0, 1, 2), "did not stop within 3 s"))]
 
 
 def test_a_pause_starts_the_count_anew():
@@ -219,10 +213,8 @@ def test_a_pause_starts_the_count_anew():
 def test_an_interrupt_is_polite_then_raises_then_kills():
     supervisor = running()
     supervisor.interrupt(110.0)
-    assert acted(supervisor, 110.0, 115.0, reported=[0]) == [
-        (0.25, StopRun("Interrupted", "The run was interrupted.")),
-        (0.85, Kill((1, 2), "did not stop")),
-    ]
+    found = acted(supervisor, 110.0, 115.0, reported=[0])
+    assert found == [(0.25, StopRun("Interrupted", "The run was interrupted.")), (0.85, Kill((1, 2), "did not stop"))]
 
 
 def test_an_interrupt_overtakes_the_time_after_a_fault_and_needs_no_record_of_deaths():
@@ -241,10 +233,8 @@ def test_an_interrupt_while_nothing_runs_does_nothing():
 
 def test_ranks_are_asked_before_they_are_killed_where_the_limits_say_so():
     limits = Limits(30.0, 2.0, 60.0, fault_s=1.0, ask_s=0.17)
-    assert acted(running(limits), 110.0, 115.0, fault=True, reported=[2]) == [
-        (0.85, AskToEnd((0, 1))),
-        (1.0, Kill((0, 1), "did not stop within 1 s")),
-    ]
+    found = acted(running(limits), 110.0, 115.0, fault=True, reported=[2])
+    assert found == [(0.85, AskToEnd((0, 1))), (1.0, Kill((0, 1), "did not stop within 1 s"))]
 
 
 def test_a_hub_never_kills():

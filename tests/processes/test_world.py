@@ -245,10 +245,8 @@ def test_the_last_rank_to_close_writes_the_events_of_all(tmp_path, monkeypatch):
     assert not (tmp_path / "run.json").exists()
     worlds[0].close()
     whole = json.loads((tmp_path / "run.json").read_text())
-    assert [(e["rank"], e["op"], e["bytes"], e["group"], e["start_s"]) for e in whole["events"]] == [
-        (0, "all_reduce", 80, [0, 1], 1.0),
-        (1, "all_reduce", 80, [0, 1], 2.0),
-    ]
+    expected = [(0, "all_reduce", 80, [0, 1], 1.0), (1, "all_reduce", 80, [0, 1], 2.0)]
+    assert [(e["rank"], e["op"], e["bytes"], e["group"], e["start_s"]) for e in whole["events"]] == expected
     assert [(e.rank, e.step) for e in EventLog.load(tmp_path / "run.json")] == [(0, 4), (1, 4)]
     assert os.listdir(tmp_path) == ["run.json"]
 

@@ -209,9 +209,8 @@ def test_events_are_the_plans_instructions_with_the_plans_bytes(ready, executor,
                 assert (event.kind, event.group, event.bytes) == ("compute", (), 0)
     totals = {(t.phase, t.name): t for t in log.totals()}
     messages = [(p, i) for p, i in program if i.is_communication]
-    assert {k: (t.count, t.bytes) for k, t in totals.items()} == {
-        (p, i.out): (16, 16 * plan.value(i.ins[0]).slice_bytes) for p, i in messages
-    }
+    found = {k: (t.count, t.bytes) for k, t in totals.items()}
+    assert found == {(p, i.out): (16, 16 * plan.value(i.ins[0]).slice_bytes) for p, i in messages}
 
 
 @pytest.mark.parametrize("executor", ["processes", "simulator"])
