@@ -50,9 +50,7 @@ def test_brackets_inside_strings_are_no_nesting():
     assert parse(json.dumps({"a": "[" * 1000, "b": '\\"[[[[[[[[[['})) == {"a": "[" * 1000, "b": '\\"[[[[[[[[[['}
 
 
-@pytest.mark.parametrize(
-    ("text", "limit"), [("[1, 2, 3, 4]", {"max_items": 3}), ('"123456"', {"max_bytes": 7}), ("[[1]]", {"max_depth": 1})]
-)
+@each_of("text, limit", ("[1, 2, 3, 4]", {"max_items": 3}), ('"123456"', {"max_bytes": 7}), ("[[1]]", {"max_depth": 1}))
 def test_the_limits_can_be_set(text, limit):
     assert parse(text)
     with pytest.raises(CheckpointError, match="At most"):

@@ -1,8 +1,4 @@
-"""What settings refuse and accept: the class of the error and its words, key by key.
-
-The rows of RECORDED are what MindSpore 2.10.0 said to a call (recorded on a CPU, nothing executed): the class it
-raised, None where it accepted.
-"""
+"""What settings refuse and accept, key by key. RECORDED: the class MindSpore 2.10.0 raised on a CPU, None: accepted."""
 
 import pytest
 

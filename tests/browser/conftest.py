@@ -1,8 +1,4 @@
-"""The check that nothing is left behind, for tests with a browser that serves several of them.
-
-Chromium starts and ends helper processes (network, storage, drawing) when it likes, also in the middle of a test; they
-go with their browser, whose own process is looked at as everywhere else.
-"""
+"""Leak check for tests that share a browser: Chromium's helpers come and go with it; its own process is looked at."""
 
 from __future__ import annotations
 

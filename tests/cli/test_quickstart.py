@@ -256,9 +256,8 @@ def test_a_strategy_is_read(text):
     assert parse_strategy(text) == ("matmul", ((2, 4), (4, 1)))
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "=((1,),)", "matmul=", "matmul=((2,4)", "matmul=open('x')", "matmul=" + "(" * 150, "matmul=" + "1" * 201],
+@each_of(
+    "text", "", "=((1,),)", "matmul=", "matmul=((2,4)", "matmul=open('x')", "matmul=" + "(" * 150, "matmul=" + "1" * 201
 )
 def test_what_is_no_strategy_is_refused(text):
     with pytest.raises(ArgumentError, match="--strategy"):

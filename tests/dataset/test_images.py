@@ -161,9 +161,7 @@ def test_any_bytes_give_pictures_or_a_data_file_error(tmp_path_factory, start, c
 # ---- Cifar10Dataset ----
 
 
-@pytest.mark.parametrize(
-    ("usage", "part"), [("train", slice(0, 10)), ("test", slice(10, 14)), ("all", slice(0, 14)), (None, slice(0, 14))]
-)
+@each_of("usage, part", ("train", slice(0, 10)), ("test", slice(10, 14)), ("all", slice(0, 14)), (None, slice(0, 14)))
 def test_usage_chooses_the_files(tmp_path, rng, usage, part):
     images, labels = cifar_folder(tmp_path, rng)
     dataset = Cifar10Dataset(tmp_path, usage, shuffle=False)
@@ -234,9 +232,8 @@ def test_the_pipeline_of_the_data_parallel_tutorial_runs(tmp_path, rng):
 # ---- MnistDataset ----
 
 
-@pytest.mark.parametrize(
-    ("usage", "splits"),
-    [("train", ["train"]), ("test", ["test"]), ("all", ["test", "train"]), (None, ["test", "train"])],
+@each_of(
+    "usage, splits", ("train", ["train"]), ("test", ["test"]), ("all", ["test", "train"]), (None, ["test", "train"])
 )
 def test_mnist_pictures_have_one_channel(usage, splits):
     parts = [read_digit_files(digits_folder(), split) for split in splits]

@@ -108,9 +108,8 @@ def test_nearest_takes_the_pixel_below(rng):
     assert all(np.array_equal(found[i, j], image[i * 5 // 8, j * 7 // 4]) for i in range(8) for j in range(4))
 
 
-@pytest.mark.parametrize(
-    ("shape", "size"),
-    [((10, 20), (4, 8)), ((20, 10), (8, 4)), ((10, 10), (4, 4)), ((9, 20), (4, 8)), ((1, 3), (4, 12))],
+@each_of(
+    "shape, size", ((10, 20), (4, 8)), ((20, 10), (8, 4)), ((10, 10), (4, 4)), ((9, 20), (4, 8)), ((1, 3), (4, 12))
 )
 def test_one_int_is_the_shorter_side(rng, shape, size):
     assert Resize(4)(picture(rng, *shape, 3)).shape == (*size, 3)

@@ -1,8 +1,4 @@
-"""The rooms of the house: a room imports only from rooms below it, and no file imports itself by way of others.
-
-Every import counts: at the head of a file, inside a function, under TYPE_CHECKING, and names of modules that tables
-hold as text.
-"""
+"""Rooms import only from rooms below, no file itself by way of others; every import counts, also names in tables."""
 
 import ast
 import os

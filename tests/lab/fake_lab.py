@@ -14,11 +14,7 @@ TENSORS = ("x", "w", "matmul", "relu", "w2", "matmul2")  # of the quickstart net
 
 
 class FakeLab(StrategyLab):
-    """The quickstart on 1, 2, 4 or 8 ranks.
-
-    calls   every command it was given, with its arguments
-    single, parallel   the losses of a whole run; they differ by one rounding
-    """
+    """The quickstart on 1, 2, 4, 8 ranks. calls: its commands; single, parallel: a run's losses, one rounding apart."""
 
     def __init__(self, devices: int = 8) -> None:
         super().__init__(devices=devices, steps=STEPS)

@@ -131,9 +131,7 @@ def test_the_learner_s_model_is_shown_with_its_k():
     assert [r["ranks"] for r in zero["rows"] if r["chosen"]] == [100] and "K = 8" in lab.to_text()
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("7.5B", 7.5e9), (" 350 m", 3.5e8), ("1,5T", 1.5e12), ("1e12", 1e12), (12, 12.0), ("64k", 64e3)]
-)
+@each_of("text, value", ("7.5B", 7.5e9), (" 350 m", 3.5e8), ("1,5T", 1.5e12), ("1e12", 1e12), (12, 12.0), ("64k", 64e3))
 def test_numbers_of_parameters_are_read(text, value):
     assert parse_count(text) == pytest.approx(value)
 

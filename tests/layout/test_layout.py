@@ -36,9 +36,8 @@ def test_slices_of_a_matmul_lie_where_the_documents_draw_them(rank):
     assert w.slice_index((5, 12), rank) == (slice(0, 5), slice(3 * (rank % 4), 3 * (rank % 4) + 3))
 
 
-@pytest.mark.parametrize(
-    ("axes", "number"),
-    [((1, 0), lambda outer, inner: outer * 4 + inner), ((0, 1), lambda outer, inner: inner * 2 + outer)],
+@each_of(
+    "axes, number", ((1, 0), lambda outer, inner: outer * 4 + inner), ((0, 1), lambda outer, inner: inner * 2 + outer)
 )
 @pytest.mark.parametrize("rank", range(8))
 def test_first_axis_of_a_tuple_is_the_outer_cut(axes, number, rank):

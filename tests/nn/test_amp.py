@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, nn, ops, value_and_grad
+from tests.crossed import each_of
 from tests.refusals import refused
 
 RNG = np.random.default_rng(21)
@@ -27,10 +28,7 @@ def retold(scale, factor, window, finite):
     return scales
 
 
-@pytest.mark.parametrize(
-    ("start", "factor", "window"),
-    [(2.0**10, 2, 3), (8.0, 4, 1), (1.0, 2, 2), (BIG, 2, 1), (BIG, 2, 3), (2.0**10, 1, 2)],
-)
+@each_of("start, factor, window", (2.0**10, 2, 3), (8.0, 4, 1), (1.0, 2, 2), (BIG, 2, 1), (BIG, 2, 3), (2.0**10, 1, 2))
 def test_the_dynamic_scale_follows_its_rule(start, factor, window):
     finite = RNG.random(60) < 0.75
     scaler, found = nn.DynamicLossScaler(start, factor, window), []

@@ -7,6 +7,7 @@ from parallel_lab import ops
 from parallel_lab.base.errors import ArgumentError, TraceError
 from parallel_lab.nn.tensor.autograd import grad, gradients, value_and_grad
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from tests.crossed import each_of
 
 X = np.array([[1.0, -2.0], [3.0, 0.5]])
 
@@ -83,9 +84,7 @@ def test_equal_extremes_share_the_gradient_equally(reduce, sign):
     np.testing.assert_allclose(of_x, [[1 / 2, 1 / 2, 0], [1, 0, 0], [1 / 3, 1 / 3, 1 / 3]])
 
 
-@pytest.mark.parametrize(
-    ("choose", "expected"), [(ops.maximum, [1.0, 1.0, 0.0]), (ops.minimum, [0.0, 1.0, 1.0])], ids=["maximum", "minimum"]
-)
+@each_of("choose, expected", (ops.maximum, [1.0, 1.0, 0.0]), (ops.minimum, [0.0, 1.0, 1.0]), ids=["maximum", "minimum"])
 def test_of_two_equal_elements_the_first_gets_the_gradient(choose, expected):
     x, y = Parameter(Tensor(np.array([2.0, 1.0, 0.0]))), Parameter(Tensor(np.ones(3)))
     of_x, of_y = gradients(ops.reduce_sum(choose(x, y)), [x, y])

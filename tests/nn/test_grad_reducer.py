@@ -1,8 +1,4 @@
-"""Gradients of several parameters in one message, run at once on real processes: which share one, how many travel, and
-that no bit depends on it.
-
-Sums, means, degrees and refusals of `DistributedGradReducer` are in `test_wrap.py`.
-"""
+"""Gradients that share messages on real processes: which, how many, no bit depends on it. The rest: `test_wrap.py`."""
 
 from __future__ import annotations
 

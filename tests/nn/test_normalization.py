@@ -47,9 +47,8 @@ def test_batch_norm_outside_training_uses_the_running_statistics_and_leaves_them
     np.testing.assert_array_equal(bn.moving_mean.asnumpy(), SHIFT)
 
 
-@pytest.mark.parametrize(
-    ("setting", "training", "of_batch"),
-    [(True, False, True), (False, True, False), (None, True, True), (None, False, False)],
+@each_of(
+    "setting, training, of_batch", (True, False, True), (False, True, False), (None, True, True), (None, False, False)
 )
 def test_use_batch_statistics_goes_before_the_training_mode(setting, training, of_batch):
     bn = nn.BatchNorm2d(4, use_batch_statistics=setting, dtype=np.float64)

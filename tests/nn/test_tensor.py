@@ -42,9 +42,8 @@ def test_a_given_dtype_wins():
     assert Tensor([1, 2], np.float32).dtype == np.float32
 
 
-@pytest.mark.parametrize(
-    ("data", "dtype"),
-    [([[1, 2], [3]], None), ("text", None), (["a"], "float32"), ([1j], None), (None, None), ({}, None)],
+@each_of(
+    "data, dtype", ([[1, 2], [3]], None), ("text", None), (["a"], "float32"), ([1j], None), (None, None), ({}, None)
 )
 def test_data_that_is_no_array_of_numbers_is_refused(data, dtype):
     with pytest.raises(ShapeError, match="Numbers in a rectangular shape"):

@@ -434,9 +434,8 @@ def test_gradients_are_added_up_in_a_group(pool):
     assert [g[0] for g in found[3][0]] == [3.0, 3.0, 4.0]
 
 
-@pytest.mark.parametrize(
-    ("wide", "fusion_type", "sizes_bytes"),
-    [(True, 0, [24, 16]), (False, 0, [24, 8]), (True, 1, [40]), (False, 1, [24, 8])],
+@each_of(
+    "wide, fusion_type, sizes_bytes", (True, 0, [24, 16]), (False, 0, [24, 8]), (True, 1, [40]), (False, 1, [24, 8])
 )
 def test_float16_gradients_travel_in_float32_unless_told_otherwise(pool, wide, fusion_type, sizes_bytes):
     """6 and 4 elements; of a message 2 (n - 1) / n of its bytes leave a rank, for n = 4 six quarters."""

@@ -10,10 +10,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 
 
 def on_ranks(pool: Any, fn: Callable, *args: Any) -> list[Any]:
-    """fn(world, *args) on every rank of the pool, with `world` as the current world; the results by rank.
-
-    fn  a function at the top level of a test file: the ranks import the file, so that it may use what the file imports
-    """
+    """fn(world, *args) on every rank; the results by rank. fn: top-level in a test file, which the ranks import."""
     assert "<" not in fn.__qualname__, (
         "a lambda or a function inside a function has no name by which a rank could import it"
     )

@@ -1,9 +1,4 @@
-"""The battery: every registered operator, every legal strategy on 8 simulated ranks, forward and gradient, with no test
-written per operator.
-
-Expected values are those of the undivided computation: numpy forward, and the eager tape (itself checked against finite
-differences in test_eager.py).
-"""
+"""Every operator, every legal strategy on 8 simulated ranks, both ways, against numpy and the eager tape undivided."""
 
 import functools
 import itertools

@@ -172,9 +172,7 @@ def test_unsigned_numbers_sort_downwards():
     assert values(ops.sort(x, descending=True)[0]).tolist() == [200, 7, 0]
 
 
-@pytest.mark.parametrize(
-    ("exclusive", "reverse", "expected"), [(0, 0, [1, 3, 6]), (1, 0, [0, 1, 3]), (0, 1, [6, 5, 3]), (1, 1, [5, 3, 0])]
-)
+@each_of("exclusive, reverse, expected", (0, 0, [1, 3, 6]), (1, 0, [0, 1, 3]), (0, 1, [6, 5, 3]), (1, 1, [5, 3, 0]))
 def test_running_sums(exclusive, reverse, expected):
     got = ops.CumSum(exclusive=bool(exclusive), reverse=bool(reverse))(np.array([1, 2, 3]), 0)
     assert values(got).tolist() == expected

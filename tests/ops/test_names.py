@@ -1,7 +1,4 @@
-"""Second names and functional losses: values, where gradients go, what is recorded in a trace, refusals.
-
-Values and gradients that PyTorch has too are compared in `test_recorded_torch.py`.
-"""
+"""Second names, functional losses: values, gradients, traces, refusals. Against PyTorch: `test_recorded_torch.py`."""
 
 import builtins
 
@@ -224,9 +221,8 @@ def test_what_cannot_be_computed_is_refused(how):
     assert isinstance(caught.value, ParallelLabError)
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [("matmull", "matmul"), ("Relu", "relu"), ("layernorm", "layer_norm"), ("batchnorm", "batch_norm")],
+@each_of(
+    "name, near", ("matmull", "matmul"), ("Relu", "relu"), ("layernorm", "layer_norm"), ("batchnorm", "batch_norm")
 )
 def test_an_unknown_operator_gets_names_that_are_near(name, near):
     with pytest.raises(AttributeError, match=f"no operator '{name}'. Did you mean .*'{near}'") as caught:

@@ -1,7 +1,4 @@
-"""Pools of real workers as backends: `@pytest.fixture(scope="module", params=BACKENDS)` gives a test both.
-
-On the build machine a skip is a failure (tests/conftest.py).
-"""
+"""Pools of workers: `@pytest.fixture(scope="module", params=BACKENDS)` gives both. On the build machine no skips."""
 
 from __future__ import annotations
 

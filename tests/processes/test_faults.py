@@ -1,9 +1,4 @@
-"""Faults of real workers: every one ends in an error that names its cause, on every member and in the notebook, and
-nothing hangs or stays behind.
-
-The deadlines are promises (an error within 1 s of a death); they are asserted with a bound of 5 s and their medians are
-printed.
-"""
+"""Workers' faults name their cause everywhere; nothing hangs or stays. Promised within 1 s, asserted within 5 s."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Collectives that are started on MPI and waited for later: an end for every rank, and nothing forgotten.
-
-What handles promise with every backend: test_started.py. Needs mpirun and mpi4py, as test_mpi_pool.py.
-"""
+"""Collectives started on MPI, waited for later: an end for every rank. Both backends' handles: test_started.py."""
 
 from __future__ import annotations
 

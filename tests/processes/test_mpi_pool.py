@@ -1,9 +1,4 @@
-"""A world on MPI from a notebook: the answers, errors and controls of shared-memory workers, and nothing stays behind,
-whoever dies.
-
-Needs mpirun and mpi4py: skipped, with the reason, where they are missing; on the build machine a skip is a failure
-(tests/conftest.py).
-"""
+"""MPI from a notebook: shared memory's answers, errors, controls; nothing stays. Skipped without mpirun, mpi4py."""
 
 from __future__ import annotations
 

@@ -36,9 +36,8 @@ def write(folder, content, name="hccl.json"):
 # ---- tables ----
 
 
-@pytest.mark.parametrize(
-    "devices",
-    [(0,), (5,), (0, 1), (3, 2), (4, 7), (0, 1, 2, 3), (7, 6, 5, 4), tuple(range(8)), (1, 0, 3, 2, 5, 4, 7, 6)],
+@each_of(
+    "devices", (0,), (5,), (0, 1), (3, 2), (4, 7), (0, 1, 2, 3), (7, 6, 5, 4), tuple(range(8)), (1, 0, 3, 2, 5, 4, 7, 6)
 )
 def test_tables_the_real_machine_takes_are_taken(tmp_path, devices):
     assert read_rank_table(write(tmp_path, table(devices))).devices == devices

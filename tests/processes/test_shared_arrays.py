@@ -61,9 +61,7 @@ def test_heaps_lie_one_after_the_other_and_differ_in_the_address_bits_that_cache
     assert len({start >> 12 & 0xFFFF for start, _ in heaps}) == n
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [((3, 5), "f4"), (7, "int8"), ((2, 0, 3), "f8"), ((), "complex64"), ((1000, 1000), "float16")]
-)
+@each_of("shape, dtype", ((3, 5), "f4"), (7, "int8"), ((2, 0, 3), "f8"), ((), "complex64"), ((1000, 1000), "float16"))
 def test_array_has_shape_and_dtype_is_aligned_and_known_by_its_address(heap, shape, dtype):
     x = heap.empty(shape, dtype)
     want = np.empty(shape, dtype)

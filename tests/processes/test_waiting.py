@@ -121,9 +121,8 @@ def test_others_compute_when_more_processes_run_than_ranks(loop, monkeypatch, lo
 # ---- cores ----
 
 
-@pytest.mark.parametrize(
-    ("rank", "cores", "gone_to"),
-    [(0, {3, 5}, [{3}, {3, 5}]), (1, {3, 5}, [{5}, {3, 5}]), (1, {3}, []), (1, {1, 3, 5}, [])],
+@each_of(
+    "rank, cores, gone_to", (0, {3, 5}, [{3}, {3, 5}]), (1, {3, 5}, [{5}, {3, 5}]), (1, {3}, []), (1, {1, 3, 5}, [])
 )
 def test_a_run_begins_on_a_core_of_the_ranks_number_and_the_rank_stays_free(loop, monkeypatch, rank, cores, gone_to):
     """Two ranks: one on each of two cores; with fewer there is no choice, with more the system finds an idle one."""

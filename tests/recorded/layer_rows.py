@@ -300,10 +300,7 @@ def encoder_named(t: Any, weights: Sequence[Any], prefix: str = "") -> dict[str,
 
 
 def encoder_row(label: str, layers: int = 0, masks: int = 0, **options: Any) -> Row:
-    """A row for TransformerEncoderLayer(4, 2, 6), or a TransformerEncoder of several.
-
-    masks  how many of (src_mask, src_key_padding_mask) are given
-    """
+    """TransformerEncoderLayer(4, 2, 6), or several; masks: how many of (src_mask, src_key_padding_mask) are given."""
     count = len(encoder_weights())
     causal = options.pop("is_causal", False)
 

@@ -1,7 +1,4 @@
-"""The nets that were recorded in MindSpore 2.10 (`train_*.npz`, strategies), with the imports replaced.
-
-They use MindSpore's interface as a script written for it does.
-"""
+"""The nets recorded in MindSpore 2.10 (`train_*.npz`, strategies): its interface, with the imports replaced."""
 
 from parallel_lab import nn, ops
 from parallel_lab.nn.initializer import initializer

@@ -13,9 +13,8 @@ worlds, test_ranks_equal_one_device = compared(auto_parallel, quick=1)  # the la
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [("function, full_batch", "semi_auto_parallel"), ("function, sharding_propagation", "auto_parallel")],
+@each_of(
+    "name, mode", ("function, full_batch", "semi_auto_parallel"), ("function, sharding_propagation", "auto_parallel")
 )
 def test_its_own_settings_count_not_the_context_s(worlds, size, name, mode):
     for note in worlds.notes(size, name):

@@ -293,9 +293,8 @@ def test_one_rule_of_saving_and_one_of_keeping_holds():
     assert CheckpointConfig().get_checkpoint_policy() == {**rules, **kept}
 
 
-@pytest.mark.parametrize(
-    "count",
-    ["save_checkpoint_steps", "save_checkpoint_seconds", "keep_checkpoint_max", "keep_checkpoint_per_n_minutes"],
+@each_of(
+    "count", "save_checkpoint_steps", "save_checkpoint_seconds", "keep_checkpoint_max", "keep_checkpoint_per_n_minutes"
 )
 @pytest.mark.parametrize(("value", "kind"), [(-1, ValueError), (1.5, TypeError), ("1", TypeError), (True, TypeError)])
 def test_counts_are_whole_numbers(count, value, kind):

@@ -29,9 +29,7 @@ def test_train_takes_the_steps_that_were_recorded():
     np.testing.assert_allclose(losses, run["loss"], rtol=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("sink_size", "epochs", "heard"), [(-1, 5, [3, 7, 11, 15, 19]), (2, 10, list(range(1, 20, 2))), (10, 2, [9, 19])]
-)
+@each_of("sink_size, epochs, heard", (-1, 5, [3, 7, 11, 15, 19]), (2, 10, list(range(1, 20, 2))), (10, 2, [9, 19]))
 def test_sink_mode_takes_the_same_steps_and_tells_of_the_last_of_each_epoch(sink_size, epochs, heard):
     run = recorded()
     losses = losses_of(quick_model(run), epochs, quick_data(run), dataset_sink_mode=True, sink_size=sink_size)
