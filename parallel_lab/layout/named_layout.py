@@ -9,9 +9,8 @@ of such layouts.
     layout(mp, (sp, dp))
 
 Eight ranks stand in a 2 x 2 x 2 matrix: rank = 4 dp + 2 sp + mp. The rows of x are split by mp, its columns by sp and
-dp,
-sp being the outer (slower) split: column block 2 sp + dp. "None" leaves a dim whole. Anywhere a strategy is a tuple of
-counts per input, it can be a tuple of such layouts:
+dp, sp being the outer (slower) split: column block 2 sp + dp. "None" leaves a dim whole. Anywhere a strategy is a tuple
+of counts per input, it can be a tuple of such layouts:
 
     ops.MatMul().shard((layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None")))
 

@@ -8,8 +8,7 @@
     gradients are added
 
 They run at once, and inside a function or network that is compiled. Parameters keep the names they have in the network.
-Names, arguments and checks:
-MindSpore, nn.wrap and parallel.nn; the reducer of gradients is in `optim/grad_reducer.py`.
+Names, arguments and checks: MindSpore, nn.wrap and parallel.nn; the reducer of gradients is in `optim/grad_reducer.py`.
 """
 
 from __future__ import annotations

@@ -214,9 +214,8 @@ class TransformerEncoderLayer(Cell):
     norm_first       layer norm before attention and dense layers instead of after the additions
 
     Called with (src, src_mask=None, src_key_padding_mask=None), masks as in MultiheadAttention, and is_causal=True by
-    name. Names and defaults:
-    MindSpore, nn.TransformerEncoderLayer. Parts: `self_attn`, `linear1`, `linear2`, `norm1`, `norm2`, `dropout`,
-    `dropout1`, `dropout2`, `add1`, `add2`.
+    name. Names and defaults: MindSpore, nn.TransformerEncoderLayer. Parts: `self_attn`, `linear1`, `linear2`, `norm1`,
+    `norm2`, `dropout`, `dropout1`, `dropout2`, `add1`, `add2`.
     """
 
     @checked(dropout=probability, layer_norm_eps=number(0, above=True), dim_feedforward=integer(1))

@@ -2,10 +2,9 @@
 no garbage collection where all is kept.
 
 OpenBLAS splits every single product among its threads; for the small products of a convolution (a tile of a few
-samples)
-that is slower than one thread (measured: 12 ms against 7.7 ms, and several times that while other programs use a core),
-and the copies between the products do not gain at all. Here each thread takes a part of the batch, with products in one
-thread each.
+samples) that is slower than one thread (measured: 12 ms against 7.7 ms, and several times that while other programs use
+a core), and the copies between the products do not gain at all. Here each thread takes a part of the batch, with
+products in one thread each.
 
 A rank has one BLAS thread (ranks do not fight over cores), so it runs everything in its own thread.
 """

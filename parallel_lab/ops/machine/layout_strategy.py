@@ -96,9 +96,8 @@ def nd_splits(strategy: LayoutStrategy, operands: tuple[str, ...], signature: Si
     """Axes per label of a matrix product, "...mk,...kn->...mn", that gathers its inputs and scatters its sums.
 
     Contraction: what both inputs split, from the outside, stays split; the rest of each is gathered. Rows are gathered
-    over
-    the axes that split the columns too. What was gathered of the first input, rows or k, says where sums are scattered:
-    along rows, or along columns.
+    over the axes that split the columns too. What was gathered of the first input, rows or k, says where sums are
+    scattered: along rows, or along columns.
     """
     one, two = strategy
     first, second = (dict(zip(labels, each.axes, strict=True)) for labels, each in zip(operands, strategy, strict=True))
