@@ -83,8 +83,7 @@ SAVED = _of(
     CHECKPOINT, "save_checkpoint load_checkpoint load_param_into_net merge_sliced_parameter build_searched_strategy"
 )
 RESLICED = _of(
-    CHECKPOINT,
-    "load_distributed_checkpoint rank_list_for_transform transform_checkpoint_by_rank transform_checkpoints",
+    CHECKPOINT, "load_distributed_checkpoint rank_list_for_transform transform_checkpoint_by_rank transform_checkpoints"
 )
 LOSS_SCALE_MANAGERS = _of("parallel_lab.nn.optim.amp", "FixedLossScaleManager DynamicLossScaleManager")
 LOSS_SCALES = {
@@ -183,11 +182,7 @@ PAGES: dict[str, Page] = {
         "parallel_lab.nn",
     ),
     **_several(
-        "Losses.",
-        "nn.loss nn.loss.loss",
-        {},
-        "parallel_lab.nn.layers.losses",
-        "parallel_lab.nn.layers.class_losses",
+        "Losses.", "nn.loss nn.loss.loss", {}, "parallel_lab.nn.layers.losses", "parallel_lab.nn.layers.class_losses"
     ),
     "nn.optim": _nn("Optimizers.", OPTIMIZERS),
     "nn.optim.momentum": _nn("Momentum.", "Momentum"),

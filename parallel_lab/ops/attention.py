@@ -176,12 +176,7 @@ def _work(s):
 
 
 _SCALE = number() | None
-_FACTS = {
-    "attrs": {"scale": _SCALE, "input_layout": choice(*LAYOUTS)},
-    "whole": "td",
-    "offset": "s",
-    "flops": _work,
-}
+_FACTS = {"attrs": {"scale": _SCALE, "input_layout": choice(*LAYOUTS)}, "whole": "td", "offset": "s", "flops": _work}
 
 
 @op(

@@ -83,13 +83,7 @@ def _affine(x, factor, offset):
 # ---- the parts in training ----
 
 
-@op(
-    lambda shapes: f"{letters(len(shapes[0]))}->sb",
-    sizes=lambda shapes: {"s": 2},
-    whole="s",
-    dtype="float64",
-    flops=4,
-)
+@op(lambda shapes: f"{letters(len(shapes[0]))}->sb", sizes=lambda shapes: {"s": 2}, whole="s", dtype="float64", flops=4)
 def batch_norm_sums(x):
     """Sum and sum of squares of every channel.  x: (n, c, ...) -> (2, c) float64."""
     planes = _planes(wide(x))  # sums of float16 leave its range

@@ -79,12 +79,7 @@ def SGD(h, p, g, v=None):
 
 
 @update_rule(
-    rate(),
-    real("momentum", AT_LEAST_0),
-    WEIGHT_DECAY,
-    LOSS_SCALE,
-    switch("use_nesterov"),
-    states={"moments": 0.0},
+    rate(), real("momentum", AT_LEAST_0), WEIGHT_DECAY, LOSS_SCALE, switch("use_nesterov"), states={"moments": 0.0}
 )
 def Momentum(h, p, g, v):
     """Gradient descent with momentum.

@@ -379,10 +379,7 @@ _DEFS = (
         answer=_all_reduce,
         algorithm="ring",
         formula=formula(
-            of_n(lambda n: 2 * (n - 1), "2(n-1)"),
-            TWO_SHARES,
-            "2(n-1)·α + 2(n-1)/n·S·β + (n-1)/n·S·γ",
-            gammas=SHARE,
+            of_n(lambda n: 2 * (n - 1), "2(n-1)"), TWO_SHARES, "2(n-1)·α + 2(n-1)/n·S·β + (n-1)/n·S·γ", gammas=SHARE
         ),
         payload=of_n(lambda n: Fraction(2 * (n - 1), n), "2(n-1)/n·m"),
         adjoint="all_reduce",
