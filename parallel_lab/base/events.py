@@ -279,10 +279,8 @@ def one_after_the_other(events: Iterable[Event]) -> tuple[Event, ...]:
 def _named(what: str, pid: int, tid: int, name: str, place: int) -> list[dict[str, Any]]:
     """The two entries that give a "process" or "thread" its name and its place among the others."""
     head = {"ph": "M", "ts": 0, "pid": pid, "tid": tid}
-    return [
-        {"name": f"{what}_name", **head, "args": {"name": name}},
-        {"name": f"{what}_sort_index", **head, "args": {"sort_index": place}},
-    ]
+    order = {"name": f"{what}_sort_index", **head, "args": {"sort_index": place}}
+    return [{"name": f"{what}_name", **head, "args": {"name": name}}, order]
 
 
 def _bar(event: Event, origin_s: float) -> dict[str, Any]:

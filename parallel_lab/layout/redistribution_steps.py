@@ -352,10 +352,8 @@ class Operator:
         args = dict(self.args)
         before = f"{args.pop('input_num')} x {self.in_shape}" if self.name == "Concat" else f"{self.in_shape}"
         after = f"{args['output_num']} x {self.out_shape}" if self.name == "Split" else f"{self.out_shape}"
-        shown = [
-            *(f"{name}={value}" for name, value in args.items()),
-            *([f"group {self.group_name}"] * bool(self.group)),
-        ]
+        shown = [f"{name}={value}" for name, value in args.items()]
+        shown += [f"group {self.group_name}"] * bool(self.group)
         return f"{self.name}({', '.join(shown)}): {before} -> {after}"
 
 

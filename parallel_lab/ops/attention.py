@@ -85,11 +85,8 @@ class _Problem:
         self.causal = None
         if is_causal:
             # row i of this slice is row offset + i of all, and looks at the keys 0 to offset + i
-            self.causal = np.where(
-                np.arange(t) > np.arange(offset, offset + s)[:, None],
-                np.asarray(-np.inf, self.dtype),
-                np.asarray(0, self.dtype),
-            )
+            later = np.arange(t) > np.arange(offset, offset + s)[:, None]
+            self.causal = np.where(later, np.asarray(-np.inf, self.dtype), np.asarray(0, self.dtype))
         self.samples = max(1, CHUNK_BYTES // max(1, h * s * t * self.dtype.itemsize))
         self.flops = 4 * b * h * s * t * q.shape[3]
 

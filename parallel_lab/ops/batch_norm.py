@@ -173,12 +173,8 @@ def _(g, out, x, sums, scale, bias, *, count, epsilon):
     inverse = batch_norm_inverse(sums, count=count, epsilon=epsilon)
     both = batch_norm_grad_sums(g, x, batch_norm_mean(sums, count=count), inverse)
     of_bias, of_scale = _rows(both, scale)
-    return (
-        scale_channels(g, scale, inverse),
-        batch_norm_apply_sums_grad(both, sums, scale, count=count, epsilon=epsilon),
-        of_scale,
-        of_bias,
-    )
+    of_x = scale_channels(g, scale, inverse)
+    return of_x, batch_norm_apply_sums_grad(both, sums, scale, count=count, epsilon=epsilon), of_scale, of_bias
 
 
 # What follows is computed by every rank for its channels. x, of which nothing is read, is among the operands so that

@@ -128,12 +128,10 @@ def _localize(attrs, parts):
     """Attributes for one slice: no padding along a split dim, whose windows contain it; its output channels."""
     modes = tuple("valid" if parts[label] > 1 else attrs["pad_mode"] for label in "hw")
     channels = attrs["out_channel"]
-    return {
-        **attrs,
-        "pad_mode": modes[0] if modes[0] == modes[1] else modes,
-        "pad": attrs["pad"] if "pad" in modes else 0,
-        "out_channel": None if channels is None else channels // parts["o"],
-    }
+    mode = modes[0] if modes[0] == modes[1] else modes
+    pad = attrs["pad"] if "pad" in modes else 0
+    channels = None if channels is None else channels // parts["o"]
+    return {**attrs, "pad_mode": mode, "pad": pad, "out_channel": channels}
 
 
 # ---- the operator ----

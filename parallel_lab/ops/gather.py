@@ -109,10 +109,8 @@ def _restrict_gather(signature, cuts, sizes, *, axis):
     cut = [c for c in indices if cuts[c] > 1]
     both = len(table) == len(indices) == 2 and cut == [indices[0]] and cuts[table[1]] == 1
     if cut and not both:
-        allowed = (
-            "The rows or the indices are split; both only for 2-D indices split in dim 0 and a 2-D table with whole "
-            "columns"
-        )
+        allowed = "The rows or the indices are split; both only for 2-D indices split in dim 0 and a 2-D table"
+        allowed += " with whole columns"
         return f"{what}, and the indices too (input 1)", allowed
     return None
 

@@ -60,19 +60,15 @@ def _(g, out, a, b, *, transpose_a, transpose_b, needs):
     # a stored transposed takes the transposed gradient: (g b^T)^T = b g^T
     grad_a = grad_b = None
     if needs[0]:
-        grad_a = unbroadcast(
-            matmul(b, g, transpose_a=transpose_b, transpose_b=True)
-            if transpose_a
-            else matmul(g, b, transpose_b=not transpose_b),
-            a,
-        )
+        if transpose_a:
+            grad_a = unbroadcast(matmul(b, g, transpose_a=transpose_b, transpose_b=True), a)
+        else:
+            grad_a = unbroadcast(matmul(g, b, transpose_b=not transpose_b), a)
     if needs[1]:
-        grad_b = unbroadcast(
-            matmul(g, a, transpose_a=True, transpose_b=transpose_a)
-            if transpose_b
-            else matmul(a, g, transpose_a=not transpose_a),
-            b,
-        )
+        if transpose_b:
+            grad_b = unbroadcast(matmul(g, a, transpose_a=True, transpose_b=transpose_a), b)
+        else:
+            grad_b = unbroadcast(matmul(a, g, transpose_a=not transpose_a), b)
     return grad_a, grad_b
 
 

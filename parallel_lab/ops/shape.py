@@ -164,11 +164,8 @@ def _squeeze_labels(shapes, *, axis):
     # the dims that go have labels of their own kind, by which _squeeze_local knows them: a slice may have a size of 1
     # where the tensor has more
     spare = dict(zip(gone, more_letters(len(gone)), strict=True))
-    return (
-        "".join(spare.get(i, c) for i, c in enumerate(names))
-        + "->"
-        + "".join(c for i, c in enumerate(names) if i not in spare)
-    )
+    kept = "".join(c for i, c in enumerate(names) if i not in spare)
+    return "".join(spare.get(i, c) for i, c in enumerate(names)) + "->" + kept
 
 
 def _squeeze_local(attrs, parts):
@@ -288,11 +285,8 @@ def _broadcast_labels(shapes, *, shape):
 
 
 def _broadcast_local(attrs, parts):
-    return {
-        "shape": tuple(
-            n if n == -1 else n // parts[c] for c, n in zip(letters(len(attrs["shape"])), attrs["shape"], strict=True)
-        )
-    }
+    labels, shape = letters(len(attrs["shape"])), attrs["shape"]
+    return {"shape": tuple(n if n == -1 else n // parts[c] for c, n in zip(labels, shape, strict=True))}
 
 
 @op(

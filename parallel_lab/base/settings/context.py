@@ -382,11 +382,8 @@ def _cost_model_fusion() -> tuple[Any, ...] | None:
     """`ParallelConfig.cost_model_fusion` of the keys costmodel_allreduce_fusion_*; None where MindSpore passes the
     fusion by: algorithm 0, fewer than two times, a time of 0, a tail that is not above what every message takes.
     """
-    now = {
-        key.removeprefix(_FUSION_KEYS): _set["cost_model_context"].get(key, default)
-        for key, (default, _) in COST_MODEL.items()
-        if key.startswith(_FUSION_KEYS)
-    }
+    keys, given = [key for key in COST_MODEL if key.startswith(_FUSION_KEYS)], _set["cost_model_context"]
+    now = {key.removeprefix(_FUSION_KEYS): given.get(key, COST_MODEL[key][0]) for key in keys}
     if now["algorithm"] == 1 and now["times"] >= 2:
         return "times", now["times"], now["tail_percent"]
     keys = ("tail_time", "allreduce_inherent_time", "allreduce_bandwidth", "computation_time_parameter")

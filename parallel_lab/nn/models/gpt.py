@@ -69,10 +69,8 @@ class CausalSelfAttention(nn.Cell):
 
     def construct(self, x: Any) -> Any:
         n, s, _ = ops.shape(x)
-        q, k, v = (
-            self.split_heads(p(x), (n, s, self.heads, self.hidden // self.heads))
-            for p in (self.query, self.key, self.value)
-        )
+        shape = (n, s, self.heads, self.hidden // self.heads)
+        q, k, v = (self.split_heads(p(x), shape) for p in (self.query, self.key, self.value))
         return self.out(self.join_heads(self.attention(q, k, v), (n, s, self.hidden)))
 
 

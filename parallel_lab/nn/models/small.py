@@ -35,10 +35,8 @@ class LeNet5(nn.Cell):
         if size % 4:
             raise ArgumentError(f"size={size}", where="LeNet5", allowed="A multiple of 4, at least 16")
         side = ((size - 4) // 2 - 4) // 2  # two valid 5x5 convolutions, each followed by 2x2 pooling
-        self.conv1, self.conv2 = (
-            nn.Conv2d(inputs, outputs, 5, pad_mode="valid", has_bias=True)
-            for inputs, outputs in ((num_channel, 6), (6, 16))
-        )
+        self.conv1 = nn.Conv2d(num_channel, 6, 5, pad_mode="valid", has_bias=True)
+        self.conv2 = nn.Conv2d(6, 16, 5, pad_mode="valid", has_bias=True)
         self.pool1, self.pool2, self.flatten = nn.MaxPool2d(2, 2), nn.MaxPool2d(2, 2), nn.Flatten()
         self.fc1, self.fc2, self.fc3 = nn.Dense(16 * side * side, 120), nn.Dense(120, 84), nn.Dense(84, num_class)
         self.relu1, self.relu2, self.relu3, self.relu4 = (nn.ReLU() for _ in range(4))

@@ -151,10 +151,8 @@ class DynamicLossScaler(LossScaler):
         shrunk = ops.maximum(ops.div(scale, float(self.scale_factor)), 1.0)
         is_due = ops.greater_equal(steps, float(self.scale_window))
         none = ops.mul(states[GOOD_STEPS], 0.0)
-        return {
-            LOSS_SCALE: choose(finite, choose(is_due, grown, scale), shrunk),
-            GOOD_STEPS: choose(finite, choose(is_due, none, steps), none),
-        }
+        new_scale = choose(finite, choose(is_due, grown, scale), shrunk)
+        return {LOSS_SCALE: new_scale, GOOD_STEPS: choose(finite, choose(is_due, none, steps), none)}
 
     def adjust(self, grads_finite: Any) -> bool:
         with np.errstate(over="ignore"):  # a scale that has reached the end of float32 is kept

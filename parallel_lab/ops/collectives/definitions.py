@@ -321,10 +321,8 @@ def _halo_def(kind: str, class_name: str, adjoint: str, reply: str, why: str) ->
         def seconds(strips: tuple[int, ...], per_byte: float) -> float:
             return len(strips) * link.alpha_s + sum(strips) * element_bytes * per_byte
 
-        return max(
-            max(seconds(sent, link.beta_s_per_byte), seconds(received, link.beta_s_per_byte + adding))
-            for sent, received in _halo_traffic(halo, kind)
-        )
+        beta, traffic = link.beta_s_per_byte, _halo_traffic(halo, kind)
+        return max(max(seconds(sent, beta), seconds(received, beta + adding)) for sent, received in traffic)
 
     def fault_of(shape: Shape, attrs: Attrs, n: int) -> tuple[str, str] | None:
         window, dim = attrs["window"], attrs["dim"]

@@ -163,13 +163,8 @@ class _Geometry:
     def tile(self, samples: int, threads: int, side_by_side: bool) -> tuple[int, bool]:
         """Equal tiles for all threads: (samples per tile, whether pictures lie side by side in one matrix)."""
         positions = self.out_size[0] * self.out_size[1]
-        one = (
-            self.depth
-            * self.group
-            * self.out_size[1]
-            * sum(count for _, count in self.phases.values())
-            * self.dtype.itemsize
-        )
+        rows = sum(count for _, count in self.phases.values())
+        one = self.depth * self.group * self.out_size[1] * rows * self.dtype.itemsize
         side_by_side = side_by_side or positions < FEW_POSITIONS
         limit = min(WIDE_POSITIONS // positions, 4 * TILE_BYTES // one) if side_by_side else TILE_BYTES // one
         count = -(-samples // max(1, limit))
@@ -291,10 +286,8 @@ def _correlate(
             positions = part[:, 0].size if columns.side_by_side else part[0, 0].size
             shape = (*lead, group, len(w) // group, positions)
             if total is None or total.shape != shape:
-                total, more = (
-                    np.empty(shape, geometry.dtype),
-                    np.empty(shape, geometry.dtype) if len(rows) > 1 else None,
-                )
+                total = np.empty(shape, geometry.dtype)
+                more = np.empty(shape, geometry.dtype) if len(rows) > 1 else None
             into = part.reshape(shape) if in_place else total
             np.matmul(of_rows[0], columns.of_row(0), out=into)
             for i in range(1, len(rows)):

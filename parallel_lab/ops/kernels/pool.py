@@ -26,10 +26,8 @@ def _taps(axis: int, kernel: int, stride: int, before: int, size: int, count: in
         first, last = inside(k - before, stride, size, count)
         if first < last:
             start = first * stride + k - before
-            yield (
-                (..., slice(first, last), *rest),
-                (..., slice(start, start + (last - first - 1) * stride + 1, stride), *rest),
-            )
+            elements = slice(start, start + (last - first - 1) * stride + 1, stride)
+            yield (..., slice(first, last), *rest), (..., elements, *rest)
 
 
 def _with_extent(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:

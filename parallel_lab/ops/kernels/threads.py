@@ -90,11 +90,8 @@ def keep_freed_memory() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return (
-        mallopt is not None
-        and bool(mallopt(M_MMAP_THRESHOLD, LARGEST_BYTES))
-        and bool(mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
-    )
+    wanted = ((M_MMAP_THRESHOLD, LARGEST_BYTES), (M_TRIM_THRESHOLD, KEPT_BYTES))
+    return mallopt is not None and all(mallopt(parameter, size) for parameter, size in wanted)
 
 
 def without_collector(build: Callable) -> Callable:
