@@ -1,3 +1,1 @@
-"""Words and hooks that every room uses: errors, origins, units, files, events, the cluster as data, seeds, hooks;
-imports nothing of the package.
-"""
+"""What every room uses: errors, origins, units, files, events, clusters as data, seeds, hooks. Imports no other."""

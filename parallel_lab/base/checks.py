@@ -50,10 +50,8 @@ ARGUMENT = Errors(ArgumentTypeError, ArgumentError)
 
 
 class Check:
-    """What a value may be: `check(where, name, value)` gives it in plain Python types.
-
-    allowed  the text of it, for errors
-    read     value -> plain value; raises TypeError or ValueError with a hint, or with nothing
+    """What a value may be: `check(where, name, value)` gives it in plain Python types. allowed: its text, for errors;
+    read: value -> plain value, or TypeError or ValueError with a hint, or with nothing.
     """
 
     def __init__(self, allowed: str, read: Callable[[Any], Any]) -> None:
@@ -155,9 +153,7 @@ def integer(
 def number(
     low: float = -math.inf, high: float = math.inf, *, above: bool = False, below: bool = False, kinds: Kinds = Real
 ) -> Check:
-    """A finite number from `low` to `high`, as a float. above, below: without the ends themselves. kinds: float alone
-    leaves ints and numpy's numbers out.
-    """
+    """A finite number from `low` to `high`, as a float. above, below: without that end. kinds=float: no ints."""
     bounds = [] if low == -math.inf else [f"{'above' if above else 'at least'} {low:g}"]
     bounds += [] if high == math.inf else [f"{'below' if below else 'at most'} {high:g}"]
     allowed = ", ".join([f"A finite {'float' if kinds is float else 'number'}", *bounds])

@@ -31,11 +31,7 @@ def _check(where: str, data: Any, **checks: Check) -> None:
 
 @dataclass(frozen=True)
 class Link:
-    """A way for messages.
-
-    alpha_s            seconds before the first byte arrives
-    beta_s_per_byte    seconds per byte: 1 / bandwidth
-    """
+    """A way for messages: alpha_s until the first byte arrives, beta_s_per_byte (1 / bandwidth) for each."""
 
     alpha_s: float
     beta_s_per_byte: float
@@ -81,8 +77,7 @@ class Device:
 class Cluster:
     """Equal devices, `devices_per_node` to a node; ranks fill the nodes in order.
 
-    link        between devices of one node
-    node_link   between nodes; may be None while there is one node
+    link  between devices of one node;  node_link  between nodes, may be None while there is one
     """
 
     name: str
@@ -141,9 +136,8 @@ class Cluster:
         )
 
 
-# Measured with eight ranks on a laptop-like machine of 2 cores (Zen 5, numpy, one BLAS thread per rank), medians, 2026.
-# Eight ranks share two cores, so each gets a quarter of one; the rates below are those of eight ranks that work at
-# once. On 4 cores computing is up to twice as fast.
+# Measured with eight ranks on 2 cores (Zen 5, numpy, one BLAS thread per rank), medians, 2026: the rates of eight ranks
+# that work at once, a quarter of a core each. On 4 cores computing is up to twice as fast.
 _SHARE = 2 / 8  # cores per rank
 
 LAPTOP = Cluster(
@@ -196,8 +190,7 @@ def get_cluster(name: str | Cluster) -> Cluster:
 
 
 def cluster_for(device_num: int) -> Cluster:
-    """The profile a plan is looked at with unless another is asked for: the laptop while it has room, nodes of eight
-    beyond.
+    """The profile a plan is shown with unless another is asked for.
 
     >>> cluster_for(8).name, cluster_for(64).device_num
     ('laptop', 64)

@@ -110,9 +110,7 @@ class ContextConflictError(ContextError, RuntimeError):
 
 
 class OptimizerParallelError(ContextConflictError):
-    """Optimizer parallel with a mode, an optimizer or a number of ranks that it cannot work with (MindSpore raises
-    RuntimeError).
-    """
+    """Optimizer parallel with a mode, optimizer or number of ranks that does not suit it (MindSpore: RuntimeError)."""
 
 
 class ContextPathError(ContextError, OSError):

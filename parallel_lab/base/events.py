@@ -301,9 +301,8 @@ def _bar(event: Event, origin_s: float) -> dict[str, Any]:
 
 
 def save_chrome_trace(events: Iterable[Event], path: str | os.PathLike[str]) -> Path:
-    """Write `chrome_trace(events)` as JSON and return the path. A reader, now or after a crash, sees the old file
-    or the new one, never a part.
+    """Write `chrome_trace(events)` as JSON, symbolic links followed, and return the path; no reader sees a part of it.
 
-    A symbolic link is followed. Raises DataFileError if it cannot be written, or is there and no regular file.
+    Raises DataFileError if it cannot be written, or is no regular file.
     """
     return write_whole(path, json.dumps(chrome_trace(events), separators=(",", ":"), allow_nan=False) + "\n")

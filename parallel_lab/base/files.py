@@ -106,9 +106,7 @@ def _same_file(path: str | os.PathLike[str], real: Path) -> bool:
 
 
 def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
-    """The real path, and the permissions of the regular file that is there, None if nothing is. Raises OSError for
-    anything else.
-    """
+    """The real path, and the permissions of the regular file at it, None if nothing exists; otherwise OSError."""
     real = Path(os.path.realpath(path))
     try:
         found = os.stat(path)
@@ -150,9 +148,7 @@ def _new_part(real: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _locked(descriptor: int, *, wait: bool) -> bool:
-    """Lock an open file until it is closed; False if someone else holds it (not with `wait`), or the file system has no
-    locks.
-    """
+    """Lock an open file until it is closed; False if it is locked (not with `wait`) or the file system has no locks."""
     if fcntl is None:
         return False
     try:

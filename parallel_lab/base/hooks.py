@@ -10,13 +10,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-# The recorder that operators write to while a Cell is traced; None = operators run at once. How an operator or a Tensor
-# reaches the tracer.
+# The recorder that operators write to while a Cell is traced; None = operators run at once.
 current_tracer: ContextVar[Any] = ContextVar("parallel_lab_tracer", default=None)
 
 
-# The training step that is being taken outside a trace, an object with a `number`; None where nobody counts. Random
-# masks depend on it.
+# The step taken outside a trace, an object with a `number`; None where nobody counts. Random masks depend on it.
 current_step: ContextVar[Any] = ContextVar("parallel_lab_step", default=None)
 
 
@@ -25,9 +23,8 @@ current_step: ContextVar[Any] = ContextVar("parallel_lab_step", default=None)
 held_messages: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("parallel_lab_held_messages", default=None)
 
 
-# The rank that this process is (`processes.world.World`), once `communication.init` has connected it; None in a process
-# that is no rank: how operators and layers reach the communicator. A plain name, not a ContextVar: it holds for all
-# threads of the process.
+# The rank that this process is (`processes.world.World`), once `communication.init` has connected it, or None.
+# A plain name, not a ContextVar: it holds for all threads of the process.
 _world: Any = None
 
 
@@ -64,9 +61,7 @@ def set_cell_runner(runner: Any) -> None:
 
 @contextmanager
 def cells_at_once() -> Iterator[None]:
-    """Inside, Cells run at once whatever the parallel mode is: what they compute is no tensor of a network, such as a
-    learning rate.
-    """
+    """Inside, Cells run at once in every parallel mode: what they compute (a rate, say) is no tensor of a network."""
     global _cell_runner
     runner, _cell_runner = _cell_runner, _at_once
     try:
@@ -75,8 +70,7 @@ def cells_at_once() -> Iterator[None]:
         _cell_runner = runner
 
 
-# Whether a function runs on the tape because its gradient was asked for: a Cell that would run compiled now has to say
-# that it leaves no trace there.
+# Whether a function runs on the tape for its gradient: a Cell that would run compiled leaves no trace there.
 on_tape: ContextVar[bool] = ContextVar("parallel_lab_on_tape", default=False)
 
 

@@ -26,11 +26,9 @@ def get_seed() -> int:
 
 @contextmanager
 def temporary_seed(seed: int) -> Iterator[None]:
-    """Draw with `seed` within the block, as a fresh process would after `set_seed(seed)`; afterwards everything is as
-    before.
+    """Draw with `seed` within the block, as a fresh process would after `set_seed(seed)`; afterwards as before.
 
-    A Parameter draws when it is first read: read in the block what is to be drawn there. Datasets that were given a
-    seed of their own keep it.
+    Parameters draw when first read: read them in the block. Datasets given a seed of their own keep it.
     """
     global _seed, _draws
     before = _seed, _draws
@@ -45,11 +43,7 @@ _draws = 0
 
 
 def next_draw() -> int:
-    """How often this was asked since the last `set_seed`: tells things apart that draw and have no name, such as
-    operators made without a network.
-
-    The same on all ranks, if they make the same things in the same order.
-    """
+    """How often this was asked since `set_seed`: tells apart things that draw without a name, equally on all ranks."""
     global _draws
     _draws += 1
     return _draws - 1

@@ -229,8 +229,7 @@ def _refined(
             start[other], start[dim] = -1, axis
         else:
             axes, lowest = (axis,), dim
-            # Gathers of neighbouring dims behind dims of length 1 are one gather of a contiguous block (MindSpore 2.10:
-            # one AllGather over both).
+            # Gathers of neighbouring dims behind dims of length 1 are one, of a contiguous block (MindSpore 2.10).
             while _leads(steps, dim) and position < last:
                 kind, following, axis, _ = moves[position]
                 if kind != "concat" or following != lowest - 1 or not following:
@@ -263,10 +262,7 @@ def _moves_gather(start: Iterable[int], target: Iterable[int]) -> list[Move]:
 
 
 def moves_alltoall(start: Iterable[int], target: Iterable[int]) -> list[Move]:
-    """Split what can be split, permute axes that another dim wants, gather the others; a gather breaks a cycle.
-
-    MindSpore, redistribution_operator_infer; dims are visited from the last to the first, as 2.10 does.
-    """
+    """Split what can be split, permute axes another dim wants, gather the others, last dim first (MindSpore 2.10)."""
     here, there, moves = list(start), tuple(target), []
     still = [dim for dim in range(len(there)) if here[dim] != there[dim]]
     while still:

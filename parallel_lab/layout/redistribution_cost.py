@@ -34,11 +34,7 @@ THRESHOLD_BYTES, SMALL_BYTES, BIAS_BYTES = 2048, 3072, 1024  # MindSpore: costmo
 
 @dataclass(frozen=True)
 class RedistributionCost:
-    """Elements that one rank sends and touches on the way from one layout to another.
-
-    forward, backward  communication of the redistribution, and of its gradient
-    computation        elements read and written beside
-    """
+    """Elements that one rank sends (forward, and backward for the gradient) and touches (computation) on the way."""
 
     forward: float = 0.0
     backward: float = 0.0
@@ -65,9 +61,8 @@ def practical(size_bytes: float) -> float:
 def redistribution_cost(
     src: TensorLayout, dst: TensorLayout, shape: Iterable[int], dst_shape: Iterable[int] | None = None
 ) -> RedistributionCost:
-    """Cost of bringing a tensor of `shape` from layout `src` to layout `dst`.
+    """Cost of bringing a tensor of `shape` from `src` to `dst`, layouts over the same ranks, nothing pending.
 
-    src, dst   layouts over the same ranks, nothing pending
     dst_shape  global shape under `dst`, if a Reshape operator lies between
     """
     shape = tuple(shape)
@@ -131,9 +126,7 @@ class _Counter:
         self.held /= count
 
     def gather(self, dim: int, count: int) -> None:
-        """all_gather; along another dim than the first, Split and Concat follow. The lone `held` at the end is counted
-        for every kind of move.
-        """
+        """all_gather; not along dim 0, Split and Concat follow. The last `held`: for every kind of move."""
         self.forward += self.held * count * GATHER_SCALE
         self.backward += self.held * GATHER_SCALE
         self._along(dim, count)

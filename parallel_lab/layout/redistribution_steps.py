@@ -207,9 +207,7 @@ class Slice(Step):
 
 @dataclass(frozen=True)
 class AllToAll(Step):
-    """Every rank splits its slice along `split_dim`, sends piece i to member i of the group, and joins what it receives
-    along `concat_dim`. `axes` descend.
-    """
+    """Every rank splits its slice along `split_dim`, a piece per member; joined along `concat_dim`. `axes` descend."""
 
     kind: ClassVar[str] = "all_to_all"
     split_dim: int = field(kw_only=True)
@@ -291,10 +289,7 @@ def apply(step: Step, layout: TensorLayout) -> TensorLayout:
 
 
 def move(step: Step, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The slices of all ranks after `step`, given those before it (in rank order).
-
-    Raises LayoutError if the number or the shape of the arrays is not what the step was planned for.
-    """
+    """All ranks' slices after `step`, from those before it, in rank order. LayoutError for an unfit shape or number."""
     ranks = math.prod(step.device_matrix)
     if len(arrays) != ranks:
         raise LayoutError(f"{len(arrays)} arrays for {ranks} ranks", where=str(step))

@@ -151,8 +151,7 @@ def _pieces(layout: TensorLayout, shape: tuple[int, ...], device_matrix: tuple[i
 def _cut(pieces: list[Piece], shape: tuple[int, ...]) -> tuple[list[Piece] | None, int]:
     """Split `pieces` to `shape`, their refinement: a sub-dim takes as many of the slices left as it has room for.
 
-    Returns (pieces, 0), or (None, p) if an axis must first be split at the running product p, or (None, 0) if it cannot
-    be done.
+    Returns (pieces, 0), (None, p) to split an axis at the running product p first, or (None, 0) if it cannot be done.
     """
     result: list[Piece] = []
     sizes = iter(shape)

@@ -1,10 +1,8 @@
-"""Full arrays from the ranks' slices, and slices from full arrays, where all ranks are there.
+"""Full arrays from all ranks' slices, and slices from full arrays; of some ranks: `train/checkpoint/reslice.py`.
 
-    split(full, layout, rank=3)                     what rank 3 holds
-    assemble(slices, shape, layout)               the full array, from every rank's slice
-    gather_full(mine, shape, layout)              the same on a running rank: every rank of the world calls it
-
-What can be done with the slices of some ranks, and from one layout to another, is in `train/checkpoint/reslice.py`.
+split(full, layout, rank=3)                   what rank 3 holds
+assemble(slices, shape, layout)               the full array, from every rank's slice
+gather_full(mine, shape, layout)              the same on a running rank: every rank of the world calls it
 """
 
 from __future__ import annotations
@@ -40,10 +38,7 @@ def cut(full: np.ndarray, layout: TensorLayout | None, rank: int) -> np.ndarray:
 
 
 def assemble(slices: Sequence[np.ndarray], shape: tuple[int, ...], layout: TensorLayout | None) -> np.ndarray:
-    """The full array of `shape` from every rank's slice; pending results are combined in rank order.
-
-    Without a layout each rank has a value of its own: rank 0's.
-    """
+    """The full array of `shape` from all slices; pending ones are combined in rank order. No layout: rank 0's value."""
     if layout is None:
         return np.array(slices[0])
     reduce = REDUCERS[layout.reduce]

@@ -1,8 +1,5 @@
-"""What MindSpore has in another form than this package: the same things, called differently.
-
-Functions that make numpy arrays here make Tensors there; some operators are classes there (`ops.Shape()(x)`) and
-functions here; dtypes are numpy's (`ms.float32 == x.dtype`, and any of them is a `dtype=` everywhere); settings of
-devices and of graph compilers that every script may call have nothing to act on.
+"""What MindSpore has in another form: Tensors where this package makes arrays, classes for functions, dtypes, and
+settings of devices and compilers that scripts call and that have nothing to act on here.
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ class FacadeModule(ModuleType):
         else:
             value = _from_sources(page, name)
             if value is _MISSING:
-                # `from mindspore.nn import X` asks with hasattr, and would turn an AttributeError into an ImportError
-                # without our words
+                # `from mindspore.nn import X` asks with hasattr, and would make an ImportError of it without our words
                 asked_by = sys._getframe(1).f_code
                 raise _missing(
                     path, name, imported=asked_by.co_name == "_handle_fromlist" and "importlib" in asked_by.co_filename
@@ -53,8 +52,7 @@ class FacadeModule(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Python's import sets every submodule on its parent; where MindSpore has a function of that name
-        # (parallel.shard), the function stays
+        # Python's import sets submodules on their parent; where MindSpore has a function so named, the function stays
         if not (isinstance(value, FacadeModule) and name in PAGES[path_of(self)].names):
             super().__setattr__(name, value)
 

@@ -83,8 +83,7 @@ class Cell(CellTree):
 
     def _construct_in_dtype(self, *args: Any, **kwargs: Any) -> Any:
         """`construct` on inputs in `compute_dtype`, and with `self.weight` reading as the Parameter in that dtype."""
-        # Taken out of __dict__, a Parameter is asked for through __getattr__, which casts it when, and only if,
-        # construct reads it.
+        # Not in __dict__, a Parameter is asked for through __getattr__, which casts it when construct reads it.
         floats = {n: p for n, p in self._params.items() if p.dtype.kind == "f" and n not in self.keep_dtype}
         hidden = {n: p for n, p in floats.items() if self.__dict__.get(n) is p}
         outer = self.__dict__.get("_casts")
@@ -131,9 +130,7 @@ class Cell(CellTree):
 
     @checked("set_grad", requires_grad=flag)
     def set_grad(self, requires_grad: bool = True) -> Cell:
-        """Accepted for scripts that call it: gradients are asked for by function (`value_and_grad`), a Cell needs no
-        preparation. Returns self.
-        """
+        """Accepted for scripts that call it: `value_and_grad` asks for gradients, a Cell needs nothing. Gives self."""
         return self
 
     def add_flags(self, **flags: Any) -> Cell:

@@ -114,8 +114,7 @@ class CellTree:
     def _add_parameter(self, name: str, parameter: Parameter) -> None:
         if self.__dict__.get(name) is not self._params.get(name):  # the name was given by a ParameterTuple
             self._refuse_collision(name, parameter)
-        # A Cell that already has its place gives new Parameters their path; a dot means that another Cell has named
-        # this one.
+        # A Cell with a place gives new Parameters their path; a dot means that another Cell has named this one.
         if parameter.name == UNNAMED or (self._prefix and "." not in parameter.name):
             parameter.name = self._prefix + name
         self._params[name] = parameter

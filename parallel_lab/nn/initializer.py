@@ -187,9 +187,7 @@ def initializer(
 
 
 def fans(shape: tuple[int, ...], where: str = "fans") -> tuple[int, int]:
-    """(fan_in, fan_out) of a weight of shape (out, in, ...): the dims after the second count for both. Fewer than 2
-    dims: ShapeError.
-    """
+    """(fan_in, fan_out) of a weight (out, in, ...); dims after the second count for both. ShapeError for one dim."""
     if len(shape) < 2:
         raise ShapeError(f"shape {shape} has {len(shape)} dims", where=where, allowed="At least 2 dims, (out, in, ...)")
     rest = math.prod(shape[2:])
@@ -219,9 +217,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def clone_parameter(parameter: Parameter, name: str, init: Any = "same") -> Parameter:
-    """A new Parameter of the same shape, dtype and flags.  init: "same": with the same values; otherwise what
-    `initializer` takes, such as "zeros" or a number.
-    """
+    """A new Parameter of this shape, dtype and flags.  init: "same" values, or what `initializer` takes ("zeros")."""
     p, same = parameter, isinstance(init, str) and init == "same"
     start = Tensor(p.full().asnumpy().copy()) if same else initializer(init, p.full_shape, p.dtype)
     new = Parameter(start, name, p.requires_grad, p.layerwise_parallel, p.parallel_optimizer)

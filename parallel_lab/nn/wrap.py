@@ -89,11 +89,7 @@ class TrainOneStepCell(Cell):
 def _loss_and_gradients(
     network: Callable, weights: Iterable[Parameter], inputs: Iterable[Any], sens: Any, scaler: LossScaler | None = None
 ) -> tuple[Any, tuple[Any, ...]]:
-    """(what the network returns, gradients of sens times its loss for the weights). Several results: all are
-    differentiated.
-
-    scaler  the loss is multiplied by its scale too: an optimizer that has it divides the gradients
-    """
+    """(result, gradients of sens times the loss for the weights), all results counted. scaler: scales the loss."""
 
     def weighted(*args: Any) -> tuple[Any, Any]:
         result = network(*args)
@@ -183,10 +179,9 @@ class ParameterUpdate(Cell):
 
 
 class WithGradCell(Cell):
-    """The gradients of a network's trainable parameters: (inputs, label) -> a tuple.
+    """Gradients of a network's trainable parameters: (inputs, label) -> a tuple; loss_fn None: the network is the loss.
 
-    loss_fn  None: the network gives the loss itself, and its inputs are the Cell's
-    sens     a number or tensor: the gradient of the loss itself; None: 1
+    sens  a number or tensor: the gradient of the loss itself; None: 1
     """
 
     @checked(network=NETWORK, loss_fn=NETWORK | None)
@@ -201,10 +196,7 @@ class WithGradCell(Cell):
 
 
 class WithEvalCell(Cell):
-    """What an evaluation needs: (data, label) -> (loss, outputs, label).
-
-    add_cast_fp32  compute the loss in float32, from outputs of a network in float16
-    """
+    """For evaluation: (data, label) -> (loss, outputs, label). add_cast_fp32: loss in float32 of float16 outputs."""
 
     @checked(network=NETWORK, loss_fn=NETWORK, add_cast_fp32=flag)
     def __init__(self, network: Cell, loss_fn: Any, add_cast_fp32: bool = False) -> None:

@@ -1,6 +1,4 @@
-"""Operators: functions (`ops.matmul(a, b)`) and classes (`ops.MatMul().shard(...)`), each declared once in the family
-files.
-"""
+"""Operators: functions (`ops.matmul(a, b)`) and classes (`ops.MatMul().shard(...)`), declared in the family files."""
 
 import builtins
 import difflib

@@ -113,11 +113,7 @@ def _apply_labels(shapes, *, count, epsilon):
 
 @op(_apply_labels, whole="s", dtype=0, flops=2)
 def batch_norm_apply(x, sums, scale, bias, *, count, epsilon):
-    """x normalised with the statistics in `sums`.
-
-    x: (n, c, ...), sums: (2, c) float64, scale, bias: (c,) -> (n, c, ...)
-    count  how many elements a channel has in the whole batch
-    """
+    """x normalised with `sums`; count: elements of a channel.  x: (n, c, ...), sums: (2, c), others: (c,) -> like x."""
     mean, _, inverse = _moments(sums, count, epsilon)
     factor = scale * inverse
     return _affine(x, factor, bias - mean * factor)
@@ -177,10 +173,8 @@ def _(g, out, x, sums, scale, bias, *, count, epsilon):
     return of_x, batch_norm_apply_sums_grad(both, sums, scale, count=count, epsilon=epsilon), of_scale, of_bias
 
 
-# What follows is computed by every rank for its channels. x, of which nothing is read, is among the operands so that
-# channels lie on the ranks as they do elsewhere: by its shape alone, (c,) split in 4 on 8 ranks would lie otherwise,
-# and
-# be sent around.
+# Every rank computes what follows for its channels. x, unread, is an operand so that channels lie as elsewhere: by the
+# shape (c,) alone, split in 4 on 8 ranks, they would lie otherwise, and be sent around.
 def _channel_labels(shapes, **_):
     return f"{letters(len(shapes[0]))},sb,b->b"
 

@@ -154,11 +154,7 @@ def class_cross_entropy_weight_grad(g, logits, labels, weight, *, ignore_index, 
     example=_EXAMPLES,
 )
 def nll(logits, labels, weight, *, ignore_index=None):
-    """Minus the log-probability of every sample's class, times the weight of the class.
-
-    logits: (n, c, ...) log-probabilities, labels: (n, ...) int, weight: (c,) -> (n, ...). Nothing is reduced; the class
-    dim stays whole.
-    """
+    """Minus the label's log-probability, weighted; c stays whole.  logits: (n, c, ...), labels, weight -> (n, ...)."""
     numbers, counted = check_labels("NLLLoss", labels.reshape(-1), logits.shape[1], ignore_index)
     loss = -_at(_rows(logits), numbers) * weight[numbers] * counted
     return loss.reshape(labels.shape).astype(logits.dtype, copy=False)

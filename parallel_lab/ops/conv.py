@@ -199,9 +199,8 @@ def convolution(
 
 @function()
 def conv2d(input, weight, bias=None, stride=1, pad_mode="valid", padding=0, dilation=1, groups=1):
-    """Convolution as a function, with MindSpore's names.
+    """Convolution.  input: (n, i, h, w), weight: (o, i / groups, kh, kw), bias: (o,) -> (n, o, oh, ow).
 
-    input: (n, i, h, w), weight: (o, i / groups, kh, kw), bias: (o,) -> (n, o, oh, ow)
     padding  for pad_mode="pad": an int, (height, width) or (top, bottom, left, right)
     """
     out = convolution(input, weight, stride=stride, pad_mode=pad_mode, pad=padding, dilation=dilation, group=groups)

@@ -20,8 +20,7 @@ UNARY = "...->..."
 BINARY = "...,...->..."
 SHAPE = (16, 8)
 PAIR = (case(SHAPE, SHAPE), case(SHAPE, (8,)), case((8, 16, 4), (16, 1)), case((8, 1), (1, 16)))
-# Away from zero: gradients of log, sqrt and division grow without bound there, and finite differences lose their
-# digits.
+# Away from zero, where gradients of log, sqrt and division grow and finite differences lose their digits.
 POSITIVE = {"low": 0.5, "high": 2.0}
 POSITIVE_PAIR = tuple(case(*c.shapes, **POSITIVE) for c in PAIR)
 
@@ -62,10 +61,7 @@ def float_result(dtypes: tuple[str, ...], **_: object) -> np.dtype:
 
 
 def number_result(dtypes, **_):
-    """Result dtype of functions of numbers: numpy's promotion; ShapeError for bools alone.
-
-    Not a `check=`: these operators run too often at once for that; there numpy's own TypeError says it.
-    """
+    """Result dtype: numpy's promotion; ShapeError for bools. No `check=`: these operators run too often at once."""
     found = np.result_type(*dtypes)
     if found.kind == "b":
         what = "the operands are bool"

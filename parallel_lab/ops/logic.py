@@ -89,8 +89,7 @@ def select(condition, x, y):
 
 @select.vjp
 def _(g, out, condition, x, y):
-    # chosen, not multiplied by 0: an infinite or undefined gradient of the branch that was not taken does not reach the
-    # other
+    # chosen, not multiplied by 0: an infinite or undefined gradient of the other branch does not get through
     return None, unbroadcast(select(condition, g, 0.0), x), unbroadcast(select(condition, 0.0, g), y)
 
 

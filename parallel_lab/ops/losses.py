@@ -50,10 +50,7 @@ def _log(x):
     example=(case((16, 8), (16, 8), (16, 8), **_INSIDE), case((8, 4, 2), (8, 4, 2), (4, 1), **_INSIDE)),
 )
 def binary_cross_entropy_values(logits, labels, weight):
-    """-weight * (y log x + (1 - y) log(1 - x)), with logarithms of at least -100.
-
-    logits: (...) probabilities x, labels: (...) y, weight: broadcast to (...) -> (...).
-    """
+    """-weight * (y log x + (1 - y) log(1 - x)), logs >= -100.  logits x, labels y, weight: (...) -> (...)."""
     one = logits.dtype.type(1)
     return -weight * (labels * _log(logits) + (one - labels) * _log(one - logits))
 

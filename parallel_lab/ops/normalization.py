@@ -355,10 +355,9 @@ def _group_restriction(signature, cuts, sizes, *, num_groups, epsilon):
     example=(case((4, 8, 3, 2), (8,), (8,), num_groups=4), case((8, 6), (6,), (6,), num_groups=2)),
 )
 def group_norm(x, gamma, beta, *, num_groups=1, epsilon=1e-5):
-    """Channels normalised in groups, every sample on its own (Wu and He 2018).
+    """Channels normalised in groups, every sample on its own (Wu and He 2018).  x: (n, c, ...), others: (c,) -> like x.
 
-    x: (n, c, ...), gamma, beta: (c,) -> (n, c, ...). The mean goes over c / num_groups channels and all dims after
-    them, which stay whole; c may be split at the borders of groups.
+    The mean goes over c / num_groups channels and all dims after them, which stay whole; c may be split between groups.
     """
     dtype = np.result_type(in_floats(x), gamma, beta)
     rows = wide(x).reshape(len(x) * num_groups, -1)

@@ -138,10 +138,7 @@ def _top_k_labels(shapes, *, k, sorted, index):
     example=(case((16, 8), k=3), case((4, 2, 8), k=8)),
 )
 def top_k(x, k, *, sorted=True, index):
-    """The k largest elements of every row, in order, and their numbers.  x: (..., n) -> values, numbers: (..., k).
-
-    sorted  kept for MindSpore's form: the order is the same with False, which promises none
-    """
+    """The k largest of every row, in order (sorted=False too), and their numbers.  x: (..., n) -> two (..., k)."""
     numbers = _order(x, -1, True)[..., :k]
     return np.take_along_axis(x, numbers, -1) if index == 0 else numbers.astype(np.int32)
 

@@ -130,8 +130,7 @@ def _(g, out, x, *, axis, keep_dims):
 @reduce_max.vjp
 @reduce_min.vjp
 def _(g, out, x, *, axis, keep_dims, across):
-    # Equal extremes share the gradient equally (MindSpore), also when they lie on different ranks: their number is
-    # summed across ranks.
+    # Equal extremes share the gradient equally (MindSpore), across ranks too: their number is summed.
     mask = cast(equal(x, _spread(out, x, axis)), dtype=str(g.dtype))
     ties = across(reduce_sum(mask, axis, keep_dims=keep_dims))
     return (mul(mask, _spread(g / ties, x, axis)),)
@@ -139,9 +138,8 @@ def _(g, out, x, *, axis, keep_dims, across):
 
 @op(result_shape=1, dtype=0)
 def reduce_prod_grad(g, x, product, zeros, *, axis):
-    """Gradient of a product: g times the product of all other factors.
+    """Gradient of a product: g times the other factors.  g, product, zeros: without `axis` (or 1); x: (...) -> (...).
 
-    g, product, zeros: x's shape without the dims `axis`, or with size 1 there; x: (...) -> (...)
     product  of the factors that are not 0, over all ranks; zeros: how many factors are 0, over all ranks
     """
     kept = tuple(1 if i in axis else n for i, n in enumerate(x.shape))
@@ -153,8 +151,7 @@ def reduce_prod_grad(g, x, product, zeros, *, axis):
 
 @reduce_prod.vjp
 def _(g, out, x, *, axis, keep_dims, across):
-    # out / x would do but for zeros: the factors that are not 0 and the number of those that are say what the others
-    # multiply to, for every x
+    # not out / x: with zeros only the other factors, and the number of zeros, say what the rest multiplies to
     zero = equal(x, 0.0)
     product = across(reduce_prod(select(zero, 1.0, x), axis, keep_dims=keep_dims), reduce="prod")
     zeros = across(reduce_sum(cast(zero, dtype=str(g.dtype)), axis, keep_dims=keep_dims))

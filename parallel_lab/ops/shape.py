@@ -161,8 +161,7 @@ def _single_dims(name, value, shape):
 
 def _squeeze_labels(shapes, *, axis):
     names, gone = letters(len(shapes[0])), _squeezed(shapes[0], axis)
-    # the dims that go have labels of their own kind, by which _squeeze_local knows them: a slice may have a size of 1
-    # where the tensor has more
+    # dims that go have labels of their own kind, for _squeeze_local: a slice may have size 1 where the tensor has more
     spare = dict(zip(gone, more_letters(len(gone)), strict=True))
     kept = "".join(c for i, c in enumerate(names) if i not in spare)
     return "".join(spare.get(i, c) for i, c in enumerate(names)) + "->" + kept

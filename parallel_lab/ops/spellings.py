@@ -86,11 +86,7 @@ def spell(
     numpy: str = "",
     mint: str = "",
 ) -> None:
-    """Note all names of an operator or function.
-
-    name, parameters  its own name, and those of its parameters
-    the others        as `op` takes them (registry.py)
-    """
+    """Note all names of an operator or function and its `parameters`; the others as `op` takes them (registry.py)."""
     NAMES.update(dict.fromkeys([name, *also.split()], called))
     UFUNCS.update(dict.fromkeys(ufunc.split(), called))
     NUMPY.update(dict.fromkeys(numpy.split(), name))

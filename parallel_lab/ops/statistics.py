@@ -124,8 +124,7 @@ def logsumexp(part, x, axis=None, *, keep_dims=False):
     """log of the sum of exp(x) over `axis`, without overflow.  x: (...) -> (...) without those dims, or size 1."""
     do = _Steps(part, x, axis)
     x = do.floats(x)
-    # shifted by the largest element, through which no gradient need flow; a row of infinities is not shifted: inf - inf
-    # is no number
+    # shifted by the largest element, which needs no gradient; not a row of infinities: inf - inf is no number
     top = do.each(stop_gradient, do.over(reduce_max, x))
     top = do.each(select, do.each(isfinite, top), top, 0.0)
     total = do.over(reduce_sum, do.each(exp, do.each(sub, x, top)))
@@ -157,10 +156,7 @@ _VARIANCE = {
 
 @composed(_labels, name="Var", **_VARIANCE)
 def var(part, x, axis=None, *, ddof=0, keep_dims=False):
-    """Variance over `axis` (None = all dims).  x: (...) -> (...) without those dims, or with size 1 there.
-
-    ddof  taken off the count of elements that the squares are divided by; 1 gives the unbiased estimate
-    """
+    """Variance over `axis` (None: all); squares are divided by count - ddof.  x: (...) -> (...) without them, or 1."""
     do = _Steps(part, x, axis)
     return do.done(_squares(do, do.floats(x), ddof), keep_dims)
 

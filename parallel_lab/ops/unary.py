@@ -100,14 +100,12 @@ _FAR_P = (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 6
           1.23033935479799725e3)
 _FAR_Q = (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
           3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3)
-# float32 needs less: x P(x^2) / Q(x^2) on [-4, 4], beyond which erf is 1 to 2e-8. Coefficients of Eigen's and XLA's
-# float32 erf.
+# float32 needs less: x P(x^2) / Q(x^2) on [-4, 4], beyond which erf is 1 to 2e-8 (Eigen's and XLA's coefficients).
 _SINGLE_P = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
              -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)
 _SINGLE_Q = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
              -1.42647390514189e-02)
-# fmt: on
-# elements; the 20 to 50 passes over a block stay in the cache: a third of the time of passes over 1e6 (measured)
+# fmt: on elements; the 20 to 50 passes over a block stay in the cache: a third of the time (measured, 1e6)
 _BLOCK = 1 << 15
 
 

@@ -152,16 +152,12 @@ class ParallelConfig:
         return self.parallel_mode in LOCAL_MODES
 
     def shared(self) -> ParallelConfig:
-        """These settings without those in which ranks of one run may differ (their number, their files): what the
-        hashes of plans compare.
-        """
+        """These settings without those in which ranks may differ (number, files): what plan hashes compare."""
         return dataclasses.replace(self, global_rank=0, strategy_ckpt_load_file="", strategy_ckpt_save_file="")
 
 
 def resolved_fusion(where: str, key: str, given: object, *, off_is_final: bool = True) -> tuple[tuple[Any, ...], ...]:
-    """`ParallelConfig.comm_fusion` of one dict after the reset. off_is_final: as in `Fusion.after`. Raises what
-    `check_comm_fusion` raises.
-    """
+    """`ParallelConfig.comm_fusion` of one dict after the reset. off_is_final: see `Fusion.after`."""
     return Fusion().after(check_comm_fusion(where, key, given), off_is_final=off_is_final).resolved()
 
 

@@ -165,9 +165,7 @@ def is_set(key: str) -> bool:
 
 
 def _combined(checked: dict[str, Any], where: str) -> dict[str, Any]:
-    """The fields that a call's keys stand for. Raises ContextConflictError if two keys of the call give one field
-    different values.
-    """
+    """The fields that a call's keys stand for. ContextConflictError if two keys give one field different values."""
     fields: dict[str, Any] = {}
     source: dict[str, str] = {}
     for key, value in checked.items():
@@ -187,9 +185,7 @@ _FUSION = "comm_fusion."
 
 
 def _stands_for(key: str, value: Any, checked: dict[str, Any]) -> dict[str, Any]:
-    """The fields that one key of a call gives; those of comm_fusion one by one, each with a prefix. `checked`: all keys
-    of the call.
-    """
+    """The fields that one key of a call gives, comm_fusion's one by one, prefixed. checked: all keys of the call."""
     if key in PARTS:
         return {PARTS[key][name][0]: part for name, part in value.items()}
     if key == "comm_fusion":
@@ -258,9 +254,8 @@ def _known_key(where: str, key: object, known: Iterable[str] = ()) -> str:
 def frozen(**overrides: Any) -> ParallelConfig:
     """The settings now, with `overrides` of fields of ParallelConfig, as the immutable value that passes receive.
 
-    Raises ContextError for an override out of range; ContextConflictError (also a RuntimeError), as MindSpore when it
-    compiles, if global_rank and device_num were both set and do not fit, or if device_num is known and pipeline_stages
-    does not divide it.
+    Raises ContextError for an override out of range, ContextConflictError (also a RuntimeError, as MindSpore's) if
+    global_rank and device_num were set and do not fit, or pipeline_stages does not divide a known device_num.
     """
     given, was_set = overrides.get("comm_fusion"), _set["auto_parallel_context"]
     if isinstance(given, dict):
@@ -282,11 +277,9 @@ def fusion_is_switched_off() -> bool:
 
 
 def frozen_for_run(**overrides: Any) -> ParallelConfig:
-    """`frozen()` for a run of this process: device_num and global_rank that were not set are those of its world, 1 and
-    0 in stand_alone.
+    """`frozen()` for a run: device_num and global_rank, unless set, are those of its world, in stand_alone 1 and 0.
 
-    Raises ContextError if device_num was set to more than 1 in stand_alone, ContextConflictError if it was set and is
-    not the number of ranks.
+    Raises ContextError for a device_num above 1 in stand_alone, ContextConflictError for one that is not the world's.
     """
     config, world = frozen(**overrides), current_world()
     chosen = {"device_num", "global_rank"} & {**_set["auto_parallel_context"], **overrides}.keys()
@@ -368,9 +361,7 @@ def set_cost_model_context(**settings: Any) -> None:
 
 
 def get_cost_model_context(attr_key: str) -> Any:
-    """The present value of a key of `set_cost_model_context`; costmodel_beta is 50 with device_target "GPU" until it is
-    set, else 400.
-    """
+    """A key of `set_cost_model_context`, now; costmodel_beta unset is 50 for device_target "GPU", else 400."""
     key = _known_key("get_cost_model_context", attr_key)
     return _value(DP_ALGO[key]) if key in DP_ALGO else _present("cost_model_context", key, COST_MODEL)
 

@@ -86,11 +86,7 @@ def indices_of(groups: Sequence[int], wording: str = "inclusive") -> tuple[int, 
 
 
 def buckets_of(groups: Sequence[int]) -> Buckets:
-    """The positions of each group, groups in the order of their first message.
-
-    >>> buckets_of((0, 1, 0, 2))
-    ((0, 2), (1,), (3,))
-    """
+    """The positions of each group, in the order of their first message: (0, 1, 0, 2) gives ((0, 2), (1,), (3,))."""
     found: dict[int, list[int]] = {}
     for position, group in enumerate(groups):
         found.setdefault(group, []).append(position)
@@ -285,10 +281,7 @@ def cost_model_groups_by_hiding(
 
 
 def cost_model_groups(setting: tuple, distances: Sequence[float], sizes_elements: Sequence[int]) -> Groups:
-    """The groups that `ParallelConfig.cost_model_fusion` asks for: ("times", times, tail_percent), or ("hiding",
-    tail_time_s, inherent_time_s, time_s_per_element, computation_s_per_unit). Arguments and errors as those of the two
-    functions above.
-    """
+    """The groups of `ParallelConfig.cost_model_fusion`: ("times", ...) or ("hiding", ...), with the arguments above."""
     kind, *values = setting
     if kind == "times":
         return cost_model_groups_by_times(distances, *values)

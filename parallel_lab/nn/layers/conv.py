@@ -118,9 +118,7 @@ class _Pool(OneOperator):
 
 
 class MaxPool2d(_Pool):
-    """The largest element of every window.  x: (n, c, h, w) -> (n, c, oh, ow). Operator: `max_pool`. Defaults:
-    MindSpore, nn.MaxPool2d.
-    """
+    """The largest element of each window, as nn.MaxPool2d.  x: (n, c, h, w) -> (n, c, oh, ow). Operator: `max_pool`."""
 
     operator = ops.MaxPool
 

@@ -42,11 +42,7 @@ class LossBase(Cell):
 
 
 class FormulaLoss(LossBase):
-    """A loss whose formula is also that of a function of `ops`.
-
-    formula  function of (loss, logits, labels)
-    parts    (attribute, class of an operator that the formula needs) each
-    """
+    """A loss by `formula(loss, logits, labels)`, also in `ops`. parts: (attribute, operator class) that it needs."""
 
     formula: Callable[..., Any]
     parts: tuple[tuple[str, type[Primitive]], ...] = ()
@@ -154,10 +150,7 @@ def check_outputs(outputs: Any) -> Any:
 
 
 class WithLossCell(Cell):
-    """A network and its loss as one Cell: (data, ..., label) -> loss_fn(backbone(data, ...), label).
-
-    Parameters keep the names they have in the network.
-    """
+    """A network and its loss: (data, ..., label) -> loss_fn(backbone(data, ...), label). Parameter names stay."""
 
     @checked(backbone=NETWORK, loss_fn=NETWORK)
     def __init__(self, backbone: Cell, loss_fn: Cell | Callable[[Any, Any], Any]) -> None:

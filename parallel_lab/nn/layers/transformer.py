@@ -27,8 +27,7 @@ from .basic import CellList, Dense
 from .dropout import Dropout
 from .normalization import LayerNorm
 
-# What a masked score becomes less by: its exponential is 0, and a row where all are masked is still numbers. float16
-# reaches to 65504.
+# Added to a masked score: its exponential is 0, and rows of masked ones stay numbers. float16 reaches to 65504.
 MASKED = {"float16": -3e4}
 MASKED_OTHERWISE = -1e30
 
@@ -92,8 +91,7 @@ class MultiheadAttention(Cell):
         self.head_dim = embed_dim // num_heads
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
-        # MindSpore draws the three weights as one of (3 embed_dim, embed_dim), whose bound is smaller by sqrt(2), where
-        # their sizes allow
+        # MindSpore draws the weights as one (3 embed_dim, embed_dim), its bound smaller by sqrt(2), if sizes allow
         gain = math.sqrt(0.5) if self.kdim == self.vdim == embed_dim else 1.0
         for name, columns in (("q_proj", embed_dim), ("k_proj", self.kdim), ("v_proj", self.vdim)):
             setattr(self, name, Dense(columns, embed_dim, XavierUniform(gain), "zeros", has_bias=has_bias, dtype=dtype))

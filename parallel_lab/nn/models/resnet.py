@@ -39,9 +39,7 @@ class _Block(nn.Cell):
 
 
 class BasicBlock(_Block):
-    """Two 3x3 convolutions and the shortcut, for the 18-layer network.  x: (n, inputs, h, w) -> (n, width, h / stride,
-    w / stride).
-    """
+    """Two 3x3 convolutions and the shortcut (18 layers).  x: (n, c, h, w) -> (n, width, h / stride, w / stride)."""
 
     expansion = 1
 
@@ -56,9 +54,7 @@ class BasicBlock(_Block):
 
 
 class Bottleneck(_Block):
-    """1x1, 3x3, 1x1 convolutions and the shortcut, for the 50-layer network.  x: (n, inputs, h, w) -> (n, 4 * width, h
-    / stride, w / stride).
-    """
+    """1x1, 3x3, 1x1 convolutions, shortcut (50 layers).  x: (n, c, h, w) -> (n, 4 * width, h / stride, w / stride)."""
 
     expansion = 4
 

@@ -146,8 +146,7 @@ def _gpt(net: GPT, dp: int, mp: int) -> None:
     for block in net.blocks:
         _block(block, dp, mp, net.heads)
     net.norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
-    # the score matrix is whole on every rank (it may be the token table); rows are split further, among all devices,
-    # which costs no message forward
+    # the score matrix is whole on every rank (perhaps the token table); rows split among all devices cost no message
     net.scores.shard(((dp * mp, 1), (1, 1)))
 
 

@@ -45,10 +45,7 @@ class Totals:
 
 
 class RankTotals(Totals):
-    """The sums of a rank that updates, at once, the slices it holds: every rank of the world has to do the same.
-
-    layouts  {parameter: the layout of its slices}; without whole parameters
-    """
+    """Sums of a rank that updates its slices at once, as every rank must. layouts: {parameter: layout if split}."""
 
     def __init__(self, layouts: dict[str, TensorLayout]) -> None:
         self.layouts = layouts
@@ -68,11 +65,7 @@ def _over_slices(layout: TensorLayout, value: np.ndarray, reduce: str, tag: str)
 
 
 def of_the_whole(x: Any, found: Any, reduce: str = "sum") -> Any:
-    """`found` in a tensor at hand, combined over its slices if `x` is what a compiled call has returned: a rank's slice
-    of a gradient.
-
-    found  0-d, computed from x;  reduce  "sum" or "max": how the slices' values make the whole's
-    """
+    """`found`, 0-d, of x, combined ("sum", "max") over its slices if `x` is what a compiled call has returned."""
     if not isinstance(x, RankTensor) or not is_split(x.layout):
         return found
     tag = f"{reduce} over the slices of a tensor {x.full_shape}"

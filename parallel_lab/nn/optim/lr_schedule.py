@@ -108,8 +108,7 @@ class CosineDecayLR(_Formula):
 
 
 class PolynomialDecayLR(_Formula):
-    """(learning_rate - end_learning_rate) * (1 - step / decay_steps) ** power + end_learning_rate; from decay_steps on
-    end_learning_rate.
+    """(learning_rate - end_learning_rate) * (1 - step / decay_steps) ** power + end_learning_rate until decay_steps.
 
     update_decay_steps  instead of ending, go on with the next multiple of decay_steps
     """
@@ -244,8 +243,7 @@ def warmup_lr(learning_rate, total_step, step_per_epoch, warmup_epoch):
 def as_schedule(value: Any, where: str, name: str = "learning_rate") -> float | Callable[[int], Any]:
     """A learning rate as an optimizer keeps it: a number, or something that gives the rate of a step.
 
-    value  number, Tensor of one number, schedule or function of the step; or a 1-D Tensor, array, list or other
-           iterable with one rate per step
+    value  a number (or Tensor of one), schedule or function of the step; or an iterable with one rate per step
     Raises ArgumentTypeError, ArgumentError.
     """
     allowed = "A number, at least 0, a LearningRateSchedule, or one number per step"

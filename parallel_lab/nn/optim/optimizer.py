@@ -339,9 +339,7 @@ class Optimizer:
         return owner is not None and (world is None or world.rank != owner)
 
     def _shared_by(self, owner: int, i: int) -> State:
-        """The states of parameter number i, from the rank that holds them: every rank has to call this. Raises
-        WorldError outside of their world.
-        """
+        """The states of parameter number i, from the rank with them: every rank calls this. May raise WorldError."""
         parameter, world = self.parameters[i], current_world()
         mine = {} if self._states is None else self._states[i]
         if world is None or owner >= world.world_size:
@@ -402,10 +400,7 @@ class Optimizer:
         scalars: dict[str, State],
         owners: dict[str, int] | None = None,
     ) -> None:
-        """The states after a step: of each parameter, and by dtype those that all share.
-
-        owners  {parameter: the only rank that holds its states}
-        """
+        """States after a step, per parameter and (shared) per dtype. owners: {parameter: the only rank with them}."""
         if self._states is None:
             self._states = [{} for _ in self.parameters]
         for name, owner in (owners or {}).items():

@@ -24,10 +24,7 @@ GROUPED_OPTIMIZERS = ("Lamb", "AdamWeightDecay")
 
 
 def update_owners(parameters: Sequence[Parameter], world_size: int) -> dict[str, int]:
-    """{parameter: the rank that updates it}: parameter i belongs to rank i mod world_size.
-
-    Parameters whose gradients stay each rank's own (layerwise_parallel) are different on every rank, and have no owner.
-    """
+    """{parameter i: rank i mod world_size, which updates it}; layerwise_parallel, each rank its own: no owner."""
     return {p.name: i % world_size for i, p in enumerate(parameters) if not p.layerwise_parallel}
 
 
@@ -39,11 +36,7 @@ class Grouped(Protocol):
 
 
 def check_grouping(mode: str, optimizer: Grouped, world_size: int, where: str) -> None:
-    """Raise OptimizerParallelError (a ValueError and a RuntimeError) where enable_parallel_optimizer cannot work. Where
-    operators are split it can.
-
-    mode        the parallel mode;  world_size: how many ranks there are, 0 if that is not known yet
-    """
+    """Raise OptimizerParallelError if enable_parallel_optimizer cannot work in `mode`; world_size 0: not known yet."""
     count, hint = len(optimizer.parameters), ""
     if mode in ("stand_alone", "hybrid_parallel"):
         what, allowed = f"parallel_mode={mode!r}", "data_parallel, semi_auto_parallel or auto_parallel"

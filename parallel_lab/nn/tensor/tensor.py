@@ -201,11 +201,7 @@ class Tensor(Arithmetic):
 
 
 class LaterTensor(Tensor):
-    """The result of a message that need not have been sent yet (`ops/collectives/deferred.py`). Shape and dtype are
-    known; reading the values sends it.
-
-    result  has `shape`, `dtype` and `read()`, which gives the array
-    """
+    """A message's result (`deferred.py`): reading it (`result.read()`) sends the message; shape and dtype are known."""
 
     __slots__ = ("_result",)
 
@@ -428,9 +424,7 @@ class Parameter(Tensor):
         return Tensor(gather_full(self._drawn(), self.full_shape, self.layout, tag=f"full() of {self.name}"))
 
     def slice_for(self, layout: TensorLayout, rank: int) -> np.ndarray:
-        """What `rank` holds under `layout`, C-contiguous. Where a slice is held that has to be changed for another,
-        every rank has to call this.
-        """
+        """What `rank` holds under `layout`, C-contiguous. If a slice has to change, every rank has to call this."""
         held = self._drawn()
         if self.layout is not None and self.layout.same_placement(layout):
             return held

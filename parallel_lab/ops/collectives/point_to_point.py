@@ -44,11 +44,7 @@ class Send(Communication):
 
 
 class Receive(Communication):
-    """What another rank has handed over with Send.  -> array of `shape` and `dtype`, which must be those sent.
-
-    sr_tag    as in Send
-    src_rank  the place of the sender in the group, from 0
-    """
+    """What rank `src_rank` of the group has sent, `sr_tag` as in Send.  -> array of `shape` and `dtype`, as sent."""
 
     @checked(sr_tag=integer(0), src_rank=integer(0), shape=_INTS, group=a_group, group_back=a_group)
     def __init__(

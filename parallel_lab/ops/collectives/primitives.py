@@ -213,9 +213,7 @@ class ReduceScatter(_Collective):
 
 
 class AlltoAll(_Collective):
-    """x split along split_dim, piece i for rank i of the group; what arrives is joined along concat_dim.
-
-    split_count  number of pieces: that of the ranks in the group
+    """x split along split_dim into split_count pieces, one per rank of the group; received ones join along concat_dim.
 
     x: (..., n a, ..., b, ...) -> (..., a, ..., n b, ...)
     """
@@ -237,10 +235,7 @@ class AlltoAll(_Collective):
 
 
 class Broadcast(_Collective):
-    """The root's value on every rank.  x: a Tensor, or a tuple of them, on every rank of the same shapes -> the root's.
-
-    root_rank  a rank of the world
-    """
+    """`root_rank`'s value, a rank of the world, on all ranks.  x: a Tensor or tuple, everywhere of equal shapes."""
 
     op = _definition("broadcast", "root_rank", root=0, group=None)
 
@@ -255,10 +250,7 @@ class Broadcast(_Collective):
 
 
 class Reduce(_Collective):
-    """The combination on one rank.  x: (...) -> (...) on that rank, one number without meaning (1,) on the others.
-
-    dest_rank  the place of that rank in the group, from 0
-    """
+    """The combination on rank `dest_rank` of the group.  x: (...) -> (...) there, a meaningless (1,) on the others."""
 
     op = _definition("reduce", "dest_rank", root=0, reduce="sum", group=None)
 

@@ -33,8 +33,7 @@ import numpy as np
 from .threads import THREAD_FLOPS, batch_ranges, spread_over_threads, thread_count
 from .windows import Pads, Pair, inside, output_size
 
-# Measured on a core with 1 MiB of L2 cache (3x3, 3 to 512 channels, 4x4 to 32x32): flat between 0.3 and 2 MB, slower
-# outside.
+# Measured with 1 MiB of L2 cache (3x3, 3 to 512 channels, 4x4 to 32x32): flat from 0.3 to 2 MB, slower outside.
 TILE_BYTES = 1 << 20
 # Products with fewer columns than this run well below the speed of large ones; smaller pictures are laid side by side.
 FEW_POSITIONS = 192

@@ -60,8 +60,7 @@ def spread_over_threads(work: Callable[[int], None], parts: int) -> None:
             errors[number] = error
 
     threads = [threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(1, parts)]
-    # also for one part: a product in several threads leaves the others spinning, on the cores that our threads want
-    # next
+    # also for one part: a product in several threads leaves the others spinning, on cores that ours want next
     with _blas().limit(limits=1) if thread_count() > 1 else nullcontext():
         for thread in threads:
             thread.start()

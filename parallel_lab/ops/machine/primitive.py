@@ -37,11 +37,7 @@ Strategy = tuple[tuple[int, ...], ...]
 
 
 def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> Strategy | tuple[Layout, ...]:
-    """A strategy checked without shapes: tuple of tuples of ints that are powers of two, or of layouts.
-
-    Raises StrategyTypeError for wrong types, StrategyError for counts below 1 or not powers of two and for a Layout
-    that was not called.
-    """
+    """A strategy without shapes: per input powers of two, or a layout. Raises StrategyTypeError, StrategyError."""
     given = f"{what} {shorten(strategy)}"
     per_input = "A tuple with one tuple per input, one int per dim, or with one layout per input"
     if not isinstance(strategy, tuple):
@@ -104,11 +100,7 @@ def refuse_placement(where: str, target: str) -> None:
 
 
 def refuse_recompute(where: str) -> None:
-    """Raise NotBuiltYet where what is to be recomputed runs for its gradient on a rank of a world.
-
-    On one device, and without a gradient, the wish changes nothing: results are the same, and what is kept is this
-    process's own affair.
-    """
+    """Raise NotBuiltYet where what is to be recomputed runs for its gradient on a rank of a world; else it is free."""
     if on_tape.get() and current_world() is not None:
         what = "recompute() was called on it, and recomputing is not available yet"
         raise NotBuiltYet(what, where=where, hint="Omit the call: results are the same, activations are kept in memory")
@@ -207,11 +199,7 @@ class Primitive:
         return self
 
     def set_device(self, device_target: str) -> Any:
-        """Ask for this operator to run on "CPU", "GPU" or "Ascend". Returns self.
-
-        Kept, and shown by `repr`. All ranks compute on this machine's processors; placement is not available yet, so a
-        call raises NotBuiltYet.
-        """
+        """Ask for "CPU", "GPU" or "Ascend" (kept, shown); a call raises NotBuiltYet. Returns self."""
         self.prim_attrs[TARGET] = check_target(f"{self.name} set_device", device_target)
         return self
 
@@ -271,8 +259,7 @@ class Print(Uncut):
 
     def __call__(self, *args: Any) -> Any:
         for each in args:
-            # repr of a Tensor has its shape and dtype; str of a value of a trace asks for the line that prints its
-            # slice
+            # repr of a Tensor has its shape and dtype; str of a traced value asks for the line that prints its slice
             print(repr(each) if hasattr(each, "asnumpy") and not hasattr(each, "tracer") else str(each))
         return args[-1] if args else None
 

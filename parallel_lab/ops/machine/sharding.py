@@ -408,10 +408,7 @@ def _powers(size: int, limit: int) -> Iterator[int]:
 def nearest_legal(
     op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: AnyStrategy, device_num: int
 ) -> AnyStrategy | str:
-    """The legal strategy nearest to a refused one: first in its first input, then by doublings.
-
-    For layouts, layouts over the same device matrix, as text; "" if that has another number of devices.
-    """
+    """The legal strategy nearest by doublings, first in input 0; for layouts as text over the same devices, or ""."""
     if isinstance(strategy, LayoutStrategy):
         return _nearest_layouts(op, shapes, attrs, strategy, device_num)
 
@@ -456,11 +453,7 @@ def _nearest_layouts(
 
 
 def default_strategy(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int) -> Strategy:
-    """The strategy of an operator without one: its batch label is split among all devices, if that divides.
-
-    The batch label is the first axis of the device matrix: rows of the first input for most operators (MindSpore,
-    semi_auto_parallel).
-    """
+    """Where none is given (MindSpore, semi_auto_parallel): all devices split the batch label, if that divides."""
     facts, key = _Facts(op, shapes, attrs), tuple(sorted(attrs.items()))
     batch = facts.names[0] if facts.names else ""
     cut = device_num if batch and batch not in facts.whole and facts.sizes[batch] % device_num == 0 else 1

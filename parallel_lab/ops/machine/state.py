@@ -37,10 +37,7 @@ def training_step() -> Any:
 
 
 class StepCalls:
-    """Which call of one dropout this is, so that each has a mask of its own.
-
-    calls  how many there were outside of training steps: there every call counts as a step, from 0 on
-    """
+    """Tells one dropout's calls apart, each with a mask of its own. calls: how many were outside of training steps."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-# a test runner that looks at every file of the package meets this one under another name, and must not change what
-# `import mindspore` means
+# a test runner that looks at every file meets this one under another name, and must not change `import mindspore`
 if __name__ == "mindspore":
     try:
         from parallel_lab.mindspore._modules import stand_in
