@@ -31,7 +31,7 @@ def _check(where: str, data: Any, **checks: Check) -> None:
 
 @dataclass(frozen=True)
 class Link:
-    """A way for messages: alpha_s until the first byte arrives, beta_s_per_byte (1 / bandwidth) for each."""
+    """A way for messages: alpha_s seconds until the first byte arrives, beta_s_per_byte (1 / bandwidth) for each."""
 
     alpha_s: float
     beta_s_per_byte: float
