@@ -48,10 +48,8 @@ def _random_cases() -> Iterator[Case]:
         threshold_mb = int(rng.integers(1, 9))
         sizes = [int(2 ** rng.uniform(2, 23)) for _ in range(int(rng.integers(1, 30)))]
         exact = rng.random(len(sizes)) < 0.3
-        yield (
-            [threshold_mb * MB // int(rng.integers(1, 4)) if e else s for s, e in zip(sizes, exact, strict=True)],
-            threshold_mb,
-        )
+        fits = [threshold_mb * MB // int(rng.integers(1, 4)) if e else s for s, e in zip(sizes, exact, strict=True)]
+        yield fits, threshold_mb
 
 
 def _rule(sizes_bytes: Sequence[int], threshold_mb: int) -> Buckets:
@@ -173,12 +171,9 @@ def _chain(widths: Sequence[int], rows: int, seed: int) -> Job:
 def _buckets_by_size(answer: Any) -> Iterator[Part]:
     ask("Lists of positions, one list per bucket", answer, [MB], 1)
     small = [3 * MB, 3 * MB, 3 * MB, 2 * MB, 1 * MB]
+    example = ([2 * MB, 3 * MB, MB, 6 * MB, MB], 4), (small, 5)
     groups = (
-        (
-            "the example",
-            (([2 * MB, 3 * MB, MB, 6 * MB, MB], 4), (small, 5)),
-            "a bucket ends with the gradient that brings its sum above the threshold",
-        ),
+        ("the example", example, "a bucket ends with the gradient that brings its sum above the threshold"),
         ("threshold 0", (([MB // 4, MB // 4, MB], 0), ([7], 0)), "0 means no fusion: every gradient travels alone"),
         ("around the threshold", EDGES, "above the threshold, not at it; the last bucket may stay small"),
         (f"{RANDOM_LISTS} random lists", tuple(_random_cases()), "the same rule for every list"),

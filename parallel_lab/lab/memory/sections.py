@@ -202,13 +202,10 @@ def _zero(zero: Mapping[str, Any]) -> dict[str, Section]:
     columns = {"sharded": "name", "a rank holds": "number", "": "stack", "sends": "number", size: "number"}
     heads = ["nothing sharded", "+ states", "+ gradients", "+ parameters"]
     rows = [(str(row["ranks"]), *map(_gb, row["gb"])) for row in zero["rows"]]
+    small, degrees = f"{small}, K = {zero['optimizer_bytes']:g}", {"ranks": "name", **dict.fromkeys(heads, "number")}
     return {
-        "zero": table(
-            "Your model in the ZeRO paper's table", columns, stages, small=f"{small}, K = {zero['optimizer_bytes']:g}"
-        ),
-        "degrees": table(
-            "GB (1e9) per rank", {"ranks": "name", **dict.fromkeys(heads, "number")}, rows, on=str(zero["degree"])
-        ),
+        "zero": table("Your model in the ZeRO paper's table", columns, stages, small=small),
+        "degrees": table("GB (1e9) per rank", degrees, rows, on=str(zero["degree"])),
     }
 
 

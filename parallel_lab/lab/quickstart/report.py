@@ -174,12 +174,8 @@ def _box(block: Sequence[Sequence[int]], shape: Sequence[int], drawn: dict, fram
     if drawn["panels"] is not None:
         before = block[drawn["panels"]][0] * drawn["parts"] // shape[drawn["panels"]] * shape[drawn["across"]]
         start, stop = start + before, stop + before
-    return (
-        left + width * start / columns,
-        top + height * first / rows,
-        width * (stop - start) / columns,
-        height * (last - first) / rows,
-    )
+    x, y = left + width * start / columns, top + height * first / rows
+    return x, y, width * (stop - start) / columns, height * (last - first) / rows
 
 
 def _number(number: int, block: Box, beside: float, hatched: bool) -> str:
