@@ -30,11 +30,7 @@ MEMORY_KINDS = ("params", "optimizer", "inputs", "activations", "gathered", "gra
 
 @dataclass(frozen=True)
 class MemoryPoint:
-    """What is live while one instruction runs.
-
-    phase, position, name   the instruction and the value it makes
-    live                    bytes per kind, in the order of MEMORY_KINDS
-    """
+    """What is live while an instruction (phase, position, name) runs: bytes per kind, in the order of MEMORY_KINDS."""
 
     phase: str
     position: int

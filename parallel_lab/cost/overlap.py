@@ -61,10 +61,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Packing:
-    """What a bucket of two gradients or more costs its rank; a gradient alone is sent from where it lies.
-
-    pack      of the whole bucket, in backward;  unpack_s: per gradient, after message and backward
-    """
+    """What a bucket of two or more gradients costs its rank: packing in backward, unpacking per gradient after it."""
 
     pack: Link
     unpack_s: float = 0.0

@@ -139,10 +139,7 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
 def _elements_fault(
     kind: str, dims: Pairs, axes: tuple[int, ...], device_matrix: tuple[int, ...], source: Value, out: Value
 ) -> str:
-    """Do the move with the elements' numbers as elements, and compare what every rank then holds with the table.
-
-    The cost grows with elements and ranks: of large tensors only shapes are checked. Kept: many plans make equal moves.
-    """
+    """Do the move with the elements' numbers as elements and compare all ranks; of large tensors only shapes."""
     definition, instr = MESSAGES.get(kind), Instr(kind, "", ("",), attrs=dims, axes=axes, device_matrix=device_matrix)
     have, want = _numbers(source), _numbers(out)
     for rank in range(source.layout.device_num):

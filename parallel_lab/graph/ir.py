@@ -227,11 +227,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Value:
-    """A value of the program.
-
-    shape    global shape, or the slice's own shape where there is no layout
-    layout   placement; None for the scratch values of gradient rules, which exist per rank only
-    """
+    """A value: global shape (without a layout: the slice's) and placement; layout None: scratch values of a rank."""
 
     shape: Shape
     dtype: str

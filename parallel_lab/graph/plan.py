@@ -79,11 +79,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class State:
-    """Something that lives from step to step beside the parameters.
-
-    name       value name
-    parameter  whose slices it follows; "" for a scalar;  kind: "moments", "learning_rate", ... of the optimizer
-    """
+    """What lives on beside the parameters; `parameter` has its slices ("": a scalar), `kind`: "moments", ..."""
 
     name: str
     parameter: str

@@ -65,10 +65,7 @@ def broadcast_parameters(parameters: Iterable[Parameter], world: Any) -> None:
 
 
 def agree_on_start(parameters: Iterable[Parameter], world: Any, *, broadcast: bool) -> None:
-    """All ranks hold the same values before a program splits them; `broadcast`: those of rank 0. Collective.
-
-    Raises WorldError on every rank if they do not: copies of a slice would differ for ever, and nobody would see it.
-    """
+    """All ranks hold the same values, or WorldError on each, as copies would differ for ever; `broadcast`: rank 0's."""
     whole = [p for p in parameters if p.layout is None]
     if world is None or world.world_size == 1 or not whole:
         return

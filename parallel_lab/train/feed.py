@@ -25,10 +25,7 @@ def check_dataset(where: str, name: str, dataset: Any) -> Any:
 
 
 class Feed:
-    """One iterator over a dataset (repeated for ever: epochs of `get_dataset_size()` rows), read on from where it is.
-
-    skip     rows to pass over first: whole epochs by their number, the rest by reading
-    """
+    """One iterator over a dataset that repeats for ever, after `skip` rows: whole epochs are skipped by number."""
 
     def __init__(self, dataset: Dataset, skip: int = 0) -> None:
         self.size = dataset.get_dataset_size()

@@ -50,10 +50,7 @@ _keys = itertools.count()
 
 
 def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[str, np.ndarray]:
-    """Full tensors by value name for step 1: parameters (of a Cell or mapping) and initial optimizer states.
-
-    Raises PlanError for a missing parameter or state, or an optimizer that the plan was not compiled with.
-    """
+    """Full tensors by value name for step 1: parameters and initial optimizer states. PlanError: one is missing."""
     if not isinstance(plan, Plan):
         raise ArgumentError(f"plan is {shorten(plan)}", where="Session", allowed="What parallel_lab.compile returns")
     table = parameters.parameters_dict() if hasattr(parameters, "parameters_dict") else parameters

@@ -208,10 +208,7 @@ class _Backward:
         return found
 
     def parts(self, shared: set[str]) -> list[tuple[int, list[Instr]]]:
-        """Forward instructions without `shared` in backward's order: micro-batch by micro-batch, each from its end.
-
-        What adds up the micro-batches' results comes first; gradients pass through it as numbers.
-        """
+        """Forward without `shared` in backward's order: micro-batch by micro-batch, from its end, after their sums."""
         found: dict[int, list[Instr]] = {}
         reads: dict[str, frozenset[int]] = {}
         joins = []

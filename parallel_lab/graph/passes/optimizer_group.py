@@ -45,10 +45,7 @@ def group_updates(draft: Draft) -> Draft:
 
 
 def _with_owners(draft: Draft, owner_of: Mapping[str, int]) -> tuple[Instr, ...]:
-    """The update program; an instruction whose result goes nowhere but into the values of one owner is that owner's.
-
-    owner_of  {parameter or state that takes a new value: the rank that makes it}
-    """
+    """The update program; what goes only into values of one owner ({parameter or state: rank}) is that owner's."""
     users: dict[str, set[int | None]] = {}
     for target, source in draft.assignments:
         users.setdefault(source, set()).add(owner_of.get(target))

@@ -231,10 +231,7 @@ def _cast_first(draft: Draft, shard: Shard, used: Value) -> tuple[Draft, str]:
 
 
 def regather_parameters(draft: Draft) -> Draft:
-    """Gather parameters again before backward reads them, so that those of the forward program die early.
-
-    Casts and other views of a parameter that backward reads are made again too; what needed further messages is kept.
-    """
+    """Gather parameters, and their casts and views, again before backward reads them: the forward ones die early."""
     values, sources = draft.value_table(), {}
     for instr in draft.program("forward"):
         if is_parameter_gather(instr) or (len(instr.ins) == 1 and instr.ins[0] in sources and _is_local(instr)):

@@ -208,10 +208,7 @@ class Builder:
         return True
 
     def windowed(self, node: Node, rule: ShardingRule, name: str) -> str:
-        """What the windows need of operand 0: a halo_exchange per dim whose slices do not suffice.
-
-        The second dim is exchanged with the first one's rows: corners come from the diagonal neighbour in two steps.
-        """
+        """What operand 0's windows need: a halo_exchange per dim whose slices do not suffice, corners in two steps."""
         for dim, axes, window in rule.windows:
             key = (name, dim, axes, rule.out.device_matrix, window)
             if key not in self.halos:

@@ -40,11 +40,7 @@ class Order:
 
 @dataclass(frozen=True)
 class MenuScore:
-    """What a choice costs.
-
-    choices  an algorithm per order;  parts_s: predicted seconds of each order
-    time_s, par_s   of the whole menu, and of the best choice
-    """
+    """A choice (an algorithm per order): predicted seconds of each order, of the whole menu, and of the best choice."""
 
     choices: tuple[str, ...]
     parts_s: tuple[float, ...]

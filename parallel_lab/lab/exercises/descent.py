@@ -136,10 +136,7 @@ def compare(parallel: Trained, one: Trained, *, gradients: bool = True) -> Equal
 
 
 class LossCurves:
-    """Losses over steps, on a logarithmic scale, told apart by dashes and names as well. Prints as a table.
-
-    curves  losses by name, each from step 1 on
-    """
+    """Losses by name, each from step 1 on, on a logarithmic scale, told apart by dashes too. Prints as a table."""
 
     _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640, 300, 62, 170, 34, 40  # pixels
     _DASHES = ("", "7 4", "2 3", "9 3 2 3")

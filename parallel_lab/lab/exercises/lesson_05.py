@@ -99,10 +99,7 @@ def _bytes_note(given: float, stage: int, parameters: int, ranks: int, each: Seq
 
 @lru_cache(maxsize=1)
 def _counted_states() -> tuple[tuple[int, int, Settings, int], ...]:
-    """(stage, parameters, settings, most bytes of parameters, gradients and states on a simulated rank) of COUNTED.
-
-    Single numbers (the learning rate, powers of Adam's betas) are left out.
-    """
+    """(stage, parameters, settings, most bytes on a simulated rank, single numbers left out) of COUNTED."""
     job = get_subject("stack").job(COUNTED_WIDTH)
     found = []
     for stage, settings in COUNTED:

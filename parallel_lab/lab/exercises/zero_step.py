@@ -103,8 +103,7 @@ def _train(answer: Any, ranks: int) -> _Trained:
 
 
 def step_parts(answer: Any) -> Iterator[Part]:
-    """The parts of a ZeRO-1 step, each over all of RANKS; what goes wrong first is shown.
-
+    """The parts of a ZeRO-1 step on RANKS; the first fault is shown.
     answer(rank, ranks, weights, gradient, velocity) yields Requests; returns (all weights, its slice of the velocity)
     """
     if not callable(answer):

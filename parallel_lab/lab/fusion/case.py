@@ -52,11 +52,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Score:
-    """Fusion golf: the step, and the shortest there is.
-
-    step_s, par_s  seconds;  par: the best of every way to cut the list of gradients (`cost.overlap.best_grouping`)
-    best_size      (threshold in MB, seconds): the best that size can do
-    """
+    """Fusion golf: the step's seconds, the best of every grouping, and of one size: (threshold in MB, seconds)."""
 
     step_s: float
     par_s: float

@@ -26,10 +26,7 @@ Timed = tuple[str, Instr, float, float]  # phase, instruction, start, end (of a 
 
 @dataclass(frozen=True)
 class Box:
-    """What backward computes until the gradient `name` is there. Times are seconds since the step began.
-
-    after_s  of work on the gradient once its message is complete, such as dividing the sum
-    """
+    """What backward computes until the gradient `name` exists, and the work on its complete sum; in seconds."""
 
     name: str
     size_bytes: int

@@ -99,11 +99,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Subject:
-    """Something whose gradients are sent.
-
-    label, note   for people
-    job           makes network, loss, optimizer and data anew; None: a puzzle on paper
-    """
+    """Something whose gradients are sent; `job` makes network, loss, optimizer and data, None: a puzzle on paper."""
 
     name: str
     label: str

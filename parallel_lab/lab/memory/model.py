@@ -233,9 +233,7 @@ class MemoryLab(ComparesRuns):
 
     @property
     def score(self) -> Score:
-        """The puzzle's score: parameters of the stack, and whether they fit under the capacity line. Counted ones go
-        before predicted ones.
-
+        """The puzzle's score: parameters, and whether they fit under the line (counted before predicted ones).
         Raises ArgumentError for another network, or without a line.
         """
         with self._lock:

@@ -24,11 +24,7 @@ ACCUMULATIONS = (1, 2, 4)
 
 @dataclass(frozen=True)
 class Par:
-    """The largest model under the cap.
-
-    width, settings   how it is made;  parameters: its score
-    peak_bytes        of the fullest rank, as predicted;  tried: how many plans the search has made
-    """
+    """The largest model under the cap: settings, its score, predicted bytes of the fullest rank, plans tried so far."""
 
     width: int
     settings: Settings
@@ -72,11 +68,7 @@ def choices(given: Settings) -> Iterator[Settings]:
 
 
 def find_par(given: Settings, capacity_bytes: int, stopped: Callable[[], bool] = lambda: False) -> Par | None:
-    """The widest stack that fits, over all `choices`; None if the narrowest does not fit, or when `stopped()` says to
-    end.
-
-    given  devices and optimizer; its other fields do not matter
-    """
+    """The widest stack that fits, of `given` devices and optimizer, over `choices`; None: none fits, or `stopped()`."""
     stack = get_subject("stack").job
     jobs: dict[int, Job] = {}
     best: Par | None = None

@@ -20,11 +20,7 @@ from .subjects import Job, Settings
 
 @dataclass(frozen=True)
 class RunResult:
-    """What was counted in the first step, and how the training compares with the same one without optimizer parallel.
-
-    source    "simulated" or "measured"
-    ranks     one Count per rank;  equality: tensor by tensor, after `steps` steps
-    """
+    """Counts of step 1 per rank ("simulated" or "measured"), and equality with training without optimizer parallel."""
 
     source: str
     steps: int

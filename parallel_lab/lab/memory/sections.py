@@ -78,11 +78,7 @@ def _bar(name: str, count: Count, moment: str) -> dict[str, Any]:
 
 
 def steps_of(counts: Sequence[Count]) -> dict[str, Any]:
-    """Memory over the step, once for ranks that are alike: bytes by kind per instruction, and which phase they belong
-    to.
-
-    of      per rank the number of its step in `steps`
-    """
+    """Memory over the step, once for ranks alike (`of`: rank -> number in `steps`): bytes by kind, and the phases."""
     known: dict[Any, int] = {}
     steps: list[dict[str, Any]] = []
     of = []

@@ -35,10 +35,7 @@ def _prefixes(name: str) -> list[str]:
 
 
 def plan_layers(plan: Plan, layers: Mapping[str, str]) -> dict[str, str]:
-    """{node of the plan: its layer}, without the loss. A reshape and the like belong to the layer that made the data.
-
-    layers  {operator: layer} of the network's operators
-    """
+    """{node of the plan: its layer} from {operator: layer}, without the loss; a reshape belongs to its data's."""
     found: dict[str, str] = {}
     known = set(layers.values())
     for node in plan.graph.nodes:

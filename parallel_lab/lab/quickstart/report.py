@@ -43,10 +43,7 @@ def report_page(result: QuickstartResult, version: str = "") -> str:
 
 
 def write_report(result: QuickstartResult, path: str | os.PathLike[str], version: str = "") -> Path:
-    """Write the page and return its path. A reader sees the old file or the new one, never a part.
-
-    A symbolic link is followed. Raises DataFileError if it cannot be written, or is no regular file.
-    """
+    """Write the page atomically and return its path. DataFileError: it cannot be written, or is no regular file."""
     return write_whole(path, report_page(result, version))
 
 

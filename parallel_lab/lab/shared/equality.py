@@ -198,11 +198,7 @@ def prove_equal(
     steps: int = 20,
     executor: str = "processes",
 ) -> Equality:
-    """Compile `network` for `device_num` ranks and for one device, train both from the same parameters, and compare.
-
-    batches  list of tuples of global inputs, labels last
-    Raises what `compile` and the executor raise.
-    """
+    """Train `network` on device_num ranks and on one, from equal parameters, on global `batches`, labels last."""
     if not isinstance(batches, (list, tuple)) or not batches or not isinstance(batches[0], (list, tuple)):
         what = f"batches is {shorten(batches)}"
         raise ArgumentError(what, where="prove_equal", allowed="A list with one tuple of inputs per step: [(x, label)]")

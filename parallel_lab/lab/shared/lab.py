@@ -33,10 +33,7 @@ EXECUTORS = {"simulated": "simulator", "measured": "processes"}  # of a Session,
 
 
 class Choice(NamedTuple):
-    """One thing that a learner chooses: what it is called for people, what is chosen, and what it is one of.
-
-    known  values, or a dict with a label for people, or something that has a `label`, for each
-    """
+    """A thing that a learner chooses: its name for people, the choice, and the known values (with labels, if any)."""
 
     label: str
     value: Any
@@ -310,11 +307,7 @@ class RunsOneThing(Lab):
 
 
 class ComparesRuns(RunsOneThing):
-    """A model whose settings can be run, in the simulator and on workers, beside a run without what it is about. What
-    was run lasts until the settings change.
-
-    _source   whose numbers are shown: "predicted", or that of a run
-    """
+    """A model whose settings can be run, beside a run without its subject. `_source`: "predicted", or the shown run."""
 
     against: ClassVar[tuple[str, str]]  # what is compared: "with this fusion", "without"
     steps: ClassVar[int]  # of a run, unless told otherwise

@@ -44,10 +44,7 @@ class Prediction:
             object.__setattr__(self, field.name, _plain(getattr(self, field.name), field.name))
 
     def compare(self, plan: Plan, events: Iterable[Event] = ()) -> Comparison:
-        """The answers beside the plan (predicted) and, where there is a recorded run, the count (measured).
-
-        Raises ArgumentError for a plan without rank 5, `w` or a message after the first operator.
-        """
+        """The answers, planned and (of a recorded run) counted. ArgumentError: no rank 5, `w` or later message."""
         if plan.device_num <= RANK or "w" not in plan.value_table:
             what = f"plan {plan.graph.name!r} on {plan.device_num} devices"
             raise ArgumentError(what, where="Prediction", allowed="The quickstart network on 8 devices")

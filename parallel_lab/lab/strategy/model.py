@@ -303,11 +303,7 @@ class StrategyLab(RunsOneThing):
     # ---- looking ----
 
     def snapshot(self, *, frames: bool = False) -> dict[str, Any]:
-        """Everything the views show, as plain data.
-
-        frames  add what a page without a kernel shows for every choice: "tensor|phase" has what depends on the tensor,
-                "*|*|rank" what on the rank
-        """
+        """Everything the views show, as plain data; frames: for pages without a kernel ("tensor|phase", "*|*|rank")."""
         with self._lock:
             plan, training = self._plan, self._run
             entries = tensor_entries(plan)

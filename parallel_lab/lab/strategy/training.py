@@ -25,10 +25,8 @@ from ..shared.lab import LabRun
 
 @dataclass
 class Training(LabRun):
-    """One training run and what is known of it.
-
-    nudged   as `single`, from parameters moved by rounding; only where that may grow
-    since    (seconds, steps) where the clock of seconds_per_step began: at the start, or at the last resume
+    """A training run. nudged: `single` with moved parameters, if rounding may grow; since: where the clock began.
+    since is (seconds, steps): at the start, or at the last resume.
     """
 
     steps: int = 100

@@ -60,10 +60,7 @@ CODES = {np.dtype(text).name: code for code, text in DTYPES.items()}
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """The header of a checkpoint file: {name: TensorInfo} in order, and the writer's `meta`.
-
-    sha256   the header's sum; it covers every tensor's crc32, so two files with equal sums hold equal tensors
-    """
+    """A file's header: {name: TensorInfo} in order, the writer's `meta`, and its sha256, over all crc32s too."""
 
     path: Path
     size_bytes: int

@@ -113,10 +113,7 @@ def reslice(
 
 
 def whole_array(records: Iterable[TensorRecord], where: str = "whole_array") -> np.ndarray:
-    """The full array from the parts of all different slices; of equal slices the last one counts.
-
-    Raises CheckpointError if parts are of different tensors, or slices missing: before memory is taken.
-    """
+    """The full array; of equal slices the last counts. CheckpointError: of different tensors, or slices missing."""
     records = list(records)
     if not records:
         raise CheckpointError("there are no parts", where=where, allowed="At least one")

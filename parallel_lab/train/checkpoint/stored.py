@@ -49,9 +49,7 @@ def load_parts(
     names: Collection[str] | None,
     where: str,
 ) -> dict[str, TensorRecord]:
-    """{name: what `rank` holds under `layouts`}; tensors that `layouts` does not name are whole.
-
-    read   reads tensors of one file: called once for each file with a needed part;  names: of tensors; None: all
+    """{name: `rank`'s part under `layouts`}, unnamed ones whole; `read` is called once per file with a needed part.
     Raises CheckpointError for an unknown name, CheckpointCorrupt if a part is missing.
     """
     unknown = sorted(({*(names or ())} | layouts.keys()) - stored.keys())

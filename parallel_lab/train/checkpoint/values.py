@@ -85,10 +85,7 @@ def optimizers_of(network: Cell) -> Iterator[Optimizer]:
 def network_records(
     network: Cell, *, integrated: bool = True, choose: Callable[[str], bool] | None = None
 ) -> dict[str, TensorRecord]:
-    """{name: record} of a network's parameters and its optimizers', of names that `choose` accepts.
-
-    integrated  whole tensors: every rank of the world has to call this; False: this rank's slices
-    """
+    """{name: record} of parameters of a network and its optimizers that `choose` accepts; integrated: collective."""
     found = {}
     for parameter in network.get_parameters():
         if choose is None or choose(parameter.name):
@@ -194,10 +191,7 @@ def load_records(
 
 
 def load_optimizer_values(optimizer: Optimizer, values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Load states and scalars by name, as `optimizer_values` gives them: (names not loaded, values not used).
-
-    Raises CheckpointError, and changes nothing, if a shape or dtype does not fit.
-    """
+    """Load states and scalars by name: (names not loaded, values not used). CheckpointError: a misfit; none loaded."""
     records = {}
     for name, value in values.items():
         is_record, where = isinstance(value, TensorRecord), f"load_optimizer_values, {name!r}"

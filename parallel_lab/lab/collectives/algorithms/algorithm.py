@@ -162,11 +162,7 @@ class Algorithm:
     # running
 
     def run(self, values: Sequence[Any], reduce: str = "sum", **dims: int) -> list[np.ndarray | None]:
-        """Walk through the rounds with arrays, one per rank; the replies, as the collective of that name gives them.
-
-        values   of broadcast and scatter only the root's is read
-        reduce, dims   as for `program`
-        """
+        """Walk through the rounds with arrays, one per rank (broadcast, scatter: the root's is read); the replies."""
         if len(values) != self.ranks:
             raise ShapeError(f"{len(values)} values", where=self._where, allowed=f"{self.ranks}, one per rank")
         like = values[self.root]
@@ -340,10 +336,7 @@ def algorithm(kind: str, name: str, ranks: int, *, root: int = 0, segments: int 
 def custom_algorithm(
     kind: str, rounds: Iterable[Any], ranks: int, *, chunks: int | None = None, root: int = 0, name: str = "my own"
 ) -> Algorithm:
-    """Your own list of sends as an algorithm: rounds of `Send`s or of (source, destination, chunks, "add" or "store").
-
-    It may be wrong: `check()` says where, it can be stepped through until there, and `run` and `program` refuse it.
-    """
+    """Your own list of rounds of sends as an algorithm. A wrong one can be checked and stepped through, but not run."""
     check_algorithm(kind, (), ranks, chunks=chunks, root=root)
     chunks = usual_chunks(kind, ranks) if chunks is None else chunks
     return Algorithm(kind, name, ranks, (Phase("", as_rounds(rounds)),), chunks, root)

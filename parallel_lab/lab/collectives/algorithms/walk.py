@@ -51,11 +51,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Fault:
-    """The first thing that is wrong.
-
-    round   from 1; None: nothing is wrong on the way, but the end is not what it should be
-    rank, chunk   where; None where the fault is no chunk's
-    """
+    """The first fault: `round` from 1 (None: only the end is wrong); `rank`, `chunk`: None where it is no chunk's."""
 
     text: str
     round: int | None = None
@@ -73,10 +69,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class Verdict(Fault):
-    """Whether a list of sends does what its collective promises; true or false by itself.
-
-    text    one sentence: what is wrong first, or what was checked
-    """
+    """Whether a list of sends does what its collective promises (as a truth value), and a sentence that says why."""
 
     ok: bool = False
 
@@ -188,10 +181,7 @@ def check_ranks(kind: str, ranks: Any, root: Any, where: str = "") -> tuple[int,
 
 
 def as_rounds(rounds: Iterable[Any]) -> tuple[tuple[Send, ...], ...]:
-    """Rounds as tuples of `Send`s; a send may be (source, destination, chunks, "add" or "store", or True or False).
-
-    Raises ArgumentTypeError naming the place of what cannot be read.
-    """
+    """Rounds as tuples of `Send`s, from them or (source, destination, chunks, how) tuples. Raises ArgumentTypeError."""
     if isinstance(rounds, str) or not isinstance(rounds, Iterable):
         allowed = "A list of rounds, each a list of sends"
         raise ArgumentTypeError(f"rounds is {shorten(rounds)}", where="algorithm", allowed=allowed)
