@@ -42,12 +42,7 @@ AMOUNT = number(0)
 
 @dataclass(frozen=True)
 class Gradient:
-    """One gradient, in the order in which backward makes them.
-
-    size_bytes  bytes one rank hands over
-    compute_s   seconds of backward between the gradient before and this one
-    after_s     seconds of work on it after its message, such as dividing a sum, one message after the other
-    """
+    """One gradient, in backward's order: bytes, seconds of backward before it, of work on it after its message."""
 
     name: str
     size_bytes: int
@@ -105,12 +100,7 @@ class BucketTime:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Backward and its messages. Times count from the start of backward.
-
-    ready_s     per gradient, when it is ready
-    buckets     messages in the order they travel
-    backward_s  when the computation has ended
-    """
+    """Backward and its messages, in seconds from its start: gradients ready, buckets as they travel, its end."""
 
     gradients: tuple[Gradient, ...]
     ready_s: tuple[float, ...]

@@ -49,9 +49,8 @@ def message_time_s(
 
 
 def message_bytes(plan: Plan, instr: Instr, rank: int | None = None) -> int:
-    """Bytes a rank hands over: its operand; a recv: the bytes that arrive; 0 for local instructions and barriers.
-
-    Of a halo the strips of `rank`, or of the rank with most (edges have fewer). A broadcast is handed over by its root.
+    """Bytes a rank hands over: its operand (broadcast: the root's); a recv: what arrives; 0 for local instructions.
+    Of a halo the strips of `rank`, or of the rank with most.
     """
     if rank is not None and instr.attr("root", rank) != rank:
         return 0
@@ -109,10 +108,7 @@ def local_time_s(plan: Plan, instr: Instr, device: Device) -> float:
 
 
 def instr_time_s(plan: Plan, instr: Instr, cluster: Cluster, *, rank: int = 0) -> float:
-    """Seconds of one instruction on `rank`: working, or from the arrival of the last member to the message's end.
-
-    Only the link of its group can tell one rank from another: groups that span nodes use the slower one.
-    """
+    """Seconds of one instruction on `rank`: working, or from the last member's arrival to the end (slowest link)."""
     if not instr.is_communication:
         return local_time_s(plan, instr, cluster.device)
     return plan_message_time_s(plan, instr, cluster, cluster.link_for(instr.group(rank)))

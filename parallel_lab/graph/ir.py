@@ -128,10 +128,7 @@ class Node:
         return OPS[self.op]
 
     def keeps_own_part(self, device_num: int) -> bool:
-        """Whether a reduction over a split dim stays as each rank has it ("cross_batch"), as in data parallel.
-
-        MindSpore (reduce_method_info): for a mean only if its first dim is split among all devices.
-        """
+        """Whether a reduction over a split dim stays "cross_batch": a mean only if dim 0 is split over all devices."""
         if not self.cross_batch or len(self.ins) != 1:
             return False
         return not self.opdef.mean or strategy_counts(self.strategy)[0][0] == device_num

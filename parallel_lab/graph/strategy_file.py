@@ -73,12 +73,8 @@ class ParameterStrategy:
 
 @dataclass(frozen=True)
 class OperatorStrategy:
-    """With which strategy one operator was compiled.
-
-    name      of the value it makes, unique in the plan: "fc.matmul"
-    op        MindSpore's class name
-    strategy  slices per dim of every input; or layouts with named axes. None: it had none (data_parallel)
-    source    who chose it: "user", "default", or the search
+    """With which strategy (slices per dim of every input, layouts, or None) an operator was compiled, and who chose it
+    ("user", "default", the search); `name`: of its value, unique in the plan; `op`: MindSpore's class name.
     """
 
     name: str
@@ -163,10 +159,7 @@ def _optimizer_shard(plan: Plan, name: str) -> tuple[int, int]:
 def save_strategy(
     plan: Plan | StrategyFile, path: str | os.PathLike[str], *, only_trainable_params: bool = True
 ) -> Path:
-    """Write the strategy file of a plan, atomically, making missing folders, and return its path.
-
-    All ranks of a world may write the same file: they write the same. Raises CheckpointWriteError (an OSError).
-    """
+    """Write a plan's strategy file atomically (ranks write the same); returns its path. Raises CheckpointWriteError."""
     real, strategy = strategy_path(path), plan
     if not isinstance(plan, StrategyFile):
         strategy = plan_strategy(plan, only_trainable_params=only_trainable_params)

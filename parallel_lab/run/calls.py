@@ -26,10 +26,7 @@ _OPERATORS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file
 
 
 class Handle:
-    """A collective that was started. `wait()` gives its reply, once.
-
-    end_s   when its reply was complete on this rank, as far as it was noticed: time.perf_counter() seconds; None before
-    """
+    """A started collective. `wait()` gives its reply, once; `end_s`: perf_counter() when it was noticed complete."""
 
     end_s: float | None = None
 

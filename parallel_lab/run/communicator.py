@@ -117,9 +117,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Start:
-    """Start a collective and go on; the reply is a handle for `Wait`. Its value must not change before that.
-
-    All members of a group start the same collectives in the same order, whatever they ask for in between.
+    """Start a collective, the same in the same order on all members; the reply is a handle for `Wait`.
+    Its value must not change before that.
     """
 
     request: Request
@@ -283,10 +282,7 @@ def delivered(reply: np.ndarray | None, request: Request) -> np.ndarray | None:
 
 
 def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
-    """Replies to a complete collective, of `requests[i]` of `group[i]`: C-contiguous, new arrays or `out`.
-
-    Raises CollectiveMismatch when the members do not agree.
-    """
+    """Replies to a complete collective, as new C-contiguous arrays or `out`. CollectiveMismatch: members disagree."""
     check_match(requests, requests[0].group)
     # every reply is complete before the first out is written: in one process an out may be another rank's value
     return [delivered(reply, request) for reply, request in zip(_answered(requests), requests, strict=True)]

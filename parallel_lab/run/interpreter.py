@@ -187,10 +187,7 @@ def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarra
 
 
 def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:
-    """The full tensor from every rank's slice; pending partial results are combined in rank order.
-
-    Of a value per rank (the loss in data_parallel mode) rank 0's; of one that a single rank holds, that one's.
-    """
+    """The full tensor from all slices, partial results combined in rank order; else rank 0's, or the only holder's."""
     value, owner = plan.value(name), plan.owner_of(name)
     if owner is not None:
         return np.array(slices[owner])

@@ -49,8 +49,7 @@ def _waiting_for(asked: Any) -> str:
 
 class _Engine:
     """Drives rank programs; answers a collective when all members have asked, a send at once, a recv at its message.
-
-    Started collectives are answered apart, each when it is the oldest that all its members have started.
+    A started collective is answered apart, when it is the oldest that all its members have started.
     """
 
     def __init__(self, programs: Mapping[int, RankProgram]) -> None:

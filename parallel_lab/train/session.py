@@ -26,17 +26,7 @@ from ..graph.plan import Plan
 from ..nn.tensor.tensor import Tensor
 from ..run.interpreter import gather_value, half_done, slice_value, step_inputs
 from ..run.simulator import Simulator
-from .rank_steps import (
-    collect,
-    drop_values,
-    feed,
-    left_behind,
-    load_values,
-    ran_events,
-    rates_of_step,
-    run_forward,
-    train_rank,
-)
+from . import rank_steps
 
 if TYPE_CHECKING:
     from ..cost.simulated_clock import Ran
@@ -152,7 +142,7 @@ class Session:
             for rank in range(plan.device_num):
                 env = {n: slice_value(plan, n, v, rank) for n, v in values.items() if plan.held_by(n, rank)}
                 orders.append((self._key, plan, env))
-            self._pool.run_each(load_values, orders)
+            self._pool.run_each(rank_steps.load_values, orders)
 
     # ---- training ----
 
@@ -202,7 +192,7 @@ class Session:
             if stopped is not None and stopped():
                 break
             for env in self._simulator.envs:
-                env.update(rates_of_step(rates, step - first))
+                env.update(rank_steps.rates_of_step(rates, step - first))
             ran: list[list[Ran]] = [[] for _ in range(self.plan.device_num)]
             seen = (lambda rank, *what, ran=ran: ran[rank].append(what)) if record else None
             inputs = batches[step % len(batches)]
@@ -220,7 +210,7 @@ class Session:
 
         cluster = cluster_for(self.plan.device_num) if self.cluster is None else get_cluster(self.cluster)
         for rank, mine in enumerate(virtual_clock(ran, cluster)):
-            yield from ran_events(rank, step, mine, "simulated")
+            yield from rank_steps.ran_events(rank, step, mine, "simulated")
 
     def start(
         self,
@@ -244,7 +234,7 @@ class Session:
         if self._run is not None and not self._run.done():
             what = f"a run is {self._run.state}"
             raise PlanError(what, where="Session.start", hint="Wait for it with result(), or stop() it first")
-        self._pool.run_each(feed, [(self._key, mine) for mine in per_rank])
+        self._pool.run_each(rank_steps.feed, [(self._key, mine) for mine in per_rank])
         self._run = Run(self, steps, record, phases, on_losses)
         return self._run
 
@@ -255,7 +245,7 @@ class Session:
             self._simulator.run_step(*inputs, phases=("forward",), step=self.step)
         else:
             envs = [step_inputs(self.plan, r, inputs) for r in range(self.plan.device_num)]
-            self._pool.run_each(run_forward, [(self._key, env, self.step) for env in envs])
+            self._pool.run_each(rank_steps.run_forward, [(self._key, env, self.step) for env in envs])
         found = self.values(self.plan.outputs)
         return [found[name] for name in self.plan.outputs]
 
@@ -269,7 +259,7 @@ class Session:
         self._check_open()
         if self.executor == "simulator":
             return {n: self._simulator.full(n) for n in names}
-        slices = self._pool.run(collect, self._key, names)
+        slices = self._pool.run(rank_steps.collect, self._key, names)
         return {n: gather_value(self.plan, n, [s.get(n) for s in slices]) for n in names}
 
     def parameters(self) -> dict[str, np.ndarray]:
@@ -294,7 +284,7 @@ class Session:
         if self.executor == "simulator":
             ranks = range(self.plan.device_num)
             return [self._simulator.value(name, r) if self.plan.held_by(name, r) else None for r in ranks]
-        return [s.get(name) for s in self._pool.run(collect, self._key, [name])]
+        return [s.get(name) for s in self._pool.run(rank_steps.collect, self._key, [name])]
 
     def close(self) -> None:
         """Free the ranks' arrays. Called again, does nothing."""
@@ -303,13 +293,13 @@ class Session:
             if self._run is not None and not self._run.done():
                 self._run.stop()
             if self.executor != "simulator" and self._pool.alive:
-                self._pool.run(drop_values, self._key)
+                self._pool.run(rank_steps.drop_values, self._key)
 
     def _after_fault(self) -> None:
         """Ask the ranks what a failed run has left: if its last step changed nothing, the session can go on with it."""
         if self._broken or not self._pool.alive:
             return
-        found = self._pool.run(left_behind, self._key)
+        found = self._pool.run(rank_steps.left_behind, self._key)
         self.step = min(steps for steps, _ in found)
         self._broken = half_done(self.step, (name for _, replaced in found for name in replaced))
         ahead = [rank for rank, (steps, _) in enumerate(found) if steps > self.step]
@@ -372,7 +362,7 @@ class Run:
         self._taken = False
         rates = rates_of_steps(session.plan, session._optimizer, self._first, steps)
         self._job = session._pool.submit(
-            train_rank, session._key, self._first, steps, record, phases, rates, on_message=self._receive
+            rank_steps.train_rank, session._key, self._first, steps, record, phases, rates, on_message=self._receive
         )
 
     def _receive(self, message_: tuple[int, Any]) -> None:

@@ -61,7 +61,7 @@ def test_only_the_files_that_are_needed_are_read(tmp_path, rng, monkeypatch):
         read.append(path.name)
         return checkpoint.read_checkpoint(path, names)
 
-    monkeypatch.setattr("parallel_lab.train.checkpoint.folder.read_checkpoint", noted)
+    monkeypatch.setattr("parallel_lab.train.checkpoint.format.read_checkpoint", noted)
     checkpoint.load_distributed(tmp_path / "d", {"w": TensorLayout((4,), (0, -1))}, rank=2)
     assert read == ["rank_4-1.ckpt", "rank_5-1.ckpt"]
     read.clear()

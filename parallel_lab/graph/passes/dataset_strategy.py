@@ -17,10 +17,7 @@ def dataset_splits(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) 
 
 
 def dataset_layouts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[TensorLayout, ...]:
-    """Layout of every data input as `dataset_strategy` says; a Layout with named axes places its slices itself.
-
-    Raises ContextStrategyError (MindSpore: a RuntimeError) if it does not fit the inputs or the devices.
-    """
+    """Layout of every data input, as `dataset_strategy` says. ContextStrategyError: not for the inputs or devices."""
     strategy, device_num = config.dataset_strategy, config.device_num
     named = {i: x for i, x in enumerate(strategy) if isinstance(x, Layout)} if isinstance(strategy, tuple) else {}
     for wrong in named.values():

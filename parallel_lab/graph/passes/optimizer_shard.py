@@ -102,10 +102,7 @@ def _split_axis(layout: TensorLayout, axis: int, inner: int) -> TensorLayout:
 
 
 def choose_shards(draft: Draft) -> tuple[Shard, ...]:
-    """Decisions for the trainable parameters, in order of use.
-
-    Raises OptimizerParallelError (also a RuntimeError) for an optimizer_weight_shard_size above the number of devices.
-    """
+    """Decisions for trainable parameters, in order of use. OptimizerParallelError: shard size above device number."""
     config = draft.config
     if config.optimizer_weight_shard_size > config.device_num:
         what = f"optimizer_weight_shard_size={config.optimizer_weight_shard_size} with {config.device_num} devices"

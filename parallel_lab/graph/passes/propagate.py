@@ -59,11 +59,8 @@ class _Decided:
 
 
 class _Propagation:
-    """The search while it spreads over one graph.
-
-    decided   operator -> what was settled for it
-    held      parameter -> (layout, the operator that settled it)
-    readers   tensor -> (operator, operand) pairs that read it, through reshapes
+    """The search over one graph: operators settled, parameters held (layout, by whom), readers of each tensor.
+    Readers are (operator, operand) pairs, through reshapes.
     """
 
     def __init__(self, graph: Graph, config: ParallelConfig, nodes: list[Node]) -> None:

@@ -75,13 +75,7 @@ def steady_rows() -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training left.
-
-    ranks       how many there were
-    losses      of each step, before its update: the mean of what the ranks had
-    gradients   of the first step, as the optimizer got them, by parameter
-    parameters  after the last step
-    """
+    """What a training left: mean loss before each update, gradients of step 1 as the optimizer got them, parameters."""
 
     plan: Plan
     ranks: int
@@ -100,11 +94,8 @@ def train(
     steps: int = 20,
     executor: str = "simulator",
 ) -> Trained:
-    """Train on one batch: with data_parallel on ranks that share its rows equally, or on one device.
-
-    network    makes the Cell;  optimizer: from its parameters
-    ranks      1 is one device;  gradients_mean: as the setting of that name
-    executor   "simulator" or "processes"
+    """Train on one batch: with data_parallel on `ranks` that share its rows equally, or on one device (ranks=1).
+    network makes the Cell, optimizer is made from its parameters; executor: "simulator" or "processes"
     """
     net = network()
     rule = optimizer(net.trainable_params())

@@ -119,12 +119,8 @@ def _tracing(seconds: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a learner's code gave no result.
-
-    text   the error in a line
-    place  `file:line` of the learner's own innermost line; "cell" is the file of what was written in a notebook
-    code   that line
-    rank   on which rank, where the code is a rank program's
+    """Why a learner's code gave no result: the error in a line, `file:line` of the learner's innermost line ("cell": a
+    notebook's) and its code, and of a rank program the rank.
     """
 
     text: str
@@ -326,12 +322,8 @@ def _watched(rank: int, make: Callable[[], Any], log: _Log, seconds: float) -> G
 
 
 def run_programs(program: Any, ranks: int, values: Sequence[Any], *, seconds: float = SECONDS) -> ProgramRun:
-    """Run `program(rank, ranks, value)` on every simulated rank.
-
-    program  a learner's generator function that yields Requests; one without a yield is a rank that sends nothing
-    values   one per rank; give each call copies of its own, because a program may write into what it gets
-
-    Deadlocks, calls that do not fit, exceptions and programs without an end are the `fault` of the run.
+    """Run `program(rank, ranks, value)`, a generator function that yields Requests, on every simulated rank.
+    It may write into `values`: give each call copies. Deadlocks, misfits, exceptions and endless programs: `fault`.
     """
     if not callable(program):
         return ProgramRun(ranks, fault=Fault(f"{shorten(program)} is not a function"))

@@ -68,12 +68,7 @@ def judged(name: str, judge: Callable[..., str], *given: Any) -> Part:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on an answer: true when every part passed.
-
-    exercise     its number, such as "02.1";  title: in words
-    parts        in the order in which they are judged
-    hints_seen   of the four hints of this exercise, how many were given in this session
-    """
+    """The verdict on an answer: true when every part passed. `hints_seen`: hints of it given in this session."""
 
     exercise: str
     title: str

@@ -48,11 +48,8 @@ class Sent:
 
 @dataclass(frozen=True)
 class Lanes:
-    """One step. Times are seconds since it began.
-
-    boxes, messages   backward lane and communication lane
-    forward_s         when backward begins;  backward_s: when its last computation ends;  step_s: when the step does,
-                      parameters updated
+    """One step, in seconds since it began: both lanes, begin and end of backward (`forward_s`, `backward_s`), and its
+    end (`step_s`), parameters updated.
     """
 
     boxes: tuple[Box, ...]

@@ -73,11 +73,8 @@ class Job:
         ids: Mapping[str, int] | None = None,
         **settings: Any,
     ) -> Plan:
-        """The plan for that many ranks, the batch cut among them.
-
-        comm_fusion  as `set_auto_parallel_context` takes it;  ids: {parameter: its comm_fusion}, none where nobody has
-                     chosen one
-        settings     further fields of ParallelConfig
+        """The plan for that many ranks, the batch split among them. settings: further fields of ParallelConfig;
+        comm_fusion: as of `set_auto_parallel_context`; ids: {parameter: its comm_fusion}, where one was chosen.
         """
         for parameter in self.net.trainable_params():
             if ids:

@@ -38,14 +38,9 @@ Traffic = dict[tuple[str, str], tuple[int, int]]
 
 @dataclass(frozen=True)
 class Count:
-    """One rank over one step.
-
-    timeline     what was there during each instruction, in the order they ran
-    traffic      {(purpose, kind of message): (messages it took part in, bytes it had to send)};  bytes in the
-                 bandwidth-optimal form
-    grown_bytes  measured only: how much more memory the process of the worker had after the step than before its arrays
-                 came, by the operating system's count (resident set: pages, allocator and interpreter included); None
-                 where it cannot be told
+    """One rank over one step: what it held per instruction, and {(purpose, kind): (messages, bytes to send at best)}.
+    grown_bytes: measured only, growth of the worker's resident set from before its arrays came to after the step
+    (pages, allocator and interpreter included); None where it cannot be told.
     """
 
     rank: int

@@ -35,12 +35,7 @@ class Par:
 
 @dataclass(frozen=True)
 class Score:
-    """The learner's model.
-
-    parameters    how many it has;  fits: no rank holds more than the capacity, at any moment
-    peak_bytes    of the fullest rank;  source: who says so
-    par           once it was searched for
-    """
+    """The learner's model: its parameters, whether each rank's peak (counted or predicted: `source`) fits; the par."""
 
     parameters: int
     fits: bool

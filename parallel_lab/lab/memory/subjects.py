@@ -123,11 +123,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Subject:
-    """A network whose memory is looked at.
-
-    label, note   for people
-    job           makes it anew; of a width where `width` is one, else of 0
-    width         the width to begin with; 0: it cannot be chosen
+    """A network whose memory is looked at; `job` makes it, of a width if `width` (the one to begin with) is not 0.
     capacity_bytes   memory of a device to begin with; 0: no line
     """
 

@@ -47,11 +47,8 @@ class QuickNet(nn.Cell):
 
 
 class MegatronMlp(nn.Cell):
-    """Two linear layers with bias and GeLU between them, made to be split by columns first and by rows then.  x: (rows,
-    in_dim) -> (rows, out_dim).
-
-    The columns of w1 give the columns of the hidden layer, which are just what the rows of w2 need: one all_reduce at
-    the end is all that moves in forward (Shoeybi et al. 2019, section 3).
+    """Two linear layers with bias, GeLU between, split by columns, then by rows.  x: (rows, in_dim) -> (rows, out_dim).
+    The columns of w1 give just what the rows of w2 need: forward moves one all_reduce (Shoeybi et al. 2019, section 3).
     """
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, weight: Any = "normal") -> None:
@@ -85,11 +82,8 @@ class DenseNet(nn.Cell):
 
 
 class ConvNet(nn.Cell):
-    """Two convolutions with ReLU and max pooling, the first with batch norm, and a dense layer: pictures to class
-    scores.
-
-    x: (n, channels, side, side) -> (n, classes);  side is a multiple of 4, the second convolution makes twice the
-                                                   channels of the first (`width`)
+    """Two convolutions (the first with batch norm), ReLU, max pooling, a dense layer.  x: (n, channels, side, side) ->
+    (n, classes);  side: a multiple of 4; `width`: channels of the first convolution, the second makes twice as many
     """
 
     def __init__(self, channels: int, side: int, width: int, classes: int, weight: Any = "he_normal") -> None:
@@ -282,10 +276,8 @@ def operator_primitives(net: nn.Cell) -> dict[str, Primitive]:
 
 
 def operator_layers(net: nn.Cell) -> dict[str, str]:
-    """{operator: name of the layer it is a part of}: the outermost library layer around it, or the operator itself
-    where the network made it.
-
-    >>> operator_layers(DenseNet(32, 16, 16))["dense1.bias_add"], operator_layers(DenseNet(32, 16, 16))["relu"]
+    """{operator: name of its layer}: the outermost library layer around it, or the operator itself.
+    // >>> operator_layers(DenseNet(32, 16, 16))["dense1.bias_add"], operator_layers(DenseNet(32, 16, 16))["relu"]
     ('dense1', 'relu')
     """
     cells = [(path, cell) for path, cell in net.cells_and_names() if path and not isinstance(cell, CONTAINERS)]

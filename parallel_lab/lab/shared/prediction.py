@@ -115,11 +115,9 @@ class Comparison:
 
     @classmethod
     def of(cls, answers: Mapping[str, Any], **rows: tuple[str, Any, Any, str]) -> Comparison:
-        """Rows of (question, what the formula says, what was counted, hint), each with the answer of the same key.
-
-            Comparison.of(prediction, rounds=("rounds in a ring", 6, counted, "3 to add up, 3 to hand out"))
-
-        An answer of None was left open. Raises ArgumentError for a key without an answer.
+        """Rows of (question, by formula, counted, hint), each with the answer of its key; None was left open.
+        // Comparison.of(prediction, rounds=("rounds in a ring", 6, counted, "3 to add up, 3 to hand out"))
+        // Raises ArgumentError for a key without an answer.
         """
         missing = [key for key in rows if key not in answers]
         if missing:

@@ -29,17 +29,9 @@ from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...ops.machine.opdef import OpDef
 from ...ops.machine.sharding import default_strategy, legal_strategies
+from ..pictures import picture
 from ..pictures.graph_strip import graph_strip
 from ..pictures.layers import flow_graph, operator_of, parameter_layers, plan_layers
-from ..pictures.picture import (
-    TensorEntry,
-    message_table,
-    rank_detail,
-    tensor_entries,
-    tensor_picture,
-    timeline_lanes,
-    totals,
-)
 from ..shared.lab import Choice, RunsOneThing
 from ..shared.networks import NETWORKS, apply_strategies, operator_layers, operator_primitives
 from ..shared.problems import PROBLEMS, get_problem, problems_of
@@ -99,7 +91,7 @@ class StrategyLab(RunsOneThing):
             "preset": Choice("preset", self._preset if self._strategies == self._given else "", presets),
             "phase": Choice("phase", self._phase, PHASES),
             "rank": Choice("rank", self._rank, range(self._devices)),
-            "tensor": Choice("tensor", self._tensor, [e.value for e in tensor_entries(self._plan)]),
+            "tensor": Choice("tensor", self._tensor, [e.value for e in picture.tensor_entries(self._plan)]),
         }
 
     def set_net(self, name: str) -> None:
@@ -158,7 +150,7 @@ class StrategyLab(RunsOneThing):
                 self._strategies, self._plan = wanted, plan
                 if changed:
                     self._end_training()
-                known = {e.value: e for e in tensor_entries(plan)}
+                known = {e.value: e for e in picture.tensor_entries(plan)}
                 if before not in known:
                     self._tensor = self._same_source(before, known)
         self._changed("picture")
@@ -284,7 +276,7 @@ class StrategyLab(RunsOneThing):
 
     def _first_tensor(self) -> str:
         """What tells most: the network's own choice, a value with a halo, the largest addends, or its first result."""
-        entries = tensor_entries(self._plan)
+        entries = picture.tensor_entries(self._plan)
         known = [e.value for e in entries]
         halos = [e.value for e in entries if e.base != e.value]
         partial = [e.value for e in entries if e.value.endswith(".partial") and e.source in self._strategies]
@@ -306,7 +298,7 @@ class StrategyLab(RunsOneThing):
         """Everything the views show, as plain data; frames: for pages without a kernel ("tensor|phase", "*|*|rank")."""
         with self._lock:
             plan, training = self._plan, self._run
-            entries = tensor_entries(plan)
+            entries = picture.tensor_entries(plan)
             entry = next(e for e in entries if e.value == self._tensor)
             tensor, rank = self._tensor_part(entry, self._phase), self._rank_part(self._rank)
             messages = rank["messages"]
@@ -342,19 +334,19 @@ class StrategyLab(RunsOneThing):
                 shot["frames"] = pictures | {f"*|*|{n}": self._rank_part(n) for n in range(self._devices)}
         return shot
 
-    def _tensor_part(self, entry: TensorEntry, phase: str) -> dict[str, Any]:
+    def _tensor_part(self, entry: picture.TensorEntry, phase: str) -> dict[str, Any]:
         """What depends on the tensor and the phase that are looked at."""
-        picture, cards = tensor_picture(self._plan, entry, phase)
-        return {"picture": picture, "cards": cards, "status_tensor": tensor_status(picture, self._devices)}
+        shown, cards = picture.tensor_picture(self._plan, entry, phase)
+        return {"picture": shown, "cards": cards, "status_tensor": tensor_status(shown, self._devices)}
 
     def _rank_part(self, rank: int) -> dict[str, Any]:
         """What depends on the rank that is looked at."""
-        messages = message_table(self._plan, rank, self._run.events)
+        messages = picture.message_table(self._plan, rank, self._run.events)
         status = rank_status(rank, messages, self._devices)
-        told = {"messages": messages, "message_totals": totals(messages), "status_rank": status}
-        return {"rank_detail": rank_detail(self._plan, rank), **told}
+        told = {"messages": messages, "message_totals": picture.totals(messages), "status_rank": status}
+        return {"rank_detail": picture.rank_detail(self._plan, rank), **told}
 
-    def _layer_of(self, plan: Plan) -> Callable[[TensorEntry], str]:
+    def _layer_of(self, plan: Plan) -> Callable[[picture.TensorEntry], str]:
         """A function: the layer of a tensor; "" for data, and in a network that is shown operator by operator."""
         if not self._layers:
             return lambda entry: ""
@@ -366,7 +358,7 @@ class StrategyLab(RunsOneThing):
     def _timeline(self, plan: Plan, events: tuple[Event, ...]) -> dict[str, Any]:
         """The lanes, kept until plan or events change: to predict them takes as long as the rest of a snapshot."""
         if self._lanes is None or self._lanes[0] is not plan or self._lanes[1] is not events:
-            self._lanes = (plan, events, timeline_lanes(plan, events))
+            self._lanes = (plan, events, picture.timeline_lanes(plan, events))
         kept = self._lanes[2]
         return {**kept, "lanes": [{**lane, "bars": [dict(bar) for bar in lane["bars"]]} for lane in kept["lanes"]]}
 

@@ -33,16 +33,7 @@ from ...base.files import write_whole
 from ...base.hooks import current_world
 from ...base.plain_json import dump_json, parse_json
 from ...layout.tensor_layout import TensorLayout
-from .format import (
-    CODES,
-    NO_SUM,
-    Checkpoint,
-    describe_checkpoint,
-    read_checkpoint,
-    sum_fits,
-    with_sum,
-    write_checkpoint,
-)
+from . import format as file_format
 from .records import TensorInfo, TensorRecord, check_name, layout_from_plain, layout_to_plain
 from .stored import StoredTensor, load_parts
 
@@ -81,10 +72,10 @@ class Manifest:
     def where(self) -> str:
         return str(self.folder)
 
-    def read(self, number: int, names: set[str]) -> Checkpoint:
+    def read(self, number: int, names: set[str]) -> file_format.Checkpoint:
         """Tensors of one of the files. Raises CheckpointCorrupt if it is not the file that the manifest names."""
         file = self.files[number]
-        found = read_checkpoint(self.folder / file.name, names)
+        found = file_format.read_checkpoint(self.folder / file.name, names)
         if found.sha256 != file.sha256:
             what = "it is not the file that the manifest names: their sha256 differ"
             raise CheckpointCorrupt(what, where=str(found.path))
@@ -134,7 +125,7 @@ def save_distributed(
     save = 1 + max((int(found[2]) for found in map(_RANK_FILE.fullmatch, os.listdir(folder)) if found), default=0)
     barrier()
     meta_of_file = {"rank": rank, "world_size": world_size, "save": save}
-    write_checkpoint(folder / _file_name(rank, save), tensors, meta=meta_of_file)
+    file_format.write_checkpoint(folder / _file_name(rank, save), tensors, meta=meta_of_file)
     barrier()  # every file is on the disk
     if rank == 0:
         _commit(folder, save, world_size, dict(meta or {}))
@@ -163,7 +154,7 @@ def _make_folder(folder: Path) -> None:
 def _commit(folder: Path, save: int, world_size: int, meta: dict[str, Any]) -> None:
     files, tensors = [], {}
     for rank in range(world_size):
-        info = describe_checkpoint(folder / _file_name(rank, save))
+        info = file_format.describe_checkpoint(folder / _file_name(rank, save))
         files.append({"name": info.path.name, "rank": rank, "size_bytes": info.size_bytes, "sha256": info.sha256})
         for name, one in info.tensors.items():
             entry = {"dtype": one.dtype, "global_shape": list(one.global_shape), "layout": layout_to_plain(one.layout)}
@@ -176,14 +167,14 @@ def _commit(folder: Path, save: int, world_size: int, meta: dict[str, Any]) -> N
     for entry in tensors.values():
         if entry["holders"] == [[rank, rank] for rank in range(world_size)]:
             entry["holders"] = "all"  # as almost always; spelled out it would be most of the file
-    content = {"format": FORMAT, "version": VERSION, "sha256": NO_SUM.decode(), "save": save}
+    content = {"format": FORMAT, "version": VERSION, "sha256": file_format.NO_SUM.decode(), "save": save}
     content |= {"files": files, "tensors": tensors, "meta": meta}
     try:
         data = (dump_json(content) + "\n").encode()
     except (TypeError, ValueError) as error:
         what = f"meta cannot be stored: {error}"
         raise CheckpointError(what, where=str(folder), allowed="Values that JSON has a form for") from None
-    data = with_sum(data)
+    data = file_format.with_sum(data)
     parse_json(data, str(folder / MANIFEST), CheckpointError)  # what could not be read again is not written
     try:
         write_whole(folder / MANIFEST, data)
@@ -219,7 +210,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     if not isinstance(content, dict) or set(content) != keys or content["format"] != FORMAT:
         what = "it is not a manifest"
         raise CheckpointCorrupt(what, where=where, allowed=f"A JSON object with {', '.join(sorted(keys))}")
-    if not sum_fits(data, content["sha256"]):
+    if not file_format.sum_fits(data, content["sha256"]):
         raise CheckpointCorrupt("its sha256 does not fit its content", where=where)
     if content["version"] != VERSION:
         raise CheckpointError(f"version {shorten(content['version'])}", where=where, allowed=f"Version {VERSION}")
@@ -252,7 +243,7 @@ def _stored(one: dict[str, Any], count: int, where: str) -> StoredTensor:
         len(pair) == 2 and all(type(n) is int and n >= 0 for n in pair) and pair[1] < count for pair in holders
     ):
         raise ValueError(f"tensor {shorten(one)}")
-    if one["dtype"] not in CODES:
+    if one["dtype"] not in file_format.CODES:
         raise ValueError(f"dtype {shorten(one['dtype'])}")
     layout, shape = layout_from_plain(one["layout"], where), tuple(one["global_shape"])
     part = shape if layout is None else layout.slice_shape(shape)

@@ -36,12 +36,7 @@ RANK, CHUNKS = integer(), sequence_of(integer(), "The number of a chunk, or seve
 
 @dataclass(frozen=True)
 class Send:
-    """One message.
-
-    source, destination   positions in the group
-    chunks                what it carries: one chunk or several
-    add                   True: the receiver adds it to what lies there; False: it stores it
-    """
+    """One message between positions in the group: `chunks`, which the receiver adds to its own (`add`) or stores."""
 
     source: int
     destination: int
@@ -121,10 +116,7 @@ def tree_reduce(n: int, root: int) -> Rounds:
 
 
 def halving(members: Sequence[int], *, near_first: bool = False) -> Rounds:
-    """Partners whose positions differ in one bit swap halves and add; position q ends with the sum of chunk q.
-
-    members   ranks, a power of two of them
-    """
+    """Partners whose positions differ in one bit swap halves and add; position q of 2^k ends with chunk q's sum."""
     p = len(members)
     bits = [1 << i for i in range(p.bit_length() - 1)]
     kept = [list(range(p)) for _ in range(p)]
