@@ -277,7 +277,8 @@ def operator_primitives(net: nn.Cell) -> dict[str, Primitive]:
 
 def operator_layers(net: nn.Cell) -> dict[str, str]:
     """{operator: name of its layer}: the outermost library layer around it, or the operator itself.
-    // >>> operator_layers(DenseNet(32, 16, 16))["dense1.bias_add"], operator_layers(DenseNet(32, 16, 16))["relu"]
+
+    >>> operator_layers(DenseNet(32, 16, 16))["dense1.bias_add"], operator_layers(DenseNet(32, 16, 16))["relu"]
     ('dense1', 'relu')
     """
     cells = [(path, cell) for path, cell in net.cells_and_names() if path and not isinstance(cell, CONTAINERS)]

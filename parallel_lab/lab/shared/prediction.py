@@ -116,8 +116,10 @@ class Comparison:
     @classmethod
     def of(cls, answers: Mapping[str, Any], **rows: tuple[str, Any, Any, str]) -> Comparison:
         """Rows of (question, by formula, counted, hint), each with the answer of its key; None was left open.
-        // Comparison.of(prediction, rounds=("rounds in a ring", 6, counted, "3 to add up, 3 to hand out"))
-        // Raises ArgumentError for a key without an answer.
+
+            Comparison.of(prediction, rounds=("rounds in a ring", 6, counted, "3 to add up, 3 to hand out"))
+
+        Raises ArgumentError for a key without an answer.
         """
         missing = [key for key in rows if key not in answers]
         if missing:
