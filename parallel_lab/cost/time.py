@@ -135,10 +135,7 @@ class PhaseTime:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Predicted time of one step on one rank, phase by phase.
-
-    All messages count in full; hidden ones, and waiting for slower groups: see `predict_timeline`.
-    """
+    """Predicted seconds of a step on a rank by phase, all messages in full (hidden ones: `predict_timeline`)."""
 
     rank: int
     phases: tuple[PhaseTime, ...]

@@ -199,10 +199,7 @@ class ReduceLROnPlateau(Monitored):
 
 
 class LearningRateScheduler(Callback):
-    """Asks `learning_rate_function(rate, number of the step from 1)` for the next rate after every step.
-
-    In sink mode it is asked once per sink. The optimizer must have one learning rate, a number.
-    """
+    """Asks `learning_rate_function(rate, step from 1)` for the next rate, a number, after every step or sink."""
 
     @checked(learning_rate_function=instance(Callable, "A function of (learning_rate, step)"))
     def __init__(self, learning_rate_function: Callable[[float, int], float]) -> None:

@@ -434,10 +434,7 @@ class Run:
 
 
 def _checked(plan: Plan, batches: Iterable[Batch], first: int, steps: int) -> list[Batch]:
-    """Batches of steps `first` to `first + steps`: a list's, to be gone round; else as many as there are steps.
-
-    A dataset is read again at its end: each epoch has its own order. Step `first` is at `first` modulo the length.
-    """
+    """Batches of steps `first` to `first + steps`: a list's, gone round; a dataset's, each epoch in its own order."""
     fault = ""
     try:
         batches = batches if isinstance(batches, (list, tuple)) else _read(batches, first, steps)

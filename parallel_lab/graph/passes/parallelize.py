@@ -278,10 +278,7 @@ class Builder:
             self.insert("compute", node.name, name, node, made, count=count, **operator)
 
     def scatter(self, node: Node, rule: ShardingRule, label: str, name: str, final: TensorLayout, reason: str) -> None:
-        """reduce_scatter of partial sums into `final`, where one dim is split by the partial axes too.
-
-        A group hands out parts in rank order: axes in another order than the device matrix's are one message each.
-        """
+        """reduce_scatter of partial sums into `final`; axes not in the device matrix's order are one message each."""
         layout = rule.out
         maps = zip(layout.tensor_map, final.tensor_map, strict=True)
         dim, have, want = next((d, have, want) for d, (have, want) in enumerate(maps) if have != want)

@@ -12,10 +12,7 @@ from .picture import LOSS, tensor_entries
 
 
 def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Nodes and edges in columns: data and operators in row 0, parameters below; the loss function is one node.
-
-    Parameters of neighbouring columns get different rows: the text on a parameter's edge reaches under the next column.
-    """
+    """Nodes and edges in columns: data and operators in row 0, parameters below (neighbours in different rows)."""
     entries = {e.value: e for e in tensor_entries(plan)}
     nodes: list[dict[str, Any]] = []
     column: dict[str, int] = {}

@@ -150,10 +150,7 @@ def describe_checkpoint(path: str | os.PathLike[str]) -> CheckpointInfo:
 
 
 def read_checkpoint(path: str | os.PathLike[str], names: Collection[str] | None = None) -> Checkpoint:
-    """Read and check a checkpoint file.  names: read these tensors only, leave the others unchecked; None: all.
-
-    Raises CheckpointError for a missing file or tensor, CheckpointCorrupt if a byte is not what was written.
-    """
+    """Read and check a file, or the tensors `names`. CheckpointError: missing; CheckpointCorrupt: a changed byte."""
     path = Path(path)
     with _opened(path) as file:
         info, places, sums = _read_header(file, path)

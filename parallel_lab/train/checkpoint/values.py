@@ -98,10 +98,7 @@ def network_records(
 def optimizer_records(
     optimizer: Optimizer, *, integrated: bool = True, choose: Callable[[str], bool] | None = None
 ) -> dict[str, TensorRecord]:
-    """{name: record} of an optimizer's states and scalars, without parameters. Arguments as of `network_records`.
-
-    States of one rank alone (weight grouping): whole on every rank if integrated; else in that rank's records.
-    """
+    """{name: record} of an optimizer's states and scalars, as `network_records`. A rank's own: whole if integrated."""
     found, rank = {}, _rank()
     for parameter in optimizer.parameters:
         name, shape = parameter.name, parameter.full_shape
