@@ -92,10 +92,7 @@ class Request:
                 raise ShapeError(what, where=where, allowed=NUMBERS) from error
 
     def descriptor(self) -> tuple:
-        """What all members must agree on, shapes too: collectives here are over equal parts.
-
-        Off the root of a broadcast or scatter `shape` and `dtype` stand in for a value; None fits anything.
-        """
+        """What all members must agree on, shapes too (equal parts); None fits anything: off a root is no value."""
         definition = MESSAGES[self.kind]
         if not definition.is_collective or not definition.sender:
             return (self.kind, self.group)

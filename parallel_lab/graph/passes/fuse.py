@@ -54,9 +54,8 @@ def fuse_messages(draft: Draft) -> Draft:
 def _with_means(
     program: tuple[Instr, ...], buckets: list[list[Member]]
 ) -> tuple[tuple[Instr, ...], list[list[Member]]]:
-    """Program and buckets with a mean for each bucket of sums only divided by their count.
-
-    The rank that adds a part divides it while it is in cache. The bits are the same: both divide the complete sum.
+    """Program and buckets with one mean for each bucket of sums only divided by their count; the bits are the same.
+    The rank that adds a part divides it while it is in cache.
     """
     readers: dict[str, list[Instr]] = {}
     for instr in program:

@@ -84,10 +84,7 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
 
 
 def with_saved_strategies(draft: Draft) -> Draft:
-    """Take strategies of `strategy_ckpt_load_file` for operators that the learner gave none.
-
-    Raises StrategyError for a file made for another number of devices, and what `load_strategy` raises.
-    """
+    """Take strategies of `strategy_ckpt_load_file` where the learner gave none. StrategyError: other device number."""
     path = draft.config.strategy_ckpt_load_file
     file = load_strategy(path)
     if file.device_num != draft.config.device_num:

@@ -96,10 +96,7 @@ class AllReduceMenu:
         return min(choices, key=lambda choice: float(f"{self._time_s(choice):.12g}"))
 
     def score(self, choices: Sequence[str] | Mapping[int, str]) -> MenuScore:
-        """What a choice costs: an algorithm per order, in the order of `orders`, or {size in bytes: algorithm}.
-
-        Raises ArgumentError for a name that is not on the menu, and where an order has none.
-        """
+        """The cost of an algorithm per order (in their order, or by bytes). ArgumentError: unknown or missing."""
         given = [choices.get(o.size_bytes) for o in self.orders] if isinstance(choices, Mapping) else list(choices)
         if isinstance(choices, str) or len(given) != len(self.orders):
             allowed = f"{len(self.orders)} names, one per order"

@@ -167,11 +167,7 @@ class FusionLab(ComparesRuns):
             self._give("ids", ids={**(self._given.ids or self._as_ids(self.groups)), **given})
 
     def set_config(self, text: str) -> None:
-        """What mode "size" or "index" is set to, as text: "8", or "[0, 3, 5]"; of "ids" the numbers in the order of
-        backward: "1 1 2".
-
-        Raises ArgumentError for a text that cannot be read, or a mode that takes none.
-        """
+        """What "size", "index" or "ids" (backward's order: "1 1 2") is set to, as text. Raises ArgumentError."""
         names = self._case.names
         takes = {
             "size": (1, "One whole number of MB, such as 8", lambda numbers: self.set_size(*numbers)),

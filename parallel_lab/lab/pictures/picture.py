@@ -55,10 +55,7 @@ class TensorEntry:
 
 
 def tensor_entries(plan: Plan) -> tuple[TensorEntry, ...]:
-    """Data, parameters and what the network's operators make and read, in the order in which the step meets them.
-
-    Left out: single numbers, the loss function's inner values, and stations of a tensor on its way to its consumer.
-    """
+    """Data, parameters and operators' tensors in the step's order, without single numbers and inner values."""
     found: dict[str, TensorEntry] = {}
     roles = {i.name: i.role for i in plan.graph.inputs}
 

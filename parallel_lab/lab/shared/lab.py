@@ -71,10 +71,8 @@ class Lab:
     # ---- listeners ----
 
     def on_change(self, callback: Callable[..., None]) -> Callable[[], None]:
-        """Call `callback` after every change; returns a function that ends it. A model that tells kinds of changes
-        apart adds a word: "picture", "run", or "loss" at every step of a training.
-
-        Calls may come from a helper thread.
+        """Call `callback` after every change, perhaps from a helper thread; returns a function that ends it.
+        Some models add what changed: "picture", "run", or "loss" at every step of a training.
         """
         self._listeners.append(callback)
 

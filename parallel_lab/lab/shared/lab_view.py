@@ -110,10 +110,8 @@ class LabView(anywidget.AnyWidget):
                 self.send({"kind": "answered", "number": content.get("number"), "refused": not done})
 
     def command(self, name: Any, *arguments: Any) -> bool:
-        """Apply one command to the model, as a control does; returns whether it succeeded. The text of a
-        ParallelLabError becomes `last_error`.
-
-        Any other exception is a defect: its text is shown too, and it is raised.
+        """Apply one command to the model, as a control does; whether it succeeded. A ParallelLabError's text becomes
+        `last_error`. Any other exception is a defect: its text is shown too, and it is raised.
         """
         try:
             check_command(self.model_type, name, arguments, type(self).__name__)

@@ -126,9 +126,8 @@ def save_checkpoint(
 
 
 class SaveThread(threading.Thread):
-    """Writes a checkpoint to `path` by `write`. Not a daemon: Python waits for it before it ends.
-
-    An error is raised by `wait_for_saves`, or printed if nobody waits. is_awaited: the one who starts it will wait.
+    """Writes a checkpoint by `write`, in a thread that Python waits for at its end; is_awaited: its starter waits.
+    An error is raised by `wait_for_saves`, or printed if nobody waits.
     """
 
     def __init__(self, path: Path, write: Callable[[], Any], *, is_awaited: bool = False) -> None:
