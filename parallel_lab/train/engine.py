@@ -48,10 +48,8 @@ def _unwrapped(network: Callable) -> tuple[Callable, dict[str, Any], str]:
 
 
 def _check_world(mode: str, what: str) -> Any:
-    """The world, or None where one device is asked for.
-
-    Raises WorldError where ranks are asked for and this process is alone, ContextError for a device_num in stand_alone,
-    ContextConflictError (also a RuntimeError) for a full batch in a mode that splits no inputs.
+    """The world, or None for one device. WorldError: ranks asked for, but alone; ContextError: a device_num in
+    stand_alone; ContextConflictError (also a RuntimeError): a full batch in a mode that splits no inputs.
     """
     world, config = current_world(), frozen()
     if mode == "stand_alone":

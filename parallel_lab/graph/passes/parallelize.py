@@ -188,10 +188,8 @@ class Builder:
     # ---- operators ----
 
     def own_rows(self, node: Node) -> bool:
-        """Take of a rank's rows the part that a slice takes of all rows; False if that is not even.
-
-        Together the slices hold all rows once: right where only their sum matters, as in micro-batches of gradient
-        accumulation. (MindSpore, skip_redistribution.)
+        """Take of a rank's rows the part that a slice takes of all rows; False if that is not even. Right where only
+        their sum matters, as in gradient accumulation. (MindSpore, skip_redistribution.)
         """
         name, attrs = node.ins[0], dict(node.attrs)
         have = self.values.get(name)

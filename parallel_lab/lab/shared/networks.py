@@ -149,10 +149,8 @@ def _dense_columns_rows(devices: int) -> dict[str, Strategy]:
 
 
 def _conv(dp: int, channels: int, height: int) -> dict[str, Strategy]:
-    """The convolutional part of ConvNet with its batch, its channels and the height of its pictures split.
-
-    Where channels are split, every rank makes some channels of the first layer from whole pictures; the second sums
-    over the channels it has, so that addends are left (an all_reduce), and its result has all of them.
+    """The convolutional part of ConvNet; batch, channels and picture height are split. The second layer sums over
+    the channels that a rank has: addends are left (an all_reduce), and its result has all channels.
     """
     inner, outer = (dp, channels, height, 1), (dp, 1, height, 1)
     return {
