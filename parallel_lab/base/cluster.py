@@ -131,9 +131,8 @@ class Cluster:
         >>> get_cluster("two_nodes").with_nodes(512).device_num
         4096
         """
-        return replace(
-            self, name=f"{self.name} x{node_count}", node_count=node_count, node_link=node_link or self.node_link
-        )
+        name = f"{self.name} x{node_count}"
+        return replace(self, name=name, node_count=node_count, node_link=node_link or self.node_link)
 
 
 # Measured with eight ranks on 2 cores (Zen 5, numpy, one BLAS thread per rank), medians, 2026: the rates of eight ranks

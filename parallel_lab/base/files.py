@@ -163,9 +163,8 @@ def _remove_dead_parts(folder: Path) -> None:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for name in [entry.name for entry in entries if _PART.fullmatch(entry.name)]:
             with contextlib.suppress(OSError):
-                descriptor = os.open(
-                    folder / name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-                )
+                flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+                descriptor = os.open(folder / name, flags)
                 try:
                     if _locked(descriptor, wait=False):
                         os.unlink(folder / name)

@@ -66,9 +66,8 @@ class Layout:
         for position, entry in enumerate(self.dims):
             for name in entry if isinstance(entry, tuple) else (entry,):
                 if not isinstance(name, str):
-                    what = (
-                        f"dim {position} is given {shorten(entry)}, with {shorten(name)} of type {type(name).__name__}"
-                    )
+                    part = f"{shorten(name)} of type {type(name).__name__}"
+                    what = f"dim {position} is given {shorten(entry)}, with {part}"
                     hint = "Write 'None' for a dim that stays whole" if name is None else ""
                     allowed = f"Per dim one of {(*self.alias_name, WHOLE)}, or a tuple of them"
                     raise LayoutTypeError(what, where=given, allowed=allowed, hint=hint)
@@ -243,9 +242,8 @@ def _matrix_text(layout: Layout) -> str:
 
 def as_strategy(given: Any, nd_tp: bool = False) -> Any:
     """What `shard` was given as a Node carries it: layouts as a LayoutStrategy, counts and None as they are."""
-    return (
-        LayoutStrategy(given, nd_tp) if isinstance(given, tuple) and given and isinstance(given[0], Layout) else given
-    )
+    of_layouts = isinstance(given, tuple) and given and isinstance(given[0], Layout)
+    return LayoutStrategy(given, nd_tp) if of_layouts else given
 
 
 def strategy_counts(strategy: Any) -> tuple[tuple[int, ...], ...]:

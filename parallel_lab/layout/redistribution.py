@@ -114,9 +114,8 @@ def _pending(src: TensorLayout, dst: TensorLayout) -> tuple[int, ...]:
     if src.device_matrix == dst.device_matrix:
         kept = set(dst.partial) <= set(src.partial)
     else:
-        kept = TensorLayout(src.device_matrix, (), src.partial).same_placement(
-            TensorLayout(dst.device_matrix, (), dst.partial)
-        )
+        after = TensorLayout(dst.device_matrix, (), dst.partial)
+        kept = TensorLayout(src.device_matrix, (), src.partial).same_placement(after)
     if not kept or src.reduce != dst.reduce:
         what = f"target layout ({dst}) has a {dst.reduce} pending that the source layout ({src}) has not"
         allowed = "A reduction can stay pending, over the same ranks and of the same kind, or end; it cannot be undone"
@@ -146,9 +145,8 @@ class _Steps:
         self._before_reshape = (self.layout, self.shape)
         if (self.layout.canonical(), self.shape) != (layout.canonical(), shape):
             here = self.layout.device_matrix
-            self.done.append(
-                Reshape(here, self.layout.slice_shape(self.shape), layout.slice_shape(shape), layout=layout)
-            )
+            before, after = self.layout.slice_shape(self.shape), layout.slice_shape(shape)
+            self.done.append(Reshape(here, before, after, layout=layout))
         self.layout, self.shape = layout, shape
 
     def all_gather(self, dim: int, axes: tuple[int, ...]) -> None:
@@ -339,9 +337,8 @@ def _one_slice(
         parts, first = [], position
         while size > 1:
             axis = start[position]
-            parts.append(
-                (common.shape[position], (axis,) if axis != -1 else (), dst.axis_size(axis) if axis != -1 else 1)
-            )
+            split = ((axis,), dst.axis_size(axis)) if axis != -1 else ((), 1)
+            parts.append((common.shape[position], *split))
             size //= common.shape[position]
             position += 1
         if wanted & set(range(first, position)):

@@ -61,10 +61,7 @@ def practical(size_bytes: float) -> float:
 def redistribution_cost(
     src: TensorLayout, dst: TensorLayout, shape: Iterable[int], dst_shape: Iterable[int] | None = None
 ) -> RedistributionCost:
-    """Cost of bringing a tensor of `shape` from `src` to `dst`, layouts over the same ranks, nothing pending.
-
-    dst_shape  global shape under `dst`, if a Reshape operator lies between
-    """
+    """Cost from `src` to `dst`, layouts over the same ranks, nothing pending. dst_shape: after a Reshape between."""
     shape = tuple(shape)
     return _cost(src, dst, shape, shape if dst_shape is None else tuple(dst_shape))
 

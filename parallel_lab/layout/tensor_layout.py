@@ -313,8 +313,7 @@ class TensorLayout:
         return itertools.product(*(range(n) for n in self.splits))
 
     def __str__(self) -> str:
-        entries = ", ".join(
-            "-1" if not axes else str(axes[0]) if len(axes) == 1 else str(axes) for axes in self.tensor_map
-        )
+        shown = ("-1" if not axes else str(axes[0]) if len(axes) == 1 else str(axes) for axes in self.tensor_map)
+        entries = ", ".join(shown)
         pending = f", partial {self.reduce} over axes {self.partial}" if self.partial else ""
         return f"device_matrix {self.device_matrix}, tensor_map ({entries}){pending}"

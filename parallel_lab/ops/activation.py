@@ -258,9 +258,8 @@ def elu(x, *, alpha=1.0):
 @gradient(elu)
 def elu_grad(g, x, *, alpha):
     """Gradient of elu: g where x > 0, g * alpha * exp(x) elsewhere.  g, x: (...) -> (...)."""
-    return g * np.where(
-        x > 0, np.ones((), g.dtype), np.asarray(alpha, g.dtype) * np.exp(np.minimum(x, np.zeros((), x.dtype)))
-    )
+    below = np.asarray(alpha, g.dtype) * np.exp(np.minimum(x, np.zeros((), x.dtype)))
+    return g * np.where(x > 0, np.ones((), g.dtype), below)
 
 
 tanh = fractional(

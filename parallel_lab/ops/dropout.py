@@ -66,9 +66,8 @@ def _row_starts(shape: tuple[int, ...], part: tuple[int, ...], offset: tuple[int
         if dim >= dims:
             continue
         if dim < len(shape) - 1:
-            along = ((np.arange(part[dim], dtype=np.uint64) + np.uint64(offset[dim])) * np.uint64(stride)).astype(
-                np.uint32
-            )
+            places = np.arange(part[dim], dtype=np.uint64) + np.uint64(offset[dim])
+            along = (places * np.uint64(stride)).astype(np.uint32)
             starts = along.reshape(-1, *(1,) * starts.ndim) + starts
         stride *= shape[dim]
     return np.broadcast_to(starts.reshape(starts.shape + (1,) * (len(shape) - 1 - starts.ndim)), part[:-1]).reshape(-1)

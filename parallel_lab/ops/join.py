@@ -138,9 +138,8 @@ def _check_split(operands, *, axis, output_num, sizes):
     shape = operands[0].shape
     n = shape[axis]
     if sizes:
-        return (
-            None if sum(sizes) == n else (f"sizes {sizes} of dim {axis} of shape {shape}", f"Sizes that add up to {n}")
-        )
+        fault = f"sizes {sizes} of dim {axis} of shape {shape}", f"Sizes that add up to {n}"
+        return None if sum(sizes) == n else fault
     if n % output_num:
         given = f"output_num={output_num} for dim {axis} of shape {shape}"
         return given, f"A count that divides {n}", "Give sizes=(...) for unequal parts"

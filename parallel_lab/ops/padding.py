@@ -35,9 +35,8 @@ def _check_pad(operands, *, paddings, mode, value):
 
 def _pad_labels(shapes, *, paddings, mode, value):
     names = letters(len(shapes[0]))
-    return f"{names}->" + "".join(
-        s if any(p) else c for c, s, p in zip(names, more_letters(len(names)), paddings, strict=True)
-    )
+    dims = zip(names, more_letters(len(names)), paddings, strict=True)
+    return f"{names}->" + "".join(s if any(p) else c for c, s, p in dims)
 
 
 @op(

@@ -360,9 +360,8 @@ def repeat_interleave(input, repeats, axis=None):
         given, tuples = f"repeats={shorten(repeats)}", isinstance(repeats, (tuple, list))
         raise ShapeError(given, where="repeat_interleave", allowed="An int, at least 1", hint=hint if tuples else "")
     multiples = (*(1,) * (axis + 1), repeats, *(1,) * (len(shape) - axis - 1))
-    return reshape(
-        tile(expand_dims(input, axis + 1), multiples), (*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :])
-    )
+    longer = (*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :])
+    return reshape(tile(expand_dims(input, axis + 1), multiples), longer)
 
 
 # ---- facts about operands ----

@@ -110,9 +110,8 @@ def _method(called: Callable, name: str, renamed: Sequence[str], parameters: Seq
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return called(self, *args, **{theirs.get(k, k): v for k, v in kwargs.items()})
 
-    shown = [
-        inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in ("self", *(renamed or parameters[1:]))
-    ]
+    names = ("self", *(renamed or parameters[1:]))
+    shown = [inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in names]
     method.__name__, method.__doc__, method.__signature__ = name, called.__doc__, inspect.Signature(shown)
     return method
 

@@ -37,10 +37,8 @@ class _Steps:
 
     def each(self, fn, *operands, **attrs):
         """A function of every element of tensors shaped as x, of reduced ones, and of numbers."""
-        labels = (
-            "" if not hasattr(v, "shape") else self.whole if tuple(v.shape) == self.shape else self.small
-            for v in operands
-        )
+        shapes = (tuple(v.shape) if hasattr(v, "shape") else None for v in operands)
+        labels = ("" if s is None else self.whole if s == self.shape else self.small for s in shapes)
         return self.part(fn, *operands, labels=",".join(labels), **attrs)
 
     def over(self, fn, x):

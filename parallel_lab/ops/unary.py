@@ -20,9 +20,8 @@ def floats(x):
 def fractional(name, function, text, vjp, /, **facts):
     """Declare a function whose results have fractions; of integers it is computed in float32. mint: its own name."""
     spelled = {"ufunc": function.__name__} if isinstance(function, np.ufunc) else {}
-    return unary(
-        name, lambda x: function(floats(x)), text, vjp, **{"dtype": float_result, "mint": name, **spelled, **facts}
-    )
+    facts = {"dtype": float_result, "mint": name, **spelled, **facts}
+    return unary(name, lambda x: function(floats(x)), text, vjp, **facts)
 
 
 def _one_over(x):

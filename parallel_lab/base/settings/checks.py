@@ -101,10 +101,8 @@ def mapping(**parts: Check) -> Check:
     """A dict with some of the given keys. Unknown keys: ContextKeyError, MindSpore's KeyError and ValueError in one."""
 
     def check(where: str, key: str, value: object, errors: Errors = SETTINGS) -> dict[str, Any]:
-        return {
-            name: parts[name](where, f"{key}[{name!r}]", part, errors)
-            for name, part in _known_parts(where, key, value, parts)
-        }
+        known = _known_parts(where, key, value, parts)
+        return {name: parts[name](where, f"{key}[{name!r}]", part, errors) for name, part in known}
 
     return check
 
@@ -207,10 +205,8 @@ def check_dataset_strategy(where: str, key: str, value: object, errors: Errors =
     Raises ContextTypeError for another type, ContextError for another text or no input at all, ContextStrategyError
     (also a RuntimeError: MindSpore finds it when it compiles) for a count that is no power of two from 1 to 4096.
     """
-    allowed = (
-        f"{key} is 'full_batch', 'data_parallel', or one tuple of ints per input such as ((8, 1), (8, 1)), or "
-        "one Layout per input"
-    )
+    per_input = "one tuple of ints per input such as ((8, 1), (8, 1)), or one Layout per input"
+    allowed = f"{key} is 'full_batch', 'data_parallel', or {per_input}"
     if issubclass(type(value), str):
         plain = str.__str__(value)
         if plain not in ("full_batch", "data_parallel"):

@@ -187,9 +187,8 @@ def _cost_model_fusion(where: str, key: str, value: object, errors: Errors = SET
     return value[0], *cost_model_numbers(where, value[0], value[1:], key)
 
 
-_COST_MODEL_FORMS = "None, or a tuple: " + ", or ".join(
-    f"({name!r}, {', '.join(parts)})" for name, parts in COST_MODEL_NUMBERS.items()
-)
+_TUPLES = (f"({name!r}, {', '.join(parts)})" for name, parts in COST_MODEL_NUMBERS.items())
+_COST_MODEL_FORMS = "None, or a tuple: " + ", or ".join(_TUPLES)
 
 
 def _as_given(mode: object, config: object) -> object:

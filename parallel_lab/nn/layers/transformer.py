@@ -261,10 +261,7 @@ class TransformerEncoderLayer(Cell):
 
 
 class TransformerEncoder(Cell):
-    """`num_layers` copies of a layer (`layers`), then `norm` if given.  src: (s, n, d_model) -> (s, n, d_model).
-
-    Copied before their weights are drawn: each has its own. Called as the layer is.
-    """
+    """`num_layers` copies of a layer, drawn apart, called as it is; then `norm`.  src: (s, n, d_model) -> the same."""
 
     @checked(encoder_layer=instance(Cell, "A Cell"), num_layers=integer(1))
     def __init__(self, encoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:

@@ -24,10 +24,7 @@ from .gpt import TokenNetwork
 
 
 class LeNet5(nn.Cell):
-    """Pictures of digits to scores of `num_class` classes.  x: (n, num_channel, size, size) -> (n, num_class).
-
-    size  a multiple of 4 from 16 on; 28 for MNIST as it is
-    """
+    """Pictures of digits to class scores.  x: (n, num_channel, size, size), size 16, 20, 24, ... -> (n, num_class)."""
 
     @checked(size=integer(16))
     def __init__(self, num_class: int = 10, num_channel: int = 1, size: int = 32) -> None:

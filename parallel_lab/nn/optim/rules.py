@@ -9,15 +9,7 @@ import numpy as np
 from ... import ops
 from ...base.checks import Check, flag, number
 from ...base.errors import ArgumentError
-from ...ops.elementwise import (
-    descend,
-    descend_by_root,
-    descend_decayed,
-    moving_mean,
-    moving_root_mean,
-    moving_square,
-    norm_ratio,
-)
+from ...ops import elementwise
 from .update_rule import LOSS_SCALE, WEIGHT_DECAY, Argument, update_rule
 
 AT_LEAST_0, ABOVE_0, FRACTION = number(0), number(0, above=True), number(0, 1, above=True, below=True)
@@ -68,14 +60,15 @@ def SGD(h, p, g, v=None):
     Without momentum there is no v. nesterov needs momentum above 0 and no dampening.
     """
     if not h.momentum:
-        return (descend(p, g, h.rate),)
+        return (elementwise.descend(p, g, h.rate),)
     kept = g
     if h.dampening:
         # first: 1 in step 1 and 0 later; v starts at 0, so that an undampened gradient gives v = g there
         first = ops.maximum(2.0 - h.scalars["step"], 0.0)
         kept = g * (1.0 - (1.0 - first) * h.dampening)
-    v = moving_mean(v, kept, keep=h.momentum, add=1.0)
-    return descend(p, moving_mean(v, g, keep=h.momentum, add=1.0) if h.nesterov else v, h.rate), v
+    v = elementwise.moving_mean(v, kept, keep=h.momentum, add=1.0)
+    ahead = elementwise.moving_mean(v, g, keep=h.momentum, add=1.0) if h.nesterov else v
+    return elementwise.descend(p, ahead, h.rate), v
 
 
 @update_rule(
@@ -88,8 +81,9 @@ def Momentum(h, p, g, v):
     v = momentum * v + g
     p = p - learning_rate * v           with use_nesterov: p - learning_rate * (g + momentum * v)
     """
-    v = moving_mean(v, g, keep=h.momentum, add=1.0)
-    return descend(p, moving_mean(v, g, keep=h.momentum, add=1.0) if h.use_nesterov else v, h.rate), v
+    v = elementwise.moving_mean(v, g, keep=h.momentum, add=1.0)
+    ahead = elementwise.moving_mean(v, g, keep=h.momentum, add=1.0) if h.use_nesterov else v
+    return elementwise.descend(p, ahead, h.rate), v
 
 
 # ---- a rate for every element ----
@@ -117,8 +111,8 @@ def _rest(beta: float, like: Any) -> float:
 
 def _moments(h: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any]:
     """The running means of the gradient and of its square."""
-    m = moving_mean(m, g, keep=h.beta1, add=_rest(h.beta1, g))
-    return m, moving_square(v, g, keep=h.beta2, add=_rest(h.beta2, g))
+    m = elementwise.moving_mean(m, g, keep=h.beta1, add=_rest(h.beta1, g))
+    return m, elementwise.moving_square(v, g, keep=h.beta2, add=_rest(h.beta2, g))
 
 
 @update_rule(
@@ -145,8 +139,8 @@ def Adam(h, p, g, m, v):
     """
     m, v = _moments(h, g, m, v)
     correction = ops.sqrt(1.0 - h.scalars["beta2_power"]) / (1.0 - h.scalars["beta1_power"])
-    ahead = moving_mean(m, g, keep=h.beta1, add=_rest(h.beta1, g)) if h.use_nesterov else m
-    return descend_by_root(p, ahead, v, h.rate * correction, eps=h.eps), m, v
+    ahead = elementwise.moving_mean(m, g, keep=h.beta1, add=_rest(h.beta1, g)) if h.use_nesterov else m
+    return elementwise.descend_by_root(p, ahead, v, h.rate * correction, eps=h.eps), m, v
 
 
 @update_rule(
@@ -166,7 +160,7 @@ def AdamWeightDecay(h, p, g, m, v):
     p = p - learning_rate * (m / (sqrt(v) + eps) + weight_decay * p)
     """
     m, v = _moments(h, g, m, v)
-    return descend_decayed(p, m, v, h.rate, eps=h.eps, decay=h.place.weight_decay), m, v
+    return elementwise.descend_decayed(p, m, v, h.rate, eps=h.eps, decay=h.place.weight_decay), m, v
 
 
 @update_rule(
@@ -191,7 +185,7 @@ def Lamb(h, p, g, m, v):
     m, v = _moments(h, g, m, v)
     mean, spread = m / (1.0 - h.scalars["beta1_power"]), v / (1.0 - h.scalars["beta2_power"])
     step = h.decayed(p, mean / (ops.sqrt(spread) + h.eps))
-    ratio = norm_ratio(h.norm(p, "{} for Lamb's step"), h.norm(step, "the step of {} for Lamb"))
+    ratio = elementwise.norm_ratio(h.norm(p, "{} for Lamb's step"), h.norm(step, "the step of {} for Lamb"))
     return p - step * (h.rate * ratio), m, v
 
 
@@ -220,12 +214,12 @@ def RMSProp(h, p, g, *states):
     """
     *mean, s, m = states
     rest = 1 - h.decay
-    s = spread = moving_square(s, g, keep=h.decay, add=rest)
+    s = spread = elementwise.moving_square(s, g, keep=h.decay, add=rest)
     if h.centered:
-        mean = [moving_mean(mean[0], g, keep=h.decay, add=rest)]
+        mean = [elementwise.moving_mean(mean[0], g, keep=h.decay, add=rest)]
         # a variance; of gradients that are all alike, rounding leaves it a little below 0
         spread = ops.maximum(s - ops.square(mean[0]), 0.0)
-    m = moving_root_mean(m, g, spread, h.rate, keep=h.momentum, eps=h.epsilon)
+    m = elementwise.moving_root_mean(m, g, spread, h.rate, keep=h.momentum, eps=h.epsilon)
     return p - m, *mean, s, m
 
 
@@ -249,5 +243,5 @@ def Adagrad(h, p, g, s):
 
     update_slots  False: h stays at accum
     """
-    s = moving_square(s, g, keep=1.0, add=1.0) if h.update_slots else s
-    return descend_by_root(p, g, s, h.rate, eps=EPS), s
+    s = elementwise.moving_square(s, g, keep=1.0, add=1.0) if h.update_slots else s
+    return elementwise.descend_by_root(p, g, s, h.rate, eps=EPS), s

@@ -30,10 +30,7 @@ from .optimizer import Optimizer, State, plain_number
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of an optimizer's constructor.
-
-    check  what it may be; None: the base checks it;  kept  False: accepted for MindSpore, without effect
-    """
+    """An optimizer's argument. check: what it may be, None: the base does; kept False: accepted, without effect."""
 
     name: str
     kind: str

@@ -133,9 +133,8 @@ class Arithmetic(Spelled):
         shape = tuple(self.shape)
         if not shape:
             return ops.reshape(self, (1,))
-        first, last = (
-            check_dim("flatten", n, d, len(shape), shape) for n, d in (("start_dim", start_dim), ("end_dim", end_dim))
-        )
+        first = check_dim("flatten", "start_dim", start_dim, len(shape), shape)
+        last = check_dim("flatten", "end_dim", end_dim, len(shape), shape)
         if first > last:
             raise ShapeError(f"start_dim={start_dim} is after end_dim={end_dim}", where="flatten")
         if (first, last) == (1, len(shape) - 1):

@@ -121,10 +121,8 @@ class _Message:
 
     def send(self) -> None:
         if not self.is_open:
-            what = (
-                f"the result of {self.name} at {self.calls[0].place} is read, but the Cell that called it ended "
-                "with an error before it was sent"
-            )
+            ended = "the Cell that called it ended with an error before it was sent"
+            what = f"the result of {self.name} at {self.calls[0].place} is read, but {ended}"
             raise WorldError(what, where=caller().place, hint="Call the Cell again")
         self.is_open = False
         del self.held[self.key]

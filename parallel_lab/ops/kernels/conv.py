@@ -43,9 +43,8 @@ WIDE_POSITIONS = 1024
 def conv_forward(x: np.ndarray, w: np.ndarray, stride: Pair, dilation: Pair, pads: Pads, group: int = 1) -> np.ndarray:
     """The convolution.  x: (n, c, h, w), w: (o, c / group, kh, kw) -> (n, o, oh, ow)."""
     kernel = w.shape[2:]
-    sizes = [
-        output_size(x.shape[2 + d], kernel[d], stride[d], dilation[d], pads[2 * d], pads[2 * d + 1]) for d in (0, 1)
-    ]
+    both = zip(x.shape[2:], kernel, stride, dilation, pads[::2], pads[1::2], strict=True)
+    sizes = [output_size(*of_one_dim) for of_one_dim in both]
     out = np.empty((len(x), len(w), *sizes), np.result_type(x, w))
     rows, cols = (_forward_taps(kernel[d], dilation[d], pads[2 * d]) for d in (0, 1))
     _correlate(x, w, rows, cols, stride, group, out)
@@ -117,11 +116,8 @@ def _backward_taps(
     kernel: int, stride: int, dilation: int, before: int, first: int
 ) -> tuple[list[int], tuple[int, ...]]:
     """Kernel elements that reached the inputs first, first + stride, ..., and from which output (number + offset)."""
-    reached = [
-        (k, (first + before - k * dilation) // stride)
-        for k in range(kernel)
-        if (first + before - k * dilation) % stride == 0
-    ]
+    steps = [(k, *divmod(first + before - k * dilation, stride)) for k in range(kernel)]
+    reached = [(k, whole) for k, whole, rest in steps if rest == 0]
     return [k for k, _ in reached], tuple(offset for _, offset in reached)
 
 
@@ -221,9 +217,8 @@ class _Columns:
         remainder = geometry.rows[i] % step
         row = geometry.rows[i] // step
         if self.as_it_is:
-            return self.given.reshape(self.samples, geometry.group, geometry.depth, -1)[
-                ..., row * width : (row + height) * width
-            ]
+            pictures = self.given.reshape(self.samples, geometry.group, geometry.depth, -1)
+            return pictures[..., row * width : (row + height) * width]
         row -= geometry.phases[remainder][0]
         if self.side_by_side:
             matrix = self.parts[remainder].transpose(1, 2, 3, 0, 4).reshape(geometry.group, geometry.depth, -1)
@@ -235,12 +230,10 @@ class _Columns:
     def like_result(self, g: np.ndarray) -> np.ndarray:
         """A tile of a gradient in the order of the products: ([samples,] group, channels, positions)."""
         if self.side_by_side:
-            return np.array(g.transpose(1, 2, 0, 3), self.geometry.dtype, order="C").reshape(
-                self.geometry.group, -1, g[:, 0].size
-            )
-        return np.ascontiguousarray(g, self.geometry.dtype).reshape(
-            -1, self.geometry.group, g.shape[1] // self.geometry.group, g[0, 0].size
-        )[0]
+            rows = np.array(g.transpose(1, 2, 0, 3), self.geometry.dtype, order="C")
+            return rows.reshape(self.geometry.group, -1, g[:, 0].size)
+        shape = (-1, self.geometry.group, g.shape[1] // self.geometry.group, g[0, 0].size)
+        return np.ascontiguousarray(g, self.geometry.dtype).reshape(shape)[0]
 
 
 def _tiles(geometry: _Geometry, samples: range, tile: int, side_by_side: bool) -> Iterator[tuple[int, _Columns]]:
@@ -270,9 +263,8 @@ def _correlate(
     parts = batch_ranges(len(x), tile, threads)
     # a 1x1 kernel is its own matrix, also transposed; others are copied, kernel row by kernel row
     order = "K" if w.shape[2:] == (1, 1) else "C"
-    of_rows = [
-        np.asarray(w[:, :, i], geometry.dtype, order=order).reshape(group, -1, geometry.depth) for i in range(len(rows))
-    ]
+    of_rows = [np.asarray(w[:, :, i], geometry.dtype, order=order) for i in range(len(rows))]
+    of_rows = [weights.reshape(group, -1, geometry.depth) for weights in of_rows]
     in_place = not side_by_side and out.flags.c_contiguous and out.dtype == geometry.dtype
 
     def work(number: int) -> None:

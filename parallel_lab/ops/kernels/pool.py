@@ -41,9 +41,8 @@ def _largest(x: np.ndarray, axis: int, kernel: int, stride: int, before: int, co
     if len(full) > 1:
         found = np.maximum(x[full[0]], x[full[1]])
     else:
-        found = np.full(
-            _with_extent(x.shape, axis, count), -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min, x.dtype
-        )
+        least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        found = np.full(_with_extent(x.shape, axis, count), least, x.dtype)
     for windows, elements in taps:
         if elements not in full[:2] or len(full) == 1:
             np.maximum(found[windows], x[elements], out=found[windows])

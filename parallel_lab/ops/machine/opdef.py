@@ -208,9 +208,8 @@ class OpDef:
         if self.plain and not kwargs and len(args) == len(self.tensors):
             return list(args), {}
         if self.variadic:
-            operands, args = (
-                (list(args[0]), args[1:]) if args and isinstance(args[0], (tuple, list)) else (list(args), ())
-            )
+            in_one = args and isinstance(args[0], (tuple, list))
+            operands, args = (list(args[0]), args[1:]) if in_one else (list(args), ())
             usage, names = f"{self.name}(tensors, {', '.join(self.options)})", tuple(self.options)
         else:
             usage, names = f"{self.name}({', '.join([*self.positional, *self.options])})", self.positional
@@ -380,9 +379,8 @@ def frozen_attr(value: Any) -> Any:
 
 def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
     """A Python number as a 0-d array: it takes the `others`' dtype, unless that would lose its fraction."""
-    dtypes = [
-        o.dtype if isinstance(o.dtype, np.dtype) else np.dtype(str(o.dtype)) for o in others if hasattr(o, "dtype")
-    ]
+    given = [o.dtype for o in others if hasattr(o, "dtype")]
+    dtypes = [d if isinstance(d, np.dtype) else np.dtype(str(d)) for d in given]
     if not dtypes:
         return np.asarray(value, np.float32 if isinstance(value, float) else None)
     dtype = np.result_type(*dtypes)

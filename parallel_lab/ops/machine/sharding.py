@@ -244,11 +244,9 @@ def result_layout(
         return allowed[0]
     named = isinstance(rule.strategy, LayoutStrategy)
     for layout in allowed:
-        same = (
-            len(out_strategy) == 1 and _is_layout(out_strategy[0], layout)
-            if named
-            else (layout.splits,) == out_strategy
-        )
+        same = (layout.splits,) == out_strategy
+        if named:
+            same = len(out_strategy) == 1 and _is_layout(out_strategy[0], layout)
         if same:
             return layout
     shown = [LayoutStrategy((rule.strategy[0].named(a.tensor_map),)) if named else (a.splits,) for a in allowed]
@@ -353,9 +351,8 @@ def _named_rule(facts: _Facts, strategy: LayoutStrategy, device_num: int) -> Sha
     for dim, cutting, _ in rule.windows:
         if list(cutting) != sorted(cutting, reverse=True):
             listed = tuple(strategy[0].alias_name[-1 - a] for a in cutting)
-            what = (
-                f"splits dim {dim} of input 0 by {listed}, and every rank needs elements of the slices beside its own"
-            )
+            needs = "every rank needs elements of the slices beside its own"
+            what = f"splits dim {dim} of input 0 by {listed}, and {needs}"
             allowed = "The ranks of a halo stand in ascending order: axes in the order in which the Layout names them"
             return what, allowed
     if made.stored is not None:
