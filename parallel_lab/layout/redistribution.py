@@ -42,7 +42,7 @@ from .redistribution_steps import (
     sliced,
 )
 from .refinement import Refinement, common_factors, common_refinement, flat_placement, join_axes, on_device_matrix
-from .tensor_layout import TensorLayout
+from .tensor_layout import Shape, TensorLayout
 
 # ---- planning ----
 
@@ -71,9 +71,7 @@ def plan_redistribution(
 
 
 @lru_cache(maxsize=16384)
-def _plan(
-    src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...], alltoall: bool
-) -> tuple[Step, ...]:
+def _plan(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape, alltoall: bool) -> tuple[Step, ...]:
     _check(src, dst, shape, dst_shape)
     if shape == dst_shape and src.same_placement(dst):
         return ()
@@ -96,7 +94,7 @@ def _plan(
     return tuple(steps.done)
 
 
-def _check(src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...]) -> None:
+def _check(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape) -> None:
     if src.device_num != dst.device_num:
         what = f"source layout has {src.device_num} ranks, target layout has {dst.device_num}"
         raise LayoutError(what, where="redistribution")
@@ -127,7 +125,7 @@ def _pending(src: TensorLayout, dst: TensorLayout) -> tuple[int, ...]:
 class _Steps:
     """A plan while it grows: the steps so far, and the layout and global shape they lead to."""
 
-    def __init__(self, layout: TensorLayout, shape: tuple[int, ...]) -> None:
+    def __init__(self, layout: TensorLayout, shape: Shape) -> None:
         self.done: list[Step] = []
         self.layout, self.shape = layout, shape
         self._before_reshape = (layout, shape)
@@ -137,7 +135,7 @@ class _Steps:
         self.done.append(kind(self.layout.device_matrix, before, layout.slice_shape(self.shape), **arguments))
         self.layout = layout
 
-    def reshape(self, layout: TensorLayout, shape: tuple[int, ...]) -> None:
+    def reshape(self, layout: TensorLayout, shape: Shape) -> None:
         """Describe the same slices on another global shape. Neighbouring Reshapes merge; idle ones disappear."""
         if self.done and self.done[-1].kind == "reshape":
             self.done.pop()
@@ -176,7 +174,7 @@ class _Steps:
         self._add(ReduceScatter, layout, axes=(axis,), dim=dim, reduce=self.layout.reduce)
 
 
-def _gather_and_slice(steps: _Steps, dst: TensorLayout, dst_shape: tuple[int, ...]) -> None:
+def _gather_and_slice(steps: _Steps, dst: TensorLayout, dst_shape: Shape) -> None:
     """Without common ground: every rank gets everything, then keeps its part."""
     for dim in reversed(range(steps.layout.ndim)):
         steps.all_gather(dim, steps.layout.tensor_map[dim])
@@ -191,7 +189,7 @@ def _gather_and_slice(steps: _Steps, dst: TensorLayout, dst_shape: tuple[int, ..
 def _refined(
     steps: _Steps,
     dst: TensorLayout,
-    dst_shape: tuple[int, ...],
+    dst_shape: Shape,
     common: Refinement,
     pending: tuple[int, ...],
     alltoall: bool,
@@ -318,7 +316,7 @@ def _to_front(steps: _Steps, dim: int, *, scatter: bool = False) -> int:
 
 
 def _one_slice(
-    cuts: list[Move], start: list[int], dst: TensorLayout, dst_shape: tuple[int, ...], common: Refinement
+    cuts: list[Move], start: list[int], dst: TensorLayout, dst_shape: Shape, common: Refinement
 ) -> tuple[TensorLayout, int] | None:
     """(layout on `dst_shape` before one slice, dim) if the final splits leave one block within a dim of the target.
 

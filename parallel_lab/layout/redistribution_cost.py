@@ -24,7 +24,7 @@ from functools import lru_cache
 
 from .redistribution import moves_alltoall
 from .refinement import common_refinement
-from .tensor_layout import TensorLayout
+from .tensor_layout import Shape, TensorLayout
 
 GATHER_SCALE = 0.5  # MindSpore: ALLGATHER_REDUCESCATTER_SCALE_FACTOR
 ALL_TO_ALL_SCALE = 2.0  # MindSpore: ALLTOALL_SCALE_FACTOR
@@ -67,9 +67,7 @@ def redistribution_cost(
 
 
 @lru_cache(maxsize=65536)
-def _cost(
-    src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...]
-) -> RedistributionCost:
+def _cost(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape) -> RedistributionCost:
     if shape == dst_shape and src.same_placement(dst):
         return RedistributionCost()
     counter = _Counter(float(math.prod(src.slice_shape(shape))))
@@ -101,7 +99,7 @@ def _cost(
     return counter.total()
 
 
-def _written(layout: TensorLayout, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _written(layout: TensorLayout, shape: Shape) -> tuple[int, ...]:
     """Shape of a slice, without dims of size 1, which the common ground omits too."""
     return tuple(part for part, size in zip(layout.slice_shape(shape), shape, strict=True) if size != 1)
 

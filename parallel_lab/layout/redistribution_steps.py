@@ -27,9 +27,7 @@ import numpy as np
 from ..base.errors import LayoutError
 from .refinement import flat_placement, on_device_matrix
 from .slices import REDUCERS
-from .tensor_layout import TensorLayout, ranks_along
-
-Shape = tuple[int, ...]
+from .tensor_layout import Shape, TensorLayout, ranks_along
 
 WORLD_GROUP = "WORLD_GROUP"  # MindSpore's name of the group of all ranks
 

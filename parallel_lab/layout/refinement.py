@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..base.errors import LayoutError
-from .tensor_layout import TensorLayout
+from .tensor_layout import Shape, TensorLayout
 
 Span = tuple[int, int]
 Piece = tuple[int, Span | None]  # one dim of a refined tensor: size, and the axis that splits it (None = whole)
@@ -37,7 +37,7 @@ class Refinement:
     """
 
     device_matrix: tuple[int, ...]
-    shape: tuple[int, ...]
+    shape: Shape
     src_map: tuple[int, ...]
     dst_map: tuple[int, ...]
 
@@ -130,7 +130,7 @@ def on_device_matrix(layout: TensorLayout, device_matrix: Iterable[int]) -> Tens
 # ---- refining a tensor together with its layout ----
 
 
-def _pieces(layout: TensorLayout, shape: tuple[int, ...], device_matrix: tuple[int, ...]) -> list[Piece]:
+def _pieces(layout: TensorLayout, shape: Shape, device_matrix: tuple[int, ...]) -> list[Piece]:
     """Dims of the tensor, split until each has one axis of the refined device matrix; without dims of size 1.
 
     Every axis but the last takes a piece of exactly its size, the last one the rest.
@@ -148,7 +148,7 @@ def _pieces(layout: TensorLayout, shape: tuple[int, ...], device_matrix: tuple[i
     return pieces
 
 
-def _cut(pieces: list[Piece], shape: tuple[int, ...]) -> tuple[list[Piece] | None, int]:
+def _cut(pieces: list[Piece], shape: Shape) -> tuple[list[Piece] | None, int]:
     """Split `pieces` to `shape`, their refinement: a sub-dim takes as many of the slices left as it has room for.
 
     Returns (pieces, 0), (None, p) to split an axis at the running product p first, or (None, 0) if it cannot be done.
@@ -188,9 +188,7 @@ def _with_cut(device_matrix: tuple[int, ...], product: int) -> tuple[int, ...] |
     return None if total % product else expand_factors(device_matrix, (product, total // product))
 
 
-def common_refinement(
-    src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...]
-) -> Refinement | None:
+def common_refinement(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape) -> Refinement | None:
     """Both layouts over the coarsest common device matrix and tensor shape, or None.
 
     src, dst          layouts of `shape` and of `dst_shape`; pending reductions are ignored, but their axes are kept

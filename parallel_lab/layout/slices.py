@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.errors import WorldError
 from ..base.hooks import current_world
-from .tensor_layout import TensorLayout
+from .tensor_layout import Shape, TensorLayout
 
 REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
@@ -37,7 +37,7 @@ def cut(full: np.ndarray, layout: TensorLayout | None, rank: int) -> np.ndarray:
     return np.array(full[layout.slice_index(full.shape, rank)], order="C")
 
 
-def assemble(slices: Sequence[np.ndarray], shape: tuple[int, ...], layout: TensorLayout | None) -> np.ndarray:
+def assemble(slices: Sequence[np.ndarray], shape: Shape, layout: TensorLayout | None) -> np.ndarray:
     """The full array of `shape` from all slices; pending ones are combined in rank order. No layout: rank 0's value."""
     if layout is None:
         return np.array(slices[0])
@@ -56,9 +56,7 @@ def assemble(slices: Sequence[np.ndarray], shape: tuple[int, ...], layout: Tenso
     return full
 
 
-def gather_full(
-    mine: np.ndarray, shape: tuple[int, ...], layout: TensorLayout | None, *, tag: str = "full()"
-) -> np.ndarray:
+def gather_full(mine: np.ndarray, shape: Shape, layout: TensorLayout | None, *, tag: str = "full()") -> np.ndarray:
     """The full array from all ranks' slices: an all_gather, to be called by every rank. WorldError in another world."""
     if not is_split(layout):
         return np.array(mine)

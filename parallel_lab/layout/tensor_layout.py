@@ -30,6 +30,7 @@ from functools import cached_property, lru_cache
 from ..base.errors import LayoutError
 
 REDUCTIONS = ("sum", "max", "min", "prod")
+Shape = tuple[int, ...]
 
 
 @lru_cache(maxsize=65536)
