@@ -62,10 +62,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 class Progress:
-    """Steps done on `stream`: a rewritten line on a terminal, else one every few seconds, after a second's silence.
-
-    May be called from any thread. Time counts from the first call, when the workers have started.
-    """
+    """Steps done: a rewritten line on a terminal, else one every few s. Any thread; time is from the first call."""
 
     QUIET_S, TERMINAL_S, LINE_S = 1.0, 0.2, 5.0
 

@@ -26,13 +26,8 @@ _ELSEWHERE = "Choose another folder with --folder"
 
 @dataclass(frozen=True)
 class Update:
-    """What `update_notebooks` did; every name is a path within the folder, with forward slashes.
-
-    new       copied, was missing
-    updated   replaced by a newer version; the old one had not been edited
-    same      already the newest
-    kept      differs from both, so it is the learner's: left alone
-    note      something the learner should know about the record, or ""
+    """What `update_notebooks` did, as paths within the folder (forward slashes): `new` (copied, was missing), `updated`
+    (older, unedited), `same` (the newest), `kept` (differs from both: the learner's); a `note` on the record, or "".
     """
 
     new: tuple[str, ...]

@@ -1,6 +1,4 @@
-"""What MindSpore has in another form: Tensors where this package makes arrays, classes for functions, dtypes, and
-settings of devices and compilers that scripts call and that have nothing to act on here.
-"""
+"""MindSpore's other forms: Tensors for arrays, classes for functions, dtypes, and settings that do nothing here."""
 
 from __future__ import annotations
 

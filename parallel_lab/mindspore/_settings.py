@@ -1,9 +1,6 @@
 """Settings that are accepted, kept and returned, and that nothing in this package reads.
-
-A script written for MindSpore sets them and reads them back. `set_context`, `set_auto_parallel_context` and
-`set_cost_model_context` ask for these tables when they meet a key that is not their own. `KEPT` has the form of
-`base/settings/tables.py`: key -> (default, check); a default that is a function is called. Keys, values and defaults:
-MindSpore's documentation of the three.
+`set_context`, `set_auto_parallel_context`, `set_cost_model_context` look here for keys that are not their own.
+`KEPT`, as in `base/settings/tables.py`: key -> (default or function giving it, check). Values: MindSpore's docs.
 """
 
 from __future__ import annotations

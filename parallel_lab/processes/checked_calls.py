@@ -1,8 +1,5 @@
-"""What both communicators do before ranks meet: each different call is checked once, and gets the digest that the
-members compare.
-
-`CheckedCalls` stands between `Calls` (the named methods) and the communicators that answer, of shared memory
-(`shm/comm.py`) and MPI (`mpi/comm.py`).
+"""What both communicators (`shm/comm.py`, `mpi/comm.py`) do before ranks meet: each different call is checked once, and
+gets the digest that members compare. `CheckedCalls` stands between `Calls` (the named methods) and them.
 """
 
 from __future__ import annotations
@@ -34,13 +31,9 @@ class CheckedCalls(Calls):
         self._calls: dict[tuple, Any] = {}
 
     def answer(self, request: Request) -> np.ndarray | None:
-        """This rank's reply to `request`; waits until the group has answered.
-
-        The bits of `communicator.answer`, C-contiguous, in memory of its own or in `out`; None for barrier, send, and
-        off the root of reduce and gather. A send returns when the value is copied; a recv waits for it.
-
-        Raises CollectiveMismatch, CollectiveTimeout, DeadlockError, RankDied, RankRaised on every member, never waits
-        for ever.
+        """This rank's reply to `request`, when the group has answered; a send returns when its value is copied. The
+        bits of `communicator.answer`, C-contiguous, in own memory or `out`; None: barrier, send, off the root of reduce
+        and gather. Raises CollectiveMismatch, CollectiveTimeout, DeadlockError, RankDied, RankRaised on every member.
         """
         return self._answer(request, bool(request.origin))
 
@@ -137,12 +130,9 @@ def digest(*parts: object) -> int:
 
 
 def digests(request: Request, explicit_origin: bool) -> tuple[int, tuple[int, int] | None]:
-    """(check, loose): the digest that all members must share, and those of origin and shape that are compared only
-    between members that give them.
-
-    Symmetric collectives compare everything, source line included: two all_reduce calls in swapped order differ in
-    nothing else. Rooted ones and barriers are often written on different lines for the root and the others, so there
-    the origin counts only when it was given on purpose, and the shape of a broadcast or scatter only where it is known.
+    """(check, loose): the digest all members must share, and those of origin and shape, compared where members give
+    them. Symmetric collectives compare the source line too: two swapped all_reduce calls differ in nothing else. Rooted
+    ones and barriers are often on other lines: their origin counts when given on purpose, a shape where it is known.
     """
     definition, kind, group = MESSAGES[request.kind], request.kind, request.group
     origin = digest(request.origin) if request.origin else 0

@@ -1,7 +1,5 @@
-"""Errors that end a rank or a run: what peers and the notebook are told of them, and what is printed.
-
-Used by workers, by scripts under a launcher and by processes that met without one. Who raised first prints a traceback;
-a rank that was only stopped by that prints one line.
+"""Errors that end a rank or a run: what peers and the notebook are told, and what is printed.
+Who raised first prints a traceback; a rank that was only stopped by that prints one line.
 """
 
 from __future__ import annotations
@@ -15,15 +13,7 @@ from types import TracebackType
 
 import dill
 
-from ..base.errors import (
-    CollectiveMismatch,
-    CollectiveTimeout,
-    DeadlockError,
-    ParallelLabError,
-    RankDied,
-    RankRaised,
-    message,
-)
+from ..base import errors
 from ..base.origin import short_file
 from ..run import calls
 from . import checked_calls, started
@@ -42,8 +32,8 @@ class RunInterrupted(KeyboardInterrupt):
     """The run was interrupted. `except Exception` in user code does not swallow a KeyboardInterrupt."""
 
 
-_FAULTS = (RankDied, RankRaised, CollectiveMismatch, CollectiveTimeout, DeadlockError)
-FAULT_ERRORS: dict[str, type[BaseException]] = {error.__name__: error for error in _FAULTS}
+_FAULTS = ("RankDied", "RankRaised", "CollectiveMismatch", "CollectiveTimeout", "DeadlockError")
+FAULT_ERRORS: dict[str, type[BaseException]] = {name: getattr(errors, name) for name in _FAULTS}
 FAULT_ERRORS["Interrupted"] = RunInterrupted
 
 
@@ -91,16 +81,15 @@ def print_error(error: BaseException, trace: TracebackType | None, follows: bool
 
 
 def traceback_text(error: BaseException, trace: TracebackType | None) -> str:
-    """The traceback as Python writes it, without lines that help nobody: of an error that the package raised for a
-    reason (ParallelLabError), and of one raised by the user's own code, those inside the package are left out. A last
-    line says how many, and how to see them.
+    """The traceback as Python writes it, without the package's own lines in a ParallelLabError or a user's error;
+    a last line says how many were left out, and how to see them.
     """
     shown = traceback.TracebackException(type(error), error, trace)
     left_out = 0
     one: traceback.TracebackException | None = shown
     while one is not None and os.environ.get(TRACEBACK_VARIABLE) != "full":
         kept = [frame for frame in one.stack if not frame.filename.startswith(_SYSTEM)]
-        if kept and (isinstance(error, ParallelLabError) or one.stack[-1] is kept[-1]):
+        if kept and (isinstance(error, errors.ParallelLabError) or one.stack[-1] is kept[-1]):
             left_out += len(one.stack) - len(kept)
             one.stack = traceback.StackSummary.from_list(kept)
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
@@ -153,7 +142,7 @@ def _carried(error: BaseException) -> bytes | None:
 def unread_text(source: int, to: int, sent: int, received: int) -> str:
     """What is wrong with a run that has ended before all messages of one rank to another were received."""
     what = f"rank {source} sent {sent} message{'s' if sent != 1 else ''} to rank {to}, which received {received}"
-    return message(what, allowed="Every send needs its recv")
+    return errors.message(what, allowed="Every send needs its recv")
 
 
 def difference(one: FlightEntry, other: FlightEntry) -> str:
@@ -166,4 +155,4 @@ def difference(one: FlightEntry, other: FlightEntry) -> str:
     different = ", ".join(differing) or "the number of calls"
     what = f"rank {first.rank} called {first} and rank {second.rank} called {second}; they differ in {different}"
     hint = calls.TWO_LINES if what.endswith("differ in origin") else ""
-    return message(what, allowed=SAME_CALLS, hint=hint)
+    return errors.message(what, allowed=SAME_CALLS, hint=hint)

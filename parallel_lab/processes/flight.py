@@ -1,7 +1,6 @@
-"""The flight recorder: what each rank asked for last, in shared memory, so that it can be read after the rank has died.
-
-A record is 40 bytes: index, number in the group, start, end, and the place of its text. Texts (kind, group, dtype,
-shape, source line) are kept apart and written once per different call, so that recording costs less than a microsecond.
+"""The flight recorder: what each rank asked for last, in shared memory, to be read after the rank has died.
+A record is 40 bytes: index, number in the group, start, end, place of its text (kind, group, dtype, shape, source
+line). Texts are written once per different call, so recording costs less than a microsecond.
 """
 
 from __future__ import annotations
@@ -23,11 +22,8 @@ TEXT_LENGTH = struct.Struct("<q")
 
 @dataclass(frozen=True)
 class FlightEntry:
-    """One request as the flight recorder kept it.
-
-    index     how many requests this rank made before in this run (all groups together)
-    number    how many it made before in this group (started ones and others are counted apart)
-    start_s, end_s   time.perf_counter() of the worker; end_s is None while the request is not answered
+    """One request as the flight recorder kept it: `index` in the run (all groups), `number` in its group (started ones
+    counted apart); `start_s`, `end_s`: the worker's time.perf_counter(), end_s None while not answered.
     """
 
     rank: int

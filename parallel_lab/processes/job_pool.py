@@ -1,8 +1,6 @@
 """What all pools of ranks share: the queue of jobs, the supervising thread, messages, and the end.
-
-`JobPool` does not know how ranks are started or talk: `shm/pool.py` derives from it for worker processes with shared
-memory, `mpi/pool.py` for ranks under mpirun. A supervisor (`supervisor.py`) decides what is done when; the pool sees to
-it that it is done.
+`JobPool` does not know how ranks start or talk (`shm/pool.py` and `mpi/pool.py` do). A supervisor (`supervisor.py`)
+decides what is done when; the pool does it.
 """
 
 from __future__ import annotations
@@ -21,24 +19,8 @@ import dill
 
 from ..base.checks import integer
 from ..base.errors import ArgumentError, ParallelLabError, RankDied, WorkersClosed, message
-from . import outcome
+from . import outcome, supervisor
 from .jobs import Job, packed
-from .supervisor import (
-    LOOK_S,
-    Action,
-    Facts,
-    Kill,
-    Limits,
-    RecordDeath,
-    RefuseJobs,
-    Settle,
-    Stall,
-    StartJob,
-    StopRun,
-    Supervisor,
-    Warn,
-    check_seconds,
-)
 
 START_LIMIT_S = 60.0
 INTERRUPT_S = 1.0  # in which an interrupt must end the cell
@@ -68,12 +50,12 @@ class JobPool:
     def __init__(self, world_size: int, timeout_s: float, warn_after_s: float, **graces: float) -> None:
         name = type(self).__name__
         self.world_size = integer(1, kinds=int)(name, "world_size", world_size)
-        check_seconds(name, timeout_s=timeout_s, warn_after_s=warn_after_s)
+        supervisor.check_seconds(name, timeout_s=timeout_s, warn_after_s=warn_after_s)
         self.timeout_s, self.warn_after_s = timeout_s, warn_after_s
         self._owner_pid = os.getpid()
         self._lock = threading.RLock()
-        limits = Limits(timeout_s, warn_after_s, **{**GRACES, **graces})
-        self._supervisor = Supervisor(world_size, limits, takes_jobs=True)
+        limits = supervisor.Limits(timeout_s, warn_after_s, **{**GRACES, **graces})
+        self._supervisor = supervisor.Supervisor(world_size, limits, takes_jobs=True)
         self._supervising = threading.Thread(target=self._supervise, daemon=True, name=f"{name} supervisor")
         self._receivers: list[threading.Thread] = []
         self._started = threading.Condition(self._lock)  # told when the state of the supervisor may have changed
@@ -115,7 +97,7 @@ class JobPool:
         """What only this transport sees of the run under way: `fault`, `loading`, `stall`."""
         raise NotImplementedError
 
-    def _stop_run(self, action: StopRun) -> None:
+    def _stop_run(self, action: supervisor.StopRun) -> None:
         """Let every collective of this run raise."""
         raise NotImplementedError
 
@@ -207,9 +189,7 @@ class JobPool:
             raise KeyboardInterrupt(f"the run was interrupted{self.interrupt(job)}") from None
 
     def interrupt(self, job: Job) -> str:
-        """End a job within a second: at an agree point, then in any collective, then by force. A second Ctrl-C in the
-        meantime ends the workers.
-
+        """End a job within a second: at an agree point, in a collective, by force; a second Ctrl-C ends the workers.
         Returns what it cost, as the end of a sentence: "" if the workers are as usable as before.
         """
         try:
@@ -255,7 +235,8 @@ class JobPool:
                 with self._lock:
                     self._look()
                     state = self._supervisor.state
-                self._wait_for_news(None if state == "idle" else LOOK_S / 2 if state == "stopping" else LOOK_S)
+                look_s = supervisor.LOOK_S / 2 if state == "stopping" else supervisor.LOOK_S
+                self._wait_for_news(None if state == "idle" else look_s)
         except Exception as defect:  # ours; without a supervisor a death would go unnoticed, so the pool ends here
             self.kill(f"the supervisor failed: {defect!r}")
         finally:
@@ -271,32 +252,32 @@ class JobPool:
                 self._do(action)
         self._started.notify_all()
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> supervisor.Facts:
         job, own = self._current, {}
         if job is not None:
             own = self._seen()
         elif self._supervisor.state == "starting":
-            own = {"stall": Stall(tuple(self._not_ready()), "", time.monotonic() - self._starting_since_s)}
+            own = {"stall": supervisor.Stall(tuple(self._not_ready()), "", time.monotonic() - self._starting_since_s)}
         reported: Mapping | tuple = () if job is None else job._reports
-        return Facts(ready=self._ready, queued=bool(self._jobs), reported=reported, dead=self._dead, **own)
+        return supervisor.Facts(ready=self._ready, queued=bool(self._jobs), reported=reported, dead=self._dead, **own)
 
-    def _do(self, action: Action) -> None:
+    def _do(self, action: supervisor.Action) -> None:
         job = self._current
         match action:
-            case StartJob():
+            case supervisor.StartJob():
                 self._start_job(self._jobs.popleft())
-            case RefuseJobs():
+            case supervisor.RefuseJobs():
                 self._finish_jobs()
-            case Warn(text):
+            case supervisor.Warn(text):
                 job._warn(text)
-            case RecordDeath(rank) if job is not None:
+            case supervisor.RecordDeath(rank) if job is not None:
                 self._record_death(rank)
-            case StopRun() if job is not None:
+            case supervisor.StopRun() if job is not None:
                 self._stop_run(action)
-            case Kill(ranks, reason):
+            case supervisor.Kill(ranks, reason):
                 self._reason = self._reason or f"rank {', '.join(map(str, ranks))} {reason}"
                 self._kill_ranks(ranks)
-            case Settle() if job is not None:
+            case supervisor.Settle() if job is not None:
                 self._settle_job(job)
 
     def _start_job(self, job: Job) -> None:
@@ -443,11 +424,7 @@ class JobPool:
 
 
 class PoolTable:
-    """Live pools of one kind by size. Idle ones of other sizes are kept up to `kept`; the one used longest ago is
-    closed first.
-
-    make  from a world size to a pool
-    """
+    """Live pools by size, made by `make(world_size)`; up to `kept` idle ones, the one used longest ago closed first."""
 
     def __init__(self, make: Callable[[int], JobPool], kept: int) -> None:
         self._make, self._kept = make, kept

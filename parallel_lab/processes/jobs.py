@@ -46,10 +46,8 @@ class Owner(Protocol):
 
 
 class Job:
-    """Made by `submit` of a pool. All methods may be called from any thread.
-
-    messages    the last (rank, object) pairs the ranks reported, oldest first
-    warnings    texts about ranks that keep others waiting
+    """Made by `submit` of a pool; methods may be called from any thread. `messages`: the last (rank, object) pairs that
+    ranks reported, oldest first; `warnings`: texts about ranks that keep others waiting.
     """
 
     def __init__(self, pool: Owner, payloads: list[bytes], on_message: Callable[[tuple], object] | None) -> None:

@@ -60,10 +60,8 @@ class Memory(Protocol):
 def settle(
     memory: Memory, pids: Sequence[int], job: Job, dead: Mapping[int, int | None], killed: Collection[int]
 ) -> tuple[list | None, BaseException | None]:
-    """(results, None) or (None, error) of a job whose ranks have all reported or are gone.
-
-    pids    process per rank
-    dead    exit codes of ranks that died by themselves, the first one first;  killed: ranks ended by the pool
+    """(results, None) or (None, error) of a job whose ranks have all reported or are gone. `pids`: process per rank;
+    `dead`: exit codes of ranks that died by themselves, the first one first; `killed`: ranks ended by the pool.
     """
     return _Run(memory, pids, job, killed).settle(dead)
 

@@ -23,10 +23,8 @@ from ..run.communicator import Request, answer, delivered, describe
 
 
 class Started(Handle):
-    """One started collective of this rank.
-
-    order     of its start: larger than those of earlier starts
-    reply     what the handle gives, once it is complete;  failure: what it raises instead
+    """One started collective of this rank; `order` of its start, ascending; `reply`: what the handle gives;
+    `failure`: what it raises instead.
     """
 
     def __init__(self, lane: Lane, request: Request, order: int) -> None:

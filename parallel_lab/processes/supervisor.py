@@ -61,11 +61,8 @@ def check_seconds(where: str, **limits: float) -> None:
 
 @dataclass(frozen=True)
 class Stall:
-    """Ranks that keep others waiting.
-
-    text      who waits for whom
-    waited_s  the longest wait
-    kind      LATE: a fault once it has lasted too long; another error's name: a fault at once, such as a deadlock
+    """Ranks that keep others waiting: who for whom (`text`), the longest wait (`waited_s`), `kind`: LATE, a fault once
+    it lasts too long, or another error's name, a fault at once, such as a deadlock.
     """
 
     ranks: tuple[int, ...]
@@ -76,15 +73,10 @@ class Stall:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a transport sees.
-
-    ready      ranks that have started
-    queued     whether a job waits for its turn
-    reported   ranks that are done with the run: they have returned, raised, left
-    dead       ranks that have ended otherwise, the first one first
-    fault      whether the run has a fault;  culprit: the rank that caused it, None if that is no single one
-    loading    ranks that still load their function
-    stall      who keeps others waiting; None while a pause is asked for
+    """What a transport sees: ranks that have started (`ready`), are done with the run (`reported`: returned, raised,
+    left) or have ended otherwise (`dead`, the first one first); whether a job is `queued`, whether the run has a
+    `fault`, and its `culprit` (None: no single rank); ranks `loading` their function; the `stall` (None while a pause
+    is asked for).
     """
 
     ready: Collection[int] = ()
@@ -154,12 +146,9 @@ Action = StartJob | RefuseJobs | Warn | RecordDeath | StopRun | AskToEnd | Kill 
 
 
 class Supervisor:
-    """The state of the ranks of one world.
-
-    takes_jobs   True: ranks that are ready wait for jobs; False: they run one program from the start
-    state        "starting", "idle", "running", "stopping" or "closed"
-    asked, killed   ranks of this run that were asked to end, and ended by force
-    counting_since_s   no wait counts from before: when the run began, or went on after a pause
+    """The `state` of one world's ranks: "starting", "idle", "running", "stopping" or "closed". `takes_jobs`: ready
+    ranks wait for jobs (False: they run one program from the start); `asked`, `killed`: ranks of this run asked to end,
+    ended by force; `counting_since_s`: no wait counts from before the run began or went on after a pause.
     """
 
     def __init__(self, world_size: int, limits: Limits, *, takes_jobs: bool) -> None:

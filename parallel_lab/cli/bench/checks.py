@@ -1,9 +1,6 @@
 """The cost of checking every collective: descriptors compared by members, flight record, abort word.
-
-The checks cannot be switched off, so they are timed where they stand alone: a barrier of a group of one does all that
-every call does before and after the data (it finds the caller's line and what is known of it, looks at the abort word,
-keeps the flight record, writes the descriptor and compares it with the members') and has no data and nobody to wait
-for. All ranks do it at once and share the cores. It holds the call itself too: an upper limit.
+Timed where it stands alone: a barrier of a group of one does all that a call does before and after the data, with
+no data and nobody to wait for. All ranks do it at once; the call itself is included: an upper limit.
 """
 
 from __future__ import annotations
@@ -22,9 +19,7 @@ ALONE, WHOLE = 1000, 40  # calls in a batch
 
 @dataclass(frozen=True)
 class CheckCost:
-    """Medians, in seconds, of a pool's ranks at once: `call_s` of one all_reduce of CHECKED_BYTES into a given array,
-    `checks_s` of a call without data and without others: checks, record and the call itself.
-    """
+    """Medians over ranks, s: `call_s` of an all_reduce of CHECKED_BYTES, `checks_s` of a call without data or peers."""
 
     call_s: float
     checks_s: float

@@ -67,13 +67,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class CollectivesReport:
-    """What was measured, all of it in one run.
-
-    competitors   (name, version or configuration) of those that took part
-    missing       (name, why) of those that did not
-    timings       the collectives;  barrier_quiet, barrier_busy: without and with (or None) `busy` computing processes
-    skipped       (op, bytes, why)
-    checks        cost of checks of a 256 KiB all_reduce, or None;  load_before, load_after: 1-minute load averages
+    """What one run measured: `competitors` (name, version), those `missing` (name, why), `timings` of collectives,
+    `barrier_quiet`, `barrier_busy` (None, or with `busy` computing processes), `skipped` (op, bytes, why), cost of
+    `checks` of a 256 KiB all_reduce or None, `load_before`, `load_after` (1-minute averages).
     """
 
     ranks: int
@@ -106,15 +102,10 @@ def measure_collectives(
     peers: bool = True,
     tell: Callable[[str], object] = lambda text: None,
 ) -> CollectivesReport:
-    """Time every op at every size, by all competitors that are installed, in turns.
-
-    rounds   how often each is timed; barriers BARRIER_ROUNDS times as often
-    busy     foreign processes that compute during a second measurement of the barrier; 0: none
-    batch_s  a batch has as many calls as fill this time
-    peers    False: this package alone, with the futex barrier and the copy
-    tell     called with a line about what is measured now
-
-    Raises ArgumentError for impossible cases, and what starting workers raises. A failed competitor is a line.
+    """Time every op at every size, by all competitors that are installed, in turns: `rounds` times (barriers
+    BARRIER_ROUNDS times as often), in batches that fill `batch_s`; the barrier again beside `busy` computing processes
+    (0: not). `peers` False: this package alone, with futex barrier and copy; `tell`: gets a line about what is measured
+    now. Raises ArgumentError for impossible cases, and what starting workers raises. A failed competitor is a line.
     """
     cases = [Case(op, size, ranks) for op in ops for size in sizes_bytes]
     if rounds < 1 or busy < 0 or not batch_s > 0:

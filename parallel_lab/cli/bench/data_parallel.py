@@ -27,18 +27,8 @@ from ...graph.compiler import compile_network
 from ...processes.measure.measure import cores, load
 from ...processes.shm import WorkerPool
 from ...train.session import Session
+from . import groups
 from .goals import Goal
-from .groups import (
-    BATCH_S,
-    BenchError,
-    Competing,
-    RankGroup,
-    connect_rank,
-    first_line,
-    interleaved_batches,
-    rank_arguments,
-    serve_rank,
-)
 from .machine import without_torch
 from .page import quotient, ratio_text, tables_text
 from .training import LEARNING_RATE, network
@@ -73,7 +63,8 @@ class OwnTraining:
         try:
             self.session.train([self.batch_of], iterations, record=iterations)
         except ParallelLabError as error:
-            raise BenchError(message(f"{self.name}: {first_line(error)}", where="bench training")) from error
+            text = message(f"{self.name}: {groups.first_line(error)}", where="bench training")
+            raise groups.BenchError(text) from error
         events = self.session.events
         return (max(e.end_s for e in events) - min(e.start_s for e in events)) / iterations
 
@@ -87,15 +78,11 @@ def measure_data_parallel(
     rounds: int = 9,
     *,
     rows: int = GLOBAL_ROWS,
-    batch_s: float = BATCH_S,
+    batch_s: float = groups.BATCH_S,
     peers: bool = True,
 ) -> list[dict[str, Any]]:
-    """Per number of ranks: `seconds` of every round's step by competitor, `failed`, `differences` from DDP.
-
-    rows   of the global batch; each rank has an equal part
-    peers  False: without PyTorch
-
-    Raises ArgumentError for ranks that cannot share the batch.
+    """Per number of ranks: `seconds` of each round's step by competitor, `failed`, `differences` from DDP (`peers`
+    False: no PyTorch). `rows`: of the global batch, split equally; ArgumentError where ranks cannot share it.
     """
     wrong = [p for p in ranks if p < 2 or rows % p]
     if wrong or not ranks or rounds < 1:
@@ -108,7 +95,7 @@ def _measure(ranks: int, rounds: int, rows: int, batch_s: float, peers: bool) ->
     before = load()
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(WorkerPool(ranks, timeout_s=120.0, warn_after_s=60.0))
-        competitors: list[Competing] = []
+        competitors: list[groups.Competing] = []
         first: dict[str, tuple[float, dict[str, np.ndarray]]] = {}
         failed: dict[str, str] = {}
         for name in (OURS, FUSED):
@@ -118,16 +105,16 @@ def _measure(ranks: int, rounds: int, rows: int, batch_s: float, peers: bool) ->
                 first[name] = ours.first_step()
                 competitors.append(ours)
             except ParallelLabError as error:
-                failed[name] = first_line(error)
+                failed[name] = groups.first_line(error)
         missing = without_torch() if peers else "not asked for"
         if not missing:
             try:
-                group = stack.enter_context(RankGroup(DDP, ranks, __name__))
+                group = stack.enter_context(groups.RankGroup(DDP, ranks, __name__))
                 first[DDP] = _first_of_ddp(group, rows)
                 competitors.append(group)
-            except BenchError as error:
-                missing = first_line(error)
-        seconds, more = interleaved_batches(competitors, {"op": "step", "rows": rows}, rounds, batch_s)
+            except groups.BenchError as error:
+                missing = groups.first_line(error)
+        seconds, more = groups.interleaved_batches(competitors, {"op": "step", "rows": rows}, rounds, batch_s)
     return {
         "ranks": ranks,
         "rows": rows,
@@ -144,7 +131,7 @@ def _measure(ranks: int, rounds: int, rows: int, batch_s: float, peers: bool) ->
     }
 
 
-def _first_of_ddp(group: RankGroup, rows: int) -> tuple[float, dict[str, np.ndarray]]:
+def _first_of_ddp(group: groups.RankGroup, rows: int) -> tuple[float, dict[str, np.ndarray]]:
     answers = group.ask({"op": "gradients", "rows": rows})
     with np.load(group.folder / "gradients.npz") as stored:
         return float(np.mean([a["loss"] for a in answers])), {name: stored[name] for name in stored.files}
@@ -220,7 +207,7 @@ def _what(result: Mapping[str, Any]) -> str:
 
 
 def _ddp(rank: int, ranks: int) -> None:
-    pipe, folder = connect_rank(rank)
+    pipe, folder = groups.connect_rank(rank)
     import torch
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
@@ -259,11 +246,11 @@ def _ddp(rank: int, ranks: int) -> None:
         return gradients if order["op"] == "gradients" else step
 
     distributed.barrier()
-    serve_rank(pipe, make, distributed.barrier)
+    groups.serve_rank(pipe, make, distributed.barrier)
 
 
 def _main() -> None:
-    args = rank_arguments()
+    args = groups.rank_arguments()
     _ddp(args.rank, args.ranks)
 
 

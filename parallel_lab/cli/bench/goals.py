@@ -28,10 +28,7 @@ BOUND_LIMIT, BARRIER_LIMIT, BUSY_LIMIT, CHECKS_LIMIT = 1.4, 0.8, 5.0, 0.05
 
 @dataclass(frozen=True)
 class Goal:
-    """One line: what, the limit, what was reached (None: not measured), and a remark.
-
-    beside  for "ours out=": the same ratio where ours makes the result array as well, which the others do not
-    """
+    """What, limit, value reached (None: not measured), remark; `beside`: the ratio where ours makes the result."""
 
     what: str
     against: str

@@ -71,13 +71,9 @@ def own_environment(threads: int = 1) -> dict[str, str]:
 
 
 class RankGroup:
-    """`ranks` processes that run `module`, whose main calls `serve_rank`.
-
-    name       as the tables show it
-    arguments  what the module is given, before --rank and --ranks
-    over_mpi   None: our processes; a mapping: mpirun's, with this environment;  threads: for matrix products, each
-
-    Raises BenchError with the last words of a group that did not start, MissingPackage without mpirun or mpi4py.
+    """`ranks` processes that run `module`, whose main calls `serve_rank`; `name` as in tables; `arguments` come before
+    --rank and --ranks; `over_mpi`: None, or mpirun's with this environment; `threads` for matrix products, each.
+    Raises BenchError with a group's last words at start, MissingPackage without mpirun or mpi4py.
     """
 
     def __init__(
@@ -236,9 +232,8 @@ def connect_rank(rank: int) -> tuple[connection.Connection, Path]:
 
 
 def serve_rank(pipe: connection.Connection, make: Make, meet: Callable[[], object]) -> None:
-    """Answer batches until the socket ends; then this process ends, whatever its library holds.
-
-    make   from an order without its count to the timed call, raises where results are wrong;  meet: the group's barrier
+    """Answer batches until the socket ends, then end this process. `make`: from an order without its count to the timed
+    call, raises where results are wrong; `meet`: the group's barrier.
     """
     made: tuple[dict[str, Any], Callable[[], object]] | None = None
     try:
@@ -277,9 +272,8 @@ def timed(call: Callable[[], object], count: int, meet: Callable[[], object]) ->
 def interleaved_batches(
     competitors: Sequence[Competing], order: Mapping[str, Any], rounds: int, batch_s: float, least: int = 1
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Seconds of one call by competitor, `rounds` times in turns A B C A B C; and what went wrong, by competitor.
-
-    batch_s   a batch has the calls that fill it, from `least` to LONGEST_BATCH. One that fails is left out then.
+    """Seconds of one call by competitor, `rounds` times in turns A B C A B C, and errors by competitor, then left out.
+    `batch_s`: a batch has the calls that fill it, from `least` to LONGEST_BATCH.
     """
     seconds: dict[str, list[float]] = {}
     failed: dict[str, str] = {}

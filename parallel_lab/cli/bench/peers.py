@@ -34,9 +34,8 @@ Collectives = Callable[[np.ndarray, np.ndarray], Mapping[str, Callable[[], objec
 
 
 def _maker(rank: int, ranks: int, collectives: Collectives, barrier: Callable[[], object]) -> Make:
-    """What a library's rank serves: the call of a case, on arrays that were made before, checked once.
-
-    collectives   (given array, result array) -> calls by op; in-place all_reduce and broadcast return the first
+    """What a library's rank serves: the call of a case, on arrays made before, checked once. `collectives`: (given,
+    result) -> calls by op; in-place all_reduce and broadcast return the first.
     """
 
     def make(order: Mapping[str, Any]) -> Callable[[], object]:

@@ -55,10 +55,7 @@ def measure_startup(
     tell: Callable[[str], object] = lambda text: None,
 ) -> dict[str, Any]:
     """{"seconds": {name: of every round}, "whole": {...}, "idle": {...}, "missing": {name: why}, ...}.
-
-    idle_s  how long idle workers are watched
-    idle    workers_s, notebook_s: processor seconds of workers and of their starter in watched_s; None: unknown
-
+    `idle`: processor seconds of workers and starter in `watched_s` (None: unknown), watched for `idle_s`.
     Raises ArgumentError, and BenchError when our own start fails.
     """
     if ranks < 2 or rounds < 1 or not idle_s > 0:

@@ -180,10 +180,7 @@ def torch_step(case: str, threads: int) -> Callable[[], None]:
 
 
 def agreement(case: str) -> float:
-    """Largest difference of loss and gradients from PyTorch's, relative to each tensor's largest element.
-
-    A gradient below a thousandth of the largest one counts relative to that.
-    """
+    """Largest difference of loss and gradients from PyTorch's, relative to a tensor's top (at least 1/1000 of all)."""
     net, loss, x, labels = network(case)
     params = net.trainable_params()
     value, grads = value_and_grad(nn.WithLossCell(net, loss), None, params)(Tensor(x), Tensor(labels))
@@ -235,9 +232,8 @@ def memory(case: str) -> dict[str, int]:
 
 
 def measure_training(cases: Sequence[str], rounds: int, threads: int) -> list[dict[str, Any]]:
-    """Per case: seconds of each round of "ours" and "torch", `ratio` of medians, `limit`, `difference`, `memory`.
-
-    Without PyTorch only ours is measured, and ratio and difference are None. Raises BenchError.
+    """Per case: seconds of each round ("ours", "torch"), `ratio` of medians, `limit`, `difference`, `memory`.
+    Without PyTorch only ours: ratio and difference are None. Raises BenchError.
     """
     names = ("ours",) if without_torch() else ("ours", "torch")
     found = []

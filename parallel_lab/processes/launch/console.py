@@ -43,14 +43,9 @@ class _Line:
 
 
 class Console:
-    """Takes the bytes of each rank.
-
-    logs       log file per rank, None for no files
-    stream     where lines go; None: nowhere (only the files)
-    tag        put the rank before each line
-    fold       equal lines of several ranks become one
-    colour     colour the tags
-    only       ranks whose lines are shown; None: all
+    """Takes the bytes of each rank. `logs`: file per rank (None: no files); `stream`: where lines go (None: only
+    files); `tag`: the rank before each line; `fold`: equal lines of ranks become one; `colour` the tags; `only` these
+    ranks.
     """
 
     def __init__(

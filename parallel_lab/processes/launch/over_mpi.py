@@ -1,8 +1,6 @@
-"""The same launch through mpirun: its ranks talk over MPI, their output comes through one named pipe each.
-
-mpirun mixes what its ranks print into one stream and splits lines; the pipes, in a folder that is removed at the end,
-keep them apart. mpirun belongs to a keeper process (processes/mpi/keeper.py), which ends all of it with this process.
-Which rank failed, and why, is told by the ranks themselves (processes/mpi/ending.py) and by mpirun.
+"""The same launch through mpirun: ranks talk over MPI, their output comes through one named pipe each, in a temporary
+folder, since mpirun mixes and splits lines. A keeper (processes/mpi/keeper.py) ends mpirun with this process; ranks
+(processes/mpi/ending.py) and mpirun tell which rank failed, and why.
 """
 
 from __future__ import annotations
@@ -63,10 +61,7 @@ def launch_over_mpi(spec: LaunchSpec, console: Console) -> Outcome:
 
 
 class _Output:
-    """What the ranks write, one named pipe each, and what mpirun writes.
-
-    words  mpirun's own lines;  cause: the first line in which a rank says that it ends the run
-    """
+    """The ranks' output, one named pipe each, and mpirun's `words`; `cause`: first line of a rank ending the run."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.selector = console, selectors.DefaultSelector()

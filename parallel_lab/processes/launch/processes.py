@@ -81,13 +81,9 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended.
-
-    exit_code    0, or that of the rank that failed first (128 + number for a signal), or 128 + the signal that ended
-                 the launcher
-    reason       what went wrong, "" if nothing did;  kind: the name of its error class, such as "RankRaised"
-    failed_rank  who failed first, None if that is no single rank
-    lines        the console's last lines
+    """How it ended: `exit_code` 0, that of the rank that failed first (128 + number for a signal), or 128 + the signal
+    that ended the launcher; `reason` ("": nothing went wrong), `kind`: its error class's name; `failed_rank`, None if
+    no single one; `lines`: the console's last.
     """
 
     exit_code: int
@@ -134,11 +130,9 @@ def ending_on_signals() -> Iterator[None]:
 
 
 def launch(spec: LaunchSpec, console: Console) -> Outcome:
-    """Run the script on all ranks and wait for their end. Call it in a thread that lives as long as the ranks (the main
-    thread).
-
-    Ctrl-C and Terminated are waited out here: the ranks are ended within a second and the outcome has the exit code 128
-    + signal. Raises WorldError where the system gives no more processes, SharedMemoryTooSmall, OSError.
+    """Run the script on all ranks until they end. Call it in a thread that outlives them (the main thread).
+    Ctrl-C and Terminated end the ranks within a second: exit code 128 + signal. Raises WorldError where the system has
+    no more processes, SharedMemoryTooSmall, OSError.
     """
     ranks = _Ranks(spec, console)
     try:

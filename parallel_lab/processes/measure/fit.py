@@ -113,11 +113,9 @@ class Fit:
 
     @property
     def pieces(self) -> tuple[tuple[int, int, float, float], ...]:
-        """The best two lines, for small and for large messages: (smallest size, largest size, alpha_s, beta_s_per_byte)
-        of each; () below six sizes.
-
-        Each has three sizes or more; they meet where the sum of squared relative residuals is smallest. Where a cache
-        ends is such a place.
+        """The best lines for small and large messages: (smallest size, largest size, alpha_s, beta_s_per_byte) of each;
+        () below six sizes. Each has three sizes or more; they meet where squared relative residuals are least (a
+        cache's end).
         """
         sizes, times = np.array(self.sizes_bytes, float), np.array(self.median_s)
         found: list[tuple[float, tuple[tuple[int, int, float, float], ...]]] = []
@@ -136,13 +134,9 @@ class Fit:
         return self.world_size > self.cores
 
     def link(self, gamma_s_per_byte: float = 0.0) -> Link:
-        """The link whose closed forms (`cost.message_time_s`) give this line.
-
-        gamma_s_per_byte  seconds to add a byte (`Device.gamma_s_per_byte`) that the closed form counts by itself: only
-                          the rest of an all_reduce's slope is the link's
-
-        send: the line itself. all_reduce of n ranks, ring form: alpha' = alpha / 2(n-1), beta' = (beta n/(n-1) - gamma)
-        / 2, at least 0.
+        """The link whose closed forms (`cost.message_time_s`) give this line. send: the line itself; ring all_reduce of
+        n ranks: alpha' = alpha / 2(n-1), beta' = (beta n/(n-1) - gamma) / 2, at least 0. `gamma_s_per_byte`: seconds to
+        add a byte (`Device.gamma_s_per_byte`), which the closed form counts by itself.
         """
         if self.kind == "send":
             return Link(self.alpha_s, self.beta_s_per_byte)
@@ -287,15 +281,10 @@ def fit_link(
     repeats: int = 30,
     warm_ups: int = 5,
 ) -> Fit:
-    """Measure messages between real workers, and fit.
-
-    ranks        a number of workers, started for this and ended; or a pool (WorkerPool, MpiPool), which stays
-    kind         "send": ranks 0 and 1 pass a message back and forth, half a round trip is one message. "all_reduce":
-                 all ranks, each repeat begins with a barrier, its time is that of the slowest rank
-    sizes_bytes  multiples of 4, ascending;  repeats, warm_ups  per size
-
-    Takes some seconds. Raises ArgumentError for fewer than two ranks and wrong sizes, and what running on workers
-    raises.
+    """Measure messages between real workers for some seconds, and fit. `ranks`: a number of workers, started and ended
+    for this, or a pool (WorkerPool, MpiPool), which stays. `kind`: "send", half of a round trip between ranks 0 and 1,
+    or "all_reduce" of all ranks after a barrier, the slowest rank's time. `sizes_bytes`: multiples of 4, ascending;
+    `repeats`, `warm_ups`: per size. Raises ArgumentError (fewer than two ranks, wrong sizes), and what workers raise.
     """
     samples, world_size = message_samples(ranks, kind, tuple(sizes_bytes), repeats, warm_ups)
     taking_part = 2 if kind == "send" else world_size
@@ -306,9 +295,7 @@ def measured_cluster(
     fit: Fit, *, device: Device | None = None, world_size: int | None = None, name: str = "measured"
 ) -> Cluster:
     """A profile with this machine's own link, for `predict_timeline`, `step_time_s` and `Session(cluster=...)`.
-
-    device      what a rank computes with (`measure_device`); default: the laptop profile's
-    world_size  ranks it has room for; default: those that were measured
+    `device`: what a rank computes with (default: laptop's); `world_size`: ranks it has room for (default: measured).
     """
     device = device or get_cluster("laptop").device
     return Cluster(name, device, fit.link(device.gamma_s_per_byte), devices_per_node=world_size or fit.world_size)

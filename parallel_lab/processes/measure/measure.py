@@ -86,17 +86,10 @@ def message_samples(
 
 
 def measure_device(ranks: Any) -> Device:
-    """What one rank computes with while all of them compute.
-
-    ranks  a number of workers, or a pool
-
-    flops_per_s                    a float32 product of 512 x 512 matrices
-    memory_bandwidth_bytes_per_s   a copy of 16 MiB; a copied byte is read and written
-    overhead_s                     one instruction of a plan on a 4 x 4 tensor: the interpreter
-    memory_bytes                   free memory, divided by the ranks (the laptop profile's where the system does not
-                                   tell)
-
-    Takes about two seconds. Raises ArgumentError for what is no number of workers and no pool.
+    """What one rank computes with while all of `ranks` (a number of workers, or a pool) compute. Takes about two
+    seconds. flops_per_s: a float32 product of 512 x 512 matrices; memory_bandwidth_bytes_per_s: a copy of 16 MiB, a
+    byte read and written; overhead_s: one instruction of a plan on a 4 x 4 tensor; memory_bytes: free memory per rank
+    (the laptop profile's if unknown). Raises ArgumentError for what is no number of workers and no pool.
     """
     from ...graph.compiler import compile_network
     from ...ops import relu

@@ -43,15 +43,10 @@ def load_mpi():
 
 
 def connect(*, reproducible: bool | None = None, timeout_s: float = 30.0, warn_after_s: float = 2.0):
-    """This process as a rank of the world that mpirun started (a world of one without mpirun): an MpiCommunicator,
-    always the same one.
-
-    reproducible  sums in group order, bit for bit those of the simulator; False: the MPI library's own; None:
-                  PARALLEL_LAB_MPI_REPRODUCIBLE (1 or 0), or True
-    timeout_s     a request that other ranks do not answer in this time raises CollectiveTimeout
-    warn_after_s  after this time a warning names the ranks that are missing
-
-    From then on all ranks end together, see `ending.py`. Raises MissingPackage.
+    """This process as a rank of the world that mpirun started (without: a world of one): always the same
+    MpiCommunicator. `reproducible`: sums in group order, bit for bit the simulator's; False: the MPI library's own;
+    None: PARALLEL_LAB_MPI_REPRODUCIBLE (1 or 0), or True. After `warn_after_s` a warning names the missing ranks, after
+    `timeout_s` CollectiveTimeout. From then on all ranks end together (`ending.py`). Raises MissingPackage.
     """
     if _connected:
         return _connected[0]

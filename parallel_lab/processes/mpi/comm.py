@@ -39,13 +39,9 @@ MAX_TAG = 32767  # the least that MPI promises
 
 
 class MpiCommunicator(CheckedCalls):
-    """One rank of an MPI world. For one thread at a time, `report` excepted.
-
-    mpi           the module mpi4py.MPI
-    reproducible  sums in group order, bit for bit those of the simulator; False: the MPI library's own sums
-    timeout_s     a request that other ranks do not answer in this time raises CollectiveTimeout
-    warn_after_s  after this time `warn` is called with a text that names the ranks that are missing
-    report        what `report` does with an object; default: it is printed
+    """One rank of an MPI world, over `mpi` (mpi4py.MPI). For one thread at a time, `report` excepted (default: it
+    prints). `reproducible`: sums in group order, bit for bit the simulator's; False: the MPI library's own. After
+    `warn_after_s` `warn` gets a text naming the missing ranks, after `timeout_s` a request raises CollectiveTimeout.
     """
 
     def __init__(

@@ -47,11 +47,8 @@ SLOWEST_BYTES_PER_S = 10e6  # a transfer over a poor network is given this much 
 
 
 class Asked(NamedTuple):
-    """What a rank asks for, as the members of the group compare it.
-
-    check          digest that all members must share
-    origin, shape  digests compared only between members that give them (0: not given)
-    number, text   of the call (`flight_text`), for errors
+    """What a rank asks for: `check`, the digest all members must share; `origin`, `shape`, digests compared only where
+    given (0: not); `number` and `text` of the call (`flight_text`), for errors.
     """
 
     check: int
@@ -66,10 +63,7 @@ class Asked(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """What one member said on arriving.
-
-    extra  dtype and shape, from a root;  value: None, or the bytes of a small value that came along
-    """
+    """What one member said on arriving: a root's dtype and shape (`extra`); the bytes of a small `value`, or None."""
 
     asked: Asked
     extra: bytes
@@ -90,10 +84,7 @@ def died(error: Exception, rank: int, request: Request) -> RankDied:
 
 
 class _Waiting(NamedTuple):
-    """What a rank that waits for long has said: for whom, and which of its waits it is.
-
-    moving  they have all come, and data is on its way: they can wait for each other without a deadlock
-    """
+    """For whom a rank waits long, in which of its waits; `moving`: all have come, data is moving, so no deadlock."""
 
     stamp: int
     ranks: tuple[int, ...]
@@ -102,11 +93,8 @@ class _Waiting(NamedTuple):
 
 
 class Handshake:
-    """One rank's side of all handshakes of a run.
-
-    mpi           the module mpi4py.MPI
-    timeout_s     a wait for other ranks that takes longer raises CollectiveTimeout
-    warn_after_s  after this time `warn` is called with a text that names the ranks that are missing
+    """One rank's side of all handshakes of a run over `mpi` (mpi4py.MPI); after `warn_after_s` `warn` gets a text with
+    the missing ranks, after `timeout_s` CollectiveTimeout.
     """
 
     def __init__(self, mpi: Any, timeout_s: float, warn_after_s: float, warn: Callable[[str], object]) -> None:
@@ -256,15 +244,10 @@ class Handshake:
         moving: Callable[[], bool] = lambda: False,
         extra_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Wait until done(), which is asked after each look at the messages. Started collectives move on meanwhile.
-
-        missing   the ranks that are waited for
-        lost      whether one of them, which has returned, will not bring it about any more
-        moving    whether they have all come, and it is data that is waited for
-        extra_s   added to the time limit
-
-        Raises what stopped the run, CollectiveTimeout, DeadlockError, CollectiveMismatch (a rank that has returned is
-        waited for).
+        """Wait until done(), asked after each look at the messages; started collectives move on meanwhile.
+        `missing`: ranks waited for; `lost`: whether one that returned will not bring it about; `moving`: whether all
+        have come and data is awaited; `extra_s`: added to the limit. Raises what stopped the run, CollectiveTimeout,
+        DeadlockError, CollectiveMismatch (waiting for a rank that has returned).
         """
         for _ in range(LOOKS):
             self.attend()

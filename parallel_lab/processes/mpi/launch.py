@@ -70,13 +70,9 @@ def _version_text(launcher: str) -> str:
 def mpirun_command(
     n: int, argv: Sequence[str], *, oversubscribe: bool = True, launcher: str | None = None
 ) -> list[str]:
-    """The command that starts `argv` as `n` ranks on this machine.
-
-    oversubscribe  more ranks than cores are allowed, and none is tied to a core
-    launcher       path of mpirun; default: the one found
-
-    Open MPI refuses to run as root unless told; MPICH and its relatives know neither option and need neither. Raises
-    MissingPackage without mpirun.
+    """The command that starts `argv` as `n` ranks here; `oversubscribe`: more ranks than cores, none tied to a core;
+    `launcher`: path of mpirun (default: the one found). Open MPI refuses root unless told; MPICH and its relatives
+    neither know nor need these options. Raises MissingPackage without mpirun.
     """
     integer(1, kinds=int)("mpirun_command", "n", n)
     launcher = launcher or find_mpirun()
@@ -92,12 +88,8 @@ def mpirun_command(
 
 
 class KeptMpirun:
-    """mpirun under a keeper process (keeper.py), with folders of its own; nothing of it outlives this process.
-
-    folder    for files of mpirun and of the ranks;  segments: for Open MPI's shared memory
-
-    The folders are named after `prefix` and this process. Leaving the `with` statement, or `end`, ends everything and
-    removes them.
+    """mpirun under a keeper (keeper.py), with a `folder` for files and `segments` for Open MPI's shared memory, named
+    after `prefix` and this process. Leaving the `with` statement, or `end`, ends everything and removes them.
     """
 
     def __init__(self, prefix: str) -> None:

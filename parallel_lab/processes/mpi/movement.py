@@ -99,10 +99,8 @@ class _Call(NamedTuple):
 
 
 class Movement:
-    """Replies of one rank, over one communicator of MPI.
-
-    comm         the communicator whose messages carry the data
-    library      the library's communicator of a group, on which it may be asked for whole collectives, or None
+    """Replies of one rank over `comm`, whose messages carry the data; `library`: the library's communicator of a group
+    for whole collectives, or None.
     """
 
     def __init__(
@@ -136,10 +134,8 @@ class Movement:
     # after: the reply
 
     def steps(self, request: Request, found: Mapping[int, Arrival], tag: Callable[[int, int], int]) -> Steps:
-        """The way to this rank's reply, when all members have arrived; returns the reply.
-
-        found   what the other members said, by rank
-        tag     (rank, number of the step) -> tag of the messages between that rank and this one
+        """The way to this rank's reply, returned, once all have arrived. `found`: what the others said, by rank;
+        `tag`: (rank, number of the step) -> tag of the messages between that rank and this one.
         """
         kind, members = request.kind, request.group
         if kind == "barrier":
@@ -201,10 +197,8 @@ class Movement:
     def _add_up(
         self, call: _Call, give: Mapping[int, np.ndarray], into: np.ndarray, *, in_place: bool
     ) -> Generator[Step]:
-        """into = the combination, in group order, of what the members have for this one.
-
-        give      this rank's addend for each member, itself included: flat
-        in_place  `into` is the memory of this rank's own addend
+        """into = the combination in group order. `give`: this rank's flat addend for each member, itself included;
+        `in_place`: `into` is the memory of this rank's own addend.
         """
         me, n, reduce = call.me, call.n, call.request.reduce
         rows = np.empty((n - 1, into.size), into.dtype)

@@ -24,10 +24,8 @@ TAGS = 32_000  # below 32767, the largest tag that every MPI has; far more than 
 
 
 class Started(base.Started):
-    """One started collective of this rank.
-
-    flight, recorded   its flight record, and whether it is recorded when it is complete
-    absent   ranks that have not started it yet
+    """One started collective of this rank: its `flight` record, whether it is `recorded` on completion, and the
+    `absent` ranks that have not started it yet.
     """
 
     def __init__(self, lane: Lane, request: Request, asked: Asked, flight: list, recorded: bool) -> None:
@@ -59,10 +57,8 @@ class Started(base.Started):
 
 
 class Lane(base.Lane):
-    """The started collectives of one rank in a run.
-
-    awaits   called with the collective that this rank waits for, and with None when that has ended well
-    ended    called with one that is complete
+    """One rank's started collectives in a run. `awaits(collective)`: this rank waits for it, None when that ended well;
+    `ended`: called with one that is complete.
     """
 
     def __init__(

@@ -73,13 +73,9 @@ class _Told:
 
 
 class MpiPool(JobPool):
-    """`world_size` ranks under mpirun on this machine.
-
-    timeout_s     a collective that some rank does not reach in this time raises CollectiveTimeout
-    warn_after_s  after this time a warning names the ranks that are missing
-    reproducible  sums in group order, bit for bit those of the simulator; False: the MPI library's own
-
-    Raises MissingPackage (mpirun or mpi4py), RankDied (the world ended while starting), TimeoutError (start).
+    """`world_size` ranks under mpirun on this machine. After `warn_after_s` a warning names missing ranks, after
+    `timeout_s` a collective raises CollectiveTimeout. `reproducible`: sums in group order, bit for bit the simulator's;
+    False: the MPI library's own. Raises MissingPackage (mpirun, mpi4py), RankDied, TimeoutError (both while starting).
     """
 
     def __init__(
@@ -254,10 +250,8 @@ class MpiPool(JobPool):
             self._look()
 
     def _rank_ended(self, rank: int) -> None:
-        """A rank's socket has ended: the rank is dead, and mpirun ends the others, so quickly that another socket may
-        end before this is seen.
-
-        Which one died by itself is told by mpirun's last lines, how it died by mpirun's exit code.
+        """A rank's socket has ended: mpirun ends the others so quickly that another may end first. Its last lines tell
+        which rank died by itself, its exit code how.
         """
         with self._lock:
             if self._closed or self._dead:

@@ -62,13 +62,9 @@ _WAIT = struct.Struct("<6Q")
 
 
 class Wait(NamedTuple):
-    """What a rank waits for, as it tells the watch (`watch.py`).
-
-    stamp              another one for each wait
-    peer, word, value  rank that is waited for, the word it will write, and the value that ends the wait
-    of_started         whether it does so among its started collectives
-    entry              index + 1 of the request that waits; 0: the newest
-    since_ns           time.monotonic_ns()
+    """What a rank waits for, as it tells the watch (`watch.py`): `stamp`, another for each wait; the `peer`, the `word`
+    it will write, the `value` that ends it; `of_started`: in its started collectives; `entry`: index + 1 of the request
+    (0: the newest); `since_ns`: time.monotonic_ns().
     """
 
     stamp: int
@@ -82,11 +78,8 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class ArenaMap:
-    """Where everything lies. Words are counted in 8 bytes from the start of the block, the rest in bytes.
-
-    world_size     ranks
-    buffer_bytes   one data buffer; every rank has four
-    ring_bytes     one channel ring
+    """Where everything lies: words counted in 8 bytes from the block's start, the rest in bytes. `buffer_bytes`: one of
+    a rank's four data buffers; `ring_bytes`: one channel ring.
     """
 
     world_size: int
@@ -95,11 +88,8 @@ class ArenaMap:
 
     @classmethod
     def for_budget(cls, world_size: int, arena_bytes: int) -> ArenaMap:
-        """Half of `arena_bytes` for the buffers of collectives, half for channels. Started collectives have as many
-        buffers again.
-
-        A buffer is at most 2 MiB: all_reduce uses half of it at most for one step, and larger steps do not stay in the
-        caches.
+        """Half of `arena_bytes` for collectives' buffers (and as many again for started ones), half for channels.
+        A buffer is at most 2 MiB: larger steps do not stay in the caches (all_reduce uses half of one per step).
         """
         half = arena_bytes // 2
         buffer_bytes = min(max(half // (2 * world_size) // PAGE * PAGE, MIN_BUFFER), 2 << 20)

@@ -68,10 +68,7 @@ class SharedArrays:
         return self._committed
 
     def empty(self, shape: int | tuple[int, ...], dtype="float32") -> np.ndarray:
-        """A new C-contiguous array, contents arbitrary; in ordinary memory when the heap has no room for it.
-
-        Raises SharedMemoryTooSmall when the system has no memory for it.
-        """
+        """A C-contiguous array, contents arbitrary; in ordinary memory if the heap is full. SharedMemoryTooSmall."""
         dtype = np.dtype(dtype)
         dims = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
         size = math.prod(dims) * dtype.itemsize

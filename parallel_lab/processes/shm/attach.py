@@ -36,13 +36,10 @@ VARIABLE = "PARALLEL_LAB_WORLD"
 
 @dataclass(frozen=True)
 class Place:
-    """What a launcher tells the process of a rank, as JSON in the environment variable PARALLEL_LAB_WORLD.
-
-    block, life   descriptors: the shared block, and the read end of a pipe whose write end only the launcher holds
-    pid           the process it is meant for (0 until that has started): children inherit the environment, and are no
-                  ranks
-    launcher      what the user typed, such as "parallel-lab run"
-    left          True once this rank has left its world
+    """What a launcher tells a rank's process, as JSON in PARALLEL_LAB_WORLD. `block`, `life`: descriptors of the shared
+    block and of a pipe whose write end only the launcher holds; `pid`: the process meant (0 until it has started),
+    since children inherit the environment; `launcher`: what the user typed; `left`: True once this rank has left its
+    world.
     """
 
     rank: int

@@ -68,10 +68,7 @@ class Condition:
 
 
 class WordReached(Condition):
-    """Waiting until words[index] >= value, which `peer` brings about.
-
-    edge    (index, value) to publish instead, where what blocks this rank is another word (see channels)
-    """
+    """Waiting until words[index] >= value, brought about by `peer`; `edge`: what to publish instead (see channels)."""
 
     def __init__(
         self, words: memoryview, index: int, value: int, peer: int, edge: tuple[int, int] | None = None
@@ -87,14 +84,10 @@ class WordReached(Condition):
 
 
 class WaitLoop:
-    """One rank's side of all waits of a run.
-
-    progress       called in waits while there is something to move meanwhile; returns whether there is more. None:
-                   there is nothing
-    fault_raised   whether this rank's program has heard of the fault that stopped the run
-    behind         (who has to do what for the oldest started collective, its request's index + 1), None when nothing is
-                   started
-    entry          index of the request that the wait to come belongs to, + 1; 0: the newest
+    """One rank's side of all waits of a run. `progress`: called in waits, moves something and returns whether there is
+    more (None: nothing to move); `fault_raised`: this rank's program knows of the fault; `behind`: (who has what to do
+    for the oldest started collective, its request's index + 1) or None; `entry`: the coming wait's index + 1 (0:
+    newest).
     """
 
     def __init__(self, arena: Arena, rank: int) -> None:
@@ -137,10 +130,7 @@ class WaitLoop:
             raise self.fault_error()
 
     def wait(self, wait: Condition, start: float = 0.0) -> None:
-        """Wait until `wait` has come. Raises what stopped the run, or what makes the wait impossible.
-
-        start   perf_counter() of a moment ago, if the caller has looked
-        """
+        """Wait until `wait` has come; `start`: a recent perf_counter(). Raises what stopped the run or prevents it."""
         test, clock = wait.test, time.perf_counter
         if not start:
             start = clock()

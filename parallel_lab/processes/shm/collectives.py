@@ -57,10 +57,7 @@ class Prepared(Protocol):
 
 
 class Collectives:
-    """Whole requests of one rank as generators: `program(group, request, check)`.
-
-    started   for collectives that are started and waited for later: they have buffers of their own
-    """
+    """One rank's requests as generators `program(group, request, check)`; `started` ones have their own buffers."""
 
     def __init__(self, arena: Arena, loop: WaitLoop, *, started: bool = False) -> None:
         self.arena, self.loop, self.rank = arena, loop, loop.rank
@@ -185,10 +182,7 @@ class Collectives:
         return delivered(np.array(pieces[:, group.me, :], order="C").reshape(shape), request)
 
     def _down(self, group: Group, dtype: np.dtype, shape: tuple[int, ...], pieces: np.ndarray, check: Check) -> Program:
-        """The root's side. Each range is headed by what it is, for members that were not told.
-
-        shape, pieces   of what each member gets; all of it as (rows, parts, run)
-        """
+        """The root's side; each range is headed by `shape` and `pieces` (rows, parts, run) of what a member gets."""
         head, parts = np.frombuffer(pack_head(dtype, shape), np.uint8), pieces.shape[1]
         for start, stop in self._ranges(math.prod(shape), dtype.itemsize, parts, HEAD_BYTES):
             self._row(group, group.me, head.dtype, HEAD_BYTES, ahead=1)[...] = head
@@ -281,11 +275,8 @@ class Collectives:
     def _strips(
         self, group: Group, routes: _Routes, value: np.ndarray, targets: dict[int, np.ndarray], check: Check
     ) -> Program:
-        """Hand each neighbour its strip of `value` (rows, run), and put what each neighbour gives into its target
-        (rows, strip).
-
-        A buffer holds two pieces: for the member before, for the member after. All members take as many steps as the
-        longest strip needs, so that they meet equally often.
+        """Hand each neighbour its strip of `value` (rows, run), and fill its target (rows, strip) with the neighbour's.
+        A buffer holds two pieces, for the members before and after; the longest strip gives all members' steps.
         """
         me = group.me
         sent = [(j, value[:, part]) for j, part in routes.given.items() if j != me]
@@ -302,10 +293,8 @@ class Collectives:
 
 @dataclass(frozen=True)
 class _Routes:
-    """Which part of each row one member of a halo gives to whom, and where that which it gets goes; by member, itself
-    included, ascending.
-
-    longest   elements per row of the longest strip of all members
+    """Which part of each row a halo's member gives to whom, and where what it gets goes; by member, ascending, itself
+    included. `longest`: elements per row of the longest strip of all members.
     """
 
     given: dict[int, slice]

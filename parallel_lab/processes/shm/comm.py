@@ -42,11 +42,8 @@ _END_OFFSET = 24  # of end_s in FLIGHT_HEAD
 
 @dataclass(slots=True)
 class KnownCall:
-    """What is known of one call of a rank, found out the first time it is made.
-
-    slot    of its text in the flight recorder
-    started_group   of the same call when it is started
-    prepared, started_prepared   a shorter way for each of the two; None: the plain one
+    """What is known of a rank's call after the first: `slot` of its text in the flight recorder; `prepared`: a shorter
+    way (None: the plain one); `started_group`, `started_prepared`: the same when it is started.
     """
 
     check: Check
@@ -58,11 +55,9 @@ class KnownCall:
 
 
 class Communicator(CheckedCalls):
-    """One rank's side of the pool. For one thread at a time, `report` excepted.
-
-    rank, world_size
-    state       a dict that lives as long as the worker: parameters and the like, kept between runs
-    recording   when True, every request appends a `MessageRecord` to `records`
+    """One rank's side of the pool: `rank`, `world_size`. For one thread at a time, `report` excepted. `state`: a dict
+    that lives as long as the worker, kept between runs; `recording`: True appends a `MessageRecord` per request to
+    `records`.
     """
 
     def __init__(self, arena: Arena, rank: int, pipe) -> None:
@@ -92,10 +87,8 @@ class Communicator(CheckedCalls):
     # the contract
 
     def empty(self, shape: int | tuple[int, ...], dtype="float32") -> np.ndarray:
-        """A new array, contents arbitrary, in memory that the other ranks can read too: a collective on it copies
-        nothing in.
-
-        An ordinary array where that memory is used up. Raises SharedMemoryTooSmall when the system has none left.
+        """A new array, contents arbitrary, where other ranks can read it too: a collective copies nothing in. An
+        ordinary one where that memory is used up. Raises SharedMemoryTooSmall when the system has none left.
         """
         return self._arrays.empty(shape, dtype)
 

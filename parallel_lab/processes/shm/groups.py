@@ -164,9 +164,7 @@ class Group:
     # arriving
 
     def come(self, check: Check, ring: bool = True) -> bool:
-        """Come to the next barrier, for which what its other members are to read has been written; returns whether all
-        have come.  ring: wake those who sleep if this rank is the last
-        """
+        """Come to the next barrier, data written; returns whether all have. `ring`: the last one wakes sleepers."""
         if NEEDS_FENCE:
             fence()
         words = self.words

@@ -47,10 +47,7 @@ def _environment() -> Iterator[None]:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Keep workers from importing the user's script again.
-
-    Functions come as bytes, and a script without a main guard would start pools in its workers.
-    """
+    """Keep workers from importing the user's script again: without a main guard it would start pools in its workers."""
     original = spawn.get_preparation_data
 
     def data(name: str) -> dict:

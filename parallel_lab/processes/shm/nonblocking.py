@@ -18,10 +18,8 @@ from .groups import Group
 
 
 class Started(base.Started):
-    """One started collective of this rank.
-
-    call      index + 1, number and text slot of its flight record
-    program   answers it, once it is at the head of the queue;  waits: what it waits for
+    """One started collective of this rank: `call`, its flight record's index + 1, number and text slot; `program`,
+    which answers it at the head of the queue; `waits`: what it waits for.
     """
 
     def __init__(

@@ -27,10 +27,7 @@ def positive_dim(dim: int, ndim: int, what: str) -> int:
 
 
 def as_pieces(value: np.ndarray, dim: int, parts: int, what: str) -> np.ndarray:
-    """View of a C-contiguous array as (rows, parts, run): [:, i, :] is piece i of `parts` along `dim`.
-
-    Raises ShapeError when the dim does not divide.
-    """
+    """C-contiguous array as (rows, parts, run): [:, i, :] is piece i along `dim`. ShapeError: not divisible."""
     size = value.shape[dim]
     if size % parts:
         text = f"dim {dim} of size {size} cannot be split into {parts} equal parts"

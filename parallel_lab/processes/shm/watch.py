@@ -53,10 +53,7 @@ class Watch:
         self.last_edges: dict[Node, Edge] = {}
 
     def stall(self, since_s: float, patience_s: float) -> Stall | None:
-        """Ranks that wait in a circle, or keep others waiting for `patience_s` or longer.
-
-        since_s   time.monotonic() before which no wait counts: when the run began or went on after a pause
-        """
+        """Ranks that wait in a circle, or delay others by `patience_s`; waits before `since_s` (monotonic) are out."""
         arena, now_s = self.arena, time.monotonic()
         edges: dict[Node, Edge] = {}
         oldest = 0.0

@@ -41,14 +41,9 @@ LATE_START_S = 10.0  # a rank that comes to `init` this much later than another 
 
 @dataclass(frozen=True)
 class RendezvousSpec:
-    """What all processes know before they meet.
-
-    name          of the socket;  what: the same for readers, such as "rank table hccl.json"
-    hub           who waits there: "rank 0", "the scheduler"
-    world_size    ranks
-    launcher      how they were started, for messages
-    limit_s       for all to come, and limit_variable: where that number comes from
-    timeout_s, warn_after_s   as for a launcher
+    """What all processes know before they meet: the socket's `name` and `what` readers call it ("rank table
+    hccl.json"); `hub`, who waits there ("rank 0", "the scheduler"); `world_size`; `launcher`, how they were started,
+    for messages; `limit_s` for all to come, from `limit_variable`; `timeout_s`, `warn_after_s` as for a launcher.
     """
 
     name: str
@@ -117,10 +112,7 @@ class _Peer:
 
 
 class Hub:
-    """The one that waits: `collect` until all have come, then `watch` until all have gone.
-
-    own_rank   the rank of this process, None for a scheduler
-    """
+    """The one that waits: `collect` until all have come, `watch` until all have gone; `own_rank` None: a scheduler."""
 
     def __init__(self, plan: RendezvousSpec, own_rank: int | None = None) -> None:
         self.plan, self.own_rank = plan, own_rank
@@ -152,10 +144,8 @@ class Hub:
         return listener
 
     def collect(self) -> None:
-        """Wait for every rank, then hand out ranks and memory.
-
-        Raises WorldTimeout naming the ranks that did not come, WorldError for one that ended meanwhile; those that are
-        there are told the same.
+        """Wait for every rank, then hand out ranks and memory. Raises WorldTimeout naming the missing ranks, WorldError
+        for one that ended meanwhile; those that came are told the same.
         """
         plan, end = self.plan, time.monotonic() + self.plan.limit_s
         needed = plan.world_size - (self.own_rank is not None)

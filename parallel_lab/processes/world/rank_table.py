@@ -46,10 +46,8 @@ class RankTable:
 
 
 def read_rank_table(path: str | os.PathLike[str]) -> RankTable:
-    """The table in `path`, checked.
-
-    Raises WorldArgumentError (a ValueError and RuntimeError) for a file that is missing, no JSON, lacks a field or
-    breaks a rule; NotBuiltYet for a table of several servers that breaks none.
+    """The checked table in `path`. Raises WorldArgumentError (ValueError, RuntimeError): missing, no JSON, lacks a
+    field, breaks a rule; NotBuiltYet: several servers, no rule broken.
     """
     where = f"rank table {path}"
     refused = functools.partial(WorldArgumentError, where=where)

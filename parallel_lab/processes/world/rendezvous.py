@@ -37,10 +37,8 @@ UNHEARD_S = 5.0  # after a fault, for a rank that asks for nothing any more and 
 
 
 def host_rendezvous(plan: RendezvousSpec, library: str) -> World:
-    """This process is rank 0 and the hub: wait for the others, and return the world.
-
-    At the end it leaves last: it stays (within timeout_s) until the others have left, so that what is said about them
-    is said.
+    """This process is rank 0 and the hub: wait for the others, and return the world. It leaves last (within timeout_s),
+    so that what is said about the others is said.
     """
     hub = Hub(plan, own_rank=0)
     hub.collect()
@@ -58,10 +56,7 @@ def host_rendezvous(plan: RendezvousSpec, library: str) -> World:
 
 
 def join_rendezvous(plan: RendezvousSpec, rank: int | None, library: str) -> World:
-    """This process is one of the others, with number `rank` or one that is free: find the hub, and return the world.
-
-    Raises WorldTimeout if the hub does not come in time, and what the hub says.
-    """
+    """Join with number `rank` or a free one; returns the world. Raises WorldTimeout without a hub, or its words."""
     connection, reply, block = _find_hub(plan, rank)
     attached = attach(reply["rank"], reply["layout"], block)
 

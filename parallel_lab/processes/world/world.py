@@ -55,16 +55,11 @@ LOCAL_VARIABLES = {"OMPI_COMM_WORLD_LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_SIZE", "
 
 
 class World:
-    """This process as one rank of a world.
-
-    rank, world_size
-    comm        answers requests: `answer(Request)` and the named methods (run/calls.py)
-    backend     "shared_memory" or "mpi": what carries the data
-    library     "hccl", "nccl" or "mccl": the library whose names a script uses ("hccl" unless `init` named another)
-    launcher    how the processes were started, for messages
-    groups      name -> ranks, ascending; the world's own names are always there
-    events      what was recorded besides the communicator's records; executors may add to it (written with
-                PARALLEL_LAB_EVENTS)
+    """This process as `rank` of `world_size`. `comm` answers requests: `answer(Request)` and named methods
+    (run/calls.py); `backend`: "shared_memory" or "mpi", what carries the data; `library`: "hccl" (unless `init` named
+    another), "nccl" or "mccl", whose names a script uses; `launcher`: how processes were started, for messages;
+    `groups`: name -> ranks, ascending, the world's own always there; `events`: recorded besides the communicator's
+    (PARALLEL_LAB_EVENTS).
     """
 
     def __init__(
@@ -117,10 +112,8 @@ class World:
         return self.groups[name]
 
     def agree(self) -> None:
-        """Meet all ranks for the first time: rank 0's seed (`set_seed`) becomes everybody's.
-
-        A program that is to be one program on all ranks must draw the same numbers everywhere; a seed that another rank
-        has set before `init` is replaced, one that it sets afterwards is its own business.
+        """Meet all ranks first: rank 0's seed (`set_seed`) becomes everybody's, so that all draw the same numbers. One
+        set on another rank before `init` is replaced; one set afterwards is its own business.
         """
         mine = np.array([get_seed(), int.from_bytes(os.urandom(6), "little")], np.uint64) if self.rank == 0 else None
         request = Request("broadcast", self.group(), mine, root=0, shape=(2,), dtype="uint64", origin="init")

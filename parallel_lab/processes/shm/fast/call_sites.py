@@ -77,11 +77,7 @@ class CallSite:
 
 
 class FastCommunicator(Communicator):
-    """A communicator that takes the shortest ways.
-
-    `barrier` and `all_reduce` look their place up by themselves: on the way through `_ask` they take a microsecond
-    longer.
-    """
+    """A communicator with the shortest ways; `barrier`, `all_reduce` look up their place: `_ask` takes 1 us longer."""
 
     def _make_collectives(self) -> tuple[Collectives, Collectives]:
         peers = PeerMemory(self._arena, self._loop)
@@ -192,10 +188,7 @@ class FastCommunicator(Communicator):
         return reply
 
     def _startable(self, request: Request) -> Request:
-        """The request with its value in a shared array: where the others read it while this rank works on.
-
-        A sum may be made in the copy; it is delivered to `out` when it is complete.
-        """
+        """The request, its value in a shared array that others read while this rank works; a sum may be in it."""
         value, sums = request.value, request.kind in ("all_reduce", "reduce")
         if value is None or value.nbytes < SHARED_FROM_BYTES or (sums and value.nbytes <= SMALL_BYTES):
             return request

@@ -23,10 +23,7 @@ from .peer_memory import BLOCK_BYTES, PEER, PeerMemory, PeerPiece
 
 
 class InPlace:
-    """An all_gather, reduce_scatter or all_to_all of large values, or the root's side of a large broadcast.
-
-    peers   reads the others' own memory; None: the values are too small for it
-    """
+    """all_gather, reduce_scatter, all_to_all, a root's broadcast of large values; `peers` reads others' memory."""
 
     is_sum = False
 

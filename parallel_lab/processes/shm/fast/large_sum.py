@@ -32,11 +32,8 @@ KEPT_PIECES = 64  # pieces of a set; more of them are made each time, which is l
 
 
 class LargeSum:
-    """What one large all_reduce or reduce needs in one group, made once.
-
-    starts   byte of the block at which a member's buffer of a parity starts: starts[member][parity]
-    half     bytes of half a buffer
-    peers    reads the others' own memory; None: too small for it
+    """What a large all_reduce or reduce needs in one group, made once: starts[member][parity], the byte where a buffer
+    starts; `half` of a buffer in bytes; `peers` reads the others' own memory (None: too small for it).
     """
 
     is_sum = True
@@ -201,11 +198,8 @@ class LargeSum:
 
 
 class _Stage:
-    """Views of a range in the members' buffers of one parity.
-
-    mine      my values, to be written
-    addends   everybody's values in my share;  total: where their sum goes
-    totals    the sums of all shares;  shares: where they belong, as (low, high)
+    """Views of a range in one parity's buffers: `mine` to be written; everybody's `addends` of my share, `total` for
+    their sum; `totals` of all shares, `shares` where they belong, as (low, high).
     """
 
     def __init__(self, group: Group, starts: list[int], half: int, dtype: np.dtype, count: int) -> None:

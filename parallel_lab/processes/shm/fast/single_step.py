@@ -46,10 +46,7 @@ def fits_one_step(request: Request, capacity: int, step_bytes: int) -> bool:
 
 
 class OneStep:
-    """What one such call needs in one group, made once.
-
-    starts   byte of the block at which a member's buffer of a parity starts: starts[member][parity]
-    """
+    """What one such call needs in one group, made once; starts[member][parity]: byte where that buffer starts."""
 
     is_sum = False
 
