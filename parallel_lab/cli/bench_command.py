@@ -33,6 +33,10 @@ _EVERY = (
 _OF_EACH_LIBRARY = option("--ranks", type=_RANKS, default=8, help="ranks of each library (default 8)")
 _ALONE = option("--alone", action="store_true", help="only this package, without torch and MPI")
 _HTML = option("--html", metavar="FILE", help="also write tables and figures to FILE, one self-contained page")
+_SIZES = "bytes of the full tensor, as 4K or 16M (default 4K to 64M)"
+_ROUNDS = "timings of each, in turns (default 7; barriers five times that)"
+_BUSY = "unrelated busy processes during the second barrier (default 2; 0: none)"
+_FITTED = "what is fitted (default send: half of a round trip)"
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,8 @@ def _collectives(args: argparse.Namespace) -> Measured:
     if args.quick:
         ops, sizes = ("all_reduce", "broadcast"), (4 << 10, 1 << 20)
         options = {"rounds": 1, "batch_s": 0.002, "busy": min(args.busy, 1)}
-    report = measure_collectives(
-        args.ranks, args.ops or ops, args.sizes or sizes, peers=not args.alone, tell=_tell, **options
-    )
+    cases = args.ops or ops, args.sizes or sizes
+    report = measure_collectives(args.ranks, *cases, peers=not args.alone, tell=_tell, **options)
     return Measured(
         collectives_text(report), collectives_dict(report), lambda machine: collectives_page(report, machine)
     )
@@ -128,9 +131,8 @@ def _data_parallel(args: argparse.Namespace) -> Measured:
 
     options = {"rounds": 1, "batch_s": 0.01} if args.quick else {"rounds": args.rounds}
     found = measure_data_parallel(args.ranks or ((2,) if args.quick else (2, 4)), peers=not args.alone, **options)
-    return Measured(
-        data_parallel_text(found), {"data_parallel": found, "goals": goal_dicts(data_parallel_goals(found))}
-    )
+    numbers = {"data_parallel": found, "goals": goal_dicts(data_parallel_goals(found))}
+    return Measured(data_parallel_text(found), numbers)
 
 
 def _startup(args: argparse.Namespace) -> Measured:
@@ -160,25 +162,9 @@ BENCHMARKS = (
         (
             _OF_EACH_LIBRARY,
             option("--ops", nargs="+", choices=OPS, help="default: all"),
-            option(
-                "--sizes",
-                nargs="+",
-                type=size_bytes,
-                metavar="SIZE",
-                help="bytes of the full tensor, as 4K or 16M (default 4K to 64M)",
-            ),
-            option(
-                "--rounds",
-                type=_POSITIVE,
-                default=7,
-                help="timings of each, in turns (default 7; barriers five times that)",
-            ),
-            option(
-                "--busy",
-                type=_COUNT,
-                default=2,
-                help="unrelated busy processes during the second barrier (default 2; 0: none)",
-            ),
+            option("--sizes", nargs="+", type=size_bytes, metavar="SIZE", help=_SIZES),
+            option("--rounds", type=_POSITIVE, default=7, help=_ROUNDS),
+            option("--busy", type=_COUNT, default=2, help=_BUSY),
             _HTML,
             _ALONE,
         ),
@@ -225,12 +211,7 @@ BENCHMARKS = (
         _link,
         (
             option("--ranks", type=_RANKS, default=2, help="workers (default 2)"),
-            option(
-                "--message",
-                choices=("send", "all_reduce"),
-                default="send",
-                help="what is fitted (default send: half of a round trip)",
-            ),
+            option("--message", choices=("send", "all_reduce"), default="send", help=_FITTED),
             _HTML,
         ),
         "alpha and beta of this machine's messages, fitted",
@@ -244,11 +225,8 @@ BENCHMARKS = (
 
 def add_parser(subparsers: Any) -> None:
     """Add `bench` to the command's subcommands."""
-    bench = subparsers.add_parser(
-        "bench",
-        help="measure speed and memory on this machine, beside PyTorch and MPI",
-        description="Measures speed and memory on this machine.",
-    )
+    texts = {"help": "measure speed and memory on this machine, beside PyTorch and MPI"}
+    bench = subparsers.add_parser("bench", description="Measures speed and memory on this machine.", **texts)
     kinds = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
     for one in BENCHMARKS:
         texts = {"help": one.short, "description": one.text, "epilog": f"examples:\n{one.examples}"}

@@ -128,15 +128,13 @@ class _ShowVersion(argparse.Action):
         parser.exit()
 
 
+_FOLDER = f"work on copies in this folder (default: a checkout's own notebooks, else ./{WORKING_FOLDER})"
+_PORT = "port of the server (default: JupyterLab's, 8888 or the next free)"
 _OPTIONS = (
     option("--version", action=_ShowVersion, nargs=0, help="print the version and exit"),
-    option(
-        "--folder", help=f"work on copies in this folder (default: a checkout's own notebooks, else ./{WORKING_FOLDER})"
-    ),
+    option("--folder", help=_FOLDER),
     option("--no-browser", action="store_true", help="start the server without opening a browser"),
-    option(
-        "--port", type=whole_number(1, 65535), help="port of the server (default: JupyterLab's, 8888 or the next free)"
-    ),
+    option("--port", type=whole_number(1, 65535), help=_PORT),
 )
 
 

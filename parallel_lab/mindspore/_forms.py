@@ -114,9 +114,8 @@ class _Form:
 
 
 def _form(name: str, fn: Callable) -> type[_Form]:
-    return type(
-        name, (_Form,), {"fn": staticmethod(fn), "__doc__": f"`{name}()(...)`: {fn.__doc__}", "__module__": __name__}
-    )
+    members = {"fn": staticmethod(fn), "__doc__": f"`{name}()(...)`: {fn.__doc__}", "__module__": __name__}
+    return type(name, (_Form,), members)
 
 
 Assign = _form("Assign", ops.assign)
@@ -153,15 +152,10 @@ class NeighborExchange(ops.NeighborExchange):
 
 
 class Dropout(ops.Dropout):
-    """`Dropout(keep_prob)(x)`: (x with a share 1 - keep_prob of its elements set to 0 and the others divided by
-    keep_prob, None).
-
-    keep_prob     above 0, at most 1
-    Seed0, Seed1  ints, that make its masks differ from another's; two operators differ anyway
-
-    In the place of MindSpore's mask is None: a mask is a function of the step and of the element's place
-    (`ops/dropout.py`), and is never stored. Outside of training steps every call counts as one. Raises ArgumentError,
-    ArgumentTypeError.
+    """`Dropout(keep_prob)(x)`: (x with a share 1 - keep_prob of its elements 0, the others divided by keep_prob; None).
+    `keep_prob`: above 0, at most 1; `Seed0`, `Seed1`: ints that make its masks differ (two operators differ anyway).
+    None stands for MindSpore's mask, here a function of step and place (`ops/dropout.py`), never stored; outside of
+    training steps every call counts as one. Raises ArgumentError, ArgumentTypeError.
     """
 
     @checked(keep_prob=number(0, 1, above=True), Seed0=integer(0), Seed1=integer(0))
@@ -179,9 +173,8 @@ class Dropout(ops.Dropout):
 def dropout(input: Any, p: float = 0.5, training: bool = True, seed: int | None = None) -> Any:
     """`parallel_lab.ops.dropout`; outside of training steps every call has a mask of its own."""
     outside = training and ops.training_step() is None
-    return ops.dropout(
-        input, p=p, training=training, seed=seed, step=np.asarray(seeds.next_draw(), np.int64) if outside else None
-    )
+    step = np.asarray(seeds.next_draw(), np.int64) if outside else None
+    return ops.dropout(input, p=p, training=training, seed=seed, step=step)
 
 
 # ---- mint: PyTorch's spelling of some functions ----
@@ -189,9 +182,8 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, seed: int | None 
 
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     """The dims from start_dim to end_dim joined.  input: (...) -> (...)."""
-    return (input if hasattr(input, "flatten") and not isinstance(input, np.ndarray) else Tensor(input)).flatten(
-        start_dim, end_dim
-    )
+    tensor = input if hasattr(input, "flatten") and not isinstance(input, np.ndarray) else Tensor(input)
+    return tensor.flatten(start_dim, end_dim)
 
 
 def mint_transpose(input: Any, dim0: int, dim1: int) -> Any:

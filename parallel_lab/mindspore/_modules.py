@@ -45,9 +45,8 @@ class FacadeModule(ModuleType):
             if value is _MISSING:
                 # `from mindspore.nn import X` asks with hasattr, and would make an ImportError of it without our words
                 asked_by = sys._getframe(1).f_code
-                raise _missing(
-                    path, name, imported=asked_by.co_name == "_handle_fromlist" and "importlib" in asked_by.co_filename
-                )
+                imported = asked_by.co_name == "_handle_fromlist" and "importlib" in asked_by.co_filename
+                raise _missing(path, name, imported=imported)
         self.__dict__[name] = value
         return value
 
@@ -99,9 +98,8 @@ def _shown(path: str) -> str:
 
 def _missing(path: str, name: str, *, imported: bool) -> MissingName | MissingImport:
     where = _shown(path)
-    text = message(
-        f"{where} has no {name!r} here", allowed="parallel_lab is not all of MindSpore", hint=_hint(path, name)
-    )
+    what, allowed = f"{where} has no {name!r} here", "parallel_lab is not all of MindSpore"
+    text = message(what, allowed=allowed, hint=_hint(path, name))
     if imported:
         return MissingImport(text, name=where)
     return MissingName(text, name=name)

@@ -106,14 +106,9 @@ class CheckedCalls(Calls):
             self.progress()
 
     def agree_to_continue(self, step: int = 0) -> bool:
-        """One answer on all ranks: True to go on with `step`, False to leave the loop here. Waits while the notebook
-        asks for a pause.
-
-            for step in range(steps):
-                if not comm.agree_to_continue(step): break
-
-        Rank 0 decides and its decision travels in a broadcast, so no rank leaves a step before its peers. Ranks at
-        different steps raise CollectiveMismatch.
+        """One answer on all ranks, at the start of a step: `if not comm.agree_to_continue(step): break`. Waits while
+        the notebook asks for a pause. Rank 0's decision travels in a broadcast, so no rank leaves a step before its
+        peers; ranks at different steps raise CollectiveMismatch.
         """
         decision = None
         if self.rank == 0:

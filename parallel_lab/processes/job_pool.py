@@ -36,15 +36,10 @@ GRACES = {
 
 
 class JobPool:
-    """`world_size` ranks that run functions.
-
-    timeout_s     a collective that some rank does not reach in this time raises CollectiveTimeout
-    warn_after_s  after this time a warning names the ranks that are missing
-    graces        other values than GRACES
-
-    A derived class starts its ranks in `__init__`, then calls `_supervise_until_ready`. What its threads see (a rank
-    is ready, has reported, has died) it notes in `_ready`, `_current._reports` and `_dead`, under `_lock`, and calls
-    `_look`.
+    """`world_size` ranks that run functions. After `warn_after_s` a warning names missing ranks, after `timeout_s` a
+    collective raises CollectiveTimeout; `graces`: other values than GRACES. A derived class starts its ranks in
+    `__init__`, then calls `_supervise_until_ready`. What its threads see (a rank is ready, has reported, has died) it
+    notes in `_ready`, `_current._reports` and `_dead`, under `_lock`, and calls `_look`.
     """
 
     def __init__(self, world_size: int, timeout_s: float, warn_after_s: float, **graces: float) -> None:
@@ -147,10 +142,8 @@ class JobPool:
     # running
 
     def run(self, fn: Callable, *args: object) -> list:
-        """fn(comm, *args) on every rank; returns the results by rank.
-
-        Ctrl-C (the notebook's interrupt button) ends the run within a second, see `interrupt`; KeyboardInterrupt says
-        whether the workers had to be ended for it.
+        """fn(comm, *args) on every rank; returns the results by rank. Ctrl-C ends the run within a second
+        (`interrupt`); KeyboardInterrupt says whether the workers had to be ended for it.
         """
         return self._wait_for(Job(self, [packed((fn, args))] * self.world_size, None))
 

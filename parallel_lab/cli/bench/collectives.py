@@ -228,9 +228,8 @@ def busy_processes(count: int) -> Iterator[None]:
 def _timing(op: str, size_bytes: int, competitors: Sequence[Competing], rounds: int, batch_s: float) -> Timing:
     order = {"op": op, "bytes": size_bytes}
     seconds, failed = interleaved_batches(competitors, order, rounds, batch_s, LEAST)
-    return Timing(
-        op, size_bytes, tuple((name, tuple(times)) for name, times in seconds.items()), tuple(failed.items()), load()
-    )
+    timed = tuple((name, tuple(times)) for name, times in seconds.items())
+    return Timing(op, size_bytes, timed, tuple(failed.items()), load())
 
 
 def _too_large(case: Case, competitors: int) -> str:

@@ -38,9 +38,8 @@ def launch_over_mpi(spec: LaunchSpec, console: Console) -> Outcome:
         stack.callback(output.close)
         for rank in range(spec.world_size):
             output.add_pipe(rank, str(mpirun.folder / f"rank.{rank}"))
-        environment = rank_environment(
-            as_mindspore=spec.as_mindspore, events=spec.events, extra={**spec.environment, **own}
-        )
+        extra = {**spec.environment, **own}
+        environment = rank_environment(as_mindspore=spec.as_mindspore, events=spec.events, extra=extra)
         environment.pop("PARALLEL_LAB_WORLD", None)
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         # in a session of its own: Ctrl-C is ours to pass on

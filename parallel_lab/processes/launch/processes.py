@@ -1,12 +1,8 @@
-"""One process per rank: started together, watched until all have ended, and ended together when one fails.
-
-    nameless memory, life pipe -> n times `python rank_main.py script.py` (own process group, one output pipe)
-    -> wait -> one exit code
-
-What ends a run before its time: a rank that raises, dies or leaves with an exit code; a collective that some rank does
-not reach; Ctrl-C, SIGTERM and SIGHUP. Its reason goes into the arena, so that ranks in a collective raise at once; the
-others are ended after a grace. Processes that a rank has started are in its group and end with it. A launcher that is
-killed itself takes its ranks along (rank_main.py).
+"""One process per rank (`python rank_main.py script.py`, own process group and output pipe): started together, watched
+until all have ended, ended together when one fails. What ends a run early: a rank that raises, dies or leaves with an
+exit code; a collective that a rank does not reach; Ctrl-C, SIGTERM, SIGHUP. The reason goes into the arena, so that
+ranks in a collective raise at once; the others are ended after a grace, and their own processes with them. A launcher
+that is killed takes its ranks along (rank_main.py).
 """
 
 from __future__ import annotations

@@ -1,12 +1,5 @@
-"""What this machine does, measured on its own ranks: messages (for `fit_link`) and the device that one rank is
-(`measure_device`).
-
-    with WorkerPool(8) as pool:
-        fit_link(pool, "all_reduce")
-        measure_device(pool)            # what each of eight ranks gets when all eight compute at once
-
-All of it runs on the workers a training would run on, so that what they share (cores, caches, memory) is shared here
-too.
+"""What this machine does, measured on its own ranks, sharing cores, caches and memory as in a training: messages (for
+`fit_link(pool, "all_reduce")`) and the device one rank is while all compute (`measure_device(pool)`).
 """
 
 from __future__ import annotations

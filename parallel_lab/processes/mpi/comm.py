@@ -163,9 +163,8 @@ class MpiCommunicator(CheckedCalls):
         if found is None:
             whole = self._handshake.comm.Get_group()
             part = whole.Incl(members)
-            found = self._groups[members] = self._handshake.comm.Create_group(
-                part, tag=zlib.crc32(repr(members).encode()) % MAX_TAG
-            )
+            tag = zlib.crc32(repr(members).encode()) % MAX_TAG
+            found = self._groups[members] = self._handshake.comm.Create_group(part, tag=tag)
             part.Free()
             whole.Free()
         return found

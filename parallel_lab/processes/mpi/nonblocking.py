@@ -1,10 +1,7 @@
-"""Collectives of MPI that are started and waited for later (`started.py`).
-
-A start posts the rank's arrival; the arrivals of the others are compared with it as they come (`handshake.py`). When
-all have come the data moves, step after step (`movement.py`), over a communicator of its own.
-
-A handle is done when those before it are, but the data of all of them is under way at the same time, each message under
-a tag of its own, so a late member of one group does not hold up another group.
+"""Collectives of MPI that are started and waited for later (`started.py`). A start posts the rank's arrival, which the
+others compare (`handshake.py`). When all have come the data moves, step after step (`movement.py`), over a communicator
+of its own. A handle is done when those before it are, but all their data travels at once, each message under its own
+tag: a late member of one group does not hold up another.
 """
 
 from __future__ import annotations

@@ -37,9 +37,8 @@ VARIABLE = "PARALLEL_LAB_WORLD"
 @dataclass(frozen=True)
 class Place:
     """What a launcher tells a rank's process, as JSON in PARALLEL_LAB_WORLD. `block`, `life`: descriptors of the shared
-    block and of a pipe whose write end only the launcher holds; `pid`: the process meant (0 until it has started),
-    since children inherit the environment; `launcher`: what the user typed; `left`: True once this rank has left its
-    world.
+    block and of a pipe whose write end only the launcher holds; `pid`: the process meant (0 until it has started), as
+    children inherit the environment; `launcher`: what the user typed; `left`: this rank has left its world.
     """
 
     rank: int

@@ -84,10 +84,9 @@ class WordReached(Condition):
 
 
 class WaitLoop:
-    """One rank's side of all waits of a run. `progress`: called in waits, moves something and returns whether there is
+    """One rank's side of all waits of a run. `progress`: called in waits, moves something, returns whether there is
     more (None: nothing to move); `fault_raised`: this rank's program knows of the fault; `behind`: (who has what to do
-    for the oldest started collective, its request's index + 1) or None; `entry`: the coming wait's index + 1 (0:
-    newest).
+    for the oldest started collective, its index + 1) or None; `entry`: the coming wait's index + 1 (0: newest).
     """
 
     def __init__(self, arena: Arena, rank: int) -> None:

@@ -43,10 +43,8 @@ VIEWS = 512  # kept views of members' memory per group; a training step uses few
 
 
 class Check:
-    """What all members of a group must agree on in one call: the words they write, and rows of them to compare with, by
-    barrier number & 3.
-
-    loose   digests compared only with members that give them too; told: whether this member gives one
+    """What a group's members must agree on in one call: the words they write, rows to compare with by barrier number &
+    3; `loose`: digests compared only with members that give them too; `told`: whether this one does.
     """
 
     __slots__ = ("digest", "loose", "rows", "told", "words")
@@ -105,13 +103,10 @@ class Register:
 
 
 class Group:
-    """What a rank keeps about one group: its members, its words, the members' buffers.
-
-    started    whether this is for collectives that are started and waited for later; they meet apart from the others
-    seq        number of barriers this rank has come to
-    data_seq   the last of them after which the members' buffers were in use
-    number     how many requests this rank has made in this group
-    reads_far  whether the members can read each other's own memory (`fast/peer_memory.py`); None: not tried
+    """What a rank keeps about one group: members, words, buffers. `started`: for collectives waited for later, which
+    meet apart; `seq`: barriers this rank has come to, `data_seq`: the last after which the members' buffers were in
+    use; `number` of its requests here; `reads_far`: whether members read each other's own memory
+    (`fast/peer_memory.py`), None: not tried.
     """
 
     def __init__(

@@ -27,10 +27,8 @@ def context():
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """What the fork server finds when it starts; libraries read the thread counts once, when they are loaded.
-
-    PYTHONPATH: the server of CPython 3.11 does not take over sys.path, and a preload that cannot be imported is skipped
-    without a word: every worker would then import everything itself (8 workers: 0.8 s instead of 0.1 s).
+    """What the fork server finds when it starts; libraries read thread counts once. PYTHONPATH: CPython 3.11's server
+    does not take over sys.path, and silently skips what it cannot preload (8 workers: 0.8 s instead of 0.1 s).
     """
     root = os.path.dirname(os.path.abspath(sys.modules[__package__.split(".")[0]].__file__))
     path = [p for p in (os.environ.get("PYTHONPATH"), os.path.dirname(root)) if p]
@@ -62,11 +60,8 @@ def _without_main() -> Iterator[None]:
 
 @contextmanager
 def _without_tracker() -> Iterator[None]:
-    """Keep the tracker of named semaphores and shared memory from being started: workers have neither, and it ignores
-    SIGTERM.
-
-    A notebook's kernel that shuts down asks its children to end, waits for those that do not, and is killed meanwhile:
-    no temporary folder of the learner's would be removed. Code that needs a tracker later starts one.
+    """Keep the tracker of named semaphores and shared memory, which workers do not have, from being started: it ignores
+    SIGTERM, so a kernel that shuts down would be killed waiting for it, before temporary folders are removed.
     """
     tracker = resource_tracker._resource_tracker
     if getattr(tracker, "_fd", 0) is not None:  # it runs already, or is made in another way

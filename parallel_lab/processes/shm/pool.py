@@ -37,14 +37,10 @@ KEPT_POOLS = 3  # idle pools of different sizes that get_pool keeps
 
 
 class WorkerPool(JobPool):
-    """`world_size` worker processes, one per rank.
-
-    timeout_s     a collective that some rank does not reach in this time raises CollectiveTimeout
-    warn_after_s  after this time a warning names the ranks that are missing
-    arena_bytes   shared memory for data in transit; larger values pass through it in steps
-    fast          False: every collective goes the plain way, with the same bits
-
-    Raises SharedMemoryTooSmall, RankDied (a worker ended while starting), TimeoutError (start).
+    """`world_size` worker processes, one per rank. After `warn_after_s` a warning names missing ranks, after
+    `timeout_s` a collective raises CollectiveTimeout. `arena_bytes`: shared memory for data in transit, larger values
+    pass in steps; `fast` False: the plain way, same bits. Raises SharedMemoryTooSmall, RankDied, TimeoutError (both
+    while starting).
     """
 
     def __init__(
@@ -211,10 +207,8 @@ _pools = PoolTable(WorkerPool, KEPT_POOLS)
 
 
 def get_pool(world_size: int) -> WorkerPool:
-    """The pool of this size of this process: made when first asked for, and again when it was lost.
-
-    Idle pools of other sizes are kept up to a small number (they use no processor time); the one used longest ago is
-    closed first.
+    """The pool of this size of this process: made when first asked for, and again when it was lost. A few idle pools of
+    other sizes are kept (they use no processor time); the one used longest ago is closed first.
     """
     return _pools.get(world_size)
 

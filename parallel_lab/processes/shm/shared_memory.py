@@ -52,12 +52,8 @@ def round_up(value: int, step: int) -> int:
 
 
 class SharedBlock:
-    """`size_bytes` of zeroed memory that parent and workers see, and the heaps behind them; pickled while a process
-    starts, it carries its descriptor along.
-
-    heaps_start, heaps_bytes   where the heaps lie, and their size; 0 where the system gives no more than the fixed part
-
-    Raises SharedMemoryTooSmall when the system refuses.
+    """`size_bytes` of zeroed memory that parent and workers see, the heaps behind (`heaps_start`, `heaps_bytes`: 0
+    where the system gives no more); pickled while a process starts, with its descriptor. Raises SharedMemoryTooSmall.
     """
 
     def __init__(self, size_bytes: int) -> None:

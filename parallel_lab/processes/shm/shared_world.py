@@ -15,10 +15,8 @@ from .watch import Watch, ranks_text
 
 
 class SharedWorld:
-    """The ranks of one arena and their supervisor. The transport calls `look` about twenty times a second, and `left`
-    or `died` when a process has ended.
-
-    pids   process per rank, None where it is not known
+    """The ranks of one arena and their supervisor; `pids` by rank, None: unknown. The transport calls `look` about
+    twenty times a second, and `left` or `died` when a process has ended.
     """
 
     def __init__(self, arena: Arena, limits: Limits) -> None:

@@ -29,11 +29,8 @@ LIMIT_S = 600.0
 
 
 def meet_in_cluster(library: str) -> World:
-    """The world of a worker. The scheduler stays here until the last worker has gone, and then ends its process:
-    SystemExit, 0 if all went well.
-
-    Raises WorldArgumentError for variables that are missing or make no sense, NotBuiltYet for a scheduler on another
-    machine.
+    """The world of a worker. The scheduler stays until the last worker has gone, then SystemExit (0 if all went well).
+    Raises WorldArgumentError for missing or senseless variables, NotBuiltYet for a scheduler on another machine.
     """
     role = os.environ["MS_ROLE"]
     if role == "MS_PSERVER":

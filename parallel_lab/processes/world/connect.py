@@ -22,13 +22,9 @@ def ways_to_start() -> str:
 
 
 def connect(library: str | None = None) -> World:
-    """Make this process the rank that its environment says, and return its world; `current_world()` is the same from
-    now on.
-
-    library   one of BACKENDS, or None; "mpi" asks for MPI, the others name the group of all ranks
-
-    Raises WorldError (a RuntimeError) where nothing started several processes, naming the ways to do so; what the ways
-    raise: WorldArgumentError, WorldTimeout, MissingPackage.
+    """Make this process the rank that its environment says; returns its world, as `current_world()` from now on.
+    `library`: one of BACKENDS, or None; "mpi" asks for MPI, the others name the group of all ranks. Raises WorldError
+    (a RuntimeError) naming the ways to start where nothing did, WorldArgumentError, WorldTimeout, MissingPackage.
     """
     from ..shm.attach import launched_place
 

@@ -55,11 +55,10 @@ LOCAL_VARIABLES = {"OMPI_COMM_WORLD_LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_SIZE", "
 
 
 class World:
-    """This process as `rank` of `world_size`. `comm` answers requests: `answer(Request)` and named methods
-    (run/calls.py); `backend`: "shared_memory" or "mpi", what carries the data; `library`: "hccl" (unless `init` named
-    another), "nccl" or "mccl", whose names a script uses; `launcher`: how processes were started, for messages;
-    `groups`: name -> ranks, ascending, the world's own always there; `events`: recorded besides the communicator's
-    (PARALLEL_LAB_EVENTS).
+    """This process as `rank` of `world_size`. `comm` answers `answer(Request)` and named methods (run/calls.py);
+    `backend`: "shared_memory" or "mpi", what carries data; `library`: "hccl" (unless `init` named another), "nccl",
+    "mccl", whose names a script uses; `launcher`: how processes were started, for messages; `groups`: name -> ranks,
+    ascending, the world's own too; `events`: recorded besides the communicator's (PARALLEL_LAB_EVENTS).
     """
 
     def __init__(

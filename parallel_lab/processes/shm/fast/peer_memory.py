@@ -138,16 +138,14 @@ class PeerMemory:
         if loop.words[ABORT]:
             raise loop.fault_error()
         what = f"rank {self.rank} cannot read the memory of rank {rank} any more: {os.strerror(number)}"
-        loop.raise_fault(
-            "ParallelLabError", message(what, hint="Allocate large values by comm.empty, which every rank can read")
-        )
+        hint = "Allocate large values by comm.empty, which every rank can read"
+        loop.raise_fault("ParallelLabError", message(what, hint=hint))
 
 
 class PeerPiece:
-    """A (rows, run) part of an array in another rank's memory.
-
-    piece[block] reads one of `slices.blocks(..., BLOCK_BYTES)`; it holds until the next one but one of any piece is
-    read, in the order of members. Raises where the rank has ended.
+    """A (rows, run) part of an array in another rank's memory. piece[block] reads one of `slices.blocks(...,
+    BLOCK_BYTES)` and holds until the next one but one of any piece is read, in order of members. Raises where the rank
+    has ended.
     """
 
     def __init__(

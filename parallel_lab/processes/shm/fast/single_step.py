@@ -1,10 +1,7 @@
-"""all_gather, reduce_scatter, all_to_all and broadcast of values that fit a buffer: one step, prepared.
-
-    write my value to my buffer, as the others will read it | meet | read from everybody
-
-These are the calls of every training step, and eight ranks on two cores push each other's code and data out of the
-caches: what is not looked up, made or called again is seen in their time. Larger values take the general way
-(`collectives.py`). A value in a shared array is read where it lies.
+"""all_gather, reduce_scatter, all_to_all and broadcast of values that fit a buffer, prepared, in one step: write my
+value to my buffer, as the others will read it | meet | read from everybody. Each training step makes these calls, and
+eight ranks on two cores push each other out of the caches, so nothing is looked up or made again. Larger values:
+`collectives.py`. Shared arrays are read in place.
 """
 
 from __future__ import annotations
@@ -30,10 +27,8 @@ Views = list[np.ndarray]
 
 
 def fits_one_step(request: Request, capacity: int, step_bytes: int) -> bool:
-    """Whether a request can be prepared: all members must come to the same answer, from what they agree on.
-
-    capacity     bytes of a buffer
-    step_bytes   that the general way passes in one step
+    """Whether a request can be prepared, from what all members agree on. `capacity`: bytes of a buffer; `step_bytes`:
+    what the general way passes in one step.
     """
     if request.kind == "broadcast":
         # a member that does not know what will come takes the plain way, which must meet as often

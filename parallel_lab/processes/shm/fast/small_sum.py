@@ -18,10 +18,8 @@ LOOKS = 16  # every so many looks a rank that waits for the sum sees for itself 
 
 
 class SmallSum:
-    """The views that one small all_reduce or reduce needs in one group, made once.
-
-    starts   byte of the block at which a member's buffer of a parity starts: starts[member][parity]
-    half     bytes from there to where its sums lie
+    """Views for a small all_reduce or reduce in one group, made once: starts[member][parity], the byte where a buffer
+    starts; `half`: bytes from there to where its sums lie.
     """
 
     is_sum = True
