@@ -3,8 +3,7 @@
     PAGES["nn.optim.momentum"].names["Momentum"]     "parallel_lab.nn:Momentum"
     PAGES["nn"].sources                              ("parallel_lab.nn", ...): everything public in them
 
-A name's target is "module:attribute" of this package, or "@path" for another page. The paths are those of MindSpore 1.0
-to 2.6.
+A name's target is "module:attribute" of this package, or "@path" for another page. Paths: MindSpore 1.0 to 2.6.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Collectives that are started and waited for later, so that a rank works while its data travels: what is the same with
-shared memory and MPI.
+"""Collectives that are started and waited for later, while a rank works: what shared memory and MPI share.
 
     handle = comm.start("all_reduce", gradients)         # says where the data lies, and returns
     ...                                                   # computing; comm.progress() now and then

@@ -1,5 +1,4 @@
-"""What `parallel-lab msrun` does with the arguments of MindSpore's launcher (`run_command.py` lists them), on this
-machine.
+"""What `parallel-lab msrun` does with the arguments of MindSpore's launcher (`run_command.py`), on this machine.
 
     parallel-lab msrun --worker_num 8 --local_worker_num 8 --master_port 8118 --log_dir logs --join True train.py
     --epochs 3

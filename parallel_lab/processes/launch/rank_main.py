@@ -1,5 +1,4 @@
-"""The first lines of a rank's process: tie its life to the launcher's, then run the user's script as if it had been
-started alone.
+"""The first lines of a rank's process: tie its life to the launcher's, then run the user's script.
 
     python .../rank_main.py script.py args        ... -m module args        ... --cell NAME FILE
 

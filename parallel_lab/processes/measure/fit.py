@@ -1,5 +1,4 @@
-"""The alpha-beta model of this machine, fitted to what its own ranks measured: t(m) = alpha + beta m for a message of m
-bytes.
+"""The alpha-beta model of this machine, fitted to its ranks' times: t(m) = alpha + beta m for m bytes.
 
     fit = fit_link(2)                        # send and recv between two workers, 64 B to 16 MiB
     print(fit.text())                        # alpha, beta, residual of every size, error on sizes the fit has not seen
@@ -11,14 +10,12 @@ bytes.
     beta     s per byte       1 / bandwidth                                             alpha
     n_1/2    bytes            alpha / beta: a message this long reaches half the bandwidth
 
-MindSpore writes t = alpha m + beta: the two letters are swapped. Here they are those of Hockney (1994), as in
-`cluster.Link`.
+MindSpore writes t = alpha m + beta, letters swapped; here they are Hockney's (1994), as in `cluster.Link`.
 
 The line is the one with the smallest relative residuals, sum of ((alpha + beta m - t) / t)^2, neither below 0. The
 usual least squares is decided by the largest message alone and returns start-ups that mean nothing, negative ones too.
 Intervals are 95 % of a bootstrap over the repeats. Every second size is kept out of a second fit and predicted by it:
-where those errors are large (median above 15 %, or one above 40 %) no single line describes the machine, and
-`Fit.accepted` is False.
+where those errors are large (median above 15 %, one above 40 %) no line describes the machine: `Fit.accepted` is False.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """All ranks of an mpirun end together, whichever way the first of them ends.
 
-Measured without this: a rank that raises prints its traceback, blocks in MPI_Finalize, and all others wait for it for
-ever.
+Measured without this: a rank that raises prints its traceback, blocks in MPI_Finalize, and all others wait for ever.
 
     an exception nobody caught, in any thread   its traceback with the rank, then MPI_Abort: mpirun ends the others
     sys.exit with a code that is not 0          one line, then MPI_Abort with that code
@@ -10,8 +9,7 @@ ever.
     a normal end of all                         each says that it is through; MPI is finished when all are
     death by a signal, os._exit                 mpirun sees it and ends the others
 
-A rank that was stopped by another's fault says so in one line and leaves that other a moment to print what really
-happened.
+A rank that was stopped by another's fault says so in one line and leaves that one a moment to print.
 """
 
 from __future__ import annotations

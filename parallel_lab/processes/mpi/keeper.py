@@ -1,5 +1,4 @@
-"""The process between a notebook and mpirun: it owns everything of one world on MPI, and removes it, whichever
-process dies first.
+"""The process between a notebook and mpirun: it owns all of a world on MPI and removes it, whoever dies first.
 
     notebook  --stdin: nothing, ever-->  keeper  -->  mpirun  -->  ranks  --socket-->  notebook
 
@@ -7,9 +6,8 @@ Measured without it: a notebook that is killed leaves mpirun and its ranks, and 
 MPI's segments in /dev/shm. The keeper ends everything when its standard input ends (the notebook closed it, or is gone)
 or when mpirun has ended: it kills mpirun and all descendants, also stopped ones and those whose parents have died (it
 is their subreaper), then removes the world's own folders, where mpirun and its ranks were told to put whatever they
-need. It lives in a session of its own, so that no signal to the notebook's group reaches it. Should the keeper itself
-be killed, mpirun dies with it (parent-death signal), the ranks lose their sockets, and the notebook removes the
-folders.
+need. It lives in a session of its own, so that no signal to the notebook's group reaches it. If the keeper is killed,
+mpirun dies with it (parent-death signal), ranks lose their sockets, the notebook removes folders.
 
     python -m parallel_lab.processes.mpi.keeper '{"command": [...], "folders": [...]}'
 """

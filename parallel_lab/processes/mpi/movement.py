@@ -1,5 +1,4 @@
-"""What follows once the members of a group agree: a reply made of the small values that came along, or data that MPI
-moves.
+"""What follows once the members of a group agree: a reply from the small values that came along, or moved data.
 
     all_reduce      each member adds its 1/n of the value in group order, then all send each other their parts
     reduce, reduce_scatter   the same addition; then the parts go to the root, or stay

@@ -9,8 +9,7 @@ this process. Why not ipyparallel's MPI engines: measured, a rank that dies hang
 killed notebook leaves up to 17 processes; here nothing stays, whichever process is killed. The sockets meet on an
 abstract address and prove that they know a random key.
 
-One machine, by design: ranks reach the notebook through a local socket. Worlds on several machines are started by
-mpirun from a shell.
+One machine, by design: ranks reach the notebook through a local socket. On several machines: mpirun from a shell.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ few of a group's excepted: several may set them, each to a value of its own, and
 What a word announces is written before the word. x86 keeps both the order of stores and the order of loads, so nothing
 more is needed there. ARM does not; `fence()` gives the order with a lock that nobody else holds: its release followed
 by its acquire keeps everything before from mixing with everything after (ARMv8 store-release and load-acquire are
-ordered among each other). That is reasoned from the architecture manual, not measured: the package is tested on x86
-only.
+ordered among each other). That is reasoned from the manual: the package is tested on x86 only.
 """
 
 from __future__ import annotations

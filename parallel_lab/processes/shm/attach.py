@@ -1,5 +1,4 @@
-"""A process that is no worker of a pool becomes a rank: a script under a launcher, or one of several processes that met
-by themselves.
+"""A process that is no worker of a pool becomes a rank: a script under a launcher, or one that met others by itself.
 
     launcher:  block = SharedBlock(layout.size_bytes);  Place(rank, ...) into the environment of each rank's process,
                descriptors passed on

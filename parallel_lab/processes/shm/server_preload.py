@@ -1,5 +1,4 @@
-"""Imported once in the fork server, before any worker exists: the modules workers need, and two arrangements that only
-a server needs.
+"""Imported once in the fork server, before any worker exists: what workers need, and two arrangements for a server.
 
 Nothing else imports it. The process group of its own keeps a kill of the notebook's whole group (Jupyter's "restart
 now") from the server, so that it lives the moment it takes to notice and to remove its socket folder: the notebook,

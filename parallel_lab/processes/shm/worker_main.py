@@ -1,7 +1,6 @@
 """The process of one rank: start, run what the notebook sends, report, and end with the notebook.
 
-Importable on purpose: the fork server finds it by name; the user's function travels as bytes (`dill`, with the globals
-it uses).
+Importable on purpose: the fork server finds it by name; the user's function comes as bytes (`dill`, with its globals).
 
 Ways to end: an empty message or end of file on the job pipe (idle), end of file on the life pipe or the death of the
 notebook process (a thread watches both), and the parent-death signal, which also ends a stopped worker and one stuck in

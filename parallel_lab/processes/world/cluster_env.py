@@ -1,5 +1,4 @@
-"""MindSpore's dynamic cluster: one scheduler and N workers, started one by one, that find each other by environment
-variables.
+"""MindSpore's dynamic cluster: a scheduler and N workers, started one by one, meet by environment variables.
 
     MS_ROLE          MS_SCHED (one process; it runs `init` and nothing after it) or MS_WORKER (N processes)
     MS_WORKER_NUM    N
@@ -9,8 +8,7 @@ variables.
                      arrival
     MS_TOPO_TIMEOUT  seconds for all to come (600)
 
-Names and rules: MindSpore, Dynamic Cluster Startup. A worker too many is turned away; one too few makes the rendezvous
-fail, and everybody hears of it.
+Names and rules: MindSpore, Dynamic Cluster Startup. A worker too many is turned away; one too few: it fails for all.
 """
 
 from __future__ import annotations

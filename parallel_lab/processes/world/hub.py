@@ -1,5 +1,4 @@
-"""The hub of processes that were started one by one: it waits for all ranks at a socket, hands out the shared memory,
-and looks after them.
+"""The hub of processes that were started one by one: it waits for ranks, hands out memory, looks after them.
 
     hub = Hub(plan, own_rank=0)     # rank 0 of a rank table; own_rank=None: the scheduler of a dynamic cluster
     hub.collect()                   # all have come, and have their numbers and the memory

@@ -11,8 +11,7 @@ is refused. Rules of HCCL (MindSpore, distributed training on Ascend): 1, 2, 4 o
 several; cards 0 to 3 and 4 to 7 are wired to different networks, so 2 or 4 cards must be on one side. Addresses are not
 looked at.
 
-The ranks meet at a socket named by the table's content; rank 0 waits there. Time limit: HCCL_CONNECT_TIMEOUT seconds
-(120, as HCCL's).
+The ranks meet at a socket named by the table's content; rank 0 waits there. Time limit: HCCL_CONNECT_TIMEOUT s (120).
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Processes that were started one by one meet: a socket with a name that all of them know, one that waits there, and
-shared memory handed over.
+"""Processes that were started one by one meet: one waits at a socket all know, and hands over memory.
 
     hub      rank 0 of a rank table, or the scheduler of a dynamic cluster: waits for all ranks, makes the memory, hands
              it to each, looks after them (hub.py)

@@ -20,8 +20,7 @@ been tested on one machine only. A rank table or a cluster that names several ho
 
 With PARALLEL_LAB_EVENTS=FILE in the environment every rank records its communication, and the last one to close writes
 FILE: a Chrome trace (chrome://tracing, ui.perfetto.dev) that also holds the events as `events.from_dicts` reads them,
-under "events". One file, one schema, for all launchers. PARALLEL_LAB_TIMEOUT: seconds a collective waits for a missing
-rank, where no launcher says so (120).
+under "events". One file, one schema, for all launchers. PARALLEL_LAB_TIMEOUT: seconds to wait for a missing rank (120).
 """
 
 from __future__ import annotations

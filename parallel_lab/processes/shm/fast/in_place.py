@@ -2,8 +2,7 @@
 
     tell where my value lies | meet | read what I need of everybody's | meet
 
-Where some member's value cannot be read, all take the plain way; the first barrier does not show beside copying more
-than a buffer.
+Where some member's value cannot be read, all take the plain way; the first barrier does not show.
 """
 
 from __future__ import annotations
