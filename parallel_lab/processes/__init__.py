@@ -1,4 +1,5 @@
-"""Ranks that are real processes: shared memory, MPI, how processes meet, launchers, measurements.
+"""Ranks that are real processes: shared memory, MPI, how processes find each other, launchers, and what this machine
+measures.
 
     supervisor           looking after ranks: one state machine for pools, launchers and hubs
     jobs, job_pool       functions that run on all ranks of a pool; outcome: one error from many reports

@@ -1,4 +1,4 @@
-"""The process between a notebook and mpirun: it owns all of a world on MPI and removes it, whoever dies first.
+"""The process between a notebook and mpirun: it owns all of a world on MPI and removes it, whichever dies first.
 
     notebook  --stdin: nothing, ever-->  keeper  -->  mpirun  -->  ranks  --socket-->  notebook
 
