@@ -10,20 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from parallel_lab.base.errors import DataFileError, ParallelLabError, ShapeError
-from parallel_lab.train.dataset import (
-    Cifar10Dataset,
-    MnistDataset,
-    digits_cifar_folder,
-    digits_folder,
-    load_digits,
-    load_digits_cifar,
-    read_cifar10,
-    read_digit_files,
-    transforms,
-    vision,
-    write_cifar10,
-    write_idx,
-)
+from parallel_lab.train import dataset as datasets
 from tests.crossed import each_of
 from tests.dataset.files import module_of, raises_within, recorded_sums
 
@@ -66,7 +53,7 @@ def read(dataset):
 def test_a_batch_file_is_read_as_the_format_says(tmp_path, rng, packed):
     images, labels, content = records(rng, 3)
     (tmp_path / "test_batch.bin").write_bytes(gzip.compress(content) if packed else content)
-    found, found_labels = read_cifar10(tmp_path / "test_batch.bin")
+    found, found_labels = datasets.read_cifar10(tmp_path / "test_batch.bin")
     assert (found.dtype, found_labels.dtype) == (np.uint8, np.uint8)
     np.testing.assert_array_equal(found, images)
     np.testing.assert_array_equal(found_labels, labels)
@@ -75,10 +62,10 @@ def test_a_batch_file_is_read_as_the_format_says(tmp_path, rng, packed):
 @pytest.mark.parametrize("name", ["a.bin", "a.bin.gz"])
 def test_what_is_written_follows_the_format(tmp_path, rng, name):
     images, labels, content = records(rng, 2)
-    write_cifar10(tmp_path / name, images, labels)
+    datasets.write_cifar10(tmp_path / name, images, labels)
     written = (tmp_path / name).read_bytes()
     assert (gzip.decompress(written) if name.endswith("gz") else written) == content
-    np.testing.assert_array_equal(read_cifar10(tmp_path / name)[0], images)
+    np.testing.assert_array_equal(datasets.read_cifar10(tmp_path / name)[0], images)
 
 
 @each_of(
@@ -91,7 +78,7 @@ def test_what_is_written_follows_the_format(tmp_path, rng, name):
 )
 def test_what_the_format_cannot_hold_is_not_written(tmp_path, images, labels):
     with pytest.raises(ShapeError):
-        write_cifar10(tmp_path / "a.bin", images, labels)
+        datasets.write_cifar10(tmp_path / "a.bin", images, labels)
     assert not list(tmp_path.iterdir())
 
 
@@ -105,7 +92,7 @@ def test_a_file_cut_short_says_where_and_by_how_much(tmp_path, rng, cut):
     found = f"the end of the file after {RECORD - cut:,} bytes"
     expected = f"{path}: at byte {2 * RECORD}: expected a record of 3,073 bytes, found {found}"
     with pytest.raises(DataFileError, match=re.escape(expected)):
-        read_cifar10(path)
+        datasets.read_cifar10(path)
 
 
 def test_a_label_above_nine_says_which_record(tmp_path, rng):
@@ -115,17 +102,17 @@ def test_a_label_above_nine_says_which_record(tmp_path, rng):
     with pytest.raises(
         DataFileError, match=re.escape(f"at byte {RECORD}: expected a label from 0 to 9 (record 1), found 77")
     ):
-        read_cifar10(path)
+        datasets.read_cifar10(path)
 
 
 def test_an_empty_or_missing_file_is_an_error(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"")
     with pytest.raises(DataFileError, match="at byte 0: expected a record of 3,073 bytes, found an empty file"):
-        read_cifar10(tmp_path / "a.bin")
+        datasets.read_cifar10(tmp_path / "a.bin")
     with pytest.raises(DataFileError, match=r"b\.bin: cannot be read: No such file"):
-        read_cifar10(tmp_path / "b.bin")
+        datasets.read_cifar10(tmp_path / "b.bin")
     with pytest.raises(DataFileError, match="cannot be read: Is a directory"):
-        read_cifar10(tmp_path)
+        datasets.read_cifar10(tmp_path)
 
 
 def test_damaged_gzip_data_is_an_error(tmp_path, rng):
@@ -136,13 +123,13 @@ def test_damaged_gzip_data_is_an_error(tmp_path, rng):
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataFileError, match=r"of the \.gz file: expected whole gzip data"):
-            read_cifar10(tmp_path / name)
+            datasets.read_cifar10(tmp_path / name)
 
 
 def test_a_gzip_file_that_unpacks_without_end_is_stopped(tmp_path):
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(64 << 20)))  # 64 MiB from 64 kB
     with raises_within(8 << 20, "expected at most 1,000,000 bytes"):
-        read_cifar10(tmp_path / "bomb.gz", max_size_bytes=1_000_000)
+        datasets.read_cifar10(tmp_path / "bomb.gz", max_size_bytes=1_000_000)
 
 
 @given(st.binary(max_size=40), st.integers(0, 2), st.integers(-1, 1))
@@ -151,7 +138,7 @@ def test_any_bytes_give_pictures_or_a_data_file_error(tmp_path_factory, start, c
     content = (start + bytes(count * RECORD))[: max(0, count * RECORD + more)]
     path.write_bytes(content)
     try:
-        images, labels = read_cifar10(path)
+        images, labels = datasets.read_cifar10(path)
     except DataFileError:
         return
     assert len(content) == RECORD * len(images) == RECORD * len(labels)
@@ -164,7 +151,7 @@ def test_any_bytes_give_pictures_or_a_data_file_error(tmp_path_factory, start, c
 @each_of("usage, part", ("train", slice(0, 10)), ("test", slice(10, 14)), ("all", slice(0, 14)), (None, slice(0, 14)))
 def test_usage_chooses_the_files(tmp_path, rng, usage, part):
     images, labels = cifar_folder(tmp_path, rng)
-    dataset = Cifar10Dataset(tmp_path, usage, shuffle=False)
+    dataset = datasets.Cifar10Dataset(tmp_path, usage, shuffle=False)
     found, found_labels = read(dataset)
     assert dataset.get_col_names() == ["image", "label"]
     assert (found.dtype, found_labels.dtype) == (np.uint8, np.uint32)
@@ -174,7 +161,7 @@ def test_usage_chooses_the_files(tmp_path, rng, usage, part):
 
 def test_pictures_are_shuffled_unless_told_otherwise(tmp_path, rng):
     images, _ = cifar_folder(tmp_path, rng)
-    found, _ = read(Cifar10Dataset(str(tmp_path)))
+    found, _ = read(datasets.Cifar10Dataset(str(tmp_path)))
     assert not np.array_equal(found, images)
     assert sorted(image.tobytes() for image in found) == sorted(image.tobytes() for image in images)
 
@@ -183,19 +170,19 @@ def test_a_missing_batch_is_named(tmp_path, rng):
     cifar_folder(tmp_path, rng)
     (tmp_path / "data_batch_4.bin").unlink()
     with pytest.raises(DataFileError, match=r"data_batch_4\.bin: cannot be read"):
-        Cifar10Dataset(tmp_path, "train")
-    assert len(Cifar10Dataset(tmp_path, "test")) == 4
+        datasets.Cifar10Dataset(tmp_path, "train")
+    assert len(datasets.Cifar10Dataset(tmp_path, "test")) == 4
 
 
 def test_changing_a_picture_does_not_change_the_dataset(tmp_path, rng):
     images, _ = cifar_folder(tmp_path, rng)
-    dataset = Cifar10Dataset(tmp_path, shuffle=False)
+    dataset = datasets.Cifar10Dataset(tmp_path, shuffle=False)
     for image, _ in dataset.create_tuple_iterator(num_epochs=1, output_numpy=True):
         image[:] = 0
     np.testing.assert_array_equal(read(dataset)[0], images)
 
 
-@pytest.mark.parametrize("kind", [Cifar10Dataset, MnistDataset])
+@pytest.mark.parametrize("kind", [datasets.Cifar10Dataset, datasets.MnistDataset])
 @each_of(
     ("arguments", "error", "match"),
     (("{folder}/nowhere",), DataFileError, "does not exist"),
@@ -217,11 +204,14 @@ def test_the_pipeline_of_the_data_parallel_tutorial_runs(tmp_path, rng):
     """Seed 002, with its arguments and its order, on 8 ranks: floor(ceil(14 / 8) / 2) * 3 steps each."""
     cifar_folder(tmp_path, rng)
     for rank in (0, 7):
-        dataset = Cifar10Dataset(str(tmp_path), num_shards=8, shard_id=rank)
-        operations = [vision.RandomCrop((32, 32), (4, 4, 4, 4)), vision.RandomHorizontalFlip()]
-        operations += [vision.Resize((224, 224)), vision.Rescale(1.0 / 255.0, 0.0)]
-        operations += [vision.Normalize((0.4465, 0.4822, 0.4914), (0.2010, 0.1994, 0.2023)), vision.HWC2CHW()]
-        dataset = dataset.map(operations=transforms.TypeCast("int32"), input_columns="label")
+        dataset = datasets.Cifar10Dataset(str(tmp_path), num_shards=8, shard_id=rank)
+        operations = [datasets.vision.RandomCrop((32, 32), (4, 4, 4, 4)), datasets.vision.RandomHorizontalFlip()]
+        operations += [datasets.vision.Resize((224, 224)), datasets.vision.Rescale(1.0 / 255.0, 0.0)]
+        operations += [
+            datasets.vision.Normalize((0.4465, 0.4822, 0.4914), (0.2010, 0.1994, 0.2023)),
+            datasets.vision.HWC2CHW(),
+        ]
+        dataset = dataset.map(operations=datasets.transforms.TypeCast("int32"), input_columns="label")
         dataset = dataset.map(operations=operations, input_columns="image")
         dataset = dataset.shuffle(buffer_size=10).batch(batch_size=2, drop_remainder=True).repeat(3)
         assert dataset.get_dataset_size() == 3
@@ -236,8 +226,8 @@ def test_the_pipeline_of_the_data_parallel_tutorial_runs(tmp_path, rng):
     "usage, splits", ("train", ["train"]), ("test", ["test"]), ("all", ["test", "train"]), (None, ["test", "train"])
 )
 def test_mnist_pictures_have_one_channel(usage, splits):
-    parts = [read_digit_files(digits_folder(), split) for split in splits]
-    images, labels = read(MnistDataset(digits_folder(), usage, shuffle=False))
+    parts = [datasets.read_digit_files(datasets.digits_folder(), split) for split in splits]
+    images, labels = read(datasets.MnistDataset(datasets.digits_folder(), usage, shuffle=False))
     assert (images.dtype, labels.dtype) == (np.uint8, np.uint32)
     assert images.shape[1:] == (28, 28, 1)
     np.testing.assert_array_equal(images[..., 0], np.concatenate([part[0] for part in parts]))
@@ -246,39 +236,43 @@ def test_mnist_pictures_have_one_channel(usage, splits):
 
 def test_a_folder_with_training_files_only_is_enough(tmp_path):
     """Seed 004 points at MNIST's train folder and names no usage."""
-    write_idx(tmp_path / "train-images-idx3-ubyte", np.zeros((3, 28, 28), np.uint8))
-    write_idx(tmp_path / "train-labels-idx1-ubyte", np.arange(3, dtype=np.uint8))
-    assert len(MnistDataset(tmp_path)) == 3
+    datasets.write_idx(tmp_path / "train-images-idx3-ubyte", np.zeros((3, 28, 28), np.uint8))
+    datasets.write_idx(tmp_path / "train-labels-idx1-ubyte", np.arange(3, dtype=np.uint8))
+    assert len(datasets.MnistDataset(tmp_path)) == 3
     with pytest.raises(DataFileError, match="t10k-images"):
-        MnistDataset(tmp_path, "test")
+        datasets.MnistDataset(tmp_path, "test")
 
 
 def test_the_pipeline_of_the_fusion_tutorial_gives_normalised_digits():
     """Seed 004: Rescale, Normalize, HWC2CHW, labels as int32, batches of 32."""
-    operations = [vision.Rescale(1.0 / 255.0, 0), vision.Normalize(mean=(0.1307,), std=(0.3081,)), vision.HWC2CHW()]
-    dataset = MnistDataset(digits_folder(), "train", shuffle=False).map(operations, "image")
-    dataset = dataset.map(transforms.TypeCast("int32"), "label").batch(32)
+    operations = [
+        datasets.vision.Rescale(1.0 / 255.0, 0),
+        datasets.vision.Normalize(mean=(0.1307,), std=(0.3081,)),
+        datasets.vision.HWC2CHW(),
+    ]
+    dataset = datasets.MnistDataset(datasets.digits_folder(), "train", shuffle=False).map(operations, "image")
+    dataset = dataset.map(datasets.transforms.TypeCast("int32"), "label").batch(32)
     image, label = next(iter(dataset))
-    pixels, digits = load_digits("train", image_shape=(1, 28, 28))
+    pixels, digits = datasets.load_digits("train", image_shape=(1, 28, 28))
     assert (image.shape, label.dtype) == ((32, 1, 28, 28), np.int32)
     np.testing.assert_allclose(image.asnumpy(), (pixels[:32] - 0.1307) / 0.3081, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(label.asnumpy(), digits[:32])
 
 
 def test_pictures_of_another_size_are_not_mnist(tmp_path):
-    write_idx(tmp_path / "train-images-idx3-ubyte", np.zeros((3, 8, 9), np.uint8))
-    write_idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(3, np.uint8))
+    datasets.write_idx(tmp_path / "train-images-idx3-ubyte", np.zeros((3, 8, 9), np.uint8))
+    datasets.write_idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(3, np.uint8))
     with pytest.raises(
         DataFileError, match="at byte 8 of the train images: expected 28 rows and 28 columns, found 8 and 9"
     ):
-        MnistDataset(tmp_path, "train")
+        datasets.MnistDataset(tmp_path, "train")
 
 
 def test_a_cut_mnist_file_says_where(tmp_path):
     for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
-        (tmp_path / name).write_bytes(gzip.decompress((digits_folder() / f"{name}.gz").read_bytes())[:-7])
+        (tmp_path / name).write_bytes(gzip.decompress((datasets.digits_folder() / f"{name}.gz").read_bytes())[:-7])
     with pytest.raises(DataFileError, match=r"train-images-idx3-ubyte: at byte \d+: expected 1,128,960 bytes"):
-        MnistDataset(tmp_path)
+        datasets.MnistDataset(tmp_path)
 
 
 # ---- the coloured digits ----
@@ -312,8 +306,8 @@ def test_the_folder_is_complete_and_small():
 @pytest.mark.parametrize(("split", "count"), [("train", 1440), ("test", 357)])
 def test_each_coloured_picture_is_its_digit_in_two_colours(split, count):
     """Paper and ink are each channel's two ends; every pixel of the 32x32 lies between them by its grey level."""
-    grey, digits = read_digit_files(digits_folder(), split)
-    images, labels = read(Cifar10Dataset(digits_cifar_folder(), split, shuffle=False))
+    grey, digits = datasets.read_digit_files(datasets.digits_folder(), split)
+    images, labels = read(datasets.Cifar10Dataset(datasets.digits_cifar_folder(), split, shuffle=False))
     assert len(images) == count
     np.testing.assert_array_equal(labels, digits)
     for image, digit in zip(images[::37], grey[::37], strict=True):
@@ -337,7 +331,7 @@ def test_each_coloured_picture_is_its_digit_in_two_colours(split, count):
 
 def test_place_and_colours_say_nothing_about_the_label():
     """The mean brightness of a class is that of all, within four standard errors."""
-    images, labels = load_digits_cifar()
+    images, labels = datasets.load_digits_cifar()
     corner = images[:, :, 0, 0].mean(1)
     for digit in range(10):
         of_class = corner[labels == digit]
@@ -346,15 +340,15 @@ def test_place_and_colours_say_nothing_about_the_label():
 
 @pytest.mark.parametrize(("split", "count"), [("train", 1440), ("test", 357)])
 def test_load_digits_cifar_gives_what_networks_take(split, count):
-    images, labels = load_digits_cifar(split)
+    images, labels = datasets.load_digits_cifar(split)
     assert (images.shape, images.dtype) == ((count, 3, 32, 32), np.float32)
     assert (labels.shape, labels.dtype) == ((count,), np.int32)
     assert 0 <= images.min() <= images.max() <= 1
-    raw, _ = read(Cifar10Dataset(digits_cifar_folder(), split, shuffle=False))
+    raw, _ = read(datasets.Cifar10Dataset(datasets.digits_cifar_folder(), split, shuffle=False))
     np.testing.assert_array_equal(images, raw.transpose(0, 3, 1, 2) / np.float32(255))
-    np.testing.assert_array_equal(labels, load_digits(split)[1])
+    np.testing.assert_array_equal(labels, datasets.load_digits(split)[1])
 
 
 def test_an_unknown_split_names_the_known_ones():
     with pytest.raises(DataFileError, match="'train', 'test'"):
-        load_digits_cifar("validation")
+        datasets.load_digits_cifar("validation")

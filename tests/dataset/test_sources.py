@@ -6,14 +6,7 @@ import pytest
 from parallel_lab.base.errors import ArgumentError, DatasetError, ParallelLabError
 from parallel_lab.base.seeds import set_seed
 from parallel_lab.nn.tensor.tensor import Tensor
-from parallel_lab.train.dataset import (
-    Cifar10Dataset,
-    GeneratorDataset,
-    NumpySlicesDataset,
-    digits_cifar_folder,
-    seed_batch,
-    vision,
-)
+from parallel_lab.train import dataset as datasets
 from parallel_lab.train.dataset.transforms import TypeCast
 from tests.crossed import each_of
 
@@ -60,7 +53,7 @@ def test_a_generator_function_is_called_once_per_epoch():
         calls.append(0)
         yield from ((i, 2 * i) for i in range(3))
 
-    dataset = GeneratorDataset(source, ["a", "b"])
+    dataset = datasets.GeneratorDataset(source, ["a", "b"])
     assert calls == []
     assert rows(dataset) == rows(dataset) == [[0, 0], [1, 2], [2, 4]]
     assert len(calls) == 2
@@ -68,21 +61,21 @@ def test_a_generator_function_is_called_once_per_epoch():
 
 def test_the_dataset_of_the_quickstart():
     """Seed 003: a generator function of whole batches, named input and label."""
-    x, y = seed_batch()
+    x, y = datasets.seed_batch()
 
     def generate():
         for _ in range(4):
             yield x, y
 
-    steps = list(GeneratorDataset(generate, ["input", "label"]).create_dict_iterator(num_epochs=1))
+    steps = list(datasets.GeneratorDataset(generate, ["input", "label"]).create_dict_iterator(num_epochs=1))
     assert len(steps) == 4
     np.testing.assert_array_equal(steps[3]["input"].asnumpy(), x)
     np.testing.assert_array_equal(steps[0]["label"].asnumpy(), y)
 
 
 def test_numbered_samples_are_shuffled_unless_told_otherwise():
-    shuffled = GeneratorDataset(Squares(30), ["i", "square"])
-    ordered = GeneratorDataset(Squares(30), ["i", "square"], shuffle=False)
+    shuffled = datasets.GeneratorDataset(Squares(30), ["i", "square"])
+    ordered = datasets.GeneratorDataset(Squares(30), ["i", "square"], shuffle=False)
     assert rows(ordered) == [[i, [float(i * i)]] for i in range(30)]
     first = rows(shuffled)
     assert first != rows(ordered)
@@ -91,29 +84,29 @@ def test_numbered_samples_are_shuffled_unless_told_otherwise():
 
 @pytest.mark.parametrize("source", [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3]), Tensor([1, 2, 3]), {0: 1, 1: 2, 2: 3}])
 def test_sequences_are_numbered_samples(source):
-    assert rows(GeneratorDataset(source, "x", shuffle=False)) == [[1], [2], [3]]
+    assert rows(datasets.GeneratorDataset(source, "x", shuffle=False)) == [[1], [2], [3]]
 
 
 def test_an_iterable_is_iterated_each_epoch():
-    dataset = GeneratorDataset(Restarting(), ["x"])
+    dataset = datasets.GeneratorDataset(Restarting(), ["x"])
     assert rows(dataset) == rows(dataset) == [[2], [1], [0]]
-    assert rows(GeneratorDataset({4}, "x")) == [[4]]
+    assert rows(datasets.GeneratorDataset({4}, "x")) == [[4]]
 
 
 def test_a_zip_becomes_a_list():
-    dataset = GeneratorDataset(zip([1, 2], [3, 4], strict=True), ["a", "b"], shuffle=False)
+    dataset = datasets.GeneratorDataset(zip([1, 2], [3, 4], strict=True), ["a", "b"], shuffle=False)
     assert rows(dataset) == rows(dataset) == [[1, 3], [2, 4]]
     assert dataset.get_dataset_size() == 2
 
 
 def test_a_generator_object_can_be_read_once_and_says_so():
     """Wrong before: a second epoch without any rows."""
-    dataset = GeneratorDataset((i for i in range(3)), "x")
+    dataset = datasets.GeneratorDataset((i for i in range(3)), "x")
     assert rows(dataset) == [[0], [1], [2]]
     with pytest.raises(DatasetError, match="can be read once, and was"):
         rows(dataset)
     with pytest.raises(DatasetError, match="cannot be counted"):
-        GeneratorDataset((i for i in range(3)), "x").get_dataset_size()
+        datasets.GeneratorDataset((i for i in range(3)), "x").get_dataset_size()
 
 
 def test_a_stream_is_counted_once_and_not_by_list():
@@ -123,7 +116,7 @@ def test_a_stream_is_counted_once_and_not_by_list():
         calls.append(0)
         yield from range(5)
 
-    dataset = GeneratorDataset(source, "x").batch(2)
+    dataset = datasets.GeneratorDataset(source, "x").batch(2)
     assert len(list(dataset)) == 3
     assert len(calls) == 1
     assert [dataset.get_dataset_size(), dataset.repeat().batch(2).get_dataset_size()] == [3, 2]
@@ -133,11 +126,11 @@ def test_a_stream_is_counted_once_and_not_by_list():
 
 
 def test_num_samples_limits_every_kind_of_source():
-    assert len(rows(GeneratorDataset(lambda: iter(range(9)), "x", num_samples=4))) == 4
-    assert rows(GeneratorDataset(range(9), "x", num_samples=4, shuffle=False)) == [[0], [1], [2], [3]]
-    assert len(rows(GeneratorDataset(range(9), "x", num_samples=0))) == 9
+    assert len(rows(datasets.GeneratorDataset(lambda: iter(range(9)), "x", num_samples=4))) == 4
+    assert rows(datasets.GeneratorDataset(range(9), "x", num_samples=4, shuffle=False)) == [[0], [1], [2], [3]]
+    assert len(rows(datasets.GeneratorDataset(range(9), "x", num_samples=0))) == 9
     sources = range(9), range(3), lambda: iter(range(9))
-    assert [GeneratorDataset(one, "x", num_samples=4).get_dataset_size() for one in sources] == [4, 3, 4]
+    assert [datasets.GeneratorDataset(one, "x", num_samples=4).get_dataset_size() for one in sources] == [4, 3, 4]
 
 
 def test_a_source_may_use_its_array_again():
@@ -147,37 +140,37 @@ def test_a_source_may_use_its_array_again():
             buffer[:] = i
             yield (buffer,)
 
-    assert rows(GeneratorDataset(source, "x").batch(3)) == [[[[0, 0], [1, 1], [2, 2]]]]
+    assert rows(datasets.GeneratorDataset(source, "x").batch(3)) == [[[[0, 0], [1, 1], [2, 2]]]]
 
 
 def test_column_types_are_compared_with_what_comes():
-    assert len(rows(GeneratorDataset(Squares(2), ["i", "square"], ["int64", np.float32]))) == 2
+    assert len(rows(datasets.GeneratorDataset(Squares(2), ["i", "square"], ["int64", np.float32]))) == 2
     with pytest.raises(DatasetError, match="column 'square' is float32, column_types says float64"):
-        rows(GeneratorDataset(Squares(2), ["i", "square"], ["int64", "float64"]))
+        rows(datasets.GeneratorDataset(Squares(2), ["i", "square"], ["int64", "float64"]))
     with pytest.raises(ArgumentError, match="A dtype for each of i, square"):
-        GeneratorDataset(Squares(2), ["i", "square"], ["int64"])
+        datasets.GeneratorDataset(Squares(2), ["i", "square"], ["int64"])
 
 
 def test_a_sample_with_another_number_of_values_is_refused():
     with pytest.raises(RuntimeError, match=r"sample 0: 2 values for 1 columns \(x\)"):
-        rows(GeneratorDataset(Squares(2), "x", shuffle=False))
+        rows(datasets.GeneratorDataset(Squares(2), "x", shuffle=False))
 
 
 @pytest.mark.parametrize("sample", [{"a": 1}, object(), None, [[1], [2, 3]]])
 def test_a_sample_that_is_no_array_is_refused(sample):
     with pytest.raises(DatasetError, match="Numbers, text, arrays or Tensors"):
-        rows(GeneratorDataset(lambda: iter([(sample,)]), "x"))
+        rows(datasets.GeneratorDataset(lambda: iter([(sample,)]), "x"))
 
 
 @pytest.mark.parametrize("source", [3, None, object()])
 def test_a_source_that_cannot_be_read_is_refused(source):
     with pytest.raises(TypeError, match="An object with __getitem__ and __len__"):
-        GeneratorDataset(source, "x")
+        datasets.GeneratorDataset(source, "x")
 
 
 def test_a_function_that_returns_no_iterator_is_refused():
     with pytest.raises(TypeError, match="a function with yield"):
-        rows(GeneratorDataset(lambda: 3, "x"))
+        rows(datasets.GeneratorDataset(lambda: 3, "x"))
 
 
 def test_numbered_samples_need_a_length():
@@ -186,24 +179,24 @@ def test_numbered_samples_need_a_length():
             return index
 
     with pytest.raises(RuntimeError, match="Add __len__"):
-        GeneratorDataset(NoLength(), "x")
+        datasets.GeneratorDataset(NoLength(), "x")
 
 
 @pytest.mark.parametrize("settings", [{"shuffle": True}, {"num_shards": 2, "shard_id": 0}])
 def test_a_stream_cannot_be_shuffled_or_sharded(settings):
     with pytest.raises(RuntimeError, match="have no numbers"):
-        GeneratorDataset(lambda: iter([1]), "x", **settings)
+        datasets.GeneratorDataset(lambda: iter([1]), "x", **settings)
 
 
 @pytest.mark.parametrize("names", [None, [], ["a", "a"], [""]])
 def test_columns_need_names(names):
     with pytest.raises(ValueError, match="column_names"):
-        GeneratorDataset([1], names)
+        datasets.GeneratorDataset([1], names)
 
 
 def test_an_empty_source_is_refused():
     with pytest.raises(DatasetError, match="no samples"):
-        GeneratorDataset([], "x")
+        datasets.GeneratorDataset([], "x")
 
 
 # ---- NumpySlicesDataset ----
@@ -217,7 +210,7 @@ def test_an_empty_source_is_refused():
     ({"a": [1, 2], "b": [3.0, 4.0]}, ["a", "b"]),
 )
 def test_arrays_are_cut_along_the_first_dim(data, names):
-    dataset = NumpySlicesDataset(data, shuffle=False)
+    dataset = datasets.NumpySlicesDataset(data, shuffle=False)
     parts = list(data.values()) if isinstance(data, dict) else list(data) if isinstance(data, tuple) else [data]
     assert dataset.get_col_names() == names
     assert rows(dataset) == [[np.asarray(part)[i].tolist() for part in parts] for i in range(2)]
@@ -225,7 +218,7 @@ def test_arrays_are_cut_along_the_first_dim(data, names):
 
 def test_changing_the_array_afterwards_does_not_change_the_dataset():
     data = np.arange(3)
-    dataset = NumpySlicesDataset(data, shuffle=False)
+    dataset = datasets.NumpySlicesDataset(data, shuffle=False)
     data[:] = 9
     assert rows(dataset) == [[0], [1], [2]]
 
@@ -242,7 +235,7 @@ def test_changing_the_array_afterwards_does_not_change_the_dataset():
 )
 def test_columns_that_do_not_fit_are_refused(arguments, match):
     with pytest.raises(DatasetError, match=match):
-        NumpySlicesDataset(*arguments)
+        datasets.NumpySlicesDataset(*arguments)
 
 
 # ---- shards ----
@@ -250,7 +243,7 @@ def test_columns_that_do_not_fit_are_refused(arguments, match):
 
 def shard(n, r, samples=10, **settings):
     settings = {"shuffle": False, "num_shards": n, "shard_id": r, **settings}
-    return [row[0] for row in rows(NumpySlicesDataset(np.arange(samples), "x", **settings))]
+    return [row[0] for row in rows(datasets.NumpySlicesDataset(np.arange(samples), "x", **settings))]
 
 
 def test_a_shard_is_every_nth_sample_and_the_last_ones_begin_again():
@@ -279,7 +272,11 @@ def test_num_samples_limits_each_shard():
 
 
 @pytest.mark.parametrize("settings", [{"num_shards": 2}, {"shard_id": 0}])
-@each_of("make", lambda **s: NumpySlicesDataset([1, 2], **s), lambda **s: Cifar10Dataset(digits_cifar_folder(), **s))
+@each_of(
+    "make",
+    lambda **s: datasets.NumpySlicesDataset([1, 2], **s),
+    lambda **s: datasets.Cifar10Dataset(datasets.digits_cifar_folder(), **s),
+)
 def test_one_of_the_two_shard_arguments_alone_is_a_runtime_error(make, settings):
     with pytest.raises(RuntimeError, match="is given without") as caught:
         make(**settings)
@@ -299,7 +296,7 @@ def test_shards_out_of_range_are_value_errors(n, r, match):
 )
 def test_shard_arguments_of_the_wrong_type_are_type_errors(settings):
     with pytest.raises(TypeError):
-        NumpySlicesDataset([1, 2], **settings)
+        datasets.NumpySlicesDataset([1, 2], **settings)
 
 
 def test_more_samples_than_there_are_is_all_of_them():
@@ -316,9 +313,9 @@ def pictures(n, r, seed):
     set_seed(seed)
     source = np.random.default_rng(seed).integers(0, 256, (GLOBAL_BATCH * STEPS, 12, 12, 3)).astype(np.uint8)
     data = {"image": source, "label": np.arange(len(source), dtype=np.uint32)}
-    dataset = NumpySlicesDataset(data, num_shards=n, shard_id=r).map(TypeCast("int32"), "label")
-    operations = [vision.RandomCrop((12, 12), (4, 4, 4, 4)), vision.RandomHorizontalFlip()]
-    operations += [vision.Rescale(1 / 255, 0), vision.HWC2CHW()]
+    dataset = datasets.NumpySlicesDataset(data, num_shards=n, shard_id=r).map(TypeCast("int32"), "label")
+    operations = [datasets.vision.RandomCrop((12, 12), (4, 4, 4, 4)), datasets.vision.RandomHorizontalFlip()]
+    operations += [datasets.vision.Rescale(1 / 255, 0), datasets.vision.HWC2CHW()]
     dataset = dataset.map(operations, "image").batch(GLOBAL_BATCH // n, drop_remainder=True)
     return [list(dataset.create_tuple_iterator(num_epochs=1, output_numpy=True)) for _ in range(EPOCHS)]
 
@@ -346,8 +343,8 @@ def test_every_rank_that_reads_everything_reads_the_same():
     """Without shards (full_batch) the ranks agree to the bit, buffer and augmentation included."""
     runs = []
     for _ in range(2):
-        dataset = NumpySlicesDataset(np.zeros((20, 9, 9), np.uint8), "image").map(
-            [lambda x: x, vision.RandomCrop(5, 2, fill_value=3)], "image"
+        dataset = datasets.NumpySlicesDataset(np.zeros((20, 9, 9), np.uint8), "image").map(
+            [lambda x: x, datasets.vision.RandomCrop(5, 2, fill_value=3)], "image"
         )
         runs.append(rows(dataset.shuffle(4).batch(5).repeat(2)))
     assert runs[0] == runs[1]

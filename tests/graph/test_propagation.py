@@ -134,14 +134,10 @@ def test_a_tie_on_the_edge_goes_to_the_operator_that_communicates_least():
     assert strategies(propagated(net, array(16, 16)))["matmul"] == ((1, 8), (8, 1))
 
 
-@each_of(
-    ("op", "shapes"),
-    ("add", ((64, 32), (64, 32))),
-    ("add", ((32,), (64, 32))),
-    ("add", ((64, 32), (32,))),
-    ("add", ((64, 1), (1, 32))),
-    ("relu", ((64, 32),)),
-)
+ADDED = (("add", ((64, 32), (64, 32))), ("add", ((32,), (64, 32))), ("add", ((64, 32), (32,))))
+
+
+@each_of("op, shapes", *ADDED, ("add", ((64, 1), (1, 32))), ("relu", ((64, 32),)))
 def test_operators_that_must_use_all_devices_have_these_candidates(op, shapes):
     """MindSpore, generate_strategy_test: 5 on 8 devices for these shapes, (1, 1) among them."""
     found = candidate_strategies(OPS[op], shapes, {}, 8, ParallelConfig(device_num=8))

@@ -9,17 +9,12 @@ import pytest
 
 from parallel_lab.base.cluster import get_cluster
 from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, ParallelLabError
-from parallel_lab.lab.collectives.algorithms.algorithm import (
-    algorithm,
-    algorithm_names,
-    best_algorithm,
-    custom_algorithm,
-)
+from parallel_lab.lab.collectives.algorithms import algorithm as algorithms
 from parallel_lab.lab.collectives.algorithms.rounds import KINDS, REDUCING
 from parallel_lab.lab.collectives.model import RANKS, CollectiveStepper
 from tests.crossed import each_of
 
-ALL = [(kind, name, n) for kind in KINDS for n in RANKS for name in algorithm_names(kind, n)]
+ALL = [(kind, name, n) for kind in KINDS for n in RANKS for name in algorithms.algorithm_names(kind, n)]
 every_story = pytest.mark.parametrize(("kind", "name", "ranks"), ALL, ids=lambda x: str(x))
 
 
@@ -179,7 +174,7 @@ def test_the_comparison_names_the_fastest():
     machine = {"gamma_s_per_byte": cluster.device.gamma_s_per_byte, "contention": "hops"}
     for elements in (64, 16384, 16777216):
         stepper = CollectiveStepper("all_reduce", "ring", 8, elements, contention="hops")
-        best = best_algorithm("all_reduce", 8, 4 * elements, cluster.link, **machine)
+        best = algorithms.best_algorithm("all_reduce", 8, 4 * elements, cluster.link, **machine)
         table = stepper.snapshot()["compare"]
         assert best.name in [row["name"] for row in table if row["fastest"]]
         assert [row["name"] for row in table if row["shown"]] == ["ring"]
@@ -191,7 +186,7 @@ WRONG = [[(0, 1, 0, "add"), (1, 0, 1, "add")], [(1, 0, 0, "add")]]
 
 
 def test_a_list_that_goes_wrong_is_shown_until_there():
-    stepper = CollectiveStepper(algorithm=custom_algorithm("all_reduce", WRONG, ranks=2))
+    stepper = CollectiveStepper(algorithm=algorithms.custom_algorithm("all_reduce", WRONG, ranks=2))
     assert stepper.rounds == 1
     stepper.next()
     shot = stepper.snapshot()
@@ -204,7 +199,9 @@ def test_a_list_that_goes_wrong_is_shown_until_there():
 
 
 def test_a_right_one_can_be_compared_and_found_again():
-    mine = custom_algorithm("all_reduce", algorithm("all_reduce", "tree", 4).rounds, ranks=4, name="my tree")
+    mine = algorithms.custom_algorithm(
+        "all_reduce", algorithms.algorithm("all_reduce", "tree", 4).rounds, ranks=4, name="my tree"
+    )
     stepper = CollectiveStepper("all_reduce", "ring", 4)
     stepper.show(mine)
     stepper.choose_algorithm("ring")

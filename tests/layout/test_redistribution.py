@@ -9,17 +9,8 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.errors import LayoutError
+from parallel_lab.layout import redistribution_steps
 from parallel_lab.layout.redistribution import plan_redistribution
-from parallel_lab.layout.redistribution_steps import (
-    AllGather,
-    AllToAll,
-    ReduceScatter,
-    Reshape,
-    Slice,
-    apply,
-    move,
-    received_elements,
-)
 from parallel_lab.layout.refinement import common_refinement
 from parallel_lab.layout.tensor_layout import TensorLayout
 from tests.crossed import each_of
@@ -69,7 +60,7 @@ def test_steps_lead_from_any_layout_to_any_other(ranks, seed, alltoall):
     src, dst = random_layout(rng, ranks, ndim), random_layout(rng, ranks, ndim)
     shape = shape_for(rng, src, dst)
     steps = check(src, dst, shape, alltoall=alltoall)
-    assert received_elements(steps) >= lower_bound_elements(src, dst, shape)
+    assert redistribution_steps.received_elements(steps) >= lower_bound_elements(src, dst, shape)
     assert (steps == ()) == src.same_placement(dst)
 
 
@@ -85,7 +76,7 @@ def test_a_reshape_between_producer_and_consumer_is_planned_through(ranks, seed,
     shape[rng.integers(len(shape))] *= total // math.prod(shape)
     dst_shape[rng.integers(len(dst_shape))] *= total // math.prod(dst_shape)
     steps = check(src, dst, tuple(shape), tuple(dst_shape), alltoall=alltoall)
-    assert received_elements(steps) >= lower_bound_elements(src, dst, shape, dst_shape=dst_shape)
+    assert redistribution_steps.received_elements(steps) >= lower_bound_elements(src, dst, shape, dst_shape=dst_shape)
 
 
 @pytest.mark.quick(189)
@@ -99,7 +90,7 @@ def test_pending_reductions_are_finished_on_the_way(ranks, seed, reduce, alltoal
     src, dst = random_layout(rng, ranks, ndim, partial=True, reduce=reduce), random_layout(rng, ranks, ndim)
     shape = shape_for(rng, src, dst)
     steps = check(src, dst, shape, alltoall=alltoall)
-    assert received_elements(steps) >= lower_bound_elements(src, dst, shape)
+    assert redistribution_steps.received_elements(steps) >= lower_bound_elements(src, dst, shape)
 
 
 @BOTH
@@ -175,7 +166,7 @@ def test_reduce_scatter_replaces_all_reduce_and_slice_with_alltoall(src, dst, ga
     (PENDING, ROWS, 3 * 96 // 4),  # pending -> split: (p - 1) / p N
 )
 def test_one_axis_costs_what_the_formula_says_and_that_is_the_bound(src, dst, received):
-    assert received_elements(plan_redistribution(src, dst, (8, 12), alltoall=True)) == received
+    assert redistribution_steps.received_elements(plan_redistribution(src, dst, (8, 12), alltoall=True)) == received
     assert lower_bound_elements(src, dst, (8, 12)) == received
 
 
@@ -188,8 +179,8 @@ def test_one_axis_costs_what_the_formula_says_and_that_is_the_bound(src, dst, re
 )
 def test_elements_received_against_the_bound(src, dst, shape, gather, alltoall, bound):
     if gather is not None:
-        assert received_elements(plan_redistribution(src, dst, shape)) == gather
-    assert received_elements(plan_redistribution(src, dst, shape, alltoall=True)) == alltoall
+        assert redistribution_steps.received_elements(plan_redistribution(src, dst, shape)) == gather
+    assert redistribution_steps.received_elements(plan_redistribution(src, dst, shape, alltoall=True)) == alltoall
     assert lower_bound_elements(src, dst, shape) == bound
 
 
@@ -273,30 +264,33 @@ GRID_COLUMNS = TensorLayout((2, 4), (-1, 0))
 
 @each_of(
     ("step", "layout"),
-    (AllGather((2, 4), (16, 4), (64, 4), axes=(0,), dim=0), GRID_COLUMNS),  # columns are split, not rows
-    (AllGather((2, 4), (16, 4), (16, 16), axes=(1,), dim=1), GRID_COLUMNS),  # by axis 0, not 1
-    (Slice((2, 4), (16, 4), (4, 4), axes=(0,), dim=0), GRID_COLUMNS),  # axis 0 is in use
-    (AllToAll((2, 4), (16, 4), (64, 1), axes=(0,), split_dim=1, concat_dim=0), GRID_COLUMNS),
-    (ReduceScatter((2, 4), (16, 4), (8, 4), axes=(1,), dim=0), GRID_COLUMNS),  # nothing is pending
     (
-        ReduceScatter((2, 4), (16, 4), (8, 4), axes=(1,), dim=0, reduce="max"),
+        redistribution_steps.AllGather((2, 4), (16, 4), (64, 4), axes=(0,), dim=0),
+        GRID_COLUMNS,
+    ),  # columns are split, not rows
+    (redistribution_steps.AllGather((2, 4), (16, 4), (16, 16), axes=(1,), dim=1), GRID_COLUMNS),  # by axis 0, not 1
+    (redistribution_steps.Slice((2, 4), (16, 4), (4, 4), axes=(0,), dim=0), GRID_COLUMNS),  # axis 0 is in use
+    (redistribution_steps.AllToAll((2, 4), (16, 4), (64, 1), axes=(0,), split_dim=1, concat_dim=0), GRID_COLUMNS),
+    (redistribution_steps.ReduceScatter((2, 4), (16, 4), (8, 4), axes=(1,), dim=0), GRID_COLUMNS),  # nothing is pending
+    (
+        redistribution_steps.ReduceScatter((2, 4), (16, 4), (8, 4), axes=(1,), dim=0, reduce="max"),
         TensorLayout((2, 4), (-1, 0), partial=(1,)),
     ),
     (
-        Reshape((2, 4), (16, 4), (64,), layout=TensorLayout((2, 4), (0,))),
+        redistribution_steps.Reshape((2, 4), (16, 4), (64,), layout=TensorLayout((2, 4), (0,))),
         GRID_COLUMNS,
     ),  # columns of 4 are no block of 64
-    (AllGather((4, 2), (16, 4), (16, 8), axes=(0,), dim=1), GRID_COLUMNS),  # other device matrix
+    (redistribution_steps.AllGather((4, 2), (16, 4), (16, 8), axes=(0,), dim=1), GRID_COLUMNS),  # other device matrix
     ids=str,
 )
 def test_a_step_that_does_not_fit_the_layout_is_refused(step, layout):
     with pytest.raises(LayoutError):
-        apply(step, layout)
+        redistribution_steps.apply(step, layout)
 
 
 def test_arrays_that_do_not_fit_the_step_are_refused():
-    step = AllGather((2,), (4, 8), (8, 8), axes=(0,), dim=0)
+    step = redistribution_steps.AllGather((2,), (4, 8), (8, 8), axes=(0,), dim=0)
     with pytest.raises(LayoutError, match=r"1 arrays for 2 ranks"):
-        move(step, [np.zeros((4, 8))])
+        redistribution_steps.move(step, [np.zeros((4, 8))])
     with pytest.raises(LayoutError, match=r"rank 1 holds \(2, 8\)"):
-        move(step, [np.zeros((4, 8)), np.zeros((2, 8))])
+        redistribution_steps.move(step, [np.zeros((4, 8)), np.zeros((2, 8))])

@@ -6,20 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.errors import ArgumentTypeError, ShapeError
-from parallel_lab.nn import initializer as module
-from parallel_lab.nn.initializer import (
-    Constant,
-    HeNormal,
-    HeUniform,
-    Normal,
-    One,
-    TruncatedNormal,
-    Uniform,
-    XavierUniform,
-    Zero,
-    fans,
-    initializer,
-)
+from parallel_lab.nn import initializer as initializers, initializer as module
 from parallel_lab.nn.tensor.tensor import Initial, Parameter, Tensor
 from tests.crossed import each_of
 from tests.refusals import refused
@@ -28,7 +15,7 @@ SHAPE = (300, 200)  # 60000 values: the deviation of an estimated standard devia
 
 
 def values(init, shape=SHAPE):
-    return Parameter(initializer(init, shape), "w").asnumpy()
+    return Parameter(initializers.initializer(init, shape), "w").asnumpy()
 
 
 # Standard deviation of a normal split at +-2, by integration: 1 - 2 * 2 * pdf(2) / (cdf(2) - cdf(-2))
@@ -38,20 +25,20 @@ CUT_AT_TWO = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(
 @each_of(
     ("init", "deviation", "bound"),
     ("normal", 0.01, math.inf),
-    (Normal(0.3, 0.0), 0.3, math.inf),
+    (initializers.Normal(0.3, 0.0), 0.3, math.inf),
     ("uniform", 0.07 / math.sqrt(3), 0.07),
-    (Uniform(0.5), 0.5 / math.sqrt(3), 0.5),
+    (initializers.Uniform(0.5), 0.5 / math.sqrt(3), 0.5),
     ("xavier_uniform", math.sqrt(2 / 500), math.sqrt(6 / 500)),
-    (XavierUniform(2.0), 2 * math.sqrt(2 / 500), 2 * math.sqrt(6 / 500)),
+    (initializers.XavierUniform(2.0), 2 * math.sqrt(2 / 500), 2 * math.sqrt(6 / 500)),
     ("he_normal", math.sqrt(2 / 200), math.inf),
-    (HeNormal(mode="fan_out"), math.sqrt(2 / 300), math.inf),
-    (HeNormal(0.5), math.sqrt(2 / 1.25 / 200), math.inf),
-    (HeNormal(nonlinearity="tanh"), 5 / 3 / math.sqrt(200), math.inf),
+    (initializers.HeNormal(mode="fan_out"), math.sqrt(2 / 300), math.inf),
+    (initializers.HeNormal(0.5), math.sqrt(2 / 1.25 / 200), math.inf),
+    (initializers.HeNormal(nonlinearity="tanh"), 5 / 3 / math.sqrt(200), math.inf),
     ("he_uniform", math.sqrt(2 / 200), math.sqrt(6 / 200)),
-    (HeUniform(math.sqrt(5)), 1 / math.sqrt(3 * 200), 1 / math.sqrt(200)),
-    (HeUniform(nonlinearity="linear"), 1 / math.sqrt(200), math.sqrt(3 / 200)),
+    (initializers.HeUniform(math.sqrt(5)), 1 / math.sqrt(3 * 200), 1 / math.sqrt(200)),
+    (initializers.HeUniform(nonlinearity="linear"), 1 / math.sqrt(200), math.sqrt(3 / 200)),
     ("truncatednormal", 0.01 * CUT_AT_TWO, 0.02),
-    (TruncatedNormal(0.5), 0.5 * CUT_AT_TWO, 1.0),
+    (initializers.TruncatedNormal(0.5), 0.5 * CUT_AT_TWO, 1.0),
     ids=str,
 )
 def test_draws_have_the_stated_deviation_and_bound(init, deviation, bound):
@@ -65,15 +52,24 @@ def test_draws_have_the_stated_deviation_and_bound(init, deviation, bound):
 
 
 def test_a_mean_moves_the_draws():
-    assert values(Normal(0.1, 3.0)).mean() == pytest.approx(3.0, abs=0.005)
-    cut = values(TruncatedNormal(0.1, 3.0, -1.0, 0.5))
+    assert values(initializers.Normal(0.1, 3.0)).mean() == pytest.approx(3.0, abs=0.005)
+    cut = values(initializers.TruncatedNormal(0.1, 3.0, -1.0, 0.5))
     assert cut.min() == pytest.approx(2.9, abs=1e-3)
     assert cut.max() == pytest.approx(3.05, abs=1e-3)
 
 
 @pytest.mark.parametrize(
     ("init", "expected"),
-    [("zeros", 0), ("ones", 1), (Zero(), 0), (One(), 1), (2.5, 2.5), (3, 3), (Constant(-1), -1), ("ONES", 1)],
+    [
+        ("zeros", 0),
+        ("ones", 1),
+        (initializers.Zero(), 0),
+        (initializers.One(), 1),
+        (2.5, 2.5),
+        (3, 3),
+        (initializers.Constant(-1), -1),
+        ("ONES", 1),
+    ],
     ids=str,
 )
 def test_constants(init, expected):
@@ -83,49 +79,49 @@ def test_constants(init, expected):
 @pytest.mark.parametrize("kind", [Tensor, np.array])
 def test_values_can_be_given(kind):
     given = kind([[1.0, 2.0]])
-    made = initializer(given)
+    made = initializers.initializer(given)
     assert isinstance(made, Initial)
     assert made.shape == (1, 2)
     np.testing.assert_array_equal(Parameter(made, "w").asnumpy(), [[1.0, 2.0]])
     with pytest.raises(ShapeError, match=r"values of shape \(1, 2\)\. Shape \(2, 1\)"):
-        initializer(given, [2, 1])
+        initializers.initializer(given, [2, 1])
 
 
 @pytest.mark.parametrize(("shape", "expected"), [((3, 5), (5, 3)), ((3, 5, 2, 4), (40, 24)), ([3, 5], (5, 3))])
 def test_fans_count_dims_after_the_second_on_both_sides(shape, expected):
-    assert fans(tuple(shape)) == expected
+    assert initializers.fans(tuple(shape)) == expected
 
 
 @pytest.mark.parametrize("name", ["xavier_uniform", "he_normal", "he_uniform"])
 def test_rules_with_fans_need_two_dims(name):
     with pytest.raises(ShapeError, match=r"shape \(4,\) has 1 dims. At least 2 dims"):
-        initializer(name, [4])
+        initializers.initializer(name, [4])
 
 
 @each_of(("shape", "expected"), (4, (4,)), ([2, 3], (2, 3)), ((2, 3), (2, 3)), ((), ()), ([np.int64(2)], (2,)))
 def test_shapes_may_be_ints_lists_and_tuples(shape, expected):
-    assert initializer("normal", shape).shape == expected
+    assert initializers.initializer("normal", shape).shape == expected
 
 
 test_unfit_rules_and_shapes_are_refused = refused(
-    (lambda: initializer("norml", [2]), ValueError, "'norml' is not known. Names: normal, zeros"),
-    (lambda: initializer(None, [2]), TypeError, "init=None"),
-    (lambda: initializer(True, [2]), TypeError, "init=True"),
-    (lambda: initializer(Normal, [2]), TypeError, r"Write Normal\(\)"),
-    (lambda: initializer("normal"), ValueError, "no shape is given"),
-    (lambda: initializer("normal", [2, 0]), ValueError, "at least 1"),
-    (lambda: initializer("normal", [-1]), ValueError, "at least 1"),
-    (lambda: initializer("normal", [2.0]), TypeError, "An int, or a list or tuple of ints"),
-    (lambda: initializer("normal", [True]), TypeError, "An int, or a list or tuple of ints"),
-    (lambda: initializer("normal", "23"), TypeError, "An int, or a list or tuple of ints"),
-    (lambda: Normal(-0.1), ValueError, "sigma=-0.1.*at least 0"),
-    (lambda: Normal(math.nan), ValueError, "A finite number"),
-    (lambda: Normal("0.1"), TypeError, "sigma='0.1'"),
-    (lambda: Uniform(None), TypeError, "scale=None"),
-    (lambda: TruncatedNormal(a=2.0, b=-2.0), ValueError, "with a < b"),
-    (lambda: TruncatedNormal(a=6.0, b=8.0), ValueError, "At least 1 %"),
-    (lambda: HeNormal(mode="fan"), ValueError, "One of 'fan_in', 'fan_out'"),
-    (lambda: HeUniform(nonlinearity="gelu"), ValueError, "One of 'leaky_relu', 'relu'"),
+    (lambda: initializers.initializer("norml", [2]), ValueError, "'norml' is not known. Names: normal, zeros"),
+    (lambda: initializers.initializer(None, [2]), TypeError, "init=None"),
+    (lambda: initializers.initializer(True, [2]), TypeError, "init=True"),
+    (lambda: initializers.initializer(initializers.Normal, [2]), TypeError, r"Write Normal\(\)"),
+    (lambda: initializers.initializer("normal"), ValueError, "no shape is given"),
+    (lambda: initializers.initializer("normal", [2, 0]), ValueError, "at least 1"),
+    (lambda: initializers.initializer("normal", [-1]), ValueError, "at least 1"),
+    (lambda: initializers.initializer("normal", [2.0]), TypeError, "An int, or a list or tuple of ints"),
+    (lambda: initializers.initializer("normal", [True]), TypeError, "An int, or a list or tuple of ints"),
+    (lambda: initializers.initializer("normal", "23"), TypeError, "An int, or a list or tuple of ints"),
+    (lambda: initializers.Normal(-0.1), ValueError, "sigma=-0.1.*at least 0"),
+    (lambda: initializers.Normal(math.nan), ValueError, "A finite number"),
+    (lambda: initializers.Normal("0.1"), TypeError, "sigma='0.1'"),
+    (lambda: initializers.Uniform(None), TypeError, "scale=None"),
+    (lambda: initializers.TruncatedNormal(a=2.0, b=-2.0), ValueError, "with a < b"),
+    (lambda: initializers.TruncatedNormal(a=6.0, b=8.0), ValueError, "At least 1 %"),
+    (lambda: initializers.HeNormal(mode="fan"), ValueError, "One of 'fan_in', 'fan_out'"),
+    (lambda: initializers.HeUniform(nonlinearity="gelu"), ValueError, "One of 'leaky_relu', 'relu'"),
 )
 
 
@@ -143,4 +139,4 @@ def test_an_initializer_of_ones_own_is_taken():
 def test_what_is_no_dtype_of_numbers_is_refused(dtype):
     """None gave float64, [] an array of nothing, the others numpy's TypeError."""
     with pytest.raises(ArgumentTypeError, match=r"dtype=.*A dtype of numbers"):
-        initializer("zeros", (3, 2), dtype)
+        initializers.initializer("zeros", (3, 2), dtype)

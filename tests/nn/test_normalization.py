@@ -21,13 +21,10 @@ def along_channels(values, ndim):
     return values.reshape(-1, *(1,) * (ndim - 2))
 
 
-@each_of(
-    ("layer", "shape"),
-    (nn.BatchNorm1d, (8, 4)),
-    (nn.BatchNorm1d, (8, 4, 12)),
-    (nn.BatchNorm2d, (8, 4, 2, 6)),
-    (nn.BatchNorm3d, (8, 4, 2, 3, 2)),
-)
+FLAT = ((nn.BatchNorm1d, (8, 4)), (nn.BatchNorm1d, (8, 4, 12)))
+
+
+@each_of("layer, shape", *FLAT, (nn.BatchNorm2d, (8, 4, 2, 6)), (nn.BatchNorm3d, (8, 4, 2, 3, 2)))
 def test_batch_norm_in_training_uses_the_statistics_of_the_batch_and_keeps_running_ones(layer, shape):
     x = np.resize(X, shape)
     initial = {"gamma_init": Tensor(SCALE), "beta_init": Tensor(SHIFT), "moving_mean_init": Tensor(SHIFT)}

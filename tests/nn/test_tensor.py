@@ -25,15 +25,10 @@ def seed():
     set_seed(before)
 
 
-@each_of(
-    ("given", "dtype"),
-    ([1.0, 2.0], "float32"),
-    (1.0, "float32"),
-    ([1, 2], "int64"),
-    (True, "bool"),
-    (np.zeros(2), "float64"),
-    (Tensor([1.0]), "float32"),
-)
+PYTHON = (([1.0, 2.0], "float32"), (1.0, "float32"), ([1, 2], "int64"), (True, "bool"))
+
+
+@each_of("given, dtype", *PYTHON, (np.zeros(2), "float64"), (Tensor([1.0]), "float32"))
 def test_dtype_of_the_data_is_kept_and_python_floats_become_float32(given, dtype):
     assert str(Tensor(given).dtype) == dtype
 

@@ -248,14 +248,10 @@ def test_a_number_of_ranks_that_is_none_is_refused(n):
         mpi.mpirun_command(n, ["python"], launcher="mpirun")
 
 
-@each_of(
-    ("environment", "expected"),
-    ({"OMPI_COMM_WORLD_SIZE": "8"}, True),
-    ({"PMI_SIZE": "8"}, True),
-    ({"PMIX_RANK": "0"}, True),
-    ({"RANK_ID": "0"}, False),
-    ({}, False),
-)
+LAUNCHERS = (({"OMPI_COMM_WORLD_SIZE": "8"}, True), ({"PMI_SIZE": "8"}, True), ({"PMIX_RANK": "0"}, True))
+
+
+@each_of("environment, expected", *LAUNCHERS, ({"RANK_ID": "0"}, False), ({}, False))
 def test_a_launcher_is_recognised_by_what_it_leaves_in_the_environment(environment, expected):
     assert mpi.launched_by_mpi(environment) is expected
     assert not mpi.launched_by_mpi(launch.rank_environment(environment))
