@@ -34,14 +34,9 @@ from tests.base.contexts import DEFAULTS, fuse
 from tests.crossed import each_of
 
 pytestmark = pytest.mark.usefixtures("default_settings")
-ALGORITHM_DEFAULTS = {
-    "fully_use_devices": True,
-    "elementwise_op_strategy_follow": False,
-    "enable_algo_approxi": False,
-    "algo_approxi_epsilon": 0.1,
-    "tensor_slice_align_enable": False,
-    "tensor_slice_align_size": 16,
-}
+ALGORITHM_DEFAULTS = {"fully_use_devices": True, "elementwise_op_strategy_follow": False}
+ALGORITHM_DEFAULTS |= {"enable_algo_approxi": False, "algo_approxi_epsilon": 0.1}
+ALGORITHM_DEFAULTS |= {"tensor_slice_align_enable": False, "tensor_slice_align_size": 16}
 
 
 @pytest.mark.parametrize("key", DEFAULTS)

@@ -169,15 +169,8 @@ STORED = {"dtype": "float32", "global_shape": [2], "layout": None, "holders": "a
 
 
 def manifest(**fields):
-    content = {
-        "format": "parallel_lab-manifest",
-        "version": 1,
-        "sha256": ZERO,
-        "save": 1,
-        "files": [FILE],
-        "tensors": {"w": STORED},
-        "meta": {},
-    }
+    content = {"format": "parallel_lab-manifest", "version": 1, "sha256": ZERO, "save": 1}
+    content |= {"files": [FILE], "tensors": {"w": STORED}, "meta": {}}
     data = json.dumps({**content, **fields}).encode()
     return data.replace(ZERO.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 

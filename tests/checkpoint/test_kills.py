@@ -25,15 +25,9 @@ class Savers:
 
     def __init__(self) -> None:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.checkpoint.saver"],
-            cwd=ROOT,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
+        command = [sys.executable, "-m", "tests.checkpoint.saver"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, cwd=ROOT, env=env, **pipes, text=True, bufsize=1)
         self.group = 0  # of the saver that is at work
         os.set_blocking(self.process.stdout.fileno(), False)
         self._rest = ""

@@ -287,16 +287,9 @@ def test_the_real_server_answers_and_ends_when_told(tmp_path, number):
     home = {name: str(tmp_path / name) for name in folders}
     arguments = ["--no-browser", "--folder", str(tmp_path / "work"), "--", "--IdentityProvider.token=lesson"]
     keyboard, terminal = pty.openpty()  # on a terminal the server asks back after Ctrl-C
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        cwd=ROOT,
-        env={**os.environ, **home},
-        stdin=terminal,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    command, env = [sys.executable, "-c", code, *arguments], {**os.environ, **home}
+    pipes = {"stdin": terminal, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, cwd=ROOT, env=env, **pipes, text=True, start_new_session=True)
     timer = threading.Timer(60, lambda: os.killpg(process.pid, signal.SIGKILL))
     timer.start()
     seen = []

@@ -100,14 +100,8 @@ def make_link_to_fifo(path):
     path.symlink_to(f"{path}.fifo")
 
 
-REFUSED = [
-    (os.mkdir, "a folder"),
-    (make_fifo, "a pipe"),
-    (make_socket, "a socket"),
-    (make_circle, "in a circle"),
-    (make_link_to_device, "a device"),
-    (make_link_to_fifo, "a pipe"),
-]
+REFUSED = [(os.mkdir, "a folder"), (make_fifo, "a pipe"), (make_socket, "a socket"), (make_circle, "in a circle")]
+REFUSED += [(make_link_to_device, "a device"), (make_link_to_fifo, "a pipe")]
 refused = pytest.mark.parametrize(("make", "said"), REFUSED, ids=[make.__name__ for make, _ in REFUSED])
 
 

@@ -15,12 +15,8 @@ NODE = Cluster("node", DEVICE, NEAR, devices_per_node=8)
 # group 0-3 on one node, group 4-7 on two
 UNEVEN = Cluster("uneven", DEVICE, NEAR, devices_per_node=6, node_count=2, node_link=FAR)
 
-SETTINGS = {
-    "all alike": (NODE, None),
-    "one straggler": (NODE, {5: 3.0}),
-    "two links": (UNEVEN, None),
-    "both": (UNEVEN, {1: 1.5, 6: 0.5}),
-}
+SETTINGS = {"all alike": (NODE, None), "one straggler": (NODE, {5: 3.0})}
+SETTINGS |= {"two links": (UNEVEN, None), "both": (UNEVEN, {1: 1.5, 6: 0.5})}
 each_setting = pytest.mark.parametrize("setting", SETTINGS)
 
 

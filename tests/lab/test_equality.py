@@ -160,11 +160,5 @@ def test_steps_that_are_none_are_refused(steps):
     problem = get_problem("seed")
     net = NETWORKS["quickstart"].factory(problem)
     with pytest.raises(ValueError, match="steps="):
-        equality.prove_equal(
-            net,
-            problem.batches,
-            loss=problem.loss(),
-            optimizer=problem.optimizer(net.trainable_params()),
-            steps=steps,
-            executor="simulator",
-        )
+        how = {"loss": problem.loss(), "optimizer": problem.optimizer(net.trainable_params())}
+        equality.prove_equal(net, problem.batches, **how, steps=steps, executor="simulator")

@@ -163,13 +163,8 @@ REFUSED = {
         ("set_rank", (8,), "One of 0, 1, 2"),
     ],
 }
-GOOD = {
-    "strategy": ("select_rank", 7),
-    "fusion": ("set_mode", "each"),
-    "memory": ("set_level", "level2"),
-    "stepper": ("to", 6),
-    "redistribution": ("set_want", "1 x 8"),
-}
+GOOD = {"strategy": ("select_rank", 7), "fusion": ("set_mode", "each"), "memory": ("set_level", "level2")}
+GOOD |= {"stepper": ("to", 6), "redistribution": ("set_want", "1 x 8")}
 # a method that takes one number
 NUMBERED = {"strategy": "select_rank", "fusion": "add_cut", "memory": "select_rank", "stepper": "to"}
 NUMBERED["redistribution"] = "set_rank"

@@ -24,12 +24,8 @@ def compiled(data, name, devices, strategies=None):
     )
     optimizer = problem.optimizer(net.trainable_params())
     how = {"device_num": devices, "dataset_strategy": "full_batch"}
-    return (
-        pl.compile(net, *problem.batches[0], loss=problem.loss(), optimizer=optimizer, **how),
-        net,
-        optimizer,
-        problem,
-    )
+    plan = pl.compile(net, *problem.batches[0], loss=problem.loss(), optimizer=optimizer, **how)
+    return plan, net, optimizer, problem
 
 
 def losses(data, name, devices, steps, strategies=None):

@@ -49,15 +49,8 @@ def test_the_table_labels_every_number_and_says_what_it_rests_on(found):
 def test_nothing_of_the_network_changes_and_the_pool_stays(pool):
     net = SeedNet()
     before = {name: p.asnumpy().copy() for name, p in net.parameters_dict().items()}
-    step_times(
-        seed_plan(),
-        net,
-        OPTIMIZERS["momentum"](net.trainable_params()),
-        [seed_inputs()],
-        get_cluster("laptop"),
-        steps=1,
-        pool=pool,
-    )
+    optimizer = OPTIMIZERS["momentum"](net.trainable_params())
+    step_times(seed_plan(), net, optimizer, [seed_inputs()], get_cluster("laptop"), steps=1, pool=pool)
     assert pool.alive and all((p.asnumpy() == before[name]).all() for name, p in net.parameters_dict().items())
 
 

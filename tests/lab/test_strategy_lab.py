@@ -39,11 +39,8 @@ def test_presets_are_the_networks_own_as_far_as_they_fit(net, devices, data):
 
 
 def test_the_quickstart_on_eight_begins_with_the_printed_strategies():
-    assert [o["strategy"] for o in StrategyLab().snapshot()["operators"]] == [
-        "((2, 4), (4, 1))",
-        "((2, 4),)",
-        "((2, 4), (4, 1))",
-    ]
+    chosen = [o["strategy"] for o in StrategyLab().snapshot()["operators"]]
+    assert chosen == ["((2, 4), (4, 1))", "((2, 4),)", "((2, 4), (4, 1))"]
 
 
 @pytest.mark.exhaustive
@@ -118,11 +115,8 @@ def test_a_changed_preset_says_so_until_it_is_chosen_again():
 def test_an_operator_made_of_others_takes_one_strategy_for_all_of_them():
     lab = StrategyLab("convnet")
     shown = operator(lab, "bn1.batch_norm")
-    assert (shown["op"], shown["strategy"], shown["source"]) == (
-        "BatchNorm",
-        "((2, 1, 4, 1), (1,), (1,), (1,), (1,))",
-        "preset",
-    )
+    strategy = "((2, 1, 4, 1), (1,), (1,), (1,), (1,))"
+    assert (shown["op"], shown["strategy"], shown["source"]) == ("BatchNorm", strategy, "preset")
     assert shown["formula"] == "x (32, 8, 32, 32), scale, bias, mean, variance (8,) -> (32, 8, 32, 32)"
     lab.set_strategy("bn1.batch_norm", "((1, 8, 1, 1), (8,), (8,), (8,), (8,))")
     assert operator(lab, "bn1.batch_norm")["source"] == "user"

@@ -26,11 +26,8 @@ def stepped(rate, decay):
 
 def test_each_group_has_its_rate_and_decay_and_takes_the_rest_from_the_optimizer():
     a, b, c, d = named("a", "b", "c", "d")
-    groups = [
-        {"params": [a], "lr": 0.5},
-        {"params": [b, c], "weight_decay": 0.25},
-        {"params": [d], "lr": 0.125, "weight_decay": 0},
-    ]
+    groups = [{"params": [a], "lr": 0.5}, {"params": [b, c], "weight_decay": 0.25}]
+    groups += [{"params": [d], "lr": 0.125, "weight_decay": 0}]
     found = after_a_step((a, b, c, d), nn.SGD(groups, 0.1, weight_decay=0.4))
     for value, expected in zip(
         found, (stepped(0.5, 0.4), stepped(0.1, 0.25), stepped(0.1, 0.25), stepped(0.125, 0)), strict=True

@@ -22,13 +22,8 @@ LONG = ("05_optimizer_parallel.ipynb", "10_mindspore_scripts.ipynb")
 LONGEST_HELPER = 10  # lines
 KERNEL_LIMIT_S = 240
 # words of the house table that have a better one: what stands in a lesson is what the code and the errors say
-BETTER_WORDS = {
-    "allreduce": "all_reduce",
-    "reshard": "redistribution",
-    "nprocs": "world_size",
-    "mesh": "device matrix",
-    "sharding spec": "strategy",
-}
+BETTER_WORDS = {"allreduce": "all_reduce", "reshard": "redistribution", "nprocs": "world_size"}
+BETTER_WORDS |= {"mesh": "device matrix", "sharding spec": "strategy"}
 LESSON = ("predict", "run", "compare", "break", "prove")
 PYTHON_MAGICS = ("%%ranks ", "%%writefile ")  # of cells whose other lines are Python
 
@@ -96,13 +91,8 @@ def test_it_runs_from_top_to_bottom_in_a_fresh_kernel_and_right_answers_pass(boo
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
-    client = nbclient.NotebookClient(
-        book,
-        timeout=KERNEL_LIMIT_S,
-        kernel_name="python3",
-        store_widget_state=False,
-        resources={"metadata": {"path": str(tmp_path)}},
-    )
+    how = {"kernel_name": "python3", "store_widget_state": False, "resources": {"metadata": {"path": str(tmp_path)}}}
+    client = nbclient.NotebookClient(book, timeout=KERNEL_LIMIT_S, **how)
     client.execute()  # raises CellExecutionError for the first cell that fails and is not tagged as one that does
     ran = code(book)
     assert [c.execution_count for c in ran] == list(range(1, len(ran) + 1))

@@ -283,12 +283,8 @@ class Mixed(nn.Cell):
         a, b, c = self.reduce(ops.matmul(x, self.w)), self.reduce(self.w), self.gather(self.w * x[0, 0])
         d, e = self.scatter(self.v * x[1, 1]), self.largest(self.v)
         self.reduce(self.v)
-        return (
-            ops.reduce_sum(a * a)
-            + ops.reduce_sum(ops.tanh(c)) * ops.reduce_mean(b)
-            + ops.reduce_sum(d[0:1] * b[0:1])
-            + self.reduce(ops.reduce_sum(e))
-        )
+        products = ops.reduce_sum(a * a) + ops.reduce_sum(ops.tanh(c)) * ops.reduce_mean(b)
+        return products + ops.reduce_sum(d[0:1] * b[0:1]) + self.reduce(ops.reduce_sum(e))
 
 
 def loss_and_gradients(world, number, inside):

@@ -38,15 +38,8 @@ def mpirun(n: int, *arguments: str, script: str = SCRIPT, limit_s: float = 100.0
     """Output and exit code of `arguments` on n ranks; ends within `limit_s` with all processes, or fails."""
     environment = {**launch.rank_environment(), "PYTHONPATH": ROOT, "OPENBLAS_NUM_THREADS": "1"}
     command = mpi.mpirun_command(n, [sys.executable, script, *arguments])
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, env=environment, **pipes, text=True, start_new_session=True)
     try:
         out, err = process.communicate(timeout=limit_s)
     finally:

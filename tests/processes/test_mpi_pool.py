@@ -219,14 +219,8 @@ RARELY = ("kill with a stopped rank", "kill the group", "terminate", "kill the k
 def test_nothing_stays_when_the_notebook_or_a_process_between_dies(how):
     """Guards against: ranks, mpirun and Open MPI's segments that outlive the notebook."""
     environment = {**launch.rank_environment(), "PYTHONPATH": ROOT}
-    notebook = subprocess.Popen(
-        [sys.executable, "-c", NOTEBOOK],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    command, pipes = [sys.executable, "-c", NOTEBOOK], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    notebook = subprocess.Popen(command, env=environment, **pipes, text=True, start_new_session=True)
     pids = []
     try:
         told = notebook.stdout.readline()

@@ -22,18 +22,9 @@ from parallel_lab.processes.supervisor import (
     Warn,
 )
 
-LIMITS = Limits(
-    timeout_s=30.0,
-    warn_after_s=2.0,
-    start_s=60.0,
-    start_warn_s=10.0,
-    fault_s=3.0,
-    loading_s=10.0,
-    culprit_s=5.0,
-    death_s=0.25,
-    interrupt_s=0.85,
-    polite_s=0.25,
-)
+WARNINGS = {"warn_after_s": 2.0, "start_warn_s": 10.0}
+GRACE = {"culprit_s": 5.0, "death_s": 0.25, "interrupt_s": 0.85, "polite_s": 0.25}
+LIMITS = Limits(timeout_s=30.0, start_s=60.0, fault_s=3.0, loading_s=10.0, **WARNINGS, **GRACE)
 ALL = range(3)
 STEP_S = 0.05
 

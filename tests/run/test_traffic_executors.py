@@ -48,12 +48,8 @@ def drawn(seed, ranks):
     return settings, strategies, optimizer, ids
 
 
-MAKE = {
-    "sgd": lambda p: nn.SGD(p, 0.05),
-    "momentum": lambda p: nn.Momentum(p, 0.05, 0.9),
-    "adam": lambda p: nn.Adam(p, 0.01),
-    "lamb": lambda p: nn.Lamb(p, 0.01),
-}
+MAKE = {"sgd": lambda p: nn.SGD(p, 0.05), "momentum": lambda p: nn.Momentum(p, 0.05, 0.9)}
+MAKE |= {"adam": lambda p: nn.Adam(p, 0.01), "lamb": lambda p: nn.Lamb(p, 0.01)}
 
 
 def built(seed, ranks):

@@ -22,13 +22,6 @@ def net_and_data(*triple, dims=(32, 16, 16), batch=16, batches=3, seed=5, dtype=
 
 def plan_for(net, data, devices, optimizer=None, **settings):
     optimizer = optimizer or nn.Momentum(net.trainable_params(), 0.05, 0.9)
-    plan = compile(
-        net,
-        *data[0],
-        loss=nn.MSELoss(),
-        optimizer=optimizer,
-        device_num=devices,
-        dataset_strategy="full_batch",
-        **settings,
-    )
+    how = {"optimizer": optimizer, "device_num": devices, "dataset_strategy": "full_batch", **settings}
+    plan = compile(net, *data[0], loss=nn.MSELoss(), **how)
     return plan, optimizer

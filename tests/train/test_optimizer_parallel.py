@@ -96,12 +96,8 @@ def test_files_are_whole_and_a_folder_has_each_rank_s_share(worlds):
 
 
 def test_refusals_have_the_documented_class(worlds):
-    words = {
-        "adam": "with Adam in data_parallel mode",
-        "hybrid": "'hybrid_parallel'",
-        "few": "2 ranks and 1 parameters",
-        "step": "with Adam",
-    }
+    words = {"adam": "with Adam in data_parallel mode", "hybrid": "'hybrid_parallel'"}
+    words |= {"few": "2 ranks and 1 parameters", "step": "with Adam"}
     for note in worlds.notes(2, "refusals"):
         for name, text in words.items():
             kinds, said = note[name]

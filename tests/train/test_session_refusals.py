@@ -18,14 +18,8 @@ def job(device_num, optimizer=None):
     problem = get_problem("seed")
     net = NETWORKS["quickstart"].factory(problem)
     opt = problem.optimizer(net.trainable_params()) if optimizer is None else optimizer(net.trainable_params())
-    plan = compile(
-        net,
-        *problem.batches[0],
-        loss=problem.loss(),
-        optimizer=opt,
-        device_num=device_num,
-        dataset_strategy="full_batch",
-    )
+    how = {"loss": problem.loss(), "optimizer": opt, "dataset_strategy": "full_batch"}
+    plan = compile(net, *problem.batches[0], device_num=device_num, **how)
     return plan, net, opt, problem.batches
 
 
