@@ -61,11 +61,8 @@ def test_the_lanes_of_another_source_can_be_chosen_without_a_kernel(page_of):
     page = page_of(lab.to_html())
     page.get_by_role("radio", name="simulated").click()
     expect(page.locator(".pl-section-messages h3 small")).to_contain_text("simulated")
-    assert (
-        page.locator(".pl-fu-figure > svg")
-        .get_attribute("aria-label")
-        .startswith("backward and its messages, simulated")
-    )
+    label = page.locator(".pl-fu-figure > svg").get_attribute("aria-label")
+    assert label.startswith("backward and its messages, simulated")
 
 
 @pytest.mark.quick(2)

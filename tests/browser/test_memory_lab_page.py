@@ -89,13 +89,8 @@ def test_nothing_is_cut_off(page_of, subject, mode, width, scheme):
     lab.set_accumulation(2)
     page = page_of(lab.to_html(), scheme=scheme, width=width)
     assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
-    assert (
-        page.evaluate(
-            "[...document.querySelectorAll('.pl-scroll:not(.pl-long)')].every((e) => e.scrollWidth <= "
-            "e.clientWidth + 1)"
-        )
-        or width == 640
-    )
+    short = "[...document.querySelectorAll('.pl-scroll:not(.pl-long)')]"
+    assert page.evaluate(f"{short}.every((e) => e.scrollWidth <= e.clientWidth + 1)") or width == 640
     for figure in page.locator(".pl-mm-figure > svg").all():
         frame = figure.bounding_box()
         texts = boxes(figure.locator("text"))

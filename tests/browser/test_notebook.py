@@ -172,12 +172,8 @@ def test_choosing_in_the_lab_changes_the_picture(opened):
 
 @pytest.mark.exhaustive
 def test_training_is_seen_and_steered_and_does_not_block_the_kernel(opened):
-    book = opened(
-        "train.ipynb",
-        LAB.format(devices=2, steps=1_000_000),
-        "print(6 * 7, lab.progress()['run']['state'])",
-        "import threading",
-    )
+    state = "print(6 * 7, lab.progress()['run']['state'])"
+    book = opened("train.ipynb", LAB.format(devices=2, steps=1_000_000), state, "import threading")
     book.run_cell(0)
     lab = Lab(book.page)
     assert lab.enabled() == ["Run"]
@@ -251,12 +247,8 @@ def test_a_restart_in_the_middle_leaves_no_worker_and_no_shared_memory(opened):
 @pytest.mark.exhaustive
 def test_an_interrupt_in_the_middle_ends_the_cell_and_the_lab_goes_on(opened):
     before = shared_files()
-    book, lab, (_, *workers) = started(
-        opened,
-        "interrupt.ipynb",
-        "print('waiting')\nlab.wait()",
-        "lab.stop()\nprint(lab.wait(60), lab.progress()['run']['state'])",
-    )
+    stop = "lab.stop()\nprint(lab.wait(60), lab.progress()['run']['state'])"
+    book, lab, (_, *workers) = started(opened, "interrupt.ipynb", "print('waiting')\nlab.wait()", stop)
     book.run_cell(2, wait=False)
     assert until(lambda: book.printed("c2") == "waiting\n")
     book.command("notebook:interrupt-kernel")

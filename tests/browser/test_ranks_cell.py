@@ -117,13 +117,8 @@ def test_a_traceback_shows_the_line_of_the_cell_and_the_cell_ends_with_the_reaso
 
 
 def test_wrong_options_and_help_start_nothing_and_keep_the_kernel(opened):
-    book = opened(
-        "options.ipynb",
-        "%load_ext parallel_lab",
-        "%%ranks -n 0\nprint(1)",
-        "%%ranks --help\nprint(1)",
-        "%%ranks\nprint(1)",
-    )
+    cells = ("%load_ext parallel_lab", "%%ranks -n 0\nprint(1)", "%%ranks --help\nprint(1)", "%%ranks\nprint(1)")
+    book = opened("options.ipynb", *cells)
     for number in range(4):
         book.run_cell(number)
     zero, missing = book.errors()
@@ -136,12 +131,8 @@ def test_wrong_options_and_help_start_nothing_and_keep_the_kernel(opened):
 
 def started(opened, name: str, wait: str) -> tuple[Notebook, list[int], int]:
     """A notebook whose second cell keeps three ranks busy for ever: (notebook, their pids, the kernel's)."""
-    book = opened(
-        f"{name}.ipynb",
-        "%load_ext parallel_lab\nimport os\nprint(os.getpid())",
-        ENDLESS.format(wait=wait),
-        "print('alive')",
-    )
+    print_pid = "import os\nprint(os.getpid())"
+    book = opened(f"{name}.ipynb", f"%load_ext parallel_lab\n{print_pid}", ENDLESS.format(wait=wait), "print('alive')")
     book.run_cell(0)
     kernel = int(book.printed("c0"))
     book.run_cell(1, wait=False)
