@@ -1,7 +1,6 @@
 """The event log: what every rank did and when, in one form for every source.
 
-    predicted   a formula (`cost/timeline.py`)      simulated   the simulator's own clock      measured   the workers'
-                clocks
+    predicted   a formula (`cost/timeline.py`)      simulated   the simulator's clock     measured   the workers' clocks
 
 Views, scores, timelines and exports read nothing else, and say which source they show.
 
@@ -33,8 +32,7 @@ class Event:
 
     rank, step      who, and in which training step
     phase           program it belongs to: "forward", "backward", "update"
-    kind            "compute", "communication", "wait" (for the other members of a group), or another word of the
-                    executor
+    kind            "compute", "communication", "wait" (for the other members of a group), or an executor's word
     name            value it makes, unique in its program: "matmul.partial"
     op              operator class or kind of message: "MatMul", "all_reduce"
     start_s, end_s  seconds on the source's clock

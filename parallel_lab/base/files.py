@@ -60,11 +60,9 @@ def write_whole(
 ) -> Path:
     """Write `content` (text as UTF-8, or pieces of bytes one after the other) and return `path`.
 
-    A file that is there keeps its permissions; links to it stay links. Parts that dead writers left in the folder are
-    removed.
+    A file that is there keeps its permissions; links to it stay links. Parts of dead writers are removed.
 
-    Raises DataFileError as `check_writable` does, and when the disk is full; the old file is untouched then, and no
-    other is left behind.
+    Raises DataFileError as `check_writable` does, and when the disk is full; the old file is untouched then.
     """
     pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
     try:

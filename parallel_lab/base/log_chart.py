@@ -54,8 +54,7 @@ def log_chart(
     x_name   what the sizes are of
     alt      what the picture says, for those who do not see it; default: title and names
 
-    x ticks lie at powers of 4, y ticks at powers of 10. Raises ArgumentError without a point, or for one that is not
-    finite and above 0.
+    x ticks lie at powers of 4, y ticks at powers of 10. Raises ArgumentError without a finite point above 0.
     """
     xs = [x for s in series for x, _ in s.points]
     ys = [y for s in series for _, y in s.points] + [y for s in series for bounds in s.spread for y in bounds]

@@ -1,5 +1,4 @@
-"""JSON from files that nobody vouches for: read within limits, refused where two readers could understand it
-differently.
+"""JSON from files that nobody vouches for: read within limits, refused where two readers could differ.
 
     table = parse_json(data, "strategy.json", StrategyFileError, max_bytes=1 << 20)
 

@@ -1,5 +1,4 @@
-"""`Layout`: a placement written with names for the axes of the device matrix, MindSpore's `Layout`; and strategies made
-of such layouts.
+"""`Layout`: a placement written with names for the axes of the device matrix, MindSpore's `Layout`; strategies of such.
 
     >>> layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
     >>> x = layout("mp", ("sp", "dp"))
@@ -41,8 +40,7 @@ class Layout:
 
     device_matrix  ranks as a row-major matrix; its product is the number of ranks
     alias_name     one name per axis; "None" is no name; "interleaved_parallel" stands last only
-    dims           per tensor dim an axis, a tuple of axes (outer split first) or "None"; None until the layout is
-                   called
+    dims           per tensor dim an axis, a tuple of axes (outer split first) or "None"; None until it is called
 
     Raises LayoutTypeError (a TypeError) for wrong types, LayoutError (a ValueError) for wrong values.
     """

@@ -17,8 +17,7 @@ follow MindSpore 2.10, whose lists are recorded in tests/recorded/redistribution
 
 A pending reduction is finished first, by all_reduce, while the slices are small. With `alltoall=True` an axis that is
 pending in the source and splits a still whole (part of a) dim in the target is finished by a reduce_scatter, in place
-of all_reduce and slice. What is pending in both layouts stays so: addends (or candidates of max/min) are moved like any
-other elements.
+of all_reduce and slice. What is pending in both layouts stays so: addends (or candidates of max/min) move like others.
 """
 
 from __future__ import annotations

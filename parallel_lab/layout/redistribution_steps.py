@@ -76,8 +76,7 @@ class Step:
     device_matrix  ranks as a row-major matrix; `axes` refers to it
     in_shape       shape of one rank's slice before the step
     out_shape      and after it
-    axes           axes of the group, counted from the right, outer (slower) one first; () if no ranks take part
-                   together
+    axes           axes of the group, counted from the right, outer (slower) one first; () if each rank is alone
 
     Each kind says what it does to a layout (`after`), to arrays (`on_rank`), and as MindSpore's operators (`lowered`).
     """

@@ -191,12 +191,10 @@ def _with_cut(device_matrix: tuple[int, ...], product: int) -> tuple[int, ...] |
 def common_refinement(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape) -> Refinement | None:
     """Both layouts over the coarsest common device matrix and tensor shape, or None.
 
-    src, dst          layouts of `shape` and of `dst_shape`; pending reductions are ignored, but their axes are kept
-                      apart
+    src, dst          layouts of `shape` and of `dst_shape`; pending reductions are ignored, their axes kept apart
     shape, dst_shape  global shapes with equally many elements; they differ if a Reshape lies between
 
-    Axes that always travel together are one axis first (canonical form), so that no message is sent in pieces without
-    need.
+    Axes that always travel together are one axis first (canonical form), so that no message is split without need.
     """
     src, dst = src.canonical(), dst.canonical()
     device_matrix = common_factors(src.device_matrix, dst.device_matrix)

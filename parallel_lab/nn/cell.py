@@ -12,8 +12,7 @@
 Calling a Cell runs `construct` at once. While a network is traced, the tracer is told of every Cell that is entered and
 left, which gives operators their scope ("_backbone-Net/d1-Dense").
 
-What it holds and how that is named is in `cell_tree.py`. `shard` below: a Cell whose inputs are split as told, and the
-strategies inside follow.
+What it holds and how that is named is in `cell_tree.py`. `shard` below: a Cell whose inputs are split as told.
 """
 
 from __future__ import annotations
@@ -175,8 +174,7 @@ class Cell(CellTree):
 
         mp_comm_recompute (default True), parallel_optimizer_comm_recompute, recompute_slice_activation (default False):
         bools. Recorded as `recompute_options`. Recomputing is not available yet: on one device the Cell runs as ever, a
-        compiled step and a gradient on a rank raise NotBuiltYet. Unknown options raise ArgumentError, non-bools
-        ArgumentTypeError.
+        compiled step and a gradient on a rank raise NotBuiltYet. Raises ArgumentError, ArgumentTypeError.
         """
         known = {"mp_comm_recompute": True}
         known.update(dict.fromkeys(("parallel_optimizer_comm_recompute", "recompute_slice_activation"), False))
@@ -219,8 +217,7 @@ class Cell(CellTree):
 class ShardedCell(Cell):
     """What `shard` returns: callable as the Cell or function it wraps, whose Parameters it shows under their own names.
 
-    Inside a network that is compiled anyway it puts an Identity with the strategy before the Cell, from which the
-    strategies spread.
+    Inside a network that is compiled anyway an Identity before the Cell carries the strategy, from which others spread.
 
     in_strategy  one strategy per input; None: rows split among all ranks
     pinned       (Parameter, strategy) pairs
@@ -295,8 +292,7 @@ def shard(
     device, level   "Ascend" or "GPU", and an int: checked, without effect
 
     Raises ArgumentTypeError and ArgumentError for wrong arguments, StrategyError for an invalid strategy,
-    ShardConditionError (an AssertionError) for another device, and when it is called in a parallel mode that cannot
-    propagate.
+    ShardConditionError (an AssertionError) for another device, or for a mode that cannot propagate.
     """
     if device not in ("Ascend", "GPU"):
         raise ShardConditionError(f"device={device!r}", where="shard", allowed="'Ascend' or 'GPU'")

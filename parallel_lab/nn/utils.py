@@ -17,7 +17,6 @@ def no_init_parameters() -> Iterator[None]:
         optimizer = nn.SGD(net.trainable_params(), 1e-2)
 
     Here every Parameter made from `initializer(...)` waits like this, inside and outside: its values belong to (global
-    seed, parameter name) and do not depend on when they are drawn. Under a strategy a rank draws them once and keeps
-    its slice.
+    seed, parameter name) and do not depend on when they are drawn. Under a strategy a rank keeps its slice.
     """
     yield

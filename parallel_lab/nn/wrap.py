@@ -1,11 +1,9 @@
 """Cells around a network: one training step, gradients as a Cell, micro-batches.
 
     step = nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)
-    loss = step(x, label)                     # forward, backward, gradients of all ranks together (data_parallel),
-                                              update
+    loss = step(x, label)                     # forward, backward, all ranks' gradients (data_parallel), update
 
-    accumulated = nn.GradAccumulation(nn.WithLossCell(net, loss), 4)      # the batch in 4 parts; their losses and
-    gradients are added
+    accumulated = nn.GradAccumulation(nn.WithLossCell(net, loss), 4)      # 4 parts of the batch, added up
 
 They run at once, and inside a function or network that is compiled. Parameters keep the names they have in the network.
 Names, arguments and checks: MindSpore, nn.wrap and parallel.nn; the reducer of gradients is in `optim/grad_reducer.py`.
@@ -51,8 +49,7 @@ class TrainOneStepCell(Cell):
 
     network      gives the loss: `WithLossCell(net, loss)`, or a Cell that computes it itself
     optimizer    its parameters are differentiated for
-    sens         the gradient of the loss itself: gradients are multiplied by it (an optimizer with loss_scale=sens
-                 divides again)
+    sens         the gradient of the loss itself: gradients are multiplied by it (undo: an optimizer's loss_scale)
     return_grad  return (loss, {parameter name: gradient}) instead
 
     In data_parallel and hybrid_parallel mode the gradients are added up over the ranks before the update

@@ -228,8 +228,7 @@ _extreme("min", "smallest", reduce_min, argmin)
 def topk(input, k, dim=None, largest=True, sorted=True):
     """The k largest or smallest elements along `dim` (None: the last), in order, and their numbers.
 
-    input: (..., n, ...) -> values (..., k, ...), numbers (..., k, ...) int32. `sorted=False` promises no order; it is
-    the same.
+    input: (..., n, ...) -> values (..., k, ...), numbers (..., k, ...) int32. `sorted=False` changes nothing.
     """
     input = as_array(input)
     shape = tuple(input.shape)

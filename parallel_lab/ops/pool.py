@@ -4,8 +4,7 @@
     y = ops.adaptive_avg_pool2d(x, (None, 1))        # None keeps that extent
 
 Samples and channels may be split freely; height and width where no window crosses a border and nothing is padded:
-kernel at most the stride, slices a multiple of it (MindSpore, maxpool_info.cc). Adaptive pooling keeps height and width
-whole.
+kernel at most the stride, slices a multiple of it (MindSpore, maxpool_info.cc). Adaptive pooling splits neither.
 """
 
 from __future__ import annotations
@@ -87,8 +86,7 @@ def max_pool(x, *, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW
     Of equal ones the first in row-major order takes the gradient.
 
     kernel_size, strides  an int, or (height, width)
-    pad_mode              "valid"; "same": ceil(size / stride) results; "pad": `pad` elements, or (top, bottom, left,
-                          right)
+    pad_mode              "valid"; "same": ceil(size / stride) results; "pad": `pad`, or (top, bottom, left, right)
     What is padded is never the largest.
     """
     made = windows(x.shape[2:], kernel_size, strides, pad_mode=pad_mode, pad=pad)

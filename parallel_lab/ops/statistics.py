@@ -1,5 +1,4 @@
-"""Reductions made of others, so that the dims they reduce may be split: norms, logsumexp, variance and standard
-deviation.
+"""Reductions made of others, so that the dims they reduce may be split: norms, logsumexp, variance, std.
 
 None of them is "each slice's own result, then one reduction": a norm is a root of a sum, a variance needs the mean
 first. Each is declared with one strategy for all its parts (`machine/composed.py`); a split, reduced dim costs the

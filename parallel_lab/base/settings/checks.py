@@ -7,11 +7,9 @@
 A refusal names the key, the value (at most 80 characters of it) and what is allowed. Its class is the one that
 MindSpore documents for that key, and always a `ContextError` (a ValueError): TypeError for a wrong type, KeyError for a
 wrong key inside a dict, RuntimeError for what MindSpore refuses when it compiles. numpy's numbers are refused, and an
-int is no float. What is stored is plain: subclasses of int, float, str, list, tuple or dict are read through the base
-class.
+int is no float. What is stored is plain: subclasses of int, float, str, list, tuple or dict by the base class.
 
-`context.py` uses these for its functions, the class `AutoParallel` for its methods: both refuse the same values with
-the same words.
+`context.py` uses these for its functions, the class `AutoParallel` for its methods: same refusals, same words.
 """
 
 from __future__ import annotations
@@ -148,8 +146,7 @@ def check_fusion_indices(where: str, key: str, value: object, errors: Errors = S
 
 
 def check_comm_fusion(where: str, key: str, value: object, errors: Errors = SETTINGS) -> dict[str, Any]:
-    """A fusion setting such as {"openstate": True, "allreduce": {"mode": "size", "config": 32}}, as a new dict in the
-    order given.
+    """A fusion setting such as {"openstate": True, "allreduce": {"mode": "size", "config": 32}}, as a new dict.
 
     "allreduce" knows the modes auto (config None), size (config MB) and index (config as `check_fusion_indices`);
     "allgather" and "reducescatter" know auto and size. Raises ContextTypeError for a part of the wrong type,

@@ -1,5 +1,4 @@
-"""`ParallelConfig`, the immutable settings that one compilation sees, and `Fusion`, what `comm_fusion` calls have added
-up to.
+"""`ParallelConfig`, the immutable settings that one compilation sees, and `Fusion`, the sum of `comm_fusion` calls.
 
     >>> config = ParallelConfig(device_num=8, comm_fusion={"allreduce": {"mode": "size", "config": 32}})
     >>> config.comm_fusion
@@ -92,8 +91,7 @@ class ParallelConfig:
     gradient_fp32_sync           automatic modes: sum 16-bit gradients in float32
     search_mode                  who chooses strategies in auto_parallel
     fully_use_devices            search only strategies that use every rank, or one
-    parameter_broadcast          rank 0's initial weights are sent to all before step 1, by Model and by steps of the
-                                 automatic modes
+    parameter_broadcast          rank 0's initial weights are sent to all before step 1 (Model, automatic modes)
     parallel_optimizer_threshold KB; smaller parameters are not sharded by the optimizer parallel
     optimizer_weight_shard_size  ranks that share one slice; -1: all that hold the same slice
     comm_fusion                  (kind, mode, config) per fused kind of message: ("allreduce", "size", 32) in MB,

@@ -1,5 +1,4 @@
-"""Settings, validated when they are set and frozen when they are used; and the two hooks to what runs now: the tracer
-and the world.
+"""Settings, validated when they are set and frozen when they are used; and the hooks to tracer and world.
 
     >>> set_auto_parallel_context(device_num=8, parallel_mode="semi_auto_parallel")
     >>> get_auto_parallel_context("device_num")
@@ -122,8 +121,7 @@ def set_auto_parallel_context(**settings: Any) -> None:
 
 
 def get_auto_parallel_context(attr_key: str) -> Any:
-    """The present value of a key, in the form it was set in: dicts for the dict keys, a list for
-    all_reduce_fusion_config.
+    """The present value of a key, in the form it was set in: all_reduce_fusion_config as a list.
 
     device_num and global_rank read 1 and 0 until they are set (`is_set` tells). comm_fusion holds every kind of
     message. With compat "2.10" a dataset_strategy of tuples reads as nested lists. Raises ContextError for an unknown

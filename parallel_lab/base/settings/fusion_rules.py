@@ -58,8 +58,7 @@ def index_groups(count: int, indices: Iterable[int], wording: str = "inclusive")
     >>> index_groups(5, [1, 2, 3], "first_n")
     (0, 1, 2, 3, 3)
 
-    Raises ContextError (or ContextTypeError) for indices that `comm_fusion` refuses, a negative count, or another
-    wording.
+    Raises ContextError (or ContextTypeError) for indices that `comm_fusion` refuses, a negative count, another wording.
     """
     if count < 0:
         raise ContextError(f"{shorten(count)} messages", where="index_groups", allowed="At least 0")
@@ -100,8 +99,7 @@ def size_groups_by_elements(sizes_elements: Sequence[int], threshold_mb: int) ->
     """Split messages by a threshold, as in semi_auto_parallel and auto_parallel.
 
     sizes_elements  elements of each message, in the order in which MindSpore numbers them: the first layer first
-    threshold_mb    of each group; counted as 262144 elements, which is 1 MB of float32, 2 MB of float64, half a MB of
-                    float16
+    threshold_mb    of each group; counted as 262144 elements, 1 MB of float32, 2 MB of float64, half a MB of float16
 
     A group has room for the threshold. The first message takes from it, whatever its size. A later one joins if it is
     strictly smaller than the room that is left; otherwise it opens a group, which then has the whole threshold left:
@@ -110,8 +108,7 @@ def size_groups_by_elements(sizes_elements: Sequence[int], threshold_mb: int) ->
     >>> size_groups_by_elements([524_288, 32_768, 2_048, 2_048], 1)
     (0, 1, 1, 1)
 
-    Raises ContextConflictError (also a RuntimeError) for a threshold that is not positive, ContextError for a size that
-    is none.
+    Raises ContextConflictError (also a RuntimeError) for a threshold not positive, ContextError for an invalid size.
     """
     _check_sizes(sizes_elements, "elements", "size_groups_by_elements")
     if threshold_mb <= 0:
@@ -169,11 +166,9 @@ def size_groups_by_bytes(sizes_bytes: Sequence[int], threshold_mb: int) -> Group
 
 
 def distances_from_loss(costs: Sequence[float], readers: Sequence[Sequence[int]]) -> tuple[float, ...]:
-    """How much computation lies between the loss and each operator, its own included: what the cost model orders
-    parameters by.
+    """How much computation lies between the loss and each operator, its own included: the order of parameters.
 
-    costs     computation cost of each operator, inputs first (bytes of its slices, where MindSpore's own cost model is
-              asked)
+    costs     computation cost of each operator, inputs first (bytes of its slices, in MindSpore's cost model)
     readers   per operator the later operators that read its result; none: it ends at the loss
 
     A parameter lies as far as the operator that reads it; if several do, as far as the furthest. Of several ways to the
@@ -234,11 +229,9 @@ def cost_model_groups_by_hiding(
     """costmodel_allreduce_fusion_algorithm 2: each group as large as what the computation behind it can hide.
 
     distances, sizes_elements   of each message's parameter from the loss, and elements of its slice; in any order
-    tail_time_s                 costmodel_allreduce_fusion_tail_time, what the last message may take after the
-                                computation has ended
+    tail_time_s                 costmodel_allreduce_fusion_tail_time, for the last message, after the computation
     inherent_time_s             costmodel_allreduce_fusion_allreduce_inherent_time, of every message
-    time_s_per_element          costmodel_allreduce_fusion_allreduce_bandwidth (a time per element, in spite of its
-                                name)
+    time_s_per_element          costmodel_allreduce_fusion_allreduce_bandwidth (a time, despite its name)
     computation_s_per_unit      costmodel_allreduce_fusion_computation_time_parameter, seconds per unit of distance
 
     Groups are filled from the far end, where gradients come last. The first takes parameters until they fill
@@ -248,8 +241,7 @@ def cost_model_groups_by_hiding(
     version of MindSpore whose groups its test_allreduce_fusion.py states. Group 0 is the furthest; MindSpore shows the
     number and 1.
 
-    Raises ContextError for times that are not positive, tail_time_s not above inherent_time_s, or lists of different
-    lengths.
+    Raises ContextError for times that are not positive, tail_time_s not above inherent_time_s, lists of two lengths.
     """
     where = "cost_model_groups_by_hiding"
     _check_distances(distances, where)

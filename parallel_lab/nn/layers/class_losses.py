@@ -53,8 +53,7 @@ class _ClassLoss(FormulaLoss):
 
 
 class CrossEntropyLoss(_ClassLoss):
-    """Cross-entropy of a softmax.  logits: (n, c), labels: (n,) int class numbers, or (n, c) float class weights -> ()
-                                    or (n,).
+    """Cross-entropy of a softmax.  logits: (n, c), labels: (n,) int classes or (n, c) class weights -> () or (n,).
 
     With further dims every position is a sample: logits (n, c, d1, ...), labels (n, d1, ...) or (n, c, d1, ...) -> ()
     or (n, d1, ...).
@@ -63,8 +62,7 @@ class CrossEntropyLoss(_ClassLoss):
     ignore_index     class numbers to leave out; a mean does not count them. Default None: every label is a class.
                      (MindSpore's default is -100; here leaving out is asked for, because the mean then needs a second
                      sum over all ranks)
-    reduction        "mean": with class numbers, the sum of weighted losses divided by the sum of the weights; "sum";
-                     "none"
+    reduction        "mean": with class numbers, the sum of weighted losses over the sum of the weights; "sum"; "none"
     label_smoothing  share of the target that is spread over all classes equally (Szegedy et al. 2016)
 
     The class dim stays whole in a parallel program; `SoftmaxCrossEntropyExpand` may split it. Operators:
@@ -123,8 +121,7 @@ class SoftmaxCrossEntropyWithLogits(LossBase):
 
 
 class SoftmaxCrossEntropyExpand(Cell):
-    """Mean cross-entropy written with small operators, so that every one can take its own strategy, also along the
-    class dim.
+    """Mean cross-entropy written with small operators, each with its own strategy, also along the class dim.
 
     logits: (a, c), labels: (a, c) class weights, or (a,) int class numbers if sparse -> ().
 

@@ -1,8 +1,7 @@
 """Tables that are looked up by number.
 
 embedding = nn.Embedding(1000, 64)
-embedding.gather.shard(((8, 1), (1, 1)))      # rows split: each rank looks up what it has, the sum over ranks is the
-                                              result
+embedding.gather.shard(((8, 1), (1, 1)))      # rows split: each rank looks up what it has, and ranks are summed
 embedding.gather.shard(((1, 8), (1, 1)))      # columns split: no message
 """
 
@@ -49,8 +48,7 @@ class Embedding(Cell):
     embedding_table  initial values: what `initializer` takes
     padding_idx      number of a row that begins as zeros (it is trained like any other, as in MindSpore)
 
-    Operator: `gather` (Gather), strategy ((rows, columns), (one count per dim of ids)). Defaults: MindSpore,
-    nn.Embedding.
+    Operator: `gather` (Gather), strategy ((rows, columns), (one count per dim of ids)). Defaults: MindSpore.
     """
 
     @kept(vocab_size=integer(1), embedding_size=integer(1), use_one_hot=flag, padding_idx=integer(0) | None)
@@ -85,15 +83,13 @@ class Embedding(Cell):
 
 
 class EmbeddingLookup(Cell):
-    """Rows of a trained table that is split by rule when the network is compiled.  ids: (...) int -> (...,
-    embedding_size).
+    """Rows of a trained table that is split by rule in compiled networks.  ids: (...) int -> (..., embedding_size).
 
     param_init  initial values: what `initializer` takes
     target      "CPU": operator EmbeddingLookup; "DEVICE": Gather. Both compute the same
     slice_mode  "batch_slice": the ids are split in dim 0; "table_row_slice": the rows (a sum over the ranks follows);
                 "table_column_slice": the columns
-    slices      how many parts; default: the parallel context's device_num. A strategy given with `lookup.shard(...)`
-                goes before
+    slices      how many parts; default: the parallel context's device_num. `lookup.shard(...)` goes before
 
     Operator: `lookup`. Names: MindSpore, nn.EmbeddingLookup.
     """

@@ -102,8 +102,7 @@ def _factor(value: Any, where: str, name: str) -> Any:
 
 
 class BCELoss(FormulaLoss):
-    """Binary cross-entropy: -weight * (y log x + (1 - y) log(1 - x)).  logits: (...) probabilities x, labels: (...) y
-    -> () or (...).
+    """Binary cross-entropy: -weight * (y log x + (1 - y) log(1 - x)).  logits: x, labels: y -> () or (...).
 
     weight  numbers that broadcast to the elements; a mean divides by the number of elements
 

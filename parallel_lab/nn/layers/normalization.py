@@ -1,8 +1,7 @@
 """Layers that normalise: batch norm with its running statistics, layer norm, RMS norm, group norm.
 
 bn = nn.BatchNorm2d(32)
-bn.batch_norm.shard(((2, 4, 1, 1), (4,), (4,), (4,), (4,)))      # samples and channels: the statistics are those of the
-whole batch
+bn.batch_norm.shard(((2, 4, 1, 1), (4,), (4,), (4,), (4,)))      # samples, channels: statistics of the whole batch
 """
 
 from __future__ import annotations
@@ -104,8 +103,7 @@ class LayerNorm(Cell):
     """Every sample normalised over its last dims.  x: (..., *normalized_shape) -> the same.
 
     normalized_shape   int or tuple: the dims that gamma and beta have
-    begin_norm_axis    first of the dims that are normalised;  begin_params_axis  first of the dims that gamma and beta
-                       have
+    begin_norm_axis    first dim that is normalised;  begin_params_axis  first dim that gamma and beta have
     epsilon            added to the variance
 
     Operator: `layer_norm` (LayerNorm), whose strategy has three tuples. The normalised dims stay whole. Defaults:
@@ -166,8 +164,7 @@ class GroupNorm(Cell):
 
     num_groups  divides num_channels; affine=False: gamma and beta stay as they are
 
-    Operator: `group_norm` (GroupNorm). Channels are split at the borders of groups only. Defaults: MindSpore,
-    nn.GroupNorm.
+    Operator: `group_norm` (GroupNorm). Channels are split at the borders of groups only. Defaults: MindSpore.
     """
 
     @kept(num_groups=integer(1), num_channels=integer(1), eps=number(0, above=True), affine=flag)

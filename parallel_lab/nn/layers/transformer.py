@@ -61,8 +61,7 @@ class MultiheadAttention(Cell):
     average_attn_weights=True), and is_causal=True by name:
         key_padding_mask      (n, s): True, or a number that is added, for keys to leave out
         attn_mask             (l, s) or (n * num_heads, l, s): the same per query
-        need_weights          also return the attention weights; average_attn_weights=False: of every head, (n,
-                              num_heads, l, s)
+        need_weights          also return the weights; average_attn_weights=False: of each head, (n, num_heads, l, s)
         is_causal             row i looks at the keys 0 to i only
 
     Projections: the Dense layers `q_proj`, `k_proj`, `v_proj`, `out_proj`. Without weights or dropout, one fused

@@ -1,5 +1,4 @@
-"""A small GPT (Radford et al. 2019): causal transformer blocks with layer norm before each part, learned positions,
-next-token scores.
+"""A small GPT (Radford et al. 2019): causal transformer blocks, layer norm before each part, learned positions.
 
     net = GPT(vocab_size=256, hidden=256, layers=4, heads=4, seq_length=64)
     loss = LanguageModelLoss()
@@ -110,8 +109,7 @@ class GPT(TokenNetwork):
     vocab_size, seq_length   tokens; longest sequence
     hidden, layers, heads    width, blocks, attention heads per block
     inner                    width inside the MLPs (default 4 * hidden)
-    tied                     the scores use the token table itself, transposed (Press and Wolf 2017), instead of a
-                             matrix of their own
+    tied                     the scores use the token table itself, transposed (Press and Wolf 2017)
     dropout                  after attention and MLP, while training
     """
 

@@ -1,5 +1,4 @@
-"""Residual networks for pictures (He et al. 2016, "Deep Residual Learning for Image Recognition", table 1 and section
-4.2).
+"""Residual networks (He et al. 2016, "Deep Residual Learning for Image Recognition", table 1 and section 4.2).
 
     net = resnet50(10, stem="cifar")          # 32x32 pictures: a 3x3 first convolution, no pooling
     net = resnet50(1001, stem="imagenet")     # 224x224: 7x7 with stride 2, then 3x3 max pooling with stride 2
@@ -76,8 +75,7 @@ class ResNet(nn.Cell):
     block      BasicBlock or Bottleneck
     counts     blocks per stage; from the second stage on the first block halves height and width
     class_num  classes
-    stem       "cifar": 3x3 convolution, for small pictures; "imagenet": 7x7 with stride 2 and 3x3 max pooling with
-               stride 2
+    stem       "cifar": 3x3 convolution, for small pictures; "imagenet": 7x7 and 3x3 max pooling, both with stride 2
     width      channels of the first stage, doubled from stage to stage (64 in the paper)
     channels   of the pictures
     """

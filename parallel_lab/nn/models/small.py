@@ -1,7 +1,6 @@
 """Small networks, each one class.
 
-LeNet5                 LeCun et al. 1998, in the form that tutorials use: two convolutions with max pooling, three
-                       dense layers, ReLU
+LeNet5                 LeCun et al. 1998, as in tutorials: two convolutions with max pooling, three dense layers, ReLU
 TransformerClassifier  Vaswani et al. 2017, an encoder that sorts sequences into classes: embeddings, encoder
                        layers, the mean over positions, scores
 WideDeep               Cheng et al. 2016, "Wide & Deep Learning for Recommender Systems": a linear model of sparse
@@ -78,16 +77,14 @@ class TransformerClassifier(TokenNetwork):
 
 
 class WideDeep(nn.Cell):
-    """Click scores.  ids: (n, field_size) int, weights: (n, field_size) -> (n, 1), before the sigmoid (loss:
-                      nn.BCEWithLogitsLoss).
+    """Click scores.  ids: (n, field_size) int, weights: (n, field_size) -> (n, 1), for nn.BCEWithLogitsLoss.
 
     vocab_size      rows of both tables: how many different features there are
     field_size      features per sample; `weights` is 1 for a category and the value of a continuous feature
     embedding_size  columns of the deep table
     layers          widths of the deep network's hidden layers
 
-    wide  sum over fields of table[id] * weight, plus a bias;   deep  embeddings * weights, joined, through dense layers
-          with ReLU
+    wide  sum over fields of table[id] * weight, plus a bias;   deep  embeddings * weights, joined, dense layers, ReLU
     """
 
     @checked(field_size=integer(1))

@@ -48,8 +48,7 @@ def tensor_parallel(net: Network, dp: int, mp: int) -> Network:
     GPT, TransformerClassifier   by heads and by columns of the MLP, then by rows (Shoeybi et al. 2019, section 3): one
                                  all_reduce forward and one backward in each attention and each MLP. Token table and
                                  score matrix are whole on every rank; rows of the scores are split among all devices
-    ResNet                       convolutions by input or output channels, batch norm by channels; the classifier by its
-                                 input features
+    ResNet                       convolutions by input or output channels, batch norm by channels; classifier by inputs
     LeNet5                       the dense layers by columns, then by rows
 
     Raises ArgumentError for counts that are no powers of two or another network, StrategyError where mp does not divide

@@ -20,8 +20,7 @@ one gradient on one rank is not finite. By hand, as in MindSpore's amp:
         optimizer(scaler.unscale(grads))
     scaler.adjust(finite)
 
-Rules and names: MindSpore, amp.StaticLossScaler, amp.DynamicLossScaler, amp.FixedLossScaleManager,
-amp.DynamicLossScaleManager.
+Rules and names: MindSpore, amp (StaticLossScaler, DynamicLossScaler, Fixed- and DynamicLossScaleManager).
 """
 
 from __future__ import annotations
@@ -132,8 +131,7 @@ class DynamicLossScaler(LossScaler):
 
     scale_value   the first scale
     scale_factor  int: after an overflow the scale is divided by it, but not below 1
-    scale_window  after so many steps without overflow in a row the scale is multiplied by scale_factor, unless that is
-                  infinite in float32
+    scale_window  after so many steps in a row without overflow it is multiplied by scale_factor, if finite in float32
     """
 
     @kept(scale_factor=integer(1), scale_window=integer(1))

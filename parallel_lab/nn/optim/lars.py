@@ -26,8 +26,7 @@ class LARS(Optimizer):
     lars_filter  function of a Parameter: whether this is done to it (default: not if its name contains "LayerNorm" or
                  "bias"). The others keep their gradient and have no weight decay
 
-    A parameter that is all zeros stays so: omit such parameters with the filter. Formula: MindSpore, nn.LARS, with
-    epsilon in the denominator.
+    A parameter that is all zeros stays so: omit such parameters with the filter. Formula: MindSpore, nn.LARS.
     """
 
     def __init__(

@@ -73,8 +73,7 @@ class Optimizer:
                    MindSpore: a list of dicts {"params": [...], "lr": rate, "weight_decay": factor}, the last two where
                    they differ from the optimizer's, and perhaps one {"order_params": [...]}, which says in which order
                    the gradients come
-    learning_rate  number, at least 0; a schedule or function of the step (from 0); or a list or 1-D Tensor with one
-                   rate per step
+    learning_rate  number from 0 on; a schedule or function of the step (from 0); list or 1-D Tensor: a rate per step
     weight_decay   adds weight_decay * parameter to each gradient (Lamb, LARS and AdamWeightDecay: see there). Without
                    groups, parameters whose names contain "beta" or "gamma" have none, as in MindSpore: those of
                    normalisation layers
@@ -223,8 +222,7 @@ class Optimizer:
     ) -> tuple[Any, State]:
         """One step of one parameter: (new values, new states).
 
-        parameter, gradient, states  arrays, Tensors or traced values of one shape and dtype; the gradient as `prepared`
-                                     gave it
+        parameter, gradient, states  arrays, Tensors or traced values of one shape and dtype; the gradient `prepared`
         scalars, learning_rate       0-d values of that dtype
         place                        which parameter it is; default: a whole one with the optimizer's weight decay
         """
@@ -242,8 +240,7 @@ class Optimizer:
     # ---- a step, at once ----
 
     def __call__(self, grads: Sequence[Any]) -> None:
-        """Update every parameter in place with its gradient. grads: one Tensor or array per parameter, in the order of
-        `parameters`.
+        """Update every parameter in place with its gradient. grads: one Tensor or array per parameter, in their order.
 
         In a function that is compiled, with the gradients that were made there: the update is written down and belongs
         to the plan. On a rank whose Parameters hold slices, with the slices of the gradients that a compiled

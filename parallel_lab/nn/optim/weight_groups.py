@@ -1,8 +1,7 @@
 """Weight grouping: optimizer parallel in data_parallel mode. Each rank updates its share of the parameters, and hands
 the new values to the others.
 
-    4 ranks, 8 parameters       rank 0 updates 0 and 4, rank 1 updates 1 and 5, rank 2 updates 2 and 6, rank 3 updates 3
-                                and 7
+    4 ranks, 8 parameters       rank 0 updates 0 and 4, rank 1 updates 1 and 5, rank 2: 2 and 6, rank 3: 3 and 7
 
 Every rank still holds all parameters, and gradients are summed as ever; only the owner computes the update and keeps
 the optimizer's states. After it one broadcast per parameter makes the copies equal again. Rules and restrictions:

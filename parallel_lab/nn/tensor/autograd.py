@@ -89,8 +89,7 @@ def value_and_grad(
 
     Gradients are Tensors: those of the arguments (one, or a tuple), those of the weights (tuple), or the pair of both.
     On a rank, where Cells that are called run compiled, so does this function, and gradients are this rank's slices.
-    Raises ArgumentError or ArgumentTypeError for what cannot be differentiated for, TraceError if the result is no
-    Tensor.
+    Raises ArgumentError or ArgumentTypeError for what has no gradient, TraceError if the result is no Tensor.
     """
     where = "value_and_grad"
     if not callable(fn):

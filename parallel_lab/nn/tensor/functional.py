@@ -1,5 +1,4 @@
-"""Functions of functions, with the names and forms of MindSpore's `ops.composite`: gradients, maps over nested tuples,
-choice by type.
+"""Functions of functions, named and formed as in MindSpore's `ops.composite`: gradients, maps, choice by type.
 
     grad = GradOperation(get_by_list=True)
     grads = grad(net_with_loss, net.trainable_params())(x, label)         # a tuple, one per parameter
@@ -137,8 +136,7 @@ def depend(value: Any, expr: Any) -> Any:
 
 
 class HyperMap:
-    """A function applied to the elements of nested tuples and lists, side by side: `HyperMap()(fn, grads, totals)` -> a
-    tuple.
+    """A function applied to elements of nested tuples and lists in step: `HyperMap()(fn, grads, totals)` -> a tuple.
 
     ops  the function; None: it is the first argument of the call
 
