@@ -40,13 +40,7 @@ class Series:
 
 
 def log_chart(
-    title: str,
-    series: Sequence[Series],
-    *,
-    x_name: str = "size",
-    alt: str = "",
-    width: int = 460,
-    height: int = 300,
+    title: str, series: Sequence[Series], *, x_name: str = "size", alt: str = "", width: int = 460, height: int = 300
 ) -> str:
     """The chart of times over sizes as `<svg ...>...</svg>`.
 

@@ -186,12 +186,7 @@ def _gather_and_slice(steps: _Steps, dst: TensorLayout, dst_shape: Shape) -> Non
 
 
 def _refined(
-    steps: _Steps,
-    dst: TensorLayout,
-    dst_shape: Shape,
-    common: Refinement,
-    pending: tuple[int, ...],
-    alltoall: bool,
+    steps: _Steps, dst: TensorLayout, dst_shape: Shape, common: Refinement, pending: tuple[int, ...], alltoall: bool
 ) -> None:
     """Plan on common ground: `steps` holds the source over the common device matrix, `dst` is written over it too."""
     start, shape = list(common.src_map), common.shape

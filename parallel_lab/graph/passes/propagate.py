@@ -300,12 +300,7 @@ class _Propagation:
         return text + self.excluded(operator, chosen, edges, touched, legal)
 
     def excluded(
-        self,
-        operator: Operator,
-        chosen: Strategy,
-        edges: list[Edge],
-        touched: float,
-        legal: tuple[Strategy, ...],
+        self, operator: Operator, chosen: Strategy, edges: list[Edge], touched: float, legal: tuple[Strategy, ...]
     ) -> str:
         """What `fully_use_devices` had to do with it."""
         if not self.config.fully_use_devices:

@@ -18,13 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.checks import checked, instance, integer, is_int, path_text, text
-from ...base.errors import (
-    CheckpointError,
-    CheckpointFolderError,
-    CheckpointTypeError,
-    CheckpointWriteError,
-    shorten,
-)
+from ...base.errors import CheckpointError, CheckpointFolderError, CheckpointTypeError, CheckpointWriteError, shorten
 from ...graph.strategy_file import StrategyFile, load_strategy
 from ...layout.tensor_layout import TensorLayout
 from .distributed import RankFiles, strategy_of
