@@ -49,9 +49,7 @@ def message_time_s(
 
 
 def message_bytes(plan: Plan, instr: Instr, rank: int | None = None) -> int:
-    """Bytes a rank hands over: its operand (broadcast: the root's); a recv: what arrives; 0 for local instructions.
-    Of a halo the strips of `rank`, or of the rank with most.
-    """
+    """Bytes a rank hands over: its operand, its strips of a halo; of a recv what arrives, 0 for local instructions."""
     if rank is not None and instr.attr("root", rank) != rank:
         return 0
     if instr.is_communication and MESSAGES[instr.message].windowed:

@@ -22,9 +22,7 @@ from ..run.communicator import Request, answer, delivered, describe
 
 
 class Started(Handle):
-    """One started collective of this rank; `order` of its start, ascending; `reply`: what the handle gives;
-    `failure`: what it raises instead.
-    """
+    """One started collective of this rank: `order` of its start; its `reply`, or the `failure` it raises."""
 
     def __init__(self, lane: Lane, request: Request, order: int) -> None:
         self._lane, self.request, self.order = lane, request, order

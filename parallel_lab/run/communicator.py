@@ -114,9 +114,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Start:
-    """Start a collective, the same in the same order on all members; the reply is a handle for `Wait`.
-    Its value must not change before that.
-    """
+    """Start a collective, in the same order on all members; the reply is a handle, and the value stays until `Wait`."""
 
     request: Request
 

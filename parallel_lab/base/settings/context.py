@@ -59,9 +59,7 @@ _kept_tables: Callable[[], Tables] = dict
 
 
 def keep_also(tables: Callable[[], Tables]) -> None:
-    """Let the functions accept, keep and return further keys: {"context": {key: (default, check)}, ...}. `tables` is
-    called when a key is met that is not in `tables.py`.
-    """
+    """Let the functions keep further keys, {function: {key: (default, check)}}; `tables` makes them when one is met."""
     global _kept_tables
     _kept_tables = tables
 

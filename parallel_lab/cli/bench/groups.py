@@ -232,9 +232,7 @@ def connect_rank(rank: int) -> tuple[connection.Connection, Path]:
 
 
 def serve_rank(pipe: connection.Connection, make: Make, meet: Callable[[], object]) -> None:
-    """Answer batches until the socket ends, then end this process. `make`: from an order without its count to the timed
-    call, raises where results are wrong; `meet`: the group's barrier.
-    """
+    """Answer batches until the socket ends, then end this process. `make`: from an order to its checked, timed call."""
     made: tuple[dict[str, Any], Callable[[], object]] | None = None
     try:
         while True:

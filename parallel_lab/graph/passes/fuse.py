@@ -54,9 +54,7 @@ def fuse_messages(draft: Draft) -> Draft:
 def _with_means(
     program: tuple[Instr, ...], buckets: list[list[Member]]
 ) -> tuple[tuple[Instr, ...], list[list[Member]]]:
-    """Program and buckets with one mean for each bucket of sums only divided by their count; the bits are the same.
-    The rank that adds a part divides it while it is in cache.
-    """
+    """Program and buckets with one division for each bucket of sums that only their count divides; same bits."""
     readers: dict[str, list[Instr]] = {}
     for instr in program:
         for name in instr.ins:

@@ -59,9 +59,7 @@ class _Decided:
 
 
 class _Propagation:
-    """The search over one graph: operators settled, parameters held (layout, by whom), readers of each tensor.
-    Readers are (operator, operand) pairs, through reshapes.
-    """
+    """The search over one graph: settled operators, held parameters, readers (operator, operand) of each tensor."""
 
     def __init__(self, graph: Graph, config: ParallelConfig, nodes: list[Node]) -> None:
         self.graph, self.config, self.device_num = graph, config, config.device_num

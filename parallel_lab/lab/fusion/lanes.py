@@ -48,9 +48,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Lanes:
-    """One step, in seconds since it began: both lanes, begin and end of backward (`forward_s`, `backward_s`), and its
-    end (`step_s`), parameters updated.
-    """
+    """One step: both lanes, and when backward begins and ends and the step ends, in seconds since the step began."""
 
     boxes: tuple[Box, ...]
     messages: tuple[Sent, ...]

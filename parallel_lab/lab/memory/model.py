@@ -233,9 +233,7 @@ class MemoryLab(ComparesRuns):
 
     @property
     def score(self) -> Score:
-        """The puzzle's score: parameters, and whether they fit under the line (counted before predicted ones).
-        Raises ArgumentError for another network, or without a line.
-        """
+        """The puzzle's score: (parameters, whether they fit). Raises ArgumentError for another network or no line."""
         with self._lock:
             if not self._subject.width or not self._capacity:
                 hint = "Take the subject 'stack', and set_capacity('4 MiB')"

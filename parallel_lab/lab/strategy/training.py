@@ -25,9 +25,7 @@ from ..shared.lab import LabRun
 
 @dataclass
 class Training(LabRun):
-    """A training run. nudged: `single` with moved parameters, if rounding may grow; since: where the clock began.
-    since is (seconds, steps): at the start, or at the last resume.
-    """
+    """A training run. nudged: `single` with moved parameters, if rounding may grow; since: (seconds, steps) now."""
 
     steps: int = 100
     parallel: list[float] = field(default_factory=list)

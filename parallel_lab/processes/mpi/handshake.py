@@ -93,9 +93,7 @@ class _Waiting(NamedTuple):
 
 
 class Handshake:
-    """One rank's side of all handshakes of a run over `mpi` (mpi4py.MPI); after `warn_after_s` `warn` gets a text with
-    the missing ranks, after `timeout_s` CollectiveTimeout.
-    """
+    """One rank's side of all handshakes; it warns of missing ranks, and raises after `timeout_s`."""
 
     def __init__(self, mpi: Any, timeout_s: float, warn_after_s: float, warn: Callable[[str], object]) -> None:
         self.mpi, self.timeout_s, self.warn_after_s, self.warn = mpi, timeout_s, warn_after_s, warn

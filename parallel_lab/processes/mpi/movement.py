@@ -98,9 +98,7 @@ class _Call(NamedTuple):
 
 
 class Movement:
-    """Replies of one rank over `comm`, whose messages carry the data; `library`: the library's communicator of a group
-    for whole collectives, or None.
-    """
+    """Replies of one rank over `comm`; `library`: the MPI communicator of a group for whole collectives, or None."""
 
     def __init__(
         self,
@@ -196,9 +194,7 @@ class Movement:
     def _add_up(
         self, call: _Call, give: Mapping[int, np.ndarray], into: np.ndarray, *, in_place: bool
     ) -> Generator[Step]:
-        """into = the combination in group order. `give`: this rank's flat addend for each member, itself included;
-        `in_place`: `into` is the memory of this rank's own addend.
-        """
+        """into = the combination in group order of `give`, a flat addend per member; in_place: `into` is ours."""
         me, n, reduce = call.me, call.n, call.request.reduce
         rows = np.empty((n - 1, into.size), into.dtype)
         addends = {j: rows[i] for i, j in enumerate(j for j in range(n) if j != me)}

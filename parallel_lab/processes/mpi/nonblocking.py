@@ -21,9 +21,7 @@ TAGS = 32_000  # below 32767, the largest tag that every MPI has; far more than 
 
 
 class Started(base.Started):
-    """One started collective of this rank: its `flight` record, whether it is `recorded` on completion, and the
-    `absent` ranks that have not started it yet.
-    """
+    """One started collective: its `flight` record, whether it is `recorded`, and the ranks still `absent`."""
 
     def __init__(self, lane: Lane, request: Request, asked: Asked, flight: list, recorded: bool) -> None:
         super().__init__(lane, request, flight[0])

@@ -249,9 +249,7 @@ class MpiPool(JobPool):
             self._look()
 
     def _rank_ended(self, rank: int) -> None:
-        """A rank's socket has ended: mpirun ends the others so quickly that another may end first. Its last lines tell
-        which rank died by itself, its exit code how.
-        """
+        """A rank's socket has ended. Its last lines and its exit code tell whether it died first, by itself."""
         with self._lock:
             if self._closed or self._dead:
                 return

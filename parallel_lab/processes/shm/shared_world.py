@@ -15,9 +15,7 @@ from .watch import Watch, ranks_text
 
 
 class SharedWorld:
-    """The ranks of one arena and their supervisor; `pids` by rank, None: unknown. The transport calls `look` about
-    twenty times a second, and `left` or `died` when a process has ended.
-    """
+    """The ranks of one arena and their supervisor: the transport calls `look` often, and `left` or `died` at an end."""
 
     def __init__(self, arena: Arena, limits: Limits) -> None:
         self.arena, self.world_size = arena, arena.map.world_size

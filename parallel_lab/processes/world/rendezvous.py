@@ -36,9 +36,7 @@ UNHEARD_S = 5.0  # after a fault, for a rank that asks for nothing any more and 
 
 
 def host_rendezvous(plan: RendezvousSpec, library: str) -> World:
-    """This process is rank 0 and the hub: wait for the others, and return the world. It leaves last (within timeout_s),
-    so that what is said about the others is said.
-    """
+    """This process is rank 0 and the hub: wait for the others, return the world, and leave last (within timeout_s)."""
     hub = Hub(plan, own_rank=0)
     hub.collect()
     rank = attach(0, hub.arena.map, os.dup(hub.arena.block.fd))

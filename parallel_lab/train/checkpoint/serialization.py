@@ -126,9 +126,7 @@ def save_checkpoint(
 
 
 class SaveThread(threading.Thread):
-    """Writes a checkpoint by `write`, in a thread that Python waits for at its end; is_awaited: its starter waits.
-    An error is raised by `wait_for_saves`, or printed if nobody waits.
-    """
+    """Writes a checkpoint in a thread that Python's end waits for; errors: by `wait_for_saves`, or printed."""
 
     def __init__(self, path: Path, write: Callable[[], Any], *, is_awaited: bool = False) -> None:
         super().__init__(name=f"parallel_lab-save {path.name}")

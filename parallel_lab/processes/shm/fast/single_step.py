@@ -27,9 +27,7 @@ Views = list[np.ndarray]
 
 
 def fits_one_step(request: Request, capacity: int, step_bytes: int) -> bool:
-    """Whether a request can be prepared, from what all members agree on. `capacity`: bytes of a buffer; `step_bytes`:
-    what the general way passes in one step.
-    """
+    """Whether a request fits a buffer of `capacity` bytes, and a step of the general way: from what all agree on."""
     if request.kind == "broadcast":
         # a member that does not know what will come takes the plain way, which must meet as often
         most = min(capacity - HEAD_BYTES, step_bytes)

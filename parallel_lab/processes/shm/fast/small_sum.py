@@ -18,9 +18,7 @@ LOOKS = 16  # every so many looks a rank that waits for the sum sees for itself 
 
 
 class SmallSum:
-    """Views for a small all_reduce or reduce in one group, made once: starts[member][parity], the byte where a buffer
-    starts; `half`: bytes from there to where its sums lie.
-    """
+    """Views for a small sum in one group: starts[member][parity], where a buffer starts; `half`, where its sums lie."""
 
     is_sum = True
 
