@@ -137,9 +137,7 @@ def test_the_notebooks_table_is_escaped():
 
 
 def test_adam_that_makes_much_of_small_gradients_is_not_called_different():
-    """Adam divides by the root of a mean square: a gradient of rounding size moves a weight by the whole learning rate,
-    also on one device.
-    """
+    """Adam divides by a root mean square: a gradient of rounding size moves a weight by a whole rate on one device."""
     for seed in range(6):
         set_seed(seed)
         net = nn.SequentialCell(nn.Dense(16, 64, activation="gelu"), nn.Dense(64, 16), nn.Dense(16, 16))

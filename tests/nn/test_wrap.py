@@ -1,6 +1,4 @@
-"""Cells around a network: steps, gradients and micro-batches against the same computation written out; reducers on real
-ranks.
-"""
+"""Cells around a network: steps, gradients and micro-batches as written out by hand; reducers on real ranks."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def _tiles(geometry: _Geometry, samples: range, tile: int, side_by_side: bool) -
 def _correlate(
     x: np.ndarray, w: np.ndarray, rows: tuple[int, ...], cols: tuple[int, ...], step: Pair, group: int, out: np.ndarray
 ) -> None:
-    """out[n, o, y, x] = sum of w[o, c, i, j] x[n, c, y step + rows[i], x step + cols[j]].  w: (o, c / group, rows, cols)."""
+    """out[n, o, y, x] = sum of w[o, c, i, j] x[n, c, y step + rows[i], x step + cols[j]].  w: (o, c / group, i, j)."""
     if not out.size:
         return
     if not x.size:
