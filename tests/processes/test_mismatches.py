@@ -136,7 +136,7 @@ def assert_told_by_all(pool, folder, here, there, others, odd, way):
     assert_usable(pool)
 
 
-@pytest.mark.quick(34)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("name", MISMATCHES)
 @pytest.mark.parametrize(("pool", "way"), PAIRS, indirect=["pool"])
 def test_mismatch_is_raised_on_every_member_naming_both_calls_and_both_lines(pool, tmp_path, way, name):

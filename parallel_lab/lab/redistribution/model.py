@@ -121,14 +121,13 @@ class RedistributionLab(Lab):
         """Everything shown: steps of the chosen rank, slices of all ranks, and the same in Python."""
         with self._lock:
             sections = {"steps": self._step_table(), "slices": self._slice_table(), "python": self._python()}
-            run = LabRun().to_dict()
-            shown = {"version": 1, "title": "Redistribution Lab", "status": self._status(), "run": run}
+            shown = {"version": 1, "title": "Redistribution Lab", "status": self._status(), "run": LabRun().to_dict()}
             return {**shown, **self.chosen(), "sections": sections}
 
     def _status(self) -> str:
         if not self.plan:
             return "The tensor is where it is needed: nothing is sent."
-        received = self._bytes(received_elements(self.plan))
+        received = DTYPE.itemsize * received_elements(self.plan)
         sent = sum(step.communicates for step in self.plan)
         head = f"{len(self.plan)} step{'s' * (len(self.plan) > 1)}, {sent} of them a message"
         least = "" if self.least_bytes is None else f"; no way needs less than {self.least_bytes}"
@@ -147,36 +146,28 @@ class RedistributionLab(Lab):
 
         return DTYPE.itemsize * max(map(new, range(self._devices)))
 
-    @staticmethod
-    def _bytes(elements: int | float) -> int | float:
-        return elements * DTYPE.itemsize
-
     def _step_table(self) -> dict[str, Any]:
         def rows(rank: int) -> list[list[Any]]:
             rows = []
             for number, step in enumerate(self.plan, 1):
                 group = " ".join(map(str, step.group(rank))) if step.communicates else "alone"
-                received = self._bytes(received_elements([step]))
-                rows.append([f"{number} {step.kind}", group, step.in_shape, step.out_shape, received])
+                size = DTYPE.itemsize * received_elements([step])
+                rows.append([f"{number} {step.kind}", group, step.in_shape, step.out_shape, size])
             return rows
 
-        columns = {"step": "name", "together with": "text", "slice": "shape"}
-        columns |= {"becomes": "shape", "received": "bytes bar"}
+        heads = {"step": "name", "together with": "text", "slice": "shape", "then": "shape", "received": "bytes bar"}
         of = {str(rank): {"rows": rows(rank)} for rank in range(self._devices)}
-        return table("Steps", columns, small="groups of the chosen rank", by=["rank"], of=of)
+        return table("Steps", heads, small="groups of the chosen rank", by=["rank"], of=of)
 
     def _slice_table(self) -> dict[str, Any]:
-        def part(layout: TensorLayout, rank: int) -> str:
-            return slice_text(layout.slice_index(SHAPE, rank), SHAPE)
-
-        def shared(layout: TensorLayout, rank: int) -> str:
-            others = [str(r) for r in layout.replicas(rank) if r != rank]
-            return " ".join(others) or "-"
+        def held(layout: TensorLayout, rank: int) -> tuple[str, str]:
+            others = " ".join(str(r) for r in layout.replicas(rank) if r != rank)
+            return slice_text(layout.slice_index(SHAPE, rank), SHAPE), others or "-"
 
         columns = {"rank": "name", "has": "text", "also on": "text", "needs": "text", "also on ": "text"}
         rows, addend = [], " (addend)" if self.source.is_partial else ""
         for rank in range(self._devices):
-            had, wanted = ((part(layout, rank), shared(layout, rank)) for layout in (self.source, self.target))
+            had, wanted = held(self.source, rank), held(self.target, rank)
             rows.append([str(rank), had[0] + addend, had[1], *wanted])
         right = self._moved_right()
         verdict = f"moved on {self._devices} simulated ranks: {sum(right)} of {len(right)} have the slice they need"

@@ -36,7 +36,7 @@ from .nonblocking import Lane, Started
 from .shared_memory import NEEDS_FENCE, fence
 
 CONTROLS = ("run", "pause", "stop")
-_NOTE = FLIGHT_HEAD.pack_into
+NOTE = FLIGHT_HEAD.pack_into
 _END_OFFSET = 24  # of end_s in FLIGHT_HEAD
 
 
@@ -223,7 +223,7 @@ class Communicator(CheckedCalls):
         """Write the flight record of a request that starts; returns its index."""
         index = self._index
         self._index = index + 1
-        _NOTE(self._bytes, self._records_at[index % FLIGHT_RECORDS], index, number, perf_counter(), 0.0, slot)
+        NOTE(self._bytes, self._records_at[index % FLIGHT_RECORDS], index, number, perf_counter(), 0.0, slot)
         if NEEDS_FENCE:
             fence()
         self._words[self._requests_word] = index + 1
