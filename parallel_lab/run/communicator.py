@@ -25,8 +25,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..base.checks import INTS, is_int
 from ..base.errors import CollectiveMismatch, ParallelLabError, ShapeError, shorten
-from ..ops.collectives.definitions import MESSAGES, REDUCTIONS, is_int
+from ..ops.collectives.definitions import MESSAGES, REDUCTIONS
 
 NUMBERS = "A numpy array of numbers"
 _NUMBERS = "biufc"  # kinds of dtypes that can be added and compared
@@ -152,7 +153,7 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
     def refuse(error: type[ParallelLabError], what: str, allowed: str, hint: str = "") -> NoReturn:
         raise error(f"rank {rank} called {describe(request)}{what}", allowed=allowed, hint=hint)
 
-    if not isinstance(group, tuple) or not group or not all(is_int(r) for r in group):
+    if not isinstance(group, tuple) or not group or not all(is_int(r, kinds=INTS) for r in group):
         refuse(CollectiveMismatch, f" with group {shorten(group)}", "A group is a tuple of ranks, such as (0, 1)")
     outside = [r for r in group if r not in ranks]
     if outside:
@@ -168,7 +169,7 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
     elif tuple(sorted(set(group))) != group:
         what = f" with group {group}, which is not ascending"
         refuse(CollectiveMismatch, what, "Each rank once, in ascending order")
-    if definition.rooted and (not is_int(request.root) or request.root not in group):
+    if definition.rooted and (not is_int(request.root, kinds=INTS) or request.root not in group):
         given = f" with root {request.root!r}, which is not a member of its group"
         what = " without a root" if request.root is None else given
         refuse(CollectiveMismatch, what, f"root is a rank of {group}")
@@ -188,7 +189,7 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
     parts = len(group)
     for name in (a for a in definition.attributes if a.endswith("dim")):
         dim = getattr(request, name)
-        if not is_int(dim) or not -value.ndim <= dim < value.ndim:
+        if not is_int(dim, kinds=INTS) or not -value.ndim <= dim < value.ndim:
             allowed = f"An int from {-value.ndim} to {value.ndim - 1}" if value.ndim else "A value with dims"
             refuse(ShapeError, f": {name}={dim!r} of a value of shape {value.shape}", allowed)
         if name == definition.cut and value.shape[dim] % parts:

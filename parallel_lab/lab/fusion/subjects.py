@@ -19,11 +19,11 @@ import numpy as np
 
 from ... import nn
 from ...base.cluster import Link
-from ...base.errors import ArgumentError, shorten
 from ...base.settings.context import default_settings
 from ...cost.overlap import Gradient
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
+from ..shared.lab import Lab
 from ..shared.networks import NETWORKS
 from ..shared.problems import get_problem
 
@@ -139,6 +139,4 @@ SUBJECTS = {subject.name: subject for subject in _SUBJECTS}
 
 def get_subject(name: str) -> Subject:
     """The subject of that name. Raises ArgumentError for another one."""
-    if not isinstance(name, str) or name not in SUBJECTS:
-        raise ArgumentError(f"subject {shorten(name)}", where="FusionLab", allowed=f"One of {', '.join(SUBJECTS)}")
-    return SUBJECTS[name]
+    return SUBJECTS[Lab.one_of(name, SUBJECTS, "subject", "FusionLab")]

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from ... import nn
-from ...base.errors import ArgumentError, shorten
 from ...base.settings.context import default_settings
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...nn.tensor.tensor import Parameter
 from ..fusion.subjects import ChainNet
+from ..shared.lab import Lab
 from ..shared.networks import NETWORKS
 from ..shared.problems import get_problem
 
@@ -164,6 +164,4 @@ SUBJECTS = {subject.name: subject for subject in _SUBJECTS}
 
 def get_subject(name: str) -> Subject:
     """The subject of that name. Raises ArgumentError for another one."""
-    if not isinstance(name, str) or name not in SUBJECTS:
-        raise ArgumentError(f"subject {shorten(name)}", where="MemoryLab", allowed=f"One of {', '.join(SUBJECTS)}")
-    return SUBJECTS[name]
+    return SUBJECTS[Lab.one_of(name, SUBJECTS, "subject", "MemoryLab")]

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...base.checks import INTS, is_int
 from ...base.cluster import Link
 from ...base.errors import ArgumentError, ShapeError, shorten
 from ...layout.halo import Halo
@@ -326,7 +327,7 @@ def _halo_def(kind: str, class_name: str, adjoint: str, reply: str, why: str) ->
 
     def fault_of(shape: Shape, attrs: Attrs, n: int) -> tuple[str, str] | None:
         window, dim = attrs["window"], attrs["dim"]
-        if not isinstance(window, tuple) or len(window) != 4 or not all(is_int(x) for x in window):
+        if not isinstance(window, tuple) or len(window) != 4 or not all(is_int(x, kinds=INTS) for x in window):
             window_is = "Four ints: (step, origin, length, part); member i gets [step * i + origin, + length) of slices"
             return f"window={shorten(window)}", f"{window_is} of `part` elements"
         halo = Halo(*window, members=n)
@@ -357,11 +358,6 @@ def _halo_def(kind: str, class_name: str, adjoint: str, reply: str, why: str) ->
 def _halo_traffic(halo: Halo, kind: str) -> frozenset[tuple[tuple[int, ...], tuple[int, ...]]]:
     """(elements of each strip sent, elements of each strip received) of the members, each different pair once."""
     return frozenset((halo.sent(kind, i), halo.received(kind, i)) for i in range(halo.members))
-
-
-def is_int(value: object) -> bool:
-    """Whether `value` is a whole number, numpy's too, and no bool."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 # ---- the table ----
