@@ -107,7 +107,7 @@ class FastCommunicator(Communicator):
             if site is None:
                 return self._ask("barrier", group, tag)
             self._last_barrier = frame.f_code, frame.f_lasti, group, site
-        # `_repeat`, `Group.come` and the first look of `WaitLoop.wait` in one: eight ranks pay for each call eight times
+        # `_repeat`, `Group.come` and the first look of `WaitLoop.wait` in one: each call more is seen eight times
         words, loop, members = self._words, self._loop, site.group
         if words[ABORT]:
             raise loop.fault_error()
