@@ -33,9 +33,6 @@ def subcommand(
     parser.set_defaults(run=run, parser=parser)
 
 
-# ---- types ----
-
-
 def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
     """A whole number from `low` to `high`."""
 

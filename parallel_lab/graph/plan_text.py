@@ -186,9 +186,6 @@ def _index(value: Value, rank: int) -> str:
     return slice_text(value.layout.slice_index(value.shape, rank), value.shape)
 
 
-# ---- text ----
-
-
 def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
     """The program of one rank, in the manner of the IR files MindSpore saves."""
     stage = plan.stage_of(rank)

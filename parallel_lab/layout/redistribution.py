@@ -43,8 +43,6 @@ from .redistribution_steps import (
 from .refinement import Refinement, common_factors, common_refinement, flat_placement, join_axes, on_device_matrix
 from .tensor_layout import Shape, TensorLayout
 
-# ---- planning ----
-
 
 def plan_redistribution(
     src: TensorLayout,

@@ -393,6 +393,12 @@ def descend(parameter, step, rate):
 
 
 @update_op
+def descend_ahead(parameter, mean, x, rate, *, keep, add):
+    """parameter - (mean * keep + x * add) * rate.  parameter, mean, x: (...), rate: () -> (...)."""
+    return parameter - np.multiply(mean * keep + x * add, rate, dtype=parameter.dtype)
+
+
+@update_op
 def moving_mean(mean, x, *, keep, add):
     """mean * keep + x * add.  mean, x: (...) -> (...)."""
     return mean * keep + x * add
@@ -414,6 +420,13 @@ def descend_by_root(parameter, step, square, rate, *, eps):
 def moving_root_mean(mean, x, square, rate, *, keep, eps):
     """mean * keep + x * rate / sqrt(square + eps).  mean, x, square: (...), rate: () -> (...)."""
     return mean * keep + x * rate / np.sqrt(square + eps)
+
+
+@update_op
+def moving_deviation_mean(mean, x, square, first, rate, *, keep, eps):
+    """mean * keep + x * rate / sqrt(square - first^2 + eps).  rate: (), the others (...) -> (...)."""
+    # a variance; of gradients that are all alike, rounding leaves it a little below 0
+    return mean * keep + x * rate / np.sqrt(np.maximum(square - first * first, 0) + eps)
 
 
 @update_op

@@ -107,9 +107,6 @@ def pad(x, padding, mode="constant", value=0.0):
     return pad_dims(x, paddings=((0, 0),) * (ndim - len(pairs)) + pairs, mode=mode, value=value)
 
 
-# ---- turning ----
-
-
 def _dims(axis):
     return axis if isinstance(axis, tuple) else (axis,)
 

@@ -158,9 +158,6 @@ def _(g, out, x, *, axis, keep_dims, across):
     return (reduce_prod_grad(g, x, product, zeros, axis=reduced_dims(axis, len(x.shape))),)
 
 
-# ---- every spelling ----
-
-
 def spelling(where, axis, keep_dims, spelled):
     """(axis, keep_dims) from all spellings: dim, keepdims, keepdim. ShapeError for other names."""
     for name, value in spelled.items():

@@ -195,9 +195,6 @@ def destroy_group(group: str) -> None:
     del _world("destroy_group").groups[group]
 
 
-# ---- helpers ----
-
-
 def _world(where: str) -> World:
     world = hooks.current_world()
     if world is None:

@@ -19,10 +19,8 @@ from tests.processes.processes import gone
 PROMISE_BOUND_S = 5.0
 N = (0, 1, 2)
 
-pytestmark = [
-    pytest.mark.timeout(120),  # nothing hangs: a wait without end fails here, with all stacks
-    NEEDS_MPI,
-]
+# nothing hangs: a wait without end fails here, with all stacks
+pytestmark = [pytest.mark.timeout(120), NEEDS_MPI]
 
 
 @pytest.fixture(scope="module")

@@ -25,10 +25,8 @@ from tests.processes.processes import descendants, gone, state_of
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
 PROMISE_BOUND_S = 5.0
-pytestmark = [
-    pytest.mark.timeout(120),  # nothing hangs: a wait without end fails here, with all stacks
-    NEEDS_MPI,
-]
+# nothing hangs: a wait without end fails here, with all stacks
+pytestmark = [pytest.mark.timeout(120), NEEDS_MPI]
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,6 @@ def bench_page(title: str, machine: Mapping[str, Any], body: str) -> str:
     return page(title, f"<h1>{escape(title)}</h1>\n{machine_line}\n{body}", CHARTS)
 
 
-# ---- tables ----
-
 Row = Sequence[str]
 
 

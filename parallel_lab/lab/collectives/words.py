@@ -109,9 +109,6 @@ def cell_text(kind: str, cell: Mapping[str, Any] | None, ranks: int) -> str:
     return text + (", passed on" if cell["state"] == "spent" else "")
 
 
-# ---- the whole stepper ----
-
-
 def to_text(snapshot: Mapping[str, Any]) -> str:
     """Everything the Collective Stepper shows, as plain text: its place, the ranks, the counts, rounds, algorithms."""
     s, frame = snapshot, snapshot["frames"][snapshot["at"]]

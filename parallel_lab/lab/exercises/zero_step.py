@@ -99,9 +99,6 @@ def _train(answer: Any, ranks: int) -> _Trained:
     return _Trained(problem, runs[0].results, tuple(states), runs[0])
 
 
-# ---- parts ----
-
-
 def step_parts(answer: Any) -> Iterator[Part]:
     """The parts of a ZeRO-1 step on RANKS; the first fault is shown.
     answer(rank, ranks, weights, gradient, velocity) yields Requests; returns (all weights, its slice of the velocity)

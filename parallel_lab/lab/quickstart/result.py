@@ -233,9 +233,6 @@ def environment() -> tuple[tuple[str, str], ...]:
     )
 
 
-# ---- text ----
-
-
 def operators_text(plan: Plan) -> str:
     """The table of operators: strategy, and who chose it, global shapes and slice shapes."""
     chosen = {n.name: {"user": "given"}.get(n.strategy_source, n.strategy_source) for n in plan.graph.nodes}

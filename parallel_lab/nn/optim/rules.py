@@ -33,6 +33,13 @@ def switch(name: str, default: bool = False, kept: bool = True) -> Argument:
 # ---- down the gradient ----
 
 
+def _step(h: Any, p: Any, v: Any, g: Any, nesterov: bool) -> tuple[Any, Any]:
+    """Down v, or with nesterov where the next v would point if the gradient stayed."""
+    if nesterov:
+        return elementwise.descend_ahead(p, v, g, h.rate, keep=h.momentum, add=1.0), v
+    return elementwise.descend(p, v, h.rate), v
+
+
 def _check_nesterov(sgd: Any) -> None:
     if sgd.nesterov and (sgd.momentum == 0 or sgd.dampening != 0):
         given = f"nesterov=True with momentum={sgd.momentum} and dampening={sgd.dampening}"
@@ -66,9 +73,7 @@ def SGD(h, p, g, v=None):
         # first: 1 in step 1 and 0 later; v starts at 0, so that an undampened gradient gives v = g there
         first = ops.maximum(2.0 - h.scalars["step"], 0.0)
         kept = g * (1.0 - (1.0 - first) * h.dampening)
-    v = elementwise.moving_mean(v, kept, keep=h.momentum, add=1.0)
-    ahead = elementwise.moving_mean(v, g, keep=h.momentum, add=1.0) if h.nesterov else v
-    return elementwise.descend(p, ahead, h.rate), v
+    return _step(h, p, elementwise.moving_mean(v, kept, keep=h.momentum, add=1.0), g, h.nesterov)
 
 
 @update_rule(
@@ -81,9 +86,7 @@ def Momentum(h, p, g, v):
     v = momentum * v + g
     p = p - learning_rate * v           with use_nesterov: p - learning_rate * (g + momentum * v)
     """
-    v = elementwise.moving_mean(v, g, keep=h.momentum, add=1.0)
-    ahead = elementwise.moving_mean(v, g, keep=h.momentum, add=1.0) if h.use_nesterov else v
-    return elementwise.descend(p, ahead, h.rate), v
+    return _step(h, p, elementwise.moving_mean(v, g, keep=h.momentum, add=1.0), g, h.use_nesterov)
 
 
 # ---- a rate for every element ----
@@ -214,12 +217,12 @@ def RMSProp(h, p, g, *states):
     """
     *mean, s, m = states
     rest = 1 - h.decay
-    s = spread = elementwise.moving_square(s, g, keep=h.decay, add=rest)
+    s = elementwise.moving_square(s, g, keep=h.decay, add=rest)
     if h.centered:
         mean = [elementwise.moving_mean(mean[0], g, keep=h.decay, add=rest)]
-        # a variance; of gradients that are all alike, rounding leaves it a little below 0
-        spread = ops.maximum(s - ops.square(mean[0]), 0.0)
-    m = elementwise.moving_root_mean(m, g, spread, h.rate, keep=h.momentum, eps=h.epsilon)
+        m = elementwise.moving_deviation_mean(m, g, s, mean[0], h.rate, keep=h.momentum, eps=h.epsilon)
+    else:
+        m = elementwise.moving_root_mean(m, g, s, h.rate, keep=h.momentum, eps=h.epsilon)
     return p - m, *mean, s, m
 
 

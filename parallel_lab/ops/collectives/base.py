@@ -86,8 +86,6 @@ class Communication(Uncut):
         return f"Prim[{self.name}]<{', '.join(f'{k}={v}' for k, v in shown.items())}>"
 
 
-# ---- checks of arguments ----
-
 REDUCTION = choice(*REDUCERS)
 
 

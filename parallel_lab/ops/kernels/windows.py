@@ -93,9 +93,6 @@ def windows(
     return Windows(size, kernel, stride, dilation, tuple(pads))
 
 
-# ---- attributes ----
-
-
 def _read_pair(value: Any) -> Pair:
     both = (value, value) if is_int(value, 1) else value
     if isinstance(both, tuple) and len(both) == 4 and both[:2] == (1, 1):  # MindSpore's (1, 1, height, width)

@@ -294,9 +294,6 @@ class SlicePatches(Transform):
         return tuple(row[:, i * patch_w : (i + 1) * patch_w] for row in rows for i in range(self.num_width))
 
 
-# ---- helpers ----
-
-
 def _picture(where: str, data: np.ndarray) -> np.ndarray:
     if data.ndim not in (2, 3):
         hint = "Map pictures before batch()" if data.ndim == 4 else ""

@@ -314,9 +314,6 @@ class Algorithm:
         return "\n".join(lines)
 
 
-# ---- making one ----
-
-
 @lru_cache(maxsize=256)
 def algorithm(kind: str, name: str, ranks: int, *, root: int = 0, segments: int | None = None) -> Algorithm:
     """An algorithm by name.
