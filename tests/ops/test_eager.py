@@ -20,6 +20,8 @@ UPDATES = {
     "moving_mean": (case((4, 6), (4, 6), keep=0.9, add=0.1),),
     "moving_square": (case((4, 6), (4, 6), keep=0.9, add=0.1),),
     "moving_root_mean": (case((4, 6), (4, 6), (4, 6), (), keep=0.9, **ROOTS),),
+    "moving_deviation_mean": (case((4, 6), (4, 6), (4, 6), (4, 6), (), keep=0.9, **ROOTS),),
+    "descend_ahead": (case((4, 6), (4, 6), (4, 6), (), keep=0.9, add=0.1),),
     "descend_by_root": (case((4, 6), (4, 6), (4, 6), (), **ROOTS),),
     "descend_decayed": (case((4, 6), (4, 6), (4, 6), (), decay=0.1, **ROOTS),),
 }
