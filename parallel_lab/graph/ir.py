@@ -101,6 +101,7 @@ class Node:
     micro_batch  which part of the batch it works on, where gradients are accumulated (`nn.GradAccumulation`)
     own_rows     a slice that each rank takes of its own rows, so that nothing moves:
                  `add_prim_attr("skip_redistribution", True)`
+    by_batch     it has no strategy and its batch is to be split, in a search too: `Cell.set_data_parallel`
     """
 
     name: str
@@ -122,6 +123,7 @@ class Node:
     nd_tp: bool = False
     micro_batch: int = 0
     own_rows: bool = False
+    by_batch: bool = False
 
     @property
     def opdef(self) -> OpDef:

@@ -43,6 +43,7 @@ class Tracer:
         self.constant_names: dict[int, str] = {}
         self.kept: list[Any] = []
         self.scope: list[tuple[str, str]] = []
+        self.by_batch: list[bool] = [False]  # of every Cell that runs: whether it or one around it asked for that
         self.cells: dict[int, Any] = {}
         self.primitives: dict[int, Primitive] = {}
         self.prints: list[tuple[str, Origin]] = []
@@ -71,9 +72,11 @@ class Tracer:
     def enter(self, cell: Any) -> None:
         self.cells[id(cell)] = cell
         self.scope.append((getattr(cell, "cell_name", "") or type(cell).__name__, type(cell).__name__))
+        self.by_batch.append(self.by_batch[-1] or getattr(cell, "_data_parallel", False))
 
     def leave(self) -> None:
         self.scope.pop()
+        self.by_batch.pop()
 
     def scope_text(self) -> str:
         """MindSpore's scope: Default/network-WithLossCell/_backbone-Net."""
@@ -304,6 +307,8 @@ class Tracer:
                 "sync": said.get("sync"),
                 "own_rows": said.get("skip_redistribution") is True,
             }
+        if asked.get("strategy") is None and self.by_batch[-1]:
+            asked["by_batch"] = True
         node = Node(
             name=self.named(base),
             op=op.name,

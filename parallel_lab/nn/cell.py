@@ -49,6 +49,7 @@ class Cell(CellTree):
     # Parameters that `to_float` leaves as they are: running statistics, which the Cell itself changes
     keep_dtype: tuple[str, ...] = ("moving_mean", "moving_variance")
     recompute_options: dict[str, bool] | None = None
+    _data_parallel = False
 
     # ---- running ----
 
@@ -136,7 +137,41 @@ class Cell(CellTree):
         """Accepted for MindSpore's graph compiler (defer_inline, ...): each becomes an attribute. Returns self."""
         for name, value in flags.items():
             setattr(self, name, value)
+        self.__dict__["_flags"] = {**self.get_flags(), **flags}
         return self
+
+    def add_flags_recursive(self, **flags: Any) -> Cell:
+        """`add_flags` here and below. Returns self."""
+        for _, cell in self.cells_and_names():
+            cell.add_flags(**flags)
+        return self
+
+    def get_flags(self) -> dict[str, Any]:
+        """What `add_flags` was given."""
+        return dict(self.__dict__.get("_flags", {}))
+
+    def set_data_parallel(self) -> None:
+        """Split the batch alone in operators here and below that have no strategy, where auto_parallel would choose."""
+        self.__dict__["_data_parallel"] = True
+
+    @property
+    def phase(self) -> str:
+        """ "train" or "predict", as `set_train` says, unless it was set."""
+        return self.__dict__.get("_phase") or ("train" if self.training else "predict")
+
+    @phase.setter
+    def phase(self, value: str) -> None:
+        self.__dict__["_phase"] = text(self._where(), "phase", value)
+
+    @property
+    def current_phase(self) -> str:
+        """`phase`, which can be set, under the name that can be read."""
+        return self.phase
+
+    def init_parameters_data(self, auto_parallel_mode: bool = False) -> dict[Parameter, Parameter]:
+        """Draw the values of all Parameters now. Returns {Parameter: the one in its place}, each in its own."""
+        flag(self._where(), "auto_parallel_mode", auto_parallel_mode)
+        return {parameter: parameter.init_data() for parameter in self.get_parameters()}
 
     @property
     def pipeline_stage(self) -> int | None:

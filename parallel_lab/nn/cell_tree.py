@@ -7,8 +7,8 @@ one in a Cell assigned to another is named by its path, "blocks.0.w".
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 from ..base.checks import checked, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, shorten
@@ -24,6 +24,9 @@ class CellTree:
 
     # A Cell that is never called itself (CellList) is entered by its children, so that their scope names it.
     _is_called = True
+    # Names by which scripts for MindSpore shard operators of a layer: the attribute here, or the class of an operator
+    # that MindSpore's layer holds and this one does not run
+    other_names: ClassVar[Mapping[str, str | type[Primitive]]] = {}
 
     def __init__(self, auto_prefix: bool = True) -> None:
         self.__dict__.update(_cells={}, _params={}, _primitives={}, cell_name="", training=False)
@@ -69,6 +72,12 @@ class CellTree:
         # Only reached when the attribute is missing.
         if "_cells" not in self.__dict__ and not name.startswith("__"):
             self._registry("_cells")
+        other = self.other_names.get(name)
+        if isinstance(other, str):
+            return getattr(self, other)
+        if other is not None:
+            setattr(self, name, other())
+            return self.__dict__[name]
         near = difflib.get_close_matches(name, [n for n in dir(self) if not n.startswith("_")], 1)
         hint = f"Did you mean {near[0]!r}?" if near else "Assign it in __init__, after super().__init__()"
         raise CellError(f"there is no attribute {name!r}", where=self._where(), hint=hint, name=name, obj=self)

@@ -40,7 +40,7 @@ def choose_strategies(draft: Draft) -> Draft:
 
     def wanted(n: Node) -> bool:
         """Operators on gradients follow their operands' layouts, which only the backward program will tell."""
-        given = n.strategy is not None or n.opdef.result_shape is not None or n.nd_tp
+        given = n.strategy is not None or n.by_batch or n.opdef.result_shape is not None or n.nd_tp
         return n.phase == "forward" and (given or not searched)
 
     stand_alone = config.parallel_mode == "stand_alone"

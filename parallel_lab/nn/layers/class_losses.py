@@ -107,16 +107,23 @@ class NLLLoss(_ClassLoss):
 class SoftmaxCrossEntropyWithLogits(LossBase):
     """Cross-entropy of a softmax.  logits: (a, c), labels: (a, c), or (a,) int if sparse -> () or, by default, (a,).
 
-    As MindSpore's, by default nothing is reduced. The class dim stays whole in a parallel program.
+    As MindSpore's, by default nothing is reduced. The class dim stays whole in a parallel program. Operators: for a
+    mean over class numbers `sparse_softmax_cross_entropy`, else `softmax_cross_entropy`, after `one_hot` if sparse.
     """
 
     @kept(sparse=flag)
     def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
         super().__init__(reduction)
-        fused = ops.SparseSoftmaxCrossEntropyWithLogits if sparse else ops.SoftmaxCrossEntropyWithLogits
-        self.softmax_cross_entropy = fused()
+        self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
+        self.sparse_softmax_cross_entropy = ops.SparseSoftmaxCrossEntropyWithLogits()
+        self.one_hot = ops.OneHot()
 
     def construct(self, logits: Any, labels: Any) -> Any:
+        if self.sparse and self.reduction == "mean":
+            return self.get_loss(self.sparse_softmax_cross_entropy(logits, labels))
+        if self.sparse:
+            on, off = (Tensor(value, str(logits.dtype)) for value in (1.0, 0.0))
+            labels = self.one_hot(labels, ops.shape(logits)[-1], on, off)
         return self.get_loss(self.softmax_cross_entropy(logits, labels))
 
 

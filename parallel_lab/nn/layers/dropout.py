@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class Dropout(Cell):
 
     dims: int | None = None  # leading dims that have elements of their own; None: all
     rank: int | None = None  # dims that x has; None: any number
+    other_names: ClassVar = {"dropout_do_mask": "dropout", "dropout_gen_mask": "dropout"}  # MindSpore's up to 1.10
 
     def __init__(self, keep_prob: float | None = None, p: float | None = None, dtype: Any = np.float32) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ embedding.gather.shard(((1, 8), (1, 1)))      # columns split: no message
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -48,8 +48,12 @@ class Embedding(Cell):
     embedding_table  initial values: what `initializer` takes
     padding_idx      number of a row that begins as zeros (it is trained like any other, as in MindSpore)
 
-    Operator: `gather` (Gather), strategy ((rows, columns), (one count per dim of ids)). Defaults: MindSpore.
+    Operator: `gather` (Gather), strategy ((rows, columns), (one count per dim of ids)), or with one count for ids of
+    several dims, which are then looked up in one row, as MindSpore does. Defaults: MindSpore.
     """
+
+    other_names: ClassVar = {"array_mul": "matmul", "reshape_flat": "reshape_ids", "expand": ops.ExpandDims}
+    other_names |= {"gather": ops.Gather, "one_hot": ops.OneHot, "matmul": ops.MatMul}
 
     @kept(vocab_size=integer(1), embedding_size=integer(1), use_one_hot=flag, padding_idx=integer(0) | None)
     def __init__(
@@ -67,8 +71,8 @@ class Embedding(Cell):
             raise ArgumentError(f"padding_idx={padding_idx}", where="Embedding", allowed=allowed)
         table = _table(embedding_table, (vocab_size, embedding_size), dtype, padding_idx)
         self.embedding_table = Parameter(table, name="embedding_table")
+        self.reshape_ids, self.reshape = ops.Reshape(), ops.Reshape()
         if use_one_hot:
-            self.reshape_ids, self.reshape = ops.Reshape(), ops.Reshape()
             self.one_hot, self.matmul = ops.OneHot(), ops.MatMul()
             self.on_value, self.off_value = Tensor(1.0, dtype), Tensor(0.0, dtype)
         else:
@@ -76,10 +80,21 @@ class Embedding(Cell):
 
     def construct(self, ids: Any) -> Any:
         _check_ids(ids, self._where())
-        if not self.use_one_hot:
+        shape = ops.shape(ids)
+        if not self.use_one_hot and not self._looks_up_flat(len(shape)):
             return self.gather(self.embedding_table, ids, 0)
-        rows = self.one_hot(self.reshape_ids(ids, (-1,)), self.vocab_size, self.on_value, self.off_value)
-        return self.reshape(self.matmul(rows, self.embedding_table), (*ops.shape(ids), self.embedding_size))
+        ids = self.reshape_ids(ids, (-1,))
+        if self.use_one_hot:
+            hot = self.one_hot(ids, self.vocab_size, self.on_value, self.off_value)
+            rows = self.matmul(hot, self.embedding_table)
+        else:
+            rows = self.gather(self.embedding_table, ids, 0)
+        return self.reshape(rows, (*shape, self.embedding_size))
+
+    def _looks_up_flat(self, dims: int) -> bool:
+        """Whether the strategy is one for ids of one dim, and these have `dims`."""
+        given = self.gather.in_strategy
+        return given is not None and len(given) == 2 and dims != 1 and len(getattr(given[1], "axes", given[1])) == 1
 
 
 class EmbeddingLookup(Cell):
@@ -93,6 +108,8 @@ class EmbeddingLookup(Cell):
 
     Operator: `lookup`. Names: MindSpore, nn.EmbeddingLookup.
     """
+
+    other_names: ClassVar = {"embeddinglookup": "lookup", "gatherv2": "lookup"}
 
     @checked(slices=integer(1) | None)
     @kept(

@@ -10,7 +10,7 @@ net_with_loss = nn.WithLossCell(net, loss)      # (data, label) -> loss
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,15 +30,18 @@ NETWORK = function("A Cell or a function")
 class LossBase(Cell):
     """Base of losses. `get_loss` combines the samples' values by `reduction`: "mean", "sum" or "none"."""
 
+    other_names: ClassVar = {"mul": ops.Mul, "cast": ops.Cast}
+
     @kept(reduction=choice("mean", "sum", "none"))
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
         self.reduce_mean = ops.ReduceMean()
         self.reduce_sum = ops.ReduceSum()
 
-    def get_loss(self, x: Any) -> Any:
-        """Mean or sum over all dims, or x itself.  x: (...) -> () or (...)."""
-        return losses.reduced(self, x)
+    def get_loss(self, x: Any, weights: Any = 1.0) -> Any:
+        """Mean or sum over all dims, or x itself, of weights * x.  x, weights: (...) broadcast -> () or (...)."""
+        weighted = not isinstance(weights, (int, float)) or weights != 1
+        return losses.reduced(self, self.mul(weights, x) if weighted else x)
 
 
 class FormulaLoss(LossBase):
@@ -80,6 +83,7 @@ class SmoothL1Loss(FormulaLoss):
     """
 
     formula = losses.smooth_l1_of
+    other_names: ClassVar = {**LossBase.other_names, "smooth_l1_loss": "smooth_l1"}
 
     @kept(beta=number(0, above=True))
     def __init__(self, beta: float = 1.0, reduction: str = "none") -> None:
@@ -127,6 +131,7 @@ class BCEWithLogitsLoss(FormulaLoss):
     """
 
     formula = losses.binary_logits_of
+    other_names: ClassVar = {**LossBase.other_names, "bce_with_logits_loss": "bce_with_logits"}
     parts = (("bce_with_logits", ops.BCEWithLogitsLoss),)
 
     def __init__(self, reduction: str = "mean", weight: Any = None, pos_weight: Any = None) -> None:

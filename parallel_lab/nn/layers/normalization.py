@@ -6,7 +6,7 @@ bn.batch_norm.shard(((2, 4, 1, 1), (4,), (4,), (4,), (4,)))      # samples, chan
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class _BatchNorm(Cell):
     """What the batch norms share."""
 
     dims: tuple[int, ...] = ()  # how many dims x may have
+    other_names: ClassVar = {"bn_train": "batch_norm", "bn_infer": "batch_norm"}
     form = ""
 
     @checked(data_format=choice("NCHW"))
