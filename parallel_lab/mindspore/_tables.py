@@ -91,7 +91,7 @@ LOSS_SCALES = {
     **LOSS_SCALE_MANAGERS,
 }
 
-OPTIMIZERS = "Adagrad Adam AdamWeightDecay LARS Lamb Momentum Optimizer RMSProp SGD"
+OPTIMIZERS = "AdaFactor Adagrad Adam AdamWeightDecay FTRL LARS Lamb LazyAdam Momentum Optimizer RMSProp SGD"
 SCHEDULES = (
     "CosineDecayLR ExponentialDecayLR InverseDecayLR LearningRateSchedule NaturalExpDecayLR PolynomialDecayLR WarmUpLR"
 )
@@ -188,6 +188,9 @@ PAGES: dict[str, Page] = {
     "nn.optim.sgd": _nn("SGD.", "SGD"),
     "nn.optim.adam": _nn("Adam.", "Adam AdamWeightDecay"),
     "nn.optim.ada_grad": _nn("Adagrad.", "Adagrad"),
+    "nn.optim.adafactor": _nn("AdaFactor.", "AdaFactor"),
+    "nn.optim.ftrl": _nn("FTRL.", "FTRL"),
+    "nn.optim.lazyadam": _nn("LazyAdam.", "LazyAdam"),
     "nn.optim.rmsprop": _nn("RMSProp.", "RMSProp"),
     "nn.optim.lamb": _nn("Lamb.", "Lamb"),
     "nn.optim.lars": _nn("LARS.", "LARS"),

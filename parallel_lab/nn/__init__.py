@@ -65,7 +65,7 @@ from .optim.lr_schedule import (
     warmup_lr,
 )
 from .optim.optimizer import Optimizer
-from .optim.rules import SGD, Adagrad, Adam, AdamWeightDecay, Lamb, Momentum, RMSProp
+from .optim.rules import FTRL, SGD, AdaFactor, Adagrad, Adam, AdamWeightDecay, Lamb, LazyAdam, Momentum, RMSProp
 from .tensor.tensor import Parameter, ParameterTuple
 from .wrap import (
     ForwardValueAndGrad,

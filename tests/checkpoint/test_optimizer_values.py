@@ -35,6 +35,8 @@ OPTIMIZERS = {
     "RMSProp": lambda p: nn.RMSProp(p, 0.01, momentum=0.5, centered=True),
     "Adagrad": lambda p: nn.Adagrad(p),
     "Lamb": lambda p: nn.Lamb(p, 0.01),
+    "AdaFactor": lambda p: nn.AdaFactor(p),
+    "FTRL": lambda p: nn.FTRL(p, learning_rate=0.1),
     "LARS": lambda p: nn.LARS(nn.Momentum(p, 0.1, 0.9), lars_filter=lambda x: True),
     "groups": lambda p: nn.Adam([{"params": p[:1], "lr": 0.02}, {"params": p[1:]}], 0.01),
     "scaler": lambda p: nn.Momentum(p, 0.1, 0.9, loss_scaler=DynamicLossScaler(8.0, 2, 3)),

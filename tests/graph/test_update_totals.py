@@ -35,6 +35,9 @@ OPTIMIZERS = {
     "rmsprop": lambda p: nn.RMSProp(p, 0.01, momentum=0.5, epsilon=1e-3, centered=True),
     "adagrad": lambda p: nn.Adagrad(p, learning_rate=0.1),
     "lamb": lambda p: nn.Lamb(p, 0.01, weight_decay=0.1),
+    "lazy-adam": lambda p: nn.LazyAdam(p, 0.01, weight_decay=0.1),
+    "ftrl": lambda p: nn.FTRL(p, learning_rate=0.1, l1=0.05, l2=0.01),
+    "adafactor": lambda p: nn.AdaFactor(p, weight_decay=0.1, clip_threshold=0.5),
     "lars": lambda p: nn.LARS(nn.Momentum(p, 0.1, 0.9, weight_decay=0.1), coefficient=0.5, use_clip=True),
     "lars-groups": lambda p: nn.LARS(
         nn.SGD([{"params": p[:1], "weight_decay": 0.2}, {"params": p[1:], "lr": nn.WarmUpLR(0.2, 3)}], 0.1)
@@ -138,7 +141,8 @@ def test_copies_need_no_message():
 
 
 def test_rules_without_norms_need_no_message():
-    for name in ("sgd", "momentum", "adam", "adam-weight-decay", "rmsprop", "adagrad", "clip-value"):
+    with_norms = {"lamb", "lars", "lars-groups", "adafactor", "clip-norm", "clip-global", "scaled", "all-together"}
+    for name in OPTIMIZERS.keys() - with_norms:
         assert update_messages(LAYOUTS["both dims, and one of each"], OPTIMIZERS[name])[1] == []
 
 
@@ -163,6 +167,21 @@ def test_lamb_asks_for_two_norms_per_parameter_that_is_cut():
     plan, messages = update_messages(LAYOUTS["one split, one not"], OPTIMIZERS["lamb"])
     assert [m.name for m in messages] == ["w", "w"]
     assert all(plan.value(m.out).slice_shape == () for m in messages)
+
+
+def test_adafactor_sums_a_mean_along_a_dim_among_the_ranks_that_split_it():
+    """w is (32, 16) in 1 x 8 slices, then w2 (16, 16) in 8 x 1: rows whole in one, columns in the other."""
+    plan, messages = update_messages(LAYOUTS["columns then rows"], OPTIMIZERS["adafactor"])
+    sent = [(m.name, plan.value(m.out).slice_shape) for m in messages]
+    # a mean along a dim that is split, and the rms of parameter and step; w2's mean of rows is a mean of a split dim
+    assert sorted(sent) == sorted(
+        [("w", ()), ("w", (32,)), ("w", ()), ("w2", ()), ("w2", (16,)), ("w2", ()), ("w2", ())]
+    )
+    states = {s.name: plan.value(s.name).slice_shape for s in plan.states if s.parameter}
+    assert states == {
+        **{"exp_avg_sq_row.w": (32,), "exp_avg_sq_col.w": (2,), "exp_avg.w": (32, 2)},
+        **{"exp_avg_sq_row.w2": (2,), "exp_avg_sq_col.w2": (16,), "exp_avg.w2": (2, 16)},
+    }
 
 
 def test_the_messages_are_in_the_view_of_a_rank():

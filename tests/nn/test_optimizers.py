@@ -125,6 +125,43 @@ def lars_path(decay, momentum, coefficient, eps=1e-5, use_clip=False):
     return np.array(values)
 
 
+def ftrl_path(rate=RATE, accum=0.1, power=0.5, l1=0.0, l2=0.0):
+    """The weight that minimises the linear terms so far, the pull to the old weights, l1 and l2, in closed form."""
+    w, u, m, values = START, 0.0, accum, []
+    for g in GRADS:
+        u = u + g - ((m + g**2) ** power - m**power) / rate * w
+        m = m + g**2
+        w = np.where(np.abs(u) > l1, (np.sign(u) * l1 - u) / (m**power / rate + 2 * l2), 0.0)
+        values.append(w)
+    return np.array(values)
+
+
+def adafactor_path(rates, b1=0.9, decay=0.0, clip=1.0, power=0.8, eps=(1e-30, 1e-3), scaled=True, start=START):
+    """rates: of every step. Means of rows and columns of a matrix; a vector's squares one by one."""
+    rms = lambda a: np.sqrt(np.mean(a**2))  # noqa: E731
+    w, mean, values = start, 0.0, []
+    row = column = square = 0.0
+    for t, g in enumerate(GRADS[:, : len(start)] if start.ndim > 1 else GRADS[:, :, 0], 1):
+        b2 = 1 - t**-power
+        q = g**2 + eps[0]
+        if start.ndim > 1:
+            row, column = b2 * row + (1 - b2) * q.mean(1), b2 * column + (1 - b2) * q.mean(0)
+            square = np.outer(row / row.mean(), column)
+        else:
+            square = b2 * square + (1 - b2) * q
+        u = g / np.sqrt(square)
+        rate = rates[t - 1] * (max(eps[1], rms(w)) if scaled else 1.0)
+        u = rate * u / max(1.0, rms(u) / clip)
+        mean = u = b1 * mean + (1 - b1) * u
+        w = w - rate * decay * w - u
+        values.append(w)
+    return np.array(values)
+
+
+STEP_RATES = [min(0.01, 1 / math.sqrt(t)) for t in range(1, STEPS + 1)]
+WARM_RATES = [1e-6 * t for t in range(1, STEPS + 1)]
+
+
 def making(optimizer, *args, **options):
     """A function that makes the optimizer of given parameters."""
     return lambda params: optimizer(params, *args, **options)
@@ -157,6 +194,18 @@ FORMULAS = {
     "momentum nesterov": (making(nn.Momentum, RATE, 0.8, use_nesterov=True), path(GRADS + 0.8 * momentum_sums(0.8))),
     "momentum scale": (making(nn.Momentum, RATE, 0.8, loss_scale=8.0), path(momentum_sums(0.8) / 8)),
     "adam": (making(nn.Adam, RATE), path(adam_directions())),
+    "lazy adam": (making(nn.LazyAdam, RATE, 0.7, 0.8, 1e-3), path(adam_directions(0.7, 0.8, 1e-3))),
+    "ftrl": (making(nn.FTRL, learning_rate=RATE), ftrl_path()),
+    "ftrl l1 l2": (making(nn.FTRL, 0.3, 0.2, -0.7, 0.4, 0.1), ftrl_path(0.2, 0.3, 0.7, 0.4, 0.1)),
+    "adafactor": (making(nn.AdaFactor), adafactor_path(STEP_RATES)),
+    "adafactor warm": (
+        making(nn.AdaFactor, None, (1e-3, 0.1), 0.3, 0.6, 0.0, 0.2, warmup_init=True),
+        adafactor_path(WARM_RATES, 0.0, 0.2, 0.3, 0.6, (1e-3, 0.1)),
+    ),
+    "adafactor rate": (
+        making(nn.AdaFactor, RATE, beta1=0.5, scale_parameter=False, relative_step=False),
+        adafactor_path([RATE] * STEPS, 0.5, scaled=False),
+    ),
     "adam betas": (making(nn.Adam, RATE, 0.7, 0.8, 1e-3), path(adam_directions(0.7, 0.8, 1e-3))),
     "adam nesterov": (making(nn.Adam, RATE, use_nesterov=True), path(adam_directions(nesterov=True))),
     "adam weight decay 0": (making(nn.AdamWeightDecay, RATE), decoupled_path(0.0)),
@@ -216,11 +265,13 @@ RULES = {
     "adagrad": making(nn.Adagrad, learning_rate=10 * RATE),
     "lamb": making(nn.Lamb, RATE, weight_decay=0.1),
     "lars": lambda p: nn.LARS(nn.Momentum(p, RATE, 0.5, weight_decay=0.1), coefficient=0.3),
+    "ftrl": making(nn.FTRL, learning_rate=10 * RATE, l1=0.01, l2=0.01),
+    "adafactor": making(nn.AdaFactor, RATE, beta1=0.5, relative_step=False),
 }
 WITH_NORMS = ("lamb", "lars")
 each_rule = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
 each_elementwise_rule = pytest.mark.parametrize(
-    "make", [pytest.param(r, id=n) for n, r in RULES.items() if n not in WITH_NORMS]
+    "make", [pytest.param(r, id=n) for n, r in RULES.items() if n not in (*WITH_NORMS, "adafactor")]
 )
 each_rule_with_norms = pytest.mark.parametrize("make", [RULES[n] for n in WITH_NORMS], ids=WITH_NORMS)
 
@@ -229,7 +280,7 @@ def inputs(optimizer, dtype, wrap=lambda a: a):
     """Arguments of `update` in the middle of a training, as arrays of `dtype` put through `wrap`."""
     parameter = Parameter(Tensor(START.astype(dtype)), "w")
     state = {
-        s: wrap(np.abs(a + GRADS[i].astype(dtype)))
+        s: wrap(np.abs(a + GRADS[i].reshape(-1)[: a.size].reshape(a.shape).astype(dtype)))
         for i, (s, a) in enumerate(optimizer.initial_state(parameter).items())
     }
     scalars = {s: wrap(np.asarray(v, dtype)) for s, v in optimizer.scalar_state().items()}
@@ -243,6 +294,13 @@ def updated(optimizer, parameter, gradient, state, scalars, rate):
 @pytest.fixture
 def optimizer(make):
     return make([Parameter(Tensor(START), "w")])
+
+
+def held(optimizer, shape=SHAPE):
+    """{state of a parameter: its shape}: AdaFactor's means are without the dim along which they are taken."""
+    if isinstance(optimizer, nn.AdaFactor):
+        return {"exp_avg_sq_row": shape[:1], "exp_avg_sq_col": shape[1:], "exp_avg": shape}
+    return dict.fromkeys(optimizer.state_names, shape)
 
 
 class Halves(Totals):
@@ -301,7 +359,7 @@ def test_arrays_and_tensors_give_the_same_bits_and_dtype(optimizer, dtype):
     assert isinstance(on_tensors, Tensor)
     assert on_arrays.dtype == on_tensors.dtype == dtype
     np.testing.assert_array_equal(on_arrays, on_tensors.asnumpy())
-    for name in optimizer.state_names:
+    for name in held(optimizer):
         assert states[name].dtype == dtype
         np.testing.assert_array_equal(states[name], tensor_states[name].asnumpy())
 
@@ -314,10 +372,15 @@ def test_the_rule_can_be_traced(optimizer):
         new, state = updated(optimizer, *inputs(optimizer, np.float32, lambda a: tracer.data("x", a.shape, "float32")))
     finally:
         current_tracer.reset(token)
-    found = [(type(v), v.shape, str(v.dtype)) for v in (new, *state.values())]
-    assert found == [(TracedValue, SHAPE, "float32")] * (1 + len(state))
-    assert set(state) == set(optimizer.state_names)
+    found = {s: (type(v), v.shape, str(v.dtype)) for s, v in {"": new, **state}.items()}
+    assert found == {s: (TracedValue, shape, "float32") for s, shape in {"": SHAPE, **held(optimizer)}.items()}
     assert tracer.nodes
+
+
+def test_adafactor_keeps_the_squares_of_a_vector_one_by_one():
+    values, optimizer = steps(nn.AdaFactor, START[:, 0], GRADS[:, :, 0])
+    np.testing.assert_allclose(values, adafactor_path(STEP_RATES, start=START[:, 0]), rtol=1e-12)
+    assert {kind: a.shape for kind, a in optimizer.states["w"].items()} == {"exp_avg_sq": (4,), "exp_avg": (4,)}
 
 
 def test_centered_rmsprop_stays_finite_on_gradients_that_are_all_alike():
@@ -339,10 +402,12 @@ def test_update_changes_nothing_it_was_given(optimizer):
 @each_rule
 def test_states_start_with_the_shape_and_dtype_of_the_parameter(optimizer):
     state = optimizer.initial_state(Parameter(initializer("ones", [2, 5]), "w"))
-    assert tuple(state) == tuple(optimizer.state_names)
     start = {"mean_square": 1.0, "accum": getattr(optimizer, "accum", 0.0)}
-    for name, array in state.items():
-        np.testing.assert_array_equal(array, np.full((2, 5), start.get(name, 0.0), np.float32))
+    start["moments"] = getattr(optimizer, "initial_accum", 0.0)
+    assert list(state) == list(held(optimizer))
+    for name, shape in held(optimizer, (2, 5)).items():
+        array = state[name]
+        np.testing.assert_array_equal(array, np.full(shape, start.get(name, 0.0), np.float32))
         assert array.dtype == np.float32
 
 
@@ -512,6 +577,20 @@ test_unfit_hyper_parameters_are_refused = refused(
     (making(nn.Adam, beta2=0.0), ValueError, "beta2=0.0"),
     (making(nn.Adam, eps=0.0), ValueError, "eps=0.0"),
     (making(nn.AdamWeightDecay, beta1=-0.1), ValueError, "beta1=-0.1"),
+    (making(nn.LazyAdam, beta1=1.0), ValueError, "beta1=1.0"),
+    (making(nn.FTRL, -0.1), ValueError, "initial_accum=-0.1"),
+    (making(nn.FTRL, lr_power=0.5), ValueError, "lr_power=0.5"),
+    (making(nn.FTRL, l1=-1.0), ValueError, "l1=-1.0"),
+    (making(nn.FTRL, l2=-1.0), ValueError, "l2=-1.0"),
+    (making(nn.FTRL, learning_rate=[0.1, 0.2]), ValueError, "FTRL: .*depends on the step.*One number above 0"),
+    (lambda p: nn.FTRL([{"params": p, "lr": 0.1}]), ValueError, "differs between groups"),
+    (making(nn.AdaFactor, 0.1), ValueError, "learning_rate=0.1 with relative_step=True"),
+    (lambda p: nn.AdaFactor([{"params": p, "lr": 0.1}]), ValueError, "group's lr with relative_step=True"),
+    (making(nn.AdaFactor, relative_step=False), ValueError, "no learning_rate"),
+    (making(nn.AdaFactor, 0.1, relative_step=False, warmup_init=True), ValueError, "warmup_init=True"),
+    (making(nn.AdaFactor, eps=(1e-30,)), ValueError, "Two numbers"),
+    (making(nn.AdaFactor, compression=True), ValueError, "compression=True"),
+    (making(nn.SGD, None), TypeError, "learning_rate=None"),
     (making(nn.AdamWeightDecay, weight_decay=math.inf), ValueError, "weight_decay=inf"),
     by=lambda make: make([w()]),
 )

@@ -1,8 +1,9 @@
 """Pass `update`: the optimizer's rule, traced on one rank's slices.
 
 Optimizer states are split as their parameter is, so most rules need no communication. Those that need a sum over a
-whole parameter (the norms of Lamb, LARS and gradient clipping, the search for overflow) get it by an all_reduce over
-the axes that split the parameter, and only those: ranks that hold copies count once. Learning rates and scalar states
+whole parameter (the norms of Lamb, LARS and gradient clipping, the search for overflow), or along some of its dims
+(AdaFactor's means), get it by an all_reduce over the axes that split these, and only those: ranks that hold copies
+count once. Learning rates and scalar states
 (Adam's beta powers, the loss scale) are values of the program too, so that they can change without compiling again.
 
 Pass `loss_scale` stands before `differentiate`, which starts with the scale; the update divides by it and changes it.
@@ -10,6 +11,7 @@ Pass `loss_scale` stands before `differentiate`, which starts with the scale; th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +21,7 @@ from ...base.errors import TraceError
 from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
 from ...nn.optim.amp import nonfinite
-from ...nn.optim.global_norm import Totals, added
+from ...nn.optim.global_norm import Totals, added, layout_of_state, shape_of_state
 from ...ops.machine.registry import OPS
 from ...ops.machine.state import LOSS_SCALE
 from ..ir import Draft, Instr, Value, at_compile, attr_pairs, fresh_name
@@ -51,8 +53,13 @@ class _SliceTotals(Totals):
     def at(self, name: str) -> None:
         self.rec.name = name or "optimizer"
 
-    def total(self, name: str, local: Any, why: str) -> Any:
-        return self._summed(local, _cut(self.rec.values[name].layout), why)
+    def total(
+        self, name: str, local: Any, why: str, over: Sequence[int] | None = None, kept: Sequence[int] = ()
+    ) -> Any:
+        return self._summed(local, _cut(self.rec.values[name].layout, over, kept), why)
+
+    def parts(self, name: str) -> tuple[int, ...]:
+        return self.rec.values[name].layout.splits
 
     def totals(self, found: dict[str, Any], why: str) -> Any:
         # parameters that are split alike share one message
@@ -65,20 +72,24 @@ class _SliceTotals(Totals):
         """The sum of the ranks' addends; `layout` says who holds them."""
         if not layout.is_partial:
             return local
-        self.rec.values[local.name] = Value((), str(local.dtype), layout)
+        shape = tuple(n * parts for n, parts in zip(local.shape, layout.splits, strict=True))
+        self.rec.values[local.name] = Value(shape, str(local.dtype), layout)
         count = len(layout.partial_group(0))
         fields = {"axes": tuple(sorted(layout.partial, reverse=True)), "device_matrix": layout.device_matrix}
         fields["attrs"] = attr_pairs({"reduce": "sum", "fusion": 0})
         slices = f"each of {count} ranks holds another slice, and ranks with copies are not counted again"
         fields["reason"] = f"{why}: {slices}"
-        made = Value((), str(local.dtype), layout.whole())
+        made = Value(shape, str(local.dtype), layout.whole())
         return self.rec.emit("all_reduce", made, (local.name,), f"{self.rec.name}.total", **fields)
 
 
-def _cut(layout: TensorLayout) -> TensorLayout:
-    """How a number of each rank's slice is laid out: an addend along each axis that splits the parameter."""
-    axes = tuple(a for entry in layout.tensor_map for a in entry if layout.axis_size(a) > 1)
-    return TensorLayout(layout.device_matrix, (), axes).canonical()
+def _cut(layout: TensorLayout, over: Sequence[int] | None = None, kept: Sequence[int] = ()) -> TensorLayout:
+    """How a number of each rank's slice is laid out: an addend along each axis that splits the parameter, or its dims
+    `over`; as the parameter along the dims `kept`, where it has those.
+    """
+    entries = layout.tensor_map if over is None else [layout.tensor_map[d] for d in over]
+    axes = tuple(a for entry in entries for a in entry if layout.axis_size(a) > 1)
+    return TensorLayout(layout.device_matrix, tuple(layout.tensor_map[d] for d in kept), axes).canonical()
 
 
 class _Update:
@@ -154,14 +165,15 @@ class _Update:
         for s, initial in optimizer.initial_state(parameter).items():
             # a parameter may itself be called "moments.w"
             label = targets[s] = fresh_name(f"{s}.{name}", self.values)
-            self.values[label] = Value(shape, str(np.asarray(initial).dtype), layout)
+            held = layout_of_state(s, layout)
+            self.values[label] = Value(shape_of_state(s, shape), str(np.asarray(initial).dtype), held)
             self.states.append((label, name, s))
             state[s] = self.rec.value(label)
         rate, place = self.scalar(optimizer.rate_name(name), dtype), optimizer.place(name, self.totals)
         new, new_state = optimizer.update(self.rec.value(name), gradient, state, scalars, rate, place)
         self.assign(name, new, layout, shape)
         for s, value in new_state.items():
-            self.assign(targets[s], value, layout, shape)
+            self.assign(targets[s], value, layout_of_state(s, layout), shape_of_state(s, shape))
 
 
 def _when_read(instrs: list[Instr], new: set[str]) -> tuple[Instr, ...]:

@@ -1,13 +1,17 @@
-"""`Totals`: sums over all elements of a parameter, for rules that need a norm.
+"""`Totals`: sums over all elements of a parameter, or along some of its dims, for rules that need a norm or a mean.
 
 A rule computes on what it is given. On one device that is the whole parameter; in a compiled program it is one rank's
 slice, and the pass `update` gives the rule a `Totals` of its own, whose sums run over the ranks that hold different
 slices. So one rule serves both. A rank that updates its slices without a program has `RankTotals`.
+
+Most states of an optimizer have the shape of their parameter. Those that are means along a dim lack it (AdaFactor's):
+`dims_of_state` names them, and their slices follow from the parameter's.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,9 +39,20 @@ class Totals:
             done[name] = function(name, value)
         return done
 
-    def total(self, name: str, local: Any, why: str) -> Any:
-        """Sum of `local`, 0-d, over the slices of parameter `name`.  why: the start of the message's reason."""
+    def total(
+        self, name: str, local: Any, why: str, over: Sequence[int] | None = None, kept: Sequence[int] = ()
+    ) -> Any:
+        """Sum of `local` over the slices of parameter `name`.
+
+        local  0-d, or with the dims `kept` of the parameter, of which this is then a slice
+        why    the start of the message's reason
+        over   dims of the parameter whose slices are added up; None: all
+        """
         return local
+
+    def parts(self, name: str) -> tuple[int, ...]:
+        """In how many slices each dim of a parameter is split; () for a whole one."""
+        return ()
 
     def totals(self, found: dict[str, Any], why: str) -> Any:
         """Sum of 0-d values over the slices of all these parameters; every element counts once."""
@@ -50,18 +65,69 @@ class RankTotals(Totals):
     def __init__(self, layouts: dict[str, TensorLayout]) -> None:
         self.layouts = layouts
 
-    def total(self, name: str, local: Any, why: str) -> Any:
+    def total(
+        self, name: str, local: Any, why: str, over: Sequence[int] | None = None, kept: Sequence[int] = ()
+    ) -> Any:
         layout = self.layouts.get(name)
-        return local if layout is None else _over_slices(layout, np.asarray(local), "sum", f"{why}: {name}")
+        if layout is None:
+            return local
+        counted = layout if over is None else along(layout, sorted({*over, *kept}))
+        return _over_slices(counted, np.asarray(local), "sum", f"{why}: {name}", along(layout, kept))
+
+    def parts(self, name: str) -> tuple[int, ...]:
+        return self.layouts[name].splits if name in self.layouts else ()
 
 
-def _over_slices(layout: TensorLayout, value: np.ndarray, reduce: str, tag: str) -> np.ndarray:
-    """The ranks' findings, combined over all slices of a tensor; copies count once. Every rank has to call it."""
+def _over_slices(
+    layout: TensorLayout, value: np.ndarray, reduce: str, tag: str, held: TensorLayout | None = None
+) -> np.ndarray:
+    """The ranks' findings, combined over all slices of a tensor; copies count once. Every rank has to call it.
+
+    held  the layout of `value`, a slice itself: each is added to those of its place only
+    """
     world = current_world()
-    held = layout.slice_numbers(world.rank)
-    first = next(rank for rank in range(world.world_size) if layout.slice_numbers(rank) == held)
+    numbers = layout.slice_numbers(world.rank)
+    first = next(rank for rank in range(world.world_size) if layout.slice_numbers(rank) == numbers)
     mine = value if first == world.rank or reduce != "sum" else np.zeros_like(value)
-    return world.comm.all_reduce(mine, reduce=reduce, tag=tag)
+    if not is_split(held):
+        return world.comm.all_reduce(mine, reduce=reduce, tag=tag)
+    full = np.zeros([n * parts for n, parts in zip(value.shape, held.splits, strict=True)], value.dtype)
+    index = held.slice_index(full.shape, world.rank)
+    full[index] = mine
+    return np.ascontiguousarray(world.comm.all_reduce(full, reduce=reduce, tag=tag)[index])
+
+
+# ---- states with fewer dims than their parameter ----
+
+# which dim of the parameter, from the right, is missing
+_MEANS_ALONG = {"exp_avg_sq_row": 1, "exp_avg_sq_col": 2}
+
+
+def dims_of_state(kind: str, ndim: int) -> tuple[int, ...] | None:
+    """The dims of a parameter that its state `kind` has; None if such a parameter has no such state.
+
+    >>> dims_of_state("moments", 3), dims_of_state("exp_avg_sq_col", 3), dims_of_state("exp_avg_sq_col", 1)
+    ((0, 1, 2), (0, 2), None)
+    """
+    factored = kind in _MEANS_ALONG
+    if ndim < 2 if factored else kind == "exp_avg_sq" and ndim >= 2:
+        return None
+    return tuple(d for d in range(ndim) if not factored or d != ndim - _MEANS_ALONG[kind])
+
+
+def along(layout: TensorLayout, dims: Sequence[int]) -> TensorLayout:
+    """The layout of a tensor with these dims of another, split as they are."""
+    return TensorLayout(layout.device_matrix, tuple(layout.tensor_map[d] for d in dims))
+
+
+def shape_of_state(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a state of a parameter, or slice, of this shape."""
+    return tuple(shape[d] for d in dims_of_state(kind, len(shape)) or ())
+
+
+def layout_of_state(kind: str, layout: TensorLayout | None) -> TensorLayout | None:
+    """How a state of a parameter with this layout is split."""
+    return None if layout is None else along(layout, dims_of_state(kind, layout.ndim) or ())
 
 
 def of_the_whole(x: Any, found: Any, reduce: str = "sum") -> Any:
@@ -84,25 +150,45 @@ def added(values: list[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Place:
-    """What a rule is told about the parameter whose slice it gets: its name, its factor of weight decay, and
-    `total`, a function of (0-d value, why) -> its sum over the parameter's slices.
+    """What a rule is told about the parameter whose slice it gets: its name, its factor of weight decay, in how many
+    slices each of its dims is split (() for a whole one), and `total`, `Totals.total` without the name.
     """
 
     name: str = ""
     weight_decay: float = 0.0
-    total: Callable[[Any, str], Any] = lambda local, why: local
+    total: Callable[..., Any] = lambda local, why, over=None, kept=(): local
+    parts: tuple[int, ...] = ()
+
+
+def wide(x: Any) -> Any:
+    """x in float32 at least."""
+    return ops.cast(x, "float32") if np.dtype(str(x.dtype)).itemsize < 4 else x
 
 
 def sum_of_squares(x: Any) -> Any:
     """Sum of squared elements, in float32 at least.  x: (...) -> ()."""
-    if np.dtype(str(x.dtype)).itemsize < 4:
-        x = ops.cast(x, "float32")
-    return ops.reduce_sum(ops.square(x))
+    return ops.reduce_sum(ops.square(wide(x)))
 
 
 def norm(x: Any, place: Place, what: str) -> Any:
     """L2 norm of the whole of what `x` is a slice of.  x: (...) -> ()."""
     return in_dtype_of(x, ops.sqrt(place.total(sum_of_squares(x), f"the norm of {what} counts all elements")))
+
+
+def mean(x: Any, place: Place, what: str, over: Sequence[int] | None = None, dims: Sequence[int] | None = None) -> Any:
+    """Mean of the whole of what `x` is a slice of.
+
+    over  dims of the parameter along which it is taken; None: all
+    dims  dims of the parameter that x has; None: all
+    """
+    dims = tuple(range(len(x.shape))) if dims is None else tuple(dims)
+    over = dims if over is None else tuple(over)
+    kept = tuple(d for d in dims if d not in over)
+    local = ops.reduce_mean(x, tuple(dims.index(d) for d in over)) if over else x
+    parts = math.prod(place.parts[d] for d in over) if place.parts else 1
+    if parts == 1:
+        return local
+    return ops.div(place.total(local, f"the mean of {what} counts all elements", over, kept), parts)
 
 
 def in_dtype_of(x: Any, value: Any) -> Any:

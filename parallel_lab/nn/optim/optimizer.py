@@ -5,14 +5,15 @@
     optimizer(grads)
 
 `update(parameter, gradient, state, scalars, learning_rate, place)` is pure and made of operators: called with arrays it
-computes, called in a trace it is recorded. Every state has the shape of its parameter, so a slice of a state belongs to
-the same slice of its parameter, and a rank can update what it holds. A rule that needs a norm of the whole asks
-`place.total` for it. What all gradients go through before the rule (loss scale, clipping) is `prepared`. The rules are
-in `rules.py` and `lars.py`.
+computes, called in a trace it is recorded. Every state has the dims of its parameter, or some of them
+(`dims_of_state`), so a slice of a state belongs to the same slice of its parameter, and a rank can update what it
+holds. A rule that needs a norm of the whole asks `place.total` for it. What all gradients go through before the rule
+(loss scale, clipping) is `prepared`. The rules are in `rules.py` and `lars.py`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from ...ops.machine.primitive import check_target, refuse_placement
 from ..tensor.tensor import Parameter, ParameterTuple, RankTensor, Tensor
 from .amp import LossScaler, nonfinite, unscaled
 from .clip import GradientClip
-from .global_norm import Place, RankTotals, Totals
+from .global_norm import Place, RankTotals, Totals, layout_of_state, shape_of_state
 from .lr_schedule import as_schedule, rate_at
 from .parameter_groups import groups_of, in_order, one_gradient_each, trained_parameters
 from .weight_groups import check_grouping_in_context, owners_in_context
@@ -179,7 +180,7 @@ class Optimizer:
     # ---- the rule ----
 
     def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
-        """A parameter's states before the first step: zeros. parameter: anything with `shape` and `dtype`."""
+        """A parameter's states before the first step: zeros. parameter, or a slice: anything with `shape`, `dtype`."""
         return {name: np.zeros(tuple(parameter.shape), np.dtype(str(parameter.dtype))) for name in self.state_names}
 
     def scalar_state(self) -> dict[str, float]:
@@ -222,7 +223,8 @@ class Optimizer:
     ) -> tuple[Any, State]:
         """One step of one parameter: (new values, new states).
 
-        parameter, gradient, states  arrays, Tensors or traced values of one shape and dtype; the gradient `prepared`
+        parameter, gradient, states  arrays, Tensors or traced values of one dtype and, as a rule, shape; the gradient
+                                     `prepared`
         scalars, learning_rate       0-d values of that dtype
         place                        which parameter it is; default: a whole one with the optimizer's weight decay
         """
@@ -230,7 +232,8 @@ class Optimizer:
 
     def place(self, name: str, totals: Totals) -> Place:
         """What `update` is told about parameter `name`."""
-        return Place(name, self._settings_by_name[name].weight_decay, lambda local, why: totals.total(name, local, why))
+        total = functools.partial(totals.total, name)
+        return Place(name, self._settings_by_name[name].weight_decay, total, totals.parts(name))
 
     def _decayed(self, parameter: Any, gradient: Any, place: Place | None) -> Any:
         """The gradient with weight decay."""
@@ -318,7 +321,12 @@ class Optimizer:
         p = self.parameters[i]
         have = self.state_layouts.get(p.name)
         states = self._states[i].items()
-        return {kind: gather_full(v, p.full_shape, have, tag=f"{kind} of {p.name}") for kind, v in states}
+
+        def whole(kind: str, mine: np.ndarray) -> np.ndarray:
+            shape, layout = shape_of_state(kind, p.full_shape), layout_of_state(kind, have)
+            return gather_full(mine, shape, layout, tag=f"{kind} of {p.name}")
+
+        return {kind: whole(kind, mine) for kind, mine in states}
 
     # ---- states that one rank alone holds ----
 
@@ -386,7 +394,7 @@ class Optimizer:
                 shape = shape if want is None else want.slice_shape(shape)
                 mine = self.initial_state(_Like(shape, parameter.dtype))
             elif have is None and is_split(want):
-                mine = {k: cut(v, want, rank) for k, v in mine.items()}
+                mine = {k: cut(v, layout_of_state(k, want), rank) for k, v in mine.items()}
             found[parameter.name] = dict(mine)
         return found
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from ... import ops
-from ...base.checks import Check, flag, number
+from ...base.checks import Check, flag, number, sequence_of
 from ...base.errors import ArgumentError
 from ...ops import elementwise
+from .global_norm import in_dtype_of, wide
 from .update_rule import LOSS_SCALE, WEIGHT_DECAY, Argument, update_rule
 
 AT_LEAST_0, ABOVE_0, FRACTION = number(0), number(0, above=True), number(0, 1, above=True, below=True)
@@ -40,7 +42,7 @@ def _step(h: Any, p: Any, v: Any, g: Any, nesterov: bool) -> tuple[Any, Any]:
     return elementwise.descend(p, v, h.rate), v
 
 
-def _check_nesterov(sgd: Any) -> None:
+def _check_nesterov(sgd: Any, given: dict[str, Any]) -> None:
     if sgd.nesterov and (sgd.momentum == 0 or sgd.dampening != 0):
         given = f"nesterov=True with momentum={sgd.momentum} and dampening={sgd.dampening}"
         raise ArgumentError(given, where="SGD", allowed="Momentum above 0 and dampening 0")
@@ -118,18 +120,14 @@ def _moments(h: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any]:
     return m, elementwise.moving_square(v, g, keep=h.beta2, add=_rest(h.beta2, g))
 
 
-@update_rule(
-    rate(1e-3),
-    _BETA1,
-    _BETA2,
-    real("eps", ABOVE_0, 1e-8),
-    switch("use_locking", kept=False),
-    switch("use_nesterov"),
-    WEIGHT_DECAY,
-    LOSS_SCALE,
-    states={"moment1": 0.0, "moment2": 0.0},
-    shared=_powers,
+_ADAM = (
+    *(rate(1e-3), _BETA1, _BETA2, real("eps", ABOVE_0, 1e-8)),
+    *(switch("use_locking", kept=False), switch("use_nesterov"), WEIGHT_DECAY, LOSS_SCALE),
 )
+_ADAM_STATES = {"states": {"moment1": 0.0, "moment2": 0.0}, "shared": _powers}
+
+
+@update_rule(*_ADAM, **_ADAM_STATES)
 def Adam(h, p, g, m, v):
     """Adam (Kingma and Ba 2015, the faster form at the end of section 2).
 
@@ -140,10 +138,25 @@ def Adam(h, p, g, m, v):
     use_locking   accepted for MindSpore's sake, without effect
     use_nesterov  the last line has beta1 * m + (1 - beta1) * g instead of m
     """
+    return _adam(h, p, g, m, v)
+
+
+def _adam(h: Any, p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
     m, v = _moments(h, g, m, v)
     correction = ops.sqrt(1.0 - h.scalars["beta2_power"]) / (1.0 - h.scalars["beta1_power"])
     ahead = elementwise.moving_mean(m, g, keep=h.beta1, add=_rest(h.beta1, g)) if h.use_nesterov else m
     return elementwise.descend_by_root(p, ahead, v, h.rate * correction, eps=h.eps), m, v
+
+
+@update_rule(*_ADAM, **_ADAM_STATES)
+def LazyAdam(h, p, g, m, v):
+    """`Adam`, in MindSpore's other form, which treats sparse gradients in its own way.
+
+    The gradients of this package are dense: that of an embedding table has all rows, with zeros where no index pointed.
+    For dense gradients MindSpore's LazyAdam is Adam, and so is this: all rows' moments decay in every step. (For sparse
+    ones only the rows that were looked up would move.) Formula and arguments: `Adam`.
+    """
+    return _adam(h, p, g, m, v)
 
 
 @update_rule(
@@ -248,3 +261,146 @@ def Adagrad(h, p, g, s):
     """
     s = elementwise.moving_square(s, g, keep=1.0, add=1.0) if h.update_slots else s
     return elementwise.descend_by_root(p, g, s, h.rate, eps=EPS), s
+
+
+# ---- with a learning rate of its own ----
+
+
+def _check_rates(adafactor: Any, given: dict[str, Any]) -> None:
+    own, rates = (
+        adafactor.relative_step,
+        "learning_rate=None with relative_step=True, or a rate with relative_step=False",
+    )
+    if own and (given["learning_rate"] is not None or len(adafactor.rates(0)) > 1):
+        what = "a group's lr" if given["learning_rate"] is None else f"learning_rate={given['learning_rate']}"
+        raise ArgumentError(f"{what} with relative_step=True", where="AdaFactor", allowed=rates)
+    if not own and given["learning_rate"] is None:
+        raise ArgumentError("no learning_rate, and relative_step=False", where="AdaFactor", allowed=rates)
+    if adafactor.warmup_init and not own:
+        raise ArgumentError("warmup_init=True with relative_step=False", where="AdaFactor", allowed="Both True")
+    if len(adafactor.eps) != 2:
+        raise ArgumentError(f"eps={adafactor.eps}", where="AdaFactor", allowed="Two numbers above 0")
+    if given["compression"]:
+        what = "compression=True, which would keep running means in float16, where squares below 6e-8 are 0"
+        raise ArgumentError(what, where="AdaFactor", allowed="False: they have the parameter's dtype")
+
+
+def _moving(old: Any, new: Any, keep: Any) -> Any:
+    return in_dtype_of(old, old * keep + in_dtype_of(old, new) * (1.0 - keep))
+
+
+@update_rule(
+    Argument("learning_rate", "Rate | None", None),
+    Argument("eps", "tuple[float, float]", (1e-30, 1e-3), sequence_of(ABOVE_0, "Two numbers above 0")),
+    real("clip_threshold", ABOVE_0, 1.0),
+    real("decay_rate", number(0, 1, above=True), 0.8),
+    real("beta1", number(0, 1, below=True), 0.9),
+    WEIGHT_DECAY,
+    switch("scale_parameter", True),
+    switch("relative_step", True),
+    switch("warmup_init"),
+    switch("compression", kept=False),
+    LOSS_SCALE,
+    states=lambda h: {
+        **dict.fromkeys(("exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq"), 0.0),
+        **({"exp_avg": 0.0} if h.beta1 else {}),
+    },
+    shared=lambda h: {"step": (0.0, lambda step: ops.add(step, 1.0))},
+    decoupled=True,
+    check=_check_rates,
+)
+def AdaFactor(h, p, g, row, column, square, mean=None):
+    """Adam's second moment from means of rows and of columns, in less memory (Shazeer and Stern 2018, "Adafactor").
+
+    b = 1 - t^(-decay_rate)                                in step t = 1, 2, ...
+    q = gradient^2 + eps[0]
+    p of 2 dims and more:  row = b * row + (1 - b) * (mean of q along the last dim)
+                           column, the same along the last dim but one
+                           u = gradient / sqrt(row / (mean of row) * column)
+    p of fewer dims:       square = b * square + (1 - b) * q,  u = gradient / sqrt(square)
+    u = rate * u / max(1, rms(u) / clip_threshold)         rms: root of the mean square
+    with beta1 above 0:    mean = beta1 * mean + (1 - beta1) * u, which then takes the place of u
+    p = p - rate * weight_decay * p - u
+
+    rate             relative_step: 1 / sqrt(t), at most 0.01 (warmup_init: at most t / 10^6); otherwise learning_rate.
+                     With scale_parameter times rms(p), at least eps[1]
+    learning_rate    with relative_step=False only
+    compression      must be False: running means in float16 are not supported
+
+    Means and rms are those of the whole parameter, whatever slices the ranks hold: up to five small all_reduces for a
+    parameter that is split. Formula: MindSpore, nn.AdaFactor.
+    """
+    step, dims = h.scalars["step"], tuple(range(len(p.shape)))
+    rate = h.rate
+    if h.relative_step:
+        rate = ops.minimum(1.0 / ops.sqrt(step), step * 1e-6 if h.warmup_init else 1e-2)
+    if h.scale_parameter:
+        length = ops.sqrt(h.mean(ops.square(wide(p)), "squares of {}, for AdaFactor's rate,"))
+        rate = rate * in_dtype_of(rate, ops.maximum(length, h.eps[1]))
+    keep = 1.0 - ops.pow(step, -h.decay_rate)
+    q = ops.square(wide(g)) + h.eps[0]
+    if len(dims) >= 2:
+        *others, rows, columns = dims
+        row = _moving(row, h.mean(q, "squared gradients of {} along its last dim", [columns]), keep)
+        column = _moving(column, h.mean(q, "squared gradients of {} along its last dim but one", [rows]), keep)
+        level = h.mean(wide(row), "these means of {}", [rows], [*others, rows])
+        share = ops.sqrt(wide(row) / ops.expand_dims(level, -1))
+        below = ops.expand_dims(share, -1) * ops.expand_dims(ops.sqrt(wide(column)), -2)
+    else:
+        square = _moving(square, q, keep)
+        below = ops.sqrt(wide(square))
+    u = wide(g) / below
+    length = ops.sqrt(h.mean(ops.square(u), "squares of the step of {}"))
+    u = u * (in_dtype_of(u, rate) / ops.maximum(length / h.clip_threshold, 1.0))
+    u = in_dtype_of(p, u)
+    if h.beta1:
+        mean = u = elementwise.moving_mean(mean, u, keep=h.beta1, add=_rest(h.beta1, u))
+    if h.place.weight_decay:
+        p = p - p * (rate * h.place.weight_decay)
+    states = (row, column, None) if len(dims) >= 2 else (None, None, square)
+    return p - u, *states, *([mean] if h.beta1 else [])
+
+
+# ---- towards zeros ----
+
+
+def _check_constant_rate(ftrl: Any, given: dict[str, Any]) -> None:
+    if ftrl.has_schedule or len(ftrl.rates(0)) > 1 or ftrl.learning_rate == 0:
+        what = "a learning rate that is 0, depends on the step, or differs between groups"
+        raise ArgumentError(what, where="FTRL", allowed="One number above 0: the states are in its units")
+
+
+@update_rule(
+    real("initial_accum", AT_LEAST_0, 0.1),
+    rate(0.001),
+    real("lr_power", number(-math.inf, 0), -0.5),
+    real("l1", AT_LEAST_0, 0.0),
+    real("l2", AT_LEAST_0, 0.0),
+    switch("use_locking", kept=False),
+    LOSS_SCALE,
+    WEIGHT_DECAY,
+    states=lambda h: {"moments": h.initial_accum, "linear": 0.0},
+    check=_check_constant_rate,
+)
+def FTRL(h, p, g, m, u):
+    """Follow the regularized leader: weights that l1 makes exactly 0 (McMahan and others 2013, "Ad click prediction").
+
+    g = gradient + weight_decay * p
+    s = ((m + g^2)^-lr_power - m^-lr_power) / learning_rate,  u = u + g - s * p
+    m = m + g^2, from m = initial_accum
+    p = (sign(u) * l1 - u) / (m^-lr_power / learning_rate + 2 * l2) where |u| > l1, else 0
+
+    learning_rate  one number above 0 for all parameters and steps
+    use_locking    accepted for MindSpore's sake, without effect
+    """
+
+    def root(x: Any) -> Any:
+        return ops.sqrt(x) if h.lr_power == -0.5 else ops.pow(x, -h.lr_power)
+
+    before, m = root(m), elementwise.moving_square(m, g, keep=1.0, add=1.0)
+    after = root(m)
+    u = u + g - (after - before) / h.rate * p
+    if not h.l1:
+        return -u / (after / h.rate + 2 * h.l2), m, u
+    beyond = u - ops.clip(u, -h.l1, h.l1)  # u - sign(u) * l1 where |u| > l1, else 0
+    return -beyond / (after / h.rate + 2 * h.l2), m, u

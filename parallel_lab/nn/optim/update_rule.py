@@ -17,14 +17,14 @@ arrays it computes, called with the values of a trace it is recorded, so it is w
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...base.checks import Check
-from .global_norm import Place, norm
+from .global_norm import Place, dims_of_state, mean, norm, shape_of_state
 from .optimizer import Optimizer, State, plain_number
 
 
@@ -65,6 +65,13 @@ class Given:
         """L2 norm of the whole parameter, of which `x` may be a rank's slice.  what: with "{}" for its name."""
         return norm(x, self.place, what.format(repr(self.place.name)))
 
+    def mean(self, x: Any, what: str, over: Sequence[int] | None = None, dims: Sequence[int] | None = None) -> Any:
+        """Mean of the whole parameter, of which `x` may be a rank's slice, along its dims `over` (default: all).
+
+        what  with "{}" for the parameter's name;  dims: those of the parameter that x has, default: all
+        """
+        return mean(x, self.place, what.format(repr(self.place.name)), over, dims)
+
 
 def _told(
     called: str, error: TypeError, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -84,16 +91,17 @@ def update_rule(
     shared: Callable[[Any], dict[str, tuple[float, Callable]]] = lambda h: {},
     decoupled: bool = False,
     can_be_grouped: bool = False,
-    check: Callable[[Optimizer], None] = lambda optimizer: None,
+    check: Callable[[Optimizer, dict[str, Any]], None] = lambda optimizer, given: None,
 ) -> Callable[[Callable], type[Optimizer]]:
     """Declare an optimizer by its rule: see the text of this file.
 
-    states          {state: number that every element starts with}, or a function of the optimizer that gives them
+    states          {state: number that every element starts with}, or a function of the optimizer that gives them;
+                    the rule is given None for a state that such a parameter does not have (`dims_of_state`)
     shared          function of the optimizer -> {value that all parameters share: (its start, function from one step's
                     to the next's)}
     decoupled       the rule adds weight decay where it wants it (`h.decayed`), not to the gradient
     can_be_grouped  it works in weight groups, MindSpore's optimizer parallel in data_parallel mode
-    check           what hyperparameters must fulfil together
+    check           function of (optimizer, its arguments by name): what they must fulfil together
     """
     of_base = ("clip", "loss_scaler", *(a.name for a in arguments if a in (WEIGHT_DECAY, LOSS_SCALE)))
     own = [a for a in arguments if a.check is not None]
@@ -118,18 +126,22 @@ def update_rule(
                     raise TypeError(_told(f"{rule.__name__}.__init__()", error, signature, args, kwargs)) from None
                 bound.apply_defaults()
                 given = bound.arguments
-                super().__init__(given["params"], given["learning_rate"], **{name: given[name] for name in of_base})
+                rate = given["learning_rate"]
+                if rate is None and signature.parameters["learning_rate"].default is None:
+                    rate = 0.0  # the rule has one of its own
+                super().__init__(given["params"], rate, **{name: given[name] for name in of_base})
                 for a in own:
                     value = a.check(rule.__name__, a.name, plain_number(given[a.name]))
                     if a.kept:
                         setattr(self, a.name, value)
-                check(self)
+                check(self, given)
                 self._starts = states(self) if callable(states) else states
                 self.state_names = tuple(self._starts)
 
             def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
                 shape, dtype = tuple(parameter.shape), np.dtype(str(parameter.dtype))
-                return {name: np.full(shape, start, dtype) for name, start in self._starts.items()}
+                known = [s for s in self._starts.items() if dims_of_state(s[0], len(shape)) is not None]
+                return {name: np.full(shape_of_state(name, shape), start, dtype) for name, start in known}
 
             def scalar_state(self) -> dict[str, float]:
                 return {name: start for name, (start, _) in shared(self).items()}
@@ -142,8 +154,9 @@ def update_rule(
                 h = Given(self, learning_rate, scalars, place)
                 if not decoupled:
                     gradient = h.decayed(parameter, gradient)
-                new, *kept = rule(h, parameter, gradient, *(state[name] for name in self.state_names))
-                return new, dict(zip(self.state_names, map(_as_operand, kept), strict=True))
+                new, *kept = rule(h, parameter, gradient, *(state.get(name) for name in self.state_names))
+                made = zip(self.state_names, kept, strict=True)
+                return new, {name: _as_operand(value) for name, value in made if value is not None}
 
             def _settings(self) -> dict[str, Any]:
                 return {**{a.name: getattr(self, a.name) for a in own if a.kept}, **super()._settings()}

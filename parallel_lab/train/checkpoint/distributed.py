@@ -27,6 +27,7 @@ from ...graph.strategy_file import ParameterStrategy, StrategyFile, as_layout, l
 from ...layout.slices import is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
+from ...nn.optim.global_norm import layout_of_state, shape_of_state
 from ...nn.tensor.tensor import Parameter, Tensor
 from .format import Checkpoint, describe_checkpoint, read_checkpoint
 from .records import CHECKPOINT, TensorInfo, TensorRecord
@@ -42,7 +43,12 @@ def strategy_of(name: str, strategy: StrategyFile | None) -> ParameterStrategy |
     """How a strategy file splits tensor `name`, optimizer states like their parameter. None: it does not say."""
     if strategy is None:
         return None
-    return strategy.by_name.get(name) or strategy.by_name.get(parameter_of_state(name) or "")
+    found = strategy.by_name.get(name)
+    of = strategy.by_name.get(parameter_of_state(name) or "")
+    if found is not None or of is None:
+        return found
+    kind = name.partition(".")[0]
+    return replace(of, shape=shape_of_state(kind, of.shape), layout=layout_of_state(kind, of.layout))
 
 
 # ---- a list of files ----
@@ -259,11 +265,13 @@ def _wanted_layouts(
     held: dict[str, TensorLayout | None] = {p.name: p.layout for p in network.get_parameters()}
     for optimizer in optimizers_of(network):
         for name, layout in optimizer.state_layouts.items():
-            held.update({f"{state}.{name}": layout for state in optimizer.states[name]})
+            held.update({f"{state}.{name}": layout_of_state(state, layout) for state in optimizer.states[name]})
     wanted = {}
     for name in stored.tensors:
         layout = held.get(name)
-        planned = predict.get(name, predict.get(parameter_of_state(name) or ""))
+        planned = predict.get(name)
+        if parameter := parameter_of_state(name):
+            planned = planned or layout_of_state(name.partition(".")[0], predict.get(parameter))
         if not is_split(layout) and is_split(planned) and world is not None and world.world_size == planned.device_num:
             layout = planned
         if is_split(layout):

@@ -20,6 +20,7 @@ from ...base.hooks import current_world
 from ...layout.slices import cut, is_split
 from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
+from ...nn.optim.global_norm import dims_of_state, layout_of_state, shape_of_state
 from ...nn.optim.optimizer import Optimizer
 from ...nn.tensor.tensor import Parameter, RankTensor, Tensor
 from .records import TensorRecord
@@ -29,6 +30,7 @@ from .reslice import whole
 STATE_NAMES = (
     *("moments", "accum", "stat", "moment", "moment1", "moment2", "vhat", "mean_square", "mean_grad", "mean_gradient"),
     *("adam_m", "adam_v", "lamb_m", "lamb_v", "linear", "max_grad", "delta", "exp_avg", "exp_inf"),
+    *("exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col"),
 )
 GLOBAL_STEP = "global_step"
 
@@ -108,7 +110,9 @@ def optimizer_records(
             layout = whole(len(shape))
         owners = {} if integrated else optimizer.state_owners
         for state, array in optimizer.take_states({name: (shape, layout)}, rank, owners).get(name, {}).items():
-            found[f"{state}.{name}"] = TensorRecord(array, shape, layout if is_split(layout) else None, rank)
+            held = layout_of_state(state, layout)
+            full = shape_of_state(state, shape)
+            found[f"{state}.{name}"] = TensorRecord(array, full, held if is_split(held) else None, rank)
     found.update({name: TensorRecord(array, rank=rank) for name, array in _scalars(optimizer).items()})
     return {name: record for name, record in found.items() if choose is None or choose(name)}
 
@@ -125,7 +129,7 @@ def optimizer_names(optimizer: Optimizer) -> set[str]:
 
 
 def _kinds(optimizer: Optimizer, parameter: Parameter) -> tuple[str, ...]:
-    return tuple(optimizer.initial_state(np.empty((0,), parameter.dtype)))
+    return tuple(optimizer.initial_state(np.empty((0,) * len(parameter.full_shape), parameter.dtype)))
 
 
 def _scalars(optimizer: Optimizer) -> dict[str, np.ndarray]:
@@ -274,6 +278,19 @@ def _parameter_change(parameter: Parameter, record: TensorRecord, strict: bool) 
     return lambda: parameter.hold(np.array(array, order="C"), layout)
 
 
+def _layout_of_all(found: dict[str, TensorLayout | None], ndim: int, where: str) -> TensorLayout | None:
+    """The layout of a parameter with these layouts of its states (None: whole). CheckpointError: they do not agree."""
+    entries: dict[int, tuple[int, ...]] = {}
+    matrices = {layout.device_matrix for layout in found.values() if layout is not None}
+    for kind, layout in found.items():
+        dims = dims_of_state(kind, ndim)
+        for dim, axes in zip(dims, ((),) * len(dims) if layout is None else layout.tensor_map, strict=True):
+            if entries.setdefault(dim, axes) != axes or len(matrices) > 1:
+                lie = ", ".join(f"{kind}: {layout}" for kind, layout in found.items())
+                raise CheckpointError(f"its states lie differently: {lie}", where=where)
+    return TensorLayout(matrices.pop(), tuple(entries[d] for d in range(ndim))) if matrices else None
+
+
 def _optimizer_change(
     optimizer: Optimizer, records: Mapping[str, TensorRecord], strict: bool
 ) -> tuple[list[str], set[str], Change]:
@@ -294,17 +311,17 @@ def _optimizer_change(
                 where = f"states of parameter {name!r}"
                 raise CheckpointError(what, where=where, allowed="All states of a parameter, or none")
             continue
-        placed = {kind: _placed(records[full], shape, held, f"state {full!r}") for kind, full in given.items()}
-        if len({layout for _, layout in placed.values()}) > 1:
-            lie = ", ".join(f"{kind}: {layout}" for kind, (_, layout) in placed.items())
-            what = f"its states lie differently: {lie}"
-            raise CheckpointError(what, where=f"states of parameter {name!r}")
+        placed = {
+            kind: _placed(records[full], shape_of_state(kind, shape), layout_of_state(kind, held), f"state {full!r}")
+            for kind, full in given.items()
+        }
         if placed:
             states[name] = {}
             for kind, (array, _) in placed.items():
                 cast = _cast(array, parameter.dtype, strict, f"state {given[kind]!r}")
                 states[name][kind] = np.array(cast, order="C")
-            layouts[name] = next(iter(placed.values()))[1]
+            found = {kind: layout for kind, (_, layout) in placed.items()}
+            layouts[name] = _layout_of_all(found, len(shape), f"states of parameter {name!r}")
     shared: dict[np.dtype, dict[str, np.ndarray]] = {}
     numbers = _scalars(optimizer)
     for name, old in numbers.items():

@@ -76,13 +76,17 @@ def lamb_clipped(params):
     return nn.Lamb(params, 0.02, weight_decay=0.01, clip=nn.GradientClip("global_norm", 0.2))
 
 
+def adafactor(params):
+    return nn.AdaFactor(params, weight_decay=0.01)
+
+
 def scaled(params):
     return nn.Momentum(params, 0.05, 0.9, loss_scaler=nn.DynamicLossScaler(2.0**10, 4, 2))
 
 
 CASES = {
     f"{make.__name__} {name}": trained_in_context(make, **settings)
-    for make in (adam, lamb_clipped, scaled)
+    for make in (adam, lamb_clipped, adafactor, scaled)
     for name, settings in {
         "level1": {},
         "level2": {"optimizer_level": "level2"},
@@ -168,18 +172,20 @@ def looked_at_after_training(here):
 def gradients_alone(here):
     """A compiled function returns slices of gradients; the optimizer, which runs at once, takes them as they are."""
     here.settings(**SHARDED)
-    net = made(here)
-    optimizer = nn.Lamb(net.trainable_params(), 0.02, weight_decay=0.1)
-    loss_fn = SquareLoss()
-    gradient = jit(value_and_grad(lambda x, y: loss_fn(net(x), y), None, net.trainable_params()))
-    losses, slices = [], []
-    for _ in range(3):
-        loss, grads = gradient(*tensors(*batch()))
-        optimizer(grads)
-        losses.append(here.full(loss))
-        slices.append([g.shape for g in grads])
-    notes = {"slices": slices, "held": held(net, optimizer)}
-    return {"losses": losses, **parameters(here, net), **states(here, optimizer)}, notes
+    found = {}
+    for make in (adafactor, lambda params: nn.Lamb(params, 0.02, weight_decay=0.1)):
+        net = made(here)
+        optimizer = make(net.trainable_params())
+        forward = lambda x, y, net=net: SquareLoss()(net(x), y)  # noqa: E731
+        gradient = jit(value_and_grad(forward, None, net.trainable_params()))
+        losses, slices = [], []
+        for _ in range(3):
+            loss, grads = gradient(*tensors(*batch()))
+            optimizer(grads)
+            losses.append(here.full(loss))
+            slices.append([g.shape for g in grads])
+        found[type(optimizer).__name__] = {"losses": losses, **parameters(here, net), **states(here, optimizer)}
+    return found, {"slices": slices, "held": held(net, optimizer)}
 
 
 @case(4)
@@ -206,10 +212,9 @@ def brought_to(state, net, optimizer, saved):
         assert load_param_into_net(TrainOneStepCell(net, optimizer), load_checkpoint(str(saved)))[0] == []
 
 
-@case(4)
-def saved_under_it_and_loaded_without(here):
+def saved_and_loaded(here, make):
     """Two steps, saved as folder and whole files; each goes on in a net split otherwise, without optimizer parallel."""
-    net, optimizer, step = begun(here, SHARDED, adam)
+    net, optimizer, step = begun(here, SHARDED, make)
     for _ in range(2):
         step(*batch())
     found, notes = {}, {}
@@ -223,12 +228,23 @@ def saved_under_it_and_loaded_without(here):
         here.settings(enable_parallel_optimizer=False)
         other = made(here, (HALF, ROWS))
         other.set_train()
-        resumed = adam(other.trainable_params())
+        resumed = make(other.trainable_params())
         brought_to((net, optimizer), other, resumed, None if here.alone else {"folder": folder, "file": file}[name])
         again = make_train_step(other, SquareLoss(), resumed)
         found[name] = [here.full(again(*batch())) for _ in range(2)]
         found[f"{name} parameters"], found[f"{name} states"] = parameters(here, other), states(here, resumed)
     return found, notes
+
+
+@case(4)
+def saved_under_it_and_loaded_without(here):
+    return saved_and_loaded(here, adam)
+
+
+@case(4)
+def means_saved_under_it_and_loaded_without(here):
+    """States with fewer dims than their parameter."""
+    return saved_and_loaded(here, adafactor)
 
 
 @case(4)
