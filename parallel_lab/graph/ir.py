@@ -129,6 +129,12 @@ class Node:
     def opdef(self) -> OpDef:
         return OPS[self.op]
 
+    @property
+    def follows(self) -> bool:
+        """Whether it has no layout of its own: a view; a write without a strategy, which lies as its Parameter does."""
+        op = self.opdef
+        return op.view or (op.writes and op.signature == "...,...->..." and self.strategy is None)
+
     def keeps_own_part(self, device_num: int) -> bool:
         """Whether a reduction over a split dim stays "cross_batch": a mean only if dim 0 is split over all devices."""
         if not self.cross_batch or len(self.ins) != 1:

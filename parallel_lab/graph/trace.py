@@ -21,7 +21,6 @@ from ..layout.named_layout import as_strategy
 from ..nn.tensor.tensor import Parameter, Tensor
 from ..ops.machine.opdef import OpDef, dtype_name, scalar_operand
 from ..ops.machine.primitive import Primitive
-from ..ops.machine.registry import OPS
 from ..ops.machine.state import LOSS_SCALE
 from .ir import Graph, GraphInput, Node, at_compile, attr_pairs, fresh_name
 from .traced_value import TracedValue
@@ -50,8 +49,6 @@ class Tracer:
         self.assigns: dict[str, str] = {}
         # parameters that are read through another value, by `shard` with a parameter_plan
         self.pinned: dict[int, TracedValue] = {}
-        # what was assigned, as it is read afterwards
-        self.detached: dict[str, TracedValue] = {}
         # of a function that asks for gradients: what is differentiated, gradients by name, the optimizer's call
         self.seeds: tuple[str, ...] = ()
         self.targets: dict[str, str] = {}
@@ -123,13 +120,7 @@ class Tracer:
         if id(parameter) in self.pinned:
             return self.pinned[id(parameter)]
         name = self._own_parameter(parameter)
-        value = TracedValue(self.assigns.get(name, name), parameter.full_shape, str(parameter.dtype), self)
-        if name not in self.assigns or value.name in self.late:
-            return value
-        # as outside a trace, where a Parameter holds numbers and not the way they were made
-        if value.name not in self.detached:
-            self.detached[value.name] = OPS["stop_gradient"](value)
-        return self.detached[value.name]
+        return TracedValue(self.assigns.get(name, name), parameter.full_shape, str(parameter.dtype), self)
 
     def _own_parameter(self, parameter: Parameter) -> str:
         name = self.parameters.get(id(parameter))
@@ -190,24 +181,19 @@ class Tracer:
             raise self.once("a second loss scaler", "Scale with one, and give it to the optimizer")
         return TracedValue(self.scale_name, (), "float32", self)
 
-    def assign(self, parameter: Parameter, value: Any) -> None:
-        """`parameter` takes `value` at the end of its program: reads before give the old value, later ones the new."""
+    def variable(self, op_class: str, given: Any) -> Parameter:
+        """The Parameter that an operator is to give a value: itself, or what an earlier one has returned for it."""
+        names = {self.assigns.get(name): key for key, name in self.parameters.items()}
+        key = names.get(given.name) if isinstance(given, TracedValue) else id(given)
+        found = next((p for p in self.kept if id(p) == key), given)
         where = caller(self.scope_text()).place
-        made_late = isinstance(value, TracedValue) and value.name in self.late
-        if not isinstance(parameter, Parameter) or (parameter.requires_grad and not made_late):
-            what = f"{shorten(parameter)} is {'trained' if isinstance(parameter, Parameter) else 'given a value'}"
-            others = "the optimizer changes the others"
-            allowed = f"Inside construct only a Parameter with requires_grad=False takes a value; {others}"
+        if not isinstance(found, Parameter):
+            what = f"{op_class} is to give {shorten(given)} a value"
+            raise TraceError(what, where=where, allowed="A Parameter", hint="Make it a Parameter of the Cell")
+        if self.optimizer is not None and self._own_parameter(found) in dict(self.updates):
+            what, allowed = f"{found.name!r} is given a value after the optimizer's step", "A value before it"
             raise TraceError(what, where=where, allowed=allowed)
-        target, source = self._own_parameter(parameter), self.operand(value, [parameter])
-        if (source.shape, source.dtype) != (parameter.full_shape, parameter.dtype):
-            what = f"{target!r} of shape {parameter.full_shape}, {parameter.dtype}, is given a value of shape"
-            allowed = "Shape and dtype of the parameter"
-            raise ShapeError(f"{what} {source.shape}, {source.dtype}", where=where, allowed=allowed)
-        if not made_late and not any(n.name == source.name for n in self.nodes):
-            what, allowed = f"{target!r} is given {source.name!r}", "A value that an operator has made"
-            raise TraceError(what, where=where, allowed=allowed)
-        self.assigns[target] = source.name
+        return found
 
     # ---- gradients and updates, called by autograd and optimizers ----
 
@@ -259,9 +245,9 @@ class Tracer:
             if value.shape != parameter.full_shape:
                 allowed = f"Shape {parameter.full_shape}"
                 raise ShapeError(f"the gradient of {name!r} has shape {value.shape}", where=where, allowed=allowed)
-            if name in self.assigns:
-                allowed = "One of both in a compiled function"
-                raise TraceError(f"{name!r} is assigned to and trained", where=where, allowed=allowed)
+            if self.assigns.get(name) in self.late:
+                what = f"{name!r} is trained, and given a value made from gradients"
+                raise TraceError(what, where=where, allowed="One of both in a compiled function")
             updates.append((name, value.name))
         self.optimizer, self.updates = optimizer, tuple(updates)
 
@@ -284,6 +270,7 @@ class Tracer:
     ) -> TracedValue:
         """Write down one operator and return its result."""
         origin = caller(self.scope_text())
+        variable = self.variable(op.class_name, operands[0]) if op.writes else None
         values = [self.operand(x, operands) for x in operands]
         op_class = primitive.name if primitive is not None else self._class_name(op, values)
         base = self._base(op_class, primitive)
@@ -318,14 +305,22 @@ class Tracer:
             shape=shape,
             dtype=dtype,
             origin=origin,
-            phase="update" if any(v.name in self.late for v in values) else "forward",
+            phase="update" if self._is_late(values, variable) else "forward",
             micro_batch=self.micro_batch,
             **asked,
         )
         self.nodes.append(node)
         if node.phase == "update":
             self.late.add(node.name)
+        if variable is not None:
+            self.assigns[self._own_parameter(variable)] = node.name
         return TracedValue(node.name, shape, dtype, self)
+
+    def _is_late(self, values: Sequence[TracedValue], variable: Parameter | None) -> bool:
+        """Whether an operator belongs to the update program: it reads what is made there, or changes what is read."""
+        if any(v.name in self.late for v in values):
+            return True
+        return variable is not None and any(n.phase == "update" and values[0].name in n.ins for n in self.nodes)
 
     @staticmethod
     def _class_name(op: OpDef, values: list[TracedValue]) -> str:

@@ -118,9 +118,6 @@ def _form(name: str, fn: Callable) -> type[_Form]:
     return type(name, (_Form,), members)
 
 
-Assign = _form("Assign", ops.assign)
-AssignAdd = _form("AssignAdd", functional.assign_add)
-AssignSub = _form("AssignSub", functional.assign_sub)
 DType = _form("DType", dtype)
 Depend = _form("Depend", functional.depend)
 Eye = _form("Eye", eye)

@@ -27,6 +27,7 @@ from . import (  # noqa: F401
     shape,
     statistics,
     unary,
+    writes,
 )
 from .collectives import point_to_point, primitives
 from .collectives.point_to_point import *  # noqa: F403
@@ -34,7 +35,7 @@ from .collectives.primitives import *  # noqa: F403
 from .indexing import TensorIndexError  # noqa: F401
 from .machine.primitive import Primitive, Print  # noqa: F401
 from .machine.registry import OPS, PRIMITIVES  # noqa: F401
-from .machine.state import StepCalls, assign, training_step  # noqa: F401
+from .machine.state import StepCalls, training_step  # noqa: F401
 from .spellings import NAMES
 
 globals().update(NAMES, **PRIMITIVES)  # made from the declarations, so that a new operator needs no second edit
@@ -42,7 +43,7 @@ globals().update(NAMES, **PRIMITIVES)  # made from the declarations, so that a n
 
 def _public():
     """What a star import takes: not Python's own names, because sum() must stay sum()."""
-    own = ["OPS", "PRIMITIVES", "Primitive", "Print", "StepCalls", "assign", "training_step"]
+    own = ["OPS", "PRIMITIVES", "Primitive", "Print", "StepCalls", "training_step"]
     names = [name for name in NAMES if not hasattr(builtins, name)]
     return [*own, *primitives.__all__, *point_to_point.__all__, *PRIMITIVES, *names]
 

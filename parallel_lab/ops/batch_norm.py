@@ -30,9 +30,9 @@ from .elementwise import POSITIVE, cast
 from .machine.composed import composed
 from .machine.registry import case, gradient, op
 from .machine.signature import letters
-from .machine.state import assign
 from .normalization import EPSILON, parameters_fault, piece, wide
 from .spellings import function
+from .writes import assign
 
 CHUNK = 1 << 16  # elements worked on at a time: the temporary stays in the cache (256 kB of float32)
 

@@ -105,7 +105,8 @@ def rank_step(
             env.pop(gradient, None)  # that of the step before
     on = OnRank(plan, rank, env, show, empty)
     replaced, new = [] if replaced is None else replaced, {}
-    travelling, last_forward = 0, next((a for a in reversed(stage.actions) if a.program == "forward"), None)
+    early = [a for a in stage.actions if a.program != "update" and (phases is None or a.program in phases)]
+    travelling = 0
     for action in stage.actions:
         phase = action.program
         if phases is not None and phase not in phases:
@@ -142,7 +143,7 @@ def rank_step(
             env.update(new)
             replaced += new
             new.clear()
-        if action == last_forward and plan.forward_assignments:
+        if early and action is early[-1] and plan.forward_assignments:  # backward reads what forward had read
             env.update({target: env[source] for target, source in plan.forward_assignments})
             replaced += dict(plan.forward_assignments)
     env.update(new)

@@ -196,17 +196,6 @@ def test_assigned_parameters_are_read_anew_and_keep_their_value_for_the_next_ste
         np.testing.assert_allclose(session.parameters()["mean"], mean, rtol=1e-10)
 
 
-def test_a_trained_parameter_is_not_assigned():
-    def construct(net, x):
-        y = x * net.w
-        ops.assign(net.w, ops.reduce_mean(y, 0))
-        return y
-
-    net = cell(construct, w=Parameter(Tensor(np.ones(4)), name="w"))
-    with pytest.raises(Exception, match=r"test_data_parallel.py:\d+: .*w.*is trained.*requires_grad=False"):
-        compile(net, np.ones((4, 4)), device_num=4, dataset_strategy="full_batch")
-
-
 def test_outside_a_trace_assign_acts_at_once_and_the_step_is_unknown():
     p = Parameter(Tensor(np.zeros(3)), name="p", requires_grad=False)
     assert ops.assign(p, np.ones(3)) is p

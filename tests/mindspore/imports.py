@@ -118,9 +118,9 @@ SAMPLES = {
         "ops",
         OPS,
         "Add BatchMatMul ExpandDims Flatten Print RealDiv Softmax Transpose Cast Reshape AllGather ReduceScatter "
-        "Broadcast AlltoAll ReduceOp Barrier Send ReduceSum matmul relu sum",
+        "Broadcast AlltoAll ReduceOp Barrier Send ReduceSum matmul relu sum assign_add",
     ),
-    **same("ops", FUNCTIONAL, "GradOperation HyperMap MultitypeFuncGraph depend assign_add"),
+    **same("ops", FUNCTIONAL, "GradOperation HyperMap MultitypeFuncGraph depend"),
     **same("ops", AUTOGRAD, "value_and_grad grad"),
     ("ops", "partial"): f"{FUNCTIONAL}:Partial",
     **same("ops.operations", OPS, "MatMul AllReduce"),

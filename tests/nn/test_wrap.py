@@ -9,7 +9,7 @@ from parallel_lab import Parameter, Tensor, nn, ops, value_and_grad
 from parallel_lab.base.errors import NotBuiltYet, StageNameError, StrategyError, TracedCommunication, TraceError
 from parallel_lab.base.settings import context
 from parallel_lab.graph.trace import trace_network
-from parallel_lab.nn.tensor.functional import GradOperation, HyperMap, Map, MultitypeFuncGraph, assign_add
+from parallel_lab.nn.tensor.functional import GradOperation, HyperMap, Map, MultitypeFuncGraph
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train import AutoParallel
 from tests.crossed import each_of
@@ -103,7 +103,7 @@ def test_a_subclass_writes_its_own_step_with_what_the_cell_has():
 
     @total.register("Tensor", "Tensor")
     def _(kept, new):
-        return assign_add(kept, new)
+        return ops.assign_add(kept, new)
 
     class Accumulating(nn.TrainOneStepCell):
         def __init__(self, network, optimizer):

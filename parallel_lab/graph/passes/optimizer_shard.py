@@ -110,10 +110,11 @@ def choose_shards(draft: Draft) -> tuple[Shard, ...]:
         raise at_compile(OptimizerParallelError, what, allowed)
     values = draft.value_table()
     used = [i for i in draft.graph.inputs if i.role == "parameter" and i.trainable and i.name in values]
-    return tuple(_decide(i, values[i.name].layout, config) for i in used)
+    written = dict(draft.forward_assignments)
+    return tuple(_decide(i, values[i.name].layout, config, i.name in written) for i in used)
 
 
-def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig) -> Shard:
+def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig, written: bool) -> Shard:
     replicas = layout.replica_count
     size_bytes = math.prod(given.shape) * np.dtype(given.dtype).itemsize
     wanted = config.optimizer_weight_shard_size
@@ -123,6 +124,8 @@ def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig) -> 
         why = "parallel_optimizer=False"
     elif given.layerwise:
         why = "layerwise_parallel=True"
+    elif written:
+        why = "construct gives it a value, as a whole"
     elif size_bytes < least * KB:
         why = f"its {size_bytes / KB:.4g} KB are below parallel_optimizer_threshold={least}"
     elif replicas == 1:

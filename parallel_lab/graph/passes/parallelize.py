@@ -187,6 +187,32 @@ class Builder:
 
     # ---- operators ----
 
+    def write(self, node: Node) -> None:
+        """A new value for a parameter, without a strategy of its own: laid out as the parameter is or will be."""
+        variable, value = node.ins
+        known = self.values.get(variable)
+        layout = self.first_layout(variable, value) if known is None else known.layout
+        whole = TensorLayout.replicated(self.config.device_num, 0)
+        shapes = self.graph.operand_shapes(node)
+        ins = self.operands(node, (layout, layout if len(shapes[1]) == len(shapes[0]) else whole))
+        self.add(node.computed(ins, node.attrs), Value(node.shape, node.dtype, layout))
+
+    def first_layout(self, parameter: str, value: str) -> TensorLayout:
+        """Layout of a parameter that nothing has read yet: its first reader's; without one that of its new value."""
+        names = {parameter}
+        for node in self.graph.of_phase("forward"):
+            at = next((at for at, name in enumerate(node.ins) if name in names), None)
+            if at == 0 and node.opdef.writes and node.follows:
+                names.add(node.name)
+            elif at is not None and node.strategy is not None:
+                shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
+                rule = sharding_rule(node.opdef, shapes, attrs, node.strategy, self.config.device_num, node.where)
+                return rule.wanted[at]
+        shape = self.graph.input(parameter).shape
+        if value in self.values and self.values[value].shape == shape:
+            return self.values[value].layout.whole()
+        return TensorLayout.replicated(self.config.device_num, len(shape))
+
     def own_rows(self, node: Node) -> bool:
         """Take of a rank's rows the part that a slice takes of all rows; False if that is not even. Right where only
         their sum matters, as in gradient accumulation. (MindSpore, skip_redistribution.)
@@ -362,6 +388,8 @@ def parallelize(draft: Draft) -> Draft:
             if of_parameter:
                 build.operand(first, TensorLayout.replicated(config.device_num, len(shapes[0])), node, 0)
             build.views[node.name] = View(first, node)
+        elif node.follows:
+            build.write(node)
         elif not (node.own_rows and build.own_rows(node)):
             attrs, strategy = dict(node.attrs), node.strategy
             rule = sharding_rule(node.opdef, shapes, attrs, strategy, config.device_num, node.where)

@@ -39,7 +39,7 @@ def propagate_strategies(graph: Graph, config: ParallelConfig, *, need_given: bo
 
     Raises StrategyError if nothing was given, or if operators that read one parameter cannot split it equally.
     """
-    nodes = [n for n in graph.of_phase("forward") if not n.opdef.view]
+    nodes = [n for n in graph.of_phase("forward") if not n.follows]
     if need_given and not any(n.strategy is not None for n in nodes):
         example = next((n.where for n in (*(n for n in nodes if n.op == "matmul"), *nodes)), "")
         what = f"there is no operator that is configured with a sharding strategy; {len(nodes)} operators"
@@ -66,7 +66,7 @@ class _Propagation:
         self.shapes = graph.shapes()
         self.dtypes = {i.name: i.dtype for i in graph.inputs} | {n.name: n.dtype for n in graph.nodes}
         self.inputs = {i.name: i for i in graph.inputs}
-        self.through = {n.name: n for n in graph.of_phase("forward") if n.opdef.view}
+        self.through = {n.name: n for n in graph.of_phase("forward") if n.follows}
         # a parameter that is read in another dtype: the cast is made where it is used, in the layout wanted there
         self.casts: dict[str, Node] = {}
         for node in nodes:

@@ -61,10 +61,10 @@ def _without(node: Node) -> Node:
 
 def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, stand_alone: bool) -> Node:
     op, attrs = node.opdef, dict(node.attrs)
-    if op.view:
-        return node
     if stand_alone:
         node = _without(node)
+    if node.follows:
+        return node
     if op.result_shape is not None:
         hint = "Compose it from operators that have one"
         raise StrategyError(f"{node.op_class} has no sharding rule", where=node.where, hint=hint)

@@ -57,15 +57,15 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[n
         if g.dtype != tensor._data.dtype:  # float16 beside float32: the rule computed in the wider one
             g = g.astype(tensor._data.dtype)
         node: Node = tensor.node
-        op, operands = node.op, node.operands
+        op, operands, arrays = node.op, node.operands, node.arrays or [x.data for x in node.operands]
         needed = [x.node is not None or x.requires_grad for x in operands]
         if op.plain:
-            grads = op.vjp_fn(g, tensor._data, *[x.data for x in operands])
+            grads = op.vjp_fn(g, tensor._data, *arrays)
         else:
             extra: dict[str, Any] = {"across": _alone} if op.vjp_across else {}
             if op.vjp_needs:
                 extra["needs"] = tuple(needed)
-            grads = op.vjp_fn(g, tensor._data, *[x.data for x in operands], **node.attrs, **extra)
+            grads = op.vjp_fn(g, tensor._data, *arrays, **node.attrs, **extra)
         for operand, wanted, grad in zip(operands, needed, grads, strict=True):
             if grad is None or not wanted:
                 continue

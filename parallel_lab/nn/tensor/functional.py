@@ -5,7 +5,7 @@
 
     add = MultitypeFuncGraph("add")
     @add.register("Tensor", "Tensor")
-    def _(total, grad): return assign_add(total, grad)
+    def _(total, grad): return ops.assign_add(total, grad)
     HyperMap()(add, totals, grads)
 
 They work at once and inside a function that is compiled: everything here is made of operators and of `value_and_grad`.
@@ -226,16 +226,3 @@ def _kinds(value: Any) -> tuple[str, ...]:
         if isinstance(value, kind):
             return names
     return ("Function", type(value).__name__) if callable(value) else (type(value).__name__,)
-
-
-# ---- parameters ----
-
-
-def assign_add(variable: Parameter, value: Any) -> Parameter:
-    """`variable` takes variable + value. Returns it."""
-    return ops.assign(variable, ops.add(variable, value))
-
-
-def assign_sub(variable: Parameter, value: Any) -> Parameter:
-    """`variable` takes variable - value. Returns it."""
-    return ops.assign(variable, ops.sub(variable, value))

@@ -176,7 +176,7 @@ class Tensor(Arithmetic):
             return NotImplemented
         out = _new(Tensor)
         out._data = data if type(data) is np.ndarray else np.asarray(data)
-        out.node = Node(op, operands, _NO_ATTRS) if tracked and op.vjp_fn is not None else None
+        out.node = Node(op, operands, _NO_ATTRS, arrays) if tracked and op.vjp_fn is not None else None
         return out
 
     def __parallel_lab_op__(self, op: OpDef, operands: list[Any], attrs: dict[str, Any]) -> Tensor:
@@ -189,7 +189,7 @@ class Tensor(Arithmetic):
             op.signature_for(shapes, attrs)
         out = Tensor(op.attempt(arrays, attrs))
         if op.vjp_fn is not None and any(t.requires_grad for t in tensors):
-            out.node = Node(op, tuple(tensors), attrs)
+            out.node = Node(op, tuple(tensors), attrs, arrays)
         return out
 
     def __parallel_lab_later__(self, op: OpDef, attrs: dict[str, Any], result: Any) -> Tensor:
@@ -294,12 +294,17 @@ _made = itertools.count().__next__
 
 
 class Node:
-    """How a Tensor was made: operator, operands, attributes. `order` grows with time, from operands to results."""
+    """How a Tensor was made: operator, operands, attributes. `order` grows with time, from operands to results.
 
-    __slots__ = ("attrs", "op", "operands", "order")
+    arrays  the operands' values then, where they are known: a Parameter may be given others before its gradient is made
+    """
 
-    def __init__(self, op: OpDef, operands: tuple[Tensor, ...], attrs: dict[str, Any]) -> None:
-        self.op, self.operands, self.attrs, self.order = op, operands, attrs, _made()
+    __slots__ = ("arrays", "attrs", "op", "operands", "order")
+
+    def __init__(
+        self, op: OpDef, operands: tuple[Tensor, ...], attrs: dict[str, Any], arrays: list[np.ndarray] | None = None
+    ) -> None:
+        self.op, self.operands, self.attrs, self.arrays, self.order = op, operands, attrs, arrays, _made()
 
 
 class Initial:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import Check, Errors
-from ...base.errors import ParallelLabError, ShapeError, shorten
+from ...base.errors import ArgumentTypeError, ParallelLabError, ShapeError, shorten
 from ...base.hooks import current_tracer
 from .operand_checks import Facts, refuse
 from .signature import Shape, Signature, resolve
@@ -62,6 +62,7 @@ class OpDef:
     window: Callable | None = None
     localize: Callable | None = None
     view: bool = False
+    writes: bool = False
     attrs: dict[str, Callable] = field(default_factory=dict)
     check: Callable | None = None
     result_shape: Callable | int | None = None
@@ -97,7 +98,8 @@ class OpDef:
     def plain(self) -> bool:
         """Element by element, with tensors and nothing else as arguments."""
         simple = self.signature in ("...->...", "...,...->...") and self.positional == self.tensors and not self.options
-        return simple and self.check is None and self.expand is None and self.outputs is None
+        bare = self.check is None and self.expand is None and self.outputs is None
+        return simple and bare and not self.writes
 
     def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Any = None, only: int | None = None) -> Any:
         """Run at once, or record while tracing. Several results are a tuple, or the one numbered `only`.
@@ -148,6 +150,8 @@ class OpDef:
     ) -> Any:
         if tracer is not None:
             return tracer.record(self, operands, attrs, primitive)
+        if self.writes:
+            return self._written(operands, attrs)
         for operand in operands:
             handler = getattr(operand, "__parallel_lab_op__", None)
             if handler is not None:
@@ -155,6 +159,16 @@ class OpDef:
         if self.result_shape is None and not self.plain:
             self.signature_for(shapes, attrs)
         return self.attempt(operands, attrs)
+
+    def _written(self, operands: list[Any], attrs: dict[str, Any]) -> Any:
+        """The Parameter that is operand 0, after it took the result."""
+        parameter, *others = operands
+        if not hasattr(parameter, "set_data"):
+            what = f"{self.tensors[0]} is {shorten(parameter)}"
+            raise ArgumentTypeError(what, where=self.class_name, allowed="A Parameter: its value is replaced")
+        arrays = [parameter.data, *(getattr(x, "data", x) if hasattr(x, "asnumpy") else x for x in others)]
+        parameter.set_data(self.attempt([x if isinstance(x, np.ndarray) else np.asarray(x) for x in arrays], attrs))
+        return parameter
 
     def _as_arrays(self, operands: list[Any]) -> list[Any]:
         """Lists become arrays; numbers too, unless an operand has a dtype for them. ShapeError for anything else."""

@@ -117,6 +117,9 @@ def op(
                operator of its own in the graph
     result_shape  for operators without labels, which take no strategy and appear only in vjp rules: the number of the
                operand that has it, or a function of (shapes, **attributes)
+    writes     operand 0 is a Parameter, and the result is its new value: a call returns the Parameter, and what
+               reads it afterwards reads the result. No gradient flows to the other operands; that of the result is the
+               Parameter's. Element by element ("...,...->...") and without a strategy it lies as the Parameter does
     view       the result is the operand's data in another shape; sharded by redistribution, takes no strategy
     flops      work: operations per combination of labels, or a function of a namespace of label extents (default: 1)
     expand     what a call does for an operator made of others (see `composed.py`)
@@ -182,6 +185,8 @@ def op(
         )
         if expand is not None:
             made.expand = partial(expand, made)
+        if made.writes:
+            made.vjp(lambda g, out, variable, *others, **attrs: (g, *[None] * len(others)))
         if made.name in OPS:
             raise ValueError(f"operator {made.name!r} is declared twice")
         OPS[made.name] = made

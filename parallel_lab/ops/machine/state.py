@@ -1,4 +1,4 @@
-"""What a network keeps between steps beside trained parameters: values written into Parameters, and the step number."""
+"""The number of the training step, and names of what a network keeps between steps."""
 
 from __future__ import annotations
 
@@ -7,25 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import ShapeError, shorten
 from ...base.hooks import current_step, current_tracer
 
 LOSS_SCALE = "loss_scale"  # the optimizer state that holds the scale of a loss scaler
-
-
-def assign(parameter: Any, value: Any) -> Any:
-    """Give a Parameter a new value, as running statistics need, and return it.  value: like the parameter.
-
-    A compiled network writes it at the end: no trained parameter, unless from gradients. Raises TraceError, ShapeError.
-    """
-    tracer = current_tracer.get()
-    if tracer is not None:
-        tracer.assign(parameter, value)
-    elif not hasattr(parameter, "set_data"):
-        raise ShapeError(f"{shorten(parameter)} is given a value", where="assign", allowed="A Parameter")
-    else:
-        parameter.set_data(value)
-    return parameter
 
 
 def training_step() -> Any:
