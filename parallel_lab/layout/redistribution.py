@@ -200,9 +200,11 @@ def _refined(
                 start[dim] = there
                 pending = tuple(a for a in pending if a != there)
     steps.all_reduce(pending)
-    moves = moves_alltoall(start, common.dst_map) if alltoall else _moves_gather(start, common.dst_map)
+    moves = redistribution_moves(start, common.dst_map, alltoall)
+    # MindSpore rewrites a list (to gather and slice along dim 0, several dims at once) only if it has no AllToAll
+    rewritten = all(kind != "permute" for kind, *_ in moves)
     last = len(moves)
-    while last and moves[last - 1][0] == "split":
+    while rewritten and last and moves[last - 1][0] == "split":
         last -= 1
     position = 0
     while position < last:
@@ -217,14 +219,15 @@ def _refined(
             start[other], start[dim] = -1, axis
         else:
             axes, lowest = (axis,), dim
-            # Gathers of neighbouring dims behind dims of length 1 are one, of a contiguous block (MindSpore 2.10).
-            while _leads(steps, dim) and position < last:
+            # Gathers of neighbouring dims behind dims of length 1 are one, of a contiguous block, if their ranks lie
+            # one block apart (MindSpore 2.10).
+            while rewritten and _leads(steps, dim) and position < last:
                 kind, following, axis, _ = moves[position]
-                if kind != "concat" or following != lowest - 1 or not following:
+                if (kind, following, axis) != ("concat", lowest - 1, axes[0] + 1) or not following:
                     break
                 axes, lowest = (axis, *axes), following
                 position += 1
-            steps.all_gather(_to_front(steps, dim), axes)
+            steps.all_gather(_to_front(steps, dim) if rewritten else dim, axes)
             start[lowest : dim + 1] = [-1] * (dim + 1 - lowest)
     cuts = moves[last:]
     target = _one_slice(cuts, start, dst, dst_shape, common)
@@ -241,47 +244,65 @@ def _refined(
 
 Move = tuple[str, int, int, int]  # kind, dim, axis, and for a permute the dim that loses the axis (else -1)
 
+# The order in which 2.10 looks at the dims of a common shape: that of a robin_hood map (3.11.5) with these keys. Up to
+# three dims ascend; beyond eight nothing is known, and they ascend too.
+_ORDERS = {4: (0, 1, 3, 2), 5: (0, 1, 4, 3, 2), 6: (0, 1, 4, 5, 3, 2)}
+_ORDERS |= {7: (0, 4, 3, 1, 5, 6, 2), 8: (0, 4, 3, 1, 5, 6, 7, 2)}
 
-def _moves_gather(start: Iterable[int], target: Iterable[int]) -> list[Move]:
-    """First gather all that is not in place, highest dim first, then split, lowest first (MindSpore 2.10)."""
+
+def redistribution_moves(start: Iterable[int], target: Iterable[int], alltoall: bool) -> list[Move]:
+    """The moves from one map to another, per dim the axis that splits it or -1, in MindSpore 2.10's order.
+
+    Split what can be split, permute axes that another dim wants, gather what nothing wants. Without `alltoall` a permute
+    is a gather and a split. A list without a permute is sorted: gathers first, highest dim first, then splits, lowest
+    first. (MindSpore: redistribution_operator_infer; tensor_transform, OptimizeTensorRedistributionOperatorList.)
+    """
+    moves = _moves_found(list(start), tuple(target)) if alltoall else []
+    if any(kind == "permute" for kind, *_ in moves):
+        return moves
     changed = [(dim, here, there) for dim, (here, there) in enumerate(zip(start, target, strict=True)) if here != there]
     gathers: list[Move] = [("concat", dim, here, -1) for dim, here, _ in reversed(changed) if here != -1]
     return gathers + [("split", dim, there, -1) for dim, _, there in changed if there != -1]
 
 
-def moves_alltoall(start: Iterable[int], target: Iterable[int]) -> list[Move]:
-    """Split what can be split, permute axes another dim wants, gather the others, last dim first (MindSpore 2.10)."""
-    here, there, moves = list(start), tuple(target), []
-    still = [dim for dim in range(len(there)) if here[dim] != there[dim]]
-    while still:
+def _moves_found(here: list[int], there: tuple[int, ...]) -> list[Move]:
+    """The moves in the order in which they are found."""
+    moves: list[Move] = []
+    still = [dim for dim in _ORDERS.get(len(there), range(len(there))) if here[dim] != there[dim]]
+
+    def close() -> None:
+        still[:] = [dim for dim in still if here[dim] != there[dim]]
+
+    def permute() -> bool:
         count = len(moves)
-        changed = True
-        while changed:
-            before = len(moves)
-            for dim in list(still):
-                if here[dim] == -1 and not any(here[j] == there[dim] for j in still):
+        for dim in still:
+            holder = next((j for j in still if here[j] == there[dim] != -1), dim)
+            if here[dim] == -1 and holder != dim:
+                moves.append(("permute", dim, there[dim], holder))
+                here[holder], here[dim] = -1, there[dim]
+        close()
+        return len(moves) > count
+
+    while still:
+        count = before = len(moves)
+        while True:
+            for dim in still:
+                if here[dim] == -1 and all(here[j] != there[dim] for j in still):
                     moves.append(("split", dim, there[dim], -1))
                     here[dim] = there[dim]
-                    still.remove(dim)
-            for dim in list(still):
-                if dim not in still:  # closed as a holder a moment ago
-                    continue
-                holder = next((j for j in still if here[j] == there[dim]), None) if here[dim] == -1 else None
-                if holder is not None:
-                    moves.append(("permute", dim, there[dim], holder))
-                    here[holder], here[dim] = -1, there[dim]
-                    still.remove(dim)
-                    if there[holder] == -1:
-                        still.remove(holder)
-            changed = len(moves) > before
-        unwanted = [dim for dim in still if here[dim] != -1 and not any(there[j] == here[dim] for j in still)]
+            close()
+            while permute():
+                pass
+            if len(moves) == before:
+                break
+            before = len(moves)
+        unwanted = [dim for dim in still if here[dim] != -1 and all(there[j] != here[dim] for j in still)]
         if not unwanted and len(moves) == count:
-            unwanted = [dim for dim in still if here[dim] != -1][:1]
-        for dim in sorted(unwanted, reverse=True):
+            unwanted = still[:1]  # axes in a circle
+        for dim in unwanted:
             moves.append(("concat", dim, here[dim], -1))
             here[dim] = -1
-            if there[dim] == -1:
-                still.remove(dim)
+        close()
     return moves
 
 

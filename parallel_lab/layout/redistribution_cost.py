@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .redistribution import moves_alltoall
+from .redistribution import redistribution_moves
 from .refinement import common_refinement
 from .tensor_layout import Shape, TensorLayout
 
@@ -86,7 +86,7 @@ def _cost(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape) 
     after = TensorLayout(common.device_matrix, common.dst_map).slice_shape(common.shape)
     if before != _written(src, shape):
         counter.reshape()
-    for kind, dim, axis, other in moves_alltoall(common.src_map, common.dst_map):
+    for kind, dim, axis, other in redistribution_moves(common.src_map, common.dst_map, True):
         count = common.device_matrix[-1 - axis]
         if kind == "split":
             counter.cut(count)
