@@ -75,8 +75,8 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
 def _order(network: Callable, optimizer: Any, parameters: dict[str, Parameter]) -> tuple[str, ...]:
     """Parameter names as the optimizer has them; without one as the network has them, or in order of use."""
     names = {id(p): name for name, p in parameters.items()}
-    owner = network if optimizer is None else optimizer
-    known = owner.get_parameters() if isinstance(owner, Cell) else getattr(owner, "parameters", ())
+    own = network.get_parameters() if isinstance(network, Cell) else ()
+    known = own if optimizer is None else optimizer.parameters
     listed = tuple(names[id(p)] for p in known if id(p) in names)
     return (*listed, *(name for name in parameters if name not in listed))
 

@@ -107,10 +107,13 @@ class CompiledFunction:
 
 
 def still_holds(made: Compiled) -> bool:
-    """Whether Cells' modes, operators' strategies, Parameters and their messages are as when the program was made."""
+    """Whether Cells' modes, operators' strategies, Parameters, their names and their messages are as when the program
+    was made.
+    """
     trained = {given.name: given.trainable for given in made.plan.parameters}
     same = all(cell.training == training for cell, training in made.cells)
     same = same and all((p.in_strategy, p.out_strategy) == strategies for p, strategies in made.primitives)
+    same = same and all(p.name == name for name, p in made.parameters.items())
     same = same and all(p.requires_grad == trained[name] for name, p in made.parameters.items() if name in trained)
     for given in made.traced.inputs:
         if given.role == "parameter" and given.name in made.parameters:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, Tensor, nn
+from parallel_lab import Parameter, Session, Tensor, compile, nn, ops
 from tests.refusals import refused
 
 START = np.array([1.0, -2.0, 3.0])
@@ -153,3 +153,58 @@ test_unfit_groups_are_refused = refused(
 
 def test_grad_centralization_switched_off_is_accepted():
     assert nn.SGD([{"params": [SAME], "grad_centralization": False}]).parameters == (SAME,)
+
+
+# ---- made before the network was wrapped ----
+
+
+class Line(nn.Cell):
+    """x @ w with w: (4, 2), split over 2 x 2 ranks where it is compiled."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.linspace(-1, 1, 8).reshape(4, 2)), "w")
+        self.matmul = ops.MatMul().shard(((2, 2), (2, 1)))
+
+    def construct(self, x):
+        return self.matmul(x, self.w)
+
+
+class Wrapped(nn.Cell):
+    """A loss around a network, whose parameters it renames: "network.w"."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.loss = network, nn.MSELoss()
+
+    def construct(self, x, y):
+        return self.loss(self.network(x), y)
+
+
+BEFORE = {
+    "adam": lambda p: nn.Adam(p, 0.1),
+    "groups": lambda p: nn.Momentum([{"params": p, "lr": 0.2, "weight_decay": 0.1}], 0.1, 0.9),
+    "lars": lambda p: nn.LARS(nn.Momentum(p, 0.1, 0.9), coefficient=0.5, lars_filter=lambda w: w.name == "w"),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_an_optimizer_made_before_its_network_is_wrapped_trains_as_one_made_after(name):
+    """KeyError 'network.w' before: the optimizer knew its parameters by their old names."""
+    x, y = Tensor(np.arange(32.0).reshape(8, 4) / 32), Tensor(np.ones((8, 2)))
+
+    def steps(optimizer, loss, count):
+        train = nn.TrainOneStepCell(loss, optimizer)
+        return [train(x, y).item() for _ in range(count)]
+
+    plain = Line()
+    expected = steps(BEFORE[name](plain.trainable_params()), nn.WithLossCell(plain, nn.MSELoss()), 4)
+    net = Line()
+    optimizer = BEFORE[name](net.trainable_params())
+    found = steps(optimizer, nn.WithLossCell(net, nn.MSELoss()), 2)
+    wrapped = Wrapped(net)  # between two steps: what the optimizer has kept goes on
+    assert found + steps(optimizer, wrapped, 1) == expected[:3]
+    assert list(optimizer.states) == [net.w.name] == ["network.w"]
+    how = {"loss": nn.MSELoss(), "optimizer": optimizer, "device_num": 4, "dataset_strategy": "full_batch"}
+    with Session(compile(net, x, y, **how), net, optimizer) as session:
+        np.testing.assert_allclose(session.train([(x, y)], 1), expected[3:], rtol=1e-12)

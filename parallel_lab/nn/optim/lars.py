@@ -11,6 +11,7 @@ import numpy as np
 from ... import ops
 from ...base.checks import flag, function, number
 from ...base.errors import ArgumentTypeError, shorten
+from ..cell import Cell
 from .global_norm import Place, in_dtype_of, norm
 from .optimizer import Optimizer, State, plain_number
 
@@ -42,14 +43,16 @@ class LARS(Optimizer):
             allowed = "Another optimizer, such as nn.Momentum(...)"
             raise ArgumentTypeError(f"optimizer={shorten(optimizer)}", where="LARS", allowed=allowed)
         function("A function of a Parameter")("LARS", "lars_filter", lars_filter)
+        Cell.__init__(self, auto_prefix=False)
         self.optimizer = optimizer
         self.epsilon = number(0)("LARS", "epsilon", plain_number(epsilon))
         self.coefficient = number(0, above=True)("LARS", "coefficient", plain_number(coefficient))
         self.use_clip = flag("LARS", "use_clip", use_clip)
         given = ("parameters", "weight_decay", "loss_scale", "clip", "loss_scaler", "state_names")
-        for name in (*given, "_rates", "_settings_by_name", "_groups"):
-            setattr(self, name, getattr(optimizer, name))
-        self.adapted = frozenset(p.name for p in self.parameters if lars_filter(p))
+        for name in (*given, "_rates", "_settings", "_groups"):
+            self.__dict__[name] = getattr(optimizer, name)
+        # by position: a Cell that takes the network later changes the names
+        self.adapted = frozenset(i for i, p in enumerate(self.parameters) if lars_filter(p))
         self._begin()
 
     def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
@@ -63,7 +66,7 @@ class LARS(Optimizer):
 
     def update(self, parameter, gradient, state, scalars, learning_rate, place=None):
         place = Place("", self.weight_decay) if place is None else place
-        if not place.name or place.name in self.adapted:
+        if not place.name or self._number(place.name) in self.adapted:
             size = norm(parameter, place, f"{place.name!r} for LARS")
             slope = norm(gradient, place, f"the gradient of {place.name!r} for LARS")
             below = ops.add(ops.add(slope, ops.mul(size, place.weight_decay)), self.epsilon)
@@ -74,16 +77,16 @@ class LARS(Optimizer):
         place = replace(place, weight_decay=0.0)
         return self.optimizer.update(parameter, gradient, state, scalars, learning_rate, place)
 
-    def _settings(self) -> dict[str, Any]:
-        left_out = [p.name for p in self.parameters if p.name not in self.adapted]
+    def _shown(self) -> dict[str, Any]:
+        left_out = [p.name for i, p in enumerate(self.parameters) if i not in self.adapted]
         own = {"epsilon": self.epsilon, "coefficient": self.coefficient, "use_clip": self.use_clip}
         return {**own, "left_out": f"({', '.join(left_out)})", "optimizer": self.optimizer.rule}
 
     @property
     def rule(self) -> str:
         """The rule in words; that of the optimizer inside names clipping, loss scaler and groups."""
-        return f"LARS({', '.join(f'{k}={v}' for k, v in self._settings().items())})"
+        return f"LARS({', '.join(f'{k}={v}' for k, v in self._shown().items())})"
 
     def __repr__(self) -> str:
-        shown = {**self._settings(), "optimizer": self.optimizer}
+        shown = {**self._shown(), "optimizer": self.optimizer}
         return f"LARS({', '.join(f'{k}={v}' for k, v in shown.items())})"

@@ -23,13 +23,14 @@ import numpy as np
 
 from ... import ops
 from ...base.checks import instance, number
-from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldError, shorten
+from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, WorldError, shorten
 from ...base.hooks import current_tracer, current_world
 from ...layout.slices import cut, gather_full, is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
 from ...ops.elementwise import moving_mean
 from ...ops.kernels.threads import keep_freed_memory
 from ...ops.machine.primitive import check_target, refuse_placement
+from ..cell import Cell
 from ..tensor.tensor import Parameter, ParameterTuple, RankTensor, Tensor
 from .amp import LossScaler, nonfinite, unscaled
 from .clip import GradientClip
@@ -67,8 +68,8 @@ def plain_number(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) and not value.shape else value
 
 
-class Optimizer:
-    """Base of optimizers.
+class Optimizer(Cell):
+    """Base of optimizers: a Cell, called with one gradient per parameter.
 
     params         Parameters with different names; those without requires_grad are ignored. Or groups, as in
                    MindSpore: a list of dicts {"params": [...], "lr": rate, "weight_decay": factor}, the last two where
@@ -88,7 +89,8 @@ class Optimizer:
     taken, skipped ones too), `states` and `scalars` (what the steps keep), `state_layouts` (on a rank that runs a
     compiled step: which slices the states of a parameter are). With optimizer parallel in data_parallel mode a rank
     keeps the states of the parameters that it updates; `state_owners` names the ranks that hold the others. Subclasses
-    define `update` and, if they keep states, `state_names`; `can_be_grouped` says whether they work in that form.
+    define `update` and, if they keep states, `state_names`; `can_be_grouped` says whether they work in that form; or,
+    as in MindSpore, they define `construct(gradients)`, keep Parameters of their own and assign to them.
     Raises OptimizerParallelError (a RuntimeError) where enable_parallel_optimizer is set and cannot work.
     """
 
@@ -105,6 +107,7 @@ class Optimizer:
         clip: GradientClip | None = None,
         loss_scaler: LossScaler | None = None,
     ) -> None:
+        super().__init__(auto_prefix=False)
         where = type(self).__name__
         self.weight_decay = number(0)(where, "weight_decay", plain_number(weight_decay))
         self.loss_scale = number(0, above=True)(where, "loss_scale", plain_number(loss_scale))
@@ -112,9 +115,11 @@ class Optimizer:
         self.loss_scaler = (instance(LossScaler, "A LossScaler") | None)(where, "loss_scaler", loss_scaler)
         self._rates: dict[str, Any] = {}
         self.learning_rate = learning_rate
-        self._settings_by_name: dict[str, _Setting] = {}
-        self._groups: list[tuple[str, ...]] = []
-        self.parameters = ParameterTuple(self._grouped(params))
+        # all by a parameter's position: a Cell that takes the network later changes the names
+        self._settings: list[_Setting] = []
+        self._groups: list[tuple[int, ...]] = []
+        # not registered: they are the network's, which names them
+        self.__dict__["parameters"] = ParameterTuple(self._grouped(params))
         self._begin()
 
     def _begin(self) -> None:
@@ -122,8 +127,8 @@ class Optimizer:
         self.global_step = 0
         self._states: list[State] | None = None
         self._scalars: dict[np.dtype, State] = {}
-        self.state_layouts: dict[str, TensorLayout] = {}
-        self.state_owners: dict[str, int] = {}
+        self._layouts: list[TensorLayout | None] = [None] * len(self.parameters)
+        self._owners: list[int | None] = [None] * len(self.parameters)
         check_grouping_in_context(self)
 
     # ---- where it runs ----
@@ -168,14 +173,18 @@ class Optimizer:
 
     def rate_name(self, name: str) -> str:
         """The scalar state with the learning rate of parameter `name`."""
-        return self._settings_by_name[name].rate
+        return self._settings[self._number(name)].rate
+
+    def _number(self, name: str) -> int:
+        """The position of the parameter that is called `name` now."""
+        return next(i for i, p in enumerate(self.parameters) if p.name == name)
 
     def get_lr(self) -> float | tuple[float, ...]:
         """The learning rate of the next eager step; with groups that have rates of their own, one per parameter."""
         rates = self.rates(self.global_step)
         if len(rates) == 1:
             return rates[LEARNING_RATE]
-        return tuple(rates[self.rate_name(p.name)] for p in self.parameters)
+        return tuple(rates[setting.rate] for setting in self._settings)
 
     # ---- the rule ----
 
@@ -228,21 +237,71 @@ class Optimizer:
         scalars, learning_rate       0-d values of that dtype
         place                        which parameter it is; default: a whole one with the optimizer's weight decay
         """
-        raise NotImplementedError(f"{type(self).__name__} has no update rule")
+        hint = "Define update(...), or construct(gradients)"
+        raise CellError(f"{type(self).__name__} has no update rule", where=type(self).__name__, hint=hint)
 
     def place(self, name: str, totals: Totals) -> Place:
         """What `update` is told about parameter `name`."""
-        total = functools.partial(totals.total, name)
-        return Place(name, self._settings_by_name[name].weight_decay, total, totals.parts(name))
+        return self._place(self._number(name), totals)
+
+    def _place(self, i: int, totals: Totals) -> Place:
+        name = self.parameters[i].name
+        return Place(name, self._settings[i].weight_decay, functools.partial(totals.total, name), totals.parts(name))
 
     def _decayed(self, parameter: Any, gradient: Any, place: Place | None) -> Any:
         """The gradient with weight decay."""
         decay = self.weight_decay if place is None else place.weight_decay
         return gradient if decay == 0 else moving_mean(gradient, parameter, keep=1.0, add=decay)
 
+    # ---- for subclasses with a construct of their own ----
+
+    is_group = property(lambda self: bool(self._groups), doc="Whether the parameters came in groups.")
+    is_group_lr = property(lambda self: len(self._rates) > 1, doc="Whether a group has a learning rate of its own.")
+    dynamic_lr = property(lambda self: self.has_schedule, doc="Whether a learning rate depends on the step.")
+    param_length = property(lambda self: len(self.parameters), doc="How many parameters there are.")
+
+    @property
+    def decay_flags(self) -> tuple[bool, ...]:
+        """Whether each parameter has weight decay."""
+        return tuple(setting.weight_decay > 0 for setting in self._settings)
+
+    def get_weight_decay(self) -> float | tuple[float, ...]:
+        """The factor of weight decay; with groups, one per parameter."""
+        return tuple(setting.weight_decay for setting in self._settings) if self._groups else self.weight_decay
+
+    def get_lr_parameter(self, param: Any) -> Any:
+        """The learning rate, a number or a schedule, of a parameter or of each one of a list."""
+        if isinstance(param, Parameter):
+            return self._rates[self.rate_name(param.name)]
+        return [self.get_lr_parameter(one) for one in param]
+
+    def decay_weight(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
+        """Gradients with weight decay.  One per parameter, in their order."""
+        factors = (setting.weight_decay for setting in self._settings)
+        checked = one_gradient_each(type(self).__name__, gradients, self.parameters)
+        given = zip(self.parameters, checked, factors, strict=True)
+        return tuple(g if not factor else ops.add(g, ops.mul(p, factor)) for p, g, factor in given)
+
+    def scale_grad(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
+        """Gradients divided by `loss_scale`."""
+        return tuple(g if self.loss_scale == 1 else ops.mul(g, 1 / self.loss_scale) for g in gradients)
+
+    def flatten_gradients(self, gradients: Any) -> Any:
+        """The gradients as they are: parameters do not share a flat buffer here."""
+        return gradients
+
+    def gradients_centralization(self, gradients: Any) -> Any:
+        """The gradients as they are: groups with grad_centralization are refused."""
+        return gradients
+
     # ---- a step, at once ----
 
-    def __call__(self, grads: Sequence[Any]) -> None:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As `construct`."""
+        own = type(self).construct is not Optimizer.construct
+        return super().__call__(*args, **kwargs) if own else self.construct(*args, **kwargs)
+
+    def construct(self, grads: Sequence[Any]) -> None:
         """Update every parameter in place with its gradient. grads: one Tensor or array per parameter, in their order.
 
         In a function that is compiled, with the gradients that were made there: the update is written down and belongs
@@ -295,9 +354,9 @@ class Optimizer:
         for i, parameter in enumerate(self.parameters):
             name = parameter.name
             if name in gradients and owners.get(name, rank) == rank:
-                rate = np.asarray(rates[self.rate_name(name)], parameter.dtype)
+                rate = np.asarray(rates[self._settings[i].rate], parameter.dtype)
                 given = (parameter.asnumpy(), gradients[name], states[i], self._scalars[parameter.dtype], rate)
-                new, states[i] = self.update(*given, self.place(name, totals))
+                new, states[i] = self.update(*given, self._place(i, totals))
                 parameter.adopt(np.asarray(new))
         for name, owner in sorted(owners.items(), key=lambda item: item[1]):  # in the order of the owners
             parameter = next(p for p in self.parameters if p.name == name)
@@ -319,8 +378,7 @@ class Optimizer:
     def _gathered(self, i: int) -> State:
         """The whole states of parameter number i, of which every rank holds a slice: every rank has to call this."""
         p = self.parameters[i]
-        have = self.state_layouts.get(p.name)
-        states = self._states[i].items()
+        states, have = self._states[i].items(), self._layouts[i]
 
         def whole(kind: str, mine: np.ndarray) -> np.ndarray:
             shape, layout = shape_of_state(kind, p.full_shape), layout_of_state(kind, have)
@@ -330,17 +388,26 @@ class Optimizer:
 
     # ---- states that one rank alone holds ----
 
-    def _note_owner(self, name: str, owner: int | None) -> None:
-        """From now on `owner` alone holds the states of a parameter; None: every rank does."""
-        before = self.state_owners.pop(name, None)
-        if owner is not None:
-            self.state_owners[name] = owner
-            moved = owner != before and self._states is not None and current_world() is not None
-            if moved and self._held_elsewhere(name):
-                self._states[[p.name for p in self.parameters].index(name)] = {}
+    @property
+    def state_layouts(self) -> dict[str, TensorLayout]:
+        """{parameter name: which slices its states are}, without those that are whole."""
+        return {p.name: layout for p, layout in zip(self.parameters, self._layouts, strict=True) if layout is not None}
 
-    def _held_elsewhere(self, name: str) -> bool:
-        owner, world = self.state_owners.get(name), current_world()
+    @property
+    def state_owners(self) -> dict[str, int]:
+        """{parameter name: the only rank that holds its states}, without those that every rank holds."""
+        return {p.name: owner for p, owner in zip(self.parameters, self._owners, strict=True) if owner is not None}
+
+    def _note_owner(self, i: int, owner: int | None) -> None:
+        """From now on `owner` alone holds the states of parameter number i; None: every rank does."""
+        before, self._owners[i] = self._owners[i], owner
+        if owner is not None:
+            moved = owner != before and self._states is not None and current_world() is not None
+            if moved and self._held_elsewhere(i):
+                self._states[i] = {}
+
+    def _held_elsewhere(self, i: int) -> bool:
+        owner, world = self._owners[i], current_world()
         return owner is not None and (world is None or world.rank != owner)
 
     def _shared_by(self, owner: int, i: int) -> State:
@@ -380,8 +447,8 @@ class Optimizer:
             if parameter.name not in slices:
                 continue
             shape, want = slices[parameter.name]
-            have = self.state_layouts.get(parameter.name)
-            had, needs = self.state_owners.get(parameter.name), owners.get(parameter.name)
+            have = self._layouts[i]
+            had, needs = self._owners[i], owners.get(parameter.name)
             mine = {} if self._states is None else self._states[i]
             if had is not None and had != needs:
                 mine, have = self._shared_by(had, i), None
@@ -408,16 +475,13 @@ class Optimizer:
         """States after a step, per parameter and (shared) per dtype. owners: {parameter: the only rank with them}."""
         if self._states is None:
             self._states = [{} for _ in self.parameters]
-        for name, owner in (owners or {}).items():
-            self._note_owner(name, owner)
-        for i, parameter in enumerate(self.parameters):
-            if parameter.name in found:
-                if parameter.name not in (owners or {}):
-                    self._note_owner(parameter.name, None)
-                self._states[i] = found[parameter.name]
-                self.state_layouts.pop(parameter.name, None)
-                if is_split(layouts[parameter.name]):
-                    self.state_layouts[parameter.name] = layouts[parameter.name]
+        owners = owners or {}
+        for i, name in enumerate(p.name for p in self.parameters):
+            if name in owners or name in found:
+                self._note_owner(i, owners.get(name))
+            if name in found:
+                self._states[i] = found[name]
+                self._layouts[i] = layouts[name] if is_split(layouts[name]) else None
         for dtype, state in scalars.items():
             self._scalars[np.dtype(dtype)] = state
 
@@ -430,9 +494,12 @@ class Optimizer:
     @property
     def states(self) -> dict[str, dict[str, np.ndarray]]:
         """{parameter name: {state name: array}} of the eager steps, without those of other ranks alone."""
-        held = self._states or [{} for _ in self.parameters]
-        states = zip(self.parameters, held, strict=True)
-        return {p.name: dict(s or self.initial_state(p)) for p, s in states if s or not self._held_elsewhere(p.name)}
+        found = {}
+        for i, p in enumerate(self.parameters):
+            held = self._states[i] if self._states else {}
+            if held or not self._held_elsewhere(i):
+                found[p.name] = dict(held or self.initial_state(p))
+        return found
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -452,45 +519,50 @@ class Optimizer:
             found = trained_parameters(where, params)
             for p in found:
                 spared = "beta" in p.name or "gamma" in p.name
-                self._settings_by_name[p.name] = _Setting(0.0 if spared else self.weight_decay, LEARNING_RATE)
+                self._settings.append(_Setting(0.0 if spared else self.weight_decay, LEARNING_RATE))
             return found
         groups, order = groups_of(where, params)
         found = trained_parameters(where, [p for group in groups for p in group["params"]])
-        trained = {p.name for p in found}
+        found = found if order is None else in_order(where, found, order)
+        numbers = {p.name: i for i, p in enumerate(found)}
+        settings: dict[int, _Setting] = {}
         for group in groups:
             rate = LEARNING_RATE
             if "lr" in group:
                 rate = f"{LEARNING_RATE}.{len(self._rates)}"
                 self._rates[rate] = as_schedule(group["lr"], where, "lr")
             decay = number(0)(where, "weight_decay", plain_number(group.get("weight_decay", self.weight_decay)))
-            names = tuple(p.name for p in group["params"] if p.name in trained)
-            self._groups.append(names)
-            self._settings_by_name.update(dict.fromkeys(names, _Setting(decay, rate)))
-        return found if order is None else in_order(where, found, order)
+            members = tuple(numbers[p.name] for p in group["params"] if p.name in numbers)
+            self._groups.append(members)
+            settings.update(dict.fromkeys(members, _Setting(decay, rate)))
+        self._settings = [settings[i] for i in range(len(found))]
+        return found
 
     # ---- text ----
 
-    def _settings(self) -> dict[str, Any]:
+    def _shown(self) -> dict[str, Any]:
         """What `repr` shows after the learning rate."""
         return {"weight_decay": self.weight_decay, "loss_scale": self.loss_scale}
 
     @property
     def rule(self) -> str:
         """The update rule in words, without learning rates and loss scale. Equal rules make equal plans."""
-        shown = {k: str(v) for k, v in self._settings().items()}
+        shown = {k: str(v) for k, v in self._shown().items()}
         if self.clip is not None:
             shown["clip"] = str(self.clip)
         if self.loss_scaler is not None:
             shown["loss_scaler"] = self.loss_scaler.rule
         if self._groups:
-            firsts = [(", ".join(names), self._settings_by_name[names[0]]) for names in self._groups if names]
-            groups = [f"{names}: weight_decay={one.weight_decay}, {one.rate}" for names, one in firsts]
+            groups = []
+            for members in filter(None, self._groups):
+                names, one = ", ".join(self.parameters[i].name for i in members), self._settings[members[0]]
+                groups.append(f"{names}: weight_decay={one.weight_decay}, {one.rate}")
             shown["groups"] = f"[{'; '.join(groups)}]"
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in shown.items())})"
 
     def __repr__(self) -> str:
         further = {"clip": self.clip, "loss_scaler": self.loss_scaler}
-        shown = {LEARNING_RATE: self.learning_rate, **self._settings()}
+        shown = {LEARNING_RATE: self.learning_rate, **self._shown()}
         shown.update({name: value for name, value in further.items() if value is not None})
         groups = f" in {len(self._groups)} groups" if self._groups else ""
         count = f"{len(self.parameters)} parameters{groups}"

@@ -158,8 +158,8 @@ def update_rule(
                 made = zip(self.state_names, kept, strict=True)
                 return new, {name: _as_operand(value) for name, value in made if value is not None}
 
-            def _settings(self) -> dict[str, Any]:
-                return {**{a.name: getattr(self, a.name) for a in own if a.kept}, **super()._settings()}
+            def _shown(self) -> dict[str, Any]:
+                return {**{a.name: getattr(self, a.name) for a in own if a.kept}, **super()._shown()}
 
         Declared.__init__.__signature__ = signature
         Declared.__name__, Declared.__qualname__ = rule.__name__, rule.__name__

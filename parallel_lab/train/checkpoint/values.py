@@ -75,13 +75,10 @@ def record_of(
 
 
 def optimizers_of(network: Cell) -> Iterator[Optimizer]:
-    """The optimizers that a Cell or one below it holds as attributes, as a cell that trains does."""
-    seen: set[int] = set()
-    for _, cell in network.cells_and_names():
-        for value in list(vars(cell).values()):
-            if isinstance(value, Optimizer) and id(value) not in seen:
-                seen.add(id(value))
-                yield value
+    """The optimizers that a Cell is or holds, as one that trains does; without one that is part of another (LARS)."""
+    found = [cell for _, cell in network.cells_and_names() if isinstance(cell, Optimizer)]
+    parts = {id(part) for whole in found for part in whole.cells()}
+    yield from (optimizer for optimizer in found if id(optimizer) not in parts)
 
 
 def network_records(
@@ -160,7 +157,7 @@ Change = Callable[[], None]
 
 
 def load_records(
-    target: Cell | Optimizer, records: Mapping[str, TensorRecord], *, strict: bool = False
+    target: Cell, records: Mapping[str, TensorRecord], *, strict: bool = False
 ) -> tuple[list[str], list[str]]:
     """Load by name into a network (with its optimizers) or an optimizer: (names not loaded, records not used).
 
@@ -172,16 +169,15 @@ def load_records(
     used: set[str] = set()
     not_loaded: list[str] = []
     changes: list[Change] = []
-    if isinstance(target, Cell):
-        parameters = {p.name: p for p in target.get_parameters()}
-        by_name = _matched(list(parameters), records, strict)
-        for name, parameter in parameters.items():
-            if name in by_name:
-                changes.append(_parameter_change(parameter, records[by_name[name]], strict))
-                used.add(by_name[name])
-            else:
-                not_loaded.append(name)
-    for optimizer in [target] if isinstance(target, Optimizer) else optimizers_of(target):
+    parameters = {p.name: p for p in target.get_parameters()}
+    by_name = _matched(list(parameters), records, strict)
+    for name, parameter in parameters.items():
+        if name in by_name:
+            changes.append(_parameter_change(parameter, records[by_name[name]], strict))
+            used.add(by_name[name])
+        else:
+            not_loaded.append(name)
+    for optimizer in optimizers_of(target):
         missing, found, change = _optimizer_change(optimizer, records, strict)
         not_loaded += missing
         used |= found
