@@ -6,8 +6,8 @@ own.
 Mean and variance are those of the normalised elements; the variance is divided by n (population form).
 
 The normalised dims stay whole, all others may be split freely: a mean over a split dim is not "local mean, then
-one reduction" of the result. Gradients of gamma and beta are sums over the other dims, which the synchronisation of
-gradients completes.
+one reduction" of the result. RMS norm may split them too: it is then made of other operators. Gradients of gamma and
+beta are sums over the other dims, which the synchronisation of gradients completes.
 
 Few passes over the data make these fast: means are products with a vector of ones (a third of the time of numpy's mean,
 1024 x 256 float32), sums of squares are row-wise dot products. float16 is computed in float32.
@@ -24,11 +24,15 @@ import numpy as np
 
 from ..base.checks import integer, number
 from ..base.errors import ShapeError, shorten
+from .elementwise import add, cast, float_result, mul
+from .machine.composed import composed
+from .machine.opdef import common_dtype
 from .machine.operand_checks import floats, one_dim
 from .machine.registry import case, gradient, op
 from .machine.signature import along_axis, letters
+from .reduce import reduce_mean
 from .spellings import function
-from .unary import floats as in_floats
+from .unary import floats as in_floats, rsqrt, square
 
 # ---- helpers shared with other families ----
 
@@ -227,21 +231,12 @@ def _inverse_rms(rows, epsilon):
     return 1 / np.sqrt(np.vecdot(rows, rows)[:, None] / rows.shape[1] + rows.dtype.type(epsilon))
 
 
-@op(
-    _rms_labels,
-    name="RmsNorm RMSNorm",
-    attrs={"epsilon": EPSILON},
-    check=_check_rms,
-    outputs=lambda shapes, **_: 2,
-    whole=lambda signature, **_: signature.ins[1],
-    flops=5,
-    example=(case((8, 16), (16,)), case((4, 2, 3, 4), (3, 4))),
-)
-def rms_normalization(x, gamma, *, epsilon=1e-6, index=0):
-    """x / sqrt(mean of x squared + epsilon) * gamma, and that inverse root (Zhang and Sennrich 2019).
+_RMS = {"attrs": {"epsilon": EPSILON}, "check": _check_rms, "outputs": lambda shapes, **_: 2, "flops": 5}
 
-    x: (...), gamma: the last dims, averaged over, whole -> y: (...), inverse root: (..., 1 for each of gamma's dims).
-    """
+
+@op(_rms_labels, whole=lambda signature, **_: signature.ins[1], **_RMS)
+def rms_norm_fused(x, gamma, *, epsilon=1e-6, index=0):
+    """`rms_normalization` over dims that are whole.  x: (...), gamma: its last dims -> (...) or (..., 1 for each)."""
     rows = wide(x).reshape(-1, gamma.size)
     dtype = np.result_type(in_floats(x), gamma)
     inverse = _inverse_rms(rows, epsilon)
@@ -273,17 +268,48 @@ def rms_norm_root_grad(g, out, x, *, dims):
     return (x * (g * out**3 * (-1 / count))).astype(x.dtype, copy=False)
 
 
-@rms_normalization.vjp
+@rms_norm_fused.vjp
 def _(g, out, x, gamma, *, epsilon, index):
     if index == 1:
         return rms_norm_root_grad(g, out, x, dims=len(gamma.shape)), None
     return pieces(rms_norm_grad(g, x, gamma, epsilon=epsilon), x.shape, gamma.shape)
 
 
+@composed(
+    _rms_labels, name="RmsNorm RMSNorm", **_RMS, example=(case((8, 16), (16,)), case((4, 2, 2, 4), (2, 4), epsilon=0.1))
+)
+def rms_normalization(part, x, gamma, *, epsilon=1e-6, index=None):
+    """x / sqrt(mean of x squared + epsilon) * gamma, and that inverse root (Zhang and Sennrich 2019).
+
+    x: (...), gamma: the last dims, averaged over -> y: (...), inverse root: (..., 1 for each of gamma's dims).
+
+    Where averaged dims are split: Square, ReduceMean (an all_reduce of the size of the root), Add, Rsqrt, Mul, Mul, and
+    backward another such all_reduce (MindSpore, rms_norm_info); else one operator without messages.
+    """
+    names, count = letters(len(x.shape)), len(gamma.shape)
+    params, small = names[len(names) - count :], names[: len(names) - count] + "1" * count
+    if not part.splits(params):
+        labels = f"{names},{params}->{names}"
+        return part(rms_norm_fused, x, gamma, labels=labels, alone=True, index=index, epsilon=epsilon)
+    dtype = common_dtype((float_result((str(x.dtype),)), str(gamma.dtype)))
+    in_float32 = str(x.dtype) == "float16" or float_result((str(x.dtype),)) != x.dtype
+    x = part(cast, x, labels=f"{names}->{names}", dtype="float32") if in_float32 else x
+    squares = part(square, x, labels=f"{names}->{names}")
+    mean = part(reduce_mean, squares, labels=f"{names}->{small}", axis=tuple(range(-count, 0)), keep_dims=True)
+    root = part(rsqrt, part(add, mean, epsilon, labels=f"{small},->{small}"), labels=f"{small}->{small}")
+    y = part(mul, x, root, labels=f"{names},{small}->{names}")
+    y = part(mul, y, gamma, labels=f"{names},{params}->{names}")
+    results = [
+        v if str(v.dtype) == dtype else part(cast, v, labels=f"{c}->{c}", dtype=dtype)
+        for v, c in ((y, names), (root, small))
+    ]
+    return tuple(results) if index is None else results[index]
+
+
 @function()
 def rms_norm(x, gamma, epsilon=1e-6):
-    """`RmsNorm`'s first result.  x: (...), gamma: its last dims -> (...). Form: mindspore.ops.rms_norm."""
-    return rms_normalization.result(0, x, gamma, epsilon=epsilon)
+    """`RmsNorm`'s two results.  x: (...), gamma: its last dims -> (...), (..., 1 for each). Form: mindspore.ops."""
+    return rms_normalization(x, gamma, epsilon=epsilon)
 
 
 # ---- Euclidean norm ----

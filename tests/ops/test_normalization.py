@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from parallel_lab import StrategyError, ops
+from parallel_lab import StrategyError, compile, nn, ops
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.ops.machine.registry import OPS
 from parallel_lab.ops.machine.sharding import sharding_rule
 from tests.crossed import each_of
+from tests.nn.one_device import messages
 
 RNG = np.random.default_rng(17)
 X = RNG.normal(3, 2, (4, 6, 5))
@@ -26,6 +27,30 @@ def test_rms_norm_gives_the_inverse_root_it_used():
     y, inverse = ops.RmsNorm()(X, np.full(5, 2.0))
     np.testing.assert_allclose(inverse, 1 / np.sqrt((X**2).mean(-1, keepdims=True) + 1e-6), rtol=1e-12)
     np.testing.assert_allclose(y, 2 * X * inverse, rtol=1e-12)
+
+
+class Rms(nn.Cell):
+    def __init__(self, strategy):
+        super().__init__()
+        self.gamma, self.shift = Parameter(np.linspace(0.5, 2, 8), "gamma"), Parameter(np.ones((8, 8)), "shift")
+        self.norm = ops.RmsNorm(epsilon=0.1).shard(strategy)
+
+    def construct(self, x):
+        return self.norm(x + self.shift, self.gamma)[0]
+
+
+SMALL = {"Square", "ReduceMean", "Add", "Rsqrt", "Mul"}
+
+
+@each_of("strategy, operators, sent", (((8, 1), (1,)), {"RmsNorm"}, []), (((2, 4), (4,)), SMALL, [(4, (8, 1))]))
+def test_rms_norm_sends_one_number_per_row_each_way_and_only_where_normalised_dims_are_split(strategy, operators, sent):
+    rows = np.ones((8, 8))
+    optimizer = nn.SGD((net := Rms(strategy)).trainable_params(), 0.1)
+    plan = compile(net, rows, rows, loss=nn.MSELoss(), optimizer=optimizer, device_num=8, dataset_strategy="full_batch")
+    assert {n.op_class for n in plan.graph.nodes if n.name.startswith("norm")} == operators
+    for phase in ("forward", "backward"):
+        found = [(i.group_size, plan.value(i.out).shape) for i in messages(plan, phase)]
+        assert [each for each in found if each[1] == (8, 1)] == sent
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -69,7 +94,8 @@ GROUPED, BATCH = ((8, 8, 2), (8,), (8,)), ((8, 4), (4,), (4,), (4,), (4,))
 @each_of(
     ("name", "shapes", "attrs", "strategy", "text"),
     ("layer_normalization", ((8, 4), (4,), (4,)), LAST, ((1, 2), (2,), (2,)), "works along that dim"),
-    ("rms_normalization", ((8, 4), (4,)), {}, ((1, 4), (4,)), "works along that dim"),
+    ("rms_norm_fused", ((8, 4), (4,)), {}, ((1, 4), (4,)), "works along that dim"),
+    ("rms_normalization", ((8, 4), (4,)), {}, ((1, 4), (1,)), "All inputs must split it equally"),
     ("group_norm", GROUPED, GROUPS, ((1, 4, 1), (4,), (4,)), "there are 2 groups.*borders of groups"),
     ("group_norm", GROUPED, GROUPS, ((1, 1, 2), (1,), (1,)), "works along that dim"),
     ("batch_normalization", BATCH, {}, ((1, 2), (2,), (2,), (1,), (2,)), "All inputs must split it equally"),

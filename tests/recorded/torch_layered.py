@@ -101,6 +101,10 @@ def _layer_norm_wide(t, x, gamma, beta):
     return y, x.mean(dims, keepdim=True), x.var(dims, correction=0, keepdim=True)
 
 
+def _first(fn):
+    return lambda *given: fn(*given)[0]
+
+
 def _rms_norm(t, x, gamma):
     dims = tuple(range(x.ndim - gamma.ndim, x.ndim))
     return t.nn.functional.rms_norm(x, gamma.shape, gamma, 1e-6), t.rsqrt(x.square().mean(dims, keepdim=True) + 1e-6)
@@ -144,7 +148,7 @@ NORMALISATION: tuple[Row, ...] = (
     ),
     row("rms_normalization", _rms_norm, floats(4, 6), positive(6)),
     row("rms_normalization-two-dims", _rms_norm, floats(2, 3, 4), positive(3, 4)),
-    row("rms_norm", lambda t, *given: _rms_norm(t, *given)[0], floats(4, 6), floats(6), ours=O.rms_norm()),
+    row("rms_norm", _first(_rms_norm), floats(4, 6), floats(6), ours=_first(ops.rms_norm)),
     # epsilon bounds the squared norm here, the norm there
     row("l2_normalize", F.normalize(dim=1, eps=0.1), floats(4, 6, 2), axis=1, epsilon=0.01),
     row("l2_normalize-short", F.normalize(dim=-1, eps=4.0), floats(4, 3, low=-0.5, high=0.5), epsilon=16.0),

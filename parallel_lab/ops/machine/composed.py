@@ -36,23 +36,41 @@ class _Part:
     labels  what each dim of the operands is in the letters of the whole, in the form of a signature; dims without a
             split in the strategy stay whole
     keep    names of attributes (`add_prim_attr`) that the part takes over from the whole
+    index   the one result that is wanted, of several
+    alone   the part is the whole computation, under the whole's name
     """
 
-    def __init__(self, rule: ShardingRule | None, primitive: Primitive | None) -> None:
-        self.rule, self.primitive = rule, primitive
+    def __init__(self, whole: OpDef, rule: ShardingRule | None, primitive: Primitive | None) -> None:
+        self.whole, self.rule, self.primitive = whole, rule, primitive
 
-    def __call__(self, part: OpDef, *operands: Any, labels: str = "", keep: tuple[str, ...] = (), **attrs: Any) -> Any:
-        if self.primitive is None or current_tracer.get() is None:
-            return part.call(operands, attrs)
-        kind = type(part.class_name, (Primitive,), {"op": part})
+    def splits(self, labels: str) -> bool:
+        """Whether the strategy splits one of these labels."""
+        return self.rule is not None and any(n > 1 for c, n in self.rule.cuts if c in labels)
+
+    def __call__(
+        self,
+        part: OpDef,
+        *operands: Any,
+        labels: str = "",
+        keep: tuple[str, ...] = (),
+        index: int | None = None,
+        alone: bool = False,
+        **attrs: Any,
+    ) -> Any:
+        if current_tracer.get() is None or self.primitive is None and not alone:
+            return part.call(operands, attrs, only=index)
+        kind = type(self.whole.class_name if alone else part.class_name, (Primitive,), {"op": part})
         inner = kind(**{k: v for k, v in attrs.items() if k in part.options})
+        if self.primitive is None:
+            return part.call(operands, attrs, inner, index)
         inner.prim_attrs = {name: value for name, value in self.primitive.prim_attrs.items() if name in keep}
         if self.primitive.instance_name:
-            inner.instance_name = f"{self.primitive.instance_name}.{part.name}"
+            name = self.primitive.instance_name
+            inner.instance_name = name if alone else f"{name}.{part.name}"
         if self.rule is not None and not part.view:
             inner.in_strategy = part_strategy(self.rule, labels.split("->")[0].split(","))
             inner.strategy_origin = self.primitive.strategy_origin
-        return part.call(operands, attrs, inner)
+        return part.call(operands, attrs, inner, index)
 
 
 def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], OpDef]:
@@ -75,7 +93,7 @@ def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], Op
                 devices = strategy[0].device_num if isinstance(strategy, LayoutStrategy) else _ANY_NUMBER
                 rule = sharding_rule(whole, shapes, attrs, strategy, devices, where)
             named = dict(zip(whole.tensors, operands, strict=True))
-            return fn(_Part(rule, primitive), **named, **attrs)
+            return fn(_Part(whole, rule, primitive), **named, **attrs)
 
         return op(signature, expand=expand, **facts)(fn)
 
