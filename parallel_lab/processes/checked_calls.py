@@ -46,7 +46,21 @@ class CheckedCalls(Calls):
             place = out.dtype, out.shape, out.flags.c_contiguous and out.flags.writeable
         r = request
         dims = r.dim, r.split_dim, r.concat_dim
-        key = r.kind, r.group, signature, r.reduce, dims, r.root, r.shape, r.dtype, r.window, r.origin, explicit, place
+        key = (
+            r.kind,
+            r.group,
+            signature,
+            r.reduce,
+            dims,
+            r.root,
+            r.shape,
+            r.dtype,
+            r.window,
+            r.sr_tag,
+            r.origin,
+            explicit,
+            place,
+        )
         known = self._calls.get(key)
         if known is None:
             if len(self._calls) >= KEPT_CALLS:

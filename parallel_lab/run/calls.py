@@ -205,14 +205,14 @@ class Calls:
         """Return when all members have called it."""
         self._ask("barrier", group, tag)
 
-    def send(self, x, to: int) -> None:
+    def send(self, x, to: int, *, sr_tag: int = 0) -> None:
         """Hand x to rank `to`; returns when it is copied, whether or not the other is ready."""
-        self._ask("send", (self.rank, to), "", value=x)
+        self._ask("send", (self.rank, to), "", value=x, sr_tag=sr_tag)
 
-    def recv(self, source: int, shape=None, dtype=None, *, out=None) -> np.ndarray:
-        """The next value sent by rank `source`; shape and dtype, where given, must be those sent."""
+    def recv(self, source: int, shape=None, dtype=None, *, sr_tag: int = 0, out=None) -> np.ndarray:
+        """The next value that rank `source` sent with this sr_tag; shape and dtype, where given, must be those sent."""
         shape, dtype = None if shape is None else tuple(shape), None if dtype is None else str(np.dtype(dtype))
-        return self._ask("recv", (source, self.rank), "", shape=shape, dtype=dtype, out=out)
+        return self._ask("recv", (source, self.rank), "", shape=shape, dtype=dtype, sr_tag=sr_tag, out=out)
 
     # what was sent
 

@@ -47,11 +47,13 @@ class Request:
     window      halo_exchange, halo_reduce: (step, origin, length, part) along `dim`, see `parallel_lab/layout/halo.py`
     root        broadcast, reduce, gather, scatter: a rank (not a position in the group)
     shape, dtype   recv, and broadcast/scatter off the root: what will arrive (for scatter: this rank's part)
+    sr_tag      send, recv: which of the queues between the two ranks
     out         C-contiguous array for the reply, of its shape and dtype, may be `value` (in place); None: new memory
     number      earlier requests of this rank in this group (None: filled in);  origin: operator name and file:line
 
-    A send never waits for its receiver: the value is copied and lies ready, and what one rank sends another arrives in
-    the order of the sends. A recv waits for its sender. A message not received at the end: CollectiveMismatch.
+    A send never waits for its receiver: the value is copied and lies ready, and what one rank sends another under one
+    `sr_tag` arrives in the order of the sends. A recv waits for its sender. A message that was not received at the end:
+    CollectiveMismatch.
 
     A group, shape or window given as a list or range becomes a tuple, a value given as a list or number becomes an
     array (ShapeError if it cannot). Numbers and names of numpy become Python's, whose texts are the same on all ranks:
@@ -69,6 +71,7 @@ class Request:
     root: int | None = None
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
+    sr_tag: int = 0
     number: int | None = None
     origin: str = ""
     out: np.ndarray | None = None
@@ -80,7 +83,7 @@ class Request:
             if several and (type(given) is not tuple or any(isinstance(n, np.integer) for n in given)):
                 plain = tuple(n.item() if isinstance(n, np.integer) else n for n in given)
                 object.__setattr__(self, name, plain)
-        for name in ("dim", "split_dim", "concat_dim", "root", "reduce"):
+        for name in ("dim", "split_dim", "concat_dim", "root", "reduce", "sr_tag"):
             given = getattr(self, name)
             if isinstance(given, (np.integer, np.str_)):
                 object.__setattr__(self, name, given.item())
@@ -164,6 +167,8 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
             place = "first" if kind == "send" else "second"
             allowed = f"The group of send and recv is (source, destination), two ranks, and rank {rank} is the {place}"
             refuse(CollectiveMismatch, f" with group {group}", allowed)
+        if not is_int(request.sr_tag, 0, kinds=INTS):
+            refuse(CollectiveMismatch, f" with sr_tag={shorten(request.sr_tag)}", "A tag is an int, at least 0")
     elif rank not in group:
         refuse(CollectiveMismatch, f" for group {group}", "A rank calls for its own groups")
     elif tuple(sorted(set(group))) != group:
@@ -261,7 +266,7 @@ def detail(request: Request) -> str:
             words.append(given if given in REDUCTIONS else repr(given))
         elif name == "window":
             words.append(f"window {shorten(given)}")
-        elif given is not None and name not in ("shape", "dtype"):
+        elif given is not None and name not in ("shape", "dtype") and (name != "sr_tag" or given):
             words.append(f"{name.replace('_', ' ')} {given}")
     return " ".join(words)
 

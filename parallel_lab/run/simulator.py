@@ -159,8 +159,11 @@ class _Engine:
                     replies[rank] = request.reply
                 continue
             if request.kind == "recv":
-                if self.mail.get(request.group):
-                    replies[rank] = _received(request, self.mail[request.group].popleft())
+                queue = self.mail.get(request.group, ())
+                sent = next((message for message in queue if message.sr_tag == request.sr_tag), None)
+                if sent is not None:
+                    self.mail[request.group] = deque(message for message in queue if message is not sent)
+                    replies[rank] = _received(request, sent)
                 continue
             members = [self.waiting.get(r) for r in request.group]
             if all(isinstance(m, Request) and m.group == request.group and m.kind != "recv" for m in members):

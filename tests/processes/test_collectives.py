@@ -266,6 +266,39 @@ def test_messages_of_one_channel_arrive_in_order_and_both_ways(small_pool):
     assert small_pool.run(program)[:2] == [[i * i * 300 for i in range(50)]] * 2
 
 
+@small_with_mpi
+def test_messages_of_different_tags_are_received_in_any_order(small_pool):
+    """Each tag is a queue of its own; what comes before it is asked for is kept, large or empty."""
+    order = [1, 0, 2, 1, 0, 2, 2, 1, 0]  # tags as rank 1 asks for them; rank 0 sends all of tag 0, then 2, then 1
+
+    def program(comm):
+        if comm.rank == 0:
+            for sr_tag in (0, 2, 1):
+                for number in range(3):
+                    comm.send(np.full((number * 900, 2), 10 * sr_tag + number, "f4"), 1, sr_tag=sr_tag)
+        if comm.rank != 1:
+            return None
+        out = np.empty((1800, 2), "f4")
+        last = [comm.recv(0, sr_tag=sr_tag) for sr_tag in order[:-1]]
+        return [(x.shape[0], x[:1, 0].tolist()) for x in (*last, comm.recv(0, sr_tag=order[-1], out=out))]
+
+    seen = {sr_tag: iter(range(3)) for sr_tag in range(3)}
+    wanted = [(900 * n, [10.0 * sr_tag + n] if n else []) for sr_tag in order for n in [next(seen[sr_tag])]]
+    assert small_pool.run(program)[1] == wanted
+
+
+@small_with_mpi
+def test_a_message_under_a_tag_that_nobody_asks_for_is_not_received(small_pool):
+    def program(comm):
+        if comm.rank == 0:
+            comm.send(np.ones(3), 1, sr_tag=4)
+            comm.send(np.ones(2), 1)
+        return comm.recv(0).shape if comm.rank == 1 else None
+
+    with pytest.raises(CollectiveMismatch, match="rank 0 sent 2 messages to rank 1, which received 1"):
+        small_pool.run(program)
+
+
 def test_broadcast_and_scatter_need_no_shape_off_the_root(pool):
     def program(comm):
         n = comm.world_size

@@ -165,6 +165,27 @@ def test_messages_of_a_pair_arrive_in_the_order_sent_with_the_values_of_that_mom
     assert simulate([program(0), program(1)])[1] == [0.0, 1.0, 2.0]
 
 
+def test_a_message_is_received_under_its_tag_whatever_came_before():
+    def program(rank):
+        if rank == 0:
+            for number, sr_tag in enumerate([0, 3, 0, 3]):
+                yield Request("send", (0, 1), np.full(1, float(number)), sr_tag=sr_tag)
+            return None
+        got = []
+        for sr_tag in (3, 0, 0, 3):
+            got.append((yield Request("recv", (0, 1), sr_tag=sr_tag))[0])
+        return got
+
+    assert simulate([program(0), program(1)])[1] == [1.0, 0.0, 2.0, 3.0]
+
+
+def test_a_tag_that_nobody_sends_is_waited_for_in_vain():
+    def program(rank):
+        yield Request("send", (0, 1), np.ones(2), sr_tag=1) if rank == 0 else Request("recv", (0, 1), sr_tag=2)
+
+    refused(program, 2, DeadlockError, "rank 1 waits in its call 1, recv sr tag 2, with")
+
+
 def test_a_message_nobody_receives_is_a_mismatch():
     def program(rank):
         if rank == 0:
@@ -305,6 +326,7 @@ ONES = np.ones(4)
     (lambda: Request("all_gather", (0, 1), np.array([None])), ShapeError, "dtype object"),
     (lambda: Request("send", (0, 0), ONES), CollectiveMismatch, "source, destination"),
     (lambda: Request("recv", (0, 1)), CollectiveMismatch, "source, destination"),
+    (lambda: Request("send", (0, 1), ONES, sr_tag="a"), CollectiveMismatch, "sr_tag='a'.*A tag is an int, at least 0"),
 )
 def test_a_request_that_cannot_be_is_refused_with_rank_and_call(request_, error, words):
     def program(rank):

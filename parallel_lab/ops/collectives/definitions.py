@@ -539,12 +539,18 @@ _DEFS = (
         "send",
         "Send",
         "nothing: the value is copied and lies ready for its receiver",
+        ("sr_tag",),
         receiver="",
         formula=_PASSED_ON,
         payload=of_n(lambda n: 1, "m"),
     ),
     CollectiveDef(
-        "recv", "Receive", "the next value that the source sends", ("shape", "dtype"), sender="", formula=_PASSED_ON
+        "recv",
+        "Receive",
+        "the next value that the source sends",
+        ("shape", "dtype", "sr_tag"),
+        sender="",
+        formula=_PASSED_ON,
     ),
 )
 MESSAGES: dict[str, CollectiveDef] = {d.kind: d for d in _DEFS}

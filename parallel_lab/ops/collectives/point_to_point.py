@@ -25,8 +25,8 @@ _INTS = sequence_of(integer(0), "A list or tuple of ints, none below 0", empty=T
 class Send(Communication):
     """Hand x to another rank, which takes it with Receive.  x: (...) -> x. No gradient flows through.
 
-    sr_tag     0, or any int at least 0; what one rank sends another arrives in the order of the sends, whatever the
-               tags
+    sr_tag     an int, at least 0: of messages under one tag what was sent first arrives first; the receiver takes
+               different tags in any order
     dest_rank  the place of the receiver in the group, from 0
     group_back the group that gradients would travel in: accepted, and not used
     """
@@ -39,7 +39,8 @@ class Send(Communication):
     def __call__(self, x: Any) -> Any:
         self.begin()
         world, members = members_of(self.name, self.attrs["group"])
-        world.comm.send(_values(self.name, x), _other(self.name, "dest_rank", self.dest_rank, world, members))
+        to = _other(self.name, "dest_rank", self.dest_rank, world, members)
+        world.comm.send(_values(self.name, x), to, sr_tag=self.sr_tag)
         return x
 
 
@@ -63,7 +64,8 @@ class Receive(Communication):
         """x: anything, which a script passes to say what comes before; not read."""
         self.begin()
         world, members = members_of(self.name, self.attrs["group"])
-        return world.comm.recv(_other(self.name, "src_rank", self.src_rank, world, members), self.shape, self.dtype)
+        source = _other(self.name, "src_rank", self.src_rank, world, members)
+        return world.comm.recv(source, self.shape, self.dtype, sr_tag=self.sr_tag)
 
 
 class NeighborExchange(Communication):

@@ -30,7 +30,7 @@ from ...run.communicator import Request, answer, delivered
 from ..checked_calls import CheckedCalls
 from ..faults import unread_text
 from ..flight import FLIGHT_RECORDS, FlightEntry, entry_from_text
-from ..shm.channels import expected, pack_head, unpack_head
+from ..shm.channels import Kept, expected, head_tag, pack_head, unpack_head
 from .handshake import ARRIVED, DATA_TAG, MESSAGE_TAG, Asked, Handshake, died
 from .movement import Movement, Types
 from .nonblocking import Lane, Started
@@ -73,7 +73,7 @@ class MpiCommunicator(CheckedCalls):
         flight = self._noted(asked)
         try:
             if kind == "send":
-                self._hand_over(request.value, members[1])
+                self._hand_over(request.value, members[1], request.sr_tag)
                 reply = None
             elif kind == "recv":
                 reply = self._receive(request)
@@ -171,8 +171,8 @@ class MpiCommunicator(CheckedCalls):
 
     # messages from one rank to another
 
-    def _hand_over(self, value: np.ndarray, to: int) -> None:
-        head, data = pack_head(value.dtype, value.shape), np.array(value, order="C")
+    def _hand_over(self, value: np.ndarray, to: int, sr_tag: int) -> None:
+        head, data = pack_head(value.dtype, value.shape, sr_tag), np.array(value, order="C")
         self._sent[to] += 1
         self._handshake.post(head, to, MESSAGE_TAG)
         self._handshake.outgoing.append(self._handshake.comm.Isend(self._types.buffer(data), dest=to, tag=MESSAGE_TAG))
@@ -180,8 +180,25 @@ class MpiCommunicator(CheckedCalls):
         self._handshake.attend()
 
     def _receive(self, request: Request) -> np.ndarray:
-        source, handshake = request.group[0], self._handshake
-        head = bytearray(256)
+        source = request.group[0]
+        out = self._kept.take(source, request.sr_tag)
+        while out is None:
+            sr_tag, came = self._next_message(source, request)
+            if sr_tag == request.sr_tag:
+                out = came
+            else:
+                self._kept.put(source, sr_tag, came)
+        self._received[source] += 1
+        wanted = expected(request, out.shape, out.dtype)
+        if wanted != (out.shape, out.dtype):
+            sent = f"from rank {source}, which sent {out.dtype} {out.shape}"
+            text = message(f"rank {self.rank} expects {wanted[1]} {wanted[0]} {sent}", where=request.origin)
+            self._handshake.raise_fault("CollectiveMismatch", text, ranks=[self.rank, source])
+        return out
+
+    def _next_message(self, source: int, request: Request) -> tuple[int, np.ndarray]:
+        """(tag, value) of what `source` has sent next, whatever its tag; the value of the tag asked for in `out`."""
+        handshake, head = self._handshake, bytearray(256)
         found: list = []
 
         def came() -> bool:
@@ -191,18 +208,14 @@ class MpiCommunicator(CheckedCalls):
                 found.append(True)
             return bool(found)
 
-        handshake.until(came, lambda: (source,), lost=lambda rank: handshake.left[rank][0] <= self._received[rank])
-        dtype, shape = unpack_head(bytes(head))
-        given = request.out
+        taken = self._received[source] + self._kept.count(source)
+        handshake.until(came, lambda: (source,), lost=lambda rank: handshake.left[rank][0] <= taken)
+        (dtype, shape), sr_tag = unpack_head(bytes(head)), head_tag(bytes(head))
+        given = request.out if sr_tag == request.sr_tag else None
         out = given if given is not None and (given.shape, given.dtype) == (shape, dtype) else np.empty(shape, dtype)
         coming = handshake.comm.Irecv(self._types.buffer(out), source=source, tag=MESSAGE_TAG)
         handshake.complete([coming], (source,), out.nbytes)
-        self._received[source] += 1
-        wanted = expected(request, shape, dtype)
-        if wanted != (shape, dtype):
-            what = f"rank {self.rank} expects {wanted[1]} {wanted[0]} from rank {source}, which sent {dtype} {shape}"
-            handshake.raise_fault("CollectiveMismatch", message(what, where=request.origin), ranks=[self.rank, source])
-        return out
+        return sr_tag, out
 
     # control
 
@@ -245,7 +258,7 @@ class MpiCommunicator(CheckedCalls):
         self._started_numbers: dict[tuple[int, ...], int] = {}
         self._waits_in: list | None = None
         self._flight: deque[list] = deque(maxlen=FLIGHT_RECORDS)
-        self._sent, self._received = [0] * self.world_size, [0] * self.world_size
+        self._sent, self._received, self._kept = [0] * self.world_size, [0] * self.world_size, Kept()
         self._index = 0
         self.control = "run"
         self.records = []

@@ -102,7 +102,7 @@ class Communicator(CheckedCalls):
         if self._loop.progress is not None:
             self._move_on()
         if kind == "send":
-            self._channels.send(request.value, group.members[1])
+            self._channels.send(request.value, group.members[1], request.sr_tag)
             if self._channels.pending:
                 self._loop.progress = self._move_on
             reply = None
@@ -211,7 +211,8 @@ class Communicator(CheckedCalls):
 
     def _received(self, request: Request) -> np.ndarray:
         source = request.group[0]
-        out, dtype, shape = self._channels.recv(source, request.out)
+        out = self._channels.recv(source, request.out, request.sr_tag)
+        dtype, shape = out.dtype, out.shape
         wanted = expected(request, shape, dtype)
         if wanted != (shape, dtype):
             what = f"rank {self.rank} expects {wanted[1]} {wanted[0]} from rank {source}, which sent {dtype} {shape}"
