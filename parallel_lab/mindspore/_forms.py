@@ -15,7 +15,9 @@ from ..base.checks import checked, choice, flag, integer, number
 from ..base.settings import context
 from ..nn.tensor import functional
 from ..nn.tensor.tensor import Tensor
+from ..ops.elementwise import a_dtype
 from ..ops.machine.primitive import check_target
+from ..ops.spellings import tensor_operand
 from ._settings import gigabytes
 
 # the newest MindSpore whose paths these are, and a local version label (PEP 440) that says they are ours
@@ -35,17 +37,17 @@ int_, uint, float_, short, half, single, double = int64, uint64, float64, int16,
 
 def dtype_to_nptype(type_: Any) -> type:
     """numpy's scalar type: np.float32 for ms.float32."""
-    return np.dtype(type_).type
+    return np.dtype(a_dtype("dtype_to_nptype", "type_", type_)).type
 
 
 def dtype_to_pytype(type_: Any) -> type:
     """Python's type for elements of a dtype: bool, int or float."""
-    return {"b": bool, "i": int, "u": int, "f": float}[np.dtype(type_).kind]
+    return {"b": bool, "i": int, "u": int, "f": float}[np.dtype(a_dtype("dtype_to_pytype", "type_", type_)).kind]
 
 
 def pytype_to_dtype(obj: Any) -> np.dtype:
     """The dtype for bool, int (int64), float (float64), or for what numpy knows."""
-    return np.dtype(obj)
+    return np.dtype(a_dtype("pytype_to_dtype", "obj", obj))
 
 
 # ---- tensors made of nothing ----
@@ -81,17 +83,17 @@ def fill(type: Any, shape: Any, value: Any) -> Tensor:
 
 def dtype(x: Any) -> np.dtype:
     """The dtype of x."""
-    return np.dtype(str(x.dtype))
+    return np.dtype(str(tensor_operand("dtype", "x", x).dtype))
 
 
 def rank(x: Any) -> int:
     """How many dims x has."""
-    return len(x.shape)
+    return len(tensor_operand("rank", "x", x).shape)
 
 
 def size(x: Any) -> int:
     """How many elements x has."""
-    return int(np.prod(x.shape))
+    return int(np.prod(tensor_operand("size", "x", x).shape))
 
 
 # ---- operators that are classes there ----

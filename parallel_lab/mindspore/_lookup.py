@@ -22,8 +22,10 @@ def joined(path: str, name: str) -> str:
 
 
 def public(module: ModuleType) -> list[str]:
-    """The names of a module for others: those of `__all__`, or else all but modules."""
+    """The names of a module for others: those of `__all__`; or else a package's all, a file's own, but no modules."""
     own = [n for n, value in vars(module).items() if not n.startswith("_") and not isinstance(value, ModuleType)]
+    if not hasattr(module, "__path__"):
+        own = [n for n in own if getattr(vars(module)[n], "__module__", module.__name__) == module.__name__]
     return getattr(module, "__all__", own)
 
 

@@ -194,6 +194,9 @@ def fans(shape: tuple[int, ...], where: str = "fans") -> tuple[int, int]:
     return shape[1] * rest, shape[0] * rest
 
 
+SHAPE = sequence_of(integer(1), "An int, or a list or tuple of ints, each at least 1", one=True, empty=True)
+
+
 def _rule(init: Any) -> Initializer:
     if isinstance(init, Initializer):
         return init
@@ -210,10 +213,7 @@ def _rule(init: Any) -> Initializer:
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
-    if shape == () or shape == []:
-        return ()
-    dims = sequence_of(integer(1), "An int, or a list or tuple of ints, each at least 1", one=True)
-    return dims("initializer", "shape", shape)
+    return SHAPE("initializer", "shape", shape)
 
 
 def clone_parameter(parameter: Parameter, name: str, init: Any = "same") -> Parameter:

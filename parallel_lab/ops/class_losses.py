@@ -31,7 +31,7 @@ from .machine.registry import case, gradient, op
 from .machine.signature import letters
 from .reduce import reduce_sum
 from .shape import as_array, reshape, transpose
-from .spellings import function
+from .spellings import function, tensor_operand
 
 
 def check_labels(where, labels, classes, ignore_index=None):
@@ -280,13 +280,14 @@ def _weighted(loss, losses, labels, weights):
 
 def nll_of(loss, logits, labels):
     """Minus the log-probability of each class.  logits: (n, c, ...), labels: (n, ...) int -> () or (n, ...)."""
-    shape = tuple(logits.shape)
+    shape = tuple(tensor_operand("nll_loss", "logits", logits).shape)
     weights = _class_weights(loss, shape[1] if len(shape) > 1 else 1)  # one dim is refused by the operator
     return _weighted(loss, loss.nll(logits, labels, weights), labels, weights)
 
 
 def cross_entropy_of(loss, logits, labels, where):
     """Cross-entropy of a softmax.  logits: (n, c, ...), labels: (n, ...) int or (n, c, ...) float -> () or (n, ...)."""
+    logits, labels = tensor_operand(where, "logits", logits), tensor_operand(where, "labels", labels)
     is_integer, shape, given = np.dtype(str(labels.dtype)).kind in "iu", tuple(logits.shape), tuple(labels.shape)
     fits = (*shape[:1], *shape[2:]) if is_integer else shape
     if len(shape) < 2 or given != fits:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import integer, sequence_of
+from ..base.checks import INT_LIMIT, INTS, integer, number, sequence_of
 from ..base.errors import ShapeError, shorten
 from .elementwise import a_dtype
 from .machine.opdef import SHAPE_ERRORS
 from .machine.registry import case, op
-from .spellings import function
+from .spellings import function, tensor_operand
 
 # ---- triangles ----
 
@@ -64,6 +64,7 @@ def _(g, out, x, *, diagonal):
 # ---- constants ----
 
 
+_NUMBER = number(kinds=(int, float, np.number))
 _SIZE = sequence_of(integer(0), "An int, or a tuple of ints, none below 0", one=True, empty=True)
 
 
@@ -90,26 +91,30 @@ def ones(size, dtype="float32"):
 @function()
 def full(size, fill_value, dtype=None):
     """One number everywhere.  -> array of shape `size`; default dtype: float32 for a float, else the number's."""
-    dtype = dtype or ("float32" if isinstance(fill_value, float) else np.asarray(fill_value).dtype)
+    value = tensor_operand("full", "fill_value", fill_value)
+    if value.shape:
+        raise ShapeError(f"fill_value={shorten(fill_value)}", where="full", allowed="One number")
+    if dtype is None:
+        dtype = "float32" if isinstance(fill_value, float) else str(value.dtype)
     return np.full(_shape(size, "full"), fill_value, _dtype(dtype, "full"))
 
 
 @function()
 def zeros_like(x, dtype=None):
     """Zeros in the shape of x.  x: (...) -> array (...) of x's dtype, or the given one."""
-    return zeros(tuple(x.shape), dtype or str(x.dtype))
+    return zeros(tuple(x.shape), str(x.dtype) if dtype is None else dtype)
 
 
 @function()
 def ones_like(x, dtype=None):
     """Ones in the shape of x.  x: (...) -> array (...) of x's dtype, or the given one."""
-    return ones(tuple(x.shape), dtype or str(x.dtype))
+    return ones(tuple(x.shape), str(x.dtype) if dtype is None else dtype)
 
 
 @function()
 def full_like(x, fill_value, dtype=None):
     """One number everywhere, in the shape of x.  x: (...) -> array (...) of x's dtype, or the given one."""
-    return full(tuple(x.shape), fill_value, dtype or str(x.dtype))
+    return full(tuple(x.shape), fill_value, str(x.dtype) if dtype is None else dtype)
 
 
 @function()
@@ -123,9 +128,13 @@ def eye(n, m=None, dtype="float32"):
 def arange(start, end=None, step=1, dtype=None):
     """start, start + step, ... before end; `arange(n)`: 0, ..., n - 1.  -> array (count,) int64, or float32."""
     start, end = (0, start) if end is None else (start, end)
-    if any(isinstance(n, bool) or not isinstance(n, (int, float, np.number)) for n in (start, end, step)) or not step:
-        given = f"start {shorten(start)}, end {shorten(end)}, step {shorten(step)}"
-        raise ShapeError(given, where="arange", allowed="Numbers, the step not 0")
+    given = {"start": start, "end": end, "step": step}
+    start, end, step = (
+        (integer() if isinstance(n, INTS) else _NUMBER)("arange", name, n, SHAPE_ERRORS) for name, n in given.items()
+    )
+    if not step or abs((end - start) / step) > INT_LIMIT:
+        told = ", ".join(f"{name} {shorten(n)}" for name, n in given.items())
+        raise ShapeError(told, where="arange", allowed=f"At most {INT_LIMIT} numbers, the step not 0")
     made = np.arange(start, end, step)
     return made.astype(_dtype(dtype or (np.float32 if made.dtype.kind == "f" else np.int64), "arange"))
 
@@ -133,4 +142,5 @@ def arange(start, end=None, step=1, dtype=None):
 @function()
 def linspace(start, end, steps, dtype="float32"):
     """`steps` numbers at equal distances from start to end, both included.  -> array (steps,)."""
+    start, end = (_NUMBER("linspace", name, n, SHAPE_ERRORS) for name, n in (("start", start), ("end", end)))
     return np.linspace(start, end, *_shape(steps, "linspace"), dtype=_dtype(dtype, "linspace"))

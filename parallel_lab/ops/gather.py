@@ -165,7 +165,7 @@ def embedding(input, weight):  # the argument names of PyTorch and mindspore.ops
 
 
 def _check_lookup(operands, *, start):
-    if len(operands[0].shape) > 2:
+    if len(operands[0].shape) not in (1, 2):
         return f"a table of shape {operands[0].shape}", "Look-ups need a table with 1 or 2 dims"
     return ints(operands[1], "indices")
 

@@ -22,11 +22,11 @@ import math
 
 import numpy as np
 
-from ..base.checks import integer, number
+from ..base.checks import integer, integers, number
 from ..base.errors import ShapeError, shorten
 from .elementwise import add, cast, float_result, mul
 from .machine.composed import composed
-from .machine.opdef import common_dtype
+from .machine.opdef import SHAPE_ERRORS, common_dtype
 from .machine.operand_checks import floats, one_dim
 from .machine.registry import case, gradient, op
 from .machine.signature import along_axis, letters
@@ -204,8 +204,8 @@ def _(g, out, x, gamma, beta, *, begin_norm_axis, begin_params_axis, epsilon, in
 @function()
 def layer_norm(x, normalized_shape, gamma, beta, eps=1e-5):
     """x normalised over its last dims.  x: (..., *normalized_shape), gamma, beta: normalized_shape -> (...)."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    if not shape or tuple(x.shape[-len(shape) :]) != shape:
+    shape = integers(0)("layer_norm", "normalized_shape", normalized_shape, SHAPE_ERRORS)
+    if tuple(x.shape[-len(shape) :]) != shape:
         given = f"normalized_shape={shorten(normalized_shape)} for x of shape {tuple(x.shape)}"
         raise ShapeError(given, where="layer_norm", allowed="Its last dims")
     axis = -len(shape)

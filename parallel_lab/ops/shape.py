@@ -8,7 +8,7 @@ import numpy as np
 
 from ..base.checks import integer, is_int, sequence_of
 from ..base.errors import ShapeError, shorten
-from .machine.operand_checks import check_dim, new_dim, some_dims
+from .machine.operand_checks import any_dims, check_dim, new_dim, some_dims
 from .machine.registry import case, op, unbroadcast
 from .machine.signature import letters, more_letters
 from .reduce import reduce_sum
@@ -157,6 +157,9 @@ def _single_dims(name, value, shape):
         if shape[d] != 1:
             allowed = f"Dims of size 1; dim {d % len(shape)} has {shape[d]}"
             return f"{name}={value} for a tensor of shape {shape}", allowed
+
+
+_single_dims.alone = any_dims.alone
 
 
 def _squeeze_labels(shapes, *, axis):

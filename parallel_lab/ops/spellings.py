@@ -15,15 +15,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
+
+from ..base.errors import ShapeError, shorten
 
 NAMES: dict[str, Callable] = {}  # public functions of `parallel_lab.ops` by name
 UFUNCS: dict[str, Callable] = {}  # numpy's element-wise function -> the operator
 NUMPY: dict[str, str] = {}  # numpy's other function -> the name in `ops` of what to use in its place
 MINT: dict[str, str] = {}  # name in mindspore.mint, or "functional." and name in mindspore.mint.nn -> name in `ops`
 
+TENSORS = ("x", "input", "target", "logits", "labels", "label")  # parameters of functions
 SPELLINGS = ("also", "method", "operator", "ufunc", "numpy", "mint")  # keywords of a declaration
 # operators that Python calls with the operands exchanged where the left one is not a tensor: 2 - x
 _REFLECTED = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
@@ -66,13 +70,46 @@ def comparable(value: Any) -> bool:
 
 
 def function(**spellings: str) -> Callable[[Callable], Callable]:
-    """Decorator: a function made of operators, public in `ops`, under the spellings that `op` takes too."""
+    """Decorator: a function made of operators, public in `ops`, under the spellings that `op` takes too. Parameters
+    with a name of TENSORS are tensors: numbers and lists of numbers become arrays, and all else is refused.
+    """
 
     def publish(fn: Callable) -> Callable:
-        spell(fn, fn.__name__, tuple(inspect.signature(fn).parameters), **spellings)
-        return fn
+        parameters = tuple(inspect.signature(fn).parameters)
+        tensors = [(place, each) for place, each in enumerate(parameters) if each in TENSORS]
+        called = _of_tensors(fn, tensors) if tensors else fn
+        spell(called, fn.__name__, parameters, **spellings)
+        return called
 
     return publish
+
+
+def _of_tensors(fn: Callable, tensors: list[tuple[int, str]]) -> Callable:
+    @wraps(fn)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        given = list(args)
+        for place, name in tensors:
+            if place < len(given):
+                given[place] = tensor_operand(fn.__name__, name, given[place])
+            elif name in kwargs:
+                kwargs[name] = tensor_operand(fn.__name__, name, kwargs[name])
+        return fn(*given, **kwargs)
+
+    return called
+
+
+def tensor_operand(where: str, name: str, value: Any) -> Any:
+    """`value` as something with shape and dtype; ShapeError for what is no tensor, number, or list of numbers."""
+    if hasattr(value, "dtype") and hasattr(value, "shape") and not isinstance(value, type):
+        return value
+    try:
+        array = np.asarray(value) if isinstance(value, (bool, int, float, list, tuple)) else None
+    except (ValueError, TypeError, OverflowError):  # rows of different lengths
+        array = None
+    if array is None or array.dtype.kind not in "biuf":
+        allowed = "A Tensor, an array, or numbers in a rectangular shape"
+        raise ShapeError(f"{name}={shorten(value)}", where=where, allowed=allowed)
+    return array
 
 
 def spell(

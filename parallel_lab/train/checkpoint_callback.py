@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import Check, checked, choice, flag, instance, integer, path_text, text
+from ..base.checks import Check, checked, choice, flag, function, instance, integer, path_text, text
 from ..base.errors import ArgumentError, CollectiveMismatch, NotBuiltYet, shorten
 from ..base.files import write_whole
 from ..base.hooks import current_world
@@ -166,7 +166,7 @@ class ModelCheckpoint(Callback):
         self._given_prefix = self._prefix = prefix
         self._directory = Path.cwd() if directory is None else Path(directory).absolute()
         self._config = CheckpointConfig() if config is None else config
-        self._clock = clock
+        self._clock = function("A function that gives seconds")("ModelCheckpoint", "clock", clock)
         self._latest = ""
         # those this run has written and not deleted, the oldest first, and when
         self._files: list[tuple[Path, float]] = []

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import checked, flag, integer, is_int, nearest, number
+from ..base.checks import Errors, checked, choice, flag, integer, is_int, nearest, number
 from ..base.errors import ArgumentError, ArgumentTypeError, MetricEmpty, MetricKeyError, shorten
 from ..nn.tensor.tensor import Tensor
 
@@ -189,10 +189,8 @@ class _Classes(Metric):
 
     def __init__(self, eval_type: str = "classification") -> None:
         super().__init__()
-        if eval_type not in self.eval_types:
-            what, allowed = f"eval_type={shorten(eval_type)}", f"One of {', '.join(map(repr, self.eval_types))}"
-            raise ArgumentTypeError(what, where=type(self).__name__, allowed=allowed)
-        self._type = eval_type
+        errors = Errors(ArgumentTypeError, ArgumentTypeError)
+        self._type = choice(*self.eval_types)(type(self).__name__, "eval_type", eval_type, errors)
         self.clear()
 
     def clear(self) -> None:

@@ -16,6 +16,7 @@ from ...base.checks import checked, choice, flag, integer, kept
 from ...base.errors import ArgumentError, ShapeError
 from ...base.settings.context import get_auto_parallel_context
 from ...ops.machine.primitive import Strategy
+from ...ops.spellings import tensor_operand
 from ..cell import Cell
 from ..initializer import initializer
 from ..tensor.tensor import Initial, Parameter, Tensor
@@ -36,7 +37,7 @@ def _table(rule: Any, shape: tuple[int, int], dtype: Any, zero_row: int | None =
 
 
 def _check_ids(ids: Any, where: str) -> None:
-    if np.dtype(str(ids.dtype)).kind not in "iu":
+    if np.dtype(str(tensor_operand(where, "ids", ids).dtype)).kind not in "iu":
         hint = "Convert them: ids.astype('int32')"
         raise ShapeError(f"the ids are {ids.dtype}", where=where, allowed="Ids must be ints: row numbers", hint=hint)
 

@@ -22,6 +22,7 @@ from ... import ops
 from ...base.hooks import current_world
 from ...layout.slices import is_split
 from ...layout.tensor_layout import TensorLayout
+from ...ops.spellings import tensor_operand
 from ..tensor.tensor import RankTensor, Tensor
 
 
@@ -198,7 +199,7 @@ def in_dtype_of(x: Any, value: Any) -> Any:
 
 def all_finite(inputs: Sequence[Any]) -> bool:
     """Whether no element is infinite or NaN.  inputs: a list or tuple of (...); of slices, every rank must call it."""
-    if isinstance(inputs, (Tensor, np.ndarray)):
-        inputs = (inputs,)
+    inputs = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
+    inputs = tuple(tensor_operand("all_finite", "inputs", x) for x in inputs)
     bad = [np.float32(not np.isfinite(x.asnumpy() if isinstance(x, Tensor) else x).all()) for x in inputs]
     return not any(float(of_the_whole(x, Tensor(one), "max")) for x, one in zip(inputs, bad, strict=True))

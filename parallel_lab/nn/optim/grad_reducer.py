@@ -35,7 +35,7 @@ from .parameter_groups import one_gradient_each
 
 
 def _parameters(where: str, parameters: Any) -> ParameterTuple:
-    if isinstance(parameters, Arithmetic) or not isinstance(parameters, Iterable):
+    if isinstance(parameters, (Arithmetic, np.ndarray)) or not isinstance(parameters, Iterable):
         allowed = "A list of Parameters: optimizer.parameters"
         raise ArgumentTypeError(f"parameters={shorten(parameters)}", where=where, allowed=allowed)
     found = list(parameters)

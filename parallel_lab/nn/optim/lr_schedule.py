@@ -21,6 +21,7 @@ import numpy as np
 from ...base.checks import checked, flag, integer, kept, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...base.hooks import cells_at_once
+from ...ops.spellings import tensor_operand
 from ..cell import Cell
 from ..tensor.tensor import Tensor
 
@@ -51,8 +52,11 @@ class _Formula(LearningRateSchedule):
     """A schedule that says `at(step)`: the rate of a step."""
 
     def construct(self, global_step: Any) -> float:
-        value = global_step.asnumpy() if isinstance(global_step, Tensor) else global_step
-        return self.at(int(np.asarray(value).reshape(())))
+        value = np.asarray(tensor_operand(type(self).__name__, "global_step", global_step))
+        if value.size != 1:
+            what = f"global_step of shape {value.shape}"
+            raise ArgumentError(what, where=type(self).__name__, allowed="The number of a step")
+        return self.at(int(value.reshape(())))
 
     def per_epoch(self, total_step: int, step_per_epoch: int) -> list[float]:
         """One rate per step, where this schedule counts epochs."""

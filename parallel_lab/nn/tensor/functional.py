@@ -145,9 +145,9 @@ class HyperMap:
 
     deep = True
 
-    @checked(ops=instance(Callable, "A function") | None)
+    @kept(ops=instance(Callable, "A function") | None, reverse=flag)
     def __init__(self, ops: Callable | None = None, reverse: bool = False) -> None:
-        self.ops, self.reverse = ops, bool(reverse)
+        pass
 
     def __call__(self, *args: Any) -> Any:
         where = type(self).__name__
@@ -182,7 +182,7 @@ class MultitypeFuncGraph:
     Type names: Tensor, Number, Bool, String, Tuple, List, Dictionary, Function, None_.
     """
 
-    @kept(name=text)
+    @kept(name=text, read_value=flag)
     def __init__(self, name: str, read_value: bool = False) -> None:
         self._functions: dict[tuple[str, ...], Callable] = {}
 

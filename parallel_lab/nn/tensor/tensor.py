@@ -517,6 +517,8 @@ class ParameterTuple(tuple):
     """Several Parameters that a Cell registers under their own names."""
 
     def __new__(cls, parameters: Iterator[Parameter] | list[Parameter]) -> ParameterTuple:
+        if isinstance(parameters, (str, type)) or not hasattr(parameters, "__iter__"):
+            raise ShapeError(shorten(parameters), where="ParameterTuple", allowed="A list or tuple of Parameters")
         parameters = tuple(parameters)
         for p in parameters:
             if not isinstance(p, Parameter):

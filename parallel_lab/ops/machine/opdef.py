@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import Check, Errors
+from ...base.checks import Check, Errors, flag
 from ...base.errors import ArgumentTypeError, ParallelLabError, ShapeError, shorten
 from ...base.hooks import current_tracer
-from .operand_checks import Facts, refuse
+from .operand_checks import Facts, has_dtype, refuse
 from .signature import Shape, Signature, resolve
 
 SHAPE_ERRORS = Errors(ShapeError, ShapeError)
@@ -130,6 +130,14 @@ class OpDef:
             # what the operator says of itself, with the place in the learner's network
             raise type(error)(tracer.where(self.class_name, primitive) + str(error)[len(self.class_name) :]) from None
 
+    def examine_attrs(self, given: dict[str, Any]) -> None:
+        """Raise ShapeError for attributes that no operands could go with: what their types and values alone say."""
+        for name, value in given.items():
+            check = flag if type(self.options.get(name)) is bool else self.attrs.get(name)
+            check = getattr(check, "alone", check)
+            if isinstance(check, Check):
+                check(self.class_name, name, value, SHAPE_ERRORS)
+
     def examine(self, operands: list[Any], attrs: dict[str, Any]) -> None:
         """Raise ShapeError for attributes and operands that the operator does not take."""
         facts = [Facts(x) for x in operands]
@@ -172,9 +180,9 @@ class OpDef:
 
     def _as_arrays(self, operands: list[Any]) -> list[Any]:
         """Lists become arrays; numbers too, unless an operand has a dtype for them. ShapeError for anything else."""
-        beside = any(hasattr(x, "dtype") for x in operands)
+        beside = any(has_dtype(x) for x in operands)
         return [
-            x if hasattr(x, "dtype") or (beside and isinstance(x, (bool, int, float))) else self._as_array(i, x)
+            x if has_dtype(x) or (beside and isinstance(x, (bool, int, float))) else self._as_array(i, x)
             for i, x in enumerate(operands)
         ]
 

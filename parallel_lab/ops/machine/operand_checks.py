@@ -6,8 +6,9 @@
         if operands[1].shape:
             return f"on_value has shape {operands[1].shape}", "A number: shape ()"
 
-A check of an attribute is one of `base/checks.py`, or a function of (name, value, shape of operand 0). Both kinds of
-function give None or a fault: what is wrong, what is allowed, and perhaps a hint.
+A check of an attribute is one of `base/checks.py`, or a function of (name, value, shape of operand 0), whose attribute
+`alone` may be a check for when there is no operand yet. Both kinds of function give None or a fault: what is wrong,
+what is allowed, and perhaps a hint.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import is_int
+from ...base.checks import integer, is_int, sequence_of
 from ...base.errors import ShapeError, shorten
 from .signature import Fault, Shape
+
+
+def has_dtype(value: Any) -> bool:
+    """Whether `value` is a tensor or array, or a number of numpy's: of their classes it is not."""
+    return hasattr(value, "dtype") and not isinstance(value, type)
 
 
 class Facts:
@@ -27,7 +33,7 @@ class Facts:
     __slots__ = ("dtype", "shape")
 
     def __init__(self, operand: Any) -> None:
-        if not hasattr(operand, "dtype"):
+        if not has_dtype(operand):
             operand = np.asarray(operand)
         dtype = operand.dtype
         self.shape, self.dtype = tuple(operand.shape), dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype))
@@ -85,6 +91,12 @@ def some_dims(name: str, value: Any, shape: Shape) -> Fault | None:
 def any_dims(name: str, value: Any, shape: Shape) -> Fault | None:
     """As `some_dims`, or None."""
     return None if value is None else some_dims(name, value, shape)
+
+
+_DIM = integer()
+_DIMS = sequence_of(_DIM, "An int, or a tuple of ints", one=True, empty=True)
+one_dim.alone = filled_dim.alone = new_dim.alone = _DIM  # type: ignore[attr-defined]
+some_dims.alone, any_dims.alone = _DIMS, _DIMS | None  # type: ignore[attr-defined]
 
 
 # ---- operands ----

@@ -122,7 +122,10 @@ class Primitive:
     called_with: tuple[tuple[tuple[int, ...], ...], dict[str, Any]] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        names, where = list(self.op.options), type(self).__name__
+        where = type(self).__name__
+        if not hasattr(self, "op"):
+            raise ArgumentTypeError(f"{where}() names no operator", allowed="One of its subclasses, such as MatMul()")
+        names = list(self.op.options)
         allowed = f"Attributes: {', '.join(names) or 'none'}"
         if len(args) > len(names):
             raise ShapeError(f"got {len(args)} arguments", where=where, allowed=allowed)
@@ -130,6 +133,7 @@ class Primitive:
         unknown = [k for k in given if k not in names]
         if unknown:
             raise ShapeError(f"unknown attribute {unknown[0]!r}", where=where, allowed=allowed)
+        self.op.examine_attrs(given)
         self._begin_with(given)
 
     def _begin_with(self, attrs: dict[str, Any]) -> None:

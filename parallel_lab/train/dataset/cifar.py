@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from ...base.errors import ShapeError
-from .idx import MAX_SIZE_BYTES, fault, opened, read_up_to, write_packed
+from .idx import FILE, MAX_SIZE_BYTES, fault, opened, read_up_to, write_packed
 
 CHANNELS, SIDE = 3, 32
 RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE  # 3073
@@ -41,7 +41,7 @@ def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTE
     short or with extra bytes, a label above 9 (as other files have), damaged gzip data. Offsets in a gzipped file are
     those of its unpacked content, unless the text says else.
     """
-    path = Path(path)
+    path = Path(FILE("read_cifar10", "path", path))
     with opened(path) as (stream, _):
         content = read_up_to(stream, max_size_bytes + 1)
     if len(content) > max_size_bytes:
@@ -66,7 +66,7 @@ def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTE
 
 def write_cifar10(path: str | os.PathLike, images: np.ndarray, labels: np.ndarray) -> None:
     """Write (n, 32, 32, 3) uint8 and labels (n,) 0 to 9 as a batch file (`.gz`: gzipped). Raises ShapeError."""
-    path, images, labels = Path(path), np.asarray(images), np.asarray(labels)
+    path, images, labels = Path(FILE("write_cifar10", "path", path)), np.asarray(images), np.asarray(labels)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (SIDE, SIDE, CHANNELS):
         what = f"images are {images.dtype} {images.shape}"
         raise ShapeError(what, where=str(path), allowed=f"uint8 (n, {SIDE}, {SIDE}, {CHANNELS})")

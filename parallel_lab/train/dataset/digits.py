@@ -13,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ...base.checks import Errors, choice, integer, sequence_of
 from ...base.errors import DataFileError, ShapeError
 from ...base.files import shipped_folder
 from .idx import read_idx
 
+SHAPE = sequence_of(integer(), "A tuple of ints", one=True)
 _FILES = {"train": "train", "test": "t10k"}  # split -> MNIST's file prefix
 
 
@@ -25,8 +27,7 @@ def read_digit_files(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 
     Real MNIST files work too. Raises DataFileError if files are missing, damaged, or do not belong together.
     """
-    if split not in _FILES:
-        raise DataFileError(f"split {split!r} does not exist", allowed=f"One of {', '.join(map(repr, _FILES))}")
+    choice(*_FILES)("digits", "split", split, Errors(DataFileError, DataFileError))
     arrays = []
     for kind, ndim in (("images-idx3", 3), ("labels-idx1", 1)):
         path = Path(folder) / f"{_FILES[split]}-{kind}-ubyte.gz"
@@ -53,6 +54,7 @@ def load_digits(split: str = "train", *, image_shape: tuple[int, ...] = (784,)) 
     """
     images, labels = read_digit_files(shipped_folder("data") / "digits", split)
     pixels = math.prod(images.shape[1:])
+    image_shape = SHAPE("load_digits", "image_shape", image_shape)
     if math.prod(image_shape) != pixels or any(size < 1 for size in image_shape):
         what = f"image_shape {image_shape} does not hold {pixels} pixels"
         raise ShapeError(what, allowed="For instance (784,), (1, 28, 28) or (28, 28)")
@@ -70,5 +72,7 @@ def seed_batch(batch_size: int = 16, in_dim: int = 32, out_dim: int = 16) -> tup
     The quickstart calls `np.random.seed(1)` and draws input, then label. The legacy generator is used here because its
     stream is part of that text; a private one with the same seed gives the same numbers.
     """
+    for name, value in {"batch_size": batch_size, "in_dim": in_dim, "out_dim": out_dim}.items():
+        integer(1)("seed_batch", name, value)
     draw = np.random.RandomState(1)
     return draw.rand(batch_size, in_dim).astype(np.float32), draw.rand(batch_size, out_dim).astype(np.float32)

@@ -28,6 +28,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from ...base.checks import path_text
 from ...base.errors import DataFileError, ShapeError
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -38,6 +39,7 @@ _DEFLATE_RATIO = (
 )
 _CHUNK_BYTES = 1 << 20
 _MAX_DIMS = 32  # what every numpy can hold
+FILE = path_text(kinds=(str, os.PathLike))
 MAX_SIZE_BYTES = 1 << 31  # 2 GiB: forty times MNIST; more needs an explicit max_size_bytes
 TRUNCATED = "The file is truncated or damaged"
 
@@ -138,7 +140,7 @@ def read_idx(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTES) -
     Raises DataFileError, naming file, offset, what was expected and what was found: a missing file, a wrong magic
     number, a file cut short, extra bytes, damaged gzip data. Memory stays within the file's size.
     """
-    path = Path(path)
+    path = Path(FILE("read_idx", "path", path))
     with opened(path) as (stream, packed):
         return _read(path, stream, packed, max_size_bytes)
 
@@ -148,7 +150,7 @@ def write_idx(path: str | os.PathLike, array: np.ndarray) -> None:
 
     Equal arrays give equal bytes: no time or name in the gzip header. Raises ShapeError for what IDX cannot hold.
     """
-    path, array = Path(path), np.asarray(array)
+    path, array = Path(FILE("write_idx", "path", path)), np.asarray(array)
     code = _CODES.get(array.dtype.newbyteorder("="))
     if code is None:
         what = f"dtype {array.dtype} cannot be written as IDX"

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked
+from ...base.checks import Errors, checked, choice
 from ...base.errors import ArgumentError, DataFileError, shorten
 from ...base.files import shipped_folder
 from .checks import WORKERS
@@ -147,8 +147,7 @@ def load_digits_cifar(split: str = "train") -> tuple[np.ndarray, np.ndarray]:
     >>> images.shape, images.dtype.name, labels.dtype.name
     ((357, 3, 32, 32), 'float32', 'int32')
     """
-    if split not in BATCH_NAMES:
-        raise DataFileError(f"split {split!r} does not exist", allowed=f"One of {', '.join(map(repr, BATCH_NAMES))}")
+    choice(*BATCH_NAMES)("load_digits_cifar", "split", split, Errors(DataFileError, DataFileError))
     images, labels = Cifar10Dataset.load(digits_cifar_folder(), split)
     pixels = np.ascontiguousarray(images.transpose(0, 3, 1, 2)).astype(np.float32)
     return pixels / np.float32(255), labels.astype(np.int32)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import checked
-from ...base.errors import ArgumentError, ArgumentTypeError, shorten
+from ...base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, shorten
 from ...base.seeds import get_dataset_seed as get_seed
 from ...nn.tensor.tensor import Tensor
 from .checks import DTYPE
@@ -47,7 +47,7 @@ class Transform:
 
     def apply(self, data: np.ndarray) -> Any:
         """The result for one array."""
-        raise NotImplementedError
+        raise NotBuiltYet(f"{type(self).__name__} has no apply(data)", hint="A subclass writes it")
 
 
 class RandomTransform(Transform):
@@ -67,7 +67,7 @@ class RandomTransform(Transform):
 
     def apply(self, data: np.ndarray, rng: np.random.Generator) -> Any:
         """The result for one array, drawn from `rng`."""
-        raise NotImplementedError
+        raise NotBuiltYet(f"{type(self).__name__} has no apply(data, rng)", hint="A subclass writes it")
 
 
 def operations_of(where: str, operations: Any) -> tuple[Callable, ...]:

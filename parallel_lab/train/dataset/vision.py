@@ -40,7 +40,14 @@ __all__ = [
 ]
 
 
-class Inter(Enum):
+class _Named(Enum):
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        names = ", ".join(f"{cls.__name__}.{each.name}" for each in cls)
+        raise ArgumentError(f"{cls.__name__}({shorten(value)})", allowed=f"One of {names}")
+
+
+class Inter(_Named):
     """How Resize fills in: the nearest pixel, or a straight line between neighbours (BILINEAR and LINEAR are one)."""
 
     NEAREST = 0
@@ -48,7 +55,7 @@ class Inter(Enum):
     LINEAR = 2
 
 
-class Border(Enum):
+class Border(_Named):
     """What surrounds a picture: one value, its edge, its mirror image without or with (SYMMETRIC) the edge twice."""
 
     CONSTANT = "constant"
