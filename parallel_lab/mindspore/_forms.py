@@ -12,6 +12,7 @@ import numpy as np
 from .. import ops
 from ..base import seeds
 from ..base.checks import checked, choice, flag, integer, number
+from ..base.errors import ArgumentTypeError, shorten
 from ..base.settings import context
 from ..nn.tensor import functional
 from ..nn.tensor.tensor import Tensor
@@ -171,7 +172,7 @@ class Dropout(ops.Dropout):
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, seed: int | None = None) -> Any:
     """`parallel_lab.ops.dropout`; outside of training steps every call has a mask of its own."""
-    outside = training and ops.training_step() is None
+    outside = flag("dropout", "training", training) and ops.training_step() is None
     step = np.asarray(seeds.next_draw(), np.int64) if outside else None
     return ops.dropout(input, p=p, training=training, seed=seed, step=step)
 
@@ -192,11 +193,13 @@ def mint_transpose(input: Any, dim0: int, dim1: int) -> Any:
 
 def mint_add(input: Any, other: Any, *, alpha: float = 1) -> Any:
     """input + alpha * other, broadcast."""
+    number()("mint.add", "alpha", alpha)
     return ops.add(input, other if alpha == 1 else ops.mul(other, alpha))
 
 
 def mint_sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
     """input - alpha * other, broadcast."""
+    number()("mint.sub", "alpha", alpha)
     return ops.sub(input, other if alpha == 1 else ops.mul(other, alpha))
 
 
@@ -255,7 +258,18 @@ def unchanged(fn: Any = None, **options: Any) -> Any:
 
 
 def mutable(input_data: Any, dynamic_len: bool = False) -> Any:
-    """input_data: what is not a tensor is a constant of a compiled function, and a changed one compiles again."""
+    """input_data, numbers and tensors in tuples, lists and dicts: here what is not a tensor is a constant of a compiled
+    function, and a changed one compiles again. Raises ArgumentTypeError.
+    """
+    flag("mutable", "dynamic_len", dynamic_len)
+    inside = [input_data]
+    while inside:
+        each = inside.pop()
+        if isinstance(each, (tuple, list, dict)):
+            inside.extend(each.values() if isinstance(each, dict) else each)
+        elif not isinstance(each, (bool, int, float, np.ndarray, np.generic, Tensor)):
+            allowed = "Numbers and Tensors, and tuples, lists and dicts of them"
+            raise ArgumentTypeError(f"input_data={shorten(input_data)}", where="mutable", allowed=allowed)
     return input_data
 
 

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from ..base.checks import checked, instance, text
+from ..base.checks import checked, flag, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, shorten
 from ..ops.machine.primitive import Primitive
 from .tensor.tensor import Parameter, ParameterTuple
@@ -30,7 +30,9 @@ class CellTree:
 
     def __init__(self, auto_prefix: bool = True) -> None:
         self.__dict__.update(_cells={}, _params={}, _primitives={}, cell_name="", training=False)
-        self.__dict__.update(_auto_prefix=bool(auto_prefix), _prefix="", _holder=None)
+        self.__dict__.update(
+            _auto_prefix=flag(type(self).__name__, "auto_prefix", auto_prefix), _prefix="", _holder=None
+        )
 
     # ---- attributes ----
 

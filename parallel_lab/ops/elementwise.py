@@ -287,8 +287,9 @@ neg = unary(
 
 def _number_dtype(dtype):
     try:
-        found = None if dtype is None else np.dtype(dtype)  # numpy takes None for float64
-    except TypeError:  # numpy's words for it are its own
+        # numpy takes None for float64, and one letter for an older type
+        found = None if dtype is None or (type(dtype) is str and len(dtype) < 2) else np.dtype(dtype)
+    except (TypeError, ValueError):  # numpy's words for it are its own
         found = None
     if found is None or found.kind not in "biuf":
         raise TypeError

@@ -10,6 +10,7 @@ from ... import ops
 from ...base.checks import number, probability
 from ...base.errors import ArgumentError, ShapeError
 from ...base.seeds import get_seed
+from ...ops.elementwise import a_dtype
 from ..cell import Cell
 
 
@@ -31,6 +32,7 @@ class Dropout(Cell):
     def __init__(self, keep_prob: float | None = None, p: float | None = None, dtype: Any = np.float32) -> None:
         super().__init__()
         where = type(self).__name__
+        a_dtype(where, "dtype", dtype)
         if keep_prob is not None and p is not None:
             raise ArgumentError(f"keep_prob={keep_prob} and p={p}", where=where, allowed="One of the two")
         if keep_prob is not None:

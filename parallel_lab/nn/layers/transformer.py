@@ -262,7 +262,7 @@ class TransformerEncoderLayer(Cell):
 class TransformerEncoder(Cell):
     """`num_layers` copies of a layer, drawn apart, called as it is; then `norm`.  src: (s, n, d_model) -> the same."""
 
-    @checked(encoder_layer=instance(Cell, "A Cell"), num_layers=integer(1))
+    @checked(encoder_layer=instance(Cell, "A Cell"), num_layers=integer(1), norm=instance(Cell, "A Cell") | None)
     def __init__(self, encoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
         super().__init__()
         self.layers = CellList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])

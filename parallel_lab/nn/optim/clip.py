@@ -17,7 +17,7 @@ from numbers import Real
 from typing import Any
 
 from ... import ops
-from ...base.checks import checked, choice, number
+from ...base.checks import checked, choice, flag, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from .global_norm import Totals, added, all_finite, as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
 
@@ -94,7 +94,7 @@ def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None
     return x if clip_value_min is None else ops.maximum(x, clip_value_min)
 
 
-@checked(max_norm=number(0, above=True))
+@checked(max_norm=number(0, above=True), error_if_nonfinite=flag)
 def clip_by_norm(x: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Any:
     """Scaled so that the norm is at most `max_norm`.  x: (...) -> (...), or a list or tuple of such, by the norm of all
     elements together -> tuple.

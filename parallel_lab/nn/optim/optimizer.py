@@ -511,7 +511,7 @@ class Optimizer(Cell):
     def _grouped(self, params: Any) -> list[Parameter]:
         """The parameters in order; notes the settings of each."""
         where = type(self).__name__
-        if isinstance(params, (Tensor, str, dict)) or not isinstance(params, Iterable):
+        if isinstance(params, (Tensor, np.ndarray, str, dict)) or not isinstance(params, Iterable):
             allowed = "A list of Parameters, for instance net.trainable_params()"
             raise ArgumentTypeError(f"params={shorten(params)}", where=where, allowed=allowed)
         params = list(params)

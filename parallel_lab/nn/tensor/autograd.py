@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.checks import flag
 from ...base.errors import ArgumentError, ArgumentTypeError, TraceError, shorten
 from ...base.hooks import cell_runner, current_tracer, on_tape
 from .arithmetic import Arithmetic
@@ -92,6 +93,7 @@ def value_and_grad(
     Raises ArgumentError or ArgumentTypeError for what has no gradient, TraceError if the result is no Tensor.
     """
     where = "value_and_grad"
+    flag(where, "has_aux", has_aux)
     if not callable(fn):
         raise ArgumentTypeError(f"fn is {shorten(fn)}", where=where, allowed="A function or a Cell")
     if grad_position is None and weights is None:

@@ -159,7 +159,11 @@ def _folder(where: str, dataset_dir: Any) -> Path:
         what = f"dataset_dir={shorten(dataset_dir)}"
         raise ArgumentError(what, where=where, allowed="The path of a folder", hint=hint)
     folder = Path(dataset_dir)
-    if not folder.is_dir():
+    try:
+        found = folder.is_dir()
+    except OSError as error:  # a name that the system cannot have
+        raise ArgumentError(f"dataset_dir={shorten(dataset_dir)}: {error.strerror}", where=where) from None
+    if not found:
         what = "is not a folder" if folder.exists() else "does not exist"
         hint = "" if folder.is_absolute() else f"The path is relative to {Path.cwd()}"
         raise DataFileError(what, where=str(folder), allowed=f"The folder of {where}'s files", hint=hint)

@@ -1,0 +1,170 @@
+"""Junk given to every public class and function of the facade: refused in words, with an error of this package.
+
+Drawn with a seed: the arguments of an example call, one of them replaced; or all of them drawn. What a class makes is
+called and sharded with junk, too. Left to Python: how many arguments a call has, and what they are called.
+"""
+
+import importlib
+import inspect
+import os
+import random
+
+import numpy as np
+import pytest
+
+import parallel_lab.mindspore as ms
+from parallel_lab.base.errors import ParallelLabError
+from parallel_lab.mindspore import nn, ops
+from parallel_lab.mindspore._tables import PAGES
+from parallel_lab.ops.machine.opdef import OpDef
+from tests.processes.processes import descendants
+
+# what runs on, prints, calls what it is given, or belongs to Python
+LEFT_OUT = {
+    "run_check",
+    "init",
+    "release",
+    "Print",
+    "print_",
+    "HyperMap",
+    "Map",
+    "Callback",
+    "Metric",
+    "Transform",
+    "RandomTransform",
+}
+LEFT_OUT |= {"Inter", "Border", "SliceMode"}  # enums: Python calls them
+
+
+class Weird:
+    def __repr__(self):
+        return "<weird>"
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(4, 4)
+
+    def construct(self, x):
+        return self.dense(x)
+
+
+def tensor(*shape, dtype=np.float32):
+    return ms.Tensor(np.ones(shape, dtype))
+
+
+# made anew for every call
+OBJECTS = {
+    "tensor": lambda: tensor(2, 3),
+    "images": lambda: tensor(2, 3, 4, 4),
+    "ints": lambda: tensor(4, dtype=np.int32),
+    "scalar": lambda: ms.Tensor(2.0),
+    "bools": lambda: tensor(2, dtype=np.bool_),
+    "empty": lambda: tensor(0, 3),
+    "parameter": lambda: ms.Parameter(tensor(2, 2), name="p"),
+    "net": Net,
+    "parameters": lambda: list(Net().trainable_params()),
+    "layout": lambda: ms.Layout((2, 4), ("a", "b")),
+    "primitive": lambda: ops.MatMul(),
+}
+NUMBERS = [0, 1, -1, 3, 2**40, -(2**40), 1.5, float("nan"), float("inf"), 3 + 2j, np.int64(3), np.float32(2)]
+TEXTS = ["", "a", "sum", "x" * 300, b"bytes", np.array("a")]
+GROUPS = [(), [], {}, (1,), (1, 2), [1, 2], (0,), (-1,), ("a",), ((1, 2), (2, 1)), (1.5,), (None,), (True,), {"a": 1}]
+OTHERS = [None, True, False, {1}, object, int, np.float32, ms.int32, np.ones(3), np.ones((2, 2), int), range(3)]
+JUNK = [*NUMBERS, *TEXTS, *GROUPS, *OTHERS, print, Weird(), slice(1), Ellipsis, NotImplemented, *OBJECTS]
+LIKELY = ["tensor", "images", "ints", "net", "parameters", 0.1, 4, "parameter", (2, 2), 1, None, "sum", ms.float32]
+
+
+def made(value):
+    return OBJECTS[value]() if type(value) is str and value in OBJECTS else value
+
+
+def public():
+    """{path: class or function}, each once, by the first path that has it."""
+    found = {}
+    for path in PAGES:
+        module = importlib.import_module(f"parallel_lab.mindspore{'.' if path else ''}{path}")
+        for name in module.__all__:
+            value = getattr(module, name)
+            if callable(value) and name not in LEFT_OUT and id(value) not in map(id, found.values()):
+                found[f"{path}.{name}"] = value
+    return found
+
+
+def reset():
+    ms.reset_auto_parallel_context()
+    ms.reset_algo_parameters()
+    ms.reset_cost_model_context()
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+
+def is_about_the_call(error):
+    """Python's own words for a call with too many, too few or unknown arguments."""
+    words = ("positional argument", "unexpected keyword", "required keyword", "multiple values", "takes no arguments")
+    return isinstance(error, TypeError) and any(each in str(error) for each in words)
+
+
+def refused(call, *args, **kwargs):
+    """The result, or None; fails for an error that is not of this package."""
+    try:
+        return call(*args, **kwargs)
+    except ParallelLabError as error:
+        assert str(error).strip()
+        return None
+    except Exception as error:
+        if not is_about_the_call(error):
+            raise
+        return None
+
+
+def example_of(call, rng):
+    """Arguments that the call takes, by name; None if none were found."""
+    if isinstance(call, OpDef):
+        if call.variadic or not call.cases:
+            return None
+        case = call.cases[0]
+        arrays = case.arrays(np.random.default_rng(0), np.float32)
+        return {**dict(zip(call.tensors, map(ms.Tensor, arrays), strict=True)), **dict(case.attrs)}
+    try:
+        parameters = inspect.signature(call).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    names = [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    for _ in range(40):
+        values = {name: rng.choice(LIKELY) for name in names}
+        reset()
+        try:
+            call(**{name: made(value) for name, value in values.items()})
+        except Exception:
+            continue
+        return values
+    return None
+
+
+CALLS = public()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers out of a function's range
+@pytest.mark.quick(40)
+@pytest.mark.parametrize("path", CALLS)
+def test_junk_is_refused_in_words(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    before, draws, call = descendants(os.getpid()), random.Random(path), CALLS[path]
+    example = example_of(call, draws)
+    names = list(inspect.signature(call).parameters) if example is not None and not isinstance(call, OpDef) else []
+    names = names or list(example or ())
+    for _ in range(8):
+        reset()
+        if names and draws.random() < 0.7:
+            given = {**example, draws.choice(names): draws.choice(JUNK)}
+            result = refused(call, **{name: made(value) for name, value in given.items()})
+        else:
+            count = len(example) if example else draws.choice((1, 1, 2, 3))
+            result = refused(call, *(made(draws.choice(JUNK)) for _ in range(count)))
+        if isinstance(call, type) and callable(result):
+            refused(result, *(made(draws.choice(JUNK)) for _ in range(draws.choice((1, 1, 2, 3)))))
+            if hasattr(result, "shard"):
+                refused(result.shard, made(draws.choice(JUNK)))
+    reset()
+    assert descendants(os.getpid()) == before
