@@ -94,7 +94,7 @@ class Node:
     strategy_reason   why it was chosen, in a sentence, of one that was propagated
     out_strategy  how partial sums leave the result split: None, as it follows from `strategy`
     cross_batch   leave a split reduction as each rank has it;  sync: in data_parallel mode, average the result over
-                  all ranks (True) or not (False); None: it does not look across samples
+                  all ranks (True), over groups of them or not (False); None: it does not look across samples
     nd_tp      a product that gathers what its layouts split in addition and scatters its sums:
                `add_prim_attr("enable_nd_tp", True)`
     phase      program it belongs to: "forward", or "update" if it needs gradients
@@ -117,7 +117,7 @@ class Node:
     strategy_origin: Origin | None = None
     out_strategy: AnyStrategy | None = None
     cross_batch: bool = False
-    sync: bool | None = None
+    sync: bool | tuple[tuple[int, ...], ...] | None = None
     phase: str = "forward"
     strategy_reason: str = ""
     nd_tp: bool = False

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -56,6 +56,20 @@ def ranks_along(device_matrix: Iterable[int], axes: Iterable[int], rank: int) ->
     (1, 3, 5, 7, 9, 11, 13, 15)
     """
     return _ranks_along(tuple(device_matrix), tuple(sorted(set(axes))), rank)
+
+
+def axes_of_groups(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """(device matrix, axes) of which these are the groups, or None: they differ in size, distance, or omit a rank.
+
+    >>> axes_of_groups(((0, 2), (1, 3), (4, 6), (5, 7))), axes_of_groups(((0, 1), (2,)))
+    (((2, 2, 2), (1,)), None)
+    """
+    size, total = len(groups[0]), sum(map(len, groups))
+    step = groups[0][1] - groups[0][0] if size > 1 else 1
+    if step < 1 or total % (size * step):
+        return None
+    matrix, axes = (total // (size * step), size, step), (1,)
+    return (matrix, axes) if {ranks_along(matrix, axes, r) for r in range(total)} == set(map(tuple, groups)) else None
 
 
 def canonical_axes(device_matrix: Iterable[int], axes: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

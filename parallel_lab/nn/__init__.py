@@ -33,7 +33,7 @@ from .layers.conv import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool2d, Conv2d
 from .layers.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
 from .layers.embedding import Embedding, EmbeddingLookup
 from .layers.losses import BCELoss, BCEWithLogitsLoss, L1Loss, LossBase, MAELoss, MSELoss, SmoothL1Loss, WithLossCell
-from .layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
+from .layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm, SyncBatchNorm
 from .layers.transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
 from .optim.amp import (
     DynamicLossScaleManager,

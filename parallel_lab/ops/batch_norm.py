@@ -26,6 +26,8 @@ import math
 import numpy as np
 
 from ..base.checks import choice, number
+from ..base.hooks import current_tracer, current_world
+from .collectives.primitives import AllReduce
 from .elementwise import POSITIVE, cast
 from .machine.composed import composed
 from .machine.registry import case, gradient, op
@@ -249,6 +251,20 @@ def _(g, out, x, given):
 # ---- the operator ----
 
 
+def _over_ranks(part, sums):
+    """On a rank that runs at once: the mean over the ranks that `sync` names. Plans have it by the pass `replicate`."""
+    world, asked = current_world(), part.primitive is not None and part.primitive.prim_attrs.get("sync")
+    if not asked or world is None or current_tracer.get() is not None:
+        return sums
+    groups = (tuple(range(world.world_size)),) if asked is True else asked
+    members = next((group for group in groups if world.rank in group), ())
+    if len(members) < 2:
+        return sums
+    name = f"sync_batch_norm {members}"
+    world.groups.setdefault(name, members)
+    return AllReduce(group=name)(sums) * (1 / len(members))
+
+
 def _labels(shapes, *, is_training, epsilon, momentum, data_format, unbiased, index=0):
     names = letters(len(shapes[0]))
     return f"{names},b,b,b,b->{'b' if index else names}"
@@ -311,7 +327,7 @@ def batch_normalization(
     names, statistics = letters(len(x.shape)), (mean, variance)
     if is_training:
         count = math.prod(x.shape) // x.shape[1]
-        sums = part(batch_norm_sums, x, labels=f"{names}->sb", keep=("sync",))
+        sums = _over_ranks(part, part(batch_norm_sums, x, labels=f"{names}->sb", keep=("sync",)))
         channels = f"{names},sb,b->b"
         for i, kept in enumerate(statistics):
             if hasattr(kept, "set_data") and not kept.requires_grad:

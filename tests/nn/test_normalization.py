@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from parallel_lab import Session, ShapeError, compile, nn, ops
+from parallel_lab import Session, ShapeError, compile, nn, ops, set_auto_parallel_context
+from parallel_lab.base.errors import TracedCommunication
 from parallel_lab.nn.tensor.tensor import Tensor
+from parallel_lab.run.simulator import Simulator
 from tests.crossed import each_of
 from tests.nn.one_device import check_equals_one_device, messages, trained
 from tests.refusals import refused
@@ -64,11 +66,11 @@ def test_running_statistics_are_no_trained_parameters():
 class ConvLike(nn.Cell):
     """1x1 product over channels, batch norm, mean over positions."""
 
-    def __init__(self, **options):
+    def __init__(self, norm=nn.BatchNorm2d, **options):
         super().__init__()
         self.mix = nn.Dense(4, 8, dtype=np.float64)
         self.last, self.first = ops.Transpose(), ops.Transpose()
-        self.bn = nn.BatchNorm2d(8, dtype=np.float64, **options)
+        self.bn = norm(8, dtype=np.float64, **options)
         self.relu, self.mean = ops.ReLU(), ops.ReduceMean()
 
     def construct(self, x):
@@ -99,9 +101,10 @@ def test_without_a_strategy_the_batch_is_cut_and_the_statistics_are_still_those_
     check_equals_one_device(ConvLike, nn.MSELoss(), (X, TARGET), lambda net: None)
 
 
-@pytest.mark.parametrize("sync", [True, False])
-def test_in_data_parallel_mode_training_equals_one_device_only_with_sync(sync):
-    net = ConvLike(sync=sync)
+@each_of("norm, sync", (nn.BatchNorm2d, {"sync": True}), (nn.BatchNorm2d, {}), (nn.SyncBatchNorm, {}))
+def test_in_data_parallel_mode_training_equals_one_device_only_with_sync(norm, sync):
+    net = ConvLike(norm, **sync)
+    sync = bool(sync) or norm is nn.SyncBatchNorm
     net.set_train()
     optimizer = nn.SGD(net.trainable_params(), 0.1)
     settings = {"parallel_mode": "data_parallel", "device_num": 8, "gradients_mean": True}
@@ -113,6 +116,43 @@ def test_in_data_parallel_mode_training_equals_one_device_only_with_sync(sync):
     _, wanted, _ = trained(ConvLike, nn.MSELoss(), (X, TARGET), steps=2)
     for name in ("mix.weight", "bn.gamma", "bn.beta"):
         assert np.allclose(found[name], wanted[name], rtol=1e-10, atol=1e-12) == sync, name
+
+
+LOCAL = {"parallel_mode": "data_parallel", "device_num": 8, "dataset_strategy": "data_parallel"}
+
+
+@each_of("groups", [[0, 1, 2, 3], [7, 6, 5, 4]], [[0, 2], [1, 3], [4, 6], [5, 7]])
+def test_ranks_of_one_group_share_statistics(groups):
+    layer = nn.SyncBatchNorm(4, dtype=np.float64, process_groups=groups).set_train()
+    plan = compile(layer, X[:1], **LOCAL)
+    simulator = Simulator(plan, {p.name: p.asnumpy() for p in layer.get_parameters()})
+    simulator.run_step(X)
+    for group in groups:
+        expected = normalized(X[sorted(group)], (0, 2, 3), 1e-5)
+        found = np.concatenate([simulator.value(plan.outputs[0], rank) for rank in sorted(group)])
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+test_what_sync_batch_norm_refuses = refused(
+    (lambda: nn.SyncBatchNorm(4, process_groups=(0, 1)), TypeError, r"process_groups=\(0, 1\)\. A list of lists"),
+    (lambda: nn.SyncBatchNorm(4, process_groups=[0, 1]), TypeError, r"process_groups=\[0, 1\]"),
+    (lambda: nn.SyncBatchNorm(4, process_groups=[[0, 1], [1]]), ValueError, "Each rank is in one group"),
+    (lambda: nn.SyncBatchNorm(4, process_groups=[[0, -1]]), ValueError, "process_groups="),
+    (lambda: nn.SyncBatchNorm(4)(Tensor(X[0])), ShapeError, r"\(n, c\) or \(n, c, h, w\)"),
+    (lambda: compile(nn.SyncBatchNorm(4), X, device_num=8), RuntimeError, "semi_auto_parallel.*nn.BatchNorm2d"),
+    (
+        lambda: compile(nn.SyncBatchNorm(4, process_groups=[[0, 1], [2]]).set_train(), X[:1], **LOCAL),
+        TracedCommunication,  # a rank alone: no program for all ranks says that
+        r"exchanges within \(\(0, 1\),\), in a plan for 8 ranks",
+    ),
+)
+
+
+def test_ranks_are_checked_against_the_number_that_is_set():
+    set_auto_parallel_context(device_num=8)
+    nn.SyncBatchNorm(4, process_groups=[[0, 7]])
+    with pytest.raises(ValueError, match=r"process_groups=\[\[0, 8\]\]\. Ranks from 0 to 7"):
+        nn.SyncBatchNorm(4, process_groups=[[0, 8]])
 
 
 # ---- layer, RMS and group norm ----

@@ -33,6 +33,35 @@ def rows(x, n):
     return np.split(x, n, axis=0)
 
 
+# ---- a layer that communicates ----
+
+
+def normalizing(world, x, groups):
+    """(result, gradient of its weighted sum for x, moving mean) of a batch norm that runs at once."""
+    layer = nn.SyncBatchNorm(3, dtype=np.float64, process_groups=groups).set_train()
+    mine = Parameter(x[world.rank])
+    out = layer(mine)
+    (grad,) = gradients(ops.reduce_sum(out * Tensor(np.arange(out.size).reshape(out.shape) ** 2.0)), [mine])
+    return out.asnumpy(), grad, layer.moving_mean.asnumpy()
+
+
+@each_of("groups, together", (None, [(0, 1, 2, 3)]), ([[0, 2], [3]], [(0, 2), (1,), (3,)]))
+def test_ranks_that_run_at_once_share_the_statistics_of_their_group(pool, rng, groups, together):
+    x = rng.normal(size=(N, 2, 3))
+    found = on_ranks(pool, normalizing, x, groups)
+    for members in together:
+        alone = nn.BatchNorm1d(3, dtype=np.float64).set_train()
+        rows_of_all = Parameter(np.concatenate([x[rank] for rank in members]))
+        out = alone(rows_of_all)
+        weights = np.concatenate([np.arange(6).reshape(2, 3) ** 2.0] * len(members))
+        (grad,) = gradients(ops.reduce_sum(out * Tensor(weights)), [rows_of_all])
+        for place, rank in enumerate(members):
+            mine = slice(2 * place, 2 * place + 2)
+            np.testing.assert_allclose(found[rank][0], out.asnumpy()[mine], rtol=1e-10)
+            np.testing.assert_allclose(found[rank][1], grad[mine], rtol=1e-9, atol=1e-11)
+            np.testing.assert_allclose(found[rank][2], alone.moving_mean.asnumpy(), rtol=1e-10)
+
+
 # ---- what each operator gives, written down for all ranks at once: [x of every rank] -> [result of every rank] ----
 
 

@@ -5,14 +5,18 @@ network was traced on a rank's shapes, values and loss exist per rank. `differen
 
 What looks across samples sees one rank's samples only. Batch norm is the case that matters: its statistics are those of
 the rank, so the result is not that of one device on the whole batch. An operator with the attribute `sync`
-(`nn.BatchNorm2d(..., sync=True)`) averages its statistics over all ranks and makes them equal again. Dropout takes dim
-0 for the samples: every rank has the part of one device's mask that belongs to its rows.
+(`nn.BatchNorm2d(..., sync=True)`, `nn.SyncBatchNorm`) averages its statistics over all ranks, or over those of a group,
+and makes them equal again. Dropout takes dim 0 for the samples: every rank has the part of one device's mask that
+belongs to its rows.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from ...base.errors import TracedCommunication
+from ...layout.tensor_layout import axes_of_groups, ranks_along
 from ..ir import Draft, Instr, Node, Value, attr_pairs, counted, fresh_name
 from .dataset_strategy import input_values
 
@@ -72,12 +76,17 @@ def _own_rows(instr: Instr, node: Node, shapes: tuple[tuple[int, ...], ...], dev
 
 
 def _average(node: Node, label: str, device_num: int, instrs: list[Instr], values: dict[str, Value]) -> None:
-    """The mean over all ranks of a value that each made from its own samples."""
+    """The mean over all ranks, or those of a group, of a value that each made from its own samples."""
     origin, total = node.origin.made("replicate"), fresh_name(f"{node.name}.sum", values)
-    why = "all ranks use the statistics of the whole batch, not of their own part"
-    fields = {"attrs": attr_pairs({"reduce": "sum", "fusion": 0}), "axes": (0,), "device_matrix": (device_num,)}
-    fields |= {"reason": f"{node.name!r} is synchronised (sync=True): {why}", "origin": origin}
+    matrix, axes = ((device_num,), (0,)) if node.sync is True else axes_of_groups(node.sync) or ((), ())
+    if math.prod(matrix) != device_num:
+        what = f"it exchanges within {node.sync}, in a plan for {device_num} ranks"
+        allowed = "Groups of equal size and distance that together are all ranks; others run operator by operator"
+        raise TracedCommunication(what, where=node.where, allowed=allowed)
+    whose = "all ranks use the statistics of the whole batch" if node.sync is True else "groups of ranks share theirs"
+    fields = {"attrs": attr_pairs({"reduce": "sum", "fusion": 0}), "axes": axes, "device_matrix": matrix}
+    fields |= {"reason": f"{node.name!r} is synchronised: {whose}, not of their own part", "origin": origin}
     instrs.append(Instr("all_reduce", total, (label,), node.name, **fields))
-    divide = attr_pairs({"count": device_num})
+    divide = attr_pairs({"count": len(ranks_along(matrix, axes, 0))})
     instrs.append(Instr("compute", node.name, (total,), node.name, "divide_by", "RealDiv", divide, origin=origin))
     values[total] = values[node.name] = Value(node.shape, node.dtype, None)
