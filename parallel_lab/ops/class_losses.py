@@ -1,7 +1,7 @@
 """Losses of samples with a class: fused cross-entropies, with and without weights, and the same as functions.
 
     softmax_cross_entropy         logits, shares of the classes -> loss of every sample
-    sparse_softmax_cross_entropy  logits, labels -> mean of the losses
+    sparse_cross_entropy          logits, labels -> loss of every sample
     class_cross_entropy           logits, labels, weight -> loss of every sample      = log_softmax and nll in one
     nll                           log-probabilities, labels, weight -> loss of every sample
     label_weight                  labels, weight -> weight of every sample: what a mean divides by
@@ -10,7 +10,9 @@ The mean of a weighted loss is sum(losses) / sum(weights of the samples), both o
 all_reduces, never a mean of the ranks' means. Samples whose label is `ignore_index` have loss 0 and weight 0. Further
 dims after the class are positions with a label each: logits (n, c, h, w), labels (n, h, w).
 
-The class dim stays whole, because a softmax along a split dim is not "local softmax, then one reduction". The expanded
+A softmax along a split dim is not "local softmax, then one reduction". Against class numbers (`SparseCrossEntropy`,
+`ClassCrossEntropy`, and so `nn.CrossEntropyLoss`) the class dim may be split all the same: the operator is then made of
+others, with messages of a number per row (`split_cross_entropy.py`). In the others it stays whole; the expanded
 cross-entropy (`nn.SoftmaxCrossEntropyExpand`: ReduceMax, Sub, Exp, ReduceSum, Div, Log, Mul, ...) may split it.
 """
 
@@ -25,26 +27,23 @@ from ..base.errors import ShapeError
 from .activation import log_softmax_of, softmax_of
 from .elementwise import add, cast, div, float_result, mul
 from .losses import FormulaParts, float_operand
+from .machine.composed import composed
 from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import ints
 from .machine.registry import case, gradient, op
 from .machine.signature import letters
-from .reduce import reduce_sum
+from .reduce import reduce_max, reduce_sum
 from .shape import as_array, reshape, transpose
 from .spellings import function, tensor_operand
-
-
-def check_labels(where, labels, classes, ignore_index=None):
-    """Labels, with 0 in place of ignored ones, and which ones count. ShapeError for what is no class number."""
-    counted = np.ones(labels.shape, bool) if ignore_index is None else labels != ignore_index
-    known = np.where(counted, labels, 0)
-    if known.size and not (known.min() >= 0 and known.max() < classes):
-        worst = known.min() if known.min() < 0 else known.max()
-        hint = f"To ignore samples, give ignore_index={worst}" if ignore_index is None and worst < 0 else ""
-        what = f"a label is {worst}"
-        raise ShapeError(what, where=where, allowed=f"Labels are class numbers from 0 to {classes - 1}", hint=hint)
-    return known.astype(np.int64), counted
-
+from .split_cross_entropy import (
+    check_labels,
+    exp_and_weight_sums,
+    exp_sums,
+    rows_of,
+    split_losses,
+    split_weighted_losses,
+    unrow,
+)
 
 IGNORE_INDEX, SMOOTHING = integer() | None, number(0, 1)
 
@@ -67,16 +66,6 @@ def _labels(shapes, **_):
     return f"{names},{out},b->{out}"
 
 
-def _rows(x):
-    """Classes last, one row per label.  x: (n, c, ...) -> (r, c)."""
-    return np.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
-
-
-def _unrow(rows, shape):
-    """Reverse of _rows, in C order.  rows: (r, c) -> `shape`, (n, c, ...)."""
-    return np.ascontiguousarray(np.moveaxis(rows.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
-
-
 def _at(rows, numbers):
     return np.take_along_axis(rows, numbers[:, None], axis=1)[:, 0]
 
@@ -87,42 +76,30 @@ _EXAMPLES = (
 )
 
 
-@op(
-    _labels,
-    name="ClassCrossEntropy",
-    instead="nn.SoftmaxCrossEntropyExpand",
-    attrs={"ignore_index": IGNORE_INDEX, "label_smoothing": SMOOTHING},
-    check=_check,
-    whole="b",
-    dtype=0,
-    flops=8,
-    example=(
-        *_EXAMPLES,
-        case((16, 6), (16,), (6,), ints={1: 6}, low=0.2, high=2.0, label_smoothing=0.1, ignore_index=2),
-    ),
-)
-def class_cross_entropy(logits, labels, weight, *, ignore_index=None, label_smoothing=0.0):
-    """Cross-entropy of every sample against its class number, times the weight of the class.
+_CLASS = {
+    "attrs": {"ignore_index": IGNORE_INDEX, "label_smoothing": SMOOTHING},
+    "check": _check,
+    "dtype": 0,
+    "flops": 8,
+}
 
-    logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (n, ...). The class dim stays whole.
 
-    ignore_index     label of samples whose loss is 0; None: every sample counts
-    label_smoothing  share of the target that is spread over all classes equally: with weights w, (1 - e) w_y l_y + e /
-                     c * sum over k of w_k l_k
-    """
+@op(_labels, whole="b", **_CLASS)
+def class_cross_entropy_fused(logits, labels, weight, *, ignore_index=None, label_smoothing=0.0):
+    """`class_cross_entropy` with c whole.  logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (n, ...)."""
     numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
-    logs = log_softmax_of(_rows(logits))
+    logs = log_softmax_of(rows_of(logits))
     loss = -_at(logs, numbers) * weight[numbers]
     if label_smoothing:
         loss = (1 - label_smoothing) * loss - label_smoothing / logits.shape[1] * (logs @ weight)
     return (loss * counted).reshape(labels.shape).astype(logits.dtype, copy=False)
 
 
-@gradient(class_cross_entropy)
+@gradient(class_cross_entropy_fused)
 def class_cross_entropy_grad(g, logits, labels, weight, *, ignore_index, label_smoothing):
     """Gradient for the logits.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (n, c, ...)."""
     numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
-    grad = np.exp(log_softmax_of(_rows(logits)))
+    grad = np.exp(log_softmax_of(rows_of(logits)))
     # fractions of float32 weights would be rounded beside float64 logits
     weight = weight.astype(np.result_type(weight, logits), copy=False)
     picked = (1 - label_smoothing) * weight[numbers]
@@ -131,16 +108,51 @@ def class_cross_entropy_grad(g, logits, labels, weight, *, ignore_index, label_s
     grad -= spread
     grad[np.arange(len(numbers)), numbers] -= picked
     grad *= (g.reshape(-1) * counted)[:, None]
-    return _unrow(grad, logits.shape).astype(g.dtype, copy=False)
+    return unrow(grad, logits.shape).astype(g.dtype, copy=False)
 
 
-@gradient(class_cross_entropy, "weight", dtype=3)
+@gradient(class_cross_entropy_fused, "weight", dtype=3)
 def class_cross_entropy_weight_grad(g, logits, labels, weight, *, ignore_index, label_smoothing):
     """Gradient for the weights.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (c,)."""
     numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
-    logs, share = -log_softmax_of(_rows(logits)), g.reshape(-1) * counted
+    logs, share = -log_softmax_of(rows_of(logits)), g.reshape(-1) * counted
     of_label = np.bincount(numbers, share * _at(logs, numbers), minlength=len(weight))
     return ((1 - label_smoothing) * of_label + label_smoothing / len(weight) * (share @ logs)).astype(weight.dtype)
+
+
+@composed(
+    _labels,
+    name="ClassCrossEntropy",
+    example=(
+        *_EXAMPLES,
+        case((16, 6), (16,), (6,), ints={1: 6}, low=0.2, high=2.0, label_smoothing=0.1, ignore_index=2),
+        case((4, 8, 2), (4, 2), (8,), ints={1: 8}, low=0.2, high=2.0, label_smoothing=0.2, ignore_index=5),
+    ),
+    **_CLASS,
+)
+def class_cross_entropy(part, logits, labels, weight, *, ignore_index=None, label_smoothing=0.0):
+    """Cross-entropy of every sample against its class number, times the weight of the class.
+
+    logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (n, ...)
+
+    ignore_index     label of samples whose loss is 0; None: every sample counts
+    label_smoothing  share of the target that is spread over all classes equally: with weights w, (1 - e) w_y l_y + e /
+                     c * sum over k of w_k l_k
+
+    Where c is split: three all_reduces, of one, two and one numbers per label, and backward of one.
+    """
+    names = letters(len(logits.shape))
+    rows, attrs = names[0] + names[2:], {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    if not part.splits("b"):
+        labelled = f"{names},{rows},b->{rows}"
+        return part(class_cross_entropy_fused, logits, labels, weight, labels=labelled, alone=True, **attrs)
+    attrs["classes"] = logits.shape[1]
+    largest = part(reduce_max, logits, labels=f"{names}->{rows}", axis=1)
+    sums = part(
+        exp_and_weight_sums, logits, largest, labels, weight, labels=f"{names},{rows},{rows},b->z{rows}", **attrs
+    )
+    labelled = f"{names},{rows},z{rows},{rows},b->{rows}"
+    return part(split_weighted_losses, logits, largest, sums, labels, weight, labels=labelled, **attrs)
 
 
 @op(
@@ -156,7 +168,7 @@ def class_cross_entropy_weight_grad(g, logits, labels, weight, *, ignore_index, 
 def nll(logits, labels, weight, *, ignore_index=None):
     """Minus the label's log-probability, weighted; c stays whole.  logits: (n, c, ...), labels, weight -> (n, ...)."""
     numbers, counted = check_labels("NLLLoss", labels.reshape(-1), logits.shape[1], ignore_index)
-    loss = -_at(_rows(logits), numbers) * weight[numbers] * counted
+    loss = -_at(rows_of(logits), numbers) * weight[numbers] * counted
     return loss.reshape(labels.shape).astype(logits.dtype, copy=False)
 
 
@@ -166,14 +178,14 @@ def nll_grad(g, labels, weight, *, ignore_index, shape):
     numbers, counted = check_labels("NLLLoss", labels.reshape(-1), shape[1], ignore_index)
     grad = np.zeros((len(numbers), shape[1]), g.dtype)
     grad[np.arange(len(numbers)), numbers] = -g.reshape(-1) * weight[numbers] * counted
-    return _unrow(grad, shape)
+    return unrow(grad, shape)
 
 
 @gradient(nll, "weight", dtype=3)
 def nll_weight_grad(g, logits, labels, weight, *, ignore_index):
     """Gradient for the weights.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (c,)."""
     numbers, counted = check_labels("NLLLoss", labels.reshape(-1), logits.shape[1], ignore_index)
-    share = -g.reshape(-1) * counted * _at(_rows(logits), numbers)
+    share = -g.reshape(-1) * counted * _at(rows_of(logits), numbers)
     return np.bincount(numbers, share, minlength=len(weight)).astype(weight.dtype)
 
 
@@ -236,28 +248,58 @@ def softmax_cross_entropy_label_grad(g, logits):
     return -g[:, None] * log_softmax_of(logits)
 
 
-@op(
-    "ac,a->a",
-    name="SparseSoftmaxCrossEntropyWithLogits",
-    instead="nn.SoftmaxCrossEntropyExpand",
-    check=lambda operands: ints(operands[1], "labels"),
-    whole="c",
-    dtype=lambda dtypes: float_result(dtypes[:1]),
-    flops=6,
-    example=case((16, 8), (16,), ints={1: 8}),
-)
-def sparse_softmax_cross_entropy(logits, labels):
-    """Cross-entropy of every sample against a class number.  logits: (a, c), labels: (a,) int -> (a,)."""
-    labels, _ = check_labels("SparseSoftmaxCrossEntropyWithLogits", labels, logits.shape[-1])
-    return -np.take_along_axis(log_softmax_of(logits), labels[:, None], axis=-1)[:, 0]
+_SPARSE = {
+    "check": lambda operands: ints(operands[1], "labels"),
+    "dtype": lambda dtypes: float_result(dtypes[:1]),
+    "flops": 6,
+}
 
 
-@gradient(sparse_softmax_cross_entropy)
-def sparse_softmax_cross_entropy_grad(g, logits, labels):
+@op("ac,a->a", whole="c", **_SPARSE)
+def sparse_cross_entropy_fused(logits, labels):
+    """`sparse_cross_entropy` with c whole.  logits: (a, c), labels: (a,) int -> (a,)."""
+    labels, _ = check_labels("SparseCrossEntropy", labels, logits.shape[-1])
+    return -_at(log_softmax_of(logits), labels)
+
+
+@gradient(sparse_cross_entropy_fused)
+def sparse_cross_entropy_grad(g, logits, labels):
     """Gradient for the logits.  g: (a,), logits: (a, c), labels: (a,) int -> (a, c)."""
     grad = softmax_of(logits)
     grad[np.arange(len(labels)), labels] -= 1
     return grad * g[:, None]
+
+
+@composed("ac,a->a", name="SparseCrossEntropy", example=case((16, 8), (16,), ints={1: 8}), **_SPARSE)
+def sparse_cross_entropy(part, logits, labels):
+    """Cross-entropy of every sample against a class number.  logits: (a, c), labels: (a,) int -> (a,).
+
+    Where c is split: three all_reduces of a number per label, and one backward.
+    """
+    if not part.splits("c"):
+        return part(sparse_cross_entropy_fused, logits, labels, labels="ac,a->a", alone=True)
+    largest = part(reduce_max, logits, labels="ac->a", axis=1)
+    sums = part(exp_sums, logits, largest, labels="ac,a->a")
+    classes = logits.shape[1]
+    return part(split_losses, logits, largest, sums, labels, labels="ac,a,a,a->a", classes=classes)
+
+
+@op(
+    "ac,a->a",
+    name="SparseSoftmaxCrossEntropyWithLogits",
+    instead="SparseCrossEntropy",
+    whole="c",
+    example=case((16, 8), (16,), ints={1: 8}),
+    **_SPARSE,
+)
+def sparse_softmax_cross_entropy(logits, labels):
+    """Cross-entropy of every sample against a class number.  logits: (a, c), labels: (a,) int -> (a,)."""
+    return sparse_cross_entropy_fused.fn(logits, labels)
+
+
+@sparse_softmax_cross_entropy.vjp
+def _(g, out, logits, labels):
+    return sparse_cross_entropy_grad(g, logits, labels), None
 
 
 # ---- losses as functions ----
@@ -302,7 +344,7 @@ def cross_entropy_of(loss, logits, labels, where):
     if not is_integer:
         return loss.get_loss(_against_weights(loss, logits, labels))
     if loss.weight is None and loss.ignore_index is None and not loss.label_smoothing and len(shape) == 2:
-        return loss.get_loss(loss.sparse_softmax_cross_entropy(logits, labels))
+        return loss.get_loss(loss.sparse_cross_entropy(logits, labels))
     weights = _class_weights(loss, shape[1])
     return _weighted(loss, loss.class_cross_entropy(logits, labels, weights), labels, weights)
 
@@ -353,7 +395,7 @@ def cross_entropy(input, target, weight=None, ignore_index=None, reduction="mean
     loss = _class_loss(
         *("cross_entropy", weight, ignore_index, reduction),
         label_smoothing=label_smoothing,
-        sparse_softmax_cross_entropy=sparse_softmax_cross_entropy,
+        sparse_cross_entropy=sparse_cross_entropy,
         softmax_cross_entropy=softmax_cross_entropy,
         class_cross_entropy=partial(class_cross_entropy, **options),
         **dict.fromkeys(("smooth_mul", "weight_mul"), mul),

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from parallel_lab import ShapeError, nn
+from parallel_lab import Session, ShapeError, compile, nn, ops
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from tests.cells import cell
 from tests.crossed import each_of
 from tests.nn.one_device import check_equals_one_device, messages
 from tests.refusals import refused
@@ -198,3 +199,66 @@ def test_gradient_with_label_smoothing_has_the_digits_of_the_logits():
     softmax = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
     got = gradients(nn.CrossEntropyLoss(label_smoothing=e)(x, Tensor(labels)), [x])[0]
     np.testing.assert_allclose(got, (softmax - target) / len(labels), rtol=1e-13, atol=1e-15)
+
+
+# ---- split classes ----
+
+ROWS, VOCABULARY, F64 = 8, 64, 8
+
+
+class Vocabulary(nn.Cell):
+    """A product that leaves the logits split by rows and classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(4, VOCABULARY, dtype=np.float64, has_bias=False)
+
+    def construct(self, x):
+        return self.dense(x)
+
+
+OPTIONS = {"weight": np.linspace(0.1, 2.0, VOCABULARY), "ignore_index": 3, "label_smoothing": 0.1}
+
+
+@each_of(("options", "numbers"), ({}, [1, 1, 1]), (OPTIONS, [1, 2, 1]), ids=["equal", "weighted"])
+@pytest.mark.parametrize(("rows", "ways"), [(1, 8), (2, 4)])
+def test_logits_that_are_split_by_classes_are_never_gathered(options, numbers, rows, ways):
+    """Forward a number or two per row are sent, three times, and backward one; besides what any training sends."""
+    rng = np.random.default_rng(3)
+    x, labels = rng.normal(size=(ROWS, 4)), rng.integers(0, VOCABULARY, ROWS).astype(np.int32)
+    labels[0] = 3
+    loss = nn.CrossEntropyLoss(**options)
+    if options:
+        loss.class_cross_entropy.shard(((rows, ways), (rows,), (ways,)))
+    else:
+        loss.sparse_cross_entropy.shard(((rows, ways), (rows,)))
+    split = ((rows, 1), (ways, 1))  # the weight of a Dense is (out, in)
+    plan = check_equals_one_device(Vocabulary, loss, (x, labels), lambda net: net.dense.matmul.shard(split))
+    sent = [i for i in messages(plan) if plan.value(i.out).slice_shape]
+    assert [(i.kind, i.attr("reduce"), i.group_size) for i in sent] == [
+        ("all_reduce", how, ways) for how in ("max", "sum", "sum")
+    ]
+    assert [plan.value(i.out).slice_bytes for i in sent] == [n * ROWS // rows * F64 for n in numbers]
+    # the adjoint of the last sum, and where rows are split the sum of the weight's gradients
+    backward = {(i.kind, plan.value(i.out).slice_shape) for i in messages(plan, "backward")} - {("all_reduce", ())}
+    of_weight = {("all_reduce", (VOCABULARY // ways, 4))}
+    assert backward == {("all_reduce", (ROWS // rows,))} | (of_weight if rows > 1 else set())
+
+
+def test_a_strategy_that_the_fused_loss_refuses_names_the_one_that_takes_it():
+    sharded = ops.SparseSoftmaxCrossEntropyWithLogits().shard(((1, 8), (1,)))
+    with pytest.raises(ValueError, match="SparseCrossEntropy may split it"):
+        compile(cell(lambda net, x, y: sharded(x, y)), np.ones((8, 8)), LABELS, device_num=8)
+
+
+@each_of("dtype", np.float16, np.float32)
+def test_sums_over_split_classes_are_made_in_float32(dtype):
+    """Of 8 times 4096 equal logits: in float16, adding ones stops at 2048."""
+    loss = ops.SparseCrossEntropy().shard(((1, 8), (1,)))
+    logits, labels = np.zeros((2, 8 * 4096), dtype), np.array([5, 30000], np.int32)
+    net = cell(lambda net, x, y: loss(x, y))
+    plan = compile(net, logits, labels, device_num=8, dataset_strategy="full_batch")
+    with Session(plan, net) as session:
+        found = session.outputs(logits, labels)[0]
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, np.log(8 * 4096), rtol=1e-3)

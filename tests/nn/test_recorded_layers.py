@@ -16,10 +16,10 @@ ROWS = layer_rows.ROWS + loss_rows.ROWS
 NOT_IN_PYTORCH = {
     "AdamWeightDecay": "without bias correction; AdamW corrects",
     "Lamb": "not there",
-    "LARS": "not there",
-    "AdaFactor": "PyTorch's has another rate and clips by another norm",
+    "LazyAdam": "Adam here, where gradients are dense",
     "FTRL": "not there",
-    "LazyAdam": "of dense gradients Adam, of rows what SparseAdam does; MindSpore's formula",
+    "AdaFactor": "PyTorch's has no mean of steps, and another rate",
+    "LARS": "not there",
     "Cell": "base class",
     "CellList": "a container that is not called",
     "LossBase": "base class",

@@ -65,9 +65,11 @@ class CrossEntropyLoss(_ClassLoss):
     reduction        "mean": with class numbers, the sum of weighted losses over the sum of the weights; "sum"; "none"
     label_smoothing  share of the target that is spread over all classes equally (Szegedy et al. 2016)
 
-    The class dim stays whole in a parallel program; `SoftmaxCrossEntropyExpand` may split it. Operators:
-    `sparse_softmax_cross_entropy` or `softmax_cross_entropy`; for class numbers with any of the options
-    `class_cross_entropy`, `label_weight`, `reduce_sum`, `sum_weights`, `div`.
+    Operators: for class numbers `sparse_cross_entropy`, or with any of the options `class_cross_entropy`,
+    `label_weight`, `reduce_sum`, `sum_weights`, `div`; for class weights `softmax_cross_entropy`. With class numbers
+    the class dim may be split, `loss.sparse_cross_entropy.shard(((1, 8), (1,)))`: the logits stay where they are, and
+    the messages have a number or two per label. With class weights it stays whole; `SoftmaxCrossEntropyExpand` may
+    split it.
     """
 
     @kept(label_smoothing=number(0, 1))
@@ -75,7 +77,7 @@ class CrossEntropyLoss(_ClassLoss):
         self, weight: Any = None, ignore_index: int | None = None, reduction: str = "mean", label_smoothing: float = 0.0
     ) -> None:
         super().__init__(weight, ignore_index, reduction)
-        self.sparse_softmax_cross_entropy = ops.SparseSoftmaxCrossEntropyWithLogits()
+        self.sparse_cross_entropy = ops.SparseCrossEntropy()
         self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
         self.class_cross_entropy = ops.ClassCrossEntropy(ignore_index=ignore_index, label_smoothing=label_smoothing)
         self.smooth_mul, self.smooth_add, self.weight_mul = ops.Mul(), ops.Add(), ops.Mul()
