@@ -53,9 +53,6 @@ class TracedValue(Arithmetic):
         allowed = "A network that is compiled uses the operators of parallel_lab.ops"
         raise kind(message(given, where=caller().place, allowed=allowed, hint=hint))
 
-    def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
-        return self._no_operator(repr(symbol), "Write it with operators that exist: +, -, *, /, ** and comparisons")
-
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """`array + x` reaches this through numpy, and is recorded; numpy functions on x are refused."""
         operator = UFUNCS.get(ufunc.__name__)

@@ -6,6 +6,7 @@ import difflib
 # the families: importing one registers its operators
 from . import (  # noqa: F401
     activation,
+    arithmetic,
     attention,
     batch_norm,
     class_losses,

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ..base.checks import choice, number
-from .elementwise import SHAPE, UNARY, float_result, mul, neg
-from .machine.operand_checks import filled_dim
+from ..base.checks import choice, integer, number, sequence_of
+from .elementwise import SHAPE, UNARY, float_result, mul, neg, number_result, sub
+from .machine.operand_checks import filled_dim, some_dims
 from .machine.registry import case, gradient, op
 from .machine.signature import along_axis, letters
 from .spellings import function
@@ -59,14 +59,16 @@ hsigmoid = fractional(
     _hsigmoid,
     "Piecewise linear sigmoid: (x + 3) / 6, at least 0 and at most 1",
     lambda g, out, x: within_grad(g, x, low=-3.0, high=3.0, slope=1 / 6),
-    name="HSigmoid",
-    mint="",
+    name="HSigmoid HSigmoidExt",
+    also="hardsigmoid",
+    method="",
+    mint="functional.hardsigmoid",
     flops=3,
     example=WIDE,
 )
 
 
-@op(UNARY, name="HSwish", dtype=float_result, flops=4, example=WIDE)
+@op(UNARY, name="HSwish", also="hardswish", mint="functional.hardswish", dtype=float_result, flops=4, example=WIDE)
 def hswish(x):
     """x times hsigmoid(x).  x: (...) -> (...)."""
     x = floats(x)
@@ -77,6 +79,76 @@ def hswish(x):
 def hswish_grad(g, x):
     """Gradient of hswish: 0 below -3, 1 above 3, (2 x + 3) / 6 between.  g, x: (...) -> (...)."""
     return g * np.where(x <= -3, 0, np.where(x < 3, (2 * x + 3) / 6, 1)).astype(g.dtype, copy=False)
+
+
+def _shrink(name, formula, text, class_name, **spelled):
+    """Declare a function that is 0 between -lambd and lambd, and rises by 1 outside."""
+
+    def fn(x, *, lambd=0.5):
+        bound = np.asarray(lambd, x.dtype)
+        return np.where(np.abs(x) > bound, formula(x, bound), np.zeros((), x.dtype))
+
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = f"{text} where |x| > lambd, 0 elsewhere.  x: (...) -> (...)."
+    declared = {"name": class_name, "attrs": {"lambd": number(0)}, "example": (EXAMPLE, case(SHAPE, lambd=1.0))}
+    made = op(UNARY, dtype=number_result, **declared, **spelled)(fn)
+
+    @made.vjp
+    def _(g, out, x, *, lambd):
+        return (sub(g, within_grad(g, x, low=-float(lambd), high=float(lambd), slope=1.0)),)
+
+    return made
+
+
+hardshrink = _shrink(
+    "hardshrink", lambda x, bound: x, "x", "HShrink", method="hardshrink", mint="functional.hardshrink"
+)
+soft_shrink = _shrink(
+    "soft_shrink",
+    lambda x, bound: x - np.copysign(bound, x),
+    "x, lambd nearer to 0,",
+    "SoftShrink",
+    also="softshrink",
+    mint="functional.softshrink",
+)
+
+
+@op(
+    UNARY,
+    name="HardTanh Hardtanh",
+    mint="functional.hardtanh",
+    attrs={"min_val": number(), "max_val": number()},
+    check=lambda operands, *, min_val, max_val: (
+        None if min_val < max_val else (f"min_val={min_val} and max_val={max_val}", "A min_val below max_val")
+    ),
+    example=(EXAMPLE, case(SHAPE, min_val=-0.5, max_val=1.5)),
+)
+def hardtanh(x, *, min_val=-1.0, max_val=1.0):
+    """x, at least min_val and at most max_val.  x: (...) -> (...)."""
+    return np.clip(x, np.asarray(min_val, x.dtype), np.asarray(max_val, x.dtype))
+
+
+@hardtanh.vjp
+def _(g, out, x, *, min_val, max_val):
+    return (within_grad(g, x, low=float(min_val), high=float(max_val), slope=1.0),)
+
+
+@op(
+    UNARY,
+    name="Threshold",
+    mint="functional.threshold",
+    static=("threshold", "value"),
+    attrs={"threshold": number(), "value": number()},
+    example=case(SHAPE, threshold=0.5, value=-3.0),
+)
+def threshold(x, threshold, value):
+    """x where x > threshold, `value` elsewhere.  x: (...) -> (...)."""
+    return np.where(x > threshold, x, np.asarray(value, x.dtype))
+
+
+@threshold.vjp
+def _(g, out, x, *, threshold, value):
+    return (within_grad(g, x, low=float(threshold), high=math.inf, slope=1.0),)
 
 
 @op(
@@ -229,12 +301,55 @@ softplus = fractional(
     lambda x: np.log1p(np.exp(-np.abs(x))) + np.maximum(x, np.zeros((), x.dtype)),
     "log(1 + exp(x)), without overflow",
     lambda g, out, x: mul(g, sigmoid(x)),
+    method="",
     mint="functional.softplus",
     flops=4,
 )
 
 
-@function()
+@op(UNARY, name="Mish", mint="functional.mish", dtype=float_result, flops=8, example=EXAMPLE)
+def mish(x):
+    """x times tanh(softplus(x)).  x: (...) -> (...)."""
+    x = floats(x)
+    return x * np.tanh(np.logaddexp(x, np.zeros((), x.dtype)))
+
+
+@gradient(mish)
+def mish_grad(g, x):
+    """Gradient of mish: g * (t + x (1 - t^2) sigmoid(x)) with t = tanh(softplus(x)).  g, x: (...) -> (...)."""
+    t = np.tanh(np.logaddexp(x, np.zeros((), x.dtype)))
+    return g * (t + x * (1 - t * t) * _sigmoid(x))
+
+
+@op(UNARY, name="Softsign", mint="functional.softsign", dtype=float_result, flops=3, example=EXAMPLE)
+def softsign(x):
+    """x / (1 + |x|).  x: (...) -> (...)."""
+    x = floats(x)
+    return x / (1 + np.abs(x))
+
+
+@gradient(softsign)
+def softsign_grad(g, x):
+    """Gradient of softsign: g / (1 + |x|)^2.  g, x: (...) -> (...)."""
+    return g / np.square(1 + np.abs(x))
+
+
+@op(UNARY, name="FastGeLU FastGelu", also="fast_gelu", dtype=float_result, flops=6, example=EXAMPLE)
+def fast_gelu(x):
+    """x times sigmoid(1.702 x), which is near GeLU (MindSpore: FastGeLU).  x: (...) -> (...)."""
+    x = floats(x)
+    return x * _sigmoid(x.dtype.type(1.702) * x)
+
+
+@gradient(fast_gelu)
+def fast_gelu_grad(g, x):
+    """Gradient of fast_gelu.  g, x: (...) -> (...)."""
+    slope = x.dtype.type(1.702)
+    s = _sigmoid(slope * x)
+    return g * s * (1 + slope * x * (1 - s))
+
+
+@function(also="logsigmoid", mint="functional.logsigmoid")
 def log_sigmoid(x):
     """log(sigmoid(x)), without overflow.  x: (...) -> (...)."""
     return neg(softplus(neg(x)))
@@ -260,6 +375,56 @@ def elu_grad(g, x, *, alpha):
     """Gradient of elu: g where x > 0, g * alpha * exp(x) elsewhere.  g, x: (...) -> (...)."""
     below = np.asarray(alpha, g.dtype) * np.exp(np.minimum(x, np.zeros((), x.dtype)))
     return g * np.where(x > 0, np.ones((), g.dtype), below)
+
+
+# D. Klambauer et al. 2017, Self-Normalizing Neural Networks
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
+
+
+@op(UNARY, name="SeLU SeLUExt", mint="functional.selu", dtype=float_result, flops=4, example=EXAMPLE)
+def selu(x):
+    """1.0507 times (x where x > 0, 1.6733 (exp(x) - 1) elsewhere).  x: (...) -> (...)."""
+    x = floats(x)
+    below = x.dtype.type(_SELU_ALPHA) * np.expm1(np.minimum(x, np.zeros((), x.dtype)))
+    return x.dtype.type(_SELU_SCALE) * np.where(x > 0, x, below)
+
+
+@gradient(selu)
+def selu_grad(g, x):
+    """Gradient of selu.  g, x: (...) -> (...)."""
+    kind = x.dtype.type
+    below = kind(_SELU_SCALE * _SELU_ALPHA) * np.exp(np.minimum(x, np.zeros((), x.dtype)))
+    return g * np.where(x > 0, kind(_SELU_SCALE), below)
+
+
+def _some_number(name, value, shape):
+    return (
+        None
+        if isinstance(value, (int, float)) and math.isfinite(value) and value
+        else (f"{name}={value}", "A number other than 0")
+    )
+
+
+@op(
+    UNARY,
+    name="CeLU",
+    mint="functional.celu",
+    attrs={"alpha": _some_number},
+    dtype=float_result,
+    flops=4,
+    example=(EXAMPLE, case(SHAPE, alpha=0.5)),
+)
+def celu(x, *, alpha=1.0):
+    """x where x > 0, alpha (exp(x / alpha) - 1) elsewhere.  x: (...) -> (...)."""
+    x = floats(x)
+    scale = x.dtype.type(alpha)
+    return np.where(x > 0, x, scale * np.expm1(np.minimum(x / scale, np.zeros((), x.dtype))))
+
+
+@gradient(celu)
+def celu_grad(g, x, *, alpha):
+    """Gradient of celu: g where x > 0, g exp(x / alpha) elsewhere.  g, x: (...) -> (...)."""
+    return g * np.where(x > 0, np.ones((), x.dtype), np.exp(np.minimum(x / x.dtype.type(alpha), 0))).astype(g.dtype)
 
 
 tanh = fractional(
@@ -298,6 +463,11 @@ SOFTMAX = {
 }
 
 
+def _check_softmax(operands, *, axis):
+    axes, shape = axis if isinstance(axis, tuple) else (axis,), operands[0].shape
+    return next((f for f in (filled_dim("axis", a, shape) for a in axes) if f), None) or some_dims("axis", axis, shape)
+
+
 @op(UNARY, name="LogSoftmax", mint="functional.log_softmax", instead="x - LogSumExp(x)", whole=along_axis, **SOFTMAX)
 def log_softmax(x, *, axis=-1):
     """log(softmax(x)) along `axis`, which stays whole.  x: (...) -> (...)."""
@@ -310,9 +480,21 @@ def log_softmax_grad(g, out, *, axis):
     return g - np.exp(out) * g.sum(axis=axis, keepdims=True)
 
 
-@op(UNARY, name="Softmax", mint="softmax functional.softmax", instead="SoftmaxExpand", whole=along_axis, **SOFTMAX)
+@op(
+    UNARY,
+    name="Softmax",
+    method="softmax",
+    mint="softmax functional.softmax",
+    instead="SoftmaxExpand",
+    whole=along_axis,
+    attrs={"axis": sequence_of(integer(), "An int, or ints in a tuple", one=True)},
+    check=_check_softmax,
+    dtype=float_result,
+    flops=5,
+    example=(*SOFTMAX["example"], case((8, 4, 2), axis=(1, -1))),
+)
 def softmax(x, *, axis=-1):
-    """exp(x) / sum of exp(x) along `axis`, which stays whole.  x: (...) -> (...)."""
+    """exp(x) / sum of exp(x) along `axis`, a dim or several together, which stay whole.  x: (...) -> (...)."""
     return softmax_of(x, axis)
 
 

@@ -139,11 +139,8 @@ def _(g, out, x, y):
 @op(
     BINARY,
     name="Div RealDiv",
-    also="divide",
-    method="div(other)",
     operator="__truediv__",
     ufunc="divide true_divide",
-    mint="div divide",
     dtype=float_result,
     example=POSITIVE_PAIR,
 )
@@ -165,11 +162,23 @@ floor_div = binary(
     "The largest integer not above x / y, in the operands' dtype; no gradient, which is 0 wherever it exists",
     name="FloorDiv",
     also="floor_divide",
+    method="floor_divide(other)",
     operator="__floordiv__",
+    mint="floor_divide",
     **_WHOLE,
 )
 _REMAINDER = "The remainder x - y * floor(x / y), which has the sign of y"
-mod = binary("mod", np.mod, _REMAINDER, name="FloorMod Mod", operator="__mod__", **_WHOLE)
+mod = binary(
+    "mod",
+    np.mod,
+    _REMAINDER,
+    name="FloorMod",
+    also="floor_mod remainder",
+    method="remainder(other)",
+    operator="__mod__",
+    mint="remainder",
+    **_WHOLE,
+)
 
 
 @mod.vjp
@@ -211,7 +220,7 @@ def _(g, out, x, y):
     return unbroadcast(where_at_least(g, y, x), x), unbroadcast(where_below(g, y, x), y)
 
 
-@op(BINARY, name="Hypot", ufunc="hypot", dtype=float_result, example=POSITIVE_PAIR)
+@op(BINARY, name="Hypot", ufunc="hypot", method="hypot(other)", dtype=float_result, example=POSITIVE_PAIR)
 def hypot(x, y):
     """sqrt(x^2 + y^2), without overflow in between.  x, y: (...) -> broadcast (...)."""
     return np.hypot(x, y, dtype=float_result((np.result_type(x, y),)))

@@ -19,13 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import integer, sequence_of
+from ..base.checks import integer, is_int, sequence_of
 from ..base.errors import ShapeError, message, shorten
 from ..base.hooks import current_tracer
 from .elementwise import add, mul
 from .gather import gather
 from .logic import less, select
-from .machine.registry import case, gradient, op
+from .machine.opdef import SHAPE_ERRORS
+from .machine.operand_checks import check_dim
+from .machine.registry import case, form, gradient, op
 from .machine.signature import letters, more_letters
 from .shape import changed_labels, expand_dims, reshape, squeeze
 from .spellings import function
@@ -33,48 +35,79 @@ from .spellings import function
 # ---- ranges ----
 
 
-def _slices(begin, end, strides):
-    return tuple(slice(*bounds) for bounds in zip(begin, end, strides or (1,) * len(begin), strict=True))
+_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
-def _taken(shape, begin, end, strides):
-    """Per dim, how many elements are taken, and whether that is the whole dim in its order."""
-    indices = [s.indices(n) for s, n in zip(_slices(begin, end, strides), shape, strict=False)]
-    counts = [len(range(*i)) for i in indices] + list(shape[len(indices) :])
-    whole = [i == (0, n, 1) for i, n in zip(indices, shape, strict=False)] + [True] * (len(shape) - len(indices))
-    return counts, whole
+def _taking(begin, end, strides, begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0):
+    """The key of `x[key]` that takes what begin, end, strides and the masks say; bit i of a mask is for position i."""
+
+    def item(bit, first, last, step):
+        if ellipsis_mask & bit:
+            return Ellipsis
+        if new_axis_mask & bit:
+            return None
+        first = None if begin_mask & bit else first
+        if shrink_axis_mask & bit:
+            return first if first is not None else 0 if step > 0 else -1
+        return slice(first, None if end_mask & bit else last, step)
+
+    bounds = zip(begin, end, strides or (1,) * len(begin), strict=True)
+    return tuple(item(1 << i, *each) for i, each in enumerate(bounds))
 
 
-def _check_slice(operands, *, begin, end, strides):
-    shape = operands[0].shape
+def _per_dim(shape, key):
+    """For every item of the key and every dim it leaves out: (the dim, None for a new one; the item)."""
+    spare = len(shape) - sum(item is not None and item is not Ellipsis for item in key)
+    rest = [slice(None)] * spare
+    at = key.index(Ellipsis) if Ellipsis in key else len(key)
+    dims = itertools.count()
+    return [(None if item is None else next(dims), item) for item in [*key[:at], *rest, *key[at + 1 :]]]
+
+
+def _check_slice(operands, **attrs):
+    shape, begin, end, strides = (operands[0].shape, *(attrs[name] for name in ("begin", "end", "strides")))
     for name, given in (("end", end), ("strides", strides)):
         if given is not None and len(given) != len(begin):
             return f"{name} {given} beside begin {begin}", "Tuples of ints, equally long"
-    if len(begin) > len(shape):
-        return f"begin {begin} for a tensor of shape {shape}", "At most one int per dim"
     if 0 in (strides or ()):
         return f"strides {strides}", "Steps other than 0"
+    key = _taking(**attrs)
+    if sum(item is Ellipsis for item in key) > 1:
+        return f"ellipsis_mask={attrs['ellipsis_mask']} for begin {begin}", "One bit at most"
+    if sum(item is not None and item is not Ellipsis for item in key) > len(shape):
+        return f"begin {begin} for a tensor of shape {shape}", "At most one int per dim"
+    for dim, item in _per_dim(shape, key):
+        if isinstance(item, int) and not -shape[dim] <= item < shape[dim]:
+            what = f"begin {begin} with shrink_axis_mask={attrs['shrink_axis_mask']} for a tensor of shape {shape}"
+            return what, f"A number from {-shape[dim]} to {shape[dim] - 1} for dim {dim}"
 
 
 _INTS = sequence_of(integer(), "A tuple of ints", empty=True)
 
 
-def _slice_labels(shapes, *, begin, end, strides):
-    names = letters(len(shapes[0]))
-    _, whole = _taken(shapes[0], begin, end, strides)
-    return f"{names}->" + "".join(c if w else s for c, s, w in zip(names, more_letters(len(names)), whole, strict=True))
+def _slice_labels(shapes, **attrs):
+    names, spare = letters(len(shapes[0])), more_letters(len(shapes[0]))
+    out = ""
+    for dim, item in _per_dim(shapes[0], _taking(**attrs)):
+        if dim is None:
+            out += "1"
+        elif isinstance(item, slice):
+            whole = item.indices(shapes[0][dim]) == (0, shapes[0][dim], 1)
+            out += names[dim] if whole else spare[dim]
+    return f"{names}->{out}"
 
 
-def _slice_sizes(shapes, *, begin, end, strides):
-    counts, _ = _taken(shapes[0], begin, end, strides)
-    return dict(zip(more_letters(len(counts)), counts, strict=True))
+def _slice_sizes(shapes, **attrs):
+    spare = more_letters(len(shapes[0]))
+    taken = (each for each in _per_dim(shapes[0], _taking(**attrs)) if isinstance(each[1], slice))
+    return {spare[dim]: len(range(*item.indices(shapes[0][dim]))) for dim, item in taken}
 
 
 @op(
     _slice_labels,
     name="StridedSlice",
     static=("begin", "end"),
-    attrs={"begin": _INTS, "end": _INTS, "strides": _INTS | None},
+    attrs={"begin": _INTS, "end": _INTS, "strides": _INTS | None, **dict.fromkeys(_MASKS, integer(0))},
     check=_check_slice,
     sizes=_slice_sizes,
     whole=changed_labels,
@@ -83,22 +116,88 @@ def _slice_sizes(shapes, *, begin, end, strides):
         case((16, 8), begin=(0, 1), end=(16, 7), strides=(1, 2)),
         case((4, 8, 2), begin=(-3,), end=(4,)),
         case((4, 8), begin=(0, 7), end=(4, -9), strides=(1, -1)),
+        case((4, 8, 2), begin=(2, 5, 1), end=(4, 3, 2), begin_mask=3, end_mask=2, shrink_axis_mask=4),
+        case((4, 8, 2), begin=(1, 0, 0, 0), end=(3, 0, 0, 1), ellipsis_mask=2, new_axis_mask=4, strides=(1, 1, 1, 1)),
     ),
 )
-def strided_slice(x, begin, end, strides=None):
+def strided_slice(
+    x, begin, end, strides=None, *, begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0
+):
     """The elements begin, begin + stride, ... before end of every dim, by Python's slice rules.  x: (...) -> (...).
 
     One int per dim, from the first on; further dims are whole. Default stride 1. Only whole dims can be split.
+    Masks, bit i for position i (MindSpore: StridedSlice); of several at one position the first in this list counts:
+
+    ellipsis_mask     all dims that no other position names stand here, whole; one bit at most
+    new_axis_mask     a new dim of size 1
+    shrink_axis_mask  the dim goes, with the element at begin
+    begin_mask, end_mask  begin or end does not count: from the first element, to the last one
     """
-    return np.array(x[_slices(begin, end, strides)], order="C")
+    key = _taking(begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
+    return np.array(x[key], order="C")
 
 
 @gradient(strided_slice)
-def slice_grad(g, *, shape, begin, end, strides):
+def slice_grad(g, *, shape, begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask):
     """Gradient of strided_slice: zeros, with g where its elements came from.  g: (...) -> `shape`."""
     grad = np.zeros(shape, g.dtype)
-    grad[_slices(begin, end, strides)] = g
+    grad[_taking(begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)] = g
     return grad
+
+
+def _sized(where, shape, begin, size):
+    """(begin, end) for sizes, of which -1 means all that remain. Raises ShapeError."""
+    begin, size = (
+        _INTS(where, name, value.asnumpy().tolist() if hasattr(value, "asnumpy") else value, SHAPE_ERRORS)
+        for name, value in (("begin", begin), ("size", size))
+    )
+    given = f"begin {begin} and size {size} for a tensor of shape {shape}"
+    if not len(begin) == len(size) == len(shape):
+        raise ShapeError(given, where=where, allowed="One int per dim in both")
+    end = tuple(n if s == -1 else b + s for b, s, n in zip(begin, size, shape, strict=True))
+    if not all(0 <= b <= e <= n for b, e, n in zip(begin, end, shape, strict=True)):
+        allowed = "begin from 0, begin + size within the dim; size -1 for all that remain"
+        raise ShapeError(given, where=where, allowed=allowed)
+    return begin, end
+
+
+@form(strided_slice, "Slice")
+def _(self, input, begin, size):
+    """`size` elements of every dim from `begin` on; -1: all that remain.  input: (...) -> (...). A dim that is split is
+    taken whole.
+    """
+    return self.run(input, *_sized("Slice", tuple(input.shape), begin, size))
+
+
+@function(also="slice")
+def slice_(input_x, begin, size):
+    """`size` elements of every dim from `begin` on; -1: all that remain.  input_x: (...) -> (...)."""
+    return strided_slice(input_x, *_sized("slice", tuple(input_x.shape), begin, size))
+
+
+def _along(where, shape, dim, start, end, step):
+    """begin, end, strides of a range along one dim."""
+    place = check_dim(where, "dim", dim, len(shape), shape)
+    return (*(0,) * place, start), (*shape[:place], end), (*(1,) * place, step)
+
+
+@form(strided_slice, "SliceExt")
+def _(self, input, dim, start, end, step=1):
+    """The elements start, start + step, ... before end along `dim`, which stays whole.  input: (...) -> (...)."""
+    return self.run(input, *_along("SliceExt", tuple(input.shape), dim, start, end, step))
+
+
+@function(method="narrow", mint="narrow")
+def narrow(input, dim, start, length):
+    """`length` elements along `dim` from `start` on.  input: (..., n, ...) -> (..., length, ...)."""
+    shape = tuple(input.shape)
+    n = shape[check_dim("narrow", "dim", dim, len(shape), shape)]
+    first = start + n if is_int(start, -n, -1) else start
+    if not is_int(first, 0, n) or not is_int(length, 0, n - first):
+        allowed = f"A start from {-n} to {n}, and as many elements as follow it"
+        given = f"start={shorten(start)}, length={shorten(length)} for dim {dim} of shape {shape}"
+        raise ShapeError(given, where="narrow", allowed=allowed)
+    return strided_slice(input, *_along("narrow", shape, dim, first, first + length, 1))
 
 
 # ---- x[...] ----

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import integer, is_int
+from ..base.checks import integer, is_int, sequence_of
 from ..base.errors import ShapeError, shorten
 from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import check_dim, new_dim, one_dim
-from .machine.registry import case, op
+from .machine.registry import case, form, op
 from .machine.signature import along_axis, letters, more_letters, same_labels
 from .shape import int_tuple, reshape
 from .spellings import function
@@ -125,6 +125,12 @@ def stack(*inputs, axis=0):
     return np.stack(inputs, axis=axis)
 
 
+@form(stack, "StackExt")
+def _(self, tensors, dim=0):
+    """`stack` along `dim`.  tensors: each (...) -> (..., count, ...)."""
+    return self.run(tuple(tensors), axis=dim)
+
+
 @stack.vjp
 def _(g, out, *inputs, axis):
     place = axis % len(out.shape)
@@ -181,22 +187,49 @@ def _(g, out, x, *, axis, output_num, sizes, index):
     return (place_range(g, shape=tuple(x.shape), axis=place, start=start),)
 
 
+@form(split_parts, "SplitV")
+def _(self, x, *, size_splits, split_dim, num_split):
+    """x split into parts of `size_splits` along split_dim; one may be -1: what remains.  x: (..., n, ...) -> parts."""
+    shape = tuple(x.shape)
+    n = shape[check_dim("SplitV", "split_dim", split_dim, len(shape), shape)]
+    sizes = sequence_of(integer(-1), "Ints, -1 once at most")("SplitV", "size_splits", size_splits, SHAPE_ERRORS)
+    if len(sizes) != num_split or sizes.count(-1) > 1:
+        given = f"size_splits={sizes} and num_split={shorten(num_split)}"
+        raise ShapeError(given, where="SplitV", allowed="num_split sizes, -1 once at most")
+    return self.run(x, axis=split_dim, sizes=tuple(n - sum(sizes) - 1 if s == -1 else s for s in sizes))
+
+
+@form(split_parts, "SplitWithSize")
+def _(self, x, split_sizes, dim=0):
+    """x split into parts of these sizes along `dim`.  x: (..., n, ...) -> several (..., n_i, ...)."""
+    return self.run(x, axis=dim, sizes=_sizes_of("SplitWithSize", x, tuple(split_sizes), dim))
+
+
+@form(split_parts, "SplitTensor")
+def _(self, x, split_size, dim=0):
+    """x split into parts of one size along `dim`, a last one smaller.  x: (..., n, ...) -> several (..., n_i, ...)."""
+    return self.run(x, axis=dim, sizes=_sizes_of("SplitTensor", x, split_size, dim))
+
+
+def _sizes_of(where, x, given, axis):
+    """Sizes of the parts: those given, or of one size each. Raises ShapeError."""
+    shape = tuple(x.shape)
+    n = shape[check_dim(where, "axis", axis, len(shape), shape)]
+    if isinstance(given, (list, tuple)):
+        return tuple(given)
+    if not is_int(given, 1):
+        allowed = "An int, at least 1, or a tuple of sizes"
+        raise ShapeError(f"split_size_or_sections={shorten(given)}", where=where, allowed=allowed)
+    return tuple(min(given, n - start) for start in range(0, n, given)) or (0,)
+
+
 @function(method="split", numpy="split", mint="split")
 def split(x, split_size_or_sections, axis=0):
     """A tensor split along `axis`, in PyTorch's and mindspore.ops' form.  x: (..., n, ...) -> several (..., n_i, ...).
 
     split_size_or_sections  an int: parts of this size, the last one may be smaller; ints: the sizes
     """
-    shape = tuple(x.shape)
-    n, given = shape[check_dim("split", "axis", axis, len(shape), shape)], split_size_or_sections
-    if isinstance(given, (list, tuple)):
-        sizes = tuple(given)
-    elif not is_int(given, 1):
-        allowed = "An int, at least 1, or a tuple of sizes"
-        raise ShapeError(f"split_size_or_sections={shorten(given)}", where="split", allowed=allowed)
-    else:
-        sizes = tuple(min(given, n - start) for start in range(0, n, given)) or (0,)
-    return split_parts(x, axis=axis, sizes=sizes)
+    return split_parts(x, axis=axis, sizes=_sizes_of("split", x, split_size_or_sections, axis))
 
 
 @function(method="chunk", mint="chunk")

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from ..base.errors import ShapeError, shorten
-from .elementwise import mul
-from .machine.registry import case, op, unbroadcast
+from .elementwise import add, float_result, mul
+from .machine.registry import case, gradient, op, unbroadcast
 from .reduce import reduce_sum
 from .shape import as_array, reshape, transpose
 from .spellings import function
@@ -22,7 +22,7 @@ def _labels(shapes, *, transpose_a, transpose_b):
 
 @op(
     _labels,
-    name="MatMul BatchMatMul",
+    name="MatMul BatchMatMul MatMulExt BatchMatMulExt",
     method="matmul(other)",
     operator="__matmul__",
     ufunc="matmul",
@@ -82,6 +82,139 @@ def mv(mat, vec):
 def _(g, out, mat, vec):
     column = reshape(g, (-1, 1))
     return mul(column, vec), mv(transpose(mat, (1, 0)), g)
+
+
+@op("i,j->ij", name="Outer Ger", also="ger", method="outer(vec2) ger(vec2)", mint="outer", example=case((16,), (8,)))
+def outer(input, vec2):
+    """All products of two vectors' elements.  input: (i,), vec2: (j,) -> (i, j)."""
+    return np.multiply.outer(input, vec2)
+
+
+@outer.vjp
+def _(g, out, input, vec2):
+    return mv(g, vec2), mv(transpose(g, (1, 0)), input)
+
+
+# ---- distances ----
+
+
+def _check_cdist(operands, *, p):
+    shapes = [o.shape for o in operands]
+    if not all(len(s) in (2, 3) and len(s) == len(shapes[0]) for s in shapes):
+        return f"shapes {shapes[0]} and {shapes[1]}", "(b, p, m) and (b, r, m), or (p, m) and (r, m)"
+    if isinstance(p, bool) or not isinstance(p, (int, float)) or not p >= 0:
+        return f"p={shorten(p)}", "A number, at least 0; infinity too"
+
+
+def _cdist_labels(shapes, *, p):
+    return "pm,rm->pr" if len(shapes[0]) == 2 else "bpm,brm->bpr"
+
+
+def _apart(x1, x2):
+    return x1[..., :, None, :] - x2[..., None, :, :]
+
+
+@op(
+    _cdist_labels,
+    name="Cdist",
+    check=_check_cdist,
+    axes="bpr",
+    whole="m",
+    dtype=float_result,
+    flops=lambda s: 3 * s.p * s.r * s.m * getattr(s, "b", 1),
+    mint="cdist",
+    example=(
+        case((8, 4, 3), (8, 2, 3)),
+        case((16, 3), (8, 3), p=1.0),
+        case((8, 3), (16, 3), p=3.5),
+        case((4, 2, 3), (4, 8, 3), p=math.inf),
+    ),
+)
+def cdist(x1, x2, *, p=2.0):
+    """Distances (sum of |difference|^p)^(1/p) of all rows; p 0: how many differ.
+
+    x1: (b, p, m), x2: (b, r, m) -> (b, p, r); or without b. The rows' dim m stays whole.
+    """
+    size = np.abs(_apart(x1, x2))
+    if p == 0:
+        return np.count_nonzero(size, axis=-1).astype(size.dtype)
+    if math.isinf(p):
+        return size.max(axis=-1)
+    return np.sqrt(np.square(size).sum(axis=-1)) if p == 2 else np.power(np.power(size, p).sum(axis=-1), 1 / p)
+
+
+def _cdist_slope(out, x1, x2, p):
+    """Derivative of every distance for every difference; 0 where there is none.  -> (..., p, r, m)."""
+    apart, far = _apart(x1, x2), out[..., None]
+    if p == 0:
+        return np.zeros_like(apart)
+    if math.isinf(p):
+        return np.sign(apart) * (np.abs(apart) == far)
+    safe = np.where(far == 0, np.ones((), far.dtype), far)
+    return np.sign(apart) * np.power(np.abs(apart) / safe, p - 1, where=apart != 0, out=np.zeros_like(apart))
+
+
+@gradient(cdist)
+def cdist_grad(g, out, x1, x2, *, p):
+    """Gradient for x1.  g, out: (b, p, r), x1: (b, p, m), x2: (b, r, m) -> like x1."""
+    return (g[..., None] * _cdist_slope(out, x1, x2, p)).sum(axis=-2)
+
+
+@gradient(cdist, "x2")
+def cdist_grad_2(g, out, x1, x2, *, p):
+    """Gradient for x2.  g, out: (b, p, r), x1: (b, p, m), x2: (b, r, m) -> like x2."""
+    return -(g[..., None] * _cdist_slope(out, x1, x2, p)).sum(axis=-3)
+
+
+# ---- in PyTorch's words ----
+
+
+@function(mint="mm")
+def mm(input, mat2):
+    """Matrix product.  input: (m, k), mat2: (k, n) -> (m, n)."""
+    return matmul(input, mat2)
+
+
+@function(mint="dot")
+def dot(input, other):
+    """Sum of the products of two vectors' elements.  input, other: (n,) -> ()."""
+    shapes = tuple(tuple(np.shape(each)) for each in (input, other))
+    if len(shapes[0]) != 1 or shapes[0] != shapes[1]:
+        raise ShapeError(f"shapes {shapes[0]} and {shapes[1]}", where="dot", allowed="Two vectors of one size")
+    return reduce_sum(mul(input, other))
+
+
+def _plus(input, product, beta, alpha):
+    return add(input if beta == 1 else mul(input, beta), product if alpha == 1 else mul(product, alpha))
+
+
+@function(method="addmm", mint="addmm")
+def addmm(input, mat1, mat2, *, beta=1, alpha=1):
+    """beta * input + alpha * mat1 @ mat2.  input: broadcast to (m, n), mat1: (m, k), mat2: (k, n) -> (m, n)."""
+    return _plus(input, matmul(mat1, mat2), beta, alpha)
+
+
+@function(method="addmv", mint="addmv")
+def addmv(input, mat, vec, *, beta=1, alpha=1):
+    """beta * input + alpha * mat @ vec.  input: broadcast to (m,), mat: (m, k), vec: (k,) -> (m,)."""
+    return _plus(input, mv(mat, vec), beta, alpha)
+
+
+@function(method="baddbmm", mint="baddbmm")
+def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
+    """beta * input + alpha * batch1 @ batch2.  input: broadcast to (b, m, n), batches: (b, m, k), (b, k, n)
+    -> (b, m, n).
+    """
+    return _plus(input, bmm(batch1, batch2), beta, alpha)
+
+
+@function(mint="functional.linear")
+def linear(input, weight, bias=None):
+    """input @ weight^T + bias.  input: (..., k), weight: (n, k), bias: (n,) -> (..., n)."""
+    rows = input if len(input.shape) > 1 else reshape(input, (1, -1))
+    made = matmul(rows, weight, transpose_b=True)
+    made = made if bias is None else add(made, bias)
+    return made if len(input.shape) > 1 else reshape(made, (-1,))
 
 
 @function(mint="bmm")

@@ -6,6 +6,7 @@ import numpy as np
 
 from .elementwise import SHAPE, binary, unary
 from .machine.registry import case, op, unbroadcast
+from .machine.signature import but_numbers
 
 VECTOR = case(SHAPE, (8,))
 TIES = (VECTOR, case(SHAPE, SHAPE, ints={0: 3, 1: 3}))
@@ -107,11 +108,15 @@ def _check_masked_fill(operands):
     method="masked_fill",
     mint="masked_fill",
     check=_check_masked_fill,
+    strategy_labels=but_numbers,
     dtype=0,
     example=(case((16, 8), (16, 8), (), bools={1}), case((4, 8, 2), (8, 1), (), bools={1})),
 )
 def masked_fill(x, mask, value):
-    """x with `value` where the mask is true.  x: (...), mask: (...) bool, value: () -> broadcast (...) of x's dtype."""
+    """x with `value` where the mask is true.  x: (...), mask: (...) bool, value: () -> broadcast (...) of x's dtype.
+
+    A strategy has two tuples, for x and mask (MindSpore: MaskedFill).
+    """
     return np.where(mask, np.asarray(value, x.dtype), x)
 
 

@@ -17,9 +17,11 @@ import numpy as np
 
 from ..base.checks import Errors, choice, number
 from ..base.errors import ArgumentError
-from .elementwise import float_result, sub
+from .elementwise import float_result, mul, sub
+from .machine.composed import composed
 from .machine.operand_checks import floats
 from .machine.registry import case, gradient, op, unbroadcast
+from .machine.signature import letters
 from .reduce import reduce_mean, reduce_sum
 from .spellings import function
 from .unary import abs_, square
@@ -150,6 +152,78 @@ def _(g, out, prediction, target, *, beta):
     return unbroadcast(grad, prediction), unbroadcast(-grad, target)
 
 
+def _alike(shapes, **_):
+    names = letters(len(shapes[0]))
+    return f"{names},{names}->{names}"
+
+
+@op(
+    _alike,
+    name="SigmoidCrossEntropyWithLogits",
+    check=_check,
+    dtype=float_result,
+    flops=8,
+    example=(case((16, 8), (16, 8)), case((8, 4, 2), (8, 4, 2))),
+)
+def sigmoid_cross_entropy_with_logits(logits, label):
+    """Cross-entropy of a sigmoid: (1 - y) x + log(1 + exp(-x)), no overflow.  logits x, label y: (...) -> (...)."""
+    return (1 - label) * logits + _softplus_of_minus(logits)
+
+
+@gradient(sigmoid_cross_entropy_with_logits)
+def sigmoid_cross_entropy_grad(g, logits, label):
+    """Gradient for the logits: g * (sigmoid(x) - y).  g, logits, label: (...) -> (...)."""
+    return g * (1 - label - _sigmoid_of_minus(logits))
+
+
+@gradient(sigmoid_cross_entropy_with_logits, "label")
+def sigmoid_cross_entropy_label_grad(g, logits, label):
+    """Gradient for the labels: -g * x.  g, logits, label: (...) -> (...)."""
+    return -g * logits
+
+
+@op(_alike, check=_check, dtype=float_result, flops=5)
+def kl_div_values(logits, labels):
+    """labels * (log labels - logits), 0 where a label is not above 0.  logits, labels: (...) -> (...)."""
+    some = labels > 0
+    return np.where(some, labels, 0) * (np.log(np.where(some, labels, 1)) - logits)
+
+
+@gradient(kl_div_values)
+def kl_div_grad(g, logits, labels):
+    """Gradient for the logits: -g * labels.  g, logits, labels: (...) -> (...)."""
+    return -g * np.maximum(labels, 0)
+
+
+@gradient(kl_div_values, "labels")
+def kl_div_label_grad(g, logits, labels):
+    """Gradient for the labels: g * (log labels - logits + 1).  g, logits, labels: (...) -> (...)."""
+    some = labels > 0
+    return np.where(some, g * (np.log(np.where(some, labels, 1)) - logits + 1), np.zeros((), g.dtype))
+
+
+@composed(
+    lambda shapes, *, reduction: _alike(shapes) if reduction == "none" else _alike(shapes).partition(">")[0] + ">",
+    name="KLDivLoss",
+    attrs={"reduction": choice("none", "mean", "sum", "batchmean")},
+    dtype=float_result,
+    example=[case((8, 4, 2), (8, 4, 2), **_INSIDE, reduction=r) for r in ("none", "mean", "sum", "batchmean")],
+)
+def kl_div_loss(part, logits, labels, *, reduction="mean"):
+    """labels * (log labels - logits), reduced.  logits (log-probabilities), labels: (...) -> (), or (...) for "none".
+
+    reduction  "mean" over all elements, "batchmean": the sum divided by the size of dim 0, "sum", "none"
+    """
+    shape, names = tuple(logits.shape), letters(len(logits.shape))
+    values = part(kl_div_values, logits, labels, labels=f"{names},{names}")
+    if reduction == "none":
+        return values
+    if reduction == "mean":
+        return part(reduce_mean, values, labels=names)
+    total = part(reduce_sum, values, labels=names)
+    return total if reduction == "sum" else part(mul, total, 1.0 / shape[0], labels=",")
+
+
 # ---- reductions ----
 
 
@@ -222,6 +296,12 @@ def mse_loss(input, target, reduction="mean"):
 def l1_loss(input, target, reduction="mean"):
     """Absolute difference, as `nn.L1Loss`.  input, target: (...) broadcast -> (), or (...) for reduction="none"."""
     return l1_of(FormulaParts("l1_loss", reduction, sub=sub, abs=abs_), input, target)
+
+
+@function(mint="functional.kl_div")
+def kl_div(logits, labels, reduction="mean"):
+    """`kl_div_loss`: labels * (log labels - logits), reduced.  logits, labels: (...) -> (), or (...) for "none"."""
+    return kl_div_loss(logits, labels, reduction=reduction)
 
 
 @function(mint="functional.smooth_l1_loss")

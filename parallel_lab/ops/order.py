@@ -12,13 +12,13 @@ import numpy as np
 
 from ..base.checks import choice, is_int
 from ..base.errors import ShapeError, shorten
-from .elementwise import UNARY
+from .elementwise import UNARY, cast
 from .gather import gather_elements
 from .indexing import strided_slice
 from .machine.operand_checks import check_dim, filled_dim, one_dim
-from .machine.registry import case, op
+from .machine.registry import case, form, gradient, op
 from .machine.signature import along_axis, letters, more_letters
-from .reduce import reduce_max, reduce_min, spelling, sum_dtype
+from .reduce import reduce_labels, reduce_max, reduce_min, spelling, sum_dtype
 from .shape import as_array, reshape, squeeze
 from .spellings import function
 
@@ -156,6 +156,71 @@ def _(g, out, x, *, k, sorted, index):
     return (put_along(g, top_numbers(x, k=k), shape=tuple(x.shape), axis=-1),)
 
 
+def _dim_labels(shapes, *, dim, keepdim, index):
+    return reduce_labels(shapes, axis=dim, keep_dims=keepdim)
+
+
+def _extreme_along(name, class_name, place, text):
+    """Declare the extreme elements along one dim with their numbers, which numpy's `place` finds."""
+
+    def fn(x, dim, keepdim=False, *, index):
+        numbers = np.expand_dims(place(x, axis=dim), dim)
+        found = np.take_along_axis(x, numbers, dim) if index == 0 else numbers.astype(np.int32)
+        return found if keepdim else np.squeeze(found, dim)
+
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = f"""The {text} elements along `dim`, which stays whole, and their numbers, the first of equal ones.
+
+    x: (..., n, ...) -> values, numbers int32, (...) without that dim, or with size 1 there if keepdim.
+    """
+    made = op(
+        _dim_labels,
+        name=class_name,
+        static=("dim",),
+        attrs={"dim": filled_dim},
+        outputs=lambda shapes, **_: 2,
+        dtype=_value_and_number,
+        whole=lambda signature, *, dim, **_: signature.ins[0][dim],
+        example=(case((16, 8), dim=1), case((4, 8, 2), dim=0, keepdim=True)),
+    )(fn)
+
+    @made.vjp
+    def _(g, out, x, *, dim, keepdim, index):
+        if index:
+            return (None,)
+        shape = tuple(x.shape)
+        kept = (*shape[: dim % len(shape)], 1, *shape[dim % len(shape) + 1 :])
+        return (put_along(reshape(g, kept), made(x, dim, True)[1], shape=shape, axis=dim),)
+
+    return made
+
+
+max_dim = _extreme_along("max_dim", "MaxDim", np.argmax, "largest")
+min_dim = _extreme_along("min_dim", "MinDim", np.argmin, "smallest")
+
+
+@form(argmax, "ArgMaxExt")
+@form(argmin, "ArgMinExt")
+def _(self, input, dim=None, keepdim=False):
+    """The number of the largest (ArgMinExt: smallest) element along `dim`, of None: of all.  input: (...) -> (...)."""
+    x, axis = (input, dim) if dim is not None else (reshape(input, (-1,)), 0)
+    return self.run(x, axis=axis, output_type="int64", keep_dims=keepdim)
+
+
+@form(sort, "SortExt")
+def _(self, input, dim=-1, descending=False, stable=False):
+    """Elements along `dim` in order, equal ones always in theirs, and their numbers.  input: (...) -> two (...)."""
+    return self.run(input, axis=dim, descending=descending)
+
+
+@form(top_k, "TopkExt")
+def _(self, input, k, dim=-1, largest=True, sorted=True):
+    """The k largest elements of the last dim in order, and their numbers; others: `ops.topk`.  -> two (..., k)."""
+    if largest and dim in (-1, len(input.shape) - 1):
+        return self.run(input, k)
+    return topk(input, k, dim, largest, sorted)
+
+
 # ---- running sums ----
 
 
@@ -187,6 +252,103 @@ def cumsum(x, axis, *, exclusive=False, reverse=False):
 @cumsum.vjp
 def _(g, out, x, *, axis, exclusive, reverse):
     return (cumsum(g, axis, exclusive=exclusive, reverse=not reverse),)
+
+
+@form(cumsum, "CumsumExt")
+def _(self, input, dim, dtype=None):
+    """Sums along `dim` up to each element.  input: (...) -> (...). dtype: that of the sums."""
+    return self.run(input if dtype is None else self.before(cast, input, dtype=dtype), dim)
+
+
+@op(
+    UNARY,
+    name="CumProd",
+    static=("axis",),
+    attrs={"axis": one_dim},
+    dtype=sum_dtype,
+    whole=along_axis,
+    example=(case((16, 8), axis=1), case((4, 8, 2), axis=0, exclusive=True), case((8, 4), axis=-1, reverse=True)),
+)
+def cumulative_product(x, axis, *, exclusive=False, reverse=False):
+    """Products along `axis`, whole, up to each element; exclusive: without it; reverse: from its end.  x -> like x."""
+    turned = np.flip(x, axis) if reverse else x
+    total = np.cumprod(turned, axis=axis, dtype=sum_dtype((str(x.dtype),)))
+    if exclusive:
+        total = np.roll(total, 1, axis)
+        total[(slice(None),) * (axis % x.ndim) + (slice(0, 1),)] = 1
+    return np.array(np.flip(total, axis) if reverse else total, order="C")
+
+
+@gradient(cumulative_product)
+def cumulative_product_grad(g, x, *, axis, exclusive, reverse):
+    """Gradient of cumulative_product, for zeros too.  g, x: (..., n, ...) -> (..., n, ...)."""
+    given, factors = (np.moveaxis(np.flip(a, axis) if reverse else a, axis, 0) for a in (g, x))
+    before = cumulative_product(factors, 0, exclusive=True)  # the factors before each one, which is not divided out
+    grad, after = np.zeros_like(given), np.zeros_like(given[0])
+    for i in range(len(factors) - 1, -1, -1):  # after: gradients of the later products, by the factors between
+        if exclusive:
+            grad[i], after = before[i] * after, given[i] + factors[i] * after
+        else:
+            after = given[i] + after
+            grad[i], after = before[i] * after, factors[i] * after
+    grad = np.moveaxis(grad, 0, axis)
+    return np.array(np.flip(grad, axis) if reverse else grad, order="C")
+
+
+@function(method="cumprod", numpy="cumprod", mint="cumprod")
+def cumprod(input, dim, dtype=None):
+    """`cumulative_product`: products along `dim` up to each element.  input: (...) -> (...)."""
+    return cumulative_product(input if dtype is None else cast(input, dtype=dtype), dim)
+
+
+def _running_extreme(name, class_name, extreme, text):
+    """Declare the extremes up to each element with their numbers. extreme: numpy's, of pairs."""
+
+    def fn(x, axis, *, index):
+        values = extreme.accumulate(x, axis=axis)
+        if index == 0:
+            return values
+        shape = [1] * x.ndim
+        shape[axis] = x.shape[axis]
+        places = np.where(x == values, np.arange(x.shape[axis]).reshape(shape), 0)
+        return np.maximum.accumulate(places, axis=axis).astype(np.int32)
+
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = f"""The {text} elements along `axis`, whole, up to each one, and their numbers, the last of equal ones.
+
+    x: (..., n, ...) -> values, numbers int32, (..., n, ...).
+    """
+    made = op(
+        UNARY,
+        name=class_name,
+        method=name,
+        mint=name,
+        static=("axis",),
+        attrs={"axis": filled_dim},
+        outputs=lambda shapes, **_: 2,
+        dtype=_value_and_number,
+        whole=along_axis,
+        example=(case((16, 8), axis=1), case((4, 8, 2), axis=0)),
+    )(fn)
+
+    @made.vjp
+    def _(g, out, x, *, axis, index):
+        return (None,) if index else (add_along(g, made(x, axis)[1], axis=axis),)
+
+    return made
+
+
+@op(result_shape=0, dtype=0)
+def add_along(g, numbers, *, axis):
+    """Zeros, to which g is added at the given numbers along `axis`.  g, numbers: (..., n, ...) -> (..., n, ...)."""
+    g, numbers = np.moveaxis(g, axis, 0), np.moveaxis(numbers, axis, 0)
+    grad = np.zeros_like(g)
+    np.add.at(grad, (numbers, *np.indices(g.shape)[1:]), g)
+    return np.array(np.moveaxis(grad, 0, axis), order="C")
+
+
+cummax = _running_extreme("cummax", "Cummax", np.maximum, "largest")
+cummin = _running_extreme("cummin", "Cummin", np.minimum, "smallest")
 
 
 # ---- extremes with their places, in every spelling ----

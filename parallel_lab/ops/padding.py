@@ -7,8 +7,9 @@ import numpy as np
 from ..base.checks import choice, instance, integer, sequence_of
 from ..base.errors import ShapeError, shorten
 from .indexing import strided_slice
+from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import some_dims
-from .machine.registry import case, op
+from .machine.registry import case, form, op
 from .machine.signature import along_axis, letters, more_letters, same_labels
 from .shape import changed_labels, int_tuple
 from .spellings import function
@@ -41,7 +42,7 @@ def _pad_labels(shapes, *, paddings, mode, value):
 
 @op(
     _pad_labels,
-    name="Pad PadV3",
+    name="Pad",
     attrs={
         "paddings": sequence_of(int_tuple(0), "Pairs (before, after) of ints, none below 0", empty=True),
         "mode": choice(*_PAD_MODES),
@@ -93,18 +94,50 @@ def _(g, out, x, *, paddings, mode, value):
     return (strided_slice(g, begin, tuple(b + n for b, n in zip(begin, x.shape, strict=True))),)
 
 
+def _numbers(value):
+    """A Tensor of known numbers as Python's."""
+    return value.asnumpy().tolist() if hasattr(value, "asnumpy") else value
+
+
+@form(pad_dims, "PadV3", read=1)
+def _(self, x, paddings, constant_value=None, *, mode="constant", paddings_contiguous=True):
+    """`ops.pad`: x with elements put before and after its last dims.  x: (...) -> (...).
+
+    paddings             ints, or a Tensor of ints: (before, after) of the last dim, then of the one before it, ...
+    paddings_contiguous  False: all numbers before, then all numbers after
+    mode                 "constant" (`constant_value`, default 0), "reflect", "edge", "circular"
+    """
+    flat, value = _numbers(paddings), 0.0 if constant_value is None else _numbers(constant_value)
+    if not paddings_contiguous and isinstance(flat, (list, tuple)):
+        half = len(flat) // 2
+        flat = [n for pair in zip(flat[:half], flat[half:], strict=True) for n in pair] if len(flat) % 2 == 0 else flat
+    return self.run(x, paddings=_pairs("PadV3", x, flat), mode={"edge": "replicate"}.get(mode, mode), value=value)
+
+
+@form(pad_dims, "MirrorPad", read=1)
+def _(self, x, paddings, *, mode="REFLECT"):
+    """x mirrored beside its edges.  x: (...), paddings: (dims, 2) ints -> (...). mode: "REFLECT" or "SYMMETRIC"."""
+    known = choice("REFLECT", "SYMMETRIC")("MirrorPad", "mode", mode, SHAPE_ERRORS)
+    return self.run(x, paddings=_numbers(paddings), mode=known.lower())
+
+
 @function(numpy="pad", mint="functional.pad")
 def pad(x, padding, mode="constant", value=0.0):
     """`pad_dims` in PyTorch's and mindspore.ops' form.  x: (...) -> (...).
 
     padding  (before, after) of the last dim, then of the one before it, and so on
     """
+    return pad_dims(x, paddings=_pairs("pad", x, padding), mode=mode, value=value)
+
+
+def _pairs(where, x, padding):
+    """(before, after) for every dim of x, the last one's given first. Raises ShapeError."""
     ndim, flat = len(x.shape), tuple(padding) if isinstance(padding, (list, tuple)) else (padding,)
     if len(flat) % 2 or len(flat) > 2 * ndim:
         what = f"padding {shorten(padding)}"
-        raise ShapeError(what, where="pad", allowed=f"Pairs of ints, at most {ndim}, the last dim's first")
+        raise ShapeError(what, where=where, allowed=f"Pairs of ints, at most {ndim}, the last dim's first")
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))[::-1]
-    return pad_dims(x, paddings=((0, 0),) * (ndim - len(pairs)) + pairs, mode=mode, value=value)
+    return ((0, 0),) * (ndim - len(pairs)) + pairs
 
 
 def _dims(axis):

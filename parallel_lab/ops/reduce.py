@@ -10,7 +10,7 @@ from ..base.errors import ShapeError
 from .elementwise import cast, float_result, mul
 from .logic import equal, select
 from .machine.operand_checks import any_dims
-from .machine.registry import case, op
+from .machine.registry import case, form, op
 from .machine.signature import letters
 from .spellings import function
 
@@ -156,6 +156,65 @@ def _(g, out, x, *, axis, keep_dims, across):
     product = across(reduce_prod(select(zero, 1.0, x), axis, keep_dims=keep_dims), reduce="prod")
     zeros = across(reduce_sum(cast(zero, dtype=str(g.dtype)), axis, keep_dims=keep_dims))
     return (reduce_prod_grad(g, x, product, zeros, axis=reduced_dims(axis, len(x.shape))),)
+
+
+def _in_mints_form(operator, name):
+    """Declare `name`, the reduction as mint's primitives call it: what is reduced is an argument of the call."""
+
+    @form(operator, name)
+    def _(self, input, dim=None, keepdim=False, dtype=None):
+        x = input if dtype is None else self.before(cast, input, dtype=dtype)
+        return self.run(x, dim, keep_dims=keepdim)
+
+
+_in_mints_form(reduce_sum, "SumExt")
+_in_mints_form(reduce_mean, "MeanExt")
+_in_mints_form(reduce_prod, "ProdExt")
+
+
+@form(reduce_max, "Max")
+@form(reduce_min, "Min")
+def _(self, input):
+    """The largest element of all (Min: the smallest).  input: (...) -> ()."""
+    return self.run(input)
+
+
+# ---- sums of squares ----
+
+
+@op(
+    lambda shapes: f"{letters(len(shapes[0]))}->",
+    name="L2Loss",
+    dtype=float_result,
+    flops=2,
+    example=(case((16, 8)), case((4, 8, 2))),
+)
+def l2_loss(x):
+    """Half of the sum of all squares.  x: (...) -> ()."""
+    return np.sum(np.square(x, dtype=float_result((x.dtype,)))) / 2
+
+
+@l2_loss.vjp
+def _(g, out, x):
+    return (mul(g, x),)
+
+
+@op(
+    lambda shapes, **_: f"{letters(len(shapes[0]))},{letters(len(shapes[0]))}->",
+    name="SquareSumAll",
+    outputs=lambda shapes: 2,
+    flops=2,
+    example=(case((16, 8), (16, 8)), case((4, 8, 2), (4, 8, 2))),
+)
+def square_sum_all(x, y, *, index):
+    """The sums of all squares of two tensors of one shape.  x, y: (...) -> (), ()."""
+    return np.sum(np.square(y if index else x), dtype=x.dtype)
+
+
+@square_sum_all.vjp
+def _(g, out, x, y, *, index):
+    grad = mul(mul(g, 2.0), y if index else x)
+    return (None, grad) if index else (grad, None)
 
 
 def spelling(where, axis, keep_dims, spelled):

@@ -229,6 +229,18 @@ def _tile_sizes(shapes, *, multiples):
     return {c: n * m for c, n, m in zip(more_letters(len(multiples)), full, multiples, strict=True)}
 
 
+def _tile_restrict(signature, cuts, sizes, *, multiples):
+    for position, (label, m) in enumerate(zip(signature.out, multiples, strict=True)):
+        if m > 1 and m % cuts[label]:
+            what = f"splits position {position} of input 0 {cuts[label]} ways, but its multiple is {m}"
+            return what, "Where a dim is repeated its copies are shared out, and each stays whole"
+
+
+def _tile_local(attrs, parts):
+    spare = more_letters(len(attrs["multiples"]))
+    return {"multiples": tuple(m // parts.get(c, 1) for c, m in zip(spare, attrs["multiples"], strict=True))}
+
+
 def changed_labels(signature, **_):
     """Labels of dims that have another one in the result: a dim that is changed stays whole."""
     return "".join(signature.reduced)
@@ -243,12 +255,25 @@ def changed_labels(signature, **_):
     attrs={"multiples": int_tuple(1)},
     check=_check_tile,
     sizes=_tile_sizes,
+    axes=lambda signature: signature.out,
+    strategy_labels=lambda signature: (signature.out,),
     whole=changed_labels,
+    restrict=_tile_restrict,
+    localize=_tile_local,
     flops=0,
-    example=(case((16, 8), multiples=(1, 3)), case((8, 4), multiples=(2, 1, 1)), case((4, 2, 8), multiples=(2, 3, 1))),
+    example=(
+        case((16, 8), multiples=(1, 3)),
+        case((8, 4), multiples=(4, 1, 1)),
+        case((4, 2, 8), multiples=(2, 3, 1)),
+        case((3, 4), multiples=(8, 2)),
+    ),
 )
 def tile(x, multiples):
-    """x repeated `multiples[i]` times along dim i, which stays whole; more counts add dims.  x: (...) -> (...)."""
+    """x repeated `multiples[i]` times along dim i; more counts add dims in front.  x: (...) -> (...).
+
+    A strategy is one tuple as long as `multiples` (MindSpore: Tile): where a multiple is 1 it splits the dim, elsewhere
+    it divides the multiple, and every rank has whole copies.
+    """
     return np.tile(x, multiples)
 
 

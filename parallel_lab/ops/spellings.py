@@ -31,13 +31,8 @@ TENSORS = ("x", "input", "target", "logits", "labels", "label")  # parameters of
 SPELLINGS = ("also", "method", "operator", "ufunc", "numpy", "mint")  # keywords of a declaration
 # operators that Python calls with the operands exchanged where the left one is not a tensor: 2 - x
 _REFLECTED = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
-# bit by bit on integers, where operators know truth values only
-_BITWISE = {
-    "__and__": ("&", np.bitwise_and),
-    "__or__": ("|", np.bitwise_or),
-    "__xor__": ("^", np.bitwise_xor),
-    "__invert__": ("~", np.invert),
-}
+# what Python's operator of truth values is on integers
+_BITWISE = {f"__{short}__": f"bitwise_{short}" for short in ("and", "or", "xor", "invert")}
 
 
 class Spelled:
@@ -47,17 +42,12 @@ class Spelled:
 
     dtype: Any
 
-    def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
-        """What Python writes with `symbol` and no operator does: numpy's `function` on values, where that can be."""
-        raise NotImplementedError
-
-    def _bits(self, symbol: str, function: np.ufunc, operator: Callable, *operands: Any) -> Any:
-        """`&`, `|`, `^`, `~`: the logical operator on truth values; on integers numpy's `function`."""
+    def _bits(self, bitwise: str, logical: Callable, *operands: Any) -> Any:
+        """`&`, `|`, `^`, `~`: the logical operator on truth values, on integers the one named `bitwise`."""
         if not all(comparable(x) for x in operands):
             return NotImplemented
-        if all((x if isinstance(x, Spelled) else np.asarray(x)).dtype.kind == "b" for x in operands):
-            return operator(*operands)
-        return self._without_operator(symbol, function, *operands)
+        truth = all((x if isinstance(x, Spelled) else np.asarray(x)).dtype.kind == "b" for x in operands)
+        return (logical if truth else NAMES[bitwise])(*operands)
 
 
 def comparable(value: Any) -> bool:
@@ -156,10 +146,9 @@ def _method(called: Callable, name: str, renamed: Sequence[str], parameters: Seq
 def _operator(called: Callable, name: str, unary: bool = False, reflected: bool = False) -> Callable:
     """The special method that Python calls for `-x`, `x + y`, `y + x`, `x == y`."""
     if name in _BITWISE:
-        symbol, bitwise = _BITWISE[name]
 
         def method(self: Any, *other: Any) -> Any:
-            return self._bits(symbol, bitwise, called, *((*other, self) if reflected else (self, *other)))
+            return self._bits(_BITWISE[name], called, *((*other, self) if reflected else (self, *other)))
 
     elif name in ("__eq__", "__ne__"):
 

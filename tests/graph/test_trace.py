@@ -150,12 +150,10 @@ READS = {
     "round": (lambda x: round(x), "round()"),
 }
 NO_OPERATOR = {
-    "bits": (lambda x: x & 2, "'&'", "operators that exist"),
-    "bits of a number": (lambda x: 7 | x, "'|'", "operators that exist"),
     "attribute": (lambda x: x.relu(), "the attribute 'relu'", "Use ops.relu"),
     "misspelt": (lambda x: x.reshap(2, -1), "the attribute 'reshap'", "Did you mean 'reshape'"),
     "np.sin": (lambda x: np.sin(x), "np.sin", "Use ops.sin"),
-    "np.arctan": (lambda x: np.arctan(x), "np.arctan", "operators instead"),
+    "np.cbrt": (lambda x: np.cbrt(x), "np.cbrt", "operators instead"),
     "np.exp": (lambda x: np.exp(x), "np.exp", "Use ops.exp"),
     "np.maximum": (lambda x: np.maximum(x, 0), "np.maximum", "Use ops.maximum"),
     "np.maximum, array first": (lambda x: np.maximum(X, x), "np.maximum", "Use ops.maximum"),

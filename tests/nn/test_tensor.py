@@ -80,7 +80,7 @@ def test_an_array_on_the_left_leaves_the_work_to_the_tensor():
     np.testing.assert_array_equal(result.asnumpy(), A + B)
 
 
-@pytest.mark.parametrize("compute", [ops.div, ops.power, ops.maximum, ops.add], ids=lambda op: op.name)
+@each_of("compute", ops.div, ops.power, ops.maximum, ops.add, ids=["div", "power", "maximum", "add"])
 def test_operators_take_a_number_beside_an_array(compute):
     result = compute(B, 2.0)
     assert result.dtype == np.float32
@@ -207,8 +207,8 @@ def test_an_index_outside_is_an_index_error_and_one_of_ours():
 def test_what_would_lose_a_gradient_is_refused():
     p = Parameter(Tensor(A), name="w")
     for call, what in [
-        (lambda: np.arctan(p), "np.arctan of parameter 'w'"),
-        (lambda: np.arctan(p * 2.0), "np.arctan of a tensor made from parameters"),
+        (lambda: np.cbrt(p), "np.cbrt of parameter 'w'"),
+        (lambda: np.cbrt(p * 2.0), "np.cbrt of a tensor made from parameters"),
         (lambda: np.sum(p), "np.sum of parameter 'w'.*ops.reduce_sum"),
     ]:
         with pytest.raises(TypeError, match=f"test_tensor.py.*{what}"):

@@ -31,7 +31,7 @@ def recorded(fn, *arrays):
 SECOND_NAMES = {
     **{"abs": "abs_", "absolute": "abs_", "round": "round_", "pow": "power", "gather_d": "gather_elements"},
     **{"eq": "equal", "ne": "not_equal", "gt": "greater", "ge": "greater_equal", "lt": "less", "le": "less_equal"},
-    **{"subtract": "sub", "negative": "neg", "floor_divide": "floor_div", "multiply": "mul", "divide": "div"},
+    **{"subtract": "sub", "negative": "neg", "floor_divide": "floor_div", "multiply": "mul"},
 }
 
 

@@ -228,7 +228,7 @@ class _Propagation:
                 continue
             producer = (whole or producers)[0]
             edges = self.from_producer(producer, self.decided[producer].result, node.name)
-            if self.decided[node.name].rule.strategy[edges[0].position] == edges[0].layout.splits:
+            if self.decided[node.name].rule.ins[edges[0].position].splits == edges[0].layout.splits:
                 continue
             legal = legal_strategies(node.opdef, operator.shapes, dict(node.attrs), self.device_num)
             options = self.agreeing(node, self.following(operator, (), legal, edges, producer))

@@ -28,7 +28,7 @@ from ...base.settings.tables import PYNATIVE_MODE
 from ...layout.slices import cut, gather_full, is_split
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef, scalar_operand
-from ...ops.spellings import NUMPY, UFUNCS, comparable
+from ...ops.spellings import NUMPY, UFUNCS
 from .arithmetic import Arithmetic
 
 TRUTH_TEST = "a truth test (if, while, and, or)"
@@ -116,16 +116,6 @@ class Tensor(Arithmetic):
 
     def __contains__(self, value: Any) -> bool:
         return bool(np.any(self.data == _plain(value)))
-
-    def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
-        if not all(comparable(x) for x in operands):
-            return NotImplemented
-        _refuse_gradient(operands, repr(symbol))
-        try:
-            return Tensor(function(*(_plain(x) for x in operands)))
-        except (TypeError, ValueError) as error:
-            what = f"{symbol!r} of {' and '.join(_words(x) for x in operands)} ({error})"
-            raise ShapeError(what, where=type(self).__name__) from None
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """numpy's ufuncs: `np.exp(x)` is `ops.exp(x)` with its gradient; others give a Tensor without."""

@@ -6,6 +6,8 @@ compiled. `Whole` is the base of Primitives that are no operators of a graph, su
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...base.checks import Errors, choice, flag, is_int
@@ -125,7 +127,7 @@ class Primitive:
         where = type(self).__name__
         if not hasattr(self, "op"):
             raise ArgumentTypeError(f"{where}() names no operator", allowed="One of its subclasses, such as MatMul()")
-        names = list(self.op.options)
+        names = list(self.options)
         allowed = f"Attributes: {', '.join(names) or 'none'}"
         if len(args) > len(names):
             raise ShapeError(f"got {len(args)} arguments", where=where, allowed=allowed)
@@ -133,7 +135,8 @@ class Primitive:
         unknown = [k for k in given if k not in names]
         if unknown:
             raise ShapeError(f"unknown attribute {unknown[0]!r}", where=where, allowed=allowed)
-        self.op.examine_attrs(given)
+        if self.options is self.op.options:
+            self.op.examine_attrs(given)
         self._begin_with(given)
 
     def _begin_with(self, attrs: dict[str, Any]) -> None:
@@ -143,6 +146,11 @@ class Primitive:
         self.out_strategy: Strategy | tuple[Layout, ...] | None = None
         self.strategy_origin: Origin | None = None
         self.prim_attrs: dict[str, Any] = {}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Attributes that the constructor takes, with their defaults."""
+        return self.op.options
 
     @property
     def name(self) -> str:
@@ -178,6 +186,8 @@ class Primitive:
             allowed = f"{self.name} takes no strategy: it passes on its producer's layout to the one its consumer wants"
             hint = "Shard the operator before or after it"
             raise StrategyError(f"strategy {shorten(in_strategy)}", where=where, allowed=allowed, hint=hint)
+        if in_strategy is not None and self.op.variadic:
+            in_strategy = _of_each(in_strategy)
         inward = None if in_strategy is None else check_strategy_value(in_strategy, where)
         outward = None if out_strategy is None else check_strategy_value(out_strategy, where, "out_strategy")
         if inward and outward and isinstance(inward[0], Layout) != isinstance(outward[0], Layout):
@@ -217,6 +227,10 @@ class Primitive:
             refuse_placement(self.name, self.prim_attrs[TARGET])
         if self.prim_attrs.get("recompute"):
             refuse_recompute(self.name)
+        return self.called(args)
+
+    def called(self, args: Sequence[Any]) -> Any:
+        """The result of a call."""
         return self.op.call(args, self.attrs, self)
 
     def result(self, index: int, *args: Any) -> Any:
@@ -230,6 +244,72 @@ class Primitive:
             strategies["out_strategy"] = self.out_strategy
         shown = {**self.attrs, **strategies, **self.prim_attrs}
         return f"Prim[{self.name}]<{', '.join(f'{k}={v}' for k, v in shown.items())}>"
+
+
+class Form(Primitive):
+    """Another class of an operator, with attributes and a call of its own; `registry.form` declares one.
+
+    arrange   (itself, *arguments of the call, **attributes) -> result, by `self.run(...)`
+    settings  its attributes with their defaults; `inspect.Parameter.empty`: it has to be given
+    read      how many tuples of a strategy count; further ones are not read
+    """
+
+    arrange: Callable
+    settings: dict[str, Any]
+    read: int | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.attrs = {**self.settings, **self.attrs}
+        missing = [name for name, value in self.attrs.items() if value is inspect.Parameter.empty]
+        if missing:
+            allowed = f"Attributes: {', '.join(self.settings)}"
+            raise ShapeError(f"missing attribute {missing[0]!r}", where=self.name, allowed=allowed)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Attributes that the constructor takes, with their defaults."""
+        return self.settings
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
+        """As `Primitive.shard`."""
+        super().shard(in_strategy, out_strategy)
+        self.in_strategy = self.in_strategy and self.in_strategy[: self.read]
+        return self
+
+    def called(self, args: Sequence[Any]) -> Any:
+        """The result of a call."""
+        given = inspect.signature(type(self).arrange)
+        try:
+            given.bind(self, *args, **self.attrs)
+        except TypeError:
+            names = [p.name for p in given.parameters.values() if p.kind is not p.KEYWORD_ONLY][1:]
+            usage = f"{self.name}({', '.join(self.settings)})({', '.join(names)})"
+            raise ShapeError(f"got {len(args)} arguments", where=self.name, allowed=usage) from None
+        return self.arrange(*args, **self.attrs)
+
+    def run(self, *args: Any, of: OpDef | None = None, **attrs: Any) -> Any:
+        """The operator's own call, with this class's name and strategy. of: another operator of the same operands."""
+        op = of or self.op
+        return op.call(args, {k: v for k, v in attrs.items() if v is not None or k not in op.options}, self)
+
+    def before(self, op: OpDef, x: Any, **attrs: Any) -> Any:
+        """An element-wise operator on the first operand, split as that is."""
+        first = type(op.class_name, (Primitive,), {"op": op})(**{k: v for k, v in attrs.items() if k in op.options})
+        if self.in_strategy is not None:
+            first.in_strategy, first.strategy_origin = self.in_strategy[:1], self.strategy_origin
+        return op.call((x,), attrs, first)
+
+    def result(self, index: int, *args: Any) -> Any:
+        """One of the several results of a call."""
+        return self(*args)[index]
+
+
+def _of_each(strategy: Any) -> Any:
+    """The strategies of a list's tensors, where they are given for the list as one: (((4, 1), (4, 1)),)."""
+    inner = strategy[0] if isinstance(strategy, tuple) and len(strategy) == 1 else None
+    nested = isinstance(inner, tuple) and inner and all(isinstance(each, (tuple, Layout)) for each in inner)
+    return inner if nested else strategy
 
 
 class Uncut(Primitive):

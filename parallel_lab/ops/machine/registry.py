@@ -33,7 +33,7 @@ import numpy as np
 
 from ..spellings import SPELLINGS, spell
 from .opdef import OpDef
-from .primitive import Primitive
+from .primitive import Form, Primitive
 from .signature import Shape
 
 OPS: dict[str, OpDef] = {}
@@ -196,6 +196,27 @@ def op(
                 inside = {"op": made, "__doc__": fn.__doc__, "__module__": "parallel_lab.ops"}
                 PRIMITIVES[each] = type(each, (Primitive,), inside)
         return made
+
+    return declare
+
+
+def form(of: OpDef, name: str, *, read: int | None = None) -> Callable[[Callable], Callable]:
+    """Declare another class of an operator, or several ("Slice SliceV2"), with attributes and a call of their own.
+
+        @form(reduce_sum, "SumExt")
+        def _(self, input, dim=None, keepdim=False):
+            return self.run(input, dim, keep_dims=keepdim)
+
+    Keyword-only parameters are attributes of the class. The strategy is the operator's. read: see `Form`.
+    """
+
+    def declare(fn: Callable) -> Callable:
+        keyword = [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        inside = {"op": of, "arrange": fn, "settings": {p.name: p.default for p in keyword}, "read": read}
+        for each in name.split():
+            made = {**inside, "__doc__": fn.__doc__ or of.__doc__, "__module__": "parallel_lab.ops"}
+            PRIMITIVES[each] = type(each, (Form,), made)
+        return fn
 
     return declare
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from ...base.errors import NotBuiltYet, StrategyError
 from ...layout.halo import Halo
-from ...layout.named_layout import INTERLEAVED, Layout, LayoutStrategy
+from ...layout.named_layout import INTERLEAVED, Layout, LayoutStrategy, strategy_counts
 from ...layout.tensor_layout import TensorLayout
 from .layout_strategy import Axes, NamedCuts, dim_text, nd_splits, shared_splits
 from .opdef import OpDef
@@ -201,9 +201,15 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
     """`strategy` with its `()` filled in, as the same label elsewhere, or whole (MindSpore: GenerateStrategies).
 
     ((2, 4, 4), ()) of a sum with a (32, 48) operand is ((2, 4, 4), (4, 4)). Among layouts, `layout()` is filled in.
+    One entry for a list of tensors counts for each of them, and the `()` of numbers that have no entry is not read.
     """
     operands = strategy_operands(op, op.signature_for(shapes, attrs))
     named = isinstance(strategy, LayoutStrategy)
+    if op.variadic and len(strategy) == 1:
+        strategy = replace(strategy, layouts=strategy.layouts * len(operands)) if named else strategy * len(operands)
+    elif len(operands) < len(strategy) <= len(shapes) and not any(map(len, strategy_counts(strategy)[len(operands) :])):
+        cut = len(operands)
+        strategy = replace(strategy, layouts=strategy.layouts[:cut]) if named else strategy[:cut]
     entries = [layout.axes if layout.dims else () for layout in strategy] if named else strategy
     empty = [bool(labels) and not entry for labels, entry in zip(operands, entries, strict=False)]
     if len(strategy) != len(operands) or not any(empty):

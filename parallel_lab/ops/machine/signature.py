@@ -77,6 +77,14 @@ def along_axis(signature: Signature, *, axis: int | tuple[int, ...], **_: Any) -
     return "".join(signature.ins[0][a] for a in (axis if isinstance(axis, tuple) else (axis,)))
 
 
+def but_numbers(signature: Signature) -> tuple[str, ...]:
+    """Labels of all operands but the numbers at the end, which need no tuple in a strategy."""
+    ins = signature.ins
+    while ins and not ins[-1]:
+        ins = ins[:-1]
+    return ins
+
+
 @lru_cache(maxsize=4096)
 def resolve(text: str, shapes: tuple[Shape, ...], where: str = "") -> Signature:
     """The signature `text` for these shapes. Raises ShapeError naming operand, dim and label that do not fit."""

@@ -1,0 +1,396 @@
+"""More arithmetic of two and three tensors, element by element: quotients that are rounded or meet 0, logarithms of
+sums, weighted means, operations on bits. Operands broadcast like numpy's; any dim may be split, if it is not broadcast.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base.checks import choice, number
+from .elementwise import (
+    BINARY,
+    POSITIVE,
+    POSITIVE_PAIR,
+    SHAPE,
+    add,
+    binary,
+    div as quotient,
+    float_result,
+    floor_div,
+    mul,
+    neg,
+    number_result,
+    sub,
+    unary,
+)
+from .logic import equal, select
+from .machine.opdef import SHAPE_ERRORS
+from .machine.registry import case, form, op, unbroadcast
+from .machine.signature import but_numbers
+from .spellings import function
+from .unary import exp, exp2, square
+
+# ---- two operands ----
+
+_FRACTIONS = {"dtype": float_result}
+
+
+def _alike(x, y):
+    """Both as arrays of one dtype."""
+    dtype = np.result_type(x, y)
+    return np.asarray(x, dtype), np.asarray(y, dtype)
+
+
+def _floats(x, y):
+    """Both in the dtype of a result that has fractions."""
+    dtype = float_result((np.result_type(x, y),))
+    return np.asarray(x, dtype), np.asarray(y, dtype)
+
+
+def _zero_where(zero, formula, x, y):
+    """formula(x, y), and 0 where `zero`, where the formula sees ones."""
+    one = np.ones((), x.dtype)
+    zero = np.broadcast_to(zero, np.broadcast_shapes(x.shape, y.shape))
+    return np.where(zero, np.zeros((), x.dtype), formula(np.where(zero, one, x), np.where(zero, one, y)))
+
+
+def _div_no_nan(x, y):
+    x, y = _floats(x, y)
+    return _zero_where(y == 0, np.divide, x, y)
+
+
+def _xdivy(x, y):
+    x, y = _floats(x, y)
+    return _zero_where(x == 0, np.divide, x, y)
+
+
+def _xlogy(x, y):
+    x, y = _floats(x, y)
+    return _zero_where(x == 0, lambda x, y: x * np.log(y), x, y)
+
+
+def _mul_no_nan(x, y):
+    x, y = _alike(x, y)
+    return _zero_where(y == 0, np.multiply, x, y)
+
+
+squared_difference = binary(
+    "squared_difference", lambda x, y: np.square(x - y), "(x - y)^2", name="SquaredDifference", dtype=number_result
+)
+
+
+@squared_difference.vjp
+def _(g, out, x, y):
+    grad = mul(g, mul(sub(x, y), 2.0))
+    return unbroadcast(grad, x), neg(unbroadcast(grad, y))
+
+
+atan2 = binary(
+    "atan2",
+    lambda x, y: np.arctan2(*_floats(x, y)),
+    "Angle of the point with height x and width y, from -pi to pi",
+    also="arctan2",
+    method="atan2(other) arctan2(other)",
+    mint="atan2 arctan2",
+    ufunc="arctan2",
+    example=POSITIVE_PAIR,
+    **_FRACTIONS,
+)
+
+
+@atan2.vjp
+def _(g, out, x, y):
+    share = quotient(g, add(square(x), square(y)))
+    return unbroadcast(mul(share, y), x), neg(unbroadcast(mul(share, x), y))
+
+
+xdivy = binary("xdivy", _xdivy, "x / y, and 0 where x is 0", method="xdivy(y)", example=POSITIVE_PAIR, **_FRACTIONS)
+
+
+@xdivy.vjp
+def _(g, out, x, y):
+    some = select(equal(x, 0.0), 0.0, g)  # 0 / y is 0 whatever y is
+    return unbroadcast(xdivy(some, y), x), neg(unbroadcast(xdivy(mul(some, out), y), y))
+
+
+xlogy = binary(
+    "xlogy",
+    _xlogy,
+    "x * log(y), and 0 where x is 0",
+    method="xlogy(y)",
+    mint="xlogy",
+    example=POSITIVE_PAIR,
+    **_FRACTIONS,
+)
+
+
+@xlogy.vjp
+def _(g, out, x, y):
+    some = select(equal(x, 0.0), 0.0, g)
+    return unbroadcast(xlogy(some, y), x), unbroadcast(xdivy(mul(some, x), y), y)
+
+
+mul_no_nan = binary(
+    "mul_no_nan", _mul_no_nan, "x * y, and 0 where y is 0, even if x is infinite or not a number", name="MulNoNan"
+)
+
+
+@mul_no_nan.vjp
+def _(g, out, x, y):
+    return unbroadcast(mul_no_nan(g, y), x), unbroadcast(mul_no_nan(x, g), y)
+
+
+div_no_nan = binary(
+    "div_no_nan",
+    _div_no_nan,
+    "x / y, and 0 where y is 0",
+    name="DivNoNan",
+    also="divide_no_nan",
+    example=POSITIVE_PAIR,
+    **_FRACTIONS,
+)
+
+
+@div_no_nan.vjp
+def _(g, out, x, y):
+    return unbroadcast(div_no_nan(g, y), x), neg(unbroadcast(div_no_nan(mul(g, out), y), y))
+
+
+def _truncated(x, y):
+    x, y = _alike(x, y)
+    if x.dtype.kind == "f":
+        return np.trunc(x / y)
+    return (np.abs(x) // np.abs(y) * (np.sign(x) * np.sign(y))).astype(x.dtype)  # no float between: all digits
+
+
+_WHOLE = {"dtype": number_result, "example": POSITIVE_PAIR[:2]}
+truncate_div = binary(
+    "truncate_div",
+    _truncated,
+    "x / y without its fraction, in the operands' dtype; no gradient, which is 0 wherever it exists",
+    name="TruncateDiv",
+    **_WHOLE,
+)
+truncate_mod = binary(
+    "truncate_mod",
+    np.fmod,
+    "The remainder x - y * truncate_div(x, y), which has the sign of x",
+    name="TruncateMod Mod",
+    also="fmod",
+    method="fmod(other)",
+    mint="fmod",
+    **_WHOLE,
+)
+
+
+@truncate_mod.vjp
+def _(g, out, x, y):
+    return unbroadcast(g, x), neg(unbroadcast(mul(g, truncate_div(x, y)), y))
+
+
+def _log_of_sum(numpys, class_name, power, base):
+    """Declare log(base^x + base^y) to that base; `power` is base^x."""
+    name = numpys.__name__
+    text = f"Logarithm of {base}^x + {base}^y to base {base}, without overflow"
+    spelled = {"name": class_name, "mint": name, "method": f"{name}(other)", "ufunc": name}
+    made = binary(name, lambda x, y: numpys(*_floats(x, y)), text, **spelled, **_FRACTIONS)
+
+    @made.vjp
+    def _(g, out, x, y):
+        return unbroadcast(mul(g, power(sub(x, out))), x), unbroadcast(mul(g, power(sub(y, out))), y)
+
+    return made
+
+
+logaddexp = _log_of_sum(np.logaddexp, "LogAddExp", exp, "e")
+logaddexp2 = _log_of_sum(np.logaddexp2, "LogAddExp2", exp2, "2")
+heaviside = binary(
+    "heaviside",
+    np.heaviside,
+    "0 where x < 0, 1 where x > 0, y where x is 0; no gradient",
+    mint="",
+    method="heaviside(values)",
+    **_FRACTIONS,
+)
+nextafter = binary(
+    "nextafter", np.nextafter, "The float next to x towards y; no gradient", name="NextAfter", **_FRACTIONS
+)
+_INTS = {"example": (case(SHAPE, SHAPE, ints={0: 50, 1: 50}), case(SHAPE, (8,), ints={0: 50, 1: 50}))}
+gcd = binary("gcd", np.gcd, "Greatest common divisor of ints; no gradient", method="gcd(other)", **_INTS)
+lcm = binary("lcm", np.lcm, "Least common multiple of ints; no gradient", method="lcm(other)", **_INTS)
+
+
+# ---- bits ----
+
+
+def _check_bits(operands):
+    if any(each.dtype.kind not in "biu" for each in operands):
+        given = " and ".join(str(each.dtype) for each in operands)
+        return f"the operands are {given}", "Ints or bools", "Convert them: x.astype('int32')"
+
+
+def _on_bits(function, text, class_name, **facts):
+    name = function.__name__
+    declared = {"name": class_name, "method": f"{name}(other)", "mint": name, "check": _check_bits, **_INTS, **facts}
+    return binary(name, function, f"{text}; no gradient", **declared)
+
+
+bitwise_and = _on_bits(np.bitwise_and, "Bits that both have", "BitwiseAnd")
+bitwise_or = _on_bits(np.bitwise_or, "Bits that one of them has, or both", "BitwiseOr")
+bitwise_xor = _on_bits(np.bitwise_xor, "Bits that exactly one of them has", "BitwiseXor")
+_SHIFT = {"mint": "", "example": case(SHAPE, (8,), ints={0: 50, 1: 5})}
+left_shift = _on_bits(
+    np.left_shift, "Bits moved y places to the left", "LeftShift", also="bitwise_left_shift", method="", **_SHIFT
+)
+right_shift = _on_bits(
+    np.right_shift, "Bits moved y places to the right", "RightShift", also="bitwise_right_shift", method="", **_SHIFT
+)
+bitwise_invert = unary(
+    "bitwise_invert",
+    np.invert,
+    "Every bit the other way",
+    name="Invert BitwiseNot",
+    also="bitwise_not invert",
+    mint="bitwise_not",
+    check=_check_bits,
+    example=case(SHAPE, ints={0: 50}),
+)
+
+
+# ---- a number between or beside them ----
+
+
+def _scaled(name, class_name, sign, text):
+    """Declare x plus or minus alpha * y."""
+
+    def fn(x, y, alpha=1):
+        return x + np.asarray(sign * alpha, y.dtype) * y
+
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = f"{text}.  x, y: (...) -> broadcast (...). alpha: a number."
+    made = op(
+        BINARY,
+        name=class_name,
+        attrs={"alpha": number()},
+        dtype=lambda dtypes, *, alpha: number_result(dtypes),
+        flops=2,
+        example=(case(SHAPE, SHAPE, alpha=0.5), case((8, 16, 4), (16, 1), alpha=-2.0)),
+    )(fn)
+
+    @made.vjp
+    def _(g, out, x, y, *, alpha):
+        return unbroadcast(g, x), unbroadcast(mul(g, float(sign * alpha)), y)
+
+    return made
+
+
+add_ext = _scaled("add_ext", "AddExt", 1, "x + alpha * y")
+sub_ext = _scaled("sub_ext", "SubExt", -1, "x - alpha * y")
+
+
+@op(
+    "...,...,...->...",
+    name="Lerp LerpScalar",
+    method="lerp(end,weight)",
+    mint="lerp",
+    strategy_labels=but_numbers,
+    dtype=number_result,
+    flops=3,
+    example=(case(SHAPE, (8,), ()), case(SHAPE, SHAPE, (16, 1)), case((8, 1), (1, 16), (8, 16))),
+)
+def lerp(start, end, weight):
+    """start + weight * (end - start).  start, end: (...), weight: (...) or a number -> broadcast (...).
+
+    A strategy has a tuple for each tensor; a number has none (MindSpore: Lerp).
+    """
+    return start + weight * (end - start)
+
+
+@lerp.vjp
+def _(g, out, start, end, weight):
+    far = mul(g, weight)
+    return (unbroadcast(sub(g, far), start), unbroadcast(far, end), unbroadcast(mul(g, sub(end, start)), weight))
+
+
+_THREE = {
+    "strategy_labels": but_numbers,
+    "dtype": number_result,
+    "flops": 3,
+    "example": (case(SHAPE, SHAPE, (8,), (), **POSITIVE), case((8, 4), (8, 1), (4,), (1,), **POSITIVE)),
+}
+
+
+@op("...,...,...,...->...", name="Addcmul", **_THREE)
+def add_product(x, first, second, value):
+    """x + value * first * second.  x, first, second: (...), value: (...) or a number -> broadcast (...)."""
+    return x + value * first * second
+
+
+@add_product.vjp
+def _(g, out, x, first, second, value):
+    scaled = mul(g, value)
+    return (
+        unbroadcast(g, x),
+        unbroadcast(mul(scaled, second), first),
+        unbroadcast(mul(scaled, first), second),
+        unbroadcast(mul(g, mul(first, second)), value),
+    )
+
+
+@op("...,...,...,...->...", name="Addcdiv", **_THREE)
+def add_quotient(x, first, second, value):
+    """x + value * first / second.  x, first, second: (...), value: (...) or a number -> broadcast (...)."""
+    return x + value * first / second
+
+
+@add_quotient.vjp
+def _(g, out, x, first, second, value):
+    share = quotient(g, second)
+    scaled = mul(share, value)
+    return (
+        unbroadcast(g, x),
+        unbroadcast(scaled, first),
+        neg(unbroadcast(mul(scaled, quotient(first, second)), second)),
+        unbroadcast(mul(share, first), value),
+    )
+
+
+@form(add_product, "AddcmulExt")
+@form(add_quotient, "AddcdivExt")
+def _(self, input, tensor1, tensor2, value=1):
+    """input + value * tensor1 * tensor2 (AddcdivExt: / tensor2).  tensors: (...) -> broadcast (...)."""
+    return self.run(input, tensor1, tensor2, value)
+
+
+@function(method="addcmul", mint="addcmul")
+def addcmul(input, tensor1, tensor2, value=1):
+    """input + value * tensor1 * tensor2.  tensors: (...), value: (...) or a number -> broadcast (...)."""
+    return add_product(input, tensor1, tensor2, value)
+
+
+@function(method="addcdiv", mint="addcdiv")
+def addcdiv(input, tensor1, tensor2, value=1):
+    """input + value * tensor1 / tensor2.  tensors: (...), value: (...) or a number -> broadcast (...)."""
+    return add_quotient(input, tensor1, tensor2, value)
+
+
+# ---- quotients that may be rounded ----
+
+_QUOTIENTS = {None: quotient, "floor": floor_div, "trunc": truncate_div}
+_MODE = choice(*_QUOTIENTS)
+
+
+@function(also="divide", method="div(other) divide(other)", mint="div divide")
+def div(input, other, *, rounding_mode=None):
+    """input / other; integers give float32.  input, other: (...) -> broadcast (...).
+
+    rounding_mode  "floor": the largest whole number not above the quotient, "trunc": the quotient without its fraction,
+                   both in the operands' dtype and without a gradient
+    """
+    return _QUOTIENTS[_MODE("div", "rounding_mode", rounding_mode, SHAPE_ERRORS)](input, other)
+
+
+@form(quotient, "DivMod")
+def _(self, input, other, rounding_mode=None):
+    """input / other, rounded as `ops.div` says.  input, other: (...) -> broadcast (...)."""
+    return self.run(input, other, of=_QUOTIENTS[_MODE("DivMod", "rounding_mode", rounding_mode, SHAPE_ERRORS)])
