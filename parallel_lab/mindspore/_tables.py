@@ -222,7 +222,7 @@ PAGES: dict[str, Page] = {
     "mint": Page(
         "Operators in PyTorch's spelling.",
         names={
-            **{name: f"parallel_lab.ops:{name}" for name in MINT if "." not in name},
+            **{name: f"parallel_lab.ops:{own}" for name, own in MINT.items() if "." not in name},
             **_of(FORMS, f"{MADE} flatten"),
             **{name: f"{FORMS}:mint_{name}" for name in ("add", "sub", "transpose")},
         },
@@ -230,7 +230,11 @@ PAGES: dict[str, Page] = {
     "mint.nn": _nn("Layers whose arguments are the same in both spellings.", MINT_LAYERS),
     "mint.nn.functional": Page(
         "Functions of layers.",
-        names={own: f"parallel_lab.ops:{own}" for name, own in MINT.items() if name.startswith("functional.")},
+        names={
+            name.removeprefix("functional."): f"parallel_lab.ops:{own}"
+            for name, own in MINT.items()
+            if name.startswith("functional.")
+        },
     ),
     # ---- common ----
     "common": Page("Tensors, parameters, dtypes.", names={**DTYPES, **PARAMETERS, **TENSORS, **JIT, **SEED}),

@@ -25,6 +25,7 @@ from . import (  # noqa: F401
     padding,
     pool,
     reduce,
+    scattering,
     shape,
     statistics,
     unary,

@@ -1,5 +1,5 @@
-"""Operators that pick rows by number (gather, embedding_lookup, gather_elements), add rows up by number
-(unsorted_segment_sum), or make a row per number (one_hot).
+"""Operators that pick rows by number (gather, embedding_lookup, gather_nd, gather_elements), or make a row per number
+(one_hot).
 
 A table whose rows are split is looked up where the rows are: every rank takes the indices, subtracts the number of its
 first row, gives zeros for rows that lie elsewhere, and the sum over the ranks is the result.
@@ -9,11 +9,13 @@ first row, gives zeros for rows that lie elsewhere, and the sum over the ranks i
                                       + = [ row 5, row 2 ]
         rank 1: [ row 5 ,    0   ]  /
 
-Rules: MindSpore, operators Gather, EmbeddingLookup, GatherD, UnsortedSegmentSum, OneHot. Ranges, and Python's x[...],
-are in `indexing.py`.
+Rules: MindSpore, operators Gather, EmbeddingLookup, Embedding, IndexSelect, GatherNd, GatherD, OneHot. What puts rows
+where numbers say is in `scattering.py`; ranges, and Python's x[...], are in `indexing.py`.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -22,7 +24,6 @@ from ..base.errors import ShapeError
 from .machine.operand_checks import ints, new_dim, one_dim
 from .machine.registry import case, gradient, op
 from .machine.signature import letters, more_letters
-from .spellings import function
 
 # ---- rows by number ----
 
@@ -68,8 +69,19 @@ def _inside(indices, count, offset, where):
     return np.where(mine, local, 0), mine
 
 
-def _look_up(table, indices, axis, offset, where):
+def _blocks(shape, axis, batch_dims):
+    """A table's elements as (batches, before the rows, rows, after the rows)."""
+    before, after = shape[batch_dims:axis], shape[axis + 1 :]
+    return math.prod(shape[:batch_dims]), math.prod(before), shape[axis], math.prod(after)
+
+
+def _look_up(table, indices, axis, offset, where, batch_dims=0):
     local, mine = _inside(indices, table.shape[axis], offset, where)
+    if batch_dims:
+        blocks = _blocks(table.shape, axis, batch_dims)
+        numbers = local.reshape((blocks[0], 1, math.prod(indices.shape[batch_dims:]), 1))
+        rows = np.take_along_axis(table.reshape(blocks), numbers, axis=2)
+        return rows.reshape((*table.shape[:axis], *indices.shape[batch_dims:], *table.shape[axis + 1 :]))
     # of a vector and one index numpy makes a number, which takes nothing in place
     rows = np.asarray(np.take(table, local, axis))
     if mine is not None:
@@ -77,47 +89,69 @@ def _look_up(table, indices, axis, offset, where):
     return rows
 
 
-def _add_back(g, indices, shape, axis, offset, where):
+def _add_back(g, indices, shape, axis, offset, where, batch_dims=0):
     """Reverse of _look_up: every row of g added to the row of the table that it was a copy of."""
     local, mine = _inside(indices, shape[axis], offset, where)
-    rows = np.moveaxis(g.reshape((*shape[:axis], indices.size, *shape[axis + 1 :])), axis, 0)
-    numbers = local.reshape(-1)
+    batches, before, count, after = _blocks(shape, axis, batch_dims)
+    each = math.prod(indices.shape[batch_dims:])
+    rows = np.moveaxis(g.reshape((batches, before, each, after)), 2, 1).reshape((batches * each, before, after))
+    # the rows of every batch have numbers of their own
+    numbers = (local.reshape((batches, each)) + count * np.arange(batches)[:, None]).reshape(-1)
     if mine is not None:
         rows, numbers = rows[mine.reshape(-1)], numbers[mine.reshape(-1)]
-    return np.array(np.moveaxis(add_rows(rows, numbers, shape[axis]), 0, axis), order="C")
+    total = add_rows(rows, numbers, batches * count).reshape((batches, count, before, after))
+    return np.array(np.moveaxis(total, 1, 2), order="C").reshape(shape)
 
 
-def _gather_labels(shapes, *, axis):
+def _gather_labels(shapes, *, axis, batch_dims=0):
     table, place = letters(len(shapes[0])), axis % len(shapes[0])
-    indices = letters(len(shapes[0]) + len(shapes[1]))[len(shapes[0]) :]
-    return f"{table},{indices}->{table[:place]}{indices}{table[place + 1 :]}"
+    indices = table[:batch_dims] + letters(len(shapes[0]) + len(shapes[1]))[len(shapes[0]) + batch_dims :]
+    return f"{table},{indices}->{table[:place]}{indices[batch_dims:]}{table[place + 1 :]}"
 
 
-def _restrict_gather(signature, cuts, sizes, *, axis):
-    """MindSpore, Gather: CheckStrategy."""
-    table, indices = signature.ins
+def _check_gather(operands, *, axis, batch_dims=0):
+    table, indices = (len(o.shape) for o in operands)
+    if batch_dims > min(axis % table, indices):
+        given = f"batch_dims={batch_dims} with axis={axis}, a table of {table} dims and indices of {indices}"
+        return given, "The first dims of both, before the axis"
+    return ints(operands[1], "indices")
+
+
+def _restrict_gather(signature, cuts, sizes, *, axis, batch_dims=0, at=(0, 1)):
+    """MindSpore, Gather: GetGatherMode, CheckStrategy.  at: which inputs the table and the indices are."""
+    table, indices = (signature.ins[i] for i in at)
     place = axis % len(table)
     row = table[place]
     if cuts[row] == 1:
         return None
-    what = f"splits dim {place} of input 0 ('{row}', the rows that are looked up) {cuts[row]} ways"
-    if place or len(table) > 2:
-        why = f"axis is {axis}" if place else f"the table has {len(table)} dims"
-        return f"{what}, but {why}", "Rows can be split in tables with 1 or 2 dims, at axis 0"
+    what = f"splits dim {place} of input {at[0]} ('{row}', the rows that are looked up) {cuts[row]} ways"
+    if batch_dims:
+        return f"{what}, but batch_dims is {batch_dims}", "With batch_dims the rows stay whole"
+    if len(table) > 2:
+        return f"{what}, but the table has {len(table)} dims", "Rows can be split in tables with 1 or 2 dims"
+    cut = [c for c in indices if cuts[c] > 1]
+    if place:
+        parts, size = cuts[table[0]] * cuts[row], sizes[table[0]]
+        if cut:
+            return f"{what}, and the indices too (input {at[1]})", "At axis 1 the rows or the indices are split"
+        if size % parts:
+            given = f"{what}, and dim 0, which has {size} elements, {cuts[table[0]]} ways"
+            return given, f"At axis 1 the sums are scattered along dim 0, so that both numbers, {parts} ways, divide it"
+        return None
     if not indices:
         return f"{what}, but the index is one number", "With split rows the indices have dims"
-    cut = [c for c in indices if cuts[c] > 1]
-    both = len(table) == len(indices) == 2 and cut == [indices[0]] and cuts[table[1]] == 1
+    both = len(table) == len(indices) == 2 and cut[:1] == [indices[0]] and cuts[table[1]] == 1
     if cut and not both:
         allowed = "The rows or the indices are split; both only for 2-D indices split in dim 0 and a 2-D table"
         allowed += " with whole columns"
-        return f"{what}, and the indices too (input 1)", allowed
+        return f"{what}, and the indices too (input {at[1]})", allowed
     return None
 
 
 _LOOKUP = {
-    "axes": lambda signature: signature.ins[1] + signature.ins[0],
+    "axes": lambda signature: dict.fromkeys(signature.ins[1] + signature.ins[0]),
     "offset": lambda signature: next(c for c in signature.ins[0] if c not in signature.out),  # of the table's rows
+    "scatters": 1,
     "dtype": 0,
     "flops": 0,
 }
@@ -126,10 +160,10 @@ _LOOKUP = {
 @op(
     _gather_labels,
     name="Gather GatherV2 SparseGatherV2",
+    method="gather(input_indices,axis,batch_dims)",
     numpy="take",
-    mint="gather",
-    attrs={"axis": one_dim},
-    check=lambda operands, **_: ints(operands[1], "indices"),
+    attrs={"axis": one_dim, "batch_dims": integer(0)},
+    check=_check_gather,
     restrict=_restrict_gather,
     example=(
         case((16, 8), (4, 2), ints={1: 16}),
@@ -137,31 +171,98 @@ _LOOKUP = {
         case((16, 8), (16,), ints={1: 4}),
         case((2, 8, 4), (4,), ints={1: 8}, axis=1),
         case((16, 4), (), ints={1: 16}, axis=-2),
+        case((16, 8), (4,), ints={1: 8}, axis=1),
+        case((4, 2, 8, 2), (4, 2), ints={1: 8}, axis=2, batch_dims=1),
+        case((4, 8), (4, 2), ints={1: 8}, axis=1, batch_dims=1),
     ),
     **_LOOKUP,
 )
-def gather(params, indices, axis=0, *, offset=None):
+def gather(params, indices, axis=0, *, batch_dims=0, offset=None):
     """Rows of a table, by number: result[..., i, j, ...] = params[..., indices[i, j], ...].
 
     params: (..., rows, ...) with the rows in dim `axis`, indices: (i, j, ...) int from 0 to rows - 1 -> (..., i, j,
     ..., ...)
 
+    batch_dims  so many first dims are the same in both: every batch has a table and indices of its own
+
     A rank that holds rows from `offset` on gives zeros for the others. An index outside the table raises ShapeError; of
     a table whose rows are split no rank knows that it is outside, and gives zeros (as MindSpore).
     """
-    return _look_up(params, indices, axis % params.ndim, offset, "Gather")
+    return _look_up(params, indices, axis % params.ndim, offset, "Gather", batch_dims)
 
 
 @gradient(gather, part_size=lambda shapes, attrs: attrs["shape"][attrs["axis"]])
-def gather_grad(g, indices, *, shape, axis, offset=None):
+def gather_grad(g, indices, *, shape, axis, batch_dims=0, offset=None):
     """Gradient of gather for its table: rows of g added by index.  g: like the result, indices: (...) -> `shape`."""
-    return _add_back(g, indices, shape, axis % len(shape), offset, "Gather")
+    return _add_back(g, indices, shape, axis % len(shape), offset, "Gather", batch_dims)
 
 
-@function(mint="functional.embedding")
-def embedding(input, weight):  # the argument names of PyTorch and mindspore.ops
-    """Rows of a table by number: `gather` along axis 0.  input: (...) int, weight: (rows, d) -> (..., d)."""
-    return gather(weight, input, 0)
+@op(
+    _gather_labels,
+    name="IndexSelect",
+    method="index_select",
+    mint="index_select",
+    static=("axis",),
+    attrs={"axis": one_dim},
+    check=lambda operands, *, axis: _check_one_row(operands),
+    restrict=_restrict_gather,
+    example=(case((16, 8), (4,), ints={1: 16}, axis=0), case((8, 4, 2), (6,), ints={1: 4}, axis=1)),
+    **_LOOKUP,
+)
+def index_select(input, axis, index, *, offset=None):
+    """The parts of `input` along `axis` that `index` names.  input: (..., n, ...), index: (k,) int -> (..., k, ...)."""
+    return _look_up(input, index, axis % input.ndim, offset, "IndexSelect")
+
+
+def _check_one_row(operands):
+    if len(operands[1].shape) != 1:
+        return f"index has shape {operands[1].shape}", "One dim: the numbers in a row"
+    return ints(operands[1], "index")
+
+
+@index_select.vjp
+def _(g, out, input, index, *, axis):
+    return gather_grad(g, index, shape=tuple(input.shape), axis=axis), None
+
+
+def _check_embedding(operands, *, padding_idx, max_norm, norm_type, scale_grad_by_freq):
+    given = {"padding_idx": padding_idx, "max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq or None}
+    for name, value in given.items():
+        if value is not None:
+            return f"{name}={value}", f"{name} is not available: rows are looked up and trained as they are"
+    if norm_type != 2.0:
+        return f"norm_type={norm_type}", "2.0"
+    if len(operands[1].shape) != 2:
+        return f"weight has shape {operands[1].shape}", "A table with 2 dims: (rows, columns)"
+    return ints(operands[0], "input")
+
+
+@op(
+    "...,rd->...d",
+    name="Embedding",
+    mint="functional.embedding",
+    check=_check_embedding,
+    restrict=lambda signature, cuts, sizes, **_: _restrict_gather(signature, cuts, sizes, axis=0, at=(1, 0)),
+    example=(case((4, 2), (16, 8), ints={0: 16}), case((16,), (8, 4), ints={0: 8})),
+    axes="rd",
+    offset="r",
+    scatters=0,
+    dtype=1,
+    flops=0,
+)
+def embedding(
+    input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, *, offset=None
+):  # the argument names of PyTorch and mindspore.ops
+    """Rows of a table by number: `gather` along axis 0.  input: (...) int, weight: (rows, d) -> (..., d).
+
+    The other arguments stay at their defaults (MindSpore, in parallel modes).
+    """
+    return _look_up(weight, input, 0, offset, "Embedding")
+
+
+@embedding.vjp
+def _(g, out, input, weight, **_):
+    return None, gather_grad(g, input, shape=tuple(weight.shape), axis=0)
 
 
 def _check_lookup(operands, *, start):
@@ -190,6 +291,65 @@ def embedding_lookup_grad(g, indices, *, shape, start, offset=None):
     return _add_back(g, indices, shape, 0, start + (offset or 0), "EmbeddingLookup")
 
 
+# ---- one element or row per tuple of coordinates ----
+
+
+def place_numbers(indices, sizes, offset, where):
+    """Row-major numbers of the places whose coordinates stand in the last dim of `indices`, and which lie in this slice
+    (None: all must, of a tensor that is not split).  indices: (..., m), sizes: m ints -> (...) int64, (...) bool.
+    """
+    offsets = offset if isinstance(offset, tuple) else (offset,) * len(sizes)
+    numbers, mine = np.zeros(indices.shape[:-1], np.int64), None
+    for dim, (size, first) in enumerate(zip(sizes, offsets, strict=True)):
+        local, inside = _inside(indices[..., dim], size, first, where)
+        numbers = numbers * size + local
+        mine = inside if mine is None else mine & inside
+    return numbers, mine
+
+
+def coordinates_fault(operands, **_):
+    """What is wrong with `indices`, operand 1, as coordinates in operand 0."""
+    x, indices = (o.shape for o in operands[:2])
+    if not indices or not 1 <= indices[-1] <= len(x):
+        return f"indices have shape {indices} beside a tensor of shape {x}", f"A last dim of 1 to {len(x)} coordinates"
+    return ints(operands[1], "indices")
+
+
+def _gather_nd_labels(shapes):
+    x, indices = letters(len(shapes[0])), letters(len(shapes[0]) + len(shapes[1]))[len(shapes[0]) :]
+    return f"{x},{indices}->{indices[:-1]}{x[shapes[1][-1] :]}"
+
+
+@op(
+    _gather_nd_labels,
+    name="GatherNd",
+    method="gather_nd",
+    check=coordinates_fault,
+    axes=lambda signature: signature.ins[1],
+    whole=lambda signature: signature.ins[0] + signature.ins[1][-1],
+    dtype=0,
+    flops=0,
+    example=(case((8, 4), (16, 2, 1), ints={1: 8}), case((4, 6, 2), (8, 2), ints={1: 4})),
+)
+def gather_nd(input_x, indices):
+    """The parts of `input_x` at coordinates: result[i, ...] = input_x[indices[i, 0], indices[i, 1], ..., ...].
+
+    input_x: (...), indices: (i, ..., m) int, m coordinates each -> (i, ..., rest), the rest of input_x's dims after m.
+    Only the indices can be split (MindSpore, GatherNd).
+    """
+    depth = indices.shape[-1]
+    numbers, _ = place_numbers(indices, input_x.shape[:depth], None, "GatherNd")
+    return np.take(input_x.reshape((math.prod(input_x.shape[:depth]), *input_x.shape[depth:])), numbers, axis=0)
+
+
+@gradient(gather_nd)
+def gather_nd_grad(g, indices, *, shape):
+    """Gradient of gather_nd for its tensor.  g: (i, ..., rest), indices: (i, ..., m) int -> `shape`."""
+    sizes, rest = shape[: indices.shape[-1]], shape[indices.shape[-1] :]
+    numbers, _ = place_numbers(indices, sizes, None, "GatherNd")
+    return add_rows(g.reshape((numbers.size, *rest)), numbers.reshape(-1), math.prod(sizes)).reshape(shape)
+
+
 # ---- one number per element ----
 
 
@@ -212,74 +372,48 @@ def _check_elements(operands, *, dim):
     _elements_labels,
     name="GatherD GatherElements",
     also="gather_d",
+    method="gather_elements",
+    mint="gather",
     static=("dim",),
     attrs={"dim": one_dim},
     check=_check_elements,
-    whole=lambda signature, *, dim: signature.ins[0][dim] + signature.ins[1][dim],
+    axes=lambda signature: signature.ins[0],
+    whole=lambda signature, *, dim: signature.ins[1][dim],
+    held=lambda signature, *, dim: signature.ins[0][dim],
+    offset=lambda signature: next(c for c in signature.ins[0] if c not in signature.out),
     dtype=0,
     flops=0,
     example=(case((16, 8), (16, 4), ints={1: 8}, dim=1), case((8, 4, 2), (2, 4, 2), ints={1: 8}, dim=-3)),
 )
-def gather_elements(x, dim, index):
-    """For every place of `index` the element of x whose number along `dim` stands there (torch.gather).
+def gather_elements(input, dim, index, *, offset=None):
+    """For every place of `index` the element of `input` whose number along `dim` stands there (torch.gather).
 
-    x: (..., n, ...), index: (..., k, ...) int from 0 to n - 1 -> (..., k, ...). `dim` stays whole in both.
+    input: (..., n, ...), index: (..., k, ...) int from 0 to n - 1 -> (..., k, ...). `dim` stays whole in the index; in
+    the input it may be split: every rank gives what it holds, and zeros elsewhere.
     """
-    _inside(index, x.shape[dim], None, "GatherD")
-    return np.take_along_axis(x, index.astype(np.int64, copy=False), dim)
+    local, mine = _inside(index, input.shape[dim], offset, "GatherD")
+    found = np.take_along_axis(input, local.astype(np.int64, copy=False), dim)
+    if mine is not None:
+        found[~mine] = 0
+    return found
 
 
-@gradient(gather_elements)
-def gather_elements_grad(g, index, *, shape, dim):
-    """Gradient of gather_elements for x.  g, index: (..., k, ...) -> `shape`."""
+@gradient(gather_elements, part_size=lambda shapes, attrs: attrs["shape"][attrs["dim"]])
+def gather_elements_grad(g, index, *, shape, dim, offset=None):
+    """Gradient of gather_elements for its input.  g, index: (..., k, ...) -> `shape`."""
     if not index.size:
         return np.zeros(shape, g.dtype)
-    # every element of x has a number of its own, so that one sum by number adds them all
-    places, size = np.moveaxis(index, dim, -1), shape[dim]
+    # every element of the input has a number of its own, so that one sum by number adds them all
+    local, mine = _inside(index, shape[dim], offset, "GatherD")
+    places, size = np.moveaxis(local, dim, -1), shape[dim]
     count = places.size // places.shape[-1]
-    numbers = places.reshape(count, -1).astype(np.int64) + size * np.arange(count)[:, None]
-    total = add_rows(np.moveaxis(g, dim, -1).reshape(-1), numbers.reshape(-1), count * size)
+    numbers = (places.reshape(count, -1).astype(np.int64) + size * np.arange(count)[:, None]).reshape(-1)
+    given = np.moveaxis(g, dim, -1).reshape(-1)
+    if mine is not None:
+        kept = np.moveaxis(mine, dim, -1).reshape(-1)
+        given, numbers = given[kept], numbers[kept]
+    total = add_rows(given, numbers, count * size)
     return np.array(np.moveaxis(total.reshape((*places.shape[:-1], size)), -1, dim), order="C")
-
-
-# ---- sums by number ----
-
-
-def _segment_labels(shapes, *, num_segments):
-    names = letters(len(shapes[0]))
-    ids = names[: len(shapes[1])]
-    return f"{names},{ids}->{more_letters(1)}{names[len(ids) :]}"
-
-
-def _check_segments(operands, *, num_segments):
-    x, ids = (o.shape for o in operands)
-    if not ids or x[: len(ids)] != ids:
-        return f"segment_ids have shape {ids} beside x of shape {x}", "The first dims of x, at least one"
-    return ints(operands[1], "segment_ids")
-
-
-@op(
-    _segment_labels,
-    name="UnsortedSegmentSum",
-    static=("num_segments",),
-    attrs={"num_segments": integer(1)},
-    check=_check_segments,
-    sizes=lambda shapes, *, num_segments: {more_letters(1): num_segments},
-    dtype=0,
-    example=(case((16, 4), (16,), ints={1: 5}, num_segments=5), case((8, 2, 4), (8, 2), ints={1: 6}, num_segments=4)),
-)
-def unsorted_segment_sum(x, segment_ids, num_segments):
-    """Sums of equal-numbered parts of x, partial if split.  x: (i, ..., rest), ids: (i, ...) -> (segments, rest)."""
-    numbers = segment_ids.reshape(-1)
-    rows = x.reshape((numbers.size, *x.shape[segment_ids.ndim :]))
-    kept = (numbers >= 0) & (numbers < num_segments)
-    return add_rows(rows[kept], numbers[kept], num_segments)
-
-
-@gradient(unsorted_segment_sum)
-def segment_grad(g, segment_ids, *, shape):
-    """Gradient: every part gets its segment's, ignored ones zeros.  g: (segments, rest), segment_ids -> `shape`."""
-    return _look_up(g, segment_ids, 0, 0, "UnsortedSegmentSum").reshape(shape)
 
 
 # ---- a row per number ----

@@ -1,9 +1,9 @@
-"""Operators that need a whole row at once: the order of its elements (sort, top_k, argmax, argmin) and running sums
+"""Operators that look at the elements of a row side by side: their order (sort, top_k, argmax, argmin) and running sums
 (cumsum).
 
-The dim they work along stays whole (MindSpore: ArgMax, TopK, CumSum); all others may be split. Of equal elements the
-earlier one comes first, in both directions. Numbers of elements are int32, as in MindSpore, unless `output_type` says
-otherwise.
+The dim they work along stays whole (MindSpore: TopK, CumSum), but for argmax and argmin, which are composed of several
+operators where it is split; all others may be split. Of equal elements the earlier one comes first, in both directions.
+Numbers of elements are int32, as in MindSpore, unless `output_type` says otherwise.
 """
 
 from __future__ import annotations
@@ -13,48 +13,141 @@ import numpy as np
 from ..base.checks import choice, is_int
 from ..base.errors import ShapeError, shorten
 from .elementwise import UNARY, cast
-from .gather import gather_elements
+from .gather import gather_elements, gather_elements_grad
 from .indexing import strided_slice
+from .machine.composed import composed
 from .machine.operand_checks import check_dim, filled_dim, one_dim
 from .machine.registry import case, form, gradient, op
 from .machine.signature import along_axis, letters, more_letters
 from .reduce import reduce_labels, reduce_max, reduce_min, spelling, sum_dtype
-from .shape import as_array, reshape, squeeze
+from .shape import as_array, reshape
 from .spellings import function
 
 # ---- the place of an extreme ----
 
 
-def _arg_labels(shapes, *, axis, output_type, keep_dims):
+def _arg_labels(shapes, *, axis, keep_dims, **_):
     names, place = letters(len(shapes[0])), axis % len(shapes[0])
     return f"{names}->{names[:place]}{'1' if keep_dims else ''}{names[place + 1 :]}"
 
 
-def _place_of(name, function, extreme, class_name):
-    """Declare the number of the extreme that numpy's `function` finds."""
+def _beside_labels(shapes, **attrs):
+    names, kept = _arg_labels(shapes, **attrs).split("->")
+    return f"{names},{kept}->{kept}"
 
-    def fn(x, *, axis=-1, output_type="int32", keep_dims=False):
+
+def _along(signature):
+    return next(c for c in signature.ins[0] if c not in signature.out)
+
+
+def _output_type(dtypes, *, output_type, **_):
+    return output_type
+
+
+def _with_dim(x, axis, keep_dims):
+    return x if keep_dims else np.expand_dims(x, axis)
+
+
+@op(_beside_labels, offset=_along, reduce="min", dtype=_output_type)
+def first_place(x, extreme, *, axis, keep_dims, output_type, offset=0):
+    """Number of the first element along `axis` that is the extreme, the dtype's largest if none of the slice is.
+
+    x: (..., n, ...), extreme: (...) or (..., 1, ...) -> like the extreme
+    """
+    extreme = _with_dim(extreme, axis, keep_dims)
+    found = (x == extreme) | ((x != x) & (extreme != extreme))  # numpy's extreme of a row with a NaN is the NaN
+    first = found.argmax(axis=axis, keepdims=keep_dims) + offset
+    return np.where(found.any(axis=axis, keepdims=keep_dims), first, np.iinfo(output_type).max).astype(output_type)
+
+
+@op(_beside_labels, offset=_along, dtype=0)
+def element_at(x, numbers, *, axis, keep_dims, offset=None):
+    """Elements of x with these numbers along `axis`, zeros for those of other slices.
+
+    x: (..., n, ...), numbers: (...) or (..., 1, ...) int -> like the numbers
+    """
+    found = gather_elements.fn(x, axis, _with_dim(numbers, axis, keep_dims), offset=offset)
+    return found if keep_dims else found.squeeze(axis)
+
+
+@gradient(element_at, part_size=lambda shapes, attrs: attrs["shape"][attrs["axis"]])
+def element_at_grad(g, numbers, *, shape, axis, keep_dims, offset=None):
+    """Gradient of element_at for x: g where its element came from.  g, numbers: (...) -> `shape`."""
+    given = [_with_dim(x, axis, keep_dims) for x in (g, numbers)]
+    return gather_elements_grad.fn(*given, shape=shape, dim=axis, offset=offset)
+
+
+def _place(part, x, whole, reduction, **attrs):
+    """The number of the extreme: by the operator `whole` where the dim is whole, by two messages where it is split."""
+    names, axis, keep_dims = letters(len(x.shape)), attrs["axis"], attrs["keep_dims"]
+    signature = _arg_labels((x.shape,), **attrs)
+    if part.rule is None or dict(part.rule.cuts)[names[axis]] == 1:
+        return part(whole, x, labels=signature, **attrs)
+    extreme = part(reduction, x, labels=signature, axis=axis, keep_dims=keep_dims)
+    return part(first_place, x, extreme, labels=_beside_labels((x.shape,), **attrs), **attrs)
+
+
+def _places(name, word, function, reduction):
+    """Declare the number of the element that numpy's `function` finds, alone and beside the element."""
+
+    def along_whole(x, *, axis, keep_dims, output_type):
         return function(x, axis=axis, keepdims=keep_dims).astype(output_type)
 
-    fn.__name__ = fn.__qualname__ = name
-    fn.__doc__ = f"""The number of the {extreme} element along `axis`, the first of equal ones. No gradient.
+    def number(part, x, *, axis=-1, output_type="int32", keep_dims=False):
+        return _place(part, x, whole, reduction, axis=axis, keep_dims=keep_dims, output_type=output_type)
 
-    x: (..., n, ...) -> (...) int, with size 1 there if keep_dims.
+    def both(part, x, *, axis=0, keep_dims=False, index=None):
+        attrs = {"axis": axis, "keep_dims": keep_dims}
+        numbers = _place(part, x, whole, reduction, output_type="int32", **attrs)
+        if index == 0:
+            return numbers
+        # unlike the reduction's: the gradient goes to the element of this number
+        element = part(element_at, x, numbers, labels=_beside_labels((x.shape,), **attrs), **attrs)
+        return element if index else (numbers, element)
+
+    along_whole.__name__, number.__name__, both.__name__ = f"{name}_of_whole", name, f"{name}_with_value"
+    along_whole.__doc__ = f"""The number of the {word} element along a whole dim.  x: (..., n, ...) -> (...) int."""
+    number.__doc__ = f"""The number of the {word} element along `axis`, the first of equal ones. No gradient.
+
+    x: (..., n, ...) -> (...) int, with size 1 there if keep_dims. A split `axis` costs an all_reduce for the {word}
+    element and one for its first number.
     """
-    return op(
-        _arg_labels,
-        name=class_name,
-        numpy=name,
-        mint=name,
-        attrs={"axis": filled_dim, "output_type": choice("int32", "int64")},
-        dtype=lambda dtypes, *, axis, output_type, keep_dims: output_type,
-        whole=along_axis,
-        example=(case((16, 8)), case((4, 8, 2), axis=0), case((16, 8), axis=1, keep_dims=True, output_type="int64")),
-    )(fn)
+    both.__doc__ = f"""The number of the {word} element along `axis`, the first of equal ones, and the element.
+
+    x: (..., n, ...) -> numbers (...) int32, elements (...), with size 1 there if keep_dims. The gradient is the first
+    one's alone. A split `axis` gives what one device finds (MindSpore warns that its number may be another's), for
+    three all_reduces: of the {word} element, its first number, and the element that has it.
+    """
+    whole = op(_arg_labels, whole=along_axis, dtype=_output_type)(along_whole)
+    whole.class_name = name.title()  # in plans it is what it is a part of
+    return (
+        composed(
+            _arg_labels,
+            name=name.title(),
+            numpy=name,
+            mint=name,
+            attrs={"axis": filled_dim, "output_type": choice("int32", "int64")},
+            dtype=_output_type,
+            example=(
+                case((16, 8)),
+                case((4, 8, 2), axis=0),
+                case((16, 8), axis=1, keep_dims=True, output_type="int64"),
+            ),
+        )(number),
+        composed(
+            _arg_labels,
+            name=f"Arg{name[3:].title()}WithValue",
+            method=both.__name__,
+            attrs={"axis": filled_dim},
+            outputs=lambda shapes, **_: 2,
+            dtype=lambda dtypes, *, index=0, **_: dtypes[0] if index else "int32",
+            example=(case((16, 8)), case((4, 8, 2), axis=1, keep_dims=True), case((16, 8), axis=-1)),
+        )(both),
+    )
 
 
-argmax = _place_of("argmax", np.argmax, "largest", "Argmax")
-argmin = _place_of("argmin", np.argmin, "smallest", "Argmin")
+argmax, argmax_with_value = _places("argmax", "largest", np.argmax, reduce_max)
+argmin, argmin_with_value = _places("argmin", "smallest", np.argmin, reduce_min)
 
 
 # ---- order ----
@@ -354,7 +447,7 @@ cummin = _running_extreme("cummin", "Cummin", np.minimum, "smallest")
 # ---- extremes with their places, in every spelling ----
 
 
-def _extreme(name, largest, operator, place):
+def _extreme(name, largest, operator, place, both):
     """Publish `ops.<name>`: the extreme elements along one dim, and their places."""
 
     def extreme(input, axis=None, keep_dims=False, **spelled):
@@ -364,9 +457,7 @@ def _extreme(name, largest, operator, place):
         if axis is None:
             return operator(x), place(reshape(x, (-1,)))
         axis = check_dim(name, "axis", axis, len(shape), shape)
-        numbers = place(x, axis=axis, keep_dims=True)
-        values = gather_elements(x, axis, numbers)  # unlike reduce_max: the gradient goes to the element of this number
-        return (values, numbers) if keep_dims else (squeeze(values, axis=(axis,)), squeeze(numbers, axis=(axis,)))
+        return both(x, axis=axis, keep_dims=keep_dims)[::-1]
 
     extreme.__name__ = extreme.__qualname__ = name
     extreme.__doc__ = f"""The {largest} elements along one dim and their numbers, as in mindspore.ops.
@@ -382,8 +473,8 @@ def _extreme(name, largest, operator, place):
     function()(extreme)
 
 
-_extreme("max", "largest", reduce_max, argmax)
-_extreme("min", "smallest", reduce_min, argmin)
+_extreme("max", "largest", reduce_max, argmax, argmax_with_value)
+_extreme("min", "smallest", reduce_min, argmin, argmin_with_value)
 
 
 @function(method="topk", mint="topk")

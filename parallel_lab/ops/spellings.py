@@ -117,7 +117,7 @@ def spell(
     NAMES.update(dict.fromkeys([name, *also.split()], called))
     UFUNCS.update(dict.fromkeys(ufunc.split(), called))
     NUMPY.update(dict.fromkeys(numpy.split(), name))
-    MINT.update((each, each.rpartition(".")[2]) for each in mint.split())
+    MINT.update(dict.fromkeys(mint.split(), name))
     for each in method.split():
         one, _, arguments = each.rstrip(")").partition("(")
         setattr(Spelled, one, _method(called, one, arguments.split(",") if arguments else (), parameters))

@@ -35,6 +35,7 @@ EXTRA = defaultdict(
     count_nonfinite=(case((4, 6)),),
     choose=(case((), (4, 6), (4, 6), bools={0}),),
     norm_ratio=(case((), ()),),
+    first_place=(case((4, 6), (4,), axis=1, keep_dims=False, output_type="int32"),),
     **UPDATES,
     exp_sums=(case((4, 6), (4,)),),
     split_losses=(case((4, 6), (4,), (4,), (4,), **SPLIT),),
@@ -50,8 +51,9 @@ EXTRA = defaultdict(
 
 
 def has_gradient(op):
-    """By a rule of its own, or through the operators it is made of."""
-    return (op.vjp_fn is not None or op.expand is not None) and not op.writes
+    """By a rule of its own, or through the operators it is made of; not numbers of elements, nor what is written."""
+    counts = "output_type" in op.options
+    return (op.vjp_fn is not None and not op.writes) or (op.expand is not None and not counts)
 
 
 CASES = [

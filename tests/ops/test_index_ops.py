@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 
-from parallel_lab import ShapeError, StrategyError, Tensor, compile, nn, ops
+from parallel_lab import ShapeError, StrategyError, Tensor, compile, nn, ops, set_compat
 from parallel_lab.graph.passes import PASSES
+from parallel_lab.mindspore import mint
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.ops.gather import add_rows
-from parallel_lab.ops.machine.registry import OPS
-from parallel_lab.ops.machine.sharding import sharding_rule
+from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
+from parallel_lab.ops.machine.sharding import default_strategy, legal_strategies, result_layout, sharding_rule
 from parallel_lab.run.simulator import Simulator
 from tests.crossed import each_of
-from tests.ops.compiled import results
+from tests.ops.compiled import results, simulated
 
 TABLE = np.random.default_rng(0).normal(size=(16, 4))
 
@@ -73,7 +74,13 @@ PLAIN = ((16, 4), (8,))
 REFUSED = {
     "rows and indices": (PLAIN, FIRST, ((2, 1), (4,)), r"rows that are looked up\) 2 ways, and the indices too"),
     "rows of 3-D tables": (((16, 4, 2), (8,)), FIRST, ((2, 1, 1), (1,)), "the table has 3 dims"),
-    "another axis": (((4, 16), (8,)), {"axis": 1}, ((1, 2), (1,)), r"dim 1 of input 0 \('b', .*but axis is 1"),
+    "columns of 3-D tables": (((4, 16, 2), (8,)), {"axis": 1}, ((1, 2, 1), (1,)), "the table has 3 dims"),
+    "columns and indices": (((4, 16), (8,)), {"axis": 1}, ((1, 2), (2,)), r"dim 1 of input 0 \('b', .*indices too"),
+    "columns that do not scatter": (((4, 16), (8,)), {"axis": 1}, ((2, 4), (1,)), "dim 0, which has 4 elements, 2"),
+    "rows of batches": (((4, 8), (4, 2)), {"axis": 1, "batch_dims": 1}, ((1, 2), (1, 1)), "batch_dims is 1"),
+    "one side of a batch": (((4, 8), (4, 2)), {"axis": 1, "batch_dims": 1}, ((2, 1), (1, 1)), "split it equally"),
+    "both and columns": (((16, 4), (8, 2)), FIRST, ((2, 2), (2, 2)), "the indices too"),
+    "the second dim of the indices": (((16, 4), (8, 2)), FIRST, ((4, 1), (1, 2)), "the indices too"),
     "one index": (((16, 4), ()), FIRST, ((2, 1), ()), "the index is one number"),
     "rows, indices and columns": (((16, 4), (8, 2)), FIRST, ((2, 2), (2, 1)), "the indices too"),
 }
@@ -84,6 +91,98 @@ def test_cut_rows_have_their_conditions(how):
     shapes, attrs, strategy, words = REFUSED[how]
     with pytest.raises(StrategyError, match=words):
         sharding_rule(OPS["gather"], shapes, attrs, strategy, 8)
+
+
+# shapes, attributes, strategy, the result's splits by the seeds' rule and by 2.10's (MindSpore, Gather: GetGatherMode;
+# the second one recorded: a table of (64, 32) split (8, 1), indices (16, 4))
+MODES = {
+    "NORMAL": (((64, 32), (16, 4)), {}, ((1, 2), (4, 1)), (4, 1, 2), (4, 1, 2)),
+    "ROWS": (((64, 32), (16, 4)), {}, ((8, 1), (1, 1)), (1, 1, 1), (8, 1, 1)),
+    "ROWS that do not scatter": (((64, 32), (6, 4)), {}, ((8, 1), (1, 1)), (1, 1, 1), (1, 1, 1)),
+    "ROWS of a part of the devices": (((64, 32), (16, 4)), {}, ((2, 1), (1, 1)), (1, 1, 1), (2, 1, 1)),
+    "ROWS and columns": (((64, 32), (16, 4)), {}, ((2, 4), (1, 1)), (1, 1, 4), (2, 1, 4)),
+    "COLUMNS": (((64, 32), (16, 4)), {"axis": 1}, ((2, 4), (1, 1)), (2, 1, 1), (8, 1, 1)),
+    "BATCH": (((8, 32, 6), (8, 4)), {"axis": 1, "batch_dims": 1}, ((4, 1, 2), (4, 1)), (4, 1, 2), (4, 1, 2)),
+    "BATCH_AND_AXIS": (((64, 32), (16, 4)), {}, ((4, 1), (2, 1)), (2, 1, 1), (2, 1, 1)),
+    "BATCH_AXIS_SP": (((64, 32), (16, 4)), {}, ((2, 1), (2, 2)), (2, 2, 1), (2, 2, 1)),
+}
+
+
+@pytest.mark.parametrize("compat", ["seeds", "2.10"])
+@pytest.mark.parametrize("mode", MODES)
+def test_sums_of_split_rows_are_scattered_as_compat_says(mode, compat):
+    shapes, attrs, strategy, *splits = MODES[mode]
+    op, given = OPS["gather"], {**OPS["gather"].default_attrs, **attrs}
+    rule, (shape, _) = sharding_rule(op, shapes, given, strategy, 8), op.infer(shapes, ("float32", "int32"), given)
+    set_compat(compat)
+    try:
+        assert result_layout(op, rule, shape, None).splits == splits[compat == "2.10"]
+    finally:
+        set_compat("seeds")
+
+
+def test_by_2_10_a_table_with_split_rows_is_looked_up_by_a_reduce_scatter():
+    set_compat("2.10")
+    try:
+        loss, expected, gradient, expected_gradient, messages = run(((4, 1), (1, 1)), INDICES)
+    finally:
+        set_compat("seeds")
+    assert loss == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-12, atol=1e-15)
+    assert [(m.kind, m.group_size) for m in messages] == [("reduce_scatter", 4)]
+
+
+class Along(nn.Cell):
+    """GatherD along a dim that the strategy may split."""
+
+    def __init__(self, dim, strategy):
+        super().__init__()
+        self.prim, self.dim = ops.GatherD().shard(strategy), dim
+
+    def construct(self, x, index):
+        return self.prim(x, self.dim, index)
+
+
+@each_of(
+    ("dim", "strategy"), (0, ((4, 1), (1, 1))), (0, ((2, 4), (1, 4))), (1, ((1, 8), (1, 1))), (1, ((2, 2), (2, 1)))
+)
+def test_elements_along_a_split_dim_are_found_where_they_are(dim, strategy):
+    rng = np.random.default_rng(3)
+    x, index = rng.normal(size=(8, 8)), rng.integers(0, 8, (8, 8))
+    plan, sim = simulated(Along(dim, strategy), x, index)
+    np.testing.assert_array_equal(sim.full(plan.outputs[0]), np.take_along_axis(x, index, dim))
+    messages = [i for i in plan.stages[0].program("forward") if i.is_communication]
+    assert [(m.kind, m.group_size) for m in messages] == [("all_reduce", strategy[0][dim])]
+
+
+def test_no_search_splits_the_dim_that_elements_are_gathered_along():
+    shapes, attrs = ((8, 8), (8, 8)), {"dim": 1}
+    op = OPS["gather_elements"]
+    assert any(x[1] > 1 for x, _ in legal_strategies(op, shapes, attrs, 8))
+    assert all(x[1] == 1 for x, _ in legal_strategies(op, shapes, attrs, 8, searched=True))
+    assert default_strategy(op, shapes, {"dim": 0}, 8) == ((1, 1), (1, 1))
+    assert default_strategy(op, shapes, {"dim": 1}, 8) == ((8, 1), (8, 1))
+
+
+PICKED = {
+    "gather of batches": (
+        lambda x, i: ops.gather(x, i % 3, 1, 1),
+        lambda x, i: np.stack([x[b][i[b] % 3] for b in range(4)]),
+    ),
+    "gather_nd": (lambda x, i: ops.gather_nd(x, i % 2), lambda x, i: x[tuple(np.moveaxis(i % 2, -1, 0))]),
+    "index_select": (lambda x, i: ops.index_select(x, 2, i[:, 0]), lambda x, i: x[:, :, i[:, 0]]),
+    "index_select of a Tensor": (lambda x, i: x.index_select(1, i[0] % 3), lambda x, i: x[:, i[0] % 3]),
+    "gather of mint": (lambda x, i: mint.gather(x[:, 0], 1, i), lambda x, i: np.take_along_axis(x[:, 0], i, 1)),
+    "Embedding": (lambda x, i: PRIMITIVES["Embedding"]()(i, x[0]), lambda x, i: x[0][i]),
+}
+
+
+@pytest.mark.parametrize("how", PICKED)
+def test_what_is_picked_is_what_numpy_picks(how):
+    x, i = np.random.default_rng(5).normal(size=(4, 3, 5)), np.array([[0, 2], [1, 1], [0, 0], [2, 1]])
+    fn, expected = PICKED[how]
+    x = x.swapaxes(0, 1) if how == "Embedding" else x  # a table of 4 rows
+    np.testing.assert_array_equal(np.asarray(fn(Tensor(x), Tensor(i))), expected(x, i))
 
 
 @each_of(("bad", "words"), ([0, 16], "an index is 16. Indices from 0 to 15"), ([3, -1], "an index is -1"))

@@ -8,6 +8,7 @@ import pytest
 
 from parallel_lab import ops
 from parallel_lab.ops import OPS, PRIMITIVES
+from tests.ops.test_eager import has_gradient
 from tests.recorded import torch_elements, torch_layered, torch_shapes
 from tests.recorded.public_operators import NOT_IN_PYTORCH, public_operators
 from tests.recorded.replay import BOUNDS, check_close, check_row, check_table
@@ -55,7 +56,7 @@ def test_every_public_operator_and_function_is_compared_or_said_not_to_be_in_pyt
 def test_every_differentiable_operator_has_a_row_whose_gradient_is_not_zero():
     moved = {row.name for row in ROWS if any(np.any(g) for g in RECORDED[row.key]["grad"])}
     known = set(RECORDED.recipe["operators"].split())
-    differentiable = {n for n, op in OPS.items() if n in known and (op.vjp_fn is not None or op.expand is not None)}
+    differentiable = {n for n, op in OPS.items() if n in known and has_gradient(op)}
     assert differentiable - moved == set(NOT_IN_PYTORCH) & differentiable
 
 

@@ -134,10 +134,10 @@ def _candidates(
     op, given = OPS[op_name], dict(attrs)
     if op_name in BATCH_ONLY:
         return (default_strategy(op, shapes, given, device_num),)
-    found = legal = legal_strategies(op, shapes, given, device_num)
+    found = legal = legal_strategies(op, shapes, given, device_num, searched=True)
     if fully:
         ones = tuple(s for s in legal if all(n == 1 for cuts in s for n in cuts)) if op_name != "matmul" else ()
-        full = legal_strategies(op, shapes, given, device_num, fully_use_devices=True)
+        full = legal_strategies(op, shapes, given, device_num, fully_use_devices=True, searched=True)
         found = tuple(dict.fromkeys((*full, *ones))) or legal
     if align > 1:
         out_shape = op.infer(shapes, ("float32",) * len(shapes), given)[0]
@@ -201,6 +201,7 @@ def choose_from_inputs(
         for position, (layout, shape) in enumerate(zip(input_layouts, shapes, strict=True))
         if layout is not None and layout.ndim == len(shape)
     ]
-    fitting = meeting(operator, legal_strategies(op, shapes, attrs, device_num), edges) if edges else []
+    legal = legal_strategies(op, shapes, attrs, device_num, searched=True) if edges else ()
+    fitting = meeting(operator, legal, edges)
     options = fitting or candidate_strategies(op, shapes, attrs, device_num, config)
     return min(options, key=lambda s: score(operator, s, edges))

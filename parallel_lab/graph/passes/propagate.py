@@ -188,7 +188,7 @@ class _Propagation:
         """Settle `node` by what is known of `neighbour`: an operator, a parameter, or inputs."""
         operator = self.operator(node)
         shapes, attrs = operator.shapes, dict(node.attrs)
-        legal = legal_strategies(node.opdef, shapes, attrs, self.device_num)
+        legal = legal_strategies(node.opdef, shapes, attrs, self.device_num, searched=True)
         candidates = candidate_strategies(node.opdef, shapes, attrs, self.device_num, self.config)
         if self.config.elementwise_op_strategy_follow:
             candidates = self.following(operator, candidates, legal, edges, neighbour)
@@ -230,7 +230,7 @@ class _Propagation:
             edges = self.from_producer(producer, self.decided[producer].result, node.name)
             if self.decided[node.name].rule.ins[edges[0].position].splits == edges[0].layout.splits:
                 continue
-            legal = legal_strategies(node.opdef, operator.shapes, dict(node.attrs), self.device_num)
+            legal = legal_strategies(node.opdef, operator.shapes, dict(node.attrs), self.device_num, searched=True)
             options = self.agreeing(node, self.following(operator, (), legal, edges, producer))
             if options:
                 chosen = min(options, key=lambda s, o=operator, e=edges: score(o, s, e))

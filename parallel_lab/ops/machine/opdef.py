@@ -56,6 +56,9 @@ class OpDef:
     instead: str = ""
     out_sizes: Callable | None = None
     restrict: Callable | None = None
+    batch: str | None = None
+    held: Callable | None = None
+    scatters: int | None = None
     outputs: Callable | None = None
     offset: str | Callable | None = None
     part_size: Callable | None = None

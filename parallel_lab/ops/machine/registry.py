@@ -132,6 +132,10 @@ def op(
     instead    the form whose whole labels may be split, named where a strategy is refused: "SoftmaxExpand"
     restrict   function of (signature, {label: parts}, {label: extent}, **attributes): None, or (what is wrong with
                these splits, what is allowed)
+    batch      label that all devices split where no strategy is given; "": none (default: the first one of `axes`)
+    held       labels that no search splits, as a function of (signature, **attributes)
+    scatters   number of an operand: unless it is split, sums that no `out_strategy` places are scattered along dim 0
+               under compat "2.10", where they can be (default: they are left with every rank)
     strategy_labels  function of the signature: labels of each strategy tuple where they differ from the operands'
                      labels
     reduce     how partial results over a split, reduced label combine: "sum", "mean", "max", "min" or "prod"; "same" if

@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...base.errors import NotBuiltYet, StrategyError
+from ...base.settings.context import get_compat
 from ...layout.halo import Halo
 from ...layout.named_layout import INTERLEAVED, Layout, LayoutStrategy, strategy_counts
 from ...layout.tensor_layout import TensorLayout
@@ -88,7 +89,7 @@ class _Facts:
     operands  labels of each entry of a strategy
     names     labels in the order of the device matrix
     sizes     extent of every label; out: in the result
-    whole     labels that must not be split
+    whole     labels that must not be split;  held: that only a given strategy splits, no search
     """
 
     def __init__(self, op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> None:
@@ -99,6 +100,7 @@ class _Facts:
         self.sizes = op.label_sizes(self.signature, shapes, attrs)
         self.out = op.result_sizes(self.sizes, shapes, attrs)
         self.whole = op.whole_labels(self.signature, shapes, attrs)
+        self.held = "" if op.held is None else op.held(self.signature, **attrs)
 
     def dims_fault(self, position: int, counts: tuple[int, ...], word: str, words: str) -> Fault | None:
         """Why an input cannot be split so, whatever the others are. word, words: what a strategy has per dim."""
@@ -247,7 +249,7 @@ def result_layout(
     """
     allowed = _result_layouts(op, rule, shape)
     if out_strategy is None:
-        return allowed[0]
+        return allowed[-1 if _scatters(op, rule) else 0]
     named = isinstance(rule.strategy, LayoutStrategy)
     for layout in allowed:
         same = (layout.splits,) == out_strategy
@@ -260,6 +262,11 @@ def result_layout(
     what, text = f"out_strategy {out_strategy} with strategy {rule.strategy}", " or ".join(map(str, shown))
     where = where or op.class_name
     raise StrategyError(what, where=where, allowed=f"Its result may be split {text}", hint=f"Try {hint}")
+
+
+def _scatters(op: OpDef, rule: ShardingRule) -> bool:
+    """Whether sums that no out_strategy places are scattered."""
+    return op.scatters is not None and get_compat() == "2.10" and all(n == 1 for n in rule.ins[op.scatters].splits)
 
 
 def _result_layouts(op: OpDef, rule: ShardingRule, shape: Shape) -> list[TensorLayout]:
@@ -374,22 +381,32 @@ def _named_rule(facts: _Facts, strategy: LayoutStrategy, device_num: int) -> Sha
 
 
 def legal_strategies(
-    op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int, *, fully_use_devices: bool = False
+    op: OpDef,
+    shapes: tuple[Shape, ...],
+    attrs: dict[str, Any],
+    device_num: int,
+    *,
+    fully_use_devices: bool = False,
+    searched: bool = False,
 ) -> tuple[Strategy, ...]:
-    """Every legal strategy: powers of two whose product divides `device_num`, or (fully_use_devices) equals it."""
-    return _legal(op.name, shapes, tuple(sorted(attrs.items())), device_num, fully_use_devices)
+    """Every legal strategy: powers of two whose product divides `device_num`, or (fully_use_devices) equals it.
+
+    searched  those that a search may choose: an operator may hold labels back
+    """
+    return _legal(op.name, shapes, tuple(sorted(attrs.items())), device_num, fully_use_devices, searched)
 
 
 @lru_cache(maxsize=4096)
 def _legal(
-    op_name: str, shapes: tuple[Shape, ...], attrs: tuple, device_num: int, fully_use_devices: bool
+    op_name: str, shapes: tuple[Shape, ...], attrs: tuple, device_num: int, fully_use_devices: bool, searched: bool
 ) -> tuple[Strategy, ...]:
     op = OPS[op_name]
     if op.view:
         return ()
     facts, found = _Facts(op, shapes, dict(attrs)), []
     operands = facts.operands
-    free = [c for c in facts.names if c not in facts.whole and any(c in labels for labels in operands)]
+    fixed = facts.whole + (facts.held if searched else "")
+    free = [c for c in facts.names if c not in fixed and any(c in labels for labels in operands)]
     ones = dict.fromkeys(facts.names, 1)
     for cuts in itertools.product(*(_powers(math.gcd(facts.sizes[c], facts.out[c]), device_num) for c in free)):
         product = math.prod(cuts)
@@ -458,7 +475,8 @@ def _nearest_layouts(
 def default_strategy(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int) -> Strategy:
     """Where none is given (MindSpore, semi_auto_parallel): all devices split the batch label, if that divides."""
     facts, key = _Facts(op, shapes, attrs), tuple(sorted(attrs.items()))
-    batch = facts.names[0] if facts.names else ""
-    cut = device_num if batch and batch not in facts.whole and facts.sizes[batch] % device_num == 0 else 1
+    batch = op.batch if op.batch is not None else facts.names[0] if facts.names else ""
+    free = batch and batch not in facts.whole and batch not in facts.held
+    cut = device_num if free and facts.sizes[batch] % device_num == 0 else 1
     chosen, ones = (tuple(tuple(n if c == batch else 1 for c in labels) for labels in facts.operands) for n in (cut, 1))
     return chosen if isinstance(_rule(op.name, shapes, key, chosen, device_num), ShardingRule) else ones

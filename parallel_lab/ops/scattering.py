@@ -1,0 +1,437 @@
+"""Operators that put rows where numbers say: combined with what stands there (the scatter family), or with each other
+(unsorted segments).
+
+    x = [[1, 1], [2, 2], [3, 3]],  numbers [2, 0, 2],  rows [[5, 5], [6, 6], [7, 7]]
+    add:     [[7, 7], [2, 2], [15, 15]]
+    update:  [[6, 6], [2, 2], [7, 7]]          the last of equal numbers stays
+
+One rule for all (`combine`), and one for their splits: every rank is given all numbers, and takes the rows of those
+that lie in its slice. No message is sent. The real system masks rows by a factor 0, or 1 in a product; for updates and
+extremes there is no such factor, and the dims that are numbered stay whole.
+
+Rules: MindSpore, operators Scatter*, ScatterNd*, TensorScatter*, Inplace*, UnsortedSegment*.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..base.checks import integer, is_int
+from .elementwise import cast, mul, neg
+from .gather import add_rows, coordinates_fault, place_numbers
+from .logic import equal, select
+from .machine.operand_checks import ints
+from .machine.registry import case, gradient, op
+from .machine.signature import letters, more_letters
+
+FREE = ("add", "sub", "mul", "div")  # what a rank can do to its slice alone, whatever the others hold (MindSpore)
+_AT = {"mul": np.multiply, "max": np.maximum, "min": np.minimum}
+_VERBS = {
+    "add": "added to",
+    "sub": "subtracted from",
+    "mul": "multiplied into",
+    "div": "dividing",
+    "max": "compared with (the larger stays)",
+    "min": "compared with (the smaller stays)",
+    "update": "in place of (of equal ones the last)",
+}
+
+
+# ---- the rule ----
+
+
+def combine(how, start, numbers, rows):
+    """`start` with every row combined into the one of its number, in order.
+
+    start: (count, ...), numbers: (t,) from 0 to count - 1, rows: (t, ...) -> (count, ...)
+    """
+    if how in ("add", "sub"):
+        total = add_rows(rows, numbers, len(start))
+        return start + total if how == "add" else start - total
+    made = np.array(start)
+    if how == "update":
+        made[numbers] = rows
+    elif how != "div":
+        _AT[how].at(made, numbers, rows)
+    elif made.dtype.kind == "f":
+        np.divide.at(made, numbers, rows)
+    else:  # towards 0, as in C
+        divisor = combine("mul", np.ones_like(made), numbers, rows)
+        made = np.abs(made) // np.abs(divisor) * np.sign(made) * np.sign(divisor)
+    return made
+
+
+def _rows(places, x, updates, offset, where):
+    """x and its updates as rows: (x as rows, number of each update, its row, which updates lie in this slice)."""
+    depth = places.shape[-1]
+    sizes, rest = x.shape[:depth], x.shape[depth:]
+    numbers, mine = place_numbers(places, sizes, offset, where)
+    kept = slice(None) if mine is None else mine.reshape(-1)
+    rows = updates.reshape((numbers.size, *rest)).astype(x.dtype, copy=False)
+    return x.reshape((math.prod(sizes), *rest)), numbers.reshape(-1)[kept], rows[kept], kept
+
+
+def _put(how, x, places, updates, offset, where):
+    start, numbers, rows, _ = _rows(places, x, updates, offset, where)
+    return combine(how, start, numbers, rows).reshape(x.shape)
+
+
+# ---- TensorScatter: a new tensor; places are coordinates ----
+
+
+def _nd_labels(shapes, **_):
+    x, indices = letters(len(shapes[0])), letters(len(shapes[0]) + len(shapes[1]))[len(shapes[0]) :]
+    return f"{x},{indices},{indices[:-1]}{x[shapes[1][-1] :]}->{x}"
+
+
+def _numbered(signature):
+    """Labels of the dims of x that the indices number."""
+    return "".join(c for c in signature.ins[0] if c not in signature.ins[2])
+
+
+def _splits(how):
+    """Keywords of `op`: how x, its indices and updates may be split."""
+    return {
+        "axes": lambda signature: signature.ins[0],
+        "whole": lambda signature, **_: signature.ins[1] + ("" if how in FREE else _numbered(signature)),
+        "batch": "",
+        "offset": _numbered,
+        "dtype": 0,
+    }
+
+
+_ND_CASES = (case((8, 4), (6, 1), (6, 4), ints={1: 8}, low=0.5), case((4, 8, 2), (6, 2), (6, 2), ints={1: 4}, low=0.5))
+
+
+def _tensor_scatter(how, method):
+    def fn(input_x, indices, updates, *, offset=None):
+        return _put(how, input_x, indices, updates, offset, class_name)
+
+    class_name = f"TensorScatter{how.title()}"
+    fn.__name__ = fn.__qualname__ = f"tensor_scatter_{how}"
+    fn.__doc__ = f"""Updates {_VERBS[how]} the elements at their coordinates, in a new tensor.
+
+    input_x: (...), indices: (i, ..., m) int, m coordinates each, updates: (i, ..., rest), the rest of input_x's dims
+    after m -> (...). The indices stay whole{"" if how in FREE else ", and the m first dims of input_x"}.
+    """
+    made = op(_nd_labels, name=class_name, method=method, check=coordinates_fault, example=_ND_CASES, **_splits(how))(
+        fn
+    )
+
+    @made.vjp
+    def _(g, out, input_x, indices, updates, needs):
+        if how in ("add", "sub"):
+            rows = picked(g, indices) if needs[2] else None
+            return g, None, neg(rows) if needs[2] and how == "sub" else rows
+        wanted = [scatter_grad(g, input_x, indices, updates, how=how, of=i) if needs[i] else None for i in (0, 2)]
+        return wanted[0], None, wanted[1]
+
+
+def _part(x, indices):
+    """Extents of a slice of x along the dims that the indices number."""
+    return tuple(x[: indices[-1]])
+
+
+@op(
+    result_shape=lambda shapes: (*shapes[1][:-1], *shapes[0][shapes[1][-1] :]),
+    dtype=0,
+    part_size=lambda shapes, attrs: _part(*shapes),
+)
+def picked(g, indices, *, offset=None):
+    """Elements at coordinates, zeros for those of other slices.  g: (...), indices: (i, ..., m) -> (i, ..., rest)."""
+    depth = indices.shape[-1]
+    numbers, mine = place_numbers(indices, g.shape[:depth], offset, "TensorScatter")
+    made = np.take(g.reshape((-1, *g.shape[depth:])), numbers, axis=0)
+    if mine is not None:
+        made[~mine] = 0
+    return made
+
+
+@op(
+    result_shape=lambda shapes, *, how, of: shapes[3 if of else 1],
+    dtype=0,
+    part_size=lambda shapes, attrs: _part(shapes[1], shapes[2]),
+)
+def scatter_grad(g, input_x, indices, updates, *, how, of, offset=None):
+    """Gradient of TensorScatter for input_x (of=0) or updates (of=2).  g: (...), its operands -> like the operand."""
+    x, numbers, rows, kept = _rows(indices, input_x, updates, offset, "TensorScatter")
+    g = g.reshape(x.shape)
+    made = _ROW_GRADIENTS[how](g, x, numbers, rows, of)
+    if not of:
+        return made.reshape(input_x.shape)
+    whole = np.zeros((math.prod(indices.shape[:-1]), *x.shape[1:]), g.dtype)
+    whole[kept] = made
+    return whole.reshape(updates.shape)
+
+
+def last_of(numbers, count):
+    """Which of equal numbers is the last: (t,) from 0 to count - 1 -> (t,) bool."""
+    order, last = np.arange(len(numbers)), np.zeros(count, np.int64)
+    last[numbers] = order
+    return last[numbers] == order
+
+
+def _update_grad(g, x, numbers, rows, of):
+    if of:
+        won = last_of(numbers, len(x))
+        return g[numbers] * won.reshape((-1, *[1] * (g.ndim - 1)))
+    return combine("update", g, numbers, np.zeros_like(rows))
+
+
+def _mul_grad(g, x, numbers, rows, of):
+    if not of:
+        return combine("mul", g, numbers, rows)
+    # not out / row: with zeros only the other factors, and the number of zeros, say what the rest multiplies to
+    product = combine("mul", np.where(x == 0, 1, x), numbers, np.where(rows == 0, 1, rows))
+    zeros = combine("add", (x == 0).astype(g.dtype), numbers, (rows == 0).astype(g.dtype))
+    others = product[numbers] / np.where(rows == 0, 1, rows)
+    return g[numbers] * np.where(zeros[numbers] == (rows == 0), others, 0)
+
+
+def _div_grad(g, x, numbers, rows, of):
+    if of:
+        return -(g * combine("div", x, numbers, rows))[numbers] / rows
+    return combine("div", g, numbers, rows)
+
+
+def _extreme_grad(how):
+    def grad(g, x, numbers, rows, of):
+        # equal extremes share the gradient equally, as in MindSpore
+        out = combine(how, x, numbers, rows)
+        here, given = x == out, rows == out[numbers]
+        shared = g / np.maximum(combine("add", here.astype(g.dtype), numbers, given.astype(g.dtype)), 1)
+        return np.where(given, shared[numbers], 0) if of else np.where(here, shared, 0)
+
+    return grad
+
+
+_ROW_GRADIENTS = {
+    "update": _update_grad,
+    "mul": _mul_grad,
+    "div": _div_grad,
+    "max": _extreme_grad("max"),
+    "min": _extreme_grad("min"),
+}
+
+for _how in _VERBS:
+    _tensor_scatter(_how, "" if _how in ("add", "update") else f"scatter_{_how}")
+
+
+# ---- Scatter and ScatterNd: a Parameter takes the result ----
+
+
+def _row_labels(shapes, **_):
+    x, indices = letters(len(shapes[0])), letters(len(shapes[0]) + len(shapes[1]))[len(shapes[0]) :]
+    return f"{x},{indices},{indices}{x[1:]}->{x}"
+
+
+def _check_rows(operands, **_):
+    if not operands[0].shape:
+        return "input_x has shape ()", "A Parameter with rows"
+    return ints(operands[1], "indices")
+
+
+def _scatter(how, nd):
+    def fn(input_x, indices, updates, *, use_locking=how == "update", offset=None):
+        return _put(how, input_x, indices if nd else indices[..., None], updates, offset, class_name)
+
+    class_name = f"Scatter{'Nd' if nd else ''}{how.title()}"
+    fn.__name__ = fn.__qualname__ = f"scatter_{'nd_' if nd else ''}{how}"
+    places = "elements at their coordinates" if nd else "rows that the indices name"
+    taken = "indices: (i, ..., m) int, m coordinates each, updates: (i, ..., rest)" if nd else ""
+    fn.__doc__ = f"""Updates {_VERBS[how]} the {places}: the Parameter input_x takes the result.
+
+    input_x: (n, ...), {taken or "indices: (i, ...) int from 0 to n - 1, updates: (i, ..., rest)"}, input_x's other dims
+    -> (n, ...). The indices stay whole{"" if how in FREE else ", and so do the dims that they number"}.
+    use_locking changes nothing: a rank does one thing at a time.
+    """
+    op(
+        _nd_labels if nd else _row_labels,
+        name=class_name,
+        check=coordinates_fault if nd else _check_rows,
+        example=_ND_CASES if nd else _ROW_CASES,
+        writes=True,
+        **_splits(how),
+    )(fn)
+
+
+_ROW_CASES = (
+    case((8, 4), (6,), (6, 4), ints={1: 8}, low=0.5),
+    case((8, 4, 2), (2, 3), (2, 3, 4, 2), ints={1: 8}, low=0.5),
+)
+for _how in _VERBS:
+    _scatter(_how, nd=False)
+for _how in ("add", "sub", "update"):
+    _scatter(_how, nd=True)
+
+
+# ---- Inplace: rows that an attribute numbers ----
+
+
+def _inplace_labels(shapes, *, indices):
+    names = letters(len(shapes[0]) + 1)
+    return f"{names[:-1]},{names[-1]}{names[1:-1]}->{names[:-1]}"
+
+
+def _check_inplace(operands, *, indices):
+    x, v = (o.shape for o in operands)
+    numbers = indices if isinstance(indices, tuple) else (indices,)
+    if not x or not numbers or any(not is_int(n, 0, x[0] - 1) for n in numbers):
+        allowed = f"An int, or a tuple of ints, from 0 to {x[0] - 1}" if x else "A tensor with dims"
+        return f"indices={indices} for a tensor of shape {x}", allowed
+    if v != (len(numbers), *x[1:]):
+        return f"v has shape {v}", f"One row of x per index: {(len(numbers), *x[1:])}"
+    return None
+
+
+def _places(indices):
+    return np.reshape(np.asarray(indices, np.int64), (-1, 1))
+
+
+def _inplace(how):
+    def fn(x, v, *, indices):
+        return _put(how, x, _places(indices), v, None, class_name)
+
+    class_name = f"Inplace{how.title()}"
+    fn.__name__ = fn.__qualname__ = f"inplace_{how}"
+    fn.__doc__ = f"""Rows of v {_VERBS[how]} the rows of x that the attribute `indices` names, in a new tensor.
+
+    x: (n, ...), v: (k, ...), indices: an int, or k ints, from 0 to n - 1 -> (n, ...)
+    """
+    made = op(
+        _inplace_labels,
+        name=class_name,
+        check=_check_inplace,
+        axes=lambda signature: signature.ins[0],
+        whole=lambda signature, **_: signature.ins[0][0] + signature.ins[1][0],
+        dtype=0,
+        example=(case((8, 4), (3, 4), indices=(5, 0, 5)), case((4, 8, 2), (1, 8, 2), indices=2)),
+    )(fn)
+
+    @made.vjp
+    def _(g, out, x, v, *, indices):
+        if how == "update":
+            return inplace_grad(g, indices=indices, of=0), inplace_grad(g, indices=indices, of=1)
+        rows = inplace_grad(g, indices=indices, of=2)
+        return g, neg(rows) if how == "sub" else rows
+
+
+@op(result_shape=lambda shapes, *, indices, of: (len(_places(indices)), *shapes[0][1:]) if of else shapes[0], dtype=0)
+def inplace_grad(g, *, indices, of):
+    """Gradient of Inplace: of=0: g but for rows that were replaced; 1: the rows that replaced them; 2: the rows that
+    were combined with them.  g: (n, ...) -> (n, ...) or (k, ...).
+    """
+    numbers = _places(indices)[:, 0]
+    if of == 2:
+        return g[numbers]
+    return _update_grad(g, g, numbers, g[numbers], of)
+
+
+for _how in ("add", "sub", "update"):
+    _inplace(_how)
+
+
+# ---- segments: rows with equal numbers combined with each other ----
+
+
+def _segment_labels(shapes, *, num_segments):
+    names = letters(len(shapes[0]))
+    ids = names[: len(shapes[1])]
+    return f"{names},{ids}->{more_letters(1)}{names[len(ids) :]}"
+
+
+def _check_segments(operands, *, num_segments):
+    x, ids = (o.shape for o in operands)
+    if not ids or x[: len(ids)] != ids:
+        return f"segment_ids have shape {ids} beside x of shape {x}", "The first dims of x, at least one"
+    return ints(operands[1], "segment_ids")
+
+
+def _of_nothing(how, dtype):
+    """The value of a segment without rows."""
+    if how in ("add", "mul"):
+        return dtype.type(how == "mul")
+    limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    return limits.max if how == "min" else limits.min
+
+
+def _segments(name, text, how, empty):
+    def fn(x, segment_ids, num_segments):
+        numbers = segment_ids.reshape(-1)
+        rows = x.reshape((numbers.size, *x.shape[segment_ids.ndim :]))
+        kept = (numbers >= 0) & (numbers < num_segments)
+        if how == "add":
+            return add_rows(rows[kept], numbers[kept], num_segments)
+        start = np.full((num_segments, *rows.shape[1:]), _of_nothing(how, x.dtype), x.dtype)
+        return combine(how, start, numbers[kept], rows[kept])
+
+    fn.__name__ = fn.__qualname__ = f"unsorted_segment_{name}"
+    fn.__doc__ = f"""{text} of equal-numbered parts of x, {empty} where there are none; other ids are left out.
+
+    x: (i, ..., rest), segment_ids: (i, ...) int -> (num_segments, rest). Where the ids are split the result is partial.
+    """
+    return op(
+        _segment_labels,
+        name=f"UnsortedSegment{name.title()}",
+        method=fn.__name__,
+        static=("num_segments",),
+        attrs={"num_segments": integer(1)},
+        check=_check_segments,
+        sizes=lambda shapes, *, num_segments: {more_letters(1): num_segments},
+        reduce={"add": "sum", "mul": "prod"}.get(how, how),
+        dtype=0,
+        example=(
+            case((16, 4), (16,), ints={1: 5}, num_segments=5),
+            case((8, 2, 4), (8, 2), ints={1: 6}, num_segments=4),
+        ),
+    )(fn)
+
+
+unsorted_segment_sum = _segments("sum", "Sums", "add", "0")
+unsorted_segment_prod = _segments("prod", "Products", "mul", "1")
+unsorted_segment_max = _segments("max", "Largest elements", "max", "the dtype's smallest number")
+unsorted_segment_min = _segments("min", "Smallest elements", "min", "the dtype's largest number")
+
+
+@gradient(unsorted_segment_sum)
+def segment_grad(g, segment_ids, *, shape):
+    """Gradient: every part gets its segment's, ignored ones zeros.  g: (segments, rest), segment_ids -> `shape`."""
+    numbers, mine = place_numbers(segment_ids[..., None], g.shape[:1], 0, "UnsortedSegment")
+    rows = np.take(g, numbers, 0)
+    rows[~mine] = 0
+    return rows.reshape(shape)
+
+
+@unsorted_segment_max.vjp
+@unsorted_segment_min.vjp
+def _(g, out, x, segment_ids, *, num_segments, across):
+    # equal extremes share the gradient equally (MindSpore), across ranks too: their number is summed
+    shape = tuple(x.shape)
+    extreme = cast(equal(x, segment_grad(out, segment_ids, shape=shape)), dtype=str(g.dtype))
+    ties = across(unsorted_segment_sum(extreme, segment_ids, num_segments))
+    each = g / select(equal(ties, 0.0), 1.0, ties)
+    return mul(extreme, segment_grad(each, segment_ids, shape=shape)), None
+
+
+@op(result_shape=1, dtype=0)
+def segment_prod_grad(g, x, segment_ids, product, zeros):
+    """Gradient of a product: g times the other factors.  g, product, zeros: (segments, rest), x: (i, ..., rest) -> x's.
+
+    product  of the factors that are not 0, over all ranks; zeros: how many factors are 0, over all ranks
+    """
+    numbers, mine = place_numbers(segment_ids[..., None], g.shape[:1], 0, "UnsortedSegment")
+    factor = x == 0
+    others = np.take(product, numbers, 0) / np.where(factor, np.ones((), x.dtype), x)
+    made = np.take(g, numbers, 0) * np.where(np.take(zeros, numbers, 0) == factor, others, np.zeros((), x.dtype))
+    made[~mine] = 0
+    return made
+
+
+@unsorted_segment_prod.vjp
+def _(g, out, x, segment_ids, *, num_segments, across):
+    zero = equal(x, 0.0)
+    product = across(unsorted_segment_prod(select(zero, 1.0, x), segment_ids, num_segments), reduce="prod")
+    zeros = across(unsorted_segment_sum(cast(zero, dtype=str(g.dtype)), segment_ids, num_segments))
+    return segment_prod_grad(g, x, segment_ids, product, zeros), None

@@ -1,0 +1,223 @@
+"""Rows put where numbers say: results by a plain loop, what may be split, Parameters that take the result."""
+
+import numpy as np
+import pytest
+
+from parallel_lab import ShapeError, StrategyError, Tensor, nn, ops
+from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.ops.machine.registry import PRIMITIVES
+from parallel_lab.ops.machine.sharding import default_strategy, legal_strategies, sharding_rule
+from tests.crossed import each_of
+from tests.ops.compiled import Behind, simulated
+
+WAYS = {
+    "Add": lambda old, row: old + row,
+    "Sub": lambda old, row: old - row,
+    "Mul": lambda old, row: old * row,
+    "Div": lambda old, row: old / row,
+    "Max": np.maximum,
+    "Min": np.minimum,
+    "Update": lambda old, row: row,
+}
+# every number stands for several rows, or for none
+NUMBERS = np.array([3, 0, 3, 5, 0, 3])
+
+
+def drawn(*shapes):
+    rng = np.random.default_rng(11)
+    return [rng.uniform(0.5, 2.0, shape) for shape in shapes]
+
+
+def looped(x, places, updates, way):
+    """Update after update."""
+    x = x.copy()
+    for place, row in zip(places, updates, strict=True):
+        x[place] = way(x[place], row)
+    return x
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_each_row_is_combined_with_what_stands_at_its_number(how):
+    x, rows = drawn((6, 4), (6, 4))
+    expected = looped(x, NUMBERS, rows, WAYS[how])
+    scattered = PRIMITIVES[f"TensorScatter{how}"]()(Tensor(x), NUMBERS[:, None], Tensor(rows))
+    np.testing.assert_allclose(np.asarray(scattered), expected, rtol=1e-14)
+    kept = Parameter(Tensor(x), name="kept")
+    given = PRIMITIVES[f"Scatter{how}"]()(kept, NUMBERS.reshape(2, 3), Tensor(rows.reshape(2, 3, 4)))
+    assert given is kept
+    np.testing.assert_allclose(kept.asnumpy(), expected, rtol=1e-14)
+
+
+@each_of("how", "Add", "Sub", "Update")
+def test_places_may_have_several_coordinates(how):
+    x, rows = drawn((4, 3, 2), (5, 2))
+    places = np.array([[3, 0], [0, 2], [3, 0], [1, 1], [0, 2]])
+    expected = looped(x, map(tuple, places), rows, WAYS[how])
+    kept = Parameter(Tensor(x), name="kept")
+    PRIMITIVES[f"ScatterNd{how}"]()(kept, Tensor(places), Tensor(rows))
+    np.testing.assert_allclose(kept.asnumpy(), expected, rtol=1e-14)
+    np.testing.assert_allclose(
+        np.asarray(PRIMITIVES[f"TensorScatter{how}"]()(Tensor(x), Tensor(places), Tensor(rows))), expected, rtol=1e-14
+    )
+
+
+@each_of("how", "Add", "Sub", "Update")
+def test_in_inplace_operators_an_attribute_numbers_the_rows(how):
+    x, rows = drawn((6, 4), (6, 4))
+    expected = looped(x, NUMBERS, rows, WAYS[how])
+    prim = PRIMITIVES[f"Inplace{how}"](tuple(NUMBERS.tolist()))
+    np.testing.assert_allclose(np.asarray(prim(Tensor(x), Tensor(rows))), expected, rtol=1e-14)
+    one = np.asarray(PRIMITIVES[f"Inplace{how}"](2)(Tensor(x), Tensor(rows[:1])))
+    np.testing.assert_allclose(one, looped(x, [2], rows[:1], WAYS[how]), rtol=1e-14)
+
+
+def test_whole_numbers_are_divided_towards_zero():
+    kept = Parameter(Tensor(np.array([7, -7, 9], np.int32)), name="kept")
+    ops.scatter_div(kept, Tensor([0, 1, 0]), Tensor(np.array([2, 2, 2], np.int32)))
+    assert kept.asnumpy().tolist() == [1, -3, 9]
+
+
+@each_of(("method", "how"), *((f"scatter_{how.lower()}", how) for how in ("Sub", "Mul", "Div", "Max", "Min")))
+def test_methods_of_a_tensor_scatter_by_coordinates(method, how):
+    x, rows = drawn((6, 4), (6, 4))
+    made = getattr(Tensor(x), method)(Tensor(NUMBERS[:, None]), Tensor(rows))
+    np.testing.assert_allclose(np.asarray(made), looped(x, NUMBERS, rows, WAYS[how]), rtol=1e-14)
+
+
+SEGMENTS = {"sum": (np.sum, 0.0), "prod": (np.prod, 1.0), "max": (np.max, None), "min": (np.min, None)}
+
+
+@each_of("dtype", np.float32, np.int32)
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_segments_are_combined_and_empty_ones_have_their_own_value(name, dtype):
+    fold, empty = SEGMENTS[name]
+    if empty is None:
+        limits = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
+        empty = limits.max if name == "min" else limits.min
+    x = np.arange(1, 25).reshape(6, 4).astype(dtype)
+    ids = np.array([2, 0, 2, -1, 4, 9])  # -1 and 9 are of no segment, 1 and 3 have no part
+    expected = [fold(x[ids == i], axis=0) if (ids == i).any() else np.full(4, empty, dtype) for i in range(5)]
+    made = np.asarray(getattr(ops, f"unsorted_segment_{name}")(Tensor(x), Tensor(ids), 5))
+    assert made.dtype == dtype
+    np.testing.assert_array_equal(made, np.array(expected, dtype))
+
+
+# ---- what may be split ----
+
+ROWS, ND = ((8, 4), (6,), (6, 4)), ((8, 4, 2), (6, 2), (6, 2))
+REFUSED = {
+    "rows of an update": ("ScatterUpdate", ROWS, {}, ((2, 1), (1,), (1, 1)), "dim 0 of input 0"),
+    "rows of a maximum": ("ScatterMax", ROWS, {}, ((2, 1), (1,), (1, 1)), "dim 0 of input 0"),
+    "the indices": ("ScatterAdd", ROWS, {}, ((1, 1), (2,), (1, 1)), "dim 0 of input 1"),
+    "the updates' first dim": ("ScatterAdd", ROWS, {}, ((1, 1), (1,), (2, 1)), "dim 0 of input 2"),
+    "columns of one input": ("ScatterAdd", ROWS, {}, ((1, 2), (1,), (1, 1)), "All inputs must split it equally"),
+    "a numbered dim of an update": ("TensorScatterUpdate", ND, {}, ((1, 2, 1), (1, 1), (1, 1)), "dim 1 of input 0"),
+    "a numbered dim of a minimum": ("TensorScatterMin", ND, {}, ((2, 1, 1), (1, 1), (1, 1)), "dim 0 of input 0"),
+    "coordinates": ("ScatterNdAdd", ND, {}, ((1, 1, 1), (1, 2), (1, 1)), "dim 1 of input 1"),
+    "rows of an Inplace": ("InplaceAdd", ((8, 4), (1, 4)), {"indices": 3}, ((2, 1), (1, 1)), "dim 0 of input 0"),
+    "what a GatherNd gathers from": ("GatherNd", ((8, 4), (6, 1)), {}, ((1, 2), (1, 1)), "dim 1 of input 0"),
+}
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_dims_that_must_stay_whole_are_refused_by_their_number(how):
+    name, shapes, attrs, strategy, words = REFUSED[how]
+    op = PRIMITIVES[name].op
+    with pytest.raises(StrategyError, match=words):
+        sharding_rule(op, shapes, {**op.default_attrs, **attrs}, strategy, 8)
+
+
+@each_of(
+    ("name", "shapes", "parts"),
+    ("ScatterAdd", ROWS, {(8, 1), (4, 2), (1, 1)}),
+    ("ScatterDiv", ROWS, {(8, 1), (4, 2), (1, 1)}),
+    ("ScatterNdSub", ND, {(8, 1, 1), (2, 4, 1), (2, 2, 2)}),
+    ("TensorScatterMul", ND, {(8, 1, 1), (2, 4, 1), (2, 2, 2)}),
+)
+def test_numbered_dims_are_split_where_a_rank_needs_no_other(name, shapes, parts):
+    op = PRIMITIVES[name].op
+    attrs = op.default_attrs
+    assert parts <= {strategy[0] for strategy in legal_strategies(op, shapes, attrs, 8)}
+    assert all(n == 1 for cuts in default_strategy(op, shapes, attrs, 8) for n in cuts)
+    rule = sharding_rule(op, shapes, attrs, next(s for s in legal_strategies(op, shapes, attrs, 8) if s[0][0] > 1), 8)
+    assert not rule.out.is_partial
+
+
+class Written(nn.Cell):
+    """A trained table that an operator writes, read before and after."""
+
+    def __init__(self, prim, table, indices, updates):
+        super().__init__()
+        self.prim, self.relu = prim, ops.ReLU()
+        self.table = Parameter(Tensor(table), name="table")
+        self.indices, self.updates = Tensor(indices), Tensor(updates)
+
+    def construct(self, x):
+        out = self.prim(self.table, self.indices, self.updates)
+        return self.relu(out + x)
+
+
+@each_of(
+    ("how", "strategy"),
+    ("Add", ((8, 1), (1,), (1, 1))),
+    ("Update", ((1, 4), (1,), (1, 4))),
+    ("Mul", ((2, 2), (1,), (1, 2))),
+    ("Max", None),
+)
+def test_a_compiled_network_keeps_what_was_scattered_into_its_parameter(how, strategy):
+    table, rows, x = drawn((8, 4), (6, 4), (8, 4))
+    prim = PRIMITIVES[f"Scatter{how}"]()
+    net = Written(prim if strategy is None else prim.shard(strategy), table, NUMBERS, rows)
+    plan, sim = simulated(net, x, table=table)
+    once = looped(table, NUMBERS, rows, WAYS[how])
+    np.testing.assert_allclose(sim.full(plan.outputs[0]), once + x, rtol=1e-14)
+    sim.run_step(x)
+    twice = looped(once, NUMBERS, rows, WAYS[how])
+    np.testing.assert_allclose(sim.full(plan.outputs[0]), twice + x, rtol=1e-14)
+    assert not [i for i in plan.stages[0].program("forward") if i.is_communication and i.name == "prim"]
+
+
+# ---- what is no place ----
+
+WRONG = {
+    "a number outside": (
+        lambda x, r: ops.scatter_add(x, Tensor([9]), r),
+        ShapeError,
+        "an index is 9. Indices from 0 to 7",
+    ),
+    "a negative one": (lambda x, r: ops.tensor_scatter_add(x, Tensor([[-1]]), r), ShapeError, "an index is -1"),
+    "too many coordinates": (
+        lambda x, r: ops.tensor_scatter_add(x, Tensor([[1, 2, 3]]), r),
+        ShapeError,
+        "A last dim of 1 to 2 coordinates",
+    ),
+    "fractions": (lambda x, r: ops.gather_nd(x, Tensor([[1.0]])), ShapeError, "must be ints"),
+    "rows of another length": (lambda x, r: ops.scatter_add(x, Tensor([0, 1]), r), ShapeError, "ScatterAdd: operand 2"),
+    "a Tensor": (lambda x, r: ops.scatter_add(Tensor(x.asnumpy()), Tensor([0]), r), TypeError, "A Parameter"),
+    "indices of Inplace": (lambda x, r: ops.inplace_add(x, r, indices=(8,)), ShapeError, "from 0 to 7"),
+    "rows of Inplace": (lambda x, r: ops.inplace_add(x, r, indices=(1, 2)), ShapeError, r"v has shape \(1, 4\)"),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_what_cannot_be_scattered_is_refused_in_words(how):
+    call, error, words = WRONG[how]
+    x, row = drawn((8, 4), (1, 4))
+    with pytest.raises(error, match=words):
+        call(Parameter(Tensor(x), name="x"), Tensor(row))
+
+
+# ---- an extreme and its number, along a split dim ----
+
+
+@each_of("keep_dims", False, True)
+@pytest.mark.parametrize("name", ["ArgMaxWithValue", "ArgMinWithValue"])
+def test_an_extreme_of_a_split_dim_has_the_number_that_one_device_finds(name, keep_dims):
+    # equal extremes on several ranks: the first counts; the last row's is not a number, as numpy's is then
+    x = np.array([[1, 5, 5, 2, 5, 0, 0, 1], [0] * 8, [3, 1, 1, 3, 1, 3, 3, 1], [2, 1, np.nan, 7, 0, np.nan, 8, 1]])
+    plan, sim = simulated(Behind(PRIMITIVES[name](axis=1, keep_dims=keep_dims), ((2, 4),)), x)
+    numbers, values = (sim.full(out) for out in plan.outputs)
+    place, extreme = (np.argmax, np.max) if "Max" in name else (np.argmin, np.min)
+    np.testing.assert_array_equal(numbers, place(x, axis=1, keepdims=keep_dims))
+    np.testing.assert_array_equal(values, extreme(x, axis=1, keepdims=keep_dims))
+    assert numbers.dtype == np.int32
