@@ -68,7 +68,7 @@ MODEL = _of(TRAIN, "Model")
 CALLBACKS = _of(
     TRAIN,
     "Callback RunContext LossMonitor TimeMonitor ModelCheckpoint CheckpointConfig LearningRateScheduler LambdaCallback "
-    "EarlyStopping ReduceLROnPlateau History SummaryCollector",
+    "EarlyStopping ReduceLROnPlateau History SummaryCollector OnRequestExit",
 )
 METRICS = _of(
     TRAIN,

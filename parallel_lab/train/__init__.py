@@ -39,4 +39,5 @@ from .metrics import (
 from .model import Model
 from .plateau import EarlyStopping, LearningRateScheduler, ReduceLROnPlateau
 from .progress import ProgressBar
+from .request_exit import OnRequestExit
 from .run_cell import jit

@@ -243,3 +243,25 @@ refused(lambda: model(metrics={"mse"}).eval(data(2 + rank)))
         assert saving[0] == evaluating[0] == "CollectiveMismatch" and "integrated_save=False" in saving[1]
         assert "evaluation_steps is 2 on rank 0; 3 on rank 1" in evaluating[1]
     assert (tmp_path / "rank_0" / "net-1_4.ckpt").is_file()
+
+
+ONE_IS_ASKED = """
+import os
+from parallel_lab.train import OnRequestExit
+steps = []
+
+def after(context):
+    steps.append(context.original_args().cur_step_num)
+    if rank == 1 and steps[-1] == 3:
+        os.kill(os.getpid(), 15)
+
+model().train(2, data(), callbacks=[LambdaCallback(on_train_step_end=after), OnRequestExit(file_name="net")])
+say("steps", steps)
+"""
+
+
+def test_ranks_end_in_the_same_step_when_one_of_them_is_asked(tmp_path):
+    said, _ = run(tmp_path, 2, "data_parallel", ONE_IS_ASKED)
+    assert [one["steps"] for one in said] == [[[1, 2, 3]]] * 2
+    saved = [load_checkpoint(str(tmp_path / f"rank_{rank}" / "net_train.ckpt")) for rank in range(2)]
+    assert [one["step_num"] for one in saved] == [3, 3]
