@@ -1,0 +1,227 @@
+"""Operators under other classes, with a call of their own (`registry.form`), and strategies that leave something out:
+values against numpy, at once and compiled with a strategy; refusals.
+"""
+
+import numpy as np
+import pytest
+
+from parallel_lab import Layout, ShapeError, StrategyError, Tensor, compile, nn, ops
+from parallel_lab.layout.named_layout import LayoutStrategy
+from tests.crossed import each_of
+from tests.ops.compiled import results, simulated
+
+X = np.arange(96.0).reshape(8, 4, 3) % 7 - 3
+ROWS, LAST = ((8, 1, 1),), ((2, 4, 1),)
+
+FORMS = {
+    "Slice": (ops.Slice(), ((0, 1, 0), (8, -1, 2)), ROWS, [X[:, 1:, :2]]),
+    "SliceExt": (ops.SliceExt(), (1, 1, 4, 2), ROWS, [X[:, 1:4:2]]),
+    "SplitV": (ops.SplitV([1, -1], 2, 2), (), LAST, [X[..., :1], X[..., 1:]]),
+    "SplitWithSize": (ops.SplitWithSize(), ((3, 1), 1), ROWS, [X[:, :3], X[:, 3:]]),
+    "SplitTensor": (ops.SplitTensor(), (2, -1), LAST, [X[..., :2], X[..., 2:]]),
+    "PadV3": (ops.PadV3(), (Tensor([1, 2]), 5.0), LAST, [np.pad(X, ((0, 0), (0, 0), (1, 2)), constant_values=5)]),
+    "PadV3 apart": (
+        ops.PadV3(mode="edge", paddings_contiguous=False),
+        ((1, 0, 0, 2), None),
+        ROWS,
+        [np.pad(X, ((0, 0), (0, 2), (1, 0)), "edge")],
+    ),
+    "MirrorPad": (ops.MirrorPad(), (((0, 0), (1, 0), (0, 0)),), ROWS, [np.pad(X, ((0, 0), (1, 0), (0, 0)), "reflect")]),
+    "SumExt": (ops.SumExt(), ((0, -1), True), LAST, [X.sum((0, 2), keepdims=True)]),
+    "SumExt of all": (ops.SumExt(), (), LAST, [X.sum()]),
+    "MeanExt": (ops.MeanExt(), (1,), LAST, [X.mean(1)]),
+    "ProdExt": (ops.ProdExt(), (2,), ROWS, [X.prod(2)]),
+    "Max": (ops.Max(), (), LAST, [X.max()]),
+    "Min": (ops.Min(), (), LAST, [X.min()]),
+    "MaxDim": (ops.MaxDim(), (2, True), LAST, [X.max(2, keepdims=True), X.argmax(2)[..., None]]),
+    "MinDim": (ops.MinDim(), (1,), ROWS, [X.min(1), X.argmin(1)]),
+    "ArgMaxExt": (ops.ArgMaxExt(), (1,), ROWS, [X.argmax(1)]),
+    "SortExt": (ops.SortExt(), (1, True), ROWS, [-np.sort(-X, 1), np.argsort(-X, 1, "stable")]),
+    "TopkExt": (ops.TopkExt(), (2,), LAST, [-np.sort(-X, 2)[..., :2], np.argsort(-X, 2, "stable")[..., :2]]),
+    "CumsumExt": (ops.CumsumExt(), (1,), ROWS, [X.cumsum(1)]),
+    "CumProd": (ops.CumProd(), (1,), ROWS, [X.cumprod(1)]),
+    "Cummax": (ops.Cummax(), (1,), ROWS, [np.maximum.accumulate(X, 1), None]),
+    "Tile": (ops.Tile(), ((1, 4, 2),), ((2, 4, 1),), [np.tile(X, (1, 4, 2))]),
+    "Tile in front": (ops.Tile(), ((4, 1, 1, 2),), ((2, 2, 1, 2),), [np.tile(X, (4, 1, 1, 2))]),
+    "masks": (
+        ops.StridedSlice(begin_mask=1, end_mask=2, new_axis_mask=4, shrink_axis_mask=8),
+        ((5, 1, 0, 2), (8, 2, 0, 3), (1, 2, 1, 1)),
+        ROWS,
+        [X[:, 1::2, None, 2]],
+    ),
+    "ellipsis": (ops.StridedSlice(ellipsis_mask=1), ((0, 2), (0, 0), (1, -1)), LAST, [X[..., 2:0:-1]]),
+    "L2Loss": (ops.L2Loss(), (), LAST, [(X * X).sum() / 2]),
+}
+
+
+class One(nn.Cell):
+    """One operator, sharded."""
+
+    def __init__(self, prim, given, strategy):
+        super().__init__()
+        self.prim, self.given = prim.shard(strategy), given
+
+    def construct(self, x):
+        return self.prim(x, *self.given)
+
+
+@pytest.mark.quick(9)
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_gives_numpys_values_at_once_and_split(name):
+    prim, given, strategy, expected = FORMS[name]
+    out = prim(X, *given)
+    for found in (out if isinstance(out, tuple) else (out,), results(One(prim, given, strategy), X)):
+        for ours, want in zip(found, expected, strict=True):
+            if want is not None:
+                np.testing.assert_allclose(ours, want, err_msg=name)
+
+
+def test_the_plan_has_the_class_that_was_called_and_its_strategy():
+    plan, _ = simulated(One(ops.SumExt(), (1,), LAST), X)
+    (node,) = plan.graph.nodes
+    assert (node.op_class, node.op, node.strategy) == ("SumExt", "reduce_sum", LAST)
+
+
+def test_another_dtype_is_made_where_the_operand_lies():
+    """Wrong would be a Cast with a strategy of its own, and messages between the two."""
+    plan, sim = simulated(One(ops.SumExt(), (0, False, "float64"), ((1, 4, 1),)), X.astype(np.float32))
+    assert [(n.op_class, n.strategy) for n in plan.graph.nodes] == [("Cast", ((1, 4, 1),)), ("SumExt", ((1, 4, 1),))]
+    assert sim.full(plan.outputs[0]).dtype == np.float64
+
+
+def test_each_rank_holds_whole_copies_of_what_is_tiled():
+    """4 copies of (4, 2) among 2 ranks: 2 copies each; a copy itself is never split."""
+    net = One(ops.Tile(), ((4, 1),), ((2, 4),))
+    x = np.arange(8.0).reshape(2, 4)
+    plan, sim = simulated(net, x)
+    assert sim.value(plan.outputs[0], 0).tolist() == np.tile(x, (2, 1))[:, :1].tolist()
+    with pytest.raises(StrategyError, match=r"splits position 0 of input 0 8 ways, but its multiple is 4"):
+        compile(One(ops.Tile(), ((4, 1),), ((8, 1),)), x, device_num=8, dataset_strategy="full_batch")
+
+
+# ---- strategies that leave something out ----
+
+
+class Two(nn.Cell):
+    """An operator of the input, its double, and a number."""
+
+    def __init__(self, prim, *numbers):
+        super().__init__()
+        self.prim, self.numbers = prim, numbers
+
+    def construct(self, x):
+        other = x > 0 if self.prim.name == "MaskedFill" else x * 2.0
+        return self.prim(x, other, *self.numbers)
+
+
+ROW = ((8, 1, 1), (8, 1, 1))
+LAYOUT = Layout((8,), ("dp",))("dp", "None", "None")
+
+
+@each_of(
+    ("prim", "strategy", "numbers", "expected"),
+    (ops.MaskedFill, ROW, (2.0,), np.where(X > 0, 2, X)),
+    (ops.MaskedFill, (*ROW, ()), (2.0,), np.where(X > 0, 2, X)),
+    (ops.MaskedFill, (LAYOUT, LAYOUT), (2.0,), np.where(X > 0, 2, X)),
+    (ops.Lerp, ROW, (0.5,), 1.5 * X),
+    (ops.Lerp, (*ROW, (8, 1, 1)), (Tensor(np.full(X.shape, 0.5)),), 1.5 * X),
+    (lambda: ops.Concat(1), ((8, 1, 1),), (), np.concatenate([X, 2 * X], 1)),
+    (lambda: ops.Concat(1), (ROW,), (), np.concatenate([X, 2 * X], 1)),
+    (lambda: ops.Stack(1), (LAYOUT,), (), np.stack([X, 2 * X], 1)),
+    (lambda: ops.Stack(1), ((LAYOUT, LAYOUT),), (), np.stack([X, 2 * X], 1)),
+    ids=[
+        *("masked", "masked 3", "masked layouts", "lerp", "lerp 3"),
+        *("concat 1", "concat nested", "stack", "nested"),
+    ],
+)
+def test_numbers_need_no_tuple_and_a_list_may_have_one(prim, strategy, numbers, expected):
+    net = Two(prim().shard(strategy), *numbers)
+    plan, sim = simulated(net, X)
+    np.testing.assert_array_equal(sim.full(plan.outputs[0]), expected)
+    node = plan.graph.nodes[-1]
+    per_input = node.strategy.counts if isinstance(node.strategy, LayoutStrategy) else node.strategy
+    assert node.strategy_source == "user" and set(per_input) == {(8, 1, 1)}
+
+
+def test_a_tuple_of_a_tensor_that_broadcasts_is_still_asked_for():
+    net = Two(ops.Lerp().shard(ROW), Tensor(np.full(3, 0.5)))
+    with pytest.raises(StrategyError, match="has 2 tuples, but Lerp has 3 inputs"):
+        compile(net, X, device_num=8, dataset_strategy="full_batch")
+
+
+# ---- losses and distances ----
+
+P = np.random.default_rng(0).uniform(0.1, 0.9, (4, 6))
+Q = np.log(np.random.default_rng(1).uniform(0.1, 0.9, (4, 6)))
+
+
+@each_of(("reduction", "reduce"), ("none", np.array), ("mean", np.mean), ("sum", np.sum), ("batchmean", np.sum))
+def test_kullback_leibler_divergence(reduction, reduce):
+    expected = reduce(P * (np.log(P) - Q)) / (4 if reduction == "batchmean" else 1)
+    np.testing.assert_allclose(ops.KLDivLoss(reduction)(Q, P), expected)
+    np.testing.assert_allclose(ops.kl_div(Q, P, reduction), expected)
+
+
+def test_a_label_of_zero_has_no_divergence():
+    assert ops.kl_div(np.zeros((1, 2)), np.array([[0.0, 1.0]]), "none").tolist() == [[0, 0]]
+
+
+def test_cross_entropy_of_sigmoids_does_not_overflow():
+    x, y = np.array([-800.0, 0.3, 800.0]), np.array([1.0, 0.25, 1.0])
+    s = 1 / (1 + np.exp(-0.3))
+    expected = [800, -0.25 * np.log(s) - 0.75 * np.log(1 - s), 0]
+    np.testing.assert_allclose(ops.SigmoidCrossEntropyWithLogits()(x, y), expected)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, np.inf])
+def test_distances_of_rows(p):
+    a, b = X[:5, 0], X[2:, 1]
+    expected = [[np.linalg.norm(row - other, p) for other in b] for row in a]
+    np.testing.assert_allclose(ops.cdist(a, b, p=p), expected)
+
+
+def test_sums_of_squares_of_two_tensors():
+    assert [each.item() for each in ops.SquareSumAll()(P, Q)] == pytest.approx([(P * P).sum(), (Q * Q).sum()])
+
+
+def test_running_extremes_name_the_last_of_equal_elements():
+    values, places = ops.cummax(np.array([1.0, 3.0, 3.0, 2.0]), 0)
+    assert (values.tolist(), places.tolist()) == ([1, 3, 3, 3], [0, 1, 2, 2])
+
+
+def test_products_in_pytorchs_words():
+    a, b, v = P[:, :3], P[:3], P[0]
+    np.testing.assert_allclose(ops.addmm(Q[:, :6], a, b, beta=2, alpha=0.5), 2 * Q + a @ b / 2)
+    np.testing.assert_allclose(ops.addmv(Q[:, 0], P, v), Q[:, 0] + P @ v)
+    np.testing.assert_allclose(ops.baddbmm(Q[None], a[None], b[None]), (Q + a @ b)[None])
+    np.testing.assert_allclose(ops.linear(P, Q, v[:4]), P @ Q.T + v[:4])
+    np.testing.assert_allclose(ops.Outer()(v, v[:2]), np.outer(v, v[:2]))
+    assert ops.dot(v, Q[0]).item() == pytest.approx(v @ Q[0])
+
+
+WRONG = {
+    "size": (lambda: ops.Slice()(X, (0, 0, 0), (9, 1, 1)), r"Slice: begin \(0, 0, 0\) and size \(9, 1, 1\)"),
+    "sizes": (lambda: ops.slice(X, (0, 0), (1, 1)), "slice: .*One int per dim in both"),
+    "dim": (lambda: ops.SliceExt()(X, 3, 0, 1), "SliceExt: dim=3"),
+    "narrow": (lambda: ops.narrow(X, 1, 3, 2), "narrow: start=3, length=2 for dim 1"),
+    "num_split": (lambda: ops.SplitV([1, 2], 2, 3)(X), r"SplitV: size_splits=\(1, 2\) and num_split=3"),
+    "split": (lambda: ops.SplitV([1, 3], 2, 2)(X), "Split.*Sizes that add up to 3"),
+    "missing": (lambda: ops.SplitV([1, 2]), "SplitV: missing attribute 'split_dim'"),
+    "two ellipses": (lambda: ops.StridedSlice(ellipsis_mask=3)(X, (0, 0), (1, 1), (1, 1)), "One bit at most"),
+    "shrunk": (lambda: ops.StridedSlice(shrink_axis_mask=1)(X, (8,), (9,), (1,)), "from -8 to 7 for dim 0"),
+    "too many": (lambda: ops.StridedSlice()(X, (0,) * 4, (1,) * 4, (1,) * 4), "At most one int per dim"),
+    "mask": (lambda: ops.StridedSlice(begin_mask=-1), "StridedSlice: begin_mask=-1"),
+    "pad mode": (lambda: ops.PadV3(mode="odd")(X, (1, 1)), "Pad: mode='odd'"),
+    "reduction": (lambda: ops.KLDivLoss("average"), "KLDivLoss: reduction='average'"),
+    "p": (lambda: ops.cdist(P, P, p=-1.0), "Cdist: p=-1.0"),
+    "rows": (lambda: ops.cdist(P, P[0]), r"Cdist: shapes \(4, 6\) and \(6,\)"),
+    "arguments": (lambda: ops.SumExt()(), r"SumExt: got 0 arguments. SumExt\(\)\(input, dim, keepdim, dtype\)"),
+    "vectors": (lambda: ops.dot(P, P), "dot: shapes"),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_what_a_form_cannot_take_is_refused(how):
+    call, words = WRONG[how]
+    with pytest.raises(ShapeError, match=words):
+        call()
