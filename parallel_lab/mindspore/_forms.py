@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +13,13 @@ import numpy as np
 from .. import ops
 from ..base import seeds
 from ..base.checks import checked, choice, flag, integer, number
-from ..base.errors import ArgumentTypeError, shorten
+from ..base.errors import ArgumentTypeError, ShapeError, StrategyError, shorten
 from ..base.settings import context
+from ..layout.named_layout import strategy_counts
 from ..nn.tensor import functional
 from ..nn.tensor.tensor import Tensor
 from ..ops.elementwise import a_dtype
-from ..ops.machine.primitive import check_target
+from ..ops.machine.primitive import Uncut, check_strategy_value, check_target
 from ..ops.spellings import tensor_operand
 from ._settings import gigabytes
 
@@ -79,6 +81,38 @@ def fill(type: Any, shape: Any, value: Any) -> Tensor:
     return Tensor(ops.full(tuple(shape) if isinstance(shape, (list, tuple)) else shape, value, type))
 
 
+def _one_number(where: str, name: str, value: Any) -> np.generic:
+    """A number, or the element of a Tensor of one, with its dtype. Raises ShapeError."""
+    given = tensor_operand(where, name, value)
+    if int(np.prod(given.shape)) != 1:
+        raise ShapeError(f"{name} has shape {tuple(given.shape)}", where=where, allowed="A number, or a Tensor of one")
+    return np.asarray(given).reshape(-1)[0]
+
+
+def fill_v2(shape: Any, value: Any) -> Tensor:
+    """One number everywhere.  shape: ints, value: a number or a Tensor of one -> `shape` of its dtype."""
+    number = _one_number("FillV2", "value", value)
+    return Tensor(ops.full(shape, number.item(), number.dtype))
+
+
+def range_(start: Any, end: Any, step: Any = 1, maxlen: int = 1_000_000) -> Tensor:
+    """start, start + step, ... before end.  start, end, step: numbers or Tensors of one -> (count,) of their dtype."""
+    bounds = {"start": start, "end": end, "step": step}
+    given = [_one_number("range", name, x) for name, x in bounds.items()]
+    most = integer(1)("range", "maxlen", maxlen)
+    if given[2] and (count := math.ceil((given[1] - given[0]) / given[2])) > most:
+        raise ShapeError(f"{count} numbers", where="range", allowed=f"At most maxlen={most}")
+    # Python's numbers take the dtype of a Tensor beside them
+    kinds = (x if type(x) in (int, float) else n for x, n in zip(bounds.values(), given, strict=True))
+    return Tensor(ops.arange(*(x.item() for x in given), dtype=np.result_type(*kinds)))
+
+
+def lin_space(start: Any, stop: Any, num: int) -> Tensor:
+    """`num` numbers at equal distances from start to stop.  start, stop: numbers or Tensors of one -> (num,)."""
+    ends = (_one_number("LinSpace", name, x) for name, x in (("start", start), ("stop", stop)))
+    return Tensor(ops.linspace(*(x.item() for x in ends), num))
+
+
 # ---- what a tensor is ----
 
 
@@ -121,20 +155,63 @@ def _form(name: str, fn: Callable) -> type[_Form]:
     return type(name, (_Form,), members)
 
 
+class _Made(Uncut):
+    """The class of a function that makes a tensor. A strategy is checked and kept; the tensor is a constant, of which
+    every rank takes the slice that its readers want, without a message.
+    """
+
+    fn: Callable
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> _Made:
+        """Counts or a layout for the tensor that is made; `()` for what it is made from. Returns self."""
+        where = f"{self.name} shard"
+        for name, given in (("strategy", in_strategy), ("out_strategy", out_strategy)):
+            if given is not None:
+                check_strategy_value(given, where, name)
+        self.in_strategy, self.out_strategy = in_strategy, out_strategy
+        return self
+
+    def __call__(self, *args: Any) -> Any:
+        made = self.fn(*args)
+        for cuts in filter(None, strategy_counts(self.in_strategy or ())):
+            if len(cuts) != len(made.shape) or any(n % c for n, c in zip(made.shape, cuts, strict=True)):
+                what = f"strategy {cuts} for a tensor of shape {tuple(made.shape)}"
+                raise StrategyError(what, where=self.name, allowed="One count per dim, each dividing it")
+        return made
+
+
+def _maker(name: str, fn: Callable) -> type[_Made]:
+    members = {"fn": staticmethod(fn), "__doc__": f"`{name}()(...)`: {fn.__doc__}", "__module__": __name__}
+    return type(name, (_Made,), members)
+
+
+class Range(_Made):
+    """`Range(maxlen)(start, limit, delta)`: start, start + delta, ... before limit, at most maxlen.  -> (count,)."""
+
+    @checked(maxlen=integer(1))
+    def __init__(self, maxlen: int = 1_000_000) -> None:
+        super().__init__()
+        self.fn = functools.partial(range_, maxlen=maxlen)
+
+
 DType = _form("DType", dtype)
 Depend = _form("Depend", functional.depend)
-Eye = _form("Eye", eye)
-Fill = _form("Fill", fill)
-LinSpace = _form("LinSpace", linspace)
-Ones = _form("Ones", ones)
-OnesLike = _form("OnesLike", ones_like)
+Eye = _maker("Eye", eye)
+Fill = _maker("Fill", fill)
+FillV2 = _maker("FillV2", fill_v2)
+LinSpace, LinSpaceExt = (_maker(name, lin_space) for name in ("LinSpace", "LinSpaceExt"))
+Ones = _maker("Ones", ones)
+OnesLike = _maker("OnesLike", ones_like)
 Rank = _form("Rank", rank)
 ScalarToArray = _form("ScalarToArray", ops.scalar_to_array)
 ScalarToTensor = _form("ScalarToTensor", tensor)
 Shape = _form("Shape", ops.shape)
 Size = _form("Size", size)
-Zeros = _form("Zeros", zeros)
-ZerosLike = _form("ZerosLike", zeros_like)
+Zeros = _maker("Zeros", zeros)
+ZerosLike = _maker("ZerosLike", zeros_like)
 
 
 class Receive(ops.Receive):

@@ -128,7 +128,7 @@ def stack(*inputs, axis=0):
 @form(stack, "StackExt")
 def _(self, tensors, dim=0):
     """`stack` along `dim`.  tensors: each (...) -> (..., count, ...)."""
-    return self.run(tuple(tensors), axis=dim)
+    return self.run(tensors, axis=dim)
 
 
 @stack.vjp
@@ -202,7 +202,7 @@ def _(self, x, *, size_splits, split_dim, num_split):
 @form(split_parts, "SplitWithSize")
 def _(self, x, split_sizes, dim=0):
     """x split into parts of these sizes along `dim`.  x: (..., n, ...) -> several (..., n_i, ...)."""
-    return self.run(x, axis=dim, sizes=_sizes_of("SplitWithSize", x, tuple(split_sizes), dim))
+    return self.run(x, axis=dim, sizes=_sizes_of("SplitWithSize", x, split_sizes, dim))
 
 
 @form(split_parts, "SplitTensor")

@@ -27,7 +27,7 @@ UFUNCS: dict[str, Callable] = {}  # numpy's element-wise function -> the operato
 NUMPY: dict[str, str] = {}  # numpy's other function -> the name in `ops` of what to use in its place
 MINT: dict[str, str] = {}  # name in mindspore.mint, or "functional." and name in mindspore.mint.nn -> name in `ops`
 
-TENSORS = ("x", "input", "target", "logits", "labels", "label")  # parameters of functions
+TENSORS = ("x", "input", "input_x", "target", "logits", "labels", "label")  # parameters of functions
 SPELLINGS = ("also", "method", "operator", "ufunc", "numpy", "mint")  # keywords of a declaration
 # operators that Python calls with the operands exchanged where the left one is not a tensor: 2 - x
 _REFLECTED = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]

@@ -131,6 +131,10 @@ MADE = {
     "Fill": (lambda ops: ops.Fill()(np.float32, (2,), 1.0), np.ones(2, np.float32)),
     "ZerosLike": (lambda ops: ops.ZerosLike()(Tensor([1.5, 2])), np.zeros(2, np.float32)),
     "OnesLike": (lambda ops: ops.OnesLike()(Tensor([1.5, 2])), np.ones(2, np.float32)),
+    "FillV2": (lambda ops: ops.FillV2()((2,), Tensor(3, np.int32)), np.full(2, 3, np.int32)),
+    "LinSpace": (lambda ops: ops.LinSpace()(Tensor(0.0), Tensor(1.0), 3), np.linspace(0, 1, 3, dtype=np.float32)),
+    "Range": (lambda ops: ops.Range()(Tensor(1, np.int32), Tensor(8, np.int32), 3), np.array([1, 4, 7], np.int32)),
+    "range": (lambda ops: ops.range(5, 0, -2), np.array([5, 3, 1])),
     "Eye": (lambda ops: ops.Eye()(2, 2, np.float32), np.eye(2, dtype=np.float32)),
     "ScalarToTensor": (lambda ops: ops.ScalarToTensor()(2.0, np.float32), np.float32(2)),
 }
@@ -143,6 +147,35 @@ def test_what_makes_arrays_here_makes_tensors_there(name):
     assert type(made) is Tensor
     np.testing.assert_array_equal(made.asnumpy(), expected)
     assert made.dtype == np.asarray(expected).dtype
+
+
+def test_what_is_made_of_nothing_takes_a_strategy():
+    """A constant, of which each rank takes its slice: no messages beside those of the operator that reads it."""
+    strategy = ((4,),)
+
+    class Net(ms.nn.Cell):
+        def __init__(self, made, sharded, given):
+            super().__init__()
+            self.made, self.mul = made.shard(sharded), ms.ops.Mul().shard(((2, 4), (4,)))
+            self.given = given
+
+        def construct(self, x):
+            return self.mul(x, self.made(*self.given))
+
+    x = np.ones((2, 8), np.float32)
+    for parts in (
+        (ms.ops.LinSpace(), strategy, (0, 7, 8)),
+        (ms.ops.Range(), ((), (), ()), (0, 8, 1)),
+        (ms.ops.OnesLike(), strategy, (np.ones(8, np.float32),)),
+    ):
+        plan = parallel_lab.compile(Net(*parts), x, device_num=8, dataset_strategy="full_batch")
+        assert [i.kind for i in plan.stages[0].program("forward") if i.message] == []
+    with pytest.raises(parallel_lab.StrategyError, match=r"LinSpace: strategy \(4,\) for a tensor of shape \(6,\)"):
+        ms.ops.LinSpace().shard(strategy)(0, 1, 6)
+    with pytest.raises(TypeError, match="Zeros shard: strategy"):
+        ms.ops.Zeros().shard([4])
+    with pytest.raises(parallel_lab.ShapeError, match=r"range: end has shape \(2,\)"):
+        ms.ops.range(0, Tensor([1, 2]))
 
 
 def test_facts_about_a_tensor():

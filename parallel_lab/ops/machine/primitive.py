@@ -24,6 +24,7 @@ from ...base.hooks import current_world, on_tape
 from ...base.origin import Origin, caller
 from ...base.settings.context import get_compat
 from ...layout.named_layout import Layout
+from ..spellings import TENSORS, tensor_operand
 from .opdef import OpDef
 
 SWITCHES = ("cross_batch", "enable_nd_tp")  # attributes that the compiler reads as True or False
@@ -279,14 +280,16 @@ class Form(Primitive):
 
     def called(self, args: Sequence[Any]) -> Any:
         """The result of a call."""
-        given = inspect.signature(type(self).arrange)
+        known = inspect.signature(type(self).arrange)
         try:
-            given.bind(self, *args, **self.attrs)
+            given = known.bind(self, *args, **self.attrs).arguments
         except TypeError:
-            names = [p.name for p in given.parameters.values() if p.kind is not p.KEYWORD_ONLY][1:]
+            names = [p.name for p in known.parameters.values() if p.kind is not p.KEYWORD_ONLY][1:]
             usage = f"{self.name}({', '.join(self.settings)})({', '.join(names)})"
             raise ShapeError(f"got {len(args)} arguments", where=self.name, allowed=usage) from None
-        return self.arrange(*args, **self.attrs)
+        for name in given.keys() & set(TENSORS):
+            given[name] = tensor_operand(self.name, name, given[name])
+        return type(self).arrange(**given)
 
     def run(self, *args: Any, of: OpDef | None = None, **attrs: Any) -> Any:
         """The operator's own call, with this class's name and strategy. of: another operator of the same operands."""
