@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from types import ModuleType
 
-from ._tables import PAGES
+from ._names import MODULES
+from ._tables import PAGES, Page
 
 OURS = "parallel_lab.mindspore"
 THEIRS = "mindspore"
@@ -19,6 +21,38 @@ def path_of(module: ModuleType) -> str:
 def joined(path: str, name: str) -> str:
     """The path of a name on a page: "nn" and "Cell" give "nn.Cell"."""
     return f"{path}.{name}" if path else name
+
+
+_OPEN = frozenset(MODULES.split()) - PAGES.keys()
+_NOTHING = Page("A module of MindSpore's of which this package has nothing.")
+
+
+def is_open(path: str) -> bool:
+    """Whether nobody knows what MindSpore has at `path`: this package has nothing of it, or it is a private module."""
+    return path in _OPEN or (path not in PAGES and is_module(path))
+
+
+def is_file(path: str) -> bool:
+    """Whether `path` is a file of this package, such as "_forms"."""
+    return path.startswith("_") and Path(__file__).with_name(f"{path}.py").exists()
+
+
+def is_module(path: str) -> bool:
+    """Whether MindSpore has, or may have, a module at `path`: private ones can be in any other."""
+    if path in PAGES or path in _OPEN:
+        return True
+    parent, _, name = path.rpartition(".")
+    private = name.startswith("_") and not name.startswith("__") and name.islower()
+    return is_module(parent) and (private or _is_private(parent))
+
+
+def _is_private(path: str) -> bool:
+    return any(part.startswith("_") for part in path.split("."))
+
+
+def page_of(path: str) -> Page:
+    """The page of a module; an empty one for those of which this package has nothing."""
+    return PAGES.get(path, _NOTHING)
 
 
 def public(module: ModuleType) -> list[str]:
@@ -41,7 +75,7 @@ _BUILTINS = importlib.import_module("builtins")
 
 def names_of(path: str) -> list[str]:
     """Every name of a page: its own, its modules', and those of what it re-exports."""
-    page = PAGES[path]
+    page = page_of(path)
     start = f"{path}." if path else ""
     below = [p[len(start) :] for p in PAGES if p and p.startswith(start) and "." not in p[len(start) :]]
     taken = [name for source in page.sources for name in public(importlib.import_module(source))]

@@ -5,23 +5,26 @@
 
 Each page of the tables is a module whose names are looked up when they are first asked for, so that importing one page
 loads no other. A finder gives them to Python's import; after `stand_in()` it gives the same objects under the names
-`mindspore` and `mindspore.nn` too. A name or module that is missing raises MissingName (an AttributeError),
-MissingImport (an ImportError) or MissingModule (a ModuleNotFoundError), which name the nearest thing.
+`mindspore` and `mindspore.nn` too. Modules that MindSpore does not document give what they are asked for from wherever
+it is, as theirs do by what they import. A name of MindSpore's that is missing here is a `Missing`; what MindSpore never
+had raises MissingName (an AttributeError), MissingImport (an ImportError) or MissingModule (a ModuleNotFoundError),
+which name the nearest thing.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
-from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType, TracebackType
 from typing import Any
 
-from ..base.errors import MissingImport, MissingModule, MissingName, message
-from ._lookup import CORRECTIONS, HINTS, OURS, THEIRS, further, home_of, joined, names_of, path_of, public
+from ..base.errors import MissingModule
+from . import _lookup as lookup
+from ._lookup import OURS, THEIRS, home_of, joined, names_of, page_of, path_of
+from ._missing import Missing, borrows, is_theirs, missing, missing_module
+from ._names import MODULES
 from ._tables import PAGES, Page
 
 # ---- modules ----
@@ -33,26 +36,23 @@ class FacadeModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         # only reached when the name was not asked for before
         path = path_of(self)
-        page = PAGES[path]
+        page = page_of(path)
         if name.startswith("__") and name not in page.names:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name, obj=self)
-        if name in page.names:
-            value = _target(page.names[name])
-        elif joined(path, name) in PAGES:
-            value = importlib.import_module(f"{OURS}.{joined(path, name)}")
-        else:
-            value = _from_sources(page, name)
-            if value is _MISSING:
+        value = _found(path, page, name)
+        if value is _MISSING:
+            if not is_theirs(path, name):
                 # `from mindspore.nn import X` asks with hasattr, and would make an ImportError of it without our words
                 asked_by = sys._getframe(1).f_code
                 imported = asked_by.co_name == "_handle_fromlist" and "importlib" in asked_by.co_filename
-                raise _missing(path, name, imported=imported)
+                raise missing(path, name, imported=imported)
+            value = Missing(path, name)
         self.__dict__[name] = value
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Python's import sets submodules on their parent; where MindSpore has a function so named, the function stays
-        if not (isinstance(value, FacadeModule) and name in PAGES[path_of(self)].names):
+        if not (isinstance(value, FacadeModule) and name in page_of(path_of(self)).names):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
@@ -62,10 +62,22 @@ class FacadeModule(ModuleType):
     def __all__(self) -> list[str]:
         """What `from mindspore.nn import *` takes: names of things, not of modules."""
         path = path_of(self)
-        return [name for name in names_of(path) if joined(path, name) not in PAGES or name in PAGES[path].names]
+        return [name for name in names_of(path) if joined(path, name) not in PAGES or name in page_of(path).names]
 
 
 _MISSING = object()  # None may be the value of a name
+
+
+def _found(path: str, page: Page, name: str) -> Any:
+    """What a page has under a name: its own, a module below it, what it re-exports; else _MISSING."""
+    if name in page.names:
+        return _target(page.names[name])
+    if joined(path, name) in PAGES or joined(path, name) in MODULES.split():
+        return importlib.import_module(f"{OURS}.{joined(path, name)}")
+    value = _from_sources(page, name)
+    if value is _MISSING and borrows(path) and (home := home_of(name)):
+        return getattr(importlib.import_module(OURS + home.removeprefix(THEIRS)), name)
+    return value
 
 
 def _target(where: str) -> Any:
@@ -83,61 +95,9 @@ def _from_sources(page: Page, name: str) -> Any:
     """The public name of one of the modules that a page re-exports whole."""
     for source in page.sources:
         module = importlib.import_module(source)
-        if name in public(module) or name in further(module):
+        if name in lookup.public(module) or name in lookup.further(module):
             return getattr(module, name)
     return _MISSING
-
-
-# ---- what is missing ----
-
-
-def _shown(path: str) -> str:
-    """A page as scripts import it: "mindspore.nn"."""
-    return joined(THEIRS, path) if path else THEIRS
-
-
-def _missing(path: str, name: str, *, imported: bool) -> MissingName | MissingImport:
-    where = _shown(path)
-    what, allowed = f"{where} has no {name!r} here", "parallel_lab is not all of MindSpore"
-    text = message(what, allowed=allowed, hint=_hint(path, name))
-    if imported:
-        return MissingImport(text, name=where)
-    return MissingName(text, name=name)
-
-
-def _hint(path: str, name: str) -> str:
-    known = HINTS.get(joined(path, name)) or HINTS.get(name)
-    if known:
-        return known
-    if home := home_of(name):
-        return f"It is in {home}: from {home} import {name}"
-    near = _nearest(name, names_of(path))
-    everywhere = dict.fromkeys(n for page in PAGES for n in names_of(page) if joined(page, n) not in PAGES)
-    close = difflib.get_close_matches(name, everywhere, 1, 0.85)
-    if close and close[0] not in near:
-        return f"The nearest is {close[0]}: from {home_of(close[0])} import {close[0]}"
-    if near:
-        return f"The nearest here: {' or '.join(near)}"
-    return f"dir({_shown(path)}) lists what there is"
-
-
-def _nearest(name: str, names: Sequence[str]) -> list[str]:
-    plain = {n: n.replace("_", "").lower() for n in names}
-    wanted = name.replace("_", "").lower()
-    same = [n for n, p in plain.items() if p == wanted]
-    if same:
-        return same[:3]
-    close = difflib.get_close_matches(name, names, 3, 0.6)
-    return close or [n for n, p in plain.items() if len(p) > 3 and (p in wanted or wanted in p)][:3]
-
-
-def _missing_module(path: str) -> MissingModule:
-    hint = HINTS.get(path) or HINTS.get(path.rpartition(".")[2])
-    if not hint:
-        near = _nearest(path, [p for p in PAGES if p])
-        hint = f"The nearest here: {' or '.join(map(_shown, near))}" if near else "dir(mindspore) lists what there is"
-    what = f"there is no module {_shown(path)} here"
-    return MissingModule(what, allowed="parallel_lab is not all of MindSpore", hint=hint, name=_shown(path))
 
 
 # ---- Python's import ----
@@ -151,7 +111,7 @@ class _Loader(Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         if spec.name.startswith(OURS):
-            return FacadeModule(spec.name, PAGES[self.path].doc)
+            return FacadeModule(spec.name, page_of(self.path).doc)
         module = importlib.import_module(f"{OURS}.{self.path}")
         spec.loader_state = module.__spec__
         return module
@@ -172,10 +132,10 @@ class _Finder(MetaPathFinder):
             ):
                 continue
             page = fullname[len(prefix) + 1 :]
-            if page.startswith("_"):
-                return None  # the files of this package
-            if page not in PAGES:
-                raise _missing_module(page)
+            if lookup.is_file(page):
+                return None
+            if not lookup.is_module(page):
+                raise missing_module(page)
             return ModuleSpec(fullname, _Loader(page), is_package=True)
         return None
 
@@ -184,8 +144,8 @@ class _Corrections(MetaPathFinder):
     """Asked last: for a module that nobody has and that a tutorial misprints, says what was meant."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname in CORRECTIONS:
-            raise MissingModule(f"there is no module {fullname!r}", hint=CORRECTIONS[fullname], name=fullname)
+        if fullname in lookup.CORRECTIONS:
+            raise MissingModule(f"there is no module {fullname!r}", hint=lookup.CORRECTIONS[fullname], name=fullname)
         return None
 
 

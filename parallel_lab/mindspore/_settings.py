@@ -130,7 +130,6 @@ KEPT: dict[str, dict[str, tuple[Any, Any]]] = {
             _words("all_group_parallel same_server_group_parallel no_group_parallel"),
         ),
         "force_fp32_communication": (False, boolean),
-        "group_ckpt_save_file": ("", path),
         "dump_local_norm": (False, boolean),
         "dump_local_norm_path": ("", path),
         "dump_device_local_norm": (False, boolean),

@@ -60,6 +60,7 @@ JIT = {
     "ms_function": f"{TRAIN}:jit",
     **dict.fromkeys(("ms_class", "jit_class", "lazy_inline", "no_inline"), f"{FORMS}:unchanged"),
 }
+INTERNALS = "parallel_lab.mindspore._internals"
 SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}
 GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad grad")
 SHARD = {"shard": "parallel_lab.nn.cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}
@@ -78,8 +79,11 @@ METRICS = _of(
 GET_METRICS = _of(TRAIN, "get_metrics")
 METRIC_NAMES = {**METRICS, "names": f"{TRAIN}.metrics:names"}
 AUTO_PARALLEL = _of(f"{TRAIN}.auto_parallel", "AutoParallel")
+OPERATOR_STRATEGIES = _of(f"{TRAIN}.auto_parallel", "set_op_strategy_config")
 SAVED = _of(
-    CHECKPOINT, "save_checkpoint load_checkpoint load_param_into_net merge_sliced_parameter build_searched_strategy"
+    CHECKPOINT,
+    "save_checkpoint load_checkpoint load_param_into_net merge_sliced_parameter build_searched_strategy "
+    "restore_group_info_list",
 )
 RESLICED = _of(
     CHECKPOINT, "load_distributed_checkpoint rank_list_for_transform transform_checkpoint_by_rank transform_checkpoints"
@@ -119,7 +123,7 @@ COMPOSITE = {
 }
 PRIMITIVES = {
     **_of("parallel_lab.ops", "Primitive"),
-    **dict.fromkeys(("constexpr", "prim_attr_register"), f"{FORMS}:unchanged"),
+    **dict.fromkeys(("constexpr", "prim_attr_register", "_primexpr"), f"{FORMS}:unchanged"),
 }
 CLIPS = _of("parallel_lab.nn.optim.clip", "clip_by_global_norm clip_by_norm")
 OPERATORS = {**OPERATOR_FORMS, **CLIPS, **COMPOSITE, **GRADIENTS, **PRIMITIVES, "shard": SHARD["shard"]}
@@ -199,14 +203,17 @@ PAGES: dict[str, Page] = {
     "nn.dynamic_lr": _nn("Lists of learning rates.", RATE_LISTS),
     "nn.metrics": Page("Metrics (in train since 2.0).", names={**METRIC_NAMES, **GET_METRICS}),
     "nn.wrap": _nn("Cells around a network.", f"{WRAPPERS} {LOSS_SCALE_CELLS} {GRAD_REDUCERS}"),
-    "nn.wrap.cell_wrapper": _nn("Cells around a network.", WRAPPERS),
+    "nn.wrap.cell_wrapper": Page(
+        "Cells around a network.",
+        names={**_of("parallel_lab.nn", WRAPPERS), **_of(INTERNALS, "_VirtualDatasetCell _VirtualDatasetCellTriple")},
+    ),
     "nn.wrap.grad_reducer": _nn("Gradients of all ranks.", GRAD_REDUCERS),
     "nn.wrap.loss_scale": _nn("Steps with a scaled loss.", LOSS_SCALE_CELLS),
     # ---- ops ----
     **_several(
         "Operators.",
         "ops ops.operations ops.function ops.auto_generate ops.functional ops.operations.array_ops "
-        "ops.operations.math_ops ops.operations.nn_ops ops.operations.inner_ops ops.operations.other_ops",
+        "ops.operations.math_ops ops.operations.nn_ops ops.operations._inner_ops ops.operations.other_ops",
         OPERATORS,
         "parallel_lab.ops",
     ),
@@ -218,6 +225,8 @@ PAGES: dict[str, Page] = {
         "parallel_lab.nn.optim.clip",
     ),
     "ops.primitive": Page("The base of operators.", names=PRIMITIVES),
+    "ops._primitive_cache": Page("Operators that are made once.", names=_of(INTERNALS, "_get_cache_prim")),
+    "_extends": Page("What Cells are registered with.", names={"cell_attr_register": f"{FORMS}:unchanged"}),
     # ---- mint ----
     "mint": Page(
         "Operators in PyTorch's spelling.",
@@ -238,7 +247,10 @@ PAGES: dict[str, Page] = {
     ),
     # ---- common ----
     "common": Page("Tensors, parameters, dtypes.", names={**DTYPES, **PARAMETERS, **TENSORS, **JIT, **SEED}),
-    "common.api": Page("Compiling functions.", names=JIT),
+    "common.api": Page(
+        "Compiling functions.",
+        names={**JIT, **dict.fromkeys(("_cell_graph_executor", "_executor"), f"{INTERNALS}:cell_graph_executor")},
+    ),
     "common.dtype": Page("dtypes, which are numpy's.", names=DTYPES),
     "common.initializer": Page("Initial values.", names=INITIALIZERS),
     "common.parameter": Page("Parameters.", names=PARAMETERS),
@@ -276,13 +288,41 @@ PAGES: dict[str, Page] = {
     "train.loss_scale_manager": Page("Loss scales.", names=LOSS_SCALE_MANAGERS),
     **_several("Loss scales.", "train.amp amp", LOSS_SCALES),
     # ---- parallel ----
-    "parallel": Page("Parallel training.", names={**ALGORITHM, **SHARD, **RESLICED, **AUTO_PARALLEL}),
+    "parallel": Page(
+        "Parallel training.",
+        names={
+            **ALGORITHM,
+            **SHARD,
+            **RESLICED,
+            **AUTO_PARALLEL,
+            **OPERATOR_STRATEGIES,
+            **_of(CHECKPOINT, "build_searched_strategy merge_sliced_parameter restore_group_info_list"),
+        },
+    ),
     "parallel.auto_parallel": Page("A network that is split over ranks.", names=AUTO_PARALLEL),
     "parallel.shard": Page("Strategies for functions, with named axes.", names=SHARD),
     "parallel.algo_parameter_config": Page("Settings of strategy searches.", names=ALGORITHM),
     # the only path under which MindSpore has them
+    "parallel._utils": Page(
+        "Settings of the parallel context, as MindSpore's own modules read them.",
+        names=_of(
+            INTERNALS,
+            "_get_device_num _get_full_batch _get_global_rank _get_gradients_mean _get_loss_repeated_mean "
+            "_get_parallel_mode _get_pipeline_stages _get_enable_parallel_optimizer _is_in_auto_parallel_mode "
+            "_is_in_data_parallel_mode _is_in_hybrid_parallel_mode _reset_op_id",
+        ),
+    ),
+    "parallel._auto_parallel_context": Page(
+        "The parallel context as an object.",
+        names={
+            **_of(INTERNALS, "auto_parallel_context"),
+            **{f"_{function}": target for function, target in CONTEXT.items() if "auto_parallel_context" in function},
+        },
+    ),
     "parallel._cost_model_context": Page("Settings of the cost model.", names=COST_MODEL),
-    "parallel.checkpoint_transform": Page("Checkpoints for other strategies.", names=RESLICED),
+    "parallel.checkpoint_transform": Page(
+        "Checkpoints for other strategies.", names={**RESLICED, **OPERATOR_STRATEGIES}
+    ),
     "parallel.nn": _nn(
         "Cells around a network.", "GradAccumulation MicroBatchInterleaved Pipeline PipelineGradReducer"
     ),

@@ -14,9 +14,10 @@ from dataclasses import fields
 from typing import Any
 
 from ..base.checks import checked, choice, function
-from ..base.errors import ArgumentError, NotBuiltYet
+from ..base.errors import ArgumentError, ContextKeyError, NotBuiltYet, shorten
 from ..base.settings.checks import HSDP, PIPELINE, SETTINGS, check_comm_fusion, check_dataset_strategy, json_path, path
 from ..base.settings.config import ParallelConfig
+from ..base.settings.context import set_auto_parallel_context
 from ..graph.plan import Plan
 from ..nn.cell import Cell
 from .compiled import CompiledFunction, positional
@@ -29,6 +30,21 @@ MODES = {
 }
 
 SHOWN = "In a training step, print(ops.norm(gradient)) shows the norm on every rank"
+
+
+def set_op_strategy_config(mode: str = "SAVE", path: str = "") -> None:
+    """Write the strategies of the operators that are compiled from now on ("SAVE"), or take them from a file ("LOAD").
+
+    path  absolute, ends in .json; its folder is made
+
+    The forms of `AutoParallel.save_operator_strategy_file` and `load_operator_strategy_file` for the context. Raises
+    ContextKeyError (a KeyError) for another path or mode (MindSpore, set_op_strategy_config).
+    """
+    path = json_path("set_op_strategy_config", "path", path)
+    if mode not in ("SAVE", "LOAD"):
+        what, where = f"mode={shorten(mode)}", "set_op_strategy_config"
+        raise ContextKeyError(what, where=where, allowed="'SAVE' or 'LOAD'")
+    set_auto_parallel_context(**{f"strategy_ckpt_{mode.lower()}_file": path})
 
 
 class AutoParallel(Cell):
@@ -129,7 +145,8 @@ class AutoParallel(Cell):
 
     @checked("", SETTINGS, file_path=path)
     def set_group_ckpt_save_file(self, file_path: str) -> None:
-        """Checked, and without effect: checkpoints know how their tensors are split."""
+        """Write there which ranks hold this rank's slices, for `restore_group_info_list`, once it is compiled."""
+        self._config["group_ckpt_save_file"] = file_path
 
     def enable_fp32_communication(self) -> None:
         """Sum half-precision gradients in single precision: the default here."""

@@ -26,6 +26,7 @@ from ..base.settings.tables import GRAPH_MODE
 from ..graph.compiler import Compiled, compile_program
 from ..graph.passes.dataset_strategy import dataset_layouts
 from ..graph.plan import Plan
+from ..graph.strategy_file import save_group_info, save_strategy
 from ..layout.slices import cut
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
@@ -98,7 +99,7 @@ class CompiledFunction:
         self, tensors: list[Any], args: Sequence[Any], static: tuple, options: dict[str, Any], config: ParallelConfig
     ) -> RankProgram:
         world = current_world()
-        made: Compiled = compile_program(_with_static(self.fn, args, static), *tensors, **options)
+        made: Compiled = compile_program(with_static(self.fn, args, static), *tensors, **options)
         program = RankProgram(made, world, parameters=self.parameters)
         if config.parallel_mode in SHARDED_MODES:
             agree_on_start(made.parameters.values(), world, broadcast=config.parameter_broadcast)
@@ -146,7 +147,7 @@ def _own_part(value: Any, wanted: TensorLayout, config: ParallelConfig) -> Any:
     return Tensor(cut(value.full().asnumpy(), wanted, current_world().rank))
 
 
-def _with_static(fn: Callable, args: Sequence[Any], static: tuple[tuple[int, Any], ...]) -> Callable:
+def with_static(fn: Callable, args: Sequence[Any], static: tuple[tuple[int, Any], ...]) -> Callable:
     """`fn` as a function of its tensors alone."""
     if not static:
         return fn
@@ -180,12 +181,14 @@ def positional(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 
 
 def after_compiling(compiled: Compiled, world: Any) -> None:
-    """Write what settings ask for: the strategies (`strategy_ckpt_save_file`) and the IR files (`save_graphs`)."""
-    path = compiled.plan.config.strategy_ckpt_save_file
-    if path:
-        from ..graph.strategy_file import save_strategy
-
-        save_strategy(compiled.plan, path)
+    """Write what settings ask for: the strategies (`strategy_ckpt_save_file`), the ranks with the same slices
+    (`group_ckpt_save_file`) and the IR files (`save_graphs`).
+    """
+    config = compiled.plan.config
+    if config.strategy_ckpt_save_file:
+        save_strategy(compiled.plan, config.strategy_ckpt_save_file)
+    if config.group_ckpt_save_file:
+        save_group_info(compiled.plan, config.group_ckpt_save_file, config.global_rank if world is None else world.rank)
     if get_context("save_graphs"):
         from .ir_files import write_graph_files
 

@@ -137,6 +137,7 @@ class ParallelConfig:
     cost_model_fusion: tuple[Any, ...] | None = None
     strategy_ckpt_load_file: str = ""
     strategy_ckpt_save_file: str = ""
+    group_ckpt_save_file: str = ""
     strategy_only_trainable_params: bool = True
 
     def __post_init__(self) -> None:
@@ -151,7 +152,8 @@ class ParallelConfig:
 
     def shared(self) -> ParallelConfig:
         """These settings without those in which ranks may differ (number, files): what plan hashes compare."""
-        return dataclasses.replace(self, global_rank=0, strategy_ckpt_load_file="", strategy_ckpt_save_file="")
+        files = dict.fromkeys(("strategy_ckpt_load_file", "strategy_ckpt_save_file", "group_ckpt_save_file"), "")
+        return dataclasses.replace(self, global_rank=0, **files)
 
 
 def resolved_fusion(where: str, key: str, given: object, *, off_is_final: bool = True) -> tuple[tuple[Any, ...], ...]:

@@ -45,6 +45,7 @@ PARALLEL: Checks = {
     "fusion_index": choice(*checks.FUSION_WORDINGS),  # not MindSpore's: what its documents say and what it does differ
     "strategy_ckpt_load_file": checks.path,
     "strategy_ckpt_save_file": checks.path,
+    "group_ckpt_save_file": checks.path,
 }
 
 # parts of a dict key: {composed key: {name in the dict: (name it is kept under, check)}}

@@ -1,0 +1,138 @@
+"""What MindSpore has and this package has not: names that can be imported, and that say what is missing when used.
+
+    from mindspore import Symbol, nn      # no error: a script may import what it never uses
+    Symbol(divisor=8)                     # NotBuiltYet: mindspore.Symbol is missing here. Shapes are known when ...
+
+`_names.py` lists the documented names. What MindSpore never had is refused by the import itself, with the nearest name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from ..base.errors import MissingImport, MissingModule, MissingName, NotBuiltYet, message
+from ..base.origin import caller
+from ._lookup import HINTS, THEIRS, home_of, is_open, joined, names_of
+from ._names import NAMES
+from ._tables import PAGES
+
+
+class Missing:
+    """A name of MindSpore's that this package lacks. It can be imported and passed on; nothing is an instance of it.
+
+    Calling it, deriving from it or taking an element raises NotBuiltYet, reading an attribute MissingName.
+    """
+
+    def __init__(self, path: str, name: str) -> None:
+        self.__dict__.update(_path=path, __name__=name)
+
+    def _text(self, what: str = "") -> str:
+        path, name = self.__dict__["_path"], self.__dict__["__name__"]
+        given = f"{joined(shown(path), name)} is missing here{what}"
+        return message(given, where=caller().place, allowed=PARTIAL, hint=hint_for(path, name))
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotBuiltYet(self._text())
+
+    __call__ = __mro_entries__ = __getitem__ = __iter__ = __enter__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"{self!r} has no attribute {name!r}", name=name, obj=self)
+        raise MissingName(self._text(f", and so is its {name!r}"), name=name, obj=self)
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return False
+
+    def __subclasscheck__(self, kind: Any) -> bool:
+        return False
+
+    def __or__(self, other: Any) -> Any:
+        return Any  # in annotations: LSTM | None
+
+    __ror__ = __or__
+
+    def __repr__(self) -> str:
+        return f"<{joined(shown(self.__dict__['_path']), self.__dict__['__name__'])}, which is missing here>"
+
+
+PARTIAL = "parallel_lab is not all of MindSpore"
+
+
+def shown(path: str) -> str:
+    """A page as scripts import it: "mindspore.nn"."""
+    return joined(THEIRS, path) if path else THEIRS
+
+
+def borrows(path: str) -> bool:
+    """Whether a module gives what other modules have: those that MindSpore does not document import what they use, but
+    the names of a library of its own (numpy, mint, experimental, ...) mean something else there.
+    """
+    return path not in NAMES and not f"{path}.".startswith(LIBRARIES)
+
+
+LIBRARIES = ("numpy.", "scipy.", "mint.", "experimental.", "boost.", "dataset.", "nn.probability.", "rewrite.", "hal.")
+
+
+def is_theirs(path: str, name: str) -> bool:
+    """Whether MindSpore's module at `path` has, or may have, this name.
+
+    Documented modules have what is documented. Of the others nobody knows what they import: they may have any name that
+    is documented, and those of which this package has nothing any name. Names with an underscore are never documented.
+    """
+    if name.startswith("_") or is_open(path) or name in NAMES.get(path, "").split():
+        return True
+    return path not in NAMES and any(name in names.split() for names in NAMES.values())
+
+
+# ---- errors ----
+
+
+def missing(path: str, name: str, *, imported: bool) -> MissingName | MissingImport:
+    """The error for a name that MindSpore's module never had."""
+    where = shown(path)
+    text = message(f"{where} has no {name!r} here", allowed=PARTIAL, hint=hint_for(path, name))
+    return MissingImport(text, name=where) if imported else MissingName(text, name=name)
+
+
+def missing_module(path: str) -> MissingModule:
+    """The error for a module that MindSpore never had."""
+    hint = HINTS.get(path) or HINTS.get(path.rpartition(".")[2])
+    if not hint:
+        near = nearest(path, [p for p in PAGES if p])
+        hint = f"The nearest here: {' or '.join(map(shown, near))}" if near else "dir(mindspore) lists what there is"
+    what = f"there is no module {shown(path)} here"
+    return MissingModule(what, allowed=PARTIAL, hint=hint, name=shown(path))
+
+
+def hint_for(path: str, name: str) -> str:
+    """What to use instead of a name."""
+    known = HINTS.get(joined(path, name)) or HINTS.get(name)
+    while not known and path and is_open(path):
+        known = HINTS.get(path) or HINTS.get(path.rpartition(".")[2])
+        path = path.rpartition(".")[0]
+    if known:
+        return known
+    if home := home_of(name):
+        return f"It is in {home}: from {home} import {name}"
+    near = nearest(name, names_of(path))
+    everywhere = dict.fromkeys(n for page in PAGES for n in names_of(page) if joined(page, n) not in PAGES)
+    close = difflib.get_close_matches(name, everywhere, 1, 0.85)
+    if close and close[0] not in near:
+        return f"The nearest is {close[0]}: from {home_of(close[0])} import {close[0]}"
+    if near:
+        return f"The nearest here: {' or '.join(near)}"
+    return f"dir({shown(path)}) lists what there is"
+
+
+def nearest(name: str, names: Sequence[str]) -> list[str]:
+    """At most three of `names` that look like `name`."""
+    plain = {n: n.replace("_", "").lower() for n in names}
+    wanted = name.replace("_", "").lower()
+    same = [n for n, p in plain.items() if p == wanted]
+    if same:
+        return same[:3]
+    close = difflib.get_close_matches(name, names, 3, 0.6)
+    return close or [n for n, p in plain.items() if len(p) > 3 and (p in wanted or wanted in p)][:3]

@@ -1,0 +1,104 @@
+"""Scripts that import from MindSpore's own modules: compile without running, read settings, save what was compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from parallel_lab.mindspore.common.api import _cell_graph_executor
+from parallel_lab.mindspore.nn.wrap.cell_wrapper import _VirtualDatasetCell
+from parallel_lab.mindspore.ops._primitive_cache import _get_cache_prim
+from parallel_lab.mindspore.parallel import _utils, restore_group_info_list, set_op_strategy_config
+from parallel_lab.mindspore.parallel._auto_parallel_context import auto_parallel_context
+
+import parallel_lab.mindspore as ms
+from parallel_lab.base.errors import MissingName, StrategyError
+from parallel_lab.base.settings.context import reset_auto_parallel_context
+from parallel_lab.graph.strategy_file import load_strategy
+from parallel_lab.mindspore import Parameter, Tensor, nn, ops
+from tests.crossed import each_of
+
+X = Tensor(np.ones((8, 16), np.float32))
+
+
+@pytest.fixture(autouse=True)
+def eight_ranks():
+    ms.set_auto_parallel_context(device_num=8, global_rank=1, parallel_mode="semi_auto_parallel", full_batch=True)
+    yield
+    reset_auto_parallel_context()
+
+
+class Net(nn.Cell):
+    """x @ w with w: (16, 8)."""
+
+    def __init__(self, strategy=((2, 2), (2, 1))):
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones((16, 8), np.float32)), "w")
+        self.matmul = ops.MatMul().shard(strategy) if strategy else ops.MatMul()
+
+    def construct(self, x, scale=None):
+        out = self.matmul(x, self.w)
+        return out if scale is None else out * scale
+
+
+def test_a_network_is_compiled_by_the_context_and_not_run():
+    net = _VirtualDatasetCell(Net())
+    net.set_train()
+    assert _cell_graph_executor.compile(net, X, 2.0, phase="train")[1]
+    assert _cell_graph_executor._get_shard_strategy(net)["matmul"] == [[2, 2], [2, 1]]
+    assert _cell_graph_executor.get_parameter_layout(net)["w"].splits == (2, 1)
+    with pytest.raises(StrategyError, match="matmul"):
+        _cell_graph_executor.compile(Net(((2, 2), (4, 1))), X)
+    with pytest.raises(TypeError, match="was not compiled"):
+        _cell_graph_executor._get_shard_strategy(Net())
+
+
+def test_the_ranks_with_the_same_slices_are_saved(tmp_path):
+    """The device matrix is (2, 2, repeated 2): rank 1 shares w's first half with the ranks whose second digit is 0."""
+    file = tmp_path / "new" / "group.pb"
+    ms.set_auto_parallel_context(group_ckpt_save_file=str(file))
+    _cell_graph_executor.compile(Net(), X)
+    assert restore_group_info_list(str(file)) == [0, 1, 4, 5]
+    assert ms.restore_group_info_list is restore_group_info_list
+    file.write_text("{}")
+    for wrong, kind in ((str(file), ValueError), (str(tmp_path / "no"), ValueError), (3, TypeError)):
+        with pytest.raises(kind):
+            restore_group_info_list(wrong)
+
+
+def test_strategies_of_operators_are_saved_and_taken_again(tmp_path):
+    path = str(tmp_path / "new" / "operators.json")
+    ms.set_auto_parallel_context(parallel_mode="auto_parallel", search_mode="sharding_propagation")
+    set_op_strategy_config("SAVE", path)
+    _cell_graph_executor.compile(Net(), X)
+    assert load_strategy(path).strategies["matmul"] == ((2, 2), (2, 1))
+    set_op_strategy_config("LOAD", path)
+    again = Net(None)
+    _cell_graph_executor.compile(again, X)
+    assert _cell_graph_executor._get_shard_strategy(again)["matmul"] == [[2, 2], [2, 1]]
+
+
+@each_of(("mode", "path"), ("SAVE", "s.json"), ("SAVE", "/tmp/s.ckpt"), ("STORE", "/tmp/s.json"))
+def test_a_wrong_form_of_saving_strategies_is_refused(mode, path):
+    with pytest.raises(KeyError, match="set_op_strategy_config"):
+        set_op_strategy_config(mode, path)
+
+
+def test_settings_are_read_as_mindspores_own_modules_read_them():
+    assert (_utils._get_device_num(), _utils._get_global_rank(), _utils._get_full_batch()) == (8, 1, True)
+    assert _utils._is_in_auto_parallel_mode() and not _utils._is_in_data_parallel_mode()
+    context = auto_parallel_context()
+    context.set_device_num(4)
+    context.set_all_reduce_fusion_split_indices([3, 5])
+    assert (context.get_device_num(), context.get_all_reduce_fusion_split_indices()) == (4, [3, 5])
+    with pytest.raises(MissingName, match="set_ or get_"):
+        _ = context.device_num
+    with pytest.raises(ValueError, match="colour"):
+        context.set_colour(3)
+
+
+def test_decorators_and_caches_of_the_graph_compiler_leave_things_as_they_are():
+    from parallel_lab.mindspore._extends import cell_attr_register
+    from parallel_lab.mindspore.ops.primitive import _primexpr
+
+    assert cell_attr_register(attrs=["a"])(Net) is Net and _primexpr(len) is len
+    assert _get_cache_prim(ops.Add) is ops.Add
