@@ -86,7 +86,7 @@ class TraceError(ParallelLabError, RuntimeError):
 
 
 class TracedCommunication(TraceError):
-    """A communication operator called by hand in a traced network: such a network runs operator by operator."""
+    """A communication operator called by hand in a compiled network that has no place for it."""
 
 
 class ContextError(ParallelLabError, ValueError):

@@ -149,7 +149,8 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         if config.grad_accumulation_step > 1:
             traced = GradAccumulation(traced, config.grad_accumulation_step)
     name, trained = getattr(network, "__name__", type(network).__name__), getattr(optimizer, "parameters", ())
-    found = trace_network(traced, specs, name, trained, parallel_mode=config.parallel_mode)
+    program = {"parallel_mode": config.parallel_mode, "device_num": config.device_num}
+    found = trace_network(traced, specs, name, trained, **program)
     _check_recomputed((cell.cell_name, cell) for cell, _ in found.cells)  # those of a function are known only now
     graph, parameters = found.graph, found.parameters
     result = graph.shapes()[graph.outputs[0]] if graph.outputs else ()

@@ -90,7 +90,8 @@ def shown_message(plan: Any, instr: Instr, rank: int) -> Shown:
     facts |= {"op": instr.attr("reduce")} if instr.attr("reduce") else {}
     dims = definition.attributes if definition.cut and definition.join else ()
     facts |= {name: instr.attr(name) for name in (*dims, "root") if instr.attr(name) is not None}
-    shown = f" {{instance name: {kind}, for: {instr.name}}} {{{', '.join(f'{k}: {v}' for k, v in facts.items())}}}"
+    name = instr.name if instr.by_hand else f"{kind}, for: {instr.name}"
+    shown = f" {{instance name: {name}}} {{{', '.join(f'{k}: {v}' for k, v in facts.items())}}}"
     before: tuple[str, ...] = ()
     after = (f"    # {_halo_words(instr, rank)}",) if definition.windowed else ()
     dim, n = instr.attr("dim", 0), instr.group_size

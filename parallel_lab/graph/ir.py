@@ -25,6 +25,7 @@ from ..base.settings.config import ParallelConfig
 from ..layout.halo import Halo
 from ..layout.named_layout import strategy_counts
 from ..layout.tensor_layout import TensorLayout, ranks_along
+from ..ops.collectives.base import CALLS
 from ..ops.collectives.definitions import MESSAGES
 from ..ops.machine.opdef import OpDef
 from ..ops.machine.registry import OPS
@@ -127,7 +128,7 @@ class Node:
 
     @property
     def opdef(self) -> OpDef:
-        return OPS[self.op]
+        return OPS.get(self.op) or CALLS[self.op]
 
     @property
     def follows(self) -> bool:
@@ -258,7 +259,8 @@ class Instr:
                    with `parameter` whose gradient or slice it carries. Of a start: these, `message`, the kind of
                    communication, and, of a bucket, `members`, its parameters. Of a concat: `rows`, for its operands
                    stand as (rows, size / rows) side by side; of a split: `rows`, start, stop (columns of such an
-                   array), `member` (number of the concat's operand), shape
+                   array), `member` (number of the concat's operand), shape. Of communication that the network itself
+                   calls: `group`, its ranks; axes and device matrix then only say how many there are
     axes, device_matrix   which ranks take part: those that differ along `axes`; or which part a rank keeps (slice)
     offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that split it
     reason         why a communication or a slice is here, in a sentence
@@ -320,8 +322,13 @@ class Instr:
         return self.kind == "start" or self.kind in MESSAGES
 
     @property
+    def by_hand(self) -> tuple[int, ...]:
+        """The ranks of a message that the network itself calls, or of its gradient; of others ()."""
+        return self.attr("group", ()) if self.kind in MESSAGES else ()
+
+    @property
     def group_size(self) -> int:
-        return math.prod(self.device_matrix[-1 - a] for a in self.axes)
+        return len(self.by_hand) or math.prod(self.device_matrix[-1 - a] for a in self.axes)
 
     @property
     def halo(self) -> Halo:
@@ -330,16 +337,16 @@ class Instr:
 
     def handed_bytes(self, operand_bytes: int, rank: int) -> int:
         """Bytes of an operand that `rank` hands over: all; of a halo its neighbours' strips; off a root nothing."""
-        if self.attr("root", rank) != rank:
-            return 0
         definition = MESSAGES.get(self.message)
+        if definition is not None and not definition.gives(rank, self.attr("root")):
+            return 0
         if definition is None or not definition.windowed:
             return operand_bytes
         return definition.payload_bytes(operand_bytes, self.group_size, self.attr("window"), self.position(rank))
 
     def group(self, rank: int) -> tuple[int, ...]:
         """The ranks `rank` communicates with here, itself included, ascending."""
-        return ranks_along(self.device_matrix, self.axes, rank)
+        return self.by_hand or ranks_along(self.device_matrix, self.axes, rank)
 
     def position(self, rank: int, axes: tuple[int, ...] | None = None) -> int:
         """Which of the parts along `axes` (default: the instruction's own) is this rank's, outer axis first."""

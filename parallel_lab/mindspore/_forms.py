@@ -217,15 +217,15 @@ ZerosLike = _maker("ZerosLike", zeros_like)
 class Receive(ops.Receive):
     """`parallel_lab.ops.Receive`, giving a Tensor."""
 
-    def __call__(self, x: Any = None) -> Tensor:
-        return Tensor(super().__call__(x))
+    def at_once(self, x: Any = None) -> Tensor:
+        return Tensor(super().at_once(x))
 
 
 class NeighborExchange(ops.NeighborExchange):
     """`parallel_lab.ops.NeighborExchange`, giving Tensors."""
 
-    def __call__(self, x: Any) -> tuple[Tensor, ...]:
-        return tuple(Tensor(each) for each in super().__call__(x))
+    def at_once(self, x: Any) -> tuple[Tensor, ...]:
+        return tuple(Tensor(each) for each in super().at_once(x))
 
 
 class Dropout(ops.Dropout):

@@ -126,7 +126,11 @@ def rank_step(
                     request = request_of(instr, rank, env)
                     handed_over = 0 if request.value is None else request.value.nbytes
                     travelling += kind.asks == "start"
-                    env[instr.out] = yield Start(request) if kind.asks == "start" else request
+                    reply = yield Start(request) if kind.asks == "start" else request
+                    if reply is None and kind.message is not None and kind.message.receiver == "root":
+                        value = plan.value(instr.out)  # off the root: no gradient, or a value without meaning
+                        reply = np.zeros(value.slice_shape, value.dtype)
+                    env[instr.out] = reply
             if travelling and progress is not None:
                 progress()
             if observe is not None and runs:
@@ -161,10 +165,11 @@ def half_done(step: int, replaced: Iterable[str]) -> str:
 
 def request_of(instr: Instr, rank: int, env: Env) -> Request:
     """The request of one communication instruction. A bucket's sum takes the bucket's memory: nothing else reads it."""
-    asked = MESSAGES[instr.message].attributes
-    fields = {name: value for name, value in instr.attrs if name in asked and value is not None}
-    place, value = instr.origin.place, env[instr.ins[0]] if fields.get("root", rank) == rank else None
-    origin = f"{instr.out}" + (f" ({place})" if place else "")
+    definition = MESSAGES[instr.message]
+    fields = {name: value for name, value in instr.attrs if name in definition.attributes and value is not None}
+    place, value = instr.origin.place, env[instr.ins[0]] if definition.gives(rank, fields.get("root")) else None
+    # ranks that trace for themselves may name their values in their own ways
+    origin = (class_name(instr) if instr.by_hand else instr.out) + (f" ({place})" if place else "")
     out = value if instr.in_place else None
     return Request(instr.message, instr.group(rank), value, origin=origin, out=out, **fields)
 

@@ -17,8 +17,9 @@ from typing import Any
 from ..base import hooks
 from ..base.checks import Errors, checked, choice, instance, integer, text
 from ..base.errors import WorldArgumentError, WorldError, WorldTypeError, shorten
+from ..base.settings.tables import WORLD_GROUPS
 from ..processes.world.connect import connect, ways_to_start
-from ..processes.world.world import BACKENDS, WORLD_GROUPS, World
+from ..processes.world.world import BACKENDS, World
 
 __all__ = [
     "HCCL_WORLD_COMM_GROUP",

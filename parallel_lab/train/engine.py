@@ -6,8 +6,8 @@
 How a step runs follows from the parallel mode and from whether this process is a rank of a world:
 
     stand_alone                     at once, with the tape
-    data_parallel, hybrid_parallel  every rank its own part of the batch: compiled, gradients summed by the plan; a
-                                    network with collectives runs at once, gradients through a DistributedGradReducer
+    data_parallel, hybrid_parallel  every rank its own part of the batch: compiled, gradients summed by the plan; a step
+                                    that adds up gradients itself runs at once, or with a DistributedGradReducer
     semi_auto_parallel, auto_parallel   compiled, operators split by their strategies
 """
 
@@ -159,7 +159,7 @@ class TrainStep(_Step):
         except TracedCommunication:
             if self.mode in SHARDED_MODES:
                 raise
-            # the learner's own collectives have no place in a plan of slices: each rank runs them when it comes to them
+            # gradients that the learner adds up by hand are not those of a plan: each rank runs what was written
             self._compiled, self._at_once = None, self._eager_step(reduce=True)
             return self._at_once(*columns)
 

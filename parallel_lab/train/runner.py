@@ -11,13 +11,12 @@ simulator and sessions; requests go to the world's communicator.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..base.errors import CollectiveMismatch, ShapeError, WorldError
+from ..base.errors import ShapeError, WorldError
 from ..base.events import Event
 from ..base.settings.checks import LOCAL_MODES
 from ..graph.compiler import Compiled
@@ -28,6 +27,7 @@ from ..layout.slices import cut, gather_full, is_split
 from ..nn.optim.optimizer import LEARNING_RATE
 from ..nn.tensor.tensor import RankTensor, Tensor
 from ..run.interpreter import Env, computing
+from .comparison import compare_programs
 from .rank_steps import step_on
 
 
@@ -205,34 +205,3 @@ def local_array(plan: Plan, name: str, given: Any, rank: int, whole: bool) -> np
     if whole:
         array = array[value.layout.slice_index(value.shape, rank)]
     return np.array(array, value.dtype, order="C")
-
-
-def compare_programs(plan: Plan, world: Any, rates: dict[str, float]) -> None:
-    """Raise CollectiveMismatch on every rank unless all have compiled the same program, or (data_parallel,
-    hybrid_parallel: each rank runs the network for itself) one with the same messages.
-
-    rates  the optimizer's learning rates now: no part of the program, but copies of a parameter must take the same step
-    """
-    mine = np.frombuffer(_fingerprint(plan, rates), np.uint8)
-    found = np.asarray(world.comm.all_gather(mine[None], dim=0, tag=f"compare the programs of {plan.graph.name}"))
-    other = next((r for r in range(len(found)) if not np.array_equal(found[r], found[0])), None)
-    if other is not None:
-        what = f"rank {other} has compiled another program of {plan.graph.name} than rank 0"
-        hint = "Nothing in the network, its strategies, its optimizer or the settings may depend on get_rank()"
-        raise CollectiveMismatch(what, where="before step 1", allowed="All ranks run one program", hint=hint)
-
-
-def _fingerprint(plan: Plan, rates: dict[str, float]) -> bytes:
-    """32 bytes that are equal for equal programs, wherever their source files lie."""
-    local = plan.config.parallel_mode in LOCAL_MODES
-    lines = []
-    for phase, i in plan.instructions():
-        value = plan.value(i.ins[0]) if i.ins else plan.value(i.out)
-        if i.is_communication or not local:
-            what = f"{phase} {i.kind} {i.op} {i.axes} {i.device_matrix} {i.attrs} {value.slice_shape} {value.dtype}"
-            lines.append(what if local else f"{what} {i.out} {i.ins} {i.offset_axes}")
-    if not local:
-        given = [(i.name, i.role, plan.value(i.name)) for i in (*plan.data_inputs, *plan.parameters)]
-        kept = plan.outputs, plan.forward_assignments, plan.assignments, plan.states, plan.optimizer, plan.constants
-        lines += [repr(given), repr(kept), repr(sorted(rates.items()))]
-    return hashlib.sha256("\n".join(lines).encode()).digest()

@@ -42,7 +42,7 @@ class ProgramDrawer(ElementKinds, ShapeKinds, LayerKinds):
 
     def example(self):
         """An operator as its declaration shows it, its mean going into a value: so new operators are drawn too."""
-        op = OPS[self.pick([name for name, op in OPS.items() if op.cases and not op.internal])]
+        op = OPS[self.pick([name for name, op in OPS.items() if op.cases and not (op.internal or op.writes)])]
         shown = self.pick(op.cases)
         ints, attrs, tensors = dict(shown.ints), dict(shown.attrs), []
         for position, shape in enumerate(shown.shapes):

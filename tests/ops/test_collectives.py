@@ -9,7 +9,6 @@ import pytest
 
 from parallel_lab import Parameter, Tensor, nn, ops, value_and_grad
 from parallel_lab.base import errors
-from parallel_lab.graph.trace import trace_network
 from parallel_lab.lab.shared.networks import operator_primitives
 from parallel_lab.nn.models.strategies import data_parallel
 from parallel_lab.nn.tensor.autograd import gradients
@@ -345,13 +344,6 @@ def test_what_does_not_fit_the_world_is_refused_on_every_rank(pool, name):
     for kinds, text in on_ranks(pool, error_of, name):
         assert MISFITS[name][1] in text
         assert "ValueError" in kinds or "TypeError" in kinds
-
-
-def test_communication_in_a_trace_says_that_it_is_there():
-    all_reduce = ops.AllReduce()
-    words = r"test_collectives.py:\d+: AllReduce is called while a network is compiled"
-    with pytest.raises(errors.TracedCommunication, match=words):
-        trace_network(lambda x: all_reduce(x * 2.0), [("x", (4, 2), "float32")])
 
 
 def test_communication_takes_no_strategy():

@@ -10,10 +10,9 @@ import pytest
 
 from parallel_lab import Parameter, Tensor, nn, ops
 from parallel_lab.base import hooks
-from parallel_lab.base.errors import CollectiveMismatch, ShapeError, TracedCommunication, WorldError
+from parallel_lab.base.errors import CollectiveMismatch, ShapeError, WorldError
 from parallel_lab.base.settings import context
 from parallel_lab.base.settings.tables import PYNATIVE_MODE
-from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import LaterTensor
 from parallel_lab.processes.shm import WorkerPool
@@ -407,9 +406,3 @@ def test_what_an_operator_refuses_it_refuses_when_it_is_called(pool):
     for found in on_ranks(pool, what_cannot_be):
         assert [kind for kind, _ in found] == ["ShapeError", "ShapeError", "ArgumentTypeError"]
         assert "first dim that divides by 4" in found[1][1]
-
-
-def test_in_a_trace_it_says_that_it_cannot_be_there():
-    reduce = fused(ops.AllReduce())
-    with pytest.raises(TracedCommunication):
-        trace_network(lambda x: reduce(x), [("x", (4, 2), "float32")])

@@ -18,6 +18,7 @@ NOT_IN_PYTORCH = {
     "zeros_like": "a case of full_like",
     "ones_like": "a case of full_like",
     "clamp": "another name of clip",
+    **dict.fromkeys(("assign", "assign_add", "assign_sub"), "a new value for a Parameter: `+` and `-` with a name"),
 }
 
 

@@ -134,3 +134,6 @@ KEYS: dict[str, Checks] = {
     },
     "context": {key: check for key, (_, check) in EXECUTION.items()},
 }
+
+# what MindSpore calls the group of all ranks, by communication library
+WORLD_GROUPS = {"hccl": "hccl_world_group", "nccl": "nccl_world_group", "mccl": "mccl_world_group"}

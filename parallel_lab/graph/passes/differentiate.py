@@ -18,16 +18,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from ...base.errors import PlanError, TraceError
 from ...base.hooks import current_tracer
 from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
 from ...ops.collectives.definitions import MESSAGES
+from ...ops.collectives.primitives import without_gradient
 from ...ops.machine.opdef import OpDef, dtype_name, scalar_operand
 from ...ops.machine.registry import OPS
 from ...ops.machine.state import LOSS_SCALE
 from ..ir import Draft, Instr, Value, attr_pairs, counted, fresh_name
-from ..kinds import KINDS
+from ..kinds import KINDS, class_name
 from ..traced_value import TracedValue
 from .optimizer_shard import accumulates_slices, is_parameter_gather
 
@@ -98,6 +101,11 @@ class LocalRecorder:
         return TracedValue(out, value.slice_shape, value.dtype, self)
 
 
+def one_sided(instr: Instr) -> bool:
+    """Whether the network itself calls a message in which ranks play different parts."""
+    return bool(instr.by_hand) and not MESSAGES[instr.kind].symmetric
+
+
 @lru_cache(maxsize=4096)
 def gradient_layout(layout: TensorLayout) -> TensorLayout:
     """Layout of the gradient of a value: split as the value is, partial sums over its replicas."""
@@ -114,7 +122,7 @@ class _Backward:
         self.rec = LocalRecorder(self.values, {})
         self.grads: dict[str, list[TracedValue | _Uniform]] = {}
         self.taken: dict[str, str] = {}
-        self.combined = {i.ins[0]: i for i in self.forward if i.kind == "all_reduce"}
+        self.combined = {i.ins[0]: i for i in self.forward if i.kind == "all_reduce" and not i.by_hand}
         # parameters that the optimizer parallel has sharded: their gathers, and scattered addends of their gradients
         self.gathers = {i.out: i for i in self.forward if is_parameter_gather(i)}
         self.shares = {i.attr("parameter"): i.group_size for i in reversed(self.gathers.values())}
@@ -126,8 +134,9 @@ class _Backward:
         asked = {target for _, target in graph.gradients}
         self.live = asked or {i.name for i in graph.inputs if i.role == "parameter" and i.trainable}
         for instr in self.forward:
-            if self.live.intersection(instr.ins):
+            if self.live.intersection(instr.ins) or one_sided(instr):
                 self.live.add(instr.out)
+        self.sent: set[str] = set()  # messages that another rank waits for, needed here or not
 
     # ---- gradients of values ----
 
@@ -228,6 +237,9 @@ class _Backward:
             if instr.out not in self.live:
                 continue
             self.rec.name, self.rec.origin = instr.name, instr.origin.made("differentiate")
+            if one_sided(instr):
+                self.one_sided_back(instr)
+                continue
             gradient = self.take(instr.out)
             if gradient is not None:
                 back = KINDS[instr.kind].vjp
@@ -301,10 +313,56 @@ class _Backward:
         made = self.values[name]
         return Value(made.shape, made.dtype, gradient_layout(made.layout))
 
+    def one_sided_back(self, instr: Instr) -> None:
+        """Through a message whose ranks do different things, so that each must play its part in backward whether or
+        not it needs the gradient: a send receives it, a recv sends it (zeros, if nothing used the value), and so on.
+        """
+        definition, made = MESSAGES[instr.kind], self.values[instr.ins[0]]
+        if not definition.adjoint or np.dtype(self.values[instr.out].dtype).kind != "f":
+            return
+        gradient = self.take(instr.out, array=True)
+        if instr.kind == "send":
+            gradient = self.rec._number(0, [])
+        elif gradient is None:
+            received = self.values[instr.out]
+            gradient = OPS["fill"](shape=received.slice_shape, value=0.0, dtype=received.dtype)
+        if instr.kind == "recv":
+            made = self.values[instr.out]
+        attrs = {"shape": made.slice_shape, "dtype": made.dtype, **dict(instr.attrs)}
+        attrs = {**definition.adjoint_attrs(attrs), "fusion": 0, "group": self.group_back(instr)}
+        reason = definition.why.format(name=instr.name, n=instr.group_size)
+        value = Value(made.slice_shape, made.dtype, None)
+        back = self.message(definition.adjoint, instr, gradient, value, reason, attrs)
+        self.sent.add(back.name)
+        if instr.kind != "recv":
+            self.give(instr.ins[0], back)
+
+    @staticmethod
+    def group_back(instr: Instr) -> tuple[int, ...]:
+        """The ranks of the gradient's message: of a send and a recv, the other way."""
+        return instr.by_hand if MESSAGES[instr.kind].is_collective else instr.by_hand[::-1]
+
+    def extreme_back(self, instr: Instr, gradient: TracedValue) -> None:
+        """Through an all_reduce of the network itself that takes the extreme: equal ones share its gradient equally."""
+        if instr.attr("reduce") not in ("max", "min"):
+            raise without_gradient(class_name(instr), instr.attr("reduce"))
+        source, made = instr.ins[0], Value(*(self.values[instr.out].slice_shape, gradient.dtype.name), None)
+        attrs = {"reduce": "sum", "fusion": 0, "group": instr.by_hand}
+        why = "backward of an extreme: its gradient is the sum of all ranks', shared by those whose element it is"
+        mask = OPS["cast"](OPS["equal"](self.rec.value(source), self.rec.value(instr.out)), dtype=made.dtype)
+        count = self.message("all_reduce", instr, mask, made, why, attrs, f"{instr.out}.grad.holders")
+        total = self.message("all_reduce", instr, gradient, made, why, attrs)
+        self.give(source, mask * (total / count))
+
     def message_back(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
         """Through a message: its adjoint, on the gradient of what it brought."""
         definition, source = MESSAGES[instr.message], instr.ins[0]
-        if isinstance(gradient, _Uniform) and instr.kind == "all_reduce":
+        if instr.by_hand and instr.attr("reduce", "sum") != "sum":
+            if instr.kind != "all_reduce":
+                raise without_gradient(class_name(instr), instr.attr("reduce"))
+            self.extreme_back(instr, self.array(gradient))
+            return
+        if isinstance(gradient, _Uniform) and instr.kind == "all_reduce" and not instr.by_hand:
             self.give(source, replace(gradient, number=gradient.number * instr.group_size))
             return
         if instr.out in self.gathers:
@@ -324,6 +382,7 @@ class _Backward:
             made = self.gradient_value(source)
         reason = definition.why.format(name=instr.name, n=instr.group_size)
         attrs = {**definition.adjoint_attrs(dict(instr.attrs)), "fusion": 0}
+        attrs |= {"group": instr.by_hand} if instr.by_hand else {}
         self.give(source, self.message(definition.adjoint, instr, self.array(gradient), made, reason, attrs))
 
     # ---- parameters ----
@@ -417,7 +476,7 @@ def differentiate(draft: Draft) -> Draft:
         used = [i.name for i in draft.graph.inputs if i.name in back.live]
         found = [(name, back.mirror(name)) for name in sorted(used, key=_order(draft))]
     gradients = tuple((name, value) for name, value in found if value is not None)
-    instrs = _needed(back.rec.instrs, {value for _, value in gradients})
+    instrs = _needed(back.rec.instrs, {value for _, value in gradients} | back.sent)
     made = {i.out for i in instrs}
     of_values = tuple(sorted((v, g) for v, g in back.taken.items() if g in made))
     done = draft.with_program("backward", instrs, back.values, gradients=gradients, value_gradients=of_values)

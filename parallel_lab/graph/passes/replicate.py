@@ -1,7 +1,8 @@
 """Pass `replicate`: data_parallel's forward program: every rank runs the whole network on its part of the batch.
 
-Nothing is split but the data, strategies are ignored (MindSpore, data_parallel), and no message is sent forward: the
-network was traced on a rank's shapes, values and loss exist per rank. `differentiate` adds an all_reduce per parameter.
+Nothing is split but the data, strategies are ignored (MindSpore, data_parallel), and no message is sent forward but
+those that the network itself calls: it was traced on a rank's shapes, values and loss exist per rank. `differentiate`
+adds an all_reduce per parameter.
 
 What looks across samples sees one rank's samples only. Batch norm is the case that matters: its statistics are those of
 the rank, so the result is not that of one device on the whole batch. An operator with the attribute `sync`
@@ -17,6 +18,7 @@ from dataclasses import replace
 
 from ...base.errors import TracedCommunication
 from ...layout.tensor_layout import axes_of_groups, ranks_along
+from ...ops.collectives.definitions import MESSAGES
 from ..ir import Draft, Instr, Node, Value, attr_pairs, counted, fresh_name
 from .dataset_strategy import input_values
 
@@ -45,6 +47,11 @@ def replicate(draft: Draft) -> Draft:
     for given in graph.inputs:
         shown(given.name)
     for node in graph.of_phase("forward"):
+        if node.opdef.message:
+            _send(node, device_num, instrs, values)
+            own.add(node.name)
+            shown(node.name)
+            continue
         averaged = node.sync and device_num > 1
         label = fresh_name(f"{node.name}.local", values) if averaged else node.name
         values[label] = Value(node.shape, node.dtype, None)
@@ -62,6 +69,22 @@ def replicate(draft: Draft) -> Draft:
     bridges = tuple((name, name) for name in graph.read_late())
     done = draft.with_program("forward", graph.numbered(instrs), values, outputs=graph.outputs, bridges=bridges)
     return replace(done, forward_assignments=assigned).noted("replicate", counted(instrs))
+
+
+def _send(node: Node, device_num: int, instrs: list[Instr], values: dict[str, Value]) -> None:
+    """The message that a network's own communication is. What a Send returns is its operand."""
+    kind, attrs = node.opdef.message, dict(node.attrs)
+    group, given = attrs["group"], {"dim": 0, **attrs}
+    about = {a: given[a] for a in MESSAGES[kind].attributes} | {"group": group, "fusion": attrs["fusion"]}
+    n = len(group)
+    place = {"axes": (0,), "device_matrix": (device_num // n, n) if device_num % n == 0 else (device_num,)}
+    place |= {"origin": node.origin, "op_class": node.op_class, "reason": "the network calls it"}
+    out = fresh_name(f"{node.name}.sent", values) if kind == "send" else node.name
+    instrs.append(Instr(kind, out, node.ins, node.name, attrs=attr_pairs(about), **place))
+    values[out] = values[node.name] = Value(node.shape, node.dtype, None)
+    if kind == "send":
+        operator = {"op": "stop_gradient", "op_class": "Depend"}  # the gradient comes back from the receiver
+        instrs.append(Instr("compute", node.name, node.ins, node.name, origin=node.origin, **operator))
 
 
 def _own_rows(instr: Instr, node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int) -> Instr:

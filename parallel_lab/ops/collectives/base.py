@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...base.checks import choice, integer
-from ...base.errors import TracedCommunication, WorldArgumentError, WorldError, WorldTypeError, shorten
+from ...base.errors import (
+    ArgumentTypeError,
+    TracedCommunication,
+    WorldArgumentError,
+    WorldError,
+    WorldTypeError,
+    shorten,
+)
 from ...base.hooks import current_tracer, current_world
 from ...base.origin import caller
+from ...base.settings.checks import SHARDED_MODES
+from ...base.settings.context import get_auto_parallel_context
+from ...base.settings.tables import WORLD_GROUPS
 from ...layout.slices import REDUCERS
+from ..machine.opdef import OpDef
 from ..machine.primitive import Primitive, Uncut
 from .deferred import send_held
+
+CALLS: dict[str, OpDef] = {}  # communication as an operator of a traced network, by class name
 
 
 def _world(where: str) -> Any:
@@ -61,6 +75,7 @@ class Communication(Uncut):
     """
 
     why = "communication called by hand takes this rank's value as it is"
+    takes = (1, 1)  # how many inputs, at least and at most
 
     def __init__(self, attrs: dict[str, Any]) -> None:
         super().__init__(attrs)
@@ -72,14 +87,62 @@ class Communication(Uncut):
             integer(0)(self.name, "fusion", value)
         return super().add_prim_attr(name, value)
 
-    def begin(self) -> None:
-        """Refuse to run while a network is traced."""
-        if current_tracer.get() is not None:
-            allowed = "A compiled network has its messages from its strategies"
-            modes = "stand_alone or data_parallel mode"
-            hint = f"Run it in {modes}, where a network that communicates by hand runs operator by operator"
-            what = f"{self.name} is called while a network is compiled"
-            raise TracedCommunication(what, where=caller().place, allowed=allowed, hint=hint)
+    def __call__(self, *inputs: Any) -> Any:
+        """Communicate at once; in a network that is compiled, write it down."""
+        low, high = self.takes
+        if not low <= len(inputs) <= high:
+            what, allowed = f"called with {len(inputs)} arguments", f"{low}" if low == high else f"{low} to {high}"
+            raise ArgumentTypeError(what, where=self.name, allowed=f"{allowed} inputs")
+        tracer = current_tracer.get()
+        return self.at_once(*inputs) if tracer is None else self.traced(tracer, *inputs)
+
+    def at_once(self, *inputs: Any) -> Any:
+        """What a call outside a compiled network gives."""
+        raise NotImplementedError
+
+    def traced(self, tracer: Any, *inputs: Any) -> Any:
+        """What a call gives in a network that is compiled."""
+        raise NotImplementedError
+
+    def in_trace(self, tracer: Any) -> tuple[int | None, tuple[int, ...]]:
+        """(this rank, or None if one program is made for all ranks; ranks of the group) of a network being compiled.
+
+        Raises TracedCommunication in modes that split operators, whose messages follow from strategies, and in
+        stand_alone mode, whose program is one device's.
+        """
+        mode = tracer.parallel_mode or get_auto_parallel_context("parallel_mode")
+        origin, where = caller(tracer.scope_text()), caller().place
+        if mode in SHARDED_MODES:
+            what = f"the graph can not contain communication op: parallel_mode {mode!r}, {self.name} in {origin.scope}"
+            allowed = "Messages that follow from strategies: shard(...) on operators, ops.reshard for a layout"
+            hint = "A network that communicates by hand runs in stand_alone, data_parallel or hybrid_parallel mode"
+            raise TracedCommunication(what, where=where, allowed=allowed, hint=hint)
+        group, world = self.attrs["group"], current_world()
+        if world is not None:
+            members = group_of(self.name, group)[1]
+        elif group is None or group in WORLD_GROUPS.values():
+            members = tuple(range(tracer.device_num))
+        else:
+            _world(self.name)
+        if mode == "stand_alone" and len(members) > 1:
+            what = f"{self.name} of {len(members)} ranks is called while a network is compiled for one device"
+            hint = "Compile it with parallel_mode='data_parallel', or call the network as it is"
+            raise TracedCommunication(what, where=where, allowed="Ranks that run one program each", hint=hint)
+        return (None if world is None else world.rank), members
+
+    def rank_in_trace(self, tracer: Any) -> tuple[int, Any, tuple[int, ...]]:
+        """(this rank, world, ranks of the group) where what is done depends on the rank. Raises WorldError besides."""
+        rank, members = self.in_trace(tracer)
+        return rank, _world(self.name), members
+
+    def recorded(self, tracer: Any, op: OpDef, operands: Sequence[Any], **attrs: Any) -> Any:
+        """One message as an operator of the network. Raises TracedCommunication for what is made from gradients."""
+        late = next((x for x in operands if getattr(x, "name", None) in tracer.late), None)
+        if late is not None:
+            what = f"{self.name} is given {late.name!r}, which is made from gradients, while a network is compiled"
+            allowed = "Values of the forward part: gradients are added up over the ranks by the program"
+            raise TracedCommunication(what, where=caller().place, allowed=allowed)
+        return tracer.record(op, operands, {**attrs, "fusion": self.prim_attrs["fusion"]}, self)
 
     def __repr__(self) -> str:
         shown = {**self.attrs, **self.prim_attrs}

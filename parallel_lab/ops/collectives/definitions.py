@@ -174,6 +174,10 @@ class CollectiveDef:
         """Whether a group makes it together; a send and a recv are one rank's each."""
         return self.kind not in ("send", "recv")
 
+    def gives(self, rank: int, root: int | None) -> bool:
+        """Whether `rank` hands over a value."""
+        return self.sender == "all" or (self.sender == "root" and rank == root)
+
     @property
     def adds(self) -> bool:
         """Whether numbers are added up."""
@@ -543,6 +547,8 @@ _DEFS = (
         receiver="",
         formula=_PASSED_ON,
         payload=of_n(lambda n: 1, "m"),
+        adjoint="recv",
+        why="backward of the send for {name!r}: its receiver has the gradient",
     ),
     CollectiveDef(
         "recv",
@@ -551,6 +557,8 @@ _DEFS = (
         ("shape", "dtype", "sr_tag"),
         sender="",
         formula=_PASSED_ON,
+        adjoint="send",
+        why="backward of the recv of {name!r}: its sender needs the gradient",
     ),
 )
 MESSAGES: dict[str, CollectiveDef] = {d.kind: d for d in _DEFS}

@@ -3,32 +3,61 @@
     ops.Send(0, dest_rank=1)(x)                                   on rank 0
     ops.Receive(0, src_rank=0, shape=(3,), dtype="float32")()     on rank 1
 
-No gradient flows through them. A send returns when the value is copied; what one rank sends another arrives in the
-order of the sends. Names and arguments: MindSpore, ops.
+A send returns when the value is copied; what one rank sends another under one `sr_tag` arrives in the order of the
+sends. In a network that is compiled the gradient goes back the way the value came: a Send receives it, under the same
+tag, and a Receive sends it, zeros if nothing used its value. Outside of one no gradient flows through. Names and
+arguments: MindSpore, ops.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, integer, sequence_of
-from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError
-from .base import Communication, a_group, checked_root, members_of
+from ...base.checks import Check, checked, integer, sequence_of
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, shorten
+from ..machine.opdef import OpDef
+from .base import CALLS, Communication, a_group, checked_root, members_of
+from .definitions import MESSAGES
 
 __all__ = ["NeighborExchange", "Receive", "Send"]
 
-_INTS = sequence_of(integer(0), "A list or tuple of ints, none below 0", empty=True)
+_INTS = sequence_of(integer(0), "A list or tuple of ints, none below 0: (0,), with a comma", empty=True)
+_SHAPES = sequence_of(_INTS, "A list or tuple of shapes, each a list or tuple of ints: ((2, 3),)", empty=True)
+
+
+def _read_dtype(value: Any) -> str:
+    found = np.dtype(value)  # raises TypeError itself
+    if value is None or found.kind not in "biufcV" or found.names is not None:
+        raise TypeError
+    return str(found)
+
+
+_DTYPE = Check("A dtype of numbers, such as mindspore.float32", _read_dtype)
+
+
+def _message(kind: str, result_shape: Callable, dtype: Callable) -> OpDef:
+    """What a traced network has in the place of a call; on a rank its instruction is carried out, not `fn`."""
+    name = MESSAGES[kind].class_name
+    about = {"positional": ("x",), "tensors": ("x",), "options": {}, "defaults": {}}
+    made = CALLS[name] = OpDef(name, name, lambda x, **attrs: x, None, **about, message=kind, internal=True)
+    made.result_shape, made.dtype, made.__doc__ = result_shape, dtype, MESSAGES[kind].reply
+    return made
+
+
+_SEND = _message("send", lambda shapes, **attrs: shapes[0], lambda dtypes, **attrs: dtypes[0])
+_RECEIVE = _message("recv", lambda shapes, **attrs: attrs["shape"], lambda dtypes, **attrs: attrs["dtype"])
 
 
 class Send(Communication):
-    """Hand x to another rank, which takes it with Receive.  x: (...) -> x. No gradient flows through.
+    """Hand x to another rank, which takes it with Receive.  x: (...) -> x, made of what the receiver gives back.
 
     sr_tag     an int, at least 0: of messages under one tag what was sent first arrives first; the receiver takes
                different tags in any order
     dest_rank  the place of the receiver in the group, from 0
-    group_back the group that gradients would travel in: accepted, and not used
+    group_back the group that gradients travel in: the same ranks, and not needed to tell them
     """
 
     @checked(sr_tag=integer(0), dest_rank=integer(0), group=a_group, group_back=a_group)
@@ -36,18 +65,24 @@ class Send(Communication):
         self.sr_tag, self.dest_rank = sr_tag, dest_rank
         super().__init__({"group": group})
 
-    def __call__(self, x: Any) -> Any:
-        self.begin()
+    def at_once(self, x: Any) -> Any:
         world, members = members_of(self.name, self.attrs["group"])
-        to = _other(self.name, "dest_rank", self.dest_rank, world, members)
+        to = _other(self.name, "dest_rank", self.dest_rank, world.rank, members)
         world.comm.send(_values(self.name, x), to, sr_tag=self.sr_tag)
         return x
+
+    def traced(self, tracer: Any, x: Any) -> Any:
+        rank, _, members = self.rank_in_trace(tracer)
+        to = _other(self.name, "dest_rank", self.dest_rank, rank, members)
+        return self.recorded(tracer, _SEND, (tracer.operand(x, []),), sr_tag=self.sr_tag, group=(rank, to))
 
 
 class Receive(Communication):
     """What rank `src_rank` of the group has sent, `sr_tag` as in Send.  -> array of `shape` and `dtype`, as sent."""
 
-    @checked(sr_tag=integer(0), src_rank=integer(0), shape=_INTS, group=a_group, group_back=a_group)
+    takes = (0, 1)
+
+    @checked(sr_tag=integer(0), src_rank=integer(0), shape=_INTS, dtype=_DTYPE, group=a_group, group_back=a_group)
     def __init__(
         self,
         sr_tag: int,
@@ -57,19 +92,23 @@ class Receive(Communication):
         group: str | None = None,
         group_back: str | None = None,
     ) -> None:
-        self.sr_tag, self.src_rank, self.shape, self.dtype = sr_tag, src_rank, shape, str(np.dtype(dtype))
+        self.sr_tag, self.src_rank, self.shape, self.dtype = sr_tag, src_rank, shape, dtype
         super().__init__({"group": group})
 
-    def __call__(self, x: Any = None) -> np.ndarray:
-        """x: anything, which a script passes to say what comes before; not read."""
-        self.begin()
+    def at_once(self, x: Any = None) -> Any:
         world, members = members_of(self.name, self.attrs["group"])
-        source = _other(self.name, "src_rank", self.src_rank, world, members)
+        source = _other(self.name, "src_rank", self.src_rank, world.rank, members)
         return world.comm.recv(source, self.shape, self.dtype, sr_tag=self.sr_tag)
+
+    def traced(self, tracer: Any, x: Any = None) -> Any:
+        rank, _, members = self.rank_in_trace(tracer)
+        source = _other(self.name, "src_rank", self.src_rank, rank, members)
+        about = {"shape": self.shape, "dtype": self.dtype, "sr_tag": self.sr_tag}
+        return self.recorded(tracer, _RECEIVE, (0,), **about, group=(source, rank))
 
 
 class NeighborExchange(Communication):
-    """Several tensors to several ranks, and as many as are wanted from others, in one call. No gradient flows through.
+    """Values sent to some ranks, and values received from some, in one call.
 
     send_rank_ids, recv_rank_ids  ranks of the world, one per tensor
     recv_shapes, send_shapes      their shapes
@@ -78,7 +117,14 @@ class NeighborExchange(Communication):
     x: a tuple of Tensors, one per send_rank_id -> a tuple of arrays, one per recv_rank_id
     """
 
-    @checked(send_rank_ids=_INTS, recv_rank_ids=_INTS, group=a_group)
+    @checked(
+        send_rank_ids=_INTS,
+        recv_rank_ids=_INTS,
+        recv_shapes=_SHAPES,
+        send_shapes=_SHAPES,
+        recv_type=_DTYPE,
+        group=a_group,
+    )
     def __init__(
         self,
         send_rank_ids: Any,
@@ -89,28 +135,41 @@ class NeighborExchange(Communication):
         group: str | None = None,
     ) -> None:
         self.send_rank_ids, self.recv_rank_ids = send_rank_ids, recv_rank_ids
-        self.recv_shapes, self.send_shapes = (tuple(map(tuple, shapes)) for shapes in (recv_shapes, send_shapes))
+        self.recv_shapes, self.send_shapes, self.recv_type = recv_shapes, send_shapes, recv_type
         sides = (("send", send_rank_ids, self.send_shapes), ("recv", recv_rank_ids, self.recv_shapes))
         for label, ids, shapes in sides:
             if len(ids) != len(shapes):
                 what = f"{len(ids)} {label}_rank_ids and {len(shapes)} {label}_shapes"
                 raise ArgumentError(what, where="NeighborExchange", allowed="As many of each")
-        self.recv_type = str(np.dtype(recv_type))
         super().__init__({"group": group})
 
-    def __call__(self, x: Any) -> tuple[np.ndarray, ...]:
-        self.begin()
-        world, members = members_of(self.name, self.attrs["group"])
-        values = [_values(self.name, each) for each in (x if isinstance(x, (tuple, list)) else (x,))]
+    def _checked(self, values: list[Any], rank: int, members: tuple[int, ...]) -> None:
         shapes = tuple(tuple(v.shape) for v in values)
         if shapes != self.send_shapes:
             raise ShapeError(f"values of shapes {shapes}", where=self.name, allowed=f"send_shapes {self.send_shapes}")
-        for rank in (*self.send_rank_ids, *self.recv_rank_ids):
-            checked_root(self.name, "rank id", rank, members)
+        for other in (*self.send_rank_ids, *self.recv_rank_ids):
+            if checked_root(self.name, "rank id", other, members) == rank:
+                allowed = f"Other ranks of the group {members}"
+                raise WorldArgumentError(f"rank id={other} on rank {rank}", where=self.name, allowed=allowed)
+
+    def at_once(self, x: Any) -> tuple[np.ndarray, ...]:
+        world, members = members_of(self.name, self.attrs["group"])
+        values = [_values(self.name, each) for each in (x if isinstance(x, (tuple, list)) else (x,))]
+        self._checked(values, world.rank, members)
         for value, rank in zip(values, self.send_rank_ids, strict=True):
             world.comm.send(value, rank)
         pairs = zip(self.recv_rank_ids, self.recv_shapes, strict=True)
         return tuple(world.comm.recv(rank, shape, self.recv_type) for rank, shape in pairs)
+
+    def traced(self, tracer: Any, x: Any) -> tuple[Any, ...]:
+        me, _, members = self.rank_in_trace(tracer)
+        values = [tracer.operand(each, []) for each in (x if isinstance(x, (tuple, list)) else (x,))]
+        self._checked(values, me, members)
+        for value, rank in zip(values, self.send_rank_ids, strict=True):
+            self.recorded(tracer, _SEND, (value,), sr_tag=0, group=(me, rank))
+        about = {"dtype": self.recv_type, "sr_tag": 0}
+        pairs = zip(self.recv_rank_ids, self.recv_shapes, strict=True)
+        return tuple(self.recorded(tracer, _RECEIVE, (0,), shape=s, **about, group=(r, me)) for r, s in pairs)
 
 
 def _values(where: str, x: Any) -> np.ndarray:
@@ -119,12 +178,18 @@ def _values(where: str, x: Any) -> np.ndarray:
         hint = "ops.stop_gradient(x) says that none is wanted; AllReduce, AllGather and AlltoAll have gradients"
         what = "a tensor made from parameters"
         raise ArgumentTypeError(what, where=where, allowed="Values without a gradient", hint=hint)
-    return np.ascontiguousarray(x.asnumpy() if hasattr(x, "asnumpy") else x)
+    try:
+        array = np.asarray(x.asnumpy() if hasattr(x, "asnumpy") else x, order="C")
+    except (TypeError, ValueError):
+        array = np.asarray(None)
+    if array.dtype.kind not in "biufcV":
+        raise ArgumentTypeError(f"x={shorten(x)}", where=where, allowed="A Tensor")
+    return array
 
 
-def _other(where: str, label: str, place: int, world: Any, members: tuple[int, ...]) -> int:
-    """The rank at a place of the group, which must not be this one."""
-    if place >= len(members) or members[place] == world.rank:
+def _other(where: str, label: str, place: int, rank: int, members: tuple[int, ...]) -> int:
+    """The rank at a place of the group, which must not be `rank`, this one."""
+    if place >= len(members) or members[place] == rank:
         allowed = f"The place of another rank in the group {members}, counted from 0"
-        raise WorldArgumentError(f"{label}={place} on rank {world.rank}", where=where, allowed=allowed)
+        raise WorldArgumentError(f"{label}={place} on rank {rank}", where=where, allowed=allowed)
     return members[place]

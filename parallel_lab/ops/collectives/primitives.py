@@ -12,8 +12,9 @@ of the gradient, and the true gradient is the sum over the ranks (MindSpore, All
 AllReduce, AllGather and ReduceScatter with the attribute `fusion` may share a message inside a Cell, see `deferred.py`;
 backward, each is one.
 
-A compiled network has its communication from its strategies; there these raise TracedCommunication. Values handed from
-one rank to another are in `point_to_point.py`. Names and arguments: MindSpore, ops.
+In a network that data_parallel or hybrid_parallel mode compiles they are instructions of the plan (`graph/passes/
+replicate.py`); where operators are split, messages follow from strategies, and these raise TracedCommunication. Values
+handed from one rank to another are in `point_to_point.py`. Names and arguments: MindSpore, ops.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import checked, integer
-from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, shorten
 from ..machine.opdef import OpDef
-from .base import REDUCTION, Communication, a_group, checked_root, group_of, members_of, origin_of
+from ..machine.registry import OPS
+from .base import CALLS, REDUCTION, Communication, a_group, checked_root, group_of, members_of, origin_of
 from .deferred import hold, holdable
 from .definitions import MESSAGES
 
@@ -57,53 +59,77 @@ NOTHING = (1,)  # shape of what a rank gets that is not the destination: one num
 
 # ---- what is computed, and its gradient ----
 #
-# Not declared with @op: these are no operators of a graph, cannot be split, and give nothing without a world. They are
-# OpDefs all the same, so that the tape remembers them like any other. Shapes: x is this rank's value.
+# Not declared with @op: these cannot be split, and give nothing without a world. They are OpDefs all the same, so that
+# tape and tracer take them like any other. Shapes: x is this rank's value.
 
 
-def _definition(kind: str, root: str = "", /, **options: Any) -> OpDef:
+ROOTS = {"broadcast": "root_rank", "reduce": "dest_rank", "gather": "dest_rank", "scatter": "src_rank"}
+
+
+def _asked(kind: str, attrs: dict[str, Any], members: tuple[int, ...]) -> dict[str, Any]:
+    """Attributes of the request. Raises WorldArgumentError for a root that is not in the group: of Reduce a place in
+    it, of others a rank.
+    """
+    message, found = MESSAGES[kind], {"dim": 0, **attrs}
+    name, root = message.class_name, ROOTS.get(kind)
+    if kind == "reduce":
+        if found["root"] >= len(members):
+            allowed = f"A place in the group {members}, counted from 0"
+            raise WorldArgumentError(f"{root}={found['root']}", where=name, allowed=allowed)
+        found["root"] = members[found["root"]]
+    elif root:
+        checked_root(name, root, found["root"], members)
+    return {a: found[a] for a in message.attributes}
+
+
+def _check_pieces(kind: str, shape: tuple[int, ...], attrs: dict[str, Any], n: int) -> None:
+    """Raise ShapeError unless a value of this shape can be split, or joined, among n ranks along the dims asked for."""
+    message, name = MESSAGES[kind], MESSAGES[kind].class_name
+    for label in dict.fromkeys(a for a in (message.cut, message.join) if a):
+        dim = attrs[label]
+        if not -len(shape) <= dim < len(shape) or (label == message.cut and shape[dim] % n):
+            at = "first dim" if dim == 0 else f"dim {dim}, {label},"
+            ends = f" that divides by {n}, the number of ranks in the group" if label == message.cut else ""
+            raise ShapeError(f"a value of shape {shape}", where=name, allowed=f"A {at}{ends}")
+
+
+def _traced_shape(kind: str, shape: tuple[int, ...], attrs: dict[str, Any]) -> tuple[int, ...]:
+    """Shape of what a rank gets; `received`: whether this one gets the reply of a rooted message."""
+    if not attrs.get("received", True):
+        return NOTHING
+    about, members = {"dim": 0, **attrs}, attrs["group"]
+    _check_pieces(kind, shape, about, len(members))
+    return MESSAGES[kind].reply_shape(shape, about, len(members))
+
+
+def _definition(kind: str, /, **options: Any) -> OpDef:
     """The OpDef of a kind of message in `MESSAGES`; its gradient is the adjoint's reply.
 
-    root  argument that names the root: of Reduce a place in the group, else a rank;  options: default attributes
+    options  default attributes. In a network that is compiled: those of the request, and `group`, the ranks
     """
     message = MESSAGES[kind]
     name = message.class_name
 
-    def asked(attrs: dict[str, Any], members: tuple[int, ...]) -> dict[str, Any]:
-        """Attributes of the request."""
-        found = {"dim": 0, **attrs}
-        if kind == "reduce":
-            if found["root"] >= len(members):
-                allowed = f"A place in the group {members}, counted from 0"
-                raise WorldArgumentError(f"{root}={found['root']}", where=name, allowed=allowed)
-            found["root"] = members[found["root"]]
-        elif root:
-            checked_root(name, root, found["root"], members)
-        return {a: found[a] for a in message.attributes}
-
     def fn(x: np.ndarray, *, group: str | None, **attrs: Any) -> np.ndarray:
         _, members = members_of(name, group)
-        if kind == "reduce_scatter" and (not x.ndim or x.shape[0] % len(members)):
-            allowed = f"A first dim that divides by {len(members)}, the number of ranks in the group"
-            raise ShapeError(f"a value of shape {x.shape}", where=name, allowed=allowed)
-        reply = _exchange(kind, x, group, **asked(attrs, members))
+        if kind == "reduce_scatter":
+            _check_pieces(kind, x.shape, {"dim": 0}, len(members))
+        reply = _exchange(kind, x, group, **_asked(kind, attrs, members))
         return np.zeros(NOTHING, x.dtype) if reply is None else reply
 
     def vjp(g: np.ndarray, out: Any, x: np.ndarray, *, group: str | None, **attrs: Any) -> tuple[np.ndarray]:
-        reduce = attrs.get("reduce", "sum")
-        if reduce != "sum":
-            hint = "ops.stop_gradient(x) before it"
-            raise ArgumentError(f"{name} with op {reduce!r} has no gradient", where=name, allowed="op 'sum'", hint=hint)
+        if attrs.get("reduce", "sum") != "sum":
+            raise without_gradient(name, attrs["reduce"])
         world, members = members_of(name, group)
-        request = asked(attrs, members)
+        request = _asked(kind, attrs, members)
         if message.receiver == "root" and world.rank != request["root"]:
             # away from the destination the result is no function of x: what came back for it does not count
             g = np.zeros_like(x)
         back = _exchange(message.adjoint, g, group, **message.adjoint_attrs(request))
         return (np.zeros_like(x) if back is None else back,)
 
-    made = OpDef(
-        name=kind,
+    made = CALLS[name] = OpDef(
+        name=name,
         class_name=name,
         fn=fn,
         signature=None,
@@ -111,12 +137,20 @@ def _definition(kind: str, root: str = "", /, **options: Any) -> OpDef:
         tensors=("x",),
         options=options,
         defaults={},
-        result_shape=0,
+        dtype=0,
+        result_shape=lambda shapes, **attrs: _traced_shape(kind, shapes[0], attrs),
+        message=kind,
         internal=True,
         __doc__=message.reply,
     )
     made.vjp(vjp)
     return made
+
+
+def without_gradient(name: str, reduce: str) -> ArgumentError:
+    """The error to raise where a message that combines values in this way is differentiated."""
+    what, hint = f"{name} with op {reduce!r} has no gradient", "ops.stop_gradient(x) before it"
+    return ArgumentError(what, where=name, allowed="op 'sum'", hint=hint)
 
 
 def _exchange(kind: str, x: np.ndarray, group: str | None, **attrs: Any) -> np.ndarray | None:
@@ -156,15 +190,8 @@ class _Collective(Communication):
     def __init__(self, **attrs: Any) -> None:
         super().__init__(attrs)
 
-    def __call__(self, x: Any) -> Any:
-        self.begin()
-        if not hasattr(x, "dtype") or not hasattr(x, "shape"):
-            if isinstance(x, (list, tuple)) and any(hasattr(v, "dtype") for v in x):
-                raise ArgumentTypeError(f"{len(x)} tensors", where=self.name, allowed="One Tensor")
-            x = np.asarray(x)
-        if self.fused_as and MESSAGES[self.fused_as].reducing and str(x.dtype) == "bool":
-            hint = "Convert it: x.astype('int32')"
-            raise ArgumentTypeError("a value of dtype bool", where=self.name, allowed="Numbers", hint=hint)
+    def at_once(self, x: Any) -> Any:
+        x = self.one_tensor(x)
         if self.fused_as and self.prim_attrs["fusion"] and hasattr(x, "__parallel_lab_later__"):
             world, members = group_of(self.name, self.attrs["group"])
             if holdable(self.fused_as, x.shape, len(members)):
@@ -173,6 +200,39 @@ class _Collective(Communication):
                 held = hold(self.fused_as, self.name, x.data, reduce=self.attrs.get("reduce", ""), **about)
                 return x.__parallel_lab_later__(self.op, attrs, held)
         return self.op.call((x,), self.attrs)
+
+    def one_tensor(self, x: Any) -> Any:
+        """The input. Raises ArgumentTypeError for several, and for truth values that are to be added up."""
+        if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+            if isinstance(x, (list, tuple)) and any(hasattr(v, "dtype") for v in x):
+                raise ArgumentTypeError(f"{len(x)} tensors", where=self.name, allowed="One Tensor")
+            try:
+                x = np.asarray(x)
+            except (TypeError, ValueError):
+                x = np.asarray(None)
+            if x.dtype.kind not in "biufc":
+                raise ArgumentTypeError(f"x={shorten(x)}", where=self.name, allowed="A Tensor")
+        if self.fused_as and MESSAGES[self.fused_as].reducing and str(x.dtype) == "bool":
+            hint = "Convert it: x.astype('int32')"
+            raise ArgumentTypeError("a value of dtype bool", where=self.name, allowed="Numbers", hint=hint)
+        return x
+
+    def check_group(self, members: tuple[int, ...]) -> None:
+        """Raise WorldArgumentError for a group that does not fit the attributes."""
+
+    def traced(self, tracer: Any, x: Any) -> Any:
+        rank, members = self.in_trace(tracer)
+        self.check_group(members)
+        x, kind = tracer.operand(self.one_tensor(x), []), self.op.message
+        asked = _asked(kind, self.attrs, members)
+        if len(members) == 1:
+            _check_pieces(kind, x.shape, asked, 1)
+            return OPS["reshape"](x, shape=x.shape)
+        if MESSAGES[kind].receiver == "root":
+            if rank is None:
+                rank = self.rank_in_trace(tracer)[0]
+            asked["received"] = rank == asked["root"]
+        return self.recorded(tracer, self.op, (x,), **asked, group=members)
 
 
 class AllReduce(_Collective):
@@ -225,34 +285,35 @@ class AlltoAll(_Collective):
         self.split_count = split_count
         super().__init__(split_dim=split_dim, concat_dim=concat_dim, group=group)
 
-    def __call__(self, x: Any) -> Any:
-        self.begin()
-        members = members_of(self.name, self.attrs["group"])[1]
+    def check_group(self, members: tuple[int, ...]) -> None:
         if self.split_count != len(members):
             allowed = f"{len(members)}, the number of ranks in the group"
             raise WorldArgumentError(f"split_count={self.split_count}", where=self.name, allowed=allowed)
-        return super().__call__(x)
+
+    def at_once(self, x: Any) -> Any:
+        self.check_group(members_of(self.name, self.attrs["group"])[1])
+        return super().at_once(x)
 
 
 class Broadcast(_Collective):
     """`root_rank`'s value, a rank of the world, on all ranks.  x: a Tensor or tuple, everywhere of equal shapes."""
 
-    op = _definition("broadcast", "root_rank", root=0, group=None)
+    op = _definition("broadcast", root=0, group=None)
 
     @checked(root_rank=integer(0), group=a_group)
     def __init__(self, root_rank: int, group: str | None = None) -> None:
         super().__init__(root=root_rank, group=group)
 
-    def __call__(self, x: Any) -> Any:
-        if isinstance(x, (tuple, list)):
-            return tuple(super(Broadcast, self).__call__(each) for each in x)
-        return super().__call__(x)
+    def __call__(self, *inputs: Any) -> Any:
+        if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
+            return tuple(super(Broadcast, self).__call__(each) for each in inputs[0])
+        return super().__call__(*inputs)
 
 
 class Reduce(_Collective):
     """The combination on rank `dest_rank` of the group.  x: (...) -> (...) there, a meaningless (1,) on the others."""
 
-    op = _definition("reduce", "dest_rank", root=0, reduce="sum", group=None)
+    op = _definition("reduce", root=0, reduce="sum", group=None)
 
     @checked(dest_rank=integer(0), op=REDUCTION, group=a_group)
     def __init__(self, dest_rank: int, op: str = ReduceOp.SUM, group: str | None = None) -> None:
@@ -262,7 +323,7 @@ class Reduce(_Collective):
 class CollectiveGather(_Collective):
     """All ranks' values, joined, on rank `dest_rank` of the world.  x: (a, ...) -> (n a, ...) there, (1,) elsewhere."""
 
-    op = _definition("gather", "dest_rank", root=0, group=None)
+    op = _definition("gather", root=0, group=None)
 
     @checked(dest_rank=integer(0), group=a_group)
     def __init__(self, dest_rank: int, group: str | None = None) -> None:
@@ -272,11 +333,14 @@ class CollectiveGather(_Collective):
 class CollectiveScatter(_Collective):
     """Each rank its own rows of the value of rank `src_rank` of the world.  x: (n a, ...), read there -> (a, ...)."""
 
-    op = _definition("scatter", "src_rank", root=0, group=None)
+    op = _definition("scatter", root=0, group=None)
 
     @checked(src_rank=integer(0), group=a_group)
     def __init__(self, src_rank: int = 0, group: str | None = None) -> None:
         super().__init__(root=src_rank, group=group)
+
+
+_BARRIER = _definition("barrier", group=None)
 
 
 class Barrier(Communication):
@@ -286,7 +350,13 @@ class Barrier(Communication):
     def __init__(self, group: str | None = None) -> None:
         super().__init__({"group": group})
 
-    def __call__(self) -> None:
-        self.begin()
+    takes = (0, 0)
+
+    def at_once(self) -> None:
         world, members = members_of(self.name, self.attrs["group"])
         world.comm.barrier(members)
+
+    def traced(self, tracer: Any) -> None:
+        _, members = self.in_trace(tracer)
+        if len(members) > 1:
+            self.recorded(tracer, _BARRIER, (0,), group=members)

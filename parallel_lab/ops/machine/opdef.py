@@ -66,6 +66,7 @@ class OpDef:
     localize: Callable | None = None
     view: bool = False
     writes: bool = False
+    message: str = ""  # the kind of message that it is, of communication called by hand
     attrs: dict[str, Callable] = field(default_factory=dict)
     check: Callable | None = None
     result_shape: Callable | int | None = None

@@ -8,7 +8,8 @@ from typing import Any
 
 from ...base.errors import WorldError
 from ...base.hooks import set_world
-from .world import WORLD_GROUPS, World, collective_timeout_s, leave_in_order
+from ...base.settings.tables import WORLD_GROUPS
+from .world import World, collective_timeout_s, leave_in_order
 
 
 def ways_to_start() -> str:

@@ -42,9 +42,9 @@ from ...base.events import Event, chrome_trace, from_dicts, to_dicts
 from ...base.files import write_whole
 from ...base.hooks import current_world, set_world
 from ...base.seeds import get_seed, set_seed
+from ...base.settings.tables import WORLD_GROUPS
 from ...run.communicator import Request
 
-WORLD_GROUPS = {"hccl": "hccl_world_group", "nccl": "nccl_world_group", "mccl": "mccl_world_group"}
 BACKENDS = (*WORLD_GROUPS, "mpi")
 EVENTS_VARIABLE = "PARALLEL_LAB_EVENTS"
 TIMEOUT_VARIABLE = "PARALLEL_LAB_TIMEOUT"
