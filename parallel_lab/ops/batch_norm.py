@@ -333,7 +333,8 @@ def batch_normalization(
             if hasattr(kept, "set_data") and not kept.requires_grad:
                 factor = count / (count - 1) if unbiased and i == 1 else 1.0
                 rule = {"count": count, "variance": i == 1, "share": float(momentum), "factor": factor}
-                assign(kept, part(moving_statistic, x, sums, kept, labels=channels, **rule))
+                new = part(moving_statistic, x, sums, kept, labels=channels, **rule)
+                part(assign, kept, new, labels="b,b->b")
         if index is None or index > 0:
             statistics = [
                 part(batch_norm_statistic, x, sums, like, labels=channels, count=count, variance=i == 1)
