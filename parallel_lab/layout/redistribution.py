@@ -253,9 +253,9 @@ _ORDERS |= {7: (0, 4, 3, 1, 5, 6, 2), 8: (0, 4, 3, 1, 5, 6, 7, 2)}
 def redistribution_moves(start: Iterable[int], target: Iterable[int], alltoall: bool) -> list[Move]:
     """The moves from one map to another, per dim the axis that splits it or -1, in MindSpore 2.10's order.
 
-    Split what can be split, permute axes that another dim wants, gather what nothing wants. Without `alltoall` a permute
-    is a gather and a split. A list without a permute is sorted: gathers first, highest dim first, then splits, lowest
-    first. (MindSpore: redistribution_operator_infer; tensor_transform, OptimizeTensorRedistributionOperatorList.)
+    Split what can be split, permute axes that another dim wants, gather what nothing wants. Without `alltoall` a
+    permute is a gather and a split. A list without a permute is sorted: gathers first, highest dim first, then splits,
+    lowest first. (MindSpore: redistribution_operator_infer; tensor_transform, its last function.)
     """
     moves = _moves_found(list(start), tuple(target)) if alltoall else []
     if any(kind == "permute" for kind, *_ in moves):

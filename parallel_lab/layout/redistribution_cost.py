@@ -9,10 +9,11 @@ part out of what it has. The other way round the columns must be gathered:
     >>> redistribution_cost(blocks, rows, (16, 16))
     RedistributionCost(forward=64.0, backward=16.0, computation=320.0)
 
-The rules are MindSpore's (tensor_redistribution: ComputeCost), which prices the moves between two layouts written over
-common ground, before the peephole clean-ups of `plan_redistribution`; a move from one dim to another is priced as an
-all_to_all whether or not that is switched on. They say which of two strategies MindSpore prefers. Seconds and bytes of
-a compiled plan are counted elsewhere, from its instructions.
+The prices are MindSpore's (tensor_redistribution: ComputeCost), of the moves between two layouts written over common
+ground, in the order in which they are planned and with the sizes that slices have by then; a Reshape before or behind
+costs once, by the first slice. They say which of two strategies MindSpore prefers. (Its sources price every move with
+the first slice; what 2.10 chose for a cross-entropy behind a product split by columns follows from growing slices
+only.) Seconds and bytes of a compiled plan are counted elsewhere, from its instructions.
 """
 
 from __future__ import annotations
@@ -59,34 +60,43 @@ def practical(size_bytes: float) -> float:
 
 
 def redistribution_cost(
-    src: TensorLayout, dst: TensorLayout, shape: Iterable[int], dst_shape: Iterable[int] | None = None
+    src: TensorLayout,
+    dst: TensorLayout,
+    shape: Iterable[int],
+    dst_shape: Iterable[int] | None = None,
+    *,
+    alltoall: bool = False,
 ) -> RedistributionCost:
     """Cost from `src` to `dst`, layouts over the same ranks, nothing pending. dst_shape: after a Reshape between."""
     shape = tuple(shape)
-    return _cost(src, dst, shape, shape if dst_shape is None else tuple(dst_shape))
+    return _cost(src, dst, shape, shape if dst_shape is None else tuple(dst_shape), alltoall)
 
 
 @lru_cache(maxsize=65536)
-def _cost(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape) -> RedistributionCost:
+def _cost(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape, alltoall: bool) -> RedistributionCost:
     if shape == dst_shape and src.same_placement(dst):
         return RedistributionCost()
     counter = _Counter(float(math.prod(src.slice_shape(shape))))
     common = common_refinement(src, dst, shape, dst_shape)
     if common is None:  # no common ground: every rank gets everything, then keeps its part
+        if shape != dst_shape:
+            counter.reshape()
         for dim in reversed(range(src.ndim)):
             for axis in reversed(src.tensor_map[dim]):
                 counter.gather(dim, src.axis_size(axis))
-        if shape != dst_shape:
-            counter.reshape()
         for axes in dst.tensor_map:
             for axis in axes:
                 counter.cut(dst.axis_size(axis))
         return counter.total()
-    before = TensorLayout(common.device_matrix, common.src_map).slice_shape(common.shape)
-    after = TensorLayout(common.device_matrix, common.dst_map).slice_shape(common.shape)
-    if before != _written(src, shape):
+    moves = redistribution_moves(common.src_map, common.dst_map, alltoall)
+    before, after = (
+        TensorLayout(common.device_matrix, entries).slice_shape(common.shape)
+        for entries in (common.src_map, common.dst_map)
+    )
+    written = src.slice_shape(shape), dst.slice_shape(dst_shape)
+    if written != (before, after) if moves else written[0] != written[1]:
         counter.reshape()
-    for kind, dim, axis, other in redistribution_moves(common.src_map, common.dst_map, True):
+    for kind, dim, axis, other in moves:
         count = common.device_matrix[-1 - axis]
         if kind == "split":
             counter.cut(count)
@@ -94,14 +104,7 @@ def _cost(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape) 
             counter.exchange(other, count)
         else:
             counter.gather(dim, count)
-    if after != _written(dst, dst_shape):
-        counter.reshape()
     return counter.total()
-
-
-def _written(layout: TensorLayout, shape: Shape) -> tuple[int, ...]:
-    """Shape of a slice, without dims of size 1, which the common ground omits too."""
-    return tuple(part for part, size in zip(layout.slice_shape(shape), shape, strict=True) if size != 1)
 
 
 class _Counter:

@@ -158,10 +158,31 @@ def test_illegal_strategies_are_refused_with_reason_and_a_legal_suggestion(name,
         assert suggestion in legal, text
 
 
-@pytest.mark.parametrize("value", [0, -1, 3, 6, 10**12, -(10**12)])
-def test_counts_that_are_no_powers_of_two_are_refused_in_shard(value):
+@pytest.mark.parametrize("value", [0, -1, -(10**12)])
+def test_counts_below_one_are_refused_in_shard(value):
     with pytest.raises(StrategyError, match=r"MatMul shard \(test_battery.py:\d+\).*dim 1 of input 0"):
         ops.MatMul().shard(((1, value), (1, 1)))
+
+
+@pytest.mark.parametrize("value", [3, 6, 10**12])
+def test_counts_that_are_no_powers_of_two_are_refused_where_the_number_of_devices_is_one(value):
+    """The suggestion mends every tuple, so that it can be copied."""
+    shapes, attrs = ((24, 48), (48, 24)), {"transpose_a": False, "transpose_b": False}
+    with pytest.raises(StrategyError, match=r"dim 1 of input 0 .*powers of two.*Try") as caught:
+        sharding_rule(OPS["matmul"], shapes, attrs, ((2, value), (value, 1)), 8)
+    suggestion = eval(str(caught.value).rpartition("Try ")[2].rstrip("."))
+    assert suggestion in legal_strategies(OPS["matmul"], shapes, attrs, 8)
+
+
+@pytest.mark.parametrize("devices", [24, 48, 6])
+def test_with_another_number_of_devices_every_divisor_is_a_count(devices):
+    """MindSpore, CheckStrategyValue: the dims' divisors whose product divides the number of devices."""
+    divisors = [n for n in range(1, devices + 1) if devices % n == 0 and 48 % n == 0]
+    expected = {((a, b),) for a in divisors for b in divisors if devices % (a * b) == 0}
+    assert set(legal_strategies(OPS["relu"], ((48, 48),), {}, devices)) == expected
+    assert ((3, 2),) in expected
+    with pytest.raises(StrategyError, match=f"there are {devices} devices"):
+        sharding_rule(OPS["relu"], ((45, 45),), {}, ((9, 1),), devices)
 
 
 @each_of("value", [[2, 4], [4, 1]], (2, 4), ((2.0, 4), (4, 1)), ((True, 4), (4, 1)), "((2,4),(4,1))", 3, {})

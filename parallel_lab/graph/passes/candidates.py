@@ -4,9 +4,14 @@
     choose_from_inputs(op, shapes, attrs, input_layouts, 8, config)    the one that fits the inputs as they lie
 
 An `Edge` is what is known on its other side: the layout in which a producer leaves its result, or a consumer wants its
-operand. Of the candidates the one wins that needs least communication on the edges; equals are told apart by the bytes
-touched there, then by the operator's own forward communication, then by the number of pieces, then from the first dim
-on (MindSpore: edge_costmodel, Strategy::Compare).
+operand. Of the candidates the one wins that needs least communication on the edges, and of equals the one that touches
+least there. Further equals are told apart
+
+    by one edge              least forward communication of the operator itself, more pieces, then from the first dim on
+    of one that has waited   least computation of the operator, least forward communication, first of the list
+
+(MindSpore: edge_costmodel; operator_info, GetStrategyByVisitedEdges; Strategy::Compare). The list: per dim 1, 2, 4,
+..., the leftmost dim outermost.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef
 from ...ops.machine.primitive import Strategy
 from ...ops.machine.registry import OPS
-from ...ops.machine.sharding import ShardingRule, default_strategy, legal_strategies, sharding_rule
+from ...ops.machine.sharding import ShardingRule, default_strategy, legal_strategies, sharding_rule, strategy_operands
 
 Shape = tuple[int, ...]
 Attrs = tuple[tuple[str, Any], ...]
@@ -41,6 +46,7 @@ class Edge:
 
     layout, shape  of the tensor there;  own_shape: global shape here, behind a Reshape
     position       operand it is here; None: the result, `layout` a consumer's wish;  itemsize: bytes of an element
+    alltoall       whether a redistribution may use all_to_all
     """
 
     layout: TensorLayout
@@ -48,6 +54,7 @@ class Edge:
     own_shape: Shape
     position: int | None
     itemsize: int = 4
+    alltoall: bool = False
 
     def meets(self, rule: ShardingRule, result: TensorLayout) -> bool:
         """Whether nothing need be done on this edge under `rule`."""
@@ -56,17 +63,17 @@ class Edge:
 
     def cost(self, rule: ShardingRule, result: TensorLayout) -> tuple[float, float]:
         """(bytes of communication with start-up included, bytes touched)."""
-        if self.position is None:
-            cost = redistribution_cost(result, self.layout, self.own_shape, self.shape)
-        else:
-            cost = redistribution_cost(self.layout, rule.ins[self.position], self.shape, self.own_shape)
+        sides = (result, self.layout, self.own_shape, self.shape)
+        if self.position is not None:
+            sides = (self.layout, rule.wanted[self.position], self.shape, self.own_shape)
+        cost = redistribution_cost(*sides, alltoall=self.alltoall)
         sent = sum(practical(elements * self.itemsize) for elements in (cost.forward, cost.backward))
         return sent, cost.computation * self.itemsize
 
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator with what its rules depend on."""
+    """An operator with what its rules depend on.  parameters: the operands that are parameters."""
 
     op: OpDef
     shapes: tuple[Shape, ...]
@@ -74,6 +81,7 @@ class Operator:
     out_shape: Shape
     device_num: int
     itemsize: int = 4
+    parameters: tuple[int, ...] = ()
 
     def rule(self, strategy: Strategy) -> ShardingRule:
         return sharding_rule(self.op, self.shapes, dict(self.attrs), strategy, self.device_num)
@@ -87,18 +95,45 @@ class Operator:
         return self.op.signature in ELEMENTWISE
 
 
-Score = tuple[float, float, float, int, tuple[tuple[int, ...], ...]]
+def chosen(
+    operator: Operator, strategies: Sequence[Strategy], edges: Sequence[Edge], *, waited: bool = False
+) -> tuple[Strategy, float, float]:
+    """(the best of `strategies`, bytes it communicates on the edges, bytes touched there), as the module says."""
+    costs = [edge_cost(operator, strategy, edges) for strategy in strategies]
+    least = min(costs)
+    equal = [s for s, cost in zip(strategies, costs, strict=True) if cost == least]
+    key = _computation_first if waited else _pieces_first
+    return (min(equal, key=lambda s: key(operator, s)) if len(equal) > 1 else equal[0]), *least
 
 
-def score(operator: Operator, strategy: Strategy, edges: Iterable[Edge]) -> Score:
-    """Smaller is better: bytes on edges, touched there, communicated forward; then more pieces, of earlier dims."""
+def edge_cost(operator: Operator, strategy: Strategy, edges: Iterable[Edge]) -> tuple[float, float]:
+    """(bytes communicated, bytes touched) on all edges under `strategy`."""
     rule = operator.rule(strategy)
     result = rule.out.whole()
     costs = [edge.cost(rule, result) for edge in edges]
+    return sum(c for c, _ in costs), sum(c for _, c in costs)
+
+
+def _pieces_first(operator: Operator, strategy: Strategy) -> tuple:
     pieces = math.prod(itertools.chain.from_iterable(strategy))
-    moved, touched = sum(c for c, _ in costs), sum(c for _, c in costs)
     earlier_dims = tuple(tuple(-n for n in splits) for splits in strategy)
-    return moved, touched, practical(_forward_bytes(operator, rule)), -pieces, earlier_dims
+    return practical(_forward_bytes(operator, operator.rule(strategy))), -pieces, earlier_dims
+
+
+def _computation_first(operator: Operator, strategy: Strategy) -> tuple[float, float]:
+    """Bytes computed on, forward and backward, and communicated forward. (MindSpore: operator_costmodel.)
+
+    Forward: the operands' slices, and the result's where addends are combined. Backward: a parameter's slice if its
+    gradient has to be summed. A batch split among all devices wins ties by a byte.
+    """
+    rule = operator.rule(strategy)
+    slices = [math.prod(x.slice_shape(s)) for x, s in zip(rule.ins, operator.shapes, strict=True)]
+    held = sum(slices) + sum(slices[i] for i in operator.parameters if rule.ins[i].replica_count > 1)
+    if rule.out.is_partial:
+        held += math.prod(rule.out.slice_shape(operator.out_shape))
+    costs = float(held * operator.itemsize), practical(_forward_bytes(operator, rule))
+    by_batch = bool(strategy) and strategy[0][:1] == (operator.device_num,)
+    return tuple(cost - 1 if by_batch and cost > 1 else cost for cost in costs)
 
 
 def _forward_bytes(operator: Operator, rule: ShardingRule) -> float:
@@ -118,6 +153,7 @@ def candidate_strategies(
 
     fully_use_devices   those that use all devices, or, of operators other than MatMul, none of them (nothing is split).
                         If its dims allow neither: any legal strategy (MindSpore refuses the network)
+    number of devices   no power of two, as 24 = 8 * 3: those for 8, each with one dim split 3 times further
     tensor_slice_align  MatMul's operands and result have slices whose last dim is a multiple of tensor_slice_align_size
 
     Raises StrategyError if no strategy leaves aligned slices.
@@ -134,11 +170,13 @@ def _candidates(
     op, given = OPS[op_name], dict(attrs)
     if op_name in BATCH_ONLY:
         return (default_strategy(op, shapes, given, device_num),)
-    found = legal = legal_strategies(op, shapes, given, device_num, searched=True)
+    legal = legal_strategies(op, shapes, given, device_num, searched=True)
+    found = _odd_once(op, shapes, given, legal, device_num)
     if fully:
-        ones = tuple(s for s in legal if all(n == 1 for cuts in s for n in cuts)) if op_name != "matmul" else ()
-        full = legal_strategies(op, shapes, given, device_num, fully_use_devices=True, searched=True)
-        found = tuple(dict.fromkeys((*full, *ones))) or legal
+        full = set(legal_strategies(op, shapes, given, device_num, fully_use_devices=True, searched=True))
+        whole = op_name != "matmul"
+        kept = (s for s in found if s in full or (whole and all(n == 1 for cuts in s for n in cuts)))
+        found = tuple(kept) or found
     if align > 1:
         out_shape = op.infer(shapes, ("float32",) * len(shapes), given)[0]
 
@@ -155,6 +193,27 @@ def _candidates(
             hint = f"Give a smaller {size}, or switch tensor_slice_align_enable off"
             raise StrategyError(what, where=op.class_name, allowed=allowed, hint=hint)
     return found
+
+
+def _odd_once(
+    op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], legal: tuple[Strategy, ...], device_num: int
+) -> tuple[Strategy, ...]:
+    """Of 2^k * odd devices: strategies for 2^k with one dim split `odd` times further, and the one that splits nothing.
+
+    MindSpore, operator_info.cc (strategies where the number of devices is no power of two).
+    """
+    odd = device_num // (device_num & -device_num)
+    if odd == 1:
+        return legal
+    labels = strategy_operands(op, op.signature_for(shapes, attrs))
+
+    def looked_at(strategy: Strategy) -> bool:
+        cuts = {c: n for word, tuple_ in zip(labels, strategy, strict=True) for c, n in zip(word, tuple_, strict=True)}
+        others = [n for n in cuts.values() if n & (n - 1)]
+        rest, left = divmod(others[0], odd) if len(others) == 1 else (0, 1)
+        return not left and rest & (rest - 1) == 0 or all(n == 1 for n in cuts.values())
+
+    return tuple(filter(looked_at, legal))
 
 
 def meeting(operator: Operator, strategies: Iterable[Strategy], edges: Sequence[Edge]) -> list[Strategy]:
@@ -197,11 +256,11 @@ def choose_from_inputs(
     out_shape = op.infer(shapes, ("float32",) * len(shapes), attrs)[0]
     operator = Operator(op, shapes, tuple(sorted(attrs.items())), out_shape, device_num)
     edges = [
-        Edge(layout.whole(), shape, shape, position)
+        Edge(layout.whole(), shape, shape, position, alltoall=config.enable_alltoall)
         for position, (layout, shape) in enumerate(zip(input_layouts, shapes, strict=True))
         if layout is not None and layout.ndim == len(shape)
     ]
     legal = legal_strategies(op, shapes, attrs, device_num, searched=True) if edges else ()
     fitting = meeting(operator, legal, edges)
     options = fitting or candidate_strategies(op, shapes, attrs, device_num, config)
-    return min(options, key=lambda s: score(operator, s, edges))
+    return chosen(operator, options, edges)[0]

@@ -3,50 +3,71 @@
     strategies (parallel_mode="auto_parallel", search_mode="sharding_propagation")
         matmul   ((2, 4), (4, 1))    given
         relu     ((2, 4),)           follows matmul, whose result has slices (8, 16): a part of it, no message
-        matmul2  ((2, 4), (4, 1))    follows relu, whose result has slices (8, 4): it is taken as it lies
+        matmul2  ((2, 4), (4, 1))    waits for its second operand; then follows relu, as its slices (8, 4) lie
 
-From every given operator in turn, breadth first, consumers before producers. A neighbour without a strategy takes the
-candidate that needs least communication on their edge (`candidates.py`). The time of a step is not looked at.
+One walk starts from every given operator, in the order of the network, and a last one from the dataset; what a walk has
+settled, later ones leave alone. A walk takes one operator after another, breadth first:
 
-An operator between two given ones may have to be redistributed on one side. A parameter that several operators read is
-a neighbour of all of them and must be split equally. Reshapes are passed through: the edge leads from the tensor before
-to the one behind. Rules: MindSpore, graph_costmodel (StrategyPropagate, BFS).
+    its consumers of one tensor    are settled at once, by the layout in which they get it
+    its consumers of several       wait until all operands are reached, or until nothing else is left: then the first of
+                                   the network is settled, from the operands reached so far. If the next given operator
+                                   comes before it, it is left to that one's walk
+    its producers                  are settled at once, by the layout in which it wants their result
+    a Reshape                      takes the layouts before and behind that need no message and least work; who comes
+                                   next takes its first candidate with that layout
+    a parameter of several         is a producer with several consumers; in the end all of them split it equally
+
+Settled is what fits the neighbour (`candidates.py`); the time of a step is not looked at. An operator that no walk
+reaches takes its first candidate. (MindSpore, graph_costmodel: StrategyPropagate, BFS; compared with 2.10.)
+
+Common to all settings are the walks and the choice. `fully_use_devices` (False in 2.10, True in the seeds) narrows the
+candidates: with False relu above is ((2, 1),) and matmul2 ((2, 1), (1, 4)); what seed 003 prints needs True. Only with
+`compat="2.10"` may a network have no given operator at all: everything then grows from the dataset.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from ...base.errors import StrategyError, message
 from ...base.settings.config import ParallelConfig
+from ...layout.redistribution_cost import redistribution_cost
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.primitive import Strategy
 from ...ops.machine.sharding import ShardingRule, default_strategy, legal_strategies, result_layout, sharding_rule
 from ..ir import Graph, Node
-from .candidates import Edge, Operator, Score, candidate_strategies, meeting, score
+from .candidates import Edge, Operator, candidate_strategies, chosen, meeting
 from .dataset_strategy import dataset_layouts
+
+DATASET = ""  # the place of all data inputs among the operators
 
 
 def propagate_strategies(graph: Graph, config: ParallelConfig, *, need_given: bool = True) -> Graph:
     """The graph with strategies (and reasons) for all forward operators, spread from those that have one.
 
-    need_given  True: refuse a graph without given strategies. False (MindSpore 2.10): start from the inputs
+    need_given  True: refuse a graph without given strategies. False (MindSpore 2.10): start from the dataset
 
     Raises StrategyError if nothing was given, or if operators that read one parameter cannot split it equally.
     """
     nodes = [n for n in graph.of_phase("forward") if not n.follows]
-    if need_given and not any(n.strategy is not None for n in nodes):
+    if need_given and not any(map(_configured, nodes)):
         example = next((n.where for n in (*(n for n in nodes if n.op == "matmul"), *nodes)), "")
         what = f"there is no operator that is configured with a sharding strategy; {len(nodes)} operators"
         hint = "Give one: .shard(...) on an operator" + (f" such as {example}" if example else "")
         where, allowed = "compile, search_mode='sharding_propagation'", "At least one: the others follow from it"
         raise StrategyError(what, where=where, allowed=allowed, hint=hint)
     return _Propagation(graph, config, nodes).run()
+
+
+def _configured(node: Node) -> bool:
+    """Whether a strategy was given that counts: a Cast goes with its neighbours."""
+    return node.strategy is not None and node.op != "cast"
 
 
 @dataclass(frozen=True)
@@ -58,146 +79,263 @@ class _Decided:
     reason: str
 
 
+class _Link(NamedTuple):
+    """`target` reads the tensor `tensor` of `source` as operand `position`."""
+
+    source: str
+    target: str
+    position: int
+    tensor: str
+
+
 class _Propagation:
-    """The search over one graph: settled operators, held parameters, readers (operator, operand) of each tensor."""
+    """The walks over one graph. Its places are operators, reshapes, parameters that several read, and the dataset."""
 
     def __init__(self, graph: Graph, config: ParallelConfig, nodes: list[Node]) -> None:
         self.graph, self.config, self.device_num = graph, config, config.device_num
         self.shapes = graph.shapes()
-        self.dtypes = {i.name: i.dtype for i in graph.inputs} | {n.name: n.dtype for n in graph.nodes}
+        dtypes = {i.name: i.dtype for i in graph.inputs} | {n.name: n.dtype for n in graph.nodes}
+        self.itemsizes = {name: np.dtype(dtype).itemsize for name, dtype in dtypes.items()}
         self.inputs = {i.name: i for i in graph.inputs}
-        self.through = {n.name: n for n in graph.of_phase("forward") if n.follows}
-        # a parameter that is read in another dtype: the cast is made where it is used, in the layout wanted there
-        self.casts: dict[str, Node] = {}
-        for node in nodes:
-            if node.op == "cast" and node.strategy is None and self.parameter(node.ins[0]) is not None:
-                self.casts[node.name] = node
-        self.nodes = {n.name: n for n in nodes if n.name not in self.casts}
-        self.decided: dict[str, _Decided] = {}
-        self.held: dict[str, tuple[TensorLayout, str]] = {}
-        self.readers: dict[str, list[tuple[str, int]]] = {}
-        for node in self.nodes.values():
-            for position, name in enumerate(node.ins):
-                self.readers.setdefault(self.source(name), []).append((node.name, position))
+        forward = graph.of_phase("forward")
+        self.views = {n.name: n for n in forward if n.opdef.view}
+        # a parameter that is read in another dtype (the cast is made where it is used, in the layout wanted there), or
+        # as the new value that it was given
+        self.copies: dict[str, Node] = {}
+        for node in forward:
+            copy = node.op == "cast" or (node.opdef.writes and node.follows)
+            if copy and self.parameter(node.ins[0]) is not None:
+                self.copies[node.name] = node
+        self.nodes = {n.name: n for n in nodes if n.name not in self.copies}
+        self.order = {name: place for place, name in enumerate(self.nodes)}
+        self.given = [n for n in self.nodes.values() if _configured(n)]
         self.data = self.data_layouts()
+        self.decided: dict[str, _Decided] = {}
+        self.held: dict[str, tuple[TensorLayout, str]] = {}  # shared parameters: layout, and who wants it
+        self.reshaped: dict[str, tuple[TensorLayout, TensorLayout] | None] = {}
+        self.waiting: dict[str, list[_Link]] = {}
+        self.after: dict[str, list[_Link]] = defaultdict(list)
+        self.before: dict[str, list[_Link]] = defaultdict(list)
+        self.connect()
 
-    # ---- the graph as neighbours ----
+    # ---- the graph as places and links ----
 
     def parameter(self, name: str) -> str | None:
-        """The parameter that `name` is, or is a cast of."""
-        while name in self.casts:
-            name = self.casts[name].ins[0]
+        """The parameter that `name` is, or is a copy of."""
+        while name in self.copies:
+            name = self.copies[name].ins[0]
         given = self.inputs.get(name)
         return name if given is not None and given.role == "parameter" else None
 
-    def source(self, name: str) -> str:
-        """The tensor behind reshapes (and, of a parameter, casts)."""
-        while name in self.through:
-            name = self.through[name].ins[0]
-        return self.parameter(name) or name
-
     def data_layouts(self) -> dict[str, TensorLayout]:
-        """Layouts of what the graph is given beside parameters and numbers."""
+        """Layouts of the inputs that are fed."""
         given = [i for i in self.graph.inputs if i.role == "data"]
         layouts = dataset_layouts(self.config, tuple(i.shape for i in given))
-        found = {i.name: layout for i, layout in zip(given, layouts, strict=True)}
-        constants = (i for i in self.graph.inputs if i.role == "constant")
-        return found | {i.name: TensorLayout.replicated(self.device_num, len(i.shape)) for i in constants}
+        return {i.name: layout for i, layout in zip(given, layouts, strict=True)}
+
+    def connect(self) -> None:
+        """Make the links, in the order of the network; reshapes in a row are one."""
+        found: dict[tuple[str, int], _Link] = {}
+
+        def read(name: str, target: str, position: int) -> None:
+            tensor = self.parameter(name) or name
+            source = DATASET if name in self.data else tensor
+            found.setdefault((target, position), _Link(source, target, position, tensor))
+
+        for node in self.nodes.values():
+            for position, name in enumerate(node.ins):
+                source = name
+                while source in self.views:
+                    source = self.views[source].ins[0]
+                if name in self.views:
+                    read(source, name, 0)
+                read(name, node.name, position)
+        reads = Counter(link.source for link in found.values())
+        for link in found.values():
+            # constants have no place, nor a parameter with one reader, nor a reshape of these
+            shared = self.parameter(link.source) is not None and reads[link.source] > 1
+            if shared or link.source == DATASET or link.source in self.nodes or self.before.get(link.source):
+                self.after[link.source].append(link)
+                self.before[link.target].append(link)
+
+    def tensors(self, node: Node) -> int:
+        """How many operands are tensors, not numbers."""
+        return sum(name not in self.inputs or self.inputs[name].role not in ("scalar", "step") for name in node.ins)
 
     def operator(self, node: Node) -> Operator:
-        shapes, itemsize = self.graph.operand_shapes(node), np.dtype(node.dtype).itemsize
-        return Operator(node.opdef, shapes, node.attrs, node.shape, self.device_num, itemsize)
+        shapes, itemsize = self.graph.operand_shapes(node), self.itemsizes[node.name]
+        parameters = tuple(i for i, name in enumerate(node.ins) if self.parameter(name) is not None)
+        return Operator(node.opdef, shapes, node.attrs, node.shape, self.device_num, itemsize, parameters)
 
-    def from_producer(self, source: str, layout: TensorLayout, reader: str) -> list[Edge]:
-        """The edges by which operator `reader` reads the tensor `source`, laid out as `layout`."""
-        shape, itemsize = self.shapes[source], np.dtype(self.dtypes[source]).itemsize
-        return [Edge(layout, shape, own, position, itemsize) for position, own in self.reads(source, reader)]
+    def candidates(self, node: Node) -> tuple[Strategy, ...]:
+        shapes = self.graph.operand_shapes(node)
+        return candidate_strategies(node.opdef, shapes, dict(node.attrs), self.device_num, self.config)
 
-    def from_consumer(self, producer: str, reader: str) -> list[Edge]:
-        """The edges by which the decided operator `reader` reads the result of `producer`."""
-        wanted, shape = self.decided[reader].rule.wanted, self.shapes[producer]
-        itemsize = np.dtype(self.dtypes[producer]).itemsize
-        return [Edge(wanted[at], there, shape, None, itemsize) for at, there in self.reads(producer, reader)]
+    def known(self, link: _Link) -> TensorLayout | None:
+        """The layout in which the source of a link leaves the tensor, if that is settled."""
+        if link.source == DATASET:
+            return self.data[link.tensor]
+        if link.source in self.views:
+            both = self.reshaped.get(link.source)
+            return both and both[1]
+        if link.source in self.nodes:
+            return self.decided[link.source].result if link.source in self.decided else None
+        return self.held[link.source][0] if link.source in self.held else None
 
-    def reads(self, source: str, reader: str) -> list[tuple[int, tuple[int, ...]]]:
-        """(operand, its global shape) by which `reader` reads the tensor `source`."""
-        ins = self.nodes[reader].ins
-        return [(at, self.shapes[ins[at]]) for who, at in self.readers.get(source, ()) if who == reader]
+    def wanted(self, link: _Link) -> TensorLayout | None:
+        """The layout in which the target of a link wants the tensor, if that is settled."""
+        if link.target in self.views:
+            both = self.reshaped.get(link.target)
+            return both and both[0]
+        return self.decided[link.target].rule.wanted[link.position] if link.target in self.decided else None
 
-    # ---- the spread ----
+    def there(self, link: _Link) -> tuple[int, ...]:
+        """The shape that the target reads."""
+        if link.target in self.views:
+            return self.shapes[link.tensor]
+        return self.shapes[self.nodes[link.target].ins[link.position]]
+
+    def edge(self, link: _Link, *, backward: bool = False) -> Edge:
+        """What the target of a link knows of its source; or (backward) the source of its target."""
+        shape, position = self.there(link), None if backward else link.position
+        layout = self.wanted(link) if backward else self.known(link)
+        return Edge(layout, shape, shape, position, self.itemsizes[link.tensor], self.config.enable_alltoall)
+
+    # ---- the walks ----
 
     def run(self) -> Graph:
-        for node in self.graph.of_phase("forward"):
-            parameter = self.parameter(node.ins[0]) if node.opdef.view else None
-            if parameter is not None:
-                # a reshaped parameter has no layout of its own to pass on: every rank keeps all of it
-                whole = TensorLayout.replicated(self.device_num, len(self.shapes[parameter]))
-                self.held.setdefault(parameter, (whole, node.name))
-        given = [n for n in self.nodes.values() if n.strategy is not None]
-        for node in given:
+        for node in self.given:
             shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
-            self.settle(
-                node, sharding_rule(node.opdef, shapes, attrs, node.strategy, self.device_num, node.where), "given"
-            )
-        for node in given:
-            self.spread(node.name)
+            rule = sharding_rule(node.opdef, shapes, attrs, node.strategy, self.device_num, node.where)
+            self.settle(node, rule, "given")
+        starts = [n.name for n in self.given]
+        for start, following in zip((*starts, DATASET), (*starts[1:], DATASET, DATASET), strict=False):
+            self.walk(start, self.order.get(following, len(self.order)))
         for node in self.nodes.values():
             if node.name not in self.decided:
-                self.start(node)
-                self.spread(node.name)
+                first = next(iter(self.agreeing(node, self.candidates(node))), self.candidates(node)[0])
+                self.settle(node, self.operator(node).rule(first), "no neighbour is known: its first candidate")
+        self.agree()
         if self.config.elementwise_op_strategy_follow:
             self.follow_producers()
         return replace(self.graph, nodes=tuple(self.finished(n) for n in self.graph.nodes))
 
-    def spread(self, start: str) -> None:
-        """Breadth first from one operator: its consumers, its producers, and parameters it shares with others."""
-        waiting, parameters = deque([start]), set()
-        while waiting:
-            name = waiting.popleft()
-            reached, producers = self.consumers(name), []
-            if name in self.nodes:
-                for operand in dict.fromkeys(self.source(i) for i in self.nodes[name].ins):
-                    if operand in self.nodes:
-                        producers.append(operand)
-                    elif operand in self.held and operand not in parameters and len(self.consumers(operand)) > 1:
-                        parameters.add(operand)
-                        waiting.append(operand)
-            for at, other in enumerate((*reached, *producers)):
-                if other in self.decided:
-                    continue
-                edges: list[Edge] = []  # a parameter that both read says nothing of how the slices lie
-                if at >= len(reached):
-                    edges = self.from_consumer(other, name)
-                elif name in self.nodes:
-                    edges = self.from_producer(name, self.decided[name].result, other)
-                self.choose(self.nodes[other], edges, name)
-                waiting.append(other)
+    def walk(self, start: str, end: int) -> None:
+        """Breadth first from one place. end: the place in the network of the next given operator."""
+        queue = deque([start])
+        while True:
+            while queue:
+                here = queue.popleft()
+                queue += [link.target for link in self.after[here] if self.forward(link)]
+                queue += [link.source for link in self.before[here] if self.backward(link)]
+            ready = min(self.waiting, key=self.order.__getitem__, default=None)
+            if ready is None or end < self.order[ready]:
+                return
+            self.choose(self.nodes[ready], self.waiting[ready], waited=True)
+            queue.append(ready)
 
-    def consumers(self, source: str) -> list[str]:
-        return list(dict.fromkeys(reader for reader, _ in self.readers.get(source, ())))
+    def forward(self, link: _Link) -> bool:
+        """Settle the target of a link whose source is settled; whether that could be done now."""
+        if link.target in self.decided or link.target in self.reshaped or self.known(link) is None:
+            return False
+        if link.target in self.views:
+            self.choose_reshape(link.target, next(iter(self.after[link.target]), None))
+            return True
+        node, source = self.nodes[link.target], self.nodes.get(link.source)
+        by_counts = source is not None and source.out_strategy is not None and _configured(source)
+        if link.source in self.views or by_counts:
+            self.first(node, link, by_counts=by_counts)
+        elif self.tensors(node) == 1:
+            self.choose(node, [link])
+        else:
+            reached = self.waiting.setdefault(node.name, [])
+            if link not in reached:
+                reached.append(link)
+            if len(reached) < self.tensors(node):
+                return False
+            self.choose(node, reached, waited=True)
+        return True
 
-    def start(self, node: Node) -> None:
-        """Choose for an operator that no given one reaches: from the inputs that it reads."""
-        known = [source for source in dict.fromkeys(self.source(i) for i in node.ins) if source in self.data]
-        edges = [edge for source in known for edge in self.from_producer(source, self.data[source], node.name)]
-        self.choose(node, edges, " and ".join(known))
+    def backward(self, link: _Link) -> bool:
+        """Settle the source of a link whose target is settled; whether that could be done now."""
+        settled = link.source in self.decided or link.source in self.reshaped or link.source in self.held
+        layout = self.wanted(link)
+        if settled or link.source == DATASET or layout is None:
+            return False
+        if link.source in self.views:
+            self.choose_reshape(link.source, link)
+        elif link.source not in self.nodes:
+            self.held[link.source] = (layout, link.target)
+        elif link.target in self.views:
+            self.first(self.nodes[link.source], link)
+        else:
+            self.choose(self.nodes[link.source], [link])
+        return True
+
+    def choose_reshape(self, view: str, behind: _Link | None) -> None:
+        """Settle the layouts before and behind a reshape: no message forward and least work, or least communication.
+
+        behind  the consumer that is asked. Before a Concat, or without a consumer, nothing is settled
+        """
+        (link,) = self.before[view]
+        self.reshaped[view] = None
+        if behind is None or (self.wanted(behind) is None and self.nodes[behind.target].op == "concat"):
+            return
+        befores, afters = [self.known(link)], [self.wanted(behind)]
+        if befores[0] is None:
+            maker = self.nodes[link.source]
+            befores = [self.operator(maker).rule(s).out.whole() for s in self.candidates(maker)]
+        if afters[0] is None:
+            reader = self.nodes[behind.target]
+            afters = [self.operator(reader).rule(s).wanted[behind.position] for s in self.candidates(reader)]
+
+        def price(pair: tuple[TensorLayout, TensorLayout]) -> tuple[bool, float]:
+            shapes = self.shapes[link.tensor], self.shapes[view]
+            cost = redistribution_cost(*pair, *shapes, alltoall=self.config.enable_alltoall)
+            return cost.forward > 0, cost.communication if cost.forward else cost.computation
+
+        self.reshaped[view] = min(itertools.product(befores, afters), key=price)
 
     # ---- one choice ----
 
-    def choose(self, node: Node, edges: list[Edge], neighbour: str) -> None:
-        """Settle `node` by what is known of `neighbour`: an operator, a parameter, or inputs."""
-        operator = self.operator(node)
-        shapes, attrs = operator.shapes, dict(node.attrs)
-        legal = legal_strategies(node.opdef, shapes, attrs, self.device_num, searched=True)
-        candidates = candidate_strategies(node.opdef, shapes, attrs, self.device_num, self.config)
+    def choose(self, node: Node, links: list[_Link], *, waited: bool = False) -> None:
+        """Settle `node` by what is known at the other end of `links`."""
+        self.waiting.pop(node.name, None)
+        operator, attrs = self.operator(node), dict(node.attrs)
+        edges = [self.edge(link, backward=link.source == node.name) for link in links]
+        legal = legal_strategies(node.opdef, operator.shapes, attrs, self.device_num, searched=True)
+        candidates = self.candidates(node)
         if self.config.elementwise_op_strategy_follow:
-            candidates = self.following(operator, candidates, legal, edges, neighbour)
+            candidates = self.following(operator, candidates, legal, edges, links)
         options = self.agreeing(node, candidates) or self.agreeing(node, legal)
         if not options:
             raise StrategyError(self.disagreement(node, legal[0]))
-        best = min((score(operator, s, edges), s) for s in options)
-        rule = operator.rule(best[1])
-        self.settle(node, rule, self.reason(operator, best, edges, neighbour, options, legal))
+        best = chosen(operator, options, edges, waited=waited)
+        reason = self.reason(operator, best, edges, links, options, legal)
+        self.settle(node, operator.rule(best[0]), reason)
+
+    def first(self, node: Node, link: _Link, *, by_counts: bool = False) -> None:
+        """Settle `node` by its first candidate with the layout at the other end of `link`; by cost if none has it.
+
+        by_counts  behind a given out_strategy counts are compared, not where slices lie; if none has them, the first
+        """
+        backward = link.source == node.name
+        operator, candidates = self.operator(node), self.agreeing(node, self.candidates(node))
+        layout = self.wanted(link) if backward else self.known(link)
+        for strategy in candidates:
+            rule = operator.rule(strategy)
+            here = rule.out.whole() if backward else rule.wanted[link.position]
+            if here.splits == layout.splits if by_counts else here.same_placement(layout):
+                slices = layout.slice_shape(self.there(link))
+                reason = f"the first candidate with slices {slices}, as {self.other_end(link, backward)}"
+                break
+        else:
+            if not by_counts or not candidates:
+                self.choose(node, [link])
+                return
+            rule, reason = operator.rule(candidates[0]), f"no candidate has the out_strategy of {link.source!r}"
+        self.waiting.pop(node.name, None)
+        self.settle(node, rule, reason)
 
     def following(
         self,
@@ -205,14 +343,15 @@ class _Propagation:
         candidates: tuple[Strategy, ...],
         legal: tuple[Strategy, ...],
         edges: list[Edge],
-        neighbour: str,
+        links: list[_Link],
     ) -> Sequence[Strategy]:
         """Rule of `elementwise_op_strategy_follow`: split an element-wise operator as its producer, or that as it."""
         reads = [e for e in edges if e.position is not None]
         if operator.is_elementwise and reads:
-            same = [s for s in legal if any(s[e.position] == e.layout.splits for e in reads if e.shape == e.own_shape)]
+            same = [s for s in legal if any(s[e.position] == e.layout.splits for e in reads)]
             return meeting(operator, same, edges) or same or candidates
-        if edges and not reads and self.operator(self.nodes[neighbour]).is_elementwise:
+        readers = [self.nodes[link.target] for link in links if link.target in self.nodes]
+        if edges and not reads and any(self.operator(n).is_elementwise for n in readers):
             return meeting(operator, candidates, edges) or candidates
         return candidates
 
@@ -220,27 +359,44 @@ class _Propagation:
         """Element-wise operators reached before their producer: split as it is in the end, if parameters allow."""
         for node in self.nodes.values():
             operator = self.operator(node)
-            if node.strategy is not None or not operator.is_elementwise:
+            if _configured(node) or not operator.is_elementwise:
                 continue
-            producers = [i for i in node.ins if i in self.decided]
-            whole = [i for i in producers if self.shapes[i] == node.shape]
+            producers = [link for link in self.before[node.name] if link.source in self.nodes]
+            whole = [link for link in producers if self.shapes[link.source] == node.shape]
             if not producers:
                 continue
-            producer = (whole or producers)[0]
-            edges = self.from_producer(producer, self.decided[producer].result, node.name)
-            if self.decided[node.name].rule.ins[edges[0].position].splits == edges[0].layout.splits:
+            link = (whole or producers)[0]
+            edge = self.edge(link)
+            if self.decided[node.name].rule.ins[link.position].splits == edge.layout.splits:
                 continue
             legal = legal_strategies(node.opdef, operator.shapes, dict(node.attrs), self.device_num, searched=True)
-            options = self.agreeing(node, self.following(operator, (), legal, edges, producer))
+            options = self.agreeing(node, self.following(operator, (), legal, [edge], [link]))
             if options:
-                chosen = min(options, key=lambda s, o=operator, e=edges: score(o, s, e))
-                reason = f"split as {producer!r} is, which makes its operand (elementwise_op_strategy_follow)"
-                self.settle(node, operator.rule(chosen), reason)
+                best, *_ = chosen(operator, options, [edge])
+                reason = f"split as {link.source!r} is, which makes its operand (elementwise_op_strategy_follow)"
+                self.settle(node, operator.rule(best), reason)
+
+    def agree(self) -> None:
+        """Choose again for operators that split a shared parameter otherwise than a given one, or the first, does."""
+        readers: dict[str, list[_Link]] = {}
+        for link in itertools.chain.from_iterable(self.before.values()):
+            if link.target in self.nodes and self.parameter(link.source) is not None:
+                readers.setdefault(link.source, []).append(link)
+        for parameter, links in readers.items():
+            fixed = next((link for link in links if _configured(self.nodes[link.target])), None)
+            link = fixed or next((i for i in links if i.target == self.held.get(parameter, ("", ""))[1]), links[0])
+            self.held[parameter] = (self.wanted(link), link.target)
+        for parameter, links in readers.items():
+            for link in links:
+                node, (layout, _) = self.nodes[link.target], self.held[parameter]
+                if not _configured(node) and not self.wanted(link).same_placement(layout):
+                    self.choose(node, [link])
 
     def agreeing(self, node: Node, strategies: Iterable[Strategy]) -> list[Strategy]:
-        """Those under which the node splits its parameters as their other operators do."""
+        """Those under which the node splits a parameter it reads twice equally, and, in the end, as others do."""
         reads = [(i, self.parameter(name)) for i, name in enumerate(node.ins) if self.parameter(name) is not None]
-        held = [(i, self.held[p][0]) for i, p in reads if p in self.held and self.held[p][1] != node.name]
+        settled = len(self.decided) == len(self.nodes)
+        held = [(i, self.held[p][0]) for i, p in reads if settled and p in self.held and self.held[p][1] != node.name]
         twice = [(i, j) for (i, p), (j, q) in itertools.combinations(reads, 2) if p == q]
         if not held and not twice:
             return list(strategies)
@@ -253,62 +409,67 @@ class _Propagation:
         return found
 
     def settle(self, node: Node, rule: ShardingRule, reason: str) -> None:
-        result = result_layout(node.opdef, rule, node.shape, node.out_strategy, node.where)
+        given = node.out_strategy if _configured(node) else None
+        result = result_layout(node.opdef, rule, node.shape, given, node.where)
         if replace(node, strategy=rule.strategy).keeps_own_part(self.device_num):
             result = rule.out.whole()
         self.decided[node.name] = _Decided(rule, result, reason)
-        for position, name in enumerate(node.ins):
-            parameter = self.parameter(name)
-            if parameter is not None and self.held.get(parameter, (None, node.name))[1] == node.name:
-                self.held[parameter] = (rule.wanted[position], node.name)
 
     # ---- what to tell the learner ----
 
     def reason(
         self,
         operator: Operator,
-        best: tuple[Score, Strategy],
+        best: tuple[Strategy, float, float],
         edges: list[Edge],
-        neighbour: str,
+        links: list[_Link],
         options: list[Strategy],
         legal: tuple[Strategy, ...],
     ) -> str:
         """Why this strategy, in a sentence or two."""
-        (communication, touched, *_), chosen = best
-        rule = operator.rule(chosen)
-        if not edges:
-            shared = "no neighbour is known"
-            if neighbour in self.held:
-                shared = f"reads parameter {neighbour!r}, which {self.held[neighbour][1]!r} splits too"
+        strategy, communication, touched = best
+        rule, edge, link = operator.rule(strategy), edges[0], links[0]
+        if self.parameter(link.source) is not None and len(links) == 1 and link.source in self.held:
+            shared = f"reads parameter {link.source!r}, which {self.held[link.source][1]!r} splits too"
             return f"{shared}: of {len(options)} candidates the one with least forward communication, then most pieces"
-        edge = edges[0]
         there = edge.layout.slice_shape(edge.shape)
         here = (rule.out if edge.position is None else rule.ins[edge.position]).slice_shape(edge.own_shape)
         if edge.position is None:
-            subject, lies = f"feeds {neighbour!r}, which wants slices {there}", "its result lies so"
+            subject, lies = f"feeds {link.target!r}, which wants slices {there}", "its result lies so"
             moved = f"its slices {here} are split further, without a message"
         else:
-            subject, lies = f"follows {neighbour!r}, whose result has slices {there}", "they are taken as they lie"
-            if neighbour in self.data:
-                subject = f"reads input {neighbour!r}, slices {there}"
+            subject, lies = f"follows {link.source!r}, whose result has slices {there}", "they are taken as they lie"
             moved = f"its slices {here} are taken out of them, without a message"
+            if link.source == DATASET:
+                subject = f"reads input {link.tensor!r}, slices {there}"
+        others = [f"{i.tensor!r}" for i in links[1:]]
+        subject += f", and reads {' and '.join(others)}" if others else ""
         if communication:
             moved = f"no candidate avoids a message here; slices {here} cost the least communication"
         text = f"{subject}: {moved if touched or communication else lies} ({len(options)} candidates)"
-        return text + self.excluded(operator, chosen, edges, touched, legal)
+        return text + self.excluded(operator, strategy, edges, touched, legal)
+
+    def other_end(self, link: _Link, backward: bool) -> str:
+        """The neighbour of a first candidate in words."""
+        view = link.target if backward else link.source
+        if view not in self.views:
+            return f"the out_strategy of {view!r} leaves"
+        other = self.after[view][0].target if backward else self.before[view][0].source
+        end = f"{other!r}" if other else "the data"
+        return f"the reshape {view!r} {'to' if backward else 'of'} {end} {'wants' if backward else 'leaves'} them"
 
     def excluded(
-        self, operator: Operator, chosen: Strategy, edges: list[Edge], touched: float, legal: tuple[Strategy, ...]
+        self, operator: Operator, strategy: Strategy, edges: list[Edge], touched: float, legal: tuple[Strategy, ...]
     ) -> str:
         """What `fully_use_devices` had to do with it."""
         if not self.config.fully_use_devices:
             return ""
-        nothing_moves = [s for s in meeting(operator, legal, edges) if s != chosen] if touched else []
+        nothing_moves = [s for s in meeting(operator, legal, edges) if s != strategy] if touched else []
         if nothing_moves:
-            other = min(nothing_moves, key=lambda s: score(operator, s, edges))
+            other, *_ = chosen(operator, nothing_moves, edges)
             uses = f"uses {operator.pieces(other)} of {self.device_num} devices"
             return f"; {other} would move nothing, but {uses}, and fully_use_devices is True"
-        if 1 < operator.pieces(chosen) < self.device_num:
+        if 1 < operator.pieces(strategy) < self.device_num:
             return f"; no strategy of it splits over all {self.device_num} devices"
         return ""
 
@@ -321,8 +482,6 @@ class _Propagation:
         else:
             (layout, first), shape = self.held[shared[0]], self.shapes[shared[0]]
             settled = f"{first!r} splits it into slices {layout.slice_shape(shape)}"
-            if first in self.through:
-                settled = f"the reshape {first!r} of it keeps it whole on every rank"
             used = f"parameter {shared[0]!r} of shape {shape} is used by operators with different sharding strategies"
             what = f"{used}: {settled}, and no strategy of this one does"
         hint = f"Configure these operators with consistent sharding strategies: .shard(...), for example {example}"
@@ -331,10 +490,11 @@ class _Propagation:
 
     def finished(self, node: Node) -> Node:
         """The node with what was settled for it."""
-        if node.name in self.decided and node.strategy is None:
+        if node.name in self.decided and not _configured(node):
             made = self.decided[node.name]
-            return replace(node, strategy=made.rule.strategy, strategy_source="propagated", strategy_reason=made.reason)
-        if node.name in self.casts:
+            found = {"strategy": made.rule.strategy, "strategy_source": "propagated", "strategy_reason": made.reason}
+            return replace(node, **found, out_strategy=None)
+        if node.name in self.copies and not node.follows:
             shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
             strategy = default_strategy(node.opdef, shapes, attrs, self.device_num)
             return replace(node, strategy=strategy, strategy_source="default")

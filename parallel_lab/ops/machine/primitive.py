@@ -31,8 +31,6 @@ SWITCHES = ("cross_batch", "enable_nd_tp")  # attributes that the compiler reads
 DEVICE_TARGETS = ("CPU", "GPU", "Ascend")
 TARGET = "primitive_target"  # the attribute that MindSpore's older `add_prim_attr` form sets
 
-POWERS_OF_TWO = "Counts are powers of two: 1, 2, 4, 8, ..."
-
 Strategy = tuple[tuple[int, ...], ...]
 
 
@@ -40,7 +38,7 @@ Strategy = tuple[tuple[int, ...], ...]
 
 
 def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> Strategy | tuple[Layout, ...]:
-    """A strategy without shapes: per input powers of two, or a layout. Raises StrategyTypeError, StrategyError."""
+    """A strategy without shapes: per input counts, or a layout. Raises StrategyTypeError, StrategyError."""
     given = f"{what} {shorten(strategy)}"
     per_input = "A tuple with one tuple per input, one int per dim, or with one layout per input"
     if not isinstance(strategy, tuple):
@@ -59,13 +57,20 @@ def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> S
             if not is_int(count):
                 fault = f"{given} has {shorten(count)} {spot}, dim {dim}"
                 raise StrategyTypeError(fault, where=where, allowed="Counts are ints")
-            if count < 1 or count & (count - 1):
-                near = 1 if count < 1 else 1 << (count.bit_length() - 1)
-                # what comes after is as it was given, right or wrong
-                better = (*strategy[:position], (*cuts[:dim], near, *cuts[dim + 1 :]), *strategy[position + 1 :])
+            if count < 1:
                 fault = f"{given} splits dim {dim} of input {position} {count} ways"
-                raise StrategyError(fault, where=where, allowed=POWERS_OF_TWO, hint=f"Try {shorten(better)}")
+                allowed = "Counts are at least 1, which leaves a dim whole"
+                raise StrategyError(fault, where=where, allowed=allowed, hint=f"Try {shorten(_mended(strategy))}")
     return strategy
+
+
+def _mended(strategy: tuple) -> tuple:
+    """`strategy` with 1 for every count below it; what is no count stays as it was given, right or wrong."""
+
+    def mended(count: Any) -> Any:
+        return max(1, count) if is_int(count) else count
+
+    return tuple(tuple(map(mended, cuts)) if isinstance(cuts, tuple) else cuts for cuts in strategy)
 
 
 def _check_layouts(strategy: tuple, where: str, what: str) -> tuple[Layout, ...]:
@@ -82,11 +87,6 @@ def _check_layouts(strategy: tuple, where: str, what: str) -> tuple[Layout, ...]
             hint = f"For example {layout!r}({layout.alias_name[0]!r}, 'None')"
             allowed = "Layouts that were called with one entry per dim"
             raise StrategyError(fault, where=where, allowed=allowed, hint=hint)
-        for dim, axes in enumerate(layout.axes):
-            for size, name in ((layout.device_matrix[-1 - a], layout.alias_name[-1 - a]) for a in axes):
-                if size & (size - 1):
-                    fault = f"{what} {layout!r} splits dim {dim} of input {position} by {name!r}, {size} ways"
-                    raise StrategyError(fault, where=where, allowed=POWERS_OF_TWO)
     return strategy
 
 
@@ -168,7 +168,7 @@ class Primitive:
         in_strategy: Strategy | tuple[Layout, ...] | None = None,
         out_strategy: Strategy | tuple[Layout, ...] | None = None,
     ) -> Primitive:
-        """Set how inputs are split: per input a tuple with a power of two per dim, or a called `Layout`. Returns self.
+        """Set how inputs are split: per input a tuple with a count per dim, or a called `Layout`. Returns self.
 
         out_strategy  how the result is split, one tuple (or layout) in a tuple. It follows from the inputs; only where
                       they leave partial sums is there a choice: the splits that follow (an all_reduce), or those with

@@ -35,6 +35,7 @@ from .signature import Fault, Shape, Signature
 
 AnyStrategy = Strategy | LayoutStrategy
 EQUAL_SLICES = "Every slice must have the same size"
+POWERS_OF_TWO = "Counts are powers of two, as the number of devices is: 1, 2, 4, 8, ..."
 
 
 @dataclass(frozen=True)
@@ -306,6 +307,11 @@ def _rule(
         return _named_rule(facts, strategy, device_num)
     cuts: dict[str, int] = {}
     seen: dict[str, tuple[int, int]] = {}
+    if device_num & (device_num - 1) == 0:  # with 24 devices any divisor will do (MindSpore, CheckStrategyValue)
+        for position, counts in enumerate(strategy):
+            for dim, count in enumerate(counts):
+                if count & (count - 1):
+                    return f"splits dim {dim} of input {position} {count} ways", POWERS_OF_TWO
     for position, (labels, counts) in enumerate(zip(operands, strategy, strict=True)):
         if fault := facts.dims_fault(position, counts, "count", "counts"):
             return fault
@@ -389,7 +395,8 @@ def legal_strategies(
     fully_use_devices: bool = False,
     searched: bool = False,
 ) -> tuple[Strategy, ...]:
-    """Every legal strategy: powers of two whose product divides `device_num`, or (fully_use_devices) equals it.
+    """Every legal strategy, the leftmost label's counts outermost: counts whose product divides `device_num`, or
+    (fully_use_devices) equals it. Of a power of two they are powers of two.
 
     searched  those that a search may choose: an operator may hold labels back
     """
@@ -408,7 +415,7 @@ def _legal(
     fixed = facts.whole + (facts.held if searched else "")
     free = [c for c in facts.names if c not in fixed and any(c in labels for labels in operands)]
     ones = dict.fromkeys(facts.names, 1)
-    for cuts in itertools.product(*(_powers(math.gcd(facts.sizes[c], facts.out[c]), device_num) for c in free)):
+    for cuts in itertools.product(*(_counts(math.gcd(facts.sizes[c], facts.out[c]), device_num) for c in free)):
         product = math.prod(cuts)
         if device_num % product or (fully_use_devices and product != device_num):
             continue
@@ -418,11 +425,11 @@ def _legal(
     return tuple(found)
 
 
-def _powers(size: int, limit: int) -> Iterator[int]:
-    count = 1
-    while count <= limit and size % count == 0 and (size or count == 1):
-        yield count
-        count *= 2
+def _counts(size: int, device_num: int) -> Iterator[int]:
+    """Numbers of equal slices of `size` elements that divide `device_num`, ascending."""
+    for count in range(1, device_num + 1):
+        if device_num % count == 0 and size % count == 0 and (size or count == 1):
+            yield count
 
 
 def nearest_legal(
@@ -433,7 +440,7 @@ def nearest_legal(
         return _nearest_layouts(op, shapes, attrs, strategy, device_num)
 
     def distance(given: tuple[int, ...], candidate: tuple[int, ...]) -> float:
-        # what was given counts; tuples and counts that are missing may be anything
+        # what was given counts, far or near in doublings; tuples and counts that are missing may be anything
         return sum(abs(math.log2(x) - math.log2(max(1, y))) for x, y in zip(candidate, given, strict=False))
 
     def key(candidate: Strategy) -> tuple[list[float], list[bool]]:
