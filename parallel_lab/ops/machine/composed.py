@@ -15,6 +15,7 @@ Gradients are those of the parts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,8 +27,12 @@ from .primitive import Primitive
 from .registry import op
 from .sharding import ShardingRule, completed, part_strategy, sharding_rule
 
-# More devices than any plan has: how many there are is checked part by part, once that is known.
-_ANY_NUMBER = 1 << 40
+
+def _number_for(strategy: Any) -> int:
+    """More devices than any plan has, as many that every count may be one: the true number is checked part by part."""
+    if isinstance(strategy, LayoutStrategy):
+        return strategy[0].device_num
+    return math.lcm(1 << 40, *(n for cuts in strategy for n in cuts))
 
 
 class _Part:
@@ -90,7 +95,7 @@ def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], Op
                     allowed = "None: how its result is split follows from its parts"
                     raise StrategyError(f"out_strategy {primitive.out_strategy}", where=where, allowed=allowed)
                 strategy = completed(whole, shapes, attrs, as_strategy(primitive.in_strategy))
-                devices = strategy[0].device_num if isinstance(strategy, LayoutStrategy) else _ANY_NUMBER
+                devices = _number_for(strategy)
                 rule = sharding_rule(whole, shapes, attrs, strategy, devices, where)
             named = dict(zip(whole.tensors, operands, strict=True))
             return fn(_Part(whole, rule, primitive), **named, **attrs)

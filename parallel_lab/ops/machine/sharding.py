@@ -427,9 +427,7 @@ def _legal(
 
 def _counts(size: int, device_num: int) -> Iterator[int]:
     """Numbers of equal slices of `size` elements that divide `device_num`, ascending."""
-    for count in range(1, device_num + 1):
-        if device_num % count == 0 and size % count == 0 and (size or count == 1):
-            yield count
+    return (n for n in range(1, max(1, min(size, device_num)) + 1) if device_num % n == 0 and size % n == 0)
 
 
 def nearest_legal(
