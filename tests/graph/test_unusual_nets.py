@@ -47,6 +47,8 @@ FORMS = {
     "value twice": lambda x, p: square(x * p),
     "parameter twice": lambda x, p: ops.Mul().shard(rows)(x, p) + ops.Add().shard(rows)(p, x),
     "parameter times itself": lambda x, p: x + p * p,
+    "reshaped parameter, then split": lambda x, p: ops.Mul().shard(rows)(p.reshape(8, 16).T.reshape(16, 8) * x, p),
+    "split parameter, then reshaped": lambda x, p: ops.Mul().shard(columns)(x, p) + p.reshape(4, 32).sum(0).sum(),
     "input and its sum": lambda x, p: x * p + x.sum(axis=0, keep_dims=True),
 }  # fmt: skip
 
@@ -70,6 +72,24 @@ def square(y):
 @pytest.mark.parametrize("form", FORMS)
 def test_form_equals_one_device(form, alltoall):
     check_equal(Shaped(FORMS[form], (16, 8)), draw(16, 8, seed=50), draw(16, 8, seed=51), enable_alltoall=alltoall)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_reshape_of_a_parameter_leaves_its_layout_to_another_operator(first):
+    """It was refused once, as if the reshape wanted the parameter whole; a cast copy of it too."""
+
+    def construct(net, x):
+        w = ops.cast(net.w, "float64")
+        parts = [lambda: net.matmul(x, w).sum(), lambda: w.reshape(4, -1).sum(0).mean()]
+        return parts[first]() + parts[1 - first]()
+
+    net = cell(construct, w=Parameter(draw(32, 16), name="w"), matmul=ops.MatMul().shard(((2, 4), (4, 1))))
+    plan = plan_of(net, X, loss=None)
+    assert plan.to_dict(rank=0)["params"][0]["slice"] == [8, 16]
+    sim = Simulator(plan, {"w": net.w.asnumpy()})
+    sim.run_step(X)
+    want = (X @ net.w.asnumpy()).sum() + net.w.asnumpy().reshape(4, -1).sum(0).mean()
+    np.testing.assert_allclose(sim.full(plan.outputs[0]), want, rtol=1e-10)
 
 
 def test_a_value_in_one_layout_is_moved_there_once():

@@ -93,9 +93,9 @@ class Builder:
 
     def parameter(self, given: GraphInput, want: TensorLayout, node: Node) -> str:
         """Name of a parameter, laid out for its first operator. Raises StrategyError if another differs."""
-        first = self.parameters.get(given.name)
-        if first is None:
-            self.parameters[given.name] = node
+        # a reshape takes the layout that an operator behind it gives the parameter: it is not the one to blame
+        first = node if node.opdef.view else self.parameters.setdefault(given.name, node)
+        if given.name not in self.values:
             self.values[given.name] = Value(given.shape, given.dtype, want)
         elif not self.values[given.name].layout.same_placement(want):
             uses = ", and by ".join(
@@ -197,12 +197,14 @@ class Builder:
         ins = self.operands(node, (layout, layout if len(shapes[1]) == len(shapes[0]) else whole))
         self.add(node.computed(ins, node.attrs), Value(node.shape, node.dtype, layout))
 
-    def first_layout(self, parameter: str, value: str) -> TensorLayout:
+    def first_layout(self, parameter: str, value: str = "") -> TensorLayout:
         """Layout of a parameter that nothing has read yet: its first reader's; without one that of its new value."""
+        while parameter in self.casts:
+            parameter = self.casts[parameter].ins[0]
         names = {parameter}
         for node in self.graph.of_phase("forward"):
             at = next((at for at, name in enumerate(node.ins) if name in names), None)
-            if at == 0 and node.opdef.writes and node.follows:
+            if at == 0 and (node.follows or node.op == "cast") and not node.opdef.view:
                 names.add(node.name)
             elif at is not None and node.strategy is not None:
                 shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
@@ -385,8 +387,9 @@ def parallelize(draft: Draft) -> Draft:
             build.casts[node.name] = node
             continue
         if node.opdef.view:
-            if of_parameter:
-                build.operand(first, TensorLayout.replicated(config.device_num, len(shapes[0])), node, 0)
+            if of_parameter and first not in build.values:
+                # a reshape wants no layout of its own: the parameter lies as another operator has it, or whole
+                build.operand(first, build.first_layout(first), node, 0)
             build.views[node.name] = View(first, node)
         elif node.follows:
             build.write(node)
