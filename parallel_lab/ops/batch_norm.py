@@ -334,7 +334,7 @@ def batch_normalization(
                 factor = count / (count - 1) if unbiased and i == 1 else 1.0
                 rule = {"count": count, "variance": i == 1, "share": float(momentum), "factor": factor}
                 new = part(moving_statistic, x, sums, kept, labels=channels, **rule)
-                part(assign, kept, new, labels="b,b->b")
+                part(assign, kept, new)
         if index is None or index > 0:
             statistics = [
                 part(batch_norm_statistic, x, sums, like, labels=channels, count=count, variance=i == 1)

@@ -61,7 +61,8 @@ def comparable(value: Any) -> bool:
 
 def function(**spellings: str) -> Callable[[Callable], Callable]:
     """Decorator: a function made of operators, public in `ops`, under the spellings that `op` takes too. Parameters
-    with a name of TENSORS are tensors: numbers and lists of numbers become arrays, and all else is refused.
+    with a name of TENSORS are tensors: lists of numbers become arrays, so do numbers without a tensor beside them, and
+    all else is refused.
     """
 
     def publish(fn: Callable) -> Callable:
@@ -78,11 +79,11 @@ def _of_tensors(fn: Callable, tensors: list[tuple[int, str]]) -> Callable:
     @wraps(fn)
     def called(*args: Any, **kwargs: Any) -> Any:
         given = list(args)
+        beside = any(hasattr(x, "dtype") for x in (*args, *kwargs.values()))  # whose dtype a number takes
         for place, name in tensors:
-            if place < len(given):
-                given[place] = tensor_operand(fn.__name__, name, given[place])
-            elif name in kwargs:
-                kwargs[name] = tensor_operand(fn.__name__, name, kwargs[name])
+            where, at = (given, place) if place < len(given) else (kwargs, name)
+            if (where is given or name in kwargs) and not (beside and type(where[at]) in (bool, int, float)):
+                where[at] = tensor_operand(fn.__name__, name, where[at])
         return fn(*given, **kwargs)
 
     return called

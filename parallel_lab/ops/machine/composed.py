@@ -72,7 +72,7 @@ class _Part:
         if self.primitive.instance_name:
             name = self.primitive.instance_name
             inner.instance_name = name if alone else f"{name}.{part.name}"
-        if self.rule is not None and not part.view:
+        if self.rule is not None and not (part.view or part.writes):  # those lie as their operand does
             inner.in_strategy = part_strategy(self.rule, labels.split("->")[0].split(","))
             inner.strategy_origin = self.primitive.strategy_origin
         return part.call(operands, attrs, inner, index)
