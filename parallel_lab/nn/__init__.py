@@ -10,21 +10,33 @@ from . import initializer, utils
 from .cell import Cell, ShardedCell, shard
 from .layers.activation import (
     ACTIVATIONS,
+    CELU,
     ELU,
     GELU,
+    GLU,
+    FastGelu,
+    Hardtanh,
+    HShrink,
     HSigmoid,
     HSwish,
     LeakyReLU,
     LogSigmoid,
     LogSoftmax,
+    Mish,
     PReLU,
     ReLU,
     ReLU6,
+    SeLU,
     Sigmoid,
     SiLU,
     Softmax,
+    Softmin,
     Softplus,
+    SoftShrink,
+    Softsign,
     Tanh,
+    Tanhshrink,
+    Threshold,
     get_activation,
 )
 from .layers.basic import CellList, Dense, Flatten, Identity, SequentialCell
@@ -32,7 +44,17 @@ from .layers.class_losses import CrossEntropyLoss, NLLLoss, SoftmaxCrossEntropyE
 from .layers.conv import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool2d, Conv2d, MaxPool2d
 from .layers.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
 from .layers.embedding import Embedding, EmbeddingLookup
-from .layers.losses import BCELoss, BCEWithLogitsLoss, L1Loss, LossBase, MAELoss, MSELoss, SmoothL1Loss, WithLossCell
+from .layers.losses import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    KLDivLoss,
+    L1Loss,
+    LossBase,
+    MAELoss,
+    MSELoss,
+    SmoothL1Loss,
+    WithLossCell,
+)
 from .layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm, SyncBatchNorm
 from .layers.transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
 from .optim.amp import (
@@ -87,13 +109,16 @@ __all__ += [n for n, value in globals().items() if not n.startswith("_") and not
 
 # PyTorch's names for what is here under MindSpore's
 _OTHER_NAMES = {
+    "Hardshrink": "HShrink",
     "Hardsigmoid": "HSigmoid",
     "Hardswish": "HSwish",
     "Linear": "Dense",
     "Module": "Cell",
     "ModuleList": "CellList",
     "ParameterList": "ParameterTuple",
+    "SELU": "SeLU",
     "Sequential": "SequentialCell",
+    "Softshrink": "SoftShrink",
 }
 
 

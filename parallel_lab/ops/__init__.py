@@ -10,6 +10,7 @@ from . import (  # noqa: F401
     attention,
     batch_norm,
     class_losses,
+    composites,
     conv,
     creation,
     dropout,

@@ -184,7 +184,14 @@ def _check_prelu(operands):
         return f"weight has shape {weight} beside x of shape {x}", allowed
 
 
-@op(_prelu_labels, name="PReLU", check=_check_prelu, flops=2, example=(case((8, 4, 2), (4,)), case(SHAPE, (1,))))
+@op(
+    _prelu_labels,
+    name="PReLU",
+    mint="functional.prelu",
+    check=_check_prelu,
+    flops=2,
+    example=(case((8, 4, 2), (4,)), case(SHAPE, (1,))),
+)
 def prelu(x, weight):
     """x where x > 0, weight * x elsewhere; split alike.  x: (n, c, ...), weight: (c,) or (1,) -> (n, c, ...)."""
     return np.where(x > 0, x, weight.reshape((-1,) + (1,) * max(x.ndim - 2, 0)) * x)
@@ -272,7 +279,7 @@ sigmoid = fractional(
     _sigmoid,
     "1 / (1 + exp(-x)), without overflow",
     lambda g, out, x: sigmoid_grad(g, out),
-    mint="functional.sigmoid",
+    mint="sigmoid functional.sigmoid",
 )
 
 

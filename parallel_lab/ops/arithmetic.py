@@ -28,7 +28,7 @@ from .machine.opdef import SHAPE_ERRORS
 from .machine.registry import case, form, op, unbroadcast
 from .machine.signature import but_numbers
 from .spellings import function
-from .unary import exp, exp2, square
+from .unary import exp, exp2, sign, square
 
 # ---- two operands ----
 
@@ -89,6 +89,7 @@ atan2 = binary(
     "atan2",
     lambda x, y: np.arctan2(*_floats(x, y)),
     "Angle of the point with height x and width y, from -pi to pi",
+    name="Atan2 Atan2Ext",
     also="arctan2",
     method="atan2(other) arctan2(other)",
     mint="atan2 arctan2",
@@ -218,6 +219,14 @@ nextafter = binary(
 _INTS = {"example": (case(SHAPE, SHAPE, ints={0: 50, 1: 50}), case(SHAPE, (8,), ints={0: 50, 1: 50}))}
 gcd = binary("gcd", np.gcd, "Greatest common divisor of ints; no gradient", method="gcd(other)", **_INTS)
 lcm = binary("lcm", np.lcm, "Least common multiple of ints; no gradient", method="lcm(other)", **_INTS)
+
+
+copysign = binary("copysign", np.copysign, "x with the sign of y", method="copysign(other)", dtype=float_result)
+
+
+@copysign.vjp
+def _(g, out, x, y):
+    return unbroadcast(mul(g, copysign(sign(x), mul(y, sign(x)))), x), None
 
 
 # ---- bits ----

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .elementwise import SHAPE, binary, unary
+from ..base.checks import number
+from .elementwise import BINARY, SHAPE, binary, unary
 from .machine.registry import case, op, unbroadcast
 from .machine.signature import but_numbers
 
@@ -43,6 +44,46 @@ isfinite = unary(
     name="IsFinite",
     mint="isfinite",
     dtype="bool",
+)
+
+
+signbit = unary("signbit", np.signbit, "Whether an element has a minus sign, also -0.0", method="signbit", dtype="bool")
+isneginf = unary(
+    "isneginf", lambda x: x == -np.inf, "Whether an element is minus infinity", mint="isneginf", dtype="bool"
+)
+isposinf = unary("isposinf", lambda x: x == np.inf, "Whether an element is plus infinity", dtype="bool")
+
+
+def _near(name, class_name, near, text, **facts):
+    """Declare whether two elements are near each other."""
+    near.__name__ = near.__qualname__ = name
+    near.__doc__ = f"Whether {text}; no gradient.  x, y: (...) -> broadcast (...) bool."
+    return op(BINARY, name=class_name, dtype="bool", flops=3, example=VECTOR, **facts)(near)
+
+
+def _isclose(x, y, *, rtol=1e-05, atol=1e-08, equal_nan=True):
+    return np.isclose(x, y, rtol, atol, equal_nan)
+
+
+def _approximate_equal(x, y, *, tolerance=1e-05):
+    return np.abs(x - y) <= tolerance
+
+
+isclose = _near(
+    "isclose",
+    "IsClose",
+    _isclose,
+    "|x - y| is at most atol + rtol * |y|",
+    method="isclose",
+    mint="isclose",
+    attrs={"rtol": number(0), "atol": number(0)},
+)
+approximate_equal = _near(
+    "approximate_equal",
+    "ApproximateEqual",
+    _approximate_equal,
+    "|x - y| is at most the tolerance",
+    attrs={"tolerance": number(0)},
 )
 
 

@@ -233,14 +233,14 @@ def spelling(where, axis, keep_dims, spelled):
 def _in_every_spelling(name, operator, result="", **spellings):
     """Publish `ops.<name>`, a reduction whose arguments may be spelled as in MindSpore, numpy or PyTorch."""
 
-    def reduction(input, axis=None, keep_dims=False, **spelled):
+    def reduction(input, axis=None, keep_dims=False, *, dtype=None, **spelled):
         axis, keep_dims = spelling(name, axis, keep_dims, spelled)
-        return operator(input, axis, keep_dims=keep_dims)
+        return operator(input if dtype is None else cast(input, dtype=dtype), axis, keep_dims=keep_dims)
 
     reduction.__name__ = reduction.__qualname__ = name
     reduction.__doc__ = (
         f"`{operator.name}`.  input: (...) -> (...){result} without the dims `axis` (or `dim`; None: all), or with "
-        "size 1 there if keep_dims (keepdims, keepdim)."
+        "size 1 there if keep_dims (keepdims, keepdim). dtype: of the elements before they are reduced."
     )
     function(**spellings)(reduction)
 
@@ -248,7 +248,7 @@ def _in_every_spelling(name, operator, result="", **spellings):
 _in_every_spelling("sum", reduce_sum, method="sum", mint="sum")
 _in_every_spelling("mean", reduce_mean, method="mean", mint="mean")
 _in_every_spelling("prod", reduce_prod, method="prod", mint="prod")
-_in_every_spelling("amax", reduce_max)
-_in_every_spelling("amin", reduce_min)
-_in_every_spelling("all", reduce_all, " bool", method="all")
-_in_every_spelling("any", reduce_any, " bool", method="any")
+_in_every_spelling("amax", reduce_max, method="amax", mint="amax")
+_in_every_spelling("amin", reduce_min, method="amin", mint="amin")
+_in_every_spelling("all", reduce_all, " bool", method="all", mint="all")
+_in_every_spelling("any", reduce_any, " bool", method="any", mint="any")

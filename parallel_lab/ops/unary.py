@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from ..base.checks import number
 from .elementwise import POSITIVE, SHAPE, UNARY, add, div, float_result, mul, neg, number_result, sub, unary
-from .machine.registry import case, op
+from .machine.registry import case, gradient, op
 
 POSITIVE_CASE = case(SHAPE, **POSITIVE)
 BELOW_ONE = case(SHAPE, low=-0.9, high=0.9)
@@ -40,7 +41,7 @@ abs_ = unary(
     operator="__abs__",
     mint="abs",
 )
-sign = unary("sign", np.sign, "-1, 0 or 1", mint="sign", dtype=number_result)
+sign = unary("sign", np.sign, "-1, 0 or 1", also="sgn", method="sign", mint="sign", dtype=number_result)
 square = unary(
     "square",
     np.square,
@@ -97,6 +98,8 @@ tan = fractional(
     lambda g, out, x: mul(g, add(square(out), 1.0)),
     example=BELOW_ONE,  # away from the poles at half of pi
 )
+rad2deg = fractional("rad2deg", np.rad2deg, "Degrees for radians", lambda g, out, x: mul(g, 180 / math.pi))
+deg2rad = fractional("deg2rad", np.deg2rad, "Radians for degrees", lambda g, out, x: mul(g, math.pi / 180))
 sinc = fractional(
     "sinc", np.sinc, "sin(pi x) / (pi x), 1 at 0", lambda g, out, x: sinc_grad(g, x), example=(case(SHAPE), BELOW_ONE)
 )
@@ -111,7 +114,8 @@ def sinc_grad(g, x):
 
 def _inverse(name, function, text, vjp, /, **facts):
     """Declare the inverse of an angle function, which has numpy's name too: asin and arcsin."""
-    names = {"also": function.__name__, "mint": f"{name} {function.__name__}"}
+    title = facts.pop("name", name.title())
+    names = {"name": f"{title} {name.title()}Ext", "also": function.__name__, "mint": f"{name} {function.__name__}"}
     return fractional(name, function, text, vjp, **{"example": case(SHAPE), **names, **facts})
 
 
@@ -364,6 +368,58 @@ def bessel_i1e_grad(g, out, x):
     zero = x == 0
     safe = np.where(zero, np.ones((), x.dtype), x)
     return g * np.where(zero, np.asarray(0.5, x.dtype), _scaled_bessel(0, x) - out * (np.sign(x) + 1 / safe))
+
+
+bessel_i0 = fractional(
+    "bessel_i0",
+    lambda x: _scaled_bessel(0, x) * np.exp(np.abs(x)),
+    "Modified Bessel function of order 0",
+    lambda g, out, x: mul(g, bessel_i1(x)),
+    name="BesselI0",
+    also="i0",
+    mint="",
+    flops=300,
+)
+bessel_i1 = fractional(
+    "bessel_i1",
+    lambda x: _scaled_bessel(1, x) * np.exp(np.abs(x)),
+    "Modified Bessel function of order 1",
+    lambda g, out, x: bessel_i1_grad(g, out, x),
+    name="BesselI1",
+    mint="",
+    flops=300,
+)
+
+
+@op(result_shape=0, dtype=0)
+def bessel_i1_grad(g, out, x):
+    """Gradient of bessel_i1: g * (I0 - out / x), g / 2 at 0.  g, out, x: (...) -> (...)."""
+    zero = x == 0
+    safe = np.where(zero, np.ones((), x.dtype), x)
+    return g * np.where(zero, np.asarray(0.5, x.dtype), _scaled_bessel(0, x) * np.exp(np.abs(x)) - out / safe)
+
+
+@op(
+    UNARY,
+    name="Logit",
+    method="logit",
+    attrs={"eps": number()},
+    dtype=float_result,
+    flops=3,
+    example=(case(SHAPE, low=0.1, high=0.9), case(SHAPE, low=0.1, high=0.9, eps=0.3)),
+)
+def logit(x, *, eps=-1.0):
+    """log(x / (1 - x)).  x: (...) -> (...). eps, if not below 0: x is at least eps and at most 1 - eps."""
+    x = floats(x)
+    x = x if eps < 0 else np.clip(x, x.dtype.type(eps), x.dtype.type(1 - eps))
+    return np.log(x) - np.log1p(-x)
+
+
+@gradient(logit)
+def logit_grad(g, x, *, eps):
+    """Gradient of logit: g / (x (1 - x)), 0 where x was changed.  g, x: (...) -> (...)."""
+    grad = g / (x * (1 - x))
+    return grad if eps < 0 else np.where((x < eps) | (x > 1 - eps), np.zeros((), g.dtype), grad)
 
 
 # ---- rounding, and no gradient ----

@@ -35,6 +35,16 @@ ACTIVATION_FORMULAS = {
     "hswish": lambda x: x * np.clip((x + 3) / 6, 0, 1),
     "hsigmoid": lambda x: np.clip((x + 3) / 6, 0, 1),
     "logsigmoid": lambda x: np.log(sigmoid(x)),
+    "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * (np.exp(x) - 1)),
+    "celu": lambda x: np.where(x > 0, x, np.exp(x) - 1),
+    "softsign": lambda x: x / (1 + abs(x)),
+    "hshrink": lambda x: x * (abs(x) > 0.5),
+    "softshrink": lambda x: np.sign(x) * np.maximum(abs(x) - 0.5, 0),
+    "softmin": lambda x: np.exp(-x) / np.exp(-x).sum(-1, keepdims=True),
+    "hardtanh": lambda x: np.clip(x, -1, 1),
+    "tanhshrink": lambda x: x - np.tanh(x),
+    "fast_gelu": lambda x: x * sigmoid(1.702 * x),
 }
 
 
@@ -124,6 +134,20 @@ def test_activations_follow_their_formulas(name):
     cell = nn.get_activation(name)
     x = X.astype(np.float64)
     np.testing.assert_allclose(cell(Tensor(x)).asnumpy(), ACTIVATION_FORMULAS[name](x), rtol=1e-12, atol=1e-15)
+
+
+@each_of(
+    ("cell", "formula"),
+    (nn.Threshold(0.5, -3.0), lambda x: np.where(x > 0.5, x, -3)),
+    (nn.GLU(), lambda x: x[:, :2] * sigmoid(x[:, 2:])),
+    (nn.CELU(0.5), lambda x: np.where(x > 0, x, 0.5 * (np.exp(2 * x) - 1))),
+    (nn.HShrink(1.0), lambda x: x * (abs(x) > 1)),
+    (nn.Hardtanh(-0.5, 2.0), lambda x: np.clip(x, -0.5, 2)),
+    ids=["threshold", "glu", "celu", "hshrink", "hardtanh"],
+)
+def test_activations_with_settings(cell, formula):
+    x = X.astype(np.float64)
+    np.testing.assert_allclose(cell(Tensor(x)).asnumpy(), formula(x), rtol=1e-12)
 
 
 def test_softmax_takes_an_axis():

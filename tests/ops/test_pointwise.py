@@ -56,6 +56,18 @@ def test_a_function_of_a_positive_number_is_its_formula(name):
     np.testing.assert_allclose(getattr(ops, name)(given), POSITIVE_FORMULAS[name](x), rtol=1e-13, atol=1e-15)
 
 
+def test_bessel_functions_without_their_factor():
+    x = np.array([0.0, 0.3, -2.0, 12.0])
+    np.testing.assert_allclose(ops.bessel_i0(x), np.i0(x), rtol=1e-12)
+    np.testing.assert_allclose(ops.bessel_i1(x), ops.bessel_i1e(x) * np.exp(abs(x)), rtol=1e-12)
+
+
+def test_logit_undoes_the_sigmoid_and_may_be_bounded():
+    np.testing.assert_allclose(ops.logit(sigmoid(X)), X, atol=1e-12)
+    bounded = np.log([0.25 / 0.75, 0.5 / 0.5, 0.75 / 0.25])
+    np.testing.assert_allclose(ops.logit(np.array([0.0, 0.5, 1.0]), eps=0.25), bounded, atol=1e-15)
+
+
 def test_inverse_functions_undo_theirs():
     x = np.array([-0.999999, -0.5, -1e-9, 0.0, 0.3, 0.95])
     pairs = [(ops.asin, ops.sin), (ops.atanh, ops.tanh), (ops.erfinv, ops.erf)]
@@ -137,6 +149,22 @@ def test_gradients_are_numbers_where_zero_won(name):
 )
 def test_a_function_of_two_numbers_is_its_formula(name, expected):
     np.testing.assert_allclose(getattr(ops, name)(X, Y), expected, rtol=1e-12)
+
+
+def test_nearness():
+    x, y = np.array([1.0, 1.0, np.nan]), np.array([1.001, 1.1, np.nan])
+    assert ops.isclose(x, y, rtol=0.01, equal_nan=False).tolist() == [True, False, False]
+    assert ops.IsClose(0.0, 0.2)(x, y).tolist() == [True, True, True]
+    assert ops.ApproximateEqual(0.05)(x[:2], y[:2]).tolist() == [True, False]
+    assert ops.allclose(x[:1], y[:1], rtol=0.01) and not ops.allclose(x, y, rtol=0.01)
+
+
+def test_signs():
+    x = np.array([-0.0, 3.0, -np.inf, np.inf])
+    assert ops.signbit(x).tolist() == [True, False, True, False]
+    assert (ops.isneginf(x) | ops.isposinf(x)).tolist() == [False, False, True, True]
+    assert ops.copysign(x, -1.0).tolist() == [0, -3, -np.inf, -np.inf]
+    assert ops.nan_to_num(np.array([np.nan, np.inf, 2]), 1.0, posinf=7.0).tolist() == [1, 7, 2]
 
 
 def test_bits_of_ints():

@@ -48,6 +48,10 @@ Softplus = _elementwise("Softplus", ops.Softplus, "log(1 + exp(x)), without over
 HSigmoid = _elementwise("HSigmoid", ops.HSigmoid, "The sigmoid in straight pieces: (x + 3) / 6 between 0 and 1.")
 HSwish = _elementwise("HSwish", ops.HSwish, "x times HSigmoid of x.")
 Tanh = _elementwise("Tanh", ops.Tanh, "Hyperbolic tangent.")
+Mish = _elementwise("Mish", ops.Mish, "x * tanh(softplus(x)).")
+SeLU = _elementwise("SeLU", ops.SeLU, "1.0507 times (x where x > 0, 1.6733 (exp(x) - 1) elsewhere).")
+Softsign = _elementwise("Softsign", ops.Softsign, "x / (1 + |x|).")
+FastGelu = _elementwise("FastGelu", ops.FastGeLU, "x * sigmoid(1.702 x), which is near GELU.")
 
 
 class LeakyReLU(OneOperator):
@@ -93,6 +97,78 @@ class GELU(OneOperator):
         self._begin(approximate="tanh" if approximate else "none")
 
 
+class CELU(OneOperator):
+    """x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere.  x: (...) -> (...). alpha: not 0."""
+
+    operator = ops.CeLU
+
+    @kept(alpha=number())
+    def __init__(self, alpha: float = 1.0) -> None:
+        self._begin(alpha=alpha)
+
+
+class HShrink(OneOperator):
+    """x where |x| > lambd, 0 elsewhere.  x: (...) -> (...)."""
+
+    operator = ops.HShrink
+
+    @kept(lambd=number(0))
+    def __init__(self, lambd: float = 0.5) -> None:
+        self._begin(lambd=lambd)
+
+
+class SoftShrink(HShrink):
+    """x, lambd nearer to 0, where |x| > lambd, 0 elsewhere.  x: (...) -> (...)."""
+
+    operator = ops.SoftShrink
+
+
+class Hardtanh(OneOperator):
+    """x, at least min_val and at most max_val.  x: (...) -> (...)."""
+
+    operator = ops.Hardtanh
+
+    @kept(min_val=number(), max_val=number())
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        self._begin(min_val=min_val, max_val=max_val)
+
+
+class Threshold(Cell):
+    """x where x > threshold, `value` elsewhere.  x: (...) -> (...)."""
+
+    @kept(threshold=number(), value=number())
+    def __init__(self, threshold: float, value: float) -> None:
+        super().__init__()
+        self.threshold_op = ops.Threshold()
+
+    def construct(self, x: Any) -> Any:
+        return self.threshold_op(x, self.threshold, self.value)
+
+
+class Tanhshrink(Cell):
+    """x - tanh(x).  x: (...) -> (...)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tanh, self.sub = ops.Tanh(), ops.Sub()
+
+    def construct(self, x: Any) -> Any:
+        return self.sub(x, self.tanh(x))
+
+
+class GLU(Cell):
+    """The first half along `axis` times the sigmoid of the second.  x: (..., 2n, ...) -> (..., n, ...)."""
+
+    @kept(axis=integer())
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__()
+        self.split, self.sigmoid, self.mul = ops.Split(axis=axis, output_num=2), ops.Sigmoid(), ops.Mul()
+
+    def construct(self, x: Any) -> Any:
+        first, second = self.split(x)
+        return self.mul(first, self.sigmoid(second))
+
+
 class LogSigmoid(Cell):
     """log(1 / (1 + exp(-x))), without overflow: minus the softplus of -x.  x: (...) -> (...)."""
 
@@ -114,6 +190,18 @@ class Softmax(OneOperator):
         self._begin(axis=axis)
 
 
+class Softmin(Cell):
+    """softmax of -x along `axis`.  x: (...) -> (...)."""
+
+    @kept(axis=integer())
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__()
+        self.neg, self.softmax = ops.Neg(), ops.Softmax(axis=axis)
+
+    def construct(self, x: Any) -> Any:
+        return self.softmax(self.neg(x))
+
+
 class LogSoftmax(Softmax):
     """Logarithm of the softmax along `axis`.  x: (...) -> (...)."""
 
@@ -121,9 +209,10 @@ class LogSoftmax(Softmax):
 
 
 _NAMED = (ReLU, GELU, Sigmoid, Tanh, Softmax, LogSoftmax, ReLU6, LeakyReLU)
-_NAMED += (PReLU, ELU, SiLU, HSwish, HSigmoid, LogSigmoid)
+_NAMED += (PReLU, ELU, SiLU, HSwish, HSigmoid, LogSigmoid, Mish, SeLU, CELU, Softsign, HShrink, SoftShrink, Softmin)
+_NAMED += (Hardtanh, Tanhshrink)
 # MindSpore's names (nn.get_activation)
-ACTIVATIONS: dict[str, type[Cell]] = {cell.__name__.lower(): cell for cell in _NAMED}
+ACTIVATIONS: dict[str, type[Cell]] = {cell.__name__.lower(): cell for cell in _NAMED} | {"fast_gelu": FastGelu}
 
 
 def get_activation(activation: str | Cell | Primitive | None, where: str = "get_activation") -> Cell | Primitive | None:

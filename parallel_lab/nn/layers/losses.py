@@ -22,7 +22,8 @@ from ...ops.machine.primitive import Primitive
 from ..cell import Cell
 from ..tensor.tensor import Tensor
 
-__all__ = ["BCELoss", "BCEWithLogitsLoss", "L1Loss", "LossBase", "MAELoss", "MSELoss", "SmoothL1Loss", "WithLossCell"]
+__all__ = ["BCELoss", "BCEWithLogitsLoss", "KLDivLoss", "L1Loss", "LossBase", "MAELoss", "MSELoss"]
+__all__ += ["SmoothL1Loss", "WithLossCell"]
 
 NETWORK = function("A Cell or a function")
 
@@ -89,6 +90,23 @@ class SmoothL1Loss(FormulaLoss):
     def __init__(self, beta: float = 1.0, reduction: str = "none") -> None:
         super().__init__(reduction)
         self.smooth_l1 = ops.SmoothL1Loss(beta=beta)
+
+
+class KLDivLoss(Cell):
+    """labels * (log labels - logits), reduced.  logits (log-probabilities), labels: (...) -> () or (...).
+
+    reduction  "mean" over all elements, "batchmean": the sum divided by the size of dim 0, "sum", "none"
+
+    Operator: `kl_div_loss` (KLDivLoss).
+    """
+
+    @kept(reduction=choice("none", "mean", "batchmean", "sum"))
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__()
+        self.kl_div_loss = ops.KLDivLoss(reduction)
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return self.kl_div_loss(logits, labels)
 
 
 def _factor(value: Any, where: str, name: str) -> Any:
