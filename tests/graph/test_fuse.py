@@ -141,6 +141,46 @@ def test_sizes_of_random_networks(mode, seed):
     assert as_sets(messages(plan)) == {frozenset(names[i] for i in bucket) for bucket in buckets_of(groups)}
 
 
+# recorded with MindSpore 2.10: the ids of gradients w1, w2, ... of these sizes, in network order (mindspore.md, 14.4)
+SIX = (512 * 512,) * 6
+SIZED = {
+    (SIX, 1): [1, 2, 3, 4, 5, 6],
+    (SIX, 2): [1, 2, 2, 3, 3, 4],
+    (SIX, 3): [1, 1, 2, 2, 2, 3],
+    ((524288, 32768, 2048, 2048), 1): [1, 2, 2, 2],
+}
+
+
+def fusion_ids(plan):
+    """{parameter: the id that its gradient's message shows}, in network order."""
+    shown = {c["parameter"]: c["fusion"] for c in plan.to_dict(rank=0)["comm"] if c["phase"] == "backward"}
+    return {p.name: shown[p.name] for p in plan.parameters}
+
+
+@pytest.mark.parametrize(("sizes", "threshold"), SIZED)
+def test_by_size_messages_count_from_one(sizes, threshold):
+    """A chain of scalings, whose weights may have any size."""
+    weights = {f"w{n}": pl.Parameter(np.ones((1, size), np.float32), name=f"w{n}") for n, size in enumerate(sizes)}
+    net = cell(lambda net, x: sum(pl.ops.reduce_mean(x * getattr(net, name)) for name in weights), **weights)
+    x, settings = np.ones((4, 1), np.float32), {"device_num": 4, "dataset_strategy": "full_batch"}
+    settings |= {"parallel_mode": "semi_auto_parallel", "comm_fusion": allreduce("size", threshold)}
+    plan = pl.compile(net, x, x, loss=lambda out, label: out, **settings)
+    assert list(fusion_ids(plan).values()) == SIZED[sizes, threshold]
+
+
+def test_what_other_rules_count_is_shown_as_they_count_it():
+    """Positions begin at 1024 in data_parallel, the furthest group of the cost model is 1; "auto" leaves ids alone."""
+    settings = {"comm_fusion": allreduce("index", [1, 4])}
+    positions = fusion_ids(compiled(chain(WIDTHS), "data_parallel", WIDTHS, **settings))
+    assert list(positions.values()) == [1024] * 2 + [1025] * 3 + [1026] * 5
+    assert set(fusion_ids(compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, **settings)).values()) == {1}
+    widths = [128] * 9
+    by_cost = fusion_ids(compiled(chain(widths), "semi_auto_parallel", widths, cost_model_fusion=("times", 2, 0.5)))
+    assert set(by_cost.values()) == {1, 2} and (by_cost["l.0.weight"], by_cost["l.7.weight"]) == (1, 2)
+    auto = compiled(chain(WIDTHS).set_comm_fusion(3), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
+    assert set(fusion_ids(auto).values()) == {3}
+
+
 def test_auto_is_64_mb():
     auto = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
     size = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("size", 64))

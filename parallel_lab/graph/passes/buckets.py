@@ -16,15 +16,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...base.settings import fusion_rules
 from ...layout.tensor_layout import canonical_axes
-from ..ir import Draft, GraphInput, Instr, Value
+from ..ir import Draft, GraphInput, Instr, Value, attr_pairs
 
 # what comm_fusion calls them
 _FUSED = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"}
+FIRST_POSITION = 1024  # where nn.DistributedGradReducer begins to count
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,21 @@ def members_of(draft: Draft, program: tuple[Instr, ...], values: dict[str, Value
 
 
 def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | None:
-    """All members of one kind in buckets, in sending order; alone: a bucket of one. None: nobody asked for fusion."""
-    numbers = _numbers(draft, members)
-    if numbers is None:
+    """All members of one kind in buckets, in sending order; alone: a bucket of one. None: nobody asked for fusion.
+
+    What a rule counts is what their messages show as `fusion`, from 1 by size or cost, from 1024 by position in
+    data_parallel mode; elsewhere it stays the parameter's comm_fusion (recorded with MindSpore 2.10).
+    """
+    found = _numbers(draft, members)
+    if found is None:
         return None
+    numbers, first = found
     buckets: dict[tuple, list[Member]] = {}
     for member, number in zip(members, numbers, strict=True):
         alone = member.given.fusion_given and member.given.comm_fusion == 0
+        if first is not None and not alone:
+            attrs = attr_pairs({**dict(member.instr.attrs), "fusion": first + number})
+            member = replace(member, instr=replace(member.instr, attrs=attrs))
         buckets.setdefault((member.place,) if alone else (member.key, number), []).append(member)
     return sorted(buckets.values(), key=lambda bucket: bucket[-1].place)
 
@@ -86,8 +95,10 @@ def _setting(draft: Draft, members: list[Member]) -> tuple[str, Any]:
     return set_.get(_FUSED[members[0].instr.kind], ("", 0))
 
 
-def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
-    """What members of one bucket have in common beside their key; None: nobody asked for fusion."""
+def _numbers(draft: Draft, members: list[Member]) -> tuple[list[Any], int | None] | None:
+    """(what members of one bucket have in common beside their key, what the rule calls its number 0, None where they
+    keep their ids); None: nobody asked for fusion.
+    """
     config = draft.config
     mode, setting = _setting(draft, members)
     ids = [m.given.comm_fusion for m in members]
@@ -97,28 +108,30 @@ def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
         def by_bytes(mine: list[Member]) -> fusion_rules.Groups:
             return fusion_rules.size_groups_by_bytes([m.value.slice_bytes for m in mine], setting)
 
-        return _within(members, ids, draft.order, by_bytes)
+        return _within(members, ids, draft.order, by_bytes), None
     if mode in ("auto", "size"):
         # MindSpore (SetFusionBySize) numbers all of them anew, in one walk
         used = tuple(i.name for i in draft.graph.inputs)
-        return _counted(
+        numbers = _counted(
             members, used, lambda mine: fusion_rules.size_groups_by_elements([m.elements for m in mine], setting)
         )
+        return numbers, 1 if mode == "size" else None
     if mode == "index" and config.local:
         trained = [name for name in draft.order if draft.graph.input(name).trainable]
         if len({draft.graph.input(name).comm_fusion for name in trained}) > 1:
-            return list(ids)  # nn.DistributedGradReducer: ids that differ come before positions
+            return list(ids), None  # nn.DistributedGradReducer: ids that differ come before positions
         numbers = dict(zip(trained, fusion_rules.index_groups(len(trained), setting, config.fusion_index), strict=True))
-        return [numbers[m.given.name] for m in members]
+        return [numbers[m.given.name] for m in members], FIRST_POSITION
     if mode == "index":
-        return _within(
+        groups = _within(
             members, ids, (), lambda mine: fusion_rules.index_groups(len(mine), setting, config.fusion_index)
         )
+        return groups, None
     if config.cost_model_fusion is not None and members[0].instr.kind == "all_reduce" and not config.local:
         distances = _distances(draft)
         away, elements = [distances[m.given.name] for m in members], [m.elements for m in members]
-        return list(fusion_rules.cost_model_groups(config.cost_model_fusion, away, elements))
-    return list(ids) if given else None
+        return list(fusion_rules.cost_model_groups(config.cost_model_fusion, away, elements)), 1
+    return (list(ids), None) if given else None
 
 
 def _distances(draft: Draft) -> dict[str, float]:
