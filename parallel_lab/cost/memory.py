@@ -99,7 +99,8 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
         dead = plan.last_uses[action.program]
         for position, instr in stage.part(action):
             if instr.runs_on(rank):
-                memory.make(instr.out)
+                for name in instr.kept:
+                    memory.make(name)
                 live = tuple(memory.live[kind] for kind in MEMORY_KINDS)
                 timeline.append(MemoryPoint(action.program, position, instr.out, live))
             pairs = plan.replacements.get(position, ()) if action.program == "update" else ()
@@ -159,9 +160,10 @@ class _Memory:
                 continue
             together = _puts_together(instr) or (instr.kind == "split" and operand in buckets)
             buckets.update([instr.out] if _puts_together(instr) else [])
-            self._add_block(plan, instr.out, "gathered" if together else "workspace")
+            for name in instr.kept:
+                self._add_block(plan, name, "gathered" if together else "workspace")
             if phase == "forward":
-                forward.add(instr.out)
+                forward.update(instr.kept)
         read = {
             self.block[name] for _, instr in plan.instructions("backward") for name in instr.ins if name in self.block
         }

@@ -158,7 +158,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         what = f"returns a tensor of shape {result}" if result else f"returns {len(graph.outputs)} values"
         hint = "Use reduction='mean' or 'sum', or ops.reduce_mean"
         raise at_compile(ShapeError, f"the loss {what}", "One number", hint)
-    dtypes = {part.name: part.dtype for part in (*graph.inputs, *graph.nodes)}
+    dtypes = graph.dtypes()
     if loss is not None and graph.outputs and np.dtype(dtypes[graph.outputs[0]]).kind != "f":
         what, allowed = f"the loss is of dtype {dtypes[graph.outputs[0]]}", "A float: the gradient of others is nothing"
         raise at_compile(ShapeError, what, allowed, "Comparisons, argmax and counts belong to metrics")

@@ -24,14 +24,17 @@ MOST_RANKS, MOST_ELEMENTS = 16, 16_384
 
 def compute_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
     """What is wrong with an operator's slice shapes, or with layouts its strategy does not give; or ""."""
-    op, ins, out = OPS.get(instr.op), [plan.value(name) for name in instr.ins], plan.value(instr.out)
+    op, ins = OPS.get(instr.op), [plan.value(name) for name in instr.ins]
     if op is None:
         return f"operator {instr.op!r} is not registered"
     attrs = dict(instr.attrs)
-    shape, dtype = op.infer(tuple(v.slice_shape for v in ins), tuple(v.dtype for v in ins), attrs, instr.name)
-    if (shape, dtype) != (out.slice_shape, out.dtype):
-        made = f"{instr.op_class} on slices {[v.slice_shape for v in ins]} gives {shape} {dtype}"
-        return f"{made}, the table says {out.slice_shape} {out.dtype}"
+    made = op.infer(tuple(v.slice_shape for v in ins), tuple(v.dtype for v in ins), attrs, instr.name)
+    if len(made.shapes) != len(instr.outs):
+        return f"{instr.op_class} gives {len(made.shapes)} results, the instruction names {len(instr.outs)}"
+    for name, shape, dtype in zip(instr.outs, made.shapes, made.dtypes, strict=True):
+        if name and (shape, dtype) != ((out := plan.value(name)).slice_shape, out.dtype):
+            gives = f"{instr.op_class} on slices {[v.slice_shape for v in ins]} gives {shape} {dtype}"
+            return f"{gives}, the table says {out.slice_shape} {out.dtype}"
     if phase != "forward" or instr.strategy is None:
         return ""
     node = plan.graph.node(instr.name)
@@ -46,11 +49,13 @@ def compute_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
         if have.layout is not None and have.shape and not have.layout.same_placement(want):
             wants = f"{instr.op_class} with strategy {instr.strategy} wants {want}"
             return f"%{name} is laid out as {have.layout}, {wants}"
-    if out.layout is None:
-        return f"%{instr.out} has no layout"
-    expected = rule.out.whole() if node.keeps_own_part(plan.device_num) else rule.out
-    if not out.layout.same_placement(expected):
-        return f"the result is laid out as {expected}, the table says {out.layout}"
+    for name, layout in zip(instr.outs, rule.outs, strict=True):
+        given = plan.value(name).layout if name else layout
+        if given is None:
+            return f"%{name} has no layout"
+        expected = layout.whole() if node.keeps_own_part(plan.device_num) else layout
+        if name and not given.same_placement(expected):
+            return f"the result is laid out as {expected}, the table says {given}"
     return ""
 
 
@@ -140,7 +145,10 @@ def _elements_fault(
     kind: str, dims: Pairs, axes: tuple[int, ...], device_matrix: tuple[int, ...], source: Value, out: Value
 ) -> str:
     """Do the move with the elements' numbers as elements and compare all ranks; of large tensors only shapes."""
-    definition, instr = MESSAGES.get(kind), Instr(kind, "", ("",), attrs=dims, axes=axes, device_matrix=device_matrix)
+    definition, instr = (
+        MESSAGES.get(kind),
+        Instr(kind, ("",), ("",), attrs=dims, axes=axes, device_matrix=device_matrix),
+    )
     have, want = _numbers(source), _numbers(out)
     for rank in range(source.layout.device_num):
         group = instr.group(rank) if definition else (rank,)

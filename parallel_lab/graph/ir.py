@@ -27,7 +27,7 @@ from ..layout.named_layout import strategy_counts
 from ..layout.tensor_layout import TensorLayout, ranks_along
 from ..ops.collectives.base import CALLS
 from ..ops.collectives.definitions import MESSAGES
-from ..ops.machine.opdef import OpDef
+from ..ops.machine.opdef import OpDef, Results
 from ..ops.machine.registry import OPS
 from ..ops.machine.sharding import AnyStrategy
 
@@ -51,6 +51,15 @@ def fresh_name(base: str, taken: Container[str]) -> str:
         n += 1
         name = f"{base}_{n}"
     return name
+
+
+def result_names(name: str, results: Results) -> tuple[str, ...]:
+    """Names of what the operator `name` gives: its own, or "topk.0" and "topk.1" of several.
+
+    >>> result_names("topk", Results(((4,), (4,)), ("float32", "int32"), several=True))
+    ('topk.0', 'topk.1')
+    """
+    return tuple(f"{name}.{i}" for i in range(len(results.shapes))) if results.several else (name,)
 
 
 def at_compile(kind: type[ParallelLabError], what: str, allowed: str = "", hint: str = "") -> ParallelLabError:
@@ -88,7 +97,9 @@ class GraphInput:
 class Node:
     """One operator of the graph.
 
-    name       name of the value it makes; unique, and readable: "d1.matmul"
+    name       unique, and readable: "d1.matmul"
+    outs       names of the values it makes: its own, or of several results "d1.topk.0", "d1.topk.1"; shapes, dtypes:
+               theirs
     op         name in the registry;  op_class: MindSpore's class name
     ins        names of its operands
     strategy, strategy_source   None until the strategies pass; "user", "default" or "propagated"
@@ -110,8 +121,9 @@ class Node:
     op_class: str
     ins: tuple[str, ...]
     attrs: Pairs
-    shape: Shape
-    dtype: str
+    outs: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...]
     origin: Origin
     strategy: AnyStrategy | None = None
     strategy_source: str = ""
@@ -142,10 +154,19 @@ class Node:
             return False
         return not self.opdef.mean or strategy_counts(self.strategy)[0][0] == device_num
 
-    def computed(self, ins: tuple[str, ...], attrs: Pairs, out: str = "", **fields: Any) -> Instr:
+    @property
+    def shape(self) -> Shape:
+        """Shape of the only result, or of the first; dtype likewise."""
+        return self.shapes[0]
+
+    @property
+    def dtype(self) -> str:
+        return self.dtypes[0]
+
+    def computed(self, ins: tuple[str, ...], attrs: Pairs, outs: tuple[str, ...] = (), **fields: Any) -> Instr:
         """The instruction that computes this operator, on slices; `fields` are further fields of it."""
-        name = self.name
-        return Instr("compute", out or name, ins, name, self.op, self.op_class, attrs, origin=self.origin, **fields)
+        what = (self.name, self.op, self.op_class, attrs)
+        return Instr("compute", outs or self.outs, ins, *what, origin=self.origin, **fields)
 
     @property
     def where(self) -> str:
@@ -184,21 +205,42 @@ class Graph:
 
     @cached_property
     def _nodes_by_name(self) -> dict[str, Node]:
-        return {n.name: n for n in self.nodes}
+        return {name: n for n in self.nodes for name in (n.name, *n.outs)}
 
     @cached_property
     def _shapes(self) -> dict[str, Shape]:
-        return {part.name: part.shape for part in (*self.inputs, *self.nodes)}
+        made = (pair for n in self.nodes for pair in zip(n.outs, n.shapes, strict=True))
+        return {i.name: i.shape for i in self.inputs} | dict(made)
+
+    @cached_property
+    def _dtypes(self) -> dict[str, str]:
+        made = (pair for n in self.nodes for pair in zip(n.outs, n.dtypes, strict=True))
+        return {i.name: i.dtype for i in self.inputs} | dict(made)
+
+    @cached_property
+    def read(self) -> frozenset[str]:
+        """Values that anything reads: operators, prints, parameters that are assigned to, gradients, the caller."""
+        pairs = (*self.assigns, *self.updates)
+        names = (*self.outputs, *self.seeds, *(value for _, value in pairs), *(name for name, _ in self.prints))
+        return frozenset(names).union(*(n.ins for n in self.nodes))
 
     def input(self, name: str) -> GraphInput | None:
         return self._inputs_by_name.get(name)
 
     def node(self, name: str) -> Node | None:
+        """The operator of this name, or that makes the value of this name."""
         return self._nodes_by_name.get(name)
+
+    def maker(self, name: str) -> str:
+        """The operator that makes the value `name`; of what the graph is given, the name itself."""
+        node = self.node(name)
+        return name if node is None else node.name
 
     def read_late(self) -> tuple[str, ...]:
         """Values of the forward program that are read outside it: by gradients, the update program, the caller."""
-        early = {i.name for i in self.inputs if i.role != "gradient"} | {n.name for n in self.of_phase("forward")}
+        early = {i.name for i in self.inputs if i.role != "gradient"} | {
+            name for n in self.of_phase("forward") for name in n.outs
+        }
         used = [*self.seeds, *(i for n in self.of_phase("update") for i in n.ins), *self.outputs]
         return tuple(dict.fromkeys(name for name in used if name in early))
 
@@ -207,8 +249,12 @@ class Graph:
         return tuple(n for n in self.nodes if n.phase == phase)
 
     def shapes(self) -> Mapping[str, Shape]:
-        """Global shapes of all inputs and operators, by name."""
+        """Global shapes of all inputs and of what operators make, by name."""
         return MappingProxyType(self._shapes)
+
+    def dtypes(self) -> Mapping[str, str]:
+        """Dtypes of the same values."""
+        return MappingProxyType(self._dtypes)
 
     def operand_shapes(self, node: Node) -> tuple[Shape, ...]:
         """Global shapes of an operator's operands."""
@@ -226,7 +272,8 @@ class Graph:
         for n in self.nodes:
             chosen = f"  strategy {n.strategy} ({n.strategy_source})" if n.strategy is not None else ""
             call = f"{n.op_class}({', '.join('%' + i for i in n.ins)})"
-            lines.append(f"  %{n.name} = {call}{chosen}    # {n.shape} {n.dtype}, {n.origin.place}")
+            made = ", ".join(f"{shape} {dtype}" for shape, dtype in zip(n.shapes, n.dtypes, strict=True))
+            lines.append(f"  {', '.join('%' + o for o in n.outs)} = {call}{chosen}    # {made}, {n.origin.place}")
         lines.append(f"  return {', '.join('%' + o for o in self.outputs)}")
         return "\n".join(lines)
 
@@ -253,7 +300,7 @@ class Instr:
     """One instruction of the program of every rank.
 
     kind           one of `kinds.KINDS`
-    out, ins       value names
+    outs, ins      value names; of several results that of one that nothing reads is "": it is not kept
     name           operator  ("d1.matmul"), or the parameter of a message; op: of compute
     attrs          operator attributes, or dim / split_dim / concat_dim / reduce / window / fusion of a communication,
                    with `parameter` whose gradient or slice it carries. Of a start: these, `message`, the kind of
@@ -269,7 +316,7 @@ class Instr:
     """
 
     kind: str
-    out: str
+    outs: tuple[str, ...]
     ins: tuple[str, ...]
     name: str = ""
     op: str = ""
@@ -283,6 +330,16 @@ class Instr:
     origin: Origin = field(default_factory=Origin)
     owner: int | None = None
     micro_batch: int = 0
+
+    @cached_property
+    def kept(self) -> tuple[str, ...]:
+        """The values it makes that anything reads."""
+        return tuple(name for name in self.outs if name)
+
+    @property
+    def out(self) -> str:
+        """The value it makes; of several the first that anything reads."""
+        return self.outs[0] or self.kept[0]
 
     def runs_on(self, rank: int) -> bool:
         """Whether `rank` runs this instruction."""

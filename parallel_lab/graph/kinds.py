@@ -45,8 +45,8 @@ def _no_bytes(plan: Any, instr: Instr) -> int:
 
 
 def _through(plan: Any, instr: Instr) -> int:
-    """Operands read and the result written."""
-    return sum(plan.value(name).slice_bytes for name in (*instr.ins, instr.out))
+    """Operands read and results written."""
+    return sum(plan.value(name).slice_bytes for name in (*instr.ins, *instr.kept))
 
 
 def _kept(plan: Any, instr: Instr) -> int:
@@ -63,21 +63,21 @@ class KindDef:
     """One kind of instruction.
 
     kind, class_name   "slice", and MindSpore's operator (of a computation: that of the instruction)
-    run       (OnRank, instruction) -> the array it makes; None: it is asked for
+    run       (OnRank, instruction) -> the array it makes, of several results their tuple; None: it is asked for
     asks      "" of local work; what the interpreter yields instead: "message", "start" or "wait"
     verify    (plan, instruction, makers of the values known so far, phase) -> what is wrong, or ""
     touched   (plan, instruction) -> bytes of memory it reads and writes; a view's are not counted
     view      whether its result is its operand's own memory under another shape
     flops     (plan, instruction) -> floating-point operations on a rank's slices
     shown     (plan, instruction, rank) -> how it is written
-    vjp       (the backward pass, instruction, gradient of its result): its operands' gradients; None: none
+    vjp       (the backward pass, instruction, gradients of its results): its operands' gradients; None: none
     operands  how many it takes; None: any number
     message   the definition of the message it sends at once, or None
     """
 
     kind: str
     class_name: str = ""
-    run: Callable[[OnRank, Instr], np.ndarray] | None = None
+    run: Callable[[OnRank, Instr], Any] | None = None
     asks: str = ""
     verify: Callable[[Any, Instr, Makers, str], str] = lambda plan, instr, known, phase: ""
     touched: Callable[[Any, Instr], int] = _no_bytes
@@ -92,8 +92,8 @@ class KindDef:
 # ---- compute: an operator on slices ----
 
 
-def _run_compute(on: OnRank, instr: Instr) -> np.ndarray:
-    """The operator's result. What it refuses for its numbers (an index outside) is said with place and rank."""
+def _run_compute(on: OnRank, instr: Instr) -> Any:
+    """The operator's results. What it refuses for its numbers (an index outside) is said with place and rank."""
     op, attrs, arrays = instr.opdef, dict(instr.attrs), [on.env[name] for name in instr.ins]
     if instr.offset_axes:
         shapes = tuple(a.shape for a in arrays)
@@ -125,18 +125,18 @@ def _run_slice(on: OnRank, instr: Instr) -> np.ndarray:
     return np.array(array[(slice(None),) * dim + (slice(start, start + part),)], order="C")
 
 
-def _vjp_slice(back: Any, instr: Instr, gradient: Any) -> None:
+def _vjp_slice(back: Any, instr: Instr, gradients: Any) -> None:
     op = OPS["strided_slice_grad"]
     attrs = {"shape": back.values[instr.ins[0]].slice_shape, "dim": instr.attr("dim")}
     fields = {"op": op.name, "op_class": op.class_name, "attrs": attr_pairs(attrs)}
     fields |= {"offset_axes": (instr.axes,), "device_matrix": instr.device_matrix}
     fields["reason"] = "backward of a slice: zeros where the rank had dropped elements"
-    made, operand = back.gradient_value(instr.ins[0]), back.array(gradient).name
+    made, operand = back.gradient_value(instr.ins[0]), back.array(gradients[0]).name
     back.give(instr.ins[0], back.rec.emit("compute", made, (operand,), f"{instr.out}.grad", **fields))
 
 
-def _vjp_reshape(back: Any, instr: Instr, gradient: Any) -> None:
-    made, operand = back.gradient_value(instr.ins[0]), back.array(gradient).name
+def _vjp_reshape(back: Any, instr: Instr, gradients: Any) -> None:
+    made, operand = back.gradient_value(instr.ins[0]), back.array(gradients[0]).name
     attrs = attr_pairs({"shape": back.values[instr.ins[0]].slice_shape})
     back.give(instr.ins[0], back.rec.emit("reshape", made, (operand,), f"{instr.out}.grad", attrs=attrs))
 
@@ -202,7 +202,7 @@ def _split_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
     if (instr.attr("start"), instr.attr("stop")) != (at, at + parts[member]):
         columns = f"columns {instr.attr('start')} to {instr.attr('stop')}"
         return f"{columns} are not those of operand {member} of %{concat.out}"
-    alone = replace(start, kind=start.message, ins=(concat.ins[member],), out=instr.out)
+    alone = replace(start, kind=start.message, ins=(concat.ins[member],), outs=instr.outs)
     return move_fault(alone, plan.value(alone.ins[0]), plan.value(instr.out), _layout_phase(plan, phase))
 
 
@@ -236,7 +236,7 @@ def kind_of_message(definition: CollectiveDef) -> KindDef:
         asks="message",
         verify=_halo_fault if definition.windowed else _move_fault,
         shown=shown_message,
-        vjp=(lambda back, instr, gradient: back.message_back(instr, gradient)) if definition.adjoint else None,
+        vjp=(lambda back, instr, gradients: back.message_back(instr, gradients)) if definition.adjoint else None,
         message=definition,
     )
 
@@ -252,7 +252,7 @@ KINDS: dict[str, KindDef] = {
             view=lambda instr: instr.opdef.view or instr.op == "flatten",
             flops=_flops,
             shown=shown_compute,
-            vjp=lambda back, instr, gradient: back.operator_back(instr, gradient),
+            vjp=lambda back, instr, gradients: back.operator_back(instr, gradients),
             operands=None,
         ),
         *map(kind_of_message, MESSAGES.values()),

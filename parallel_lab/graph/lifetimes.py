@@ -24,7 +24,7 @@ def replacements(program: tuple[Instr, ...], assignments: Pairs) -> dict[int, Pa
     A source made elsewhere, and a target that another assignment reads, wait for the end, when all that is left is
     replaced at once: two parameters may exchange their values.
     """
-    made = {instr.out: position for position, instr in enumerate(program)}
+    made = {name: position for position, instr in enumerate(program) for name in instr.kept}
     read = {name: position for position, instr in enumerate(program) for name in instr.ins}
     sources = {source for _, source in assignments}
     found: dict[int, Pairs] = {}
@@ -45,7 +45,7 @@ def last_uses(
     """
     last: dict[str, tuple[str, int]] = {}
     for phase, position, instr in order:
-        last |= dict.fromkeys((*instr.ins, instr.out), (phase, position))
+        last |= dict.fromkeys((*instr.ins, *instr.kept), (phase, position))
     for position, pairs in replaced.items():
         for _, source in pairs:
             read_in, at = last.get(source, ("", 0))

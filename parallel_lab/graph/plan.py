@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,7 +32,7 @@ from .ir import Draft, Graph, GraphInput, Instr, Node, Value
 from .lifetimes import last_uses, replacements
 
 PHASES = ("forward", "backward", "update")
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Plan:
     def _owner_of(self) -> dict[str, int]:
         parameters = dict(self.owners)
         found = {s.name: parameters[s.parameter] for s in self.states if s.parameter in parameters}
-        return found | {i.out: i.owner for _, i in self.instructions() if i.owner is not None}
+        return found | {name: i.owner for _, i in self.instructions() if i.owner is not None for name in i.kept}
 
     def owner_of(self, name: str) -> int | None:
         """The only rank that ever holds the value `name`; None: all do."""
@@ -272,8 +272,10 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
             actions.append(Action(0, "B", part, "backward"))
     if draft.program("update"):
         actions.append(Action(0, "update", 0, "update"))
-    programs = tuple((phase, draft.program(phase)) for phase in PHASES if draft.program(phase))
-    used = {n for _, p in programs for i in p for n in (*i.ins, i.out)} | {s for s, _, _ in draft.states}
+    pairs = (*draft.gradients, *draft.assignments, *draft.forward_assignments)
+    read = {n for _, i in draft.instructions() for n in i.ins} | {n for _, n in pairs} | set(draft.outputs)
+    programs = tuple((phase, _kept(draft.program(phase), read)) for phase in PHASES if draft.program(phase))
+    used = {n for _, p in programs for i in p for n in (*i.ins, *i.kept)} | {s for s, _, _ in draft.states}
     used |= {i.name for i in draft.graph.inputs if i.role in ("data", "parameter", "step")} | set(draft.outputs)
     made = {f.name: getattr(draft, f.name) for f in fields(Plan) if hasattr(draft, f.name)}
     made["stages"] = (Stage(0, draft.config.device_num, programs, tuple(actions)),)
@@ -282,6 +284,17 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     texts = {n: base64.b64encode(np.ascontiguousarray(a).tobytes()).decode() for n, a in constants.items()}
     made["constants"] = tuple((n, str(a.dtype), a.shape, texts[n]) for n, a in constants.items())
     return Plan(**made).verify()
+
+
+def _kept(program: tuple[Instr, ...], read: set[str]) -> tuple[Instr, ...]:
+    """A program in which of several results only those have a name that are `read`, or else the first."""
+    made = []
+    for instr in program:
+        if len(instr.outs) > 1:
+            outs = tuple(name if name in read else "" for name in instr.outs)
+            instr = replace(instr, outs=outs if any(outs) else (instr.outs[0], *outs[1:]))
+        made.append(instr)
+    return tuple(made)
 
 
 def _number(text: str) -> float | int | bool | None:

@@ -27,7 +27,8 @@ from .kinds import KINDS, class_name
 def rank_view(plan, rank: int) -> dict[str, Any]:
     """The plan as `rank` sees it.
 
-    ops      name, op (MindSpore's class), strategy, in_global, out_global, in_slice, out_slice, phase, origin
+    ops      name, op (MindSpore's class), strategy, in_global, out_global, in_slice, out_slice (results that are read),
+             phase, origin
     params   name, global, slice, layout, index (where the slice lies);  inputs: the same for data
     comm     messages, and inserted slices with an empty group: kind, op, group, in_shape, out_shape, dtype, bytes (of
              what the rank hands over: its operand, the strips of a halo; 0 for a slice), phase, fusion, reduce, reason,
@@ -46,7 +47,8 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
             ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
             if instr.kind == "compute":
                 if phase != "forward" or instr.strategy is not None:
-                    ops.append(_op_entry(instr, ins, out, phase, global_shapes(plan, instr)))
+                    outs = [plan.value(n) for n in instr.kept]
+                    ops.append(_op_entry(instr, ins, outs, phase, global_shapes(plan, instr)))
             elif instr.kind == "start" and instr.attr("members") is not None:
                 parts = _carried(plan, instr, *carried[instr.out])
                 comm += [_comm_entry(*part, phase, rank, instr.name) for part in parts]
@@ -73,7 +75,9 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
     }
 
 
-def _op_entry(instr: Instr, ins: list[Value], out: Value, phase: str, wholes: list[tuple[int, ...]]) -> dict[str, Any]:
+def _op_entry(
+    instr: Instr, ins: list[Value], outs: list[Value], phase: str, wholes: list[tuple[int, ...]]
+) -> dict[str, Any]:
     strategy, layouts = instr.strategy, None
     if isinstance(strategy, LayoutStrategy):
         layouts = [layout.to_dict() | {"alias_name": layout.alias_name} for layout in strategy]
@@ -83,9 +87,9 @@ def _op_entry(instr: Instr, ins: list[Value], out: Value, phase: str, wholes: li
         "strategy": None if strategy is None else [list(t) for t in strategy_counts(strategy)],
         "layouts": layouts,
         "in_global": [list(s) for s in wholes],
-        "out_global": [list(out.shape)],
+        "out_global": [list(v.shape) for v in outs],
         "in_slice": [list(v.slice_shape) for v in ins],
-        "out_slice": [list(out.slice_shape)],
+        "out_slice": [list(v.slice_shape) for v in outs],
         "phase": phase,
         "reason": instr.reason,
         "origin": dict(vars(instr.origin)),
@@ -220,32 +224,34 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
 def named_lines(text: str) -> list[str]:
     """The lines of a `plan_text` with names of values in place of numbers: "%fc.grad = MatMul(%fc, %w)"."""
     lines = text.splitlines()
-    names = {made[1]: made[2] for line in lines if (made := _MADE.match(line))}
+    names = {number: name for line in lines if " = " in line for number, name in _MADE.findall(line.split(" = ")[0])}
     return [
         line if "#" in line[:5] else _NUMBER.sub(lambda n: f"%{names[n[1]]}" if n[1] in names else n[0], line)
         for line in lines
     ]
 
 
-_MADE = re.compile(r"%(\d+)\(([^()\s]+)\) = ")
+_MADE = re.compile(r"%(\d+)\(([^()\s]+)\)")
 _NUMBER = re.compile(r"%(\d+)(?:\([^()\s]+\))?(?![\w.])")  # not the parameter "%0.weight"
 
 
 def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str], count: int) -> list[str]:
-    """The lines of an instruction; its result becomes number `count`."""
-    ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
+    """The lines of an instruction; results become numbers from `count` on, those that nothing reads are "_"."""
+    ins, outs = [plan.value(n) for n in instr.ins], [plan.value(n) if n else None for n in instr.outs]
     operands = [numbers.get(n) or n.rpartition(":")[0] or n for n in instr.ins]
-    number = numbers[instr.out] = f"%{count}"
+    numbers.update((name, f"%{count + i}") for i, name in enumerate(instr.kept))
+    made = ", ".join(f"{numbers[name]}({name})" if name else "_" for name in instr.outs)
     shown = KINDS[instr.kind].shown(plan, instr, rank)
     args = ", ".join([*operands, *map(str, shown.args)])
-    given, gives = [v.slice_shape for v in ins], out.slice_shape
+    given, gives = [v.slice_shape for v in ins], None
     if instr.is_communication:
-        given[0], gives = message_shapes(instr, ins[0], out)
+        given[0], gives = message_shapes(instr, ins[0], outs[0])
     types = ", ".join(tensor_text(v, shape) for v, shape in zip(ins, given, strict=True))
+    results = ", ".join("_" if v is None else tensor_text(v, gives) for v in outs)
     lines = [
-        f"{number}({instr.out}) = {class_name(instr)}({args}){shown.facts}",
+        f"{made} = {class_name(instr)}({args}){shown.facts}",
         *shown.before,
-        f"    : ({types}) -> ({tensor_text(out, gives)})",
+        f"    : ({types}) -> ({results})",
         *shown.after,
     ]
     if instr.reason:

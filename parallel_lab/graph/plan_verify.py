@@ -53,7 +53,7 @@ def verify_plan(plan) -> None:
                 if fault := _fault(plan, instr, known, phase):
                     what = message(fault, where=f"plan, {phase} instruction {position}")
                     raise PlanError(f"{what}\n{_around(program, position)}")
-                known[instr.out] = instr
+                known.update(dict.fromkeys(instr.kept, instr))
     for fault in _faults_of_results(plan, known):
         raise PlanError(fault, where="plan")
 
@@ -95,7 +95,7 @@ def _around(program: tuple[Instr, ...], position: int) -> str:
     lines = []
     for at, i in list(enumerate(program))[max(0, position - 2) : position + 3]:
         call = f"{i.op_class or i.kind}({', '.join('%' + n for n in i.ins)})"
-        lines.append(f"  {at:4} %{i.out} = {call}{'   <-- here' if at == position else ''}")
+        lines.append(f"  {at:4} {', '.join('%' + o for o in i.kept)} = {call}{'   <-- here' if at == position else ''}")
     return "\n".join(lines)
 
 
@@ -106,8 +106,9 @@ def _fault(plan, instr: Instr, known: Makers, phase: str) -> str:
     missing = [n for n in instr.ins if n not in known]
     if missing:
         return f"%{missing[0]} is read before it is made"
-    if instr.out in known:
-        return f"%{instr.out} is made twice"
+    twice = next((n for n in instr.kept if n in known), None)
+    if twice is not None or not instr.kept:
+        return f"%{twice} is made twice" if instr.kept else f"{instr.kind} makes nothing"
     if instr.owner is not None and instr.is_communication:
         return f"%{instr.out} is made by rank {instr.owner} alone, and is a message"
     if instr.owner is not None and not 0 <= instr.owner < plan.device_num:
@@ -117,8 +118,9 @@ def _fault(plan, instr: Instr, known: Makers, phase: str) -> str:
     if elsewhere is not None:
         holder = f"rank {plan.owner_of(elsewhere)} alone"
         return f"%{elsewhere} is held by {holder}, and read by {'all' if reader is None else reader}"
-    if instr.out not in plan.value_table:
-        return f"%{instr.out} has no entry in the value table"
+    unknown = next((n for n in instr.kept if n not in plan.value_table), None)
+    if unknown is not None:
+        return f"%{unknown} has no entry in the value table"
     size = math.prod(instr.device_matrix)
     if instr.device_matrix and size != plan.device_num:
         return f"device matrix {instr.device_matrix} has {size} ranks, the plan has {plan.device_num}"

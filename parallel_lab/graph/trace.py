@@ -22,7 +22,7 @@ from ..nn.tensor.tensor import Parameter, Tensor
 from ..ops.machine.opdef import OpDef, dtype_name, scalar_operand
 from ..ops.machine.primitive import Primitive
 from ..ops.machine.state import LOSS_SCALE
-from .ir import Graph, GraphInput, Node, at_compile, attr_pairs, fresh_name
+from .ir import Graph, GraphInput, Node, at_compile, attr_pairs, fresh_name, result_names
 from .traced_value import TracedValue
 
 STEP = "training_step"  # name of the graph input that counts steps
@@ -212,7 +212,7 @@ class Tracer:
             )
             raise self.once("gradients are asked for a second time", hint)
         value = self.operand(output, [])
-        if value.name not in {n.name for n in self.nodes} or value.dtype.kind != "f":
+        if not any(value.name in n.outs for n in self.nodes) or value.dtype.kind != "f":
             allowed = "A float that operators have made"
             raise TraceError(f"{value.name!r} ({value.dtype}) is to be differentiated", where=where, allowed=allowed)
         made = []
@@ -266,20 +266,17 @@ class Tracer:
         """`name` below the running Cell: "conv1.conv2d"."""
         return f"{self.path()}.{name}" if self.path() else name
 
-    def record(
-        self, op: OpDef, operands: Sequence[Any], attrs: dict[str, Any], primitive: Primitive | None
-    ) -> TracedValue:
-        """Write down one operator and return its result."""
+    def record(self, op: OpDef, operands: Sequence[Any], attrs: dict[str, Any], primitive: Primitive | None) -> Any:
+        """Write down one operator and return its result, or the tuple of its results."""
         origin = caller(self.scope_text())
         variable = self.variable(op.class_name, operands[0]) if op.writes else None
         values = [self.operand(x, operands) for x in operands]
         op_class = primitive.name if primitive is not None else self._class_name(op, values)
         base = self._base(op_class, primitive)
-        if "index" in attrs and op.outputs is not None:
-            base += f".{attrs['index']}"
         where = f"{op_class} {base!r}" + (f" ({origin.place})" if origin.place else "")
         shapes = tuple(v.shape for v in values)
-        shape, dtype = op.infer(shapes, tuple([dtype_name(v.dtype) for v in values]), attrs, where)
+        made = op.infer(shapes, tuple([dtype_name(v.dtype) for v in values]), attrs, where)
+        name = self.named(base)
         asked: dict[str, Any] = {}
         if primitive is not None:
             self.primitives[id(primitive)] = primitive
@@ -298,13 +295,14 @@ class Tracer:
         if asked.get("strategy") is None and self.by_batch[-1]:
             asked["by_batch"] = True
         node = Node(
-            name=self.named(base),
+            name=name,
             op=op.name,
             op_class=op_class,
             ins=tuple(v.name for v in values),
-            attrs=attr_pairs({**attrs, "shape": shape} if op.view else attrs),
-            shape=shape,
-            dtype=dtype,
+            attrs=attr_pairs({**attrs, "shape": made.shapes[0]} if op.view else attrs),
+            outs=tuple(map(self.named, result_names(name, made))) if made.several else (name,),
+            shapes=made.shapes,
+            dtypes=made.dtypes,
             origin=origin,
             phase="update" if self._is_late(values, variable) else "forward",
             micro_batch=self.micro_batch,
@@ -312,10 +310,10 @@ class Tracer:
         )
         self.nodes.append(node)
         if node.phase == "update":
-            self.late.add(node.name)
+            self.late.update(node.outs)
         if variable is not None:
-            self.assigns[self._own_parameter(variable)] = node.name
-        return TracedValue(node.name, shape, dtype, self)
+            self.assigns[self._own_parameter(variable)] = node.outs[0]
+        return made.form([TracedValue(*out, self) for out in zip(node.outs, made.shapes, made.dtypes, strict=True)])
 
     def _is_late(self, values: Sequence[TracedValue], variable: Parameter | None) -> bool:
         """Whether an operator belongs to the update program: it reads what is made there, or changes what is read."""
@@ -420,9 +418,12 @@ def trace_network(
     if not tracer.nodes:
         raise TraceError("the network returned its input unchanged", where=name, hint="Use at least one operator")
     parameters = {tracer.parameters[id(p)]: p for p in tracer.kept if isinstance(p, Parameter)}
+    nodes = _read(tracer, outputs)
+    named = {*outputs, *tracer.seeds, *(name for node in nodes for name in node.ins), *(n for n, _ in tracer.prints)}
+    constants = {name: array for name, array in tracer.constants.items() if name in named}
     graph = Graph(
-        inputs=tuple(tracer.inputs.values()),
-        nodes=tuple(tracer.nodes),
+        inputs=tuple(i for i in tracer.inputs.values() if i.role != "constant" or i.name in constants),
+        nodes=nodes,
         outputs=tuple(outputs),
         name=name,
         prints=tuple(tracer.prints),
@@ -434,7 +435,21 @@ def trace_network(
     scaler = None if tracer.scaler is None else (tracer.scaler, tracer.scale_name)
     cells = tuple((c, c.training) for c in tracer.cells.values())
     primitives = tuple((p, (p.in_strategy, p.out_strategy)) for p in tracer.primitives.values())
-    return Traced(graph, parameters, tracer.constants, tracer.optimizer, scaler, form, cells, primitives)
+    return Traced(graph, parameters, constants, tracer.optimizer, scaler, form, cells, primitives)
+
+
+def _read(tracer: Tracer, outputs: list[str]) -> tuple[Node, ...]:
+    """The operators that the outputs, prints, new values or gradients depend on: what nothing reads is not computed.
+    Communication is: the others of its group take part.
+    """
+    read = {*outputs, *tracer.seeds, *(name for name, _ in tracer.prints)}
+    read |= {value for _, value in (*tracer.assigns.items(), *tracer.updates)}
+    nodes = []
+    for node in reversed(tracer.nodes):
+        if read.intersection(node.outs) or node.opdef.message:
+            read.update(node.ins)
+            nodes.append(node)
+    return tuple(reversed(nodes))
 
 
 def _slot_for(part: Any, tracer: Tracer, outputs: list[str]) -> Any:

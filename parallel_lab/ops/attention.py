@@ -27,7 +27,6 @@ from .linalg import matmul
 from .machine.composed import composed
 from .machine.registry import case, gradient, op
 from .machine.signature import letters, same_labels
-from .normalization import pieces
 from .reduce import reduce_max, reduce_sum
 from .unary import exp, stop_gradient
 
@@ -130,15 +129,10 @@ def _attention(q, k, v, mask, *, is_causal, scale, input_layout, offset):
 
 
 def _gradients(g, out, q, k, v, mask, *, is_causal, scale, input_layout, offset, of_mask=False):
-    """Gradients for q, k, v (and mask), one after the other in one array."""
+    """Gradients for q, k, v (and mask)."""
     problem = _Problem(q, k, v, mask, is_causal, scale, input_layout, offset)
-    sizes = [q.size, k.size, v.size, mask.size if of_mask else 0]
-    packed = np.empty(sum(sizes), problem.dtype)
-    starts = np.cumsum([0, *sizes])
-    of_q, of_k, of_v = (
-        _heads_first(packed[start : start + x.size].reshape(x.shape), input_layout)
-        for start, x in zip(starts[:3], (q, k, v), strict=True)
-    )
+    made = [np.empty(x.shape, problem.dtype) for x in (q, k, v)]
+    of_q, of_k, of_v = (_heads_first(each, input_layout) for each in made)
     scores_grad = np.empty(problem.mask.shape, problem.dtype) if of_mask else None
     g, out = _heads_first(g, input_layout), _heads_first(out, input_layout)
 
@@ -160,8 +154,8 @@ def _gradients(g, out, q, k, v, mask, *, is_causal, scale, input_layout, offset,
     if of_mask:
         aligned = (1,) * (4 - mask.ndim) + mask.shape
         summed = tuple(i for i, n in enumerate(aligned) if n == 1)
-        packed[starts[3] :] = scores_grad.sum(axis=summed).reshape(-1)
-    return packed
+        made.append(scores_grad.sum(axis=summed).reshape(mask.shape))
+    return tuple(made)
 
 
 def _rows_of_q(shapes, attrs):
@@ -198,15 +192,15 @@ def scaled_dot_product_attention(q, k, v, *, is_causal=False, scale=None, input_
     return _attention(q, k, v, None, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset)
 
 
-@op(result_shape=lambda shapes, **_: (sum(math.prod(s) for s in shapes[2:]),), part_size=_rows_of_q)
+@op(result_shape=(2, 3, 4), part_size=_rows_of_q)
 def attention_grad(g, out, q, k, v, *, is_causal, scale, input_layout, offset=0):
-    """Gradients for q, k and v, one after the other.  g, out: (b, h, s, e), q, k, v -> (their elements,)."""
+    """Gradients for q, k and v.  g, out: (b, h, s, e), q, k, v -> like q, k, v."""
     return _gradients(g, out, q, k, v, None, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset)
 
 
 @scaled_dot_product_attention.vjp
 def _(g, out, q, k, v, **attrs):
-    return pieces(attention_grad(g, out, q, k, v, **attrs), q.shape, k.shape, v.shape)
+    return attention_grad(g, out, q, k, v, **attrs)
 
 
 @op(
@@ -234,22 +228,21 @@ def scaled_dot_product_attention_with_mask(
     return _attention(q, k, v, mask, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset)
 
 
-def _masked_size(shapes, *, of_mask, **_):
-    return (sum(math.prod(s) for s in shapes[2 : 6 if of_mask else 5]),)
+def _masked_shapes(shapes, *, of_mask, **_):
+    return shapes[2 : 6 if of_mask else 5]
 
 
-@op(result_shape=_masked_size, part_size=_rows_of_q, dtype=lambda dtypes, **_: np.result_type(*dtypes[2:5]))
+@op(result_shape=_masked_shapes, part_size=_rows_of_q, dtype=lambda dtypes, **_: np.result_type(*dtypes[2:5]))
 def masked_attention_grad(g, out, q, k, v, mask, *, is_causal, scale, input_layout, of_mask, offset=0):
-    """The same with, if `of_mask`, the gradient for the mask.  g, out: (b, h, s, e), others -> (their elements,)."""
+    """The same with, if `of_mask`, the gradient for the mask.  g, out: (b, h, s, e), others -> like them."""
     attrs = {"is_causal": is_causal, "scale": scale, "input_layout": input_layout, "offset": offset}
     return _gradients(g, out, q, k, v, mask, of_mask=of_mask, **attrs)
 
 
 @scaled_dot_product_attention_with_mask.vjp
 def _(g, out, q, k, v, mask, *, needs, **attrs):
-    packed = masked_attention_grad(g, out, q, k, v, mask, of_mask=needs[3], **attrs)
-    shapes = (q.shape, k.shape, v.shape, mask.shape)
-    return pieces(packed, *shapes) if needs[3] else (*pieces(packed, *shapes[:3]), None)
+    found = masked_attention_grad(g, out, q, k, v, mask, of_mask=needs[3], **attrs)
+    return found if needs[3] else (*found, None)
 
 
 # ---- taken apart ----

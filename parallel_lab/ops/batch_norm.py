@@ -29,10 +29,11 @@ from ..base.checks import choice, number
 from ..base.hooks import current_tracer, current_world
 from .collectives.primitives import AllReduce
 from .elementwise import POSITIVE, cast
+from .join import unstack
 from .machine.composed import composed
 from .machine.registry import case, gradient, op
 from .machine.signature import letters
-from .normalization import EPSILON, parameters_fault, piece, wide
+from .normalization import EPSILON, parameters_fault, wide
 from .spellings import function
 from .writes import assign
 
@@ -162,8 +163,7 @@ def scale_channels(g, scale, inverse):
 
 def _rows(both, like):
     """Both rows of (2, c) in the dtype of `like`."""
-    dtype = str(like.dtype)
-    return tuple(cast(piece(both, start=i * both.shape[1], shape=tuple(like.shape)), dtype=dtype) for i in (0, 1))
+    return tuple(cast(row, dtype=str(like.dtype)) for row in unstack(both))
 
 
 @batch_norm_apply.vjp
@@ -265,9 +265,9 @@ def _over_ranks(part, sums):
     return AllReduce(group=name)(sums) * (1 / len(members))
 
 
-def _labels(shapes, *, is_training, epsilon, momentum, data_format, unbiased, index=0):
+def _labels(shapes, **_):
     names = letters(len(shapes[0]))
-    return f"{names},b,b,b,b->{'b' if index else names}"
+    return f"{names},b,b,b,b->{names},b,b,b,b"
 
 
 def _check(operands, *, is_training, **_):
@@ -285,9 +285,8 @@ def _check(operands, *, is_training, **_):
     name="BatchNorm",
     attrs={"epsilon": EPSILON, "momentum": number(0, 1), "data_format": choice("NCHW")},
     check=_check,
-    outputs=lambda shapes, **_: 5,
     # outside training the statistics that were given are results too: mean, variance, and both again
-    dtype=lambda dtypes, *, index=0, **_: dtypes[3 + (index - 1) % 2] if index else dtypes[0],
+    dtype=(0, 3, 4, 3, 4),
     flops=6,
     example=(
         case((8, 4, 2, 2), (4,), (4,), (4,), (4,), is_training=True, **POSITIVE),
@@ -309,7 +308,6 @@ def batch_normalization(
     momentum=0.1,
     data_format="NCHW",
     unbiased=False,
-    index=None,
 ):
     """Batch norm over n and all dims after c.
 
@@ -335,30 +333,21 @@ def batch_normalization(
                 rule = {"count": count, "variance": i == 1, "share": float(momentum), "factor": factor}
                 new = part(moving_statistic, x, sums, kept, labels=channels, **rule)
                 part(assign, kept, new)
-        if index is None or index > 0:
-            statistics = [
-                part(batch_norm_statistic, x, sums, like, labels=channels, count=count, variance=i == 1)
-                for i, like in enumerate(statistics)
-            ]
-        if index in (None, 0):
-            y = part(
-                batch_norm_apply, x, sums, scale, bias, labels=f"{names},sb,b,b->{names}", count=count, epsilon=epsilon
-            )
+        statistics = [
+            part(batch_norm_statistic, x, sums, like, labels=channels, count=count, variance=i == 1)
+            for i, like in enumerate(statistics)
+        ]
+        labels = f"{names},sb,b,b->{names}"
+        y = part(batch_norm_apply, x, sums, scale, bias, labels=labels, count=count, epsilon=epsilon)
     else:
-        if index in (None, 0):
-            y = part(
-                batch_norm_infer, x, scale, bias, mean, variance, labels=f"{names},b,b,b,b->{names}", epsilon=epsilon
-            )
-        if index is None or index > 0:
-            statistics = [part(given_statistic, x, s, labels=f"{names},b->b") for s in statistics]
-    if index is not None:
-        return y if index == 0 else statistics[(index - 1) % 2]
+        labels = f"{names},b,b,b,b->{names}"
+        y = part(batch_norm_infer, x, scale, bias, mean, variance, labels=labels, epsilon=epsilon)
+        statistics = [part(given_statistic, x, s, labels=f"{names},b->b") for s in statistics]
     return y, *statistics, *statistics
 
 
 @function()
 def batch_norm(x, running_mean, running_var, weight, bias, training=False, momentum=0.1, eps=1e-5):
     """`BatchNorm`'s first result.  x: (n, c, ...), the others: (c,) -> (n, c, ...). Form: mindspore.ops.batch_norm."""
-    return batch_normalization.result(
-        0, x, weight, bias, running_mean, running_var, is_training=training, momentum=momentum, epsilon=eps
-    )
+    attrs = {"is_training": training, "momentum": momentum, "epsilon": eps}
+    return batch_normalization(x, weight, bias, running_mean, running_var, **attrs)[0]

@@ -15,31 +15,9 @@ from ..base.errors import ShapeError, shorten
 from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import check_dim, new_dim, one_dim
 from .machine.registry import case, form, op
-from .machine.signature import along_axis, letters, more_letters, same_labels
-from .shape import int_tuple, reshape
+from .machine.signature import along_axis, letters, more_letters
+from .shape import fill, int_tuple
 from .spellings import function
-
-# ---- helpers of vjp rules ----
-
-
-def _part(axis, start, size):
-    """Index of the elements start..start+size along `axis`."""
-    return (*(slice(None),) * axis, slice(start, start + size))
-
-
-@op(result_shape=lambda shapes, *, axis, start, size: (*shapes[0][:axis], size, *shapes[0][axis + 1 :]))
-def take_range(x, *, axis, start, size):
-    """The elements start..start+size along `axis`.  x: (..., n, ...) -> (..., size, ...)."""
-    return np.array(x[_part(axis, start, size)], order="C")
-
-
-@op(result_shape=lambda shapes, *, shape, axis, start: shape)
-def place_range(g, *, shape, axis, start):
-    """Gradient of take_range: zeros, with g from `start` on.  g: (..., size, ...) -> `shape`."""
-    grad = np.zeros(shape, g.dtype)
-    grad[_part(axis, start, g.shape[axis])] = g
-    return grad
-
 
 # ---- joining ----
 
@@ -86,11 +64,8 @@ def concat(*inputs, axis=0):
 
 @concat.vjp
 def _(g, out, *inputs, axis):
-    place, start, grads = axis % len(out.shape), 0, []
-    for x in inputs:
-        grads.append(take_range(g, axis=place, start=start, size=x.shape[place]))
-        start += x.shape[place]
-    return tuple(grads)
+    place = axis % len(out.shape)
+    return split_parts(g, axis=place, sizes=tuple(x.shape[place] for x in inputs))
 
 
 cat = concat
@@ -133,8 +108,7 @@ def _(self, tensors, dim=0):
 
 @stack.vjp
 def _(g, out, *inputs, axis):
-    place = axis % len(out.shape)
-    return tuple(reshape(take_range(g, axis=place, start=i, size=1), tuple(x.shape)) for i, x in enumerate(inputs))
+    return unstack(g, axis=axis)
 
 
 # ---- splitting ----
@@ -151,22 +125,36 @@ def _check_split(operands, *, axis, output_num, sizes):
         return given, f"A count that divides {n}", "Give sizes=(...) for unequal parts"
 
 
-def _bounds(n, output_num, sizes, index):
-    """(first element, number of elements) of part `index` of n elements."""
-    return (sum(sizes[:index]), sizes[index]) if sizes else (index * (n // output_num), n // output_num)
+def _counts(n, output_num, sizes):
+    """Numbers of elements of the parts of n elements."""
+    return sizes or (n // output_num,) * output_num
 
 
-def _part_sizes(shapes, *, axis, **parts):
-    return {letters(len(shapes[0]))[axis]: _bounds(shapes[0][axis], **parts)[1]}
+def _split_labels(shapes, *, axis, output_num, sizes):
+    """The dim that is split has a label of its own in every part."""
+    names, place = letters(len(shapes[0])), axis % len(shapes[0])
+    parts = more_letters(len(sizes) or output_num)
+    return f"{names}->" + "".join(f"{names[:place]}{c}{names[place + 1 :]}," for c in parts)
+
+
+def _split_sizes(shapes, *, axis, output_num, sizes):
+    return dict(zip(more_letters(len(sizes) or output_num), _counts(shapes[0][axis], output_num, sizes), strict=True))
+
+
+def _joined(g, out, x, axis):
+    """The gradient of a tensor from those of its parts along `axis`; zeros for parts without one."""
+    zeros = {"value": 0.0, "dtype": str(x.dtype)}
+    parts = [fill(shape=tuple(o.shape), **zeros) if p is None else p for p, o in zip(g, out, strict=True)]
+    return ((concat if len(out[0].shape) == len(x.shape) else stack)(*parts, axis=axis),)
 
 
 @op(
-    same_labels,
+    _split_labels,
     name="Split",
     attrs={"axis": one_dim, "output_num": integer(1), "sizes": int_tuple(0)},
     check=_check_split,
-    outputs=lambda shapes, *, output_num, sizes, **_: len(sizes) if sizes else output_num,
-    out_sizes=_part_sizes,
+    sizes=_split_sizes,
+    axes=lambda signature: signature.ins[0],
     whole=along_axis,
     flops=0,
     example=(
@@ -175,16 +163,16 @@ def _part_sizes(shapes, *, axis, **parts):
         case((16, 7), axis=-1, sizes=(1, 4, 2)),
     ),
 )
-def split_parts(x, *, axis=0, output_num=1, sizes=(), index):
+def split_parts(x, *, axis=0, output_num=1, sizes=()):
     """A tensor split into `output_num` equal parts, or into `sizes`.  x: (..., n, ...) -> several (..., n_i, ...)."""
-    return np.array(x[_part(axis % x.ndim, *_bounds(x.shape[axis], output_num, sizes, index))], order="C")
+    borders = np.cumsum(_counts(x.shape[axis], output_num, sizes))[:-1]
+    # copies: views would keep all of x alive
+    return tuple(np.array(part, order="C") for part in np.split(x, borders, axis))
 
 
 @split_parts.vjp
-def _(g, out, x, *, axis, output_num, sizes, index):
-    place = axis % len(x.shape)
-    start, _ = _bounds(x.shape[place], output_num, sizes, index)
-    return (place_range(g, shape=tuple(x.shape), axis=place, start=start),)
+def _(g, out, x, *, axis, output_num, sizes):
+    return _joined(g, out, x, axis % len(x.shape))
 
 
 @form(split_parts, "SplitV")
@@ -246,9 +234,9 @@ def _check_unstack(operands, *, axis, num):
         return f"num={shorten(num)} for dim {axis} of shape {shape}", f"{shape[axis]}, or None"
 
 
-def _unstack_labels(shapes, *, axis, num, index):
+def _unstack_labels(shapes, *, axis, num):
     names, place = letters(len(shapes[0])), axis % len(shapes[0])
-    return f"{names}->{names[:place]}{names[place + 1 :]}"
+    return f"{names}->" + f"{names[:place]}{names[place + 1 :]}," * shapes[0][axis]
 
 
 @op(
@@ -256,21 +244,18 @@ def _unstack_labels(shapes, *, axis, num, index):
     name="Unstack Unpack",
     attrs={"axis": one_dim},
     check=_check_unstack,
-    outputs=lambda shapes, *, axis, num: shapes[0][axis],
     whole=along_axis,
     flops=0,
     example=(case((8, 3), axis=1), case((2, 8, 4)), case((4, 8, 2), axis=-1, num=2)),
 )
-def unstack(x, *, axis=0, num=None, index):
+def unstack(x, *, axis=0, num=None):
     """The parts of a tensor along `axis`, without that dim.  x: (..., n, ...) -> n times (...). `num` may say n."""
-    return np.array(np.take(x, index, axis), order="C")
+    return tuple(np.array(np.take(x, i, axis), order="C") for i in range(x.shape[axis]))
 
 
 @unstack.vjp
-def _(g, out, x, *, axis, num, index):
-    shape, place = tuple(x.shape), axis % len(x.shape)
-    kept = reshape(g, (*shape[:place], 1, *shape[place + 1 :]))
-    return (place_range(kept, shape=shape, axis=place, start=index),)
+def _(g, out, x, *, axis, num):
+    return _joined(g, out, x, axis % len(x.shape))
 
 
 @function(mint="unbind")

@@ -12,8 +12,7 @@ beta are sums over the other dims, which the synchronisation of gradients comple
 Few passes over the data make these fast: means are products with a vector of ones (a third of the time of numpy's mean,
 1024 x 256 float32), sums of squares are row-wise dot products. float16 is computed in float32.
 
-A gradient rule needs the normalised values three times, for x, gamma and beta. One operator computes all three into one
-array, `piece` names the parts.
+A gradient rule needs the normalised values three times, for x, gamma and beta: one operator has all three as results.
 """
 
 from __future__ import annotations
@@ -28,27 +27,13 @@ from .elementwise import add, cast, float_result, mul
 from .machine.composed import composed
 from .machine.opdef import SHAPE_ERRORS, common_dtype
 from .machine.operand_checks import floats, one_dim
-from .machine.registry import case, gradient, op
+from .machine.registry import case, gradient, op, total
 from .machine.signature import along_axis, letters
 from .reduce import reduce_mean
 from .spellings import function
 from .unary import floats as in_floats, rsqrt, square
 
 # ---- helpers shared with other families ----
-
-
-@op(result_shape=lambda shapes, *, start, shape: shape)
-def piece(x, *, start, shape):
-    """Consecutive elements as an array, a view.  x: any shape -> `shape`, the elements from number `start` on."""
-    return x.reshape(-1)[start : start + math.prod(shape)].reshape(shape)
-
-
-def pieces(packed, *shapes):
-    """`piece` for each of several arrays that lie one after the other."""
-    starts = np.cumsum([0, *map(math.prod, shapes)])
-    return tuple(
-        piece(packed, start=int(start), shape=tuple(shape)) for start, shape in zip(starts, shapes, strict=False)
-    )
 
 
 EPSILON = number(0, above=True)
@@ -74,11 +59,13 @@ def _mean(rows):
 
 
 def _normalized(rows, epsilon):
-    """Rows with mean 0 and variance 1, and 1 / their standard deviation.  rows: (r, d) -> (r, d), (r, 1)."""
-    x = rows - _mean(rows)
-    inverse = 1 / np.sqrt(np.vecdot(x, x)[:, None] / x.shape[1] + x.dtype.type(epsilon))
+    """Rows with mean 0, variance 1; their 1 / deviation, mean, variance.  rows: (r, d) -> (r, d), 3 times (r, 1)."""
+    mean = _mean(rows)
+    x = rows - mean
+    variance = np.vecdot(x, x)[:, None] / x.shape[1]
+    inverse = 1 / np.sqrt(variance + x.dtype.type(epsilon))
     x *= inverse
-    return x, inverse
+    return x, inverse, mean, variance
 
 
 def _normalized_grad(g, x, inverse):
@@ -96,19 +83,14 @@ def _columns(g, x=None):
     return np.ones(len(g), g.dtype) @ g if x is None else np.einsum("rd,rd->d", g, x)
 
 
-def _packed(dtype, *arrays):
-    return np.concatenate([np.asarray(a, dtype).reshape(-1) for a in arrays])
-
-
 # ---- layer norm ----
 
 
-def _layer_labels(shapes, *, begin_norm_axis, begin_params_axis, epsilon, index=0):
+def _layer_labels(shapes, *, begin_norm_axis, begin_params_axis, epsilon):
     names = letters(len(shapes[0]))
-    params = names[begin_params_axis % len(names) :]
-    kept = begin_norm_axis % len(names)
-    out = names if index == 0 else names[:kept] + "1" * (len(names) - kept)
-    return f"{names},{params},{params}->{out}"
+    params, kept = names[begin_params_axis % len(names) :], begin_norm_axis % len(names)
+    statistic = names[:kept] + "1" * (len(names) - kept)
+    return f"{names},{params},{params}->{names},{statistic},{statistic}"
 
 
 def _check_layer(operands, *, begin_norm_axis, begin_params_axis, epsilon):
@@ -125,7 +107,6 @@ def _check_layer(operands, *, begin_norm_axis, begin_params_axis, epsilon):
     instead="ReduceMean and Var",
     attrs={"begin_norm_axis": one_dim, "begin_params_axis": one_dim, "epsilon": EPSILON},
     check=_check_layer,
-    outputs=lambda shapes, **_: 3,
     whole=lambda signature, *, begin_norm_axis, **_: signature.ins[0][begin_norm_axis % len(signature.ins[0]) :],
     flops=8,
     example=(
@@ -134,7 +115,7 @@ def _check_layer(operands, *, begin_norm_axis, begin_params_axis, epsilon):
         case((4, 2, 3, 4), (4,), (4,), begin_norm_axis=1, begin_params_axis=-1),
     ),
 )
-def layer_normalization(x, gamma, beta, *, begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7, index=0):
+def layer_normalization(x, gamma, beta, *, begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7):
     """x normalised over its dims from `begin_norm_axis` on, and the mean and variance of those elements.
 
     x: (...), gamma, beta: the dims from `begin_params_axis` on -> y: (...); mean, variance: (..., 1 for each normalised
@@ -143,38 +124,28 @@ def layer_normalization(x, gamma, beta, *, begin_norm_axis=1, begin_params_axis=
     axis = begin_norm_axis % x.ndim
     rows = wide(x).reshape(math.prod(x.shape[:axis]), -1)
     dtype, kept = np.result_type(in_floats(x), gamma, beta), (*x.shape[:axis], *(1,) * (x.ndim - axis))
-    if index == 1:
-        return _mean(rows).reshape(kept).astype(dtype, copy=False)
-    if index == 2:
-        centered = rows - _mean(rows)
-        return (np.vecdot(centered, centered) / rows.shape[1]).reshape(kept).astype(dtype, copy=False)
-    y = _normalized(rows, epsilon)[0].reshape(x.shape)
+    y, _, *statistics = _normalized(rows, epsilon)
+    y = y.reshape(x.shape)
     # in place where the dtypes agree: one array less
     y = np.multiply(y, gamma, out=y if y.dtype == dtype else None)
     y += beta
-    return y.astype(dtype, copy=False)
+    mean, variance = (s.reshape(kept).astype(dtype, copy=False) for s in statistics)
+    return y.astype(dtype, copy=False), mean, variance
 
 
-def _packed_like(shapes, **_):
-    return (math.prod(shapes[1]) + 2 * math.prod(shapes[2]),)
-
-
-@op(result_shape=_packed_like)
+@op(result_shape=(1, 2, 2))
 def layer_norm_grad(g, x, gamma, *, begin_norm_axis, begin_params_axis, epsilon):
-    """Gradients for x, gamma and beta, one after the other.  g, x: (...), gamma: its last dims -> (their elements,)."""
+    """Gradients for x, gamma and beta.  g, x: (...), gamma: its last dims -> like x, gamma, gamma."""
     axis, start = begin_norm_axis % x.ndim, begin_params_axis % x.ndim
     dtype = np.result_type(g, x, gamma)
     g, x = wide(g), wide(x)
-    normal, inverse = _normalized(x.reshape(math.prod(x.shape[:axis]), -1), epsilon)
-    count, width = x.size, gamma.size
-    packed = np.empty(count + 2 * width, np.result_type(g, normal, wide(gamma)))
+    normal, inverse, *_ = _normalized(x.reshape(math.prod(x.shape[:axis]), -1), epsilon)
     g_rows = g.reshape(math.prod(x.shape[:start]), -1)
-    packed[count : count + width] = _columns(g_rows, normal.reshape(g_rows.shape))
-    packed[count + width :] = _columns(g_rows)
-    scaled = packed[:count].reshape(x.shape)
-    np.multiply(g, gamma, out=scaled)
+    sums = _columns(g_rows, normal.reshape(g_rows.shape)), _columns(g_rows)
+    scaled = np.multiply(g, gamma, dtype=np.result_type(g, normal, wide(gamma)))
     _normalized_grad(scaled.reshape(normal.shape), normal, inverse)
-    return packed.astype(dtype, copy=False)
+    of_gamma, of_beta = (each.reshape(gamma.shape).astype(dtype, copy=False) for each in sums)
+    return scaled.astype(dtype, copy=False), of_gamma, of_beta
 
 
 @op(result_shape=1)
@@ -193,12 +164,13 @@ def layer_norm_variance_grad(g, x, *, begin_norm_axis):
 
 
 @layer_normalization.vjp
-def _(g, out, x, gamma, beta, *, begin_norm_axis, begin_params_axis, epsilon, index):
-    if index:
-        of_statistic = layer_norm_mean_grad if index == 1 else layer_norm_variance_grad
-        return of_statistic(g, x, begin_norm_axis=begin_norm_axis), None, None
-    axes = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_params_axis}
-    return pieces(layer_norm_grad(g, x, gamma, **axes, epsilon=epsilon), x.shape, gamma.shape, beta.shape)
+def _(g, out, x, gamma, beta, *, begin_norm_axis, **attrs):
+    axis = {"begin_norm_axis": begin_norm_axis}
+    of_y, *of_statistics = g
+    found = (None,) * 3 if of_y is None else layer_norm_grad(of_y, x, gamma, **axis, **attrs)
+    rules = (layer_norm_mean_grad, layer_norm_variance_grad)
+    others = (None if each is None else rule(each, x, **axis) for each, rule in zip(of_statistics, rules, strict=True))
+    return total(found[0], *others), *found[1:]
 
 
 @function()
@@ -209,17 +181,17 @@ def layer_norm(x, normalized_shape, gamma, beta, eps=1e-5):
         given = f"normalized_shape={shorten(normalized_shape)} for x of shape {tuple(x.shape)}"
         raise ShapeError(given, where="layer_norm", allowed="Its last dims")
     axis = -len(shape)
-    return layer_normalization.result(0, x, gamma, beta, begin_norm_axis=axis, begin_params_axis=axis, epsilon=eps)
+    return layer_normalization(x, gamma, beta, begin_norm_axis=axis, begin_params_axis=axis, epsilon=eps)[0]
 
 
 # ---- RMS norm ----
 
 
-def _rms_labels(shapes, *, epsilon, index=0):
+def _rms_labels(shapes, *, epsilon):
     names = letters(len(shapes[0]))
     count = min(len(shapes[1]), len(names))
     kept = len(names) - count
-    return f"{names},{names[kept:]}->{names if index == 0 else names[:kept] + '1' * count}"
+    return f"{names},{names[kept:]}->{names},{names[:kept] + '1' * count}"
 
 
 def _check_rms(operands, *, epsilon):
@@ -231,23 +203,22 @@ def _inverse_rms(rows, epsilon):
     return 1 / np.sqrt(np.vecdot(rows, rows)[:, None] / rows.shape[1] + rows.dtype.type(epsilon))
 
 
-_RMS = {"attrs": {"epsilon": EPSILON}, "check": _check_rms, "outputs": lambda shapes, **_: 2, "flops": 5}
+_RMS = {"attrs": {"epsilon": EPSILON}, "check": _check_rms, "flops": 5}
 
 
 @op(_rms_labels, whole=lambda signature, **_: signature.ins[1], **_RMS)
-def rms_norm_fused(x, gamma, *, epsilon=1e-6, index=0):
-    """`rms_normalization` over dims that are whole.  x: (...), gamma: its last dims -> (...) or (..., 1 for each)."""
+def rms_norm_fused(x, gamma, *, epsilon=1e-6):
+    """`rms_normalization` over dims that are whole.  x: (...), gamma: its last dims -> (...), (..., 1 for each)."""
     rows = wide(x).reshape(-1, gamma.size)
     dtype = np.result_type(in_floats(x), gamma)
     inverse = _inverse_rms(rows, epsilon)
-    if index == 1:
-        return inverse.reshape(*x.shape[: x.ndim - gamma.ndim], *(1,) * gamma.ndim).astype(dtype, copy=False)
-    return ((rows * inverse) * gamma.reshape(-1)).reshape(x.shape).astype(dtype, copy=False)
+    y = ((rows * inverse) * gamma.reshape(-1)).reshape(x.shape).astype(dtype, copy=False)
+    return y, inverse.reshape(*x.shape[: x.ndim - gamma.ndim], *(1,) * gamma.ndim).astype(dtype, copy=False)
 
 
-@op(result_shape=lambda shapes, **_: (math.prod(shapes[1]) + math.prod(shapes[2]),))
+@op(result_shape=(1, 2))
 def rms_norm_grad(g, x, gamma, *, epsilon):
-    """Gradients for x and gamma, one after the other.  g, x: (...), gamma: its last dims -> (their elements,)."""
+    """Gradients for x and gamma.  g, x: (...), gamma: its last dims -> like x, gamma."""
     dtype = np.result_type(g, x, gamma)
     rows = wide(x).reshape(-1, gamma.size)
     g_rows = wide(g).reshape(rows.shape)
@@ -258,7 +229,7 @@ def rms_norm_grad(g, x, gamma, *, epsilon):
     normal *= np.vecdot(scaled, normal)[:, None] / rows.shape[1]
     scaled -= normal
     scaled *= inverse
-    return _packed(dtype, scaled, of_gamma)
+    return scaled.reshape(x.shape).astype(dtype, copy=False), of_gamma.reshape(gamma.shape).astype(dtype, copy=False)
 
 
 @op(result_shape=2)
@@ -269,16 +240,17 @@ def rms_norm_root_grad(g, out, x, *, dims):
 
 
 @rms_norm_fused.vjp
-def _(g, out, x, gamma, *, epsilon, index):
-    if index == 1:
-        return rms_norm_root_grad(g, out, x, dims=len(gamma.shape)), None
-    return pieces(rms_norm_grad(g, x, gamma, epsilon=epsilon), x.shape, gamma.shape)
+def _(g, out, x, gamma, *, epsilon):
+    of_y, of_root = g
+    of_x, of_gamma = (None, None) if of_y is None else rms_norm_grad(of_y, x, gamma, epsilon=epsilon)
+    other = None if of_root is None else rms_norm_root_grad(of_root, out[1], x, dims=len(gamma.shape))
+    return total(of_x, other), of_gamma
 
 
 @composed(
     _rms_labels, name="RmsNorm RMSNorm", **_RMS, example=(case((8, 16), (16,)), case((4, 2, 2, 4), (2, 4), epsilon=0.1))
 )
-def rms_normalization(part, x, gamma, *, epsilon=1e-6, index=None):
+def rms_normalization(part, x, gamma, *, epsilon=1e-6):
     """x / sqrt(mean of x squared + epsilon) * gamma, and that inverse root (Zhang and Sennrich 2019).
 
     x: (...), gamma: the last dims, averaged over -> y: (...), inverse root: (..., 1 for each of gamma's dims).
@@ -290,7 +262,7 @@ def rms_normalization(part, x, gamma, *, epsilon=1e-6, index=None):
     params, small = names[len(names) - count :], names[: len(names) - count] + "1" * count
     if not part.splits(params):
         labels = f"{names},{params}->{names}"
-        return part(rms_norm_fused, x, gamma, labels=labels, alone=True, index=index, epsilon=epsilon)
+        return part(rms_norm_fused, x, gamma, labels=labels, alone=True, epsilon=epsilon)
     dtype = common_dtype((float_result((str(x.dtype),)), str(gamma.dtype)))
     in_float32 = str(x.dtype) == "float16" or float_result((str(x.dtype),)) != x.dtype
     x = part(cast, x, labels=f"{names}->{names}", dtype="float32") if in_float32 else x
@@ -299,11 +271,10 @@ def rms_normalization(part, x, gamma, *, epsilon=1e-6, index=None):
     root = part(rsqrt, part(add, mean, epsilon, labels=f"{small},->{small}"), labels=f"{small}->{small}")
     y = part(mul, x, root, labels=f"{names},{small}->{names}")
     y = part(mul, y, gamma, labels=f"{names},{params}->{names}")
-    results = [
+    return tuple(
         v if str(v.dtype) == dtype else part(cast, v, labels=f"{c}->{c}", dtype=dtype)
         for v, c in ((y, names), (root, small))
-    ]
-    return tuple(results) if index is None else results[index]
+    )
 
 
 @function()
@@ -393,19 +364,20 @@ def group_norm(x, gamma, beta, *, num_groups=1, epsilon=1e-5):
     return y.reshape(x.shape).astype(dtype, copy=False)
 
 
-@op(result_shape=_packed_like)
+@op(result_shape=(1, 2, 2))
 def group_norm_grad(g, x, gamma, *, num_groups, epsilon):
-    """Gradients for x, gamma and beta, one after the other.  g, x: (n, c, ...), gamma: (c,) -> (their elements,)."""
+    """Gradients for x, gamma and beta.  g, x: (n, c, ...), gamma: (c,) -> like x, gamma, gamma."""
     dtype = np.result_type(g, x, gamma)
     planes = (len(x), x.shape[1], math.prod(x.shape[2:]))
-    normal, inverse = _normalized(wide(x).reshape(len(x) * num_groups, -1), epsilon)
+    normal, inverse, *_ = _normalized(wide(x).reshape(len(x) * num_groups, -1), epsilon)
     g = wide(g).reshape(planes)
     of_gamma = np.vecdot(g, normal.reshape(planes)).sum(axis=0)
     of_beta = g.sum(axis=(0, 2))
     scaled = (g * gamma[:, None]).reshape(normal.shape)
-    return _packed(dtype, _normalized_grad(scaled, normal, inverse), of_gamma, of_beta)
+    of_x = _normalized_grad(scaled, normal, inverse).reshape(x.shape)
+    return tuple(each.astype(dtype, copy=False) for each in (of_x, of_gamma, of_beta))
 
 
 @group_norm.vjp
 def _(g, out, x, gamma, beta, **attrs):
-    return pieces(group_norm_grad(g, x, gamma, **attrs), x.shape, gamma.shape, beta.shape)
+    return group_norm_grad(g, x, gamma, **attrs)

@@ -19,7 +19,7 @@ from .machine.composed import composed
 from .machine.operand_checks import check_dim, filled_dim, one_dim
 from .machine.registry import case, form, gradient, op
 from .machine.signature import along_axis, letters, more_letters
-from .reduce import reduce_labels, reduce_max, reduce_min, spelling, sum_dtype
+from .reduce import reduce_max, reduce_min, spelling, sum_dtype
 from .shape import as_array, reshape
 from .spellings import function
 
@@ -38,6 +38,11 @@ def _beside_labels(shapes, **attrs):
 
 def _along(signature):
     return next(c for c in signature.ins[0] if c not in signature.out)
+
+
+def _two_labels(shapes, **attrs):
+    labels = _arg_labels(shapes, **attrs)
+    return f"{labels},{labels.partition('->')[2]}"
 
 
 def _output_type(dtypes, *, output_type, **_):
@@ -96,14 +101,11 @@ def _places(name, word, function, reduction):
     def number(part, x, *, axis=-1, output_type="int32", keep_dims=False):
         return _place(part, x, whole, reduction, axis=axis, keep_dims=keep_dims, output_type=output_type)
 
-    def both(part, x, *, axis=0, keep_dims=False, index=None):
+    def both(part, x, *, axis=0, keep_dims=False):
         attrs = {"axis": axis, "keep_dims": keep_dims}
         numbers = _place(part, x, whole, reduction, output_type="int32", **attrs)
-        if index == 0:
-            return numbers
         # unlike the reduction's: the gradient goes to the element of this number
-        element = part(element_at, x, numbers, labels=_beside_labels((x.shape,), **attrs), **attrs)
-        return element if index else (numbers, element)
+        return numbers, part(element_at, x, numbers, labels=_beside_labels((x.shape,), **attrs), **attrs)
 
     along_whole.__name__, number.__name__, both.__name__ = f"{name}_of_whole", name, f"{name}_with_value"
     along_whole.__doc__ = f"""The number of the {word} element along a whole dim.  x: (..., n, ...) -> (...) int."""
@@ -135,12 +137,11 @@ def _places(name, word, function, reduction):
             ),
         )(number),
         composed(
-            _arg_labels,
+            _two_labels,
             name=f"Arg{name[3:].title()}WithValue",
             method=both.__name__,
             attrs={"axis": filled_dim},
-            outputs=lambda shapes, **_: 2,
-            dtype=lambda dtypes, *, index=0, **_: dtypes[0] if index else "int32",
+            dtype=("int32", 0),
             example=(case((16, 8)), case((4, 8, 2), axis=1, keep_dims=True), case((16, 8), axis=-1)),
         )(both),
     )
@@ -161,10 +162,6 @@ def _order(x, axis, descending):
     return x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
 
 
-def _value_and_number(dtypes, *, index, **_):
-    return dtypes[0] if index == 0 else "int32"
-
-
 @op(result_shape=lambda shapes, *, shape, axis: shape, dtype=0)
 def put_along(g, numbers, *, shape, axis):
     """Zeros, with g at the given numbers along `axis`, each at most once.  g, numbers: (..., k, ...) -> `shape`."""
@@ -174,31 +171,27 @@ def put_along(g, numbers, *, shape, axis):
 
 
 @op(
-    UNARY,
+    "...->...,...",
     name="Sort",
     attrs={"axis": filled_dim},
-    outputs=lambda shapes, **_: 2,
-    dtype=_value_and_number,
+    dtype=(0, "int32"),
     whole=along_axis,
     example=(case((16, 8)), case((8, 4, 2), axis=0, descending=True)),
 )
-def sort(x, *, axis=-1, descending=False, index):
+def sort(x, *, axis=-1, descending=False):
     """Elements along `axis` in order, and their numbers.  x: (..., n, ...) -> values, numbers int32, (..., n, ...)."""
     order = _order(x, axis, descending)
-    return np.take_along_axis(x, order, axis) if index == 0 else order.astype(np.int32)
+    return np.take_along_axis(x, order, axis), order.astype(np.int32)
 
 
-@op(result_shape=0, dtype="int32")
-def order_numbers(x, *, axis, descending):
-    """Numbers of the elements along `axis` in order.  x: (..., n, ...) -> (..., n, ...) int32."""
-    return _order(x, axis, descending).astype(np.int32)
+def _back_in_place(g, numbers, x, axis):
+    """The gradient of values that were taken from x, each where its element was; their numbers have none."""
+    return (None if g is None else put_along(g, numbers, shape=tuple(x.shape), axis=axis),)
 
 
 @sort.vjp
-def _(g, out, x, *, axis, descending, index):
-    if index:
-        return (None,)
-    return (put_along(g, order_numbers(x, axis=axis, descending=descending), shape=tuple(x.shape), axis=axis),)
+def _(g, out, x, *, axis, descending):
+    return _back_in_place(g[0], out[1], x, axis)
 
 
 @function(method="argsort")
@@ -214,9 +207,10 @@ def _check_top_k(operands, *, k, sorted):
         return f"k={shorten(k)} for a tensor of shape {shape}", allowed
 
 
-def _top_k_labels(shapes, *, k, sorted, index):
+def _top_k_labels(shapes, *, k, sorted):
     names = letters(len(shapes[0]))
-    return f"{names}->{names[:-1]}{more_letters(1)}"
+    made = names[:-1] + more_letters(1)
+    return f"{names}->{made},{made}"
 
 
 @op(
@@ -224,42 +218,29 @@ def _top_k_labels(shapes, *, k, sorted, index):
     name="TopK",
     static=("k",),
     check=_check_top_k,
-    outputs=lambda shapes, **_: 2,
     sizes=lambda shapes, *, k, **_: {more_letters(1): k},
-    dtype=_value_and_number,
+    dtype=(0, "int32"),
     whole=lambda signature, **_: signature.ins[0][-1],
     example=(case((16, 8), k=3), case((4, 2, 8), k=8)),
 )
-def top_k(x, k, *, sorted=True, index):
+def top_k(x, k, *, sorted=True):
     """The k largest of every row, in order (sorted=False too), and their numbers.  x: (..., n) -> two (..., k)."""
     numbers = _order(x, -1, True)[..., :k]
-    return np.take_along_axis(x, numbers, -1) if index == 0 else numbers.astype(np.int32)
-
-
-@op(result_shape=lambda shapes, *, k: (*shapes[0][:-1], k), dtype="int32")
-def top_numbers(x, *, k):
-    """Numbers of the k largest elements of every row.  x: (..., n) -> (..., k) int32."""
-    return _order(x, -1, True)[..., :k].astype(np.int32)
+    return np.take_along_axis(x, numbers, -1), numbers.astype(np.int32)
 
 
 @top_k.vjp
-def _(g, out, x, *, k, sorted, index):
-    if index:
-        return (None,)
-    return (put_along(g, top_numbers(x, k=k), shape=tuple(x.shape), axis=-1),)
-
-
-def _dim_labels(shapes, *, dim, keepdim, index):
-    return reduce_labels(shapes, axis=dim, keep_dims=keepdim)
+def _(g, out, x, *, k, sorted):
+    return _back_in_place(g[0], out[1], x, -1)
 
 
 def _extreme_along(name, class_name, place, text):
     """Declare the extreme elements along one dim with their numbers, which numpy's `place` finds."""
 
-    def fn(x, dim, keepdim=False, *, index):
+    def fn(x, dim, keepdim=False):
         numbers = np.expand_dims(place(x, axis=dim), dim)
-        found = np.take_along_axis(x, numbers, dim) if index == 0 else numbers.astype(np.int32)
-        return found if keepdim else np.squeeze(found, dim)
+        found = np.take_along_axis(x, numbers, dim), numbers.astype(np.int32)
+        return found if keepdim else tuple(np.squeeze(each, dim) for each in found)
 
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = f"""The {text} elements along `dim`, which stays whole, and their numbers, the first of equal ones.
@@ -267,23 +248,20 @@ def _extreme_along(name, class_name, place, text):
     x: (..., n, ...) -> values, numbers int32, (...) without that dim, or with size 1 there if keepdim.
     """
     made = op(
-        _dim_labels,
+        lambda shapes, *, dim, keepdim: _two_labels(shapes, axis=dim, keep_dims=keepdim),
         name=class_name,
         static=("dim",),
         attrs={"dim": filled_dim},
-        outputs=lambda shapes, **_: 2,
-        dtype=_value_and_number,
+        dtype=(0, "int32"),
         whole=lambda signature, *, dim, **_: signature.ins[0][dim],
         example=(case((16, 8), dim=1), case((4, 8, 2), dim=0, keepdim=True)),
     )(fn)
 
     @made.vjp
-    def _(g, out, x, *, dim, keepdim, index):
-        if index:
-            return (None,)
+    def _(g, out, x, *, dim, keepdim):
         shape = tuple(x.shape)
         kept = (*shape[: dim % len(shape)], 1, *shape[dim % len(shape) + 1 :])
-        return (put_along(reshape(g, kept), made(x, dim, True)[1], shape=shape, axis=dim),)
+        return (None,) if g[0] is None else _back_in_place(reshape(g[0], kept), reshape(out[1], kept), x, dim)
 
     return made
 
@@ -397,14 +375,12 @@ def cumprod(input, dim, dtype=None):
 def _running_extreme(name, class_name, extreme, text):
     """Declare the extremes up to each element with their numbers. extreme: numpy's, of pairs."""
 
-    def fn(x, axis, *, index):
+    def fn(x, axis):
         values = extreme.accumulate(x, axis=axis)
-        if index == 0:
-            return values
         shape = [1] * x.ndim
         shape[axis] = x.shape[axis]
         places = np.where(x == values, np.arange(x.shape[axis]).reshape(shape), 0)
-        return np.maximum.accumulate(places, axis=axis).astype(np.int32)
+        return values, np.maximum.accumulate(places, axis=axis).astype(np.int32)
 
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = f"""The {text} elements along `axis`, whole, up to each one, and their numbers, the last of equal ones.
@@ -412,21 +388,20 @@ def _running_extreme(name, class_name, extreme, text):
     x: (..., n, ...) -> values, numbers int32, (..., n, ...).
     """
     made = op(
-        UNARY,
+        "...->...,...",
         name=class_name,
         method=name,
         mint=name,
         static=("axis",),
         attrs={"axis": filled_dim},
-        outputs=lambda shapes, **_: 2,
-        dtype=_value_and_number,
+        dtype=(0, "int32"),
         whole=along_axis,
         example=(case((16, 8), axis=1), case((4, 8, 2), axis=0)),
     )(fn)
 
     @made.vjp
-    def _(g, out, x, *, axis, index):
-        return (None,) if index else (add_along(g, made(x, axis)[1], axis=axis),)
+    def _(g, out, x, *, axis):
+        return (None if g[0] is None else add_along(g[0], out[1], axis=axis),)
 
     return made
 

@@ -200,21 +200,19 @@ def _(g, out, x):
 
 
 @op(
-    lambda shapes, **_: f"{letters(len(shapes[0]))},{letters(len(shapes[0]))}->",
+    lambda shapes, **_: f"{letters(len(shapes[0]))},{letters(len(shapes[0]))}->,,",
     name="SquareSumAll",
-    outputs=lambda shapes: 2,
     flops=2,
     example=(case((16, 8), (16, 8)), case((4, 8, 2), (4, 8, 2))),
 )
-def square_sum_all(x, y, *, index):
+def square_sum_all(x, y):
     """The sums of all squares of two tensors of one shape.  x, y: (...) -> (), ()."""
-    return np.sum(np.square(y if index else x), dtype=x.dtype)
+    return tuple(np.sum(np.square(each), dtype=x.dtype) for each in (x, y))
 
 
 @square_sum_all.vjp
-def _(g, out, x, y, *, index):
-    grad = mul(mul(g, 2.0), y if index else x)
-    return (None, grad) if index else (grad, None)
+def _(g, out, x, y):
+    return tuple(None if part is None else mul(mul(part, 2.0), each) for part, each in zip(g, (x, y), strict=True))
 
 
 def spelling(where, axis, keep_dims, spelled):

@@ -117,7 +117,11 @@ def rank_step(
             if runs:
                 kind = KINDS[instr.kind]
                 if not kind.asks:
-                    env[instr.out] = kind.run(on, instr)
+                    made = kind.run(on, instr)
+                    if type(made) is tuple:
+                        env.update((name, array) for name, array in zip(instr.outs, made, strict=True) if name)
+                    else:
+                        env[instr.out] = made
                 elif kind.asks == "wait":
                     handle = env[instr.ins[0]]
                     env[instr.out] = yield Wait(handle)

@@ -49,17 +49,17 @@ def write_graph_files(steps: Iterable[tuple[str, Draft | Plan]], folder: str, ra
 
 def begin_text(plan: Plan) -> str:
     """The traced network on global shapes, with the strategy of every operator."""
-    shapes = plan.graph.shapes()
-    dtypes = {one.name: one.dtype for one in (*plan.graph.inputs, *plan.graph.nodes)}
+    shapes, dtypes = plan.graph.shapes(), plan.graph.dtypes()
     labels, lines = _inputs(plan, {i.name: (i.shape, i.dtype) for i in plan.graph.inputs})
     for number, node in enumerate(plan.graph.nodes, 1):
-        labels[node.name] = f"%{number}(out)"
+        label = _made(labels, node.outs, number, "out")
         operands = ", ".join(_label(labels, name) for name in node.ins)
         types = ", ".join(_tensor(shapes[name], dtypes[name]) for name in node.ins)
         strategy = f" {{in_strategy: {_strategy(node.strategy)}}}" if node.strategy is not None else ""
-        made = f"{labels[node.name]} = {node.op_class}({operands})"
+        made = f"{label} = {node.op_class}({operands})"
         lines.append(f"{made} {{instance name: {_instance(node)}}} primitive_attrs: {_facts(node)}{strategy}")
-        lines.append(f"    : ({types}) -> ({_tensor(node.shape, node.dtype)})")
+        results = ", ".join(map(_tensor, node.shapes, node.dtypes))
+        lines.append(f"    : ({types}) -> ({results})")
         lines += _places(node.origin)
     lines.append(f"Return({', '.join(_label(labels, name) for name in plan.graph.outputs)})")
     return "\n".join(lines) + "\n"
@@ -84,19 +84,18 @@ def program_text(plan: Plan, rank: int, phases: tuple[str, ...]) -> str:
             if not instr.runs_on(rank):
                 continue
             number += 1
-            labels[instr.out] = f"%{number}(equivout)"
-            ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
-            lines += _instruction(plan, instr, rank, labels, ins, out)
+            label = _made(labels, instr.outs, number, "equivout")
+            lines += _instruction(plan, instr, rank, labels, label)
     lines.append(f"Return({', '.join(_label(labels, name) for name in plan.outputs if name in labels)})")
     return "\n".join(lines) + "\n"
 
 
-def _instruction(
-    plan: Plan, instr: Instr, rank: int, labels: dict[str, str], ins: list[Value], out: Value
-) -> list[str]:
+def _instruction(plan: Plan, instr: Instr, rank: int, labels: dict[str, str], label: str) -> list[str]:
+    ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
     node = plan.graph.node(instr.name)
     operands = [_label(labels, name) for name in instr.ins]
-    given, gives = [v.slice_shape for v in ins], out.slice_shape
+    given, kept = [v.slice_shape for v in ins], [plan.value(n) for n in instr.kept]
+    results = [_tensor(v.slice_shape, v.dtype) for v in kept]
     attributes, strategy, after = "{}", "", ""
     if instr.is_communication:
         name, instance = class_name(instr), _message_instance(instr)
@@ -112,7 +111,7 @@ def _instruction(
             facts = {"root_rank": instr.attr("root"), **facts}
         attributes = _pairs(facts)
         before, gives = message_shapes(instr, ins[0], out)
-        given = [before]
+        given, results = [before], [_tensor(gives, out.dtype)]
         dim, definition = instr.attr("dim", 0), MESSAGES[instr.message]
         if dim and bool(definition.cut) != bool(definition.join):
             # MindSpore's operators join and split along dim 0; the pieces then change places
@@ -126,15 +125,15 @@ def _instruction(
         operands.append(str(instr.attr("shape")))
     else:
         name = class_name(instr)
-        own = node is not None and instr.out in (node.name, f"{node.name}.partial")
+        own = node is not None and instr.out.removesuffix(".partial") in node.outs
         instance = _instance(node) if own else instr.out
         attributes = _facts(node) if own else _pairs(dict(instr.attrs))
         if instr.strategy is not None:
             strategy = f" {{in_strategy: {_strategy(instr.strategy)}}}"
     types = ", ".join(_tensor(shape, v.dtype) for shape, v in zip(given, ins, strict=True))
-    made = f"{labels[instr.out]} = {name}({', '.join(operands)})"
+    made = f"{label} = {name}({', '.join(operands)})"
     lines = [f"{made} {{instance name: {instance}}} primitive_attrs: {attributes}{strategy}"]
-    lines.append(f"    : ({types}) -> ({_tensor(gives, out.dtype)})")
+    lines.append(f"    : ({types}) -> ({', '.join(results)})")
     if instr.reason:
         lines.append(f"    # {instr.reason}")
     return lines + ([after] if after else []) + _places(instr.origin)
@@ -166,6 +165,13 @@ def _inputs(plan: Plan, known: dict[str, tuple[tuple[int, ...], str]]) -> tuple[
 
 def _declared(label: str, name: str, kind: str, shape: tuple[int, ...], dtype: str) -> str:
     return f"{label} : <{kind}[{_type(dtype)}], {shape}>{f', ref_key=:{name}' if kind == 'Ref' else ''}"
+
+
+def _made(labels: dict[str, str], outs: tuple[str, ...], number: int, kind: str) -> str:
+    """Label what line `number` makes, several results as "%3[0]", "%3[1]"; the line's own label."""
+    label = f"%{number}({kind})"
+    labels.update((name, f"%{number}[{i}]" if len(outs) > 1 else label) for i, name in enumerate(outs))
+    return label
 
 
 def _label(labels: dict[str, str], name: str) -> str:

@@ -1,5 +1,7 @@
 """Networks compiled with `search_mode="sharding_propagation"`, and the strategies that were chosen."""
 
+from functools import partial
+
 import numpy as np
 
 from parallel_lab import compile, ops
@@ -29,8 +31,7 @@ def forgetful(drawn, seed):
     """The drawn net with most of its strategies taken away; None if none is left."""
     rng, kept = np.random.default_rng(seed), 0
     for step in drawn.net.steps:
-        primitive = getattr(step.call, "func", step.call)
-        primitive = getattr(primitive, "__self__", primitive)
+        primitive = step.call.args[0] if isinstance(step.call, partial) else step.call
         if isinstance(primitive, ops.Primitive) and primitive.in_strategy is not None:
             if rng.random() < 0.6:
                 primitive.in_strategy = primitive.out_strategy = None

@@ -46,6 +46,11 @@ def cut_dims(strategy: tuple[tuple[int, ...], ...]) -> int:
     return sum(count > 1 for counts in strategy for count in counts)
 
 
+def one_result(primitive, number, *operands):
+    """One of an operator's results, the others of which nobody reads."""
+    return primitive(*operands)[number]
+
+
 class CheckedDrawer(Drawer):
     """A Drawer whose values are known while it draws."""
 
@@ -81,7 +86,7 @@ class CheckedDrawer(Drawer):
     # ---- operators ----
 
     def add(self, name, *operands, attrs=None, only=None, **_):
-        """Append operator `name`, called with `operands`; gives its value(s). `only`: the one result asked for."""
+        """Append operator `name`, called with `operands`; gives its value(s). `only`: the one result that is read."""
         attrs = attrs or {}
         primitive = getattr(ops, name)(**attrs)
         op = primitive.op
@@ -97,9 +102,11 @@ class CheckedDrawer(Drawer):
             legal = legal_strategies(op, shapes, given, self.device_num)
             strategy = max(self.pick(legal), self.pick(legal), key=cut_dims)
             primitive.shard(strategy)
-        call, run = (primitive, op) if only is None else (partial(primitive.result, only), partial(op.result, only))
+        call, made = primitive, op(*arrays, **attrs)
+        if only is not None:
+            call, made = partial(one_result, primitive, only), made[only]
         text = f"{name}{attrs or ''}" + ("" if only is None else f" result {only}") + f" strategy {strategy}"
-        return self.put(text, call, operands, run(*arrays, **attrs))
+        return self.put(text, call, operands, made)
 
     def call(self, text: str, function: Callable, *operands: Any) -> Any:
         """Append what a function of the operands does; its operators carry no strategy."""

@@ -216,7 +216,7 @@ def test_another_operator_may_not_read_windows(plan):
     """Only what declares windows may read a value without a layout."""
     program = plan.stages[0].program("forward")
     fields = {"attrs": attr_pairs({"shape": (2, 6, 6)}), "axes": (), "op": "", "strategy": None}
-    copy = replace(program[-1], kind="reshape", ins=(halos(plan)[-1].out,), out="view", **fields)
+    copy = replace(program[-1], kind="reshape", ins=(halos(plan)[-1].out,), outs=("view",), **fields)
     values = (*plan.values, ("view", Value((2, 6, 6), "float64", None)))
     verify_refuses(with_program(replace(plan, values=values), "forward", (*program, copy)), "has no layout")
 

@@ -100,7 +100,9 @@ def _with_shift(draft):
     """A pass that hands each rank's loss on to the next: the plan has an instruction of the new kind."""
     values, loss = draft.value_table(), draft.outputs[0]
     values["shifted"] = Value((), values[loss].dtype, values[loss].layout)
-    instr = Instr("shift", "shifted", (loss,), "loss", attrs=attr_pairs({"fusion": 0}), axes=(0,), device_matrix=(8,))
+    instr = Instr(
+        "shift", ("shifted",), (loss,), "loss", attrs=attr_pairs({"fusion": 0}), axes=(0,), device_matrix=(8,)
+    )
     return draft.with_program("forward", (*draft.program("forward"), instr), values).noted("shift", "one more message")
 
 
@@ -135,7 +137,7 @@ def test_a_new_kind_of_local_work_is_run_and_priced_from_its_definition_alone(mo
     def doubled(draft):
         values, loss = draft.value_table(), draft.outputs[0]
         values["twice"] = values[loss]
-        program = (*draft.program("forward"), Instr("double", "twice", (loss,), "loss"))
+        program = (*draft.program("forward"), Instr("double", ("twice",), (loss,), "loss"))
         return draft.with_program("forward", program, values).noted("double", "the loss, doubled")
 
     net, x, y = Quick(32, 16, 16, ((2, 4), (4, 1))), np.ones((16, 32)), np.zeros((16, 16))

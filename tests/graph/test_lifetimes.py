@@ -11,7 +11,9 @@ from parallel_lab.lab.memory.subjects import LEVELS, OPTIMIZERS, Settings, get_s
 
 def program(*lines):
     """ "c = a b" is an instruction that makes c of a and b."""
-    return tuple(Instr("compute", out, tuple(ins.split()), out) for out, ins in (line.split(" = ") for line in lines))
+    return tuple(
+        Instr("compute", (out,), tuple(ins.split()), out) for out, ins in (line.split(" = ") for line in lines)
+    )
 
 
 def test_a_parameter_is_replaced_when_its_value_is_made_and_its_last_reader_has_run():

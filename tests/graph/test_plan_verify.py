@@ -79,7 +79,7 @@ CHANGES = {
         "operator 'magic' is not registered",
     ),
     "two operands": ("forward", "all_reduce", {}, lambda i: {"ins": i.ins * 2}, "all_reduce has 2 operands"),
-    "a parameter is made": ("forward", "compute", {}, lambda i: {"out": "w"}, "%w is made twice"),
+    "a parameter is made": ("forward", "compute", {}, lambda i: {"outs": ("w",)}, "%w is made twice"),
     "an axis that does not exist": ("forward", "all_reduce", {}, lambda i: {"axes": (7,)}, "axes"),
     "an axis named twice": ("forward", "all_reduce", {}, lambda i: {"axes": i.axes * 2}, "axes"),
     "a group of one rank": ("forward", "all_reduce", {}, lambda i: {"axes": ()}, "a group of one rank"),

@@ -342,10 +342,9 @@ def test_methods_are_recorded_while_a_network_is_traced(name):
     graph = trace_network(
         lambda x: method(x) * 1 if name == "copy" else method(x), [("x", SPACED.shape, "float32")]
     ).graph
-    made = next(n for n in graph.nodes if n.name == graph.outputs[0])
-    want = np.asarray(expected(SPACED))
-    assert made.shape == want.shape
-    assert made.dtype == ("int32" if name.startswith(NUMBERS) else str(want.dtype))
+    made, want = graph.outputs[0], np.asarray(expected(SPACED))
+    assert graph.shapes()[made] == want.shape
+    assert graph.dtypes()[made] == ("int32" if name.startswith(NUMBERS) else str(want.dtype))
 
 
 def test_flattening_samples_is_the_operator_that_can_be_cut():

@@ -10,7 +10,7 @@ from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.ops.gather import add_rows
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
-from parallel_lab.ops.machine.sharding import default_strategy, legal_strategies, result_layout, sharding_rule
+from parallel_lab.ops.machine.sharding import default_strategy, legal_strategies, result_layouts, sharding_rule
 from parallel_lab.run.simulator import Simulator
 from tests.crossed import each_of
 from tests.ops.compiled import results, simulated
@@ -113,10 +113,10 @@ MODES = {
 def test_sums_of_split_rows_are_scattered_as_compat_says(mode, compat):
     shapes, attrs, strategy, *splits = MODES[mode]
     op, given = OPS["gather"], {**OPS["gather"].default_attrs, **attrs}
-    rule, (shape, _) = sharding_rule(op, shapes, given, strategy, 8), op.infer(shapes, ("float32", "int32"), given)
+    rule, found = sharding_rule(op, shapes, given, strategy, 8), op.infer(shapes, ("float32", "int32"), given)
     set_compat(compat)
     try:
-        assert result_layout(op, rule, shape, None).splits == splits[compat == "2.10"]
+        assert result_layouts(op, rule, found.shapes, None)[0].splits == splits[compat == "2.10"]
     finally:
         set_compat("seeds")
 

@@ -137,7 +137,7 @@ def _numbers(draft: Draft, members: list[Member]) -> tuple[list[Any], int | None
 def _distances(draft: Draft) -> dict[str, float]:
     """Bytes read between each parameter and the loss: the cost by which MindSpore's cost model orders them."""
     program, values = draft.program("forward"), draft.value_table()
-    place = {instr.out: n for n, instr in enumerate(program)}
+    place = {name: n for n, instr in enumerate(program) for name in instr.outs}
     works = [i.kind == "compute" and not i.opdef.view for i in program]
     costs = [sum(values[n].slice_bytes for n in i.ins) if work else 0 for i, work in zip(program, works, strict=True)]
     readers: list[list[int]] = [[] for _ in program]

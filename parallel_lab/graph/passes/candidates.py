@@ -45,8 +45,8 @@ class Edge:
     """What is known on the other side of an edge to the operator that is to be chosen for.
 
     layout, shape  of the tensor there;  own_shape: global shape here, behind a Reshape
-    position       operand it is here; None: the result, `layout` a consumer's wish;  itemsize: bytes of an element
-    alltoall       whether a redistribution may use all_to_all
+    position       operand it is here; None: a result, `layout` a consumer's wish;  itemsize: bytes of an element
+    alltoall       whether a redistribution may use all_to_all;  result: which one, of several
     """
 
     layout: TensorLayout
@@ -55,15 +55,19 @@ class Edge:
     position: int | None
     itemsize: int = 4
     alltoall: bool = False
+    result: int = 0
 
-    def meets(self, rule: ShardingRule, result: TensorLayout) -> bool:
+    def here(self, rule: ShardingRule) -> TensorLayout:
+        """The layout at the operator's own end of the edge under `rule`."""
+        return rule.outs[self.result].whole() if self.position is None else rule.ins[self.position]
+
+    def meets(self, rule: ShardingRule) -> bool:
         """Whether nothing need be done on this edge under `rule`."""
-        here = result if self.position is None else rule.ins[self.position]
-        return self.shape == self.own_shape and here.same_placement(self.layout)
+        return self.shape == self.own_shape and self.here(rule).same_placement(self.layout)
 
-    def cost(self, rule: ShardingRule, result: TensorLayout) -> tuple[float, float]:
+    def cost(self, rule: ShardingRule) -> tuple[float, float]:
         """(bytes of communication with start-up included, bytes touched)."""
-        sides = (result, self.layout, self.own_shape, self.shape)
+        sides = (self.here(rule), self.layout, self.own_shape, self.shape)
         if self.position is not None:
             sides = (self.layout, rule.wanted[self.position], self.shape, self.own_shape)
         cost = redistribution_cost(*sides, alltoall=self.alltoall)
@@ -78,7 +82,7 @@ class Operator:
     op: OpDef
     shapes: tuple[Shape, ...]
     attrs: Attrs
-    out_shape: Shape
+    out_shapes: tuple[Shape, ...]
     device_num: int
     itemsize: int = 4
     parameters: tuple[int, ...] = ()
@@ -109,8 +113,7 @@ def chosen(
 def edge_cost(operator: Operator, strategy: Strategy, edges: Iterable[Edge]) -> tuple[float, float]:
     """(bytes communicated, bytes touched) on all edges under `strategy`."""
     rule = operator.rule(strategy)
-    result = rule.out.whole()
-    costs = [edge.cost(rule, result) for edge in edges]
+    costs = [edge.cost(rule) for edge in edges]
     return sum(c for c, _ in costs), sum(c for _, c in costs)
 
 
@@ -129,18 +132,21 @@ def _computation_first(operator: Operator, strategy: Strategy) -> tuple[float, f
     rule = operator.rule(strategy)
     slices = [math.prod(x.slice_shape(s)) for x, s in zip(rule.ins, operator.shapes, strict=True)]
     held = sum(slices) + sum(slices[i] for i in operator.parameters if rule.ins[i].replica_count > 1)
-    if rule.out.is_partial:
-        held += math.prod(rule.out.slice_shape(operator.out_shape))
+    held += _addends(operator, rule)
     costs = float(held * operator.itemsize), practical(_forward_bytes(operator, rule))
     by_batch = bool(strategy) and strategy[0][:1] == (operator.device_num,)
     return tuple(cost - 1 if by_batch and cost > 1 else cost for cost in costs)
 
 
+def _addends(operator: Operator, rule: ShardingRule) -> int:
+    """Elements of the slices of partial results."""
+    made = zip(rule.outs, operator.out_shapes, strict=True)
+    return sum(math.prod(layout.slice_shape(shape)) for layout, shape in made if layout.is_partial)
+
+
 def _forward_bytes(operator: Operator, rule: ShardingRule) -> float:
-    """Bytes an operator communicates in its forward step: the slice of a partial result, its windows' strips."""
-    total = 0.0
-    if rule.out.is_partial:
-        total += math.prod(rule.out.slice_shape(operator.out_shape))
+    """Bytes an operator communicates in its forward step: the slices of partial results, its windows' strips."""
+    total = float(_addends(operator, rule))
     for _, _, (_, _, length, part) in rule.windows:
         total += math.prod(rule.ins[0].slice_shape(operator.shapes[0])) // part * max(0, length - part)
     return total * operator.itemsize
@@ -178,7 +184,7 @@ def _candidates(
         kept = (s for s in found if s in full or (whole and all(n == 1 for cuts in s for n in cuts)))
         found = tuple(kept) or found
     if align > 1:
-        out_shape = op.infer(shapes, ("float32",) * len(shapes), given)[0]
+        out_shape = op.infer(shapes, ("float32",) * len(shapes), given).shapes[0]
 
         def aligned(strategy: Strategy) -> bool:
             rule = sharding_rule(op, shapes, given, strategy, device_num)
@@ -228,7 +234,7 @@ def meeting(operator: Operator, strategies: Iterable[Strategy], edges: Sequence[
         if any(strategy[position] != cuts for position, cuts in wanted):
             continue
         rule = operator.rule(strategy)
-        if all(edge.meets(rule, rule.out.whole()) for edge in edges):
+        if all(edge.meets(rule) for edge in edges):
             found.append(strategy)
     return found
 
@@ -253,8 +259,8 @@ def choose_from_inputs(
     if op.result_shape is not None or op.view:
         hint = "Compose it from operators that have a rule"
         raise StrategyError(f"{op.class_name} takes no strategy", where=op.class_name, hint=hint)
-    out_shape = op.infer(shapes, ("float32",) * len(shapes), attrs)[0]
-    operator = Operator(op, shapes, tuple(sorted(attrs.items())), out_shape, device_num)
+    out_shapes = op.infer(shapes, ("float32",) * len(shapes), attrs).shapes
+    operator = Operator(op, shapes, tuple(sorted(attrs.items())), out_shapes, device_num)
     edges = [
         Edge(layout.whole(), shape, shape, position, alltoall=config.enable_alltoall)
         for position, (layout, shape) in enumerate(zip(input_layouts, shapes, strict=True))

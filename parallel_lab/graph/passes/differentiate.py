@@ -14,6 +14,7 @@ Gradients that are one number stay numbers while operators allow: a constant see
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -29,7 +30,7 @@ from ...ops.collectives.primitives import without_gradient
 from ...ops.machine.opdef import OpDef, dtype_name, scalar_operand
 from ...ops.machine.registry import OPS
 from ...ops.machine.state import LOSS_SCALE
-from ..ir import Draft, Instr, Value, attr_pairs, counted, fresh_name
+from ..ir import Draft, Instr, Value, attr_pairs, counted, fresh_name, result_names
 from ..kinds import KINDS, class_name
 from ..traced_value import TracedValue
 from .optimizer_shard import accumulates_slices, is_parameter_gather
@@ -72,15 +73,18 @@ class LocalRecorder:
         made = self.values[name]
         return TracedValue(name, made.slice_shape, made.dtype, self)
 
-    def record(self, op: OpDef, operands: Any, attrs: dict[str, Any], primitive: Any = None) -> TracedValue:
-        """One operator on slices."""
+    def record(self, op: OpDef, operands: Any, attrs: dict[str, Any], primitive: Any = None) -> Any:
+        """One operator on slices: its result, or the tuple of its results."""
         traced = [x if isinstance(x, TracedValue) else self._number(x, operands) for x in operands]
         shapes, dtypes = tuple(t.shape for t in traced), tuple([dtype_name(t.dtype) for t in traced])
-        shape, dtype = op.infer(shapes, dtypes, attrs, self.name)
+        made = op.infer(shapes, dtypes, attrs, self.name)
         fields = {"op": op.name, "op_class": op.class_name}
-        fields["attrs"] = attr_pairs({**attrs, "shape": shape} if op.view else attrs)
+        fields["attrs"] = attr_pairs({**attrs, "shape": made.shapes[0]} if op.view else attrs)
         place = self.place if op.offset is not None or op.part_size is not None else {}
-        return self.emit("compute", Value(shape, dtype, None), tuple(t.name for t in traced), **fields, **place)
+        name = fresh_name(f"{self.name}{self.suffix}", self.values)
+        outs = tuple(fresh_name(out, self.values) for out in result_names(name, made))
+        values = [Value(shape, dtype, None) for shape, dtype in zip(made.shapes, made.dtypes, strict=True)]
+        return made.form(self.append("compute", outs, values, tuple(t.name for t in traced), **fields, **place))
 
     def _number(self, x: Any, operands: Any) -> TracedValue:
         if not isinstance(x, (bool, int, float)):
@@ -95,10 +99,16 @@ class LocalRecorder:
     def emit(self, kind: str, value: Value, ins: tuple[str, ...], out: str = "", **fields: Any) -> TracedValue:
         """Append an instruction that makes `value`; `fields` are further fields of Instr. Returns its result."""
         out = fresh_name(out or f"{self.name}{self.suffix}", self.values)
+        return self.append(kind, (out,), [value], ins, **fields)[0]
+
+    def append(
+        self, kind: str, outs: tuple[str, ...], made: list[Value], ins: tuple[str, ...], **fields: Any
+    ) -> list[TracedValue]:
+        """Append an instruction that makes values under these names. Returns its results."""
         fields = {"name": self.name, "origin": self.origin, "micro_batch": self.micro_batch, **fields}
-        self.instrs.append(Instr(kind, out, ins, **fields))
-        self.values[out] = value
-        return TracedValue(out, value.slice_shape, value.dtype, self)
+        self.instrs.append(Instr(kind, outs, ins, **fields))
+        self.values.update(zip(outs, made, strict=True))
+        return [self.value(out) for out in outs]
 
 
 def one_sided(instr: Instr) -> bool:
@@ -135,7 +145,7 @@ class _Backward:
         self.live = asked or {i.name for i in graph.inputs if i.role == "parameter" and i.trainable}
         for instr in self.forward:
             if self.live.intersection(instr.ins) or one_sided(instr):
-                self.live.add(instr.out)
+                self.live.update(instr.outs)
         self.sent: set[str] = set()  # messages that another rank waits for, needed here or not
 
     # ---- gradients of values ----
@@ -197,22 +207,23 @@ class _Backward:
             if len(parts) > 1:
                 for name in (*self.gathers, *(i.name for i in self.draft.graph.inputs if i.role == "parameter")):
                     self.end_of_micro_batch(name, part)
-        self.run_part([i for i in reversed(self.forward) if i.out in shared])
+        self.run_part([i for i in reversed(self.forward) if shared.intersection(i.outs)])
 
     def shared(self) -> set[str]:
         """Values of parameters alone (gathered, cast) that several micro-batches read: their gradients are summed."""
         known = {i.name for i in self.draft.graph.inputs if i.role in ("parameter", "constant", "scalar", "step")}
         readers: dict[str, set[int]] = {}
         for instr in self.forward:
-            known.update([instr.out] if known.issuperset(instr.ins) else [])
+            known.update(instr.outs if known.issuperset(instr.ins) else [])
             for name in instr.ins:
                 readers.setdefault(name, set()).add(instr.micro_batch)
         found: set[str] = set()
         needed: set[str] = set()
         for instr in reversed(self.forward):
-            read = instr.out in needed or readers.get(instr.out, set()) - {instr.micro_batch}
+            users = set().union(*(readers.get(name, ()) for name in instr.outs))
+            read = needed.intersection(instr.outs) or users - {instr.micro_batch}
             if read and instr.out in known and instr.out in self.live:
-                found.add(instr.out)
+                found.update(instr.outs)
                 needed.update(instr.ins)
         return found
 
@@ -225,10 +236,11 @@ class _Backward:
             if instr.out in shared:
                 continue
             before = (reads[n] for n in instr.ins if n in reads and n in self.live)
-            reads[instr.out] = frozenset([instr.micro_batch]).union(*before)
-            (found.setdefault(instr.micro_batch, []) if len(reads[instr.out]) == 1 else joins).append(instr)
+            parts = frozenset([instr.micro_batch]).union(*before)
+            reads.update(dict.fromkeys(instr.outs, parts))
+            (found.setdefault(instr.micro_batch, []) if len(parts) == 1 else joins).append(instr)
         if len(found) < 2:
-            return [(0, [i for i in reversed(self.forward) if i.out not in shared])]
+            return [(0, [i for i in reversed(self.forward) if not shared.intersection(i.outs)])]
         numbers = sorted(found)
         return [(n, [*(reversed(joins) if n == numbers[0] else ()), *reversed(found[n])]) for n in numbers]
 
@@ -240,18 +252,19 @@ class _Backward:
             if one_sided(instr):
                 self.one_sided_back(instr)
                 continue
-            gradient = self.take(instr.out)
-            if gradient is not None:
+            found = [self.take(name) for name in instr.outs]
+            if any(g is not None for g in found):
                 back = KINDS[instr.kind].vjp
                 if back is None:
                     raise PlanError(f"no gradient flows through {instr.kind!r}", where=f"instruction {instr.out!r}")
-                back(self, instr, gradient)
+                back(self, instr, found)
             elif instr.out in self.scattered:
                 self.give(instr.ins[0], self.scattered[instr.out])
 
-    def operator_back(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
-        """Through an operator, by its vjp rule. Numbers stay numbers through a mean and a sum."""
-        op, uniform = instr.opdef, isinstance(gradient, _Uniform)
+    def operator_back(self, instr: Instr, gradients: Sequence[TracedValue | _Uniform | None]) -> None:
+        """Through an operator, by its vjp rule, once for all results. Numbers stay numbers through a mean and a sum."""
+        op, gradient = instr.opdef, gradients[0]
+        uniform = isinstance(gradient, _Uniform)
         if instr.op == "divide_by":
             n = instr.attr("count")
             self.give(instr.ins[0], replace(gradient, number=gradient.number / n) if uniform else op(gradient, count=n))
@@ -262,19 +275,25 @@ class _Backward:
             return
         if op.vjp_fn is None:
             return
-        combined = self.combined.get(instr.out)
-        out = combined.out if combined is not None and combined.attr("reduce") != "sum" else instr.out
+        attrs, operands = dict(instr.attrs), [self.rec.value(name) for name in instr.ins]
+        shapes, dtypes = tuple([x.shape for x in operands]), tuple([dtype_name(x.dtype) for x in operands])
+        form = op.infer(shapes, dtypes, attrs, instr.name).form
+        given = form([None if g is None else self.array(g) for g in gradients])
+        combined = self.combined.get(instr.outs[0])
         extra = {"across": lambda v, reduce="sum": self.across(v, combined, reduce)} if op.vjp_across else {}
-        attrs = dict(instr.attrs)
         if op.vjp_needs:
             extra["needs"] = tuple(name in self.live for name in instr.ins)
         place = {"offset_axes": instr.offset_axes, "device_matrix": instr.device_matrix}
         self.rec.place = place if instr.offset_axes else {}
-        operands = [self.rec.value(name) for name in instr.ins]
-        grads = op.vjp_fn(self.array(gradient), self.rec.value(out), *operands, **attrs, **extra)
+        grads = op.vjp_fn(given, form([self.result(name) for name in instr.outs]), *operands, **attrs, **extra)
         self.rec.place = {}
         for name, grad in zip(instr.ins, grads, strict=True):
             self.give(name, grad)
+
+    def result(self, name: str) -> TracedValue:
+        """A result as rules read it: extremes and products combined, a sum with a rank's own addend."""
+        combined = self.combined.get(name)
+        return self.rec.value(combined.out if combined is not None and combined.attr("reduce") != "sum" else name)
 
     def alike(self, one: str, other: str) -> bool:
         """Whether two values have the same shape, dtype and placement."""
@@ -354,8 +373,9 @@ class _Backward:
         total = self.message("all_reduce", instr, gradient, made, why, attrs)
         self.give(source, mask * (total / count))
 
-    def message_back(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+    def message_back(self, instr: Instr, gradients: Sequence[TracedValue | _Uniform]) -> None:
         """Through a message: its adjoint, on the gradient of what it brought."""
+        (gradient,) = gradients
         definition, source = MESSAGES[instr.message], instr.ins[0]
         if instr.by_hand and instr.attr("reduce", "sum") != "sum":
             if instr.kind != "all_reduce":
@@ -477,7 +497,7 @@ def differentiate(draft: Draft) -> Draft:
         found = [(name, back.mirror(name)) for name in sorted(used, key=_order(draft))]
     gradients = tuple((name, value) for name, value in found if value is not None)
     instrs = _needed(back.rec.instrs, {value for _, value in gradients} | back.sent)
-    made = {i.out for i in instrs}
+    made = {name for i in instrs for name in i.outs}
     of_values = tuple(sorted((v, g) for v, g in back.taken.items() if g in made))
     done = draft.with_program("backward", instrs, back.values, gradients=gradients, value_gradients=of_values)
     return done.noted("differentiate", f"{counted(instrs)}, {len(gradients)} gradients")
@@ -492,7 +512,7 @@ def _needed(instrs: list[Instr], wanted: set[str]) -> tuple[Instr, ...]:
     """Instructions that the wanted values depend on: rules make gradients of data too, which nobody wants."""
     wanted, kept = set(wanted), []
     for instr in reversed(instrs):
-        if instr.out in wanted:
+        if wanted.intersection(instr.outs):
             wanted.update(instr.ins)
             kept.append(instr)
     return tuple(reversed(kept))

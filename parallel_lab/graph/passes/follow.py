@@ -33,7 +33,7 @@ def follow_gradients(draft: Draft) -> Draft:
         if name not in values and given is not None and given.role in ("scalar", "step", "constant"):
             values[name] = given.whole(draft.config.device_num)
     made, read = (_local if draft.config.local else _sharded)(draft, nodes, values)
-    late = {n.name for n in nodes} | {name for name, _ in graph.gradients}
+    late = {name for n in nodes for name in n.outs} | {name for name, _ in graph.gradients}
 
     def taken(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
         return tuple((parameter, read(names.get(value, value), parameter)) for parameter, value in pairs)
@@ -60,7 +60,7 @@ def _gradients(draft: Draft) -> tuple[dict[str, str], list[Instr], dict[str, Val
             label = made[target] = fresh_name(f"{target}.grad.zeros", values)
             attrs = attr_pairs({"shape": held.slice_shape, "value": 0.0, "dtype": held.dtype})
             fill, why = OPS["fill"].class_name, "the result does not depend on it"
-            zeros.append(Instr("compute", label, (), target, "fill", fill, attrs, reason=why))
+            zeros.append(Instr("compute", (label,), (), target, "fill", fill, attrs, reason=why))
             values[label] = held
         found[name] = made[target]
     return found, zeros, values
@@ -71,7 +71,8 @@ def _local(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) -> t
     for given in draft.graph.inputs:
         if given.role == "parameter":
             values.setdefault(given.name, given.whole(draft.config.device_num))
-    values |= {node.name: Value(node.shape, node.dtype, None) for node in nodes}
+    for node in nodes:
+        values |= {n: Value(s, d, None) for n, s, d in zip(node.outs, node.shapes, node.dtypes, strict=True)}
 
     def read(name: str, parameter: str | None) -> str:
         if parameter is not None and values[name].layout is None:
@@ -96,7 +97,7 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) ->
     for node in nodes:
         if node.opdef.view:
             build.views[node.name] = View(node.ins[0], node)
-            build.prints([node.name])
+            build.prints(node.outs)
             continue
         taken, attrs = graph.operand_shapes(node), dict(node.attrs)
         strategy = None if config.parallel_mode == "stand_alone" else node.strategy
@@ -107,7 +108,7 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) ->
         node = replace(node, strategy=strategy, strategy_source=node.strategy_source or "followed")
         rule = sharding_rule(node.opdef, taken, attrs, strategy, config.device_num, node.where)
         build.compute(node, rule, build.operands(node, rule.ins))
-        build.prints([node.name])
+        build.prints(node.outs)
 
     def read(name: str, parameter: str | None) -> str:
         """The value of the program that holds `name`; laid out as `parameter` is, if one is named."""
@@ -121,7 +122,8 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) ->
         want = values[parameter].layout
         if name not in build.views and have.same_placement(want):
             return name
-        taker = Node(parameter, "", "", (), (), shapes[name], values[parameter].dtype, Origin(made_by="follow"))
+        made = ((parameter,), (shapes[name],), (values[parameter].dtype,))
+        taker = Node(parameter, "", "", (), (), *made, Origin(made_by="follow"))
         return build.redistribute(name, have, shape, want, taker, 0)
 
     return build.instrs, read

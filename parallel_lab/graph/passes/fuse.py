@@ -70,7 +70,7 @@ def _with_means(
         if all(divided(m.instr) for m in bucket):
             for m in bucket:
                 attrs = attr_pairs({**dict(m.instr.attrs), "reduce": "mean"})
-                means[m.instr.out] = replace(m.instr, out=readers[m.instr.out][0].out, attrs=attrs)
+                means[m.instr.out] = replace(m.instr, outs=readers[m.instr.out][0].outs, attrs=attrs)
     dropped = {i.out for i in means.values()}
     left = tuple(means.get(i.out, i) for i in program if i.out not in dropped)
     return left, [[replace(m, instr=means.get(m.instr.out, m.instr)) for m in bucket] for bucket in buckets]
@@ -92,7 +92,7 @@ def _alone(members: list[Member], values: dict[str, Value]) -> tuple[list[Instr]
     sent = fresh_name(f"{message.out}.sent", values)
     values[sent] = values[message.out]
     attrs = attr_pairs({**dict(message.attrs), "message": message.kind})
-    start = replace(message, kind="start", out=sent, attrs=attrs)
+    start = replace(message, kind="start", outs=(sent,), attrs=attrs)
     return [start], [replace(message, kind="wait", ins=(sent,), attrs=attrs, reason="")]
 
 
@@ -115,21 +115,21 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
     turn = {"origin": origin, "micro_batch": first.micro_batch}
     place = {"axes": first.axes, "device_matrix": first.device_matrix, **turn}
     operands = tuple(m.instr.ins[0] for m in members)
-    concat = Instr("concat", label, operands, label, attrs=attr_pairs({"rows": given}), **turn)
+    concat = Instr("concat", (label,), operands, label, attrs=attr_pairs({"rows": given}), **turn)
     attrs = {"message": first.kind, "fusion": first.attr("fusion", 0), "members": tuple(names)}
     attrs |= {"reduce": first.attr("reduce")} if first.attr("reduce") is not None else {}
     attrs = attr_pairs(attrs | ({"dim": 0} if "dim" in definition.attributes else {}))
     carried = "slices" if first.kind == "all_gather" else "gradients"
     what = f"{carried} of {len(names)} parameters in one message: {', '.join(names)}"
-    start = Instr("start", sent, (label,), label, attrs=attrs, reason=what, **place)
-    wait = Instr("wait", done, (sent,), label, attrs=attrs, **place)
+    start = Instr("start", (sent,), (label,), label, attrs=attrs, reason=what, **place)
+    wait = Instr("wait", (done,), (sent,), label, attrs=attrs, **place)
     taking, at = [wait], 0
     for number, member in enumerate(members):
         stop = at + member.elements // given
         cut = {"rows": made, "start": at, "stop": stop, "member": number, "shape": values[member.instr.out].slice_shape}
         alone = member.instr
         kept = {"reason": alone.reason, "origin": alone.origin, "micro_batch": alone.micro_batch}
-        taking.append(Instr("split", alone.out, (done,), alone.name, attrs=attr_pairs(cut), **kept))
+        taking.append(Instr("split", alone.outs, (done,), alone.name, attrs=attr_pairs(cut), **kept))
         at = stop
     return [concat, start], taking
 
@@ -158,8 +158,9 @@ def _placed(program: tuple[Instr, ...], buckets: list[_Bucket]) -> tuple[Instr, 
     ready: dict[str, int] = {}  # value -> the position by which it can be there
     for n, instr in rest:
         if behind.intersection(instr.ins):
-            behind.add(instr.out)
-        ready[instr.out] = max((ready.get(name, -1) for name in instr.ins), default=-1) if instr.out in early else n
+            behind.update(instr.outs)
+        there = max((ready.get(name, -1) for name in instr.ins), default=-1) if instr.out in early else n
+        ready.update(dict.fromkeys(instr.outs, there))
     steps: list[_Step] = []
     last = -1  # the rest keeps its order
     for n, instr in rest:
@@ -185,18 +186,18 @@ def _leading_to(replaced: set[str], program: tuple[Instr, ...]) -> set[str]:
     users: dict[str, set[str]] = {}
     for instr in program:
         for name in instr.ins:
-            users.setdefault(name, set()).add(instr.out)
+            users.setdefault(name, set()).update(instr.outs)
     found: set[str] = set()
     for instr in reversed(program):
-        used, local = users.get(instr.out), instr.out not in replaced and not instr.is_communication
-        if local and used and used <= found | replaced:
-            found.add(instr.out)
+        used, local = set().union(*(users.get(name, ()) for name in instr.outs)), not instr.is_communication
+        if local and instr.out not in replaced and used and used <= found | replaced:
+            found.update(instr.outs)
     return found
 
 
 def _in_turn(steps: list[_Step]) -> tuple[Instr, ...]:
     """All instructions, each step behind those it needs, by turn."""
-    maker = {i.out: n for n, step in enumerate(steps) for i in step.instrs}
+    maker = {name: n for n, step in enumerate(steps) for i in step.instrs for name in i.outs}
     waits = [{maker[name] for name in step.needs if name in maker} | set(step.after) for step in steps]
     followers: dict[int, list[int]] = {}
     for n, needed in enumerate(waits):

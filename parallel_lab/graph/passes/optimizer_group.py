@@ -33,9 +33,9 @@ def group_updates(draft: Draft) -> Draft:
         attrs = {"root": owner, "shape": values[name].shape, "dtype": values[name].dtype, "fusion": 0}
         fields = {"attrs": attr_pairs(attrs), "axes": (0,), "device_matrix": (device_num,)}
         why = f"rank {owner} alone has updated {name!r}, and all ranks go on with its new value"
-        origin = next(i.origin for i in instrs if i.out == new[name]).made("optimizer_group")
+        origin = next(i.origin for i in instrs if new[name] in i.outs).made("optimizer_group")
         fields |= {"reason": f"optimizer parallel: {why}", "origin": origin}
-        sent[name] = Instr("broadcast", label, (new[name],), name, **fields)
+        sent[name] = Instr("broadcast", (label,), (new[name],), name, **fields)
     changes = {"assignments": tuple((t, sent[t].out if t in sent else source) for t, source in draft.assignments)}
     changes["owners"] = tuple(owned.items())
     done = draft.with_program("update", (*instrs, *sent.values()), values, **changes)
@@ -53,7 +53,7 @@ def _with_owners(draft: Draft, owner_of: Mapping[str, int]) -> tuple[Instr, ...]
         users.setdefault(name, set()).add(None)
     made = []
     for instr in reversed(draft.program("update")):
-        found = users.get(instr.out, {None})
+        found = set().union(*(users.get(name, ()) for name in instr.outs)) or {None}
         alone = len(found) == 1 and not instr.is_communication and instr.kind not in ("print", "wait")
         owner = next(iter(found)) if alone else None
         for name in instr.ins:

@@ -197,7 +197,7 @@ def _gather(draft: Draft, shard: Shard, source: str, used: Value, values: dict[s
     attrs = attr_pairs({"dim": 0, "fusion": draft.graph.input(shard.name).comm_fusion, "parameter": shard.name})
     fields = {"axes": shard.axes, "device_matrix": shard.layout.device_matrix, "micro_batch": reader.micro_batch}
     origin = reader.origin.made("optimizer_shard")
-    return Instr("all_gather", label, (source,), shard.name, attrs=attrs, reason=reason, origin=origin, **fields)
+    return Instr("all_gather", (label,), (source,), shard.name, attrs=attrs, reason=reason, origin=origin, **fields)
 
 
 def _reading(instr: Instr, names: dict[str, str]) -> Instr:
@@ -249,7 +249,7 @@ def regather_parameters(draft: Draft) -> Draft:
             values[label] = values[name]
             why = "level3: gathered again for backward, so that the gathered parameter did not have to stay in memory"
             fields = {"reason": why if ins == instr.ins else "", "origin": instr.origin.made("regather")}
-            program.append(replace(instr, out=label, ins=ins, strategy=None, micro_batch=turn, **fields))
+            program.append(replace(instr, outs=(label,), ins=ins, strategy=None, micro_batch=turn, **fields))
         return again[name, turn]
 
     for instr in draft.program("backward"):

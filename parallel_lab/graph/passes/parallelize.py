@@ -20,7 +20,7 @@ from ...layout.redistribution import plan_redistribution
 from ...layout.redistribution_steps import Step, apply
 from ...layout.tensor_layout import TensorLayout
 from ...ops.collectives.definitions import MESSAGES
-from ...ops.machine.sharding import ShardingRule, result_layout, sharding_rule
+from ...ops.machine.sharding import ShardingRule, result_layouts, sharding_rule
 from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs, counted, fresh_name
 from .dataset_strategy import input_values
 
@@ -48,9 +48,9 @@ class Builder:
         # parameters read in another dtype: their slices are cast where they are used, in the layout wanted there
         self.casts: dict[str, Node] = {}
 
-    def add(self, instr: Instr, value: Value) -> str:
+    def add(self, instr: Instr, *values: Value) -> str:
         self.instrs.append(instr)
-        self.values[instr.out] = value
+        self.values.update(zip(instr.outs, values, strict=True))
         return instr.out
 
     def insert(
@@ -59,7 +59,7 @@ class Builder:
         """Add an instruction on `source` for `node`; returns its result. In groups: `axes`, `device_matrix`."""
         place = {name: fields.pop(name) for name in ("axes", "device_matrix", "op", "op_class") if name in fields}
         place |= {"attrs": attr_pairs(fields), "reason": reason, "origin": node.origin.made("parallelize")}
-        return self.add(Instr(kind, out, (source,), node.name, **place), value)
+        return self.add(Instr(kind, (out,), (source,), node.name, **place), value)
 
     # ---- operands ----
 
@@ -169,7 +169,7 @@ class Builder:
             if name in wanted:
                 shown = output_value(self, name)
                 label = fresh_name(f"{name}.print", self.values)
-                self.add(Instr("print", label, (shown,), name, origin=origin), self.values[shown])
+                self.add(Instr("print", (label,), (shown,), name, origin=origin), self.values[shown])
 
     def assigned(self, name: str, source: str) -> str:
         """The value that parameter `name` takes at the end of the forward program, laid out as the parameter is."""
@@ -267,45 +267,53 @@ class Builder:
             wanted = op.offset_labels(op.signature_for(self.graph.operand_shapes(node), dict(node.attrs)))
             if any(parts.get(c, 1) > 1 for c in wanted):
                 places = tuple(rule.axes_of(c) for c in wanted)
-        own = rule.out.is_partial and node.keeps_own_part(self.config.device_num)
-        partial = rule.out.is_partial and not own
-        label = fresh_name(f"{node.name}.partial", self.values) if partial else node.name
+        own = node.keeps_own_part(self.config.device_num)
+        parts_of = [at for at, layout in enumerate(rule.outs) if layout.is_partial and not own]
+        outs = tuple(
+            fresh_name(f"{name}.partial", self.values) if at in parts_of else name for at, name in enumerate(node.outs)
+        )
         fields = {"device_matrix": rule.out.device_matrix, "offset_axes": places}
         fields |= {"strategy": node.strategy, "reason": node.strategy_reason}
-        instr = node.computed(ins, attr_pairs(attrs), label, **fields)
-        self.add(instr, Value(node.shape, node.dtype, rule.out.whole() if own else rule.out))
-        if partial:
-            self.combine(node, rule, label)
+        made = [
+            Value(shape, dtype, layout.whole() if own else layout)
+            for shape, dtype, layout in zip(node.shapes, node.dtypes, rule.outs, strict=True)
+        ]
+        self.add(node.computed(ins, attr_pairs(attrs), outs, **fields), *made)
+        for at in parts_of:
+            if len(outs) == 1 or node.outs[at] in self.graph.read:
+                self.combine(node, rule, at, outs[at])
 
-    def combine(self, node: Node, rule: ShardingRule, label: str) -> None:
-        """all_reduce of a partial result, or reduce_scatter if asked for; a mean: of the parts' means, divided."""
-        final = result_layout(node.opdef, rule, node.shape, node.out_strategy, node.where)
-        cut = [label for label, axes in rule.axes if set(axes) & set(rule.out.partial)]
+    def combine(self, node: Node, rule: ShardingRule, at: int, label: str) -> None:
+        """all_reduce of the partial result number `at`, or reduce_scatter if asked for; a mean: of the parts' means,
+        divided."""
+        layout, result, kind = rule.outs[at], node.outs[at], (node.shapes[at], node.dtypes[at])
+        final = result_layouts(node.opdef, rule, node.shapes, node.out_strategy, node.where)[at]
+        cut = [label for label, axes in rule.axes if set(axes) & set(layout.partial)]
         # labels dealt out by position, not declared with the operator, mean nothing to a reader: name the dim instead
         dims = " and ".join(f"'{c}'" if node.opdef.names_labels else f"dim {ord(c) - ord('a')}" for c in cut)
-        count = math.prod(rule.out.axis_size(a) for a in rule.out.partial)
-        name = fresh_name(f"{node.name}.sum", self.values) if node.opdef.mean else node.name
+        count = math.prod(layout.axis_size(a) for a in layout.partial)
+        name = fresh_name(f"{result}.sum", self.values) if node.opdef.mean else result
         does, what = {
             "sum": ("averages" if node.opdef.mean else "sums", "addends"),
             "max": ("takes the maximum", "candidates"),
             "min": ("takes the minimum", "candidates"),
             "prod": ("multiplies", "factors"),
-        }[rule.out.reduce]
+        }[layout.reduce]
         holds = f"each rank holds one of {count} {what} of the result"
         reason = f"{node.name!r} {does} over {dims}, split {count} ways: {holds}"
-        if not final.same_placement(rule.out.whole()):
-            self.scatter(node, rule, label, name, final, reason)
+        if not final.same_placement(layout.whole()):
+            self.scatter(node, layout, label, name, Value(*kind, final), reason)
         else:
-            axes = tuple(sorted((a for a in rule.out.partial if rule.out.axis_size(a) > 1), reverse=True))
-            place, made = {"axes": axes, "device_matrix": rule.out.device_matrix}, Value(node.shape, node.dtype, final)
-            self.insert("all_reduce", name, label, node, made, reason, reduce=rule.out.reduce, fusion=0, **place)
+            axes = tuple(sorted((a for a in layout.partial if layout.axis_size(a) > 1), reverse=True))
+            place, made = {"axes": axes, "device_matrix": layout.device_matrix}, Value(*kind, final)
+            self.insert("all_reduce", name, label, node, made, reason, reduce=layout.reduce, fusion=0, **place)
         if node.opdef.mean:
-            made, operator = Value(node.shape, node.dtype, final), {"op": "divide_by", "op_class": "RealDiv"}
-            self.insert("compute", node.name, name, node, made, count=count, **operator)
+            made, operator = Value(*kind, final), {"op": "divide_by", "op_class": "RealDiv"}
+            self.insert("compute", result, name, node, made, count=count, **operator)
 
-    def scatter(self, node: Node, rule: ShardingRule, label: str, name: str, final: TensorLayout, reason: str) -> None:
-        """reduce_scatter of partial sums into `final`; axes not in the device matrix's order are one message each."""
-        layout = rule.out
+    def scatter(self, node: Node, layout: TensorLayout, label: str, name: str, value: Value, reason: str) -> None:
+        """reduce_scatter of partial sums into `value`; axes not in the device matrix's order are one message each."""
+        final = value.layout
         maps = zip(layout.tensor_map, final.tensor_map, strict=True)
         dim, have, want = next((d, have, want) for d, (have, want) in enumerate(maps) if have != want)
         runs = descending_runs(tuple(a for a in want[len(have) :] if layout.axis_size(a) > 1))
@@ -320,7 +328,7 @@ class Builder:
             asked = f"out_strategy {node.out_strategy}" if given else "enable_nd_tp: its sums are scattered"
             why = f"{reason}, and keeps 1/{parts} of its {along} ({asked})"
             attrs = {"reduce": layout.reduce, "fusion": 0, "dim": dim}
-            made, place = Value(node.shape, node.dtype, layout), {"axes": axes, "device_matrix": layout.device_matrix}
+            made, place = replace(value, layout=layout), {"axes": axes, "device_matrix": layout.device_matrix}
             out = name if last else fresh_name(f"{name}.scatter", self.values)
             label = self.insert("reduce_scatter", out, label, node, made, why, **attrs, **place)
 
@@ -401,8 +409,8 @@ def parallelize(draft: Draft) -> Draft:
                 pairs = enumerate(zip(ins, rule.stored, rule.ins, strict=True))
                 ins = tuple(build.gathered(name, have, want, node, at) for at, (name, have, want) in pairs)
             build.compute(node, rule, ins)
-        build.prints([node.name])
-    late = {n.name for n in graph.of_phase("update")}
+        build.prints(node.outs)
+    late = {name for n in graph.of_phase("update") for name in n.outs}
     assigned = tuple((name, build.assigned(name, value)) for name, value in graph.assigns if value not in late)
     build.prints(i.name for i in graph.inputs if i.name in build.values and i.role not in ("scalar", "step"))
     roles = {i.name: i.role for i in graph.inputs}

@@ -40,7 +40,7 @@ from ...base.settings.config import ParallelConfig
 from ...layout.redistribution_cost import redistribution_cost
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.primitive import Strategy
-from ...ops.machine.sharding import ShardingRule, default_strategy, legal_strategies, result_layout, sharding_rule
+from ...ops.machine.sharding import ShardingRule, default_strategy, legal_strategies, result_layouts, sharding_rule
 from ..ir import Graph, Node
 from .candidates import Edge, Operator, candidate_strategies, chosen, meeting
 from .dataset_strategy import dataset_layouts
@@ -72,10 +72,10 @@ def _configured(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class _Decided:
-    """A strategy that was settled."""
+    """A strategy that was settled.  results: layouts of what the operator makes, by name."""
 
     rule: ShardingRule
-    result: TensorLayout
+    results: dict[str, TensorLayout]
     reason: str
 
 
@@ -94,8 +94,7 @@ class _Propagation:
     def __init__(self, graph: Graph, config: ParallelConfig, nodes: list[Node]) -> None:
         self.graph, self.config, self.device_num = graph, config, config.device_num
         self.shapes = graph.shapes()
-        dtypes = {i.name: i.dtype for i in graph.inputs} | {n.name: n.dtype for n in graph.nodes}
-        self.itemsizes = {name: np.dtype(dtype).itemsize for name, dtype in dtypes.items()}
+        self.itemsizes = {name: np.dtype(dtype).itemsize for name, dtype in graph.dtypes().items()}
         self.inputs = {i.name: i for i in graph.inputs}
         forward = graph.of_phase("forward")
         self.views = {n.name: n for n in forward if n.opdef.view}
@@ -139,7 +138,7 @@ class _Propagation:
 
         def read(name: str, target: str, position: int) -> None:
             tensor = self.parameter(name) or name
-            source = DATASET if name in self.data else tensor
+            source = DATASET if name in self.data else self.graph.maker(tensor)
             found.setdefault((target, position), _Link(source, target, position, tensor))
 
         for node in self.nodes.values():
@@ -163,9 +162,9 @@ class _Propagation:
         return sum(name not in self.inputs or self.inputs[name].role not in ("scalar", "step") for name in node.ins)
 
     def operator(self, node: Node) -> Operator:
-        shapes, itemsize = self.graph.operand_shapes(node), self.itemsizes[node.name]
+        shapes, itemsize = self.graph.operand_shapes(node), self.itemsizes[node.outs[0]]
         parameters = tuple(i for i, name in enumerate(node.ins) if self.parameter(name) is not None)
-        return Operator(node.opdef, shapes, node.attrs, node.shape, self.device_num, itemsize, parameters)
+        return Operator(node.opdef, shapes, node.attrs, node.shapes, self.device_num, itemsize, parameters)
 
     def candidates(self, node: Node) -> tuple[Strategy, ...]:
         shapes = self.graph.operand_shapes(node)
@@ -179,7 +178,7 @@ class _Propagation:
             both = self.reshaped.get(link.source)
             return both and both[1]
         if link.source in self.nodes:
-            return self.decided[link.source].result if link.source in self.decided else None
+            return self.decided[link.source].results[link.tensor] if link.source in self.decided else None
         return self.held[link.source][0] if link.source in self.held else None
 
     def wanted(self, link: _Link) -> TensorLayout | None:
@@ -195,11 +194,16 @@ class _Propagation:
             return self.shapes[link.tensor]
         return self.shapes[self.nodes[link.target].ins[link.position]]
 
+    def number(self, link: _Link) -> int:
+        """Which result of its source a link reads."""
+        return self.nodes[link.source].outs.index(link.tensor)
+
     def edge(self, link: _Link, *, backward: bool = False) -> Edge:
         """What the target of a link knows of its source; or (backward) the source of its target."""
         shape, position = self.there(link), None if backward else link.position
         layout = self.wanted(link) if backward else self.known(link)
-        return Edge(layout, shape, shape, position, self.itemsizes[link.tensor], self.config.enable_alltoall)
+        itemsize, number = self.itemsizes[link.tensor], self.number(link) if backward else 0
+        return Edge(layout, shape, shape, position, itemsize, self.config.enable_alltoall, number)
 
     # ---- the walks ----
 
@@ -284,7 +288,8 @@ class _Propagation:
         befores, afters = [self.known(link)], [self.wanted(behind)]
         if befores[0] is None:
             maker = self.nodes[link.source]
-            befores = [self.operator(maker).rule(s).out.whole() for s in self.candidates(maker)]
+            number, operator = self.number(link), self.operator(maker)
+            befores = [operator.rule(s).outs[number].whole() for s in self.candidates(maker)]
         if afters[0] is None:
             reader = self.nodes[behind.target]
             afters = [self.operator(reader).rule(s).wanted[behind.position] for s in self.candidates(reader)]
@@ -324,7 +329,7 @@ class _Propagation:
         layout = self.wanted(link) if backward else self.known(link)
         for strategy in candidates:
             rule = operator.rule(strategy)
-            here = rule.out.whole() if backward else rule.wanted[link.position]
+            here = rule.outs[self.number(link)].whole() if backward else rule.wanted[link.position]
             if here.splits == layout.splits if by_counts else here.same_placement(layout):
                 slices = layout.slice_shape(self.there(link))
                 reason = f"the first candidate with slices {slices}, as {self.other_end(link, backward)}"
@@ -362,7 +367,7 @@ class _Propagation:
             if _configured(node) or not operator.is_elementwise:
                 continue
             producers = [link for link in self.before[node.name] if link.source in self.nodes]
-            whole = [link for link in producers if self.shapes[link.source] == node.shape]
+            whole = [link for link in producers if self.shapes[link.tensor] == node.shape]
             if not producers:
                 continue
             link = (whole or producers)[0]
@@ -410,10 +415,10 @@ class _Propagation:
 
     def settle(self, node: Node, rule: ShardingRule, reason: str) -> None:
         given = node.out_strategy if _configured(node) else None
-        result = result_layout(node.opdef, rule, node.shape, given, node.where)
+        results = result_layouts(node.opdef, rule, node.shapes, given, node.where)
         if replace(node, strategy=rule.strategy).keeps_own_part(self.device_num):
-            result = rule.out.whole()
-        self.decided[node.name] = _Decided(rule, result, reason)
+            results = tuple(layout.whole() for layout in rule.outs)
+        self.decided[node.name] = _Decided(rule, dict(zip(node.outs, results, strict=True)), reason)
 
     # ---- what to tell the learner ----
 
@@ -433,7 +438,7 @@ class _Propagation:
             shared = f"reads parameter {link.source!r}, which {self.held[link.source][1]!r} splits too"
             return f"{shared}: of {len(options)} candidates the one with least forward communication, then most pieces"
         there = edge.layout.slice_shape(edge.shape)
-        here = (rule.out if edge.position is None else rule.ins[edge.position]).slice_shape(edge.own_shape)
+        here = edge.here(rule).slice_shape(edge.own_shape)
         if edge.position is None:
             subject, lies = f"feeds {link.target!r}, which wants slices {there}", "its result lies so"
             moved = f"its slices {here} are split further, without a message"

@@ -42,7 +42,7 @@ def replicate(draft: Draft) -> Draft:
         if name in printed:
             label = fresh_name(f"{name}.print", values)
             values[label] = values[name]
-            instrs.append(Instr("print", label, (name,), name, origin=printed[name]))
+            instrs.append(Instr("print", (label,), (name,), name, origin=printed[name]))
 
     for given in graph.inputs:
         shown(given.name)
@@ -53,18 +53,21 @@ def replicate(draft: Draft) -> Draft:
             shown(node.name)
             continue
         averaged = node.sync and device_num > 1
-        label = fresh_name(f"{node.name}.local", values) if averaged else node.name
-        values[label] = Value(node.shape, node.dtype, None)
+        outs = tuple(fresh_name(f"{name}.local", values) for name in node.outs) if averaged else node.outs
+        kinds = [Value(shape, dtype, None) for shape, dtype in zip(node.shapes, node.dtypes, strict=True)]
+        values.update(zip(outs, kinds, strict=True))
         alone = node.sync is False and device_num > 1
-        made = node.computed(node.ins, node.attrs, label, reason=OWN_SAMPLES.format(device_num) if alone else "")
+        made = node.computed(node.ins, node.attrs, outs, reason=OWN_SAMPLES.format(device_num) if alone else "")
         if node.op == DROPOUT and device_num > 1 and node.ins[0] in own:
             made = _own_rows(made, node, graph.operand_shapes(node), device_num)
         instrs.append(made)
-        own.update([node.name] if own.intersection(node.ins) else [])
-        if averaged:
-            _average(node, label, device_num, instrs, values)
-        shown(node.name)
-    late = {n.name for n in graph.of_phase("update")}
+        own.update(node.outs if own.intersection(node.ins) else [])
+        for name, label, kind in zip(node.outs, outs, kinds, strict=True):
+            if averaged:
+                values[name] = kind
+                _average(node, name, label, device_num, instrs, values)
+            shown(name)
+    late = {name for n in graph.of_phase("update") for name in n.outs}
     assigned = tuple((name, value) for name, value in graph.assigns if value not in late)
     bridges = tuple((name, name) for name in graph.read_late())
     done = draft.with_program("forward", graph.numbered(instrs), values, outputs=graph.outputs, bridges=bridges)
@@ -80,11 +83,11 @@ def _send(node: Node, device_num: int, instrs: list[Instr], values: dict[str, Va
     place = {"axes": (0,), "device_matrix": (device_num // n, n) if device_num % n == 0 else (device_num,)}
     place |= {"origin": node.origin, "op_class": node.op_class, "reason": "the network calls it"}
     out = fresh_name(f"{node.name}.sent", values) if kind == "send" else node.name
-    instrs.append(Instr(kind, out, node.ins, node.name, attrs=attr_pairs(about), **place))
+    instrs.append(Instr(kind, (out,), node.ins, node.name, attrs=attr_pairs(about), **place))
     values[out] = values[node.name] = Value(node.shape, node.dtype, None)
     if kind == "send":
         operator = {"op": "stop_gradient", "op_class": "Depend"}  # the gradient comes back from the receiver
-        instrs.append(Instr("compute", node.name, node.ins, node.name, origin=node.origin, **operator))
+        instrs.append(Instr("compute", node.outs, node.ins, node.name, origin=node.origin, **operator))
 
 
 def _own_rows(instr: Instr, node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int) -> Instr:
@@ -98,9 +101,9 @@ def _own_rows(instr: Instr, node: Node, shapes: tuple[tuple[int, ...], ...], dev
     return replace(instr, attrs=attr_pairs(op.localize(attrs, parts)), offset_axes=places, device_matrix=(device_num,))
 
 
-def _average(node: Node, label: str, device_num: int, instrs: list[Instr], values: dict[str, Value]) -> None:
-    """The mean over all ranks, or those of a group, of a value that each made from its own samples."""
-    origin, total = node.origin.made("replicate"), fresh_name(f"{node.name}.sum", values)
+def _average(node: Node, name: str, label: str, device_num: int, instrs: list[Instr], values: dict[str, Value]) -> None:
+    """The mean `name` over all ranks, or those of a group, of a value that each made from its own samples."""
+    origin, total = node.origin.made("replicate"), fresh_name(f"{name}.sum", values)
     matrix, axes = ((device_num,), (0,)) if node.sync is True else axes_of_groups(node.sync) or ((), ())
     if math.prod(matrix) != device_num:
         what = f"it exchanges within {node.sync}, in a plan for {device_num} ranks"
@@ -109,7 +112,7 @@ def _average(node: Node, label: str, device_num: int, instrs: list[Instr], value
     whose = "all ranks use the statistics of the whole batch" if node.sync is True else "groups of ranks share theirs"
     fields = {"attrs": attr_pairs({"reduce": "sum", "fusion": 0}), "axes": axes, "device_matrix": matrix}
     fields |= {"reason": f"{node.name!r} is synchronised: {whose}, not of their own part", "origin": origin}
-    instrs.append(Instr("all_reduce", total, (label,), node.name, **fields))
+    instrs.append(Instr("all_reduce", (total,), (label,), node.name, **fields))
     divide = attr_pairs({"count": len(ranks_along(matrix, axes, 0))})
-    instrs.append(Instr("compute", node.name, (total,), node.name, "divide_by", "RealDiv", divide, origin=origin))
-    values[total] = values[node.name] = Value(node.shape, node.dtype, None)
+    instrs.append(Instr("compute", (name,), (total,), node.name, "divide_by", "RealDiv", divide, origin=origin))
+    values[total] = values[name]

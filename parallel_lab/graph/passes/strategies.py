@@ -11,7 +11,7 @@ from dataclasses import replace
 from ...base.errors import ContextConflictError, StrategyError
 from ...base.settings.context import get_compat
 from ...layout.named_layout import LayoutStrategy
-from ...ops.machine.sharding import completed, default_strategy, result_layout, sharding_rule
+from ...ops.machine.sharding import completed, default_strategy, result_layouts, sharding_rule
 from ..ir import Draft, Node, at_compile
 from ..strategy_file import load_strategy
 from .propagate import propagate_strategies
@@ -79,7 +79,7 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
     where = f"{node.op_class} {node.name!r}" + (f" ({place})" if place else "")
     node = replace(node, strategy=completed(op, shapes, attrs, node.strategy))
     rule = sharding_rule(op, shapes, attrs, node.strategy, device_num, where)
-    result_layout(op, rule, node.shape, node.out_strategy, where)
+    result_layouts(op, rule, node.shapes, node.out_strategy, where)
     return node
 
 

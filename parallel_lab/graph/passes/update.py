@@ -180,20 +180,21 @@ def _when_read(instrs: list[Instr], new: set[str]) -> tuple[Instr, ...]:
     """The same program with local work moved to where its result is first read, so that clipped or unscaled gradients
     of all parameters are not there at once. Messages and the values in `new` keep their order.
     """
-    made, later = {i.out: i for i in instrs}, {name for i in instrs for name in i.ins} - new
-    order: dict[str, Instr] = {}
+    made, later = {name: i for i in instrs for name in i.outs}, {name for i in instrs for name in i.ins} - new
+    order: list[Instr] = []
+    there: set[str] = set()
     for instr in instrs:
-        if instr.kind == "compute" and instr.out in later:
+        if instr.kind == "compute" and later.intersection(instr.outs) and not new.intersection(instr.outs):
             continue
         waiting = [instr]
         while waiting:
-            missing = [made[name] for name in reversed(waiting[-1].ins) if name in made and name not in order]
+            missing = [made[name] for name in reversed(waiting[-1].ins) if name in made and name not in there]
             if missing:
                 waiting += missing
-            else:
-                ready = waiting.pop()
-                order[ready.out] = ready
-    return tuple(order.values())
+            elif there.isdisjoint((ready := waiting.pop()).outs):
+                order.append(ready)
+                there.update(ready.outs)
+    return tuple(order)
 
 
 def update_parameters(draft: Draft) -> Draft:

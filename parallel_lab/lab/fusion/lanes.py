@@ -132,7 +132,7 @@ def gradients_of(lanes: Lanes) -> tuple[tuple[Gradient, ...], float]:
 
 def _lanes(plan: Plan, timed: Sequence[Timed]) -> Lanes:
     """Boxes and messages of instructions that were timed, in program order."""
-    made = {i.out: end for phase, i, _, end in timed if phase == "backward" and i.kind != "start"}
+    made = {name: end for phase, i, _, end in timed if phase == "backward" and i.kind != "start" for name in i.kept}
     packed = {i.out: i for phase, i, _, _ in timed if phase == "backward" and i.kind == "concat"}
     behind: dict[str, tuple[str, ...]] = {}  # what follows from gradient messages: whose
     after: dict[str, float] = {}
@@ -145,7 +145,8 @@ def _lanes(plan: Plan, timed: Sequence[Timed]) -> Lanes:
             continue
         if any(name in behind for name in instr.ins):
             owners = tuple(dict.fromkeys(owner for name in instr.ins for owner in behind.get(name, ())))
-            behind[instr.out] = (owners[instr.attr("member")],) if instr.kind == "split" else owners
+            whose = (owners[instr.attr("member")],) if instr.kind == "split" else owners
+            behind.update(dict.fromkeys(instr.kept, whose))
             if instr.kind == "compute" and len(owners) == 1:
                 after[owners[0]] = after.get(owners[0], 0.0) + end_s - start_s
         elif instr.carried and instr.message == "all_reduce":

@@ -31,16 +31,16 @@ def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
         numbers = [
             m["number"]
             for m in messages
-            if source in m["carries"] or (m["source"] == source and _on_edge(m, source, target))
+            if source in m["carries"] or (m["source"] == source and _on_edge(m, plan.graph.maker(source), target))
         ]
-        edges.append({"from": source, "to": target, "tensor": shown, "messages": numbers})
+        edges.append({"from": plan.graph.maker(source), "to": target, "tensor": shown, "messages": numbers})
 
     roles = {i.name: i.role for i in plan.graph.inputs}
     into_loss = [i for n in plan.graph.nodes if n.name.startswith(LOSS) for i in n.ins if not i.startswith(LOSS)]
     for operator in plan.graph.nodes:
         if operator.name.startswith(LOSS):
             continue
-        data = [i for i in operator.ins if roles.get(i) not in ("parameter", "scalar", "constant")]
+        data = [plan.graph.maker(i) for i in operator.ins if roles.get(i) not in ("parameter", "scalar", "constant")]
         for name in data:
             if name not in column:
                 node(name, name, "input", 0, sum(n["kind"] == "input" for n in nodes))
@@ -54,8 +54,9 @@ def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
                 edge(name, operator.name)
     if into_loss:
         operands = list(dict.fromkeys(n for n in into_loss if roles.get(n) not in ("scalar", "constant")))
-        at = 1 + max((column[n] for n in operands if n in column), default=0)
-        for name in operands:
+        made = [plan.graph.maker(n) for n in operands]
+        at = 1 + max((column[n] for n in made if n in column), default=0)
+        for name in made:
             if name not in column:
                 node(name, name, "input", at - 1, free_row(at - 1))
         node("loss", "loss", "loss", at, 0)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...graph.plan import Plan
-from .picture import LOSS, tensor_entries
+from .picture import LOSS, first_read, tensor_entries
 
 
 def operator_of(name: str, operators: Mapping[str, Any]) -> str:
@@ -45,7 +45,8 @@ def plan_layers(plan: Plan, layers: Mapping[str, str]) -> dict[str, str]:
         if operator:
             found[node.name] = layers[operator]
             continue
-        made = next((found[i] for i in node.ins if i in found), node.name)
+        makers = map(plan.graph.maker, node.ins)
+        made = next((found[i] for i in makers if i in found), node.name)
         found[node.name] = next((around for around in _prefixes(node.name)[1:] if around in known), made)
     return found
 
@@ -77,6 +78,7 @@ def flow_graph(plan: Plan, messages: list[dict[str, Any]], layers: Mapping[str, 
         """The node of the drawing that a value comes from; "" for what is not drawn."""
         if name.startswith(LOSS):
             return "loss"
+        name = plan.graph.maker(name)
         return layers.get(name) or ("" if roles.get(name) in ("parameter", "scalar", "constant") else name)
 
     members: dict[str, list[Any]] = {}
@@ -116,7 +118,7 @@ def flow_graph(plan: Plan, messages: list[dict[str, Any]], layers: Mapping[str, 
     for name, at in column.items():
         seen = [n for n in members.get(name, ()) if not n.opdef.view]
         results = seen or members.get(name, ())
-        result = results[-1].name if results and name != "loss" else name
+        result = first_read(plan, results[-1]) if results and name != "loss" else name
         value, last = plan.value_table.get(result), name.rpartition(".")[2]
         kind = "loss" if name == "loss" else "operator" if name in members else "input"
         has_layout = kind != "loss" and value is not None and value.layout is not None

@@ -66,41 +66,47 @@ def tensor_entries(plan: Plan) -> tuple[TensorEntry, ...]:
 
     for given in plan.data_inputs:
         add(given.name, given.name, given.name, "", "as every rank is fed it")
-    for _, instr in plan.instructions("forward"):
-        source = form_of(plan, instr.out)
-        consumer = instr.name if instr.name != source else ""
+    for instr, out in ((i, name) for _, i in plan.instructions("forward") for name in i.kept):
+        source = form_of(plan, out)
+        maker = plan.graph.maker(source)
+        consumer = instr.name if instr.name != maker else ""
         spoken = source if source in roles else f"out of {source.removesuffix('.0')}"
         if instr.name.startswith(LOSS):
-            if consumer and not source.startswith(LOSS) and instr.out.startswith(f"{source}.for."):
-                add(instr.out, f"{spoken} for the loss", source, consumer, "as the loss function reads it")
+            if consumer and not source.startswith(LOSS) and out.startswith(f"{source}.for."):
+                add(out, f"{spoken} for the loss", source, consumer, "as the loss function reads it")
             continue
         for name in instr.ins:
             if roles.get(name) == "parameter":
                 add(name, name, name, instr.name, "as long as the training runs")
         if instr.kind == "halo_exchange":
-            base = halo_base(plan, instr.out)
-            placed_by = consumer if ".for." in base else source if source not in roles else ""
+            base = halo_base(plan, out)
+            placed_by = consumer if ".for." in base else maker if source not in roles else ""
             note = f"as {consumer} reads it, with strips of the neighbours' slices; zeros beyond the edges"
-            add(instr.out, f"{spoken} for {consumer}, with halo", source, consumer, note, base, placed_by)
+            add(out, f"{spoken} for {consumer}, with halo", source, consumer, note, base, placed_by)
             if halo_chain(plan, instr.ins[0]):  # halos along two dims: the second value has both
                 found.pop(instr.ins[0], None)
         elif consumer == "":
-            partial = instr.out.endswith(".partial")
+            partial = out.endswith(".partial")
             combined = f"{source}.partial" in plan.value_table
             note = "after its all_reduce" if combined else "as it leaves the operator"
             note = f"as it leaves {source}, before its all_reduce" if partial else note
-            add(instr.out, spoken + (", addends" if partial else ""), source, source, note)
-        elif instr.out.startswith(f"{source}.for."):
-            add(instr.out, f"{spoken} for {consumer}", source, consumer, f"as {consumer} reads it")
+            add(out, spoken + (", addends" if partial else ""), source, maker, note)
+        elif out.startswith(f"{source}.for."):
+            add(out, f"{spoken} for {consumer}", source, consumer, f"as {consumer} reads it")
     return tuple(found.values())
 
 
 def form_of(plan: Plan, name: str) -> str:
     """The graph value that a forward value is a form of: "matmul" for "matmul.partial" and "matmul.for.relu"."""
-    known = {i.name for i in plan.graph.inputs} | {n.name for n in plan.graph.nodes}
+    known = plan.graph.shapes()
     parts = name.split(".")
     candidates = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next((c for c in candidates if c in known), name)
+
+
+def first_read(plan: Plan, node: Node) -> str:
+    """The result of an operator that tells most: of several the first that anything reads."""
+    return next((name for name in node.outs if name in plan.value_table), node.outs[0])
 
 
 def axis_names(plan: Plan, entry: TensorEntry) -> list[str]:

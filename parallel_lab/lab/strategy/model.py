@@ -281,7 +281,7 @@ class StrategyLab(RunsOneThing):
         halos = [e.value for e in entries if e.base != e.value]
         partial = [e.value for e in entries if e.value.endswith(".partial") and e.source in self._strategies]
         partial.sort(key=lambda v: -math.prod(self._plan.value(v).shape))
-        made = [n.name for n in self._plan.graph.nodes if n.name in known]
+        made = [name for n in self._plan.graph.nodes for name in n.outs if name in known]
         look = [NETWORKS[self._net].look] if NETWORKS[self._net].look in known else []
         return next(iter((*look, *halos, *partial, *made, *known)))
 
@@ -376,7 +376,7 @@ class StrategyLab(RunsOneThing):
         if strategy is None:
             strategy = default_strategy(op, operands, attrs, self._devices)
         typed, error = self._typed.get(name, (None, None))
-        made = nodes[-1].name
+        made = picture.first_read(self._plan, nodes[-1])
         return {
             "name": name,
             "op": op.class_name,

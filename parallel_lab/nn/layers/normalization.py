@@ -89,7 +89,7 @@ class _BatchNorm(Cell):
             raise ShapeError(f"an input of shape {shape}", where=self._where(), allowed=allowed)
         training = self.training if self.use_batch_statistics is None else self.use_batch_statistics
         self.batch_norm.attrs["is_training"] = training
-        return self.batch_norm.result(0, x, self.gamma, self.beta, self.moving_mean, self.moving_variance)
+        return self.batch_norm(x, self.gamma, self.beta, self.moving_mean, self.moving_variance)[0]
 
 
 def _batch_norm(name: str, inputs: str, dims: tuple[int, ...], form: str) -> type[_BatchNorm]:
@@ -205,7 +205,7 @@ class LayerNorm(Cell):
         self.layer_norm = ops.LayerNorm(**axes, epsilon=epsilon)
 
     def construct(self, x: Any) -> Any:
-        return self.layer_norm.result(0, x, self.gamma, self.beta)
+        return self.layer_norm(x, self.gamma, self.beta)[0]
 
 
 class RMSNorm(Cell):
@@ -224,7 +224,7 @@ class RMSNorm(Cell):
         self.rms_norm = ops.RmsNorm(epsilon=epsilon)
 
     def construct(self, x: Any) -> Any:
-        return self.rms_norm.result(0, x, self.gamma)
+        return self.rms_norm(x, self.gamma)[0]
 
 
 class GroupNorm(Cell):

@@ -50,23 +50,34 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[n
     found: dict[int, np.ndarray] = {
         id(output): np.ones(output.shape, output.dtype) if seed is None else np.asarray(seed, output.dtype)
     }
-    for tensor in _history(output):
+    parts: dict[int, np.ndarray] = {}  # of several results
+    history = _history(output)
+    for at, tensor in enumerate(history):
         key = id(tensor)
         g = found.get(key) if key in asked else found.pop(key, None)
+        if g is not None and g.dtype != tensor._data.dtype:
+            g = g.astype(tensor._data.dtype)  # float16 beside float32: the rule computed in the wider one
+        node: Node = tensor.node
+        if node.siblings is not None:
+            # results of one call stand side by side: its rule runs once, when the last of them has been looked at
+            values, number = node.siblings
+            if g is not None:
+                parts[number] = g
+            if at + 1 < len(history) and _order(history[at + 1]) == node.order:
+                continue
+            g, parts = tuple(parts.get(i) for i in range(len(values))) if parts else None, {}
         if g is None:
             continue
-        if g.dtype != tensor._data.dtype:  # float16 beside float32: the rule computed in the wider one
-            g = g.astype(tensor._data.dtype)
-        node: Node = tensor.node
         op, operands, arrays = node.op, node.operands, node.arrays or [x.data for x in node.operands]
+        out = tensor._data if node.siblings is None else node.siblings[0]
         needed = [x.node is not None or x.requires_grad for x in operands]
         if op.plain:
-            grads = op.vjp_fn(g, tensor._data, *arrays)
+            grads = op.vjp_fn(g, out, *arrays)
         else:
             extra: dict[str, Any] = {"across": _alone} if op.vjp_across else {}
             if op.vjp_needs:
                 extra["needs"] = tuple(needed)
-            grads = op.vjp_fn(g, tensor._data, *arrays, **node.attrs, **extra)
+            grads = op.vjp_fn(g, out, *arrays, **node.attrs, **extra)
         for operand, wanted, grad in zip(operands, needed, grads, strict=True):
             if grad is None or not wanted:
                 continue

@@ -10,6 +10,7 @@ What Tensors and traced values have in common, Python's operators and methods, i
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -169,7 +170,7 @@ class Tensor(Arithmetic):
         out.node = Node(op, operands, _NO_ATTRS, arrays) if tracked and op.vjp_fn is not None else None
         return out
 
-    def __parallel_lab_op__(self, op: OpDef, operands: list[Any], attrs: dict[str, Any]) -> Tensor:
+    def __parallel_lab_op__(self, op: OpDef, operands: list[Any], attrs: dict[str, Any]) -> Any:
         """Run `op` now and remember it if a gradient may be asked for."""
         tensors = [x if isinstance(x, Tensor) else Tensor(as_array(x, operands)) for x in operands]
         arrays = [t.data for t in tensors]  # first: a slice has to be refused as what it is, not for its shape
@@ -177,9 +178,14 @@ class Tensor(Arithmetic):
         alike = len(shapes) == 2 and shapes[0] == shapes[1] and op.signature == "...,...->..."
         if op.result_shape is None and not alike:
             op.signature_for(shapes, attrs)
-        out = Tensor(op.attempt(arrays, attrs))
+        made = op.attempt(arrays, attrs)
+        node = None
         if op.vjp_fn is not None and any(t.requires_grad for t in tensors):
-            out.node = Node(op, tuple(tensors), attrs, arrays)
+            node = Node(op, tuple(tensors), attrs, arrays)
+        if type(made) is tuple:
+            return node.results(made) if node is not None else tuple(map(Tensor, made))
+        out = Tensor(made)
+        out.node = node
         return out
 
     def __parallel_lab_later__(self, op: OpDef, attrs: dict[str, Any], result: Any) -> Tensor:
@@ -286,15 +292,26 @@ _made = itertools.count().__next__
 class Node:
     """How a Tensor was made: operator, operands, attributes. `order` grows with time, from operands to results.
 
-    arrays  the operands' values then, where they are known: a Parameter may be given others before its gradient is made
+    arrays    the operands' values then, if known: a Parameter may be given others before its gradient is made
+    siblings  of an operator with several results: all their values, and which one this is; None of others
     """
 
-    __slots__ = ("arrays", "attrs", "op", "operands", "order")
+    __slots__ = ("arrays", "attrs", "op", "operands", "order", "siblings")
 
     def __init__(
         self, op: OpDef, operands: tuple[Tensor, ...], attrs: dict[str, Any], arrays: list[np.ndarray] | None = None
     ) -> None:
         self.op, self.operands, self.attrs, self.arrays, self.order = op, operands, attrs, arrays, _made()
+        self.siblings: tuple[tuple[np.ndarray, ...], int] | None = None
+
+    def results(self, values: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        """Several results of one call as Tensors: each has this node with its own number."""
+        tensors = tuple(map(Tensor, values))
+        arrays = tuple(tensor.data for tensor in tensors)
+        for number, tensor in enumerate(tensors):
+            tensor.node = copy.copy(self)
+            tensor.node.siblings = arrays, number
+        return tensors
 
 
 class Initial:

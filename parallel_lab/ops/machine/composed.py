@@ -41,7 +41,6 @@ class _Part:
     labels  what each dim of the operands is in the letters of the whole, in the form of a signature; dims without a
             split in the strategy stay whole
     keep    names of attributes (`add_prim_attr`) that the part takes over from the whole
-    index   the one result that is wanted, of several
     alone   the part is the whole computation, under the whole's name
     """
 
@@ -58,16 +57,15 @@ class _Part:
         *operands: Any,
         labels: str = "",
         keep: tuple[str, ...] = (),
-        index: int | None = None,
         alone: bool = False,
         **attrs: Any,
     ) -> Any:
         if current_tracer.get() is None or self.primitive is None and not alone:
-            return part.call(operands, attrs, only=index)
+            return part.call(operands, attrs)
         kind = type(self.whole.class_name if alone else part.class_name, (Primitive,), {"op": part})
         inner = kind(**{k: v for k, v in attrs.items() if k in part.options})
         if self.primitive is None:
-            return part.call(operands, attrs, inner, index)
+            return part.call(operands, attrs, inner)
         inner.prim_attrs = {name: value for name, value in self.primitive.prim_attrs.items() if name in keep}
         if self.primitive.instance_name:
             name = self.primitive.instance_name
@@ -75,7 +73,7 @@ class _Part:
         if self.rule is not None and not (part.view or part.writes):  # those lie as their operand does
             inner.in_strategy = part_strategy(self.rule, labels.split("->")[0].split(","))
             inner.strategy_origin = self.primitive.strategy_origin
-        return part.call(operands, attrs, inner, index)
+        return part.call(operands, attrs, inner)
 
 
 def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], OpDef]:

@@ -3,12 +3,13 @@
 The walk of one call, `ops.matmul(a, b)` or `ops.MatMul()(a, b)`:
 
     __call__   the function; element-wise operators on arrays or Tensors alone go straight to `fn` ("plain")
-    call       also the class's way in; splits arguments into operands and attributes (`bind`), checks them (`examine`),
-               and makes one call per result
+    call       also the class's way in; splits arguments into operands and attributes (`bind`), checks them (`examine`)
     _one       while a network is traced: `tracer.record`. Beside a Tensor: its `__parallel_lab_op__`, which keeps what
                a gradient needs and then calls `attempt`. Otherwise `attempt` itself
     attempt    `compute`, whose numpy errors become a ShapeError in words
     compute    the decorated function `fn` on arrays: a @ b. Ranks that run a plan enter here
+
+An operator with several results is called once, and is one node of a graph: what a call gives is a tuple.
 
 Values are inferred without running anything by `infer`: labels (`signature.py`) give shapes, `dtype` the dtype.
 """
@@ -21,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,18 @@ from .operand_checks import Facts, has_dtype, refuse
 from .signature import Shape, Signature, resolve
 
 SHAPE_ERRORS = Errors(ShapeError, ShapeError)
+
+
+class Results(NamedTuple):
+    """Shapes and dtypes of what an operator gives; several: whether that is a tuple, if only of one."""
+
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...]
+    several: bool = False
+
+    def form(self, values: Sequence[Any]) -> Any:
+        """`values`, one per result, as a call gives them."""
+        return tuple(values) if self.several else values[0]
 
 
 @dataclass(eq=False)
@@ -50,7 +63,7 @@ class OpDef:
     whole: str | Callable = ""
     reduce: str = "sum"
     mean: bool = False
-    dtype: Callable | str | int | None = None
+    dtype: Callable | str | int | tuple | None = None
     sizes: Callable | None = None
     strategy_labels: Callable | None = None
     instead: str = ""
@@ -59,7 +72,6 @@ class OpDef:
     batch: str | None = None
     held: Callable | None = None
     scatters: int | None = None
-    outputs: Callable | None = None
     offset: str | Callable | None = None
     part_size: Callable | None = None
     window: Callable | None = None
@@ -69,7 +81,7 @@ class OpDef:
     message: str = ""  # the kind of message that it is, of communication called by hand
     attrs: dict[str, Callable] = field(default_factory=dict)
     check: Callable | None = None
-    result_shape: Callable | int | None = None
+    result_shape: Callable | int | tuple[int, ...] | None = None
     flops: Callable | int | None = None
     cases: tuple[Any, ...] = ()
     variadic: bool = False
@@ -102,11 +114,10 @@ class OpDef:
     def plain(self) -> bool:
         """Element by element, with tensors and nothing else as arguments."""
         simple = self.signature in ("...->...", "...,...->...") and self.positional == self.tensors and not self.options
-        bare = self.check is None and self.expand is None and self.outputs is None
-        return simple and bare and not self.writes
+        return simple and self.check is None and self.expand is None and not self.writes
 
-    def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Any = None, only: int | None = None) -> Any:
-        """Run at once, or record while tracing. Several results are a tuple, or the one numbered `only`.
+    def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Any = None) -> Any:
+        """Run at once, or record while tracing. Several results are a tuple.
 
         primitive  the Primitive that is called, with its strategy; None: the function
         """
@@ -120,14 +131,9 @@ class OpDef:
             shapes = tuple([tuple(getattr(x, "shape", ())) for x in operands])
             if self.expand is not None:
                 self.signature_for(shapes, attrs)  # its parts may take more than it does: a matrix product broadcasts
-            if only is not None:
-                attrs = {**attrs, "index": only}
             if self.expand is not None:
                 return self.expand(operands, attrs, primitive)
-            if only is not None or self.outputs is None:
-                return self._one(operands, shapes, attrs, tracer, primitive)
-            count = self.outputs(shapes, **attrs)
-            return tuple(self._one(operands, shapes, {**attrs, "index": i}, tracer, primitive) for i in range(count))
+            return self._one(operands, shapes, attrs, tracer, primitive)
         except ShapeError as error:
             if tracer is None or not hasattr(tracer, "where") or not str(error).startswith(f"{self.class_name}: "):
                 raise
@@ -152,10 +158,6 @@ class OpDef:
                 refuse(self.class_name, check(name, attrs[name], facts[0].shape))
         if self.check is not None:
             refuse(self.class_name, self.check(facts, **attrs))
-
-    def result(self, index: int, *args: Any, **kwargs: Any) -> Any:
-        """One of several results; the others are not computed."""
-        return self.call(args, kwargs, only=index)
 
     def _one(
         self, operands: list[Any], shapes: tuple[Shape, ...], attrs: dict[str, Any], tracer: Any, primitive: Any
@@ -201,7 +203,7 @@ class OpDef:
             raise ShapeError(f"operand {position}{name} is {shorten(value)}", where=self.class_name, allowed=allowed)
         return array
 
-    def attempt(self, arrays: Sequence[Any], attrs: dict[str, Any]) -> np.ndarray:
+    def attempt(self, arrays: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """`compute`; what numpy cannot do raises ShapeError with the operator's name."""
         try:
             return self.compute(*arrays, **attrs)
@@ -214,14 +216,16 @@ class OpDef:
             given = " and ".join(f"{f.dtype} {f.shape}" for f in facts)
             raise ShapeError(f"it cannot be computed for {given}: {error}", where=self.class_name) from error
 
-    def compute(self, *arrays: Any, **attrs: Any) -> np.ndarray:
-        """The numpy computation itself: arrays in, array out. Of several results, the one that `index` names."""
+    def compute(self, *arrays: Any, **attrs: Any) -> Any:
+        """The numpy computation itself: arrays in, array out; several results are a tuple of arrays."""
         if self.expand is not None:
             return self.expand(list(arrays), attrs, None)
         if self.variadic:
-            return np.asarray(self.fn(*arrays, **attrs))
-        # by name: a static parameter may stand between two tensors (one_hot's depth)
-        return np.asarray(self.fn(**dict(zip(self.tensors, arrays, strict=True)), **attrs))
+            made = self.fn(*arrays, **attrs)
+        else:
+            # by name: a static parameter may stand between two tensors (one_hot's depth)
+            made = self.fn(**dict(zip(self.tensors, arrays, strict=True)), **attrs)
+        return tuple([np.asarray(each) for each in made]) if isinstance(made, tuple) else np.asarray(made)
 
     def bind(
         self, args: Sequence[Any], kwargs: dict[str, Any], *, as_class: bool = False
@@ -266,6 +270,8 @@ class OpDef:
     def vjp(self, fn: Callable) -> Callable:
         """Decorator: `fn(g, out, *operands, **attrs)` returns one gradient, or None, per operand, by operators.
 
+        Of several results `g` and `out` are tuples. The gradient of one that the loss does not depend on is None.
+
         A rule that names a parameter `across` is given a function `across(value, reduce="sum")` that combines a value
         over the ranks among which a reduction was split; one that names `needs` is given a tuple of bools, which
         operands' gradients are asked for, so that costly ones for data are not computed.
@@ -296,8 +302,8 @@ class OpDef:
 
     def infer(
         self, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], attrs: dict[str, Any], where: str = ""
-    ) -> tuple[Shape, str]:
-        """Shape and dtype of the result. Raises ShapeError that names `where`."""
+    ) -> Results:
+        """Shapes and dtypes of the results. Raises ShapeError that names `where`."""
         try:
             return _inferred(self, shapes, dtypes, repr(attrs), tuple(attrs), *attrs.values())
         except (ParallelLabError, TypeError):  # refused, here with its place; or an attribute that cannot be a key
@@ -305,27 +311,33 @@ class OpDef:
 
     def _infer(
         self, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], attrs: dict[str, Any], where: str = ""
-    ) -> tuple[Shape, str]:
-        if isinstance(self.result_shape, int):
-            return shapes[self.result_shape], self.result_dtype(dtypes, attrs)
-        if self.result_shape is not None:
-            return tuple(self.result_shape(shapes, **attrs)), self.result_dtype(dtypes, attrs)
-        signature = self.signature_for(shapes, attrs, where)
-        known = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
-        shape = tuple(1 if c == "1" else known[c] for c in signature.out)
-        if self.view:
-            shape = tuple(self.sizes(shapes, **attrs)["shape"])
-        return shape, self.result_dtype(dtypes, attrs)
+    ) -> Results:
+        rule = self.result_shape
+        if rule is None:
+            signature = self.signature_for(shapes, attrs, where)
+            known = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
+            made = tuple([tuple([1 if c == "1" else known[c] for c in labels]) for labels in signature.outs])
+            if self.view:
+                made = (tuple(self.sizes(shapes, **attrs)["shape"]),)
+            several = signature.several
+        else:
+            given = rule(shapes, **attrs) if callable(rule) else rule
+            if not callable(rule):
+                given = tuple([shapes[i] for i in rule]) if isinstance(rule, tuple) else shapes[rule]
+            several = len(given) > 0 and isinstance(given[0], tuple)
+            made = tuple(given) if several else (tuple(given),)
+        return Results(made, self.result_dtypes(dtypes, attrs, len(made)), several)
 
-    def result_dtype(self, dtypes: tuple[str, ...], attrs: dict[str, Any]) -> str:
-        """Name of the result's dtype for operands of these dtypes."""
-        if isinstance(self.dtype, int):
-            return dtypes[self.dtype]
-        if callable(self.dtype):
-            return dtype_name(np.dtype(self.dtype(dtypes, **attrs)))
-        if self.dtype is not None:
-            return self.dtype
-        return common_dtype(dtypes)
+    def result_dtypes(self, dtypes: tuple[str, ...], attrs: dict[str, Any], count: int) -> tuple[str, ...]:
+        """Names of the dtypes of `count` results for operands of these dtypes."""
+        rule = self.dtype(dtypes, **attrs) if callable(self.dtype) else self.dtype
+        rules = rule if isinstance(rule, tuple) else (rule,) * count
+        return tuple(
+            [
+                common_dtype(dtypes) if r is None else dtypes[r] if isinstance(r, int) else dtype_name(np.dtype(r))
+                for r in rules
+            ]
+        )
 
     @property
     def names_labels(self) -> bool:
@@ -334,8 +346,8 @@ class OpDef:
 
     @property
     def default_attrs(self) -> dict[str, Any]:
-        """Attributes of a call that gives none; the first of several results."""
-        return {**self.defaults, **self.options, **({} if self.outputs is None else {"index": 0})}
+        """Attributes of a call that gives none."""
+        return {**self.defaults, **self.options}
 
     def offset_labels(self, signature: Signature) -> str:
         """Labels whose first index on a rank the computation needs."""
@@ -374,7 +386,7 @@ class OpDef:
 @lru_cache(maxsize=16_384)
 def _inferred(
     op: OpDef, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], text: str, names: tuple[str, ...], *values: Any
-) -> tuple[Shape, str]:
+) -> Results:
     return op._infer(shapes, dtypes, dict(zip(names, values, strict=True)))
 
 

@@ -234,10 +234,6 @@ class Primitive:
         """The result of a call."""
         return self.op.call(args, self.attrs, self)
 
-    def result(self, index: int, *args: Any) -> Any:
-        """One of the several results of a call; the others are not computed."""
-        return self.op.call(args, self.attrs, self, index)
-
     def __repr__(self) -> str:
         # MindSpore 2.10 leaves out_strategy out
         strategies = {} if self.in_strategy is None else {"in_strategy": self.in_strategy}
@@ -302,10 +298,6 @@ class Form(Primitive):
         if self.in_strategy is not None:
             first.in_strategy, first.strategy_origin = self.in_strategy[:1], self.strategy_origin
         return op.call((x,), attrs, first)
-
-    def result(self, index: int, *args: Any) -> Any:
-        """One of the several results of a call."""
-        return self(*args)[index]
 
 
 def _of_each(strategy: Any) -> Any:

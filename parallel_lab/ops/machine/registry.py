@@ -24,9 +24,10 @@ attributes given at the call (`reduce_sum(x, axis)`), keyword-only ones are attr
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -102,21 +103,19 @@ def op(
     mint       names in mindspore.mint, PyTorch's spelling: "neg negative functional.relu"
 
     What it computes:
-    signature  labels ("mk,kn->mn"), or a function of (operand shapes, **attributes) that returns them
+    signature  labels ("mk,kn->mn"), or a function of (operand shapes, **attributes) that returns them. Several results
+               are a tuple, in labels ("ab->ab,a") as in what the function returns
     static     parameters without a default that are attributes, not tensors
     attrs      what attributes may be, by name: checks (`operand_checks.py`)
     check      function of (operands with shape and dtype, **attributes), called after those and before the operator
                runs or is recorded: None, or (what is wrong, what is allowed) and perhaps a hint
     dtype      result dtype: a name, the number of the operand that has it, or a function of (operand dtypes,
-               **attributes); default: numpy's promotion
+               **attributes) that returns one; default: numpy's promotion. A tuple: one for each of several results
     sizes      function of (shapes, **attributes): extents of labels that only the result has
     out_sizes  function of (shapes, **attributes): extents in the result of labels that have another one there (a
                convolution's height and width)
-    outputs    function of (shapes, **attributes): how many results there are. The function then has a keyword-only
-               parameter `index`, the number of the one it computes, a call gives a tuple, and every result is an
-               operator of its own in the graph
     result_shape  for operators without labels, which take no strategy and appear only in vjp rules: the number of the
-               operand that has it, or a function of (shapes, **attributes)
+               operand that has it, or a function of (shapes, **attributes); of several results a tuple of either
     writes     operand 0 is a Parameter, and the result is its new value: a call returns the Parameter, and what
                reads it afterwards reads the result. No gradient flows to the other operands; that of the result is the
                Parameter's. Element by element ("...,...->...") and without a strategy it lies as the Parameter does
@@ -158,7 +157,7 @@ def op(
         positional, tensors, options, defaults, variadic = [], [], {}, {}, False
         for parameter in list(inspect.signature(fn).parameters.values())[1 if expand is not None else 0 :]:
             if parameter.kind is parameter.KEYWORD_ONLY:
-                if parameter.name not in ("offset", "index"):
+                if parameter.name != "offset":
                     options[parameter.name] = parameter.default
                 continue
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -259,6 +258,12 @@ def gradient(of: OpDef, operand: str = "", **facts: Any) -> Callable[[Callable],
         return tuple(found.values())
 
     return declare
+
+
+def total(*gradients: Any) -> Any:
+    """The sum of the gradients that are there, or None: for operands that several results depend on."""
+    found = [g for g in gradients if g is not None]
+    return reduce(operator.add, found) if found else None
 
 
 def unbroadcast(g: Any, operand: Any) -> Any:

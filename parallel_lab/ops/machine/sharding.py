@@ -3,7 +3,7 @@ combine.
 
     rule = sharding_rule(OPS["matmul"], ((16, 32), (32, 16)), {}, ((2, 4), (4, 1)), 8)
     rule.ins[0]   device_matrix (2, 4, 1), tensor_map (2, 1)
-    rule.out      device_matrix (2, 4, 1), tensor_map (2, -1), partial sum over axes (1,)
+    rule.out      device_matrix (2, 4, 1), tensor_map (2, -1), partial sum over axes (1,)      of several: rule.outs
 
 Equals MindSpore's rules for MatMul, the element-wise family, activations, reductions, one-hot and softmax
 (operator_info: CheckStrategy, InferDevMatrixShape, InferTensorMap, InferForwardCommunication). Spare devices repeat the
@@ -42,7 +42,7 @@ POWERS_OF_TWO = "Counts are powers of two, as the number of devices is: 1, 2, 4,
 class ShardingRule:
     """What a strategy means for one operator.
 
-    ins, out      layouts of the operands and of the result where it is computed; the result may be partial
+    ins, outs     layouts of the operands and of the results where they are computed; results may be partial
     labels        label of each device-matrix axis from the left; "" is an axis of repeated calculation
     cuts            (label, parts) for every label
     axes          (label, axes that split it, counted from the right, outer split first)
@@ -56,13 +56,18 @@ class ShardingRule:
 
     strategy: AnyStrategy
     ins: tuple[TensorLayout, ...]
-    out: TensorLayout
+    outs: tuple[TensorLayout, ...]
     labels: tuple[str, ...]
     cuts: tuple[tuple[str, int], ...]
     axes: tuple[tuple[str, Axes], ...]
     windows: tuple[tuple[int, Axes, tuple[int, int, int, int]], ...] = ()
     stored: tuple[TensorLayout, ...] | None = None
     scatter: tuple[int, Axes] | None = None
+
+    @property
+    def out(self) -> TensorLayout:
+        """Layout of the only result, or of the first."""
+        return self.outs[0]
 
     def axes_of(self, label: str) -> Axes:
         """The axes that split `label`, outer split first; () for a label without any."""
@@ -73,10 +78,9 @@ class ShardingRule:
         """The layouts into which the operands are brought: where they are stored, if they are parameters."""
         return self.ins if self.stored is None else self.stored
 
-    @property
-    def reduced_axes(self) -> Axes:
-        """The axes along which the result is partial, in the order in which they split their labels."""
-        return tuple(a for _, axes in self.axes for a in axes if a in self.out.partial)
+    def reduced_axes(self, result: int = 0) -> Axes:
+        """The axes along which a result is partial, in the order in which they split their labels."""
+        return tuple(a for _, axes in self.axes for a in axes if a in self.outs[result].partial)
 
 
 def strategy_operands(op: OpDef, signature: Signature) -> tuple[str, ...]:
@@ -155,12 +159,15 @@ class _Facts:
         def layout(labels: str, partial: Axes = ()) -> TensorLayout:
             return TensorLayout(matrix, tuple(axes.get(c, ()) for c in labels), partial, reduce if partial else "sum")
 
-        partial = () if reduce == "same" else tuple(a for c in signature.reduced for a in axes.get(c, ()))
+        def made(labels: str) -> TensorLayout:
+            missing = (c for c in signature.labels if c not in labels) if reduce != "same" else ()
+            return layout(labels, tuple(a for c in missing for a in axes.get(c, ())))
+
         by_axis = {a: c for c in self.names for a in axes[c]}
         return ShardingRule(
             strategy,
             tuple(layout(labels) for labels in signature.ins),
-            layout(signature.out, partial),
+            tuple(made(labels) for labels in signature.outs),
             tuple(by_axis.get(len(matrix) - 1 - i, "") for i in range(len(matrix))),
             tuple(cuts.items()),
             tuple((c, axes[c]) for c in self.names),
@@ -238,31 +245,40 @@ def part_strategy(rule: ShardingRule, operands: Iterable[str]) -> tuple:
     return tuple(tuple(cuts.get(c, 1) for c in labels) for labels in operands)
 
 
-def result_layout(
-    op: OpDef, rule: ShardingRule, shape: Shape, out_strategy: AnyStrategy | None, where: str = ""
-) -> TensorLayout:
-    """Layout of the result once partial sums are combined: what inputs imply, or what `out_strategy` asks for.
+def result_layouts(
+    op: OpDef, rule: ShardingRule, shapes: tuple[Shape, ...], out_strategy: AnyStrategy | None, where: str = ""
+) -> tuple[TensorLayout, ...]:
+    """Layouts of the results once partial sums are combined: what inputs imply, or what `out_strategy` asks for.
 
-    shape  of the result
+    shapes  of the results
 
     Where sums are partial, dim 0 may be split further by the axes that hold the addends: a reduce_scatter instead of
     the all_reduce (MindSpore: MatMul and Gather, CheckOutputStrategy). Raises StrategyError for anything else.
     """
-    allowed = _result_layouts(op, rule, shape)
+    allowed = [_result_layouts(op, rule, shape, i) for i, shape in enumerate(shapes)]
     if out_strategy is None:
-        return allowed[-1 if _scatters(op, rule) else 0]
+        return tuple(layouts[-1 if _scatters(op, rule) else 0] for layouts in allowed)
     named = isinstance(rule.strategy, LayoutStrategy)
-    for layout in allowed:
-        same = (layout.splits,) == out_strategy
-        if named:
-            same = len(out_strategy) == 1 and _is_layout(out_strategy[0], layout)
-        if same:
-            return layout
-    shown = [LayoutStrategy((rule.strategy[0].named(a.tensor_map),)) if named else (a.splits,) for a in allowed]
+
+    def same(given: Any, layout: TensorLayout) -> bool:
+        return _is_layout(given, layout) if named else given == layout.splits
+
+    found = [
+        next((layout for layout in layouts if same(given, layout)), None)
+        for given, layouts in zip(out_strategy, allowed, strict=False)
+    ]
+    if len(out_strategy) == len(shapes) and None not in found:
+        return tuple(found)
+    shown = [
+        LayoutStrategy(tuple(rule.strategy[0].named(a.tensor_map) for a in made))
+        if named
+        else tuple(a.splits for a in made)
+        for made in itertools.product(*allowed)
+    ]
     hint = shown[-1].code if named else str(shown[-1])
     what, text = f"out_strategy {out_strategy} with strategy {rule.strategy}", " or ".join(map(str, shown))
-    where = where or op.class_name
-    raise StrategyError(what, where=where, allowed=f"Its result may be split {text}", hint=f"Try {hint}")
+    where, its = where or op.class_name, "Its result may" if len(shapes) == 1 else f"Its {len(shapes)} results may"
+    raise StrategyError(what, where=where, allowed=f"{its} be split {text}", hint=f"Try {hint}")
 
 
 def _scatters(op: OpDef, rule: ShardingRule) -> bool:
@@ -270,9 +286,10 @@ def _scatters(op: OpDef, rule: ShardingRule) -> bool:
     return op.scatters is not None and get_compat() == "2.10" and all(n == 1 for n in rule.ins[op.scatters].splits)
 
 
-def _result_layouts(op: OpDef, rule: ShardingRule, shape: Shape) -> list[TensorLayout]:
-    """The layouts that the result may have, the one that follows from the inputs first."""
-    whole = rule.out.whole()
+def _result_layouts(op: OpDef, rule: ShardingRule, shape: Shape, result: int) -> list[TensorLayout]:
+    """The layouts that a result may have, the one that follows from the inputs first."""
+    made = rule.outs[result]
+    whole = made.whole()
 
     def scattered(dim: int, axes: Axes) -> TensorLayout:
         entries = tuple(a + axes if d == dim else a for d, a in enumerate(whole.tensor_map))
@@ -280,9 +297,9 @@ def _result_layouts(op: OpDef, rule: ShardingRule, shape: Shape) -> list[TensorL
 
     if rule.scatter is not None:
         return [scattered(*rule.scatter)]
-    if not (rule.out.is_partial and rule.out.reduce == "sum" and not op.mean and shape):
+    if not (made.is_partial and made.reduce == "sum" and not op.mean and shape):
         return [whole]
-    rows = scattered(0, rule.reduced_axes)
+    rows = scattered(0, rule.reduced_axes(result))
     return [whole, rows] if shape[0] % rows.splits[0] == 0 else [whole]
 
 

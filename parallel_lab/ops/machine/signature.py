@@ -2,10 +2,11 @@
 
 letter   one dim; equal letters have equal sizes and are split equally
 ...      the remaining leading dims, aligned on the right and broadcast like numpy
+,        behind the arrow: several results, a tuple as in Python: "ab->ab,a", "ab->a," (one), "ab->,," (two numbers)
 1        a dim of size 1 that is broadcast (in an operand) or kept by a reduction (in the result); never split
 
 >>> resolve("...,...->...", ((16, 64), (64,)))
-Signature(ins=('AB', 'B'), out='AB')
+Signature(ins=('AB', 'B'), outs=('AB',), several=False)
 >>> resolve("...mk,...kn->...mn", ((8, 4, 6), (6, 5))).sizes(((8, 4, 6), (6, 5)))
 {'A': 8, 'm': 4, 'k': 6, 'n': 5}
 """
@@ -44,20 +45,26 @@ def same_labels(shapes: tuple[Shape, ...], **_: Any) -> str:
 
 @dataclass(frozen=True)
 class Signature:
-    """Labels of every operand and of the result, one character per dim."""
+    """Labels of every operand and of every result, one character per dim; several: whether results are a tuple."""
 
     ins: tuple[str, ...]
-    out: str
+    outs: tuple[str, ...]
+    several: bool = False
+
+    @property
+    def out(self) -> str:
+        """Labels of the only result, or of the first."""
+        return self.outs[0]
 
     @property
     def labels(self) -> tuple[str, ...]:
         """All labels in order of appearance, without broadcast dims."""
-        return tuple(dict.fromkeys(c for c in "".join(self.ins) + self.out if c != BROADCAST))
+        return tuple(dict.fromkeys(c for c in "".join(self.ins + self.outs) if c != BROADCAST))
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """Labels that do not appear in the result: splitting them leaves partial results."""
-        return tuple(c for c in self.labels if c not in self.out)
+        """Labels that do not appear in any result: splitting them leaves partial results."""
+        return tuple(c for c in self.labels if all(c not in out for out in self.outs))
 
     def sizes(self, shapes: tuple[Shape, ...]) -> dict[str, int]:
         """Extent of every label; the shapes must have been checked by `resolve`."""
@@ -69,7 +76,7 @@ class Signature:
         }
 
     def __str__(self) -> str:
-        return ",".join(self.ins) + "->" + self.out
+        return ",".join(self.ins) + "->" + ",".join(self.outs) + ("," if self.several and len(self.outs) == 1 else "")
 
 
 def along_axis(signature: Signature, *, axis: int | tuple[int, ...], **_: Any) -> str:
@@ -126,4 +133,5 @@ def resolve(text: str, shapes: tuple[Shape, ...], where: str = "") -> Signature:
                 what = f"operand {position} has {n} elements in dim {dim} ('{label}'), but {known}"
                 raise ShapeError(what, where=where, allowed=f"Dims with equal labels in '{text}' have equal sizes")
         done.append(labels)
-    return Signature(tuple(done), out.replace("...", "".join(names)))
+    outs = tuple(out.removesuffix(",").replace("...", "".join(names)).split(","))
+    return Signature(tuple(done), outs, "," in out)
