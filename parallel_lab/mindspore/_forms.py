@@ -254,32 +254,6 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, seed: int | None 
     return ops.dropout(input, p=p, training=training, seed=seed, step=step)
 
 
-# ---- mint: PyTorch's spelling of some functions ----
-
-
-def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """The dims from start_dim to end_dim joined.  input: (...) -> (...)."""
-    tensor = input if hasattr(input, "flatten") and not isinstance(input, np.ndarray) else Tensor(input)
-    return tensor.flatten(start_dim, end_dim)
-
-
-def mint_transpose(input: Any, dim0: int, dim1: int) -> Any:
-    """Two dims exchanged.  input: (...) -> (...)."""
-    return ops.swapaxes(input, dim0, dim1)
-
-
-def mint_add(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    """input + alpha * other, broadcast."""
-    number()("mint.add", "alpha", alpha)
-    return ops.add(input, other if alpha == 1 else ops.mul(other, alpha))
-
-
-def mint_sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    """input - alpha * other, broadcast."""
-    number()("mint.sub", "alpha", alpha)
-    return ops.sub(input, other if alpha == 1 else ops.mul(other, alpha))
-
-
 # ---- settings ----
 
 

@@ -132,7 +132,6 @@ HINTS: dict[str, str] = {
     "communication.comm_func": "Use the operators: ops.AllReduce()(x), ops.AllGather()(x), ops.Broadcast(0)(x)",
     "mint.distributed": "Use mindspore.communication and the operators ops.AllReduce, ops.AllGather, ...",
     "mint.optim": "Use mindspore.nn: nn.SGD, nn.Momentum, nn.Adam, nn.AdamWeightDecay",
-    "mint.nn.Linear": "Use nn.Dense(in_channels, out_channels, has_bias=True)",
     **_same("nn.Transformer parallel.nn.Transformer", "Use nn.TransformerEncoder"),
     "nn.transformer": "Use nn.TransformerEncoder and nn.MultiheadAttention",
     "nn.AdamW": "nn.AdamWeightDecay is near, but does not correct the bias of the moments",

@@ -137,7 +137,24 @@ COMMUNICATION_OPERATORS = {
 }
 
 # PyTorch's spellings of layers that are this package's too; those of operators are in their declarations
-MINT_LAYERS = "ELU GELU GroupNorm Identity L1Loss LogSoftmax MSELoss PReLU ReLU ReLU6 SiLU Sigmoid Softmax"
+MINT_LAYERS = (
+    "BCELoss CELU CrossEntropyLoss ELU GELU GroupNorm Hardtanh Identity L1Loss LogSigmoid MSELoss Mish NLLLoss PReLU "
+    "ReLU ReLU6 SiLU Sigmoid Softsign Tanh Tanhshrink Threshold"
+)
+MINT_FORMS = "parallel_lab.mindspore._mint"
+MINT_WORDS = (
+    "add argmax argmin argsort cat chunk concat count_nonzero cummax cummin cumsum diff flatten flip log_softmax "
+    "logsumexp max min norm repeat_interleave roll softmax sort split squeeze stack std sub swapaxes tile transpose var"
+)
+MINT_NN = {
+    **_of("parallel_lab.nn", MINT_LAYERS),
+    **_of(MINT_FORMS, "Dropout GLU Linear LogSoftmax Softmax"),
+    "Hardshrink": "parallel_lab.nn:HShrink",
+    "Hardsigmoid": "parallel_lab.nn:HSigmoid",
+    "Hardswish": "parallel_lab.nn:HSwish",
+    "SELU": "parallel_lab.nn:SeLU",
+    "Softshrink": "parallel_lab.nn:SoftShrink",
+}
 
 ROOT = {
     **DTYPES,
@@ -232,18 +249,20 @@ PAGES: dict[str, Page] = {
         "Operators in PyTorch's spelling.",
         names={
             **{name: f"parallel_lab.ops:{own}" for name, own in MINT.items() if "." not in name},
-            **_of(FORMS, f"{MADE} flatten"),
-            **{name: f"{FORMS}:mint_{name}" for name in ("add", "sub", "transpose")},
+            **_of(FORMS, MADE),
+            **_of(MINT_FORMS, MINT_WORDS),
         },
     ),
-    "mint.nn": _nn("Layers whose arguments are the same in both spellings.", MINT_LAYERS),
+    "mint.nn": Page("Layers in PyTorch's spelling.", names=MINT_NN),
     "mint.nn.functional": Page(
         "Functions of layers.",
         names={
             name.removeprefix("functional."): f"parallel_lab.ops:{own}"
             for name, own in MINT.items()
             if name.startswith("functional.")
-        },
+        }
+        | _of(MINT_FORMS, "glu log_softmax softmax softmin")
+        | _of(FORMS, "dropout"),
     ),
     # ---- common ----
     "common": Page("Tensors, parameters, dtypes.", names={**DTYPES, **PARAMETERS, **TENSORS, **JIT, **SEED}),

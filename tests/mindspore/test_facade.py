@@ -224,6 +224,57 @@ def test_mint_has_pytorchs_spelling():
     np.testing.assert_array_equal(ms.mint.sub(x, x, alpha=2).asnumpy(), -x.asnumpy())
 
 
+CUBE = np.random.default_rng(3).normal(size=(2, 3, 4)).astype(np.float32)
+IN_PYTORCHS_WORDS = {
+    "cat": (lambda x: ms.mint.cat([x, x], dim=1), np.concatenate([CUBE, CUBE], 1)),
+    "stack": (lambda x: ms.mint.stack((x, x), dim=-1), np.stack([CUBE, CUBE], -1)),
+    "split": (lambda x: ms.mint.split(x, 3, dim=2)[1], CUBE[..., 3:]),
+    "chunk": (lambda x: ms.mint.chunk(x, 2, dim=-1)[0], CUBE[..., :2]),
+    "squeeze": (lambda x: ms.mint.squeeze(x[:1], dim=0), CUBE[0]),
+    "flip": (lambda x: ms.mint.flip(x, dims=(0, 2)), np.flip(CUBE, (0, 2))),
+    "roll": (lambda x: ms.mint.roll(x, shifts=1, dims=2), np.roll(CUBE, 1, 2)),
+    "tile": (lambda x: ms.mint.tile(x, dims=(1, 2, 1)), np.tile(CUBE, (1, 2, 1))),
+    "repeat_interleave": (lambda x: ms.mint.repeat_interleave(x, 2, dim=1), np.repeat(CUBE, 2, 1)),
+    "cumsum": (lambda x: ms.mint.cumsum(x, dim=1, dtype=ms.float64), CUBE.astype(np.float64).cumsum(1)),
+    "softmax": (lambda x: ms.mint.softmax(x, dim=0), np.exp(CUBE) / np.exp(CUBE).sum(0)),
+    "log_softmax": (lambda x: ms.mint.nn.functional.log_softmax(x, dim=0), np.log(np.exp(CUBE) / np.exp(CUBE).sum(0))),
+    "logsumexp": (lambda x: ms.mint.logsumexp(x, 1, keepdim=True), np.log(np.exp(CUBE).sum(1, keepdims=True))),
+    "std": (lambda x: ms.mint.std(x, 1), CUBE.std(1, ddof=1)),
+    "var": (lambda x: ms.mint.var(x, 0, correction=0, keepdim=True), CUBE.var(0, keepdims=True)),
+    "max": (lambda x: ms.mint.max(x), CUBE.max()),
+    "max along": (lambda x: ms.mint.max(x, 2)[0], CUBE.max(2)),
+    "place of max": (lambda x: ms.mint.max(x, dim=1, keepdim=True)[1], CUBE.argmax(1)[:, None].astype(np.int32)),
+    "max of two": (lambda x: ms.mint.max(x, -x), abs(CUBE)),
+    "min": (lambda x: ms.mint.min(x, 0)[0], CUBE.min(0)),
+    "argmax": (lambda x: ms.mint.argmax(x), CUBE.argmax()),
+    "argmin": (lambda x: ms.mint.argmin(x, dim=1, keepdim=True), CUBE.argmin(1)[:, None]),
+    "sort": (lambda x: ms.mint.sort(x, dim=1, descending=True)[0], -np.sort(-CUBE, 1)),
+    "argsort": (lambda x: ms.mint.argsort(x, dim=0), np.argsort(CUBE, 0).astype(np.int32)),
+    "cummax": (lambda x: ms.mint.cummax(x, dim=1)[0], np.maximum.accumulate(CUBE, 1)),
+    "norm": (lambda x: ms.mint.norm(x, p=2, dim=2), np.linalg.norm(CUBE, axis=2)),
+    "sum": (lambda x: ms.mint.sum(x, dim=1, dtype=ms.float64), CUBE.astype(np.float64).sum(1)),
+    "glu": (lambda x: ms.mint.nn.GLU(dim=2)(x), CUBE[..., :2] / (1 + np.exp(-CUBE[..., 2:]))),
+    "Softmax": (lambda x: ms.mint.nn.Softmax(dim=0)(x), np.exp(CUBE) / np.exp(CUBE).sum(0)),
+    "hardshrink": (lambda x: ms.mint.nn.functional.hardshrink(x), CUBE * (abs(CUBE) > 0.5)),
+    "diff": (lambda x: ms.mint.diff(x, dim=1), np.diff(CUBE, axis=1)),
+}
+
+
+@pytest.mark.parametrize("name", IN_PYTORCHS_WORDS)
+def test_mint_takes_pytorchs_arguments(name):
+    call, expected = IN_PYTORCHS_WORDS[name]
+    found = call(Tensor(CUBE))
+    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-5, atol=1e-6)
+    assert found.dtype == np.asarray(expected).dtype
+
+
+def test_a_linear_layer_of_mint_is_a_dense_one():
+    layer = ms.mint.nn.Linear(in_features=3, out_features=2, bias=False)
+    assert isinstance(layer, ms.nn.Dense) and layer.weight.shape == (2, 3) and not layer.has_bias
+    assert layer(Tensor(CUBE[:, :, :3])).shape == (2, 3, 2)
+    assert ms.mint.nn.Dropout(p=0.25).p == 0.25
+
+
 # ---- settings ----
 
 

@@ -1,0 +1,196 @@
+"""mindspore.mint where PyTorch's spelling differs from that of `ops` in more than a name: arguments, defaults, results.
+
+mint.max(x)         one number;  mint.max(x, 1): (values, numbers);  mint.max(x, y): the larger elements
+mint.cat(xs, dim=1), mint.softmax(x, dim=0), mint.std(x, 1, correction=0)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import nn, ops
+from ..base.checks import flag, integer
+from ..nn.tensor.tensor import Tensor
+from ..ops.spellings import comparable, tensor_operand
+
+
+def _renamed(name: str, **words: str) -> Callable:
+    """`ops.name` with PyTorch's names of arguments. words: theirs -> that of `ops`."""
+    function = getattr(ops, name)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **{words.get(word, word): value for word, value in kwargs.items()})
+
+    called.__name__ = called.__qualname__ = name
+    names = ", ".join(f"{theirs} for {own}" for theirs, own in words.items())
+    called.__doc__ = f"`ops.{name}`, with {names}.\n\n    {function.__doc__}"
+    return called
+
+
+cat = concat = _renamed("concat", dim="axis")
+stack = _renamed("stack", dim="axis")
+split, chunk = _renamed("split", tensor="x", dim="axis"), _renamed("chunk", input="x", dim="axis")
+squeeze = _renamed("squeeze", input="x", dim="axis")
+flip, tile = _renamed("flip", input="x", dims="axis"), _renamed("tile", input="x", dims="multiples")
+roll = _renamed("roll", input="x", shifts="shift", dims="axis")
+repeat_interleave = _renamed("repeat_interleave", dim="axis")
+cummax, cummin = (_renamed(name, input="x", dim="axis") for name in ("cummax", "cummin"))
+diff = _renamed("diff", input="x", dim="axis")
+glu, softmin = (_renamed(name, input="x", dim="axis") for name in ("glu", "softmin"))
+norm = _renamed("norm", input="x", p="ord")
+swapaxes = _renamed("swapaxes", input="x")
+count_nonzero = _renamed("count_nonzero", input="x")
+
+
+# ---- dims ----
+
+
+def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """The dims from start_dim to end_dim joined.  input: (...) -> (...)."""
+    tensor = input if hasattr(input, "flatten") and not isinstance(input, np.ndarray) else Tensor(input)
+    return tensor.flatten(start_dim, end_dim)
+
+
+def transpose(input: Any, dim0: int, dim1: int) -> Any:
+    """Two dims exchanged.  input: (...) -> (...)."""
+    return ops.swapaxes(input, dim0, dim1)
+
+
+# ---- sums ----
+
+
+def add(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    """input + alpha * other, broadcast."""
+    return ops.add(input, other) if type(alpha) is int and alpha == 1 else ops.add_ext(input, other, alpha)
+
+
+def sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    """input - alpha * other, broadcast."""
+    return ops.sub(input, other) if type(alpha) is int and alpha == 1 else ops.sub_ext(input, other, alpha)
+
+
+def _cast(input: Any, dtype: Any) -> Any:
+    return input if dtype is None else ops.cast(input, dtype)
+
+
+def cumsum(input: Any, dim: int, dtype: Any = None) -> Any:
+    """Sums along `dim` up to each element.  input: (...) -> (...). dtype: that of the sums."""
+    return ops.cumsum(_cast(input, dtype), dim)
+
+
+def softmax(input: Any, dim: int = -1, *, dtype: Any = None) -> Any:
+    """exp(x) / sum of exp(x) along `dim`.  input: (...) -> (...). dtype: that of the result."""
+    return ops.softmax(_cast(input, dtype), axis=dim)
+
+
+def log_softmax(input: Any, dim: int = -1, *, dtype: Any = None) -> Any:
+    """log(softmax(x)) along `dim`.  input: (...) -> (...). dtype: that of the result."""
+    return ops.log_softmax(_cast(input, dtype), axis=dim)
+
+
+def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
+    """log of the sum of exp(x) over `dim`.  input: (...) -> (...) without those dims, or with size 1 there."""
+    return ops.logsumexp(input, dim, keep_dims=keepdim)
+
+
+def std(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> Any:
+    """Standard deviation; squares are divided by the count less `correction`.  input: (...) -> (...)."""
+    return ops.std(input, dim, ddof=correction, keep_dims=keepdim)
+
+
+def var(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> Any:
+    """Variance; squares are divided by the count less `correction`.  input: (...) -> (...)."""
+    return ops.var(input, dim, ddof=correction, keep_dims=keepdim)
+
+
+# ---- order ----
+
+
+def _extreme(name: str, pairs: Callable, along: Callable, all_of: Callable) -> Callable:
+    def extreme(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+        flag(f"mint.{name}", "keepdim", keepdim)
+        if other is None and (isinstance(dim, (list, np.ndarray)) or hasattr(dim, "dtype")) and comparable(dim):
+            other = dim
+        if other is not None:
+            return pairs(input, other)
+        return all_of(input) if dim is None else along(input, integer()(f"mint.{name}", "dim", dim), keepdim)
+
+    extreme.__name__ = extreme.__qualname__ = name
+    extreme.__doc__ = f"""Without `dim` the {name} of all elements; along `dim` values and their numbers; of two tensors
+    elements, as `{pairs.name}`.  input: (...) -> (), or two (...) without that dim (size 1 if keepdim), or (...).
+    """
+    return extreme
+
+
+max = _extreme("max", ops.maximum, ops.max_dim, ops.reduce_max)
+min = _extreme("min", ops.minimum, ops.min_dim, ops.reduce_min)
+
+
+def _place(name: str) -> Callable:
+    place = getattr(ops, name)
+
+    def called(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        flat = ops.reshape(tensor_operand(name, "input", input), (-1,)) if dim is None else input
+        return place(flat, axis=0 if dim is None else dim, output_type="int64", keep_dims=keepdim and dim is not None)
+
+    called.__name__ = called.__qualname__ = name
+    called.__doc__ = f"`ops.{name}` along `dim`; None: of all elements, row by row.  input: (...) -> (...) int64."
+    return called
+
+
+argmax, argmin = _place("argmax"), _place("argmin")
+
+
+def sort(input: Any, *, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    """Elements along `dim` in order, equal ones always in theirs, and their numbers.  input: (...) -> two (...)."""
+    return ops.sort(input, axis=dim, descending=descending)
+
+
+def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    """The numbers that elements along `dim` have, in order.  input: (...) -> (...)."""
+    return ops.argsort(input, dim, descending)
+
+
+# ---- layers ----
+
+
+class Linear(nn.Dense):
+    """`nn.Dense` in PyTorch's words: in_features, out_features, bias (a bool), weight_init, bias_init, dtype."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        weight_init: Any = None,
+        bias_init: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        dtype = np.float32 if dtype is None else dtype
+        super().__init__(in_features, out_features, weight_init, bias_init, has_bias=bias, dtype=dtype)
+
+
+class Dropout(nn.Dropout):
+    """`nn.Dropout`: a share p of the elements set to 0, the others divided by 1 - p; in training only."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__(p=p)
+
+
+def _layer(name: str, base: type[nn.Cell], **words: str) -> type[nn.Cell]:
+    """A layer class whose arguments have PyTorch's names. words: theirs -> ours."""
+
+    @functools.wraps(base.__init__)
+    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        base.__init__(self, *args, **{words.get(word, word): value for word, value in kwargs.items()})
+
+    text = f"`nn.{base.__name__}`, with {', '.join(f'{theirs} for {own}' for theirs, own in words.items())}."
+    return type(name, (base,), {"__init__": begin, "__doc__": f"{text} {base.__doc__}", "__module__": __name__})
+
+
+Softmax, LogSoftmax = _layer("Softmax", nn.Softmax, dim="axis"), _layer("LogSoftmax", nn.LogSoftmax, dim="axis")
+GLU = _layer("GLU", nn.GLU, dim="axis")
