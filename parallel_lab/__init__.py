@@ -102,6 +102,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     )
     from .train.checkpoint import load_checkpoint, load_param_into_net, save_checkpoint
     from .train.communication import create_group, get_group_size, get_rank, init, release
+    from .train.reshard import reshard
     from .train.session import Session
 
 # what is imported when it is first used: name -> (module, its name there; "" for the module itself)
@@ -118,6 +119,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "run.simulator": ("Simulator", "simulate"),
             "processes.shm": ("WorkerPool",),
             "train.session": ("Session",),
+            "train.reshard": ("reshard",),
             "train.communication": ("create_group", "get_group_size", "get_rank", "init", "release"),
             "train.checkpoint": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
             "train": (

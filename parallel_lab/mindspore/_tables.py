@@ -64,6 +64,7 @@ INTERNALS = "parallel_lab.mindspore._internals"
 SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}
 GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad grad")
 SHARD = {"shard": "parallel_lab.nn.cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}
+RESHARD = _of(f"{TRAIN}.reshard", "reshard")
 
 MODEL = _of(TRAIN, "Model")
 CALLBACKS = _of(
@@ -126,7 +127,7 @@ PRIMITIVES = {
     **dict.fromkeys(("constexpr", "prim_attr_register", "_primexpr"), f"{FORMS}:unchanged"),
 }
 CLIPS = _of("parallel_lab.nn.optim.clip", "clip_by_global_norm clip_by_norm")
-OPERATORS = {**OPERATOR_FORMS, **CLIPS, **COMPOSITE, **GRADIENTS, **PRIMITIVES, "shard": SHARD["shard"]}
+OPERATORS = {**OPERATOR_FORMS, **CLIPS, **COMPOSITE, **GRADIENTS, **PRIMITIVES, "shard": SHARD["shard"], **RESHARD}
 COMMUNICATION_OPERATORS = {
     **_of(
         "parallel_lab.ops",
@@ -166,6 +167,7 @@ ROOT = {
     **SEED,
     **GRADIENTS,
     **SHARD,
+    **RESHARD,
     **CALLBACKS,
     **SAVED,
     **RESLICED,
@@ -312,11 +314,17 @@ PAGES: dict[str, Page] = {
         names={
             **ALGORITHM,
             **SHARD,
+            **RESHARD,
             **RESLICED,
             **AUTO_PARALLEL,
             **OPERATOR_STRATEGIES,
             **_of(CHECKPOINT, "build_searched_strategy merge_sliced_parameter restore_group_info_list"),
         },
+    ),
+    **_several(
+        "Redistribution as a function.",
+        "parallel.function parallel.function.reshard_func ops.function.reshard_func",
+        RESHARD,
     ),
     "parallel.auto_parallel": Page("A network that is split over ranks.", names=AUTO_PARALLEL),
     "parallel.shard": Page("Strategies for functions, with named axes.", names=SHARD),

@@ -114,7 +114,7 @@ class Communication(Uncut):
         origin, where = caller(tracer.scope_text()), caller().place
         if mode in SHARDED_MODES:
             what = f"the graph can not contain communication op: parallel_mode {mode!r}, {self.name} in {origin.scope}"
-            allowed = "Messages that follow from strategies: shard(...) on operators, ops.reshard for a layout"
+            allowed = "Messages that follow from strategies: shard(...) on operators, reshard(x, layout)"
             hint = "A network that communicates by hand runs in stand_alone, data_parallel or hybrid_parallel mode"
             raise TracedCommunication(what, where=where, allowed=allowed, hint=hint)
         group, world = self.attrs["group"], current_world()
