@@ -178,6 +178,7 @@ def _to_plain(strategy: StrategyFile) -> dict[str, Any]:
     parameters, operators = {}, {}
     for p in strategy.parameters:
         layout = {"device_matrix": p.layout.device_matrix, "tensor_map": p.layout.tensor_map}
+        layout |= {"rows": p.layout.rows} if p.layout.rows else {}
         parameters[p.name] = {name: getattr(p, name) for name in _KEPT} | layout
     for o in strategy.operators:
         how = {"strategy": _strategy_to_plain(o.strategy), "out_strategy": _strategy_to_plain(o.out_strategy)}
@@ -309,7 +310,8 @@ def _from_plain(content: Any, where: str) -> StrategyFile:
 def _parameter(field: _Field, name: str, given: Any, device_num: int, stage_count: int) -> ParameterStrategy:
     at = f"parameters[{shorten(name)}]"
     field.text(f"the name in {at}", name)
-    field.table(at, given, {*_KEPT, "device_matrix", "tensor_map"})
+    uneven = {"rows"} & set(given if isinstance(given, dict) else ())
+    field.table(at, given, {*_KEPT, "device_matrix", "tensor_map", *uneven})
 
     def check(name: str, fits: bool, allowed: str) -> None:
         field.check(fits, f"{at}.{name}", given[name], allowed)
@@ -318,7 +320,7 @@ def _parameter(field: _Field, name: str, given: Any, device_num: int, stage_coun
     matrix = field.numbers(f"{at}.device_matrix", given["device_matrix"], 1)
     entries = field.lists(f"{at}.tensor_map", given["tensor_map"])
     try:
-        layout = TensorLayout(matrix, entries)
+        layout = TensorLayout(matrix, entries, rows=field.numbers(f"{at}.rows", given.get("rows", [])))
         found = layout.slice_shape(shape)
     except LayoutError as error:
         raise CheckpointError(f"{at}: {error}", where=field.where) from None

@@ -34,7 +34,11 @@ def cut(full: np.ndarray, layout: TensorLayout | None, rank: int) -> np.ndarray:
     """Rank `rank`'s slice of a full array: a C-contiguous copy. Raises LayoutError if the shape does not divide."""
     if layout is None:
         return np.array(full, order="C")
-    return np.array(full[layout.slice_index(full.shape, rank)], order="C")
+    part = np.array(full[layout.slice_index(full.shape, rank)], order="C")
+    if layout.rows:
+        below = np.zeros((max(layout.rows) - len(part), *part.shape[1:]), part.dtype)
+        part = np.concatenate([part, below])
+    return part
 
 
 def assemble(slices: Sequence[np.ndarray], shape: Shape, layout: TensorLayout | None) -> np.ndarray:
@@ -52,8 +56,13 @@ def assemble(slices: Sequence[np.ndarray], shape: Shape, layout: TensorLayout | 
         total = np.array(part, copy=True)
         for other in layout.partial_group(rank)[1:] if layout.is_partial else ():
             reduce(total, slices[other], out=total)
-        full[layout.slice_index(shape, rank)] = total
+        put(total, numbers, full, layout)
     return full
+
+
+def put(part: np.ndarray, numbers: tuple[int, ...], full: np.ndarray, layout: TensorLayout) -> None:
+    """Write the slice of these numbers where it lies in the full array, without what fills up uneven rows."""
+    full[layout.index_of(numbers, full.shape)] = part[: layout.rows[numbers[0]]] if layout.rows else part
 
 
 def gather_full(mine: np.ndarray, shape: Shape, layout: TensorLayout | None, *, tag: str = "full()") -> np.ndarray:

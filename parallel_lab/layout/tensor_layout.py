@@ -115,6 +115,8 @@ class TensorLayout:
     tensor_map     one entry per tensor dim: axis, tuple of axes (outer split first), or -1 / None / () for a whole dim
     partial        axes along which the ranks hold addends that `reduce` must still combine
     reduce         "sum", "max", "min" or "prod": how partial values combine
+    rows           sizes of the parts of dim 0, where they differ: a rank's slice has as many rows as the largest part,
+                   zeros after its own (Gather with manual_split)
 
     Raises LayoutError if an axis does not exist or is used twice. Shapes are checked where a shape is given.
     """
@@ -123,11 +125,13 @@ class TensorLayout:
     tensor_map: tuple[tuple[int, ...], ...]
     partial: tuple[int, ...] = ()
     reduce: str = "sum"
+    rows: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device_matrix", tuple(self.device_matrix))
         object.__setattr__(self, "tensor_map", tuple(_axes_of(entry) for entry in self.tensor_map))
         object.__setattr__(self, "partial", tuple(sorted(_axes_of(self.partial))))
+        object.__setattr__(self, "rows", tuple(self.rows) if len(set(self.rows)) > 1 else ())
         self._check()
 
     def _check(self) -> None:
@@ -146,6 +150,8 @@ class TensorLayout:
             raise LayoutError(f"axis {twice} is used {used.count(twice)} times", where=self._given, allowed=allowed)
         if self.reduce not in REDUCTIONS:
             raise LayoutError(f"reduce={self.reduce!r}", where=self._given, allowed=f"One of {REDUCTIONS}")
+        if self.rows and (min(self.rows) < 1 or self.splits[:1] != (len(self.rows),)):
+            raise LayoutError(f"rows={self.rows}", where=self._given, allowed="A size per part of dim 0, at least 1")
 
     @property
     def _given(self) -> str:
@@ -195,6 +201,11 @@ class TensorLayout:
         return tuple([math.prod([self.axis_size(a) for a in axes]) for axes in self.tensor_map])
 
     @property
+    def slice_counts(self) -> tuple[float, ...]:
+        """How many slices of a rank's size make each dim: no ints where rows are uneven."""
+        return (sum(self.rows) / max(self.rows), *self.splits[1:]) if self.rows else self.splits
+
+    @property
     def replica_axes(self) -> tuple[int, ...]:
         """Axes of more than one rank that neither split a dim nor are partial, ascending."""
         used = {a for axes in self.tensor_map for a in axes} | set(self.partial)
@@ -214,8 +225,10 @@ class TensorLayout:
         if len(shape) != self.ndim:
             tensor = f"the tensor of shape {tuple(shape)} has {len(shape)} dims"
             raise LayoutError(f"tensor_map {self.tensor_map} has {self.ndim} entries, but {tensor}", where=where)
+        if self.rows and shape[0] != sum(self.rows):
+            raise LayoutError(f"parts of {self.rows} rows for a tensor of shape {tuple(shape)}", where=where)
         for dim, (size, cut) in enumerate(zip(shape, self.splits, strict=True)):
-            if size % cut:
+            if size % cut and not (self.rows and dim == 0):
                 what = f"dim {dim} of shape {tuple(shape)} has {size} elements and cannot be split {cut} ways"
                 raise LayoutError(what, where=where)
 
@@ -225,7 +238,13 @@ class TensorLayout:
         """Shape of the part one rank holds; the same on every rank."""
         shape = tuple(shape)
         self.check_shape(shape)
-        return tuple([size // cut for size, cut in zip(shape, self.splits, strict=True)])
+        part = tuple([size // cut for size, cut in zip(shape, self.splits, strict=True)])
+        return (max(self.rows), *part[1:]) if self.rows else part
+
+    def full_shape(self, part: Iterable[int]) -> tuple[int, ...]:
+        """Shape of the tensor of which a rank holds a part of this shape."""
+        full = tuple([size * cut for size, cut in zip(part, self.splits, strict=True)])
+        return (sum(self.rows), *full[1:]) if self.rows else full
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Coordinates of `rank` in the device matrix, left to right.
@@ -257,8 +276,14 @@ class TensorLayout:
 
     def slice_index(self, shape: Iterable[int], rank: int) -> tuple[slice, ...]:
         """Where the part of `rank` lies in the full tensor of `shape`: an index for numpy."""
-        part = self.slice_shape(shape)
-        return tuple(slice(i * n, (i + 1) * n) for i, n in zip(self.slice_numbers(rank), part, strict=True))
+        return self.index_of(self.slice_numbers(rank), shape)
+
+    def index_of(self, numbers: tuple[int, ...], shape: Iterable[int]) -> tuple[slice, ...]:
+        """Where the slice of these numbers lies in the full tensor of `shape`."""
+        found = tuple(slice(i * n, (i + 1) * n) for i, n in zip(numbers, self.slice_shape(shape), strict=True))
+        if not self.rows:
+            return found
+        return slice(sum(self.rows[: numbers[0]]), sum(self.rows[: numbers[0] + 1])), *found[1:]
 
     # ---- groups ----
 
@@ -279,7 +304,7 @@ class TensorLayout:
 
     def whole(self) -> TensorLayout:
         """The same tensor with nothing pending: partial axes become replica axes."""
-        return TensorLayout(self.device_matrix, self.tensor_map)
+        return TensorLayout(self.device_matrix, self.tensor_map, rows=self.rows)
 
     def canonical(self) -> TensorLayout:
         """The shortest layout with the same placement: no axis of size 1, axes that always travel together merged.
@@ -316,6 +341,7 @@ class TensorLayout:
             tuple(tuple(number[a] for a in axes if a in number) for axes in self.tensor_map),
             tuple(number[a] for a in self.partial if a in number),
             self.reduce if self.is_partial else "sum",
+            self.rows,
         )
 
     def same_placement(self, other: TensorLayout) -> bool:
@@ -330,4 +356,5 @@ class TensorLayout:
         shown = ("-1" if not axes else str(axes[0]) if len(axes) == 1 else str(axes) for axes in self.tensor_map)
         entries = ", ".join(shown)
         pending = f", partial {self.reduce} over axes {self.partial}" if self.partial else ""
-        return f"device_matrix {self.device_matrix}, tensor_map ({entries}){pending}"
+        uneven = f", rows {self.rows}" if self.rows else ""
+        return f"device_matrix {self.device_matrix}, tensor_map ({entries}){uneven}{pending}"

@@ -24,6 +24,7 @@ from ..base.errors import ShapeError
 from .machine.operand_checks import ints, new_dim, one_dim
 from .machine.registry import case, gradient, op
 from .machine.signature import letters, more_letters
+from .manual_split import own_rows, part_sizes, sizes_fault, strategy_fault, uneven_rows
 
 # ---- rows by number ----
 
@@ -103,25 +104,32 @@ def _add_back(g, indices, shape, axis, offset, where, batch_dims=0):
     return np.array(np.moveaxis(total, 1, 2), order="C").reshape(shape)
 
 
-def _gather_labels(shapes, *, axis, batch_dims=0):
+def _gather_labels(shapes, *, axis, batch_dims=0, manual_split=()):
     table, place = letters(len(shapes[0])), axis % len(shapes[0])
     indices = table[:batch_dims] + letters(len(shapes[0]) + len(shapes[1]))[len(shapes[0]) + batch_dims :]
     return f"{table},{indices}->{table[:place]}{indices[batch_dims:]}{table[place + 1 :]}"
 
 
-def _check_gather(operands, *, axis, batch_dims=0):
+def _check_gather(operands, *, axis, batch_dims=0, manual_split=()):
     table, indices = (len(o.shape) for o in operands)
+    if manual_split and (axis % table or batch_dims or not indices):
+        given = f"manual_split with axis={axis}, batch_dims={batch_dims} and indices of shape {operands[1].shape}"
+        return given, "Axis 0, no batch dims, and indices with dims"
+    if manual_split and (fault := sizes_fault(manual_split, operands[0].shape[0])):
+        return fault
     if batch_dims > min(axis % table, indices):
         given = f"batch_dims={batch_dims} with axis={axis}, a table of {table} dims and indices of {indices}"
         return given, "The first dims of both, before the axis"
     return ints(operands[1], "indices")
 
 
-def _restrict_gather(signature, cuts, sizes, *, axis, batch_dims=0, at=(0, 1)):
+def _restrict_gather(signature, cuts, sizes, *, axis, batch_dims=0, manual_split=(), at=(0, 1)):
     """MindSpore, Gather: GetGatherMode, CheckStrategy.  at: which inputs the table and the indices are."""
     table, indices = (signature.ins[i] for i in at)
     place = axis % len(table)
     row = table[place]
+    if manual_split:
+        return strategy_fault(table, indices, cuts, sizes, part_sizes(manual_split))
     if cuts[row] == 1:
         return None
     what = f"splits dim {place} of input {at[0]} ('{row}', the rows that are looked up) {cuts[row]} ways"
@@ -148,10 +156,28 @@ def _restrict_gather(signature, cuts, sizes, *, axis, batch_dims=0, at=(0, 1)):
     return None
 
 
+def _gather_devices(signature, cuts, device_num, *, axis, batch_dims=0, manual_split=(), at=(0, 1)):
+    """MindSpore, Gather: modes that need all devices, without repeated calculation."""
+    table, indices = (signature.ins[i] for i in at)
+    place = axis % len(table)
+    if cuts[table[place]] == 1:
+        if manual_split and device_num > 1:
+            return "leaves the rows whole", f"With manual_split they are split {len(manual_split)} ways"
+        return None
+    used = math.prod(cuts[c] for c in (table if manual_split else table + indices))
+    others = [c for c in table + indices if c != table[place] and cuts[c] > 1]
+    repeated = not manual_split and place == 0 and (not others or others == list(indices))
+    if used == device_num or repeated:
+        return None
+    allowed = "All of them, unless axis 0 alone is split, or with it both dims of the indices"
+    return f"splits the rows that are looked up and uses {used} of {device_num} devices", allowed
+
+
 _LOOKUP = {
     "axes": lambda signature: dict.fromkeys(signature.ins[1] + signature.ins[0]),
     "offset": lambda signature: next(c for c in signature.ins[0] if c not in signature.out),  # of the table's rows
     "scatters": 1,
+    "devices": _gather_devices,
     "dtype": 0,
     "flops": 0,
 }
@@ -163,6 +189,7 @@ _LOOKUP = {
     method="gather(input_indices,axis,batch_dims)",
     numpy="take",
     attrs={"axis": one_dim, "batch_dims": integer(0)},
+    uneven=uneven_rows,
     check=_check_gather,
     restrict=_restrict_gather,
     example=(
@@ -177,23 +204,29 @@ _LOOKUP = {
     ),
     **_LOOKUP,
 )
-def gather(params, indices, axis=0, *, batch_dims=0, offset=None):
+def gather(params, indices, axis=0, *, batch_dims=0, manual_split=(), offset=None):
     """Rows of a table, by number: result[..., i, j, ...] = params[..., indices[i, j], ...].
 
     params: (..., rows, ...) with the rows in dim `axis`, indices: (i, j, ...) int from 0 to rows - 1 -> (..., i, j,
     ..., ...)
 
-    batch_dims  so many first dims are the same in both: every batch has a table and indices of its own
+    batch_dims    so many first dims are the same in both: every batch has a table and indices of its own
+    manual_split  rows of every rank, which may differ (`add_prim_attr("manual_split", (5, 3))`). The last dim of the
+                  indices is split with them, and names rows of its own rank only: no message is sent
 
     A rank that holds rows from `offset` on gives zeros for the others. An index outside the table raises ShapeError; of
     a table whose rows are split no rank knows that it is outside, and gives zeros (as MindSpore).
     """
+    if manual_split and offset is not None:
+        indices, offset = own_rows(indices, offset // params.shape[0], manual_split), None
     return _look_up(params, indices, axis % params.ndim, offset, "Gather", batch_dims)
 
 
 @gradient(gather, part_size=lambda shapes, attrs: attrs["shape"][attrs["axis"]])
-def gather_grad(g, indices, *, shape, axis, batch_dims=0, offset=None):
+def gather_grad(g, indices, *, shape, axis, batch_dims=0, manual_split=(), offset=None):
     """Gradient of gather for its table: rows of g added by index.  g: like the result, indices: (...) -> `shape`."""
+    if manual_split and offset is not None:
+        indices, offset = own_rows(indices, offset // shape[0], manual_split), None
     return _add_back(g, indices, shape, axis % len(shape), offset, "Gather", batch_dims)
 
 
@@ -247,6 +280,7 @@ def _check_embedding(operands, *, padding_idx, max_norm, norm_type, scale_grad_b
     axes="rd",
     offset="r",
     scatters=0,
+    devices=lambda signature, cuts, device_num, **_: _gather_devices(signature, cuts, device_num, axis=0, at=(1, 0)),
     dtype=1,
     flops=0,
 )
@@ -265,29 +299,48 @@ def _(g, out, input, weight, **_):
     return None, gather_grad(g, input, shape=tuple(weight.shape), axis=0)
 
 
-def _check_lookup(operands, *, start):
+def _check_lookup(operands, *, start, manual_split):
+    if manual_split and start:
+        return f"manual_split with start={start}", "start=0"
+    if fault := _check_gather(operands, axis=0, manual_split=manual_split):
+        return fault
     if len(operands[0].shape) not in (1, 2):
         return f"a table of shape {operands[0].shape}", "Look-ups need a table with 1 or 2 dims"
     return ints(operands[1], "indices")
 
 
 @op(
-    lambda shapes, *, start: _gather_labels(shapes, axis=0),
+    lambda shapes, **_: _gather_labels(shapes, axis=0),
     name="EmbeddingLookup",
     attrs={"start": integer()},
     check=_check_lookup,
-    restrict=lambda signature, cuts, sizes, *, start: _restrict_gather(signature, cuts, sizes, axis=0),
+    restrict=lambda signature, cuts, sizes, *, start, **manual: _restrict_gather(
+        signature, cuts, sizes, axis=0, **manual
+    ),
+    uneven=uneven_rows,
     example=(case((16, 8), (4, 2), ints={1: 16}), case((8, 4), (16,), ints={1: 16}, start=4)),
-    **_LOOKUP,
+    **_LOOKUP
+    | {
+        "devices": lambda signature, cuts, device_num, *, start, **manual: _gather_devices(
+            signature, cuts, device_num, axis=0, **manual
+        )
+    },
 )
-def embedding_lookup(params, indices, start=0, *, offset=None):
-    """Rows of a table from row `start`, else zeros.  params: (rows, ...), indices: (...) int -> (..., columns)."""
+def embedding_lookup(params, indices, start=0, *, manual_split=(), offset=None):
+    """Rows of a table from row `start`, else zeros.  params: (rows, ...), indices: (...) int -> (..., columns).
+
+    manual_split  as in `gather`, with start=0
+    """
+    if manual_split and offset is not None:
+        indices, offset = own_rows(indices, offset // params.shape[0], manual_split), None
     return _look_up(params, indices, 0, start + (offset or 0), "EmbeddingLookup")
 
 
 @gradient(embedding_lookup, part_size=lambda shapes, attrs: attrs["shape"][0])
-def embedding_lookup_grad(g, indices, *, shape, start, offset=None):
+def embedding_lookup_grad(g, indices, *, shape, start, manual_split=(), offset=None):
     """Gradient of embedding_lookup for its table.  g: (..., columns), indices: (...) int -> `shape`."""
+    if manual_split and offset is not None:
+        indices, offset = own_rows(indices, offset // shape[0], manual_split), None
     return _add_back(g, indices, shape, 0, start + (offset or 0), "EmbeddingLookup")
 
 

@@ -21,7 +21,7 @@ from ..base.errors import ShapeError
 from ..graph.ir import Instr
 from ..graph.kinds import KINDS, Env, OnRank, class_name
 from ..graph.plan import Plan
-from ..layout.slices import assemble
+from ..layout.slices import assemble, cut
 from ..ops.collectives.definitions import MESSAGES
 from ..ops.machine.state import LOSS_SCALE
 from .communicator import Request, Start, Wait
@@ -193,7 +193,7 @@ def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarra
         hint = "Class numbers are ints; or compile for floats" if floats else f"Convert it: astype({value.dtype!r})"
         allowed = f"{value.dtype}, for which the plan was compiled"
         raise ShapeError(f"{name!r} is {full.dtype}", where="slice_value", allowed=allowed, hint=hint)
-    return np.array(full[value.layout.slice_index(value.shape, rank)], dtype=value.dtype, order="C")
+    return cut(full.astype(value.dtype, copy=False), value.layout, rank)
 
 
 def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:

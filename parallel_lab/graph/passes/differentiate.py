@@ -119,7 +119,7 @@ def one_sided(instr: Instr) -> bool:
 @lru_cache(maxsize=4096)
 def gradient_layout(layout: TensorLayout) -> TensorLayout:
     """Layout of the gradient of a value: split as the value is, partial sums over its replicas."""
-    return TensorLayout(layout.device_matrix, layout.tensor_map, layout.replica_axes)
+    return TensorLayout(layout.device_matrix, layout.tensor_map, layout.replica_axes, rows=layout.rows)
 
 
 class _Backward:

@@ -147,7 +147,7 @@ class Builder:
             last = number == len(folded) - 1
             label = fresh_name(f"{name}.for.{node.name}" if last else f"{name}.{step.kind}.{node.name}", self.values)
             final = want if last else layout
-            value = Value(_global_shape(step.out_shape, final), self.values[source].dtype, final)
+            value = Value(final.full_shape(step.out_shape), self.values[source].dtype, final)
             place = {"axes": step.axes, "device_matrix": step.device_matrix}
             why = f"{maker}; {wanted}"
             current = self.insert(step.kind, label, current, node, value, why, **step_attrs(step), **place)
@@ -368,10 +368,6 @@ def descending_runs(axes: tuple[int, ...]) -> list[tuple[int, ...]]:
         else:
             runs.append((axis,))
     return runs
-
-
-def _global_shape(slice_shape: tuple[int, ...], layout: TensorLayout) -> tuple[int, ...]:
-    return tuple(n * cut for n, cut in zip(slice_shape, layout.splits, strict=True))
 
 
 def step_attrs(step: Step) -> dict[str, Any]:

@@ -58,8 +58,8 @@ class _SliceTotals(Totals):
     ) -> Any:
         return self._summed(local, _cut(self.rec.values[name].layout, over, kept), why)
 
-    def parts(self, name: str) -> tuple[int, ...]:
-        return self.rec.values[name].layout.splits
+    def parts(self, name: str) -> tuple[float, ...]:
+        return self.rec.values[name].layout.slice_counts
 
     def totals(self, found: dict[str, Any], why: str) -> Any:
         # parameters that are split alike share one message
@@ -72,7 +72,7 @@ class _SliceTotals(Totals):
         """The sum of the ranks' addends; `layout` says who holds them."""
         if not layout.is_partial:
             return local
-        shape = tuple(n * parts for n, parts in zip(local.shape, layout.splits, strict=True))
+        shape = layout.full_shape(local.shape)
         self.rec.values[local.name] = Value(shape, str(local.dtype), layout)
         count = len(layout.partial_group(0))
         fields = {"axes": tuple(sorted(layout.partial, reverse=True)), "device_matrix": layout.device_matrix}
@@ -89,7 +89,8 @@ def _cut(layout: TensorLayout, over: Sequence[int] | None = None, kept: Sequence
     """
     entries = layout.tensor_map if over is None else [layout.tensor_map[d] for d in over]
     axes = tuple(a for entry in entries for a in entry if layout.axis_size(a) > 1)
-    return TensorLayout(layout.device_matrix, tuple(layout.tensor_map[d] for d in kept), axes).canonical()
+    rows = layout.rows if tuple(kept[:1]) == (0,) else ()
+    return TensorLayout(layout.device_matrix, tuple(layout.tensor_map[d] for d in kept), axes, rows=rows).canonical()
 
 
 class _Update:

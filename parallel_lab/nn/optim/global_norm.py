@@ -20,7 +20,7 @@ import numpy as np
 
 from ... import ops
 from ...base.hooks import current_world
-from ...layout.slices import is_split
+from ...layout.slices import cut, is_split, put
 from ...layout.tensor_layout import TensorLayout
 from ...ops.spellings import tensor_operand
 from ..tensor.tensor import RankTensor, Tensor
@@ -51,7 +51,7 @@ class Totals:
         """
         return local
 
-    def parts(self, name: str) -> tuple[int, ...]:
+    def parts(self, name: str) -> tuple[float, ...]:
         """In how many slices each dim of a parameter is split; () for a whole one."""
         return ()
 
@@ -75,8 +75,8 @@ class RankTotals(Totals):
         counted = layout if over is None else along(layout, sorted({*over, *kept}))
         return _over_slices(counted, np.asarray(local), "sum", f"{why}: {name}", along(layout, kept))
 
-    def parts(self, name: str) -> tuple[int, ...]:
-        return self.layouts[name].splits if name in self.layouts else ()
+    def parts(self, name: str) -> tuple[float, ...]:
+        return self.layouts[name].slice_counts if name in self.layouts else ()
 
 
 def _over_slices(
@@ -92,10 +92,9 @@ def _over_slices(
     mine = value if first == world.rank or reduce != "sum" else np.zeros_like(value)
     if not is_split(held):
         return world.comm.all_reduce(mine, reduce=reduce, tag=tag)
-    full = np.zeros([n * parts for n, parts in zip(value.shape, held.splits, strict=True)], value.dtype)
-    index = held.slice_index(full.shape, world.rank)
-    full[index] = mine
-    return np.ascontiguousarray(world.comm.all_reduce(full, reduce=reduce, tag=tag)[index])
+    full = np.zeros(held.full_shape(value.shape), value.dtype)
+    put(mine, held.slice_numbers(world.rank), full, held)
+    return cut(world.comm.all_reduce(full, reduce=reduce, tag=tag), held, world.rank)
 
 
 # ---- states with fewer dims than their parameter ----
@@ -118,7 +117,8 @@ def dims_of_state(kind: str, ndim: int) -> tuple[int, ...] | None:
 
 def along(layout: TensorLayout, dims: Sequence[int]) -> TensorLayout:
     """The layout of a tensor with these dims of another, split as they are."""
-    return TensorLayout(layout.device_matrix, tuple(layout.tensor_map[d] for d in dims))
+    rows = layout.rows if tuple(dims[:1]) == (0,) else ()
+    return TensorLayout(layout.device_matrix, tuple(layout.tensor_map[d] for d in dims), rows=rows)
 
 
 def shape_of_state(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -158,7 +158,7 @@ class Place:
     name: str = ""
     weight_decay: float = 0.0
     total: Callable[..., Any] = lambda local, why, over=None, kept=(): local
-    parts: tuple[int, ...] = ()
+    parts: tuple[float, ...] = ()
 
 
 def wide(x: Any) -> Any:

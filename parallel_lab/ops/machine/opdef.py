@@ -72,6 +72,8 @@ class OpDef:
     batch: str | None = None
     held: Callable | None = None
     scatters: int | None = None
+    devices: Callable | None = None
+    uneven: Callable | None = None
     offset: str | Callable | None = None
     part_size: Callable | None = None
     window: Callable | None = None

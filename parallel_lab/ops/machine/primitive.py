@@ -208,6 +208,9 @@ class Primitive:
             raise ArgumentTypeError(f"name={shorten(name)}", where=where, allowed="The name of an attribute, a str")
         if name in SWITCHES:
             flag(where, name, value)
+        own = name.removesuffix("_with_offset")
+        if own in self.op.options:  # also an attribute of the operator itself: manual_split
+            self.attrs[own] = value
         self.prim_attrs[name] = value
         if name == "instance_name":
             self.instance_name = str(value)

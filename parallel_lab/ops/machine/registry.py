@@ -135,6 +135,9 @@ def op(
     held       labels that no search splits, as a function of (signature, **attributes)
     scatters   number of an operand: unless it is split, sums that no `out_strategy` places are scattered along dim 0
                under compat "2.10", where they can be (default: they are left with every rank)
+    devices    function of (signature, {label: parts}, number of devices, **attributes): None or a fault, as `restrict`
+    uneven     function of (signature, **attributes): {first label of an operand: (sizes of its parts, label that is
+               split with it, on the same axis)}
     strategy_labels  function of the signature: labels of each strategy tuple where they differ from the operands'
                      labels
     reduce     how partial results over a split, reduced label combine: "sum", "mean", "max", "min" or "prod"; "same" if

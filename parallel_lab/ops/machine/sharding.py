@@ -95,13 +95,16 @@ class _Facts:
     names     labels in the order of the device matrix
     sizes     extent of every label; out: in the result
     whole     labels that must not be split;  held: that only a given strategy splits, no search
+    uneven    labels whose parts have sizes of their own;  tied: labels that are split with these
     """
 
     def __init__(self, op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> None:
         self.op, self.attrs = op, attrs
         self.signature = op.signature_for(shapes, attrs)
         self.operands = strategy_operands(op, self.signature)
-        self.names = _axis_labels(op, self.signature)
+        self.uneven = {} if op.uneven is None else op.uneven(self.signature, **attrs)
+        self.tied = {other: label for label, (_, other) in self.uneven.items()}
+        self.names = tuple(c for c in _axis_labels(op, self.signature) if c not in self.tied)
         self.sizes = op.label_sizes(self.signature, shapes, attrs)
         self.out = op.result_sizes(self.sizes, shapes, attrs)
         self.whole = op.whole_labels(self.signature, shapes, attrs)
@@ -122,14 +125,14 @@ class _Facts:
                 that = f"'{label}'" if op.names_labels else "That dim"
                 instead = f"; {op.instead} may split it" if op.instead else ""
                 return f"{what} {op.class_name} works along that dim", f"{that} stays whole{instead}"
-            if label != "1" and self.sizes[label] % count:
+            if label != "1" and label not in self.uneven and self.sizes[label] % count:
                 return f"{what} it has {self.sizes[label]} elements", EQUAL_SLICES
         return None
 
     def label_fault(self, cuts: dict[str, int]) -> Fault | None:
         """Why labels cannot be split like this: the result would have unequal slices, or the operator refuses."""
         for label in self.names:
-            if self.out[label] % cuts[label]:
+            if label not in self.uneven and self.out[label] % cuts[label]:
                 what = f"splits '{label}' {cuts[label]} ways, but the result has {self.out[label]} elements there"
                 return what, EQUAL_SLICES
         return self.refused(cuts)
@@ -146,6 +149,11 @@ class _Facts:
                 return f"splits '{label}' {cuts[label]} ways: {fault}", allowed
         return None
 
+    def devices_fault(self, cuts: dict[str, int], device_num: int) -> Fault | None:
+        """What the operator has against these splits on so many devices."""
+        devices = self.op.devices
+        return None if devices is None else devices(self.signature, cuts, device_num, **self.attrs)
+
     def windows(self, cuts: dict[str, int]) -> dict[str, tuple[int, int, int, int]]:
         """{split label of operand 0: (step, origin, length, part)} where a slice is not what a rank needs."""
         wanted = {} if self.op.window is None else self.op.window(self.sizes, cuts, **self.attrs)
@@ -155,13 +163,19 @@ class _Facts:
         """The rule of labels that these axes split."""
         signature, reduce = self.signature, self.op.reduce
         cuts = {c: math.prod(matrix[-1 - a] for a in axes[c]) for c in self.names}
+        axes = axes | {other: axes[label] for other, label in self.tied.items()}
 
         def layout(labels: str, partial: Axes = ()) -> TensorLayout:
-            return TensorLayout(matrix, tuple(axes.get(c, ()) for c in labels), partial, reduce if partial else "sum")
+            rows = self.uneven[labels[0]][0] if labels[:1] in self.uneven and cuts[labels[0]] > 1 else ()
+            entries = tuple(axes.get(c, ()) for c in labels)
+            return TensorLayout(matrix, entries, partial, reduce if partial else "sum", rows)
 
         def made(labels: str) -> TensorLayout:
             missing = (c for c in signature.labels if c not in labels) if reduce != "same" else ()
-            return layout(labels, tuple(a for c in missing for a in axes.get(c, ())))
+            pending = (a for c in missing for a in axes.get(c, ()))
+            if self.tied:  # a label that the result has is split with one that it has not
+                pending = (a for a in pending if not any(a in axes.get(c, ()) for c in labels))
+            return layout(labels, tuple(pending))
 
         by_axis = {a: c for c in self.names for a in axes[c]}
         return ShardingRule(
@@ -350,6 +364,8 @@ def _rule(
     if used > device_num or device_num % used:
         what = f"makes {used} slices, but there are {device_num} devices"
         return what, "The product of all counts must divide the number of devices"
+    if fault := facts.devices_fault(cuts, device_num):
+        return fault
     repeat = (device_num // used,) if used < device_num else ()
     matrix = tuple(cuts[c] for c in names) + repeat
     axes = {c: (len(matrix) - 1 - i,) if cuts[c] > 1 else () for i, c in enumerate(names)}
@@ -364,6 +380,8 @@ def _named_rule(facts: _Facts, strategy: LayoutStrategy, device_num: int) -> Sha
     if strategy.nd_tp and not product:
         what = f"has the attribute enable_nd_tp, but {op.class_name} is not a matrix product"
         return what, "MatMul and BatchMatMul gather and scatter by themselves"
+    if facts.uneven:
+        return "names axes, but the parts are not equal (manual_split)", "Counts: a tuple of ints per input"
     for position, layout in enumerate(strategy):
         if layout.device_matrix != matrix:
             what = f"has the device_matrix {layout.device_matrix} at input {position} and {matrix} at input 0"
@@ -432,12 +450,20 @@ def _legal(
     fixed = facts.whole + (facts.held if searched else "")
     free = [c for c in facts.names if c not in fixed and any(c in labels for labels in operands)]
     ones = dict.fromkeys(facts.names, 1)
-    for cuts in itertools.product(*(_counts(math.gcd(facts.sizes[c], facts.out[c]), device_num) for c in free)):
+
+    def counts(label: str) -> Iterable[int]:
+        if label in facts.uneven:
+            return (len(facts.uneven[label][0]),)
+        return _counts(math.gcd(facts.sizes[label], facts.out[label]), device_num)
+
+    for cuts in itertools.product(*map(counts, free)):
         product = math.prod(cuts)
         if device_num % product or (fully_use_devices and product != device_num):
             continue
         by_label = dict(zip(free, cuts, strict=True))
-        if facts.refused(ones | by_label) is None:
+        by_label |= {other: by_label[label] for other, label in facts.tied.items()}
+        tried = ones | by_label
+        if facts.refused(tried) is None and facts.devices_fault(tried, device_num) is None:
             found.append(tuple(tuple(by_label.get(c, 1) for c in labels) for labels in operands))
     return tuple(found)
 
@@ -462,7 +488,7 @@ def nearest_legal(
         far = [distance(given, cuts) for given, cuts in zip(strategy, candidate, strict=False)]
         return [*far[:1], sum(far)], [a != b for a, b in zip(candidate, strategy, strict=False)]
 
-    return min(legal_strategies(op, shapes, attrs, device_num), key=key)
+    return min(legal_strategies(op, shapes, attrs, device_num), key=key, default="")
 
 
 def _nearest_layouts(

@@ -123,7 +123,8 @@ def layout_to_plain(layout: TensorLayout | None) -> dict[str, Any] | None:
     """A layout as JSON holds it."""
     if layout is None:
         return None
-    return {"device_matrix": list(layout.device_matrix), "tensor_map": [list(axes) for axes in layout.tensor_map]}
+    plain = {"device_matrix": list(layout.device_matrix), "tensor_map": [list(axes) for axes in layout.tensor_map]}
+    return plain | ({"rows": list(layout.rows)} if layout.rows else {})
 
 
 def layout_from_plain(data: Any, where: str, error: type[ParallelLabError] = CheckpointCorrupt) -> TensorLayout | None:
@@ -131,15 +132,15 @@ def layout_from_plain(data: Any, where: str, error: type[ParallelLabError] = Che
     if data is None:
         return None
     what = f"layout {shorten(data)}"
-    if not isinstance(data, dict) or set(data) != {"device_matrix", "tensor_map"}:
-        raise error(what, where=where, allowed="A device_matrix and a tensor_map, or null")
-    matrix, entries = data["device_matrix"], data["tensor_map"]
-    lists = [matrix, *entries] if isinstance(entries, list) else [None]
+    if not isinstance(data, dict) or set(data) - {"rows"} != {"device_matrix", "tensor_map"}:
+        raise error(what, where=where, allowed="A device_matrix and a tensor_map (uneven ones: and rows), or null")
+    matrix, entries, rows = data["device_matrix"], data["tensor_map"], data.get("rows", [])
+    lists = [matrix, rows, *entries] if isinstance(entries, list) else [None]
     are_ints = all(isinstance(one, list) and all(type(n) is int for n in one) for one in lists)
     if not are_ints or len(matrix) > MAX_AXES:
         raise error(what, where=where, allowed=f"Lists of ints, at most {MAX_AXES} axes")
     try:
-        layout = TensorLayout(tuple(matrix), tuple(map(tuple, entries)))
+        layout = TensorLayout(tuple(matrix), tuple(map(tuple, entries)), rows=tuple(rows))
     except LayoutError as found:
         raise error(str(found), where=where) from None
     ranks = math.prod(layout.device_matrix)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from ...base.errors import CheckpointError
-from ...layout.slices import same_slices
+from ...layout.slices import put, same_slices
 from ...layout.tensor_layout import TensorLayout
 from .records import TensorRecord
 
@@ -55,11 +55,17 @@ def _overlaps(
     part = src.slice_shape(shape)
     wanted = tuple(slice(0, n) for n in shape) if dst is None else dst.slice_index(shape, rank)
     runs = []
-    for size, target in zip(part, wanted, strict=True):
+    for dim, (size, target) in enumerate(zip(part, wanted, strict=True)):
         run = []
-        for number in range(target.start // size, -(-target.stop // size)) if target.stop > target.start else ():
-            first = number * size
-            begin, stop = max(target.start, first), min(target.stop, first + size)
+        rows = src.rows if dim == 0 else ()
+        numbers: Iterable[int] = range(len(rows))
+        if not rows:
+            numbers = range(target.start // size, -(-target.stop // size)) if target.stop > target.start else ()
+        for number in numbers:
+            first, length = (sum(rows[:number]), rows[number]) if rows else (number * size, size)
+            begin, stop = max(target.start, first), min(target.stop, first + length)
+            if begin >= stop:
+                continue
             taken, placed = slice(begin - first, stop - first), slice(begin - target.start, stop - target.start)
             run.append((number, taken, placed))
         runs.append(run)
@@ -106,7 +112,7 @@ def reslice(
     if len(dtypes) != 1:
         what = f"parts of dtypes {', '.join(sorted(map(str, dtypes)))}"
         raise CheckpointError(what, where="reslice", allowed="One dtype")
-    made = np.empty(shape if dst is None else dst.slice_shape(shape), dtypes.pop())
+    made = np.zeros(shape if dst is None else dst.slice_shape(shape), dtypes.pop())
     for source, taken, placed in moves:
         made[placed] = parts[source][taken]
     return made
@@ -134,7 +140,7 @@ def whole_array(records: Iterable[TensorRecord], where: str = "whole_array") -> 
         instance = f"for instance that of rank {holder(layout, missing)}"
         what = f"{count - len(parts)} of {count} slices are missing, {instance}"
         raise CheckpointError(what, where=where, allowed=f"{layout}; given: ranks {sorted(r.rank for r in records)}")
-    full, size = np.empty(shape, first.array.dtype), layout.slice_shape(shape)
+    full = np.empty(shape, first.array.dtype)
     for numbers, part in parts.items():
-        full[tuple(slice(i * n, (i + 1) * n) for i, n in zip(numbers, size, strict=True))] = part
+        put(part, numbers, full, layout)
     return full

@@ -284,7 +284,8 @@ def _layout_of_all(found: dict[str, TensorLayout | None], ndim: int, where: str)
             if entries.setdefault(dim, axes) != axes or len(matrices) > 1:
                 lie = ", ".join(f"{kind}: {layout}" for kind, layout in found.items())
                 raise CheckpointError(f"its states lie differently: {lie}", where=where)
-    return TensorLayout(matrices.pop(), tuple(entries[d] for d in range(ndim))) if matrices else None
+    rows = next((layout.rows for layout in found.values() if layout is not None and layout.rows), ())
+    return TensorLayout(matrices.pop(), tuple(entries[d] for d in range(ndim)), rows=rows) if matrices else None
 
 
 def _optimizer_change(
