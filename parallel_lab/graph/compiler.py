@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
+from ..base.dtypes import kind_of
 from ..base.errors import NotBuiltYet, ShapeError, TraceError, shorten
 from ..base.settings.config import ParallelConfig
 from ..base.settings.context import frozen, get_auto_parallel_context
@@ -137,7 +136,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     names = input_names(getattr(network, "construct", network), len(inputs) - len(labels)) + labels
     specs = [check_input(i, name, value) for i, (name, value) in enumerate(zip(names, inputs, strict=True))]
     for name, _, dtype in specs:
-        if np.dtype(dtype).kind not in "fiub":
+        if kind_of(dtype) not in "fiub":
             raise at_compile(ShapeError, f"input {name!r} has dtype {dtype}", "Floats, integers or bools")
     cuts = dataset_splits(config, tuple(shape for _, shape, _ in specs))
     if not config.local:  # otherwise it is traced on the shapes of a rank's own part
@@ -159,7 +158,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         hint = "Use reduction='mean' or 'sum', or ops.reduce_mean"
         raise at_compile(ShapeError, f"the loss {what}", "One number", hint)
     dtypes = graph.dtypes()
-    if loss is not None and graph.outputs and np.dtype(dtypes[graph.outputs[0]]).kind != "f":
+    if loss is not None and graph.outputs and kind_of(dtypes[graph.outputs[0]]) != "f":
         what, allowed = f"the loss is of dtype {dtypes[graph.outputs[0]]}", "A float: the gradient of others is nothing"
         raise at_compile(ShapeError, what, allowed, "Comparisons, argmax and counts belong to metrics")
     parts = config.grad_accumulation_step

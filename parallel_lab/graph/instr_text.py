@@ -26,6 +26,7 @@ class Shown(NamedTuple):
 
 
 _TYPE_NAMES = {name: name.capitalize() for name in ("float32", "float64", "float16", "int32", "int64", "bool")}
+_TYPE_NAMES["bfloat16"] = "BFloat16"
 
 
 def tensor_text(value: Value, shape: tuple[int, ...] | None = None) -> str:

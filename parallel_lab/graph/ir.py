@@ -17,8 +17,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
+from ..base.dtypes import as_dtype
 from ..base.errors import ParallelLabError
 from ..base.origin import Origin
 from ..base.settings.config import ParallelConfig
@@ -292,7 +291,7 @@ class Value:
 
     @property
     def slice_bytes(self) -> int:
-        return math.prod(self.slice_shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.slice_shape) * as_dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
+from ..base.dtypes import as_dtype
 from ..base.origin import short_file
 from ..layout.named_layout import LayoutStrategy, strategy_counts
 from ..layout.tensor_layout import slice_text
@@ -151,7 +150,7 @@ def _bucket_entry(instr: Instr, source: Value, phase: str, rank: int) -> dict[st
 
 def _comm_entry(instr: Instr, ins: list[Value], out: Value, phase: str, rank: int, bucket: str = "") -> dict[str, Any]:
     have, gives = message_shapes(instr, ins[0], out)
-    itemsize = np.dtype(ins[0].dtype).itemsize
+    itemsize = as_dtype(ins[0].dtype).itemsize
     return {
         "kind": instr.message or instr.kind,
         "op": class_name(instr),

@@ -13,6 +13,7 @@ import numpy as np
 from .. import ops
 from ..base import seeds
 from ..base.checks import checked, choice, flag, integer, number
+from ..base.dtypes import kind_of, load_bfloat16
 from ..base.errors import ArgumentTypeError, ShapeError, StrategyError, shorten
 from ..base.settings import context
 from ..layout.named_layout import strategy_counts
@@ -35,6 +36,15 @@ bool_ = np.dtype(np.bool_)
 int8, int16, int32, int64 = (np.dtype(f"int{bits}") for bits in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64))
 float16, float32, float64 = (np.dtype(f"float{bits}") for bits in (16, 32, 64))
+
+
+def __getattr__(name: str) -> Any:
+    """bfloat16, which loads ml_dtypes."""
+    if name == "bfloat16":
+        return load_bfloat16()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+
+
 int_, uint, float_, short, half, single, double = int64, uint64, float64, int16, float16, float32, float64
 
 
@@ -45,7 +55,7 @@ def dtype_to_nptype(type_: Any) -> type:
 
 def dtype_to_pytype(type_: Any) -> type:
     """Python's type for elements of a dtype: bool, int or float."""
-    return {"b": bool, "i": int, "u": int, "f": float}[np.dtype(a_dtype("dtype_to_pytype", "type_", type_)).kind]
+    return {"b": bool, "i": int, "u": int, "f": float}[kind_of(a_dtype("dtype_to_pytype", "type_", type_))]
 
 
 def pytype_to_dtype(obj: Any) -> np.dtype:

@@ -123,7 +123,6 @@ HINTS: dict[str, str] = {
     **_same("DatasetHelper connect_network_with_dataset", "Iterate the dataset itself: for data, label in dataset"),
     "auto_mixed_precision": "net.to_float(ms.float16), or Model(..., amp_level='O2')",
     "build_train_network": "Use nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)",
-    "bfloat16": "numpy has float16 and float32",
     **_same("complex64 complex128", "Tensors hold bools, ints and floats"),
     "dataset.vision.py_transforms": "mindspore.dataset.vision has the same operations, and Dataset.map takes "
     "functions of your own",

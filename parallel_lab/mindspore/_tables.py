@@ -39,8 +39,8 @@ FORMS, TENSOR, TRAIN, CHECKPOINT, CONTEXTS, FUNCTIONAL = (
 
 DTYPES = _of(
     FORMS,
-    "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 int_ uint float_ short half "
-    "single double dtype_to_nptype dtype_to_pytype pytype_to_dtype",
+    "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 int_ uint float_ short "
+    "half single double dtype_to_nptype dtype_to_pytype pytype_to_dtype",
 )
 CONTEXT = _of(
     CONTEXTS,

@@ -21,10 +21,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from .. import ops
 from ..base.checks import checked, flag, function, instance, integer, text
+from ..base.dtypes import COMPUTE, as_dtype
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, ShardConditionError, shorten
 from ..base.hooks import cell_runner, current_tracer, current_world, held_messages
 from ..base.settings.context import frozen
@@ -189,16 +188,17 @@ class Cell(CellTree):
         return self
 
     def to_float(self, dst_type: Any) -> Cell:
-        """Compute in float16, float32 or float64 here and below: inputs and Parameters are cast at use. Returns self.
+        """Compute in float16, bfloat16, float32 or float64 here and below: inputs and Parameters are cast at use.
 
-        Parameters, gradients and updates keep their dtype. Loss scaling (`optim/amp.py`) belongs to float16.
+        Parameters, gradients and updates keep their dtype. Loss scaling (`optim/amp.py`) belongs to float16; bfloat16
+        has the range of float32. Returns self.
         """
         try:
-            dtype = str(np.dtype(dst_type)) if dst_type is not None else ""
+            dtype = str(as_dtype(dst_type)) if dst_type is not None else ""
         except TypeError:
             dtype = ""
-        if dtype not in ("float16", "float32", "float64"):
-            allowed = "float16, float32 or float64"
+        if dtype not in COMPUTE:
+            allowed = "float16, bfloat16, float32 or float64"
             raise ArgumentError(f"dst_type={shorten(dst_type)}", where="to_float", allowed=allowed)
         for _, cell in self.cells_and_names():
             cell.compute_dtype = dtype

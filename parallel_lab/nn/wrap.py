@@ -19,6 +19,7 @@ import numpy as np
 
 from .. import ops
 from ..base.checks import checked, flag, instance, integer, kept
+from ..base.dtypes import kind_of
 from ..base.errors import ArgumentTypeError, ShapeError, StageNameError, StrategyError, TraceError, shorten
 from ..base.hooks import current_tracer
 from ..base.origin import caller
@@ -204,7 +205,7 @@ class WithEvalCell(Cell):
         outputs = self._network(data)
         if self.add_cast_fp32:
             outputs = ops.cast(outputs, "float32")
-            label = ops.cast(label, "float32") if np.dtype(str(label.dtype)).kind == "f" else label
+            label = ops.cast(label, "float32") if kind_of(label.dtype) == "f" else label
         return self._loss_fn(outputs, label), outputs, label
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import Check
+from ..base.dtypes import as_dtype, kind_of
 from ..base.errors import ShapeError
 from .machine.opdef import OpDef
 from .machine.registry import case, op, unbroadcast
@@ -57,7 +58,7 @@ def each_element(
 def float_result(dtypes: tuple[str, ...], **_: object) -> np.dtype:
     """Result dtype of functions that have fractions: integers and bools give float32."""
     found = np.result_type(*dtypes)
-    return found if found.kind == "f" else np.dtype(np.float32)
+    return found if kind_of(found) == "f" else np.dtype(np.float32)
 
 
 def number_result(dtypes, **_):
@@ -297,10 +298,10 @@ neg = unary(
 def _number_dtype(dtype):
     try:
         # numpy takes None for float64, and one letter for an older type
-        found = None if dtype is None or (type(dtype) is str and len(dtype) < 2) else np.dtype(dtype)
+        found = None if dtype is None or (type(dtype) is str and len(dtype) < 2) else as_dtype(dtype)
     except (TypeError, ValueError):  # numpy's words for it are its own
         found = None
-    if found is None or found.kind not in "biuf":
+    if found is None or kind_of(found) not in "biuf":
         raise TypeError
     return found
 
@@ -322,7 +323,7 @@ def cast(x, dtype="float32"):
 
 @cast.vjp
 def _(g, out, x, *, dtype):
-    if np.dtype(str(x.dtype)).kind != "f" or np.dtype(dtype).kind != "f":
+    if kind_of(x.dtype) != "f" or kind_of(dtype) != "f":
         return (None,)
     return (g if str(g.dtype) == str(x.dtype) else cast(g, dtype=str(x.dtype)),)
 

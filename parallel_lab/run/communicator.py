@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..base.checks import INTS, is_int
+from ..base.dtypes import kind_of
 from ..base.errors import CollectiveMismatch, ParallelLabError, ShapeError, shorten
 from ..ops.collectives.definitions import MESSAGES, REDUCTIONS
 
@@ -186,9 +187,10 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
         return
     if value is None:
         refuse(ShapeError, " without a value", NUMBERS)
-    if value.dtype.kind in "OSUT" or not value.dtype.itemsize or (definition.adds and value.dtype.kind not in _NUMBERS):
+    kind = kind_of(value.dtype)
+    if kind in "OSUT" or not value.dtype.itemsize or (definition.adds and kind not in _NUMBERS):
         refuse(ShapeError, f": values of dtype {value.dtype} cannot be sent", NUMBERS)
-    if definition.reducing and request.reduce == "mean" and value.dtype.kind not in "fc":
+    if definition.reducing and request.reduce == "mean" and kind not in "fc":
         what = f": the mean of {value.dtype} values is no {value.dtype}"
         refuse(ShapeError, what, "Floats", "Send it as float32")
     parts = len(group)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.dtypes import BFLOAT16, load_bfloat16
 from ..base.errors import ShapeError
 from ..graph.ir import Instr
 from ..graph.kinds import KINDS, Env, OnRank, class_name
@@ -60,7 +61,12 @@ def one_blas_thread() -> Generator[None]:
 
 @contextmanager
 def computing(plan: Plan) -> Generator[None]:
-    """One BLAS thread; no numpy warnings of overflow in a plan with a loss scale, which handles overflow."""
+    """One BLAS thread; no numpy warnings of overflow in a plan with a loss scale, which handles overflow.
+
+    A plan with bfloat16 may have come to a process in which numpy does not know it yet.
+    """
+    if any(value.dtype == BFLOAT16 for value in plan.value_table.values()):
+        load_bfloat16()
     scaled = any(state.kind == LOSS_SCALE for state in plan.states)
     quiet = dict.fromkeys(("over", "invalid", "divide"), "ignore") if scaled else {}
     with one_blas_thread(), np.errstate(**quiet):

@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ..base.dtypes import BFLOAT16, as_dtype
 from ..base.files import write_whole
 from ..base.origin import Origin
 from ..graph.instr_text import message_shapes
@@ -211,8 +210,8 @@ def _strategy(strategy: Any) -> str:
 
 
 def _type(dtype: str) -> str:
-    name = np.dtype(dtype).name
-    return name[:1].upper() + name[1:]
+    name = as_dtype(dtype).name
+    return "BFloat16" if name == BFLOAT16 else name[:1].upper() + name[1:]
 
 
 def _tensor(shape: tuple[int, ...], dtype: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import ops
 from ..base.checks import checked, flag, instance
+from ..base.dtypes import HALF
 from ..base.errors import ArgumentError, NotBuiltYet
 from ..nn.cell import Cell
 from ..nn.layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
@@ -49,7 +50,7 @@ class Float32Outputs(Cell):
 
 
 def _in_float32(value: Any) -> Any:
-    return ops.cast(value, "float32") if str(getattr(value, "dtype", "")) == "float16" else value
+    return ops.cast(value, "float32") if str(getattr(value, "dtype", "")) in HALF else value
 
 
 @checked("Model", keep_batchnorm_fp32=flag | None)

@@ -7,11 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
+from parallel_lab.base.dtypes import load_bfloat16
 from parallel_lab.graph.strategy_file import ParameterStrategy, StrategyFile, save_strategy
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.train.checkpoint import TensorRecord
 
-DTYPES = ("float64", "float32", "float16", "bool", *(f"{kind}{n}" for kind in ("int", "uint") for n in (64, 32, 16, 8)))
+load_bfloat16()
+DTYPES = (
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "bool",
+    *(f"{kind}{n}" for kind in ("int", "uint") for n in (64, 32, 16, 8)),
+)
 
 
 def draw_layout(rng: np.random.Generator, ndim: int, device_num: int | None = None) -> TensorLayout:

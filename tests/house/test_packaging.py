@@ -39,7 +39,7 @@ def test_the_parity_check_sees_a_missing_line_and_a_changed_limit():
 @each_of("requirement", *PROJECT["dependencies"], *(line for extra in EXTRAS.values() for line in extra))
 def test_a_requirement_has_one_lower_limit_and_nothing_else(requirement):
     """The doctor and the parity test read them without a requirements parser."""
-    assert re.fullmatch(r"[a-z][a-z0-9-]*>=\d+(\.\d+)*", requirement)
+    assert re.fullmatch(r"[a-z][a-z0-9_-]*>=\d+(\.\d+)*", requirement)
 
 
 def imported_packages() -> set[str]:

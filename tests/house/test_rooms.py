@@ -13,7 +13,7 @@ from tests.house.source import PACKAGE, ROOT, all_modules, files, imports, short
 ROOMS = ("base", "layout", "ops", "nn", "graph", "cost", "run", "processes", "train", "lab", "mindspore", "cli")
 BESIDE = {("lab", "mindspore"), ("mindspore", "lab")}  # two rooms of one floor: neither imports the other
 ABOVE_ALL = {"__init__", "__main__"}
-FORBIDDEN_AT_IMPORT = ("ipywidgets", "plotly", "mpi4py", "multiprocess", "anywidget", "IPython")
+FORBIDDEN_AT_IMPORT = ("ipywidgets", "plotly", "mpi4py", "multiprocess", "anywidget", "IPython", "ml_dtypes")
 
 MODULES = all_modules()
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.dtypes import HALF
 from ...base.errors import PlanError, TraceError
 from ...base.hooks import current_tracer
 from ...base.origin import Origin
@@ -410,7 +411,7 @@ class _Backward:
     def sum_dtype(self, dtype: str) -> str:
         """The dtype in which ranks sum gradients: float32 for half precision (MindSpore's gradient_fp32_sync)."""
         config = self.draft.config
-        return "float32" if dtype == "float16" and config.gradient_fp32_sync and not config.local else dtype
+        return "float32" if dtype in HALF and config.gradient_fp32_sync and not config.local else dtype
 
     def scatter(self, gather: Instr, gradient: TracedValue, **which: int) -> TracedValue:
         """A rank's part of the sum of all gradients of a parameter that was gathered by `gather`."""

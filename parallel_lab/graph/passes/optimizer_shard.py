@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...base.dtypes import kind_of
 from ...base.errors import OptimizerParallelError
 from ...base.settings.config import ParallelConfig
 from ...layout.tensor_layout import TensorLayout
@@ -214,7 +215,7 @@ def _cast_first(draft: Draft, shard: Shard, used: Value) -> tuple[Draft, str]:
         return draft, shard.name
     values, source = draft.value_table(), casts[0].out
     dtype = np.dtype(values[source].dtype)
-    if dtype.kind != "f" or dtype.itemsize >= np.dtype(used.dtype).itemsize:
+    if kind_of(dtype) != "f" or dtype.itemsize >= np.dtype(used.dtype).itemsize:
         return draft, shard.name
     values[source] = Value(used.shape, str(dtype), shard.layout)
     same = {i.out: source for i in casts[1:]}

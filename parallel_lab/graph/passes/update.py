@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.dtypes import scalar_dtype
 from ...base.errors import TraceError
 from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
@@ -170,7 +171,10 @@ class _Update:
             self.values[label] = Value(shape_of_state(s, shape), str(np.asarray(initial).dtype), held)
             self.states.append((label, name, s))
             state[s] = self.rec.value(label)
-        rate, place = self.scalar(optimizer.rate_name(name), dtype), optimizer.place(name, self.totals)
+        rate, place = (
+            self.scalar(optimizer.rate_name(name), str(scalar_dtype(dtype))),
+            optimizer.place(name, self.totals),
+        )
         new, new_state = optimizer.update(self.rec.value(name), gradient, state, scalars, rate, place)
         self.assign(name, new, layout, shape)
         for s, value in new_state.items():
@@ -224,7 +228,7 @@ def update_parameters(draft: Draft) -> Draft:
         ready = update.prepared(gradients)
         shared: dict[str, dict[str, Any]] = {}
         for name, gradient in ready.items():
-            dtype = update.values[name].dtype
+            dtype = str(scalar_dtype(update.values[name].dtype))
             if dtype not in shared:
                 shared[dtype] = update.shared(dtype)
             update.parameter(parameters[name], gradient, shared[dtype])

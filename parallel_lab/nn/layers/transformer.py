@@ -18,6 +18,7 @@ import numpy as np
 
 from ... import ops
 from ...base.checks import checked, flag, instance, integer, kept, number, probability
+from ...base.dtypes import kind_of
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from ...ops.machine.primitive import Primitive
 from ..cell import Cell
@@ -175,7 +176,7 @@ class MultiheadAttention(Cell):
         pairs = ((length, keys), (n * self.num_heads, length, keys))
         shapes = {"attn_mask": pairs, "key_padding_mask": ((n, keys), (keys,))}
         for name, given in (("attn_mask", attn_mask), ("key_padding_mask", key_padding_mask)):
-            if given is None or (tuple(ops.shape(given)) in shapes[name] and np.dtype(str(given.dtype)).kind in "bf"):
+            if given is None or (tuple(ops.shape(given)) in shapes[name] and kind_of(given.dtype) in "bf"):
                 continue
             what = f"{name} is {given.dtype} of shape {ops.shape(given)}"
             allowed = f"Bools or floats, {shapes[name][0]} or {shapes[name][1]}"

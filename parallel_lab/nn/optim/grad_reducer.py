@@ -22,6 +22,7 @@ import numpy as np
 
 from ... import ops
 from ...base.checks import checked, flag, instance, integer, text
+from ...base.dtypes import HALF
 from ...base.errors import ArgumentTypeError, NotBuiltYet, shorten
 from ...base.hooks import current_tracer, current_world
 from ...base.settings.checks import LOCAL_MODES, SHARDED_MODES
@@ -180,7 +181,7 @@ class DistributedGradReducer(Cell):
         world, members = members_of("DistributedGradReducer", self.group)
         comm, line = world.comm, origin_of("DistributedGradReducer")
         arrays = [grads[i].asnumpy() if isinstance(grads[i], Tensor) else np.asarray(grads[i]) for i in places]
-        dtypes = [np.dtype(np.float32) if wide and a.dtype == np.float16 else a.dtype for a in arrays]
+        dtypes = [np.dtype(np.float32) if wide and str(a.dtype) in HALF else a.dtype for a in arrays]
         under_way = []
         messages = self._shared(places, arrays, dtypes)
         for number, numbers in enumerate(messages):
@@ -224,7 +225,7 @@ class DistributedGradReducer(Cell):
 
 def _summed(all_reduce: Any, gradient: Any, wide: bool) -> Any:
     """The sum over the ranks, in the dtype in which it travels."""
-    return all_reduce(ops.cast(gradient, "float32") if wide and str(gradient.dtype) == "float16" else gradient)
+    return all_reduce(ops.cast(gradient, "float32") if wide and str(gradient.dtype) in HALF else gradient)
 
 
 class PipelineGradReducer(Cell):

@@ -23,6 +23,7 @@ import numpy as np
 
 from ... import ops
 from ...base.checks import instance, number
+from ...base.dtypes import scalar_dtype
 from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, WorldError, shorten
 from ...base.hooks import current_tracer, current_world
 from ...layout.slices import cut, gather_full, is_split, same_slices
@@ -234,7 +235,7 @@ class Optimizer(Cell):
 
         parameter, gradient, states  arrays, Tensors or traced values of one dtype and, as a rule, shape; the gradient
                                      `prepared`
-        scalars, learning_rate       0-d values of that dtype
+        scalars, learning_rate       0-d values of that dtype; float32 where it is bfloat16
         place                        which parameter it is; default: a whole one with the optimizer's weight decay
         """
         hint = "Define update(...), or construct(gradients)"
@@ -349,13 +350,14 @@ class Optimizer(Cell):
         owners = owners_in_context(self.parameters)
         rank = 0 if current_world() is None else current_world().rank
         states = self._states_as_parameters(owners, rank)
-        for dtype in dict.fromkeys(p.dtype for p in self.parameters):
+        for dtype in dict.fromkeys(scalar_dtype(p.dtype) for p in self.parameters):
             self._scalars[dtype] = self.update_scalars(self.shared_state(dtype))
         for i, parameter in enumerate(self.parameters):
             name = parameter.name
             if name in gradients and owners.get(name, rank) == rank:
-                rate = np.asarray(rates[self._settings[i].rate], parameter.dtype)
-                given = (parameter.asnumpy(), gradients[name], states[i], self._scalars[parameter.dtype], rate)
+                dtype = scalar_dtype(parameter.dtype)
+                rate = np.asarray(rates[self._settings[i].rate], dtype)
+                given = (parameter.asnumpy(), gradients[name], states[i], self._scalars[dtype], rate)
                 new, states[i] = self.update(*given, self._place(i, totals))
                 parameter.adopt(np.asarray(new))
         for name, owner in sorted(owners.items(), key=lambda item: item[1]):  # in the order of the owners
@@ -487,7 +489,7 @@ class Optimizer(Cell):
 
     def shared_state(self, dtype: Any) -> State:
         """The values that all parameters share, as the last step left them, for parameters of this dtype."""
-        dtype = np.dtype(dtype)
+        dtype = scalar_dtype(dtype)
         initial = self.scalar_state().items()
         return self._scalars.get(dtype) or {name: np.asarray(value, dtype) for name, value in initial}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.dtypes import kind_of
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
 from ..tensor.arithmetic import Arithmetic
 from ..tensor.tensor import Parameter, Tensor
@@ -70,7 +71,7 @@ def trained_parameters(where: str, params: list[Any]) -> list[Parameter]:
     if not found:
         raise ArgumentError("there is nothing to train" if names else "params is empty", where=where, allowed=allowed)
     for p in found:
-        if p.dtype.kind != "f":
+        if kind_of(p.dtype) != "f":
             what, allowed = f"parameter {p.name!r} has dtype {p.dtype}", "Parameters with a float dtype"
             raise ArgumentTypeError(what, where=where, allowed=allowed)
     return found

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import Check
-from .global_norm import Place, dims_of_state, mean, norm, shape_of_state
+from ...base.dtypes import BFLOAT16
+from .global_norm import Place, dims_of_state, in_dtype_of, mean, norm, shape_of_state, wide
 from .optimizer import Optimizer, State, plain_number
 
 
@@ -151,12 +152,20 @@ def update_rule(
 
             def update(self, parameter, gradient, state, scalars, learning_rate, place=None):
                 place = Place("", self.weight_decay) if place is None else place
-                h = Given(self, learning_rate, scalars, place)
+                h, given = Given(self, learning_rate, scalars, place), (parameter, state)
+                if half := str(parameter.dtype) == BFLOAT16:  # worked out in float32, and rounded once
+                    parameter, gradient = wide(parameter), wide(gradient)
+                    state = {name: wide(value) for name, value in state.items()}
                 if not decoupled:
                     gradient = h.decayed(parameter, gradient)
                 new, *kept = rule(h, parameter, gradient, *(state.get(name) for name in self.state_names))
                 made = zip(self.state_names, kept, strict=True)
-                return new, {name: _as_operand(value) for name, value in made if value is not None}
+                new_state = {name: _as_operand(value) for name, value in made if value is not None}
+                if half:
+                    parameter, state = given
+                    new = in_dtype_of(parameter, new)
+                    new_state = {name: in_dtype_of(state[name], value) for name, value in new_state.items()}
+                return new, new_state
 
             def _shown(self) -> dict[str, Any]:
                 return {**{a.name: getattr(self, a.name) for a in own if a.kept}, **super()._shown()}

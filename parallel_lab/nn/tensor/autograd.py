@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import flag
+from ...base.dtypes import kind_of
 from ...base.errors import ArgumentError, ArgumentTypeError, TraceError, shorten
 from ...base.hooks import cell_runner, current_tracer, on_tape
 from .arithmetic import Arithmetic
@@ -138,7 +139,7 @@ def value_and_grad(
         if not isinstance(output, Tensor if tracer is None else Arithmetic):
             what, allowed = f"the function returned {shorten(output)}", "A Tensor to differentiate"
             raise TraceError(what, where=where, allowed=allowed)
-        if np.dtype(str(output.dtype)).kind != "f":
+        if kind_of(output.dtype) != "f":
             what = f"the function returned a Tensor of {output.dtype}"
             hint = "Comparisons, argmax and counts have no gradient: return the number that was compared"
             raise TraceError(what, where=where, allowed="Floats: the gradient of others is nothing", hint=hint)

@@ -20,6 +20,7 @@ import numpy as np
 
 from ... import ops
 from ...base.checks import checked, flag, integer
+from ...base.dtypes import as_dtype, kind_of
 from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
 from ...base.origin import caller
@@ -51,10 +52,10 @@ class Tensor(Arithmetic):
         if isinstance(input_data, Tensor):
             input_data = input_data.asnumpy()
         try:
-            data = np.asarray(input_data, dtype)
+            data = np.asarray(input_data, None if dtype is None else as_dtype(dtype))
         except (ValueError, TypeError) as error:  # rows of different lengths; text where a number should be
             raise _no_numbers(input_data) from error
-        if data.dtype.kind not in "biuf":
+        if kind_of(data.dtype) not in "biuf":
             raise _no_numbers(input_data)
         if dtype is None and data.dtype == np.float64 and not isinstance(input_data, (np.ndarray, np.generic)):
             data = data.astype(np.float32)
@@ -134,7 +135,7 @@ class Tensor(Arithmetic):
         """numpy's other functions (`np.mean(x)`) see the array; refused where a float result would lose a gradient."""
         tensors: list[Tensor] = []
         result = function(*_opened(args, tensors), **_opened(kwargs, tensors))
-        if getattr(result, "dtype", np.dtype(bool)).kind == "f":
+        if kind_of(getattr(result, "dtype", np.dtype(bool))) == "f":
             name = function.__name__
             _refuse_gradient(tensors, f"np.{name}", f"ops.{NUMPY[name]}" if name in NUMPY else OPERATORS)
         return result
@@ -161,6 +162,8 @@ class Tensor(Arithmetic):
                 tracked = tracked or x._requires_grad
             else:
                 return NotImplemented
+        if any([a.dtype.kind == "V" for a in arrays]):  # noqa: C419 - bfloat16, which `compute` rounds
+            return NotImplemented
         try:
             data = op.fn(*arrays)
         except (ValueError, TypeError):
@@ -251,7 +254,7 @@ def _wrapped(result: Any) -> Any:
     """Arrays of numbers as Tensors; several results one by one."""
     if isinstance(result, tuple):
         return tuple(_wrapped(r) for r in result)
-    return Tensor(result) if isinstance(result, (np.ndarray, np.generic)) and result.dtype.kind in "biuf" else result
+    return Tensor(result) if _is_number(result) else result
 
 
 def _opened(value: Any, found: list[Tensor]) -> Any:
@@ -275,6 +278,11 @@ def _refuse_gradient(operands: Iterable[Any], what: str, instead: str = OPERATOR
 
 def _no_numbers(data: Any) -> ShapeError:
     return ShapeError(f"data {shorten(data)}", where="Tensor", allowed="Numbers in a rectangular shape")
+
+
+def _is_number(result: Any) -> bool:
+    """Whether what numpy returned is an array, or a number, that a Tensor may hold."""
+    return isinstance(result, (np.ndarray, np.generic)) and kind_of(result.dtype) in "biuf"
 
 
 def as_array(value: Any, operands: list[Any]) -> np.ndarray:
@@ -327,13 +335,13 @@ class Initial:
         dtype: Any = np.float32,
     ) -> None:
         try:
-            kind = "" if dtype is None else np.dtype(dtype).kind  # numpy takes None for float64
+            kind = "" if dtype is None else kind_of(as_dtype(dtype))  # numpy takes None for float64
         except (TypeError, ValueError):
             kind = ""
         if not kind or kind not in "biuf":
             allowed = "A dtype of numbers, such as 'float32'"
             raise ArgumentTypeError(f"dtype={shorten(dtype)}", where="initializer", allowed=allowed)
-        self.draw, self.shape, self.dtype = draw, tuple(shape), np.dtype(dtype)
+        self.draw, self.shape, self.dtype = draw, tuple(shape), as_dtype(dtype)
 
     def init_data(self) -> Tensor:
         """A Tensor of the values, drawn now; without a Parameter's name equal rules, shapes and dtypes draw alike."""

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.checks import Check, Errors, flag
+from ...base.dtypes import BFLOAT16, FLOAT32, as_dtype, by_rule, in_float32, is_bfloat16
 from ...base.errors import ArgumentTypeError, ParallelLabError, ShapeError, shorten
 from ...base.hooks import current_tracer
 from .operand_checks import Facts, has_dtype, refuse
@@ -100,7 +101,8 @@ class OpDef:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.plain and not kwargs and len(args) == len(self.tensors) and current_tracer.get() is None:
             # the short way for what a tape does most: arrays of numbers, element by element
-            if all([type(x) is np.ndarray for x in args]):  # noqa: C419 - a list is faster than a generator here
+
+            if all([type(x) is np.ndarray and x.dtype.kind != "V" for x in args]):  # noqa: C419
                 try:
                     return np.asarray(self.fn(*args))
                 except (ValueError, TypeError):
@@ -222,12 +224,24 @@ class OpDef:
         """The numpy computation itself: arrays in, array out; several results are a tuple of arrays."""
         if self.expand is not None:
             return self.expand(list(arrays), attrs, None)
+        if not self.view and any([is_bfloat16(getattr(x, "dtype", FLOAT32)) for x in arrays]):  # noqa: C419
+            return self._rounded(arrays, attrs)
         if self.variadic:
             made = self.fn(*arrays, **attrs)
         else:
             # by name: a static parameter may stand between two tensors (one_hot's depth)
             made = self.fn(**dict(zip(self.tensors, arrays, strict=True)), **attrs)
         return tuple([np.asarray(each) for each in made]) if isinstance(made, tuple) else np.asarray(made)
+
+    def _rounded(self, arrays: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """`compute` in float32 where operands are bfloat16; the results in the dtypes that inference says."""
+        dtypes = tuple(str(x.dtype if hasattr(x, "dtype") else scalar_operand(x, arrays).dtype) for x in arrays)
+        made = self.compute(*map(in_float32, arrays), **attrs)
+        several = made if isinstance(made, tuple) else (made,)
+        known = {name: value for name, value in attrs.items() if name != "offset"}
+        wanted = self.result_dtypes(dtypes, known, len(several))
+        rounded = tuple(x.astype(dtype, copy=False) for x, dtype in zip(several, wanted, strict=True))
+        return rounded if isinstance(made, tuple) else rounded[0]
 
     def bind(
         self, args: Sequence[Any], kwargs: dict[str, Any], *, as_class: bool = False
@@ -332,14 +346,20 @@ class OpDef:
 
     def result_dtypes(self, dtypes: tuple[str, ...], attrs: dict[str, Any], count: int) -> tuple[str, ...]:
         """Names of the dtypes of `count` results for operands of these dtypes."""
-        rule = self.dtype(dtypes, **attrs) if callable(self.dtype) else self.dtype
-        rules = rule if isinstance(rule, tuple) else (rule,) * count
-        return tuple(
-            [
-                common_dtype(dtypes) if r is None else dtypes[r] if isinstance(r, int) else dtype_name(np.dtype(r))
-                for r in rules
-            ]
-        )
+
+        def found(dtypes: tuple[str, ...]) -> tuple[str, ...]:
+            rule = self.dtype(dtypes, **attrs) if callable(self.dtype) else self.dtype
+            rules = rule if isinstance(rule, tuple) else (rule,) * count
+            return tuple(
+                [
+                    common_dtype(dtypes) if r is None else dtypes[r] if isinstance(r, int) else dtype_name(as_dtype(r))
+                    for r in rules
+                ]
+            )
+
+        if BFLOAT16 not in dtypes:
+            return found(dtypes)
+        return tuple([by_rule(lambda given, i=i: found(given)[i], dtypes) for i in range(count)])
 
     @property
     def names_labels(self) -> bool:
@@ -401,7 +421,7 @@ def dtype_name(dtype: np.dtype) -> str:
 @lru_cache(maxsize=256)
 def common_dtype(dtypes: tuple[str, ...]) -> str:
     """The dtype that holds values of all of them, by numpy's rules."""
-    return str(np.result_type(*(np.dtype(d) for d in dtypes)))
+    return by_rule(lambda given: str(np.result_type(*(np.dtype(d) for d in given))), dtypes)
 
 
 def frozen_attr(value: Any) -> Any:
@@ -423,7 +443,7 @@ def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
     dtypes = [d if isinstance(d, np.dtype) else np.dtype(str(d)) for d in given]
     if not dtypes:
         return np.asarray(value, np.float32 if isinstance(value, float) else None)
-    dtype = np.result_type(*dtypes)
+    dtype = np.dtype(common_dtype(tuple([dtype_name(d) for d in dtypes])))
     if isinstance(value, float) and dtype.kind in "iub":
         dtype = np.dtype(np.float32)
     return np.asarray(value, dtype)

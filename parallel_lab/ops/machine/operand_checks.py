@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import integer, is_int, sequence_of
+from ...base.dtypes import is_bfloat16
 from ...base.errors import ShapeError, shorten
 from .signature import Fault, Shape
 
@@ -28,7 +29,7 @@ def has_dtype(value: Any) -> bool:
 
 
 class Facts:
-    """Shape and dtype of an operand, whatever it is: what `check=` functions look at."""
+    """Shape and dtype of an operand, whatever it is: what `check=` functions look at. bfloat16 is float32 to them."""
 
     __slots__ = ("dtype", "shape")
 
@@ -36,7 +37,8 @@ class Facts:
         if not has_dtype(operand):
             operand = np.asarray(operand)
         dtype = operand.dtype
-        self.shape, self.dtype = tuple(operand.shape), dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype))
+        dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype))
+        self.shape, self.dtype = tuple(operand.shape), np.dtype(np.float32) if is_bfloat16(dtype) else dtype
 
 
 def refuse(where: str, fault: Fault | None) -> None:

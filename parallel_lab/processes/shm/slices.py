@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ...base.dtypes import BFLOAT16, is_bfloat16, load_bfloat16
 from ...base.errors import ShapeError
 
 TURN_BYTES = 2 << 20  # several ranks' cores together have caches for this and for what is written meanwhile
@@ -96,9 +97,9 @@ def dtype_text(dtype: np.dtype) -> str:
     if dtype.hasobject:
         what = f"values of dtype {dtype} are Python objects"
         raise ShapeError(what, allowed="Numbers, booleans and other dtypes with a fixed size")
-    return repr(np.lib.format.dtype_to_descr(dtype))
+    return BFLOAT16 if is_bfloat16(dtype) else repr(np.lib.format.dtype_to_descr(dtype))
 
 
 def dtype_from_text(text: str) -> np.dtype:
     """Inverse of `dtype_text`."""
-    return np.lib.format.descr_to_dtype(ast.literal_eval(text))
+    return load_bfloat16() if text == BFLOAT16 else np.lib.format.descr_to_dtype(ast.literal_eval(text))

@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.dtypes import BFLOAT16, as_dtype
 from ...base.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -52,10 +53,10 @@ ALIGNMENT = 8  # elements begin at a multiple, so that a reader can map them int
 
 # safetensors' name -> numpy's, in the byte order of the file
 DTYPES = {
-    **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BOOL": "|b1"},
+    **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": BFLOAT16, "BOOL": "|b1"},
     **{"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"},
 }
-CODES = {np.dtype(text).name: code for code, text in DTYPES.items()}
+CODES = {text if text == BFLOAT16 else np.dtype(text).name: code for code, text in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ def _read_header(file: io.FileIO, path: Path) -> tuple[CheckpointInfo, dict[str,
         check_name(name, where, CheckpointCorrupt)
         tensors[name], sums[name] = _known(entry, extra[name], at)
         begin, stop = entry["data_offsets"]
-        if begin != end or stop - begin != math.prod(tensors[name].shape) * np.dtype(tensors[name].dtype).itemsize:
+        if begin != end or stop - begin != math.prod(tensors[name].shape) * as_dtype(tensors[name].dtype).itemsize:
             what = f"data_offsets {[begin, stop]}"
             raise CheckpointCorrupt(what, where=at, allowed=f"From {end}, as many bytes as shape and dtype need")
         places[name], end = 8 + length + begin, stop
@@ -258,7 +259,7 @@ def _known(entry: dict[str, Any], extra: Any, where: str) -> tuple[TensorInfo, i
     if not are_lists or type(extra["crc32"]) is not int:
         what = f"entry {shorten(entry)}, {shorten(extra)}"
         raise CheckpointCorrupt(what, where=where, allowed="Shapes as lists, crc32 as an int")
-    dtype, layout = np.dtype(DTYPES[entry["dtype"]]).name, layout_from_plain(extra["layout"], where)
+    dtype, layout = as_dtype(DTYPES[entry["dtype"]]).name, layout_from_plain(extra["layout"], where)
     info = TensorInfo(dtype, tuple(entry["shape"]), tuple(extra["global_shape"]), layout, extra["rank"])
     info.check(where, CheckpointCorrupt)
     return info, extra["crc32"]
@@ -266,7 +267,7 @@ def _known(entry: dict[str, Any], extra: Any, where: str) -> tuple[TensorInfo, i
 
 def _read_array(file: io.FileIO, place: int, known: TensorInfo, where: str, crc32: int) -> np.ndarray:
     file.seek(place)
-    dtype = np.dtype(known.dtype)
+    dtype = as_dtype(known.dtype)
     data = _exactly(file, bytearray(math.prod(known.shape) * dtype.itemsize), where)
     if zlib.crc32(data) != crc32:
         raise CheckpointCorrupt(f"the crc32 of its {len(data)} bytes is not {crc32}, as the header says", where=where)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.dtypes import kind_of, scalar_dtype
 from ...base.errors import CheckpointError, CheckpointTypeError, shorten
 from ...base.hooks import current_world
 from ...layout.slices import cut, is_split
@@ -148,7 +149,7 @@ def _constant_rates(optimizer: Optimizer) -> dict[str, float]:
 
 
 def _dtypes(optimizer: Optimizer) -> list[np.dtype]:
-    return list(dict.fromkeys(p.dtype for p in optimizer.parameters))
+    return list(dict.fromkeys(scalar_dtype(p.dtype) for p in optimizer.parameters))
 
 
 # ---- from records ----
@@ -222,8 +223,8 @@ def _cast(array: np.ndarray, dtype: np.dtype, strict: bool, where: str) -> np.nd
     what = f"its dtype is {array.dtype}"
     if strict:
         raise CheckpointError(what, where=where, allowed=f"{dtype}, as strict_load=True asks for")
-    kinds = "f" if dtype.kind == "f" else "iu"
-    if array.dtype.kind not in kinds or dtype.kind not in kinds:
+    kinds = "f" if kind_of(dtype) == "f" else "iu"
+    if kind_of(array.dtype) not in kinds or kind_of(dtype) not in kinds:
         raise CheckpointError(what, where=where, allowed=f"{dtype}, or another dtype of that kind")
     with np.errstate(over="ignore"):  # a float too large for float16 becomes inf, as any cast of it does
         made = array.astype(dtype)
