@@ -346,6 +346,53 @@ def test_what_does_not_fit_the_world_is_refused_on_every_rank(pool, name):
         assert "ValueError" in kinds or "TypeError" in kinds
 
 
+EXCHANGE = {
+    "send_rank_ids": (1,),
+    "recv_rank_ids": [1],
+    "recv_shapes": ((2, 3),),
+    "send_shapes": [[2, 3]],
+    "recv_type": np.float32,
+}
+
+
+@each_of(
+    "wrong",
+    {"send_rank_ids": 0},  # what (0) is, written for (0,)
+    {"recv_rank_ids": "1"},
+    {"send_rank_ids": (-1,)},
+    {"recv_shapes": (2, 3)},
+    {"send_shapes": 2},
+    {"send_shapes": ((2, 3.0),)},
+    {"recv_type": None},
+    {"recv_type": "floaty"},
+    {"recv_type": np.dtype("U3")},
+    {"group": 3},
+)
+def test_neighbor_exchange_says_which_argument_is_wrong(wrong):
+    (name,) = wrong
+    with pytest.raises(errors.ParallelLabError, match=rf"NeighborExchange: {name}=.*\. [A-Z]"):
+        ops.NeighborExchange(**{**EXCHANGE, **wrong})
+
+
+@each_of("call", lambda: ops.Receive(0, 1, 3, "float32"), lambda: ops.Receive(0, 1, (3,), object))
+def test_receive_says_which_argument_is_wrong(call):
+    with pytest.raises(errors.ArgumentTypeError, match=r"Receive: (shape=3|dtype=.*object)"):
+        call()
+
+
+@each_of(
+    "call",
+    lambda: ops.AllReduce()(),
+    lambda: ops.AllGather()(1, 2),
+    lambda: ops.Barrier()(1),
+    lambda: ops.Send(0, 1)(),
+    lambda: ops.NeighborExchange(**EXCHANGE)(),
+)
+def test_a_call_with_another_number_of_inputs_says_how_many_it_takes(call):
+    with pytest.raises(errors.ArgumentTypeError, match=r"called with \d arguments\. [01] inputs"):
+        call()
+
+
 def test_communication_takes_no_strategy():
     with pytest.raises(errors.StrategyError, match=r"AllReduce.*takes this rank's value as it is"):
         ops.AllReduce().shard(((2, 1),))
