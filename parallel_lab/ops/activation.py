@@ -10,7 +10,7 @@ from ..base.checks import choice, integer, number, sequence_of
 from .elementwise import SHAPE, UNARY, float_result, mul, neg, number_result, sub
 from .machine.operand_checks import filled_dim, some_dims
 from .machine.registry import case, gradient, op
-from .machine.signature import along_axis, letters
+from .machine.signature import along_axis, letters, same_labels
 from .spellings import function
 from .unary import error_function, floats, fractional
 
@@ -301,6 +301,36 @@ def silu_grad(g, x):
     """Gradient of silu: g * s * (1 + x (1 - s)) with s = sigmoid(x).  g, x: (...) -> (...)."""
     s = _sigmoid(x)
     return g * s * (1 + x * (1 - s))
+
+
+def _check_halves(operands, *, dim):
+    shape = operands[0].shape
+    return (f"dim {dim} of shape {shape}", "An even number of elements") if shape[dim] % 2 else None
+
+
+@op(
+    same_labels,
+    name="Swiglu",
+    attrs={"dim": filled_dim},
+    check=_check_halves,
+    dtype=float_result,
+    out_sizes=lambda shapes, *, dim: {letters(len(shapes[0]))[dim]: shapes[0][dim] // 2},
+    whole=lambda signature, *, dim: signature.ins[0][dim],
+    flops=6,
+    example=(case((16, 8)), case((8, 4, 2), dim=1)),
+)
+def swiglu(x, dim=-1):
+    """silu of the first half along `dim`, which stays whole, times the second.  x: (..., 2n, ...) -> (..., n, ...)."""
+    first, second = np.split(floats(x), 2, axis=dim)
+    return first * _sigmoid(first) * second
+
+
+@gradient(swiglu)
+def swiglu_grad(g, x, *, dim):
+    """Gradient of swiglu.  g: (..., n, ...), x: (..., 2n, ...) -> like x."""
+    first, second = np.split(x, 2, axis=dim)
+    s = _sigmoid(first)
+    return np.concatenate([g * second * s * (1 + first * (1 - s)), g * first * s], axis=dim)
 
 
 softplus = fractional(

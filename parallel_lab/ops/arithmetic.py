@@ -389,7 +389,7 @@ _QUOTIENTS = {None: quotient, "floor": floor_div, "trunc": truncate_div}
 _MODE = choice(*_QUOTIENTS)
 
 
-@function(also="divide", method="div(other) divide(other)", mint="div divide")
+@function(also="divide true_divide", method="div(other) divide(other)", mint="div divide")
 def div(input, other, *, rounding_mode=None):
     """input / other; integers give float32.  input, other: (...) -> broadcast (...).
 

@@ -8,16 +8,18 @@ import math
 
 import numpy as np
 
+from ..base.checks import is_int
 from ..base.errors import ShapeError, shorten
 from .activation import elu, leaky_relu, log_softmax, sigmoid, softmax, tanh
-from .creation import tril
+from .creation import eye, tril
 from .elementwise import add, cast, div, maximum, mul, neg, power, sub
 from .gather import one_hot
 from .join import concat, split_parts
-from .linalg import bmm, outer
+from .linalg import bmm, einsum, outer
 from .logic import isclose, isnan, isneginf, isposinf, not_equal, select
 from .machine.operand_checks import check_dim, refuse, some_dims
 from .machine.registry import form
+from .machine.signature import letters
 from .padding import flip
 from .reduce import reduce_all, reduce_mean, reduce_sum, spelling
 from .shape import as_array, broadcast_to, expand_dims, reshape, swapaxes, transpose
@@ -89,6 +91,12 @@ def view_as(input, other):
     return reshape(input, tuple(tensor_operand("view_as", "other", other).shape))
 
 
+@form(broadcast_to, "Expand")
+def _(self, x, shape):
+    """x stretched to `shape`; -1 keeps a dim.  x: (...) -> `shape`."""
+    return self.run(x, shape=shape.asnumpy().tolist() if hasattr(shape, "asnumpy") else shape)
+
+
 @form(broadcast_to, "ExpandAs")
 def _(self, input, other):
     """input stretched to the shape of `other`.  input: (...) -> (...)."""
@@ -135,7 +143,7 @@ def diff(x, n=1, axis=-1):
     """Differences of neighbours along `axis`, n times.  x: (..., k, ...) -> (..., k - n, ...)."""
     shape = tuple(x.shape)
     axis = check_dim("diff", "axis", axis, len(shape), shape)
-    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < shape[axis]:
+    if not is_int(n, 0, shape[axis] - 1):
         raise ShapeError(f"n={shorten(n)}", where="diff", allowed=f"An int from 0 to {shape[axis] - 1}")
     for left in range(shape[axis], shape[axis] - n, -1):
         first, _ = split_parts(x, axis=axis, sizes=(left - 1, 1))
@@ -247,6 +255,40 @@ def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
     return add(input if beta == 1 else mul(input, beta), total if alpha == 1 else mul(total, alpha))
 
 
+@function(also="tensor_dot")
+def tensordot(x1, x2, axes):
+    """Products summed over dims of both: the last `axes` of x1 and the first of x2, or those of a pair of tuples."""
+    x1, x2 = (tensor_operand("tensordot", name, x) for name, x in (("x1", x1), ("x2", x2)))
+    dims = [len(x1.shape), len(x2.shape)]
+    if is_int(axes, 0, min(dims)):
+        axes = tuple(range(dims[0] - axes, dims[0])), tuple(range(axes))
+    pair = [each if isinstance(each, (tuple, list)) else (each,) for each in axes] if _is_pair(axes) else []
+    if len(pair) != 2 or len(pair[0]) != len(pair[1]):
+        allowed = f"An int from 0 to {min(dims)}, or two tuples of dims, equally long"
+        raise ShapeError(f"axes={shorten(axes)}", where="tensordot", allowed=allowed)
+    for x, each in zip((x1, x2), pair, strict=True):
+        refuse("tensordot", some_dims("axes", tuple(each), tuple(x.shape)))
+    names = letters(sum(dims))
+    left, right = names[: dims[0]], list(names[dims[0] :])
+    for i, j in zip(*pair, strict=True):
+        right[j] = left[i]
+    gone = {left[i] for i in pair[0]}
+    return einsum(f"{left},{''.join(right)}->{''.join(c for c in [*left, *right] if c not in gone)}", x1, x2)
+
+
+def _is_pair(value):
+    return isinstance(value, (tuple, list)) and len(value) == 2
+
+
+@function(method="trace", mint="trace")
+def trace(input):
+    """Sum of the main diagonal.  input: (m, n) -> ()."""
+    shape = tuple(input.shape)
+    if len(shape) != 2:
+        raise ShapeError(f"a tensor of shape {shape}", where="trace", allowed="A matrix")
+    return reduce_sum(mul(input, eye(*shape, dtype=str(input.dtype))))
+
+
 @function(method="addr")
 def addr(x, vec1, vec2, *, beta=1, alpha=1):
     """beta * x + alpha * outer(vec1, vec2).  x: broadcast to (m, n), vec1: (m,), vec2: (n,) -> (m, n)."""
@@ -255,6 +297,12 @@ def addr(x, vec1, vec2, *, beta=1, alpha=1):
 
 
 # ---- further classes of operators ----
+
+
+@form(lp_norm, "EuclideanNorm")
+def _(self, x, axes=None, *, keep_dims=False):
+    """Root of the sum of squares over `axes` (None: all).  x: (...) -> (...) without those dims, or with size 1."""
+    return self.run(x, axis=axes.asnumpy().tolist() if hasattr(axes, "asnumpy") else axes, keep_dims=keep_dims)
 
 
 @form(one_hot, "OneHotExt")

@@ -208,7 +208,7 @@ def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
     return _plus(input, bmm(batch1, batch2), beta, alpha)
 
 
-@function(mint="functional.linear")
+@function(also="dense", mint="functional.linear")
 def linear(input, weight, bias=None):
     """input @ weight^T + bias.  input: (..., k), weight: (n, k), bias: (n,) -> (..., n)."""
     rows = input if len(input.shape) > 1 else reshape(input, (1, -1))

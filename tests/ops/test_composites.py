@@ -47,6 +47,15 @@ FUNCTIONS = {
         2 * X[:2, :, 0] + (X @ X.swapaxes(1, 2)).sum(0) / 2,
     ),
     "addr": (lambda x: ops.addr(x[0], x[1, :, 0], x[0, 1]), X[0] + np.outer(X[1, :, 0], X[0, 1])),
+    "tensordot": (lambda x: ops.tensordot(x, Tensor(Y), ((0, 2), (0, 2))), np.tensordot(X, Y, ((0, 2), (0, 2)))),
+    "tensordot of last dims": (lambda x: ops.tensordot(x, Tensor(Y[0].T), 1), np.tensordot(X, Y[0].T, 1)),
+    "trace": (lambda x: ops.trace(x[:, 1]), np.trace(X[:, 1])),
+    "EuclideanNorm": (
+        lambda x: ops.EuclideanNorm(keep_dims=True)(x, (0, 2)),
+        np.sqrt((X**2).sum((0, 2), keepdims=True)),
+    ),
+    "Expand": (lambda x: ops.Expand()(x[:, :1], (-1, 3, -1)), np.broadcast_to(X[:, :1], (4, 3, 6))),
+    "Swiglu": (lambda x: ops.Swiglu()(x, 1), X[:, :1] * sigmoid(X[:, :1]) * X[:, 1:]),
     "sum in float64": (lambda x: ops.sum(x, dim=0, dtype="float64"), X.sum(0)),
 }
 
@@ -71,6 +80,8 @@ WRONG = {
     "moveaxis": (lambda: ops.moveaxis(X, (0, 1), 2), "As many dims in both"),
     "diff": (lambda: ops.diff(X, 6), "diff: n=6. An int from 0 to 5"),
     "stack": (lambda: ops.hstack(X), "hstack: tensors="),
+    "axes": (lambda: ops.tensordot(X, Y, ((0,), (0, 1))), r"tensordot: axes=.*An int from 0 to 3"),
+    "odd": (lambda: ops.Swiglu()(X[..., :3]), "Swiglu: dim -1 of shape .*An even number"),
     "halves": (lambda: ops.glu(X[..., :3]), "A count that divides 3"),
 }
 

@@ -89,6 +89,12 @@ def test_another_dtype_is_made_where_the_operand_lies():
     assert sim.full(plan.outputs[0]).dtype == np.float64
 
 
+def test_only_slices_of_rows_are_taken_of_a_ranks_own():
+    """skip_redistribution on any other operator was a KeyError: 'strides'."""
+    prim = ops.SplitTensor().add_prim_attr("skip_redistribution", True)
+    np.testing.assert_array_equal(results(One(prim, (2, 1), ROWS), X)[1], X[:, 2:])
+
+
 def test_each_rank_holds_whole_copies_of_what_is_tiled():
     """4 copies of (4, 2) among 2 ranks: 2 copies each; a copy itself is never split."""
     net = One(ops.Tile(), ((4, 1),), ((2, 4),))

@@ -222,7 +222,8 @@ class Builder:
         name, attrs = node.ins[0], dict(node.attrs)
         have = self.values.get(name)
         placed = have is not None and have.layout is not None and name not in self.views
-        if not placed or self.is_parameter(name) or any(s != 1 for s in attrs["strides"]):
+        plain = node.op == "strided_slice" and not any(v for key, v in attrs.items() if key.endswith("_mask"))
+        if not placed or not plain or self.is_parameter(name) or any(s != 1 for s in attrs["strides"] or ()):
             return False
         total, rows = have.shape[0], have.slice_shape[0]
         begin, end = (attrs[key][0] * rows for key in ("begin", "end"))

@@ -292,8 +292,7 @@ class Form(Primitive):
 
     def run(self, *args: Any, of: OpDef | None = None, **attrs: Any) -> Any:
         """The operator's own call, with this class's name and strategy. of: another operator of the same operands."""
-        op = of or self.op
-        return op.call(args, {k: v for k, v in attrs.items() if v is not None or k not in op.options}, self)
+        return (of or self.op).call(args, attrs, self)
 
     def before(self, op: OpDef, x: Any, **attrs: Any) -> Any:
         """An element-wise operator on the first operand, split as that is."""
