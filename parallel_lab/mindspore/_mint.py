@@ -107,6 +107,16 @@ def var(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = Fal
     return ops.var(input, dim, ddof=correction, keep_dims=keepdim)
 
 
+def std_mean(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> tuple[Any, Any]:
+    """Standard deviation, squares divided by the count less `correction`, and mean.  input: (...) -> two (...)."""
+    return ops.std_mean(input, dim, correction, keepdim)
+
+
+def var_mean(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> tuple[Any, Any]:
+    """Variance, squares divided by the count less `correction`, and mean.  input: (...) -> two (...)."""
+    return ops.var_mean(input, dim, correction, keepdim)
+
+
 # ---- order ----
 
 

@@ -16,7 +16,7 @@ from .elementwise import add, cast, div, maximum, mul, neg, power, sub
 from .gather import one_hot
 from .join import concat, split_parts
 from .linalg import bmm, einsum, outer
-from .logic import isclose, isnan, isneginf, isposinf, not_equal, select
+from .logic import isnan, isneginf, isposinf, near, not_equal, select
 from .machine.operand_checks import check_dim, refuse, some_dims
 from .machine.registry import form
 from .machine.signature import letters
@@ -173,6 +173,12 @@ def nan_to_num(input, nan=0.0, posinf=None, neginf=None):
     return select(isneginf(made), float(limits.min if neginf is None else neginf), made)
 
 
+@function(method="isclose", mint="isclose")
+def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+    """Whether |input - other| is at most atol + rtol * |other|.  input, other: (...) -> broadcast (...) bool."""
+    return near(input, other, rtol=rtol, atol=atol, equal_nan=equal_nan)
+
+
 @function(method="allclose", mint="allclose")
 def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     """Whether all elements are close (`isclose`).  input, other: (...) broadcast -> () bool."""
@@ -219,16 +225,16 @@ def nansum(input, axis=None, keepdims=False, *, dtype=None, **spelled):
     return reduce_sum(numbers if dtype is None else cast(numbers, dtype=dtype), axis, keep_dims=keepdims)
 
 
-@function(mint="std_mean")
-def std_mean(input, dim=None, *, correction=1, keepdim=False):
-    """Standard deviation, squares divided by the count less `correction`, and mean.  input: (...) -> two (...)."""
-    return (std(input, dim, ddof=correction, keep_dims=keepdim), reduce_mean(input, dim, keep_dims=keepdim))
+@function()
+def std_mean(input, axis=None, ddof=0, keepdims=False):
+    """Standard deviation, squares divided by the count less `ddof`, and mean.  input: (...) -> two (...)."""
+    return std(input, axis, ddof=ddof, keep_dims=keepdims), reduce_mean(input, axis, keep_dims=keepdims)
 
 
-@function(mint="var_mean")
-def var_mean(input, dim=None, *, correction=1, keepdim=False):
-    """Variance, squares divided by the count less `correction`, and mean.  input: (...) -> two (...)."""
-    return (var(input, dim, ddof=correction, keep_dims=keepdim), reduce_mean(input, dim, keep_dims=keepdim))
+@function()
+def var_mean(input, axis=None, ddof=0, keepdims=False):
+    """Variance, squares divided by the count less `ddof`, and mean.  input: (...) -> two (...)."""
+    return var(input, axis, ddof=ddof, keep_dims=keepdims), reduce_mean(input, axis, keep_dims=keepdims)
 
 
 @function(mint="functional.cosine_similarity")

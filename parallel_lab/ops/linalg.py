@@ -11,7 +11,7 @@ from .elementwise import add, float_result, mul
 from .machine.registry import case, gradient, op, unbroadcast
 from .reduce import reduce_sum
 from .shape import as_array, reshape, transpose
-from .spellings import function
+from .spellings import function, tensor_operand
 
 
 def _labels(shapes, *, transpose_a, transpose_b):
@@ -212,7 +212,7 @@ def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
 def linear(input, weight, bias=None):
     """input @ weight^T + bias.  input: (..., k), weight: (n, k), bias: (n,) -> (..., n)."""
     rows = input if len(input.shape) > 1 else reshape(input, (1, -1))
-    made = matmul(rows, weight, transpose_b=True)
+    made = matmul(rows, tensor_operand("linear", "weight", weight), transpose_b=True)
     made = made if bias is None else add(made, bias)
     return made if len(input.shape) > 1 else reshape(made, (-1,))
 

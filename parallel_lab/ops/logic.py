@@ -69,14 +69,8 @@ def _approximate_equal(x, y, *, tolerance=1e-05):
     return np.abs(x - y) <= tolerance
 
 
-isclose = _near(
-    "isclose",
-    "IsClose",
-    _isclose,
-    "|x - y| is at most atol + rtol * |y|",
-    method="isclose",
-    mint="isclose",
-    attrs={"rtol": number(0), "atol": number(0)},
+near = _near(
+    "near", "IsClose", _isclose, "|x - y| is at most atol + rtol * |y|", attrs={"rtol": number(0), "atol": number(0)}
 )
 approximate_equal = _near(
     "approximate_equal",

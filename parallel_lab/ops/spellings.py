@@ -68,22 +68,23 @@ def function(**spellings: str) -> Callable[[Callable], Callable]:
     def publish(fn: Callable) -> Callable:
         parameters = tuple(inspect.signature(fn).parameters)
         tensors = [(place, each) for place, each in enumerate(parameters) if each in TENSORS]
-        called = _of_tensors(fn, tensors) if tensors else fn
+        called = _of_tensors(fn, tensors, parameters) if tensors else fn
         spell(called, fn.__name__, parameters, **spellings)
         return called
 
     return publish
 
 
-def _of_tensors(fn: Callable, tensors: list[tuple[int, str]]) -> Callable:
+def _of_tensors(fn: Callable, tensors: list[tuple[int, str]], parameters: Sequence[str]) -> Callable:
     @wraps(fn)
     def called(*args: Any, **kwargs: Any) -> Any:
         given = list(args)
-        beside = any(hasattr(x, "dtype") for x in (*args, *kwargs.values()))  # whose dtype a number takes
-        for place, name in tensors:
-            where, at = (given, place) if place < len(given) else (kwargs, name)
-            if (where is given or name in kwargs) and not (beside and type(where[at]) in (bool, int, float)):
-                where[at] = tensor_operand(fn.__name__, name, where[at])
+        places = [(given, place) if place < len(given) else (kwargs, name) for place, name in tensors]
+        places = [(where, at) for where, at in places if where is given or at in kwargs]
+        beside = any(hasattr(where[at], "dtype") for where, at in places)  # a tensor, whose dtype a number takes
+        for where, at in places:
+            if not (beside and type(where[at]) in (bool, int, float)):
+                where[at] = tensor_operand(fn.__name__, parameters[at] if where is given else at, where[at])
         return fn(*given, **kwargs)
 
     return called

@@ -403,15 +403,15 @@ def bessel_i1_grad(g, out, x):
     UNARY,
     name="Logit",
     method="logit",
-    attrs={"eps": number()},
+    attrs={"eps": number() | None},
     dtype=float_result,
     flops=3,
     example=(case(SHAPE, low=0.1, high=0.9), case(SHAPE, low=0.1, high=0.9, eps=0.3)),
 )
-def logit(x, *, eps=-1.0):
-    """log(x / (1 - x)).  x: (...) -> (...). eps, if not below 0: x is at least eps and at most 1 - eps."""
+def logit(x, *, eps=None):
+    """log(x / (1 - x)).  x: (...) -> (...). eps, if not None or below 0: x is at least eps and at most 1 - eps."""
     x = floats(x)
-    x = x if eps < 0 else np.clip(x, x.dtype.type(eps), x.dtype.type(1 - eps))
+    x = x if eps is None or eps < 0 else np.clip(x, x.dtype.type(eps), x.dtype.type(1 - eps))
     return np.log(x) - np.log1p(-x)
 
 
@@ -419,7 +419,7 @@ def logit(x, *, eps=-1.0):
 def logit_grad(g, x, *, eps):
     """Gradient of logit: g / (x (1 - x)), 0 where x was changed.  g, x: (...) -> (...)."""
     grad = g / (x * (1 - x))
-    return grad if eps < 0 else np.where((x < eps) | (x > 1 - eps), np.zeros((), g.dtype), grad)
+    return grad if eps is None or eps < 0 else np.where((x < eps) | (x > 1 - eps), np.zeros((), g.dtype), grad)
 
 
 # ---- rounding, and no gradient ----

@@ -240,6 +240,7 @@ IN_PYTORCHS_WORDS = {
     "log_softmax": (lambda x: ms.mint.nn.functional.log_softmax(x, dim=0), np.log(np.exp(CUBE) / np.exp(CUBE).sum(0))),
     "logsumexp": (lambda x: ms.mint.logsumexp(x, 1, keepdim=True), np.log(np.exp(CUBE).sum(1, keepdims=True))),
     "std": (lambda x: ms.mint.std(x, 1), CUBE.std(1, ddof=1)),
+    "std_mean": (lambda x: ms.mint.std_mean(x, 1)[0], CUBE.std(1, ddof=1)),
     "var": (lambda x: ms.mint.var(x, 0, correction=0, keepdim=True), CUBE.var(0, keepdims=True)),
     "max": (lambda x: ms.mint.max(x), CUBE.max()),
     "max along": (lambda x: ms.mint.max(x, 2)[0], CUBE.max(2)),

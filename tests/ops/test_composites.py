@@ -32,8 +32,8 @@ FUNCTIONS = {
     "glu": (lambda x: ops.glu(x), X[..., :3] * sigmoid(X[..., 3:])),
     "count_nonzero": (lambda x: ops.count_nonzero(x > 0, dim=1), np.count_nonzero(X > 0, axis=1)),
     "nansum": (lambda x: ops.nansum(ops.log(x), -1), np.nansum(np.log(np.where(X > 0, X, 1)), -1)),
-    "std_mean": (lambda x: ops.std_mean(x, 1)[0], X.std(1, ddof=1)),
-    "var_mean": (lambda x: ops.var_mean(x, 0, correction=0)[0], X.var(0)),
+    "std_mean": (lambda x: ops.std_mean(x, 1, 1)[0], X.std(1, ddof=1)),
+    "var_mean": (lambda x: ops.var_mean(x, 0)[0], X.var(0)),
     "mean of it": (lambda x: ops.var_mean(x, 0)[1], X.mean(0)),
     "cosine": (
         lambda x: ops.cosine_similarity(x, Tensor(Y), dim=2),
