@@ -1,9 +1,10 @@
 """Losses of samples with a class: fused cross-entropies, with and without weights, and the same as functions.
 
-    softmax_cross_entropy         logits, shares of the classes -> loss of every sample
+    softmax_cross_entropy         logits, shares of the classes -> loss of every sample, softmax - shares
+    sparse_softmax_cross_entropy  logits, labels -> mean of the losses, or its gradient
     sparse_cross_entropy          logits, labels -> loss of every sample
     class_cross_entropy           logits, labels, weight -> loss of every sample      = log_softmax and nll in one
-    nll                           log-probabilities, labels, weight -> loss of every sample
+    nll                           log-probabilities, labels, weight -> loss, sum of the samples' weights
     label_weight                  labels, weight -> weight of every sample: what a mean divides by
 
 The mean of a weighted loss is sum(losses) / sum(weights of the samples), both over all samples: with a split batch two
@@ -18,19 +19,21 @@ cross-entropy (`nn.SoftmaxCrossEntropyExpand`: ReduceMax, Sub, Exp, ReduceSum, D
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from ..base.checks import integer, number
+from ..base.checks import choice, integer, number
 from ..base.errors import ShapeError
-from .activation import log_softmax_of, softmax_of
-from .elementwise import add, cast, div, float_result, mul
+from .activation import log_softmax_of, softmax, softmax_grad, softmax_of
+from .elementwise import add, cast, div, float_result, mul, neg
 from .losses import FormulaParts, float_operand
 from .machine.composed import composed
 from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import ints
-from .machine.registry import case, gradient, op
+from .machine.registry import case, gradient, op, total
 from .machine.signature import letters
 from .reduce import reduce_max, reduce_sum
 from .shape import as_array, reshape, transpose
@@ -155,35 +158,26 @@ def class_cross_entropy(part, logits, labels, weight, *, ignore_index=None, labe
     return part(split_weighted_losses, logits, largest, sums, labels, weight, labels=labelled, **attrs)
 
 
-@op(
-    _labels,
-    name="NLLLoss",
-    attrs={"ignore_index": IGNORE_INDEX},
-    check=_check,
-    whole="b",
-    dtype=0,
-    flops=2,
-    example=_EXAMPLES,
-)
-def nll(logits, labels, weight, *, ignore_index=None):
-    """Minus the label's log-probability, weighted; c stays whole.  logits: (n, c, ...), labels, weight -> (n, ...)."""
+@op(_labels, whole="b", dtype=0, flops=2)
+def nll_rows(logits, labels, weight, *, ignore_index):
+    """Minus the label's log-probability, weighted.  logits: (n, c, ...), labels: (n, ...), weight: (c,) -> (n, ...)."""
     numbers, counted = check_labels("NLLLoss", labels.reshape(-1), logits.shape[1], ignore_index)
     loss = -_at(rows_of(logits), numbers) * weight[numbers] * counted
     return loss.reshape(labels.shape).astype(logits.dtype, copy=False)
 
 
-@gradient(nll)
+@gradient(nll_rows)
 def nll_grad(g, labels, weight, *, ignore_index, shape):
-    """Gradient for the log-probabilities.  g, labels: (n, ...), weight: (c,) -> `shape`, (n, c, ...)."""
+    """Gradient for the log-probabilities.  g: (n, ...) or (), labels: (n, ...), weight: (c,) -> `shape`, as those."""
     numbers, counted = check_labels("NLLLoss", labels.reshape(-1), shape[1], ignore_index)
     grad = np.zeros((len(numbers), shape[1]), g.dtype)
     grad[np.arange(len(numbers)), numbers] = -g.reshape(-1) * weight[numbers] * counted
     return unrow(grad, shape)
 
 
-@gradient(nll, "weight", dtype=3)
+@gradient(nll_rows, "weight", dtype=3)
 def nll_weight_grad(g, logits, labels, weight, *, ignore_index):
-    """Gradient for the weights.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (c,)."""
+    """Gradient for the weights.  g: (n, ...) or (), logits: (n, c, ...), labels: (n, ...), weight: (c,) -> (c,)."""
     numbers, counted = check_labels("NLLLoss", labels.reshape(-1), logits.shape[1], ignore_index)
     share = -g.reshape(-1) * counted * _at(rows_of(logits), numbers)
     return np.bincount(numbers, share, minlength=len(weight)).astype(weight.dtype)
@@ -213,16 +207,75 @@ def label_weight(labels, weight, *, ignore_index=None):
 
 @gradient(label_weight, "weight")
 def label_weight_grad(g, labels, *, ignore_index, shape):
-    """Gradient for the weights.  g, labels: (...) -> `shape`, (c,)."""
+    """Gradient for the weights.  g: (...) or (), labels: (...) -> `shape`, (c,)."""
     numbers, counted = check_labels("LabelWeight", labels, shape[0], ignore_index)
     return np.bincount(numbers.reshape(-1), (g * counted).reshape(-1), minlength=shape[0]).astype(g.dtype)
+
+
+@op(lambda shapes, **_: _labels(shapes).partition("->")[0] + "->,,", whole="b", dtype=(0, 2), flops=2)
+def nll_sums(logits, labels, weight, *, ignore_index):
+    """Sums of `nll_rows` and of `label_weight`.  logits: (n, c, ...), labels: (n, ...), weight: (c,) -> (), ()."""
+    losses = nll_rows.fn(logits, labels, weight, ignore_index=ignore_index)
+    return losses.sum(), label_weight.fn(labels, weight, ignore_index=ignore_index).sum()
+
+
+@nll_sums.vjp
+def _(g, out, logits, labels, weight, *, ignore_index, needs):
+    of_loss, of_total = g
+    kept, found = {"ignore_index": ignore_index}, [None, None, None]
+    if of_loss is not None:
+        found[0] = nll_grad(of_loss, labels, weight, shape=tuple(logits.shape), **kept)
+        found[1] = nll_weight_grad(of_loss, logits, labels, weight, **kept) if needs[2] else None
+    if of_total is not None and needs[2]:
+        found[2] = label_weight_grad(of_total, labels, shape=tuple(weight.shape), **kept)
+    return found[0], None, total(*found[1:])
+
+
+def _nll_labels(shapes, *, reduction, **_):
+    given, _, rows = _labels(shapes).partition("->")
+    return f"{given}->{rows if reduction == 'none' else ''},,"
+
+
+@composed(
+    _nll_labels,
+    name="NLLLoss",
+    attrs={"reduction": choice("none", "mean", "sum"), "ignore_index": IGNORE_INDEX},
+    check=_check,
+    whole="b",
+    dtype=(0, 2),
+    flops=2,
+    example=(
+        *(replace(each, attrs=(*each.attrs, ("reduction", "none"))) for each in _EXAMPLES),
+        *_EXAMPLES,
+        replace(_EXAMPLES[0], attrs=(("ignore_index", 2), ("reduction", "sum"))),
+    ),
+)
+def nll(part, logits, labels, weight, *, reduction="mean", ignore_index=-100):
+    """Minus the labels' log-probabilities, weighted, and the sum of the samples' weights.
+
+    logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> loss: (), or (n, ...) for "none"; total weight: ()
+
+    A mean divides by the total weight, both over all samples: two all_reduces of a number where n is split. c stays
+    whole. Samples labelled `ignore_index` count nothing. Form and defaults: MindSpore, ops.NLLLoss.
+    """
+    (operands, _, rows), kept = _labels([x.shape for x in (logits, labels, weight)]).partition("->"), ignore_index
+    if reduction == "none":
+        labelled = f"{operands}->{rows}"
+        loss = part(nll_rows, logits, labels, weight, labels=labelled, alone=True, ignore_index=kept)
+        weights = part(label_weight, labels, weight, labels=f"{rows},b->{rows}", ignore_index=kept)
+        return loss, part(reduce_sum, weights, labels=f"{rows}->")
+    loss, counted = part(nll_sums, logits, labels, weight, labels=operands, alone=True, ignore_index=kept)
+    if reduction == "mean":
+        divisor = counted if loss.dtype == counted.dtype else part(cast, counted, labels="", dtype=str(loss.dtype))
+        loss = part(div, loss, divisor, labels=",")
+    return loss, counted
 
 
 # ---- without weights ----
 
 
 @op(
-    "ac,ac->a",
+    "ac,ac->a,ac",
     name="SoftmaxCrossEntropyWithLogits",
     instead="nn.SoftmaxCrossEntropyExpand",
     whole="c",
@@ -231,26 +284,42 @@ def label_weight_grad(g, labels, *, ignore_index, shape):
     example=case((16, 8), (16, 8), low=0.1, high=1.0),
 )
 def softmax_cross_entropy(logits, labels):
-    """Cross-entropy of every sample against given class weights.  logits, labels: (a, c) -> (a,). c stays whole."""
-    dtype = float_result((logits.dtype, labels.dtype))
-    return -(labels * log_softmax_of(logits)).sum(axis=-1).astype(dtype, copy=False)
+    """Cross-entropy of every sample against given class weights, and softmax - weights: the gradient of their sum for
+    the logits where the weights add up to 1.  logits, labels: (a, c) -> (a,), (a, c). c stays whole.
+    """
+    dtype, logs = float_result((logits.dtype, labels.dtype)), log_softmax_of(logits)
+    loss = -(labels * logs).sum(axis=-1).astype(dtype, copy=False)
+    return loss, (np.exp(logs) - labels).astype(dtype, copy=False)
 
 
-@gradient(softmax_cross_entropy, dtype=None)
-def softmax_cross_entropy_grad(g, logits, labels):
-    """Gradient for the logits.  g: (a,), logits, labels: (a, c) -> (a, c)."""
-    return g[:, None] * (softmax_of(logits) * labels.sum(axis=-1, keepdims=True) - labels)
+@op(result_shape=1)
+def softmax_cross_entropy_grad(g, difference, labels):
+    """Gradient for the logits.  g: (a,), difference (softmax - labels), labels: (a, c) -> (a, c)."""
+    given = labels.sum(axis=-1, keepdims=True)
+    return g[:, None] * (difference * given + labels * (given - 1))
 
 
-@gradient(softmax_cross_entropy, "labels", result_shape=1, dtype=None)
+@op(result_shape=1)
 def softmax_cross_entropy_label_grad(g, logits):
     """Gradient for the class weights.  g: (a,), logits: (a, c) -> (a, c)."""
     return -g[:, None] * log_softmax_of(logits)
 
 
+@softmax_cross_entropy.vjp
+def _(g, out, logits, labels, *, needs):
+    of_loss, of_difference = g
+    parts: list[Any] = [None] * 4
+    if of_loss is not None:
+        parts[0] = softmax_cross_entropy_grad(of_loss, out[1], labels)
+        parts[1] = softmax_cross_entropy_label_grad(of_loss, logits) if needs[1] else None
+    if of_difference is not None:
+        parts[2], parts[3] = softmax_grad(of_difference, softmax(logits), axis=-1), neg(of_difference)
+    return total(parts[0], parts[2]), total(parts[1], parts[3])
+
+
 _SPARSE = {
-    "check": lambda operands: ints(operands[1], "labels"),
-    "dtype": lambda dtypes: float_result(dtypes[:1]),
+    "check": lambda operands, **_: ints(operands[1], "labels"),
+    "dtype": lambda dtypes, **_: float_result(dtypes[:1]),
     "flops": 6,
 }
 
@@ -284,22 +353,46 @@ def sparse_cross_entropy(part, logits, labels):
     return part(split_losses, logits, largest, sums, labels, labels="ac,a,a,a->a", classes=classes)
 
 
-@op(
-    "ac,a->a",
+@op("ac,a->", whole="c", reduce="mean", **_SPARSE)
+def sparse_mean(logits, labels):
+    """Mean of `sparse_cross_entropy`.  logits: (a, c), labels: (a,) int -> ()."""
+    return np.mean(sparse_cross_entropy_fused.fn(logits, labels))
+
+
+@op("ac,a->ac", whole="c", **_SPARSE)
+def sparse_mean_slope(logits, labels, *, rows):
+    """(softmax - one-hot rows) / `rows`.  logits: (a, c), labels: (a,) int -> (a, c)."""
+    return sparse_cross_entropy_grad.fn(np.full(len(labels), 1 / rows, logits.dtype), logits, labels)
+
+
+@sparse_mean.vjp
+def _(g, out, logits, labels):
+    return mul(sparse_mean_slope(logits, labels, rows=labels.shape[0]), g), None
+
+
+@sparse_mean_slope.vjp
+def _(g, out, logits, labels, *, rows):
+    return mul(softmax_grad(g, softmax(logits), axis=-1), 1 / rows), None
+
+
+@composed(
+    lambda shapes, *, is_grad: "ac,a->ac" if is_grad else "ac,a->",
     name="SparseSoftmaxCrossEntropyWithLogits",
     instead="SparseCrossEntropy",
     whole="c",
-    example=case((16, 8), (16,), ints={1: 8}),
+    example=(case((16, 8), (16,), ints={1: 8}), case((16, 8), (16,), ints={1: 8}, is_grad=True)),
     **_SPARSE,
 )
-def sparse_softmax_cross_entropy(logits, labels):
-    """Cross-entropy of every sample against a class number.  logits: (a, c), labels: (a,) int -> (a,)."""
-    return sparse_cross_entropy_fused.fn(logits, labels)
+def sparse_softmax_cross_entropy(part, logits, labels, *, is_grad=False):
+    """Mean of the cross-entropies against class numbers.  logits: (a, c), labels: (a,) int -> ().
 
+    is_grad  the gradient of that mean for the logits, (a, c), in its place
 
-@sparse_softmax_cross_entropy.vjp
-def _(g, out, logits, labels):
-    return sparse_cross_entropy_grad(g, logits, labels), None
+    Where a is split, the mean of the ranks' means: one all_reduce of a number. c stays whole. Form: MindSpore.
+    """
+    if is_grad:
+        return part(sparse_mean_slope, logits, labels, labels="ac,a->ac", alone=True, rows=labels.shape[0])
+    return part(sparse_mean, logits, labels, labels="ac,a->", alone=True)
 
 
 # ---- losses as functions ----
@@ -324,7 +417,7 @@ def nll_of(loss, logits, labels):
     """Minus the log-probability of each class.  logits: (n, c, ...), labels: (n, ...) int -> () or (n, ...)."""
     shape = tuple(tensor_operand("nll_loss", "logits", logits).shape)
     weights = _class_weights(loss, shape[1] if len(shape) > 1 else 1)  # one dim is refused by the operator
-    return _weighted(loss, loss.nll(logits, labels, weights), labels, weights)
+    return _weighted(loss, loss.nll(logits, labels, weights)[0], labels, weights)
 
 
 def cross_entropy_of(loss, logits, labels, where):
@@ -360,7 +453,7 @@ def _against_weights(loss, logits, labels):
         labels = loss.smooth_add(loss.smooth_mul(labels, 1 - loss.label_smoothing), loss.label_smoothing / shape[1])
     if loss.weight is not None:
         labels = loss.weight_mul(labels, loss.weight)
-    losses = loss.softmax_cross_entropy(logits, labels)
+    losses = loss.softmax_cross_entropy(logits, labels)[0]
     return losses if len(shape) == 2 else loss.positions(losses, (shape[0], *shape[2:]))
 
 
@@ -376,7 +469,9 @@ def nll_loss(input, target, weight=None, ignore_index=None, reduction="mean"):
 
     weight  (c,): a mean divides by the sum of the samples' weights;  ignore_index: class number to ignore, or None
     """
-    loss = _class_loss("nll_loss", weight, ignore_index, reduction, nll=partial(nll, ignore_index=ignore_index))
+    loss = _class_loss(
+        "nll_loss", weight, ignore_index, reduction, nll=partial(nll, reduction="none", ignore_index=ignore_index)
+    )
     return nll_of(loss, as_array(input), as_array(target))
 
 

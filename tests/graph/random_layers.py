@@ -166,18 +166,19 @@ class LayerKinds(CheckedDrawer):
         classes, places = array.shape[1], (array.shape[0], *array.shape[2:])
         kind = self.choices.below(4 if array.ndim == 2 else 2)
         if kind == 2:
-            losses = self.add("SoftmaxCrossEntropyWithLogits", x, self.fresh(array.shape, 0.1, 1.0))
+            losses = self.add("SoftmaxCrossEntropyWithLogits", x, self.fresh(array.shape, 0.1, 1.0), only=0)
             return self.add("ReduceMean", losses)
         labels = self.numbers(classes, places)
         if kind == 3:
             x = self.add("BiasAdd", x, self.fresh((classes,)))
-            return self.add("ReduceMean", self.add("SparseSoftmaxCrossEntropyWithLogits", x, labels))
+            return self.add("SparseSoftmaxCrossEntropyWithLogits", x, labels)
         left_out = self.pick((None, 1))
         if left_out is not None and np.all(self.array(labels) == left_out):
             left_out = None  # a mean over nothing is no number
         weight, attrs = self.fresh((classes,), 0.5, 1.5), {"ignore_index": left_out}
         if kind == 1:
-            losses = self.add("NLLLoss", self.add("LogSoftmax", x, attrs={"axis": 1}), labels, weight, attrs=attrs)
+            logs, each = self.add("LogSoftmax", x, attrs={"axis": 1}), {**attrs, "reduction": "none"}
+            losses = self.add("NLLLoss", logs, labels, weight, attrs=each, only=0)
         else:
             smoothed = {**attrs, "label_smoothing": self.pick((0.0, 0.1))}
             losses = self.add("ClassCrossEntropy", x, labels, weight, attrs=smoothed)

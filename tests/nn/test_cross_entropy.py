@@ -262,3 +262,41 @@ def test_sums_over_split_classes_are_made_in_float32(dtype):
         found = session.outputs(logits, labels)[0]
     assert found.dtype == dtype
     np.testing.assert_allclose(found, np.log(8 * 4096), rtol=1e-3)
+
+
+# ---- as primitives ----
+
+TWO_ROWS = np.array([[2, 3, 1, 4, 5], [2, 1, 2, 4, 3]], np.float32)
+
+
+def test_the_sparse_loss_as_a_primitive_is_the_mean_or_its_gradient():
+    """The example of MindSpore's documentation; a loss per sample made gradients N times too large."""
+    labels = np.array([0, 1], np.int32)
+    assert ops.SparseSoftmaxCrossEntropyWithLogits()(TWO_ROWS, labels) == pytest.approx(3.4878292, abs=1e-6)
+    slope = ops.SparseSoftmaxCrossEntropyWithLogits(is_grad=True)(TWO_ROWS, labels)
+    shares = np.exp(TWO_ROWS) / np.exp(TWO_ROWS).sum(1, keepdims=True)
+    np.testing.assert_allclose(slope, (shares - np.eye(5)[labels]) / 2, atol=1e-6)
+    x = Parameter(Tensor(TWO_ROWS), name="x")
+    np.testing.assert_allclose(
+        gradients(ops.SparseSoftmaxCrossEntropyWithLogits()(x, labels), [x])[0], slope, atol=1e-6
+    )
+
+
+def test_the_dense_loss_as_a_primitive_gives_softmax_less_labels_too(rng):
+    x, shares = rng.normal(size=(4, 3)), rng.uniform(size=(4, 3))
+    loss, slope = ops.SoftmaxCrossEntropyWithLogits()(x, shares)
+    softmax = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    np.testing.assert_allclose(loss, -(shares * np.log(softmax)).sum(1), rtol=1e-12)
+    np.testing.assert_allclose(slope, softmax - shares, rtol=1e-9)
+
+
+@each_of("reduction", "mean", "sum", "none")
+def test_the_negative_log_likelihood_as_a_primitive_gives_the_total_weight_too(reduction, rng):
+    x, labels, weight = rng.normal(size=(6, 3)), np.array([0, 2, -100, 1, 2, 0], np.int32), np.array([0.5, 2.0, 3.0])
+    known = np.maximum(labels, 0)
+    counted = weight[known] * (labels >= 0)
+    rows = -x[np.arange(6), known] * counted
+    loss, total = ops.NLLLoss(reduction=reduction)(x, labels, weight)
+    expected = {"mean": rows.sum() / counted.sum(), "sum": rows.sum(), "none": rows}[reduction]
+    np.testing.assert_allclose(loss, expected, rtol=1e-12)
+    assert total == pytest.approx(counted.sum(), rel=1e-12)

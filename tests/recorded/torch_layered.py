@@ -235,6 +235,15 @@ def _label_weight(t, labels, weight):
     return weight[labels.long()] * (labels != 2)
 
 
+def _loss_of(operator, **attrs):
+    return lambda *given: operator(*given, **attrs)[0]
+
+
+def _row_by_row(operator):
+    """A mean over one row is its loss."""
+    return lambda x, y: ops.stack(tuple(operator(x[i : i + 1], y[i : i + 1]) for i in range(len(y))))
+
+
 CLASSES, MAPS = (floats(6, 4), ints(4, 6)), (floats(2, 3, 2, 2), ints(3, 2, 2, 2))
 WEIGHTED = (*CLASSES, positive(4, fixed=True))
 SHARES = (inside(4, 6), inside(4, 6))
@@ -244,8 +253,8 @@ ONE, TWO = given(1.0, fixed=True), given(2.0, fixed=True)
 BOTH = {"label_smoothing": 0.2, "ignore_index": 2}
 
 LOSSES: tuple[Row, ...] = (
-    row("softmax_cross_entropy", _entropy(), floats(4, 5), inside(4, 5)),
-    row("sparse_softmax_cross_entropy", _entropy(), *CLASSES),
+    row("softmax_cross_entropy", _entropy(), floats(4, 5), inside(4, 5), ours=_loss_of(ops.softmax_cross_entropy)),
+    row("sparse_softmax_cross_entropy", _entropy(), *CLASSES, ours=_row_by_row(ops.sparse_softmax_cross_entropy)),
     row("class_cross_entropy", _entropy(), *WEIGHTED),
     row("class_cross_entropy-ignore", _entropy(ignore_index=1), *MAPS, positive(3, fixed=True), ignore_index=1),
     row("class_cross_entropy-smoothing", _entropy(label_smoothing=0.1), *WEIGHTED, label_smoothing=0.1),
@@ -255,10 +264,10 @@ LOSSES: tuple[Row, ...] = (
         *(*CLASSES, positive(4)),
         **BOTH,
     ),
-    row("nll", F.nll_loss(reduction="none"), *WEIGHTED),
+    row("nll", F.nll_loss(reduction="none"), *WEIGHTED, ours=_loss_of(ops.nll, reduction="none")),
     row(
         *("nll-definition", lambda *given: _weighted_logs(*given, 1), floats(2, 3, 2), ints(3, 2, 2), positive(3)),
-        ignore_index=1,
+        ours=_loss_of(ops.nll, reduction="none", ignore_index=1),
     ),
     row("label_weight", _label_weight, ints(4, 8), positive(4), ignore_index=2),
     row("binary_cross_entropy_values", F.binary_cross_entropy(reduction="none"), *SHARES, FACTOR),

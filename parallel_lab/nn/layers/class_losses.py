@@ -103,7 +103,7 @@ class NLLLoss(_ClassLoss):
 
     def __init__(self, weight: Any = None, ignore_index: int | None = None, reduction: str = "mean") -> None:
         super().__init__(weight, ignore_index, reduction)
-        self.nll = ops.NLLLoss(ignore_index=ignore_index)
+        self.nll = ops.NLLLoss(reduction="none", ignore_index=ignore_index)
 
 
 class SoftmaxCrossEntropyWithLogits(LossBase):
@@ -122,11 +122,11 @@ class SoftmaxCrossEntropyWithLogits(LossBase):
 
     def construct(self, logits: Any, labels: Any) -> Any:
         if self.sparse and self.reduction == "mean":
-            return self.get_loss(self.sparse_softmax_cross_entropy(logits, labels))
+            return self.sparse_softmax_cross_entropy(logits, labels)
         if self.sparse:
             on, off = (Tensor(value, str(logits.dtype)) for value in (1.0, 0.0))
             labels = self.one_hot(labels, ops.shape(logits)[-1], on, off)
-        return self.get_loss(self.softmax_cross_entropy(logits, labels))
+        return self.get_loss(self.softmax_cross_entropy(logits, labels)[0])
 
 
 class SoftmaxCrossEntropyExpand(Cell):
