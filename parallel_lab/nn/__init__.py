@@ -41,7 +41,19 @@ from .layers.activation import (
 )
 from .layers.basic import CellList, Dense, Flatten, Identity, SequentialCell
 from .layers.class_losses import CrossEntropyLoss, NLLLoss, SoftmaxCrossEntropyExpand, SoftmaxCrossEntropyWithLogits
-from .layers.conv import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool2d, Conv2d, MaxPool2d
+from .layers.conv import (
+    AdaptiveAvgPool2d,
+    AdaptiveMaxPool2d,
+    AvgPool2d,
+    AvgPool3d,
+    Conv1d,
+    Conv1dTranspose,
+    Conv2d,
+    Conv2dTranspose,
+    Conv3d,
+    MaxPool2d,
+    MaxPool3d,
+)
 from .layers.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
 from .layers.embedding import Embedding, EmbeddingLookup
 from .layers.losses import (

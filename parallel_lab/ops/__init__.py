@@ -29,6 +29,7 @@ from . import (  # noqa: F401
     scattering,
     shape,
     statistics,
+    transposed_conv,
     unary,
     writes,
 )

@@ -1,4 +1,4 @@
-"""Pooling of pictures (N C H W): MaxPool, AvgPool and their adaptive forms.
+"""Pooling of pictures (N C H W): MaxPool, AvgPool, their adaptive forms; of volumes (N C D H W): MaxPool3D, AvgPool3D.
 
     y = ops.MaxPool(kernel_size=2, strides=2).shard(((2, 2, 2, 1),))(x)
     y = ops.adaptive_avg_pool2d(x, (None, 1))        # None keeps that extent
@@ -11,20 +11,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..base.checks import Check, is_int
+from ..base.checks import Check, choice, integer, is_int
 from .kernels import pool as kernels
-from .kernels.windows import PADDING, PAIR, Pair, Windows, padding_fault, windows
+from .kernels.windows import EXTENTS, SPACE, Pair, Windows, extents, padding, padding_fault, read_extents, windows
+from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import floats
 from .machine.registry import case, gradient, op
 from .machine.signature import Fault
 from .spellings import function
 
+_PICTURES = {2: "A picture (n, c, h, w)", 3: "A volume (n, c, d, h, w)"}
 
-def _picture_fault(operands: Any) -> Fault | None:
-    """What is no picture of floats."""
+
+def _picture_fault(operands: Any, dims: int = 2) -> Fault | None:
+    """What is no picture, or volume, of floats."""
     shape = operands[0].shape
-    if len(shape) != 4 or 0 in shape[2:]:
-        return f"a tensor of shape {shape}", "A picture (n, c, h, w)"
+    if len(shape) != 2 + dims or 0 in shape[2:]:
+        return f"a tensor of shape {shape}", _PICTURES[dims]
     return floats(operands[0])
 
 
@@ -32,20 +35,21 @@ def _windows_of(shapes: Any, *, kernel_size: Any, strides: Any, **attrs: Any) ->
     return windows(shapes[0][2:], kernel_size, strides, **attrs)
 
 
-def _check(operands, *, pad_mode, pad, **attrs):
-    if fault := _picture_fault(operands) or padding_fault(pad_mode, pad):
+def _check(operands, dims, pad_name="pad", **attrs):
+    if fault := _picture_fault(operands, dims) or padding_fault(attrs["pad_mode"], attrs["pad"], pad_name):
         return fault
-    made = _windows_of((operands[0].shape,), pad_mode=pad_mode, pad=pad, **attrs)
+    made = _windows_of((operands[0].shape,), **attrs)
     if any(padded >= made.kernel[side // 2] for side, padded in enumerate(made.pads)):
-        given = f"pad={pad} with kernel_size={attrs['kernel_size']}"
+        given = f"{pad_name}={attrs['pad']} with kernel_size={attrs['kernel_size']}"
         return given, "Less padding than the kernel is large: every window holds a real element"
     return made.fault()
 
 
 def _restrict(signature, cuts, sizes, **attrs):
-    made = _windows_of(((1, 1, sizes["h"], sizes["w"]),), **attrs)
-    for d, label in enumerate("hw"):
-        if cuts[label] == 1:
+    labels = "".join(c for c in "dhw" if c in sizes)
+    made = _windows_of(((1, 1, *(sizes[c] for c in labels)),), **attrs)
+    for d, label in enumerate(labels):
+        if cuts.get(label, 1) == 1:
             continue
         size, kernel, stride, _, before, after = made.along(d)
         cut, part = f"splits '{label}' ({size} elements) {cuts[label]} ways", size // cuts[label]
@@ -59,17 +63,32 @@ def _restrict(signature, cuts, sizes, **attrs):
     return None
 
 
-def _extents(shapes, *, kernel_size, **_):
-    return dict(zip("kl", PAIR.read(kernel_size), strict=True))  # no dims of the result: what one window costs
+def _facts(dims: int, pad: str = "pad", **more: Any) -> dict[str, Any]:
+    """The declaration of pooling over so many dims.  pad: what the attribute is called that says how much"""
+
+    def named(fn):
+        """fn, given the attribute under its one name here."""
+        return lambda *given, **attrs: fn(*given, **{"pad" if k == pad else k: v for k, v in attrs.items()})
+
+    def extents_of(shapes, *, kernel_size, **_):
+        # no dims of the result: what one window costs
+        return dict(zip(EXTENTS[dims], read_extents(kernel_size, dims), strict=True))
+
+    def out_sizes(shapes, **attrs):
+        return dict(zip(SPACE[dims], _windows_of(shapes, **attrs).out_size, strict=True))
+
+    return {
+        "attrs": {"kernel_size": extents(dims), "strides": extents(dims), **padding(dims, pad), **more},
+        "check": named(lambda operands, **attrs: _check(operands, dims, pad, **attrs)),
+        "sizes": extents_of,
+        "out_sizes": named(out_sizes),
+        "restrict": named(_restrict),
+        "flops": 1,
+    }
 
 
 _FACTS = {
-    "attrs": {"kernel_size": PAIR, "strides": PAIR, **PADDING},
-    "check": _check,
-    "sizes": _extents,
-    "out_sizes": lambda shapes, **attrs: dict(zip("hw", _windows_of(shapes, **attrs).out_size, strict=True)),
-    "restrict": _restrict,
-    "flops": 1,
+    **_facts(2),
     "example": (
         case((2, 4, 8, 4), kernel_size=2, strides=2),
         case((4, 2, 6, 7), kernel_size=3, strides=2, pad_mode="same"),
@@ -101,7 +120,7 @@ def _(g, out, x, **attrs):
 
 @op(result_shape=2)
 def max_pool_grad(g, out, x, *, kernel, stride, pads):
-    """Gradient of max_pool.  g, out: (n, c, oh, ow), x: (n, c, h, w) -> (n, c, h, w)."""
+    """Gradient of max_pool.  g, out: (n, c, oh, ow), x: (n, c, h, w) -> (n, c, h, w); or volumes."""
     return kernels.max_pool_grad(g, out, x, kernel, stride, pads)
 
 
@@ -112,21 +131,99 @@ def avg_pool(x, *, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW
     count_include_pad  with pad_mode="pad", whether padded zeros count in the mean; with "same" never (MindSpore)
     """
     made = windows(x.shape[2:], kernel_size, strides, pad_mode=pad_mode, pad=pad)
-    count_pads = count_include_pad and pad_mode == "pad"
-    return kernels.avg_pool_forward(x, made.kernel, made.stride, made.pads, made.out_size, count_pads)
+    return kernels.avg_pool_forward(x, made, count_include_pad and pad_mode.lower() == "pad")
 
 
 @avg_pool.vjp
 def _(g, out, x, *, pad_mode, count_include_pad, **attrs):
-    made, count_pads = _windows_of((x.shape,), pad_mode=pad_mode, **attrs), count_include_pad and pad_mode == "pad"
-    facts = {"kernel": made.kernel, "stride": made.stride, "pads": made.pads, "count_pads": count_pads}
-    return (avg_pool_grad(g, size=made.size, **facts),)
+    counts = count_include_pad and pad_mode.lower() == "pad"
+    return (_avg_grad(g, _windows_of((x.shape,), pad_mode=pad_mode, **attrs), counts, 0),)
+
+
+def _avg_grad(g, made, count_pads, divisor):
+    facts = {"kernel": made.kernel, "stride": made.stride, "pads": made.pads, "ceil": made.ceil}
+    return avg_pool_grad(g, size=made.size, **facts, count_pads=count_pads, divisor=divisor)
 
 
 @op(result_shape=lambda shapes, *, size, **_: (*shapes[0][:2], *size))
-def avg_pool_grad(g, *, size, kernel, stride, pads, count_pads):
-    """Gradient of avg_pool.  g: (n, c, oh, ow) -> (n, c, *size)."""
-    return kernels.avg_pool_grad(g, size, kernel, stride, pads, count_pads)
+def avg_pool_grad(g, *, size, kernel, stride, pads, ceil, count_pads, divisor):
+    """Gradient of avg_pool.  g: (n, c, oh, ow) -> (n, c, *size); or volumes."""
+    made = Windows(size, kernel, stride, (1,) * len(size), pads, ceil)
+    return kernels.avg_pool_grad(g, made, count_pads, divisor)
+
+
+# ---- volumes ----
+
+_EXAMPLE_3D = {"kernel_size": 2, "strides": 2}
+_CEIL = choice(None, True, False)
+
+
+@op(
+    "ncdhw->ncdhw",
+    name="MaxPool3D",
+    axes="ncdh",
+    whole="w",
+    **_facts(3, "pad_list", ceil_mode=_CEIL),
+    example=(
+        case((2, 2, 4, 4, 2), **_EXAMPLE_3D),
+        case((2, 4, 3, 4, 5), kernel_size=(2, 1, 3), strides=(1, 2, 2), pad_mode="same"),
+        case((2, 2, 4, 3, 5), **_EXAMPLE_3D, pad_mode="pad", pad_list=(1, 0, 1, 1, 0, 1), ceil_mode=True),
+    ),
+)
+def max_pool_3d(x, *, kernel_size=1, strides=1, pad_mode="VALID", pad_list=0, ceil_mode=None, data_format="NCDHW"):
+    """The largest element of every window.  x: (n, c, d, h, w) -> (n, c, od, oh, ow). Arguments as in max_pool.
+
+    pad_list   with pad_mode="pad": an int, or (head, tail, top, bottom, left, right)
+    ceil_mode  a last window that begins inside and reaches beyond the padding counts too
+
+    Split as max_pool; w stays whole (MindSpore, max_avg_pool_3d_info).
+    """
+    made = windows(x.shape[2:], kernel_size, strides, pad_mode=pad_mode, pad=pad_list, ceil_mode=ceil_mode)
+    return kernels.max_pool_forward(x, made.kernel, made.stride, made.pads, made.out_size)
+
+
+@max_pool_3d.vjp
+def _(g, out, x, *, pad_list, **attrs):
+    made = _windows_of((x.shape,), pad=pad_list, **attrs)
+    return (max_pool_grad(g, out, x, kernel=made.kernel, stride=made.stride, pads=made.pads),)
+
+
+@op(
+    "ncdhw->ncdhw",
+    name="AvgPool3D",
+    axes="ncdh",
+    whole="w",
+    **_facts(3, ceil_mode=_CEIL, divisor_override=integer(0)),
+    example=(
+        case((2, 2, 4, 4, 2), **_EXAMPLE_3D),
+        case((2, 4, 3, 4, 5), kernel_size=(2, 1, 3), strides=(1, 2, 2), pad_mode="same", count_include_pad=False),
+        case((2, 2, 4, 3, 5), **_EXAMPLE_3D, pad_mode="pad", pad=1, ceil_mode=True),
+        case((2, 2, 4, 4, 2), **_EXAMPLE_3D, divisor_override=3),
+    ),
+)
+def avg_pool_3d(
+    x,
+    *,
+    kernel_size=1,
+    strides=1,
+    pad_mode="valid",
+    pad=0,
+    ceil_mode=False,
+    count_include_pad=True,
+    divisor_override=0,
+    data_format="NCDHW",
+):
+    """The mean of every window.  x: (n, c, d, h, w) -> (n, c, od, oh, ow). Arguments as in MaxPool3D.
+
+    count_include_pad  whether padded zeros count in the mean;  divisor_override: divide by this number, unless it is 0
+    """
+    made = windows(x.shape[2:], kernel_size, strides, pad_mode=pad_mode, pad=pad, ceil_mode=ceil_mode)
+    return kernels.avg_pool_forward(x, made, count_include_pad, divisor_override)
+
+
+@avg_pool_3d.vjp
+def _(g, out, x, *, count_include_pad, divisor_override, **attrs):
+    return (_avg_grad(g, _windows_of((x.shape,), **attrs), count_include_pad, divisor_override),)
 
 
 # ---- windows that fit the result's size ----
@@ -217,3 +314,25 @@ def adaptive_avg_pool2d(x, output_size):
 def adaptive_max_pool2d(x, output_size):
     """Largest elements of windows that fit the result.  x: (n, c, h, w) -> (n, c, *output_size)."""
     return adaptive_max_pool(x, output_size=output_size)
+
+
+@function()
+def max_pool3d(x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
+    """Largest elements of windows; the stride is the kernel's size unless given.  x: (n, c, d, h, w) -> like that.
+
+    padding  an int, or (depth, height, width);  dilation, return_indices: 1 and False, others are not available
+    """
+    choice(1)("max_pool3d", "dilation", dilation, SHAPE_ERRORS)
+    choice(False)("max_pool3d", "return_indices", return_indices, SHAPE_ERRORS)
+    stride = kernel_size if stride is None else stride
+    mode = {"pad_mode": "pad", "pad_list": padding, "ceil_mode": ceil_mode}
+    return max_pool_3d(x, kernel_size=kernel_size, strides=stride, **mode)
+
+
+@function()
+def avg_pool3d(
+    input_x, kernel_size=1, stride=1, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=0
+):
+    """Means of windows.  input_x: (n, c, d, h, w) -> like that.  padding: an int, or (depth, height, width)."""
+    mode = {"pad_mode": "pad", "pad": padding, "ceil_mode": ceil_mode, "divisor_override": divisor_override}
+    return avg_pool_3d(input_x, kernel_size=kernel_size, strides=stride, count_include_pad=count_include_pad, **mode)

@@ -1,10 +1,13 @@
 """Convolution, pooling layers: initial values, strategies, refusals. Against PyTorch: `test_recorded_layers.py`."""
 
+import itertools
+
 import numpy as np
 import pytest
 
-from parallel_lab import nn
-from tests.nn.one_device import check_equals_one_device
+from parallel_lab import ShapeError, Tensor, nn, ops
+from tests.crossed import each_of
+from tests.nn.one_device import check_equals_one_device, messages
 from tests.refusals import refused
 
 X = np.random.default_rng(6).normal(size=(8, 4, 6, 5))
@@ -33,6 +36,80 @@ class Small(nn.Cell):
         return self.fc(self.flatten(self.mean(self.pool(self.relu(self.bn(self.conv(x)))))))
 
 
+# ---- transposed, rows, volumes ----
+
+
+def spread_out(x, weight, stride, dilation, group):
+    """Every element of x times the kernel, added at its place: all results that any element reaches."""
+    (n, c, *size), (_, out, *kernel) = x.shape, weight.shape
+    reach = [(s - 1) * st + d * (k - 1) + 1 for s, st, d, k in zip(size, stride, dilation, kernel, strict=True)]
+    y = np.zeros((n, out * group, *reach))
+    for i, o, q, k in itertools.product(range(c), range(out), np.ndindex(*size), np.ndindex(*kernel)):
+        place = [a * st + b * d for a, st, b, d in zip(q, stride, k, dilation, strict=True)]
+        y[(slice(None), i // (c // group) * out + o, *place)] += x[(slice(None), i, *q)] * weight[(i, o, *k)]
+    return y
+
+
+TRANSPOSED = {
+    "same": ({"kernel_size": 3, "stride": 2}, (0, 1, 0, 1), 0),
+    "same, kernel below the stride": ({"kernel_size": (1, 3), "stride": (3, 1)}, (0, -2, 1, 1), 0),
+    "valid": ({"kernel_size": (3, 2), "stride": (2, 3), "pad_mode": "valid", "group": 2}, (0, 0, 0, -1), 0),
+    "pad": ({"kernel_size": 3, "dilation": 2, "pad_mode": "pad", "padding": (1, 0, 2, 1)}, (1, 0, 2, 1), 0),
+    "more": ({"kernel_size": 3, "stride": 2, "pad_mode": "pad", "padding": 1}, (1, 1, 1, 1), (1, 0)),
+}
+
+
+@pytest.mark.parametrize("how", TRANSPOSED)
+def test_a_transposed_convolution_spreads_every_element_and_crops_what_the_padding_says(how):
+    """crop: rows and columns less on each side (negative: zeros more), from the pad arithmetic of MindSpore's layer."""
+    settings, (top, bottom, left, right), more = TRANSPOSED[how]
+    layer = nn.Conv2dTranspose(4, 6, output_padding=more, has_bias=True, dtype=np.float64, **settings)
+    pairs = [v if isinstance(v, tuple) else (v, v) for v in (layer.stride, layer.dilation)]
+    x = X[:2, :, :3, :4]
+    full = spread_out(x, layer.weight.asnumpy(), *pairs, layer.group)
+    down, across = (more, more) if isinstance(more, int) else more
+    full = np.pad(full, ((0, 0), (0, 0), (0, max(0, down - bottom)), (0, max(0, across - right))))
+    rows = slice(top, full.shape[2] - max(0, bottom - down))
+    columns = slice(left, full.shape[3] - max(0, right - across))
+    expected = full[:, :, rows, columns] + layer.bias.asnumpy()[:, None, None]
+    np.testing.assert_allclose(layer(Tensor(x)).asnumpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+@each_of("make, other", (nn.Conv1d, nn.Conv2d), (nn.Conv1dTranspose, nn.Conv2dTranspose))
+def test_rows_are_pictures_of_height_one(make, other):
+    settings = {"has_bias": True, "dtype": np.float64, "weight_init": "normal", "pad_mode": "pad"}
+    rows = make(4, 6, 3, stride=2, padding=(2, 1), **settings)
+    pictures = other(4, 6, (1, 3), stride=(1, 2), padding=(0, 0, 2, 1), **settings)
+    pictures.weight.set_data(rows.weight.asnumpy())
+    pictures.bias.set_data(rows.bias.asnumpy())
+    x = X[:, :, 0]
+    np.testing.assert_array_equal(rows(Tensor(x)).asnumpy(), pictures(Tensor(x[:, :, None])).asnumpy()[:, :, 0])
+
+
+class Volumes(nn.Cell):
+    """A convolution of volumes, their largest elements, a picture per depth, twice as large."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv3d(2, 4, 3, has_bias=True, dtype=np.float64)
+        self.pool, self.mean = nn.MaxPool3d(2, 2), ops.ReduceMean()
+        self.up = nn.Conv2dTranspose(4, 2, 3, stride=2, has_bias=True, dtype=np.float64)
+
+    def construct(self, x):
+        return self.up(self.mean(self.pool(self.conv(x)), 2))
+
+
+def test_volumes_and_transposed_pictures_split_in_space_train_as_on_one_device(rng):
+    def shard(net):
+        net.conv.conv3d.shard(((2, 1, 2, 2, 1), (1, 1, 1, 1, 1)))
+        net.pool.max_pool_3d.shard(((2, 1, 2, 2, 1),))
+        net.up.conv2d_transpose.shard(((2, 2, 2, 1), (2, 1, 1, 1)))
+
+    batch = rng.normal(size=(2, 2, 4, 8, 6)), rng.normal(size=(2, 2, 8, 6))
+    plan = check_equals_one_device(Volumes, nn.MSELoss(), batch, shard)
+    assert [i.attr("dim") for i in messages(plan) if i.kind == "halo_exchange"] == [2, 3, 2]
+
+
 def by_batch(net):
     return None
 
@@ -58,8 +135,16 @@ test_what_picture_layers_refuse = refused(
     (lambda: nn.Conv2d(0, 4, 3), ValueError, "Conv2d: in_channels=0"),
     (lambda: nn.Conv2d(4, 4, 3.0), TypeError, "kernel_size=3.0"),
     (lambda: nn.Conv2d(4, 4, (3, 3, 3)), ValueError, "An int, or .height, width"),
+    (lambda: nn.Conv3d(4, 4, (3, 3)), ValueError, "Conv3d: kernel_size=.*depth, height, width"),
+    (lambda: nn.Conv1d(4, 4, (3, 3)), TypeError, "Conv1d: kernel_size="),
+    (lambda: nn.Conv2dTranspose(4, 4, 3, output_padding=1), ValueError, "output_padding=1.*pad_mode='pad'"),
+    (lambda: nn.Conv2dTranspose(4, 4, 3, 2, "pad", output_padding=2), ValueError, "less than stride or dilation"),
+    (lambda: nn.Conv2dTranspose(4, 4, 3)(Tensor(X[0])), ShapeError, r"Conv2dTranspose: .*\(n, c, h, w\)"),
+    (lambda: nn.MaxPool3d(2, 2)(Tensor(X)), ShapeError, r"MaxPool3D: .*A volume \(n, c, d, h, w\)"),
+    (lambda: nn.AvgPool3d(2, divisor_override=0), ValueError, "AvgPool3d: divisor_override=0"),
+    (lambda: nn.MaxPool3d(2, dilation=2), ValueError, "MaxPool3d: dilation=2"),
     (lambda: nn.Conv2d(4, 6, 3, group=4), ValueError, "group=4 with in_channels=4, out_channels=6"),
-    (lambda: nn.Conv2d(4, 4, 3, pad_mode="full"), ValueError, "pad_mode='full'. One of 'same'"),
+    (lambda: nn.Conv2d(4, 4, 3, pad_mode="full"), ValueError, "pad_mode='full'. One of 'valid', 'same', 'pad'"),
     (lambda: nn.Conv2d(4, 4, 3, padding=1), ValueError, "padding=1 with pad_mode='same'.*pad_mode='pad'"),
     (lambda: nn.Conv2d(4, 4, 3, data_format="NHWC"), ValueError, "'NHWC'"),
     (lambda: nn.MaxPool2d(0), ValueError, "MaxPool2d: kernel_size=0"),

@@ -18,7 +18,7 @@ HINTS = {
     "AdamW": "nn.AdamWeightDecay is near, but does not correct",
     "Denze": "'Dense'",
     "Batchnorm2d": "'BatchNorm2d'",
-    "Conv1d": "'Conv2d'",
+    "Conv4d": "'Conv[123]d'",
     "cross_entropy": "Use ops.cross_entropy",
     "dropout": "Use ops.dropout",
     "embedding": "Use ops.embedding",

@@ -20,6 +20,7 @@ NOT_IN_PYTORCH = {
     "FTRL": "not there",
     "AdaFactor": "PyTorch's has no mean of steps, and another rate",
     "LARS": "not there",
+    "SyncBatchNorm": "PyTorch's needs processes with accelerators; alone it is BatchNorm2d",
     "Cell": "base class",
     "CellList": "a container that is not called",
     "LossBase": "base class",

@@ -24,15 +24,15 @@ CONV = OPS["convolution"]
 
 def written_out(x, w, stride, dilation, pads, group):
     """The definition, element by element."""
-    (n, _, height, width), (o, depth, kh, kw) = x.shape, w.shape
-    top, bottom, left, right = pads
-    oh = (height + top + bottom - dilation[0] * (kh - 1) - 1) // stride[0] + 1
-    ow = (width + left + right - dilation[1] * (kw - 1) - 1) // stride[1] + 1
-    out = np.zeros((n, o, oh, ow))
-    for s, f, y, z, c, i, j in itertools.product(*(range(e) for e in (n, o, oh, ow, depth, kh, kw))):
-        row, col = y * stride[0] + i * dilation[0] - top, z * stride[1] + j * dilation[1] - left
-        if 0 <= row < height and 0 <= col < width:
-            out[s, f, y, z] += w[f, c, i, j] * x[s, f // (o // group) * depth + c, row, col]
+    dims, outs = range(x.ndim - 2), []
+    for d in dims:
+        reach = dilation[d] * (w.shape[2 + d] - 1) + 1
+        outs.append((x.shape[2 + d] + pads[2 * d] + pads[2 * d + 1] - reach) // stride[d] + 1)
+    out = np.zeros((len(x), len(w), *outs))
+    for f, y, c, k in itertools.product(range(len(w)), np.ndindex(*outs), range(w.shape[1]), np.ndindex(w.shape[2:])):
+        e = [y[d] * stride[d] + k[d] * dilation[d] - pads[2 * d] for d in dims]
+        if all(0 <= e[d] < x.shape[2 + d] for d in dims):
+            out[(slice(None), f, *y)] += w[(f, c, *k)] * x[(slice(None), f // (len(w) // group) * w.shape[1] + c, *e)]
     return out
 
 
@@ -43,7 +43,7 @@ def by_windows(x, w, stride, pads):
     return np.einsum("ncyxkl,ockl->noyx", view, w, optimize=True)
 
 
-# x, weight, stride, dilation, pads (top, bottom, left, right), group
+# x, weight, stride, dilation, pads (two per dim), group
 SETTINGS = {
     "valid": ((2, 3, 6, 5), (4, 3, 3, 2), (1, 1), (1, 1), (0, 0, 0, 0), 1),
     "padded": ((2, 3, 5, 4), (2, 3, 3, 3), (1, 1), (1, 1), (1, 1, 1, 1), 1),
@@ -59,6 +59,9 @@ SETTINGS = {
     "depthwise": ((2, 3, 5, 6), (3, 1, 3, 3), (1, 2), (1, 1), (1, 1, 1, 1), 3),
     "depthwise, two each": ((2, 3, 4, 4), (6, 1, 2, 2), (1, 1), (1, 1), (1, 0, 1, 0), 3),
     "one sample, one pixel": ((1, 3, 1, 1), (2, 3, 3, 3), (1, 1), (1, 1), (1, 1, 1, 1), 1),
+    "a volume": ((2, 2, 4, 3, 4), (3, 2, 2, 3, 2), (1, 1, 2), (2, 1, 1), (1, 0, 1, 1, 0, 2), 1),
+    "a volume with a stride in groups": ((2, 4, 5, 4, 3), (2, 2, 3, 1, 2), (2, 2, 1), (1, 1, 1), (1, 1, 0, 0, 1, 0), 2),
+    "a volume, gaps": ((1, 2, 7, 2, 2), (2, 2, 1, 1, 1), (3, 1, 1), (1, 1, 1), (2, 2, 0, 0, 0, 0), 1),
 }
 each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
 

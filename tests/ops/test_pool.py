@@ -15,9 +15,10 @@ from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.ops import OPS
 from parallel_lab.ops.kernels import pool as pool_kernels
 from parallel_lab.ops.kernels.pool import avg_pool_forward, avg_pool_grad, max_pool_forward, max_pool_grad
+from parallel_lab.ops.kernels.windows import Windows
 from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule
 
-# size, kernel, stride, pads (top, bottom, left, right)
+# size, kernel, stride, pads (two per dim)
 SETTINGS = {
     "halves": ((6, 8), (2, 2), (2, 2), (0, 0, 0, 0)),
     "a row left over": ((7, 5), (2, 2), (2, 2), (0, 0, 0, 0)),
@@ -27,20 +28,25 @@ SETTINGS = {
     "four pads": ((5, 6), (3, 4), (2, 3), (2, 1, 3, 2)),
     "one window": ((4, 3), (4, 3), (1, 1), (0, 0, 0, 0)),
     "one element": ((3, 4), (1, 1), (1, 1), (0, 0, 0, 0)),
+    "a volume": ((4, 3, 5), (2, 3, 2), (2, 1, 3), (1, 0, 1, 1, 0, 1)),
+    "a volume in blocks": ((4, 2, 4), (2, 2, 2), (2, 2, 2), (0, 0, 0, 0, 0, 0)),
 }
 each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
 
 
-def result_size(size, kernel, stride, pads):
-    return tuple((size[d] + pads[2 * d] + pads[2 * d + 1] - kernel[d]) // stride[d] + 1 for d in (0, 1))
+def windows(made):
+    """(place, elements of the window that lie in the picture, in row-major order) for every window; as indices."""
+    all_of = (slice(None), slice(None))  # samples, channels
+    for place in itertools.product(*map(range, made.out_size)):
+        along = []
+        for d, y in enumerate(place):
+            size, kernel, stride, _, before, _ = made.along(d)
+            along.append([e for e in range(y * stride - before, y * stride - before + kernel) if 0 <= e < size])
+        yield (*all_of, *place), [(*all_of, *element) for element in itertools.product(*along)]
 
 
-def windows(size, kernel, stride, pads):
-    """((y, x), elements of the window that lie in the picture, in row-major order) for every window."""
-    for y, x in itertools.product(*map(range, result_size(size, kernel, stride, pads))):
-        rows = [y * stride[0] + i - pads[0] for i in range(kernel[0])]
-        cols = [x * stride[1] + j - pads[2] for j in range(kernel[1])]
-        yield (y, x), [(r, c) for r in rows for c in cols if 0 <= r < size[0] and 0 <= c < size[1]]
+def window_of(size, kernel, stride, pads, ceil=False):
+    return Windows(size, kernel, stride, (1,) * len(size), pads, ceil)
 
 
 def with_ties(rng, size):
@@ -51,41 +57,69 @@ def with_ties(rng, size):
 def test_max_is_the_largest_real_element(setting, rng):
     size, *rest = setting
     x = -1 - with_ties(rng, size)  # below 0, so that a padded zero would be seen
-    out = max_pool_forward(x, *rest, result_size(size, *rest))
-    for (y, z), inside in windows(size, *rest):
-        np.testing.assert_array_equal(out[:, :, y, z], np.max([x[:, :, r, c] for r, c in inside], axis=0))
+    out = max_pool_forward(x, *rest, window_of(*setting).out_size)
+    for place, inside in windows(window_of(*setting)):
+        np.testing.assert_array_equal(out[place], np.max([x[e] for e in inside], axis=0))
 
 
 @each_setting
 def test_of_equal_largest_the_first_in_row_major_order_takes_the_gradient(setting, rng):
     size, *rest = setting
     x = with_ties(rng, size)
-    out = max_pool_forward(x, *rest, result_size(size, *rest))
+    out = max_pool_forward(x, *rest, window_of(*setting).out_size)
     g = rng.normal(size=out.shape)
     expected = np.zeros(x.shape)
-    for (y, z), inside in windows(size, *rest):
-        for n, channel in np.ndindex(x.shape[:2]):
+    for place, inside in windows(window_of(*setting)):
+        for one in np.ndindex(x.shape[:2]):
             # max() keeps the first of equal ones
-            r, c = max(inside, key=lambda place, n=n, channel=channel: x[n, channel, *place])
-            expected[n, channel, r, c] += g[n, channel, y, z]
+            element = max(inside, key=lambda e, one=one: x[(*one, *e[2:])])
+            expected[(*one, *element[2:])] += g[(*one, *place[2:])]
     np.testing.assert_allclose(max_pool_grad(g, out, x, *rest), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("count_pads", [True, False])
 @each_setting
 def test_mean_and_its_gradient(setting, count_pads, rng):
-    size, kernel, *rest = setting
-    x = rng.normal(size=(3, 2, *size))
-    out = avg_pool_forward(x, kernel, *rest, result_size(*setting), count_pads)
+    made = window_of(*setting)
+    x = rng.normal(size=(3, 2, *made.size))
+    out = avg_pool_forward(x, made, count_pads)
     g = rng.normal(size=out.shape)
     expected = np.zeros(x.shape)
-    for (y, z), inside in windows(*setting):
-        count = math.prod(kernel) if count_pads else len(inside)
-        found = out[:, :, y, z]
-        np.testing.assert_allclose(found, sum(x[:, :, r, c] for r, c in inside) / count, rtol=1e-12, atol=1e-12)
-        for r, c in inside:
-            expected[:, :, r, c] += g[:, :, y, z] / count
-    np.testing.assert_allclose(avg_pool_grad(g, size, kernel, *rest, count_pads), expected, rtol=1e-12, atol=1e-12)
+    for place, inside in windows(made):
+        count = math.prod(made.kernel) if count_pads else len(inside)
+        np.testing.assert_allclose(out[place], sum(x[e] for e in inside) / count, rtol=1e-12, atol=1e-12)
+        for e in inside:
+            expected[e] += g[place] / count
+    np.testing.assert_allclose(avg_pool_grad(g, made, count_pads), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("count_pads", [True, False])
+def test_a_last_window_beyond_the_padding_counts_with_ceil_mode_and_what_is_outside_never(count_pads):
+    """7 elements padded by 1 and 0, kernel 3, stride 2: windows begin at -1, 1, 3, and the next, at 5, holds two."""
+    x = np.array([[[[1.0, 2.0, 3.0, 4.0, 50.0, 60.0, 70.0]]]])
+    facts = (1, 7), (1, 3), (1, 2), (0, 0, 1, 0)
+    assert window_of(*facts).out_size == (1, 3)
+    made = window_of(*facts, ceil=True)
+    assert made.out_size == (1, 4)
+    largest = max_pool_forward(x, made.kernel, made.stride, made.pads, made.out_size)
+    assert largest.tolist() == [[[[2.0, 4.0, 60.0, 70.0]]]]
+    first = 3 / (3 if count_pads else 2)
+    assert avg_pool_forward(x, made, count_pads).tolist() == [[[[first, 3.0, 38.0, 65.0]]]]
+    grad = avg_pool_grad(np.ones((1, 1, 1, 4)), made, count_pads)
+    assert grad[0, 0, 0, 6] == 0.5
+
+
+def test_a_window_that_would_begin_behind_the_picture_does_not_count():
+    """3 elements padded by 0 and 1, kernel 2, stride 3: a window at 3 would hold padding only."""
+    assert window_of((3,), (2,), (3,), (0, 1), ceil=True).out_size == (1,)
+
+
+def test_volumes_take_their_own_divisor(rng):
+    x = rng.normal(size=(1, 2, 2, 4, 2))
+    halves = x.reshape(1, 2, 2, 2, 2, 2).sum(axis=(2, 4, 5))[:, :, None, :, None]
+    np.testing.assert_allclose(ops.AvgPool3D(2, 2, divisor_override=5)(x), halves / 5)
+    np.testing.assert_allclose(ops.avg_pool3d(x, 2, 2), halves / 8)
+    np.testing.assert_array_equal(ops.max_pool3d(x, (2, 4, 2)), x.max(axis=(2, 3, 4), keepdims=True))
 
 
 def test_same_counts_real_elements_only_in_a_mean():

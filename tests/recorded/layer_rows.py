@@ -50,7 +50,10 @@ def theirs(
 
     def run(t, x, *weights):
         given = dict(zip(names, (w.clone() for w in weights), strict=True))  # running statistics are changed in place
-        y = t.func.functional_call(make(t.nn).train(train), given, (x.long() if x.dtype == t.int32 else x,))
+        module, inputs = make(t.nn).train(train), (x.long() if x.dtype == t.int32 else x,)
+        own = (module.called, t) if isinstance(module, Rows) else (t.func.functional_call, module)
+        call = functools.partial(*own)
+        y = call(given, inputs)
         return (y, *(given[name] for name in after)) if after else y
 
     return run
@@ -69,6 +72,20 @@ def layer(
     other = {"after": [dict(pairs)[name] for name in after], **options}
     run = ours(mine, [one for one, _ in pairs], after=after, **options)
     return row(key, theirs(make, [two for _, two in pairs], **other), *inputs, ours=run)
+
+
+class Rows:
+    """PyTorch's layer for rows, given a weight with a height of 1 as ours has it; what `theirs` needs of a module."""
+
+    def __init__(self, make: Callable, *args: Any) -> None:
+        self.make, self.args = make, args
+
+    def train(self, mode: bool) -> Rows:
+        return self
+
+    def called(self, t: Any, named: dict[str, Any], inputs: tuple) -> Any:
+        module, rows = self.make(*self.args), {**named, "weight": named["weight"].squeeze(2)}
+        return t.func.functional_call(module, rows, inputs)
 
 
 # ---- layers with weights ----
@@ -129,6 +146,39 @@ WEIGHTED: tuple[Row, ...] = (
         *("Conv2d-valid", lambda: nn.Conv2d(2, 2, 2, 2, "valid", has_bias=True), lambda n: n.Conv2d(2, 2, 2, 2)),
         *("weight bias", floats(2, 2, 4, 4), floats(2, 2, 2, 2), floats(2)),
     ),
+    layer(
+        *("Conv1d", lambda: nn.Conv1d(2, 4, 3, 2, "pad", 1, 1, 2, True), lambda n: Rows(n.Conv1d, 2, 4, 3, 2, 1, 1, 2)),
+        *("weight bias", floats(2, 2, 5), floats(4, 1, 1, 3), floats(4)),
+    ),
+    layer(
+        *("Conv3d", lambda: nn.Conv3d(2, 3, 3, has_bias=True), lambda n: n.Conv3d(2, 3, 3, padding="same")),
+        *("weight bias", floats(1, 2, 3, 4, 3), floats(3, 2, 3, 3, 3), floats(3)),
+    ),
+    layer(
+        *("Conv3d-options", lambda: nn.Conv3d(2, 2, (2, 1, 3), (1, 2, 1), "pad", (1, 1, 0, 0, 1, 1), (2, 1, 1), 2)),
+        *(lambda n: n.Conv3d(2, 2, (2, 1, 3), (1, 2, 1), (1, 0, 1), (2, 1, 1), 2, False), "weight"),
+        *(floats(1, 2, 4, 3, 4), floats(2, 1, 2, 1, 3)),
+    ),
+    layer(
+        *("Conv2dTranspose", lambda: nn.Conv2dTranspose(4, 6, 3, 2, "pad", 1, 1, 1, 2, True)),
+        *(lambda n: n.ConvTranspose2d(4, 6, 3, 2, 1, 1, 2), "weight bias"),
+        *(floats(2, 4, 3, 4), floats(4, 3, 3, 3), floats(6)),
+    ),
+    layer(
+        *("Conv2dTranspose-valid", lambda: nn.Conv2dTranspose(2, 3, (2, 3), (1, 2), "valid", dilation=(2, 1))),
+        *(lambda n: n.ConvTranspose2d(2, 3, (2, 3), (1, 2), bias=False, dilation=(2, 1)), "weight"),
+        *(floats(1, 2, 3, 4), floats(2, 3, 2, 3)),
+    ),
+    layer(
+        *("Conv1dTranspose", lambda: nn.Conv1dTranspose(4, 2, 3, 2, "pad", 1, has_bias=True)),
+        *(
+            lambda n: Rows(n.ConvTranspose1d, 4, 2, 3, 2, 1),
+            "weight bias",
+            floats(2, 4, 5),
+            floats(4, 2, 1, 3),
+            floats(2),
+        ),
+    ),
     *norm_rows("BatchNorm1d", (6, 3)),
     *norm_rows("BatchNorm2d", (2, 3, 2, 2)),
     *norm_rows("BatchNorm3d", (2, 2, 2, 1, 2)),
@@ -184,6 +234,7 @@ def plain(
     return layer(key, mine or getattr(nn, name), make or (lambda n: getattr(n, name)()), "", spec)
 
 
+VOLUME = floats(1, 2, 4, 5, 4)
 PICTURE, LINE = floats(2, 2, 5, 6), floats(4, 6, low=-8.0, high=8.0)
 
 PLAIN: tuple[Row, ...] = (
@@ -202,6 +253,22 @@ PLAIN: tuple[Row, ...] = (
     plain(
         *("MaxPool2d-pad", PICTURE, lambda: nn.MaxPool2d((3, 2), (2, 1), "pad", (1, 0))),
         lambda n: n.MaxPool2d((3, 2), (2, 1), (1, 0)),
+    ),
+    plain("MaxPool3d", VOLUME, lambda: nn.MaxPool3d(2, 2), lambda n: n.MaxPool3d(2)),
+    plain(
+        *("MaxPool3d-ceil", VOLUME, lambda: nn.MaxPool3d((2, 3, 2), (3, 2, 1), "pad", (1, 1, 0), ceil_mode=True)),
+        lambda n: n.MaxPool3d((2, 3, 2), (3, 2, 1), (1, 1, 0), ceil_mode=True),
+    ),
+    *(
+        plain(
+            *(f"AvgPool3d-ceil-{real}", VOLUME, lambda real=real: nn.AvgPool3d(3, 2, "pad", 1, True, not real)),
+            lambda n, real=real: n.AvgPool3d(3, 2, 1, True, not real),
+        )
+        for real in (False, True)
+    ),
+    plain(
+        *("AvgPool3d-divisor", VOLUME, lambda: nn.AvgPool3d(2, 1, divisor_override=3)),
+        lambda n: n.AvgPool3d(2, 1, divisor_override=3),
     ),
     plain("AvgPool2d", PICTURE, lambda: nn.AvgPool2d(2, 1), lambda n: n.AvgPool2d(2, 1)),
     plain("AvgPool2d-pad", PICTURE, lambda: nn.AvgPool2d(3, 2, "pad", 1), lambda n: n.AvgPool2d(3, 2, 1)),

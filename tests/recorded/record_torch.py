@@ -1,7 +1,8 @@
 """Record what PyTorch gives for the rows of `torch_*.py`, `layer_rows.py` and `loss_rows.py`: run by hand, with
 `pip install -e ".[oracle]"`.
 
-    python tests/recorded/record_torch.py
+    python tests/recorded/record_torch.py          # all rows
+    python tests/recorded/record_torch.py --new    # those that are not in the files yet; the others stay as they are
 
 Writes torch_operators.npz and torch_layers.npz beside this file.
 """
@@ -43,12 +44,17 @@ def record(torch: Any, row: Row) -> dict[str, list[np.ndarray]]:
     return {"in": arrays, "out": [o.detach().numpy() for o in outs], "grad": grads}
 
 
-def write(torch: Any, name: str, rows: Sequence[Row], **recipe: str) -> None:
-    """Record all rows into one file."""
-    results = {row.key: record(torch, row) for row in rows}
+def write(torch: Any, name: str, rows: Sequence[Row], *, only_new: bool, **recipe: str) -> None:
+    """Record rows into one file. only_new: keep what it holds of rows that were recorded before."""
+    before = torch_table.Recording(name) if only_new else None
+    kept = {} if before is None else {key: before[key] for key in before.keys()}  # noqa: SIM118 - it is no dict
+    results = {row.key: kept.get(row.key) or record(torch, row) for row in rows}
     assert len(results) == len(rows), "two rows have one name: give them labels"
     path = HERE / name
-    torch_table.save(path, results, {"torch": torch.__version__, "numpy": np.__version__, **recipe})
+    made = {"torch": torch.__version__, "numpy": np.__version__}
+    if before is not None:
+        made = {what: ", ".join(dict.fromkeys([*before.recipe[what].split(", "), made[what]])) for what in made}
+    torch_table.save(path, results, {**made, **recipe})
     print(f"{name}: {len(rows)} rows, {path.stat().st_size} bytes")
 
 
@@ -58,7 +64,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     public = public_operators()
     left_out = public - {row.name for row in OPERATORS} - set(NOT_IN_PYTORCH)
-    if left_out:
+    only_new = "--new" in sys.argv[1:]
+    if only_new:
+        public -= left_out  # complete for these
+    elif left_out:
         raise SystemExit(f"no row, and no reason for it in public_operators.py: {', '.join(sorted(left_out))}")
-    write(torch, "torch_operators.npz", OPERATORS, operators=" ".join(sorted(public)))
-    write(torch, "torch_layers.npz", layer_rows.ROWS + loss_rows.ROWS)
+    write(torch, "torch_operators.npz", OPERATORS, only_new=only_new, operators=" ".join(sorted(public)))
+    write(torch, "torch_layers.npz", layer_rows.ROWS + loss_rows.ROWS, only_new=only_new)

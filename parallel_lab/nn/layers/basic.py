@@ -41,12 +41,21 @@ class Identity(Cell):
 class Weighted(Cell):
     """A layer with `weight`, of shape (out, ...), and perhaps `bias` (out,), added by the operator `bias_add`."""
 
-    def _draw(self, shape: tuple[int, ...], weight_init: Any, bias_init: Any, has_bias: bool, dtype: Any) -> None:
+    def _draw(
+        self,
+        shape: tuple[int, ...],
+        weight_init: Any,
+        bias_init: Any,
+        has_bias: bool,
+        dtype: Any,
+        outputs: int | None = None,
+    ) -> None:
+        """Make the Parameters.  shape: of the weight;  outputs: length of the bias, if it is not the weight's."""
         rule = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
         self.weight, self.bias = Parameter(initializer(rule, shape, dtype)), None
         if has_bias:
             rule = Uniform(1 / math.sqrt(math.prod(shape[1:]))) if bias_init is None else bias_init
-            self.bias = Parameter(initializer(rule, shape[:1], dtype))
+            self.bias = Parameter(initializer(rule, (outputs or shape[0],), dtype))
             self.bias_add = ops.BiasAdd()
 
 

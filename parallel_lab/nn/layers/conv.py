@@ -1,4 +1,4 @@
-"""Layers for pictures, N C H W: convolution and pooling.
+"""Layers for pictures, N C H W, rows, N C L, and volumes, N C D H W: convolution, transposed too, and pooling.
 
 net = nn.SequentialCell(nn.Conv2d(3, 32, 3, pad_mode="same"), nn.ReLU(), nn.MaxPool2d(2, 2))
 net[0].conv2d.shard(((4, 1, 1, 1), (2, 1, 1, 1)))      # samples and output channels
@@ -6,18 +6,18 @@ net[0].conv2d.shard(((4, 1, 1, 1), (2, 1, 1, 1)))      # samples and output chan
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ... import ops
 from ...base.checks import Check, checked, choice, flag, integer, integers, kept
-from ...base.errors import ArgumentError
+from ...base.errors import ArgumentError, ShapeError
+from ...ops.kernels.windows import PAD_MODE, read_extents
+from ...ops.machine.primitive import Primitive
 from ..cell import Cell
 from .activation import OneOperator
 from .basic import Weighted
-
-PAD_MODES = ("same", "valid", "pad")
 
 
 def _extents(low: int, lengths: tuple[int, ...], allowed: str) -> Check:
@@ -32,8 +32,26 @@ def _extents(low: int, lengths: tuple[int, ...], allowed: str) -> Check:
     return Check(allowed, read)
 
 
-PAIR = _extents(1, (1, 2), "An int, or (height, width), each at least 1")
-PADS = _extents(0, (1, 2, 4), "An int, (height, width) or (top, bottom, left, right), each at least 0")
+NAMES = {1: "length", 2: "height, width", 3: "depth, height, width"}
+SIDES = {1: "left, right", 2: "top, bottom, left, right", 3: "head, tail, top, bottom, left, right"}
+FORMATS = {2: "NCHW", 3: "NCDHW"}
+
+
+def _each(dims: int) -> Check:
+    """An extent of at least 1 per dim."""
+    return integer(1) if dims == 1 else _extents(1, (1, dims), f"An int, or ({NAMES[dims]}), each at least 1")
+
+
+def _pads(dims: int) -> Check:
+    return _extents(0, (1, dims, 2 * dims), f"An int, ({NAMES[dims]}) or ({SIDES[dims]}), each at least 0")
+
+
+def _settings(dims: int) -> dict[str, Check]:
+    """Checks of the arguments of a convolution."""
+    windows = dict.fromkeys(("kernel_size", "stride"), _each(dims))
+    counts = dict.fromkeys(("in_channels", "out_channels"), integer(1))
+    padding = {"pad_mode": PAD_MODE, "padding": _pads(dims), "dilation": _each(dims)}
+    return {**counts, **windows, **padding, "group": integer(1), "has_bias": flag}
 
 
 def _check_padding(layer: Cell) -> None:
@@ -42,7 +60,67 @@ def _check_padding(layer: Cell) -> None:
         raise ArgumentError(given, where=type(layer).__name__, allowed="padding is 0 unless pad_mode='pad'")
 
 
-class Conv2d(Weighted):
+class _Conv(Weighted):
+    """What convolutions share: an operator on pictures of `dims` dims, held as `name`, then `bias_add`.
+
+    transposed  dim 0 of the weight are the input's channels;  rows: inputs are (n, c, l), as pictures of height 1
+    """
+
+    dims, name, transposed, rows = 2, "conv2d", False, False
+    operator: type[Primitive] = ops.Conv2D
+
+    def _convolve(self, weight_init: Any, bias_init: Any, dtype: Any) -> None:
+        """Make operators and Parameters by the settings that were kept."""
+        _check_padding(self)
+        ends = self.in_channels, self.out_channels
+        if ends[0] % self.group or ends[1] % self.group:
+            given = f"group={self.group} with in_channels={ends[0]}, out_channels={ends[1]}"
+            raise ArgumentError(given, where=type(self).__name__, allowed="A count that divides both")
+        windows = {name: getattr(self, name) for name in ("kernel_size", "stride", "dilation")}
+        pad = self.padding
+        if self.rows:
+            windows = {name: (1, value) for name, value in windows.items()}
+            pad = (0, 0, *(pad if isinstance(pad, tuple) else (pad, pad)))
+            self.expand_dims, self.squeeze = ops.ExpandDims(), ops.Squeeze(2)
+        kernel = (
+            windows["kernel_size"] if isinstance(windows["kernel_size"], tuple) else (self.kernel_size,) * self.dims
+        )
+        first, second = ends if self.transposed else (ends[1], ends[0])
+        settings = {**windows, "pad_mode": self.pad_mode, "pad": pad, "group": self.group}
+        setattr(self, self.name, self.operator(out_channel=first, **settings))
+        self._draw((first, second // self.group, *kernel), weight_init, bias_init, self.has_bias, dtype, ends[1])
+
+    def construct(self, x: Any) -> Any:
+        if self.rows:
+            x = self.expand_dims(x, 2)
+        convolve = getattr(self, self.name)
+        x = convolve(x, self.weight, self._result_shape(x)) if self.transposed else convolve(x, self.weight)
+        x = self.bias_add(x, self.bias) if self.has_bias else x
+        return self.squeeze(x) if self.rows else x
+
+    def _result_shape(self, x: Any) -> tuple[int, ...]:
+        """What a transposed convolution makes of an input of this shape (MindSpore, nn.Conv2dTranspose)."""
+        shape = ops.shape(x)
+        if len(shape) != 4:
+            given = shape if not self.rows else (*shape[:2], *shape[3:])
+            form = "(n, c, l)" if self.rows else "(n, c, h, w)"
+            raise ShapeError(f"an input of shape {given}", where=self._where(), allowed=form)
+        attrs = getattr(self, self.name).attrs
+        kernel, stride, dilation = (read_extents(attrs[n], 2) for n in ("kernel_size", "stride", "dilation"))
+        pads = attrs["pad"] if isinstance(attrs["pad"], tuple) else (attrs["pad"],) * 4
+        pads = pads if len(pads) == 4 else (pads[0], pads[0], pads[1], pads[1])
+        more = _both(self.output_padding)
+        sizes = []
+        for d, size in enumerate(shape[2:]):
+            reach = dilation[d] * (kernel[d] - 1) + 1
+            over = {"same": 0, "valid": max(0, reach - stride[d])}.get(self.pad_mode)
+            if over is None:
+                over = reach - stride[d] - pads[2 * d] - pads[2 * d + 1] + more[d]
+            sizes.append(size * stride[d] + over)
+        return (shape[0], self.out_channels, *sizes)
+
+
+class Conv2d(_Conv):
     """Convolution, then the bias.  x: (n, in_channels, h, w) -> (n, out_channels, oh, ow).
 
     kernel_size, stride, dilation  an int, or (height, width)
@@ -57,18 +135,8 @@ class Conv2d(Weighted):
     Defaults: MindSpore 2.x, nn.Conv2d.
     """
 
-    @checked(data_format=choice("NCHW"))
-    @kept(
-        in_channels=integer(1),
-        out_channels=integer(1),
-        kernel_size=PAIR,
-        stride=PAIR,
-        pad_mode=choice(*PAD_MODES),
-        padding=PADS,
-        dilation=PAIR,
-        group=integer(1),
-        has_bias=flag,
-    )
+    @checked(data_format=choice(FORMATS[2]))
+    @kept(**_settings(2))
     def __init__(
         self,
         in_channels: int,
@@ -86,25 +154,156 @@ class Conv2d(Weighted):
         dtype: Any = np.float32,
     ) -> None:
         super().__init__()
-        _check_padding(self)
-        if in_channels % group or out_channels % group:
-            given = f"group={group} with in_channels={in_channels}, out_channels={out_channels}"
-            raise ArgumentError(given, where="Conv2d", allowed="A count that divides both")
-        kernel = kernel_size if isinstance(kernel_size, tuple) else (kernel_size,) * 2
-        windows = {"stride": stride, "dilation": dilation, "pad_mode": pad_mode, "pad": padding, "group": group}
-        self.conv2d = ops.Conv2D(out_channel=out_channels, kernel_size=kernel_size, **windows)
-        self._draw((out_channels, in_channels // group, *kernel), weight_init, bias_init, has_bias, dtype)
+        self._convolve(weight_init, bias_init, dtype)
 
-    def construct(self, x: Any) -> Any:
-        x = self.conv2d(x, self.weight)
-        return self.bias_add(x, self.bias) if self.has_bias else x
+
+class Conv1d(_Conv):
+    """Convolution of rows, then the bias.  x: (n, in_channels, l) -> (n, out_channels, ol). Arguments: Conv2d.
+
+    kernel_size, stride, dilation are ints, padding an int or (left, right). The weight is (out_channels, in_channels /
+    group, 1, length). Operators: `expand_dims`, `conv2d` (Conv2D), `bias_add`, `squeeze`. Form: MindSpore, nn.Conv1d.
+    """
+
+    rows = True
+
+    @kept(**_settings(1))
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        pad_mode: str = "same",
+        padding: int | tuple[int, ...] = 0,
+        dilation: int = 1,
+        group: int = 1,
+        has_bias: bool = False,
+        weight_init: Any = None,
+        bias_init: Any = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        self._convolve(weight_init, bias_init, dtype)
+
+
+class Conv3d(_Conv):
+    """Convolution of volumes, then the bias.  x: (n, in_channels, d, h, w) -> (n, out_channels, od, oh, ow).
+
+    Arguments as in Conv2d, with (depth, height, width) and padding (head, tail, top, bottom, left, right). The weight
+    is (out_channels, in_channels / group, depth, height, width). Operators: `conv3d` (Conv3D) and `bias_add`.
+    """
+
+    dims, name, operator = 3, "conv3d", ops.Conv3D
+
+    @checked(data_format=choice(FORMATS[3]))
+    @kept(**_settings(3))
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int, int],
+        stride: int | tuple[int, int, int] = 1,
+        pad_mode: str = "same",
+        padding: int | tuple[int, ...] = 0,
+        dilation: int | tuple[int, int, int] = 1,
+        group: int = 1,
+        has_bias: bool = False,
+        weight_init: Any = None,
+        bias_init: Any = None,
+        data_format: str = "NCDHW",
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        self._convolve(weight_init, bias_init, dtype)
+
+
+def _check_output_padding(layer: Cell) -> None:
+    """More results than there are places between two elements, or where no padding says how many there are."""
+    more, steps, dilations = map(_both, (layer.output_padding, layer.stride, layer.dilation))
+    if any(m >= max(both) for m, *both in zip(more, steps, dilations, strict=True) if m) or (
+        any(more) and layer.pad_mode != "pad"
+    ):
+        given = f"output_padding={layer.output_padding} with stride={layer.stride}, pad_mode={layer.pad_mode!r}"
+        allowed = "0, or with pad_mode='pad' less than stride or dilation"
+        raise ArgumentError(given, where=type(layer).__name__, allowed=allowed)
+
+
+def _both(value: Any) -> tuple[int, int]:
+    return value if isinstance(value, tuple) else (value, value)
+
+
+class Conv2dTranspose(_Conv):
+    """Transposed convolution, then the bias.  x: (n, in_channels, h, w) -> (n, out_channels, oh, ow).
+
+    Arguments as in Conv2d, of the convolution whose transpose this is: one that makes h x w of oh x ow.
+
+    pad_mode        "same": size * stride results; "valid": as many as any element reaches; "pad": these less `padding`
+                    on every side, plus output_padding
+    output_padding  less than the stride, for pad_mode="pad": an int, or (height, width)
+
+    The weight is (in_channels, out_channels / group, height, width). Operators: `conv2d_transpose` (Conv2DTranspose)
+    and `bias_add`. Sizes and defaults: MindSpore 2.x, nn.Conv2dTranspose.
+    """
+
+    name, operator, transposed = "conv2d_transpose", ops.Conv2DTranspose, True
+
+    @kept(**_settings(2), output_padding=_extents(0, (1, 2), "An int, or (height, width), each at least 0"))
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        pad_mode: str = "same",
+        padding: int | tuple[int, ...] = 0,
+        output_padding: int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        group: int = 1,
+        has_bias: bool = False,
+        weight_init: Any = None,
+        bias_init: Any = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        _check_output_padding(self)
+        self._convolve(weight_init, bias_init, dtype)
+
+
+class Conv1dTranspose(_Conv):
+    """Conv2dTranspose of rows.  x: (n, in_channels, l) -> (n, out_channels, ol). Arguments: ints, as in Conv1d.
+
+    The weight is (in_channels, out_channels / group, 1, length). Operators: `expand_dims`, `conv2d_transpose`,
+    `bias_add`, `squeeze`. Form: MindSpore, nn.Conv1dTranspose.
+    """
+
+    name, operator, transposed = "conv2d_transpose", ops.Conv2DTranspose, True
+    rows, output_padding = True, 0
+
+    @kept(**_settings(1))
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        pad_mode: str = "same",
+        padding: int | tuple[int, ...] = 0,
+        dilation: int = 1,
+        group: int = 1,
+        has_bias: bool = False,
+        weight_init: Any = None,
+        bias_init: Any = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        self._convolve(weight_init, bias_init, dtype)
 
 
 class _Pool(OneOperator):
     """What both pooling layers share."""
 
     @checked(data_format=choice("NCHW"))
-    @kept(kernel_size=PAIR, stride=PAIR, pad_mode=choice(*PAD_MODES), padding=PADS)
+    @kept(kernel_size=_each(2), stride=_each(2), pad_mode=PAD_MODE, padding=_pads(2))
     def __init__(
         self,
         kernel_size: Any = 1,
@@ -143,6 +342,64 @@ class AvgPool2d(_Pool):
     ) -> None:
         super().__init__(kernel_size, stride, pad_mode, padding, data_format)
         self.avg_pool.attrs["count_include_pad"] = count_include_pad
+
+
+class MaxPool3d(OneOperator):
+    """The largest element of each window.  x: (n, c, d, h, w) -> (n, c, od, oh, ow). Operator: `max_pool_3d`.
+
+    kernel_size, stride  an int, or (depth, height, width)
+    pad_mode   "same": ceil(size / stride) results; "valid": no padding; "pad": `padding` on every side, or (depth,
+               height, width)
+    ceil_mode  a last window that begins inside and reaches beyond the padding counts too
+    dilation, return_indices  1 and False: others are not available
+    """
+
+    operator = ops.MaxPool3D
+    other_names: ClassVar = {"max_pool": "max_pool_3d"}
+
+    @checked(dilation=choice(1), return_indices=choice(False))
+    @kept(kernel_size=_each(3), stride=_each(3), pad_mode=PAD_MODE, padding=_pads(3), ceil_mode=flag)
+    def __init__(
+        self,
+        kernel_size: Any = 1,
+        stride: Any = 1,
+        pad_mode: str = "valid",
+        padding: Any = 0,
+        dilation: int = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+    ) -> None:
+        _check_padding(self)
+        windows = {"kernel_size": kernel_size, "strides": stride, "pad_mode": pad_mode}
+        self._begin(**windows, pad_list=padding, ceil_mode=ceil_mode)
+
+
+class AvgPool3d(OneOperator):
+    """The mean of every window.  x: (n, c, d, h, w) -> (n, c, od, oh, ow). Operator: `avg_pool_3d`.
+
+    kernel_size, stride, pad_mode, padding, ceil_mode  as in MaxPool3d
+    count_include_pad  whether padded zeros count;  divisor_override: divide by this number instead
+    """
+
+    operator = ops.AvgPool3D
+    other_names: ClassVar = {"avg_pool": "avg_pool_3d"}
+
+    @checked(count_include_pad=flag, divisor_override=integer(1) | None)
+    @kept(kernel_size=_each(3), stride=_each(3), pad_mode=PAD_MODE, padding=_pads(3), ceil_mode=flag)
+    def __init__(
+        self,
+        kernel_size: Any = 1,
+        stride: Any = 1,
+        pad_mode: str = "valid",
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> None:
+        _check_padding(self)
+        windows = {"kernel_size": kernel_size, "strides": stride, "pad_mode": pad_mode, "pad": padding}
+        means = {"count_include_pad": count_include_pad, "divisor_override": divisor_override or 0}
+        self._begin(**windows, ceil_mode=ceil_mode, **means)
 
 
 def _read_output_size(value: Any) -> Any:

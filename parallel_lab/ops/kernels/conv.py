@@ -4,7 +4,7 @@
         w[o, c, i, j] * x[n, c, y * stride + i * dilation - top, x * stride + j * dilation - left]
 
 All arrays are N C H W, weights O (C / group) kh kw, pads (top, bottom, left, right). Elements outside the picture count
-as zeros.
+as zeros. Volumes, N C D H W, are convolved picture by picture, once per element of the kernel's depth.
 
 Scheme ("columns of a kernel row"). A tile of samples is copied once per kernel *column*: cols[c, j, row, x] = x[c, row,
 x * stride + offset j]. Every kernel row i is then one matrix product with a contiguous stretch of it, because moving
@@ -31,7 +31,7 @@ from functools import cached_property
 import numpy as np
 
 from .threads import THREAD_FLOPS, batch_ranges, spread_over_threads, thread_count
-from .windows import Pads, Pair, inside, output_size
+from .windows import Extents, Pads, Pair, inside, output_size, taps
 
 # Measured with 1 MiB of L2 cache (3x3, 3 to 512 channels, 4x4 to 32x32): flat from 0.3 to 2 MB, slower outside.
 TILE_BYTES = 1 << 20
@@ -40,21 +40,37 @@ FEW_POSITIONS = 192
 WIDE_POSITIONS = 1024
 
 
-def conv_forward(x: np.ndarray, w: np.ndarray, stride: Pair, dilation: Pair, pads: Pads, group: int = 1) -> np.ndarray:
-    """The convolution.  x: (n, c, h, w), w: (o, c / group, kh, kw) -> (n, o, oh, ow)."""
+def conv_forward(
+    x: np.ndarray, w: np.ndarray, stride: Extents, dilation: Extents, pads: Pads, group: int = 1
+) -> np.ndarray:
+    """The convolution.  x: (n, c, h, w), w: (o, c / group, kh, kw) -> (n, o, oh, ow); or (n, c, d, h, w) and so on."""
     kernel = w.shape[2:]
     both = zip(x.shape[2:], kernel, stride, dilation, pads[::2], pads[1::2], strict=True)
     sizes = [output_size(*of_one_dim) for of_one_dim in both]
     out = np.empty((len(x), len(w), *sizes), np.result_type(x, w))
+    if len(sizes) > 2:
+        total = np.zeros(out.shape, _compute_dtype(out.dtype))
+        for k, windows, elements in taps(kernel[0], stride[0], dilation[0], pads[0], x.shape[2], sizes[0]):
+            made = conv_forward(_pictures(x[:, :, elements]), w[:, :, k], stride[1:], dilation[1:], pads[2:], group)
+            total[:, :, windows] += _volumes(made, len(x))
+        return total.astype(out.dtype, copy=False)
     rows, cols = (_forward_taps(kernel[d], dilation[d], pads[2 * d]) for d in (0, 1))
     _correlate(x, w, rows, cols, stride, group, out)
     return out
 
 
 def conv_input_grad(
-    g: np.ndarray, w: np.ndarray, size: Pair, stride: Pair, dilation: Pair, pads: Pads, group: int = 1
+    g: np.ndarray, w: np.ndarray, size: Extents, stride: Extents, dilation: Extents, pads: Pads, group: int = 1
 ) -> np.ndarray:
-    """Gradient for x.  g: (n, o, oh, ow), w: (o, c / group, kh, kw), size: (h, w) of x -> (n, c, h, w)."""
+    """Gradient for x.  g: (n, o, oh, ow), w: (o, c / group, kh, kw), size: (h, w) of x -> (n, c, h, w); or volumes."""
+    if len(size) > 2:
+        dtype = np.result_type(g, w)
+        total = np.zeros((len(g), w.shape[1] * group, *size), _compute_dtype(dtype))
+        for k, windows, elements in taps(w.shape[2], stride[0], dilation[0], pads[0], size[0], g.shape[2]):
+            rest = (size[1:], stride[1:], dilation[1:], pads[2:], group)
+            made = conv_input_grad(_pictures(g[:, :, windows]), w[:, :, k], *rest)
+            total[:, :, elements] += _volumes(made, len(g))
+        return total.astype(dtype, copy=False)
     turned = w.reshape(group, -1, *w.shape[1:]).swapaxes(1, 2)
     turned = turned.reshape(-1, *turned.shape[2:])  # (c, o / group, kh, kw)
     grad = np.empty((len(g), len(turned), *size), np.result_type(g, w))
@@ -72,9 +88,15 @@ def conv_input_grad(
 
 
 def conv_weight_grad(
-    g: np.ndarray, x: np.ndarray, kernel: Pair, stride: Pair, dilation: Pair, pads: Pads, group: int = 1
+    g: np.ndarray, x: np.ndarray, kernel: Extents, stride: Extents, dilation: Extents, pads: Pads, group: int = 1
 ) -> np.ndarray:
-    """Gradient for w.  g: (n, o, oh, ow), x: (n, c, h, w), kernel: (kh, kw) -> (o, c / group, kh, kw)."""
+    """Gradient for w.  g: (n, o, oh, ow), x: (n, c, h, w), kernel: (kh, kw) -> (o, c / group, kh, kw); or volumes."""
+    if len(kernel) > 2:
+        total = np.zeros((g.shape[1], x.shape[1] // group, *kernel), np.result_type(g, x))
+        for k, windows, elements in taps(kernel[0], stride[0], dilation[0], pads[0], x.shape[2], g.shape[2]):
+            both = _pictures(g[:, :, windows]), _pictures(x[:, :, elements])
+            total[:, :, k] = conv_weight_grad(*both, kernel[1:], stride[1:], dilation[1:], pads[2:], group)
+        return total
     rows, cols = (_forward_taps(kernel[d], dilation[d], pads[2 * d]) for d in (0, 1))
     shape = (g.shape[1], x.shape[1] // group, *kernel)
     dtype = np.result_type(g, x)
@@ -102,6 +124,17 @@ def conv_weight_grad(
         sums[0] += other
     grad = sums[0].reshape(kernel[0], shape[0], shape[1], kernel[1]).transpose(1, 2, 0, 3)
     return np.array(grad, dtype, order="C")
+
+
+def _pictures(volumes: np.ndarray) -> np.ndarray:
+    """(n, c, d, ...) -> (n d, c, ...)."""
+    by_depth = np.ascontiguousarray(np.moveaxis(volumes, 2, 1))
+    return by_depth.reshape(-1, *by_depth.shape[2:])
+
+
+def _volumes(pictures: np.ndarray, samples: int) -> np.ndarray:
+    """(n d, c, ...) -> (n, c, d, ...)."""
+    return np.moveaxis(pictures.reshape(samples, -1, *pictures.shape[1:]), 1, 2)
 
 
 # ---- which input element a kernel element reads ----

@@ -1,19 +1,21 @@
-"""Pooling on arrays: the largest element, or the mean, of every window of a picture.
+"""Pooling on arrays: the largest element, or the mean, of every window of a picture or a volume.
 
-All arrays are N C H W, pads (top, bottom, left, right). A window of kh x kw is taken in two passes, first along the
-width, then along the height: kw + kh steps for kh * kw elements. Of equal largest elements the first one in row-major
-order takes the gradient, as in PyTorch: the pass along the height finds the first row, the pass along the width the
-first element in it. Passes run on tiles of samples that stay in the cache.
+All arrays are N C H W, pads (top, bottom, left, right), or N C D H W. A window of kh x kw is taken in two passes, first
+along the width, then along the height: kw + kh steps for kh * kw elements. Of equal largest elements the first one in
+row-major order takes the gradient, as in PyTorch: the pass along the height finds the first row, the pass along the
+width the first element in it. Passes run on tiles of samples that stay in the cache.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from .threads import batch_ranges, spread_over_threads, thread_count
-from .windows import Pads, Pair, inside
+from .windows import Extents, Pads, Pair, Windows, taps
 
 TILE_BYTES = 1 << 19  # an input tile; two or three arrays of its size are in use at once
 THREAD_ELEMENTS = 1 << 20  # about 3 ms of work; starting a thread costs 0.1 ms
@@ -22,12 +24,8 @@ THREAD_ELEMENTS = 1 << 20  # about 3 ms of work; starting a thread costs 0.1 ms
 def _taps(axis: int, kernel: int, stride: int, before: int, size: int, count: int) -> Iterator[tuple[tuple, tuple]]:
     """Per kernel element of one axis (-1: width, -2: height): (windows that have it inside, their elements)."""
     rest = (slice(None),) * (-1 - axis)
-    for k in range(kernel):
-        first, last = inside(k - before, stride, size, count)
-        if first < last:
-            start = first * stride + k - before
-            elements = slice(start, start + (last - first - 1) * stride + 1, stride)
-            yield (..., slice(first, last), *rest), (..., elements, *rest)
+    for _, windows, elements in taps(kernel, stride, 1, before, size, count):
+        yield (..., windows, *rest), (..., elements, *rest)
 
 
 def _with_extent(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:
@@ -90,27 +88,40 @@ def _by_tiles(work: Callable[[slice], None], x: np.ndarray) -> None:
     spread_over_threads(run, len(parts))
 
 
-def max_pool_forward(x: np.ndarray, kernel: Pair, stride: Pair, pads: Pads, out_size: Pair) -> np.ndarray:
-    """The largest element of every window.  x: (n, c, h, w) -> (n, c, *out_size)."""
+def _passes(
+    x: np.ndarray, kernel: Extents, stride: Extents, pads: Pads, out_size: Extents, last: int = 0
+) -> list[np.ndarray]:
+    """x, and what each pass makes of the one before: along the last dim first, until along dim `last`."""
+    found = [x]
+    for d in reversed(range(last, len(kernel))):
+        found.append(_largest(found[-1], d - len(kernel), kernel[d], stride[d], pads[2 * d], out_size[d]))
+    return found
+
+
+def max_pool_forward(x: np.ndarray, kernel: Extents, stride: Extents, pads: Pads, out_size: Extents) -> np.ndarray:
+    """The largest element of every window.  x: (n, c, h, w) -> (n, c, *out_size); or (n, c, d, h, w)."""
     out = np.empty((*x.shape[:2], *out_size), x.dtype)
 
     def work(tile: slice) -> None:
-        by_width = _largest(x[tile], -1, kernel[1], stride[1], pads[2], out_size[1])
-        out[tile] = _largest(by_width, -2, kernel[0], stride[0], pads[0], out_size[0])
+        out[tile] = _passes(x[tile], kernel, stride, pads, out_size)[-1]
 
     _by_tiles(work, x)
     return out
 
 
-def max_pool_grad(g: np.ndarray, out: np.ndarray, x: np.ndarray, kernel: Pair, stride: Pair, pads: Pads) -> np.ndarray:
-    """Gradient of max_pool_forward.  g, out: (n, c, oh, ow), x: (n, c, h, w) -> (n, c, h, w)."""
+def max_pool_grad(
+    g: np.ndarray, out: np.ndarray, x: np.ndarray, kernel: Extents, stride: Extents, pads: Pads
+) -> np.ndarray:
+    """Gradient of max_pool_forward.  g, out: (n, c, oh, ow), x: (n, c, h, w) -> (n, c, h, w); or volumes."""
     grad = np.zeros(x.shape, g.dtype)
 
     def work(tile: slice) -> None:
-        by_width = _largest(x[tile], -1, kernel[1], stride[1], pads[2], out.shape[3])
-        between = np.zeros(by_width.shape, g.dtype)
-        _to_first_largest(g[tile], out[tile], by_width, -2, kernel[0], stride[0], pads[0], between)
-        _to_first_largest(between, by_width, x[tile], -1, kernel[1], stride[1], pads[2], grad[tile])
+        dims, passed = len(kernel), g[tile]
+        made = [*_passes(x[tile], kernel, stride, pads, out.shape[2:], last=1), out[tile]]
+        for d, largest, read in zip(range(dims), made[:0:-1], made[-2::-1], strict=True):
+            into = grad[tile] if d == dims - 1 else np.zeros(read.shape, g.dtype)
+            _to_first_largest(passed, largest, read, d - dims, kernel[d], stride[d], pads[2 * d], into)
+            passed = into
 
     _by_tiles(work, x)
     return grad
@@ -119,20 +130,22 @@ def max_pool_grad(g: np.ndarray, out: np.ndarray, x: np.ndarray, kernel: Pair, s
 # ---- means ----
 
 
-def _real_elements(kernel: int, stride: int, before: int, size: int, count: int) -> np.ndarray:
-    """How many elements of each window along one axis lie inside the picture.  -> (count,)"""
+def _counted(kernel: int, stride: int, before: int, after: int, size: int, count: int, count_pads: bool) -> np.ndarray:
+    """How many elements of each window along one axis lie inside the picture, padded or not.  -> (count,)"""
     start = np.arange(count) * stride - before
-    return np.minimum(start + kernel, size) - np.maximum(start, 0)
+    low, high = (-before, size + after) if count_pads else (0, size)
+    return np.minimum(start + kernel, high) - np.maximum(start, low)
 
 
-def _divisor(
-    kernel: Pair, stride: Pair, pads: Pads, size: Pair, out_size: Pair, count_pads: bool, dtype: np.dtype
-) -> np.ndarray:
+def _divisor(made: Windows, count_pads: bool, dtype: np.dtype) -> np.ndarray:
     """What the sum of each window is divided by.  -> (oh, ow), or () if it is the same for all."""
-    if count_pads or not any(pads):
-        return np.asarray(kernel[0] * kernel[1], dtype)
-    rows, cols = (_real_elements(kernel[d], stride[d], pads[2 * d], size[d], out_size[d]) for d in (0, 1))
-    return np.multiply.outer(rows, cols).astype(dtype)
+    if not made.ceil and (count_pads or not any(made.pads)):
+        return np.asarray(math.prod(made.kernel), dtype)
+    counts = []
+    for d, count in enumerate(made.out_size):
+        size, kernel, stride, _, before, after = made.along(d)
+        counts.append(_counted(kernel, stride, before, after, size, count, count_pads))
+    return functools.reduce(np.multiply.outer, counts).astype(dtype)
 
 
 def _sums(x: np.ndarray, axis: int, kernel: int, stride: int, before: int, count: int) -> np.ndarray:
@@ -143,19 +156,27 @@ def _sums(x: np.ndarray, axis: int, kernel: int, stride: int, before: int, count
     return total
 
 
-def avg_pool_forward(
-    x: np.ndarray, kernel: Pair, stride: Pair, pads: Pads, out_size: Pair, count_pads: bool
-) -> np.ndarray:
-    """The mean of every window.  x: (n, c, h, w) -> (n, c, *out_size). count_pads: pads count, as zeros."""
-    out = np.empty((*x.shape[:2], *out_size), x.dtype)
-    divisor = _divisor(kernel, stride, pads, x.shape[2:], out_size, count_pads, np.result_type(x.dtype, np.float32))
+def avg_pool_forward(x: np.ndarray, made: Windows, count_pads: bool, divisor: int = 0) -> np.ndarray:
+    """The mean of every window.  x: (n, c, h, w) -> (n, c, oh, ow); or (n, c, d, h, w).
+
+    count_pads  pads count, as zeros;  divisor: divide by this number instead of how many there are, unless it is 0
+    """
+    out = np.empty((*x.shape[:2], *made.out_size), x.dtype)
+    by = divisor or _divisor(made, count_pads, np.result_type(x.dtype, np.float32))
 
     def work(tile: slice) -> None:
-        by_width = _sums(x[tile], -1, kernel[1], stride[1], pads[2], out_size[1])
-        np.divide(_sums(by_width, -2, kernel[0], stride[0], pads[0], out_size[0]), divisor, out=out[tile])
+        total = x[tile]
+        for d in reversed(range(len(made.size))):
+            total = _sums(total, d - len(made.size), *_pass(made, d), made.out_size[d])
+        np.divide(total, by, out=out[tile])
 
     _by_tiles(work, x)
     return out
+
+
+def _pass(made: Windows, d: int) -> tuple[int, int, int]:
+    """Kernel, stride and padding before, along dim d."""
+    return made.kernel[d], made.stride[d], made.pads[2 * d]
 
 
 def _spread(g: np.ndarray, axis: int, kernel: int, stride: int, before: int, into: np.ndarray) -> None:
@@ -164,15 +185,18 @@ def _spread(g: np.ndarray, axis: int, kernel: int, stride: int, before: int, int
         into[elements] += g[windows]
 
 
-def avg_pool_grad(g: np.ndarray, size: Pair, kernel: Pair, stride: Pair, pads: Pads, count_pads: bool) -> np.ndarray:
-    """Gradient of avg_pool_forward.  g: (n, c, oh, ow), size: (h, w) of x -> (n, c, h, w)."""
-    grad = np.zeros((*g.shape[:2], *size), g.dtype)
-    divisor = _divisor(kernel, stride, pads, size, g.shape[2:], count_pads, np.result_type(g.dtype, np.float32))
+def avg_pool_grad(g: np.ndarray, made: Windows, count_pads: bool, divisor: int = 0) -> np.ndarray:
+    """Gradient of avg_pool_forward.  g: (n, c, oh, ow) -> (n, c, h, w); or volumes."""
+    grad = np.zeros((*g.shape[:2], *made.size), g.dtype)
+    by = divisor or _divisor(made, count_pads, np.result_type(g.dtype, np.float32))
 
     def work(tile: slice) -> None:
-        between = np.zeros((*grad[tile].shape[:3], g.shape[3]), g.dtype)
-        _spread(g[tile] / divisor, -2, kernel[0], stride[0], pads[0], between)
-        _spread(between, -1, kernel[1], stride[1], pads[2], grad[tile])
+        dims, passed = len(made.size), g[tile] / by
+        for d in range(dims):
+            shape = (*grad[tile].shape[:2], *made.size[: d + 1], *made.out_size[d + 1 :])
+            into = grad[tile] if d == dims - 1 else np.zeros(shape, g.dtype)
+            _spread(passed, d - dims, *_pass(made, d), into)
+            passed = into
 
     _by_tiles(work, grad)
     return grad
