@@ -15,6 +15,7 @@ from . import (  # noqa: F401
     creation,
     dropout,
     elementwise,
+    flash_attention,
     gather,
     indexing,
     join,

@@ -87,13 +87,13 @@ def _hash(words: np.ndarray, scratch: np.ndarray, a: np.uint32, b: np.uint32) ->
     np.bitwise_xor(words, scratch, out=words)
 
 
-def _dropped(x, step, p, key, dims, parts, offset):
+def dropped(x, step, p, key, dims, parts, offset):
     """x with the mask applied, and scaled."""
     shape = tuple(n * count for n, count in zip(x.shape, parts or (1,) * x.ndim, strict=True))
     given = offset if isinstance(offset, tuple) else (offset,) * x.ndim if x.ndim == 1 or not offset else (offset,)
     dims = x.ndim if dims is None else dims
     if x.ndim == 0:
-        return _dropped(x.reshape(1), step, p, key, 1, (1,), 0).reshape(())
+        return dropped(x.reshape(1), step, p, key, 1, (1,), 0).reshape(())
     a, b = _words(key, int(step))
     # an element is kept with probability limit / 2^32, which is 1 - p to 2^-32
     limit = round((1 - p) * 2**32)
@@ -155,7 +155,7 @@ def dropout_at(x, step, *, p=0.5, key=0, dims=None, parts=None, offset=0):
 
     Any dim may be split; the mask is that of the whole tensor. The strategy has one tuple, for x.
     """
-    return _dropped(x, step, p, key, dims, parts, offset)
+    return dropped(x, step, p, key, dims, parts, offset)
 
 
 @dropout_at.vjp

@@ -60,8 +60,9 @@ CASES = [
     pytest.param(op, c, id=f"{op.name}-{i}") for op in OPS.values() for i, c in enumerate([*op.cases, *EXTRA[op.name]])
 ]
 WITH_GRADIENT = [p for p in CASES if has_gradient(p.values[0])]
-# their gradient for the logits is that through the sums of their exponentials too, which are operands here
-THROUGH_OTHERS = ("split_losses", "split_weighted_losses")
+# their gradient for the logits is that through the sums of their exponentials too, which are operands here; of the
+# results of flash_attention the last has one (test_flash_attention.py)
+THROUGH_OTHERS = ("split_losses", "split_weighted_losses", "flash_attention")
 
 
 def run(op, values, case_):
