@@ -13,6 +13,7 @@ which name the nearest thing.
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import sys
 from importlib.abc import Loader, MetaPathFinder
@@ -60,9 +61,10 @@ class FacadeModule(ModuleType):
 
     @property
     def __all__(self) -> list[str]:
-        """What `from mindspore.nn import *` takes: names of things, not of modules."""
+        """What `from mindspore.nn import *` takes: names of things, not of modules; sum and range stay Python's."""
         path = path_of(self)
-        return [name for name in names_of(path) if joined(path, name) not in PAGES or name in page_of(path).names]
+        things = (name for name in names_of(path) if joined(path, name) not in PAGES or name in page_of(path).names)
+        return [name for name in things if not hasattr(builtins, name)]
 
 
 _MISSING = object()  # None may be the value of a name

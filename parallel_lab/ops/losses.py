@@ -189,6 +189,9 @@ def kl_div_values(logits, labels):
     return np.where(some, labels, 0) * (np.log(np.where(some, labels, 1)) - logits)
 
 
+kl_div_values.class_name = "KLDivLoss"  # in plans it is what it is a part of
+
+
 @gradient(kl_div_values)
 def kl_div_grad(g, logits, labels):
     """Gradient for the logits: -g * labels.  g, logits, labels: (...) -> (...)."""

@@ -298,8 +298,6 @@ def _(self, input, k, dim=-1, largest=True, sorted=True):
 @op(
     UNARY,
     name="CumSum",
-    numpy="cumsum",
-    mint="cumsum",
     static=("axis",),
     attrs={"axis": one_dim},
     dtype=sum_dtype,
@@ -323,6 +321,19 @@ def cumsum(x, axis, *, exclusive=False, reverse=False):
 @cumsum.vjp
 def _(g, out, x, *, axis, exclusive, reverse):
     return (cumsum(g, axis, exclusive=exclusive, reverse=not reverse),)
+
+
+def _with_dtype(operator):
+    @function(method="cumsum", numpy="cumsum")
+    def cumsum(x, axis, dtype=None, *, exclusive=False, reverse=False):
+        """Sums along `axis` up to each element; exclusive: without it; reverse: from the end.  x: (...) -> (...).
+
+        dtype  of the sums
+        """
+        return operator(x if dtype is None else cast(x, dtype=dtype), axis, exclusive=exclusive, reverse=reverse)
+
+
+_with_dtype(cumsum)
 
 
 @form(cumsum, "CumsumExt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import subprocess
 import sys
@@ -74,6 +75,7 @@ def test_a_star_import_takes_names_and_no_modules(path):
     for name in names:
         taken[name] = getattr(page(path), name)
     assert sorted(taken) == sorted(set(names))
+    assert not set(names) & set(dir(builtins)), "sum() and range() stay Python's"
     assert not any(f"{path}.{name}".lstrip(".") in PAGES and name not in PAGES[path].names for name in names)
 
 

@@ -195,6 +195,12 @@ def test_running_extremes_name_the_last_of_equal_elements():
     assert (values.tolist(), places.tolist()) == ([1, 3, 3, 3], [0, 1, 2, 2])
 
 
+def test_running_sums_in_another_dtype():
+    found = ops.cumsum(X.astype(np.float32), 1, "float64", reverse=True)
+    np.testing.assert_array_equal(found, X[:, ::-1].cumsum(1)[:, ::-1])
+    assert found.dtype == np.float64
+
+
 def test_products_in_pytorchs_words():
     a, b, v = P[:, :3], P[:3], P[0]
     np.testing.assert_allclose(ops.addmm(Q[:, :6], a, b, beta=2, alpha=0.5), 2 * Q + a @ b / 2)
