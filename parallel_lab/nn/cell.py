@@ -149,6 +149,23 @@ class Cell(CellTree):
         """What `add_flags` was given."""
         return dict(self.__dict__.get("_flags", {}))
 
+    def apply(self, fn: Callable[[Cell], Any]) -> Cell:
+        """Call fn(cell) for every Cell below, then for this one: to set initial values, for instance. Returns self."""
+        for _, cell in reversed(list(self.cells_and_names())):
+            fn(cell)
+        return self
+
+    def _accept(self, *args: Any, **kwargs: Any) -> Cell:
+        """Accepted for scripts that call it: a setting of MindSpore's compiler without a counterpart. Returns self."""
+        return self
+
+    set_jit_config = set_boost = set_acc = set_inputs = set_auto_parallel = set_broadcast_flag = _accept
+    set_parallel_input_with_inputs = flatten_weights = _accept
+
+    def parameters_broadcast_dict(self, recurse: bool = True) -> dict[str, Parameter]:
+        """{name: Parameter} of what all ranks hold alike: without those with layerwise_parallel."""
+        return {p.name: p for p in self.get_parameters(expand=recurse) if not p.layerwise_parallel}
+
     def set_data_parallel(self) -> None:
         """Split the batch alone in operators here and below that have no strategy, where auto_parallel would choose."""
         self.__dict__["_data_parallel"] = True

@@ -124,6 +124,22 @@ def test_flags_become_attributes_here_or_below_too():
     assert (net.a, net[0].b) == (1, 2)
 
 
+def test_settings_of_mindspores_compiler_are_accepted_and_change_nothing():
+    net = nn.SequentialCell(nn.Dense(2, 3), nn.ReLU())
+    settings = ("set_jit_config", "set_boost", "set_acc", "set_inputs", "set_auto_parallel", "flatten_weights")
+    assert all(getattr(net, name)(None) is net for name in settings)
+    net[0].bias.layerwise_parallel = True
+    assert list(net.parameters_broadcast_dict()) == ["0.weight"]
+    seen = []
+    assert net.apply(seen.append) is net
+    assert seen == [net[1], net[0], net]
+
+
+def test_a_device_that_is_empty_text_is_none():
+    relu = ops.ReLU().set_device("CPU").set_device("")
+    assert relu(np.array([-1.0, 2.0])).tolist() == [0.0, 2.0]
+
+
 def test_a_cell_says_its_phase_and_draws_its_parameters_when_asked():
     net = nn.Dense(2, 3)
     assert (net.current_phase, net.set_train().phase, net.set_train(False).phase) == ("predict", "train", "predict")

@@ -217,8 +217,10 @@ class Primitive:
         return self
 
     def set_device(self, device_target: str) -> Any:
-        """Ask for "CPU", "GPU" or "Ascend" (kept, shown); a call raises NotBuiltYet. Returns self."""
-        self.prim_attrs[TARGET] = check_target(f"{self.name} set_device", device_target)
+        """Ask for "CPU", "GPU" or "Ascend" (kept, shown); a call raises NotBuiltYet. "": for none. Returns self."""
+        self.prim_attrs.pop(TARGET, None)
+        if device_target != "":
+            self.prim_attrs[TARGET] = check_target(f"{self.name} set_device", device_target)
         return self
 
     def recompute(self, mode: bool = True) -> Any:
