@@ -238,6 +238,13 @@ class NeighborExchange(ops.NeighborExchange):
         return tuple(Tensor(each) for each in super().at_once(x))
 
 
+class NeighborExchangeV2(ops.NeighborExchangeV2):
+    """`parallel_lab.ops.NeighborExchangeV2`, giving a Tensor."""
+
+    def at_once(self, x: Any) -> Tensor:
+        return Tensor(super().at_once(x))
+
+
 class Dropout(ops.Dropout):
     """`Dropout(keep_prob)(x)`: (x with a share 1 - keep_prob of its elements 0, the others divided by keep_prob; None).
     `keep_prob`: above 0, at most 1; `Seed0`, `Seed1`: ints that make its masks differ (two operators differ anyway).

@@ -218,6 +218,38 @@ def test_neighbor_exchange_around_the_ring(pool):
         np.testing.assert_array_equal(from_right, np.full((1, 2), (rank + 1) % 4))
 
 
+def exchange_of_borders(world):
+    x = np.arange(4.0).reshape(1, 1, 2, 2) + 10 * world.rank
+    if world.rank < 2:  # rank 0 lies above rank 1
+        ids, lens = [-1] * 8, [0, 1, 0, 0] if world.rank == 0 else [1, 0, 0, 0]
+        ids[4 if world.rank == 0 else 0] = 1 - world.rank
+        return ops.NeighborExchangeV2(ids, lens, ids, lens, "NCHW")(Tensor(x))
+    return None
+
+
+def test_neighbor_exchange_of_borders(pool):
+    above, below, *_ = on_ranks(pool, exchange_of_borders)
+    np.testing.assert_array_equal(above[0, 0], [[0, 1], [2, 3], [10, 11]])
+    np.testing.assert_array_equal(below[0, 0], [[2, 3], [10, 11], [12, 13]])
+
+
+NOBODY = [-1] * 8
+
+
+@each_of(
+    "given",
+    ([-1] * 7, [0] * 4, NOBODY, [0] * 4, "NCHW"),
+    ([1, 1, *[-1] * 6], [1] * 4, NOBODY, [0] * 4, "NCHW"),
+    (NOBODY, [0] * 3, NOBODY, [0] * 4, "NCHW"),
+    (NOBODY, [0] * 4, NOBODY, [0, 0, -1, 0], "NCHW"),
+    (NOBODY, [0] * 4, NOBODY, 0, "NCHW"),
+    (NOBODY, [0] * 4, NOBODY, [0] * 4, "NHWC"),
+)
+def test_borders_that_cannot_be_are_refused(given):
+    with pytest.raises(errors.ArgumentError, match=r"NeighborExchangeV2: \w+=.*\. (8 ints|4 ints|One of 'NCHW')"):
+        ops.NeighborExchangeV2(*given)
+
+
 def late_at_the_barrier(world):
     if world.rank == 2:
         time.sleep(0.2)

@@ -66,6 +66,26 @@ def neighbours(h, rank):
     return ops.concat((below, above * above))
 
 
+def tiles(h, rank):
+    """A 2 by 2 grid of tiles of (1, 1, 8, 4), each with what lies around it; a corner left out."""
+    down, right = divmod(rank, 2)
+    side, over, across = 2 * down + 1 - right, 2 * (1 - down) + right, 3 - rank
+    ids = [-1] * 8
+    ids[4 if down == 0 else 0], ids[2 if right == 0 else 6] = over, side
+    if rank in (0, 3):  # the other two exchange no corners
+        ids[3 if rank == 0 else 7] = across
+    lens = [0 if down == 0 else 2, 2 if down == 0 else 0, 0 if right == 0 else 1, 1 if right == 0 else 0]
+    return ops.NeighborExchangeV2(ids, lens, ids, lens, "NCHW")(ops.reshape(h, (1, 1, 8, 4)))
+
+
+def with_borders(hs):
+    whole = np.concatenate([np.concatenate(hs[:2], axis=1), np.concatenate(hs[2:], axis=1)])
+    found = [whole[:10, :5], whole[:10, 3:].copy(), whole[6:, :5].copy(), whole[6:, 3:]]
+    found[1][8:, :1] = 0
+    found[2][:2, 4:] = 0
+    return [tile[None, None] for tile in found]
+
+
 def chained(hs):
     made = [hs[0]]
     for h in hs[1:]:
@@ -93,6 +113,7 @@ CASES = {
     "CollectiveGather": (lambda h, rank: ops.CollectiveGather(3)(h), lambda hs: nothing_but_at(3, np.concatenate(hs))),
     "Send and Receive": (send_around, lambda hs: [2 * hs[r - 1] + hs[r - 1] ** 4 for r in range(N)]),
     "a chain of ranks": (hand_on, chained),
+    "NeighborExchangeV2": (tiles, with_borders),
     "NeighborExchange": (
         neighbours,
         lambda hs: [np.concatenate([hs[r - 1][6:], hs[(r + 1) % N][:3] ** 2]) for r in range(N)],
@@ -161,6 +182,7 @@ def simulated(name):
             plans.append(compile(net, X[rank], WEIGHTS[rank], np.zeros(1), optimizer=optimizer, **options))
         rate = next(s.name for s in plans[-1].states)
         given = dict(zip([i.name for i in plans[-1].data_inputs], (X[rank], WEIGHTS[rank], np.zeros(1)), strict=True))
+        given |= plans[-1].constant_arrays
         programs.append(rank_step(plans[-1], rank, {**given, "w": W, rate: np.asarray(0.125)}))
     envs = simulate(programs)
     losses = [env[plan.outputs[0]].item() for plan, env in zip(plans, envs, strict=True)]

@@ -1,4 +1,4 @@
-"""Values that a script hands from one rank to another: `ops.Send`, `ops.Receive`, `ops.NeighborExchange`.
+"""Values that a script hands from one rank to another: `ops.Send`, `ops.Receive`, `ops.NeighborExchange`, its V2.
 
     ops.Send(0, dest_rank=1)(x)                                   on rank 0
     ops.Receive(0, src_rank=0, shape=(3,), dtype="float32")()     on rank 1
@@ -11,18 +11,19 @@ arguments: MindSpore, ops.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from ...base.checks import Check, checked, integer, sequence_of
+from ...base.checks import Check, checked, choice, integer, sequence_of
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, shorten
 from ..machine.opdef import OpDef
+from ..machine.registry import OPS
 from .base import CALLS, Communication, a_group, checked_root, members_of
 from .definitions import MESSAGES
 
-__all__ = ["NeighborExchange", "Receive", "Send"]
+__all__ = ["NeighborExchange", "NeighborExchangeV2", "Receive", "Send"]
 
 _INTS = sequence_of(integer(0), "A list or tuple of ints, none below 0: (0,), with a comma", empty=True)
 _SHAPES = sequence_of(_INTS, "A list or tuple of shapes, each a list or tuple of ints: ((2, 3),)", empty=True)
@@ -148,9 +149,7 @@ class NeighborExchange(Communication):
         if shapes != self.send_shapes:
             raise ShapeError(f"values of shapes {shapes}", where=self.name, allowed=f"send_shapes {self.send_shapes}")
         for other in (*self.send_rank_ids, *self.recv_rank_ids):
-            if checked_root(self.name, "rank id", other, members) == rank:
-                allowed = f"Other ranks of the group {members}"
-                raise WorldArgumentError(f"rank id={other} on rank {rank}", where=self.name, allowed=allowed)
+            _checked_other(self.name, other, rank, members)
 
     def at_once(self, x: Any) -> tuple[np.ndarray, ...]:
         world, members = members_of(self.name, self.attrs["group"])
@@ -170,6 +169,131 @@ class NeighborExchange(Communication):
         about = {"dtype": self.recv_type, "sr_tag": 0}
         pairs = zip(self.recv_rank_ids, self.recv_shapes, strict=True)
         return tuple(self.recorded(tracer, _RECEIVE, (0,), shape=s, **about, group=(r, me)) for r, s in pairs)
+
+
+def _exactly(check: Check, count: int, allowed: str) -> Check:
+    """A list or tuple of `count` values."""
+    several = sequence_of(check, allowed)
+
+    def read(value: Any) -> tuple[int, ...]:
+        found = several.read(value)
+        if len(found) != count or len({n for n in found if n >= 0}) < sum(n >= 0 for n in found) and count == 8:
+            raise ValueError
+        return found
+
+    return Check(allowed, read)
+
+
+_NEIGHBOURS = _exactly(integer(-1), 8, "8 ints, each rank once: top, top right, right, and so on clockwise; -1: nobody")
+_LENGTHS = _exactly(integer(0), 4, "4 ints, none below 0: top, bottom, left, right")
+# (down, right) of the neighbours, in MindSpore's order
+_AROUND = ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
+
+
+class NeighborExchangeV2(Communication):
+    """The borders of a tile, exchanged with the ranks around it.
+
+    send_rank_ids, recv_rank_ids  ranks of the world above, above right, right, and so on clockwise; -1: nobody
+    send_lens, recv_lens          how many rows and columns: top, bottom, left, right
+    data_format                   "NCHW"
+
+    x: (n, c, h, w) -> (n, c, top + h + bottom, left + w + right), what is received around it; zeros from nobody
+    """
+
+    @checked(
+        send_rank_ids=_NEIGHBOURS,
+        send_lens=_LENGTHS,
+        recv_rank_ids=_NEIGHBOURS,
+        recv_lens=_LENGTHS,
+        data_format=choice("NCHW"),
+        group=a_group,
+    )
+    def __init__(
+        self,
+        send_rank_ids: Any,
+        send_lens: Any,
+        recv_rank_ids: Any,
+        recv_lens: Any,
+        data_format: str,
+        group: str | None = None,
+    ) -> None:
+        self.send_rank_ids, self.send_lens = send_rank_ids, send_lens
+        self.recv_rank_ids, self.recv_lens, self.data_format = recv_rank_ids, recv_lens, data_format
+        super().__init__({"group": group})
+
+    def _check(self, shape: tuple[int, ...], me: int, members: tuple[int, ...]) -> None:
+        """Raise ShapeError and WorldArgumentError for what does not fit the tile or the group."""
+        allowed = f"(n, c, h, w), with rows and columns enough for send_lens {self.send_lens}"
+        if len(shape) != 4 or max(self.send_lens[:2]) > shape[2] or max(self.send_lens[2:]) > shape[3]:
+            raise ShapeError(f"a value of shape {tuple(shape)}", where=self.name, allowed=allowed)
+        for other in (*self.send_rank_ids, *self.recv_rank_ids):
+            if other >= 0:
+                _checked_other(self.name, other, me, members)
+
+    def _sent(self, shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[slice, ...]]]:
+        """(rank, where the strip for it lies) of what is sent."""
+        for rank, sides in zip(self.send_rank_ids, _AROUND, strict=True):
+            place = [slice(None), slice(None)]
+            for side, size, (before, after) in zip(sides, shape[2:], _pairs(self.send_lens), strict=True):
+                place.append(
+                    slice(0, before) if side < 0 else slice(size - after, size) if side > 0 else slice(0, size)
+                )
+            if rank >= 0 and all(cut.stop > cut.start for cut in place[2:]):
+                yield rank, tuple(place)
+
+    def _received(self, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], int, tuple[int, ...]]]:
+        """(direction, rank, shape) of what stands around the tile."""
+        for rank, sides in zip(self.recv_rank_ids, _AROUND, strict=True):
+            sizes = [
+                (before, size, after)[side + 1]
+                for side, size, (before, after) in zip(sides, shape[2:], _pairs(self.recv_lens), strict=True)
+            ]
+            if all(sizes):
+                yield sides, rank, (*shape[:2], *sizes)
+
+    @staticmethod
+    def _joined(parts: dict[tuple[int, int], Any], join: Callable) -> Any:
+        """The tile with what is around it."""
+        rows = [[parts[down, right] for right in (-1, 0, 1) if (down, right) in parts] for down in (-1, 0, 1)]
+        wide = [row[0] if len(row) == 1 else join(row, 3) for row in rows if row]
+        return wide[0] if len(wide) == 1 else join(wide, 2)
+
+    def at_once(self, x: Any) -> np.ndarray:
+        world, members = members_of(self.name, self.attrs["group"])
+        tile = _values(self.name, x)
+        self._check(tile.shape, world.rank, members)
+        for rank, place in self._sent(tile.shape):
+            world.comm.send(tile[place], rank)
+        parts = {(0, 0): tile}
+        for sides, rank, shape in self._received(tile.shape):
+            found = world.comm.recv(rank, shape, tile.dtype) if rank >= 0 else np.zeros(shape, tile.dtype)
+            parts[sides] = found
+        return self._joined(parts, np.concatenate)
+
+    def traced(self, tracer: Any, x: Any) -> Any:
+        me, _, members = self.rank_in_trace(tracer)
+        tile = tracer.operand(x, [])
+        self._check(tile.shape, me, members)
+        for rank, place in self._sent(tile.shape):
+            self.recorded(tracer, _SEND, (tile[place],), sr_tag=0, group=(me, rank))
+        parts, about = {(0, 0): tile}, {"dtype": str(tile.dtype), "sr_tag": 0}
+        for sides, rank, shape in self._received(tile.shape):
+            if rank >= 0:
+                parts[sides] = self.recorded(tracer, _RECEIVE, (0,), shape=shape, **about, group=(rank, me))
+            else:
+                parts[sides] = np.zeros(shape, tile.dtype)
+        return self._joined(parts, lambda several, axis: OPS["concat"](several, axis))
+
+
+def _pairs(lens: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(top, bottom), (left, right)."""
+    return lens[:2], lens[2:]
+
+
+def _checked_other(where: str, other: int, me: int, members: tuple[int, ...]) -> None:
+    """Raise WorldArgumentError unless `other` is another rank of the group."""
+    if checked_root(where, "rank id", other, members) == me:
+        raise WorldArgumentError(f"rank id={other} on rank {me}", where=where, allowed=f"Other ranks of {members}")
 
 
 def _values(where: str, x: Any) -> np.ndarray:
