@@ -26,21 +26,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..base.errors import LayoutError, LayoutTypeError, shorten
+from ..base.settings.checks import INTERLEAVED
 from .tensor_layout import TensorLayout
 
 WHOLE = "None"  # the name that splits nothing
-INTERLEAVED = "interleaved_parallel"  # no ranks: parts of one rank's slice that are computed one after the other
 
 Dim = str | tuple[str, ...]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Layout:
     """A device matrix with a name for every axis; called with one name per tensor dim, the placement of that tensor.
 
     device_matrix  ranks as a row-major matrix; its product is the number of ranks
-    alias_name     one name per axis; "None" is no name; "interleaved_parallel" stands last only
+    alias_name     one name per axis; "None" is no name; "interleaved_parallel" stands last only, and has no ranks: it
+                   asks for a rank's slice to be computed in parts, which changes no number
     dims           per tensor dim an axis, a tuple of axes (outer split first) or "None"; None until it is called
+
+    Two that were called are equal if they place a tensor's slices equally, whatever the names of their axes.
+
+    >>> Layout((2, 4), ("dp", "mp"))("dp", "None") == Layout((2, 2, 2), ("a", "b", "c"))("a", "None")
+    True
 
     Raises LayoutTypeError (a TypeError) for wrong types, LayoutError (a ValueError) for wrong values.
     """
@@ -126,11 +132,38 @@ class Layout:
     @property
     def splits(self) -> tuple[int, ...]:
         """Number of slices per dim."""
-        return tuple(math.prod(self.device_matrix[-1 - a] for a in entry) for entry in self.axes)
+        plain = self.plain()
+        return tuple(math.prod(plain.device_matrix[-1 - a] for a in entry) for entry in plain.axes)
 
     @property
     def device_num(self) -> int:
-        return math.prod(self.device_matrix)
+        return math.prod(self.plain().device_matrix)
+
+    def plain(self) -> Layout:
+        """The layout without the axis "interleaved_parallel"."""
+        if not self.interleaved:
+            return self
+        made = Layout(self.device_matrix[:-1], self.alias_name[:-1])
+        return made if self.dims is None else made.named(tuple(a - 1 for a in entry if a) for entry in self.axes)
+
+    @property
+    def parts(self) -> int:
+        """In how many parts a slice is to be computed: the size of the axis "interleaved_parallel", or 1."""
+        return self.device_matrix[-1] if self.interleaved else 1
+
+    @property
+    def written(self) -> tuple[Any, ...]:
+        """What it was made of: equal only of layouts that are written equally."""
+        return self.device_matrix, self.alias_name, self.dims
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.written if self.dims is None else (self.parts, self.tensor_layout().canonical())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
 
     @property
     def interleaved(self) -> bool:
@@ -139,7 +172,8 @@ class Layout:
 
     def tensor_layout(self) -> TensorLayout:
         """The same placement without names."""
-        return TensorLayout(self.device_matrix, self.axes)
+        plain = self.plain()
+        return TensorLayout(plain.device_matrix, plain.axes)
 
     def to_dict(self) -> dict[str, Any]:
         """MindSpore's form: device_matrix, tensor_map, interleaved_parallel. Raises LayoutError before the call."""
@@ -192,17 +226,30 @@ def _check_names(names: Any, given: str) -> None:
         raise LayoutError(where, where=given, allowed="It stands last: it splits what one rank holds")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayoutStrategy:
     """A strategy made of layouts, one per input of an operator, where others are a tuple of counts per input.
 
-    layouts  called layouts over one device matrix
+    layouts  called layouts over one device matrix, without the axis "interleaved_parallel"
+    parts    its size, where it was given: the parts in which a rank would compute its slice, one's messages during
+             another's computation. Here they are not told apart, and results are the same
     nd_tp    2D and 3D tensor parallelism: the operator gathers what its inputs split in addition, and scatters its sums
              (matrix products only)
     """
 
     layouts: tuple[Layout, ...]
     nd_tp: bool = False
+    parts: int = 1
+
+    def __eq__(self, other: object) -> bool:
+        # equal placements are not enough: plans show the names
+        return isinstance(other, LayoutStrategy) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        return tuple(layout.written for layout in self.layouts), self.nd_tp, self.parts
 
     def __len__(self) -> int:
         return len(self.layouts)
@@ -229,7 +276,8 @@ class LayoutStrategy:
         named = ", ".join(dict.fromkeys(_matrix_text(layout) for layout in self.layouts))
         listed = ", ".join(map(str, self.layouts))
         comma = "," if len(self.layouts) == 1 else ""
-        return f"({listed}{comma}) on {named}{', enable_nd_tp' if self.nd_tp else ''}"
+        more = ", enable_nd_tp" * self.nd_tp + f", in {self.parts} parts" * (self.parts > 1)
+        return f"({listed}{comma}) on {named}{more}"
 
 
 def _matrix_text(layout: Layout) -> str:
@@ -240,8 +288,10 @@ def _matrix_text(layout: Layout) -> str:
 
 def as_strategy(given: Any, nd_tp: bool = False) -> Any:
     """What `shard` was given as a Node carries it: layouts as a LayoutStrategy, counts and None as they are."""
-    of_layouts = isinstance(given, tuple) and given and isinstance(given[0], Layout)
-    return LayoutStrategy(given, nd_tp) if of_layouts else given
+    if not (isinstance(given, tuple) and given and isinstance(given[0], Layout)):
+        return given
+    parts = max(layout.parts for layout in given)
+    return LayoutStrategy(tuple(layout.plain() for layout in given), nd_tp, parts)
 
 
 def strategy_counts(strategy: Any) -> tuple[tuple[int, ...], ...]:

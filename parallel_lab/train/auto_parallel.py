@@ -18,6 +18,7 @@ from ..base.errors import ArgumentError, ContextKeyError, NotBuiltYet, shorten
 from ..base.settings.checks import HSDP, PIPELINE, SETTINGS, check_comm_fusion, check_dataset_strategy, json_path, path
 from ..base.settings.config import ParallelConfig
 from ..base.settings.context import set_auto_parallel_context
+from ..base.settings.tables import ALGORITHM
 from ..graph.plan import Plan
 from ..nn.cell import Cell
 from .compiled import CompiledFunction, positional
@@ -73,8 +74,10 @@ class AutoParallel(Cell):
         self.__dict__["_compiled"] = CompiledFunction(network, self.settings)
 
     def settings(self) -> dict[str, Any]:
-        """The options of compiling: the fields of ParallelConfig but those of the world and two without a method."""
-        kept = ("device_num", "global_rank", "fusion_index", "cost_model_fusion")
+        """The options of compiling: the fields of ParallelConfig but those of the world and of `set_algo_parameters`,
+        which are the context's, and two without a method.
+        """
+        kept = ("device_num", "global_rank", *ALGORITHM, "fusion_index", "cost_model_fusion")
         defaults = {f.name: f.default for f in fields(ParallelConfig) if f.name not in kept}
         return {**defaults, **self._config}
 

@@ -14,6 +14,7 @@ from parallel_lab.base.settings.context import (
     get_cost_model_context,
     set_algo_parameters,
     set_auto_parallel_context,
+    set_compat,
     set_context,
     set_cost_model_context,
 )
@@ -63,7 +64,7 @@ RECORDED = [  # settings of one call, what MindSpore 2.10 raised, what is raised
     ({"parameter_broadcast": "yes"}, TYPE),
     ({"loss_repeated_mean": 1}, TYPE),
     ({"strategy_ckpt_load_file": "/nope/strategy.ckpt"}, OK),  # a file is looked for when it is read
-    ({"dataset_strategy": ((3, 1), (3, 1))}, RUNTIME),  # MindSpore's comes when it compiles
+    ({"dataset_strategy": ((3, 1), (3, 1))}, RUNTIME, OK),  # it comes when a network is compiled, as MindSpore's does
     # documented, or pinned by its own tests
     ({"device_num": 4096}, OK),
     ({"parallel_mode": "wrong_mode"}, VALUE),
@@ -385,5 +386,21 @@ def test_a_subclass_is_kept_as_its_plain_value():
 
 def test_cuts_that_no_layout_can_have_are_strategy_errors():
     with pytest.raises(ContextStrategyError) as caught:
-        set_auto_parallel_context(dataset_strategy=((6, 1),))
-    assert "power of two" in str(caught.value) and "dataset_strategy=((6, 1),)" in str(caught.value)
+        set_auto_parallel_context(dataset_strategy=((0, 1),))
+    assert "at least 1" in str(caught.value) and "dataset_strategy=((0, 1),)" in str(caught.value)
+
+
+def test_a_layout_with_the_interleaved_axis_feeds_nobody():
+    layout = Layout((2, 4, 2), ("dp", "mp", "interleaved_parallel"))
+    with pytest.raises(ValueError, match="without the axis 'interleaved_parallel'"):
+        set_auto_parallel_context(dataset_strategy=(layout("dp", "None"),))
+
+
+def test_more_than_4096_devices_are_those_of_2_10():
+    set_compat("2.10")
+    set_auto_parallel_context(device_num=8192)
+    assert frozen().device_num == frozen(device_num=8192).device_num == 8192
+    set_compat("seeds")
+    for call in (set_auto_parallel_context, frozen):
+        with pytest.raises(ContextError, match="4096"):
+            call(device_num=8192)

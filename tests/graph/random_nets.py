@@ -9,6 +9,7 @@ of a multilayer perceptron; `random_programs.py` draws from all of them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from parallel_lab import StrategyError, Tensor, compile, nn, ops
 from parallel_lab.base.hooks import current_tracer
 from parallel_lab.graph.passes import PASSES
+from parallel_lab.layout.named_layout import Layout
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.ops.machine.sharding import legal_strategies
@@ -336,17 +338,24 @@ def compiled(draw: Draw, **settings: Any):
     return unless_refused(compile, draw, draw.net, passes=PASSES, **settings)
 
 
+def layout_of(cuts: tuple[int, ...], devices: int) -> Layout:
+    """The Layout of an input that is split so, spare devices repeating: counts alone may split one dim only."""
+    names = tuple(f"d{i}" for i in range(len(cuts)))
+    return Layout((*cuts, devices // math.prod(cuts)), (*names, "again"))(*names)
+
+
 def unless_refused(make: Any, draw: Draw, network: Any, **settings: Any):
     """`make(network, inputs, settings)` with what was drawn beside the network; None where that is refused: operators
     disagree about a parameter, or nothing reads the operators with a strategy, which are no part of the program then.
     """
-    fed = draw.inputs
+    fed, strategy = draw.inputs, draw.dataset_strategy
     if isinstance(draw.dataset_strategy, tuple):
+        strategy = tuple(layout_of(cuts, draw.device_num) for cuts in draw.dataset_strategy)
         fed = tuple(
             np.empty(tuple(n // c for n, c in zip(x.shape, cuts, strict=True)), x.dtype)
             for x, cuts in zip(fed, draw.dataset_strategy, strict=True)
         )
-    settings |= {"device_num": draw.device_num, "dataset_strategy": draw.dataset_strategy}
+    settings |= {"device_num": draw.device_num, "dataset_strategy": strategy}
     try:
         return make(network, *fed, enable_alltoall=draw.alltoall, **settings)
     except StrategyError as error:

@@ -10,7 +10,10 @@ import pytest
 
 from parallel_lab import ContextError, Parameter, StrategyError, compile, compile_steps, nn, ops
 from parallel_lab.base.errors import ContextStrategyError
+from parallel_lab.base.settings.config import ParallelConfig
 from parallel_lab.graph.passes import PASSES
+from parallel_lab.graph.passes.dataset_strategy import dataset_splits
+from parallel_lab.layout.named_layout import Layout, strategy_counts
 from tests.cells import cell
 from tests.crossed import each_of
 from tests.graph.one_device import S, X, Y, alone, check_equal, draw, plan_of, quick, simulated
@@ -183,10 +186,15 @@ def test_data_parallel_shapes_are_one_ranks():
     np.testing.assert_allclose(simulated(plan, net, X, Y)[0], alone(net, X, Y)[0], rtol=1e-10)
 
 
-@pytest.mark.parametrize("cuts", [((2, 4), (4, 2)), ((8, 1), (1, 8)), ((1, 1), (2, 1)), ((4, 2), (1, 1))])
+GRID = Layout((2, 4), ("a", "b"))
+FED = [((8, 1), (1, 8)), ((1, 1), (2, 1)), (GRID("a", "b"), GRID("b", "a")), (GRID("b", "a"), GRID("None", "None"))]
+
+
+@pytest.mark.parametrize("cuts", FED, ids=["rows and columns", "labels only", "blocks", "blocks of x"])
 def test_tuple_shapes_are_one_ranks(cuts):
     net = quick(S)
-    local = [np.empty([n // c for n, c in zip(x.shape, cut, strict=True)]) for x, cut in zip((X, Y), cuts, strict=True)]
+    given = zip((X, Y), strategy_counts(cuts), strict=True)
+    local = [np.empty([n // c for n, c in zip(x.shape, cut, strict=True)]) for x, cut in given]
     plan = plan_of(net, *local, cuts=cuts)
     assert [i.shape for i in plan.data_inputs] == [(16, 32), (16, 16)]
     loss, grads = simulated(plan, net, X, Y)
@@ -201,9 +209,10 @@ def test_tuple_shapes_are_one_ranks(cuts):
     (((2, 4),), ContextStrategyError, "has 1 tuples.*2 inputs"),
     (((2, 4), (2, 4), (1,)), ContextStrategyError, "has 3 tuples.*2 inputs"),
     (((2,), (2, 4)), ContextStrategyError, r"has 1 counts for input 0"),
-    (((4, 4), (1, 1)), ContextStrategyError, "16 slices of input 0, but there are 8 devices"),
-    (((3, 1), (1, 1)), ContextError, "power of two"),
-    (((0, 1), (1, 1)), ContextError, "power of two"),
+    (((16, 1), (1, 1)), ContextStrategyError, "16 slices of input 0, but there are 8 devices"),
+    (((2, 4), (1, 1)), ContextStrategyError, "several dims of input 0.*One dim.*A Layout per input"),
+    (((3, 1), (1, 1)), ContextError, "3 slices of input 0, but there are 8 devices"),
+    (((0, 1), (1, 1)), ContextError, "at least 1"),
     ([[2, 4], [1, 1]], ContextError, "tuple of ints"),
     (((2.0, 4), (1, 1)), ContextError, "tuple of ints"),
     ("rows", ContextError, "'full_batch', 'data_parallel'"),
@@ -211,6 +220,24 @@ def test_tuple_shapes_are_one_ranks(cuts):
 def test_dataset_strategies_that_are_refused(cuts, error, match):
     with pytest.raises(error, match=match):
         plan_of(quick(S), X, Y, cuts=cuts)
+
+
+@each_of(
+    ("cuts", "taken"),
+    (((1, 1, 1, 8), (8,)), True),
+    (((1, 1, 1, 8), (1,)), True),
+    (((1, 1, 1, 1), (1,)), True),
+    (((1, 1, 4, 2), (1,)), False),
+    (((1, 1, 1, 1), (8,)), False),
+)
+def test_counts_of_a_dataset_are_those_of_the_tutorial(cuts, taken):
+    """MindSpore, tutorial dataset_slice: its valid and its invalid examples."""
+    config = ParallelConfig(device_num=8, dataset_strategy=cuts)
+    if taken:
+        assert dataset_splits(config, ((8, 8, 8, 8), (8,))) == cuts
+    else:
+        with pytest.raises(ContextStrategyError, match="dataset_strategy"):
+            dataset_splits(config, ((8, 8, 8, 8), (8,)))
 
 
 # ---- gradient conventions (MindSpore, semi-automatic mode) ----

@@ -165,7 +165,7 @@ PLANS = {
     "megatron": lambda: compile(
         MegatronMlp(64, 256, 2, 4), np.ones((16, 64), "f"), np.ones((16, 64), "f"), loss=nn.MSELoss(), device_num=8
     ),
-    "forward": lambda: compile(Mlp(8, 8, 8), np.ones((8, 4), "f"), device_num=4, dataset_strategy=((2, 2),)),
+    "forward": lambda: compile(Mlp(8, 8, 8), np.ones((8, 4), "f"), device_num=4, dataset_strategy=((1, 2),)),
     "constants": lambda: compile(
         lambda x: x * np.arange(32.0) + float("-inf"), np.ones((16, 32)), device_num=8, dataset_strategy="full_batch"
     ),

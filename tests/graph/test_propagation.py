@@ -338,7 +338,9 @@ def test_a_shared_parameter_leads_to_its_other_operators_and_earlier_dims_are_cu
 def test_operators_that_no_given_one_reaches_start_from_their_inputs():
     parts = {"relu": ops.ReLU().shard(((2, 4),)), "tanh": ops.Tanh(), "exp": ops.Exp()}
     net = cell(lambda net, x, y: (net.relu(x), net.exp(net.tanh(y))), **parts)
-    plan = propagated(net, array(16, 16), array(8, 2), dataset_strategy=((1, 1), (2, 4)))
+    layout = Layout((2, 4), ("dp", "mp"))
+    fed = layout("None", "None"), layout("dp", "mp")
+    plan = propagated(net, array(16, 16), array(8, 2), dataset_strategy=fed)
     assert strategies(plan) == {"relu": ((2, 4),), "tanh": ((2, 4),), "exp": ((2, 4),)}
     assert why(plan, "tanh").startswith("reads input 'y'")
 

@@ -131,10 +131,23 @@ def test_what_a_node_carries():
     assert len(strategy) == 2 and tuple(strategy) == pair and strategy[1] == pair[1]
 
 
+def test_layouts_of_one_placement_are_equal_whatever_their_axes_are_called():
+    pairs, cube = Layout((2, 4), ("a", "b")), CUBE("dp", ("sp", "mp"))
+    assert pairs("a", "b") == cube and hash(pairs("a", "b")) == hash(cube) and len({pairs("a", "b"), cube}) == 1
+    assert pairs("a", "None") == CUBE("dp", "None") != CUBE("sp", "None") and pairs("a", "None") != pairs("a")
+    assert CUBE("dp", ("sp", "mp")) != CUBE("dp", ("mp", "sp"))
+    # before the call they place nothing: then what is written counts
+    assert Layout((2, 4), ("a", "b")) == pairs != Layout((2, 4), ("a", "c")) and pairs("a") != pairs
+    assert LayoutStrategy((pairs("a", "b"),)) != LayoutStrategy((cube,))
+
+
 def test_interleaved_parallel_stands_last():
     layout = Layout((2, 2, 2), ("dp", "sp", "interleaved_parallel"))
     expected = {"device_matrix": (2, 2, 2), "tensor_map": ((2, 0), 1), "interleaved_parallel": True}
-    assert layout(("dp", "interleaved_parallel"), "sp").to_dict() == expected
+    called = layout(("dp", "interleaved_parallel"), "sp")
+    assert called.to_dict() == expected
+    assert (called.splits, called.device_num, called.parts) == ((2, 2), 4, 2)
+    assert called.plain() == Layout((2, 2), ("dp", "sp"))("dp", "sp") != called
     with pytest.raises(ValueError, match=r"'interleaved_parallel' is the name of axis 1.*stands last"):
         Layout((2, 2, 2), ("dp", "interleaved_parallel", "sp"))
 

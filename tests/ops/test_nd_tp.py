@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from parallel_lab import Layout, Parameter, StrategyError, Tensor, compile, nn, ops
-from parallel_lab.base.errors import NotBuiltYet
 from parallel_lab.run.simulator import Simulator
 from tests.crossed import each_of
 from tests.ops.layout_products import Product, kinds, train
@@ -197,12 +196,31 @@ def check_against_one_device(net, rng):
         np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
 
 
-# ---- not there yet ----
+# ---- parts of what a rank computes ----
 
 
-def test_interleaved_parallel_says_that_it_is_not_there_yet():
-    layout = Layout((2, 4, 2), ("dp", "mp", "interleaved_parallel"))
-    net = Product((layout(("dp", "interleaved_parallel"), "mp"), layout("mp", "None")))
-    words = r"MatMul 'matmul'.*'interleaved_parallel'.*cannot do that yet.*results are the same"
-    with pytest.raises(NotBuiltYet, match=words):
-        compile(net, np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")
+def test_the_numbers_of_interleaved_parallel_are_those_of_the_layout_without_it():
+    """MindSpore: the axis has no ranks; it only asks for messages of one part during another's computation."""
+    interleaved = Layout((2, 4, 2), ("dp", "mp", "interleaved_parallel"))
+    plain = Layout((2, 4), ("dp", "mp"))
+    pairs = (
+        (interleaved(("dp", "interleaved_parallel"), "mp"), interleaved("mp", "None")),
+        (plain("dp", "mp"), plain("mp", "None")),
+    )
+    views = []
+    for pair in pairs:
+        plan = compile(Product(pair), np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")
+        view = plan.to_dict(rank=0)
+        sent = [(m["kind"], m["group"], m["in_shape"], m["out_shape"]) for m in view["comm"]]
+        views.append((sent, view["params"], [o["out_slice"] for o in view["ops"]]))
+    assert views[0] == views[1] and ("all_reduce", [0, 1, 2, 3], [8, 8], [8, 8]) in views[0][0]
+
+
+def test_a_network_has_one_interleave_number():
+    pairs = []
+    for parts in (2, 4):
+        layout = Layout((2, 4, parts), ("dp", "mp", "interleaved_parallel"))
+        pairs.append((layout(("dp", "interleaved_parallel"), "mp"), layout("mp", "None")))
+    one, two = (Product(pair, shape=(16, 16)) for pair in pairs)
+    with pytest.raises(RuntimeError, match=r"'interleaved_parallel' of sizes 2 \(MatMul .* and 4 \(MatMul .*One size"):
+        compile(nn.SequentialCell(one, two), np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")

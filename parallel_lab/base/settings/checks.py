@@ -40,6 +40,7 @@ FUSED_MESSAGES = {
 }
 FUSION_WORDINGS = ("inclusive", "first_n")  # positions: each index ends a message; or so many messages come first
 MAX_DEVICES = 4096
+INTERLEAVED = "interleaved_parallel"  # name of an axis of a Layout: no ranks, parts of what one rank computes
 SETTING = "parallel setting"  # what `where` says when the caller is ParallelConfig or the context
 
 
@@ -199,8 +200,9 @@ class NamedLayout(Protocol):
 def check_dataset_strategy(where: str, key: str, value: object, errors: Errors = SETTINGS) -> str | tuple[Any, ...]:
     """How the ranks are fed: "full_batch", "data_parallel", or per input a tuple of counts (one per dim) or a `Layout`.
 
-    Raises ContextTypeError for another type, ContextError for another text or no input at all, ContextStrategyError
-    (also a RuntimeError: MindSpore finds it when it compiles) for a count that is no power of two from 1 to 4096.
+    Raises ContextTypeError for another type, ContextError for another text, no input at all or a Layout with the axis
+    "interleaved_parallel", ContextStrategyError (also a RuntimeError: MindSpore finds it when it compiles) for a count
+    below 1. What depends on inputs and devices is checked when a network is compiled.
     """
     per_input = "one tuple of ints per input such as ((8, 1), (8, 1)), or one Layout per input"
     allowed = f"{key} is 'full_batch', 'data_parallel', or {per_input}"
@@ -220,6 +222,9 @@ def check_dataset_strategy(where: str, key: str, value: object, errors: Errors =
     if any(layout.dims is None for layout in layouts):
         allowed = "A Layout that was called with one entry per dim, such as layout('dp', 'None')"
         raise refuse(ContextError, where, key, value, allowed)
+    if any(INTERLEAVED in layout.alias_name for layout in layouts):
+        allowed = f"A Layout without the axis {INTERLEAVED!r}: it splits what one rank computes, not what it is fed"
+        raise refuse(ContextError, where, key, value, allowed)
     if layouts:
         return tuple(layouts)
     return tuple(_cuts(where, key, part, value, allowed) for part in parts)
@@ -234,8 +239,8 @@ def _cuts(where: str, key: str, cuts: object, value: object, allowed: str) -> tu
         if not is_int(n):
             raise refuse(ContextTypeError, where, key, value, allowed, f"{shorten(n, 40)} is not an int")
         count = int.__index__(n)
-        if not 1 <= count <= MAX_DEVICES or count & (count - 1):
-            powers = f"Every count is a power of two from 1 to {MAX_DEVICES}"
-            raise refuse(ContextStrategyError, where, key, value, powers, f"{shorten(n, 40)} is not")
+        if count < 1:
+            allowed = "Every count is at least 1, which leaves a dim whole"
+            raise refuse(ContextStrategyError, where, key, value, allowed, f"{shorten(n, 40)} is not")
         plain.append(count)
     return tuple(plain)

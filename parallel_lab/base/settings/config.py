@@ -17,7 +17,7 @@ from ..checks import Errors
 from ..errors import ContextError, ContextTypeError
 from .checks import FUSED_MESSAGES, LOCAL_MODES, SETTING, SETTINGS, Check, check_comm_fusion, refuse
 from .fusion_rules import COST_MODEL_NUMBERS, cost_model_numbers
-from .tables import ALGORITHM, PARALLEL, PARTS
+from .tables import ALGORITHM, PARALLEL, PARTS, RANGES_OF_2_10
 
 FUSION_THRESHOLD_MB = 64  # of mode "auto" (MindSpore, set_auto_parallel_context)
 
@@ -201,6 +201,7 @@ _PART_CHECKS: dict[str, Check] = {kept: check for parts in PARTS.values() for ke
 _FIELDS: dict[str, Check] = {
     **PARALLEL,
     **ALGORITHM,
+    **RANGES_OF_2_10,  # `frozen` knows which ranges hold
     **_PART_CHECKS,  # after PARALLEL: an optimizer shard of 1 rank is legal in the dict form
     "comm_fusion": _resolved_fusion,
     "cost_model_fusion": _cost_model_fusion,

@@ -25,7 +25,19 @@ from ..errors import ContextConflictError, ContextError, ContextPathError, short
 from ..hooks import current_world
 from .checks import PARALLEL_MODES, SETTING, SETTINGS, refuse
 from .config import Fusion, ParallelConfig, resolved_fusion
-from .tables import ALGORITHM, COST_MODEL, DEFAULTS_OF_2_10, DP_ALGO, EXECUTION, GRAPH_MODE, KEYS, PARTS, PYNATIVE_MODE
+from .tables import (
+    ALGORITHM,
+    COST_MODEL,
+    DEFAULTS_OF_2_10,
+    DP_ALGO,
+    EXECUTION,
+    GRAPH_MODE,
+    KEYS,
+    PARALLEL,
+    PARTS,
+    PYNATIVE_MODE,
+    RANGES_OF_2_10,
+)
 
 
 class ParallelMode:
@@ -102,8 +114,8 @@ def set_auto_parallel_context(**settings: Any) -> None:
 
     Raises ContextError (a ValueError) for an unknown key and a value out of range, ContextTypeError (also a TypeError)
     for a wrong type, ContextKeyError (also a KeyError) for a wrong key in a dict, ContextStrategyError (also a
-    RuntimeError) for counts of a dataset_strategy that are no power of two, ContextConflictError (also a RuntimeError)
-    for keys of one call that contradict each other. Nothing changes then.
+    RuntimeError) for counts of a dataset_strategy below 1, ContextConflictError (also a RuntimeError) for keys of one
+    call that contradict each other. Nothing changes then.
     """
     where, before = "set_auto_parallel_context", _set["auto_parallel_context"]
     checked = _checked(settings, where)
@@ -259,6 +271,8 @@ def frozen(**overrides: Any) -> ParallelConfig:
     fields = {key: _value(key) for key in _DEFAULTS}
     fields |= {"comm_fusion": _value("comm_fusion").resolved(), "cost_model_fusion": _cost_model_fusion()}
     config = dataclasses.replace(ParallelConfig(**fields), **overrides)
+    for key in overrides.keys() & RANGES_OF_2_10.keys() if _compat == "seeds" else ():
+        PARALLEL[key](SETTING, key, getattr(config, key), SETTINGS)
     if {"device_num", "global_rank"} <= was_set.keys() - overrides.keys():
         _check_rank(config.global_rank, config.device_num, "compile")
     if "device_num" in {**was_set, **overrides} and config.device_num % config.pipeline_stages:
@@ -337,7 +351,9 @@ def _checked(settings: dict[str, Any], where: str) -> dict[str, Any]:
     checked = {}
     for given, value in settings.items():
         key = _known_key(where, given)
-        checked[key] = _checks_of(where.removeprefix("set_"), key)[key](where, key, value, SETTINGS)
+        known = _checks_of(where.removeprefix("set_"), key)
+        wide = RANGES_OF_2_10 if _compat == "2.10" else known
+        checked[key] = wide.get(key, known[key])(where, key, value, SETTINGS)
     return checked
 
 
@@ -428,7 +444,8 @@ def set_compat(version: str) -> None:
 
     With "2.10", search_mode is recursive_programming, fully_use_devices and gradient_accumulation_shard are False by
     default; a kind of message set after comm_fusion's openstate False is fused again; a dataset_strategy of tuples
-    reads as lists. Raises ContextError for another version.
+    reads as lists; device_num may be above 4096; a search needs no operator with a strategy; a
+    transformation of checkpoints names whole groups of ranks. Raises ContextError for another version.
     """
     global _compat
     _compat = choice("seeds", "2.10")("set_compat", "compat", version, SETTINGS)

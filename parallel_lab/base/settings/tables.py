@@ -93,6 +93,9 @@ DEFAULTS_OF_2_10: dict[str, Any] = {
     "gradient_accumulation_shard": False,
 }
 
+# a range that the documents bound (1 to 4096), and 2.10 does not
+RANGES_OF_2_10: Checks = {"device_num": checks.integer(1)}
+
 # ---- set_cost_model_context ----
 
 COST_MODEL: Table = {

@@ -48,7 +48,26 @@ def _dataset_counts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...])
         if len(cuts) != len(shape):
             what = f"dataset_strategy {strategy} has {len(cuts)} counts for input {position} of shape {shape}"
             raise at_compile(ContextStrategyError, what, "One count per dim")
+    if not any(isinstance(x, Layout) for x in strategy):
+        _check_one_dim(strategy)
     return counts
+
+
+def _check_one_dim(strategy: tuple[tuple[int, ...], ...]) -> None:
+    """Raise ContextStrategyError for counts that MindSpore's documents exclude (tutorial `dataset_slice`).
+
+    An input is split along one dim at most, and an input with the most dims into the most slices. Layouts may do more.
+    """
+    hint = "A Layout per input may split several dims: layout('dp', 'mp') for each"
+    for position, cuts in enumerate(strategy):
+        if sum(n > 1 for n in cuts) > 1:
+            what = f"dataset_strategy {strategy} splits several dims of input {position}"
+            raise at_compile(ContextStrategyError, what, "One dim of an input at most is split by counts", hint)
+    slices = [math.prod(cuts) for cuts in strategy]
+    most = max((len(cuts) for cuts in strategy), default=0)
+    if max(slices) > max(n for n, cuts in zip(slices, strategy, strict=True) if len(cuts) == most):
+        what = f"dataset_strategy {strategy} splits an input into {max(slices)} slices, but not those with more dims"
+        raise at_compile(ContextStrategyError, what, "An input with the most dims has the most slices")
 
 
 def input_values(draft: Draft) -> dict[str, Value]:

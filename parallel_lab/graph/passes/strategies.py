@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 
 from ...base.errors import ContextConflictError, StrategyError
+from ...base.settings.checks import INTERLEAVED
 from ...base.settings.context import get_compat
 from ...layout.named_layout import LayoutStrategy
 from ...ops.machine.sharding import completed, default_strategy, result_layouts, sharding_rule
@@ -20,7 +21,7 @@ from .propagate import propagate_strategies
 def check_device_num(device_num: int) -> None:
     """Raise ContextConflictError unless `device_num` is 1, 2, 4 or a multiple of 8 (MindSpore's rule)."""
     if device_num not in (1, 2, 4) and (device_num < 1 or device_num % 8):
-        near = max(n for n in (1, 2, 4, *range(8, 4097, 8)) if n <= max(device_num, 1))
+        near = max(n for n in (1, 2, 4, device_num - device_num % 8) if n <= max(device_num, 1))
         what, hint = f"device_num={device_num}", f"Try {near}, or start {near} ranks"
         raise at_compile(ContextConflictError, what, "1, 2, 4 or a multiple of 8", hint)
 
@@ -32,6 +33,13 @@ def choose_strategies(draft: Draft) -> Draft:
     """
     graph, config = draft.graph, draft.config
     check_device_num(config.device_num)
+    parts = {
+        n.strategy.parts: n for n in graph.nodes if isinstance(n.strategy, LayoutStrategy) and n.strategy.parts > 1
+    }
+    if len(parts) > 1:
+        named = " and ".join(f"{number} ({node.where})" for number, node in parts.items())
+        what, allowed = f"layouts have axes {INTERLEAVED!r} of sizes {named}", "One size in a network"
+        raise at_compile(StrategyError, what, allowed)
     if config.local:
         ignored = sum(n.strategy is not None for n in graph.nodes)
         note, nodes = f"none in {config.parallel_mode} mode; {ignored} given ones ignored", map(_without, graph.nodes)

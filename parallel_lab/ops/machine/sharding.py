@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ...base.errors import NotBuiltYet, StrategyError
+from ...base.errors import StrategyError
 from ...base.settings.context import get_compat
 from ...layout.halo import Halo
-from ...layout.named_layout import INTERLEAVED, Layout, LayoutStrategy, strategy_counts
+from ...layout.named_layout import Layout, LayoutStrategy, strategy_counts
 from ...layout.tensor_layout import TensorLayout
 from .layout_strategy import Axes, NamedCuts, dim_text, nd_splits, shared_splits
 from .opdef import OpDef
@@ -204,13 +204,8 @@ def sharding_rule(
     op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: AnyStrategy, device_num: int, where: str = ""
 ) -> ShardingRule:
     """The rule for `strategy` on `device_num` ranks. Raises StrategyError naming operator, input, dim, label, and
-    both numbers (or axes), with the nearest legal strategy; NotBuiltYet for a layout with "interleaved_parallel".
+    both numbers (or axes), with the nearest legal strategy.
     """
-    if isinstance(strategy, LayoutStrategy) and any(layout.interleaved for layout in strategy):
-        given = f"strategy {strategy} has the axis {INTERLEAVED!r}"
-        what = f"{given}, which computes a slice in parts, and this version cannot do that yet"
-        hint = "Omit the axis from the Layout: results are the same"
-        raise NotBuiltYet(what, where=where or op.class_name, hint=hint)
     key = tuple(sorted(attrs.items()))
     made = _rule(op.name, shapes, key, strategy, device_num)
     if isinstance(made, ShardingRule):
@@ -248,7 +243,7 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
     if not named:
         return tuple(entry or full for entry, full in zip(strategy, filled, strict=True))
     layouts = (layout if layout.dims else layout.named(full) for layout, full in zip(strategy, filled, strict=True))
-    return LayoutStrategy(tuple(layouts), strategy.nd_tp)
+    return replace(strategy, layouts=tuple(layouts))
 
 
 def part_strategy(rule: ShardingRule, operands: Iterable[str]) -> tuple:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parallel_lab import nn, ops, value_and_grad
+from parallel_lab import Layout, nn, ops, value_and_grad
 from parallel_lab.base.settings import context
 from parallel_lab.base.settings.tables import GRAPH_MODE, PYNATIVE_MODE
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
@@ -52,7 +52,7 @@ def results_are_brought_to_what_a_tuple_says(here):
     out = product(Tensor(numbers(1, 8, 8)))
     here.settings(dataset_strategy=((4, 1),))
     rows = Doubled()(out)
-    here.settings(dataset_strategy=((2, 2),))
+    here.settings(dataset_strategy=(Layout((2, 2), ("a", "b"))("a", "b"),))
     both = Doubled()(out)
     here.settings(dataset_strategy="data_parallel")
     again = Doubled()(both)

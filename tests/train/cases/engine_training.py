@@ -24,7 +24,7 @@ def whole(here):
 
 def as_tuple(here):
     x, y = batch()
-    return here.part(x, (2, 2)), here.part(y, (4, 1))
+    return here.part(x, (1, 4)), here.part(y, (4, 1))
 
 
 def no_strategies(here):
@@ -48,7 +48,7 @@ MODES = {
     "semi_auto, rows": (ROWS, no_strategies, rows_of_each, False),
     "semi_auto, split, full_batch": (SEMI, both_cut, whole, False),
     "semi_auto, split, rows": (ROWS, both_cut, rows_of_each, False),
-    "semi_auto, split, tuple": ({**ROWS, "dataset_strategy": ((2, 2), (4, 1))}, first_cut, as_tuple, False),
+    "semi_auto, split, tuple": ({**ROWS, "dataset_strategy": ((1, 4), (4, 1))}, first_cut, as_tuple, False),
     "auto_parallel": (
         {**SEMI, "parallel_mode": "auto_parallel", "search_mode": "sharding_propagation"},
         first_cut,
