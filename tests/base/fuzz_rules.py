@@ -90,7 +90,7 @@ def dataset(value):
         for n in tuple.__iter__(part):
             if type(n) is bool or not kind(n, int):
                 return TYPE
-            if int.__index__(n) not in [2**i for i in range(13)]:
+            if int.__index__(n) < 1:
                 return RUNTIME
     return None
 
@@ -178,7 +178,7 @@ PARALLEL = {
     "strategy_ckpt_save_file": NEW_FILE,
     "group_ckpt_save_file": NEW_FILE,
     "full_batch": BOOL,
-    "dataset_strategy": (dataset, ("'full_batch', 'data_parallel', or one tuple of ints", "power of two", "called")),
+    "dataset_strategy": (dataset, ("'full_batch', 'data_parallel', or one tuple of ints", "at least 1", "called")),
     "enable_parallel_optimizer": BOOL,
     "parallel_optimizer_config": dict_of(
         gradient_accumulation_shard=flag,
