@@ -80,8 +80,8 @@ class TracedValue(Arithmetic):
         return self._no_operator(f"the attribute {name!r}", _attribute_hint(name), TraceAttributeError)
 
     @property
-    def data(self) -> Any:
-        return self._refuse(".data")
+    def data(self) -> TracedValue:
+        return self  # as in MindSpore
 
     def __repr__(self) -> str:
         return f"TracedValue({self.name}, shape={self.shape}, dtype={self.dtype})"

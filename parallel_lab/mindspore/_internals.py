@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ..base.checks import checked, instance, text
 from ..base.errors import ArgumentTypeError, MissingName, message, shorten
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.context import frozen, get_auto_parallel_context, set_auto_parallel_context
 from ..graph.compiler import compile_program
+from ..graph.passes.dataset_strategy import dataset_splits
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
 from ..train.compiled import after_compiling, is_tensor, with_static
@@ -29,11 +32,12 @@ class CellGraphExecutor:
     def compile(self, obj: Cell, *args: Any, phase: str = "predict", **options: Any) -> tuple[str, bool]:
         """Compile `obj` for these inputs: (phase, True). The result is the Cell's attribute `compiled` afterwards.
 
+        args     inputs of the Cell: where operators are split, the whole ones of all ranks
         options  do_convert, jit_config_dict, auto_parallel_mode and what else MindSpore takes: without effect
         """
         static = tuple((i, a) for i, a in enumerate(args) if not is_tensor(a))
-        world = frozen()
-        made = compile_program(with_static(obj, args, static), *filter(is_tensor, args), global_rank=world.global_rank)
+        inputs, how = _fed([a for a in args if is_tensor(a)])
+        made = compile_program(with_static(obj, args, static), *inputs, **how, global_rank=frozen().global_rank)
         after_compiling(made, None)
         obj.__dict__["compiled"] = made
         return f"{phase}.{id(obj)}", True
@@ -51,6 +55,24 @@ class CellGraphExecutor:
         """{parameter: its layout} of a Cell that was compiled."""
         plan = _compiled(obj).plan
         return {one.name: plan.value(one.name).layout for one in plan.parameters}
+
+
+def _fed(tensors: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """(what a rank feeds of these whole inputs, the dataset strategy): MindSpore splits rows by the count of ranks."""
+    config, shapes = frozen(), tuple(tuple(t.shape) for t in tensors)
+    if config.parallel_mode not in SHARDED_MODES or config.dataset_strategy == "full_batch":
+        return tensors, {}
+    if config.dataset_strategy == "data_parallel":
+        n = config.device_num
+        cuts = tuple(tuple(n if not i and size % n == 0 else 1 for i, size in enumerate(shape)) for shape in shapes)
+        how = {"dataset_strategy": cuts}
+    else:
+        cuts, how = dataset_splits(config, shapes), {}
+    parts = (
+        tuple(size // n for size, n in zip(shape, cut, strict=True)) for shape, cut in zip(shapes, cuts, strict=True)
+    )
+    # their values do not matter: nothing runs
+    return [np.broadcast_to(np.zeros((), t.dtype), part) for t, part in zip(tensors, parts, strict=True)], how
 
 
 def _compiled(cell: Cell) -> Any:

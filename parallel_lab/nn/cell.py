@@ -129,8 +129,19 @@ class Cell(CellTree):
 
     @checked("set_grad", requires_grad=flag)
     def set_grad(self, requires_grad: bool = True) -> Cell:
-        """Accepted for scripts that call it: `value_and_grad` asks for gradients, a Cell needs nothing. Gives self."""
+        """Set the attribute `requires_grad`, which nothing needs: `value_and_grad` asks for gradients. Returns self."""
+        self.__dict__["requires_grad"] = requires_grad
         return self
+
+    requires_grad = False
+
+    @property
+    def parameter_layout_dict(self) -> dict[str, Any]:
+        """{parameter: its layout} as `_cell_graph_executor.compile` found it; {} before."""
+        compiled = self.__dict__.get("compiled")
+        return (
+            {} if compiled is None else {p.name: compiled.plan.value(p.name).layout for p in compiled.plan.parameters}
+        )
 
     def add_flags(self, **flags: Any) -> Cell:
         """Accepted for MindSpore's graph compiler (defer_inline, ...): each becomes an attribute. Returns self."""

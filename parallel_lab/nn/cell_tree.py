@@ -223,6 +223,20 @@ class CellTree:
         """{Parameter name: Parameter}."""
         return {p.name: p for p in self.get_parameters(expand=recurse)}
 
+    def check_names(self) -> None:
+        """Raise ArgumentError if two Parameters have one name."""
+        self.parameters_and_names()
+
+    @property
+    def param_prefix(self) -> str:
+        """Where the Cell stands in the outermost one, as the names of its Parameters begin: "blocks.0"."""
+        return self.__dict__["_prefix"].rstrip(".")
+
+    @property
+    def cls_name(self) -> str:
+        """The name of the class."""
+        return type(self).__name__
+
     @checked("update_parameters_name", prefix=text)
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
         """Name every Parameter `prefix` + its path of attributes, in place of its own name (MindSpore's rule)."""

@@ -90,7 +90,7 @@ def test_every_strategy_equals_one_device(name):
     weight = weight_for(shape, kernel, **attrs)
     # the undivided computation, with its gradients by central differences: k and a enter linearly, so they are exact up
     # to rounding
-    a, k = Net(None, shape, kernel, **attrs).a.data, Net(None, shape, kernel, **attrs).k.data
+    a, k = Net(None, shape, kernel, **attrs).a.asnumpy(), Net(None, shape, kernel, **attrs).k.asnumpy()
     compute = OPS["stencil"].compute
     want = compute(a, k, **attrs)
     strategies = legal_strategies(OPS["stencil"], (shape, kernel), attrs, DEVICES)

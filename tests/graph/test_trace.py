@@ -143,7 +143,6 @@ READS = {
     "float": (lambda x: x * float(x), "float()"),
     "int": (lambda x: x * int(x), "int()"),
     "array": (lambda x: np.asarray(x), "a conversion to a numpy array"),
-    "data": (lambda x: x.data, ".data"),
     "and": (lambda x: x and x, "a truth test"),
     "in": (lambda x: x if 1.0 in x else -x, "a search"),
     "format": (lambda x: print(f"{x:.3f}"), "the format '.3f'"),

@@ -82,14 +82,14 @@ def check_strategies(name, number, choose):
         if not differentiable:
             cell = OneOperator(op, case, arrays, strategy, weighted=False)
             plan = compile(cell, *weights, device_num=DEVICES, dataset_strategy="full_batch")
-            sim = Simulator(plan, {p.name: p.data for p in cell.operands})
+            sim = Simulator(plan, {p.name: p.asnumpy() for p in cell.operands})
             sim.run_step(*weights)
             for out, want in zip(plan.outputs, expected, strict=True):
                 np.testing.assert_allclose(sim.full(out), want, rtol=1e-12, err_msg=str(strategy))
             continue
         cell = OneOperator(op, case, arrays, strategy, weighted=True)
         plan = compile(cell, *weights, device_num=DEVICES, dataset_strategy="full_batch", passes=PASSES)
-        sim = Simulator(plan, {p.name: p.data for p in cell.operands})
+        sim = Simulator(plan, {p.name: p.asnumpy() for p in cell.operands})
         assert math.isclose(float(sim.run_step(*weights)), loss.item(), rel_tol=1e-10, abs_tol=1e-10), strategy
         for parameter, want in zip(cell.operands, wanted, strict=True):
             if parameter.requires_grad and parameter.name in dict(plan.gradients):

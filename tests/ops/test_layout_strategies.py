@@ -77,7 +77,7 @@ def check_layouts(op, case, layouts, device_num):
     cell = OneOperator(op, case, arrays, layouts, weighted=differentiable)
     passes = {"passes": PASSES} if differentiable else {}
     plan = compile(cell, *weights, device_num=device_num, dataset_strategy="full_batch", **passes)
-    sim = Simulator(plan, {p.name: p.data for p in cell.operands})
+    sim = Simulator(plan, {p.name: p.asnumpy() for p in cell.operands})
     value = sim.run_step(*weights)
     if not differentiable:
         for out, want in zip(plan.outputs, expected, strict=True):

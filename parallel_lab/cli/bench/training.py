@@ -218,7 +218,7 @@ def memory(case: str) -> dict[str, int]:
         if id(tensor) in seen or isinstance(tensor, Parameter):
             continue
         seen.add(id(tensor))
-        array = tensor.data
+        array = tensor.asnumpy()
         while isinstance(array.base, np.ndarray):  # a reshaped value is the memory of another
             array = array.base
         buffers[id(array)] = array.nbytes

@@ -69,6 +69,11 @@ def plain_number(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) and not value.shape else value
 
 
+def _are_parameters(value: Any) -> bool:
+    """Whether a list can only be the parameters of an optimizer, or groups of them."""
+    return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], (Parameter, dict))
+
+
 class Optimizer(Cell):
     """Base of optimizers: a Cell, called with one gradient per parameter.
 
@@ -85,6 +90,8 @@ class Optimizer(Cell):
     loss_scaler    a `LossScaler` (amp.py): gradients are divided by its scale, and a step whose gradients are not
                    finite changes nothing. In a plan it also multiplies the loss; with eager steps the loss is
                    multiplied by hand, with loss_scaler.scale(loss)
+
+    The first two may change places, as in MindSpore's base: super().__init__(learning_rate, params).
 
     Attributes: `parameters` (a ParameterTuple), `learning_rate` (may be changed between steps), `global_step` (steps
     taken, skipped ones too), `states` and `scalars` (what the steps keep), `state_layouts` (on a rank that runs a
@@ -110,6 +117,8 @@ class Optimizer(Cell):
     ) -> None:
         super().__init__(auto_prefix=False)
         where = type(self).__name__
+        if _are_parameters(learning_rate):  # MindSpore's base is Optimizer(learning_rate, parameters, ...)
+            params, learning_rate = learning_rate, params
         self.weight_decay = number(0)(where, "weight_decay", plain_number(weight_decay))
         self.loss_scale = number(0, above=True)(where, "loss_scale", plain_number(loss_scale))
         self.clip = (instance(GradientClip, "A GradientClip") | None)(where, "clip", clip)

@@ -69,7 +69,7 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[n
             g, parts = tuple(parts.get(i) for i in range(len(values))) if parts else None, {}
         if g is None:
             continue
-        op, operands, arrays = node.op, node.operands, node.arrays or [x.data for x in node.operands]
+        op, operands, arrays = node.op, node.operands, node.arrays or [x.array for x in node.operands]
         out = tensor._data if node.siblings is None else node.siblings[0]
         needed = [x.node is not None or x.requires_grad for x in operands]
         if op.plain:
@@ -97,10 +97,10 @@ def value_and_grad(
     """A function that returns (fn's value, gradients).
 
     grad_position  which positional arguments to differentiate for; None: none of them
-    weights        Parameters to differentiate for
+    weights        Parameters to differentiate for, or one
     has_aux        fn returns (loss, more...), and only the loss is differentiated
 
-    Gradients are Tensors: those of the arguments (one, or a tuple), those of the weights (tuple), or the pair of both.
+    Gradients are Tensors: those of the arguments (one, or a tuple), of the weights (likewise), or the pair of both.
     On a rank, where Cells that are called run compiled, so does this function, and gradients are this rank's slices.
     Raises ArgumentError or ArgumentTypeError for what has no gradient, TraceError if the result is no Tensor.
     """
@@ -150,6 +150,7 @@ def value_and_grad(
         inputs = by_position[0] if isinstance(grad_position, int) else tuple(by_position)
         if weights is None:
             return value, inputs
+        by_weight = by_weight[0] if isinstance(weights, Parameter) else by_weight
         return value, by_weight if grad_position is None else (inputs, by_weight)
 
     return run
@@ -195,7 +196,8 @@ def _positions(given: Any, where: str) -> tuple[int, ...]:
 
 def _weights(given: Any, where: str) -> list[Parameter]:
     """The Parameters to differentiate for."""
-    allowed = "A list or tuple of Parameters, for instance net.trainable_params()"
+    allowed = "A Parameter, or a list or tuple of them, for instance net.trainable_params()"
+    given = [given] if isinstance(given, Parameter) else given
     if given is not None and (isinstance(given, (Tensor, str)) or not isinstance(given, Iterable)):
         raise ArgumentTypeError(f"weights={shorten(given)}", where=where, allowed=allowed)
     weights = list(given or ())

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, flag, integer
+from ...base.checks import checked, flag, instance, integer
 from ...base.dtypes import as_dtype, kind_of
 from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
@@ -42,11 +42,17 @@ class Tensor(Arithmetic):
 
     input_data  array-like, scalar or Tensor
     dtype       numpy dtype or its name; default: that of the data, Python floats become float32
+    shape, init  instead of input_data: an Initializer, whose values are drawn when they are first read
 
-    Attributes: `data` (the numpy array), `shape`, `dtype` (numpy dtype).
+    Attributes: `array` (the numpy array), `shape`, `dtype` (numpy dtype).
     """
 
     __slots__ = ("__weakref__", "_data", "node")
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
+        if kwargs and cls is Tensor and "init" in kwargs:
+            return Initial.of(*args, **kwargs)
+        return _new(cls)
 
     def __init__(self, input_data: Any, dtype: Any = None) -> None:
         if isinstance(input_data, Tensor):
@@ -63,16 +69,22 @@ class Tensor(Arithmetic):
         self.node: Node | None = None
 
     @property
-    def data(self) -> np.ndarray:
+    def array(self) -> np.ndarray:
+        """The numpy array. A Parameter that holds a rank's slice refuses it."""
         return self._data
 
     @property
+    def data(self) -> Tensor:
+        """The tensor itself, as in MindSpore; `asnumpy()` is its array."""
+        return self
+
+    @property
     def shape(self) -> tuple[int, ...]:
-        return self.data.shape
+        return self.array.shape
 
     @property
     def dtype(self) -> np.dtype:
-        return self.data.dtype
+        return self.array.dtype
 
     @property
     def requires_grad(self) -> bool:
@@ -80,19 +92,32 @@ class Tensor(Arithmetic):
 
     def asnumpy(self) -> np.ndarray:
         """The numpy array itself (not a copy)."""
-        return self.data
+        return self.array
 
     def full(self) -> Tensor:
         """The whole tensor: this one. On ranks of a compiled network slices take its place: `full()` gathers them."""
         return self
 
+    @property
+    def has_init(self) -> bool:
+        """Whether the values are still to be drawn."""
+        return False
+
     def item(self) -> Any:
         """The single element as a Python number."""
-        return self.data.item()
+        return self.array.item()
+
+    itemsize = property(lambda self: self.dtype.itemsize, doc="Bytes of an element.")
+    nbytes = property(lambda self: self.size * self.itemsize, doc="Bytes of all elements.")
+
+    @staticmethod
+    def from_numpy(array: np.ndarray) -> Tensor:
+        """A Tensor of the array itself, not a copy."""
+        return Tensor(instance(np.ndarray, "A numpy array")("Tensor.from_numpy", "array", array))
 
     def tolist(self) -> Any:
         """The elements as Python numbers in nested lists."""
-        return self.data.tolist()
+        return self.array.tolist()
 
     def copy(self) -> Tensor:
         return ops.transpose(self, tuple(range(self.ndim)))  # of all operators the one that changes nothing, and copies
@@ -102,7 +127,7 @@ class Tensor(Arithmetic):
             given, allowed = f"{what} of a tensor of shape {self.shape}", "A tensor with one element"
             hint = "Compare with .asnumpy() and numpy's any() or all()" if what == TRUTH_TEST else ""
             raise ShapeError(given, where=type(self).__name__, allowed=allowed, hint=hint)
-        return self.data.item()
+        return self.array.item()
 
     def __float__(self) -> float:
         return float(self._single("float()"))
@@ -117,7 +142,7 @@ class Tensor(Arithmetic):
         return format(self._single(f"the format {spec!r}"), spec) if spec else str(self)
 
     def __contains__(self, value: Any) -> bool:
-        return bool(np.any(self.data == _plain(value)))
+        return bool(np.any(self.array == _plain(value)))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """numpy's ufuncs: `np.exp(x)` is `ops.exp(x)` with its gradient; others give a Tensor without."""
@@ -141,13 +166,13 @@ class Tensor(Arithmetic):
         return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.data, dtype) if copy else np.asarray(self.data, dtype)
+        return np.array(self.array, dtype) if copy else np.asarray(self.array, dtype)
 
     def __repr__(self) -> str:
-        return f"Tensor(shape={list(self.shape)}, dtype={self.dtype}, value=\n{self.data})"
+        return f"Tensor(shape={list(self.shape)}, dtype={self.dtype}, value=\n{self.array})"
 
     def __str__(self) -> str:
-        return str(self.data)  # `print(loss)` shows the numbers, as in MindSpore
+        return str(self.array)  # `print(loss)` shows the numbers, as in MindSpore
 
     def __parallel_lab_plain__(self, op: OpDef, operands: tuple[Any, ...]) -> Any:
         """`op` element by element on Tensors; NotImplemented for anything that needs a closer look."""
@@ -158,7 +183,7 @@ class Tensor(Arithmetic):
                 arrays.append(x._data)
                 tracked = tracked or x.node is not None
             elif kind is Parameter:
-                arrays.append(x.data)
+                arrays.append(x.array)
                 tracked = tracked or x._requires_grad
             else:
                 return NotImplemented
@@ -176,7 +201,7 @@ class Tensor(Arithmetic):
     def __parallel_lab_op__(self, op: OpDef, operands: list[Any], attrs: dict[str, Any]) -> Any:
         """Run `op` now and remember it if a gradient may be asked for."""
         tensors = [x if isinstance(x, Tensor) else Tensor(as_array(x, operands)) for x in operands]
-        arrays = [t.data for t in tensors]  # first: a slice has to be refused as what it is, not for its shape
+        arrays = [t.array for t in tensors]  # first: a slice has to be refused as what it is, not for its shape
         shapes = tuple(t.shape for t in tensors)
         alike = len(shapes) == 2 and shapes[0] == shapes[1] and op.signature == "...,...->..."
         if op.result_shape is None and not alike:
@@ -221,7 +246,7 @@ class LaterTensor(Tensor):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also one in another process, is a Tensor of the values."""
-        return Tensor, (self.data,)
+        return Tensor, (self.array,)
 
 
 class RankTensor(Tensor):
@@ -315,25 +340,28 @@ class Node:
     def results(self, values: tuple[Any, ...]) -> tuple[Tensor, ...]:
         """Several results of one call as Tensors: each has this node with its own number."""
         tensors = tuple(map(Tensor, values))
-        arrays = tuple(tensor.data for tensor in tensors)
+        arrays = tuple(tensor.array for tensor in tensors)
         for number, tensor in enumerate(tensors):
             tensor.node = copy.copy(self)
             tensor.node.siblings = arrays, number
         return tensors
 
 
-class Initial:
-    """Values not drawn yet: a shape, a dtype, and a rule `draw(generator, shape) -> array`.
+class Initial(Tensor):
+    """A Tensor whose values are not drawn yet: a shape, a dtype, and a rule `draw(generator, shape) -> array`.
 
-    Drawn when the owning Parameter has its name: they depend on (global seed, name), not on other draws or ranks.
+    Drawn when the Parameter made from it has its name: they depend on (global seed, name), not on other draws or ranks.
+    Read without a Parameter, equal rules, shapes and dtypes draw alike.
     """
 
-    def __init__(
-        self,
+    __slots__ = ("_drawn", "_dtype", "_shape", "draw")
+
+    def __new__(
+        cls,
         draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray],
         shape: tuple[int, ...],
         dtype: Any = np.float32,
-    ) -> None:
+    ) -> Initial:
         try:
             kind = "" if dtype is None else kind_of(as_dtype(dtype))  # numpy takes None for float64
         except (TypeError, ValueError):
@@ -341,11 +369,43 @@ class Initial:
         if not kind or kind not in "biuf":
             allowed = "A dtype of numbers, such as 'float32'"
             raise ArgumentTypeError(f"dtype={shorten(dtype)}", where="initializer", allowed=allowed)
-        self.draw, self.shape, self.dtype = draw, tuple(shape), as_dtype(dtype)
+        made = _new(cls)
+        made.draw, made._shape, made._dtype = draw, tuple(shape), as_dtype(dtype)
+        made._drawn = made.node = None
+        return made
 
-    def init_data(self) -> Tensor:
-        """A Tensor of the values, drawn now; without a Parameter's name equal rules, shapes and dtypes draw alike."""
-        return Tensor(np.array(self.draw(parameter_generator("init_data"), self.shape), self.dtype, order="C"))
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...  # all is done
+
+    @staticmethod
+    def of(input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None) -> Initial:
+        """`Tensor(shape=, dtype=, init=)`."""
+        allowed = "A shape and a dtype, and no input_data"
+        if input_data is not None or shape is None or dtype is None:
+            what = f"init with input_data={shorten(input_data)}, shape={shorten(shape)}, dtype={shorten(dtype)}"
+            raise ArgumentTypeError(what, where="Tensor", allowed=allowed)
+        if not hasattr(init, "draw"):
+            raise ArgumentTypeError(f"init={shorten(init)}", where="Tensor", allowed="An Initializer, such as Normal()")
+        shape = tuple(shape) if isinstance(shape, (list, tuple)) else (shape,)
+        return Initial(init.draw, tuple(integer(0)("Tensor", "shape", n) for n in shape), dtype)
+
+    @property
+    def _data(self) -> np.ndarray:
+        if self._drawn is None:
+            values = self.draw(parameter_generator("init_data"), self._shape)
+            self._drawn = np.array(values, self._dtype, order="C")
+        return self._drawn
+
+    shape = property(lambda self: self._shape)
+    dtype = property(lambda self: self._dtype)
+    has_init = property(lambda self: self._drawn is None)
+
+    def init_data(self) -> Initial:
+        """Draw the values now. Returns self."""
+        assert self._data is not None
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Initial, (self.draw, self._shape, self._dtype)) if self._drawn is None else (Tensor, (self._drawn,))
 
 
 def parameter_generator(name: str) -> np.random.Generator:
@@ -385,7 +445,7 @@ class Parameter(Tensor):
         layerwise_parallel: bool = False,
         parallel_optimizer: bool = True,
     ) -> None:
-        self._initial = default_input if isinstance(default_input, Initial) else None
+        self._initial = default_input if isinstance(default_input, Initial) and default_input.has_init else None
         if self._initial is None:
             super().__init__(default_input)
             self._data = np.array(self._data)
@@ -403,7 +463,7 @@ class Parameter(Tensor):
         self.full_shape = self.shape
 
     @property
-    def data(self) -> np.ndarray:
+    def array(self) -> np.ndarray:
         if self.layout is not None:
             what = f"parameter {self.name!r} holds this rank's slice {self.shape} of {self.full_shape}"
             allowed = "Operators that run at once take whole tensors"
@@ -426,14 +486,27 @@ class Parameter(Tensor):
         """The numpy array itself (not a copy): on a rank of a compiled network, its slice."""
         return self._drawn()
 
+    @property
+    def has_init(self) -> bool:
+        return self._data is None
+
     def init_data(self) -> Parameter:
         """Draw the values now, if they were not yet. Returns self."""
         self._drawn()
         return self
 
+    # what MindSpore's own passes keep at a parameter, by their defaults
+    parallel_optimizer_comm_recompute = False
+    sliced = property(lambda self: self.layout is not None, doc="Whether it holds a rank's slice.")
+    inited_param = property(lambda self: self, doc="The Parameter with the values: itself.")
+
+    def add_pipeline_stage(self, stage: int) -> None:
+        """Accepted: a parameter lies on the stages that use it. Raises ArgumentTypeError, ArgumentError."""
+        integer(0)("add_pipeline_stage", "stage", stage)
+
     def value(self) -> Tensor:
         """The values now as a Tensor, which later training does not change."""
-        return Tensor(self.data.copy())
+        return Tensor(self.array.copy())
 
     def clone(self, init: Any = "same") -> Parameter:
         """A new Parameter with this name, shape, dtype.  init: "same", or what `initializer` takes ("zeros")."""
@@ -501,7 +574,7 @@ class Parameter(Tensor):
         A Parameter that holds a slice takes a slice, or the whole tensor, which is sliced when next used.
         """
         where, allowed = f"Parameter {self.name!r}", f"Shape {self.full_shape}"
-        if isinstance(data, Initial):
+        if isinstance(data, Initial) and data.has_init:
             if data.shape != self.full_shape:
                 raise ShapeError(f"data of shape {data.shape}", where=where, allowed=allowed)
             self._initial, self._data, self.layout = Initial(data.draw, data.shape, self.dtype), None, None

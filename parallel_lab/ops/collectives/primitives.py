@@ -197,7 +197,7 @@ class _Collective(Communication):
             if holdable(self.fused_as, x.shape, len(members)):
                 about = {"world": world, "members": members, "fusion": self.prim_attrs["fusion"]}
                 (x,), attrs = self.op.bind((x,), self.attrs)
-                held = hold(self.fused_as, self.name, x.data, reduce=self.attrs.get("reduce", ""), **about)
+                held = hold(self.fused_as, self.name, x.array, reduce=self.attrs.get("reduce", ""), **about)
                 return x.__parallel_lab_later__(self.op, attrs, held)
         return self.op.call((x,), self.attrs)
 

@@ -184,7 +184,7 @@ class OpDef:
         if not hasattr(parameter, "set_data"):
             what = f"{self.tensors[0]} is {shorten(parameter)}"
             raise ArgumentTypeError(what, where=self.class_name, allowed="A Parameter: its value is replaced")
-        arrays = [parameter.data, *(getattr(x, "data", x) if hasattr(x, "asnumpy") else x for x in others)]
+        arrays = [parameter.array, *(getattr(x, "array", x) if hasattr(x, "asnumpy") else x for x in others)]
         parameter.set_data(self.attempt([x if isinstance(x, np.ndarray) else np.asarray(x) for x in arrays], attrs))
         return parameter
 

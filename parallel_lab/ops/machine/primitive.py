@@ -217,10 +217,19 @@ class Primitive:
         return self
 
     def set_device(self, device_target: str) -> Any:
-        """Ask for "CPU", "GPU" or "Ascend" (kept, shown); a call raises NotBuiltYet. "": for none. Returns self."""
+        """Ask for "CPU", "GPU" or "Ascend" (kept, shown); a call raises NotBuiltYet. "": not set. Returns self."""
         self.prim_attrs.pop(TARGET, None)
         if device_target != "":
             self.prim_attrs[TARGET] = check_target(f"{self.name} set_device", device_target)
+        return self
+
+    def set_prim_instance_name(self, name: str) -> Any:
+        """Name the operator in plans. Returns self."""
+        return self.add_prim_attr("instance_name", name)
+
+    def del_prim_attr(self, name: str) -> Any:
+        """Take an attribute of `add_prim_attr` away. Returns self."""
+        self.prim_attrs.pop(name, None)
         return self
 
     def recompute(self, mode: bool = True) -> Any:
