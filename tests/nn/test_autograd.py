@@ -98,7 +98,6 @@ WRONG = {
     "text": ({"grad_position": "a"}, "grad_position='a'"),
     "bool": ({"grad_position": True}, "grad_position=True"),
     "twice": ({"grad_position": (0, 0)}, r"grad_position=\(0, 0\).*different ints"),
-    "one weight": ({"weights": Parameter(Tensor(X), name="w")}, "weights=Parameter.*A list or tuple of Parameters"),
     "array": ({"weights": [X]}, r"weights\[0\] is array"),  # gradient 0, in silence
     "none": ({"weights": [None]}, r"weights\[0\] is None"),
     "function": ({"fn": None}, "fn is None"),

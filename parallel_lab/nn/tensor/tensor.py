@@ -98,10 +98,7 @@ class Tensor(Arithmetic):
         """The whole tensor: this one. On ranks of a compiled network slices take its place: `full()` gathers them."""
         return self
 
-    @property
-    def has_init(self) -> bool:
-        """Whether the values are still to be drawn."""
-        return False
+    has_init = False  # whether the values are still to be drawn
 
     def item(self) -> Any:
         """The single element as a Python number."""
@@ -236,13 +233,8 @@ class LaterTensor(Tensor):
     def _data(self) -> np.ndarray:
         return self._result.read()
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._result.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self._result.dtype
+    shape = property(lambda self: self._result.shape)
+    dtype = property(lambda self: self._result.dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also one in another process, is a Tensor of the values."""
@@ -486,9 +478,7 @@ class Parameter(Tensor):
         """The numpy array itself (not a copy): on a rank of a compiled network, its slice."""
         return self._drawn()
 
-    @property
-    def has_init(self) -> bool:
-        return self._data is None
+    has_init = property(lambda self: self._data is None)
 
     def init_data(self) -> Parameter:
         """Draw the values now, if they were not yet. Returns self."""
