@@ -78,17 +78,9 @@ class Tensor(Arithmetic):
         """The tensor itself, as in MindSpore; `asnumpy()` is its array."""
         return self
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.array.dtype
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.node is not None
+    shape = property(lambda self: self.array.shape)
+    dtype = property(lambda self: self.array.dtype)
+    requires_grad = property(lambda self: self.node is not None)
 
     def asnumpy(self) -> np.ndarray:
         """The numpy array itself (not a copy)."""
@@ -542,10 +534,8 @@ class Parameter(Tensor):
     def comm_fusion(self) -> int:
         return 1 if self._comm_fusion is None else self._comm_fusion
 
-    @property
-    def comm_fusion_given(self) -> bool:
-        """Whether `comm_fusion` was chosen, here or by `Cell.set_comm_fusion`."""
-        return self._comm_fusion is not None
+    # whether `comm_fusion` was chosen, here or by `Cell.set_comm_fusion`
+    comm_fusion_given = property(lambda self: self._comm_fusion is not None)
 
     @comm_fusion.setter
     def comm_fusion(self, value: int) -> None:
