@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from .. import nn, ops
-from ..base.checks import flag, integer
+from ..base.checks import checked, flag, integer
+from ..nn.initializer import Normal
 from ..nn.tensor.tensor import Tensor
 from ..ops.spellings import comparable, tensor_operand
 
@@ -189,6 +190,43 @@ class Dropout(nn.Dropout):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__(p=p)
+
+
+class Embedding(nn.Cell):
+    """Rows of a trained table `weight`, in PyTorch's words.  input: (...) int -> (..., embedding_dim).
+
+    padding_idx  number of a row that begins as zeros and gets no gradient
+    _weight      first values; None: N(0, 1);  _freeze: the table is not trained;  sparse: kept, gradients are dense
+    max_norm, norm_type, scale_grad_by_freq   stay at their defaults, as `ops.embedding` says
+
+    Operator: `embedding` (Embedding), strategy ((one count per dim of input), (rows, columns)).
+    """
+
+    @checked(num_embeddings=integer(1), embedding_dim=integer(1), sparse=flag, _freeze=flag)
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: Any = None,
+        _freeze: bool = False,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        check = (integer(-num_embeddings, num_embeddings - 1) | None)("Embedding", "padding_idx", padding_idx)
+        zeros = None if check is None or _weight is not None else check % num_embeddings
+        first, dtype = Normal(1.0) if _weight is None else _weight, np.float32 if dtype is None else dtype
+        table = nn.Embedding(num_embeddings, embedding_dim, False, first, dtype, zeros).embedding_table
+        table.name, table.requires_grad = "weight", not _freeze
+        self.weight, self.embedding = table, ops.Embedding()
+        self.arguments = (padding_idx, max_norm, norm_type, scale_grad_by_freq)
+
+    def construct(self, input: Any) -> Any:
+        return self.embedding(input, self.weight, *self.arguments)
 
 
 def _layer(name: str, base: type[nn.Cell], **words: str) -> type[nn.Cell]:

@@ -151,7 +151,7 @@ MINT_WORDS = (
 )
 MINT_NN = {
     **_of("parallel_lab.nn", MINT_LAYERS),
-    **_of(MINT_FORMS, "Dropout GLU Linear LogSoftmax Softmax"),
+    **_of(MINT_FORMS, "Dropout Embedding GLU Linear LogSoftmax Softmax"),
     "Hardshrink": "parallel_lab.nn:HShrink",
     "Hardsigmoid": "parallel_lab.nn:HSigmoid",
     "Hardswish": "parallel_lab.nn:HSwish",

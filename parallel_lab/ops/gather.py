@@ -19,12 +19,15 @@ import math
 
 import numpy as np
 
-from ..base.checks import integer
-from ..base.errors import ShapeError
+from ..base.checks import integer, is_int
+from ..base.errors import ShapeError, shorten
+from .elementwise import cast, mul
+from .logic import not_equal
 from .machine.operand_checks import ints, new_dim, one_dim
 from .machine.registry import case, gradient, op
 from .machine.signature import letters, more_letters
 from .manual_split import own_rows, part_sizes, sizes_fault, strategy_fault, uneven_rows
+from .shape import reshape
 
 # ---- rows by number ----
 
@@ -259,15 +262,21 @@ def _(g, out, input, index, *, axis):
 
 
 def _check_embedding(operands, *, padding_idx, max_norm, norm_type, scale_grad_by_freq):
-    given = {"padding_idx": padding_idx, "max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq or None}
-    for name, value in given.items():
-        if value is not None:
-            return f"{name}={value}", f"{name} is not available: rows are looked up and trained as they are"
-    if norm_type != 2.0:
-        return f"norm_type={norm_type}", "2.0"
+    if max_norm is not None or scale_grad_by_freq or norm_type != 2.0:
+        given = f"max_norm={max_norm}, norm_type={norm_type}, scale_grad_by_freq={scale_grad_by_freq}"
+        return given, "None, 2.0 and False: rows are looked up as they are, and every look-up counts"
     if len(operands[1].shape) != 2:
         return f"weight has shape {operands[1].shape}", "A table with 2 dims: (rows, columns)"
+    rows = operands[1].shape[0]
+    if padding_idx is not None and not is_int(padding_idx, -rows, rows - 1):
+        return f"padding_idx={shorten(padding_idx)}", f"None, or an int from {-rows} to {rows - 1}"
     return ints(operands[0], "input")
+
+
+def _restrict_embedding(signature, cuts, sizes, *, padding_idx, **_):
+    if padding_idx is not None and any(n > 1 for n in cuts.values()):
+        return f"splits a look-up with padding_idx={padding_idx}", "padding_idx=None (MindSpore, in parallel modes)"
+    return _restrict_gather(signature, cuts, sizes, axis=0, at=(1, 0))
 
 
 @op(
@@ -275,7 +284,7 @@ def _check_embedding(operands, *, padding_idx, max_norm, norm_type, scale_grad_b
     name="Embedding",
     mint="functional.embedding",
     check=_check_embedding,
-    restrict=lambda signature, cuts, sizes, **_: _restrict_gather(signature, cuts, sizes, axis=0, at=(1, 0)),
+    restrict=_restrict_embedding,
     example=(case((4, 2), (16, 8), ints={0: 16}), case((16,), (8, 4), ints={0: 8})),
     axes="rd",
     offset="r",
@@ -289,13 +298,16 @@ def embedding(
 ):  # the argument names of PyTorch and mindspore.ops
     """Rows of a table by number: `gather` along axis 0.  input: (...) int, weight: (rows, d) -> (..., d).
 
-    The other arguments stay at their defaults (MindSpore, in parallel modes).
+    padding_idx  number of a row that gets no gradient. The arguments after it stay at their defaults
     """
     return _look_up(weight, input, 0, offset, "Embedding")
 
 
 @embedding.vjp
-def _(g, out, input, weight, **_):
+def _(g, out, input, weight, *, padding_idx, **_):
+    if padding_idx is not None:
+        counts = cast(not_equal(input, padding_idx % weight.shape[0]), dtype=str(g.dtype))
+        g = mul(g, reshape(counts, (*input.shape, 1)))
     return None, gather_grad(g, input, shape=tuple(weight.shape), axis=0)
 
 

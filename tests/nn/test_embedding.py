@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, nn, ops
+from parallel_lab.base.errors import NotBuiltYet
+from parallel_lab.mindspore import mint
+from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Tensor
 from tests.crossed import each_of
 from tests.nn.one_device import check_equals_one_device, messages
@@ -65,6 +68,46 @@ def test_slice_modes_cut_the_table_by_rule(target, mode, slices):
     assert plan.value("table.embedding_table").slice_shape == slices
 
 
+@pytest.mark.parametrize("target", ["CPU", "DEVICE"])
+def test_fields_are_looked_up_where_their_rows_are(target):
+    parts = (3, 1, 2, 10, 4, 4, 4, 4)
+    starts = np.cumsum((0, *parts[:-1]))
+    ids = np.random.default_rng(3).integers(0, parts, (8, 8)) + starts
+
+    def make():
+        return nn.EmbeddingLookup(
+            32, 8, "normal", target, nn.EmbeddingLookup.FIELD_SLICE, manual_shapes=parts, slices=8, dtype=np.float64
+        )
+
+    target_rows = np.random.default_rng(4).normal(size=(8, 8, 8))
+    plan = check_equals_one_device(lambda: Lookup(make), nn.MSELoss(), (ids, target_rows), lambda net: None)
+    layout = plan.value("table.embedding_table").layout
+    assert (layout.rows, layout.slice_index((32, 8), 3)[0]) == (parts, slice(6, 16))
+    assert not [i for i in messages(plan) if i.name.startswith("table.lookup")]
+
+
+def test_rows_are_no_longer_than_max_norm():
+    layer = nn.EmbeddingLookup(16, 8, nn.initializer.Normal(1.0), max_norm=3.0)
+    rows, table = layer(Tensor(IDS)).asnumpy(), layer.embedding_table.asnumpy()
+    lengths = np.linalg.norm(table, axis=1)
+    assert 0 < (lengths[IDS] > 3).sum() < IDS.size
+    np.testing.assert_allclose(rows, (table * np.minimum(1, 3 / lengths)[:, None])[IDS], rtol=1e-6)
+
+
+def test_mint_s_table_trains_all_rows_but_the_padding():
+    layer = mint.nn.Embedding(16, 8, padding_idx=-13)
+    assert layer.weight.name == "weight"
+    table = layer.weight.asnumpy()
+    assert (table == 0).all(1).nonzero()[0].tolist() == [3]
+    assert 0.8 < np.delete(table, 3, 0).std() < 1.2
+    loss = ops.reduce_sum(layer(Tensor(np.array([[3, 5], [5, 0]]))))
+    (gradient,) = gradients(loss, [layer.weight])
+    assert [gradient[i].sum() for i in (0, 3, 5)] == [8, 0, 16]
+    assert not mint.nn.Embedding(16, 8, _freeze=True).weight.requires_grad
+    given = np.arange(8, dtype=np.float32).reshape(4, 2)
+    np.testing.assert_array_equal(mint.nn.Embedding(4, 2, _weight=Tensor(given)).weight.asnumpy(), given)
+
+
 def test_a_strategy_of_ones_own_goes_before_the_slice_mode():
     layer = nn.EmbeddingLookup(16, 8, slice_mode="table_row_slice", slices=8)
     layer.lookup.shard(((1, 4), (1, 1)))
@@ -81,4 +124,10 @@ test_what_tables_refuse = refused(
     (lambda: nn.EmbeddingLookup(4, 4, slice_mode="rows"), ValueError, "slice_mode='rows'. One of 'batch_slice'"),
     (lambda: nn.EmbeddingLookup(4, 4, target="GPU"), ValueError, "target='GPU'"),
     (lambda: nn.EmbeddingLookup(4, 4, slices=0), ValueError, "slices=0"),
+    (lambda: nn.EmbeddingLookup(4, 4, sparse=False), ValueError, "sparse=False. True for target"),
+    (lambda: nn.EmbeddingLookup(4, 4, slice_mode="field_slice"), ValueError, "manual_shapes=None.*vocab_size, 4"),
+    (lambda: nn.EmbeddingLookup(4, 4, max_norm=0), ValueError, "max_norm=0"),
+    (lambda: nn.EmbeddingLookup(4, 4, vocab_cache_size=2), NotBuiltYet, "Leave it at 0"),
+    (lambda: mint.nn.Embedding(4, 4, padding_idx=4), ValueError, "padding_idx=4"),
+    (lambda: mint.nn.Embedding(4, 4, max_norm=1.0)(Tensor(IDS % 4)), ShapeError, "max_norm=1.0.*None, 2.0 and False"),
 )

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, choice, flag, integer, kept
-from ...base.errors import ArgumentError, ShapeError
+from ...base.checks import checked, choice, flag, integer, kept, number, sequence_of
+from ...base.errors import ArgumentError, NotBuiltYet, ShapeError
 from ...base.settings.context import get_auto_parallel_context
 from ...ops.machine.primitive import Strategy
 from ...ops.spellings import tensor_operand
@@ -101,23 +101,33 @@ class Embedding(Cell):
 class EmbeddingLookup(Cell):
     """Rows of a trained table that is split by rule in compiled networks.  ids: (...) int -> (..., embedding_size).
 
-    param_init  initial values: what `initializer` takes
-    target      "CPU": operator EmbeddingLookup; "DEVICE": Gather. Both compute the same
-    slice_mode  "batch_slice": the ids are split in dim 0; "table_row_slice": the rows (a sum over the ranks follows);
-                "table_column_slice": the columns
-    slices      how many parts; default: the parallel context's device_num. `lookup.shard(...)` goes before
+    param_init     initial values: what `initializer` takes
+    target         "CPU": operator EmbeddingLookup; "DEVICE": Gather. Both compute the same
+    slice_mode     BATCH_SLICE: the ids are split in dim 0; TABLE_ROW_SLICE: the rows (a sum over the ranks follows);
+                   TABLE_COLUMN_SLICE: the columns; FIELD_SLICE: the rows as `manual_shapes` says, and the last dim of
+                   the ids, which names rows of its own rank only (no message follows)
+    manual_shapes  of FIELD_SLICE: rows per rank, a tuple of ints whose sum is vocab_size
+    max_norm       rows of the result with a larger L2 norm are scaled down to it
+    sparse         kept; gradients are dense here, with zeros for rows that were not looked up. True for target "CPU"
+    vocab_cache_size   0: the whole table is on the device
+    slices         how many parts; default: the parallel context's device_num. `lookup.shard(...)` goes before
 
     Operator: `lookup`. Names: MindSpore, nn.EmbeddingLookup.
     """
 
     other_names: ClassVar = {"embeddinglookup": "lookup", "gatherv2": "lookup"}
+    BATCH_SLICE, FIELD_SLICE = "batch_slice", "field_slice"
+    TABLE_ROW_SLICE, TABLE_COLUMN_SLICE = "table_row_slice", "table_column_slice"
 
-    @checked(slices=integer(1) | None)
+    @checked(slices=integer(1) | None, vocab_cache_size=integer(0))
     @kept(
         vocab_size=integer(1),
         embedding_size=integer(1),
         target=choice("CPU", "DEVICE"),
-        slice_mode=choice("batch_slice", "table_row_slice", "table_column_slice"),
+        slice_mode=choice(BATCH_SLICE, FIELD_SLICE, TABLE_ROW_SLICE, TABLE_COLUMN_SLICE),
+        manual_shapes=sequence_of(integer(1), "A tuple of ints: rows per rank") | None,
+        max_norm=number(0, above=True) | None,
+        sparse=flag,
     )
     def __init__(
         self,
@@ -126,24 +136,48 @@ class EmbeddingLookup(Cell):
         param_init: Any = "normal",
         target: str = "CPU",
         slice_mode: str = "batch_slice",
+        manual_shapes: tuple[int, ...] | None = None,
+        max_norm: float | None = None,
+        sparse: bool = True,
+        vocab_cache_size: int = 0,
         dtype: Any = np.float32,
         *,
         slices: int | None = None,
     ) -> None:
         super().__init__()
+        if target == "CPU" and not sparse:
+            raise ArgumentError("sparse=False", where="EmbeddingLookup", allowed='True for target "CPU"')
+        if vocab_cache_size:
+            what = f"vocab_cache_size={vocab_cache_size}: a table on the host with a cache is not available yet"
+            raise NotBuiltYet(what, where="EmbeddingLookup", hint="Leave it at 0: results are the same")
+        parts = self.manual_shapes
+        if slice_mode == self.FIELD_SLICE and (parts is None or sum(parts) != vocab_size):
+            allowed = f"With slice_mode='field_slice' rows per rank, whose sum is vocab_size, {vocab_size}"
+            raise ArgumentError(f"manual_shapes={parts}", where="EmbeddingLookup", allowed=allowed)
         self.slices = get_auto_parallel_context("device_num") if slices is None else slices
         table = initializer(param_init, (vocab_size, embedding_size), dtype)
         self.embedding_table = Parameter(table, name="embedding_table")
         self.lookup = ops.EmbeddingLookup() if target == "CPU" else ops.Gather()
+        if slice_mode == self.FIELD_SLICE:
+            self.lookup.add_prim_attr("manual_split", parts)
+        if max_norm is not None:
+            self.square, self.reduce_sum, self.sqrt = ops.Square(), ops.ReduceSum(keep_dims=True), ops.Sqrt()
+            self.maximum, self.mul, self.div = ops.Maximum(), ops.Mul(), ops.Div()
 
     def strategy(self, dims: int) -> Strategy:
         """The strategy of `slice_mode` for ids of so many dims."""
-        modes = ("table_row_slice", "table_column_slice", "batch_slice")
+        modes = (self.TABLE_ROW_SLICE, self.TABLE_COLUMN_SLICE, self.BATCH_SLICE)
         rows, columns, first = (self.slices if self.slice_mode == mode else 1 for mode in modes)
+        if self.slice_mode == self.FIELD_SLICE:
+            return (self.slices, 1), (1,) * (dims - 1) + (self.slices,)
         return (rows, columns), (first,) + (1,) * (dims - 1) if dims else ()
 
     def construct(self, ids: Any) -> Any:
         _check_ids(ids, self._where())
         if self.lookup.in_strategy is None and self.slices > 1:
             self.lookup.shard(self.strategy(len(ops.shape(ids))))
-        return self.lookup(self.embedding_table, ids, 0)
+        rows = self.lookup(self.embedding_table, ids, 0)
+        if self.max_norm is None:
+            return rows
+        norm = self.sqrt(self.reduce_sum(self.square(rows), -1))
+        return self.div(self.mul(rows, self.max_norm), self.maximum(norm, self.max_norm))
