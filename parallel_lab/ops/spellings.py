@@ -81,7 +81,8 @@ def _of_tensors(fn: Callable, tensors: list[tuple[int, str]], parameters: Sequen
         given = list(args)
         places = [(given, place) if place < len(given) else (kwargs, name) for place, name in tensors]
         places = [(where, at) for where, at in places if where is given or at in kwargs]
-        beside = any(hasattr(where[at], "dtype") for where, at in places)  # a tensor, whose dtype a number takes
+        # a tensor, whose dtype a number takes; operands of other names count too
+        beside = any(hasattr(x, "dtype") and not isinstance(x, type) for x in (*args, *kwargs.values()))
         for where, at in places:
             if not (beside and type(where[at]) in (bool, int, float)):
                 where[at] = tensor_operand(fn.__name__, parameters[at] if where is given else at, where[at])
