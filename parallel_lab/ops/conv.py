@@ -81,7 +81,7 @@ def _check(operands, dims, *, out_channel, kernel_size, group, **attrs):
 # ---- sharding ----
 
 
-def _window_refusal(
+def window_refusal(
     label: str, parts: int, size: int, kernel: int, stride: int, dilation: int, before: int, after: int, mode: str
 ):
     """Why a picture of `size` rows may not be split `parts` ways (what, allowed), or None. MindSpore, conv2d_info."""
@@ -137,7 +137,7 @@ def _restrict(signature, cuts, sizes, **attrs):
         return what, "With group other than 1 the channels stay whole"
     for label, (size, *rest) in _dims(sizes, attrs):
         if cuts[label] > 1:
-            refused = _window_refusal(label, cuts[label], size, *rest, attrs["pad_mode"].lower())
+            refused = window_refusal(label, cuts[label], size, *rest, attrs["pad_mode"].lower())
             if refused is not None:
                 return refused
     return None

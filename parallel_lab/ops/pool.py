@@ -4,7 +4,8 @@
     y = ops.adaptive_avg_pool2d(x, (None, 1))        # None keeps that extent
 
 Samples and channels may be split freely; height and width where no window crosses a border and nothing is padded:
-kernel at most the stride, slices a multiple of it (MindSpore, maxpool_info.cc). Adaptive pooling splits neither.
+kernel at most the stride, slices a multiple of it (MindSpore, maxpool_info.cc). Volumes exchange borders where windows
+cross them (max_avg_pool_3d_info.cc), if zeros outside are what their windows count. Adaptive pooling splits neither.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..base.checks import Check, choice, integer, is_int
+from .conv import conv_window, window_refusal
 from .kernels import pool as kernels
 from .kernels.windows import EXTENTS, SPACE, Pair, Windows, extents, padding, padding_fault, read_extents, windows
 from .machine.opdef import SHAPE_ERRORS
@@ -63,6 +65,43 @@ def _restrict(signature, cuts, sizes, **attrs):
     return None
 
 
+def _along(sizes, label, attrs):
+    """Size, kernel, stride, dilation, padding before and after along one dim of a volume."""
+    return _windows_of(((1, 1, *(sizes[c] for c in "dhw")),), **attrs).along("dhw".index(label))
+
+
+def _restrict_volume(signature, cuts, sizes, *, pad_mode, count_include_pad=None, divisor_override=0, **attrs):
+    for label in (c for c in "dh" if cuts[c] > 1):
+        size, kernel, stride, dilation, before, after = _along(sizes, label, {"pad_mode": pad_mode, **attrs})
+        if refused := window_refusal(
+            label, cuts[label], size, kernel, stride, dilation, before, after, pad_mode.lower()
+        ):
+            return refused
+        cut = f"splits '{label}' ({size} elements) {cuts[label]} ways with padding {before}, {after}"
+        if kernel <= stride and before + after:
+            return cut, "A kernel at most as large as the stride must have no padding"
+        if before + after and count_include_pad is None:
+            return cut, "What ranks find outside is zero, which may be larger than the largest element: no padding"
+        if before + after and not (count_include_pad or divisor_override):
+            return cut, "What ranks find outside counts: count_include_pad=True, or a divisor_override"
+    return None
+
+
+def _volume_windows(sizes, cuts, *, count_include_pad=None, divisor_override=0, **attrs):
+    found = {}
+    for label in (c for c in "dh" if cuts.get(c, 1) > 1):
+        size, kernel, stride, *rest = _along(sizes, label, attrs)
+        if kernel > stride:
+            found[label] = conv_window(size, cuts[label], kernel, stride, *rest)
+    return found
+
+
+def _localize_volume(attrs, parts):
+    """Attributes for one slice: along a split dim the window that it holds is not padded."""
+    modes = tuple("valid" if parts.get(c, 1) > 1 else attrs["pad_mode"].lower() for c in "dhw")
+    return {**attrs, "pad_mode": modes[0] if len(set(modes)) == 1 else modes}
+
+
 def _facts(dims: int, pad: str = "pad", **more: Any) -> dict[str, Any]:
     """The declaration of pooling over so many dims.  pad: what the attribute is called that says how much"""
 
@@ -77,12 +116,13 @@ def _facts(dims: int, pad: str = "pad", **more: Any) -> dict[str, Any]:
     def out_sizes(shapes, **attrs):
         return dict(zip(SPACE[dims], _windows_of(shapes, **attrs).out_size, strict=True))
 
+    volumes = {"axes": "ncdh", "whole": "w", "localize": _localize_volume, "window": named(_volume_windows)}
     return {
+        **({"restrict": named(_restrict)} if dims == 2 else {"restrict": named(_restrict_volume), **volumes}),
         "attrs": {"kernel_size": extents(dims), "strides": extents(dims), **padding(dims, pad), **more},
         "check": named(lambda operands, **attrs: _check(operands, dims, pad, **attrs)),
         "sizes": extents_of,
         "out_sizes": named(out_sizes),
-        "restrict": named(_restrict),
         "flops": 1,
     }
 
@@ -161,13 +201,12 @@ _CEIL = choice(None, True, False)
 @op(
     "ncdhw->ncdhw",
     name="MaxPool3D",
-    axes="ncdh",
-    whole="w",
     **_facts(3, "pad_list", ceil_mode=_CEIL),
     example=(
         case((2, 2, 4, 4, 2), **_EXAMPLE_3D),
         case((2, 4, 3, 4, 5), kernel_size=(2, 1, 3), strides=(1, 2, 2), pad_mode="same"),
         case((2, 2, 4, 3, 5), **_EXAMPLE_3D, pad_mode="pad", pad_list=(1, 0, 1, 1, 0, 1), ceil_mode=True),
+        case((2, 2, 6, 10, 3), kernel_size=(3, 4, 3), strides=(1, 2, 1), pad_mode="pad", pad_list=(0, 0, 0, 0, 1, 1)),
     ),
 )
 def max_pool_3d(x, *, kernel_size=1, strides=1, pad_mode="VALID", pad_list=0, ceil_mode=None, data_format="NCDHW"):
@@ -176,7 +215,7 @@ def max_pool_3d(x, *, kernel_size=1, strides=1, pad_mode="VALID", pad_list=0, ce
     pad_list   with pad_mode="pad": an int, or (head, tail, top, bottom, left, right)
     ceil_mode  a last window that begins inside and reaches beyond the padding counts too
 
-    Split as max_pool; w stays whole (MindSpore, max_avg_pool_3d_info).
+    w stays whole; d and h may be split where windows cross borders too, if nothing is padded there.
     """
     made = windows(x.shape[2:], kernel_size, strides, pad_mode=pad_mode, pad=pad_list, ceil_mode=ceil_mode)
     return kernels.max_pool_forward(x, made.kernel, made.stride, made.pads, made.out_size)
@@ -191,14 +230,13 @@ def _(g, out, x, *, pad_list, **attrs):
 @op(
     "ncdhw->ncdhw",
     name="AvgPool3D",
-    axes="ncdh",
-    whole="w",
     **_facts(3, ceil_mode=_CEIL, divisor_override=integer(0)),
     example=(
         case((2, 2, 4, 4, 2), **_EXAMPLE_3D),
         case((2, 4, 3, 4, 5), kernel_size=(2, 1, 3), strides=(1, 2, 2), pad_mode="same", count_include_pad=False),
         case((2, 2, 4, 3, 5), **_EXAMPLE_3D, pad_mode="pad", pad=1, ceil_mode=True),
         case((2, 2, 4, 4, 2), **_EXAMPLE_3D, divisor_override=3),
+        case((2, 2, 4, 8, 3), kernel_size=3, strides=(1, 2, 2), pad_mode="same"),
     ),
 )
 def avg_pool_3d(

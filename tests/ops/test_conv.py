@@ -287,6 +287,67 @@ def test_height_and_width_can_be_cut_in_two(x, w, attrs):
     assert ((2, 1, 2, 2), (1, 1, 1, 1)) in legal
 
 
+def strided(**more):
+    return {"kernel_size": 3, "pad_mode": "same", "stride": 2, **more}
+
+
+UP, UP_SHAPES = OPS["transposed_convolution"], ((4, 4, 8, 8), (4, 4, 3, 3))
+UP_REFUSED = {
+    "valid": ({"pad_mode": "valid", "input_size": (4, 4, 18, 17)}, ROWS, "splits 'h' 2 ways with pad_mode='valid'"),
+    "stride": ({"stride": 3, "pad_mode": "pad", "input_size": (4, 4, 22, 24)}, ROWS, "11 elements with stride 3"),
+    "groups": ({"group": 2, "input_size": (4, 8, 16, 16)}, ((1, 2, 1, 1), (2, 1, 1, 1)), "convolved in 2 groups"),
+    "kernel": ({}, ((1, 1, 1, 1), (1, 1, 2, 1)), "'k' stays whole"),
+    "channels": ({}, ((1, 2, 1, 1), (1, 1, 1, 1)), "Both inputs must split the contracted dim equally"),
+}
+
+
+@pytest.mark.parametrize(("attrs", "strategy", "words"), UP_REFUSED.values(), ids=UP_REFUSED.keys())
+def test_cuts_that_a_transposed_convolution_refuses(attrs, strategy, words):
+    attrs = {**UP.default_attrs, **strided(input_size=(4, 4, 16, 16)), **attrs}
+    with pytest.raises(StrategyError, match=words):
+        sharding_rule(UP, UP_SHAPES, attrs, strategy, 8)
+
+
+def test_device_matrix_and_maps_of_a_transposed_convolution_are_mindspores():
+    """((n,o,h,w), (o,i,1,1)): D = [n,o,h,w,i]; x [4,3,2,1], weight [3,0,-,-], out [4,0,2,1], partial over o."""
+    attrs = {**UP.default_attrs, **strided(input_size=(4, 4, 16, 16))}
+    rule = sharding_rule(UP, UP_SHAPES, attrs, ((2, 2, 2, 2), (2, 2, 1, 1)), 32)
+    assert rule.out.device_matrix == (2, 2, 2, 2, 2)
+    assert [layout.tensor_map for layout in rule.ins] == [((4,), (3,), (2,), (1,)), ((3,), (0,), (), ())]
+    assert rule.out.tensor_map == ((4,), (0,), (2,), (1,))
+    assert rule.out.partial == (3,)
+    # rows 4 i to 4 i + 4 of x and one before: kernel 3, padded by 0 before, reaches one element back
+    assert [window for *_, window in rule.windows] == [(4, -1, 5, 4), (4, -1, 5, 4)]
+
+
+def test_the_width_of_a_volume_stays_whole():
+    """Conv3D ((n,i,d,h,1), (o,i,1,1,1)): D = [n,i,d,h,o]; x [4,3,2,1,-], weight [0,3,-,-,-], out [4,0,2,1,-]."""
+    op, shapes = OPS["convolution_3d"], ((2, 2, 4, 4, 4), (4, 2, 3, 3, 3))
+    attrs = {**op.default_attrs, "pad_mode": "SAME"}
+    rule = sharding_rule(op, shapes, attrs, ((2, 2, 2, 2, 1), (2, 2, 1, 1, 1)), 32)
+    assert [layout.tensor_map for layout in rule.ins] == [((4,), (3,), (2,), (1,), ()), ((0,), (3,), (), (), ())]
+    assert rule.out.tensor_map == ((4,), (0,), (2,), (1,), ())
+    with pytest.raises(StrategyError, match="'w' stays whole"):
+        sharding_rule(op, shapes, attrs, ((1, 1, 1, 1, 2), (1, 1, 1, 1, 1)), 8)
+
+
+UP_WRONG = {
+    "samples": ({"input_size": (3, 4, 16, 16)}, W[:4], r"input_size=\(3, 4, 16, 16\).*As many samples as x: 2"),
+    "ints": ({"input_size": (2, 4, 16)}, W[:4], r"input_size=\(2, 4, 16\).*4 ints"),
+    "weight": ({"input_size": (2, 4, 10, 12)}, W, "dim 0 is the channels of x: 4"),
+    "channels": ({"input_size": (2, 3, 10, 12)}, W[:4], "dim 1 is 3 / 1 = 3"),
+    "too small": ({"input_size": (2, 4, 8, 12)}, W[:4], "read by 4 x 6 windows only"),
+    "rank": ({"input_size": (2, 4, 10, 12)}, W[0], "A picture"),
+}
+
+
+@pytest.mark.parametrize(("attrs", "weight", "words"), UP_WRONG.values(), ids=UP_WRONG.keys())
+def test_what_a_transposed_convolution_cannot_take_is_refused(attrs, weight, words):
+    size = attrs["input_size"]
+    with pytest.raises(ShapeError, match=f"(?s)Conv2DTranspose: .*{words}"):
+        ops.Conv2DTranspose(4, 3, pad_mode="same", stride=2)(X, weight, size)
+
+
 @pytest.mark.parametrize("name", ["patches", "1x1, stride 2"])
 def test_slices_that_suffice_are_not_exchanged(name):
     x, w, attrs = ALLOWED[name]

@@ -229,6 +229,32 @@ def test_heights_that_may_not_be_cut_are_refused_with_the_reason(op, height, att
         sharding_rule(op, ((4, 4, height, 6),), {**op.default_attrs, **attrs}, ((1, 1, 2, 1),), 8)
 
 
+CUBE = {"kernel_size": 3, "strides": 1, "pad_mode": "same"}
+PADS = {"kernel_size": 2, "strides": 2, "pad_mode": "PAD"}
+VOLUMES = {
+    "max": ("max_pool_3d", 8, CUBE, ((1, 1, 2, 1, 1),), "padding 1, 1. What ranks find outside is zero"),
+    "real": ("avg_pool_3d", 8, {**CUBE, "count_include_pad": False}, ((1, 1, 1, 2, 1),), "count_include_pad=True"),
+    "small": ("avg_pool_3d", 6, {**PADS, "pad": 1}, ((1, 1, 2, 1, 1),), "at most as large.*no padding"),
+    "valid": ("max_pool_3d", 10, {**CUBE, "pad_mode": "VALID"}, ((1, 1, 2, 1, 1),), "pad_mode='valid', kernel 3"),
+    "width": ("max_pool_3d", 8, {"kernel_size": 2, "strides": 2}, ((1, 1, 1, 1, 2),), "'w' stays whole"),
+}
+
+
+@pytest.mark.parametrize(("name", "size", "attrs", "strategy", "words"), VOLUMES.values(), ids=VOLUMES.keys())
+def test_volumes_that_may_not_be_cut_are_refused_with_the_reason(name, size, attrs, strategy, words):
+    op = OPS[name]
+    with pytest.raises(StrategyError, match=words):
+        sharding_rule(op, ((4, 4, size, size, size),), {**op.default_attrs, **attrs}, strategy, 8)
+
+
+@pytest.mark.parametrize("counts", [{}, {"divisor_override": 5, "count_include_pad": False}])
+def test_means_of_volumes_exchange_borders_where_windows_cross_them(counts):
+    op = OPS["avg_pool_3d"]
+    attrs = {**op.default_attrs, **CUBE, **counts}
+    rule = sharding_rule(op, ((4, 4, 8, 8, 8),), attrs, ((1, 1, 4, 2, 1),), 8)
+    assert [(dim, window) for dim, _, window in rule.windows] == [(2, (2, -1, 4, 2)), (3, (4, -1, 6, 4))]
+
+
 @each_pool
 def test_samples_channels_and_fitting_rows_may_be_cut(op):
     attrs = {**op.default_attrs, "kernel_size": 2, "strides": 2}
