@@ -207,11 +207,11 @@ _LOOKUP = {
     ),
     **_LOOKUP,
 )
-def gather(params, indices, axis=0, *, batch_dims=0, manual_split=(), offset=None):
-    """Rows of a table, by number: result[..., i, j, ...] = params[..., indices[i, j], ...].
+def gather(input_params, input_indices, axis=0, *, batch_dims=0, manual_split=(), offset=None):
+    """Rows of a table, by number: result[..., i, j, ...] = input_params[..., input_indices[i, j], ...].
 
-    params: (..., rows, ...) with the rows in dim `axis`, indices: (i, j, ...) int from 0 to rows - 1 -> (..., i, j,
-    ..., ...)
+    input_params: (..., rows, ...) with the rows in dim `axis`, input_indices: (i, j, ...) int from 0 to rows - 1 ->
+    (..., i, j, ..., ...)
 
     batch_dims    so many first dims are the same in both: every batch has a table and indices of its own
     manual_split  rows of every rank, which may differ (`add_prim_attr("manual_split", (5, 3))`). The last dim of the
@@ -221,16 +221,16 @@ def gather(params, indices, axis=0, *, batch_dims=0, manual_split=(), offset=Non
     a table whose rows are split no rank knows that it is outside, and gives zeros (as MindSpore).
     """
     if manual_split and offset is not None:
-        indices, offset = own_rows(indices, offset // params.shape[0], manual_split), None
-    return _look_up(params, indices, axis % params.ndim, offset, "Gather", batch_dims)
+        input_indices, offset = own_rows(input_indices, offset // input_params.shape[0], manual_split), None
+    return _look_up(input_params, input_indices, axis % input_params.ndim, offset, "Gather", batch_dims)
 
 
 @gradient(gather, part_size=lambda shapes, attrs: attrs["shape"][attrs["axis"]])
-def gather_grad(g, indices, *, shape, axis, batch_dims=0, manual_split=(), offset=None):
+def gather_grad(g, input_indices, *, shape, axis, batch_dims=0, manual_split=(), offset=None):
     """Gradient of gather for its table: rows of g added by index.  g: like the result, indices: (...) -> `shape`."""
     if manual_split and offset is not None:
-        indices, offset = own_rows(indices, offset // shape[0], manual_split), None
-    return _add_back(g, indices, shape, axis % len(shape), offset, "Gather", batch_dims)
+        input_indices, offset = own_rows(input_indices, offset // shape[0], manual_split), None
+    return _add_back(g, input_indices, shape, axis % len(shape), offset, "Gather", batch_dims)
 
 
 @op(

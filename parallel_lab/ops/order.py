@@ -65,7 +65,7 @@ def first_place(x, extreme, *, axis, keep_dims, output_type, offset=0):
     return np.where(found.any(axis=axis, keepdims=keep_dims), first, np.iinfo(output_type).max).astype(output_type)
 
 
-@op(_beside_labels, offset=_along, dtype=0)
+@op(_beside_labels, offset=_along, held=lambda signature, **_: _along(signature), dtype=0)
 def element_at(x, numbers, *, axis, keep_dims, offset=None):
     """Elements of x with these numbers along `axis`, zeros for those of other slices.
 
