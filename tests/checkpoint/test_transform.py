@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.errors import CheckpointError, CheckpointTypeError
+from parallel_lab.base.settings.context import set_compat
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.train.checkpoint import (
     TensorRecord,
@@ -77,6 +78,20 @@ def test_the_needed_ranks_are_listed_and_are_enough(tmp_path, rng):
         transform_checkpoint_by_rank(rank, files, str(tmp_path / f"new/{rank}.ckpt"), source, target)
         found = read_checkpoint(tmp_path / f"new/{rank}.ckpt").tensors["w"]
         assert same_bits(found.array, full[2 * rank : 2 * rank + 2]) and found.rank == rank
+
+
+@pytest.mark.parametrize(("compat", "expected"), [("seeds", [0]), ("2.10", [0, 4])])
+def test_2_10_names_the_ranks_of_whole_groups(tmp_path, compat, expected):
+    """Two column halves, each on 4 ranks, to 4 row blocks of 2 halves: rank 0 has what it needs, but MindSpore gathers
+    the columns first, over {0, 4}, and then slices."""
+    shapes = {"w": (16, 16)}
+    layouts = [TensorLayout.from_strategy(cuts, 8) for cuts in ((1, 2), (4, 2))]
+    files = [strategy_file(tmp_path / f"{i}.json", {"w": one}, shapes, 8) for i, one in enumerate(layouts)]
+    set_compat(compat)
+    try:
+        assert rank_list_for_transform(0, *files) == expected
+    finally:
+        set_compat("seeds")
 
 
 def test_of_several_files_the_last_is_taken_by_its_numbers(tmp_path):

@@ -11,15 +11,18 @@ errors: MindSpore (parallel/checkpoint_transform.py). A source without strategy 
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...base.checks import checked, instance, integer, is_int, path_text, text
 from ...base.errors import CheckpointError, CheckpointFolderError, CheckpointTypeError, CheckpointWriteError, shorten
+from ...base.settings.context import get_compat
 from ...graph.strategy_file import StrategyFile, load_strategy
+from ...layout.redistribution import plan_redistribution
 from ...layout.tensor_layout import TensorLayout
 from .distributed import RankFiles, strategy_of
 from .folder import MANIFEST, Manifest, read_manifest
@@ -41,6 +44,8 @@ def rank_list_for_transform(
 ) -> list[int]:
     """Ranks of the source whose files are needed to make the file of rank `rank_id` of the target, ascending.
 
+    With compat "2.10" all ranks whose parts MindSpore's operators would bring together, which gather in whole groups.
+
     Strategy file None: whole tensors; a whole source is read from rank 0. Raises CheckpointTypeError (a TypeError), and
     CheckpointError (a ValueError) for a missing strategy file, two that do not fit, or an unknown rank.
     """
@@ -59,8 +64,25 @@ def rank_list_for_transform(
             shapes = f"shape {parameter.shape} in the source's strategy, and {wanted.shape} in the target's"
             what = f"{parameter.name!r} has {shapes}"
             raise CheckpointError(what, where=where, allowed="Strategies of one network")
-        found.update(needed_ranks(parameter.layout, wanted.layout if wanted else None, parameter.shape, rank_id))
+        needed = _gathered_ranks if get_compat() == "2.10" else needed_ranks
+        found.update(needed(parameter.layout, wanted.layout if wanted else None, parameter.shape, rank_id))
     return sorted(found)
+
+
+def _gathered_ranks(
+    src: TensorLayout | None, dst: TensorLayout | None, shape: tuple[int, ...], rank: int
+) -> Iterable[int]:
+    """Ranks of `src` whose parts reach `rank` of `dst` by the messages of a redistribution without all_to_all."""
+    if src is None or src.rows or (dst is not None and dst.rows):
+        return needed_ranks(src, dst, shape, rank)
+    dst = dst or TensorLayout.replicated(src.device_num, len(shape))
+    many, found = math.lcm(src.device_num, dst.device_num), {rank}
+    # a smaller number of devices is repeated
+    both = (TensorLayout((many // one.device_num, *one.device_matrix), one.tensor_map) for one in (src, dst))
+    for step in reversed(plan_redistribution(*both, shape)):
+        if step.communicates:
+            found = {member for each in found for member in step.group(each)}
+    return {each % src.device_num for each in found}
 
 
 @checked(
