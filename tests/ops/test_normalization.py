@@ -53,6 +53,16 @@ def test_rms_norm_sends_one_number_per_row_each_way_and_only_where_normalised_di
         assert [each for each in found if each[1] == (8, 1)] == sent
 
 
+def test_how_results_of_an_operator_made_of_others_lie_may_be_said_if_it_is_what_follows():
+    rows, strategy = np.ones((8, 8)), ((2, 4), (4,))
+    net = Rms(strategy)
+    net.norm.shard(strategy, ((2, 4), (2, 1)))
+    compile(net, rows, device_num=8, dataset_strategy="full_batch")
+    net.norm.shard(strategy, ((2, 4), (8, 1)))
+    with pytest.raises(StrategyError, match=r"RmsNorm 'norm'.*Its 2 results may be split \(\(2, 4\), \(2, 1\)\)\. Try"):
+        compile(net, rows, device_num=8, dataset_strategy="full_batch")
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_gives_five_results(training):
     scale, bias, mean, variance = RNG.uniform(0.5, 2, (4, 6))

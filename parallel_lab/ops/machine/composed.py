@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from ...base.errors import StrategyError
 from ...base.hooks import current_tracer
 from ...layout.named_layout import LayoutStrategy, as_strategy
 from .opdef import OpDef
 from .primitive import Primitive
 from .registry import op
-from .sharding import ShardingRule, completed, part_strategy, sharding_rule
+from .sharding import ShardingRule, completed, part_strategy, result_layouts, sharding_rule
 
 
 def _number_for(strategy: Any) -> int:
@@ -89,12 +89,14 @@ def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], Op
                 place = primitive.strategy_origin.place if primitive.strategy_origin is not None else ""
                 name = current_tracer.get().path_of(primitive.instance_name)
                 where = f"{whole.class_name} {name!r}" + (f" ({place})" if place else "")
-                if primitive.out_strategy is not None:
-                    allowed = "None: how its result is split follows from its parts"
-                    raise StrategyError(f"out_strategy {primitive.out_strategy}", where=where, allowed=allowed)
                 strategy = completed(whole, shapes, attrs, as_strategy(primitive.in_strategy))
                 devices = _number_for(strategy)
                 rule = sharding_rule(whole, shapes, attrs, strategy, devices, where)
+                if primitive.out_strategy is not None:
+                    made = whole.infer(shapes, tuple(str(x.dtype) for x in operands), attrs, where)
+                    # sums are combined inside: their results are not split further
+                    combined = replace(rule, outs=tuple(out.whole() for out in rule.outs))
+                    result_layouts(whole, combined, made.shapes, as_strategy(primitive.out_strategy), where)
             named = dict(zip(whole.tensors, operands, strict=True))
             return fn(_Part(whole, rule, primitive), **named, **attrs)
 
