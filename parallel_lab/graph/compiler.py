@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..base.dtypes import kind_of
-from ..base.errors import NotBuiltYet, ShapeError, TraceError, shorten
+from ..base.errors import NotBuiltYet, ShapeError, TracedCommunication, TraceError, shorten
 from ..base.settings.config import ParallelConfig
 from ..base.settings.context import frozen, get_auto_parallel_context
 from ..nn.cell import Cell
@@ -51,7 +51,8 @@ def compile_network(
                       that hold the same slice; True: their mean), loss_repeated_mean, enable_alltoall, parallel_mode;
                       with parallel_mode="stand_alone" the plan is that of one device, whatever strategies the network
                       carries; with "data_parallel" every rank runs the whole network on its own rows (see
-                      `graph.passes.replicate`); enable_parallel_optimizer and what goes with it (see
+                      `graph.passes.replicate`), so does a network that communicates by hand where no mode was set;
+                      enable_parallel_optimizer and what goes with it (see
                       `graph.passes.optimizer_shard`, in data_parallel mode `graph.passes.optimizer_group`)
 
     Raises StrategyError, ShapeError, TraceError or ContextError, with operator and source line.
@@ -148,8 +149,14 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         if config.grad_accumulation_step > 1:
             traced = GradAccumulation(traced, config.grad_accumulation_step)
     name, trained = getattr(network, "__name__", type(network).__name__), getattr(optimizer, "parameters", ())
-    program = {"parallel_mode": config.parallel_mode, "device_num": config.device_num}
-    found = trace_network(traced, specs, name, trained, **program)
+    program = {"parallel_mode": config.parallel_mode, "device_num": config.device_num, "rank": config.global_rank}
+    try:
+        found = trace_network(traced, specs, name, trained, **program)
+    except TracedCommunication:
+        if options.get("parallel_mode") is not None or get_auto_parallel_context("parallel_mode") != "stand_alone":
+            raise
+        given = {"loss": loss, "optimizer": optimizer, "passes": passes, "one_loss": one_loss}
+        return compile_program(network, *inputs, **options, **given, parallel_mode="data_parallel")
     _check_recomputed((cell.cell_name, cell) for cell, _ in found.cells)  # those of a function are known only now
     graph, parameters = found.graph, found.parameters
     result = graph.shapes()[graph.outputs[0]] if graph.outputs else ()

@@ -34,7 +34,7 @@ class Tracer:
     def __init__(self, network_parameters: Iterable[Parameter] = ()) -> None:
         network_parameters = list(network_parameters)
         self.parallel_mode: str | None = None  # of the program; None: as the context says
-        self.device_num = 1  # that the program is for
+        self.device_num, self.rank = 1, 0  # that the program is for; the rank counts outside of a world only
         self.registered = frozenset(id(p) for p in network_parameters)
         self.inputs: dict[str, GraphInput] = {}
         self.nodes: list[Node] = []
@@ -392,6 +392,7 @@ def trace_network(
     *,
     parallel_mode: str | None = None,
     device_num: int = 1,
+    rank: int = 0,
 ) -> Traced:
     """Trace a Cell or function on inputs (name, global shape, dtype), for a program of `parallel_mode`.
 
@@ -400,7 +401,7 @@ def trace_network(
     Raises TraceError, ShapeError.
     """
     tracer = Tracer(network.get_parameters()) if hasattr(network, "get_parameters") else Tracer()
-    tracer.parallel_mode, tracer.device_num = parallel_mode, device_num
+    tracer.parallel_mode, tracer.device_num, tracer.rank = parallel_mode, device_num, rank
     values = [tracer.data(*spec) for spec in inputs]
     token = current_tracer.set(tracer)
     try:

@@ -303,9 +303,23 @@ def test_where_operators_are_split_the_graph_contains_no_communication(mode):
     assert isinstance(refused.value, RuntimeError)
 
 
-def test_what_depends_on_the_rank_needs_one():
-    with pytest.raises(WorldError, match="Send: this process is not a rank"):
-        compile(Talking("Send and Receive", 0), X[0], WEIGHTS[0], **SETTINGS)
+def test_without_a_world_the_plan_is_that_of_the_global_rank():
+    """It can be looked at; that of another rank is another one, and ranks that all run it are told."""
+    plan = compile(Talking("a chain of ranks", 2), X[2], WEIGHTS[2], global_rank=2, **SETTINGS)
+    assert [(i.kind, i.group(2)) for _, i in plan.instructions() if i.is_communication] == [
+        ("recv", (1, 2)),
+        ("send", (2, 3)),
+    ]
+    with pytest.raises(CollectiveMismatch, match="rank 0 called recv"):
+        Simulator(plan, {"w": W}).run_step(np.concatenate(X), WEIGHTS.reshape(-1))
+    with pytest.raises(WorldError, match="AllReduce: this process is not a rank"):
+        compile(Talking("AllReduce in a group", 0), X[0], WEIGHTS[0], **SETTINGS)
+
+
+def test_where_no_mode_was_set_a_network_that_communicates_is_compiled_for_data_parallel():
+    plan = compile(Talking("AllGather", 0), X[0], WEIGHTS[0], device_num=N)
+    assert plan.config.parallel_mode == "data_parallel"
+    assert [i.kind for _, i in plan.instructions() if i.is_communication] == ["all_gather"]
 
 
 @pytest.mark.parametrize("mode", ["stand_alone", "data_parallel"])

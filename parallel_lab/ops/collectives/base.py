@@ -104,8 +104,8 @@ class Communication(Uncut):
         """What a call gives in a network that is compiled."""
         raise NotImplementedError
 
-    def in_trace(self, tracer: Any) -> tuple[int | None, tuple[int, ...]]:
-        """(this rank, or None if one program is made for all ranks; ranks of the group) of a network being compiled.
+    def in_trace(self, tracer: Any) -> tuple[int, tuple[int, ...]]:
+        """(rank that the program is for: this one, else the setting global_rank; ranks of the group) in a trace.
 
         Raises TracedCommunication in modes that split operators, whose messages follow from strategies, and in
         stand_alone mode, whose program is one device's.
@@ -128,12 +128,7 @@ class Communication(Uncut):
             what = f"{self.name} of {len(members)} ranks is called while a network is compiled for one device"
             hint = "Compile it with parallel_mode='data_parallel', or call the network as it is"
             raise TracedCommunication(what, where=where, allowed="Ranks that run one program each", hint=hint)
-        return (None if world is None else world.rank), members
-
-    def rank_in_trace(self, tracer: Any) -> tuple[int, Any, tuple[int, ...]]:
-        """(this rank, world, ranks of the group) where what is done depends on the rank. Raises WorldError besides."""
-        rank, members = self.in_trace(tracer)
-        return rank, _world(self.name), members
+        return (tracer.rank if world is None else world.rank), members
 
     def recorded(self, tracer: Any, op: OpDef, operands: Sequence[Any], **attrs: Any) -> Any:
         """One message as an operator of the network. Raises TracedCommunication for what is made from gradients."""

@@ -73,7 +73,7 @@ class Send(Communication):
         return x
 
     def traced(self, tracer: Any, x: Any) -> Any:
-        rank, _, members = self.rank_in_trace(tracer)
+        rank, members = self.in_trace(tracer)
         to = _other(self.name, "dest_rank", self.dest_rank, rank, members)
         return self.recorded(tracer, _SEND, (tracer.operand(x, []),), sr_tag=self.sr_tag, group=(rank, to))
 
@@ -102,7 +102,7 @@ class Receive(Communication):
         return world.comm.recv(source, self.shape, self.dtype, sr_tag=self.sr_tag)
 
     def traced(self, tracer: Any, x: Any = None) -> Any:
-        rank, _, members = self.rank_in_trace(tracer)
+        rank, members = self.in_trace(tracer)
         source = _other(self.name, "src_rank", self.src_rank, rank, members)
         about = {"shape": self.shape, "dtype": self.dtype, "sr_tag": self.sr_tag}
         return self.recorded(tracer, _RECEIVE, (0,), **about, group=(source, rank))
@@ -161,7 +161,7 @@ class NeighborExchange(Communication):
         return tuple(world.comm.recv(rank, shape, self.recv_type) for rank, shape in pairs)
 
     def traced(self, tracer: Any, x: Any) -> tuple[Any, ...]:
-        me, _, members = self.rank_in_trace(tracer)
+        me, members = self.in_trace(tracer)
         values = [tracer.operand(each, []) for each in (x if isinstance(x, (tuple, list)) else (x,))]
         self._checked(values, me, members)
         for value, rank in zip(values, self.send_rank_ids, strict=True):
@@ -271,7 +271,7 @@ class NeighborExchangeV2(Communication):
         return self._joined(parts, np.concatenate)
 
     def traced(self, tracer: Any, x: Any) -> Any:
-        me, _, members = self.rank_in_trace(tracer)
+        me, members = self.in_trace(tracer)
         tile = tracer.operand(x, [])
         self._check(tile.shape, me, members)
         for rank, place in self._sent(tile.shape):

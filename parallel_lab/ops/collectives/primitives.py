@@ -229,8 +229,6 @@ class _Collective(Communication):
             _check_pieces(kind, x.shape, asked, 1)
             return OPS["reshape"](x, shape=x.shape)
         if MESSAGES[kind].receiver == "root":
-            if rank is None:
-                rank = self.rank_in_trace(tracer)[0]
             asked["received"] = rank == asked["root"]
         return self.recorded(tracer, self.op, (x,), **asked, group=members)
 
