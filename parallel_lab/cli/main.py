@@ -2,6 +2,7 @@
 
     parallel-lab                     JupyterLab on the notebooks
     parallel-lab doctor              can this machine do what the lessons need?
+    parallel-lab doctor train.py     what does this MindSpore script need that is missing here?
     parallel-lab quickstart          the quickstart in the terminal (quickstart_command.py)
     parallel-lab bench               speed beside PyTorch's and MPI's (bench_command.py)
     parallel-lab run, msrun          a script on N ranks (run_command.py)
@@ -15,11 +16,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from ..base.errors import MissingPackage, ParallelLabError
@@ -101,6 +104,8 @@ def _count(n: int, word: str) -> str:
 
 
 def _doctor(args: argparse.Namespace) -> int:
+    if args.scripts:
+        return _doctor_of_scripts(args)
     from .doctor import examine, report_json
 
     findings = []
@@ -118,6 +123,21 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 # ---- the command ----
+
+
+def _doctor_of_scripts(args: argparse.Namespace) -> int:
+    from .script_doctor import script_needs
+
+    found = {file: script_needs(file) for file in args.scripts}
+    count = sum(map(len, found.values()))
+    if args.json:
+        print(json.dumps({file: [asdict(need) for need in listed] for file, listed in found.items()}, indent=2))
+    else:
+        for file, listed in found.items():
+            for need in listed:
+                print(need.text(file))
+        print(f"{_count(count, 'name')} of MindSpore's missing here." if count else "Nothing is missing here.")
+    return 1 if count else 0
 
 
 class _ShowVersion(argparse.Action):
@@ -157,11 +177,15 @@ def _parser() -> argparse.ArgumentParser:
         subparsers,
         "doctor",
         _doctor,
-        (option("--json", action="store_true", help="print one JSON object instead of lines"),),
-        help="check this machine: Python, memory, workers, packages, browser, MPI",
-        description="Checks what the lessons need, and says how to fix what is missing. Exit code 0: usable; 1: a "
-        "problem was found.",
-        epilog="examples:\n  parallel-lab doctor\n  parallel-lab doctor --json > doctor.json\n",
+        (
+            option("scripts", nargs="*", metavar="SCRIPT", help="list what a MindSpore script uses and is missing"),
+            option("--json", action="store_true", help="print one JSON object instead of lines"),
+        ),
+        help="check this machine, or what MindSpore scripts need",
+        description="Checks what the lessons need, and says how to fix what is missing; or lists what MindSpore "
+        "scripts use and this package lacks, with lines. Exit code 0: usable; 1: a problem was found.",
+        epilog="examples:\n  parallel-lab doctor\n  parallel-lab doctor train.py\n"
+        "  parallel-lab doctor --json > doctor.json\n",
     )
     for part in (quickstart_command, bench_command, run_command):
         part.add_parser(subparsers)

@@ -1,0 +1,142 @@
+"""`parallel-lab doctor train.py`: what a MindSpore script needs and this package lacks, found before it runs.
+
+    >>> [need.name for need in needs("from mindspore import nn\\nx = nn.LSTM(3, 4)")]
+    ['mindspore.nn.LSTM']
+
+The script is parsed, never run: its imports of mindspore and the attributes it reads from them are looked up where an
+import would look. A name that is imported and not used costs nothing and is not listed; what MindSpore never had is.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..base.errors import DataFileError, MissingImport, MissingModule, MissingName
+
+FACADE, THEIRS = "parallel_lab.mindspore", "mindspore"
+
+
+@dataclass(frozen=True)
+class Need:
+    """A name that a script uses and that is missing: its dotted name, the lines that use it, what to use instead."""
+
+    name: str
+    lines: tuple[int, ...]
+    hint: str
+
+    def text(self, file: str) -> str:
+        """One line, which begins with the place of the first use."""
+        rest = (
+            f" (and line{'s' * (len(self.lines) > 2)} {', '.join(map(str, self.lines[1:]))})" if self.lines[1:] else ""
+        )
+        return f"{file}:{self.lines[0]}: {self.name}{rest}. {self.hint}"
+
+
+def script_needs(file: str) -> list[Need]:
+    """`needs` of a file. Raises DataFileError where it cannot be read or parsed."""
+    try:
+        return needs(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataFileError(f"{file} cannot be read: {error}", where="doctor") from error
+    except (SyntaxError, ValueError) as error:
+        raise DataFileError(f"{file} is no Python: {error}", where="doctor") from error
+
+
+def needs(source: str) -> list[Need]:
+    """What a script uses and this package lacks, in order of first use."""
+    tree = ast.parse(source)
+    found: dict[str, list[int]] = {}
+    known: dict[str, str] = {}  # name in the script -> dotted name
+    for line, dotted, name in _imports(tree):
+        if name:
+            known[name] = dotted
+        if _never_was(dotted):
+            found.setdefault(dotted, []).append(line)
+    for node in ast.walk(tree):
+        dotted = _dotted(node, known) if isinstance(node, (ast.Attribute, ast.Name)) else ""
+        if dotted and (missing := _missing_part(dotted)):
+            found.setdefault(missing, []).append(node.lineno)
+    lines = {name: tuple(sorted(set(at))) for name, at in found.items()}
+    return [Need(name, lines[name], _hint(name)) for name in sorted(lines, key=lines.__getitem__)]
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """(line, what is imported, the name it has in the script) of every import from mindspore or the facade."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if (dotted := _theirs(alias.name)) is not None:
+                    # `import mindspore.nn` binds mindspore
+                    bound = alias.asname or alias.name.partition(".")[0]
+                    yield node.lineno, dotted if alias.asname else THEIRS, bound if bound != "parallel_lab" else ""
+                    yield node.lineno, dotted, ""
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            home = _theirs("parallel_lab.mindspore" if node.module == "parallel_lab" else node.module)
+            for alias in node.names if home is not None else ():
+                if node.module == "parallel_lab" and alias.name != "mindspore":
+                    continue
+                dotted = home if node.module == "parallel_lab" or alias.name == "*" else f"{home}.{alias.name}"
+                yield node.lineno, dotted, "" if alias.name == "*" else alias.asname or alias.name
+
+
+def _theirs(module: str) -> str | None:
+    """A module as MindSpore calls it; None if it is another's."""
+    module = module.replace(FACADE, THEIRS, 1) if module.startswith(FACADE) else module
+    return module if module == THEIRS or module.startswith(f"{THEIRS}.") else None
+
+
+def _dotted(node: ast.AST, known: dict[str, str]) -> str:
+    """The dotted name that `ms.nn.Dense` stands for; "" if it does not begin with an import."""
+    if isinstance(node, ast.Attribute):
+        inner = _dotted(node.value, known)
+        return f"{inner}.{node.attr}" if inner else ""
+    return known.get(node.id, "") if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else ""
+
+
+def _looked_up(dotted: str) -> tuple[Any, str]:
+    """(what a dotted name leads to, the part of the name that got so far). Raises what the lookup raises."""
+    from ..mindspore._missing import Missing
+
+    value, reached = importlib.import_module(FACADE), THEIRS
+    for part in dotted.split(".")[1:]:
+        if not isinstance(value, ModuleType) or isinstance(value, Missing):
+            break
+        reached = f"{reached}.{part}"
+        try:
+            value = getattr(value, part)
+        except (MissingName, MissingImport):
+            value = importlib.import_module(reached.replace(THEIRS, FACADE, 1))  # a module that nobody asked for yet
+    return value, reached
+
+
+def _missing_part(dotted: str) -> str:
+    """The part of a dotted name that is missing here, "" if nothing is."""
+    from ..mindspore._missing import Missing
+
+    try:
+        value, reached = _looked_up(dotted)
+    except MissingModule as error:
+        return error.name or dotted
+    return reached if isinstance(value, Missing) else ""
+
+
+def _never_was(dotted: str) -> bool:
+    """Whether an import of it fails."""
+    try:
+        _looked_up(dotted)
+    except MissingModule:
+        return True
+    return False
+
+
+def _hint(dotted: str) -> str:
+    from ..mindspore._missing import hint_for
+
+    path, _, name = dotted.removeprefix(f"{THEIRS}.").rpartition(".")
+    return hint_for(path, name) + "."

@@ -1,0 +1,81 @@
+"""The doctor reads a MindSpore script and lists what it uses and this package lacks; the script is never run."""
+
+import json
+
+import pytest
+
+from parallel_lab.cli.main import main
+from parallel_lab.cli.script_doctor import needs
+
+SCRIPT = """
+import os
+import numpy as np
+import mindspore as ms
+import mindspore.numpy as mnp
+import mindspore.common.dtype as mstype
+from mindspore import nn, ops, Symbol, lazy_inline
+from mindspore.nn.wrap.cell_wrapper import Cell, TrainOneStepCell
+from mindspore.common.api import _cell_graph_executor
+from mindspore.nn import LSTM, Sofmax
+from mindspore.nosuch import anything
+
+raise SystemExit("a script is not run")
+
+class Net(Cell):
+    @lazy_inline
+    def __init__(self):
+        self.lstm = LSTM(3, 4)
+        self.rnn = nn.RNN(2, 2)
+        self.dense = nn.Dense(2, 3)
+
+    def construct(self, x):
+        y = mnp.ones((2,)) + np.ones(2)
+        return ops.MatMul()(x, y), LSTM, mstype.float32, os.path.sep, ms.ops.operations.Einsum
+"""
+
+
+def test_what_is_used_and_missing_is_listed_with_its_lines():
+    found = {need.name: need.lines for need in needs(SCRIPT)}
+    assert found == {
+        "mindspore.nn.Sofmax": (10,),  # what never was fails where it is imported
+        "mindspore.nosuch": (11,),
+        "mindspore.nn.LSTM": (18, 24),
+        "mindspore.nn.RNN": (19,),
+        "mindspore.numpy.ones": (23,),
+        "mindspore.ops.operations.Einsum": (24,),
+    }
+    hints = {need.name: need.hint for need in needs(SCRIPT)}
+    assert "Softmax" in hints["mindspore.nn.Sofmax"] and "Use numpy" in hints["mindspore.numpy.ones"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import parallel_lab.mindspore as ms\nms.nn.RNN()",
+        "from parallel_lab import mindspore as ms\nms.nn.RNN()",
+        "from parallel_lab.mindspore.nn import RNN as Own\nOwn()",
+        "import mindspore.nn\nmindspore.nn.RNN()",
+    ],
+)
+def test_every_form_of_import_is_followed(source):
+    (need,) = needs(source)
+    assert (need.name, need.lines) == ("mindspore.nn.RNN", (2,))
+
+
+def test_the_command_tells_lines_and_ends_with_1(tmp_path, capsys):
+    script, clean = tmp_path / "train.py", tmp_path / "clean.py"
+    script.write_text(SCRIPT)
+    clean.write_text("from mindspore import nn, Symbol\nnet = nn.Dense(2, 3)\n")
+    assert main(["doctor", str(script)]) == 1
+    out = capsys.readouterr().out
+    assert f"{script}:18: mindspore.nn.LSTM (and line 24). " in out and out.endswith(
+        "6 names of MindSpore's missing here.\n"
+    )
+    assert main(["doctor", str(clean)]) == 0
+    assert capsys.readouterr().out == "Nothing is missing here.\n"
+    assert main(["doctor", "--json", str(script), str(clean)]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told[str(clean)] == [] and told[str(script)][0]["lines"] == [10]
+    clean.write_text("def (:\n")
+    assert main(["doctor", str(clean)]) == 2 and "is no Python" in capsys.readouterr().err
+    assert main(["doctor", str(tmp_path / "no.py")]) == 2 and "cannot be read" in capsys.readouterr().err
