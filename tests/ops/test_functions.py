@@ -254,3 +254,9 @@ def test_what_cannot_be_computed_is_refused(how):
     call, words = WRONG[how]
     with pytest.raises(ShapeError, match=words):
         call()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_number_before_a_tensor_takes_its_dtype(dtype):
+    """2.0 / x was float64: the number became an array before anybody looked at x."""
+    assert ops.div(2.0, Tensor(np.ones(3, dtype))).dtype == dtype
