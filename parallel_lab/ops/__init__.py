@@ -9,6 +9,7 @@ from . import (  # noqa: F401
     arithmetic,
     attention,
     batch_norm,
+    boxes,
     class_losses,
     composites,
     conv,

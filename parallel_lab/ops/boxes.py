@@ -1,0 +1,137 @@
+"""Boxes in pictures, (x0, y0, x1, y1) with both corners inside, and pictures of another size.
+
+    iou(anchors (n, 4), truth (m, 4)) -> (m, n)              bounding_box_encode(anchors (n, 4), truth (n, 4)) -> (n, 4)
+    resize_nearest_neighbor((n, c, h, w), size=(2h, 2w)) -> (n, c, 2h, 2w)
+
+Boxes may be split, their four numbers not (MindSpore: IOU, BoundingBoxEncode, ResizeNearestNeighbor).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base.checks import choice, integer, number, sequence_of
+from .elementwise import float_result
+from .machine.registry import case, gradient, op
+
+
+def _check_boxes(operands, **_):
+    for each in operands:
+        if len(each.shape) != 2 or each.shape[1] != 4:
+            return f"boxes of shape {each.shape}", "(n, 4): x0, y0, x1, y1"
+
+
+def _check_encoded(operands, *, means, stds):
+    if len(means) != 4 or len(stds) != 4 or 0 in stds:
+        return f"means {means} and stds {stds}", "4 numbers each, stds other than 0"
+    return _check_boxes(operands)
+
+
+def _spans(boxes):
+    """Middles and sizes.  boxes: (n, 4) -> two (n, 2). A box from 2 to 2 has the size 1."""
+    first, last = boxes[:, :2], boxes[:, 2:]
+    return (first + last) / 2, last - first + 1
+
+
+_FOUR = sequence_of(number(), "4 numbers")
+
+
+@op(
+    "nz,nz->nz",
+    name="BoundingBoxEncode",
+    whole="z",
+    attrs={"means": _FOUR, "stds": _FOUR},
+    check=_check_encoded,
+    dtype=float_result,
+    flops=6,
+    example=(case((16, 4), (16, 4), low=0.0, high=0.5, means=(0.1, 0.0, 0.2, 0.0), stds=(0.5, 1.0, 2.0, 1.0)),),
+)
+def bounding_box_encode(anchor_box, groundtruth_box, *, means=(0.0, 0.0, 0.0, 0.0), stds=(1.0, 1.0, 1.0, 1.0)):
+    """Offsets of the true boxes from anchors: of the middles in anchor sizes, logarithms of the sizes' ratios; less the
+    means, over the stds.  anchor_box, groundtruth_box: (n, 4) -> (n, 4). No gradient.
+    """
+    (middle, size), (wanted, true_size) = _spans(anchor_box), _spans(groundtruth_box)
+    offsets = np.concatenate([(wanted - middle) / size, np.log(true_size / size)], axis=1)
+    dtype = float_result((np.result_type(anchor_box, groundtruth_box),))
+    return ((offsets - np.asarray(means)) / np.asarray(stds)).astype(dtype)
+
+
+@op(
+    "nz,mz->mn",
+    name="IOU",
+    whole="z",
+    attrs={"mode": choice("iou", "iof")},
+    check=_check_boxes,
+    dtype=float_result,
+    flops=4,
+    example=(case((16, 4), (8, 4), low=0.0, high=5.0), case((8, 4), (16, 4), low=0.0, high=5.0, mode="iof")),
+)
+def iou(anchor_boxes, gt_boxes, *, mode="iou"):
+    """Overlap of every true box with every anchor, over the area of both together ("iof": over that of the true box).
+
+    anchor_boxes: (n, 4), gt_boxes: (m, 4) -> (m, n). No gradient.
+    """
+    first = np.maximum(gt_boxes[:, None, :2], anchor_boxes[None, :, :2])
+    last = np.minimum(gt_boxes[:, None, 2:], anchor_boxes[None, :, 2:])
+    overlap = np.maximum(last - first + 1, 0).prod(axis=-1)
+    true, anchor = (_spans(boxes)[1].prod(axis=1) for boxes in (gt_boxes, anchor_boxes))
+    total = true[:, None] + anchor - overlap if mode == "iou" else np.broadcast_to(true[:, None], overlap.shape)
+    return (overlap / total).astype(float_result((np.result_type(anchor_boxes, gt_boxes),)))
+
+
+# ---- pictures of another size ----
+
+
+def _sources(before, after, align_corners):
+    """For every row of the result the row it is taken from."""
+    places = np.arange(after)
+    if align_corners and after > 1:
+        return np.floor(places * ((before - 1) / (after - 1)) + 0.5).astype(np.int64)
+    return np.minimum(places * before // after, before - 1)
+
+
+def _check_resize(operands, *, size, align_corners):
+    shape = operands[0].shape
+    if len(shape) != 4 or 0 in shape or len(size) != 2:
+        return f"size {size} for a tensor of shape {shape}", "(height, width) for a tensor (n, c, h, w) with elements"
+
+
+def _restrict_resize(signature, cuts, sizes, *, size, align_corners):
+    for label, after in zip("hw", size, strict=True):
+        even = not align_corners and not (after % sizes[label] and sizes[label] % after)
+        if cuts[label] > 1 and not even:
+            what = f"splits '{label}' of input 0 {cuts[label]} ways, whose size goes from {sizes[label]} to {after}"
+            return what, f"'{label}' stays whole unless one size is a multiple of the other, without align_corners"
+
+
+@op(
+    "nchw->nchw",
+    name="ResizeNearestNeighbor",
+    attrs={"size": sequence_of(integer(1), "(height, width)")},
+    check=_check_resize,
+    out_sizes=lambda shapes, *, size, **_: {"h": size[0], "w": size[1]},
+    restrict=_restrict_resize,
+    localize=lambda attrs, parts: {**attrs, "size": (attrs["size"][0] // parts["h"], attrs["size"][1] // parts["w"])},
+    flops=0,
+    example=(
+        case((4, 2, 4, 2), size=(8, 2)),
+        case((4, 2, 4, 4), size=(2, 6)),
+        case((8, 4, 3, 2), size=(5, 4), align_corners=True),
+    ),
+)
+def resize_nearest_neighbor(x, *, size, align_corners=False):
+    """A picture of another size, every element copied from the nearest one.  x: (n, c, h, w) -> (n, c, *size).
+
+    align_corners  the corners of both pictures are the same elements
+    """
+    rows, columns = (_sources(n, m, align_corners) for n, m in zip(x.shape[2:], size, strict=True))
+    return np.array(x[:, :, rows[:, None], columns], order="C")
+
+
+@gradient(resize_nearest_neighbor)
+def resize_nearest_neighbor_grad(g, *, shape, size, align_corners):
+    """Gradient of resize_nearest_neighbor: sums over the copies of an element.  g: (n, c, *size) -> (n, c, h, w)."""
+    rows, columns = (_sources(n, m, align_corners) for n, m in zip(shape[2:], size, strict=True))
+    grad = np.zeros(shape, g.dtype)
+    np.add.at(grad, (slice(None), slice(None), rows[:, None], columns), g)
+    return grad
