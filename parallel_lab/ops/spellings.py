@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import ShapeError, shorten
+from .machine.opdef import scalar_operand
+from .machine.operand_checks import has_dtype
 
 NAMES: dict[str, Callable] = {}  # public functions of `parallel_lab.ops` by name
 UFUNCS: dict[str, Callable] = {}  # numpy's element-wise function -> the operator
@@ -61,8 +63,8 @@ def comparable(value: Any) -> bool:
 
 def function(**spellings: str) -> Callable[[Callable], Callable]:
     """Decorator: a function made of operators, public in `ops`, under the spellings that `op` takes too. Parameters
-    with a name of TENSORS are tensors: lists of numbers become arrays, so do numbers without a tensor beside them, and
-    all else is refused.
+    with a name of TENSORS are tensors: numbers and lists of numbers become arrays, a number beside a tensor in its
+    dtype, and all else is refused.
     """
 
     def publish(fn: Callable) -> Callable:
@@ -81,10 +83,12 @@ def _of_tensors(fn: Callable, tensors: list[tuple[int, str]], parameters: Sequen
         given = list(args)
         places = [(given, place) if place < len(given) else (kwargs, name) for place, name in tensors]
         places = [(where, at) for where, at in places if where is given or at in kwargs]
-        # a tensor, whose dtype a number takes; operands of other names count too
-        beside = any(hasattr(x, "dtype") and not isinstance(x, type) for x in (*args, *kwargs.values()))
+        # tensors, whose dtype a number takes; operands of other names count too
+        beside = [x for x in (*args, *kwargs.values()) if has_dtype(x)]
         for where, at in places:
-            if not (beside and type(where[at]) in (bool, int, float)):
+            if beside and type(where[at]) in (bool, int, float):
+                where[at] = scalar_operand(where[at], beside)
+            else:
                 where[at] = tensor_operand(fn.__name__, parameters[at] if where is given else at, where[at])
         return fn(*given, **kwargs)
 
