@@ -92,6 +92,30 @@ def test_a_reshape_of_a_parameter_leaves_its_layout_to_another_operator(first):
     np.testing.assert_allclose(sim.full(plan.outputs[0]), want, rtol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("mul", "product", "gather"),
+    [((24, 1), ((24, 1), (1, 1)), ((1, 1), (24,))), ((3, 8), ((3, 8), (8, 1)), ((24, 1), (1,)))],
+)
+def test_24_devices_may_split_by_any_divisor(mul, product, gather):
+    """MindSpore, test_device_num_not_power_of_2: strategies that it compiles."""
+    check_equal(on_24(mul, product, gather), draw(48, 48), draw(24, 24), devices=24)
+
+
+def on_24(mul, product, gather):
+    def construct(net, x):
+        return net.gather(net.product(net.mul(x, net.p), net.w), net.picked, 0)
+
+    parts = {"mul": ops.Mul().shard((mul, mul)), "product": ops.MatMul().shard(product)}
+    parts |= {"gather": ops.Gather().shard(gather), "picked": Tensor(np.arange(24) * 2)}
+    return cell(construct, p=Parameter(draw(48, 48), name="p"), w=Parameter(draw(48, 24), name="w"), **parts)
+
+
+def test_device_matrices_that_do_not_nest_are_refused():
+    """The third form of that test: 8 and 3 against 3 and 8."""
+    with pytest.raises(RuntimeError, match=r"Gather 'gather'.*\(8, 3\).*\(3, 8\).*same factors"):
+        plan_of(on_24((8, 3), ((8, 3), (3, 1)), ((3, 1), (1,))), draw(48, 48), devices=24, loss=None)
+
+
 def test_a_value_in_one_layout_is_moved_there_once():
     plan = plan_of(Shaped(lambda x, p: fan_out(x * p), (16, 8)), draw(16, 8), draw(16, 8))
     moves = [i.out for _, i in plan.instructions("forward") if i.ins == ("mul",) and i.kind != "compute"]

@@ -18,6 +18,7 @@ from ...base.errors import StrategyError
 from ...layout.halo import Halo
 from ...layout.redistribution import plan_redistribution
 from ...layout.redistribution_steps import Step, apply
+from ...layout.refinement import common_factors
 from ...layout.tensor_layout import TensorLayout
 from ...ops.collectives.definitions import MESSAGES
 from ...ops.machine.sharding import ShardingRule, result_layouts, sharding_rule
@@ -131,6 +132,7 @@ class Builder:
         source = name
         while source in self.views:
             through, source = through or self.views[source].node, self.views[source].source
+        self.check_nested(source, have, want, node, position)
         steps = plan_redistribution(have, want, shape, dst_shape=target, alltoall=self.config.enable_alltoall)
         maker = f"{source!r} has slices {have.slice_shape(shape)}"
         slices = f"slices {want.slice_shape(target)} of {'it' if through is None else repr(name)}"
@@ -155,6 +157,15 @@ class Builder:
             # only the way to describe the placement changed (or nothing did)
             return self.alias(source, want, target, name, node) if through is not None or target != shape else source
         return current
+
+    def check_nested(self, source: str, have: TensorLayout, want: TensorLayout, node: Node, position: int) -> None:
+        """Raise StrategyError for splits such as 8 and 3 of 24 devices, between which MindSpore finds no way either."""
+        here, there = have.canonical().device_matrix, want.canonical().device_matrix
+        if common_factors(here, there) is None:
+            what = f"input {position}, {source!r}, lies on device_matrix {here} and is wanted on {there}"
+            allowed = "Of two device matrices one splits the ranks further than the other: (3, 8) and (24,), (2, 12)"
+            hint = "Split both operators by the same factors, in the same order"
+            raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)
 
     def alias(self, source: str, want: TensorLayout, shape: tuple[int, ...], name: str, node: Node) -> str:
         """The slices of `source` in another shape: nothing moves."""
