@@ -330,10 +330,10 @@ class Instr:
     owner: int | None = None
     micro_batch: int = 0
 
-    @cached_property
+    @property
     def kept(self) -> tuple[str, ...]:
         """The values it makes that anything reads."""
-        return tuple(name for name in self.outs if name)
+        return self.outs if len(self.outs) == 1 else tuple(name for name in self.outs if name)
 
     @property
     def out(self) -> str:

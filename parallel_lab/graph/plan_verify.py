@@ -106,9 +106,9 @@ def _fault(plan, instr: Instr, known: Makers, phase: str) -> str:
     missing = [n for n in instr.ins if n not in known]
     if missing:
         return f"%{missing[0]} is read before it is made"
-    twice = next((n for n in instr.kept if n in known), None)
-    if twice is not None or not instr.kept:
-        return f"%{twice} is made twice" if instr.kept else f"{instr.kind} makes nothing"
+    made = instr.kept
+    if not made or not known.keys().isdisjoint(made):
+        return f"%{next(n for n in made if n in known)} is made twice" if made else f"{instr.kind} makes nothing"
     if instr.owner is not None and instr.is_communication:
         return f"%{instr.out} is made by rank {instr.owner} alone, and is a message"
     if instr.owner is not None and not 0 <= instr.owner < plan.device_num:
@@ -118,9 +118,9 @@ def _fault(plan, instr: Instr, known: Makers, phase: str) -> str:
     if elsewhere is not None:
         holder = f"rank {plan.owner_of(elsewhere)} alone"
         return f"%{elsewhere} is held by {holder}, and read by {'all' if reader is None else reader}"
-    unknown = next((n for n in instr.kept if n not in plan.value_table), None)
-    if unknown is not None:
-        return f"%{unknown} has no entry in the value table"
+    unknown = [n for n in made if n not in plan.value_table]
+    if unknown:
+        return f"%{unknown[0]} has no entry in the value table"
     size = math.prod(instr.device_matrix)
     if instr.device_matrix and size != plan.device_num:
         return f"device matrix {instr.device_matrix} has {size} ranks, the plan has {plan.device_num}"

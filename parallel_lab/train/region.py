@@ -5,6 +5,7 @@ Inputs and results are whole on every rank. Its gradient is a program too, of su
 
 from __future__ import annotations
 
+import functools
 import zlib
 from typing import Any
 
@@ -36,21 +37,25 @@ class _Region:
 
     def gradients(
         self,
-        number: int,
         step: int,
         inputs: list[Tensor],
         wanted: tuple[int, ...],
         weights: list[Parameter],
-        seed: np.ndarray,
+        seeds: dict[int, np.ndarray],
     ) -> list[Any]:
-        """Gradients of sum(result `number` * seed) for inputs `wanted` and weights, whole; `step`: its masks."""
-        key = (number, wanted, tuple(id(p) for p in weights))
+        """Gradients of the sum of result * seed, {number of the result: seed}, for inputs `wanted` and weights, whole;
+        `step`: its masks.
+        """
+        key = (tuple(seeds), wanted, tuple(id(p) for p in weights))
         if key not in self.backward:
+            numbers = tuple(seeds)
 
             def scalar(*given: Any) -> Any:
-                *xs, g = given
+                xs, gs = given[: -len(numbers)], given[-len(numbers) :]
                 found = self.cell(*xs)
-                return ops.reduce_sum(ops.mul(found[number] if isinstance(found, (tuple, list)) else found, g))
+                results = found if isinstance(found, (tuple, list)) else (found,)
+                parts = [ops.reduce_sum(ops.mul(results[n], g)) for n, g in zip(numbers, gs, strict=True)]
+                return functools.reduce(ops.add, parts)
 
             both = value_and_grad(scalar, wanted or None, weights)
 
@@ -60,22 +65,26 @@ class _Region:
 
             # the forward call has kept running statistics; that they are computed again must not change them
             self.backward[key] = CompiledFunction(grads, self.settings, parameters="as they were")
-        program, tensors = self.backward[key].prepare(*inputs, Tensor(seed))
+        program, tensors = self.backward[key].prepare(*inputs, *map(Tensor, seeds.values()))
         return [g.full().asnumpy() for g in program(*tensors, step=step)]
 
 
 class _RegionOp:
-    """What the tape keeps of a call: its rule runs the gradient program."""
+    """What the tape keeps of a call: its rule runs the gradient program, once for all results."""
 
     plain = vjp_across = vjp_needs = False
 
-    def __init__(self, region: _Region, number: int, step: int, count: int, weights: list[Parameter]) -> None:
-        self.region, self.number, self.step, self.count, self.weights = region, number, step, count, weights
+    def __init__(
+        self, region: _Region, numbers: tuple[int, ...], step: int, count: int, weights: list[Parameter]
+    ) -> None:
+        self.region, self.numbers, self.step, self.count, self.weights = region, numbers, step, count, weights
 
-    def vjp_fn(self, g: np.ndarray, out: np.ndarray, *operands: np.ndarray) -> list[np.ndarray | None]:
+    def vjp_fn(self, g: tuple[Any, ...], out: Any, *operands: np.ndarray) -> list[np.ndarray | None]:
         floats = tuple(i for i in range(self.count) if operands[i].dtype.kind == "f")
         inputs = [Tensor(x) for x in operands[: self.count]]
-        found = self.region.gradients(self.number, self.step, inputs, floats, self.weights, np.ascontiguousarray(g))
+        given = zip(self.numbers, g, strict=True)
+        seeds = {n: np.ascontiguousarray(each) for n, each in given if each is not None}
+        found = self.region.gradients(self.step, inputs, floats, self.weights, seeds)
         by_input = dict(zip(floats, found, strict=False))
         return [*(by_input.get(i) for i in range(self.count)), *found[len(floats) :]]
 
@@ -91,12 +100,16 @@ def run_region(cell: ShardedCell, inputs: tuple[Any, ...], world: Any) -> Any:
     found = region.forward(*tensors)
     weights = region.parameters()
     several = isinstance(found, (tuple, list))
-    results = []
-    for number, part in enumerate(found if several else (found,)):
-        whole = Tensor(part.full().asnumpy()) if isinstance(part, RankTensor) else part
-        if isinstance(whole, Tensor) and (weights or any(t.requires_grad for t in tensors)):
-            whole.node = Node(_RegionOp(region, number, step, len(tensors), weights), (*tensors, *weights), {})
-        results.append(whole)
+    results = [
+        part.full().asnumpy() if isinstance(part, RankTensor) else part for part in (found if several else (found,))
+    ]
+    if weights or any(t.requires_grad for t in tensors):
+        numbers = tuple(i for i, part in enumerate(results) if isinstance(part, (np.ndarray, Tensor)))
+        op = _RegionOp(region, numbers, step, len(tensors), weights)
+        made = Node(op, (*tensors, *weights), {}).results(tuple(results[i] for i in numbers))
+        for number, tensor in zip(numbers, made, strict=True):
+            results[number] = tensor
+    results = [Tensor(part) if isinstance(part, np.ndarray) else part for part in results]
     return type(found)(results) if several else results[0]
 
 

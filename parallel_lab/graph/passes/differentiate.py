@@ -82,10 +82,15 @@ class LocalRecorder:
         fields = {"op": op.name, "op_class": op.class_name}
         fields["attrs"] = attr_pairs({**attrs, "shape": made.shapes[0]} if op.view else attrs)
         place = self.place if op.offset is not None or op.part_size is not None else {}
+        ins = tuple([t.name for t in traced])
+        if not made.several:
+            return self.emit("compute", Value(made.shapes[0], made.dtypes[0], None), ins, **fields, **place)
         name = fresh_name(f"{self.name}{self.suffix}", self.values)
         outs = tuple(fresh_name(out, self.values) for out in result_names(name, made))
-        values = [Value(shape, dtype, None) for shape, dtype in zip(made.shapes, made.dtypes, strict=True)]
-        return made.form(self.append("compute", outs, values, tuple(t.name for t in traced), **fields, **place))
+        self.append("compute", outs, ins, **fields, **place)
+        for out, shape, dtype in zip(outs, made.shapes, made.dtypes, strict=True):
+            self.values[out] = Value(shape, dtype, None)
+        return tuple(map(self.value, outs))
 
     def _number(self, x: Any, operands: Any) -> TracedValue:
         if not isinstance(x, (bool, int, float)):
@@ -100,16 +105,14 @@ class LocalRecorder:
     def emit(self, kind: str, value: Value, ins: tuple[str, ...], out: str = "", **fields: Any) -> TracedValue:
         """Append an instruction that makes `value`; `fields` are further fields of Instr. Returns its result."""
         out = fresh_name(out or f"{self.name}{self.suffix}", self.values)
-        return self.append(kind, (out,), [value], ins, **fields)[0]
+        self.append(kind, (out,), ins, **fields)
+        self.values[out] = value
+        return TracedValue(out, value.slice_shape, value.dtype, self)
 
-    def append(
-        self, kind: str, outs: tuple[str, ...], made: list[Value], ins: tuple[str, ...], **fields: Any
-    ) -> list[TracedValue]:
-        """Append an instruction that makes values under these names. Returns its results."""
+    def append(self, kind: str, outs: tuple[str, ...], ins: tuple[str, ...], **fields: Any) -> None:
+        """Append an instruction that makes these values."""
         fields = {"name": self.name, "origin": self.origin, "micro_batch": self.micro_batch, **fields}
         self.instrs.append(Instr(kind, outs, ins, **fields))
-        self.values.update(zip(outs, made, strict=True))
-        return [self.value(out) for out in outs]
 
 
 def one_sided(instr: Instr) -> bool:
