@@ -314,11 +314,9 @@ def _(g, out, input, weight, *, padding_idx, **_):
 def _check_lookup(operands, *, start, manual_split):
     if manual_split and start:
         return f"manual_split with start={start}", "start=0"
-    if fault := _check_gather(operands, axis=0, manual_split=manual_split):
-        return fault
     if len(operands[0].shape) not in (1, 2):
         return f"a table of shape {operands[0].shape}", "Look-ups need a table with 1 or 2 dims"
-    return ints(operands[1], "indices")
+    return _check_gather(operands, axis=0, manual_split=manual_split)
 
 
 @op(

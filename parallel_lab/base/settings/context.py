@@ -444,8 +444,9 @@ def set_compat(version: str) -> None:
 
     With "2.10", search_mode is recursive_programming, fully_use_devices and gradient_accumulation_shard are False by
     default; a kind of message set after comm_fusion's openstate False is fused again; a dataset_strategy of tuples
-    reads as lists; device_num may be above 4096; a search needs no operator with a strategy; a
-    transformation of checkpoints names whole groups of ranks. Raises ContextError for another version.
+    reads as lists; device_num may be above 4096; a search needs no operator with a strategy; sums of a look-up in split
+    rows are scattered, where they can be; a transformation of checkpoints names whole groups of ranks. Raises
+    ContextError for another version.
     """
     global _compat
     _compat = choice("seeds", "2.10")("set_compat", "compat", version, SETTINGS)
