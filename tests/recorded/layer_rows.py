@@ -245,6 +245,16 @@ PLAIN: tuple[Row, ...] = (
     plain("GELU-erf", LINE, lambda: nn.GELU(False)),
     # by its definition: the gradient of PyTorch's own has a sixth in float32
     row("HSigmoid", lambda t, x: t.nn.functional.relu6(x + 3) / 6, LINE, ours=ours(nn.HSigmoid, ())),
+    # PyTorch divides by alpha in float32: one that is exact there
+    plain("CELU", LINE, lambda: nn.CELU(0.5), lambda n: n.CELU(0.5)),
+    row("FastGelu", lambda t, x: x * t.sigmoid(1.702 * x), LINE, ours=ours(nn.FastGelu, ())),
+    plain("GLU", LINE, lambda: nn.GLU(0), lambda n: n.GLU(0)),
+    plain("HShrink", LINE, make=lambda n: n.Hardshrink()),
+    plain("Softmin", LINE, make=lambda n: n.Softmin(-1)),
+    plain("SeLU", LINE, make=lambda n: n.SELU()),
+    plain("SoftShrink", LINE, lambda: nn.SoftShrink(0.7), lambda n: n.Softshrink(0.7)),
+    plain("Threshold", LINE, lambda: nn.Threshold(0.3, -1.0), lambda n: n.Threshold(0.3, -1.0)),
+    *(plain(name, LINE) for name in ("Hardtanh", "Mish", "Softsign", "Tanhshrink")),
     plain("HSwish", LINE, make=lambda n: n.Hardswish()),
     plain("Softmax", LINE, lambda: nn.Softmax(0), lambda n: n.Softmax(0)),
     plain("LogSoftmax", LINE, make=lambda n: n.LogSoftmax(-1)),

@@ -55,6 +55,7 @@ LOSSES: tuple[Row, ...] = (
     *loss_rows("MSELoss", *PAIR),
     *loss_rows("L1Loss", *PAIR),
     *loss_rows("SmoothL1Loss", *PAIR, beta=0.7),
+    *loss_rows("KLDivLoss", *SHARES),
     *loss_rows("BCELoss", *SHARES),
     *loss_rows("BCELoss-weight", *SHARES, weight=np.tile(W, 2)[:6]),
     *loss_rows("BCEWithLogitsLoss", PAIR[0], SHARES[1]),
