@@ -50,9 +50,12 @@ def message_time_s(
 
 def message_bytes(plan: Plan, instr: Instr, rank: int | None = None) -> int:
     """Bytes a rank hands over: its operand, its strips of a halo; of a recv what arrives, 0 for local instructions."""
-    if rank is not None and instr.attr("root", rank) != rank:
+    if not instr.is_communication:
         return 0
-    if instr.is_communication and MESSAGES[instr.message].windowed:
+    definition = MESSAGES[instr.message]
+    if rank is not None and definition.sender == "root" and not definition.gives(rank, instr.attr("root")):
+        return 0
+    if definition.windowed:
         return sent_bytes(plan, instr, None if rank is None else instr.position(rank))
     return _operand_bytes(plan, instr)
 
@@ -60,7 +63,7 @@ def message_bytes(plan: Plan, instr: Instr, rank: int | None = None) -> int:
 def _operand_bytes(plan: Plan, instr: Instr) -> int:
     if not instr.is_communication or instr.message == "barrier":
         return 0
-    return plan.value(instr.ins[0] if instr.ins else instr.out).slice_bytes
+    return plan.value(instr.out if instr.message == "recv" else instr.ins[0]).slice_bytes
 
 
 def plan_message_time_s(plan: Plan, instr: Instr, cluster: Cluster, link: Link) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 
 import numpy as np
@@ -12,7 +13,9 @@ from parallel_lab import Parameter, Tensor, compile, nn, ops, value_and_grad
 from parallel_lab.base import hooks
 from parallel_lab.base.errors import CollectiveMismatch, TracedCommunication, WorldError
 from parallel_lab.base.settings import context
+from parallel_lab.cost import get_cluster, message_bytes, step_time_s
 from parallel_lab.graph.compiler import compile_program
+from parallel_lab.graph.plan import Plan
 from parallel_lab.processes.mpi.pool import MpiPool
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.interpreter import rank_step
@@ -314,6 +317,22 @@ def test_without_a_world_the_plan_is_that_of_the_global_rank():
         Simulator(plan, {"w": W}).run_step(np.concatenate(X), WEIGHTS.reshape(-1))
     with pytest.raises(WorldError, match="AllReduce: this process is not a rank"):
         compile(Talking("AllReduce in a group", 0), X[0], WEIGHTS[0], **SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["AllReduce in a group", "Broadcast", "a chain of ranks"])
+def test_the_plan_of_a_rank_can_be_kept_printed_and_costed(name):
+    with being(2):
+        plan = compile(Talking(name, 2), X[2], WEIGHTS[2], **SETTINGS)
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    messages = [i for _, i in plan.instructions() if i.is_communication]
+    # of h, (8, 4) float64; rank 2 is not the root of the broadcast, and sends and receives in the chain
+    sizes = {"AllReduce in a group": [256], "Broadcast": [0], "a chain of ranks": [256, 256]}[name]
+    assert [message_bytes(plan, i, 2) for i in messages] == sizes
+    shown = [c["group"] for c in plan.to_dict(rank=2)["comm"]]
+    assert shown == [list(i.group(2)) for i in messages]
+    assert all(f"group_ranks: {'-'.join(map(str, group))}" in plan.text(2) for group in shown)
+    seconds = step_time_s(plan, get_cluster("laptop"), rank=2).total_s
+    assert seconds > len(messages) * get_cluster("laptop").link.alpha_s
 
 
 def test_where_no_mode_was_set_a_network_that_communicates_is_compiled_for_data_parallel():
