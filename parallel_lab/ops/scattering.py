@@ -216,7 +216,7 @@ _ROW_GRADIENTS = {
 }
 
 for _how in _VERBS:
-    _tensor_scatter(_how, "" if _how in ("add", "update") else f"scatter_{_how}")
+    _tensor_scatter(_how, f"tensor_scatter_{_how}" + ("" if _how == "update" else f" scatter_{_how}"))
 
 
 # ---- Scatter and ScatterNd: a Parameter takes the result ----
@@ -377,7 +377,7 @@ def _segments(name, text, how, empty):
         name=f"UnsortedSegment{name.title()}",
         method=fn.__name__,
         static=("num_segments",),
-        attrs={"num_segments": integer(1)},
+        attrs={"num_segments": integer(0)},
         check=_check_segments,
         sizes=lambda shapes, *, num_segments: {more_letters(1): num_segments},
         reduce={"add": "sum", "mul": "prod"}.get(how, how),

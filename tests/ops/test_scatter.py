@@ -77,7 +77,11 @@ def test_whole_numbers_are_divided_towards_zero():
     assert kept.asnumpy().tolist() == [1, -3, 9]
 
 
-@each_of(("method", "how"), *((f"scatter_{how.lower()}", how) for how in ("Sub", "Mul", "Div", "Max", "Min")))
+@each_of(
+    ("method", "how"),
+    ("tensor_scatter_update", "Update"),
+    *((f"scatter_{how.lower()}", how) for how in WAYS if how != "Update"),
+)
 def test_methods_of_a_tensor_scatter_by_coordinates(method, how):
     x, rows = drawn((6, 4), (6, 4))
     made = getattr(Tensor(x), method)(Tensor(NUMBERS[:, None]), Tensor(rows))
