@@ -3,7 +3,7 @@
 import pytest
 
 from parallel_lab import nn
-from parallel_lab.base.settings.context import frozen
+from parallel_lab.base.settings.context import frozen, reset_algo_parameters, set_algo_parameters, set_compat
 from parallel_lab.train import AutoParallel
 from tests.crossed import each_of
 from tests.train.cases import auto_parallel
@@ -43,6 +43,27 @@ def test_the_network_keeps_its_names(worlds):
 def test_what_cannot_be_run_is_refused_on_every_rank(worlds, what, kind, words):
     for note in worlds.notes(2, "what_is_refused"):
         assert_refused(note[what], kind, words)
+
+
+@pytest.mark.parametrize("fully", [True, False])
+def test_algorithm_parameters_are_those_of_the_context(fully):
+    """They were True whatever had been set."""
+    set_algo_parameters(fully_use_devices=fully, tensor_slice_align_size=32)
+    try:
+        config = frozen(**AutoParallel(nn.Dense(4, 4), parallel_mode="sharding_propagation").settings())
+    finally:
+        reset_algo_parameters()
+    assert (config.fully_use_devices, config.tensor_slice_align_size) == (fully, 32)
+    assert config.search_mode == "sharding_propagation"
+
+
+def test_the_defaults_of_2_10_reach_it_too():
+    set_compat("2.10")
+    try:
+        assert not frozen(**AutoParallel(nn.Dense(4, 4)).settings()).fully_use_devices
+    finally:
+        set_compat("seeds")
+    assert frozen(**AutoParallel(nn.Dense(4, 4)).settings()).fully_use_devices
 
 
 def test_settings_reach_what_is_compiled():
