@@ -380,7 +380,7 @@ class Instr:
     @property
     def by_hand(self) -> tuple[int, ...]:
         """The ranks of a message that the network itself calls, or of its gradient; of others ()."""
-        return self.attr("group", ()) if self.kind in MESSAGES else ()
+        return self.attr("group", ()) if self.message or self.kind == "wait" else ()
 
     @property
     def group_size(self) -> int:

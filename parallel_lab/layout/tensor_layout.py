@@ -24,7 +24,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from ..base.errors import LayoutError
@@ -125,7 +125,7 @@ class TensorLayout:
     tensor_map: tuple[tuple[int, ...], ...]
     partial: tuple[int, ...] = ()
     reduce: str = "sum"
-    rows: tuple[int, ...] = ()
+    rows: tuple[int, ...] = field(default=(), repr=False)  # most layouts have none
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device_matrix", tuple(self.device_matrix))

@@ -221,3 +221,28 @@ def test_batch_norm_says_whose_samples_its_statistics_are_of_and_sync_gives_one_
     moving = [sim.value("norm.moving_mean", r) for r in range(RANKS)]
     own = [part.mean(axis=0) / 2 for part in np.split(x, RANKS)]
     np.testing.assert_allclose(moving, [x.mean(axis=0) / 2] * RANKS if sync else own, rtol=1e-5)
+
+
+# ---- what a network itself calls ----
+
+
+class Averaging(nn.Cell):
+    """Three sums over the ranks with one number: the last one needs the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.sums = [ops.AllReduce().add_prim_attr("fusion", 3) for _ in range(3)]
+
+    def construct(self, x):
+        first, second = self.sums[0](x), self.sums[1](ops.square(x))
+        return self.sums[2](first) + second
+
+
+def test_calls_with_one_number_share_a_message_unless_one_needs_the_other():
+    plan = compile(Averaging(), np.ones((4, 2), np.float32), device_num=RANKS, parallel_mode="data_parallel")
+    messages = [i for _, i in plan.instructions() if i.is_communication]
+    assert [(i.message, len(i.attr("members", (0,)))) for i in messages] == [("all_reduce", 2), ("all_reduce", 1)]
+    # ranks 0 to 3 have x = 1 + rank: sum 10, of squares 30, sum of the sums 40
+    simulator = Simulator(plan, {})
+    simulator.run_step(np.repeat(np.arange(1, 5, dtype=np.float32), 4)[:, None] * np.ones(2, np.float32))
+    assert {float(v) for rank in range(RANKS) for v in simulator.value(plan.outputs[0], rank).flat} == {70.0}

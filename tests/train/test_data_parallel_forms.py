@@ -26,7 +26,7 @@ GRADIENTS = (12 * 8 + 8 + 8 * 16) * 8
 @pytest.mark.parametrize("size", sizes(*forms.SIZES))
 @pytest.mark.parametrize("loop", forms.LOOPS)
 @pytest.mark.parametrize("mode", ["data_parallel", "hybrid_parallel"])
-def test_a_loop_that_runs_at_once_sends_one_message_per_step(worlds, size, loop, mode):
+def test_a_loop_sends_one_message_per_step(worlds, size, loop, mode):
     for note in worlds.notes(size, f"a loop by {loop}, {mode}, means"):
         assert [m for m in note["messages"] if m[0] == "all_reduce"] == [("all_reduce", share(GRADIENTS, size))] * 3
 
@@ -66,7 +66,7 @@ def test_collectives_with_one_fusion_number_in_a_trained_network(worlds, size):
         assert note["same"]
         gathered = ("all_gather", rows * (size - 1))
         assert note["apart"][:3] == [*forward_apart, gathered]
-        assert note["together"][:2] == [("all_reduce", share(2 * row, size)), gathered]
+        assert sorted(note["together"][:2]) == sorted([("all_reduce", share(2 * row, size)), gathered])
         assert note["together"][2:] == note["apart"][3:] and note["apart"][-1] == ("all_reduce", share(GRADIENTS, size))
 
 

@@ -6,6 +6,7 @@
     index, data_parallel            positions among the optimizer's parameters;  semi/auto: among sent messages
     cost model (semi/auto)          parameters of like distance from the loss, by costmodel_allreduce_fusion_algorithm
     otherwise                       equal `comm_fusion` of their parameters, where somebody has chosen one
+    what a network itself calls     equal numbers of `add_prim_attr("fusion", 1)`
 
 The counting itself is in `parallel_lab/base/settings/fusion_rules.py`. Sources: MindSpore,
 set_auto_parallel_context(comm_fusion=...), Parameter.comm_fusion, nn.DistributedGradReducer.
@@ -30,10 +31,12 @@ FIRST_POSITION = 1024  # where nn.DistributedGradReducer begins to count
 
 @dataclass(frozen=True)
 class Member:
-    """A message that may share a bucket: `instr` of parameter `given` sends `value`, `place` messages before it."""
+    """A message that may share a bucket: `instr` sends `value`, `place` messages before it. given: the parameter; None
+    for one that the network itself calls.
+    """
 
     instr: Instr
-    given: GraphInput
+    given: GraphInput | None
     value: Value
     place: int
 
@@ -41,7 +44,12 @@ class Member:
     def key(self) -> tuple:
         """What messages that are to be one must have in common."""
         i = self.instr
-        return i.kind, canonical_axes(i.device_matrix, i.axes), i.attr("reduce"), self.value.dtype
+        return i.kind, i.by_hand or canonical_axes(i.device_matrix, i.axes), i.attr("reduce"), self.value.dtype
+
+    @property
+    def name(self) -> str:
+        """Of what it carries: the parameter, or the network's own operator."""
+        return self.instr.name if self.given is None else self.given.name
 
     @property
     def elements(self) -> int:
@@ -53,6 +61,25 @@ def members_of(draft: Draft, program: tuple[Instr, ...], values: dict[str, Value
     """The messages of a program that carry a parameter's gradient or slice, in the order they are sent."""
     found = [i for i in program if i.kind in _FUSED and i.carried]
     return [Member(i, draft.graph.input(i.attr("parameter")), values[i.ins[0]], n) for n, i in enumerate(found)]
+
+
+def called_together(program: tuple[Instr, ...], values: dict[str, Value]) -> list[list[Member]]:
+    """Buckets of messages that the network itself calls with one number `fusion` above 0, group, reduction and dtype,
+    and of which none needs another's result. (MindSpore, attribute `fusion` of communication operators.)
+    """
+    buckets: dict[tuple, list[list[Member]]] = {}
+    needs: dict[str, set[str]] = {}  # value -> messages it is made from
+    for place, instr in enumerate(program):
+        before = set().union(*(needs.get(name, ()) for name in instr.ins))
+        if instr.kind in _FUSED and instr.by_hand and instr.attr("fusion"):
+            member = Member(instr, None, values[instr.ins[0]], place)
+            found = buckets.setdefault((member.key, instr.attr("fusion")), [])
+            if not found or before.intersection(m.instr.out for m in found[-1]):
+                found.append([])
+            found[-1].append(member)
+            before = {*before, instr.out}
+        needs.update(dict.fromkeys(instr.outs, before))
+    return [bucket for found in buckets.values() for bucket in found if len(bucket) > 1]
 
 
 def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from ...ops.collectives.definitions import MESSAGES
 from ..ir import Draft, Instr, Value, attr_pairs, fresh_name
-from .buckets import Member, members_of, shared_buckets, unreached
+from .buckets import Member, called_together, members_of, shared_buckets, unreached
 
 
 def fuse_messages(draft: Draft) -> Draft:
@@ -37,7 +37,9 @@ def fuse_messages(draft: Draft) -> Draft:
         alike: dict[tuple[str, int], list[Member]] = {}
         for member in members_of(draft, program, values):
             alike.setdefault((member.instr.kind, member.instr.micro_batch), []).append(member)
-        buckets: list[list[Member]] = []
+        buckets = called_together(program, values)
+        if buckets:
+            notes.append(f"{phase}: {sum(map(len, buckets))} calls of the network in {len(buckets)} messages")
         for (kind, _), members in alike.items():
             found = shared_buckets(draft, members)
             if found is not None:
@@ -80,7 +82,7 @@ class _Bucket:
     """One bucket: `sending` (concat, start) `needs` values; `taking` (wait, a split per member) `gives` results."""
 
     def __init__(self, members: list[Member], values: dict[str, Value]) -> None:
-        self.ahead = members[0].instr.kind == "all_gather"
+        self.ahead = members[0].instr.kind == "all_gather" and members[0].given is not None
         self.needs = {m.instr.ins[0] for m in members}
         self.gives = {m.instr.out for m in members}
         make = _alone if len(members) == 1 else _together
@@ -107,7 +109,7 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
     given, made = (n if definition.cut else 1), (n if definition.join else 1)
     width = sum(m.elements for m in members) // given
     origin = first.origin.made("fuse")
-    names = [m.given.name for m in members]
+    names = [m.name for m in members]
     label = next(name for name in (f"bucket{n}" for n in itertools.count(1)) if name not in values)
     values[label] = Value((given, width), members[0].value.dtype, None)
     sent, done = fresh_name(f"{label}.sent", values), fresh_name(f"{label}.done", values)
@@ -118,9 +120,11 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
     concat = Instr("concat", (label,), operands, label, attrs=attr_pairs({"rows": given}), **turn)
     attrs = {"message": first.kind, "fusion": first.attr("fusion", 0), "members": tuple(names)}
     attrs |= {"reduce": first.attr("reduce")} if first.attr("reduce") is not None else {}
+    attrs |= {"group": first.by_hand} if first.by_hand else {}
     attrs = attr_pairs(attrs | ({"dim": 0} if "dim" in definition.attributes else {}))
     carried = "slices" if first.kind == "all_gather" else "gradients"
-    what = f"{carried} of {len(names)} parameters in one message: {', '.join(names)}"
+    whose = "what the network sends in" if first.by_hand else f"{carried} of"
+    what = f"{whose} {len(names)} {'calls' if first.by_hand else 'parameters'} in one message: {', '.join(names)}"
     start = Instr("start", (sent,), (label,), label, attrs=attrs, reason=what, **place)
     wait = Instr("wait", (done,), (sent,), label, attrs=attrs, **place)
     taking, at = [wait], 0

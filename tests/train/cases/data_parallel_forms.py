@@ -109,6 +109,10 @@ def ranks_with_unequal_rows(here):
 # ---- hand-written loops ----
 
 
+def allreduce(mode, config=None):
+    return {"comm_fusion": {"allreduce": {"mode": mode, "config": config}}}
+
+
 def by_functions(net, optimizer):
     """value_and_grad, the reducer, the optimizer."""
     grad_fn = value_and_grad(lambda x, y: SquareLoss()(net(x), y), None, optimizer.parameters)
@@ -130,7 +134,7 @@ def by_cell(net, optimizer):
 
 
 def by_network_that_communicates(net, optimizer):
-    """A network with a collective of its own, which `Model` runs at once."""
+    """A network with a collective of its own, compiled."""
     return make_train_step(Meeting(net), SquareLoss(), optimizer)
 
 
@@ -152,7 +156,7 @@ LOOPS = {"functions": by_functions, "cell": by_cell, "network that communicates"
 
 def loop(make_step, mode, mean):
     def run(here):
-        here.settings(parallel_mode=mode, gradients_mean=mean)
+        here.settings(parallel_mode=mode, gradients_mean=mean, **allreduce("auto"))
         net = Net()
         # averaged gradients may go through any optimizer; summed ones are compared where a factor is a rate
         factor = here.size if here.alone and not mean else 1
@@ -190,10 +194,6 @@ class Wide(nn.Cell):
 
     def construct(self, x):
         return ops.matmul(ops.tanh(ops.matmul(ops.tanh(ops.matmul(x, self.w) + self.b), self.v)), self.u)
-
-
-def allreduce(mode, config=None):
-    return {"comm_fusion": {"allreduce": {"mode": mode, "config": config}}}
 
 
 # name: (settings, ids of the parameters, who travels together)
@@ -271,7 +271,7 @@ class Talking(nn.Cell):
 
 @case(*SIZES)
 def collectives_of_a_network_share_a_message(here):
-    here.settings(**DATA)
+    here.settings(**DATA, **allreduce("auto"))
     found = {}
     for number in (0, 1):
         net = Talking(here, number)
@@ -334,7 +334,7 @@ def own_parameters(make_step):
     """layerwise_parallel: the shared ones learn from all rows, averaged, the own one from this rank's rows."""
 
     def run(here):
-        here.settings(parallel_mode="hybrid_parallel", gradients_mean=True)
+        here.settings(parallel_mode="hybrid_parallel", gradients_mean=True, **allreduce("auto"))
         x, y = batch()
         if here.alone:
             both, own = Net(), Net()
