@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from parallel_lab.base.dtypes import load_bfloat16
 from parallel_lab.layout.halo import HALOS
 from parallel_lab.ops.collectives.definitions import COLLECTIVES
 from parallel_lab.run.communicator import Request, answer
 from tests.run.halos import draw_windows
 
 SEED = 20261121
-DTYPES = ("float16", "float32", "float64", "int8", "int32", "uint64", "bool", "complex64")
+load_bfloat16()
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "uint64", "bool", "complex64")
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
