@@ -259,7 +259,7 @@ WRONG = {
     "slice step": (lambda: ops.strided_slice(GIVEN, (0,), (1,), (0,)), "Steps other than 0"),
     "slice text": (lambda: ops.strided_slice(GIVEN, (0,), "a"), "end='a'"),
     "elements dims": (lambda: ops.gather_elements(GIVEN, 0, [0]), r"index has shape \(1,\)"),
-    "segments count": (lambda: ops.unsorted_segment_sum(GIVEN, [0, 0, 0, 0], 0), "num_segments=0"),
+    "segments count": (lambda: ops.unsorted_segment_sum(GIVEN, [0, 0, 0, 0], -1), "num_segments=-1"),
     "segments shape": (lambda: ops.unsorted_segment_sum(GIVEN, [0, 0, 0], 2), "The first dims of x"),
     "lookup dims": (lambda: ops.embedding_lookup(np.ones((2, 2, 2)), [0]), "a table with 1 or 2 dims"),
 }
