@@ -166,7 +166,72 @@ def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = 
     return ops.argsort(input, dim, descending)
 
 
+# ---- functions of layers ----
+
+
+def gelu(input: Any, *, approximate: str = "none") -> Any:
+    """`ops.gelu`, by default by the normal distribution itself.  input: (...) -> (...). approximate: "none", "tanh"."""
+    return ops.gelu(input, approximate=approximate)
+
+
+def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+    """1 at each class number, 0 elsewhere.  tensor: (...) int -> (..., num_classes) int64; -1: the largest plus 1."""
+    found = tensor_operand("one_hot", "tensor", tensor)
+    depth = int(np.asarray(found).max(initial=0)) + 1 if type(num_classes) is int and num_classes == -1 else num_classes
+    return ops.one_hot(found, depth, np.int64(1), np.int64(0))
+
+
+def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+    """`ops.smooth_l1_loss`, by default its mean.  input, target: (...) -> (), or (...) for reduction="none"."""
+    return ops.smooth_l1_loss(input, target, beta, reduction)
+
+
+def binary_cross_entropy_with_logits(
+    input: Any, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
+) -> Any:
+    """`ops.binary_cross_entropy_with_logits`.  input, target: (...) -> (), or (...) for reduction="none"."""
+    return ops.binary_cross_entropy_with_logits(input, target, weight, pos_weight, reduction)
+
+
+def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
+    """`ops.kl_div`.  input (logarithms), target: (...) -> () or (...). log_target: the targets are logarithms, too."""
+    logarithms = flag("mint.nn.functional.kl_div", "log_target", log_target)
+    return ops.kl_div(input, ops.exp(target) if logarithms else target, reduction)
+
+
 # ---- layers ----
+
+
+class GELU(nn.Cell):
+    """`gelu` as a layer: operator `gelu`.  x: (...) -> (...). approximate: "none", "tanh"."""
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        self.gelu = ops.GeLU(approximate=approximate)
+
+    def construct(self, input: Any) -> Any:
+        return self.gelu(input)
+
+
+class LeakyReLU(nn.LeakyReLU):
+    """`nn.LeakyReLU`: x where x > 0, negative_slope * x elsewhere.  x: (...) -> (...)."""
+
+    def __init__(self, negative_slope: float = 0.01) -> None:
+        super().__init__(alpha=negative_slope)
+
+
+class SmoothL1Loss(nn.SmoothL1Loss):
+    """`nn.SmoothL1Loss`, by default its mean. reduction, beta: as there."""
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(beta, reduction)
+
+
+class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
+    """`nn.BCEWithLogitsLoss`. weight, reduction, pos_weight: as there."""
+
+    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
+        super().__init__(reduction, weight, pos_weight)
 
 
 class Linear(nn.Dense):

@@ -140,7 +140,7 @@ COMMUNICATION_OPERATORS = {
 
 # PyTorch's spellings of layers that are this package's too; those of operators are in their declarations
 MINT_LAYERS = (
-    "BCELoss CELU CrossEntropyLoss ELU GELU GroupNorm Hardtanh Identity L1Loss LogSigmoid MSELoss Mish NLLLoss PReLU "
+    "BCELoss CELU CrossEntropyLoss ELU GroupNorm Hardtanh Identity L1Loss LogSigmoid MSELoss Mish NLLLoss PReLU "
     "ReLU ReLU6 SiLU Sigmoid Softsign Tanh Tanhshrink Threshold"
 )
 MINT_FORMS = "parallel_lab.mindspore._mint"
@@ -151,7 +151,7 @@ MINT_WORDS = (
 )
 MINT_NN = {
     **_of("parallel_lab.nn", MINT_LAYERS),
-    **_of(MINT_FORMS, "Dropout Embedding GLU Linear LogSoftmax Softmax"),
+    **_of(MINT_FORMS, "BCEWithLogitsLoss Dropout Embedding GELU GLU LeakyReLU Linear LogSoftmax SmoothL1Loss Softmax"),
     "Hardshrink": "parallel_lab.nn:HShrink",
     "Hardsigmoid": "parallel_lab.nn:HSigmoid",
     "Hardswish": "parallel_lab.nn:HSwish",
@@ -265,7 +265,10 @@ PAGES: dict[str, Page] = {
             for name, own in MINT.items()
             if name.startswith("functional.")
         }
-        | _of(MINT_FORMS, "glu log_softmax softmax softmin")
+        | _of(
+            MINT_FORMS,
+            "binary_cross_entropy_with_logits gelu glu kl_div log_softmax one_hot smooth_l1_loss softmax softmin",
+        )
         | _of(FORMS, "dropout"),
     ),
     # ---- common ----

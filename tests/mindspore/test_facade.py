@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import math
 import subprocess
 import sys
 import types
@@ -259,6 +260,26 @@ IN_PYTORCHS_WORDS = {
     "glu": (lambda x: ms.mint.nn.GLU(dim=2)(x), CUBE[..., :2] / (1 + np.exp(-CUBE[..., 2:]))),
     "Softmax": (lambda x: ms.mint.nn.Softmax(dim=0)(x), np.exp(CUBE) / np.exp(CUBE).sum(0)),
     "hardshrink": (lambda x: ms.mint.nn.functional.hardshrink(x), CUBE * (abs(CUBE) > 0.5)),
+    "gelu": (
+        lambda x: ms.mint.nn.functional.gelu(x),
+        CUBE * (1 + np.vectorize(math.erf)(CUBE / math.sqrt(2))).astype(np.float32) / 2,
+    ),
+    "GELU": (
+        lambda x: ms.mint.nn.GELU("tanh")(x),
+        CUBE / 2 * (1 + np.tanh(np.float32(math.sqrt(2 / math.pi)) * (CUBE + np.float32(0.044715) * CUBE**3))),
+    ),
+    "LeakyReLU": (lambda x: ms.mint.nn.LeakyReLU()(x), np.where(CUBE > 0, CUBE, np.float32(0.01) * CUBE)),
+    "one_hot": (lambda x: ms.mint.nn.functional.one_hot(ms.mint.argmax(x, 2), 4), np.eye(4, dtype=int)[CUBE.argmax(2)]),
+    "smooth_l1_loss": (
+        lambda x: ms.mint.nn.functional.smooth_l1_loss(x, 0 * x),
+        np.where(abs(CUBE) < 1, CUBE**2 / 2, abs(CUBE) - np.float32(0.5)).mean(),
+    ),
+    "SmoothL1Loss": (
+        lambda x: ms.mint.nn.SmoothL1Loss("sum")(x, 0 * x),
+        np.where(abs(CUBE) < 1, CUBE**2 / 2, abs(CUBE) - np.float32(0.5)).sum(),
+    ),
+    "kl_div": (lambda x: ms.mint.nn.functional.kl_div(x, x - 1, "sum", log_target=True), -np.exp(CUBE - 1).sum()),
+    "logits": (lambda x: ms.mint.nn.BCEWithLogitsLoss(None, "none")(x, 0 * x), np.log1p(np.exp(CUBE))),
     "diff": (lambda x: ms.mint.diff(x, dim=1), np.diff(CUBE, axis=1)),
 }
 
