@@ -430,8 +430,8 @@ def cross_entropy_of(loss, logits, labels, where):
         hint = "Further dims of logits are positions with a label each: (a, c, d1, ...) with (a, d1, ...)"
         allowed = "Logits (a, c) with int labels (a,), or with float labels (a, c)"
         raise ShapeError(what, where=where, allowed=allowed, hint=hint if len(shape) > 2 else "")
-    if loss.weight is not None and tuple(loss.weight.shape) != (shape[1],):
-        given = tuple(loss.weight.shape)
+    given = None if loss.weight is None else tuple(tensor_operand(where, "weight", loss.weight).shape)
+    if given not in (None, (shape[1],)):
         given = f"{given[0]} numbers" if len(given) == 1 else f"shape {given}"
         raise ShapeError(f"weight has {given}", where=where, allowed=f"One per class: {shape[1]}")
     if not is_integer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ...base.checks import Errors, choice, flag, is_int
 from ...base.errors import (
@@ -209,7 +209,7 @@ class Primitive:
         if name in SWITCHES:
             flag(where, name, value)
         own = name.removesuffix("_with_offset")
-        if own in self.op.options:  # also an attribute of the operator itself: manual_split
+        if own in self.options:  # also an attribute of the operator itself: manual_split
             self.attrs[own] = value
         self.prim_attrs[name] = value
         if name == "instance_name":
@@ -219,7 +219,7 @@ class Primitive:
     def set_device(self, device_target: str) -> Any:
         """Ask for "CPU", "GPU" or "Ascend" (kept, shown); a call raises NotBuiltYet. "": not set. Returns self."""
         self.prim_attrs.pop(TARGET, None)
-        if device_target != "":
+        if not isinstance(device_target, str) or device_target:
             self.prim_attrs[TARGET] = check_target(f"{self.name} set_device", device_target)
         return self
 
@@ -324,6 +324,7 @@ class Uncut(Primitive):
     """A Primitive without an `op` of the registry. why: the reason that `shard` gives."""
 
     why = ""
+    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, attrs: dict[str, Any] | None = None) -> None:
         self._begin_with({} if attrs is None else attrs)
