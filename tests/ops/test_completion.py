@@ -22,6 +22,8 @@ CASES = [
     ("Conv2D", PICTURE, KERNEL, ((8, 2, 1, 1), ()), ((8, 2, 1, 1), (1, 2, 1, 1))),
     ("Conv2D", PICTURE, KERNEL, ((), (1, 2, 1, 1)), ((1, 2, 1, 1), (1, 2, 1, 1))),
     ("OneHot", ((64,), (), ()), {"depth": 10}, ((), (), ()), ((1, 1), (), ())),
+    ("OneHot", ((64,), (), ()), {"depth": 10}, ((8,), (), ()), ((8, 1), (), ())),
+    ("OneHot", ((64,), (), ()), {"depth": 10, "axis": 0}, ((8,), (), ()), ((1, 8), (), ())),
     ("MatMul", ((8, 16), (16, 4)), {}, ((2, 4), ()), ((2, 4), (4, 1))),
 ]
 
@@ -36,6 +38,14 @@ def test_full_strategies_and_wrong_counts_are_left_as_they_are():
     op = PRIMITIVES["MatMul"].op
     for given in (((2, 4), (4, 1)), ((2, 4),), ((2, 4), (), ())):
         assert completed(op, ((8, 16), (16, 4)), op.default_attrs, given) == given
+
+
+def test_a_strategy_for_some_inputs_but_not_the_first_is_refused():
+    """MindSpore: half-given is an error. x was split as gamma said, and beta too."""
+    norm = nn.LayerNorm((32, 64, 8), begin_norm_axis=-1, begin_params_axis=1)
+    norm.layer_norm.shard(((), (4, 8, 1), ()))
+    with pytest.raises(StrategyError, match="has 0 counts for input 0, which has 4 dims"):
+        compile(norm, np.ones(NORM[0], np.float32), device_num=64, dataset_strategy="full_batch")
 
 
 class Net(nn.Cell):

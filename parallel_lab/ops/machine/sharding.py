@@ -221,9 +221,14 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
 
     ((2, 4, 4), ()) of a sum with a (32, 48) operand is ((2, 4, 4), (4, 4)). Among layouts, `layout()` is filled in.
     One entry for a list of tensors counts for each of them, and the `()` of numbers that have no entry is not read.
+    Counts of an operand alone, where an entry is for the result (one-hot), leave the other dims whole. A strategy for
+    some inputs but not for the first is left as it is: ((), (4, 8, 1), ()) of a LayerNorm.
     """
-    operands = strategy_operands(op, op.signature_for(shapes, attrs))
+    signature = op.signature_for(shapes, attrs)
+    operands = strategy_operands(op, signature)
     named = isinstance(strategy, LayoutStrategy)
+    if op.strategy_labels is not None and not named and len(strategy) == len(operands):
+        strategy = tuple(map(_for_result, operands, signature.ins, strategy))
     if op.variadic and len(strategy) == 1:
         strategy = replace(strategy, layouts=strategy.layouts * len(operands)) if named else strategy * len(operands)
     elif len(operands) < len(strategy) <= len(shapes) and not any(map(len, strategy_counts(strategy)[len(operands) :])):
@@ -231,7 +236,8 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
         strategy = replace(strategy, layouts=strategy.layouts[:cut]) if named else strategy[:cut]
     entries = [layout.axes if layout.dims else () for layout in strategy] if named else strategy
     empty = [bool(labels) and not entry for labels, entry in zip(operands, entries, strict=False)]
-    if len(strategy) != len(operands) or not any(empty):
+    half = empty[:1] == [True] and any(entries[1:]) and any(empty[1:])
+    if len(strategy) != len(operands) or not any(empty) or half:
         return strategy
     known: dict[str, Any] = {}
     for labels, entry in zip(operands, entries, strict=True):
@@ -244,6 +250,14 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
         return tuple(entry or full for entry, full in zip(strategy, filled, strict=True))
     layouts = (layout if layout.dims else layout.named(full) for layout, full in zip(strategy, filled, strict=True))
     return replace(strategy, layouts=tuple(layouts))
+
+
+def _for_result(labels: str, operand: str, entry: tuple[int, ...]) -> tuple[int, ...]:
+    """An entry with a count per label, where it has one per dim of the operand."""
+    if len(entry) == len(labels) or len(entry) != len(operand) or not entry:
+        return entry
+    counts = dict(zip(operand, entry, strict=True))
+    return tuple(counts.get(c, 1) for c in labels)
 
 
 def part_strategy(rule: ShardingRule, operands: Iterable[str]) -> tuple:
