@@ -55,7 +55,7 @@ def own_rows(here, *arrays):
 
 
 def in_tuple(here, x, y):
-    return here.part(x, (here.size // 2, 2)), here.part(y, (here.size, 1))
+    return here.part(x, (1, here.size)), here.part(y, (here.size, 1))
 
 
 def named(size):
@@ -78,7 +78,7 @@ def one_cut(size):
 CASES = {
     "function, full_batch": function("semi_auto", cuts, "full_batch", all_rows),
     "function, rows": function("semi_auto", cuts, None, own_rows),
-    "function, tuple": function("semi_auto", one_cut, lambda size: ((size // 2, 2), (size, 1)), in_tuple),
+    "function, tuple": function("semi_auto", one_cut, lambda size: ((1, size), (size, 1)), in_tuple),
     "function, layouts": function("semi_auto", one_cut, named, in_layouts),
     "function, sharding_propagation": function("sharding_propagation", one_cut, "full_batch", all_rows),
 }
