@@ -93,9 +93,10 @@ class LocalRecorder:
         return tuple(map(self.value, outs))
 
     def _number(self, x: Any, operands: Any) -> TracedValue:
-        if not isinstance(x, (bool, int, float)):
+        number = isinstance(x, (bool, int, float))
+        if not number and not (isinstance(x, (np.generic, np.ndarray)) and x.ndim == 0):
             raise TraceError(f"operand {x!r}", where=self.name, allowed="Values of the program and numbers")
-        array = scalar_operand(x, operands)
+        array = scalar_operand(x, operands) if number else np.asarray(x)  # an array has its dtype
         dtype = dtype_name(array.dtype)
         name = f"{array.item()!r}:{dtype}"
         self.scalars[name] = array.item()
