@@ -27,6 +27,7 @@ import numpy as np
 
 from ..base.checks import choice, number
 from ..base.hooks import current_tracer, current_world
+from ..layout.tensor_layout import axes_of_groups
 from .collectives.primitives import AllReduce
 from .elementwise import POSITIVE, cast
 from .join import unstack
@@ -251,13 +252,21 @@ def _(g, out, x, given):
 # ---- the operator ----
 
 
-def _over_ranks(part, sums):
-    """On a rank that runs at once: the mean over the ranks that `sync` names. Plans have it by the pass `replicate`."""
+def _sums(part, x, names):
+    """Sums of x, of which those of other ranks are a part where the attribute `sync` says so: their mean.
+
+    The pass `replicate` exchanges them where all ranks run one plan. Where operators run at once, or the groups are
+    none of a device matrix, this rank does: each has a program of its own.
+    """
     world, asked = current_world(), part.primitive is not None and part.primitive.prim_attrs.get("sync")
-    if not asked or world is None or current_tracer.get() is not None:
-        return sums
-    groups = (tuple(range(world.world_size)),) if asked is True else asked
-    members = next((group for group in groups if world.rank in group), ())
+    planned = current_tracer.get() is not None
+    if planned and isinstance(asked, tuple) and world is not None:
+        matrix = axes_of_groups(asked)
+        planned = matrix is not None and math.prod(matrix[0]) == world.world_size
+    by_hand = bool(asked) and world is not None and not planned
+    sums = part(batch_norm_sums, x, labels=f"{names}->sb", keep=() if by_hand else ("sync",))
+    groups = (tuple(range(world.world_size)),) if by_hand and asked is True else asked
+    members = next((group for group in groups if world.rank in group), ()) if by_hand else ()
     if len(members) < 2:
         return sums
     name = f"sync_batch_norm {members}"
@@ -325,7 +334,7 @@ def batch_normalization(
     names, statistics = letters(len(x.shape)), (mean, variance)
     if is_training:
         count = math.prod(x.shape) // x.shape[1]
-        sums = _over_ranks(part, part(batch_norm_sums, x, labels=f"{names}->sb", keep=("sync",)))
+        sums = _sums(part, x, names)
         channels = f"{names},sb,b->b"
         for i, kept in enumerate(statistics):
             if hasattr(kept, "set_data") and not kept.requires_grad:

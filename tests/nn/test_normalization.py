@@ -139,7 +139,11 @@ test_what_sync_batch_norm_refuses = refused(
     (lambda: nn.SyncBatchNorm(4, process_groups=[[0, 1], [1]]), ValueError, "Each rank is in one group"),
     (lambda: nn.SyncBatchNorm(4, process_groups=[[0, -1]]), ValueError, "process_groups="),
     (lambda: nn.SyncBatchNorm(4)(Tensor(X[0])), ShapeError, r"\(n, c\) or \(n, c, h, w\)"),
-    (lambda: compile(nn.SyncBatchNorm(4), X, device_num=8), RuntimeError, "semi_auto_parallel.*nn.BatchNorm2d"),
+    (
+        lambda: compile(nn.SyncBatchNorm(4), X, parallel_mode="semi_auto_parallel", device_num=8),
+        RuntimeError,
+        "semi_auto_parallel.*nn.BatchNorm2d",
+    ),
     (
         lambda: compile(nn.SyncBatchNorm(4, process_groups=[[0, 1], [2]]).set_train(), X[:1], **LOCAL),
         TracedCommunication,  # a rank alone: no program for all ranks says that

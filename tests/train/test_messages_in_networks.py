@@ -21,7 +21,8 @@ from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.interpreter import rank_step
 from parallel_lab.run.simulator import Simulator, simulate
 from parallel_lab.train.compiled import CompiledFunction
-from parallel_lab.train.engine import make_train_step
+from parallel_lab.train.engine import make_predict_step, make_train_step
+from tests.crossed import each_of
 from tests.ops.ranks import on_ranks
 from tests.processes.pools import NEEDS_MPI
 
@@ -241,6 +242,29 @@ def test_processes_give_the_simulators_bits(pool, name):
         assert compiled
         assert loss == losses[rank]
         np.testing.assert_array_equal(w, envs[rank]["w"])
+
+
+# ---- a layer that communicates ----
+
+
+def normalized(world, x, groups):
+    """A batch norm of this rank's rows with the statistics of its group: (result, its moving mean)."""
+    context.set_auto_parallel_context(parallel_mode="data_parallel")
+    settings = {"process_groups": groups, "use_batch_statistics": True, "dtype": np.float64}
+    layer = nn.SyncBatchNorm(3, **settings)
+    out = make_predict_step(layer)(Tensor(x[world.rank]))
+    return out.asnumpy(), layer.moving_mean.asnumpy()
+
+
+@each_of("groups", None, [[0, 2], [1, 3]], [[0, 2], [3]])
+def test_groups_of_a_layer_are_obeyed_whether_one_plan_of_all_ranks_can_say_them_or_not(pool, groups):
+    x = np.random.default_rng(71).normal(size=(N, 2, 3))
+    together = [range(N)] if groups is None else groups
+    for rank, (out, mean) in enumerate(on_ranks(pool, normalized, x, groups)):
+        rows_of_all = np.concatenate(x[list(next((g for g in together if rank in g), [rank]))])
+        expected = (x[rank] - rows_of_all.mean(0)) / np.sqrt(rows_of_all.var(0) + 1e-5)
+        np.testing.assert_allclose(out, expected, rtol=1e-9)
+        np.testing.assert_allclose(mean, 0.1 * rows_of_all.mean(0), rtol=1e-9)
 
 
 def apart(h, rank):
