@@ -60,6 +60,8 @@ def _labels(shapes, *, given, input_layout, sparse_mode, grouped, **_):
         names = "bnst"[4 - len(shape) :]
         if name == STEP:
             ins.append("")
+        elif name == "drop_mask":
+            ins.append("bnsp")
         elif name == "attn_mask" and sparse_mode >= 2:
             ins.append("vwxyz"[: len(shape)])  # a triangle of a fixed size: it says nothing that the mode does not say
         else:
@@ -95,13 +97,15 @@ def _check(operands, *, head_num, given, input_layout, sparse_mode, grouped, kee
     if (key.shape[at("b")], key.shape[3]) != (b, d) or not heads or n % heads or (heads != n) != grouped:
         allowed = f"{b} samples, and heads of {d} elements, as many as the query's {n} or a divisor of that"
         return f"key of shape {key.shape} for a query of shape {query.shape}", allowed
-    full = (b, n, s, t)
+    full, bits = (b, n, s, t), (b, n, s, -(-t // 8))
     for name, x in zip(given, others, strict=True):
         if name == "real_shift" and (fault := floats(x, name)):
             return fault
         if name == "attn_mask" and x.dtype.kind not in "bu":
             return f"attn_mask is {x.dtype}", "bool or uint8: True where a query must not look at a key"
-        if name == STEP or (name == "attn_mask" and sparse_mode >= 2 and len(x.shape) == 2):
+        if name == "drop_mask" and (x.dtype.kind not in "iu" or x.shape != bits):
+            return f"drop_mask is {x.dtype} of shape {x.shape}", f"uint8 of shape {bits}: a bit for each weight"
+        if name in (STEP, "drop_mask") or (name == "attn_mask" and sparse_mode >= 2 and len(x.shape) == 2):
             continue
         known = full[4 - len(x.shape) :] if len(x.shape) in ((2, 4) if name == "attn_mask" else (4,)) else ()
         if not known or x.shape[-1] != t or any(m not in (1, f) for m, f in zip(x.shape, known, strict=True)):
@@ -109,8 +113,8 @@ def _check(operands, *, head_num, given, input_layout, sparse_mode, grouped, kee
             return f"{name} of shape {x.shape}", allowed + (f"; or {full[2:]}" if name == "attn_mask" else "")
     if sparse_mode == 1 and "attn_mask" not in given:
         return "sparse_mode=1 without attn_mask", "The whole mask"
-    if keep_prob < 1 and STEP not in given:
-        return f"keep_prob={keep_prob} without a step", "The number of the step as the last operand"
+    if keep_prob < 1 and not {STEP, "drop_mask"} & set(given):
+        return f"keep_prob={keep_prob} without a step", "The number of the step as the last operand, or a drop_mask"
 
 
 # ---- the computation ----
@@ -133,6 +137,7 @@ class _Attention:
             self.of = own * self.key.shape[1] // (heads * parts[0])
         named = dict(zip(given, others, strict=True))
         self.step, self.shift, self.mask = int(named.get(STEP, 0)), named.get("real_shift"), None
+        self.kept = named.get("drop_mask")
         if "attn_mask" in named and sparse_mode < 2:
             mask = named["attn_mask"]
             self.mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
@@ -174,6 +179,9 @@ class _Attention:
         keep = self.attrs["keep_prob"]
         if keep == 1:
             return weights
+        if self.kept is not None:
+            bits = np.unpackbits(self.kept[i].astype(np.uint8), axis=-1, bitorder="little")
+            return weights * bits[..., : weights.shape[-1]] * self.dtype.type(1 / keep)
         place = (self.first[0] + i, self.first[2], self.first[1], 0)
         return dropped(weights[None], self.step, 1 - keep, self.attrs["key"], None, (1, *self.parts, 1), place)[0]
 
@@ -198,7 +206,7 @@ def _floats(count):
     check=_check,
     dtype=_floats(2),
     sizes=lambda shapes, **_: {"e": COLUMNS},
-    whole="tdgevwxyz",
+    whole="tdgepvwxyz",
     batch="b",
     strategy_labels=_strategy_labels,
     offset="bsn",
@@ -226,6 +234,10 @@ def _floats(count):
             **{"bools": {4}, "ints": {5: 9}, "head_num": 4, "given": ("real_shift", "attn_mask", STEP)},
             **{"keep_prob": 0.6, "sparse_mode": 1},
         ),
+        case(
+            *((2, 2, 4, 3), (2, 2, 9, 3), (2, 2, 9, 3), (2, 2, 4, 2)),
+            **{"ints": {3: 256}, "head_num": 2, "given": ("drop_mask",), "keep_prob": 0.5, "input_layout": "BNSD"},
+        ),
     ),
 )
 def flash_attention(
@@ -246,8 +258,8 @@ def flash_attention(
     """Attention as `FlashAttentionScore` says; operands: query, key, value and those that `given` names, in this order.
 
     query: BNSD (b, n, s, d), BSND (b, s, n, d) or SBND (s, b, n, d); key, value: the same with t keys; real_shift: (b
-    or 1, n, s or 1, t), attn_mask: that or (s or 1, t), step: () int -> softmax_max, softmax_sum: (b, n, s, 8),
-    softmax_out: (1,), not used, attention_out: as query
+    or 1, n, s or 1, t), drop_mask: (b, n, s, t / 8), attn_mask: as real_shift or (s or 1, t), step: () int ->
+    softmax_max, softmax_sum: (b, n, s, 8), softmax_out: (1,), not used, attention_out: as query
 
     grouped  there are fewer key heads than query heads;  key: names the dropout (`dropout_key`)
     parts    in how many parts heads and queries of the whole are split; set by the compiler
@@ -323,7 +335,6 @@ def _(g, out, *operands, **attrs):
 _PAD = "Pad to one length, in the layout BSND, and hide padding by attn_mask"
 _WHOLE_KEYS = "Leave the sequence of keys whole; that of queries may be split"
 _INSTEAD = {
-    "drop_mask": "keep_prob alone drops: which elements is a function of their place, the same on any number of ranks",
     "padding_mask": "Hide padding by attn_mask",
     "prefix": "Hide keys by attn_mask, with sparse_mode=0",
     "actual_seq_qlen": _PAD,
@@ -342,7 +353,7 @@ def _with_heads(layout, axes_or_counts):
 def _attend(where, tensors, settings, refused, primitive=None):
     """The results of `flash_attention`.
 
-    tensors   query, key, value, real_shift, attn_mask;  settings: its attributes, in MindSpore's words
+    tensors   query, key, value, real_shift, drop_mask, attn_mask;  settings: its attributes, in MindSpore's words
     refused   {argument: what was given} of what this operator does not have
     """
     for name, value in refused.items():
@@ -356,7 +367,7 @@ def _attend(where, tensors, settings, refused, primitive=None):
         raise NotBuiltYet(f"sparse_mode={settings['sparse_mode']} is not available", where=where, hint=hint)
     choice("BSH", "SBH", "BNSD", "BSND")(where, "input_layout", layout, SHAPE_ERRORS)
     head_num = integer(1)(where, "head_num", head_num, SHAPE_ERRORS)
-    *heads, real_shift, attn_mask = tensors
+    *heads, real_shift, drop_mask, attn_mask = tensors
     heads = [tensor_operand(where, name, x) for name, x in zip(("query", "key", "value"), heads, strict=True)]
     shape = tuple(heads[0].shape)
     if any(len(x.shape) != (3 if layout in FLAT else 4) for x in heads):
@@ -371,8 +382,8 @@ def _attend(where, tensors, settings, refused, primitive=None):
     attrs = {**settings, "head_num": head_num, "input_layout": FLAT.get(layout, layout)}
     at = LAYOUTS[attrs["input_layout"]][0].index("n")
     attrs["grouped"] = heads[0].shape[at] != heads[1].shape[at]
-    further = {"real_shift": real_shift, "attn_mask": attn_mask}
-    if attrs["keep_prob"] != 1:
+    further = {"real_shift": real_shift, "drop_mask": drop_mask, "attn_mask": attn_mask}
+    if attrs["keep_prob"] != 1 and drop_mask is None:
         further[STEP] = training_step()
         if further[STEP] is None:
             what = f"keep_prob={attrs['keep_prob']} outside a compiled network, where no step is counted"
@@ -423,22 +434,23 @@ def _(
 
     head_num       heads of the query
     keep_prob      share of the weights that is kept, divided by it; the others are 0. Which ones is a function of
-                   (seed, operator, step, place): the same however the ranks split
+                   (seed, operator, step, place), the same however the ranks split; or those whose bit in drop_mask,
+                   uint8 (b, n, s, t / 8), the lowest bit first, is 1
     pre_tokens, next_tokens   sparse_mode 0 and 4: how many keys before and after the diagonal a query sees
     inner_precise  accepted, without effect
     sparse_mode    0 window from the upper left corner, and attn_mask; 1 attn_mask alone; 2 causal; 3 causal from the
                    lower right corner; 4 window from there. In 2, 3, 4 a 2-D attn_mask says nothing more
 
     Strategy: a tuple for each tensor that is given. Samples, heads and queries may be split, keys not, and heads of
-    keys and masks as those of the query. drop_mask, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, the
+    keys and masks as those of the query. padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, the
     layouts TND and TH, modes 5 to 8, ring attention: NotBuiltYet, with what to use instead.
     """
-    refused = {"drop_mask": drop_mask, "padding_mask": padding_mask, "prefix": prefix}
+    refused = {"padding_mask": padding_mask, "prefix": prefix}
     refused |= {"actual_seq_qlen": actual_seq_qlen, "actual_seq_kvlen": actual_seq_kvlen}
     refused |= {name: self.prim_attrs.get(name) for name in ("enable_ring_attention", "enable_flash_sp")}
     settings = {"head_num": head_num, "keep_prob": keep_prob, "scale_value": scale_value, "pre_tokens": pre_tokens}
     settings |= {"next_tokens": next_tokens, "input_layout": input_layout, "sparse_mode": sparse_mode}
-    return _attend(self.name, (query, key, value, real_shift, attn_mask), settings, refused, self)
+    return _attend(self.name, (query, key, value, real_shift, drop_mask, attn_mask), settings, refused, self)
 
 
 @function()
@@ -465,9 +477,9 @@ def flash_attention_score(
     """`FlashAttentionScore`'s attention_out.  query: (b, s, h) or as `input_layout` says, key, value: with t keys ->
     as query. Arguments: there; scalar_value is its scale_value. Form: mindspore.ops.flash_attention_score.
     """
-    refused = {"drop_mask": drop_mask, "padding_mask": padding_mask, "prefix": prefix}
+    refused = {"padding_mask": padding_mask, "prefix": prefix}
     refused |= {"actual_seq_qlen": actual_seq_qlen, "actual_seq_kvlen": actual_seq_kvlen}
     settings = {"head_num": head_num, "keep_prob": keep_prob, "scale_value": scalar_value, "pre_tokens": pre_tokens}
     settings |= {"next_tokens": next_tokens, "input_layout": input_layout, "sparse_mode": sparse_mode}
-    tensors = (query, key, value, real_shift, attn_mask)
+    tensors = (query, key, value, real_shift, drop_mask, attn_mask)
     return _attend("flash_attention_score", tensors, settings, refused)[3]

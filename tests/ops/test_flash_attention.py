@@ -136,6 +136,15 @@ def test_dropout_keeps_a_share_of_the_weights_and_scales_it():
     assert abs((steps[0] > 0).mean() - 0.75) < 5 * np.sqrt(0.75 * 0.25 / t**2)  # five standard deviations
 
 
+def test_a_given_mask_of_bits_says_which_weights_are_kept():
+    """Values that are unit vectors show the weights; the lowest bit is that of the first key."""
+    bits = np.array([0b10110001, 0b00000010], np.uint8).reshape(1, 1, 1, 2)
+    query, eye = Tensor(np.zeros((1, 1, 1, 10))), Tensor(np.eye(10)[None, None])
+    fused = ops.FlashAttentionScore(1, keep_prob=0.5, input_layout="BNSD")
+    out = fused(query, Tensor(np.zeros((1, 1, 10, 10))), eye, None, Tensor(bits))[3]
+    np.testing.assert_allclose(out.asnumpy().reshape(-1), np.array([1, 0, 0, 0, 1, 1, 0, 1, 0, 1]) / 10 / 0.5)
+
+
 # ---- ranks ----
 
 
@@ -248,7 +257,17 @@ test_what_is_not_there_is_refused_with_what_to_use = refused(
     (lambda: score(sparse_mode=8), NotBuiltYet, "sparse_mode=8.*sparse_mode=1"),
     (with_attribute("enable_ring_attention"), NotBuiltYet, "enable_ring_attention.*that of queries may be split"),
     (with_attribute("enable_flash_sp"), NotBuiltYet, "enable_flash_sp"),
-    (lambda: ops.FlashAttentionScore(2)(*map(Tensor, (Q, K, K)), None, BITS), NotBuiltYet, "drop_mask.*keep_prob"),
+    (
+        lambda: ops.FlashAttentionScore(2)(*map(Tensor, (Q, K, K)), None, None, BITS),
+        NotBuiltYet,
+        "padding_mask.*attn_mask",
+    ),
+    (lambda: ops.FlashAttentionScore(2, 0.5)(*map(Tensor, (Q, K[:, :3], K)), None, BITS), ShapeError, "One shape"),
+    (
+        lambda: ops.FlashAttentionScore(2, 0.5)(*map(Tensor, (Q, Q, Q)), None, BITS[:, :, :2]),
+        ShapeError,
+        "drop_mask.*1.: a bit",
+    ),
     (
         lambda: ops.flash_attention_score(*map(Tensor, (Q, K, K)), 2, actual_seq_qlen=(3, 4)),
         NotBuiltYet,
