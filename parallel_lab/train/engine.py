@@ -139,7 +139,8 @@ class TrainStep(_Step):
             return
         if optimizer is None:
             whole: Callable = self.network
-        elif loss_fn is None:
+        elif loss_fn is None or getattr(optimizer, "has_own_step", False):
+            self.network = self.network if loss_fn is None else WithLossCell(self.network, loss_fn)
             is_step = isinstance(self.network, TrainOneStepCell)
             whole = self.network if is_step else TrainOneStepCell(self.network, optimizer)
         else:

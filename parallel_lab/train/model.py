@@ -33,7 +33,7 @@ from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.context import frozen
 from ..layout.tensor_layout import TensorLayout
 from ..nn.layers.losses import WithLossCell
-from ..nn.wrap import TrainOneStepCell
+from ..nn.wrap import GradAccumulation, TrainOneStepCell
 from . import arguments
 from .agreement import groups_of, said_by_all, training_world
 from .auto_parallel import AutoParallel
@@ -430,6 +430,10 @@ class Model:
             raise NotBuiltYet(f"backend={shorten(backend)}", where=where, allowed="None: numpy", hint="Omit backend")
         if not predict_data:
             raise ArgumentTypeError("there is nothing to predict from", where=where, hint="model.predict(Tensor(x))")
+        inner = self._network.network if isinstance(self._network, AutoParallel) else self._network
+        if isinstance(inner, GradAccumulation):
+            what, hint = "a GradAccumulation adds up what its parts of a batch give", "Give Model the network inside it"
+            raise ModelError(what, where=where, allowed="A network that is used as it stands", hint=hint)
         arguments.check_inputs(where, predict_data)
         arguments.check_full_batch(where, *self._settings())
         with _in_evaluation_mode(self._network):

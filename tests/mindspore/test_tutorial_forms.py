@@ -1,5 +1,6 @@
 """What MindSpore's tutorials do beyond the seeds, on processes, one device. Cases: tests/train/cases/tutorials.py."""
 
+import numpy as np
 import pytest
 
 from tests.train.cases import tutorials
@@ -26,3 +27,9 @@ def test_recomputing_is_refused_where_a_gradient_is_asked_for_on_a_rank(worlds):
             assert "NotImplementedError" in kinds
             assert text.startswith(f"{name}: recompute()")
             assert "not available yet" in text
+
+
+def test_wrapped_networks_name_their_parameters_and_optimizers_follow(worlds):
+    for found, note in worlds.of(2, "optimizers_made_before_their_network_is_wrapped"):
+        assert all(name.startswith("network.") for name in note["names"]) and len(note["names"]) == 4
+        np.testing.assert_allclose(found["own losses"], found["momentum losses"], rtol=1e-6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Tensor, nn, ops
-from parallel_lab.base.errors import NotBuiltYet, ParallelLabError
+from parallel_lab.base.errors import ModelError, NotBuiltYet, ParallelLabError
 from parallel_lab.base.settings.context import set_auto_parallel_context
 from parallel_lab.train import MAE, Callback, LambdaCallback, Loss, LossMonitor, Metric, Model
 from parallel_lab.train.dataset import NumpySlicesDataset
@@ -491,3 +491,10 @@ def test_recomputing_is_refused_on_one_device_too():
 def test_a_loss_that_compares_is_refused():
     with pytest.raises(ParallelLabError, match=r"a Tensor of bool.*Floats"):
         Model(Affine(), ops.Equal(), nn.SGD(Affine().trainable_params(), 0.1)).train(1, batches())
+
+
+def test_predicting_with_a_grad_accumulation_is_refused():
+    """It predicted before: the sum of what the parts of the batch give, which is no prediction."""
+    x = Tensor(np.ones((4, 3), np.float32))
+    with pytest.raises(ModelError, match=r"Model\.predict: a GradAccumulation.*Give Model the network inside it"):
+        Model(nn.GradAccumulation(nn.Dense(3, 2), 2)).predict(x)

@@ -24,7 +24,7 @@ import numpy as np
 from ... import ops
 from ...base.checks import instance, number
 from ...base.dtypes import scalar_dtype
-from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, WorldError, shorten
+from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, TraceError, WorldError, shorten
 from ...base.hooks import current_tracer, current_world
 from ...layout.slices import cut, gather_full, is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
@@ -308,8 +308,19 @@ class Optimizer(Cell):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As `construct`."""
-        own = type(self).construct is not Optimizer.construct
-        return super().__call__(*args, **kwargs) if own else self.construct(*args, **kwargs)
+        if not self.has_own_step:
+            return self.construct(*args, **kwargs)
+        grads = args[0] if args and isinstance(args[0], (list, tuple)) else ()
+        if any(isinstance(g, RankTensor) and is_split(g.layout) for g in grads):
+            hint = "Put it into nn.TrainOneStepCell, or into a function for jit: there it is written for whole tensors"
+            what = "its own construct is called with a rank's slices of gradients"
+            raise TraceError(what, where=type(self).__name__, hint=hint)
+        return super().__call__(*args, **kwargs)
+
+    @property
+    def has_own_step(self) -> bool:
+        """Whether the step is a `construct` of the subclass's own, instead of an `update` per parameter."""
+        return type(self).construct is not Optimizer.construct
 
     def construct(self, grads: Sequence[Any]) -> None:
         """Update every parameter in place with its gradient. grads: one Tensor or array per parameter, in their order.

@@ -105,3 +105,57 @@ def recomputing(here):
         refused(gradients, lambda net: net.relu2.recompute()),
     ]
     return {"loss": plain, "recomputed": [plain, plain]}, {"refused": found}
+
+
+class NetWithLoss(nn.Cell):
+    """A loss around a network that an optimizer knows already: its parameters are called "network...." from now on."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.loss = network, nn.CrossEntropyLoss()
+
+    def construct(self, x, y):
+        return self.loss(self.network(x), y)
+
+
+class OwnMomentum(nn.Optimizer):
+    """nn.Momentum written as MindSpore's optimizers are: a construct that assigns to Parameters of its own."""
+
+    def __init__(self, params, learning_rate, momentum):
+        super().__init__(learning_rate, params)
+        self.moments, self.momentum = self.parameters.clone(prefix="moments", init="zeros"), momentum
+
+    def construct(self, gradients):
+        for p, m, g in zip(self.parameters, self.moments, gradients, strict=True):
+            velocity = m * self.momentum + g
+            ops.assign(m, velocity)
+            ops.assign(p, p - velocity * self.get_lr())
+        return True
+
+
+@case(2, 4)
+def optimizers_made_before_their_network_is_wrapped(here):
+    """By hand, as a step, through Model; and an optimizer with a construct of its own, which must equal nn.Momentum."""
+    if not here.alone:
+        here.settings(parallel_mode="semi_auto_parallel", full_batch=True)
+    images, labels = (ms.Tensor(part) for part in pictures())
+    found, names = {}, set()
+    for name, make in (("momentum", nn.Momentum), ("own", OwnMomentum)):
+        ms.set_seed(5)
+        net = Pictures()
+        optimizer = make(net.trainable_params(), 0.1, 0.9)
+        step = nn.TrainOneStepCell(NetWithLoss(net), optimizer)
+        found[f"{name} losses"] = [here.full(step(images, labels)) for _ in range(3)]
+        names |= {p.name for p in net.get_parameters()}
+        if name == "momentum":
+            grad_fn = ms.value_and_grad(step.network, None, optimizer.parameters)
+            loss, grads = grad_fn(images, labels)
+            optimizer(grads)
+            found["by hand"] = [here.full(loss), here.full(grad_fn(images, labels)[0])]
+        ms.set_seed(5)
+        net = Pictures()
+        model = ms.Model(net, nn.CrossEntropyLoss(), make(net.trainable_params(), 0.1, 0.9))
+        data = NumpySlicesDataset(pictures(), ["image", "label"], shuffle=False).batch(ROWS)
+        model.train(2, data, dataset_sink_mode=False)
+        found.update({f"{name} {key}": value for key, value in parameters(here, net).items()})
+    return found, {"names": names}
