@@ -56,7 +56,7 @@ def _fingerprint(plan: Plan, rates: dict[str, float]) -> bytes:
         value = plan.value(i.ins[0]) if i.ins else plan.value(i.out)
         if i.is_communication or not local:
             what = f"{phase} {i.kind} {i.op} {i.axes} {i.device_matrix} {i.attrs} {value.slice_shape} {value.dtype}"
-            lines.append(what if local else f"{what} {i.out} {i.ins} {i.offset_axes}")
+            lines.append(what if local else f"{what} {i.kept} {i.ins} {i.offset_axes}")
     if not local:
         given = [(i.name, i.role, plan.value(i.name)) for i in (*plan.data_inputs, *plan.parameters)]
         kept = plan.outputs, plan.forward_assignments, plan.assignments, plan.states, plan.optimizer, plan.constants
