@@ -29,7 +29,7 @@ def write_ranks(folder, fulls, layouts, world_size, name="net-3_9.ckpt", bare=Fa
         )
 
 
-@pytest.mark.quick(14)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("case", range(40))
 def test_any_strategy_becomes_any_other(tmp_path, rng, case):
     """Parameters, states, a scalar, M -> N ranks; expected: numpy's index into the original. Half are bare slices."""

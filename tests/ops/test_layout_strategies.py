@@ -124,6 +124,7 @@ OFTEN_USED = (
 OFTEN = {name: PRIMITIVES[name].op.name for name in OFTEN_USED.split()}
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("matrix", MATRICES, ids=str)
 @pytest.mark.parametrize("name", OFTEN.values(), ids=OFTEN)
 def test_operators_of_every_network_under_every_matrix(name, matrix):

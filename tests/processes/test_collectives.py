@@ -139,7 +139,7 @@ def test_recorded_bytes_of_a_halo_are_those_of_the_strips(pool):
     assert pool.run(program) == want
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("size_bytes", [APART_FROM_BYTES - 4096, APART_FROM_BYTES, 600_000, 2 << 20, 5_000_000])
 @pytest.mark.parametrize("kind", ["reduce_scatter", "all_to_all"])
 def test_exchanges_of_any_size_give_every_piece_also_a_ranks_own(pool, kind, size_bytes):
@@ -236,6 +236,7 @@ def test_random_mix_of_overlapping_groups_equals_answer(small_pool):
     assert_same_bits(small_pool, made)
 
 
+@pytest.mark.quick(8)
 @small_with_mpi
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (40_000,), (400_000,)])
 def test_send_and_recv_carry_any_size_around_the_ring_when_all_send_first(small_pool, shape):

@@ -136,7 +136,7 @@ def assert_told_by_all(pool, folder, here, there, others, odd, way):
     assert_usable(pool)
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("name", MISMATCHES)
 @pytest.mark.parametrize(("pool", "way"), PAIRS, indirect=["pool"])
 def test_mismatch_is_raised_on_every_member_naming_both_calls_and_both_lines(pool, tmp_path, way, name):
@@ -144,6 +144,7 @@ def test_mismatch_is_raised_on_every_member_naming_both_calls_and_both_lines(poo
 
 
 # in shared memory started ones of different groups are a deadlock
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("pool", "way"), [PAIRS[0], *PAIRS[-3:]], indirect=["pool"])
 def test_different_groups_are_a_mismatch_on_every_member(pool, tmp_path, way):
     assert_told_by_all(pool, tmp_path, *GROUPS, way)

@@ -196,7 +196,7 @@ def requests_of(name: str, n: int, dtype: str, rng: np.random.Generator) -> list
     return made
 
 
-@pytest.mark.quick(28)
+@pytest.mark.quick(14)
 @pytest.mark.parametrize("out", ["", "heap", "private"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", KINDS)

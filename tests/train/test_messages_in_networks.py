@@ -235,6 +235,7 @@ def pool(request):
         yield pool
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("name", CASES)
 def test_processes_give_the_simulators_bits(pool, name):
     losses, _, envs = simulated(name)

@@ -134,6 +134,7 @@ class Optimizer(Cell):
 
     def _begin(self) -> None:
         """No step taken, no states held."""
+        self._numbers: dict[str, int] = {}
         self.global_step = 0
         self._states: list[State] | None = None
         self._scalars: dict[np.dtype, State] = {}
@@ -187,7 +188,13 @@ class Optimizer(Cell):
 
     def _number(self, name: str) -> int:
         """The position of the parameter that is called `name` now."""
-        return next(i for i, p in enumerate(self.parameters) if p.name == name)
+        i = self._numbers.get(name)
+        if i is None or self.parameters[i].name != name:  # renamed since
+            self._numbers = {p.name: i for i, p in enumerate(self.parameters)}
+            i = self._numbers.get(name)
+        if i is None:
+            raise ArgumentError(f"no parameter is called {shorten(name)}", where=type(self).__name__)
+        return i
 
     def get_lr(self) -> float | tuple[float, ...]:
         """The learning rate of the next eager step; with groups that have rates of their own, one per parameter."""
