@@ -125,7 +125,9 @@ COMPOSITE = {
 }
 PRIMITIVES = {
     **_of("parallel_lab.ops", "Primitive"),
-    **dict.fromkeys(("constexpr", "prim_attr_register", "_primexpr"), f"{FORMS}:unchanged"),
+    **_of("parallel_lab.nn.tensor.custom", "PrimitiveWithInfer prim_attr_register"),
+    "PrimitiveWithCheck": "parallel_lab.nn.tensor.custom:PrimitiveWithInfer",
+    **dict.fromkeys(("constexpr", "_primexpr"), f"{FORMS}:unchanged"),
 }
 CLIPS = _of("parallel_lab.nn.optim.clip", "clip_by_global_norm clip_by_norm")
 OPERATORS = {**OPERATOR_FORMS, **CLIPS, **COMPOSITE, **GRADIENTS, **PRIMITIVES, "shard": SHARD["shard"], **RESHARD}
@@ -244,6 +246,14 @@ PAGES: dict[str, Page] = {
         "ops.composite ops.composite.base",
         {**COMPOSITE, **GRADIENTS},
         "parallel_lab.nn.optim.clip",
+    ),
+    **_several(
+        "Gradients of operators of one's own.",
+        "ops._grad ops._grad.grad_base ops._grad_experimental ops._grad_experimental.grad_base",
+        _of("parallel_lab.nn.tensor.custom", "bprop_getters"),
+    ),
+    "ops.vm_impl_registry": Page(
+        "What operators of one's own compute.", names=_of("parallel_lab.nn.tensor.custom", "vm_impl_registry")
     ),
     "ops.primitive": Page("The base of operators.", names=PRIMITIVES),
     "ops._primitive_cache": Page("Operators that are made once.", names=_of(INTERNALS, "_get_cache_prim")),

@@ -24,8 +24,8 @@ from typing import Any
 from .. import ops
 from ..base.checks import checked, flag, function, instance, integer, text
 from ..base.dtypes import COMPUTE, as_dtype
-from ..base.errors import ArgumentError, ArgumentTypeError, CellError, ShardConditionError, shorten
-from ..base.hooks import cell_runner, current_tracer, current_world, held_messages
+from ..base.errors import ArgumentError, ArgumentTypeError, CellError, NotBuiltYet, ShardConditionError, shorten
+from ..base.hooks import cell_runner, current_tracer, current_world, held_messages, on_tape
 from ..base.settings.context import frozen
 from ..ops.collectives.deferred import holding_messages
 from ..ops.machine.primitive import check_strategy_value, refuse_recompute
@@ -60,6 +60,11 @@ class Cell(CellTree):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._registry("_cells")
         tracer = current_tracer.get()
+        if (tracer is not None or on_tape.get()) and hasattr(type(self), "bprop"):
+            hint = "Make an operator with it: PrimitiveWithInfer and bprop_getters"
+            raise NotBuiltYet(
+                "a gradient of its own (bprop) is not available for a Cell", where=self._where(), hint=hint
+            )
         construct = self.construct if self.compute_dtype is None else self._construct_in_dtype
         if tracer is None:
             if self.recompute_options is not None:

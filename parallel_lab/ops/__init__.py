@@ -14,6 +14,7 @@ from . import (  # noqa: F401
     composites,
     conv,
     creation,
+    custom,
     dropout,
     elementwise,
     flash_attention,

@@ -1,0 +1,183 @@
+"""Operators of the user's own: a class that says which shape and dtype its result has.
+
+    class Penalty(PrimitiveWithInfer):
+        @prim_attr_register
+        def __init__(self, scale=1.0): ...
+        def infer_shape(self, x): return []
+        def infer_dtype(self, x): return x
+        def __call__(self, x): return self.scale * x.abs().sum()        # what a run computes; not needed to compile
+
+    @bprop_getters.register(Penalty)
+    def gradient(self):
+        def bprop(x, out, dout): return (dout * self.scale * ops.sign(x),)
+        return bprop
+
+Every rank has its operands and results whole (`ops/custom.py`). Forms: MindSpore, ops.PrimitiveWithInfer,
+ops.prim_attr_register.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...base.checks import text
+from ...base.errors import ArgumentTypeError, ShapeError, shorten
+from ...ops.custom import MADE, custom
+from ...ops.elementwise import a_dtype
+from ...ops.machine.primitive import Uncut
+from .tensor import Tensor
+
+_NUMBERS = itertools.count()
+
+
+class PrimitiveWithInfer(Uncut):
+    """Base of operators of the user's own; see the text of this module. A subclass defines infer_shape(*shapes) and
+    infer_dtype(*dtypes), or both in `__infer__(*{"shape": ..., "dtype": ..., "value": ...})`.
+
+    name  how plans call it, the class's name by default
+    """
+
+    op = custom
+    why = "no rule says how an operator of one's own is split: its operands and results are whole on every rank"
+    _own: Callable | None = None
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "__call__" in cls.__dict__:  # how it is computed; a call goes the way of all operators
+            cls._own = cls.__dict__["__call__"]
+            cls.__call__ = PrimitiveWithInfer.__call__
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__()
+        self._name = text(type(self).__name__, "name", name)
+        self._number = next(_NUMBERS)
+        MADE[self._number] = self
+
+    @property
+    def name(self) -> str:
+        """How plans call it."""
+        return self.__dict__.get("_name") or type(self).__name__
+
+    def init_prim_io_names(self, inputs: list[str], outputs: list[str]) -> None:
+        """Name inputs and outputs; kept as attributes."""
+        self.prim_attrs |= {"input_names": list(inputs), "output_names": list(outputs)}
+
+    @functools.cached_property
+    def compute(self) -> Callable | None:
+        """The function of arrays that gives the result, or a tuple of results; None: nobody has said."""
+        own = vm_impl_registry.of(self) or (self._own and functools.partial(type(self)._own, self))
+        return own and (lambda *arrays: _values(own(*map(Tensor, arrays))))
+
+    @functools.cached_property
+    def gradient(self) -> Callable | None:
+        """The function of (*inputs, result, its gradient) that gives a tuple of gradients; None: nobody has said. It
+        is kept, with the operators that it calls.
+        """
+        rule = bprop_getters.of(self)
+        if rule is None:
+            return None
+
+        def gradients(*given: Any) -> tuple[Any, ...]:
+            found = rule(*given)
+            found = found if isinstance(found, (tuple, list)) else (found,)
+            if len(found) != len(given) - 2:
+                allowed = f"{len(given) - 2}, one per input"
+                raise ArgumentTypeError(f"bprop gives {len(found)} gradients", where=self.name, allowed=allowed)
+            return tuple(map(_values, found))
+
+        return gradients
+
+    def __call__(self, *args: Any) -> Any:
+        if "_number" not in self.__dict__:
+            what = f"{type(self).__name__}.__init__ did not call super().__init__(name)"
+            raise ArgumentTypeError(what, hint="Or decorate it: @prim_attr_register")
+        operands = [x if hasattr(x, "shape") and hasattr(x, "dtype") else np.asarray(x) for x in args]
+        facts = [(tuple(x.shape), np.dtype(str(x.dtype))) for x in operands]
+        results, dtypes, several = self._inferred(facts)
+        attrs = {"called": self.name, "number": self._number, "results": results, "dtypes": dtypes}
+        return custom.call(operands, {**attrs, "several": several}, self)
+
+    def _inferred(self, facts: list[tuple[tuple[int, ...], np.dtype]]) -> tuple[tuple, tuple, bool]:
+        """(shapes, names of dtypes, whether they are several) of the results for operands of these shapes, dtypes."""
+        where = self.name
+        if hasattr(self, "__infer__"):
+            said = self.__infer__(*[{"shape": list(shape), "dtype": dtype, "value": None} for shape, dtype in facts])
+            shapes, dtypes = said["shape"], said["dtype"]
+        elif hasattr(self, "infer_shape") and hasattr(self, "infer_dtype"):
+            shapes = self.infer_shape(*[list(shape) for shape, _ in facts])
+            dtypes = self.infer_dtype(*[dtype for _, dtype in facts])
+        else:
+            allowed = "A class with infer_shape(*shapes) and infer_dtype(*dtypes)"
+            raise ArgumentTypeError("it does not say what its result is", where=where, allowed=allowed)
+        several = bool(shapes) and all(isinstance(each, (list, tuple)) for each in shapes)
+        shapes, dtypes = (shapes, dtypes) if several else ((shapes,), (dtypes,))
+        fits = isinstance(dtypes, (list, tuple)) and len(dtypes) == len(shapes)
+        if not fits or not all(isinstance(n, (int, np.integer)) and n >= 0 for each in shapes for n in each):
+            given = f"infer_shape gives {shorten(shapes)}, infer_dtype {shorten(dtypes)}"
+            raise ShapeError(given, where=where, allowed="A shape and a dtype per result")
+        names = tuple(str(a_dtype(where, "infer_dtype", dtype)) for dtype in dtypes)
+        return tuple(tuple(map(int, shape)) for shape in shapes), names, several
+
+
+def _values(found: Any) -> Any:
+    """Tensors as arrays, also in tuples; values of a trace as they are."""
+    if isinstance(found, (tuple, list)):
+        return tuple(map(_values, found))
+    return found.asnumpy() if isinstance(found, Tensor) else found
+
+
+def prim_attr_register(init: Callable) -> Callable:
+    """A decorator of `__init__`: its arguments become attributes of the operator, which is named after its class."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(self, PrimitiveWithInfer):
+            PrimitiveWithInfer.__init__(self)
+            bound = signature.bind(self, *args, **kwargs)
+            bound.apply_defaults()
+            for name, value in list(bound.arguments.items())[1:]:
+                self.add_prim_attr(name, value)
+                setattr(self, name, value)
+        init(self, *args, **kwargs)
+
+    return begin
+
+
+class Getters:
+    """Functions by the class of operators of one's own: `register(cls)` decorates one, which is called with the
+    operator and gives what computes its result, or its gradient.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._found: weakref.WeakKeyDictionary[type, Callable] = weakref.WeakKeyDictionary()
+
+    def register(self, primitive: Any) -> Callable[[Callable], Callable]:
+        """Decorator. primitive: a subclass of PrimitiveWithInfer. Raises ArgumentTypeError."""
+        if not (isinstance(primitive, type) and issubclass(primitive, PrimitiveWithInfer)):
+            allowed = "A subclass of PrimitiveWithInfer; the operators of this package have their own"
+            raise ArgumentTypeError(f"{self.what}.register({shorten(primitive)})", allowed=allowed)
+
+        def keep(getter: Callable) -> Callable:
+            self._found[primitive] = getter
+            return getter
+
+        return keep
+
+    def of(self, made: PrimitiveWithInfer) -> Callable | None:
+        """What was registered for the class of `made`, called with it; None: nothing."""
+        for cls in type(made).__mro__:
+            if cls in self._found:
+                return self._found[cls](made)
+        return None
+
+
+bprop_getters, vm_impl_registry = Getters("bprop_getters"), Getters("vm_impl_registry")

@@ -1,0 +1,188 @@
+"""Operators of the user's own: traced, whole on every rank, computed and differentiated by what the user gives."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import parallel_lab as pl
+from parallel_lab import Parameter, Tensor, nn, ops
+from parallel_lab.base.errors import ArgumentTypeError, NotBuiltYet, ShapeError, StrategyError
+from parallel_lab.nn.tensor.autograd import value_and_grad
+from parallel_lab.nn.tensor.custom import PrimitiveWithInfer, bprop_getters, prim_attr_register, vm_impl_registry
+from parallel_lab.ops.custom import MADE
+from parallel_lab.run.simulator import Simulator
+
+
+class Shaped(PrimitiveWithInfer):
+    """Says what its result is, and nothing more."""
+
+    @prim_attr_register
+    def __init__(self, shape=()):
+        pass
+
+    def infer_shape(self, x):
+        return list(self.shape)
+
+    def infer_dtype(self, x):
+        return x
+
+
+class Cubes(PrimitiveWithInfer):
+    """The sum of scale * x^3, with a gradient."""
+
+    @prim_attr_register
+    def __init__(self, scale=1.0):
+        pass
+
+    def infer_shape(self, x):
+        return []
+
+    def infer_dtype(self, x):
+        return x
+
+    def __call__(self, x):
+        return (x * x * x).sum() * self.scale
+
+
+@bprop_getters.register(Cubes)
+def gradient_of_cubes(self):
+    def bprop(x, out, dout):
+        return (dout * (3.0 * self.scale) * ops.square(x),)
+
+    return bprop
+
+
+class Net(nn.Cell):
+    def __init__(self, w, strategy=None):
+        super().__init__()
+        self.w, self.matmul, self.cubes = Parameter(Tensor(w), name="w"), ops.MatMul(), Cubes(2.0)
+        if strategy:
+            self.matmul.shard(strategy)
+
+    def construct(self, x):
+        return self.cubes(self.matmul(x, self.w))
+
+
+class Step(nn.Cell):
+    """A network, and the gradient of its parameters."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def construct(self, x):
+        loss, (slope,) = value_and_grad(self.net, None, self.net.trainable_params())(x)
+        return loss, slope
+
+
+X, W = np.arange(32.0).reshape(4, 8) / 16 - 1, np.linspace(-1, 1, 32).reshape(8, 4)
+LOSS, SLOPE = 2 * ((X @ W) ** 3).sum(), X.T @ (6 * (X @ W) ** 2)
+
+
+def test_at_once_it_computes_and_its_gradient_is_the_registered_one():
+    net = Net(W)
+    loss, (slope,) = value_and_grad(net, None, net.trainable_params())(Tensor(X))
+    assert float(loss) == pytest.approx(LOSS)
+    np.testing.assert_allclose(slope.asnumpy(), SLOPE)
+
+
+@pytest.mark.parametrize("strategy", [((2, 4), (4, 1)), ((1, 2), (2, 4)), ((4, 1), (1, 2))])
+def test_among_ranks_it_is_whole_and_equals_one_device(strategy):
+    net = Step(Net(W, strategy))  # kept: a plan knows such an operator by number only
+    plan = pl.compile(net, X, device_num=8, dataset_strategy="full_batch")
+    (instr,) = [i for _, i in plan.instructions() if i.op == "custom"]
+    assert instr.op_class == "Cubes" and plan.value(instr.ins[0]).layout.splits == (1, 1)
+    simulator = Simulator(plan, {plan.parameters[0].name: W})
+    simulator.run_step(X)
+    loss, slope = map(simulator.full, plan.outputs)
+    np.testing.assert_allclose(loss, LOSS)
+    np.testing.assert_allclose(slope, SLOPE)
+
+
+def test_without_a_computation_it_compiles_and_does_not_run():
+    shaped = Shaped((2, 3))
+    with pytest.raises(NotBuiltYet, match=r"Shaped says what its result looks like.*__call__"):
+        shaped(Tensor(X))
+    assert shaped.prim_attrs["shape"] == (2, 3)
+
+    class Holder(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.shaped = shaped
+
+        def construct(self, x):
+            return self.shaped(x)
+
+    plan = pl.compile(Holder(), X, device_num=8, dataset_strategy="full_batch", parallel_mode="semi_auto_parallel")
+    assert plan.value(plan.outputs[0]).shape == (2, 3)
+    with pytest.raises(NotBuiltYet, match="Shaped"):
+        Simulator(plan, {}).run_step(X)
+
+
+def test_what_is_registered_computes_and_several_results_are_a_tuple():
+    class Both(PrimitiveWithInfer):
+        def __init__(self):
+            super().__init__("Both")
+
+        def __infer__(self, x):
+            return {"shape": ([4], x["shape"]), "dtype": (x["dtype"], np.bool_), "value": None}
+
+    @vm_impl_registry.register(Both)
+    def computed(self):
+        return lambda x: (x.sum(1), x > 0)
+
+    rows, positive = Both()(Tensor(X))
+    np.testing.assert_allclose(rows, X.sum(1))
+    np.testing.assert_array_equal(positive, X > 0)
+
+
+class NoInfer(PrimitiveWithInfer):
+    @prim_attr_register
+    def __init__(self):
+        pass
+
+
+class NotBegun(PrimitiveWithInfer):
+    def __init__(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        (lambda: Cubes().shard(((2, 1),)), StrategyError, "no rule says"),
+        (lambda: NoInfer()(Tensor(X)), ArgumentTypeError, "does not say what its result is.*infer_shape"),
+        (lambda: NotBegun()(Tensor(X)), ArgumentTypeError, r"super\(\).__init__.*prim_attr_register"),
+        (lambda: Shaped(("a",))(Tensor(X)), ShapeError, "A shape and a dtype per result"),
+        (lambda: bprop_getters.register(ops.MatMul), ArgumentTypeError, "subclass of PrimitiveWithInfer"),
+        (lambda: value_and_grad(Shaped(), 0)(Tensor(X)), NotBuiltYet, "Shaped"),
+    ],
+)
+def test_what_is_missing_is_told(wrong, error, words):
+    with pytest.raises(error, match=words):
+        wrong()
+
+
+def test_nothing_is_kept_of_an_operator_that_is_gone():
+    gc.collect()
+    before, made = len(MADE), Cubes()
+    assert len(MADE) == before + 1
+    del made
+    gc.collect()
+    assert len(MADE) == before
+
+
+class OwnGradient(nn.Cell):
+    def construct(self, x):
+        return x * x
+
+    def bprop(self, x, out, dout):
+        return (dout,)
+
+
+def test_a_cell_with_a_gradient_of_its_own_is_refused_where_a_gradient_is_asked_for():
+    """It was ignored: the gradient was that of construct."""
+    assert float(OwnGradient()(Tensor(3.0))) == 9
+    with pytest.raises(NotBuiltYet, match="bprop.*bprop_getters"):
+        value_and_grad(OwnGradient(), 0)(Tensor(3.0))
