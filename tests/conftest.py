@@ -230,8 +230,10 @@ def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def seed_as_before() -> Iterator[None]:
     """Tests draw what they would alone, and set no seed for the next: they run in any order, in several processes."""
+    of_datasets = seeds._dataset_seed
     with seeds.temporary_seed(seeds.get_seed()):
         yield
+    seeds.set_dataset_seed(of_datasets)
 
 
 @pytest.fixture

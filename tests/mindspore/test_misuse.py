@@ -17,6 +17,7 @@ from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.mindspore import nn, ops
 from parallel_lab.mindspore._tables import PAGES
 from parallel_lab.ops.machine.opdef import OpDef
+from parallel_lab.train.dataset import config
 from tests.processes.processes import descendants
 
 # what runs on, prints, calls what it is given, or belongs to Python
@@ -90,6 +91,15 @@ def public():
             if callable(value) and name not in LEFT_OUT and id(value) not in map(id, found.values()):
                 found[f"{path}.{name}"] = value
     return found
+
+
+@pytest.fixture(autouse=True)
+def datasets_as_before():
+    """Junk that happens to be right is kept by settings."""
+    before = [(name, getattr(config, f"get_{name}")()) for name in ("num_parallel_workers", "prefetch_size")]
+    yield
+    for name, value in before:
+        getattr(config, f"set_{name}")(value)
 
 
 def reset():

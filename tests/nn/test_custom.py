@@ -184,5 +184,5 @@ class OwnGradient(nn.Cell):
 def test_a_cell_with_a_gradient_of_its_own_is_refused_where_a_gradient_is_asked_for():
     """It was ignored: the gradient was that of construct."""
     assert float(OwnGradient()(Tensor(3.0))) == 9
-    with pytest.raises(NotBuiltYet, match="bprop.*bprop_getters"):
+    with pytest.raises(NotBuiltYet, match=r"bprop.*bprop_getters"):
         value_and_grad(OwnGradient(), 0)(Tensor(3.0))
