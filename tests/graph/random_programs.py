@@ -59,7 +59,8 @@ class ProgramDrawer(ElementKinds, ShapeKinds, LayerKinds):
         for ref in made if isinstance(made, tuple) else (made,):
             array = self.array(ref)
             self.bits.add(ref.number)  # its size is its example's: only the mean goes on
-            if array.dtype.kind == "f" and array.size:
+            # the least of an empty segment is the largest number there is, which nothing can be added to
+            if array.dtype.kind == "f" and array.size and abs(array).max() < 1e30:
                 x, _ = self.some()
                 self.add("Add", x, self.add("ReduceMean", ref))
 
