@@ -282,7 +282,8 @@ class Arena:
         self.bytes[at + 8 : at + 8 + len(note)] = note
         struct.pack_into("<q", self.bytes, at, len(note))
         fence()
-        self.words[ABORT] = author + 1
+        if not self.words[ABORT]:  # another rank may have told its own while this one wrote
+            self.words[ABORT] = author + 1
 
     def read_fault(self) -> tuple[int, dict] | None:
         """(author, note) of the fault that stopped the run, or None."""
