@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import text
+from ...base.checks import function, text
 from ...base.errors import ArgumentTypeError, ShapeError, shorten
 from ...ops.custom import MADE, custom
 from ...ops.elementwise import a_dtype
@@ -135,6 +135,7 @@ def _values(found: Any) -> Any:
 
 def prim_attr_register(init: Callable) -> Callable:
     """A decorator of `__init__`: its arguments become attributes of the operator, which is named after its class."""
+    function("An __init__ method")("prim_attr_register", "init", init)
     signature = inspect.signature(init)
 
     @functools.wraps(init)
