@@ -10,7 +10,9 @@ import itertools
 import weakref
 from typing import Any
 
-from ..base.errors import ArgumentTypeError, NotBuiltYet
+import numpy as np
+
+from ..base.errors import ArgumentTypeError, NotBuiltYet, ShapeError
 from .machine.registry import op
 from .machine.signature import letters, more_letters
 
@@ -19,16 +21,24 @@ from .machine.signature import letters, more_letters
 MADE: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
+def _labelled(shapes):
+    """A label for every dim, no two alike: [labels of a shape]."""
+    count = sum(map(len, shapes))
+    names = iter(letters(count) + more_letters(max(0, count - len(letters(count)))))
+    return ["".join(itertools.islice(names, len(shape))) for shape in shapes]
+
+
 def _labels(shapes, *, results, several, **_):
-    given, spare = iter(letters(sum(map(len, shapes)))), iter(more_letters(sum(map(len, results))))
-    ins = ["".join(itertools.islice(given, len(shape))) for shape in shapes]
-    outs = ["".join(itertools.islice(spare, len(shape))) for shape in results]
+    found = _labelled([*shapes, *results])
+    ins, outs = found[: len(shapes)], found[len(shapes) :]
     return f"{','.join(ins)}->{','.join(outs)}{',' if several and len(outs) == 1 else ''}"
 
 
 def _sizes(shapes, *, results, **_):
-    extents = [n for shape in results for n in shape]
-    return dict(zip(more_letters(len(extents)), extents, strict=True))
+    outs = _labelled([*shapes, *results])[len(shapes) :]
+    return {
+        label: n for labels, shape in zip(outs, results, strict=True) for label, n in zip(labels, shape, strict=True)
+    }
 
 
 @op(
@@ -44,7 +54,14 @@ def custom(*inputs, called, number, results, dtypes, several):
     if compute is None:
         hint = f"Give {called} a __call__(self, ...), and run it in this process while its network is there"
         raise NotBuiltYet(f"{called} says what its result looks like, and not how it is computed", hint=hint)
-    return compute(*inputs)
+    found = compute(*inputs)
+    arrays = tuple(map(np.asarray, found if several else (found,)))
+    given = [(array.shape, str(array.dtype)) for array in arrays]
+    if given != list(zip(results, dtypes, strict=True)):
+        told = ", ".join(f"{dtype} {shape}" for shape, dtype in given)
+        said = ", ".join(f"{dtype} {shape}" for shape, dtype in zip(results, dtypes, strict=True))
+        raise ShapeError(f"it computes {told}", where=called, allowed=f"What was inferred: {said}")
+    return arrays if several else arrays[0]
 
 
 @custom.vjp

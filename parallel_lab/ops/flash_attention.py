@@ -23,7 +23,7 @@ from .dropout import dropout_key, dropped
 from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import floats
 from .machine.primitive import Primitive
-from .machine.registry import case, form, op
+from .machine.registry import PRIMITIVES, case, form, op
 from .machine.state import training_step
 from .shape import reshape
 from .spellings import function, tensor_operand
@@ -350,12 +350,13 @@ def _with_heads(layout, axes_or_counts):
     return (*axes_or_counts, 1)
 
 
-def _attend(where, tensors, settings, refused, primitive=None):
-    """The results of `flash_attention`.
+def _attend(primitive, tensors, settings, refused):
+    """The results of `flash_attention`, called as `primitive`.
 
     tensors   query, key, value, real_shift, drop_mask, attn_mask;  settings: its attributes, in MindSpore's words
     refused   {argument: what was given} of what this operator does not have
     """
+    where = primitive.name
     for name, value in refused.items():
         if value is not None and value is not False:
             raise NotBuiltYet(f"{name} is not available", where=where, hint=_INSTEAD[name])
@@ -388,16 +389,14 @@ def _attend(where, tensors, settings, refused, primitive=None):
         if further[STEP] is None:
             what = f"keep_prob={attrs['keep_prob']} outside a compiled network, where no step is counted"
             raise ShapeError(what, where=where, allowed="keep_prob=1.0")
-        attrs["key"] = dropout_key(get_seed(), getattr(primitive, "instance_name", "") or caller().place)
+        attrs["key"] = dropout_key(get_seed(), primitive.instance_name or caller().place)
     further = {name: x for name, x in further.items() if x is not None}
-    inner = None
-    if primitive is not None:
-        inner = type(where, (Primitive,), {"op": flash_attention})()
-        for name in ("instance_name", "in_strategy", "out_strategy", "strategy_origin", "prim_attrs"):
-            setattr(inner, name, getattr(primitive, name))
-        if layout in FLAT and inner.in_strategy is not None:
-            given = inner.in_strategy
-            inner.in_strategy = (*(_with_heads(layout, each) for each in given[:3]), *given[3:])
+    inner = type(where, (Primitive,), {"op": flash_attention})()
+    for name in ("instance_name", "in_strategy", "out_strategy", "strategy_origin", "prim_attrs"):
+        setattr(inner, name, getattr(primitive, name))
+    if layout in FLAT and inner.in_strategy is not None:
+        given = inner.in_strategy
+        inner.in_strategy = (*(_with_heads(layout, each) for each in given[:3]), *given[3:])
     *kept, made = flash_attention.call((*heads, *further.values()), {**attrs, "given": tuple(further)}, inner)
     return (*kept, reshape(made, shape) if layout in FLAT else made)
 
@@ -450,7 +449,7 @@ def _(
     refused |= {name: self.prim_attrs.get(name) for name in ("enable_ring_attention", "enable_flash_sp")}
     settings = {"head_num": head_num, "keep_prob": keep_prob, "scale_value": scale_value, "pre_tokens": pre_tokens}
     settings |= {"next_tokens": next_tokens, "input_layout": input_layout, "sparse_mode": sparse_mode}
-    return _attend(self.name, (query, key, value, real_shift, drop_mask, attn_mask), settings, refused, self)
+    return _attend(self, (query, key, value, real_shift, drop_mask, attn_mask), settings, refused)
 
 
 @function()
@@ -477,9 +476,7 @@ def flash_attention_score(
     """`FlashAttentionScore`'s attention_out.  query: (b, s, h) or as `input_layout` says, key, value: with t keys ->
     as query. Arguments: there; scalar_value is its scale_value. Form: mindspore.ops.flash_attention_score.
     """
-    refused = {"padding_mask": padding_mask, "prefix": prefix}
-    refused |= {"actual_seq_qlen": actual_seq_qlen, "actual_seq_kvlen": actual_seq_kvlen}
-    settings = {"head_num": head_num, "keep_prob": keep_prob, "scale_value": scalar_value, "pre_tokens": pre_tokens}
-    settings |= {"next_tokens": next_tokens, "input_layout": input_layout, "sparse_mode": sparse_mode}
-    tensors = (query, key, value, real_shift, drop_mask, attn_mask)
-    return _attend("flash_attention_score", tensors, settings, refused)[3]
+    tensors = (query, key, value, real_shift, drop_mask, padding_mask, attn_mask, prefix)
+    window = (pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode)
+    attention = PRIMITIVES["FlashAttentionScore"](head_num, keep_prob, scalar_value, *window)
+    return attention(*tensors, actual_seq_qlen, actual_seq_kvlen)[3]

@@ -6,6 +6,8 @@ it must be here.
 
 from __future__ import annotations
 
+import importlib
+
 NN, OPS, TRAIN, COMMUNICATION, CONTEXT = (
     "parallel_lab.nn",
     "parallel_lab.ops",
@@ -24,6 +26,20 @@ AMP, AUTOGRAD, FUNCTIONAL = (
     "parallel_lab.nn.tensor.functional",
 )
 LAYOUT, INITIALIZER = "parallel_lab.layout.named_layout", "parallel_lab.nn.initializer"
+
+
+FACADE = "parallel_lab.mindspore"
+
+
+def page(path):
+    """A module of the facade."""
+    return importlib.import_module(f"{FACADE}.{path}" if path else FACADE)
+
+
+def target(where):
+    """What "module:attribute" names."""
+    module, _, attribute = where.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def same(path, module, names):

@@ -1,4 +1,4 @@
-"""MindSpore's paths hold this package's objects; what is not there says so and names the nearest thing."""
+"""MindSpore's paths hold this package's objects, in MindSpore's forms. What is missing: `test_missing_names.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib
 import math
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -16,24 +15,11 @@ import parallel_lab
 import parallel_lab.mindspore as ms
 from parallel_lab import Parameter, Tensor
 from parallel_lab.base import seeds
-from parallel_lab.base.errors import MissingImport, MissingModule, MissingName, NotBuiltYet, ParallelLabError
+from parallel_lab.base.errors import NotBuiltYet, ParallelLabError
 from parallel_lab.base.settings import context
-from parallel_lab.mindspore._lookup import HINTS, homes
-from parallel_lab.mindspore._notes import explain
 from parallel_lab.mindspore._tables import PAGES
 from tests.crossed import each_of
-from tests.mindspore.imports import DTYPES, MODULES, SAMPLES, SEEDS, TENSOR
-
-FACADE = "parallel_lab.mindspore"
-
-
-def page(path):
-    return importlib.import_module(f"{FACADE}.{path}" if path else FACADE)
-
-
-def target(where):
-    module, _, attribute = where.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+from tests.mindspore.imports import DTYPES, FACADE, MODULES, SAMPLES, SEEDS, page, target
 
 
 @pytest.fixture(autouse=True)
@@ -413,140 +399,7 @@ def test_recomputing_an_operator_is_kept_and_refused_when_it_is_compiled():
     assert parallel_lab.compile(net, Tensor(np.ones((4, 4), np.float32)))
 
 
-# ---- what is not there ----
-
-NEVER = {
-    ("nn", "Sofmax"): "Softmax",
-    ("nn", "AdamW"): "AdamWeightDecay",
-    ("nn", "AutoParallel"): "from mindspore.parallel.auto_parallel import AutoParallel",
-    ("", "AutoParalel"): "from mindspore.parallel.auto_parallel import AutoParallel",
-    ("", "Cell"): "from mindspore.nn import Cell",
-    ("ops", "Matmul"): "MatMul",
-    ("ops", "Momentum"): "from mindspore.nn import Momentum",
-    ("train", "LossMonitr"): "LossMonitor",
-    ("communication", "get_rank_id"): "get_rank",
-    ("ops.operations.nn_ops", "Conv2Dee"): "Conv2D",
-}
-
-
-@pytest.mark.parametrize(("path", "name"), NEVER, ids=lambda part: part or "mindspore")
-def test_a_name_that_never_was_says_so_and_names_the_nearest(path, name):
-    module = page(path)
-    shown = f"mindspore.{path}" if path else "mindspore"
-    with pytest.raises(MissingName, match=f"{shown} has no '{name}' here.*{NEVER[path, name]}") as caught:
-        getattr(module, name)
-    assert isinstance(caught.value, AttributeError) and caught.value.name == name
-    assert not hasattr(module, name)
-    assert getattr(module, name, None) is None
-
-
-@pytest.mark.parametrize(("path", "name"), NEVER, ids=lambda part: part or "mindspore")
-def test_an_import_of_a_name_that_never_was_says_the_same(path, name):
-    """Wrong before: Python's own "cannot import name", because it swallows an AttributeError."""
-    source = f"from {FACADE}.{path} import {name}" if path else f"from {FACADE} import {name}"
-    with pytest.raises(MissingImport, match=f"has no '{name}' here.*{NEVER[path, name]}") as caught:
-        exec(source, {})
-    assert isinstance(caught.value, ImportError)
-
-
-MISSING = {
-    ("nn", "LSTM"): r"dir\(mindspore.nn\)",
-    ("", "export"): "save_checkpoint",
-    ("", "Symbol"): "another shape compiles again",
-    ("common.initializer", "Orthogonal"): r"dir\(mindspore.common.initializer\)",
-    ("runtime", "max_memory_allocated"): r"dir\(mindspore.runtime\)",
-    ("nn.probability.distribution", "Bernoulli"): r"dir\(mindspore",
-    ("parallel._tensor", "_get_tensor_slice_index"): "",
-    ("numpy", "ones"): "Use numpy",
-    ("profiler", "Profiler"): "--events",
-    ("mindrecord", "FileWriter"): "GeneratorDataset",
-    ("dataset.vision.py_transforms", "ToPIL"): "mindspore.dataset.vision has the same operations",
-    ("dataset.transforms.py_transforms", "Compose"): "Compose",
-    ("communication.comm_func", "all_reduce"): "AllReduce",
-    ("mint.distributed", "init_process_group"): "mindspore.communication",
-}
-
-
-@pytest.mark.parametrize(("path", "name"), MISSING, ids=lambda part: part or "mindspore")
-def test_a_name_that_is_missing_can_be_imported_and_says_so_when_it_is_used(path, name):
-    """One unknown name cost the whole file before."""
-    found: dict = {}
-    exec(f"from {FACADE}{path and '.'}{path} import {name} as it", found)
-    it, dotted = found["it"], f"mindspore.{path}.{name}".replace("..", ".")
-    text = rf"[a-z_]+\.py:[0-9]+: {dotted} is missing here.*{MISSING[path, name]}"
-    for use in (lambda: it(1), lambda: it[0], lambda: types.new_class("Own", (it,))):
-        with pytest.raises(NotBuiltYet, match=text):
-            use()
-    with pytest.raises(MissingName, match=f"{name} is missing here, and so is its 'part'"):
-        _ = it.part
-    assert not isinstance(3, it) and not issubclass(int, it) and not hasattr(it, "part")
-    assert repr(it).startswith("<mindspore") and "missing" in repr(it)
-
-
-def test_a_subclass_of_a_missing_layer_is_refused_where_it_is_defined():
-    with pytest.raises(NotBuiltYet, match=r"mindspore\.nn\.LSTM is missing here"):
-
-        class Own(ms.nn.LSTM):
-            pass
-
-
-BORROWED = {
-    ("nn.wrap.cell_wrapper", "Cell"): "parallel_lab.nn:Cell",
-    ("nn.optim.lazyadam", "Tensor"): f"{TENSOR}:Tensor",
-    ("common.dtype", "Parameter"): f"{TENSOR}:Parameter",
-    ("ops.function.math_func", "MatMul"): "parallel_lab.ops:MatMul",
-    ("communication._comm_helper", "GlobalComm"): "parallel_lab.train.communication:GlobalComm",
-}
-
-
-@pytest.mark.parametrize(("path", "name"), BORROWED)
-def test_an_inner_module_gives_what_it_imports_itself(path, name):
-    assert getattr(page(path), name) is target(BORROWED[path, name])
-
-
-@each_of(("module", "text"), ("nn.optim.adamm", "mindspore.nn.optim.adam"), ("nosuchthing", r"dir\(mindspore\)"))
-def test_a_module_that_never_was_says_so(module, text):
-    with pytest.raises(MissingModule, match=f"there is no module mindspore.{module} here.*{text}") as caught:
-        importlib.import_module(f"{FACADE}.{module}")
-    assert isinstance(caught.value, ModuleNotFoundError)
-
-
-def test_every_hint_is_for_something_that_is_not_there():
-    for path in HINTS:
-        assert path not in PAGES
-        parent, _, name = path.rpartition(".")
-        if parent in PAGES:
-            assert name not in PAGES[parent].names, path
-
-
-def test_python_asks_modules_for_names_of_its_own():
-    assert not hasattr(ms, "__wrapped__") and not hasattr(ms.nn, "__file_name__")
-    with pytest.raises(AttributeError) as caught:
-        _ = ms.nn.__no_such__
-    assert not isinstance(caught.value, MissingName)
-
-
-def test_a_name_that_was_never_imported_is_explained():
-    """Seed 004 uses AutoParallel without importing it."""
-    try:
-        exec("AutoParallel(net)", {})
-    except NameError as error:
-        explain(error)
-        assert error.__notes__ == [
-            "'AutoParallel' was never imported: add `from mindspore.parallel.auto_parallel import AutoParallel`."
-        ]
-    else:
-        pytest.fail("no NameError")
-    other = NameError("name 'qqqq' is not defined", name="qqqq")
-    explain(other)
-    assert not hasattr(other, "__notes__")
-
-
-def test_a_name_has_homes():
-    assert homes("AutoParallel")[-1] == "mindspore.parallel.auto_parallel"
-    layers = [h for h in homes("Cell") if h.startswith("mindspore.nn.layer")]
-    assert homes("Cell") == ["mindspore.nn", "mindspore.nn.cell", *layers]
-    assert homes("qqqq") == []
+# ---- loading, and dropout's form ----
 
 
 def test_importing_the_package_does_not_load_the_facade():

@@ -137,6 +137,11 @@ def test_what_is_registered_computes_and_several_results_are_a_tuple():
     np.testing.assert_array_equal(positive, X > 0)
 
 
+class Liar(Shaped):
+    def __call__(self, x):
+        return x
+
+
 class NoInfer(PrimitiveWithInfer):
     @prim_attr_register
     def __init__(self):
@@ -155,6 +160,11 @@ class NotBegun(PrimitiveWithInfer):
         (lambda: NoInfer()(Tensor(X)), ArgumentTypeError, "does not say what its result is.*infer_shape"),
         (lambda: NotBegun()(Tensor(X)), ArgumentTypeError, r"super\(\).__init__.*prim_attr_register"),
         (lambda: Shaped(("a",))(Tensor(X)), ShapeError, "A shape and a dtype per result"),
+        (
+            lambda: Liar((2, 3))(Tensor(X)),
+            ShapeError,
+            r"Liar: it computes float64 \(4, 8\).*inferred: float64 \(2, 3\)",
+        ),
         (lambda: bprop_getters.register(ops.MatMul), ArgumentTypeError, "subclass of PrimitiveWithInfer"),
         (lambda: value_and_grad(Shaped(), 0)(Tensor(X)), NotBuiltYet, "Shaped"),
     ],

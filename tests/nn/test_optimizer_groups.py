@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Session, Tensor, compile, nn, ops
+from tests.recorded import nets
 from tests.refusals import refused
 
 START = np.array([1.0, -2.0, 3.0])
@@ -208,3 +209,31 @@ def test_an_optimizer_made_before_its_network_is_wrapped_trains_as_one_made_afte
     how = {"loss": nn.MSELoss(), "optimizer": optimizer, "device_num": 4, "dataset_strategy": "full_batch"}
     with Session(compile(net, x, y, **how), net, optimizer) as session:
         np.testing.assert_allclose(session.train([(x, y)], 1), expected[3:], rtol=1e-12)
+
+
+# ---- which parameters ----
+
+
+def test_frozen_parameters_are_left_out_and_left_alone():
+    net = nets.Quick(4, 6, 2)
+    net.weight2.requires_grad = False
+    optimizer = nn.SGD(net.get_parameters(), 0.1, weight_decay=0.5)
+    assert [p.name for p in optimizer.parameters] == ["w"]
+    net.weight.requires_grad = False
+    before = net.weight.asnumpy().copy()
+    optimizer([np.ones((4, 6))])
+    np.testing.assert_array_equal(net.weight.asnumpy(), before)
+
+
+def test_parameters_may_come_from_a_filter():
+    net = nets.Mlp(4, 6, 2)
+    optimizer = nn.Momentum(filter(lambda p: p.requires_grad, net.get_parameters()), 0.01, 0.9)
+    assert list(optimizer.parameters) == net.trainable_params()
+
+
+def test_gradients_are_accumulated_in_clones_of_the_parameters():
+    """As tutorials that accumulate by hand make their buffers: optimizer.parameters.clone(...)."""
+    net = nets.Mlp(4, 6, 2)
+    sums = nn.SGD(net.trainable_params(), 0.1).parameters.clone(prefix="accumulate", init="zeros")
+    assert [(p.name, p.shape) for p in sums] == [(f"accumulate.{p.name}", p.shape) for p in net.trainable_params()]
+    assert not any(p.asnumpy().any() for p in sums)

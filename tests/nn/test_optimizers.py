@@ -14,7 +14,6 @@ from parallel_lab.nn.initializer import initializer
 from parallel_lab.nn.optim.global_norm import Place, Totals
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from tests.crossed import each_of
-from tests.recorded import nets
 from tests.refusals import refused
 
 RATE, STEPS, SHAPE = 0.05, 6, (4, 3)
@@ -467,31 +466,6 @@ def test_the_learning_rate_can_change_between_steps():
     np.testing.assert_allclose(parameter.asnumpy(), START - 0.5 * GRADS[0] - 0.25 * GRADS[1])
     with pytest.raises(ValueError, match="learning_rate=-1"):
         optimizer.learning_rate = -1
-
-
-def test_frozen_parameters_are_left_out_and_left_alone():
-    net = nets.Quick(4, 6, 2)
-    net.weight2.requires_grad = False
-    optimizer = nn.SGD(net.get_parameters(), 0.1, weight_decay=0.5)
-    assert [p.name for p in optimizer.parameters] == ["w"]
-    net.weight.requires_grad = False
-    before = net.weight.asnumpy().copy()
-    optimizer([np.ones((4, 6))])
-    np.testing.assert_array_equal(net.weight.asnumpy(), before)
-
-
-def test_parameters_may_come_from_a_filter():
-    net = nets.Mlp(4, 6, 2)
-    optimizer = nn.Momentum(filter(lambda p: p.requires_grad, net.get_parameters()), 0.01, 0.9)
-    assert list(optimizer.parameters) == net.trainable_params()
-
-
-def test_gradients_are_accumulated_in_clones_of_the_parameters():
-    """As tutorials that accumulate by hand make their buffers: optimizer.parameters.clone(...)."""
-    net = nets.Mlp(4, 6, 2)
-    sums = nn.SGD(net.trainable_params(), 0.1).parameters.clone(prefix="accumulate", init="zeros")
-    assert [(p.name, p.shape) for p in sums] == [(f"accumulate.{p.name}", p.shape) for p in net.trainable_params()]
-    assert not any(p.asnumpy().any() for p in sums)
 
 
 @each_of(

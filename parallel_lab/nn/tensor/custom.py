@@ -57,8 +57,8 @@ class PrimitiveWithInfer(Uncut):
     def __init__(self, name: str = "") -> None:
         super().__init__()
         self._name = text(type(self).__name__, "name", name)
-        self._number = next(_NUMBERS)
-        MADE[self._number] = self
+        self.number = next(_NUMBERS)  # by which a traced call names it
+        MADE[self.number] = self
 
     @property
     def name(self) -> str:
@@ -95,13 +95,13 @@ class PrimitiveWithInfer(Uncut):
         return gradients
 
     def __call__(self, *args: Any) -> Any:
-        if "_number" not in self.__dict__:
+        if "number" not in self.__dict__:
             what = f"{type(self).__name__}.__init__ did not call super().__init__(name)"
             raise ArgumentTypeError(what, hint="Or decorate it: @prim_attr_register")
         operands = [x if hasattr(x, "shape") and hasattr(x, "dtype") else np.asarray(x) for x in args]
         facts = [(tuple(x.shape), np.dtype(str(x.dtype))) for x in operands]
         results, dtypes, several = self._inferred(facts)
-        attrs = {"called": self.name, "number": self._number, "results": results, "dtypes": dtypes}
+        attrs = {"called": self.name, "number": self.number, "results": results, "dtypes": dtypes}
         return custom.call(operands, {**attrs, "several": several}, self)
 
     def _inferred(self, facts: list[tuple[tuple[int, ...], np.dtype]]) -> tuple[tuple, tuple, bool]:
