@@ -149,15 +149,20 @@ class Tracer:
 
     def _constant(self, value: Any) -> TracedValue:
         array = value.asnumpy() if isinstance(value, Tensor) else value
-        if array.ndim == 0:
-            return self._scalar(array)
         name = self.constant_names.get(id(value))
+        if array.ndim == 0 and name is None:
+            return self._scalar(array)
         if name is None:
             name = self.constant_names[id(value)] = self.named("constant")
             self.kept.append(value)
             self.constants[name] = np.array(array)
             self.inputs[name] = GraphInput(name, "constant", array.shape, str(array.dtype))
         return TracedValue(name, array.shape, str(array.dtype), self)
+
+    def held_as(self, value: Tensor, new: TracedValue) -> None:
+        """From now on `value`, a constant of the trace, stands for `new`."""
+        self.constant_names[id(value)] = new.name
+        self.kept.append(value)
 
     def _scalar(self, array: np.ndarray) -> TracedValue:
         number = array.item()
@@ -373,15 +378,22 @@ class Slot(NamedTuple):
 
 def fill_form(form: Any, values: Sequence[Any]) -> Any:
     """What a traced function returned, with values in place of its slots."""
-    return _map_form(lambda part: values[part.number] if isinstance(part, Slot) else part, form)
+    return map_form(lambda part: values[part.number] if isinstance(part, Slot) else part, form)
 
 
-def _map_form(change: Callable[[Any], Any], form: Any) -> Any:
+def map_form(change: Callable[[Any], Any], form: Any) -> Any:
     """`form` with `change` of what stands in its lists, tuples and dicts."""
     if isinstance(form, (list, tuple)) and not isinstance(form, Slot):
-        parts = [_map_form(change, part) for part in form]
+        parts = [map_form(change, part) for part in form]
         return type(form)(*parts) if hasattr(form, "_fields") else type(form)(parts)
-    return {k: _map_form(change, part) for k, part in form.items()} if isinstance(form, dict) else change(form)
+    return {k: map_form(change, part) for k, part in form.items()} if isinstance(form, dict) else change(form)
+
+
+def leaves(form: Any) -> list[Any]:
+    """What stands in the lists, tuples and dicts of a form."""
+    if isinstance(form, (list, tuple)) and not isinstance(form, Slot):
+        return [leaf for part in form for leaf in leaves(part)]
+    return [leaf for part in form.values() for leaf in leaves(part)] if isinstance(form, dict) else [form]
 
 
 def trace_network(
@@ -407,7 +419,7 @@ def trace_network(
     try:
         result = network(*values)
         outputs: list[str] = []
-        form = _map_form(lambda part: _slot_for(part, tracer, outputs), result)
+        form = map_form(lambda part: _slot_for(part, tracer, outputs), result)
         for parameter in trained:
             if id(parameter) in tracer.registered and parameter.requires_grad:
                 tracer._own_parameter(parameter)
@@ -455,7 +467,8 @@ def _read(tracer: Tracer, outputs: list[str]) -> tuple[Node, ...]:
 
 def _slot_for(part: Any, tracer: Tracer, outputs: list[str]) -> Any:
     """The Slot of a value, whose name is added to `outputs`; anything else as it is."""
-    if not isinstance(part, (TracedValue, Parameter)):
+    changed = tracer.constant_names.get(id(part), "") not in ("", *tracer.inputs)  # a constant with other elements now
+    if not (changed or isinstance(part, (TracedValue, Parameter))):
         return part
     name = tracer.operand(part, []).name
     if name not in outputs:

@@ -44,7 +44,7 @@ class TracedValue(Arithmetic):
     def __index__(self): return self._refuse("use as an index")
     def __round__(self, digits=None): return self._refuse("round()")
     def __contains__(self, value): return self._refuse("a search ('in')")
-    def __setitem__(self, index, value): return self._no_operator("assignment to elements", "Make one with operators")
+    def _become(self, new): self.name = new.name
     # fmt: on
 
     def _no_operator(self, what: str, hint: str, kind: type[TraceError] = TraceError) -> Any:

@@ -1,11 +1,12 @@
 """Ranges (strided_slice), and Python's x[...] as operators: `getitem(x, key)` gives what numpy's indexing gives, on
-arrays, Tensors and values of a trace, gradient included.
+arrays, Tensors and values of a trace, gradient included; `setitem(x, key, value)` what x is after `x[key] = value`.
 
     x[1:5, -1]         strided_slice, then squeeze
     x[:, None]         expand_dims
     x[[2, 0, 2]]       gather along dim 0
     x[rows, columns]   the two dims joined, then gather
     x[mask]            gather of the places where the mask is true
+    x[1:5] = v         select: v where the key chooses, x elsewhere
 
 The shape of the result must be known: a mask that a trace computes is refused.
 """
@@ -22,14 +23,14 @@ import numpy as np
 from ..base.checks import integer, is_int, sequence_of
 from ..base.errors import ShapeError, message, shorten
 from ..base.hooks import current_tracer
-from .elementwise import add, mul
+from .elementwise import add, cast, mul
 from .gather import gather
 from .logic import less, select
 from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import check_dim
-from .machine.registry import case, form, gradient, op
+from .machine.registry import OPS, case, form, gradient, op
 from .machine.signature import letters, more_letters
-from .shape import changed_labels, expand_dims, reshape, squeeze
+from .shape import broadcast_to, changed_labels, expand_dims, reshape, squeeze
 from .spellings import function
 
 # ---- ranges ----
@@ -223,6 +224,77 @@ def getitem(x: Any, key: Any) -> Any:
 def take(x: Any, indices: Any, axis: int | None = None) -> Any:
     """Elements along `axis` by number; axis None: of x as one row.  x: (...), indices: (...) int -> (...)."""
     return gather(x, indices, axis) if axis is not None else gather(reshape(x, (-1,)), indices, 0)
+
+
+@function()
+def setitem(x: Any, key: Any, value: Any) -> Any:
+    """x with other elements, as after numpy's `x[key] = value`.  x: (...), value: broadcast to x[key] -> (...).
+
+    key  as `getitem` takes it, arrays that stand apart too; and a mask that a trace computes, with a value for the dims
+         behind it. Of several values for one element the last one counts, and alone has a gradient.
+
+    value is cast to the dtype of x. Raises TensorIndexError, ShapeError.
+    """
+    value = cast(value, str(x.dtype)) if hasattr(value, "dtype") else _numbers(value).astype(x.dtype)
+    shape, is_array = tuple(x.shape), hasattr(key, "dtype")
+    if is_array and _known(key) is None and np.dtype(str(key.dtype)).kind == "b":
+        if tuple(key.shape) != shape[: key.ndim]:
+            raise TensorIndexError(f"a mask of shape {tuple(key.shape)} for a tensor of shape {shape}", where="x[...]")
+        mask = reshape(key, (*key.shape, *(1,) * (len(shape) - key.ndim)))
+        return select(mask, _fitting(value, shape[key.ndim :]), x)
+    arrays = [item for item in _Index(x, key).items if isinstance(item, _Array)]
+    if all(item.known is not None for item in arrays):
+        return _chosen(x, tuple(map(_plain, key)) if isinstance(key, tuple) else _plain(key), value)
+    if is_array:  # rows by number: further dims can stay split
+        value = reshape(
+            broadcast_to(_fitting(value, (*key.shape, *shape[1:])), (*key.shape, *shape[1:])), (-1, *shape[1:])
+        )
+        return OPS["tensor_scatter_update"](x, reshape(arrays[0].value, (-1, 1)), value)
+    places = getitem(np.arange(math.prod(shape)).reshape(shape), key)
+    value = reshape(broadcast_to(_fitting(value, places.shape), places.shape), (-1,))
+    return reshape(OPS["tensor_scatter_update"](reshape(x, (-1,)), reshape(places, (-1, 1)), value), shape)
+
+
+def _numbers(value: Any) -> np.ndarray:
+    """A number, or nested lists of numbers, as an array."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise ShapeError(f"the value {shorten(value)}", where="x[...] = value", allowed="Numbers, or a Tensor")
+    return array
+
+
+def _plain(item: Any) -> Any:
+    return _known(item) if hasattr(item, "dtype") else item
+
+
+def _chosen(x: Any, key: Any, value: Any) -> Any:
+    """x with `value` where a key of known numbers chooses."""
+    shape = tuple(x.shape)
+    mask, numbers = np.zeros(shape, bool), np.zeros(shape, np.int64)
+    value = _fitting(value, mask[key].shape)
+    mask[key] = True
+    if not mask.any():
+        return x
+    if math.prod(value.shape) == 1:
+        return select(mask, reshape(value, ()), x)
+    # which element of the value each of them takes
+    numbers[key] = np.arange(math.prod(value.shape)).reshape(value.shape)
+    return select(mask, gather(reshape(value, (-1,)), numbers, 0), x)
+
+
+def _fitting(value: Any, shape: tuple[int, ...]) -> Any:
+    """A value without leading dims of size 1 that `shape` has not. Raises ShapeError if it does not broadcast to it."""
+    own = tuple(value.shape)
+    spare = max(0, len(own) - len(shape))
+    kept = own[spare:]
+    pairs = zip(reversed(kept), reversed(shape), strict=False)
+    if any(n != 1 for n in own[:spare]) or any(n not in (1, m) for n, m in pairs):
+        what = f"a value of shape {own} for elements of shape {tuple(shape)}"
+        raise ShapeError(what, where="x[...] = value", allowed="A number, or what broadcasts to that shape")
+    return reshape(value, kept) if spare else value
 
 
 class _Array:

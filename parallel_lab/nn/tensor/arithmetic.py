@@ -8,6 +8,7 @@ those whose form differs from the function's.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -54,6 +55,12 @@ class Arithmetic(Spelled):
 
     # == compares elements; a dict, a set or an optimizer knows a tensor by which object it is
     __hash__ = object.__hash__
+
+    def __setitem__(self, index, value):
+        """This tensor has other elements from now on; what was made from it before has not."""
+        new = ops.setitem(self, index, value)
+        if new is not self:  # where nothing is chosen
+            self._become(new)
 
     def __iter__(self) -> Iterator[Any]:
         """The rows: `q, k, v = qkv`. Each is an operator."""
@@ -105,8 +112,12 @@ class Arithmetic(Spelled):
         return ops.cast(self, dtype)
 
     def copy(self):
-        """The same values in a new tensor, gradient included; in a trace, where values never change, itself."""
-        return self
+        """The same values in a new tensor, gradient included."""
+        return copy.copy(self)
+
+    def _become(self, new):
+        """Be `new` from now on: `x[...] = value`."""
+        raise NotImplementedError
 
     def tile(self, *multiples):
         """Repeated `multiples[i]` times along dim i: `x.tile((2, 1))` or `x.tile(2, 1)`."""

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -37,12 +38,22 @@ def _history(root: Tensor) -> list[Tensor]:
         if tensor.node is None:
             continue
         found.append(tensor)
+        order = tensor.node.order
         for operand in tensor.node.operands:
+            if operand.node is not None and operand.node.order >= order:
+                operand = as_read(operand, order)
             if operand.node is not None and id(operand) not in seen:
                 seen.add(id(operand))
                 stack.append(operand)
     found.sort(key=_order, reverse=True)
     return found
+
+
+def as_read(tensor: Tensor, order: int = 0) -> Tensor:
+    """The tensor as the operator of this number read it: before `x[...] = value` gave it other elements later."""
+    while tensor.node is not None and tensor.node.order >= order and tensor.node.before is not None:
+        tensor = tensor.node.before
+    return tensor
 
 
 def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[np.ndarray]:
@@ -69,7 +80,8 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[n
             g, parts = tuple(parts.get(i) for i in range(len(values))) if parts else None, {}
         if g is None:
             continue
-        op, operands, arrays = node.op, node.operands, node.arrays or [x.array for x in node.operands]
+        operands = [as_read(x, node.order) for x in node.operands]
+        op, arrays = node.op, node.arrays or [x.array for x in operands]
         out = tensor._data if node.siblings is None else node.siblings[0]
         needed = [x.node is not None or x.requires_grad for x in operands]
         if op.plain:
@@ -128,7 +140,8 @@ def value_and_grad(
             args = [_Watched(a) if i in positions else a for i, a in enumerate(args)]
         watching = on_tape.set(tracer is None)
         try:
-            value = fn(*args)
+            # of a trace's values copies: the function may give them other elements
+            value = fn(*(copy.copy(a) if not isinstance(a, Tensor) and isinstance(a, Arithmetic) else a for a in args))
         finally:
             on_tape.reset(watching)
         if has_aux and not isinstance(value, (tuple, list)):
@@ -143,6 +156,8 @@ def value_and_grad(
             what = f"the function returned a Tensor of {output.dtype}"
             hint = "Comparisons, argmax and counts have no gradient: return the number that was compared"
             raise TraceError(what, where=where, allowed="Floats: the gradient of others is nothing", hint=hint)
+        if tracer is None:
+            args = [as_read(a) if i in positions else a for i, a in enumerate(args)]
         wanted = [args[i] for i in positions] + weight_list
         # in a trace the gradients are written down as values that the compiler will know how to make
         grads = [Tensor(g) for g in gradients(output, wanted)] if tracer is None else tracer.gradients(output, wanted)

@@ -5,7 +5,8 @@
     y = ops.matmul(x, w)            # runs at once; y knows its operator and operands
 
 Outside a trace an operator on Tensors computes immediately; `autograd.py` walks the remembered operators backwards.
-What Tensors and traced values have in common, Python's operators and methods, is in `arithmetic.py`.
+What Tensors and traced values have in common, Python's operators and methods, is in `arithmetic.py`; what numpy's
+functions do with Tensors, in `numpy_calls.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,12 @@ from ...base.settings.tables import PYNATIVE_MODE
 from ...layout.slices import cut, gather_full, is_split
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef, scalar_operand
-from ...ops.spellings import NUMPY, UFUNCS
-from .arithmetic import Arithmetic
+from .numpy_calls import ForNumpy, plain
 
 TRUTH_TEST = "a truth test (if, while, and, or)"
-OPERATORS = "operators of parallel_lab.ops"
 
 
-class Tensor(Arithmetic):
+class Tensor(ForNumpy):
     """An array with a memory.
 
     input_data  array-like, scalar or Tensor
@@ -131,31 +130,19 @@ class Tensor(Arithmetic):
         return format(self._single(f"the format {spec!r}"), spec) if spec else str(self)
 
     def __contains__(self, value: Any) -> bool:
-        return bool(np.any(self.array == _plain(value)))
+        return bool(np.any(self.array == plain(value)))
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """numpy's ufuncs: `np.exp(x)` is `ops.exp(x)` with its gradient; others give a Tensor without."""
-        out = kwargs.pop("out", None)
-        # `array += tensor` asks for the array as output; the sum is a Tensor, which remembers how it was made
-        operator = UFUNCS.get(ufunc.__name__)
-        if method == "__call__" and not kwargs and operator and (out is None or out[0] is inputs[0]):
-            return operator(*inputs)
-        _refuse_gradient(inputs, f"np.{ufunc.__name__}")
-        if out is not None:
-            kwargs["out"] = tuple(_plain(x) for x in out)
-        return _wrapped(getattr(ufunc, method)(*(_plain(x) for x in inputs), **kwargs))
-
-    def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: Any) -> Any:
-        """numpy's other functions (`np.mean(x)`) see the array; refused where a float result would lose a gradient."""
-        tensors: list[Tensor] = []
-        result = function(*_opened(args, tensors), **_opened(kwargs, tensors))
-        if kind_of(getattr(result, "dtype", np.dtype(bool))) == "f":
-            name = function.__name__
-            _refuse_gradient(tensors, f"np.{name}", f"ops.{NUMPY[name]}" if name in NUMPY else OPERATORS)
-        return result
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.array, dtype) if copy else np.asarray(self.array, dtype)
+    def _become(self, new: Any) -> None:
+        """Hold what `x[...] = value` has made. What read this tensor before keeps what it read: `Node.before`."""
+        tracer = current_tracer.get()
+        if tracer is not None:
+            tracer.held_as(self, new)
+            return
+        before = copy.copy(self)
+        before.node = self.node  # which a copy of a LaterTensor lacks
+        self._data, self.node = new.asnumpy(), new.node
+        if self.node is not None:
+            self.node.before = before
 
     def __repr__(self) -> str:
         return f"Tensor(shape={list(self.shape)}, dtype={self.dtype}, value=\n{self.array})"
@@ -225,12 +212,26 @@ class LaterTensor(Tensor):
     def _data(self) -> np.ndarray:
         return self._result.read()
 
+    @_data.setter
+    def _data(self, array: np.ndarray) -> None:
+        self._result = Came(array)
+
     shape = property(lambda self: self._result.shape)
     dtype = property(lambda self: self._result.dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also one in another process, is a Tensor of the values."""
         return Tensor, (self.array,)
+
+
+class Came:
+    """In place of a message's result: an array that is there."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def read(self) -> np.ndarray:
+        return self.array
 
 
 class RankTensor(Tensor):
@@ -251,47 +252,8 @@ class RankTensor(Tensor):
         return Tensor(gather_full(self.asnumpy(), self.full_shape, self.layout))
 
 
-def _plain(value: Any) -> Any:
-    return value.asnumpy() if isinstance(value, Tensor) else value
-
-
-def _words(value: Any) -> str:
-    return f"{value.dtype} {value.shape}" if hasattr(value, "dtype") else shorten(value)
-
-
-def _wrapped(result: Any) -> Any:
-    """Arrays of numbers as Tensors; several results one by one."""
-    if isinstance(result, tuple):
-        return tuple(_wrapped(r) for r in result)
-    return Tensor(result) if _is_number(result) else result
-
-
-def _opened(value: Any, found: list[Tensor]) -> Any:
-    """`value` with arrays instead of its Tensors, which are added to `found`."""
-    if isinstance(value, Tensor):
-        found.append(value)
-        return value.asnumpy()
-    if isinstance(value, dict):
-        return {k: _opened(v, found) for k, v in value.items()}
-    return type(value)(_opened(v, found) for v in value) if type(value) in (list, tuple) else value
-
-
-def _refuse_gradient(operands: Iterable[Any], what: str, instead: str = OPERATORS) -> None:
-    """Raise ArgumentTypeError if a gradient may be asked for through `operands`, which `what` would lose in silence."""
-    for x in operands:
-        if isinstance(x, Tensor) and x.requires_grad:
-            name = f"parameter {x.name!r}" if isinstance(x, Parameter) else "a tensor made from parameters"
-            hint = f"Use {instead}, or x.asnumpy() for values without a gradient"
-            raise ArgumentTypeError(f"{what} of {name} has no gradient", where=caller().place, hint=hint)
-
-
 def _no_numbers(data: Any) -> ShapeError:
     return ShapeError(f"data {shorten(data)}", where="Tensor", allowed="Numbers in a rectangular shape")
-
-
-def _is_number(result: Any) -> bool:
-    """Whether what numpy returned is an array, or a number, that a Tensor may hold."""
-    return isinstance(result, (np.ndarray, np.generic)) and kind_of(result.dtype) in "biuf"
 
 
 def as_array(value: Any, operands: list[Any]) -> np.ndarray:
@@ -311,15 +273,17 @@ class Node:
 
     arrays    the operands' values then, if known: a Parameter may be given others before its gradient is made
     siblings  of an operator with several results: all their values, and which one this is; None of others
+    before    the Tensor as it was, if `x[...] = value` has given it this node
     """
 
-    __slots__ = ("arrays", "attrs", "op", "operands", "order", "siblings")
+    __slots__ = ("arrays", "attrs", "before", "op", "operands", "order", "siblings")
 
     def __init__(
         self, op: OpDef, operands: tuple[Tensor, ...], attrs: dict[str, Any], arrays: list[np.ndarray] | None = None
     ) -> None:
         self.op, self.operands, self.attrs, self.arrays, self.order = op, operands, attrs, arrays, _made()
         self.siblings: tuple[tuple[np.ndarray, ...], int] | None = None
+        self.before: Tensor | None = None
 
     def results(self, values: tuple[Any, ...]) -> tuple[Tensor, ...]:
         """Several results of one call as Tensors: each has this node with its own number."""
@@ -378,6 +342,10 @@ class Initial(Tensor):
             values = self.draw(parameter_generator("init_data"), self._shape)
             self._drawn = np.array(values, self._dtype, order="C")
         return self._drawn
+
+    @_data.setter
+    def _data(self, array: np.ndarray) -> None:
+        self._drawn = array
 
     shape = property(lambda self: self._shape)
     dtype = property(lambda self: self._dtype)
@@ -548,6 +516,10 @@ class Parameter(Tensor):
             raise ContextConflictError(what, where=where, hint="set_context(mode=GRAPH_MODE) first")
         self._comm_fusion = value
 
+    def _become(self, new: Any) -> None:
+        """`self.w[...] = value` is an `assign`, which counts in compiled networks too."""
+        ops.assign(self, new)
+
     def set_data(self, data: Any) -> None:
         """Replace the values, keeping shape and dtype. What `initializer(...)` returns is drawn when next read.
 
@@ -559,7 +531,7 @@ class Parameter(Tensor):
                 raise ShapeError(f"data of shape {data.shape}", where=where, allowed=allowed)
             self._initial, self._data, self.layout = Initial(data.draw, data.shape, self.dtype), None, None
             return
-        array = np.asarray(_plain(data), self.dtype)
+        array = np.asarray(plain(data), self.dtype)
         if array.shape not in (self.shape, self.full_shape):
             allowed += f", or that of the slice, {self.shape}" if self.layout is not None else ""
             raise ShapeError(f"data of shape {array.shape}", where=where, allowed=allowed)
