@@ -24,7 +24,7 @@ from .passes import PASSES, Pass, run_passes
 from .passes.dataset_strategy import dataset_splits
 from .passes.strategies import check_device_num
 from .plan import Plan, freeze
-from .trace import Slot, check_input, input_names, trace_network
+from .trace import Slot, check_input, input_names, leaves, trace_network
 
 
 def compile_network(
@@ -65,7 +65,7 @@ def compile_network(
 def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tuple[str, Draft | Plan], ...]:
     """As `compile_network`, but returns what every pass made: ("trace", Draft), ..., ("plan", Plan)."""
     made = compile_program(network, *inputs, one_loss=True, **options)
-    static = next((part for part in _leaves(made.form) if not isinstance(part, Slot)), made)
+    static = next((part for part in leaves(made.form) if not isinstance(part, Slot)), made)
     if static is not made:
         what = f"the network returned {shorten(static)}"
         raise at_compile(TraceError, what, "Tensors that it computed from its inputs")
@@ -79,12 +79,6 @@ def _order(network: Callable, optimizer: Any, parameters: dict[str, Parameter]) 
     known = own if optimizer is None else optimizer.parameters
     listed = tuple(names[id(p)] for p in known if id(p) in names)
     return (*listed, *(name for name in parameters if name not in listed))
-
-
-def _leaves(form: Any) -> list[Any]:
-    if isinstance(form, (list, tuple)) and not isinstance(form, Slot):
-        return [leaf for part in form for leaf in _leaves(part)]
-    return [leaf for part in form.values() for leaf in _leaves(part)] if isinstance(form, dict) else [form]
 
 
 @dataclass(frozen=True)
@@ -123,8 +117,9 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     """
     loss, optimizer, passes = options.pop("loss", None), options.pop("optimizer", None), options.pop("passes", None)
     one_loss = options.pop("one_loss", False)
+    needed = not options.pop("without_inputs", False)
     config = _config(options)
-    if not inputs:
+    if not inputs and needed:
         hint = "Give one Tensor or array per input, e.g. compile(net, x, label, loss=...)"
         raise at_compile(ShapeError, "no inputs were given", hint=hint)
     _check_objects(network, loss, optimizer)

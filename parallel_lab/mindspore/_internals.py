@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import checked, instance, text
-from ..base.errors import ArgumentTypeError, MissingName, message, shorten
+from ..base.errors import ArgumentTypeError, MissingName, TracedCommunication, message, shorten
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.context import frozen, get_auto_parallel_context, set_auto_parallel_context
 from ..graph.compiler import compile_program
 from ..graph.passes.dataset_strategy import dataset_splits
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
-from ..train.compiled import after_compiling, is_tensor, with_static
+from ..train.compiled import after_compiling, of_tensors, tensors_of
 
 _CELL = instance(Cell, "A Cell")
 
@@ -35,9 +35,16 @@ class CellGraphExecutor:
         args     inputs of the Cell: where operators are split, the whole ones of all ranks
         options  do_convert, jit_config_dict, auto_parallel_mode and what else MindSpore takes: without effect
         """
-        static = tuple((i, a) for i, a in enumerate(args) if not is_tensor(a))
-        inputs, how = _fed([a for a in args if is_tensor(a)])
-        made = compile_program(with_static(obj, args, static), *inputs, **how, global_rank=frozen().global_rank)
+        form, tensors = tensors_of(args)
+        inputs, how = _fed(tensors)
+        how |= {"global_rank": frozen().global_rank, "without_inputs": not inputs}
+        try:
+            alone = {"parallel_mode": "stand_alone"} if _get_parallel_mode() == "stand_alone" else {}
+            made = compile_program(of_tensors(obj, form), *inputs, **how, **alone)
+        except TracedCommunication:  # without a mode a network may communicate by hand, with strategies without effect
+            if not alone:
+                raise
+            made = compile_program(of_tensors(obj, form), *inputs, **how, parallel_mode="data_parallel")
         after_compiling(made, None)
         obj.__dict__["compiled"] = made
         return f"{phase}.{id(obj)}", True
@@ -62,6 +69,8 @@ def _fed(tensors: list[Any]) -> tuple[list[Any], dict[str, Any]]:
     config, shapes = frozen(), tuple(tuple(t.shape) for t in tensors)
     if config.parallel_mode not in SHARDED_MODES or config.dataset_strategy == "full_batch":
         return tensors, {}
+    if not tensors:
+        return [], {"dataset_strategy": "full_batch"}
     if config.dataset_strategy == "data_parallel":
         n = config.device_num
         cuts = tuple(tuple(n if not i and size % n == 0 else 1 for i, size in enumerate(shape)) for shape in shapes)

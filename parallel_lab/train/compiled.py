@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from ..graph.compiler import Compiled, compile_program
 from ..graph.passes.dataset_strategy import dataset_layouts
 from ..graph.plan import Plan
 from ..graph.strategy_file import save_group_info, save_strategy
+from ..graph.trace import Slot, fill_form, input_names, leaves, map_form
 from ..layout.slices import cut
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
@@ -47,7 +48,8 @@ class CompiledFunction:
     settings  options of `compile_program` (loss, optimizer, ParallelConfig's); or a function that returns them
     parameters  "slices", "whole" or "as they were": see `RankProgram`
 
-    Arguments that are no tensors (numbers, strings, None) are part of the program.
+    Arguments that are no tensors (numbers, strings, None) are part of the program; tuples, lists and dicts may hold
+    tensors.
     """
 
     def __init__(
@@ -82,24 +84,23 @@ class CompiledFunction:
         if world is not None:  # a number of devices that was set must be that of the ranks
             options["device_num"] = settings["device_num"] = frozen_for_run(**settings).device_num
         config = frozen(**settings)
-        given = [a for a in args if is_tensor(a)]
+        form, given = tensors_of(args)
         wanted = dataset_layouts(config, tuple(tuple(getattr(a, "full_shape", a.shape)) for a in given))
         tensors = [_own_part(a, layout, config) for a, layout in zip(given, wanted, strict=True)]
-        static = tuple((i, a) for i, a in enumerate(args) if not is_tensor(a))
-        key = (tuple((t.shape, str(t.dtype)) for t in tensors), repr(static), config, world)
+        key = (tuple((t.shape, str(t.dtype)) for t in tensors), repr(form), config, world)
         known = self._programs.setdefault(key, [])
         program = next((p for p in known if still_holds(p.compiled)), None)
         if program is None:
-            program = self._compiled(tensors, args, static, options, config)
+            program = self._compiled(tensors, form, options, config)
             known.append(program)
         self.last = program
         return program, tensors
 
     def _compiled(
-        self, tensors: list[Any], args: Sequence[Any], static: tuple, options: dict[str, Any], config: ParallelConfig
+        self, tensors: list[Any], form: tuple[Any, ...], options: dict[str, Any], config: ParallelConfig
     ) -> RankProgram:
         world = current_world()
-        made: Compiled = compile_program(with_static(self.fn, args, static), *tensors, **options)
+        made: Compiled = compile_program(of_tensors(self.fn, form), *tensors, **options)
         program = RankProgram(made, world, parameters=self.parameters)
         if config.parallel_mode in SHARDED_MODES:
             agree_on_start(made.parameters.values(), world, broadcast=config.parameter_broadcast)
@@ -147,24 +148,38 @@ def _own_part(value: Any, wanted: TensorLayout, config: ParallelConfig) -> Any:
     return Tensor(cut(value.full().asnumpy(), wanted, current_world().rank))
 
 
-def with_static(fn: Callable, args: Sequence[Any], static: tuple[tuple[int, Any], ...]) -> Callable:
-    """`fn` as a function of its tensors alone."""
-    if not static:
+def tensors_of(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
+    """(arguments with a Slot for every tensor, the tensors), those in tuples, lists and dicts too."""
+    found: list[Any] = []
+
+    def slot(value: Any) -> Any:
+        if not is_tensor(value):
+            return value
+        found.append(value)
+        return Slot(len(found) - 1)
+
+    return map_form(slot, args), found
+
+
+def of_tensors(fn: Callable, form: tuple[Any, ...]) -> Callable:
+    """`fn` called with arguments of this form, as a function of its tensors alone."""
+    if all(isinstance(each, Slot) for each in form):
         return fn
-    fixed = dict(static)
-    places = [i for i in range(len(args)) if i not in fixed]
 
     @functools.wraps(fn if not isinstance(fn, Cell) else fn.construct)
-    def of_tensors(*tensors: Any) -> Any:
-        full = dict(zip(places, tensors, strict=True)) | fixed
-        return fn(*(full[i] for i in range(len(args))))
+    def run(*tensors: Any) -> Any:
+        return fn(*fill_form(form, tensors))
 
-    names = list(inspect.signature(of_tensors).parameters.values())
-    if len(names) >= len(args):
-        plain = {"default": inspect.Parameter.empty, "kind": inspect.Parameter.POSITIONAL_OR_KEYWORD}
-        kept = [names[i].replace(**plain) for i in places]
-        of_tensors.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
-    return of_tensors
+    names = input_names(fn if not isinstance(fn, Cell) else fn.construct, len(form))
+    counts = [len([part for part in leaves(each) if isinstance(part, Slot)]) for each in form]
+    inputs = [
+        name if isinstance(each, Slot) else f"{name}_{i}"
+        for name, each, count in zip(names, form, counts, strict=True)
+        for i in range(count)
+    ]
+    kept = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in inputs]
+    run.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
+    return run
 
 
 def positional(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

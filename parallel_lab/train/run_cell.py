@@ -13,7 +13,7 @@ from ..base.origin import caller
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.context import frozen
 from ..nn.cell import Cell, ShardedCell, check_propagates
-from .compiled import CompiledFunction, is_tensor, positional, runs_compiled
+from .compiled import CompiledFunction, is_tensor, positional, runs_compiled, tensors_of
 from .region import run_region
 
 
@@ -35,7 +35,7 @@ def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         inner = cell.fn.construct if isinstance(cell.fn, Cell) else cell.fn
         return run_region(cell, positional(inner, args, kwargs), world)
     given = positional(getattr(cell, "construct", cell), args, kwargs)
-    if not any(is_tensor(a) and a.ndim for a in given):
+    if not any(a.ndim for a in tensors_of(given)[1]):
         return NotImplemented  # a function of numbers, such as a learning rate schedule: there is nothing to split
     refuse_on_tape(getattr(cell, "__name__", type(cell).__name__))
     compiled = cell.__dict__.get("_compiled")

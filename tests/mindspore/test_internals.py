@@ -52,6 +52,44 @@ def test_a_network_is_compiled_by_the_context_and_not_run():
         _cell_graph_executor._get_shard_strategy(Net())
 
 
+def test_tensors_in_tuples_lists_and_dicts_are_inputs_too():
+    """They were constants, and with none beside them an error about dataset_strategy=()."""
+
+    class Sum(nn.Cell):
+        def construct(self, pair, more, factor=None):
+            return pair[0] * pair[1] + more["x"][0] * factor
+
+    ms.set_auto_parallel_context(full_batch=False, dataset_strategy="data_parallel")
+    net = Sum()
+    _cell_graph_executor.compile(net, (X, X), {"x": [X], "y": None}, 2.0)
+    plan = net.compiled.plan
+    assert [i.name for i in plan.graph.inputs if i.role == "data"] == ["pair_0", "pair_1", "more_0"]
+    assert plan.value("more_0").layout.splits == (8, 1)
+
+
+@each_of("mode", "stand_alone", "data_parallel", "semi_auto_parallel")
+def test_a_network_may_have_no_inputs(mode):
+    class Square(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w, self.mul = Parameter(X, "w"), ops.Mul().shard(((2, 2), (2, 2)))
+
+        def construct(self):
+            return self.mul(self.w, self.w)
+
+    ms.set_auto_parallel_context(parallel_mode=mode, full_batch=False)
+    net = Square()
+    _cell_graph_executor.compile(net)
+    assert net.parameter_layout_dict["w"].splits == ((2, 2) if mode == "semi_auto_parallel" else (1, 1))
+
+
+def test_strategies_have_no_effect_without_a_parallel_mode():
+    ms.set_auto_parallel_context(parallel_mode="stand_alone", full_batch=False, device_num=1, global_rank=0)
+    net = Net(((2, 4), (4, 1)))
+    _cell_graph_executor.compile(net, X)
+    assert net.parameter_layout_dict["w"].splits == (1, 1)
+
+
 def test_the_ranks_with_the_same_slices_are_saved(tmp_path):
     """The device matrix is (2, 2, repeated 2): rank 1 shares w's first half with the ranks whose second digit is 0."""
     file = tmp_path / "new" / "group.pb"
