@@ -94,6 +94,10 @@ LOSS_SCALES = {
     **_of("parallel_lab.nn.optim.amp", "LossScaler StaticLossScaler DynamicLossScaler"),
     **_of("parallel_lab.nn.optim.global_norm", "all_finite"),
     **LOSS_SCALE_MANAGERS,
+    **_of(
+        f"{TRAIN}.mixed",
+        "auto_mixed_precision custom_mixed_precision build_train_network get_white_list get_black_list init_status",
+    ),
 }
 
 OPTIMIZERS = "AdaFactor Adagrad Adam AdamWeightDecay FTRL LARS Lamb LazyAdam Momentum Optimizer RMSProp SGD"

@@ -33,7 +33,7 @@ from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
 from ..nn.tensor.tensor import Parameter, RankTensor, Tensor
 from .agreement import agree_on_start
-from .runner import RankProgram
+from .runner import RankProgram, Rehearsal
 
 
 def runs_compiled() -> bool:
@@ -47,6 +47,7 @@ class CompiledFunction:
     fn        a Cell or a function; it may be a whole training step (gradients asked for and an optimizer called inside)
     settings  options of `compile_program` (loss, optimizer, ParallelConfig's); or a function that returns them
     parameters  "slices", "whole" or "as they were": see `RankProgram`
+    rehearses   compile for several devices also where this process is no rank, without running (`Rehearsal`)
 
     Arguments that are no tensors (numbers, strings, None) are part of the program; tuples, lists and dicts may hold
     tensors.
@@ -58,12 +59,13 @@ class CompiledFunction:
         settings: dict[str, Any] | Callable[[], dict[str, Any]] | None = None,
         *,
         parameters: str = "slices",
+        rehearses: bool = False,
     ) -> None:
-        self.fn, self.parameters = fn, parameters
+        self.fn, self.parameters, self.rehearses = fn, parameters, rehearses
         self._settings = settings if callable(settings) else lambda: dict(settings or {})
         # several for one key: a Cell's training mode and what is trained make other programs too
-        self._programs: dict[Any, list[RankProgram]] = {}
-        self.last: RankProgram | None = None
+        self._programs: dict[Any, list[RankProgram | Rehearsal]] = {}
+        self.last: RankProgram | Rehearsal | None = None
         self.calls = 0
 
     @property
@@ -77,9 +79,11 @@ class CompiledFunction:
         self.calls += 1
         return program(*tensors, step=self.calls - 1)
 
-    def prepare(self, *args: Any) -> tuple[RankProgram, list[Any]]:
+    def prepare(self, *args: Any) -> tuple[RankProgram | Rehearsal, list[Any]]:
         """The program for these arguments, compiled if need be, and what to call it with."""
-        options, world = {"global_rank": 0, **self._settings()}, current_world()
+        world = current_world()
+        rank = frozen().global_rank if world is None and self.rehearses else 0  # a plan is the same for all ranks
+        options = {"global_rank": rank, **self._settings()}
         settings = {k: v for k, v in options.items() if k not in ("loss", "optimizer")}
         if world is not None:  # a number of devices that was set must be that of the ranks
             options["device_num"] = settings["device_num"] = frozen_for_run(**settings).device_num
@@ -98,9 +102,12 @@ class CompiledFunction:
 
     def _compiled(
         self, tensors: list[Any], form: tuple[Any, ...], options: dict[str, Any], config: ParallelConfig
-    ) -> RankProgram:
+    ) -> RankProgram | Rehearsal:
         world = current_world()
         made: Compiled = compile_program(of_tensors(self.fn, form), *tensors, **options)
+        if world is None and self.rehearses and made.plan.device_num > 1:
+            after_compiling(made, None)
+            return Rehearsal(made)
         program = RankProgram(made, world, parameters=self.parameters)
         if config.parallel_mode in SHARDED_MODES:
             agree_on_start(made.parameters.values(), world, broadcast=config.parameter_broadcast)

@@ -9,6 +9,8 @@ How a step runs follows from the parallel mode and from whether this process is 
     data_parallel, hybrid_parallel  every rank its own part of the batch: compiled, gradients summed by the plan; a step
                                     that adds up gradients itself runs at once, or with a DistributedGradReducer
     semi_auto_parallel, auto_parallel   compiled, operators split by their strategies
+
+A process that is no rank, with a device_num above 1: compiled for so many and not run (`runner.Rehearsal`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import ContextConflictError, TracedCommunication, WorldError, shorten
+from ..base.errors import ContextConflictError, TracedCommunication, shorten
 from ..base.hooks import current_step, current_world
 from ..base.settings.checks import LOCAL_MODES, SHARDED_MODES
 from ..base.settings.context import frozen, frozen_for_run
@@ -48,8 +50,8 @@ def _unwrapped(network: Callable) -> tuple[Callable, dict[str, Any], str]:
 
 
 def _check_world(mode: str, what: str) -> Any:
-    """The world, or None for one device. WorldError: ranks asked for, but alone; ContextError: a device_num in
-    stand_alone; ContextConflictError (also a RuntimeError): a full batch in a mode that splits no inputs.
+    """The world, or None for one device. ContextError: a device_num in stand_alone; ContextConflictError (also a
+    RuntimeError): a full batch in a mode that splits no inputs.
     """
     world, config = current_world(), frozen()
     if mode == "stand_alone":
@@ -58,12 +60,12 @@ def _check_world(mode: str, what: str) -> Any:
         given = f"full_batch=True (dataset_strategy='full_batch') with parallel_mode={mode!r}"
         allowed = f"One of {', '.join(map(repr, SHARDED_MODES))}: elsewhere every rank feeds its own rows"
         raise ContextConflictError(given, where=what, allowed=allowed)
-    if world is None and mode != "stand_alone" and config.device_num > 1:
-        given = f"parallel_mode={mode!r} with device_num={config.device_num}, and this process is not a rank"
-        start = "parallel-lab run -n 8 script.py, in a notebook %%ranks -n 8"
-        hint = f"Start ranks ({start}) and call init(); or look at the plan: parallel_lab.compile"
-        raise WorldError(given, where=what, hint=hint)
     return world
+
+
+def _rehearses(mode: str) -> bool:
+    """Whether steps are for several devices, and this process is none of their ranks."""
+    return current_world() is None and mode != "stand_alone" and frozen().device_num > 1
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
@@ -131,7 +133,7 @@ class TrainStep(_Step):
         self._first = True
         self._at_once: Callable | None = None
         alone = self.mode == "stand_alone" or (self.world is None and self.mode not in SHARDED_MODES)
-        if alone:
+        if alone and not _rehearses(self.mode):
             check_built(frozen(), self.network)
             if optimizer is not None:
                 check_grouping_in_context(optimizer)
@@ -145,7 +147,7 @@ class TrainStep(_Step):
             whole = self.network if is_step else TrainOneStepCell(self.network, optimizer)
         else:
             whole, settings = self.network, {**settings, "loss": loss_fn, "optimizer": optimizer}
-        self._compiled = CompiledFunction(whole, settings)
+        self._compiled = CompiledFunction(whole, settings, rehearses=_rehearses(self.mode))
 
     def __call__(self, *columns: Any) -> Any:
         if self._first:
@@ -213,8 +215,9 @@ class EvalStep(_Step):
     def __init__(self, network: Callable, loss_fn: Callable | None = None) -> None:
         self.network, settings, self.mode = _unwrapped(network)
         self.loss_fn = loss_fn
-        if _check_world(self.mode, "evaluation") is not None and self.mode in SHARDED_MODES:
-            self._compiled = CompiledFunction(self._evaluate, settings)
+        world, rehearses = _check_world(self.mode, "evaluation"), _rehearses(self.mode)
+        if (world is not None or rehearses) and self.mode in SHARDED_MODES:
+            self._compiled = CompiledFunction(self._evaluate, settings, rehearses=rehearses)
 
     def _evaluate(self, *columns: Any) -> tuple[Any, tuple[Any, ...]]:
         out = self.network(*columns[:-1])
@@ -234,17 +237,24 @@ class EvalStep(_Step):
 
     def _predict(self, *inputs: Any) -> tuple[Any, ...]:
         if not hasattr(self, "_forward"):
-            self._forward = CompiledFunction(self.network, _unwrapped(self.network)[1])
+            settings = _unwrapped(self.network)[1]
+            self._forward = CompiledFunction(self.network, settings, rehearses=_rehearses(self.mode))
         return _as_tuple(self._forward(*inputs))
 
     def _whole(self, label: np.ndarray) -> np.ndarray:
-        """The labels of the whole batch, from this rank's."""
+        """The labels of the whole batch, from this rank's; zeros as the other results are, if nothing was run."""
         plan, world = self._compiled.plan, current_world()
         if self.loss_fn is not None and plan is not None:
             value = plan.value(plan.data_inputs[-1].name)
+            if world is None and label.shape != value.shape:
+                return np.zeros(value.shape, label.dtype)
             return label if label.shape == value.shape else gather_full(label, value.shape, value.layout, tag="labels")
         strategy = frozen().dataset_strategy
-        return label if strategy == "full_batch" else np.asarray(world.comm.all_gather(label, dim=0, tag="labels"))
+        if strategy == "full_batch":
+            return label
+        if world is None:
+            return np.zeros((len(label) * frozen().device_num, *label.shape[1:]), label.dtype)
+        return np.asarray(world.comm.all_gather(label, dim=0, tag="labels"))
 
 
 class PredictStep(_Step):
@@ -252,8 +262,9 @@ class PredictStep(_Step):
 
     def __init__(self, network: Callable) -> None:
         self.network, settings, self.mode = _unwrapped(network)
-        if _check_world(self.mode, "prediction") is not None and self.mode in SHARDED_MODES:
-            self._compiled = CompiledFunction(self.network, settings)
+        world, rehearses = _check_world(self.mode, "prediction"), _rehearses(self.mode)
+        if (world is not None or rehearses) and self.mode in SHARDED_MODES:
+            self._compiled = CompiledFunction(self.network, settings, rehearses=rehearses)
 
     def __call__(self, *inputs: Any) -> Any:
         if self._compiled is None:

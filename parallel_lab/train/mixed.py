@@ -1,40 +1,57 @@
-"""Mixed precision for `Model`: which parts of a network compute in float16, and how the loss is scaled.
+"""Mixed precision: which parts of a network compute in float16, and how the loss is scaled.
 
-| amp_level | network                                   | loss scale, if no loss_scale_manager is given |
-|-----------|-------------------------------------------|-----------------------------------------------|
-| O0        | as it is                                  | none                                          |
-| O2        | float16, batch normalisation in float32   | dynamic, from 2^24 on                         |
-| O3        | float16                                   | none                                          |
-| auto      | as O0: MindSpore's choice is for its accelerators, and numpy computes float16 no faster than float32  |
+| amp_level | network                                          | loss scale of a Model without a loss_scale_manager |
+|-----------|--------------------------------------------------|----------------------------------------------------|
+| O0        | as it is                                         | none                                               |
+| O1        | float16 inside `get_white_list()`: products      | none                                               |
+| O2        | float16 but for `get_black_list()`: norms        | dynamic, from 2^24 on                              |
+| O3        | float16                                          | none                                               |
+| auto      | as O0: MindSpore's choice is for its accelerators, and numpy computes float16 no faster           |
 
-Parameters, gradients, updates and the loss's operands are float32. Levels: MindSpore, Model(amp_level=).
+Parameters, gradients, updates and the loss's operands are float32. Networks are changed in place, and their Parameters
+keep their names. Levels and lists: MindSpore, amp (auto_mixed_precision, custom_mixed_precision, build_train_network).
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
-from .. import ops
-from ..base.checks import checked, flag, instance
-from ..base.dtypes import HALF
-from ..base.errors import ArgumentError, NotBuiltYet
+import numpy as np
+
+from .. import nn, ops
+from ..base.checks import Check, checked, choice, flag, instance
+from ..base.dtypes import BFLOAT16, HALF, as_dtype
+from ..base.errors import ArgumentError, shorten
 from ..nn.cell import Cell
-from ..nn.layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from ..nn.layers.losses import WithLossCell
 from ..nn.optim.amp import DynamicLossScaleManager, LossScaler
+from ..nn.tensor.tensor import Tensor
+from ..nn.wrap import TrainOneStepCell, TrainOneStepWithLossScaleCell
+from ..ops.elementwise import a_dtype
+from ..ops.machine.primitive import Primitive
+from . import arguments
 
 AMP_LEVELS = ("O0", "O1", "O2", "O3", "auto")
-_BATCH_NORM = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
+WHITE = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Dense),
+    *(ops.Conv2D, ops.Conv3D, ops.Conv2DTranspose, ops.MatMul, ops.BatchMatMul, ops.PReLU, ops.ReLU),
+)
+BLACK = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm)
+
+
+def get_white_list() -> list[type]:
+    """Cells and operators that compute in float16 with "O1"."""
+    return list(WHITE)
+
+
+def get_black_list() -> list[type]:
+    """Cells that compute in float32 with "O2"."""
+    return list(BLACK)
 
 
 MANAGER = instance(LossScaler, "A FixedLossScaleManager or DynamicLossScaleManager")
-
-
-def check_amp_level(level: str) -> str:
-    """The level; "auto" becomes "O0". Raises NotBuiltYet."""
-    if level == "O1":
-        what = "amp_level='O1', which casts operator by operator, is not available yet"
-        raise NotBuiltYet(what, where="Model", hint="Use 'O2', or net.to_float(float16) on the layers you choose")
-    return "O0" if level == "auto" else level
 
 
 class Float32Outputs(Cell):
@@ -55,16 +72,169 @@ def _in_float32(value: Any) -> Any:
 
 @checked("Model", keep_batchnorm_fp32=flag | None)
 def in_float16(network: Cell, level: str, keep_batchnorm_fp32: bool | None) -> Cell:
-    """The network for a level: set to float16 in place (O2, O3) and with float32 results, or as it is."""
-    if level == "O0":
-        return network
-    network.to_float("float16")
-    keep = level == "O2" if keep_batchnorm_fp32 is None else keep_batchnorm_fp32
-    if keep:
-        for _, cell in network.cells_and_names():
-            if isinstance(cell, _BATCH_NORM):
-                cell.to_float("float32")
+    """The network for a level, set to float16 in place; keep_batchnorm_fp32 makes O2 of O3, or O3 of O2."""
+    if level in ("O2", "O3") and keep_batchnorm_fp32 is not None:
+        level = "O2" if keep_batchnorm_fp32 else "O3"
+    return auto_mixed_precision(network, level)
+
+
+# ---- a network in two precisions ----
+
+
+def _read_half(value: Any) -> str:
+    dtype = str(as_dtype(value))
+    if dtype not in ("float16", BFLOAT16):
+        raise ValueError
+    return dtype
+
+
+def _read_classes(value: Any) -> tuple[type, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, type) for one in value):
+        raise TypeError
+    if not all(issubclass(one, (Cell, Primitive)) for one in value):
+        raise TypeError
+    return tuple(value)
+
+
+A_HALF = Check("float16 or bfloat16", _read_half)
+CLASSES = Check("A list of classes of Cells and operators, such as get_white_list()", _read_classes) | None
+
+
+@checked(network=arguments.NETWORK, amp_level=choice(*AMP_LEVELS), dtype=A_HALF)
+def auto_mixed_precision(network: Cell, amp_level: str = "O0", dtype: Any = "float16") -> Cell:
+    """The network for a level of the table above, in float16 or bfloat16. Raises ArgumentError, ArgumentTypeError."""
+    if amp_level == "O1":
+        _halve(network, WHITE, dtype)
+    elif amp_level in ("O2", "O3"):
+        return _all_but(network, BLACK if amp_level == "O2" else (), dtype)
+    return network
+
+
+@checked(network=arguments.NETWORK, white_list=CLASSES, black_list=CLASSES, dtype=A_HALF)
+def custom_mixed_precision(
+    network: Cell, *, white_list: list[type] | None = None, black_list: list[type] | None = None, dtype: Any = "float16"
+) -> Cell:
+    """The network with float16 (or bfloat16) in the Cells and operators of one list, or in all but those of the other.
+
+    Raises ArgumentError where both lists or none are given, ArgumentTypeError.
+    """
+    if (white_list is None) == (black_list is None):
+        what = f"white_list={shorten(white_list)} and black_list={shorten(black_list)}"
+        raise ArgumentError(what, where="custom_mixed_precision", allowed="One of the two")
+    if white_list is None:
+        return _all_but(network, tuple(black_list), dtype)
+    _halve(network, tuple(white_list), dtype)
+    return network
+
+
+def _halve(cell: Cell, classes: tuple[type, ...], dtype: str) -> None:
+    """Compute in `dtype` inside Cells and operators of these classes, and give float32 on."""
+    if isinstance(cell, classes):
+        cell.to_float(dtype)
+        _give(cell, "float32")
+        return
+    for name, primitive in cell._primitives.items():
+        if isinstance(primitive, classes):
+            cell.__dict__[name] = InDtype(primitive, dtype, "float32")
+    for child in cell._cells.values():
+        if child is not None:
+            _halve(child, classes, dtype)
+
+
+def _all_but(network: Cell, classes: tuple[type, ...], dtype: str) -> Cell:
+    """Compute in `dtype` but for Cells and operators of these classes, which compute in float32."""
+    network.to_float(dtype)
+    for _, cell in network.cells_and_names():
+        if isinstance(cell, classes):
+            cell.to_float("float32")
+            _give(cell, dtype)
+        for name, primitive in cell._primitives.items():
+            if isinstance(primitive, classes):
+                cell.__dict__[name] = InDtype(primitive, "float32", dtype)
     return Float32Outputs(network)
+
+
+def _give(cell: Cell, dtype: str) -> None:
+    """From now on the Cell's float results are cast."""
+    construct = type(cell).construct
+
+    @functools.wraps(construct)
+    def cast(*args: Any, **kwargs: Any) -> Any:
+        return _in_dtype(construct(cell, *args, **kwargs), dtype)
+
+    cell.__dict__["construct"] = cast
+
+
+class InDtype:
+    """An operator of a Cell whose operands and results are cast; for the rest it is the operator."""
+
+    def __init__(self, primitive: Primitive, dtype: str, result: str) -> None:
+        self.primitive, self.dtype, self.result = primitive, dtype, result
+
+    def __call__(self, *args: Any) -> Any:
+        return _in_dtype(self.primitive(*(_in_dtype(x, self.dtype) for x in args)), self.result)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.primitive, name)
+
+    def __repr__(self) -> str:
+        return repr(self.primitive)
+
+
+def _in_dtype(value: Any, dtype: str) -> Any:
+    """Float tensors, also inside lists and tuples, cast; anything else as it is."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_in_dtype(one, dtype) for one in value)
+    own = str(getattr(value, "dtype", ""))
+    return ops.cast(value, dtype) if own != dtype and own in (*HALF, "float32", "float64") else value
+
+
+# ---- a step ----
+
+
+@checked(network=arguments.NETWORK, optimizer=arguments.OPTIMIZER, level=choice(*AMP_LEVELS))
+def build_train_network(
+    network: Cell,
+    optimizer: Any,
+    loss_fn: Callable | None = None,
+    level: str = "O0",
+    boost_level: str = "O0",
+    **kwargs: Any,
+) -> Cell:
+    """A training step as a Cell: the network for a level, its loss, the optimizer, and a loss scale if one is wanted.
+
+    loss_fn  a Cell or function of (outputs, label); None: the network gives the loss
+
+    Keywords: loss_scale_manager (for O2 a dynamic one if none is given), keep_batchnorm_fp32, cast_model_type (float16
+    or float32, in place of the level's). Raises ArgumentError (a ValueError) for others, ArgumentTypeError.
+    """
+    where = "build_train_network"
+    arguments.check_boost(boost_level)
+    known = ("loss_scale_manager", "keep_batchnorm_fp32", "cast_model_type")
+    for name in kwargs:
+        if name not in known:
+            raise ArgumentError(f"keyword {name!r}", where=where, allowed=f"Keywords: {', '.join(known)}")
+    (arguments.LOSS | None)(where, "loss_fn", loss_fn)
+    manager = (MANAGER | None)(where, "loss_scale_manager", kwargs.get("loss_scale_manager"))
+    if manager is None and level == "O2" and "loss_scale_manager" not in kwargs:
+        manager = DynamicLossScaleManager()
+    if kwargs.get("cast_model_type") is not None:
+        wanted = str(a_dtype(where, "cast_model_type", kwargs["cast_model_type"]))
+        level = "O0" if wanted == "float32" else "O2" if level == "O0" else level
+    network = in_float16(network, level, kwargs.get("keep_batchnorm_fp32"))
+    whole = network if loss_fn is None else WithLossCell(network, loss_fn)
+    update = None if manager is None else manager.get_update_cell()
+    if update is not None:
+        return TrainOneStepWithLossScaleCell(whole, optimizer, update).set_train()
+    return TrainOneStepCell(whole, optimizer, 1.0 if manager is None else manager.get_loss_scale()).set_train()
+
+
+def init_status() -> Tensor:
+    """Zeros, (8,): overflow is looked for in the gradients themselves (`all_finite`), without a register."""
+    return Tensor(np.zeros(8, np.float32))
+
+
+# ---- the loss scale of a Model ----
 
 
 def with_loss_scale(optimizer: Any, manager: Any, level: str) -> None:

@@ -40,9 +40,9 @@ from .auto_parallel import AutoParallel
 from .callbacks import Callback, CallbackList, CallbackParams, RunContext, as_callbacks, loss_value
 from .checkpoint_callback import ModelCheckpoint, check_places
 from .engine import EvalStep, PredictStep, TrainStep, layouts
-from .feed import Feed, check_dataset
+from .feed import Feed, check_dataset, first_row
 from .metrics import Loss, get_metrics
-from .mixed import AMP_LEVELS, check_amp_level, in_float16, with_loss_scale
+from .mixed import AMP_LEVELS, in_float16, with_loss_scale
 from .progress import ProgressBar
 
 _MISSING: Any = object()
@@ -64,7 +64,7 @@ class Model:
     metrics       what `eval` measures: a set of names such as {"accuracy", "loss"}, or a dict {name: Metric}
     eval_network  what `eval` runs instead of network and loss; its outputs go to the metrics
     eval_indexes  positions of [loss, prediction, label] in eval_network's outputs; None: metrics get all
-    amp_level     "O0", "O2", "O3" or "auto": what computes in float16 (`mixed.py`)
+    amp_level     "O0", "O1", "O2", "O3" or "auto": what computes in float16 (`mixed.py`)
     boost_level   "O0"; MindSpore's other levels are for its accelerators
 
     Keywords: loss_scale_manager (a FixedLossScaleManager or DynamicLossScaleManager), keep_batchnorm_fp32 (bool).
@@ -97,7 +97,7 @@ class Model:
         if network is _MISSING:
             raise ArgumentTypeError("network is missing", where="Model", hint="Model(network, loss_fn, optimizer)")
         arguments.check_boost(boost_level)
-        level = check_amp_level(amp_level)
+        level = "O0" if amp_level == "auto" else amp_level
         if optimizer is None and (level != "O0" or kwargs.get("loss_scale_manager") is not None):
             what = f"amp_level={amp_level!r}" if level != "O0" else "a loss_scale_manager"
             raise ArgumentError(f"{what} without an optimizer", where="Model", hint="Give optimizer=..., or omit it")
@@ -200,7 +200,7 @@ class Model:
             what = "the Model has no metrics"
             raise ArgumentError(what, where="Model.fit", hint="Model(..., metrics={'accuracy'}), or use train()")
         if valid_dataset is not None:
-            check_dataset("Model.fit", "valid_dataset", valid_dataset)
+            valid_dataset = check_dataset("Model.fit", "valid_dataset", valid_dataset)
         evaluation = None if valid_dataset is None else (valid_dataset, arguments.checked_frequency(valid_frequency))
         sink = dataset_sink_mode, sink_size
         self._fit("Model.fit", epoch, train_dataset, callbacks, *sink, initial_epoch, progress, evaluation)
@@ -225,7 +225,7 @@ class Model:
         if first >= epoch:
             what = f"initial_epoch={first} with epoch={epoch}"
             raise ArgumentError(what, where=where, allowed="initial_epoch below epoch, the last one")
-        check_dataset(where, "train_dataset", dataset)
+        given, dataset = dataset, check_dataset(where, "train_dataset", dataset)
         called = [*as_callbacks(callbacks, where), *([ProgressBar()] if progress else [])]
         self._check_trainable(where)
         steps = sink_size if sink and sink_size > 0 else dataset.get_dataset_size()
@@ -233,7 +233,7 @@ class Model:
         params = self._params("train", called, batch_num=steps, dataset_sink_mode=sink)
         step = self._train_step
         params.update(train_network=self.train_network, optimizer=self._optimizer)
-        params.update(train_dataset=dataset, train_dataset_element=None, epoch_num=epoch, plan=None)
+        params.update(train_dataset=given, train_dataset_element=None, epoch_num=epoch, plan=None)
         if evaluation is not None:
             params.update(valid_dataset=evaluation[0], eval_results={}, metrics=None)
         self._network.set_train(True)
@@ -347,7 +347,7 @@ class Model:
         if not self._metrics:
             what = "the Model has no metrics"
             raise ArgumentError(what, where=where, hint="Model(..., metrics={'accuracy', 'loss'})")
-        check_dataset(where, "valid_dataset", valid_dataset)
+        valid_dataset = check_dataset(where, "valid_dataset", valid_dataset)
         called = [*as_callbacks(callbacks, where), *([ProgressBar()] if progress else [])]
         size = valid_dataset.get_dataset_size()
         params = self._params("eval", called, batch_num=size, dataset_sink_mode=dataset_sink_mode)
@@ -486,13 +486,13 @@ class Model:
             if not self._metrics:
                 what = "valid_dataset, but the Model has no metrics"
                 raise ModelError(what, where=where, hint="Model(..., metrics={'accuracy'})")
-            columns = _first_row(check_dataset(where, "valid_dataset", valid_dataset))
+            columns = first_row(check_dataset(where, "valid_dataset", valid_dataset))
             with _in_evaluation_mode(self._network if self._eval_network is None else self._eval_network):
                 self._evaluated(where, self._eval_step, columns)  # which changes nothing
 
     def _compiled(self, where: str, dataset: Any) -> Any:
         """The step of training, compiled for the dataset's first row."""
-        columns = _first_row(dataset)
+        columns = first_row(dataset)
         self._check_columns(where, "train_dataset", columns)
         self._check_trainable(where)
         self._network.set_train(True)
@@ -510,7 +510,3 @@ def _in_evaluation_mode(network: Any) -> Iterator[None]:
     finally:
         for cell, training in modes:
             cell.training = training
-
-
-def _first_row(dataset: Any) -> tuple[Any, ...]:
-    return next(iter(dataset.create_tuple_iterator(num_epochs=1)))

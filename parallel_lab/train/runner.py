@@ -11,6 +11,7 @@ simulator and sessions; requests go to the world's communicator.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -189,6 +190,27 @@ class RankProgram:
                 events.append(Event(self.rank, number, phase, *what, start_s, end_s))
 
         return observe, events
+
+
+class Rehearsal:
+    """A program for several devices in a process that is none of their ranks: compiled and checked, never run.
+
+    Called like a `RankProgram`, it gives zeros of the whole results' shapes, and changes nothing. The logger
+    "parallel_lab" says so once per program (MindSpore: a dry run, MS_SIMULATION_LEVEL).
+    """
+
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled, self.plan = compiled, compiled.plan
+        count, name = self.plan.device_num, self.plan.graph.name
+        start = f"Start {count} ranks and call init(): parallel-lab run -n {count} script.py, in a notebook %%ranks"
+        text = "%s is compiled for %s devices and not run, as this process is not a rank: results are zeros. %s"
+        logging.getLogger("parallel_lab").warning(text, name, count, start)
+
+    def __call__(self, *inputs: Any, step: int | None = None) -> Any:
+        """Zeros in place of what the function returns."""
+        values = [self.plan.value(name) for name in self.plan.outputs]
+        outputs = [RankTensor(np.zeros(value.shape, value.dtype), value.shape, None) for value in values]
+        return fill_form(self.compiled.form, outputs)
 
 
 def local_array(plan: Plan, name: str, given: Any, rank: int, whole: bool) -> np.ndarray:

@@ -344,7 +344,6 @@ DENSE = Affine()
     ({"eval_indexes": 1}, TypeError, "eval_indexes"),
     ({"amp_level": "O7"}, ValueError, "'O2'"),
     ({"amp_level": 2}, TypeError, "amp_level=2"),
-    ({"amp_level": "O1"}, NotImplementedError, "'O1'"),
     ({"amp_level": "O2"}, ValueError, "without an optimizer"),
     ({"loss_scale_manager": nn.FixedLossScaleManager()}, ValueError, "without an optimizer"),
     ({"boost_level": "O1"}, NotImplementedError, "boost_level"),

@@ -197,8 +197,10 @@ def in_dtype_of(x: Any, value: Any) -> Any:
     return value if str(value.dtype) == str(x.dtype) else ops.cast(value, str(x.dtype))
 
 
-def all_finite(inputs: Sequence[Any]) -> bool:
-    """Whether no element is infinite or NaN.  inputs: a list or tuple of (...); of slices, every rank must call it."""
+def all_finite(inputs: Sequence[Any], status: Any = None) -> bool:
+    """Whether no element is infinite or NaN.  inputs: a list or tuple of (...); of slices, every rank must call it.
+    status: MindSpore's register of overflows, without effect.
+    """
     inputs = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
     inputs = tuple(tensor_operand("all_finite", "inputs", x) for x in inputs)
     bad = [np.float32(not np.isfinite(x.asnumpy() if isinstance(x, Tensor) else x).all()) for x in inputs]
