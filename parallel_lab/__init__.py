@@ -46,6 +46,7 @@ from .base.errors import (
     StrategyError,
     TraceError,
 )
+from .base.hooks import set_cell_executor
 from .base.seeds import get_seed, set_seed
 from .base.settings.context import (
     ParallelMode,
@@ -197,6 +198,13 @@ def _kept_settings() -> dict[str, Any]:
     return KEPT
 
 
+def _executor() -> Any:
+    from .train.executor import cell_graph_executor
+
+    return cell_graph_executor
+
+
+set_cell_executor(_executor)
 keep_also(_kept_settings)  # settings that nothing reads: the facade is loaded when a script sets one
 
 

@@ -70,6 +70,20 @@ def cells_at_once() -> Iterator[None]:
         _cell_runner = runner
 
 
+_executor: Any = None
+
+
+def cell_executor() -> Any:
+    """What `Cell.compile` asks (`train/executor.py`)."""
+    return _executor()
+
+
+def set_cell_executor(found: Any) -> None:
+    """Let `found()` be what compiles Cells without running them: it is loaded when the first one asks."""
+    global _executor
+    _executor = found
+
+
 # Whether a function runs on the tape for its gradient: a Cell that would run compiled leaves no trace there.
 on_tape: ContextVar[bool] = ContextVar("parallel_lab_on_tape", default=False)
 

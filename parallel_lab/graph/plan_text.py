@@ -39,7 +39,7 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
     ops, comm, buckets = [], [], []
     for action in stage.actions:
         phase = action.program
-        carried = _buckets(stage.program(phase))
+        carried = buckets_of(stage.program(phase))
         for _, instr in stage.part(action):
             if not instr.runs_on(rank):
                 continue
@@ -49,7 +49,7 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
                     outs = [plan.value(n) for n in instr.kept]
                     ops.append(_op_entry(instr, ins, outs, phase, global_shapes(plan, instr)))
             elif instr.kind == "start" and instr.attr("members") is not None:
-                parts = _carried(plan, instr, *carried[instr.out])
+                parts = bucket_messages(plan, instr, *carried[instr.out])
                 comm += [_comm_entry(*part, phase, rank, instr.name) for part in parts]
                 buckets.append(_bucket_entry(instr, ins[0], phase, rank))
             elif instr.is_communication or instr.kind == "slice":
@@ -114,7 +114,7 @@ def _view_entry(plan, node, names: list[str]) -> dict[str, Any]:
     }
 
 
-def _buckets(program: tuple[Instr, ...]) -> dict[str, tuple[Instr, list[Instr]]]:
+def buckets_of(program: tuple[Instr, ...]) -> dict[str, tuple[Instr, list[Instr]]]:
     """{the start of a bucket: (the concat that fills it, the splits that empty it)}."""
     by_out = {i.out: i for i in program}
     found: dict[str, tuple[Instr, list[Instr]]] = {}
@@ -125,7 +125,9 @@ def _buckets(program: tuple[Instr, ...]) -> dict[str, tuple[Instr, list[Instr]]]
     return found
 
 
-def _carried(plan, start: Instr, concat: Instr, splits: list[Instr]) -> Iterator[tuple[Instr, list[Value], Value]]:
+def bucket_messages(
+    plan, start: Instr, concat: Instr, splits: list[Instr]
+) -> Iterator[tuple[Instr, list[Value], Value]]:
     """The messages that a bucket stands for, as they were before they were fused: (instruction, operands, result)."""
     for split in splits:
         operand = concat.ins[split.attr("member")]

@@ -289,7 +289,7 @@ PAGES: dict[str, Page] = {
     "common": Page("Tensors, parameters, dtypes.", names={**DTYPES, **PARAMETERS, **TENSORS, **JIT, **SEED}),
     "common.api": Page(
         "Compiling functions.",
-        names={**JIT, **dict.fromkeys(("_cell_graph_executor", "_executor"), f"{INTERNALS}:cell_graph_executor")},
+        names={**JIT, **dict.fromkeys(("_cell_graph_executor", "_executor"), f"{TRAIN}.executor:cell_graph_executor")},
     ),
     "common.dtype": Page("dtypes, which are numpy's.", names=DTYPES),
     "common.initializer": Page("Initial values.", names=INITIALIZERS),
@@ -348,6 +348,7 @@ PAGES: dict[str, Page] = {
     "parallel.auto_parallel": Page("A network that is split over ranks.", names=AUTO_PARALLEL),
     "parallel.shard": Page("Strategies for functions, with named axes.", names=SHARD),
     "parallel.algo_parameter_config": Page("Settings of strategy searches.", names=ALGORITHM),
+    "_c_expression": Page("Of MindSpore's compiled part.", names={"reset_op_id": f"{INTERNALS}:_reset_op_id"}),
     # the only path under which MindSpore has them
     "parallel._utils": Page(
         "Settings of the parallel context, as MindSpore's own modules read them.",

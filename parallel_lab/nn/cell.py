@@ -25,7 +25,7 @@ from .. import ops
 from ..base.checks import checked, flag, function, instance, integer, text
 from ..base.dtypes import COMPUTE, as_dtype
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, NotBuiltYet, ShardConditionError, shorten
-from ..base.hooks import cell_runner, current_tracer, current_world, held_messages, on_tape
+from ..base.hooks import cell_executor, cell_runner, current_tracer, current_world, held_messages, on_tape
 from ..base.settings.context import frozen
 from ..ops.collectives.deferred import holding_messages
 from ..ops.machine.primitive import check_strategy_value, refuse_recompute
@@ -142,11 +142,33 @@ class Cell(CellTree):
 
     @property
     def parameter_layout_dict(self) -> dict[str, Any]:
-        """{parameter: its layout} as `_cell_graph_executor.compile` found it; {} before."""
-        compiled = self.__dict__.get("compiled")
-        return (
-            {} if compiled is None else {p.name: compiled.plan.value(p.name).layout for p in compiled.plan.parameters}
-        )
+        """{input or parameter: its layout in MindSpore's form} as `compile` found it (`train/compiled_forms.py`)."""
+        return self.__dict__.get("_layout_forms", {})
+
+    @parameter_layout_dict.setter
+    def parameter_layout_dict(self, value: dict[str, Any]) -> None:
+        self.__dict__["_layout_forms"] = instance(dict, "A dict")(self._where(), "parameter_layout_dict", value)
+
+    def set_inputs(self, *inputs: Any, **named: Any) -> Cell:
+        """Keep inputs, for `get_inputs` and for a `compile` that is given none. Returns self."""
+        if inputs and named:
+            raise ArgumentError("inputs by position and by name", where="set_inputs", allowed="One of both")
+        names = list(inspect.signature(self.construct).parameters) if named else []
+        self.__dict__["_inputs"] = inputs or tuple(named[name] for name in names if name in named)
+        return self
+
+    def get_inputs(self) -> tuple[Any, ...] | None:
+        """What `set_inputs` was given; None before."""
+        return self.__dict__.get("_inputs")
+
+    def compile(self, *inputs: Any, **named: Any) -> None:
+        """Compile for these inputs by the parallel context, without running (`train/executor.py`)."""
+        cell_executor().compile(self, *inputs, phase=self.phase, **named)
+
+    def compile_and_run(self, *inputs: Any, **named: Any) -> Any:
+        """`compile`, and then a call."""
+        self.compile(*inputs, **named)
+        return self(*inputs, **named)
 
     def add_flags(self, **flags: Any) -> Cell:
         """Accepted for MindSpore's graph compiler (defer_inline, ...): each becomes an attribute. Returns self."""
@@ -175,7 +197,7 @@ class Cell(CellTree):
         """Accepted for scripts that call it: a setting of MindSpore's compiler without a counterpart. Returns self."""
         return self
 
-    set_jit_config = set_boost = set_acc = set_inputs = set_auto_parallel = set_broadcast_flag = _accept
+    set_jit_config = set_boost = set_acc = set_auto_parallel = set_broadcast_flag = _accept
     set_parallel_input_with_inputs = flatten_weights = _accept
 
     def parameters_broadcast_dict(self, recurse: bool = True) -> dict[str, Parameter]:

@@ -1,0 +1,250 @@
+"""What was compiled, in the forms in which MindSpore's scripts inspect it. Views of a plan: nothing here decides.
+
+    parameter_forms(made)["w"]       ([2, 4], [0, -1], [16, 32], 0, True, "")
+    full_names(made.plan.graph, ids) {"matmul": "Default/network-Net/MatMul-op0"}
+    graph_info(made.plan, rank=0)    {"Net": {"MatMul-0": {"inputs": ["x", "Load-0"], "attrs": {...}}, ...}}
+
+Forms: MindSpore, Parameter.init_data (argument `layout`) and the names of nodes in its IR files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from ..graph.compiler import Compiled
+from ..graph.instr_text import shown_slice
+from ..graph.ir import Graph, Instr, Node
+from ..graph.kinds import class_name
+from ..graph.plan import Plan
+from ..graph.plan_text import bucket_messages, buckets_of
+from ..layout.named_layout import Layout, strategy_counts
+from ..layout.tensor_layout import TensorLayout
+from ..nn.tensor.tensor import Tensor
+from ..ops.collectives.definitions import MESSAGES
+
+LayoutForm = tuple[list[int], list[Any], list[int], int, bool, str]
+
+# ---- parameters ----
+
+
+def parameter_forms(made: Compiled, *, as_read: bool = False) -> dict[str, LayoutForm]:
+    """{input or parameter: (device matrix without axes of one rank, tensor map, slice shape, 0, whether all slices are
+    equally large, ranks of the optimizer shard as "0-2-4-6" or "")}; {} where every rank runs the whole network.
+
+    An optimizer shard's matrix and map are those of the slice that its ranks share; its slice shape is what a rank
+    keeps. MindSpore writes a hash where the ranks of the group stand here.
+
+    as_read  data inputs as their first operator wants them; False: as the dataset brings them
+    """
+    plan, draft = made.plan, dict(made.steps).get("parallelize")
+    if draft is None:
+        return {}
+    before, rank, found = draft.value_table(), plan.config.global_rank, {}
+    for one in (*plan.data_inputs, *plan.parameters):
+        layout = before[one.name].layout if one.name in before else plan.value(one.name).layout
+        if one.role == "data" and as_read:
+            layout = _as_read(plan.graph, draft, one.name) or layout
+        group = _shard_group(plan, one.name, rank) if one.role == "parameter" else ""
+        kept = plan.value(one.name).layout if group else layout
+        matrix, entries = _without_ones(layout)
+        part = [index.stop - index.start for index in kept.slice_index(one.shape, rank)]
+        found[one.name] = matrix, entries, part, 0, not layout.rows, group
+    return found
+
+
+def inputs_as_read(made: Compiled) -> tuple[Layout, ...]:
+    """Of every data input the layout in which the first operator reads it, with axes of some names."""
+    draft, found = dict(made.steps)["parallelize"], []
+    for one in made.plan.data_inputs:
+        layout = _as_read(made.plan.graph, draft, one.name) or made.plan.value(one.name).layout
+        names = tuple(f"axis{axis}" for axis in reversed(range(len(layout.device_matrix))))
+        dims = (tuple(f"axis{axis}" for axis in entry) or "None" for entry in layout.tensor_map)
+        found.append(Layout(layout.device_matrix, names)(*dims))
+    return tuple(found)
+
+
+def _as_read(graph: Graph, draft: Any, name: str) -> TensorLayout | None:
+    """The layout in which the first operator that reads an input wants it; None: it takes what comes."""
+    reader = next((node for node in graph.nodes if name in node.ins), None)
+    for instr in draft.program("forward") if reader is not None else ():
+        if instr.kind == "compute" and instr.name == reader.name and len(instr.ins) == len(reader.ins):
+            return draft.value_table()[instr.ins[reader.ins.index(name)]].layout
+    return None
+
+
+def _shard_group(plan: Plan, name: str, rank: int) -> str:
+    """The ranks among which the optimizer parallel has divided a parameter's slice; "": it has not."""
+    for _, instr in plan.instructions("forward"):
+        if name in instr.carried and instr.message == "all_gather":
+            return _ranks_text(instr.group(rank))
+    return ""
+
+
+def _ranks_text(ranks: tuple[int, ...]) -> str:
+    return "-".join(map(str, ranks))
+
+
+def _without_ones(layout: TensorLayout) -> tuple[list[int], list[Any]]:
+    """Device matrix and tensor map as lists, without axes of one rank; a dim that several axes split has a list."""
+    axes = [axis for axis in range(len(layout.device_matrix)) if layout.axis_size(axis) > 1]
+    number = {axis: at for at, axis in enumerate(axes)}
+    entries = [[number[axis] for axis in entry if axis in number] for entry in layout.tensor_map]
+    matrix = [size for size in layout.device_matrix if size > 1] or [1]
+    return matrix, [entry if len(entry) > 1 else entry[0] if entry else -1 for entry in entries]
+
+
+# ---- operators ----
+
+
+def _from_the_end(graph: Graph) -> Iterator[Node]:
+    """The operators that have rules of splitting, readers before what they read: depth first from the results."""
+    ends = (*graph.outputs, *graph.seeds, *(value for _, value in (*graph.updates, *graph.assigns)))
+    stack, seen = list(reversed(ends)), set()
+    while stack:
+        node = graph.node(stack.pop())
+        if node is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.phase == "forward" and node.op != "custom":
+            yield node
+        stack.extend(reversed(node.ins))
+
+
+def full_names(graph: Graph, ids: Iterator[int]) -> dict[str, str]:
+    """{operator: "scope/Class-op<id>"}. The scope begins below the outermost Cell; ids are taken from the network's end
+    backwards.
+    """
+    names = {}
+    for node in _from_the_end(graph):
+        default, _, inner = node.origin.scope.partition("/")
+        inner = inner.partition("/")[2]
+        names[node.name] = "/".join(filter(None, (default or "Default", inner, f"{node.op_class}-op{next(ids)}")))
+    return names
+
+
+def shard_strategies(plan: Plan, names: dict[str, str]) -> dict[str, list[list[int]]]:
+    """{full name: a list of counts per input}; of an operator without a strategy of its own, such as Reshape, what its
+    operand is split into.
+    """
+    found = {}
+    for node in _from_the_end(plan.graph):
+        if node.strategy is not None:
+            found[names[node.name]] = [list(counts) for counts in strategy_counts(node.strategy)]
+        elif node.opdef.view:
+            value = plan.value_table.get(node.ins[0])
+            if value is not None and value.layout is not None:
+                found[names[node.name]] = [list(value.layout.splits)]
+    return found
+
+
+# ---- the graph ----
+
+
+class _Writer:
+    """Nodes of one rank's program under MindSpore's names: "AllReduce-0", "AllReduce-1", ..., as they run."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        self.plan, self.rank = plan, rank
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self._counts: Counter[str] = Counter()
+        self._made: dict[str, str] = {}  # a value -> the node that makes it
+        self._roles = {given.name: given.role for given in plan.graph.inputs}
+
+    def add(self, kind: str, inputs: list[Any], attrs: dict[str, Any] | None = None) -> str:
+        """A node; returns its name."""
+        name = f"{kind}-{self._counts[kind]}"
+        self._counts[kind] += 1
+        self.nodes[name] = {"inputs": inputs, "attrs": attrs or {}}
+        return name
+
+    def operand(self, name: str) -> Any:
+        """What stands for a value: a node, an input's name, a Tensor that the network holds, a number."""
+        if name in self._made:
+            return self._made[name]
+        role = self._roles.get(name)
+        if role == "parameter":
+            self._made[name] = self.add("Load", [name, "U"])
+            return self._made[name]
+        if role == "constant":
+            return Tensor(self.plan.constant_arrays[name])
+        return self.plan.scalars[name].item() if name in self.plan.scalars else name
+
+    def write(self, instr: Instr) -> None:
+        """One instruction."""
+        inputs, kind = [self.operand(name) for name in instr.ins], class_name(instr)
+        if instr.message:
+            self._made[instr.out] = self._message(instr, inputs, kind)
+            return
+        attrs = {**dict(instr.attrs), "instance_name": instr.name}
+        if instr.strategy is not None:
+            attrs["in_strategy"] = strategy_counts(instr.strategy)
+        if instr.kind == "slice":
+            inputs += shown_slice(self.plan, instr, self.rank).args
+        elif kind == "Reshape":
+            inputs.append(tuple(self.plan.value(instr.out).slice_shape))
+        node = self.add(kind, inputs, attrs)
+        if len(instr.outs) == 1:
+            self._made[instr.out] = node
+            return
+        for at, name in enumerate(instr.outs):
+            if name:
+                self._made[name] = self.add("TupleGetItem", [node, at])
+
+    def _message(self, instr: Instr, inputs: list[Any], kind: str) -> str:
+        """A message; MindSpore's gather and scatter along dim 0 only, with a Split and a Concat after or before."""
+        definition, ranks = MESSAGES[instr.message], instr.group(self.rank)
+        group = _ranks_text(ranks)
+        attrs = {"fusion": instr.attr("fusion", 0), "instance_name": instr.name, "group": group, "group_ranks": group}
+        attrs |= {"group_rank_ids": ranks, "rank_ids": ranks, "rank_size": len(ranks), "group_size": len(ranks)}
+        if instr.attr("reduce"):
+            attrs["op"] = instr.attr("reduce")
+        if instr.attr("root") is not None:
+            attrs["root_rank"] = instr.attr("root")
+        if definition.join and definition.cut:
+            dims = {name: instr.attr(name) for name in ("split_dim", "concat_dim")}
+            return self.add(kind, inputs, attrs | {"split_count": len(ranks)} | dims)
+        dim = instr.attr("dim", 0)
+        if dim and definition.cut:
+            return self.add(kind, [self._moved(inputs[0], dim, 0, len(ranks))], attrs)
+        sent = self.add(kind, inputs, attrs)
+        return self._moved(sent, 0, dim, len(ranks)) if dim and definition.join else sent
+
+    def _moved(self, source: Any, split: int, joined: int, parts: int) -> str:
+        """The parts of `source` along one dim, put together along another."""
+        cut = self.add("Split", [source], {"axis": split, "output_num": parts})
+        taken = [self.add("TupleGetItem", [cut, at]) for at in range(parts)]
+        return self.add("Concat", [self.add("MakeTuple", taken)], {"axis": joined})
+
+    def program(self, phase: str, instrs: list[Instr]) -> None:
+        """The instructions of one action. Messages in a bucket are written one by one, as they were before."""
+        carried = buckets_of(self.plan.stage_of(self.rank).program(phase))
+        inside = {i.out for concat, splits in carried.values() for i in (concat, *splits)}
+        for instr in instrs:
+            if instr.kind == "start" and instr.attr("members") is not None:
+                for message, _, _ in bucket_messages(self.plan, instr, *carried[instr.out]):
+                    self.write(message)
+            elif instr.kind == "wait":
+                self._made[instr.out] = self._made.get(instr.ins[0], "")
+            elif instr.out not in inside and instr.kind != "print":
+                self.write(instr)
+
+
+def graph_info(plan: Plan, rank: int = 0) -> dict[str, dict[str, dict[str, Any]]]:
+    """{the network's name: {node: {"inputs": [...], "attrs": {...}}}} of one rank's forward, backward and update.
+
+    Nodes are numbered per class as they run. Inputs are names of nodes, data inputs and optimizer states, Tensors,
+    numbers and shapes; a parameter is read by a Load. A message's attributes: op, fusion, rank_size (group_size),
+    group_rank_ids (rank_ids) and group, the ranks as text.
+
+    What MindSpore's graph has otherwise: groups have hashed names; gradients and updates are made of its operators
+    (here of this package's, such as ReluGrad and Descend), and its redistributions may be other steps to the same
+    slices; a group of one rank has no message here.
+    """
+    writer, stage = _Writer(plan, rank), plan.stage_of(rank)
+    for action in stage.actions:
+        writer.program(action.program, [instr for _, instr in stage.part(action) if instr.runs_on(rank)])
+    results = [writer.operand(name) for name in plan.outputs]
+    writer.add("Return", results if len(results) == 1 else [writer.add("MakeTuple", results)])
+    return {plan.graph.name: writer.nodes}

@@ -1,0 +1,228 @@
+"""`_cell_graph_executor`: compiles Cells without running them, and tells what was compiled.
+
+    phase, _ = cell_graph_executor.compile(net, x, label)      # refuses what a run would refuse
+    net.parameter_layout_dict["w"]                             # MindSpore's form of a layout
+    cell_graph_executor._graph_executor.get_parallel_graph_info(phase)
+    net.compiled.plan                                          # this package's own: the plan
+
+`Cell.compile` and `Cell.compile_and_run` come here too. Forms: `compiled_forms.py`; names: MindSpore, common.api.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..base.checks import checked, instance, text
+from ..base.errors import ArgumentError, ArgumentTypeError, TracedCommunication, shorten
+from ..base.settings.checks import SHARDED_MODES
+from ..base.settings.context import frozen, get_auto_parallel_context
+from ..graph.compiler import Compiled, compile_program
+from ..graph.passes.dataset_strategy import dataset_splits
+from ..graph.trace import input_names
+from ..layout.tensor_layout import TensorLayout
+from ..nn.cell import Cell
+from .compiled import after_compiling, of_tensors, still_holds, tensors_of
+from .compiled_forms import LayoutForm, full_names, graph_info, inputs_as_read, parameter_forms, shard_strategies
+
+_CELL = instance(Cell, "A Cell")
+# arguments of MindSpore's own `compile` in its versions; none has an effect here
+OPTIONS = ("do_convert", "auto_parallel_mode", "jit_config_dict", "enable_compile_cache")
+
+
+class FeedsDataset(Cell):
+    """A Cell whose inputs come from a dataset, as the parallel context says."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was compiled under a phase.
+
+    names    full names of operators;  forms: layouts
+    network  what was compiled, if its inputs are to be fed as the first operators read them
+    """
+
+    made: Compiled
+    names: dict[str, str]
+    forms: dict[str, LayoutForm]
+    network: Callable | None
+
+
+class CellGraphExecutor:
+    """Compiles Cells by the settings of the parallel context, for as many ranks as they name, without running them."""
+
+    def __init__(self) -> None:
+        self._ids: Iterator[int] = itertools.count()
+        self._phases: weakref.WeakValueDictionary[str, Cell] = weakref.WeakValueDictionary()
+
+    @checked("_cell_graph_executor.compile", obj=_CELL, phase=text)
+    def compile(self, obj: Cell, *args: Any, phase: str = "predict", **kwargs: Any) -> tuple[str, bool]:
+        """Compile `obj` for these inputs: (phase, whether it was not known yet). `obj.compiled` is the result.
+
+        args, kwargs  inputs of the Cell, tensors also in tuples, lists and dicts; where operators are split, the whole
+                      ones of all ranks. What is no tensor is part of the program. Without any: those of `set_inputs`
+        phase         "train" or "predict", without effect; so are keywords that are MindSpore's own (`OPTIONS`)
+        """
+        given = {name: value for name, value in kwargs.items() if name not in OPTIONS}
+        if not args and not given:
+            args = obj.__dict__.get("_inputs", ())
+        fn, all_inputs = _by_position(obj, args, given)
+        form, tensors = tensors_of(all_inputs)
+        network = of_tensors(fn, form)
+        inputs, how = _fed(tensors)
+        options = {**how, "global_rank": frozen().global_rank}
+        facts = tuple((t.shape, str(t.dtype)) for t in inputs), repr(form), frozen(**options)
+        key = f"{phase}.{id(obj)}.{hash(facts) & 0xFFFFFFFF}"
+        known = obj.__dict__.setdefault("_known_phases", {}).get(key)
+        is_new = known is None or not still_holds(known.made)
+        if is_new:
+            made = _program(network, inputs, options)
+            after_compiling(made, None)
+            # without a dataset MindSpore gives every rank what the first operator wants
+            splits = get_auto_parallel_context("parallel_mode") in SHARDED_MODES
+            fed = get_auto_parallel_context("dataset_strategy") != "data_parallel" or _has_dataset(obj)
+            forms = parameter_forms(made, as_read=not fed) if splits else {}
+            again = network if splits and tensors and not fed else None
+            known = Known(made, full_names(made.plan.graph, self._ids), forms, again)
+            self._phases[key], obj.__dict__["_known_phases"][key] = obj, known
+        obj.__dict__["compiled"], obj.__dict__["_known"] = known.made, known
+        obj.parameter_layout_dict = known.forms
+        return key, is_new
+
+    def __call__(self, obj: Cell, *args: Any, phase: str = "predict") -> Any:
+        """Compile `obj` for these inputs, if need be, and run it on this rank."""
+        self.compile(obj, *args, phase=phase)
+        return obj(*args)
+
+    run = __call__
+
+    def reset_ids(self) -> None:
+        """Let the numbers in full names of operators begin with 0 again."""
+        self._ids = itertools.count()
+
+    @property
+    def _graph_executor(self) -> CellGraphExecutor:
+        """MindSpore's compiler below this class; here there is one."""
+        return self
+
+    def has_compiled(self, phase: str = "predict") -> bool:
+        """Whether `compile` has returned this phase, and its Cell still exists."""
+        return phase in self._phases
+
+    # ---- what was compiled ----
+
+    @checked("_cell_graph_executor", obj=_CELL)
+    def _get_shard_strategy(self, obj: Cell) -> dict[str, list[list[int]]]:
+        """{"Default/network-Net/MatMul-op0": a list of counts per input} of a Cell that was compiled."""
+        known = _known(obj)
+        return shard_strategies(known.made.plan, known.names)
+
+    @checked("_cell_graph_executor", obj=_CELL)
+    def get_layouts(self, obj: Cell) -> dict[str, TensorLayout]:
+        """{parameter: its TensorLayout}, this package's own form, of a Cell that was compiled."""
+        plan = _known(obj).made.plan
+        return {one.name: plan.value(one.name).layout for one in plan.parameters}
+
+    def get_strategy(self, phase: str) -> dict[str, list[list[int]]]:
+        """`_get_shard_strategy` of what was compiled under this phase."""
+        known = self._of(phase)
+        return shard_strategies(known.made.plan, known.names)
+
+    def get_parameter_layout(self, phase: str) -> dict[str, LayoutForm]:
+        """`parameter_layout_dict` of what was compiled under this phase."""
+        return self._of(phase).forms
+
+    def get_parallel_parameter_name_list(self, phase: str) -> list[str]:
+        """Names of the parameters of what was compiled under this phase."""
+        return [one.name for one in self._of(phase).made.plan.parameters]
+
+    def get_parallel_graph_info(self, phase: str) -> dict[str, dict[str, dict[str, Any]]]:
+        """Nodes of what was compiled under this phase, as global_rank runs them: see `graph_info`."""
+        known = self._of(phase)
+        plan, rank = known.made.plan, known.made.plan.config.global_rank
+        if known.network is not None:
+            layouts = inputs_as_read(known.made)
+            shapes = [l.tensor_layout().slice_shape(i.shape) for i, l in zip(plan.data_inputs, layouts, strict=True)]
+            parts = [np.broadcast_to(np.zeros((), i.dtype), n) for i, n in zip(plan.data_inputs, shapes, strict=True)]
+            plan = compile_program(known.network, *parts, dataset_strategy=layouts, global_rank=rank).plan
+        return graph_info(plan, rank)
+
+    def _of(self, phase: str) -> Known:
+        """What was compiled under a phase. Raises ArgumentError."""
+        cell = self._phases.get(phase) if isinstance(phase, str) else None
+        if cell is None:
+            allowed = "What compile returned, while its Cell exists"
+            raise ArgumentError(f"phase={shorten(phase)}", where="_cell_graph_executor", allowed=allowed)
+        return cell.__dict__["_known_phases"][phase]
+
+
+def _has_dataset(cell: Cell) -> bool:
+    return any(isinstance(one, FeedsDataset) for _, one in cell.cells_and_names())
+
+
+def _by_position(obj: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Callable, tuple[Any, ...]]:
+    """(`obj`, its inputs by position), or a function of them that names those which construct takes by name alone."""
+    signature = inspect.signature(obj.construct)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        given = f"{len(args) + len(kwargs)} inputs for {type(obj).__name__}.construct{signature}: {error}"
+        raise ArgumentTypeError(given, where="_cell_graph_executor.compile", allowed="What construct names") from None
+    count, names = len(bound.args), list(bound.kwargs)
+    if not names:
+        return obj, bound.args
+
+    def named(*inputs: Any) -> Any:
+        return obj(*inputs[:count], **dict(zip(names, inputs[count:], strict=True)))
+
+    place = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    all_names = [*input_names(obj.construct, count), *names]
+    named.__signature__ = inspect.Signature([inspect.Parameter(name, place) for name in all_names])  # type: ignore
+    named.__name__ = type(obj).__name__
+    return named, (*bound.args, *bound.kwargs.values())
+
+
+def _program(network: Callable, inputs: list[Any], options: dict[str, Any]) -> Compiled:
+    """The program; in stand_alone mode that of one device, whatever strategies there are, but for messages by hand."""
+    options["without_inputs"] = not inputs
+    if get_auto_parallel_context("parallel_mode") == "stand_alone":
+        with suppress(TracedCommunication):
+            return compile_program(network, *inputs, **options, parallel_mode="stand_alone")
+        options["parallel_mode"] = "data_parallel"  # with strategies without effect
+    return compile_program(network, *inputs, **options)
+
+
+def _fed(tensors: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """(what a rank feeds of these whole inputs, the dataset strategy): MindSpore splits rows by the count of ranks."""
+    config, shapes = frozen(), tuple(tuple(t.shape) for t in tensors)
+    if config.parallel_mode not in SHARDED_MODES or config.dataset_strategy == "full_batch" or not tensors:
+        return tensors, {} if tensors else {"dataset_strategy": "full_batch"}
+    if config.dataset_strategy == "data_parallel":
+        n = config.device_num
+        cuts = tuple(tuple(n if not i and size % n == 0 else 1 for i, size in enumerate(shape)) for shape in shapes)
+        how = {"dataset_strategy": cuts}
+    else:
+        cuts, how = dataset_splits(config, shapes), {}
+    parts = (
+        tuple(size // n for size, n in zip(shape, cut, strict=True)) for shape, cut in zip(shapes, cuts, strict=True)
+    )
+    # their values do not matter: nothing runs
+    return [np.broadcast_to(np.zeros((), t.dtype), part) for t, part in zip(tensors, parts, strict=True)], how
+
+
+def _known(cell: Cell) -> Known:
+    found = cell.__dict__.get("_known")
+    if found is None:
+        what, hint = f"{type(cell).__name__} was not compiled", "_cell_graph_executor.compile(net, x) first"
+        raise ArgumentTypeError(what, where="_cell_graph_executor", hint=hint)
+    return found
+
+
+cell_graph_executor = CellGraphExecutor()

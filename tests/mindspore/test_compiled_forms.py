@@ -1,0 +1,284 @@
+"""What a script reads of a Cell that was compiled: layouts of parameters, names and strategies of operators, nodes."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from parallel_lab.mindspore._c_expression import reset_op_id
+from parallel_lab.mindspore.common.api import _cell_graph_executor, _executor
+from parallel_lab.mindspore.nn.wrap.cell_wrapper import _VirtualDatasetCell
+from parallel_lab.mindspore.parallel._utils import _reset_op_id
+
+import parallel_lab.mindspore as ms
+from parallel_lab.base.settings.context import reset_auto_parallel_context
+from parallel_lab.mindspore import Parameter, Tensor, nn, ops
+from tests.crossed import each_of
+
+
+def zeros(*shape):
+    return Tensor(np.zeros(shape, np.float32))
+
+
+@pytest.fixture(autouse=True)
+def eight_ranks():
+    ms.set_auto_parallel_context(device_num=8, global_rank=5, parallel_mode="semi_auto_parallel")
+    reset_op_id()
+    yield
+    reset_auto_parallel_context()
+
+
+class Net(nn.Cell):
+    """relu(x @ w.T) with w: (48, 24)."""
+
+    def __init__(self, matmul=None, relu=None):
+        super().__init__()
+        self.w = Parameter(zeros(48, 24), "weight")
+        self.matmul, self.relu = ops.MatMul(transpose_b=True), ops.ReLU()
+        if matmul:
+            self.matmul.shard(matmul)
+        if relu:
+            self.relu.shard(relu)
+
+    def construct(self, x):
+        return self.relu(self.matmul(x, self.w))
+
+
+class Sum(nn.Cell):
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.sum = network, ops.ReduceSum()
+
+    def construct(self, x):
+        return self.sum(self.network(x))
+
+
+def compiled(net, *inputs):
+    phase, _ = _cell_graph_executor.compile(net, *inputs, phase="train", auto_parallel_mode=True)
+    return phase
+
+
+# The device matrix of a product is (rows of x, contracted dim, columns, repeated); axes of one rank are left out, and
+# the tensor map counts the others from the right.
+@each_of(
+    ("matmul", "x", "weight"),
+    (((2, 1), (4, 1)), ([2, 4], [1, -1], [16, 24]), ([2, 4], [0, -1], [12, 24])),
+    (((1, 2), (4, 2)), ([2, 4], [-1, 1], [32, 12]), ([2, 4], [0, 1], [12, 12])),
+    (((2, 2), (2, 2)), ([2, 2, 2], [2, 1], [16, 12]), ([2, 2, 2], [0, 1], [24, 12])),
+    (((2, 1), (2, 1)), ([2, 2, 2], [2, -1], [16, 24]), ([2, 2, 2], [1, -1], [24, 24])),
+    (((8, 1), (1, 1)), ([8], [0, -1], [4, 24]), ([8], [-1, -1], [48, 24])),
+    (((1, 1), (1, 1)), ([8], [-1, -1], [32, 24]), ([8], [-1, -1], [48, 24])),
+    (None, ([8], [0, -1], [4, 24]), ([8], [-1, -1], [48, 24])),
+)
+def test_layouts_are_tuples_of_device_matrix_tensor_map_and_slice(matmul, x, weight):
+    net = Net(matmul, ((1, 8),))
+    compiled(net, zeros(32, 24))
+    assert net.parameter_layout_dict == {"x": (*x, 0, True, ""), "weight": (*weight, 0, True, "")}
+
+
+def test_inputs_that_a_dataset_brings_have_its_layout():
+    net = _VirtualDatasetCell(Net(((2, 1), (4, 1))))
+    compiled(net, zeros(32, 24))
+    assert ([8], [0, -1], [4, 24], 0, True, "") in net.parameter_layout_dict.values()
+    ms.set_auto_parallel_context(full_batch=True)
+    net = Net(((2, 1), (4, 1)))
+    compiled(net, zeros(32, 24))
+    assert net.parameter_layout_dict["x"] == ([8], [-1, -1], [32, 24], 0, True, "")
+
+
+def test_an_optimizer_shard_keeps_the_matrix_and_names_its_ranks():
+    """Ranks 1 and 5 of (2, 4) hold the same 12 rows of the weight: each keeps 6 of them."""
+    ms.set_auto_parallel_context(
+        enable_parallel_optimizer=True, parallel_optimizer_config={"parallel_optimizer_threshold": 0}
+    )
+    net = Net(((2, 1), (4, 1)))
+    step = nn.TrainOneStepCell(Sum(net), nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    compiled(step, zeros(32, 24))
+    assert step.parameter_layout_dict["network.w"] == ([2, 4], [0, -1], [6, 24], 0, True, "1-5")
+
+
+def test_parts_of_a_manual_split_are_not_uniform():
+    class Look(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.table = Parameter(zeros(20, 16), "table")
+            self.gather = ops.Gather().shard(((8, 1), (1, 8))).add_prim_attr("manual_split", (1, 2, 3, 4, 1, 5, 2, 2))
+
+        def construct(self, x):
+            return self.gather(self.table, x, 0)
+
+    ms.set_auto_parallel_context(full_batch=True)
+    net = Look()
+    compiled(net, Tensor(np.zeros((4, 8), np.int32)))
+    assert net.parameter_layout_dict["table"] == ([8], [0, -1], [5, 16], 0, False, "")  # rank 5's five rows
+
+
+def test_there_are_no_layouts_before_compiling_and_where_no_operator_is_split():
+    net = Net()
+    assert net.parameter_layout_dict == {}
+    ms.set_auto_parallel_context(parallel_mode="data_parallel")
+    compiled(net, zeros(32, 24))
+    assert net.parameter_layout_dict == {}
+    with pytest.raises(TypeError, match="parameter_layout_dict"):
+        net.parameter_layout_dict = [1]
+
+
+def test_operators_are_named_by_scope_class_and_number_from_the_end():
+    net = Sum(Net(((2, 1), (4, 1)), ((2, 4),)))
+    expected = {"Default/ReduceSum-op0": [[8, 1]], "Default/network-Net/ReLU-op1": [[2, 4]]}
+    expected["Default/network-Net/MatMul-op2"] = [[2, 1], [4, 1]]
+    compiled(net, zeros(32, 24))
+    assert _executor._get_shard_strategy(net) == expected
+    compiled(Net(), zeros(32, 24))  # numbers go on: 3 and 4
+    again = Net()
+    compiled(again, zeros(32, 24))
+    assert list(_executor._get_shard_strategy(again)) == ["Default/ReLU-op5", "Default/MatMul-op6"]
+    _reset_op_id()
+    again = Net()
+    compiled(again, zeros(32, 24))
+    assert list(_executor._get_shard_strategy(again)) == ["Default/ReLU-op0", "Default/MatMul-op1"]
+
+
+def test_a_reshape_has_the_strategy_of_what_it_reads():
+    class Flat(Net):
+        def __init__(self):
+            super().__init__(((4, 1), (1, 1)), ((4, 1),))
+            self.reshape = ops.Reshape()
+
+        def construct(self, x):
+            return self.relu(self.reshape(self.matmul(x, self.w), (96, 16)))
+
+    net = Flat()
+    compiled(net, zeros(32, 24))
+    found = _cell_graph_executor._get_shard_strategy(net)
+    assert [v for k, v in found.items() if re.search("Reshape-op", k)] == [[[4, 1]]]
+
+
+def test_nodes_of_the_graph_have_inputs_and_attributes():
+    """x: rows split 2 ways, columns 4 ways: each product is an addend of 4, which are added up over ranks 4 to 7."""
+    net = Net(((2, 4), (1, 4)), ((2, 1),))
+    phase = compiled(net, zeros(32, 24))
+    (nodes,) = _cell_graph_executor._graph_executor.get_parallel_graph_info(phase).values()
+    assert nodes["Load-0"]["inputs"] == ["weight", "U"]
+    assert nodes["MatMul-0"]["inputs"] == ["x", "Load-0"]
+    assert nodes["AllReduce-0"]["inputs"] == ["MatMul-0"] and nodes["ReLU-0"]["inputs"] == ["AllReduce-0"]
+    attrs = nodes["AllReduce-0"]["attrs"]
+    assert {k: attrs[k] for k in ("op", "fusion", "group_rank_ids", "rank_size")} == {
+        "op": "sum",
+        "fusion": 0,
+        "group_rank_ids": (4, 5, 6, 7),
+        "rank_size": 4,
+    }
+    assert nodes["MatMul-0"]["attrs"]["transpose_b"] is True and nodes["Return-0"]["inputs"] == ["ReLU-0"]
+
+
+def test_a_redistribution_is_nodes_with_its_shapes():
+    """A product whose rows rank 5 has whole, read by columns: the last 24 of 48, as its second digit of (4, 2) is 1."""
+    net = Net(((1, 1), (1, 1)), ((4, 2),))
+    (nodes,) = _executor.get_parallel_graph_info(compiled(net, zeros(32, 24))).values()
+    slices = [node["inputs"] for name, node in nodes.items() if name.startswith("StridedSlice")]
+    assert {(begin[0], end[0]) for _, begin, end, _ in slices} >= {(16, 24)}
+    assert {(begin[1], end[1]) for _, begin, end, _ in slices} >= {(24, 48)}
+
+
+def test_messages_that_share_a_bucket_are_nodes_of_their_own():
+    class Two(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = Parameter(zeros(24, 24), "a"), Parameter(zeros(24, 24), "b")
+            self.first, self.second = ops.MatMul(), ops.MatMul()
+
+        def construct(self, x):
+            return self.second(self.first(x, self.a), self.b)
+
+    ms.set_auto_parallel_context(comm_fusion={"allreduce": {"mode": "auto", "config": None}})
+    net = Two()
+    step = nn.TrainOneStepCell(Sum(net), nn.SGD(net.trainable_params(), 0.1))
+    (nodes,) = _executor.get_parallel_graph_info(compiled(step, zeros(32, 24))).values()
+    gradients = [n for name, n in nodes.items() if name.startswith("AllReduce") and n["attrs"]["fusion"]]
+    assert len(gradients) == 2 and all(n["inputs"][0].startswith("MatMul") for n in gradients)
+    made = set(nodes) | {"U", "a", "b", "x"}
+    named = [i for n in nodes.values() for i in n["inputs"] if isinstance(i, str) and re.search(r"-\d+$", i)]
+    assert set(named) <= made
+
+
+def test_a_phase_is_known_while_nothing_has_changed():
+    net = Net(((8, 1), (1, 1)))
+    phase, made = _cell_graph_executor.compile(net, zeros(32, 24))
+    assert made and _cell_graph_executor.has_compiled(phase) and not _cell_graph_executor.has_compiled("another")
+    assert _cell_graph_executor.compile(net, zeros(32, 24)) == (phase, False)
+    net.matmul.shard(((4, 1), (2, 1)))
+    assert _cell_graph_executor.compile(net, zeros(32, 24)) == (phase, True)
+    assert net.parameter_layout_dict["weight"][0] == [4, 2]
+    with pytest.raises(ValueError, match="phase"):
+        _cell_graph_executor.get_parallel_graph_info("another")
+
+
+class Forms(nn.Cell):
+    """The same computation from inputs in several forms."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.matmul = Parameter(zeros(24, 8), "weight"), ops.MatMul().shard(((8, 1), (1, 1)))
+
+    def construct(self, x, more=None, *, scale=1.0):
+        if isinstance(x, dict):
+            x = x["x"]
+        elif isinstance(x, (tuple, list)):
+            x, more = x
+        out = self.matmul(x, self.w) * scale
+        return out if more is None else out + more
+
+
+X, MORE = zeros(32, 24), zeros(32, 8)
+
+
+@each_of(
+    ("args", "kwargs", "count"),
+    ((X,), {}, 1),
+    ((X, None), {}, 1),
+    ((X, MORE), {}, 2),
+    ((X, 2.0), {}, 1),
+    ((X,), {"scale": 3.0}, 1),
+    ((X,), {"more": MORE}, 2),
+    (((X, MORE),), {}, 2),
+    (([X, MORE],), {}, 2),
+    (({"x": X},), {}, 1),
+)
+def test_inputs_come_in_many_forms(args, kwargs, count):
+    net = Forms()
+    assert _cell_graph_executor.compile(net, *args, **kwargs)[1]
+    assert len(net.compiled.plan.data_inputs) == count
+    net.compile(*args, **kwargs)
+    assert net.parameter_layout_dict["weight"] == ([8], [-1, -1], [24, 8], 0, True, "")
+
+
+def test_inputs_may_be_set_before_or_not_be_needed():
+    net = Forms()
+    assert net.get_inputs() is None
+    net.set_inputs(X, MORE)
+    net.compile()
+    assert len(net.compiled.plan.data_inputs) == 2 and net.get_inputs() == (X, MORE)
+
+    class Own(Forms):
+        def construct(self):
+            return self.matmul(X, self.w)
+
+    net = Own()
+    assert _cell_graph_executor.compile(net)[1]
+    assert list(_cell_graph_executor._get_shard_strategy(net).values()) == [[[8, 1], [1, 1]]]
+
+
+@each_of("args", (), (X, MORE, 1))
+def test_inputs_that_construct_does_not_take_are_refused(args):
+    with pytest.raises(TypeError, match=r"construct\(x, more=None"):
+        _cell_graph_executor.compile(Forms(), *args)
+
+
+def test_a_network_is_compiled_and_run_and_on_one_device_strategies_mean_nothing():
+    ms.set_auto_parallel_context(parallel_mode="stand_alone", device_num=1, global_rank=0)
+    net = Forms()
+    net.w.set_data(np.ones((24, 8), np.float32))
+    out = net.compile_and_run(Tensor(np.ones((2, 24), np.float32)))
+    assert (out.asnumpy() == 24).all() and net.parameter_layout_dict == {}
