@@ -55,7 +55,7 @@ from .layers.conv import (
     MaxPool3d,
 )
 from .layers.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
-from .layers.embedding import Embedding, EmbeddingLookup
+from .layers.embedding import Embedding, EmbeddingLookup, MultiFieldEmbeddingLookup
 from .layers.losses import (
     BCELoss,
     BCEWithLogitsLoss,

@@ -86,6 +86,48 @@ def test_fields_are_looked_up_where_their_rows_are(target):
     assert not [i for i in messages(plan) if i.name.startswith("table.lookup")]
 
 
+class Fields(nn.Cell):
+    """x: (batch, 2, seq), ids and fields.  -> what fields of 8 samples combine."""
+
+    def __init__(self, mode, operator, slices=8):
+        super().__init__()
+        how = {"slice_mode": mode, "operator": operator, "slices": slices, "dtype": np.float64}
+        self.table = nn.MultiFieldEmbeddingLookup(16, 8, 3, nn.initializer.Normal(1.0), **how)
+
+    def construct(self, ids, values, fields):
+        return self.table(ids, values, fields)
+
+
+FIELDS = (
+    np.random.default_rng(5).integers(0, 16, (8, 6)),
+    np.random.default_rng(6).normal(size=(8, 6)) * (np.arange(6) < 4),
+    np.random.default_rng(7).integers(0, 3, (8, 6)),
+)
+
+
+def combined(operator, table, ids, values, fields):
+    """By the words of the rule, sample by sample."""
+    found = np.zeros((8, 3, table.shape[1]))
+    for b, f in np.ndindex(8, 3):
+        mine = (fields[b] == f) & (values[b] != 0)
+        rows, weights = table[ids[b, mine]] * values[b, mine, None], np.abs(values[b, mine]).sum()
+        if mine.any():
+            found[b, f] = {"SUM": rows.sum(0), "MEAN": rows.sum(0) / weights, "MAX": rows.max(0)}[operator]
+    return found
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("operator", ["SUM", "MEAN", "MAX"])
+@each_of(("mode", "slices"), ("batch_slice", (16, 8)), ("table_row_slice", (2, 8)), ("table_column_slice", (16, 1)))
+def test_fields_are_combined_under_every_slice_mode(mode, slices, operator):
+    net = Fields(mode, operator)
+    want = combined(operator, net.table.embedding_table.asnumpy(), *FIELDS)
+    np.testing.assert_allclose(Fields.construct(net, *map(Tensor, FIELDS)).asnumpy(), want, rtol=1e-12, atol=1e-12)
+    target = np.random.default_rng(8).normal(size=(8, 3, 8))
+    plan = check_equals_one_device(lambda: Fields(mode, operator), nn.MSELoss(), (*FIELDS, target), lambda net: None)
+    assert plan.value("table.embedding_table").slice_shape == slices
+
+
 def test_rows_are_no_longer_than_max_norm():
     layer = nn.EmbeddingLookup(16, 8, nn.initializer.Normal(1.0), max_norm=3.0)
     rows, table = layer(Tensor(IDS)).asnumpy(), layer.embedding_table.asnumpy()
@@ -127,6 +169,9 @@ test_what_tables_refuse = refused(
     (lambda: nn.EmbeddingLookup(4, 4, sparse=False), ValueError, "sparse=False. True for target"),
     (lambda: nn.EmbeddingLookup(4, 4, slice_mode="field_slice"), ValueError, "manual_shapes=None.*vocab_size, 4"),
     (lambda: nn.EmbeddingLookup(4, 4, max_norm=0), ValueError, "max_norm=0"),
+    (lambda: nn.MultiFieldEmbeddingLookup(4, 4, 2, operator="PROD"), ValueError, "operator='PROD'"),
+    (lambda: nn.MultiFieldEmbeddingLookup(4, 4, 2, slice_mode="field_slice"), ValueError, "'field_slice'.*'batch_sl"),
+    (lambda: nn.MultiFieldEmbeddingLookup(4, 4, 0), ValueError, "field_size=0"),
     (lambda: nn.EmbeddingLookup(4, 4, vocab_cache_size=2), NotBuiltYet, "Leave it at 0"),
     (lambda: mint.nn.Embedding(4, 4, padding_idx=4), ValueError, "padding_idx=4"),
     (lambda: mint.nn.Embedding(4, 4, max_norm=1.0)(Tensor(IDS % 4)), ShapeError, "max_norm=1.0.*None, 2.0 and False"),

@@ -181,3 +181,68 @@ class EmbeddingLookup(Cell):
             return rows
         norm = self.sqrt(self.reduce_sum(self.square(rows), -1))
         return self.div(self.mul(rows, self.max_norm), self.maximum(norm, self.max_norm))
+
+
+class MultiFieldEmbeddingLookup(EmbeddingLookup):
+    """Rows of a table, weighted and combined per field.
+
+    ids, fields: (batch, seq) int, values: (batch, seq) -> (batch, field_size, embedding_size)
+
+    field_size        how many fields; fields has numbers from 0 to field_size - 1
+    operator          "SUM": of rows * values; "MEAN": divided by the sum of |values|; "MAX": the largest per column.
+                      Elements whose value is 0 do not count; a field without others is 0
+    feature_num_list  kept; without effect, as in MindSpore
+    slice_mode        one of `EmbeddingLookup` but FIELD_SLICE
+
+    Other arguments: `EmbeddingLookup`. Operators: `lookup`, `weigh`, `merge_op`. Names: MindSpore.
+    """
+
+    @kept(field_size=integer(1), operator=choice("SUM", "MEAN", "MAX"))
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int,
+        field_size: int,
+        param_init: Any = "normal",
+        target: str = "CPU",
+        slice_mode: str = "batch_slice",
+        feature_num_list: tuple[int, ...] | None = None,
+        max_norm: float | None = None,
+        sparse: bool = True,
+        operator: str = "SUM",
+        dtype: Any = np.float32,
+        *,
+        slices: int | None = None,
+    ) -> None:
+        if slice_mode == self.FIELD_SLICE:
+            allowed = f"{self.BATCH_SLICE!r}, {self.TABLE_ROW_SLICE!r} or {self.TABLE_COLUMN_SLICE!r}"
+            raise ArgumentError(f"slice_mode={slice_mode!r}", where="MultiFieldEmbeddingLookup", allowed=allowed)
+        how = {"max_norm": max_norm, "sparse": sparse, "dtype": dtype, "slices": slices}
+        super().__init__(vocab_size, embedding_size, param_init, target, slice_mode, **how)
+        self.feature_num_list = feature_num_list
+        self.weigh, self.div_no_nan = ops.Mul(), ops.DivNoNan()
+        self.merge_op = ops.UnsortedSegmentMax() if operator == "MAX" else ops.UnsortedSegmentSum()
+        if self.slices > 1:
+            n, columns = self.slices, slice_mode == self.TABLE_COLUMN_SLICE
+            self.weigh.shard(((1, 1, n), (1, 1, 1)) if columns else ((n, 1, 1), (n, 1, 1)))
+            self.merge_op.shard(((1, n), (1,)) if columns else ((n, 1), (n,)))
+
+    def construct(self, ids: Any, values: Any, fields: Any) -> Any:
+        _check_ids(fields, self._where())
+        batch, seq = ops.shape(ids)
+        segments = batch * self.field_size
+        # a segment for each field of each sample
+        first = np.arange(0, segments, self.field_size, dtype=str(fields.dtype)).reshape(batch, 1)
+        places = ops.reshape(ops.add(fields, Tensor(first)), (-1,))
+        weights = ops.reshape(values, (batch, seq, 1))
+        rows = self.weigh(super().construct(ids), weights)
+        total = ops.unsorted_segment_sum(ops.abs(ops.reshape(values, (-1,))), places, segments)
+        total = ops.reshape(total, (segments, 1))
+        if self.operator == "MAX":
+            rows = ops.masked_fill(rows, ops.equal(weights, 0), float(np.finfo(self.embedding_table.dtype).min))
+        merged = self.merge_op(ops.reshape(rows, (-1, self.embedding_size)), places, segments)
+        if self.operator == "MAX":
+            merged = ops.masked_fill(merged, ops.equal(total, 0), 0.0)
+        elif self.operator == "MEAN":
+            merged = self.div_no_nan(merged, total)
+        return ops.reshape(merged, (batch, self.field_size, self.embedding_size))
