@@ -92,6 +92,15 @@ def test_strategies_are_ignored_and_noted(rng):
     assert dict(plan.notes)["strategies"] == "none in data_parallel mode; 1 given ones ignored"
 
 
+def test_a_strategy_of_an_operator_made_of_several_is_ignored_too():
+    """It was checked: 8 slices of the 4 rows of a rank were refused."""
+    norm = nn.BatchNorm2d(3)
+    norm.bn_train.shard(((8, 1, 1, 1), (1,), (1,), (1,), (1,)))
+    for mode in ("data_parallel", "hybrid_parallel", "stand_alone"):
+        plan = compile(norm.set_train(), np.ones((4, 3, 2, 2), np.float32), device_num=8, parallel_mode=mode)
+        assert all(n.strategy is None or mode == "stand_alone" for n in plan.graph.nodes)
+
+
 def test_plan_round_trip_and_training_on_processes_equals_the_simulator(rng):
     x, y = (a.astype(np.float32) for a in batch(rng))
     net = Net(sync=True)

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...base.hooks import current_tracer
+from ...base.settings.checks import SHARDED_MODES
 from ...layout.named_layout import LayoutStrategy, as_strategy
 from .opdef import OpDef
 from .primitive import Primitive
@@ -85,9 +86,12 @@ def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], Op
             shapes = tuple(tuple(x.shape) for x in operands)
             if primitive is not None:
                 primitive.called_with = (shapes, attrs)
-            if primitive is not None and primitive.in_strategy is not None and current_tracer.get() is not None:
+            tracer = current_tracer.get()
+            # a program of whole tensors, as in data_parallel mode, has no strategies
+            splits = tracer is not None and tracer.parallel_mode in (None, *SHARDED_MODES)
+            if primitive is not None and primitive.in_strategy is not None and splits:
                 place = primitive.strategy_origin.place if primitive.strategy_origin is not None else ""
-                name = current_tracer.get().path_of(primitive.instance_name)
+                name = tracer.path_of(primitive.instance_name)
                 where = f"{whole.class_name} {name!r}" + (f" ({place})" if place else "")
                 strategy = completed(whole, shapes, attrs, as_strategy(primitive.in_strategy))
                 devices = _number_for(strategy)
