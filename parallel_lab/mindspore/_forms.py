@@ -86,6 +86,16 @@ def tensor(input_data: Any = None, dtype: Any = None) -> Tensor:
     return Tensor(input_data, dtype)
 
 
+def tuple_to_array(input_x: Any) -> Tensor:
+    """A tuple of numbers of one kind as a Tensor: ints are int64, floats float32.  -> (count,)."""
+    where, what = "tuple_to_array", f"input_x={shorten(input_x)}"
+    if input_x == ():
+        raise ShapeError(what, where=where, allowed="At least one number")
+    if not isinstance(input_x, tuple) or {type(n) for n in input_x} not in ({int}, {float}):
+        raise ArgumentTypeError(what, where=where, allowed="A tuple of ints, or of floats")
+    return Tensor(list(input_x))
+
+
 def fill(type: Any, shape: Any, value: Any) -> Tensor:
     """One number everywhere.  -> `shape`, of dtype `type`."""
     return Tensor(ops.full(tuple(shape) if isinstance(shape, (list, tuple)) else shape, value, type))
@@ -220,6 +230,7 @@ ScalarToArray = _form("ScalarToArray", ops.scalar_to_array)
 ScalarToTensor = _form("ScalarToTensor", tensor)
 Shape = _form("Shape", ops.shape)
 Size = _form("Size", size)
+TupleToArray = _form("TupleToArray", tuple_to_array)
 Zeros = _maker("Zeros", zeros)
 ZerosLike = _maker("ZerosLike", zeros_like)
 

@@ -119,9 +119,9 @@ LOSS_SCALE_CELLS = "DynamicLossScaleUpdateCell FixedLossScaleUpdateCell TrainOne
 MADE = "arange eye full full_like linspace ones ones_like zeros zeros_like"
 OPERATOR_FORMS = _of(
     FORMS,
-    f"{MADE} fill dtype rank size DType Depend Eye Fill FillV2 LinSpace LinSpaceExt Ones OnesLike Range Rank "
-    "ScalarToArray ScalarToTensor Shape Size Zeros ZerosLike Receive NeighborExchange NeighborExchangeV2 Dropout "
-    "dropout",
+    f"{MADE} fill dtype rank size tuple_to_array DType Depend Eye Fill FillV2 LinSpace LinSpaceExt Ones OnesLike "
+    "Range Rank ScalarToArray ScalarToTensor Shape Size TupleToArray Zeros ZerosLike Receive NeighborExchange "
+    "NeighborExchangeV2 Dropout dropout",
 ) | {"range": f"{FORMS}:range_"}
 COMPOSITE = {
     **_of(FUNCTIONAL, "GradOperation HyperMap Map MultitypeFuncGraph Partial depend"),

@@ -126,8 +126,16 @@ MADE = {
     "Range": (lambda ops: ops.Range()(Tensor(1, np.int32), Tensor(8, np.int32), 3), np.array([1, 4, 7], np.int32)),
     "range": (lambda ops: ops.range(5, 0, -2), np.array([5, 3, 1])),
     "Eye": (lambda ops: ops.Eye()(2, 2, np.float32), np.eye(2, dtype=np.float32)),
+    "tuple_to_array": (lambda ops: ops.tuple_to_array((1.5, 2.0)), np.array([1.5, 2], np.float32)),
+    "TupleToArray": (lambda ops: ops.TupleToArray()((1, 2, 3)), np.array([1, 2, 3])),
     "ScalarToTensor": (lambda ops: ops.ScalarToTensor()(2.0, np.float32), np.float32(2)),
 }
+
+
+@each_of(("wrong", "kind"), ([1], TypeError), ((1, 2.0), TypeError), ((), ValueError), ((True,), TypeError))
+def test_a_tuple_of_no_numbers_of_one_kind_is_no_tensor(wrong, kind):
+    with pytest.raises(kind, match="tuple_to_array: input_x="):
+        ms.ops.tuple_to_array(wrong)
 
 
 @pytest.mark.parametrize("name", MADE)
