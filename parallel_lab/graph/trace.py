@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.dtypes import kind_of
 from ..base.errors import NotBuiltYet, ShapeError, TraceError, shorten
 from ..base.hooks import current_tracer
 from ..base.origin import Origin, caller
@@ -217,7 +218,7 @@ class Tracer:
             )
             raise self.once("gradients are asked for a second time", hint)
         value = self.operand(output, [])
-        if not any(value.name in n.outs for n in self.nodes) or value.dtype.kind != "f":
+        if not any(value.name in n.outs for n in self.nodes) or kind_of(value.dtype) != "f":
             allowed = "A float that operators have made"
             raise TraceError(f"{value.name!r} ({value.dtype}) is to be differentiated", where=where, allowed=allowed)
         made = []

@@ -23,7 +23,7 @@ from typing import Any
 
 from .. import ops
 from ..base.checks import checked, flag, function, instance, integer, text
-from ..base.dtypes import COMPUTE, as_dtype
+from ..base.dtypes import COMPUTE, as_dtype, kind_of
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, NotBuiltYet, ShardConditionError, shorten
 from ..base.hooks import cell_executor, cell_runner, current_tracer, current_world, held_messages, on_tape
 from ..base.settings.context import frozen
@@ -88,7 +88,7 @@ class Cell(CellTree):
     def _construct_in_dtype(self, *args: Any, **kwargs: Any) -> Any:
         """`construct` on inputs in `compute_dtype`, and with `self.weight` reading as the Parameter in that dtype."""
         # Not in __dict__, a Parameter is asked for through __getattr__, which casts it when construct reads it.
-        floats = {n: p for n, p in self._params.items() if p.dtype.kind == "f" and n not in self.keep_dtype}
+        floats = {n: p for n, p in self._params.items() if kind_of(p.dtype) == "f" and n not in self.keep_dtype}
         hidden = {n: p for n, p in floats.items() if self.__dict__.get(n) is p}
         outer = self.__dict__.get("_casts")
         for name in hidden:
@@ -112,8 +112,8 @@ class Cell(CellTree):
         """A float tensor, also inside lists and tuples, cast to `compute_dtype`; anything else as it is."""
         if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
             return type(value)(self._in_dtype(v) for v in value)
-        dtype = str(getattr(value, "dtype", ""))
-        is_other_float = dtype.startswith("float") and dtype != self.compute_dtype
+        dtype = getattr(value, "dtype", None)
+        is_other_float = dtype is not None and kind_of(dtype) == "f" and str(dtype) != self.compute_dtype
         return ops.cast(value, dtype=self.compute_dtype) if is_other_float else value
 
     def _entered(self) -> list[Cell]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.dtypes import BFLOAT16, load_bfloat16
+from ..base.dtypes import BFLOAT16, kind_of, load_bfloat16
 from ..base.errors import ShapeError
 from ..graph.ir import Instr
 from ..graph.kinds import KINDS, Env, OnRank, class_name
@@ -195,7 +195,7 @@ def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarra
         what = f"{name!r} has shape {full.shape}"
         raise ShapeError(what, where="slice_value", allowed=f"Its global shape {value.shape}")
     if full.dtype != value.dtype and not np.can_cast(full.dtype, value.dtype, "same_kind"):
-        floats = full.dtype.kind == "f"
+        floats = kind_of(full.dtype) == "f"
         hint = "Class numbers are ints; or compile for floats" if floats else f"Convert it: astype({value.dtype!r})"
         allowed = f"{value.dtype}, for which the plan was compiled"
         raise ShapeError(f"{name!r} is {full.dtype}", where="slice_value", allowed=allowed, hint=hint)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..base.dtypes import kind_of
 from ..base.errors import CollectiveMismatch
 from ..nn.cell import ShardedCell
 from ..nn.tensor.autograd import value_and_grad
@@ -80,7 +81,7 @@ class _RegionOp:
         self.region, self.numbers, self.step, self.count, self.weights = region, numbers, step, count, weights
 
     def vjp_fn(self, g: tuple[Any, ...], out: Any, *operands: np.ndarray) -> list[np.ndarray | None]:
-        floats = tuple(i for i in range(self.count) if operands[i].dtype.kind == "f")
+        floats = tuple(i for i in range(self.count) if kind_of(operands[i].dtype) == "f")
         inputs = [Tensor(x) for x in operands[: self.count]]
         given = zip(self.numbers, g, strict=True)
         seeds = {n: np.ascontiguousarray(each) for n, each in given if each is not None}

@@ -148,6 +148,16 @@ def test_several_outputs():
         np.testing.assert_allclose(sim.full(name), want.asnumpy(), rtol=1e-12)
 
 
+def test_a_parameter_that_only_the_caller_reads_is_an_output():
+    """There was no value for it: "plan: no value 'p0'"."""
+    net = Shaped(lambda x, w: (ops.relu(x), w), (4, 8))
+    for mode in ("semi_auto_parallel", "data_parallel", "stand_alone"):
+        plan = compile(net, X, device_num=8, parallel_mode=mode, dataset_strategy="full_batch")
+        sim = Simulator(plan, {"p0": net.p[0].asnumpy()})
+        np.testing.assert_array_equal(sim.run_step(X), np.maximum(X, 0))
+        np.testing.assert_array_equal(sim.full(plan.outputs[1]), net.p[0].asnumpy())
+
+
 def test_several_outputs_are_differentiated_as_their_sum():
     net = Shaped(lambda x, p: ((x * p).sum(), (p * p).mean()), (16, 8))
     x = draw(16, 8, seed=6)

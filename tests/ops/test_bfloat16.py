@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, Session, Tensor, compile, nn, ops
+from parallel_lab import Parameter, Session, Tensor, compile, nn, ops, value_and_grad
 from parallel_lab.base.dtypes import as_dtype, by_rule, load_bfloat16
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.ops import OPS
 from parallel_lab.processes.shm import WorkerPool
+from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.checkpoint import load_checkpoint, save_checkpoint
 from tests.cells import cell
 from tests.crossed import each_of
@@ -106,6 +107,29 @@ def test_gradients_have_its_dtype_and_are_near_those_of_float32():
 # ---- plans ----
 
 STRATEGY = (((2, 4), (4, 1)), ((2, 4),), ((2, 4), (4, 1)))
+
+
+def test_a_compiled_function_differentiates_it():
+    """It was taken for no float: its kind is numpy's "V"."""
+    w, x = Parameter(Tensor(half(4, 3)), name="w"), half(8, 4)
+    step = value_and_grad(lambda x: ops.reduce_sum(ops.matmul(x, w)), 0, [w])
+    plan = compile(lambda x: step(x)[1], x, device_num=8, dataset_strategy="full_batch")
+    sim = Simulator(plan, {"w": w.asnumpy()})
+    sim.run_step(x)
+    by_input, (by_weight,) = step(Tensor(x))[1]
+    for name, wanted in zip(plan.outputs, (by_input, by_weight), strict=True):
+        found = sim.full(name)
+        assert found.dtype == load_bfloat16()
+        np.testing.assert_allclose(found.astype(float), wanted.asnumpy().astype(float), rtol=2**-7)
+
+
+@each_of("dtype", "bfloat16", "float16")
+def test_a_cell_s_dtype_is_that_of_its_inputs_and_parameters_of_every_float(dtype):
+    """Tensors and Parameters in bfloat16 stayed as they were in a Cell in float16."""
+    seen = []
+    net = cell(lambda self, x: seen.append((str(x.dtype), str(self.w.dtype))) or x, w=Parameter(Tensor(half(2)), "w"))
+    net.to_float(dtype)(Tensor(half(3)))
+    assert seen == [(dtype, dtype)]
 
 
 def net_and_data(dtype=np.float32):

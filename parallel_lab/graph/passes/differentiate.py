@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.dtypes import HALF
+from ...base.dtypes import HALF, kind_of
 from ...base.errors import PlanError, TraceError
 from ...base.hooks import current_tracer
 from ...base.origin import Origin
@@ -342,7 +342,7 @@ class _Backward:
         not it needs the gradient: a send receives it, a recv sends it (zeros, if nothing used the value), and so on.
         """
         definition, made = MESSAGES[instr.kind], self.values[instr.ins[0]]
-        if not definition.adjoint or np.dtype(self.values[instr.out].dtype).kind != "f":
+        if not definition.adjoint or kind_of(self.values[instr.out].dtype) != "f":
             return
         gradient = self.take(instr.out, array=True)
         if instr.kind == "send":

@@ -424,7 +424,9 @@ def parallelize(draft: Draft) -> Draft:
     roles = {i.name: i.role for i in graph.inputs}
     # a parameter that only the update program reads gets its layout there; numbers need none
     known = {*build.values, *build.views, *build.casts}
-    read = [n for n in graph.read_late() if n in known or roles.get(n) not in ("parameter", "scalar")]
+    read = [
+        n for n in graph.read_late() if n in known or n in graph.outputs or roles.get(n) not in ("parameter", "scalar")
+    ]
     bridges = tuple((name, output_value(build, name)) for name in read)
     outputs = tuple(dict(bridges).get(name, name) for name in graph.outputs)
     done = draft.with_program("forward", graph.numbered(build.instrs), build.values, outputs=outputs, bridges=bridges)
@@ -441,6 +443,9 @@ def output_value(build: Builder, name: str) -> str:
         whole = TensorLayout.replicated(build.config.device_num, len(node.shape))
         return build.cast_parameter(name, known.layout if known else whole, node)
     if name not in build.views:
+        given = build.graph.input(name)
+        if given is not None and name not in build.values:  # a parameter that nothing but the caller reads
+            build.values[name] = given.whole(build.config.device_num)
         return name
     shape, device_num = build.graph.shapes()[name], build.config.device_num
     cut = device_num if shape and shape[0] % device_num == 0 else 1
