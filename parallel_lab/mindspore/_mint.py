@@ -40,6 +40,7 @@ flip, tile = _renamed("flip", input="x", dims="axis"), _renamed("tile", input="x
 roll = _renamed("roll", input="x", shifts="shift", dims="axis")
 repeat_interleave = _renamed("repeat_interleave", dim="axis")
 cummax, cummin = (_renamed(name, input="x", dim="axis") for name in ("cummax", "cummin"))
+scatter = _renamed("scatter", dim="axis")
 diff = _renamed("diff", input="x", dim="axis")
 glu, softmin = (_renamed(name, input="x", dim="axis") for name in ("glu", "softmin"))
 norm = _renamed("norm", input="x", p="ord")

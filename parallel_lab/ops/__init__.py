@@ -29,6 +29,7 @@ from . import (  # noqa: F401
     padding,
     pool,
     reduce,
+    scatter_elements,
     scattering,
     shape,
     statistics,

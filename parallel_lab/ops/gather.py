@@ -503,9 +503,10 @@ def _restrict_one_hot(signature, cuts, sizes, *, depth, axis):
     if axis % (dims + 1) != dims:
         what = f"splits the result of input 0 (indices with {dims} dims), whose classes are dim {axis % (dims + 1)}"
         return what, "With indices of more than 1 dim the classes are the last dim: axis=-1"
-    if cuts["z"] > 1:
-        what = f"splits dim {dims} of input 0 ('z', the classes) {cuts['z']} ways, but the indices have {dims} dims"
-        return what, "Classes are split for indices with 1 dim only"
+    label = next((c for c in signature.out[1:] if cuts[c] > 1), "")
+    if label:
+        which = f"dim {signature.out.index(label)} of the result"
+        return f"splits {which} {cuts[label]} ways, but the indices have {dims} dims", "Then dim 0 only is split"
     return None
 
 

@@ -104,6 +104,13 @@ def _slice_sizes(shapes, **attrs):
     return {spare[dim]: len(range(*item.indices(shapes[0][dim]))) for dim, item in taken}
 
 
+def _restrict_slice(signature, cuts, sizes, *, ellipsis_mask, **_):
+    """MindSpore, strided_slice_info: GetMask refuses it, whatever is split."""
+    if ellipsis_mask:
+        what = f"is for ellipsis_mask={ellipsis_mask}, which parallel modes do not take"
+        return what, "ellipsis_mask=0: begin, end and strides name every dim, or the first ones"
+
+
 @op(
     _slice_labels,
     name="StridedSlice",
@@ -112,13 +119,14 @@ def _slice_sizes(shapes, **attrs):
     check=_check_slice,
     sizes=_slice_sizes,
     whole=changed_labels,
+    restrict=_restrict_slice,
     flops=0,
     example=(
         case((16, 8), begin=(0, 1), end=(16, 7), strides=(1, 2)),
         case((4, 8, 2), begin=(-3,), end=(4,)),
         case((4, 8), begin=(0, 7), end=(4, -9), strides=(1, -1)),
         case((4, 8, 2), begin=(2, 5, 1), end=(4, 3, 2), begin_mask=3, end_mask=2, shrink_axis_mask=4),
-        case((4, 8, 2), begin=(1, 0, 0, 0), end=(3, 0, 0, 1), ellipsis_mask=2, new_axis_mask=4, strides=(1, 1, 1, 1)),
+        case((4, 8, 2), begin=(1, 0, 0, 0), end=(3, 0, 0, 8), new_axis_mask=2, strides=(1, 1, 1, 1)),
     ),
 )
 def strided_slice(
@@ -129,7 +137,7 @@ def strided_slice(
     One int per dim, from the first on; further dims are whole. Default stride 1. Only whole dims can be split.
     Masks, bit i for position i (MindSpore: StridedSlice); of several at one position the first in this list counts:
 
-    ellipsis_mask     all dims that no other position names stand here, whole; one bit at most
+    ellipsis_mask     all dims that no other position names stand here, whole; one bit at most; on one device only
     new_axis_mask     a new dim of size 1
     shrink_axis_mask  the dim goes, with the element at begin
     begin_mask, end_mask  begin or end does not count: from the first element, to the last one

@@ -20,8 +20,8 @@ from ..base.errors import ArgumentError
 from .elementwise import float_result, mul, sub
 from .machine.composed import composed
 from .machine.operand_checks import floats
-from .machine.registry import case, gradient, op, unbroadcast
-from .machine.signature import letters
+from .machine.registry import case, form, gradient, op, unbroadcast
+from .machine.signature import but_numbers, letters
 from .reduce import reduce_mean, reduce_sum
 from .spellings import function
 from .unary import abs_, square
@@ -46,6 +46,7 @@ def _log(x):
 @op(
     "...,...,...->...",
     name="BinaryCrossEntropy",
+    strategy_labels=but_numbers,
     check=_check,
     dtype=float_result,
     flops=10,
@@ -89,6 +90,7 @@ def _sigmoid_of_minus(x):
 @op(
     "...,...,...,...->...",
     name="BCEWithLogitsLoss",
+    strategy_labels=but_numbers,
     check=_check,
     dtype=float_result,
     flops=12,
@@ -243,6 +245,31 @@ def reduced(loss, values):
     if loss.reduction == "mean":
         return loss.reduce_mean(values)
     return loss.reduce_sum(values) if loss.reduction == "sum" else values
+
+
+def _reduced(prim, reduction, values):
+    """The values of an operator's class, reduced as it says, split as its first operand is."""
+    if check_reduction(prim.name, reduction) == "none":
+        return values
+    return prim.before(reduce_mean if reduction == "mean" else reduce_sum, values)
+
+
+@form(binary_cross_entropy_values, "BinaryCrossEntropy")
+def _(self, logits, labels, weight=None, *, reduction="mean"):
+    """-weight * (y log x + (1 - y) log(1 - x)).  logits x, labels y, weight: (...) -> (), or (...) for "none"."""
+    return _reduced(self, reduction, self.run(logits, labels, 1.0 if weight is None else weight))
+
+
+@form(bce_with_logits_values, "BCEWithLogitsLoss")
+def _(self, logits, label, weight, pos_weight, *, reduction="mean"):
+    """Cross-entropy of a sigmoid.  logits, label: (...), weights: broadcast to (...) -> (), or (...) for "none"."""
+    return _reduced(self, reduction, self.run(logits, label, weight, pos_weight))
+
+
+@form(smooth_l1_values, "SmoothL1Loss")
+def _(self, logits, labels, *, beta=1.0, reduction="none"):
+    """0.5 d^2 / beta where |d| < beta, else |d| - 0.5 beta.  logits, labels: (...) -> (...), or () if reduced."""
+    return _reduced(self, reduction, self.run(logits, labels, beta=beta))
 
 
 def mse_of(loss, x, y):

@@ -386,7 +386,7 @@ def cumprod(input, dim, dtype=None):
 def _running_extreme(name, class_name, extreme, text):
     """Declare the extremes up to each element with their numbers. extreme: numpy's, of pairs."""
 
-    def fn(x, axis):
+    def fn(x, *, axis):
         values = extreme.accumulate(x, axis=axis)
         shape = [1] * x.ndim
         shape[axis] = x.shape[axis]
@@ -403,7 +403,6 @@ def _running_extreme(name, class_name, extreme, text):
         name=class_name,
         method=name,
         mint=name,
-        static=("axis",),
         attrs={"axis": filled_dim},
         dtype=(0, "int32"),
         whole=along_axis,

@@ -128,6 +128,8 @@ def _tensor_scatter(how, method):
         wanted = [scatter_grad(g, input_x, indices, updates, how=how, of=i) if needs[i] else None for i in (0, 2)]
         return wanted[0], None, wanted[1]
 
+    return made
+
 
 def _part(x, indices):
     """Extents of a slice of x along the dims that the indices number."""
@@ -215,8 +217,11 @@ _ROW_GRADIENTS = {
     "min": _extreme_grad("min"),
 }
 
-for _how in _VERBS:
-    _tensor_scatter(_how, f"tensor_scatter_{_how}" + ("" if _how == "update" else f" scatter_{_how}"))
+# a Tensor's scatter_add has a second form (scatter_elements.py)
+BY_COORDINATES = {
+    how: _tensor_scatter(how, f"tensor_scatter_{how}" + ("" if how in ("add", "update") else f" scatter_{how}"))
+    for how in _VERBS
+}
 
 
 # ---- Scatter and ScatterNd: a Parameter takes the result ----
@@ -263,7 +268,6 @@ _ROW_CASES = (
 )
 for _how in _VERBS:
     _scatter(_how, nd=False)
-for _how in ("add", "sub", "update"):
     _scatter(_how, nd=True)
 
 

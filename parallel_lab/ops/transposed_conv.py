@@ -33,7 +33,7 @@ def _check_transposed(operands, *, input_size, out_channel, kernel_size, group, 
     if weight[0] != x[1]:
         return f"a weight of shape {weight} for x of shape {x}", f"The weight's dim 0 is the channels of x: {x[1]}"
     given = f"input_size={input_size}"
-    fault = weight_fault(weight, given, input_size[1], x[1], group, out_channel, kernel_size, 2)
+    fault = weight_fault(weight, given, input_size[1], x[1], group, None, kernel_size, 2)
     if fault := fault or padding_fault(attrs["pad_mode"], attrs["pad"]):
         return fault
     made = _back(input_size, kernel_size=kernel_size, **attrs)
@@ -100,9 +100,9 @@ def _transposed_windows(sizes, cuts, *, input_size, **attrs):
 
 def _localize_transposed(attrs, parts):
     """Attributes for one slice: its part of the result, and where that lies beside the window of x that it holds."""
-    size, channels = attrs["input_size"], attrs["out_channel"]
+    size = attrs["input_size"]
     n, c, h, w = (n // parts.get(label, 1) for n, label in zip(size, "nihw", strict=True))
-    local = {"input_size": (n, c, h, w), "out_channel": None if channels is None else channels // parts["o"]}
+    local = {"input_size": (n, c, h, w)}
     others = {k: v for k, v in attrs.items() if k != "input_size"}
     pads = list(_back(size, **others).pads)
     for d, _, _, stride, (_, origin, _), before in _transposed_dims(size, parts, others):
@@ -169,7 +169,7 @@ def transposed_convolution(
 
     pad_mode, pad, stride, dilation, group  those of the convolution that makes x's shape of the result's
     pad_list     (top, bottom, left, right), goes before pad
-    out_channel  where given, the channels of x (MindSpore's Conv2DTranspose)
+    out_channel  of no effect: the channels of x by MindSpore's Cells, of the result by its documents, and not checked
 
     Strategy ((n, o, h, w), (o, i, 1, 1)). A split o leaves partial sums; split rows or columns exchange borders, with
     pad_mode "same" or "pad" and slices of the result that are multiples of the stride.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, StrategyError, Tensor, nn, ops
+from parallel_lab.mindspore import mint
 from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.ops.machine.registry import PRIMITIVES
 from parallel_lab.ops.machine.sharding import default_strategy, legal_strategies, sharding_rule
@@ -48,7 +49,7 @@ def test_each_row_is_combined_with_what_stands_at_its_number(how):
     np.testing.assert_allclose(kept.asnumpy(), expected, rtol=1e-14)
 
 
-@each_of("how", "Add", "Sub", "Update")
+@pytest.mark.parametrize("how", WAYS)
 def test_places_may_have_several_coordinates(how):
     x, rows = drawn((4, 3, 2), (5, 2))
     places = np.array([[3, 0], [0, 2], [3, 0], [1, 1], [0, 2]])
@@ -69,6 +70,46 @@ def test_in_inplace_operators_an_attribute_numbers_the_rows(how):
     np.testing.assert_allclose(np.asarray(prim(Tensor(x), Tensor(rows))), expected, rtol=1e-14)
     one = np.asarray(PRIMITIVES[f"Inplace{how}"](2)(Tensor(x), Tensor(rows[:1])))
     np.testing.assert_allclose(one, looped(x, [2], rows[:1], WAYS[how]), rtol=1e-14)
+
+
+@each_of(
+    ("scatter", "way"),
+    (lambda x, i, rows: ops.TensorScatterElements(1)(x, i, rows), "Update"),
+    (lambda x, i, rows: ops.TensorScatterElements(axis=-1, reduction="add")(x, i, rows), "Add"),
+    (lambda x, i, rows: ops.tensor_scatter_elements(x, i, rows, 1, "add"), "Add"),
+    (lambda x, i, rows: ops.scatter(x, 1, i, rows), "Update"),
+    (lambda x, i, rows: x.scatter(1, i, rows), "Update"),
+    (lambda x, i, rows: x.scatter_add(1, i, rows), "Add"),
+    (lambda x, i, rows: mint.scatter(x, dim=1, index=i, src=rows), "Update"),
+    (lambda x, i, rows: mint.scatter_add(x, 1, i, rows), "Add"),
+)
+def test_elements_are_put_where_numbers_along_a_dim_say(scatter, way):
+    """The indices may be fewer than the data's elements in the other dims too."""
+    x, rows = drawn((6, 4), (5, 3))
+    numbers = np.array([[3, 0, 3], [1, 1, 1], [0, 2, 0], [2, 3, 3], [-1, 0, 1]])
+    places = [(i, number) for i, row in enumerate(numbers) for number in row]
+    expected = looped(x, places, rows.reshape(-1), WAYS[way])
+    np.testing.assert_allclose(scatter(Tensor(x), Tensor(numbers), Tensor(rows)).asnumpy(), expected, rtol=1e-14)
+
+
+def test_a_number_or_a_larger_source_is_scattered():
+    x, index = Tensor(np.zeros((2, 3))), Tensor(np.array([[2], [0]]))
+    assert ops.scatter(x, 1, index, 5.0).asnumpy().tolist() == [[0, 0, 5], [5, 0, 0]]
+    source = Tensor(np.arange(6.0).reshape(2, 3))
+    assert mint.scatter_add(x, 1, index, source).asnumpy().tolist() == [[0, 0, 0], [3, 0, 0]]
+
+
+@each_of(
+    ("shapes", "numbers", "allowed"),
+    (((4, 3), (4,)), [0, 1, 2, 0], "The same number of dims"),
+    (((4, 3), (5, 3)), np.zeros((5, 3), int), "no more elements"),
+    (((4, 3), (4, 2)), np.zeros((4, 3), int), "One for each of the indices"),
+    (((4, 3), (4, 1)), np.full((4, 1), 3), "Indices from -3 to 2"),
+)
+def test_numbers_of_elements_that_are_none_are_refused(shapes, numbers, allowed):
+    x, rows = drawn(*shapes)
+    with pytest.raises(ShapeError, match=allowed):
+        ops.TensorScatterElements(1)(Tensor(x), Tensor(np.array(numbers)), Tensor(rows))
 
 
 def test_whole_numbers_are_divided_towards_zero():

@@ -10,6 +10,7 @@ net_with_loss = nn.WithLossCell(net, loss)      # (data, label) -> loss
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,7 +50,7 @@ class FormulaLoss(LossBase):
     """A loss by `formula(loss, logits, labels)`, also in `ops`. parts: (attribute, operator class) that it needs."""
 
     formula: Callable[..., Any]
-    parts: tuple[tuple[str, type[Primitive]], ...] = ()
+    parts: tuple[tuple[str, Callable[[], Primitive]], ...] = ()
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -132,7 +133,7 @@ class BCELoss(FormulaLoss):
     """
 
     formula = losses.binary_of
-    parts = (("binary_cross_entropy", ops.BinaryCrossEntropy),)
+    parts = (("binary_cross_entropy", partial(ops.BinaryCrossEntropy, "none")),)
 
     def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -150,7 +151,7 @@ class BCEWithLogitsLoss(FormulaLoss):
 
     formula = losses.binary_logits_of
     other_names: ClassVar = {**LossBase.other_names, "bce_with_logits_loss": "bce_with_logits"}
-    parts = (("bce_with_logits", ops.BCEWithLogitsLoss),)
+    parts = (("bce_with_logits", partial(ops.BCEWithLogitsLoss, "none")),)
 
     def __init__(self, reduction: str = "mean", weight: Any = None, pos_weight: Any = None) -> None:
         super().__init__(reduction)

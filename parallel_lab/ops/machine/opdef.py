@@ -150,7 +150,7 @@ class OpDef:
             check = flag if type(self.options.get(name)) is bool else self.attrs.get(name)
             check = getattr(check, "alone", check)
             if isinstance(check, Check):
-                check(self.class_name, name, value, SHAPE_ERRORS)
+                check(self.class_name, name, frozen_attr(value), SHAPE_ERRORS)
 
     def examine(self, operands: list[Any], attrs: dict[str, Any]) -> None:
         """Raise ShapeError for attributes and operands that the operator does not take."""

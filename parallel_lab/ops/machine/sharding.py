@@ -220,18 +220,16 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
     """`strategy` with its `()` filled in, as the same label elsewhere, or whole (MindSpore: GenerateStrategies).
 
     ((2, 4, 4), ()) of a sum with a (32, 48) operand is ((2, 4, 4), (4, 4)). Among layouts, `layout()` is filled in.
-    One entry for a list of tensors counts for each of them, and the `()` of numbers that have no entry is not read.
-    Counts of an operand alone, where an entry is for the result (one-hot), leave the other dims whole. A strategy for
-    some inputs but not for the first is left as it is: ((), (4, 8, 1), ()) of a LayerNorm.
+    The `()` of numbers that have no entry is not read. Counts of an operand alone, where the first of several entries
+    is for the result (one-hot), leave the other dims whole. A strategy for some inputs but not for the first is left as
+    it is: ((), (4, 8, 1), ()) of a LayerNorm.
     """
     signature = op.signature_for(shapes, attrs)
     operands = strategy_operands(op, signature)
     named = isinstance(strategy, LayoutStrategy)
-    if op.strategy_labels is not None and not named and len(strategy) == len(operands):
+    if op.strategy_labels is not None and not named and len(strategy) == len(operands) > 1:
         strategy = tuple(map(_for_result, operands, signature.ins, strategy))
-    if op.variadic and len(strategy) == 1:
-        strategy = replace(strategy, layouts=strategy.layouts * len(operands)) if named else strategy * len(operands)
-    elif len(operands) < len(strategy) <= len(shapes) and not any(map(len, strategy_counts(strategy)[len(operands) :])):
+    if len(operands) < len(strategy) <= len(shapes) and not any(map(len, strategy_counts(strategy)[len(operands) :])):
         cut = len(operands)
         strategy = replace(strategy, layouts=strategy.layouts[:cut]) if named else strategy[:cut]
     entries = [layout.axes if layout.dims else () for layout in strategy] if named else strategy
