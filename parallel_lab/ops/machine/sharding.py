@@ -140,9 +140,8 @@ class _Facts:
     def refused(self, cuts: dict[str, int]) -> Fault | None:
         """What the operator itself has against these splits of its labels."""
         restrict = self.op.restrict
-        refused = None if restrict is None else restrict(self.signature, cuts, self.sizes, **self.attrs)
-        if refused is not None:
-            return refused
+        if restrict is not None and (fault := restrict(self.signature, cuts, self.sizes, **self.attrs)):
+            return fault
         for label, window in self.windows(cuts).items():
             if fault := Halo(*window, members=cuts[label]).fault():
                 allowed = f"'{label}' may be split so far that every rank finds what it needs with its neighbours"
@@ -237,12 +236,11 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
     half = empty[:1] == [True] and any(entries[1:]) and any(empty[1:])
     if len(strategy) != len(operands) or not any(empty) or half:
         return strategy
-    known: dict[str, Any] = {}
+    whole = () if named else 1
+    known: dict[str, Any] = {"1": whole}
     for labels, entry in zip(operands, entries, strict=True):
         for label, cut in zip(labels, entry, strict=False):
             known.setdefault(label, cut)
-    whole = () if named else 1
-    known["1"] = whole
     filled = [tuple(known.get(c, whole) for c in labels) for labels in operands]
     if not named:
         return tuple(entry or full for entry, full in zip(strategy, filled, strict=True))
@@ -254,8 +252,7 @@ def _for_result(labels: str, operand: str, entry: tuple[int, ...]) -> tuple[int,
     """An entry with a count per label, where it has one per dim of the operand."""
     if len(entry) == len(labels) or len(entry) != len(operand) or not entry:
         return entry
-    counts = dict(zip(operand, entry, strict=True))
-    return tuple(counts.get(c, 1) for c in labels)
+    return tuple(dict(zip(operand, entry, strict=True)).get(c, 1) for c in labels)
 
 
 def part_strategy(rule: ShardingRule, operands: Iterable[str]) -> tuple:
