@@ -1,7 +1,7 @@
 """What was compiled, in the forms in which MindSpore's scripts inspect it. Views of a plan: nothing here decides.
 
     parameter_forms(made)["w"]       ([2, 4], [0, -1], [16, 32], 0, True, "")
-    full_names(made.plan.graph, ids) {"matmul": "Default/network-Net/MatMul-op0"}
+    full_names(graph, ids, net)      {"matmul": "Default/network-Net/MatMul-op0"}
     graph_info(made.plan, rank=0)    {"Net": {"MatMul-0": {"inputs": ["x", "Load-0"], "attrs": {...}}, ...}}
 
 Forms: MindSpore, Parameter.init_data (argument `layout`) and the names of nodes in its IR files.
@@ -21,6 +21,7 @@ from ..graph.plan import Plan
 from ..graph.plan_text import bucket_messages, buckets_of
 from ..layout.named_layout import Layout, strategy_counts
 from ..layout.tensor_layout import TensorLayout
+from ..nn.cell import Cell
 from ..nn.tensor.tensor import Tensor
 from ..ops.collectives.definitions import MESSAGES
 
@@ -112,15 +113,16 @@ def _from_the_end(graph: Graph) -> Iterator[Node]:
         stack.extend(reversed(node.ins))
 
 
-def full_names(graph: Graph, ids: Iterator[int]) -> dict[str, str]:
+def full_names(graph: Graph, ids: Iterator[int], outermost: Cell) -> dict[str, str]:
     """{operator: "scope/Class-op<id>"}. The scope begins below the outermost Cell; ids are taken from the network's end
     backwards.
     """
-    names = {}
+    names, kind = {}, type(outermost).__name__
     for node in _from_the_end(graph):
-        default, _, inner = node.origin.scope.partition("/")
-        inner = inner.partition("/")[2]
-        names[node.name] = "/".join(filter(None, (default or "Default", inner, f"{node.op_class}-op{next(ids)}")))
+        scope = node.origin.scope.split("/")
+        if scope[1:2] == [f"{outermost.cell_name or kind}-{kind}"]:
+            del scope[1]
+        names[node.name] = "/".join([*filter(None, scope), f"{node.op_class}-op{next(ids)}"])
     return names
 
 

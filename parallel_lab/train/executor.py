@@ -90,11 +90,19 @@ class CellGraphExecutor:
             fed = get_auto_parallel_context("dataset_strategy") != "data_parallel" or _has_dataset(obj)
             forms = parameter_forms(made, as_read=not fed) if splits else {}
             again = network if splits and tensors and not fed else None
-            known = Known(made, full_names(made.plan.graph, self._ids), forms, again)
+            known = Known(made, full_names(made.plan.graph, self._ids, obj), forms, again)
             self._phases[key], obj.__dict__["_known_phases"][key] = obj, known
         obj.__dict__["compiled"], obj.__dict__["_known"] = known.made, known
         obj.parameter_layout_dict = known.forms
         return key, is_new
+
+    def adopt(self, obj: Cell, made: Compiled) -> Cell:
+        """Let `obj` tell of a program that a Model made of it, in a mode that splits operators. Returns `obj`."""
+        if obj.__dict__.get("compiled") is not made:
+            known = Known(made, full_names(made.plan.graph, self._ids, obj), parameter_forms(made), None)
+            obj.__dict__["compiled"], obj.__dict__["_known"] = made, known
+            obj.parameter_layout_dict = known.forms
+        return obj
 
     def __call__(self, obj: Cell, *args: Any, phase: str = "predict") -> Any:
         """Compile `obj` for these inputs, if need be, and run it on this rank."""

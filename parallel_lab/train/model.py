@@ -28,7 +28,7 @@ from ..base.errors import (
     NotBuiltYet,
     shorten,
 )
-from ..base.hooks import current_world
+from ..base.hooks import cell_executor, current_world
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.context import frozen
 from ..layout.tensor_layout import TensorLayout
@@ -120,6 +120,12 @@ class Model:
         whole = self._computing if self._loss_fn is None else WithLossCell(self._computing, self._loss_fn)
         is_step = self._optimizer is None or (self._loss_fn is None and isinstance(whole, TrainOneStepCell))
         return whole if is_step else TrainOneStepCell(whole, self._optimizer)
+
+    @property
+    def _train_network(self) -> Any:
+        """`train_network`, which tells what training has compiled of it (`executor.py`): MindSpore's scripts ask it."""
+        made = self.__dict__["_train_step"].compiled if "_train_step" in self.__dict__ else None
+        return self.train_network if made is None else cell_executor().adopt(self.train_network, made)
 
     @property
     def eval_network(self) -> Any:

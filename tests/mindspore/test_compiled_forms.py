@@ -282,3 +282,15 @@ def test_a_network_is_compiled_and_run_and_on_one_device_strategies_mean_nothing
     net.w.set_data(np.ones((24, 8), np.float32))
     out = net.compile_and_run(Tensor(np.ones((2, 24), np.float32)))
     assert (out.asnumpy() == 24).all() and net.parameter_layout_dict == {}
+
+
+def test_a_model_tells_what_training_compiled_of_its_network():
+    """32 rows a rank: the whole batch has 256. Without a strategy rows are split among all."""
+    net = Net(((4, 1), (2, 1)))
+    model = ms.Model(net, nn.SoftmaxCrossEntropyWithLogits(sparse=True), nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    batch = np.zeros((32, 24), np.float32), np.zeros(32, np.int32)
+    model.train(1, ms.dataset.NumpySlicesDataset(batch, shuffle=False).batch(32), dataset_sink_mode=False)
+    found = _cell_graph_executor._get_shard_strategy(model._train_network)
+    backbone = "Default/network-WithLossCell/_backbone-Net"
+    assert found[f"{backbone}/MatMul-op2"] == [[4, 1], [2, 1]] and found[f"{backbone}/ReLU-op1"] == [[8, 1]]
+    assert model._train_network.parameter_layout_dict["weight"] == ([4, 2], [0, -1], [24, 24], 0, True, "")

@@ -31,6 +31,7 @@ from ...base.settings.tables import PYNATIVE_MODE
 from ...layout.slices import cut, gather_full, is_split
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef, scalar_operand
+from .by_slice import hold_slice
 from .numpy_calls import ForNumpy, plain
 
 TRUTH_TEST = "a truth test (if, while, and, or)"
@@ -90,6 +91,11 @@ class Tensor(ForNumpy):
         return self
 
     has_init = False  # whether the values are still to be drawn
+
+    def init_data(self, slice_index: Any = None, shape: Any = None, opt_shard_group: Any = None) -> Tensor:
+        """Of a Tensor without an initializer: refused, as in MindSpore. Raises ArgumentTypeError."""
+        allowed = "What initializer(...) or Tensor(shape=, dtype=, init=) returns"
+        raise ArgumentTypeError("init_data of a Tensor that has its values", where="Tensor", allowed=allowed)
 
     def item(self) -> Any:
         """The single element as a Python number."""
@@ -351,10 +357,22 @@ class Initial(Tensor):
     dtype = property(lambda self: self._dtype)
     has_init = property(lambda self: self._drawn is None)
 
-    def init_data(self) -> Initial:
-        """Draw the values now. Returns self."""
-        assert self._data is not None
-        return self
+    def init_data(
+        self, slice_index: int | None = None, shape: Any = None, opt_shard_group: str | None = None
+    ) -> Tensor:
+        """Draw the values now. Returns self; with `slice_index`, or the `shape` of a slice, a Tensor of its own, which
+        is the same wherever the index is. opt_shard_group: accepted.
+        """
+        where = "init_data"
+        if slice_index is None and shape is None:
+            assert self._data is not None
+            return self
+        index = 0 if slice_index is None else integer(0)(where, "slice_index", slice_index)
+        shape = (
+            self._shape if shape is None else tuple(instance((list, tuple), "A list of ints")(where, "shape", shape))
+        )
+        sizes = tuple(integer(0)(where, "shape", n) for n in shape)
+        return Tensor(np.array(self.draw(parameter_generator(f"slice {index}"), sizes), self._dtype, order="C"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Initial, (self.draw, self._shape, self._dtype)) if self._drawn is None else (Tensor, (self._drawn,))
@@ -440,9 +458,15 @@ class Parameter(Tensor):
 
     has_init = property(lambda self: self._data is None)
 
-    def init_data(self) -> Parameter:
-        """Draw the values now, if they were not yet. Returns self."""
+    def init_data(self, layout: tuple[Any, ...] | None = None, set_sliced: bool = False) -> Parameter:
+        """Draw the values now, if they were not yet; with a layout hold this rank's slice (`by_slice`). Returns self.
+
+        set_sliced  accepted: with a layout the Parameter holds a slice
+        """
+        flag("Parameter.init_data", "set_sliced", set_sliced)
         self._drawn()
+        if layout is not None:
+            hold_slice(self, layout)
         return self
 
     # what MindSpore's own passes keep at a parameter, by their defaults

@@ -1,0 +1,65 @@
+"""A rank's slice of a Parameter, before anything is compiled: `Parameter.init_data` and `Tensor.init_data`.
+
+    w = Parameter(initializer("normal", [64, 32]), "w")
+    w.init_data(([2, 4], [1, -1], [32, 32], 0, True, ""))       # rank 5 of 8 holds rows 32 to 63 of the whole
+
+A layout is (device matrix, tensor map, slice shape, field size, whether slices are equal, group of an optimizer shard),
+as `Cell.parameter_layout_dict` has it. Form and errors: MindSpore, Parameter.init_data. There every slice is
+drawn by itself; here it is part of the whole draw, so that values do not depend on how many ranks there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...base.checks import is_int
+from ...base.errors import ArgumentError, ArgumentTypeError, LayoutError, shorten
+from ...base.hooks import current_world
+from ...base.settings.context import frozen
+from ...layout.slices import cut
+from ...layout.tensor_layout import TensorLayout, canonical_axes, ranks_along
+
+FORM = "(device matrix, tensor map, slice shape, field size, uniform split, optimizer shard group)"
+
+
+def hold_slice(parameter: Any, layout: Any) -> None:
+    """Let a Parameter hold this rank's slice by a layout so written. Raises ArgumentTypeError, ArgumentError."""
+    rank = frozen().global_rank if current_world() is None else current_world().rank
+    found = _layout_of(layout, parameter.full_shape, rank)
+    parameter.hold(cut(parameter.full().asnumpy(), found, rank), found)
+
+
+def _layout_of(form: Any, shape: tuple[int, ...], rank: int) -> TensorLayout:
+    """The TensorLayout of a form."""
+    where, allowed = "Parameter.init_data", f"A tuple {FORM}"
+    if not isinstance(form, tuple):
+        raise ArgumentTypeError(f"layout={shorten(form)}", where=where, allowed=allowed)
+    if len(form) < 6:
+        raise ArgumentError(f"layout={shorten(form)} has {len(form)} elements", where=where, allowed=allowed)
+    matrix, entries, part, _, uniform, group = form[:6]
+    lists = all(isinstance(each, (list, tuple)) for each in (matrix, entries, part))
+    if not lists or not all(is_int(n) for n in (*matrix, *part)) or not isinstance(group, str):
+        raise ArgumentTypeError(f"layout={shorten(form)}", where=where, allowed=allowed)
+    if not uniform:
+        raise ArgumentError("layout of a split in unequal parts", where=where, allowed="uniform_split=True")
+    try:
+        found = TensorLayout(tuple(matrix), tuple(tuple(e) if isinstance(e, list) else e for e in entries))
+        found.check_rank(rank)
+        found = found if not group else _shared(found, group, rank)
+        expected = found.slice_shape(shape)
+    except (LayoutError, TypeError, ValueError) as error:
+        hint = f"The whole has shape {shape}, this is rank {rank}"
+        raise ArgumentError(f"layout={shorten(form)}: {error}", where=where, hint=hint) from None
+    if tuple(part) != expected:
+        raise ArgumentError(f"slice shape {list(part)} of layout={shorten(form)}", where=where, allowed=f"{expected}")
+    return found
+
+
+def _shared(layout: TensorLayout, group: str, rank: int) -> TensorLayout:
+    """A slice's rows divided among the ranks "0-2-4-6" that hold copies of it."""
+    ranks = tuple(int(each) for each in group.split("-"))
+    matrix, axes = canonical_axes(layout.device_matrix, layout.replica_axes)
+    if ranks != ranks_along(matrix, axes, rank) or not layout.ndim:
+        raise LayoutError(f"group {group!r}", allowed=f"All ranks with the same slice: {layout.replicas(rank)}")
+    first = layout.tensor_map[0] + tuple(sorted(layout.replica_axes, reverse=True))
+    return TensorLayout(layout.device_matrix, (first, *layout.tensor_map[1:]))
