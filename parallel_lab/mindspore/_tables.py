@@ -60,7 +60,7 @@ JIT = {
     "ms_function": f"{TRAIN}:jit",
     **dict.fromkeys(("ms_class", "jit_class", "lazy_inline", "no_inline"), f"{FORMS}:unchanged"),
 }
-INTERNALS = "parallel_lab.mindspore._internals"
+INTERNALS, CONTEXT_READERS = "parallel_lab.mindspore._internals", "parallel_lab.mindspore._context"
 SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}
 GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad grad")
 SHARD = {"shard": "parallel_lab.nn.cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}
@@ -348,21 +348,23 @@ PAGES: dict[str, Page] = {
     "parallel.auto_parallel": Page("A network that is split over ranks.", names=AUTO_PARALLEL),
     "parallel.shard": Page("Strategies for functions, with named axes.", names=SHARD),
     "parallel.algo_parameter_config": Page("Settings of strategy searches.", names=ALGORITHM),
-    "_c_expression": Page("Of MindSpore's compiled part.", names={"reset_op_id": f"{INTERNALS}:_reset_op_id"}),
+    "_c_expression": Page("Of MindSpore's compiled part.", names={"reset_op_id": f"{CONTEXT_READERS}:_reset_op_id"}),
     # the only path under which MindSpore has them
     "parallel._utils": Page(
         "Settings of the parallel context, as MindSpore's own modules read them.",
         names=_of(
-            INTERNALS,
+            CONTEXT_READERS,
             "_get_device_num _get_full_batch _get_global_rank _get_gradients_mean _get_loss_repeated_mean "
             "_get_parallel_mode _get_pipeline_stages _get_enable_parallel_optimizer _is_in_auto_parallel_mode "
-            "_is_in_data_parallel_mode _is_in_hybrid_parallel_mode _reset_op_id",
+            "_is_in_data_parallel_mode _is_in_hybrid_parallel_mode _reset_op_id _get_parameter_broadcast "
+            "_get_dataset_strategy _get_stage_device_num _need_to_full _check_full_batch _device_number_check "
+            "_parameter_broadcast_check _to_full_shapes _to_full_tensor",
         ),
     ),
     "parallel._auto_parallel_context": Page(
         "The parallel context as an object.",
         names={
-            **_of(INTERNALS, "auto_parallel_context"),
+            **_of(CONTEXT_READERS, "auto_parallel_context"),
             **{f"_{function}": target for function, target in CONTEXT.items() if "auto_parallel_context" in function},
         },
     ),

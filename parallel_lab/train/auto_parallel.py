@@ -15,6 +15,7 @@ from typing import Any
 
 from ..base.checks import checked, choice, function
 from ..base.errors import ArgumentError, ContextKeyError, NotBuiltYet, shorten
+from ..base.hooks import current_tracer
 from ..base.settings.checks import HSDP, PIPELINE, SETTINGS, check_comm_fusion, check_dataset_strategy, json_path, path
 from ..base.settings.config import ParallelConfig
 from ..base.settings.context import set_auto_parallel_context
@@ -87,6 +88,8 @@ class AutoParallel(Cell):
         return self._compiled.plan
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if current_tracer.get() is not None:  # inside of what is compiled, by the settings of that
+            return self.network(*args, **kwargs)
         refuse_on_tape(repr(self))
         return self._compiled(*positional(getattr(self.network, "construct", self.network), args, kwargs))
 

@@ -23,12 +23,14 @@ import numpy as np
 from ..base.checks import checked, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, TracedCommunication, shorten
 from ..base.settings.checks import SHARDED_MODES
+from ..base.settings.config import ParallelConfig
 from ..base.settings.context import frozen, get_auto_parallel_context
 from ..graph.compiler import Compiled, compile_program
 from ..graph.passes.dataset_strategy import dataset_splits
 from ..graph.trace import input_names
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
+from .auto_parallel import AutoParallel
 from .compiled import after_compiling, of_tensors, still_holds, tensors_of
 from .compiled_forms import LayoutForm, full_names, graph_info, inputs_as_read, parameter_forms, shard_strategies
 
@@ -64,7 +66,8 @@ class CellGraphExecutor:
 
     @checked("_cell_graph_executor.compile", obj=_CELL, phase=text)
     def compile(self, obj: Cell, *args: Any, phase: str = "predict", **kwargs: Any) -> tuple[str, bool]:
-        """Compile `obj` for these inputs: (phase, whether it was not known yet). `obj.compiled` is the result.
+        """Compile `obj` for these inputs: (phase, whether it was not known yet). `obj.compiled` is the result. An
+        AutoParallel is compiled by its own settings.
 
         args, kwargs  inputs of the Cell, tensors also in tuples, lists and dicts; where operators are split, the whole
                       ones of all ranks. What is no tensor is part of the program. Without any: those of `set_inputs`
@@ -73,11 +76,12 @@ class CellGraphExecutor:
         given = {name: value for name, value in kwargs.items() if name not in OPTIONS}
         if not args and not given:
             args = obj.__dict__.get("_inputs", ())
-        fn, all_inputs = _by_position(obj, args, given)
+        inner, own = (obj.network, obj.settings()) if isinstance(obj, AutoParallel) else (obj, {})
+        fn, all_inputs = _by_position(inner, args, given)
         form, tensors = tensors_of(all_inputs)
-        network = of_tensors(fn, form)
-        inputs, how = _fed(tensors)
-        options = {**how, "global_rank": frozen().global_rank}
+        network, config = of_tensors(fn, form), frozen(**own)
+        inputs, how = _fed(tensors, config)
+        options = {**own, **how, "global_rank": config.global_rank}
         facts = tuple((t.shape, str(t.dtype)) for t in inputs), repr(form), frozen(**options)
         key = f"{phase}.{id(obj)}.{hash(facts) & 0xFFFFFFFF}"
         known = obj.__dict__.setdefault("_known_phases", {}).get(key)
@@ -86,8 +90,8 @@ class CellGraphExecutor:
             made = _program(network, inputs, options)
             after_compiling(made, None)
             # without a dataset MindSpore gives every rank what the first operator wants
-            splits = get_auto_parallel_context("parallel_mode") in SHARDED_MODES
-            fed = get_auto_parallel_context("dataset_strategy") != "data_parallel" or _has_dataset(obj)
+            splits = config.parallel_mode in SHARDED_MODES
+            fed = config.dataset_strategy != "data_parallel" or _has_dataset(obj)
             forms = parameter_forms(made, as_read=not fed) if splits else {}
             again = network if splits and tensors and not fed else None
             known = Known(made, full_names(made.plan.graph, self._ids, obj), forms, again)
@@ -175,13 +179,16 @@ def _has_dataset(cell: Cell) -> bool:
     return any(isinstance(one, FeedsDataset) for _, one in cell.cells_and_names())
 
 
-def _by_position(obj: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Callable, tuple[Any, ...]]:
+def _by_position(obj: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Callable, tuple[Any, ...]]:
     """(`obj`, its inputs by position), or a function of them that names those which construct takes by name alone."""
-    signature = inspect.signature(obj.construct)
+    construct, called = getattr(obj, "construct", obj), getattr(obj, "__name__", f"{type(obj).__name__}.construct")
+    signature = inspect.signature(construct)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        given = f"{len(args) + len(kwargs)} inputs for {type(obj).__name__}.construct{signature}: {error}"
+        given = (
+            f"{len(args) + len(kwargs)} inputs for {called}{'.construct' * isinstance(obj, Cell)}{signature}: {error}"
+        )
         raise ArgumentTypeError(given, where="_cell_graph_executor.compile", allowed="What construct names") from None
     count, names = len(bound.args), list(bound.kwargs)
     if not names:
@@ -191,25 +198,25 @@ def _by_position(obj: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
         return obj(*inputs[:count], **dict(zip(names, inputs[count:], strict=True)))
 
     place = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    all_names = [*input_names(obj.construct, count), *names]
+    all_names = [*input_names(construct, count), *names]
     named.__signature__ = inspect.Signature([inspect.Parameter(name, place) for name in all_names])  # type: ignore
-    named.__name__ = type(obj).__name__
+    named.__name__ = called.partition(".")[0]
     return named, (*bound.args, *bound.kwargs.values())
 
 
 def _program(network: Callable, inputs: list[Any], options: dict[str, Any]) -> Compiled:
     """The program; in stand_alone mode that of one device, whatever strategies there are, but for messages by hand."""
     options["without_inputs"] = not inputs
-    if get_auto_parallel_context("parallel_mode") == "stand_alone":
+    if options.get("parallel_mode", get_auto_parallel_context("parallel_mode")) == "stand_alone":
         with suppress(TracedCommunication):
             return compile_program(network, *inputs, **options, parallel_mode="stand_alone")
         options["parallel_mode"] = "data_parallel"  # with strategies without effect
     return compile_program(network, *inputs, **options)
 
 
-def _fed(tensors: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+def _fed(tensors: list[Any], config: ParallelConfig) -> tuple[list[Any], dict[str, Any]]:
     """(what a rank feeds of these whole inputs, the dataset strategy): MindSpore splits rows by the count of ranks."""
-    config, shapes = frozen(), tuple(tuple(t.shape) for t in tensors)
+    shapes = tuple(tuple(t.shape) for t in tensors)
     if config.parallel_mode not in SHARDED_MODES or config.dataset_strategy == "full_batch" or not tensors:
         return tensors, {} if tensors else {"dataset_strategy": "full_batch"}
     if config.dataset_strategy == "data_parallel":

@@ -139,6 +139,9 @@ class Model:
         """The network that `predict` runs: the one that was given."""
         return self._network
 
+    _train_network = property(lambda self: self.train_network)  # as MindSpore's own modules and tests call them
+    _predict_network = property(lambda self: self._network)
+
     @cached_property
     def _train_step(self) -> TrainStep:
         return TrainStep(self._computing, self._loss_fn, self._optimizer)

@@ -154,3 +154,57 @@ def test_inputs_are_the_whole_ones_of_all_ranks_and_cut_by_rows():
     _cell_graph_executor.compile(net, Tensor(np.ones((6, 16), np.float32)))
     (value,) = (net.compiled.plan.value(i.name) for i in net.compiled.plan.data_inputs)
     assert (value.shape, value.slice_shape) == ((6, 16), (6, 16))
+
+
+def test_an_auto_parallel_is_compiled_by_its_own_settings():
+    """8 ranks with whole w's, of which 4 share each (hsdp): 16 rows / 4, and an all_gather."""
+    reset_auto_parallel_context()
+    ms.set_auto_parallel_context(device_num=8)
+    net = Net(((8, 1), (1, 1)))
+    parallel = ms.parallel.auto_parallel.AutoParallel(nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1)))
+    parallel.dataset_strategy("full_batch")
+    parallel.hsdp(shard_size=4, threshold=0)
+    _cell_graph_executor.compile(parallel, X, phase="train")
+    plan = parallel.compiled.plan
+    assert plan.config.parallel_mode == "semi_auto_parallel"
+    assert plan.value(plan.parameters[0].name).slice_shape == (4, 8)
+    assert "all_gather" in {instr.kind for _, instr in plan.instructions()}
+
+
+def test_shapes_and_values_of_what_all_ranks_feed():
+    reset_auto_parallel_context()
+    assert _utils._to_full_shapes([[4, 3], [2]], 8) == [(32, 3), (16,)]
+    (whole, sens) = _utils._to_full_tensor(Tensor(np.ones((4, 3), np.float32)), 8, 1, 2.0)
+    assert whole.asnumpy().sum(axis=1).tolist() == [0.0] * 4 + [3.0] * 4 + [0.0] * 24 and float(sens) == 2.0
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy=((1, 2), (1,)))
+    assert _utils._need_to_full() and _utils._to_full_shapes([[4, 3], [2]], 8) == [(4, 6), (2,)]
+    (whole, same) = _utils._to_full_tensor((np.ones((4, 3)), np.ones(2)), 8, 3)
+    assert whole.shape == (4, 6) and whole.asnumpy()[:, 3:].all() and not whole.asnumpy()[:, :3].any()
+    assert same.asnumpy().tolist() == [1.0, 1.0]
+    for call in (lambda: _utils._to_full_shapes([[4, 3]], 8), lambda: _utils._to_full_tensor(np.ones(2), 8, 8)):
+        with pytest.raises(ValueError):
+            call()
+
+
+def test_devices_and_batches_are_checked_as_the_modes_want():
+    ms.set_auto_parallel_context(parallel_mode="data_parallel", full_batch=True)
+    with pytest.raises(RuntimeError, match="full_batch"):
+        _utils._check_full_batch()
+    _utils._device_number_check("data_parallel", 8)
+    with pytest.raises(ValueError, match="stand_alone"):
+        _utils._device_number_check("stand_alone", 8)
+    with pytest.raises(ValueError, match="parameter_broadcast"):
+        _utils._parameter_broadcast_check("stand_alone", True)
+
+
+def test_the_context_as_an_object_says_what_was_set_and_what_stands_in_dicts():
+    held = auto_parallel_context()
+    assert held.get_device_num_is_set() and not held.get_parameter_broadcast_is_set()
+    ms.set_auto_parallel_context(comm_fusion={"allreduce": {"mode": "size", "config": 16}})
+    ms.set_auto_parallel_context(parallel_optimizer_config={"parallel_optimizer_threshold": 24})
+    assert (held.allreduce_fusion_threshold_mb(), held.allgather_fusion_threshold_mb()) == (16, 64)
+    assert held.get_enable_all_reduce_fusion() and held.get_parallel_optimizer_threshold() == 24
+    held.set_comm_fusion({"openstate": False})
+    assert not held.get_enable_reduce_scatter_fusion()
+    held.reset()
+    assert held.get_device_num() == 1 and not held.get_device_num_is_set()

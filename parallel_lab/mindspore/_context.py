@@ -1,0 +1,199 @@
+"""The parallel settings as MindSpore's own modules read them, and what those make of the shapes of data.
+
+from mindspore.parallel._utils import _to_full_shapes
+from mindspore.parallel._auto_parallel_context import auto_parallel_context
+
+auto_parallel_context().get_device_num()
+_to_full_shapes([[4, 3]], 8)                    # [(32, 3)]: what 8 ranks feed together
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import ArgumentError, ContextConflictError, MissingName, ShapeError, message, shorten
+from ..base.settings.checks import SHARDED_MODES
+from ..base.settings.context import (
+    get_auto_parallel_context,
+    is_set,
+    reset_auto_parallel_context,
+    set_auto_parallel_context,
+)
+from ..nn.tensor.tensor import Tensor
+from ..train.executor import cell_graph_executor
+
+
+def _reading(key: str) -> Callable[[], Any]:
+    def read() -> Any:
+        return get_auto_parallel_context(key)
+
+    read.__doc__ = f"{key} of the parallel context."
+    return read
+
+
+_get_device_num, _get_global_rank = _reading("device_num"), _reading("global_rank")
+_get_full_batch, _get_gradients_mean = _reading("full_batch"), _reading("gradients_mean")
+_get_loss_repeated_mean, _get_parallel_mode = _reading("loss_repeated_mean"), _reading("parallel_mode")
+_get_pipeline_stages, _get_enable_parallel_optimizer = (
+    _reading("pipeline_stages"),
+    _reading("enable_parallel_optimizer"),
+)
+_get_parameter_broadcast, _get_dataset_strategy = _reading("parameter_broadcast"), _reading("dataset_strategy")
+
+
+def _is_in_auto_parallel_mode() -> bool:
+    """Whether operators are split."""
+    return _get_parallel_mode() in SHARDED_MODES
+
+
+def _is_in_data_parallel_mode() -> bool:
+    """Whether every rank runs the whole network on its own rows."""
+    return _get_parallel_mode() == "data_parallel"
+
+
+def _is_in_hybrid_parallel_mode() -> bool:
+    """Whether the network itself communicates."""
+    return _get_parallel_mode() == "hybrid_parallel"
+
+
+def _reset_op_id() -> None:
+    """Let the numbers in full names of operators ("MatMul-op0") begin with 0 again."""
+    cell_graph_executor.reset_ids()
+
+
+# ---- checks ----
+
+
+def _get_stage_device_num() -> int:
+    """How many devices a pipeline stage has."""
+    return _get_device_num() // _get_pipeline_stages()
+
+
+def _need_to_full() -> bool:
+    """Whether a rank's data are a part of those of all ranks."""
+    return _is_in_auto_parallel_mode() and not _get_full_batch()
+
+
+def _check_full_batch() -> None:
+    """Refuse full_batch in a mode that splits no inputs. Raises ContextConflictError (a RuntimeError)."""
+    if _get_full_batch() and not _is_in_auto_parallel_mode():
+        given = f"full_batch=True with parallel_mode={_get_parallel_mode()!r}"
+        raise ContextConflictError(given, where="_check_full_batch", allowed=f"One of {', '.join(SHARDED_MODES)}")
+
+
+def _device_number_check(parallel_mode: str, device_number: int) -> None:
+    """Refuse several devices in stand_alone mode. Raises ArgumentError (a ValueError)."""
+    if parallel_mode == "stand_alone" and device_number != 1:
+        raise ArgumentError(
+            f"device_number={device_number}", where="stand_alone", allowed="1, or another parallel_mode"
+        )
+
+
+def _parameter_broadcast_check(parallel_mode: str, parameter_broadcast: bool) -> None:
+    """Refuse to broadcast parameters where no copies are trained. Raises ArgumentError (a ValueError)."""
+    if parameter_broadcast and parallel_mode in ("stand_alone", *SHARDED_MODES):
+        allowed = "data_parallel or hybrid_parallel, or parameter_broadcast=False"
+        raise ArgumentError(f"parameter_broadcast=True in {parallel_mode}", where=parallel_mode, allowed=allowed)
+
+
+# ---- what all ranks feed together ----
+
+
+def _counts(shape: Sequence[int], number: int, column: int, columns: int) -> tuple[int, ...]:
+    """In how many parts each dim of a column is fed: by the dataset_strategy, or its rows by all devices."""
+    strategy = _get_dataset_strategy()
+    if isinstance(strategy, str):
+        return (number, *(1,) * (len(shape) - 1)) if shape else ()
+    if len(strategy) != columns or len(strategy[column]) != len(shape):
+        what = f"dataset_strategy {strategy} for {columns} columns, of which number {column} has shape {tuple(shape)}"
+        raise ShapeError(what, where="_to_full_shapes", allowed="A tuple per column with a count per dim")
+    return tuple(strategy[column])
+
+
+def _to_full_shapes(shapes: Sequence[Sequence[int]], device_num: int) -> list[tuple[int, ...]]:
+    """Shapes of what all ranks feed, from those of one rank's columns."""
+    cuts = (_counts(shape, device_num, i, len(shapes)) for i, shape in enumerate(shapes))
+    return [tuple(n * cut for n, cut in zip(shape, cut, strict=True)) for shape, cut in zip(shapes, cuts, strict=True)]
+
+
+def _to_full_tensor(
+    elem: Any, global_device_num: int, global_rank: int, scaling_sens: float | None = None
+) -> tuple[Tensor, ...]:
+    """One rank's columns where they lie in those of all ranks, with zeros for the others'; scaling_sens behind them."""
+    devices, found = global_device_num // _get_pipeline_stages(), []
+    if not 0 <= global_rank < global_device_num:
+        what = f"global_rank={global_rank} of {global_device_num} devices"
+        raise ArgumentError(what, where="_to_full_tensor", allowed="A rank below their number")
+    columns = elem if isinstance(elem, (tuple, list)) else [elem]
+    for i, column in enumerate(columns):
+        part = np.asarray(column.asnumpy() if isinstance(column, Tensor) else column)
+        cuts = _counts(part.shape, devices, i, len(columns))
+        full = np.zeros([n * cut for n, cut in zip(part.shape, cuts, strict=True)], part.dtype)
+        begins = [global_rank % devices % cut * n for n, cut in zip(part.shape, cuts, strict=True)]
+        full[tuple(slice(b, b + n) for b, n in zip(begins, part.shape, strict=True))] = part
+        found.append(Tensor(full))
+    return (*found, *([Tensor(np.float32(scaling_sens))] if scaling_sens else []))
+
+
+# ---- the context as an object ----
+
+OTHER_KEYS = {
+    "all_reduce_fusion_split_indices": "all_reduce_fusion_config",
+    "strategy_search_mode": "search_mode",
+    "auto_parallel_search_mode": "search_mode",
+}
+INSIDE = {  # keys that stand inside a dict of settings
+    "parallel_optimizer_threshold": ("parallel_optimizer_config", "parallel_optimizer_threshold"),
+    "grad_accumulation_shard": ("parallel_optimizer_config", "gradient_accumulation_shard"),
+}
+MESSAGES = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+
+
+class AutoParallelContext:
+    """The parallel context as an object: `set_device_num(8)`, `get_device_num()`, for each of its keys.
+
+    Also `get_device_num_is_set()`, `reset()`, and of comm_fusion `allreduce_fusion_threshold_mb()` and
+    `get_enable_all_reduce_fusion()`, each for the other messages too.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        for kind, words in MESSAGES.items():
+            if name == f"{kind}_fusion_threshold_mb":
+                return lambda: _fusion(kind)["config"] if _fusion(kind)["mode"] == "size" else 64
+            if name == f"get_enable_{words}_fusion":
+                return lambda: is_set("comm_fusion") and _fusion(kind) is not None
+        how, _, key = name.partition("_")
+        key = OTHER_KEYS.get(key, key)
+        if how == "get" and key.endswith("_is_set"):
+            key = key.removesuffix("_is_set")
+            return lambda: is_set("dataset_strategy" if key == "full_batch" else key)
+        if how == "get":
+            if key in INSIDE:
+                return lambda: get_auto_parallel_context(INSIDE[key][0])[INSIDE[key][1]]
+            return lambda group="": get_auto_parallel_context(key)
+        if how == "set":
+            return lambda value, group="": set_auto_parallel_context(**{key: value})
+        allowed = "set_ or get_ and a key of set_auto_parallel_context"
+        what = f"auto_parallel_context() has no {shorten(name)}"
+        raise MissingName(message(what, allowed=allowed), name=name, obj=self)
+
+    def reset(self) -> None:
+        """Every key back to its default."""
+        reset_auto_parallel_context()
+
+
+def _fusion(kind: str) -> Any:
+    """What comm_fusion says of one kind of message; None: these are not fused."""
+    fusion = get_auto_parallel_context("comm_fusion")
+    return fusion[kind] if fusion["openstate"] else None
+
+
+_CONTEXT = AutoParallelContext()
+
+
+def auto_parallel_context() -> AutoParallelContext:
+    """The parallel context as an object."""
+    return _CONTEXT
