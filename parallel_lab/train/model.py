@@ -139,7 +139,6 @@ class Model:
         """The network that `predict` runs: the one that was given."""
         return self._network
 
-    _train_network = property(lambda self: self.train_network)  # as MindSpore's own modules and tests call them
     _predict_network = property(lambda self: self._network)
 
     @cached_property
