@@ -19,12 +19,13 @@ from ..nn.tensor.tensor import Parameter
 from ..nn.wrap import GradAccumulation
 from ..ops.kernels.threads import without_collector
 from ..ops.machine.primitive import Primitive
+from .forms import Slot, input_names, leaves
 from .ir import Draft, Graph, Training, at_compile
 from .passes import PASSES, Pass, run_passes
 from .passes.dataset_strategy import dataset_splits
 from .passes.strategies import check_device_num
 from .plan import Plan, freeze
-from .trace import Slot, check_input, input_names, leaves, trace_network
+from .trace import check_input, trace_network
 
 
 def compile_network(
@@ -172,7 +173,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         raise at_compile(TraceError, "the network asks for gradients itself", hint=hint)
     draft = Draft(graph, config, order=_order(network, optimizer or found.optimizer, parameters))
     draft = draft.noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")
-    if graph.seeds:
+    if graph.seeds or graph.updates:
         optimizer = found.optimizer
     if config.enable_parallel_optimizer and optimizer is not None:
         check_grouping(config.parallel_mode, optimizer, config.device_num, "compile")

@@ -33,6 +33,8 @@ from ..ops.machine.sharding import AnyStrategy
 Shape = tuple[int, ...]
 Pairs = tuple[tuple[str, Any], ...]
 
+SKIP = ""  # in place of a parameter's name: whether the optimizer's step does nothing
+
 
 def attr_pairs(attrs: dict[str, Any]) -> Pairs:
     """Attributes as a sorted, hashable tuple."""
@@ -185,7 +187,7 @@ class Graph:
 
     seeds      the values that are differentiated; none: the outputs
     gradients  (gradient input, what it is the gradient for)
-    updates    (parameter, value): what the optimizer is called with
+    updates    (parameter, value): what the optimizer is called with; (SKIP, value): a bool, true where it does nothing
     """
 
     inputs: tuple[GraphInput, ...]

@@ -267,7 +267,8 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     """The plan of a finished draft, verified."""
     instrs, actions = (*draft.program("forward"), *draft.program("backward")), []
     for part in range(1 + max((i.micro_batch for i in instrs), default=0)):
-        actions.append(Action(0, "F", part, "forward"))
+        if draft.program("forward"):
+            actions.append(Action(0, "F", part, "forward"))
         if draft.program("backward"):
             actions.append(Action(0, "B", part, "backward"))
     if draft.program("update"):

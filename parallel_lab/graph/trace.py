@@ -7,7 +7,6 @@ A traced value knows its global shape and dtype; `asnumpy()`, `if x:` and `float
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -22,9 +21,11 @@ from ..layout.named_layout import as_strategy
 from ..nn.tensor.tensor import Parameter, Tensor
 from ..ops.machine.opdef import OpDef, dtype_name, scalar_operand
 from ..ops.machine.primitive import Primitive
+from ..ops.machine.registry import OPS
 from ..ops.machine.state import LOSS_SCALE
-from .ir import Graph, GraphInput, Node, at_compile, attr_pairs, fresh_name, result_names
-from .traced_value import TracedValue
+from .forms import Slot, map_form
+from .ir import SKIP, Graph, GraphInput, Node, at_compile, attr_pairs, fresh_name, result_names
+from .traced_value import Overflow, TracedValue
 
 STEP = "training_step"  # name of the graph input that counts steps
 
@@ -62,6 +63,8 @@ class Tracer:
         self.scaler: Any = None
         self.scale_name = ""
         self.updates: tuple[tuple[str, str], ...] = ()
+        # whether the next operator belongs to the update program whatever it reads; what skips the optimizer's step
+        self.in_update, self.skip = False, ""
         # a parameter keeps its own name, also when an input or an operator that comes before it has the same
         self.reserved = frozenset(p.name for p in network_parameters)
         self.used: set[str] = set(self.reserved)
@@ -244,9 +247,12 @@ class Tracer:
         updates = []
         for parameter, gradient in zip(optimizer.parameters, gradients, strict=True):
             name, value = self._own_parameter(parameter), self.operand(gradient, [parameter])
+            if value.name in (*self.parameters.values(), *self.assigns.values()):
+                value = self._taken_late(value)  # a Parameter in which gradients of earlier steps are added up
             if value.name not in self.late:
                 what, hint = f"{name!r} is updated with {value.name!r}", "Use value_and_grad in the same function"
-                raise TraceError(what, where=where, allowed="A value made from gradients", hint=hint)
+                allowed = "A value made from gradients, or a Parameter"
+                raise TraceError(what, where=where, allowed=allowed, hint=hint)
             if not parameter.requires_grad:
                 continue  # frozen since the optimizer was made
             if value.shape != parameter.full_shape:
@@ -256,7 +262,25 @@ class Tracer:
                 what = f"{name!r} is trained, and given a value made from gradients"
                 raise TraceError(what, where=where, allowed="One of both in a compiled function")
             updates.append((name, value.name))
-        self.optimizer, self.updates = optimizer, tuple(updates)
+        skip = ((SKIP, self._taken_late(TracedValue(self.skip, (), "bool", self)).name),) if self.skip else ()
+        self.optimizer, self.updates = optimizer, (*updates, *skip)
+
+    def _taken_late(self, value: TracedValue) -> TracedValue:
+        """A value of the update program: of one of the forward program a copy."""
+        if value.name in self.late:
+            return value
+        self.in_update = True
+        try:
+            return self.record(OPS["stop_gradient"], [value], {}, None)
+        finally:
+            self.in_update = False
+
+    def unless(self, overflow: Any) -> Any:
+        """The optimizer's step counts unless `overflow`, one number or bool, which is returned; before the step."""
+        value = self.operand(overflow, [])
+        value = OPS["reshape"](value, ()) if value.shape else value
+        self.skip = (value if value.dtype.kind == "b" else OPS["not_equal"](value, 0)).name
+        return Overflow(value.name, (), str(value.dtype), self)
 
     # ---- operators ----
 
@@ -323,7 +347,7 @@ class Tracer:
 
     def _is_late(self, values: Sequence[TracedValue], variable: Parameter | None) -> bool:
         """Whether an operator belongs to the update program: it reads what is made there, or changes what is read."""
-        if any(v.name in self.late for v in values):
+        if self.in_update or any(v.name in self.late for v in values):
             return True
         return variable is not None and any(n.phase == "update" and values[0].name in n.ins for n in self.nodes)
 
@@ -336,16 +360,6 @@ class Tracer:
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", name).replace("Mat_Mul", "MatMul").lower()
-
-
-def input_names(fn: Callable, count: int) -> list[str]:
-    """Names for `count` positional inputs, taken from the function's own parameters where it has them."""
-    try:
-        known = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        known = ()
-    names = [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return [names[i] if i < len(names) else f"input{i}" for i in range(count)]
 
 
 class Traced(NamedTuple):
@@ -369,32 +383,6 @@ class Traced(NamedTuple):
     form: Any
     cells: tuple[tuple[Any, bool], ...]
     primitives: tuple[tuple[Primitive, tuple[Any, Any]], ...]
-
-
-class Slot(NamedTuple):
-    """The place of one of the graph's outputs in what the function returned."""
-
-    number: int
-
-
-def fill_form(form: Any, values: Sequence[Any]) -> Any:
-    """What a traced function returned, with values in place of its slots."""
-    return map_form(lambda part: values[part.number] if isinstance(part, Slot) else part, form)
-
-
-def map_form(change: Callable[[Any], Any], form: Any) -> Any:
-    """`form` with `change` of what stands in its lists, tuples and dicts."""
-    if isinstance(form, (list, tuple)) and not isinstance(form, Slot):
-        parts = [map_form(change, part) for part in form]
-        return type(form)(*parts) if hasattr(form, "_fields") else type(form)(parts)
-    return {k: map_form(change, part) for k, part in form.items()} if isinstance(form, dict) else change(form)
-
-
-def leaves(form: Any) -> list[Any]:
-    """What stands in the lists, tuples and dicts of a form."""
-    if isinstance(form, (list, tuple)) and not isinstance(form, Slot):
-        return [leaf for part in form for leaf in leaves(part)]
-    return [leaf for part in form.values() for leaf in leaves(part)] if isinstance(form, dict) else [form]
 
 
 def trace_network(

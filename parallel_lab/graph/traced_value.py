@@ -94,6 +94,17 @@ class TracedValue(Arithmetic):
         return f"Tensor({what}; every rank prints its slice when the plan runs)"
 
 
+class Overflow(TracedValue):
+    """Whether a step overflowed: a value that is false where Python asks for it. What is written for a step that counts
+    is compiled, and the optimizer's update looks at the value (`Tracer.unless`).
+    """
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return False
+
+
 # the numpy functions behind Python's binary operators
 _ARITHMETIC = ("add", "subtract", "multiply", "divide", "true_divide", "power", "matmul")
 _BINARY_UFUNCS = frozenset((*_ARITHMETIC, "equal", "not_equal", "greater", "greater_equal", "less", "less_equal"))

@@ -11,6 +11,7 @@ Names, arguments and checks: MindSpore, nn.wrap and parallel.nn; the reducer of 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
@@ -20,9 +21,8 @@ import numpy as np
 from .. import ops
 from ..base.checks import checked, flag, instance, integer, kept
 from ..base.dtypes import kind_of
-from ..base.errors import ArgumentTypeError, ShapeError, StageNameError, StrategyError, TraceError, shorten
+from ..base.errors import ArgumentTypeError, ShapeError, StageNameError, StrategyError, shorten
 from ..base.hooks import current_tracer
-from ..base.origin import caller
 from ..base.settings.checks import LOCAL_MODES
 from ..base.settings.context import get_auto_parallel_context
 from .cell import Cell
@@ -34,7 +34,7 @@ from .optim.grad_reducer import DistributedGradReducer, no_stages_yet
 from .optim.optimizer import Optimizer
 from .tensor.arithmetic import Arithmetic
 from .tensor.autograd import value_and_grad
-from .tensor.functional import GradOperation, weighted_sum
+from .tensor.functional import GradOperation, HyperMap, weighted_sum
 from .tensor.tensor import Parameter, ParameterTuple, Tensor
 
 
@@ -104,57 +104,64 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
     scale_sense  a Tensor of shape () or (1,): the scale; or `DynamicLossScaleUpdateCell` / `FixedLossScaleUpdateCell`,
                  which adjusts it
 
-    A step whose gradients are not finite changes no parameter. It has to look at numbers, so it runs at once only; for
-    a compiled step give the scaler to the optimizer: `nn.Momentum(..., loss_scaler=nn.DynamicLossScaler(...))`.
+    A step whose gradients are not finite changes no parameter but `scale_sense`, which holds the scale. A subclass may
+    write its own `construct` with `start_overflow_check`, `get_overflow_status` and `process_loss_scale`, whose result
+    may stand in `if not overflow:` before the optimizer, also where it is compiled: the optimizer looks at it then.
     """
 
     def __init__(self, network: Cell, optimizer: Optimizer, scale_sense: Any) -> None:
         super().__init__(network, optimizer)
+        self.hyper_map = HyperMap()
+        self.is_distributed = get_auto_parallel_context("parallel_mode") != "stand_alone"
         self.loss_scaling_manager: DynamicLossScaleUpdateCell | FixedLossScaleUpdateCell | None = None
         if isinstance(scale_sense, (DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell)):
             self.loss_scaling_manager = scale_sense
-            self.scale_sense = Tensor(np.float32(scale_sense.get_loss_scale()))
-        else:
-            self.set_sense_scale(scale_sense)
+            scale_sense = Tensor(np.float32(scale_sense.get_loss_scale()))
+        scale = Tensor(self._checked(scale_sense).astype(np.float32))
+        self.scale_sense = Parameter(scale, "scale_sense", requires_grad=False)
 
     def set_sense_scale(self, sens: Tensor) -> None:
         """Use this scale from now on.  sens: () or (1,). Raises ArgumentTypeError, ShapeError."""
+        self.scale_sense.set_data(np.broadcast_to(self._checked(sens), self.scale_sense.shape))
+
+    def _checked(self, sens: Any) -> np.ndarray:
         where = type(self).__name__
         if not isinstance(sens, Tensor):
             allowed = "A Tensor of shape () or (1,), or an nn.DynamicLossScaleUpdateCell"
             raise ArgumentTypeError(f"scale_sense={shorten(sens)}", where=where, allowed=allowed)
         if sens.shape not in ((), (1,)):
             raise ShapeError(f"scale_sense of shape {sens.shape}", where=where, allowed="Shape () or (1,)")
-        self.scale_sense = Tensor(np.float32(sens.asnumpy().reshape(())))
+        return sens.asnumpy().reshape(())
 
     def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> tuple[bool, Any]:
-        """(status, compute_input) for `get_overflow_status`: nothing has overflowed yet."""
-        return False, compute_input
+        """(status, compute_input) for `get_overflow_status`: nothing has overflowed yet. Of a Parameter its value."""
+        return False, ops.stop_gradient(compute_input) if isinstance(compute_input, Parameter) else compute_input
 
-    def get_overflow_status(self, compute_input: Any, compute_output: Any) -> bool:
+    def get_overflow_status(self, compute_input: Any, compute_output: Any) -> Any:
         """Whether a gradient in `compute_output` is infinite or not a number."""
-        return bool(compute_input) or not all_finite(compute_output)
+        if current_tracer.get() is None:
+            return bool(compute_input) or not all_finite(compute_output)
+        given = compute_output if isinstance(compute_output, (tuple, list)) else (compute_output,)
+        bad = (ops.reduce_sum(ops.cast(ops.logical_not(ops.isfinite(g)), "float32")) for g in given)
+        return ops.greater(functools.reduce(ops.add, bad), 0.0)
 
-    def process_loss_scale(self, overflow: Any) -> bool:
-        """Tell the scale what happened, and return it."""
-        overflow = bool(overflow)
+    def process_loss_scale(self, overflow: Any) -> Any:
+        """Tell the scale what happened, and return it: a bool."""
+        tracer = current_tracer.get()
+        if tracer is None:
+            overflow = bool(overflow)
         if self.loss_scaling_manager is not None:
-            self.loss_scaling_manager(self.scale_sense, overflow)
-            self.scale_sense = Tensor(np.float32(self.loss_scaling_manager.get_loss_scale()))
-        return overflow
+            return self.loss_scaling_manager(self.scale_sense, overflow)
+        return overflow if tracer is None else tracer.unless(overflow)
 
-    def construct(self, *inputs: Any) -> tuple[Any, bool, Tensor]:
-        if current_tracer.get() is not None:
-            what = "whether a step overflowed is not known while it is compiled"
-            hint = "Give the optimizer a loss_scaler, and use TrainOneStepCell"
-            raise TraceError(what, where=caller().place, hint=hint)
-        scale = self.scale_sense
+    def construct(self, *inputs: Any) -> tuple[Any, Any, Tensor]:
+        status, scale = self.start_overflow_check(None, self.scale_sense)
         # an overflow is expected here: it lowers the scale
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             loss, grads = _loss_and_gradients(self.network, self.weights, inputs, scale)
             # added up over the ranks first: what is not finite on one is so on all, and all skip the step
             grads = self.grad_reducer(grads)
-        overflow = self.process_loss_scale(self.get_overflow_status(False, grads))
+        overflow = self.process_loss_scale(self.get_overflow_status(status, grads))
         if not overflow:
             self.optimizer(tuple(ops.div(g, in_dtype_of(g, scale)) for g in grads))
         return loss, overflow, scale

@@ -10,12 +10,9 @@ optimizer are the store of all of them (`runner.py`).
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from ..base.errors import ArgumentTypeError, ShapeError, shorten
 from ..base.hooks import current_world
@@ -24,13 +21,12 @@ from ..base.settings.config import ParallelConfig
 from ..base.settings.context import frozen, frozen_for_run, get_context
 from ..base.settings.tables import GRAPH_MODE
 from ..graph.compiler import Compiled, compile_program
+from ..graph.forms import of_tensors, tensors_of
 from ..graph.passes.dataset_strategy import dataset_layouts
 from ..graph.plan import Plan
 from ..graph.strategy_file import save_group_info, save_strategy
-from ..graph.trace import Slot, fill_form, input_names, leaves, map_form
 from ..layout.slices import cut
 from ..layout.tensor_layout import TensorLayout
-from ..nn.cell import Cell
 from ..nn.tensor.tensor import Parameter, RankTensor, Tensor
 from .agreement import agree_on_start
 from .runner import RankProgram, Rehearsal
@@ -132,11 +128,6 @@ def still_holds(made: Compiled) -> bool:
     return same
 
 
-def is_tensor(value: Any) -> bool:
-    """Whether an argument of a call is data, and not part of the program."""
-    return isinstance(value, (Tensor, np.ndarray))
-
-
 def _own_part(value: Any, wanted: TensorLayout, config: ParallelConfig) -> Any:
     """An input as the program takes it: results of compiled calls and sharded Parameters in the input's layout."""
     if isinstance(value, Parameter) and value.layout is not None:
@@ -153,40 +144,6 @@ def _own_part(value: Any, wanted: TensorLayout, config: ParallelConfig) -> Any:
         hint = 'Set dataset_strategy="full_batch", or put the call that made it into the function that is compiled'
         raise ShapeError(what, where="a compiled call", allowed="Counts that divide the dims", hint=hint)
     return Tensor(cut(value.full().asnumpy(), wanted, current_world().rank))
-
-
-def tensors_of(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
-    """(arguments with a Slot for every tensor, the tensors), those in tuples, lists and dicts too."""
-    found: list[Any] = []
-
-    def slot(value: Any) -> Any:
-        if not is_tensor(value):
-            return value
-        found.append(value)
-        return Slot(len(found) - 1)
-
-    return map_form(slot, args), found
-
-
-def of_tensors(fn: Callable, form: tuple[Any, ...]) -> Callable:
-    """`fn` called with arguments of this form, as a function of its tensors alone."""
-    if all(isinstance(each, Slot) for each in form):
-        return fn
-
-    @functools.wraps(fn if not isinstance(fn, Cell) else fn.construct)
-    def run(*tensors: Any) -> Any:
-        return fn(*fill_form(form, tensors))
-
-    names = input_names(fn if not isinstance(fn, Cell) else fn.construct, len(form))
-    counts = [len([part for part in leaves(each) if isinstance(part, Slot)]) for each in form]
-    inputs = [
-        name if isinstance(each, Slot) else f"{name}_{i}"
-        for name, each, count in zip(names, form, counts, strict=True)
-        for i in range(count)
-    ]
-    kept = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in inputs]
-    run.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
-    return run
 
 
 def positional(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

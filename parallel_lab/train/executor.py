@@ -26,12 +26,12 @@ from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.config import ParallelConfig
 from ..base.settings.context import frozen, get_auto_parallel_context
 from ..graph.compiler import Compiled, compile_program
+from ..graph.forms import input_names, of_tensors, tensors_of
 from ..graph.passes.dataset_strategy import dataset_splits
-from ..graph.trace import input_names
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
 from .auto_parallel import AutoParallel
-from .compiled import after_compiling, of_tensors, still_holds, tensors_of
+from .compiled import after_compiling, still_holds
 from .compiled_forms import LayoutForm, full_names, graph_info, inputs_as_read, parameter_forms, shard_strategies
 
 _CELL = instance(Cell, "A Cell")

@@ -12,8 +12,9 @@ from ..base.hooks import current_tracer, current_world, on_tape
 from ..base.origin import caller
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.context import frozen
+from ..graph.forms import is_tensor, tensors_of
 from ..nn.cell import Cell, ShardedCell, check_propagates
-from .compiled import CompiledFunction, is_tensor, positional, runs_compiled, tensors_of
+from .compiled import CompiledFunction, positional, runs_compiled
 from .region import run_region
 
 

@@ -21,9 +21,9 @@ from ..base.errors import ShapeError, WorldError
 from ..base.events import Event
 from ..base.settings.checks import LOCAL_MODES
 from ..graph.compiler import Compiled
+from ..graph.forms import fill_form
 from ..graph.ir import Instr
 from ..graph.plan import Plan
-from ..graph.trace import fill_form
 from ..layout.slices import cut, gather_full, is_split
 from ..nn.optim.optimizer import LEARNING_RATE
 from ..nn.tensor.tensor import RankTensor, Tensor

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, nn, ops, value_and_grad
-from parallel_lab.base.errors import NotBuiltYet, StageNameError, StrategyError, TracedCommunication, TraceError
+from parallel_lab.base.errors import NotBuiltYet, StageNameError, StrategyError, TracedCommunication
 from parallel_lab.base.settings import context
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.tensor.functional import GradOperation, HyperMap, Map, MultitypeFuncGraph
@@ -125,39 +125,6 @@ def test_a_subclass_writes_its_own_step_with_what_the_cell_has():
     expected = sum(mean_square(X[part], Y[part])[1] for part in (slice(0, 6), slice(6, 12)))
     np.testing.assert_allclose(step.kept[0].asnumpy(), expected)
     assert [p.name for p in step.kept] == ["kept.w", "kept.b"]
-
-
-def test_a_scaled_step_skips_what_overflows_and_lowers_the_scale():
-    net = Net()
-    optimizer = nn.SGD(net.trainable_params(), 0.1)
-    step = nn.TrainOneStepWithLossScaleCell(with_loss(net), optimizer, nn.DynamicLossScaleUpdateCell(1024.0, 2, 1))
-    loss, overflow, scale = step(Tensor(X), Tensor(Y))
-    assert (overflow, scale.item()) == (False, 1024.0)
-    assert loss.item() == pytest.approx(mean_square(X, Y)[0])
-    np.testing.assert_allclose(net.weight.asnumpy(), sgd_step(0.1)[0], rtol=1e-12)
-    assert step.scale_sense.item() == 2048.0
-    kept = net.weight.asnumpy().copy()
-    _, overflow, scale = step(Tensor(X * np.inf), Tensor(Y))
-    assert (overflow, scale.item(), step.scale_sense.item()) == (True, 2048.0, 1024.0)
-    np.testing.assert_array_equal(net.weight.asnumpy(), kept)
-
-
-def test_a_fixed_scale_is_a_tensor_of_one_number():
-    net = Net()
-    optimizer = nn.SGD(net.trainable_params(), 0.1)
-    step = nn.TrainOneStepWithLossScaleCell(with_loss(net), optimizer, Tensor([4.0]))
-    assert step(Tensor(X), Tensor(Y))[2].item() == 4.0
-    np.testing.assert_allclose(net.weight.asnumpy(), sgd_step(0.1)[0], rtol=1e-12)
-    for wrong, kind in ((4.0, TypeError), (Tensor([1.0, 2.0]), ValueError)):
-        with pytest.raises(kind, match="scale_sense"):
-            nn.TrainOneStepWithLossScaleCell(with_loss(net), optimizer, wrong)
-
-
-def test_a_scaled_step_cannot_be_compiled_and_says_what_can():
-    net = Net()
-    step = nn.TrainOneStepWithLossScaleCell(with_loss(net), nn.SGD(net.trainable_params(), 0.1), Tensor(4.0))
-    with pytest.raises(TraceError, match="loss_scaler"):
-        AutoParallel(step)(Tensor(X), Tensor(Y))
 
 
 # ---- gradients ----

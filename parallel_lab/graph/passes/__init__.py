@@ -41,7 +41,7 @@ CONDITIONS: dict[str, Callable[[Draft], bool]] = {
         d.config.parallel_mode in SHARDED_MODES and bool(d.config.strategy_ckpt_load_file)
     ),
     "gradients are asked for": lambda d: d.training.differentiated,
-    "the function makes a training step itself": lambda d: bool(d.graph.seeds),
+    "the function makes a training step itself": lambda d: bool(d.graph.seeds or d.graph.updates),
     "there is an optimizer": lambda d: d.training.optimizer is not None,
     "the optimizer has a loss scaler": lambda d: getattr(d.training.optimizer, "loss_scaler", None) is not None,
     "parallel optimizer, operators are split": lambda d: not d.config.local and _shards_optimizer(d),

@@ -36,7 +36,7 @@ def follow_gradients(draft: Draft) -> Draft:
     late = {name for n in nodes for name in n.outs} | {name for name, _ in graph.gradients}
 
     def taken(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-        return tuple((parameter, read(names.get(value, value), parameter)) for parameter, value in pairs)
+        return tuple((parameter, read(names.get(value, value), parameter or None)) for parameter, value in pairs)
 
     updates, assigned = taken(graph.updates), taken(tuple(pair for pair in graph.assigns if pair[1] in late))
     held = [(name, names.get(name, name)) for name in graph.outputs]

@@ -25,7 +25,7 @@ from ...nn.optim.amp import nonfinite
 from ...nn.optim.global_norm import Totals, added, layout_of_state, shape_of_state
 from ...ops.machine.registry import OPS
 from ...ops.machine.state import LOSS_SCALE
-from ..ir import Draft, Instr, Value, at_compile, attr_pairs, fresh_name
+from ..ir import SKIP, Draft, Instr, Value, at_compile, attr_pairs, fresh_name
 from .differentiate import LocalRecorder, loss_scale_name
 
 
@@ -137,6 +137,9 @@ class _Update:
     def prepared(self, gradients: dict[str, str]) -> dict[str, Any]:
         """Gradients without loss scale, clipped; notes whether the step counts."""
         found = {name: self.rec.value(gradient) for name, gradient in gradients.items()}
+        skip = dict(self.draft.updates).get(SKIP)
+        if skip is not None:
+            self.finite = OPS["equal"](self.rec.value(skip), False)
         scaler, scale = self.optimizer.loss_scaler, loss_scale_name(self.draft)
         if scaler is None or scale is None:
             return self.optimizer.prepared(found, self.totals)

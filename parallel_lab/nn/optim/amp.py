@@ -32,9 +32,9 @@ import numpy as np
 from ... import ops
 from ...base.checks import flag, integer, kept, number
 from ...base.hooks import current_tracer
-from ...ops.elementwise import choose, count_nonfinite
+from ...ops.elementwise import count_nonfinite
 from ...ops.machine.state import LOSS_SCALE
-from ..tensor.tensor import Tensor
+from ..tensor.tensor import Parameter, Tensor
 from .global_norm import Totals, in_dtype_of
 
 GOOD_STEPS = "good_steps"  # steps without overflow since the scale last changed
@@ -145,12 +145,12 @@ class DynamicLossScaler(LossScaler):
     def update_scalars(self, states: State, finite: Any) -> State:
         scale, steps = states[LOSS_SCALE], ops.add(states[GOOD_STEPS], 1.0)
         grown = ops.mul(scale, float(self.scale_factor))
-        grown = choose(ops.equal(count_nonfinite(grown), 0.0), grown, scale)
+        grown = ops.select(ops.isfinite(grown), grown, scale)
         shrunk = ops.maximum(ops.div(scale, float(self.scale_factor)), 1.0)
         is_due = ops.greater_equal(steps, float(self.scale_window))
         none = ops.mul(states[GOOD_STEPS], 0.0)
-        new_scale = choose(finite, choose(is_due, grown, scale), shrunk)
-        return {LOSS_SCALE: new_scale, GOOD_STEPS: choose(finite, choose(is_due, none, steps), none)}
+        new_scale = ops.select(finite, ops.select(is_due, grown, scale), shrunk)
+        return {LOSS_SCALE: new_scale, GOOD_STEPS: ops.select(finite, ops.select(is_due, none, steps), none)}
 
     def adjust(self, grads_finite: Any) -> bool:
         with np.errstate(over="ignore"):  # a scale that has reached the end of float32 is kept
@@ -202,24 +202,55 @@ class DynamicLossScaleManager(_Manager, DynamicLossScaler):
         return DynamicLossScaleUpdateCell(self.scale_value, self.scale_factor, self.scale_window)
 
 
-class FixedLossScaleUpdateCell(_OlderNames, StaticLossScaler):
+class _UpdateCell(_OlderNames):
+    """Called with (loss_scale of the step, overflow) after a step: returns overflow. A Parameter as loss_scale takes
+    the next scale. In a function that is compiled the optimizer's step counts unless there is an overflow.
+    """
+
+    good_steps: Parameter | None = None  # of compiled steps
+
+    def __call__(self, loss_scale: Any, overflow: Any) -> Any:
+        tracer = current_tracer.get()
+        if tracer is not None:
+            self._compiled(loss_scale, ops.logical_not(overflow))
+            return tracer.unless(overflow)
+        taken = loss_scale.asnumpy() if isinstance(loss_scale, Tensor) else loss_scale
+        self._adjusted(self._scale("loss_scale", float(np.reshape(taken, ()))), not overflow)
+        if isinstance(loss_scale, Parameter):
+            loss_scale.set_data(np.full(loss_scale.shape, self.scale_value))
+        return overflow
+
+    def _compiled(self, loss_scale: Any, finite: Any) -> None:
+        """Write down what happens to the scale, and to the count of steps."""
+
+    def _adjusted(self, scale: float, finite: bool) -> None:
+        """The same at once, for a step with this scale."""
+
+
+class FixedLossScaleUpdateCell(_UpdateCell, StaticLossScaler):
     """Called with (loss_scale, overflow) after a step: returns overflow; the scale stays."""
 
     def __init__(self, loss_scale_value: float) -> None:
         super().__init__(self._scale("loss_scale_value", loss_scale_value))
 
-    def __call__(self, loss_scale: Any, overflow: bool) -> bool:
-        return overflow
 
-
-class DynamicLossScaleUpdateCell(_OlderNames, DynamicLossScaler):
+class DynamicLossScaleUpdateCell(_UpdateCell, DynamicLossScaler):
     """Called with (loss_scale of the step, overflow): returns overflow and adjusts `scale_value`."""
 
     def __init__(self, loss_scale_value: float, scale_factor: int, scale_window: int) -> None:
         super().__init__(self._scale("loss_scale_value", loss_scale_value), scale_factor, scale_window)
 
-    def __call__(self, loss_scale: Any, overflow: bool) -> bool:
-        taken = loss_scale.asnumpy() if isinstance(loss_scale, Tensor) else loss_scale
-        self.scale_value = self._scale("loss_scale", float(taken))
-        self.adjust(not overflow)
-        return overflow
+    def _compiled(self, loss_scale: Any, finite: Any) -> None:
+        if not isinstance(loss_scale, Parameter):
+            return  # a scale of the caller's own, which stays
+        if self.good_steps is None:
+            kept = Tensor(np.full(loss_scale.shape, self.counter, np.float32))
+            self.good_steps = Parameter(kept, f"{loss_scale.name}.{GOOD_STEPS}", requires_grad=False)
+        held = {LOSS_SCALE: loss_scale, GOOD_STEPS: self.good_steps}
+        new = self.update_scalars(held, finite)
+        for kind, parameter in held.items():
+            ops.assign(parameter, new[kind])
+
+    def _adjusted(self, scale: float, finite: bool) -> None:
+        self.scale_value = scale
+        self.adjust(finite)
