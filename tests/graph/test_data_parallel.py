@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, Tensor, compile, nn, ops
+from parallel_lab import Parameter, Tensor, compile, nn, ops, value_and_grad
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import Session
@@ -255,3 +255,19 @@ def test_calls_with_one_number_share_a_message_unless_one_needs_the_other():
     simulator = Simulator(plan, {})
     simulator.run_step(np.repeat(np.arange(1, 5, dtype=np.float32), 4)[:, None] * np.ones(2, np.float32))
     assert {float(v) for rank in range(RANKS) for v in simulator.value(plan.outputs[0], rank).flat} == {70.0}
+
+
+def test_the_gradient_of_an_input_is_each_ranks_own(rng):
+    """The plan was refused as wrong: the gradient had the shape of a part where the whole was meant."""
+    w, x = Parameter(Tensor(rng.normal(size=(5, 3))), "w"), rng.normal(size=(8, 5))
+
+    def loss(x):
+        return ops.reduce_sum(ops.square(x @ w))
+
+    asked = value_and_grad(loss, 0, [w])
+    _, (of_x, of_w) = asked(Tensor(x))
+    plan = compile(asked, x[:2], device_num=4, parallel_mode="data_parallel")
+    simulator = Simulator(plan, {"w": w.asnumpy()})
+    simulator.run_step(x)
+    np.testing.assert_allclose(simulator.full(plan.outputs[1]), of_x.asnumpy())
+    np.testing.assert_allclose(simulator.full(plan.outputs[2]), of_w.asnumpy())

@@ -464,7 +464,7 @@ class _Backward:
         gradient = self.take(name, array=True)
         if gradient is None:
             return None
-        layout = self.values[name].layout
+        layout, shape = self.values[name].layout, self.values[name].shape
         axes = tuple(sorted(layout.replica_axes, reverse=True))
         own = config.local and (given.layerwise or given.role == "data")  # stays each rank's own
         shared = self.shares.get(name, 1)
@@ -476,16 +476,16 @@ class _Backward:
             if sent != dtype_name(gradient.dtype):
                 gradient = self.widened(gradient, sent)
             attrs = {"reduce": "sum", "fusion": given.comm_fusion, "parameter": name}
-            value, out = Value(given.shape, sent, layout), f"{name}.grad.mirror"
+            value, out = Value(shape, sent, layout), f"{name}.grad.mirror"
             gradient = self.message("all_reduce", layout, gradient, value, reason, attrs, out, axes=axes)
-        as_sent = self.values[gradient.name] = Value(given.shape, dtype_name(gradient.dtype), layout)
+        as_sent = self.values[gradient.name] = Value(shape, dtype_name(gradient.dtype), layout)
         if config.gradients_mean and (axes or shared > 1) and not own:
             count = attr_pairs({"count": layout.replica_count * shared})
             fields = {"op": "divide_by", "op_class": "Mul", "attrs": count}
             gradient = self.rec.emit("compute", as_sent, (gradient.name,), f"{name}.grad.mean", **fields)
         if as_sent.dtype != given.dtype:  # after the division: a mean can be had in float16 where the sum cannot
             gradient = OPS["cast"](gradient, dtype=given.dtype)
-            self.values[gradient.name] = Value(given.shape, given.dtype, layout)
+            self.values[gradient.name] = Value(shape, given.dtype, layout)
         return gradient.name
 
 
