@@ -265,7 +265,7 @@ def test_the_gradient_of_an_input_is_each_ranks_own(rng):
         return ops.reduce_sum(ops.square(x @ w))
 
     asked = value_and_grad(loss, 0, [w])
-    _, (of_x, of_w) = asked(Tensor(x))
+    _, (of_x, (of_w,)) = asked(Tensor(x))
     plan = compile(asked, x[:2], device_num=4, parallel_mode="data_parallel")
     simulator = Simulator(plan, {"w": w.asnumpy()})
     simulator.run_step(x)
