@@ -185,8 +185,8 @@ class Graph:
 
     Of a function that asks for gradients itself (`value_and_grad` in a training step):
 
-    seeds      the values that are differentiated; none: the outputs
-    gradients  (gradient input, what it is the gradient for)
+    seeds      the values that are differentiated, one for each time it asks; none: the outputs, together
+    gradients  (gradient input, what it is the gradient for, the number of the seed)
     updates    (parameter, value): what the optimizer is called with; (SKIP, value): a bool, true where it does nothing
     """
 
@@ -197,7 +197,7 @@ class Graph:
     prints: tuple[tuple[str, Origin], ...] = ()
     assigns: tuple[tuple[str, str], ...] = ()
     seeds: tuple[str, ...] = ()
-    gradients: tuple[tuple[str, str], ...] = ()
+    gradients: tuple[tuple[str, str, int], ...] = ()
     updates: tuple[tuple[str, str], ...] = ()
 
     @cached_property

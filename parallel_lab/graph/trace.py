@@ -54,7 +54,7 @@ class Tracer:
         self.pinned: dict[int, TracedValue] = {}
         # of a function that asks for gradients: what is differentiated, gradients by name, the optimizer's call
         self.seeds: tuple[str, ...] = ()
-        self.targets: dict[str, str] = {}
+        self.targets: dict[str, tuple[str, int]] = {}
         self.late: set[str] = set()
         self.optimizer: Any = None
         # which part of an accumulated batch the network is running on
@@ -215,14 +215,10 @@ class Tracer:
     def gradients(self, output: Any, wanted: Sequence[Any]) -> list[TracedValue]:
         """Values that stand for the gradients of `output` (or its sum) for Parameters and inputs of the function."""
         where = caller(self.scope_text()).place
-        if self.seeds:
-            hint = (
-                "Add up what is to be differentiated and ask once, or call the second one outside the compiled function"
-            )
-            raise self.once("gradients are asked for a second time", hint)
         value = self.operand(output, [])
-        if not any(value.name in n.outs for n in self.nodes) or kind_of(value.dtype) != "f":
-            allowed = "A float that operators have made"
+        known = any(value.name in n.outs for n in self.nodes) and value.name not in self.late
+        if not known or kind_of(value.dtype) != "f":
+            allowed = "A float that operators have made, and not from gradients"
             raise TraceError(f"{value.name!r} ({value.dtype}) is to be differentiated", where=where, allowed=allowed)
         made = []
         for x in wanted:
@@ -233,10 +229,10 @@ class Tracer:
                 raise TraceError(f"the gradient for {source!r} is asked for", where=where, allowed=allowed)
             name = self.named(f"{source}.gradient")
             self.inputs[name] = GraphInput(name, "gradient", given.shape, given.dtype)
-            self.targets[name] = source
+            self.targets[name] = source, len(self.seeds)
             self.late.add(name)
             made.append(TracedValue(name, given.shape, given.dtype, self))
-        self.seeds = (value.name,)
+        self.seeds = (*self.seeds, value.name)
         return made
 
     def update(self, optimizer: Any, gradients: Sequence[Any]) -> None:
@@ -431,7 +427,7 @@ def trace_network(
         prints=tuple(tracer.prints),
         assigns=tuple(tracer.assigns.items()),
         seeds=tracer.seeds,
-        gradients=tuple(tracer.targets.items()),
+        gradients=tuple((name, *target) for name, target in tracer.targets.items()),
         updates=tracer.updates,
     )
     scaler = None if tracer.scaler is None else (tracer.scaler, tracer.scale_name)

@@ -189,9 +189,56 @@ def test_accumulators_take_gradients_and_are_read_anew():
     assert_same([2 * values[f"sum.{n}"] for n in ("w", "b", "v")], many[-1][1])
 
 
-def twice(net):
-    grad_fn = value_and_grad(lambda x: ops.reduce_mean(net(x)), None, net.trainable_params())
-    return lambda x, y: (grad_fn(x)[0], grad_fn(y[:, :12])[0])
+def two_losses(net):
+    """Wide&Deep's form: each loss is differentiated for weights of its own, the network run for each."""
+    first = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), None, [net.w, net.b])
+    second = value_and_grad(lambda x, y: ops.reduce_sum(ops.abs(net(x))) / 64.0, None, [net.v])
+    return first, second
+
+
+def updated_by_two(net):
+    first, second = two_losses(net)
+    optimizer = nn.Adam([net.w, net.b, net.v], 0.01)
+
+    def step(x, y):
+        (one, by_first), (two, by_second) = first(x, y), second(x, y)
+        optimizer((*by_first, *by_second))
+        return one, two
+
+    return step, optimizer
+
+
+def updated_by_the_sum(net):
+    """The same weights, and the input, twice: a gradient of each is used."""
+    weights = net.trainable_params()
+    optimizer = nn.Momentum(weights, 0.05, 0.9)
+    first = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), 0, weights)
+    second = value_and_grad(lambda x: ops.reduce_mean(ops.sin(net.fc1(x, net.w))), 0, weights)
+
+    def step(x, y):
+        (one, (by_x, by_first)), (two, (again, by_second)) = first(x, y), second(x)
+        optimizer(tuple(a + 0.5 * b for a, b in zip(by_first, by_second, strict=True)))
+        return one, two, by_x, again
+
+    return step, optimizer
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("make_step", [updated_by_two, updated_by_the_sum])
+@pytest.mark.parametrize("strategies", STRATEGIES)
+@each_of("settings", {}, {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0})
+def test_gradients_are_asked_for_twice(make_step, strategies, settings):
+    """A value that both losses use is differentiated for each alone: sums of both would be wrong."""
+    x, y = batch()
+    losses, parameters = steps_on_one_device(make_step, x, y)
+    found, values, _ = steps_on_ranks(make_step, x, y, strategies, 8, **settings)
+    assert_same(losses, found)
+    assert_same(parameters, values)
+
+
+def of_a_gradient(net):
+    inner = value_and_grad(lambda x: ops.reduce_mean(net(x)), 0)
+    return lambda x, y: value_and_grad(lambda x: ops.reduce_sum(inner(x)[1]), 0)(x)
 
 
 def from_outside(net):
@@ -211,7 +258,7 @@ def recomputed(net):
 
 @each_of(
     ("make", "kind", "words"),
-    (twice, NotBuiltYet, "second time"),
+    (of_a_gradient, TraceError, "not from gradients"),
     (from_outside, TraceError, "value_and_grad in the same"),
     (of_a_middle_value, TraceError, "inputs of the"),
     (recomputed, NotBuiltYet, r"recompute\(\) of '\w+' cannot be run yet"),

@@ -128,13 +128,13 @@ def gradient_layout(layout: TensorLayout) -> TensorLayout:
 
 
 class _Backward:
-    def __init__(self, draft: Draft) -> None:
-        self.draft = draft
-        self.values = draft.value_table()
+    """The way back from the seed of this number, or from the outputs."""
+
+    def __init__(self, draft: Draft, rec: LocalRecorder, number: int) -> None:
+        self.draft, self.rec, self.values = draft, rec, rec.values
         self.forward = draft.program("forward")
         # a function that asks for gradients multiplies its loss itself
         self.loss_scale = None if draft.graph.seeds else loss_scale_name(draft)
-        self.rec = LocalRecorder(self.values, {})
         self.grads: dict[str, list[TracedValue | _Uniform]] = {}
         self.taken: dict[str, str] = {}
         self.combined = {i.ins[0]: i for i in self.forward if i.kind == "all_reduce" and not i.by_hand}
@@ -145,8 +145,8 @@ class _Backward:
         self.scattered: dict[str, TracedValue] = {}
         self.wide: set[str] = set()  # values whose gradient stays in the wider dtype in which it was summed
         graph, bridges = draft.graph, dict(draft.bridges)
-        self.seeds = tuple(bridges[name] for name in graph.seeds) or draft.outputs
-        asked = {target for _, target in graph.gradients}
+        self.seeds = tuple(bridges[name] for name in graph.seeds[number : number + 1]) or draft.outputs
+        asked = {target for _, target, seed in graph.gradients if seed == number}
         self.live = asked or {i.name for i in graph.inputs if i.role == "parameter" and i.trainable}
         for instr in self.forward:
             if self.live.intersection(instr.ins) or one_sided(instr):
@@ -197,7 +197,8 @@ class _Backward:
 
     # ---- instructions ----
 
-    def run(self) -> None:
+    def run(self) -> dict[str, str]:
+        """{what is differentiated for: its gradient}, where there is one."""
         for name in self.seeds:
             made = self.values[name]
             # in data_parallel mode every rank differentiates a loss of its own, which has no layout
@@ -213,6 +214,9 @@ class _Backward:
                 for name in (*self.gathers, *(i.name for i in self.draft.graph.inputs if i.role == "parameter")):
                     self.end_of_micro_batch(name, part)
         self.run_part([i for i in reversed(self.forward) if shared.intersection(i.outs)])
+        # sorted from the order of use, which is the same in every process; a set's is not
+        used = sorted((i.name for i in self.draft.graph.inputs if i.name in self.live), key=_order(self.draft))
+        return {name: value for name in used if (value := self.mirror(name)) is not None}
 
     def shared(self) -> set[str]:
         """Values of parameters alone (gathered, cast) that several micro-batches read: their gradients are summed."""
@@ -491,20 +495,20 @@ class _Backward:
 
 def differentiate(draft: Draft) -> Draft:
     """Add the gradients of the outputs' sum for every trainable parameter used, or those the function asks for."""
-    back = _Backward(draft)
-    if not any(name in back.live for name in back.seeds):
+    graph, rec = draft.graph, LocalRecorder(draft.value_table(), {})
+    backs = [_Backward(draft, rec, number) for number in range(len(graph.seeds) or 1)]
+    if not all(back.live.intersection(back.seeds) for back in backs):
         hint = "A parameter needs requires_grad=True and a place in construct"
         raise TraceError("no trainable parameter was used", where="differentiate", hint=hint)
-    with back.rec:
-        back.run()
-        # sorted from the order of use, which is the same in every process; a set's is not
-        used = [i.name for i in draft.graph.inputs if i.name in back.live]
-        found = [(name, back.mirror(name)) for name in sorted(used, key=_order(draft))]
-    gradients = tuple((name, value) for name, value in found if value is not None)
-    instrs = _needed(back.rec.instrs, {value for _, value in gradients} | back.sent)
+    with rec:
+        found = [back.run() for back in backs]
+    gradients = tuple(pair for pairs in found for pair in pairs.items())
+    instrs = _needed(rec.instrs, {value for _, value in gradients}.union(*(back.sent for back in backs)))
     made = {name for i in instrs for name in i.outs}
-    of_values = tuple(sorted((v, g) for v, g in back.taken.items() if g in made))
-    done = draft.with_program("backward", instrs, back.values, gradients=gradients, value_gradients=of_values)
+    asked = ((name, found[seed][target]) for name, target, seed in graph.gradients if target in found[seed])
+    of_values = {v: g for back in reversed(backs) for v, g in back.taken.items() if g in made}
+    changes = {"value_gradients": tuple(sorted(of_values.items())), "bridges": (*draft.bridges, *asked)}
+    done = draft.with_program("backward", instrs, rec.values, gradients=gradients, **changes)
     return done.noted("differentiate", f"{counted(instrs)}, {len(gradients)} gradients")
 
 

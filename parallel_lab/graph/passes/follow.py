@@ -33,7 +33,7 @@ def follow_gradients(draft: Draft) -> Draft:
         if name not in values and given is not None and given.role in ("scalar", "step", "constant"):
             values[name] = given.whole(draft.config.device_num)
     made, read = (_local if draft.config.local else _sharded)(draft, nodes, values)
-    late = {name for n in nodes for name in n.outs} | {name for name, _ in graph.gradients}
+    late = {name for n in nodes for name in n.outs} | {name for name, _, _ in graph.gradients}
 
     def taken(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
         return tuple((parameter, read(names.get(value, value), parameter or None)) for parameter, value in pairs)
@@ -53,16 +53,17 @@ def follow_gradients(draft: Draft) -> Draft:
 
 def _gradients(draft: Draft) -> tuple[dict[str, str], list[Instr], dict[str, Value]]:
     """{gradient of the graph: value of the program}; without a gradient zeros, made by the instructions returned."""
-    values, made, zeros, found = draft.value_table(), dict(draft.gradients), [], {}
-    for name, target in draft.graph.gradients:
-        if target not in made:
+    values, made, zeros, found = draft.value_table(), dict(draft.bridges), [], {}
+    idle: dict[str, str] = {}
+    for name, target, _ in draft.graph.gradients:
+        if name not in made and target not in idle:
             held = values.setdefault(target, draft.graph.input(target).whole(draft.config.device_num))
-            label = made[target] = fresh_name(f"{target}.grad.zeros", values)
+            label = idle[target] = fresh_name(f"{target}.grad.zeros", values)
             attrs = attr_pairs({"shape": held.slice_shape, "value": 0.0, "dtype": held.dtype})
             fill, why = OPS["fill"].class_name, "the result does not depend on it"
             zeros.append(Instr("compute", (label,), (), target, "fill", fill, attrs, reason=why))
             values[label] = held
-        found[name] = made[target]
+        found[name] = made.get(name) or idle[target]
     return found, zeros, values
 
 
