@@ -1,7 +1,7 @@
 """What compiled functions take and return: tensors, also inside tuples, lists and dicts, and what stands beside them.
 
-    form, tensors = tensors_of((x, {"mask": m}, 3))     # (Slot(0), {"mask": Slot(1)}, 3), [x, m]
-    fill_form(form, [1.0, 2.0])                         # (1.0, {"mask": 2.0}, 3)
+form, tensors = tensors_of((x, {"mask": m}, 3))     # (Slot(0), {"mask": Slot(1)}, 3), [x, m]
+fill_form(form, [1.0, 2.0])                         # (1.0, {"mask": 2.0}, 3)
 """
 
 from __future__ import annotations

@@ -85,10 +85,14 @@ class CheckedDrawer(Drawer):
 
     # ---- operators ----
 
-    def add(self, name, *operands, attrs=None, only=None, **_):
-        """Append operator `name`, called with `operands`; gives its value(s). `only`: the one result that is read."""
+    def add(self, name, *operands, attrs=None, only=None, of_class=None, **_):
+        """Append operator `name`, called with `operands`; gives its value(s).
+
+        only      the one result that is read
+        of_class  arguments of the Primitive that are no attributes of its operator
+        """
         attrs = attrs or {}
-        primitive = getattr(ops, name)(**attrs)
+        primitive = getattr(ops, name)(**attrs, **(of_class or {}))
         op = primitive.op
         arrays = [self.array(o) for o in operands]
         given = {**op.default_attrs, **attrs}

@@ -153,13 +153,13 @@ class LayerKinds(CheckedDrawer):
         kind = self.choices.below(3)
         # a program needs something to train
         labels = self.fresh(shape, 0.1, 0.9, trained=kind == 0 or self.chance(0.5))
-        weight = self.fresh(shape[self.choices.below(len(shape) + 1) :], 0.5, 1.5)
+        weight, each = self.fresh(shape[self.choices.below(len(shape) + 1) :], 0.5, 1.5), {"reduction": "none"}
         if kind == 0:
             values = self.add("SmoothL1Loss", x, labels, attrs={"beta": self.pick((0.5, 1.0))})
         elif kind == 1:
-            values = self.add("BCEWithLogitsLoss", x, labels, weight, self.fresh(shape[-1:], 0.5, 1.5))
+            values = self.add("BCEWithLogitsLoss", x, labels, weight, self.fresh(shape[-1:], 0.5, 1.5), of_class=each)
         else:
-            values = self.add("BinaryCrossEntropy", self.add("Sigmoid", x), labels, weight)
+            values = self.add("BinaryCrossEntropy", self.add("Sigmoid", x), labels, weight, of_class=each)
         return self.add(self.pick(("ReduceSum", "ReduceMean")), values)
 
     def class_loss(self, x, array):
