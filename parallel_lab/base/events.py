@@ -40,6 +40,7 @@ class Event:
     bytes           size of the operand this rank hands over; 0 otherwise
     source          one of SOURCES
     overlapped      a message that travels while the rank does other things, until it waits for it
+    micro_batch     number of the micro-batch it belongs to
 
     Raises ArgumentError for times that are not finite or run backwards, negative counts and unknown sources.
     """
@@ -56,6 +57,7 @@ class Event:
     bytes: int = 0
     source: str = "measured"
     overlapped: bool = False
+    micro_batch: int = 0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.start_s) and math.isfinite(self.end_s) and self.start_s <= self.end_s):
@@ -196,7 +198,8 @@ class EventLog:
 _FIELDS = tuple(f.name for f in fields(Event))
 _REQUIRED = {"rank", "step", "phase", "kind", "name", "op", "start_s", "end_s"}
 _CHECKS: dict[str, Check] = dict.fromkeys(("phase", "kind", "name", "op", "source"), text)
-_CHECKS |= dict.fromkeys(("rank", "step", "bytes"), integer(0)) | dict.fromkeys(("start_s", "end_s"), number())
+_CHECKS |= dict.fromkeys(("rank", "step", "bytes", "micro_batch"), integer(0))
+_CHECKS |= dict.fromkeys(("start_s", "end_s"), number())
 _CHECKS |= {"group": Check("A list of ranks", lambda v: tuple(integer(0).read(r) for r in v)), "overlapped": flag}
 
 

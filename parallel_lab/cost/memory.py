@@ -96,7 +96,8 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
     grads_bytes = sum(memory.sizes[block] for block, kind in memory.kinds.items() if kind == "grads")
     timeline = []
     for action in stage.actions:
-        dead = plan.last_uses[action.program]
+        dead, ends = plan.last_uses[action.program], stage.last_actions[action.program] is action
+        memory.micro_batch = action.micro_batch
         for position, instr in stage.part(action):
             if instr.runs_on(rank):
                 for name in instr.kept:
@@ -108,7 +109,7 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
                 if plan.held_by(target, rank):
                     memory.replace(target, source)
             for name in dead.get(position, ()):
-                if name in memory.block:
+                if name in memory.block and (ends or name in plan.of_micro_batch):
                     memory.drop(name)
     kept = {kind: memory.resident[kind] for kind in ("params", "optimizer", "inputs")}
     most = {kind: max((p.by_kind[kind] for p in timeline), default=0) for kind in ("activations", "gathered")}
@@ -130,7 +131,9 @@ class _Memory:
         self.block: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
         self.sizes: dict[str, int] = {}
-        self.users: dict[str, int] = {}
+        # (block, micro-batch that has it, -1 of the whole step) -> names of values that lie in it now
+        self.users: dict[tuple[str, int], set[str]] = {}
+        self.of_micro_batch, self.micro_batch = plan.of_micro_batch, 0
         self.live = dict.fromkeys(MEMORY_KINDS, 0)
         roles = {"parameter": "params", "data": "inputs", "constant": "inputs"}
         for given in plan.graph.inputs:
@@ -171,16 +174,20 @@ class _Memory:
         made = {self.block[value] for _, value in plan.gradients}
         self.kinds.update((block, "grads") for block in made if self.kinds[block] == "workspace")
 
-    def make(self, name: str) -> None:
+    def _users(self, name: str) -> set[str]:
         block = self.block[name]
-        self.users[block] = self.users.get(block, 0) + 1
-        if self.users[block] == 1:
+        return self.users.setdefault((block, self.micro_batch if block in self.of_micro_batch else -1), set())
+
+    def make(self, name: str) -> None:
+        users, block = self._users(name), self.block[name]
+        if not users:
             self.live[self.kinds[block]] += self.sizes[block]
+        users.add(name)
 
     def drop(self, name: str) -> None:
-        block = self.block[name]
-        self.users[block] -= 1
-        if not self.users[block]:
+        users, block = self._users(name), self.block[name]
+        users.remove(name)
+        if not users:
             self.live[self.kinds[block]] -= self.sizes[block]
 
     def replace(self, target: str, source: str) -> None:

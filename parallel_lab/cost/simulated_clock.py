@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..base.cluster import Cluster
+from ..graph.actions import Action
 from ..graph.ir import Instr
 from .time import message_time_s
 
-# An instruction that ran: (phase, instruction, start, end, bytes handed over, of a wait: its message's completion).
-Ran = tuple[str, Instr, float, float, int, float | None]
+# An instruction that ran: (action, instruction, start, end, bytes handed over, of a wait: its message's completion).
+Ran = tuple[Action, Instr, float, float, int, float | None]
 
 
 def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster) -> list[list[Ran]]:
@@ -28,14 +29,14 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster) -> list[list[R
         """What a rank does until its next message."""
         mine = ran[rank]
         while at[rank] < len(mine) and not mine[at[rank]][1].is_communication:
-            phase, instr, start_s, end_s, handed_over, noticed_s = mine[at[rank]]
+            action, instr, start_s, end_s, handed_over, noticed_s = mine[at[rank]]
             begin = now[rank]
             if instr.kind == "wait":
                 noticed_s = due.pop((rank, instr.ins[0]))
                 now[rank] = max(begin, noticed_s)
             else:
                 now[rank] = begin + (end_s - start_s)
-            out[rank].append((phase, instr, begin, now[rank], handed_over, noticed_s))
+            out[rank].append((action, instr, begin, now[rank], handed_over, noticed_s))
             at[rank] += 1
 
     for rank in range(len(ran)):
@@ -46,7 +47,7 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster) -> list[list[R
         for rank, message in enumerate(asked):
             if message is None:
                 continue
-            phase, instr, _, _, handed_over, noticed_s = message
+            action, instr, _, _, handed_over, noticed_s = message
             group = instr.group(rank)
             begin = end = arrived[rank]
             at_once = instr.kind != "start"
@@ -60,7 +61,7 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster) -> list[list[R
                 now[rank] = end = over
             else:
                 line[rank] = due[rank, instr.out] = over
-            out[rank].append((phase, instr, begin, end, handed_over, noticed_s))
+            out[rank].append((action, instr, begin, end, handed_over, noticed_s))
             at[rank] += 1
         for rank in range(len(ran)):
             work(rank)

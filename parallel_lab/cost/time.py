@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from ..base.cluster import Cluster, Device, Link
 from ..base.errors import ArgumentError, PlanError
+from ..graph.actions import Stage
 from ..graph.ir import Instr
 from ..graph.kinds import KINDS
-from ..graph.plan import PHASES, Plan, Stage
+from ..graph.plan import PHASES, Plan
 from ..ops.collectives.definitions import MESSAGES
 
 
@@ -184,7 +185,7 @@ def step_time_s(plan: Plan, cluster: Cluster, *, rank: int = 0) -> StepTime:
     plan.stage_of(rank)
     stage, phases = single_stage(plan), []
     for name in PHASES:
-        program = [i for i in stage.program(name) if i.runs_on(rank)]
+        program = [i for a in stage.actions if a.program == name for _, i in stage.part(a) if i.runs_on(rank)]
         if program:
             times = [(i.is_communication, instr_time_s(plan, i, cluster, rank=rank)) for i in program]
             compute_s, communication_s = (math.fsum(t for sends, t in times if sends == kind) for kind in (False, True))

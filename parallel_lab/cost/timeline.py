@@ -94,6 +94,7 @@ def predict_timeline(
                 op = instr.op_class or instr.message or instr.attr("message") or instr.kind
                 name = instr.ins[0] if waits else instr.out
                 common = {"rank": rank, "step": step, "phase": action.program, "name": name, "op": op, "group": group}
+                common["micro_batch"] = action.micro_batch
                 arrived_s, start_s, end_s = float(clocks[at]), float(starts[at]), float(ends[at])
                 if waits or (start_s > arrived_s and not overlapped):
                     lane.append(Event(kind="wait", start_s=arrived_s, end_s=start_s, source="predicted", **common))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ..base.dtypes import kind_of
 from ..base.errors import NotBuiltYet, ShapeError, TracedCommunication, TraceError, shorten
 from ..base.settings.config import ParallelConfig
@@ -25,7 +27,8 @@ from .passes import PASSES, Pass, run_passes
 from .passes.dataset_strategy import dataset_splits
 from .passes.strategies import check_device_num
 from .plan import Plan, freeze
-from .trace import check_input, trace_network
+from .trace import trace_network
+from .traced_value import TracedValue
 
 
 def compile_network(
@@ -131,7 +134,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     labels = [] if loss is None else ["label"]
     _check_count(network, len(inputs) - len(labels), with_loss=bool(labels))
     names = input_names(getattr(network, "construct", network), len(inputs) - len(labels)) + labels
-    specs = [check_input(i, name, value) for i, (name, value) in enumerate(zip(names, inputs, strict=True))]
+    specs = [_check_input(i, name, value) for i, (name, value) in enumerate(zip(names, inputs, strict=True))]
     for name, _, dtype in specs:
         if kind_of(dtype) not in "fiub":
             raise at_compile(ShapeError, f"input {name!r} has dtype {dtype}", "Floats, integers or bools")
@@ -155,6 +158,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         return compile_program(network, *inputs, **options, **given, parallel_mode="data_parallel")
     _check_recomputed((cell.cell_name, cell) for cell, _ in found.cells)  # those of a function are known only now
     graph, parameters = found.graph, found.parameters
+    _check_sums(graph)
     result = graph.shapes()[graph.outputs[0]] if graph.outputs else ()
     if loss is not None and (len(graph.outputs) > 1 or (result and one_loss)):
         what = f"returns a tensor of shape {result}" if result else f"returns {len(graph.outputs)} values"
@@ -165,7 +169,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         what, allowed = f"the loss is of dtype {dtypes[graph.outputs[0]]}", "A float: the gradient of others is nothing"
         raise at_compile(ShapeError, what, allowed, "Comparisons, argmax and counts belong to metrics")
     parts = config.grad_accumulation_step
-    if graph.seeds and parts > 1 and not any(node.micro_batch for node in graph.nodes):
+    if graph.seeds and parts > 1 and graph.micro_batches == 1:
         hint = f"Differentiate nn.GradAccumulation(net, {parts}) in its place"
         raise _not_built(f"grad_accumulation_step={parts} of a function that asks for gradients itself", hint)
     if loss is not None and graph.seeds:
@@ -253,3 +257,24 @@ def _config(options: dict[str, Any]) -> ParallelConfig:
             raise
         allowed = "loss, optimizer, device_num, dataset_strategy, passes and fields of ParallelConfig"
         raise at_compile(TraceError, str(error).rpartition("got an ")[2], allowed) from error
+
+
+def _check_sums(graph: Graph) -> None:
+    """Raise TraceError where what one micro-batch gives is read beside them: afterwards there is their sum only."""
+    if graph.micro_batches == 1:
+        return
+    each = {n for node in graph.nodes if not node.once and node.op != "accumulate" for n in node.outs}
+    readers = [(node.where, node.ins) for node in graph.nodes if node.once]
+    for where, names in (*readers, (graph.name, (*graph.outputs, *graph.seeds))):
+        found = next((name for name in names if name in each), None)
+        if found is not None:
+            what = f"{found!r}, which every one of {graph.micro_batches} micro-batches makes, is read outside of them"
+            raise TraceError(what, where=where, allowed="What the network with micro-batches returns: sums over them")
+
+
+def _check_input(position: int, name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
+    """An example input of `compile` as (name, shape, dtype)."""
+    if isinstance(value, TracedValue) or not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        allowed = "A Tensor or numpy array with the shape to compile for"
+        raise at_compile(ShapeError, f"input {position} is {shorten(value)}", allowed)
+    return name, tuple(int(n) for n in value.shape), str(np.dtype(str(value.dtype)))

@@ -73,7 +73,8 @@ class GraphInput:
     """Something the graph is given.
 
     role   "data" (fed each step), "parameter", "constant" (a Tensor the network holds), "scalar" (a Python number,
-           `value`), "step" (training steps before this one: what random masks depend on), "gradient" (by backward)
+           `value`), "step" (training steps before this one: what random masks depend on), "micro_batch" (which one
+           the program runs for), "gradient" (by backward)
     layerwise   a parameter whose gradient stays each rank's own in data_parallel and hybrid_parallel mode
     fusion_given   the learner chose comm_fusion (1 is the default too);  parallel_optimizer: may be sharded
     """
@@ -88,6 +89,11 @@ class GraphInput:
     layerwise: bool = False
     fusion_given: bool = False
     parallel_optimizer: bool = True
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is one number that every rank knows, and that has no gradient."""
+        return self.role in ("scalar", "step", "micro_batch")
 
     def whole(self, device_num: int) -> Value:
         """As a value that every rank holds whole."""
@@ -111,7 +117,8 @@ class Node:
     nd_tp      a product that gathers what its layouts split in addition and scatters its sums:
                `add_prim_attr("enable_nd_tp", True)`
     phase      program it belongs to: "forward", or "update" if it needs gradients
-    micro_batch  which part of the batch it works on, where gradients are accumulated (`nn.GradAccumulation`)
+    once       of a network that is fed micro-batches (`nn.GradAccumulation`): "" for what it does with each, "first"
+               for what is done once, with the first of them, "last" with the last
     own_rows     a slice that each rank takes of its own rows, so that nothing moves:
                  `add_prim_attr("skip_redistribution", True)`
     by_batch     it has no strategy and its batch is to be split, in a search too: `Cell.set_data_parallel`
@@ -135,7 +142,7 @@ class Node:
     phase: str = "forward"
     strategy_reason: str = ""
     nd_tp: bool = False
-    micro_batch: int = 0
+    once: str = ""
     own_rows: bool = False
     by_batch: bool = False
 
@@ -167,7 +174,8 @@ class Node:
     def computed(self, ins: tuple[str, ...], attrs: Pairs, outs: tuple[str, ...] = (), **fields: Any) -> Instr:
         """The instruction that computes this operator, on slices; `fields` are further fields of it."""
         what = (self.name, self.op, self.op_class, attrs)
-        return Instr("compute", outs or self.outs, ins, *what, origin=self.origin, **fields)
+        kind = "accumulate" if self.op == "accumulate" else "compute"
+        return Instr(kind, outs or self.outs, ins, *what, origin=self.origin, **fields)
 
     @property
     def where(self) -> str:
@@ -188,6 +196,8 @@ class Graph:
     seeds      the values that are differentiated, one for each time it asks; none: the outputs, together
     gradients  (gradient input, what it is the gradient for, the number of the seed)
     updates    (parameter, value): what the optimizer is called with; (SKIP, value): a bool, true where it does nothing
+
+    micro_batches  how many the network is fed
     """
 
     inputs: tuple[GraphInput, ...]
@@ -199,6 +209,7 @@ class Graph:
     seeds: tuple[str, ...] = ()
     gradients: tuple[tuple[str, str, int], ...] = ()
     updates: tuple[tuple[str, str], ...] = ()
+    micro_batches: int = 1
 
     @cached_property
     def _inputs_by_name(self) -> dict[str, GraphInput]:
@@ -262,9 +273,9 @@ class Graph:
         return tuple(self._shapes[name] for name in node.ins)
 
     def numbered(self, instrs: Iterable[Instr]) -> tuple[Instr, ...]:
-        """Instructions with the micro-batch of the operator that each belongs to."""
-        parts = {n.name: n.micro_batch for n in self.nodes if n.micro_batch}
-        return tuple(replace(i, micro_batch=parts[i.name]) if i.name in parts else i for i in instrs)
+        """Instructions that run once where the operator does that each belongs to."""
+        once = {n.name: n.once for n in self.nodes if n.once}
+        return tuple(replace(i, once=once[i.name]) if i.name in once else i for i in instrs)
 
     def text(self) -> str:
         """One line per operator."""
@@ -313,7 +324,7 @@ class Instr:
     offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that split it
     reason         why a communication or a slice is here, in a sentence
     owner          the only rank that runs it (optimizer parallel in data_parallel mode); None: all do
-    micro_batch    its part of the batch: with gradient accumulation, one part's programs run before the next's
+    once           "first", "last": with the first or last micro-batch that its program runs for; "": with each
     """
 
     kind: str
@@ -330,7 +341,7 @@ class Instr:
     reason: str = ""
     origin: Origin = field(default_factory=Origin)
     owner: int | None = None
-    micro_batch: int = 0
+    once: str = ""
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -341,6 +352,11 @@ class Instr:
     def out(self) -> str:
         """The value it makes; of several the first that anything reads."""
         return self.outs[0] or self.kept[0]
+
+    @property
+    def of_step(self) -> bool:
+        """Whether what it makes belongs to the whole step, and not to one micro-batch."""
+        return bool(self.once) or self.kind == "accumulate"
 
     def runs_on(self, rank: int) -> bool:
         """Whether `rank` runs this instruction."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,18 @@ Env = dict[str, np.ndarray]
 
 @dataclass
 class OnRank:
-    """What an instruction runs with: plan, rank, arrays, who shows what it prints, who gives memory of buckets."""
+    """What an instruction runs with: plan, rank, arrays, who shows what it prints, who gives memory of buckets; the
+    micro-batch, sums over the earlier ones (how many, the sum), and by name what waits for its turn to be added.
+    """
 
     plan: Any
     rank: int
     env: Env
     show: Callable[[str], None] = print
     empty: Callable[[tuple[int, ...], Any], np.ndarray] = np.empty
+    micro_batch: int = 0
+    sums: dict[str, tuple[int, np.ndarray | None]] = field(default_factory=dict)
+    early: dict[str, Env] = field(default_factory=dict)
 
 
 def _no_bytes(plan: Any, instr: Instr) -> int:
@@ -206,6 +211,33 @@ def _split_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
     return move_fault(alone, plan.value(alone.ins[0]), plan.value(instr.out), _layout_phase(plan, phase))
 
 
+# ---- accumulate: sums over micro-batches ----
+
+
+def _run_accumulate(on: OnRank, instr: Instr) -> np.ndarray | None:
+    """The sum so far. Micro-batches are added in their order, whichever is first: bits do not depend on schedules."""
+    waiting, (count, total) = on.early.setdefault(instr.out, {}), on.sums.get(instr.out, (0, None))
+    waiting[on.micro_batch] = on.env[instr.ins[0]]
+    while count in waiting:
+        part = waiting.pop(count)
+        total = np.array(part) if total is None else np.add(total, part, out=total)
+        count += 1
+    if count < on.plan.micro_batches:
+        on.sums[instr.out] = count, total
+    return total
+
+
+def _accumulate_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+    source, out = plan.value(instr.ins[0]), plan.value(instr.out)
+    if (source.slice_shape, source.dtype) == (out.slice_shape, out.dtype):
+        return ""
+    return f"%{instr.ins[0]} is {source.slice_shape} {source.dtype}, its sum {out.slice_shape} {out.dtype}"
+
+
+def _vjp_accumulate(back: Any, instr: Instr, gradients: Any) -> None:
+    back.give(instr.ins[0], gradients[0])
+
+
 # ---- print ----
 
 
@@ -285,6 +317,16 @@ KINDS: dict[str, KindDef] = {
             view=lambda instr: True,  # slices are C-contiguous, so numpy copies nothing
             shown=lambda plan, instr, rank: Shown((instr.attr("shape"),), f" {{for: {instr.name}}}"),
             vjp=_vjp_reshape,
+        ),
+        KindDef(
+            "accumulate",
+            "Accumulate",
+            _run_accumulate,
+            verify=_accumulate_fault,
+            touched=lambda plan, instr: 3 * plan.value(instr.out).slice_bytes,
+            flops=lambda plan, instr: math.prod(plan.value(instr.out).slice_shape),
+            shown=shown_compute,
+            vjp=_vjp_accumulate,
         ),
         KindDef("print", "Print", _run_print, shown=lambda plan, instr, rank: Shown()),
         KindDef("start", "Start", asks="start", verify=_start_fault, view=lambda instr: True, shown=shown_message),

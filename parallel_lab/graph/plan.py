@@ -28,53 +28,12 @@ from ..base.origin import Origin
 from ..base.settings.config import ParallelConfig
 from ..layout.named_layout import Layout, LayoutStrategy
 from ..layout.tensor_layout import TensorLayout
+from .actions import Action, Stage
 from .ir import Draft, Graph, GraphInput, Instr, Node, Value
 from .lifetimes import last_uses, replacements
 
 PHASES = ("forward", "backward", "update")
-VERSION = 2
-
-
-@dataclass(frozen=True)
-class Action:
-    """A cell of a schedule, "0F0": run `program` ("F", "B", "W", "send", "recv", "update") on `micro_batch`."""
-
-    stage: int
-    kind: str
-    micro_batch: int
-    program: str
-
-    def __str__(self) -> str:
-        return f"{self.stage}{self.kind}{self.micro_batch}"
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Ranks first..first+count of the plan, their programs, and the order in which they run them."""
-
-    first: int
-    count: int
-    programs: tuple[tuple[str, tuple[Instr, ...]], ...]
-    actions: tuple[Action, ...]
-
-    @property
-    def ranks(self) -> range:
-        return range(self.first, self.first + self.count)
-
-    def program(self, phase: str) -> tuple[Instr, ...]:
-        return dict(self.programs).get(phase, ())
-
-    def part(self, action: Action) -> tuple[tuple[int, Instr], ...]:
-        """What an action runs: its micro-batch's part of the program, as (position in the program, instruction)."""
-        return self._parts.get((action.program, action.micro_batch), ())
-
-    @cached_property
-    def _parts(self) -> dict[tuple[str, int], tuple[tuple[int, Instr], ...]]:
-        found: dict[tuple[str, int], list[tuple[int, Instr]]] = {}
-        for phase, program in self.programs:
-            for position, instr in enumerate(program):
-                found.setdefault((phase, instr.micro_batch), []).append((position, instr))
-        return {key: tuple(part) for key, part in found.items()}
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -197,8 +156,21 @@ class Plan:
         """Per phase: instruction position -> values that nothing reads afterwards, in this phase or a later one."""
         keep = {i.name for i in self.graph.inputs} | {s.name for s in self.states} | set(self.scalars)
         keep |= set(self.outputs) | {source for _, source in self.forward_assignments} | {g for _, g in self.gradients}
-        order = [(a.program, at, instr) for a in self.stages[0].actions for at, instr in self.stages[0].part(a)]
+        order = [(phase, at, instr) for phase, program in self.stages[0].programs for at, instr in enumerate(program)]
         return last_uses(order, self.replacements, keep)
+
+    @property
+    def micro_batches(self) -> int:
+        """How many micro-batches a step feeds the network; 1: the batch as it is."""
+        return self.graph.micro_batches
+
+    @cached_property
+    def of_micro_batch(self) -> frozenset[str]:
+        """Values that every micro-batch makes for itself."""
+        if self.micro_batches == 1:
+            return frozenset()
+        parts = (i for phase, i in self.instructions() if phase != "update" and not i.of_step)
+        return frozenset(name for i in parts for name in i.kept)
 
     # ---- forms ----
 
@@ -265,19 +237,21 @@ class Plan:
 
 def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     """The plan of a finished draft, verified."""
-    instrs, actions = (*draft.program("forward"), *draft.program("backward")), []
-    for part in range(1 + max((i.micro_batch for i in instrs), default=0)):
-        if draft.program("forward"):
-            actions.append(Action(0, "F", part, "forward"))
-        if draft.program("backward"):
-            actions.append(Action(0, "B", part, "backward"))
+    parts = range(draft.graph.micro_batches)
+    actions = [Action(0, "F", part, "forward") for part in parts if draft.program("forward")]
+    if back := draft.program("backward"):
+        actions += [Action(0, "B", part, "backward") for part in parts]
+        sums = {n for i in draft.program("forward") if i.of_step and i.once != "first" for n in i.outs}
+        if not any(i.once == "first" and sums.intersection(i.ins) for i in back):  # no gradient depends on the result
+            actions.sort(key=lambda a: a.micro_batch)
     if draft.program("update"):
         actions.append(Action(0, "update", 0, "update"))
     pairs = (*draft.gradients, *draft.assignments, *draft.forward_assignments)
     read = {n for _, i in draft.instructions() for n in i.ins} | {n for _, n in pairs} | set(draft.outputs)
     programs = tuple((phase, _kept(draft.program(phase), read)) for phase in PHASES if draft.program(phase))
     used = {n for _, p in programs for i in p for n in (*i.ins, *i.kept)} | {s for s, _, _ in draft.states}
-    used |= {i.name for i in draft.graph.inputs if i.role in ("data", "parameter", "step")} | set(draft.outputs)
+    given = {i.name for i in draft.graph.inputs if i.role not in ("constant", "scalar", "gradient")}
+    used |= given.union(draft.outputs)
     made = {f.name: getattr(draft, f.name) for f in fields(Plan) if hasattr(draft, f.name)}
     made["stages"] = (Stage(0, draft.config.device_num, programs, tuple(actions)),)
     made["values"] = tuple((n, v) for n, v in draft.values if n in used)

@@ -43,13 +43,17 @@ def verify_plan(plan) -> None:
     for stage in plan.stages:
         known: Makers = dict.fromkeys(made)
         programs, order = dict(stage.programs), [(a.program, a.micro_batch) for a in stage.actions]
-        parts = {(p, i.micro_batch) for p, program in programs.items() for i in program}
-        if len(set(order)) < len(order) or not parts <= set(order) or not {p for p, _ in order} <= set(programs):
+        wanted = {(p, part) for p in programs for part in range(1 if p == "update" else plan.micro_batches)}
+        if len(set(order)) < len(order) or set(order) != wanted:
             what = f"actions {[p for p, _ in order]} do not run the programs {sorted(programs)}"
-            raise PlanError(what, where="plan schedule")
+            raise PlanError(what, where="plan schedule", allowed="Each program once for each micro-batch")
+        checked: set[tuple[str, int]] = set()
         for action in stage.actions:
             phase, program = action.program, programs[action.program]
             for position, instr in stage.part(action):
+                if (phase, position) in checked:
+                    continue
+                checked.add((phase, position))
                 if fault := _fault(plan, instr, known, phase):
                     what = message(fault, where=f"plan, {phase} instruction {position}")
                     raise PlanError(f"{what}\n{_around(program, position)}")

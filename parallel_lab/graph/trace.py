@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,10 +25,11 @@ from ..ops.machine.primitive import Primitive
 from ..ops.machine.registry import OPS
 from ..ops.machine.state import LOSS_SCALE
 from .forms import Slot, map_form
-from .ir import SKIP, Graph, GraphInput, Node, at_compile, attr_pairs, fresh_name, result_names
+from .ir import SKIP, Graph, GraphInput, Node, attr_pairs, fresh_name, result_names
 from .traced_value import Overflow, TracedValue
 
 STEP = "training_step"  # name of the graph input that counts steps
+MICRO_BATCH = "micro_batch"  # name of the graph input that counts micro-batches within a step
 
 
 class Tracer:
@@ -57,8 +59,8 @@ class Tracer:
         self.targets: dict[str, tuple[str, int]] = {}
         self.late: set[str] = set()
         self.optimizer: Any = None
-        # which part of an accumulated batch the network is running on
-        self.micro_batch = 0
+        # how many micro-batches the network is fed; what is written down now is for each of them, or once (`Node.once`)
+        self.micro_batches, self.once = 1, ""
         # the loss scaler that was asked for its scale, and the input that holds it
         self.scaler: Any = None
         self.scale_name = ""
@@ -176,10 +178,13 @@ class Tracer:
 
     def step(self) -> TracedValue:
         """How many training steps were taken before the one that runs: () int64."""
-        if STEP not in self.inputs:
-            self.used.add(STEP)
-            self.inputs[STEP] = GraphInput(STEP, "step", (), "int64")
-        return TracedValue(STEP, (), "int64", self)
+        return self._count(STEP, "step")
+
+    def _count(self, name: str, role: str) -> TracedValue:
+        if name not in self.inputs:
+            self.used.add(name)
+            self.inputs[name] = GraphInput(name, role, (), "int64")
+        return TracedValue(name, (), "int64", self)
 
     def loss_scale(self, scaler: Any) -> TracedValue:
         """The scale of `scaler` in the step that runs, which is no constant of the program: () float32."""
@@ -188,7 +193,7 @@ class Tracer:
             scale = GraphInput(self.scale_name, "scalar", (), "float32", value=scaler.scale_value)
             self.inputs[self.scale_name] = scale
         elif self.scaler is not scaler:
-            raise self.once("a second loss scaler", "Scale with one, and give it to the optimizer")
+            raise self.twice("a second loss scaler", "Scale with one, and give it to the optimizer")
         return TracedValue(self.scale_name, (), "float32", self)
 
     def variable(self, op_class: str, given: Any) -> Parameter:
@@ -205,10 +210,26 @@ class Tracer:
             raise TraceError(what, where=where, allowed=allowed)
         return found
 
+    # ---- micro-batches, called by Cells that feed them ----
+
+    def micro_batched(self, network: Callable, inputs: Sequence[Any], count: int) -> Any:
+        """The sums of what `network` returns for `count` micro-batches of these inputs. It is written down once."""
+        if self.micro_batches > 1:
+            hint = "Put one Cell that makes micro-batches around the whole network"
+            raise self.twice("micro-batches are made a second time", hint)
+        self.micro_batches = count
+        self.nodes = [replace(n, once="first" if n.phase == "forward" else "") for n in self.nodes]
+        number = self._count(MICRO_BATCH, "micro_batch")
+        rows, add_up = OPS["micro_batch_rows"], OPS["accumulate"]
+        result = network(*(rows(x, number, count=count) if getattr(x, "shape", ()) else x for x in inputs))
+        result = map_form(lambda part: add_up(part) if isinstance(part, TracedValue) else part, result)
+        self.once = "last"
+        return result
+
     # ---- gradients and updates, called by autograd and optimizers ----
 
-    def once(self, what: str, hint: str) -> NotBuiltYet:
-        """The error to raise for what a compiled function may do once."""
+    def twice(self, what: str, hint: str) -> NotBuiltYet:
+        """The error to raise for a second time of what a compiled function may do once."""
         where, allowed = caller(self.scope_text()).place, "Once in a compiled function"
         return NotBuiltYet(what, where=where, allowed=allowed, hint=hint)
 
@@ -239,7 +260,7 @@ class Tracer:
         """The optimizer's step with these gradients, one per parameter, at the end of the update program."""
         where = caller(self.scope_text()).place
         if self.optimizer is not None:
-            raise self.once("a second optimizer step", "Give one optimizer all parameters, in groups if they differ")
+            raise self.twice("a second optimizer step", "Give one optimizer all parameters, in groups if they differ")
         updates = []
         for parameter, gradient in zip(optimizer.parameters, gradients, strict=True):
             name, value = self._own_parameter(parameter), self.operand(gradient, [parameter])
@@ -331,7 +352,7 @@ class Tracer:
             dtypes=made.dtypes,
             origin=origin,
             phase="update" if self._is_late(values, variable) else "forward",
-            micro_batch=self.micro_batch,
+            once=self.once,
             **asked,
         )
         self.nodes.append(node)
@@ -429,6 +450,7 @@ def trace_network(
         seeds=tracer.seeds,
         gradients=tuple((name, *target) for name, target in tracer.targets.items()),
         updates=tracer.updates,
+        micro_batches=tracer.micro_batches,
     )
     scaler = None if tracer.scaler is None else (tracer.scaler, tracer.scale_name)
     cells = tuple((c, c.training) for c in tracer.cells.values())
@@ -459,11 +481,3 @@ def _slot_for(part: Any, tracer: Tracer, outputs: list[str]) -> Any:
     if name not in outputs:
         outputs.append(name)
     return Slot(outputs.index(name))
-
-
-def check_input(position: int, name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
-    """An example input of `compile` as (name, shape, dtype)."""
-    if isinstance(value, TracedValue) or not hasattr(value, "shape") or not hasattr(value, "dtype"):
-        allowed = "A Tensor or numpy array with the shape to compile for"
-        raise at_compile(ShapeError, f"input {position} is {shorten(value)}", allowed)
-    return name, tuple(int(n) for n in value.shape), str(np.dtype(str(value.dtype)))

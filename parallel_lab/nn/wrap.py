@@ -25,6 +25,7 @@ from ..base.errors import ArgumentTypeError, ShapeError, StageNameError, Strateg
 from ..base.hooks import current_tracer
 from ..base.settings.checks import LOCAL_MODES
 from ..base.settings.context import get_auto_parallel_context
+from ..ops.machine.state import step_of_micro_batch
 from .cell import Cell
 from .layers.basic import Identity
 from .layers.losses import NETWORK, WithLossCell
@@ -249,6 +250,8 @@ class ForwardValueAndGrad(Cell):
 class _MicroBatches(Cell):
     """Runs a network per micro-batch and adds the results: i of M has rows [i B / M, (i + 1) B / M) of every input."""
 
+    _one_by_one = False  # whether each runs forward and backward before the next, where they are compiled
+
     @checked(network=instance(Cell, "A Cell, such as nn.WithLossCell(net, loss)"))
     def __init__(self, network: Cell, count: int) -> None:
         super().__init__(auto_prefix=False)
@@ -257,26 +260,33 @@ class _MicroBatches(Cell):
         self._rows = ops.StridedSlice().add_prim_attr("skip_redistribution", True)
 
     def construct(self, *inputs: Any) -> Any:
-        total = None
+        for position, x in enumerate(inputs):
+            shape = tuple(x.shape) if _is_batch(x) else (self._count,)
+            if not shape or shape[0] % self._count:
+                equal = f"{self._count} equal micro-batches"
+                what = f"dim 0 of input {position} of shape {shape} cannot be split into {equal}"
+                raise ShapeError(what, where=type(self).__name__, allowed=f"A batch that divides by {self._count}")
+        tracer, total = current_tracer.get(), None
+        if tracer is not None and self._one_by_one and self._count > 1:
+            return tracer.micro_batched(self.network, inputs, self._count)
         for i in range(self._count):
-            self._begin(i)
-            result = self.network(*(self._part(position, x, i) for position, x in enumerate(inputs)))
+            with step_of_micro_batch(i, self._count) if self._one_by_one and self._count > 1 else nullcontext():
+                result = self.network(*(self._part(x, i) for x in inputs))
             total = result if total is None else _added(total, result)
         return total
 
-    def _begin(self, i: int) -> None:
-        """Micro-batch i is next."""
-
-    def _part(self, position: int, x: Any, i: int) -> Any:
-        if not isinstance(x, (Arithmetic, np.ndarray)):
-            return x  # a number is the same for all of them
+    def _part(self, x: Any, i: int) -> Any:
+        if not _is_batch(x):
+            return x
         shape = tuple(x.shape)
-        if not shape or shape[0] % self._count:
-            what = f"dim 0 of input {position} of shape {shape} cannot be split into {self._count} equal micro-batches"
-            raise ShapeError(what, where=type(self).__name__, allowed=f"A batch that divides by {self._count}")
         rows, rest = shape[0] // self._count, shape[1:]
         begin, end = (i * rows, *(0,) * len(rest)), ((i + 1) * rows, *rest)
         return self._rows(x, begin, end, (1,) * len(shape)) if self._count > 1 else x
+
+
+def _is_batch(x: Any) -> bool:
+    """Whether micro-batches share an input; a number is the same for all of them."""
+    return isinstance(x, (Arithmetic, np.ndarray))
 
 
 def _added(total: Any, result: Any) -> Any:
@@ -299,10 +309,7 @@ class GradAccumulation(_MicroBatches):
     def __init__(self, network: Cell, micro_size: int) -> None:
         super().__init__(network, micro_size)
 
-    def _begin(self, i: int) -> None:
-        tracer = current_tracer.get()
-        if tracer is not None:
-            tracer.micro_batch = i  # the compiler accumulates part by part
+    _one_by_one = True
 
 
 GradAccumulationCell = GradAccumulation
@@ -329,6 +336,8 @@ class PipelineCell(_MicroBatches):
     as GradAccumulation; an unknown name in stage_config raises StageNameError (a KeyError), fewer micro-batches than
     stages StrategyError.
     """
+
+    _one_by_one = True
 
     @checked(stage_config=instance(dict, "A dict {name of a Cell: stage}") | None)
     @kept(micro_size=integer(1))

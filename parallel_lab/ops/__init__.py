@@ -24,6 +24,7 @@ from . import (  # noqa: F401
     linalg,
     logic,
     losses,
+    micro_batches,
     normalization,
     order,
     padding,

@@ -4,7 +4,8 @@
 message, `Start` and `Wait` where it has one that travels while the rank computes; the driver of the generator answers.
 The simulator drives all ranks in one process, a worker drives its own and answers through shared memory.
 
-`env` maps value names to this rank's arrays: parameters, optimizer states, inputs, and what the step makes.
+`env` maps value names to this rank's arrays: parameters, optimizer states, inputs, and what the step makes; what one
+micro-batch makes is `env[name, number]`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from ..base.dtypes import BFLOAT16, kind_of, load_bfloat16
-from ..base.errors import ShapeError
+from ..base.dtypes import BFLOAT16, load_bfloat16
 from ..graph.ir import Instr
 from ..graph.kinds import KINDS, Env, OnRank, class_name
 from ..graph.plan import Plan
-from ..layout.slices import assemble, cut
 from ..ops.collectives.definitions import MESSAGES
 from ..ops.machine.state import LOSS_SCALE
 from .communicator import Request, Start, Wait
+from .micro_batches import MicroBatch
 
 
 class Tick:
@@ -96,8 +96,8 @@ def rank_step(
              parameters and states take their names at the end
     empty    gives the memory of buckets: a communicator's, where other ranks can read them without a copy
     progress called after every local instruction while a message is on its way
-    observe  called after every instruction with (phase, instruction, start, end, bytes, arrived): perf_counter seconds;
-             the bytes of the array handed over to a message (0 for local work); of a wait when its message was
+    observe  called after every instruction with (action, instruction, start, end, bytes, arrived): perf_counter
+             seconds; the bytes of the array handed over to a message (0 for local work); of a wait when its message was
              complete, None of all others
     replaced receives names of parameters and states with new values: what a failed step has changed
 
@@ -111,55 +111,66 @@ def rank_step(
             env.pop(gradient, None)  # that of the step before
     on = OnRank(plan, rank, env, show, empty)
     replaced, new = [] if replaced is None else replaced, {}
-    early = [a for a in stage.actions if a.program != "update" and (phases is None or a.program in phases)]
+    actions = [a for a in stage.actions if phases is None or a.program in phases]
+    early = [a for a in actions if a.program != "update"]
+    micro: dict[int, MicroBatch] = {}
     travelling = 0
-    for action in stage.actions:
-        phase = action.program
-        if phases is not None and phase not in phases:
-            continue
-        dead = plan.last_uses[phase]
+    for action in actions:
+        phase, number = action.program, action.micro_batch
+        own: Any = env
+        if plan.micro_batches > 1 and phase != "update":
+            if number not in micro:
+                micro[number] = MicroBatch(plan, env, number, step)
+            own = micro[number]
+        on.env, on.micro_batch = own, number
+        dead, ends = plan.last_uses[phase], stage.last_actions[phase] is action
         for position, instr in stage.part(action):
             start, handed_over, handle, runs = time.perf_counter(), 0, None, instr.runs_on(rank)
             if runs:
                 kind = KINDS[instr.kind]
                 if not kind.asks:
                     made = kind.run(on, instr)
-                    if type(made) is tuple:
-                        env.update((name, array) for name, array in zip(instr.outs, made, strict=True) if name)
-                    else:
-                        env[instr.out] = made
                 elif kind.asks == "wait":
-                    handle = env[instr.ins[0]]
-                    env[instr.out] = yield Wait(handle)
+                    handle = own[instr.ins[0]]
+                    made = yield Wait(handle)
                     travelling -= 1
                 else:
-                    request = request_of(instr, rank, env)
+                    request = request_of(instr, rank, own)
                     handed_over = 0 if request.value is None else request.value.nbytes
                     travelling += kind.asks == "start"
-                    reply = yield Start(request) if kind.asks == "start" else request
-                    if reply is None and kind.message is not None and kind.message.receiver == "root":
+                    made = yield Start(request) if kind.asks == "start" else request
+                    if made is None and kind.message is not None and kind.message.receiver == "root":
                         value = plan.value(instr.out)  # off the root: no gradient, or a value without meaning
-                        reply = np.zeros(value.slice_shape, value.dtype)
-                    env[instr.out] = reply
+                        made = np.zeros(value.slice_shape, value.dtype)
+                for place in (env,) if instr.of_step else (own, env) if ticks else (own,):
+                    if type(made) is tuple:
+                        place.update((name, array) for name, array in zip(instr.outs, made, strict=True) if name)
+                    else:
+                        place[instr.out] = made
             if travelling and progress is not None:
                 progress()
             if observe is not None and runs:
                 end = time.perf_counter()
                 arrived = None if handle is None else end if handle.end_s is None else handle.end_s
-                observe(phase, instr, start, end, handed_over, arrived)
+                observe(action, instr, start, end, handed_over, arrived)
             pairs = plan.replacements.get(position, ()) if phase == "update" else ()
             new.update((target, env[source]) for target, source in pairs if plan.held_by(target, rank))
             if ticks:
                 yield Tick(phase, position, instr)
                 continue
             for name in dead.get(position, ()):
-                env.pop(name, None)
+                if own.pop(name, None) is None and ends:
+                    env.pop(name, None)
             env.update(new)
             replaced += new
             new.clear()
-        if early and action is early[-1] and plan.forward_assignments:  # backward reads what forward had read
-            env.update({target: env[source] for target, source in plan.forward_assignments})
-            replaced += dict(plan.forward_assignments)
+        # backward reads what forward had read; of micro-batches each has kept it, and the next one reads what is new
+        if plan.forward_assignments and (phase == "forward" if own is not env else bool(early) and action is early[-1]):
+            made_now = [(t, s) for t, s in plan.forward_assignments if s in own or ends]
+            env.update({target: own[source] for target, source in made_now})
+            replaced += dict(made_now)
+        if own is not env and stage.last_actions[number] is action:
+            own.end()
     env.update(new)
     return env
 
@@ -182,40 +193,3 @@ def request_of(instr: Instr, rank: int, env: Env) -> Request:
     origin = (class_name(instr) if instr.by_hand else instr.out) + (f" ({place})" if place else "")
     out = value if instr.in_place else None
     return Request(instr.message, instr.group(rank), value, origin=origin, out=out, **fields)
-
-
-# ---- between full tensors and slices ----
-
-
-def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarray:
-    """This rank's slice of a full tensor: a C-contiguous copy."""
-    value = plan.value(name)
-    full = np.asarray(full)
-    if full.shape != value.shape:
-        what = f"{name!r} has shape {full.shape}"
-        raise ShapeError(what, where="slice_value", allowed=f"Its global shape {value.shape}")
-    if full.dtype != value.dtype and not np.can_cast(full.dtype, value.dtype, "same_kind"):
-        floats = kind_of(full.dtype) == "f"
-        hint = "Class numbers are ints; or compile for floats" if floats else f"Convert it: astype({value.dtype!r})"
-        allowed = f"{value.dtype}, for which the plan was compiled"
-        raise ShapeError(f"{name!r} is {full.dtype}", where="slice_value", allowed=allowed, hint=hint)
-    return cut(full.astype(value.dtype, copy=False), value.layout, rank)
-
-
-def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:
-    """The full tensor from all slices, partial results combined in rank order; else rank 0's, or the only holder's."""
-    value, owner = plan.value(name), plan.owner_of(name)
-    if owner is not None:
-        return np.array(slices[owner])
-    return assemble(slices, value.shape, value.layout)
-
-
-def step_inputs(plan: Plan, rank: int, inputs: Iterable[Any]) -> Env:
-    """This rank's part of one step's data, from the global batch, in the order `compile` was given it."""
-    given = [np.asarray(x.asnumpy() if hasattr(x, "asnumpy") else x) for x in inputs]
-    expected = plan.data_inputs
-    if len(given) != len(expected):
-        allowed = f"{len(expected)}: {', '.join(i.name for i in expected)}"
-        raise ShapeError(f"got {len(given)} inputs", where=f"plan {plan.graph.name}", allowed=allowed)
-    full = {i.name: x for i, x in zip(expected, given, strict=True)} | plan.constant_arrays
-    return {name: slice_value(plan, name, array, rank) for name, array in full.items()}

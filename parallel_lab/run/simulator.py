@@ -25,7 +25,8 @@ from ..graph.plan import Plan
 from ..ops.kernels.threads import keep_freed_memory
 from .calls import Handle, check_startable, not_waited_for
 from .communicator import Request, Start, Wait, answer, check_request, describe
-from .interpreter import Env, Tick, computing, gather_value, half_done, rank_step, slice_value, step_inputs
+from .full_values import gather_value, slice_value, step_inputs
+from .interpreter import Env, Tick, computing, half_done, rank_step
 
 RankProgram = Generator[Any, Any, Any]
 
@@ -285,7 +286,7 @@ class Simulator:
         """One whole step on the global batch `inputs`; returns the first output in full (the loss).
 
         step     number of the step, for random masks; default: how many whole steps were taken
-        observe  called with (rank, phase, instruction, start, end) after every instruction
+        observe  called with (rank, action, instruction, start, end) after every instruction
 
         A step that was begun and not stepped to its end is given up.
         """

@@ -36,6 +36,7 @@ from ..nn.optim.weight_groups import check_grouping_in_context
 from ..nn.tensor.autograd import value_and_grad
 from ..nn.tensor.tensor import Parameter, RankTensor, Tensor
 from ..nn.wrap import GradAccumulation, TrainOneStepCell
+from ..ops.machine.state import StepNumber
 from .agreement import broadcast_parameters, warn_of_other_starts
 from .auto_parallel import AutoParallel
 from .compiled import CompiledFunction
@@ -74,13 +75,6 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 
 def _as_tuple(out: Any) -> tuple[Any, ...]:
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
-
-
-class StepNumber:
-    """A step that is taken at once; `number` steps were taken before it, those before a checkpoint included."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
 
 
 class _Step:

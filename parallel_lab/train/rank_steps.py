@@ -21,17 +21,19 @@ REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny s
 
 def ran_events(rank: int, step: int, ran: Sequence[Ran], source: str) -> list[Event]:
     """What one rank ran as events. A started message lasts until it is complete, overlapped with other work."""
-    arrivals = {instr.ins[0]: arrived_s for _, instr, _, _, _, arrived_s in ran if arrived_s is not None}
+    waits = ((action, instr, arrived_s) for action, instr, _, _, _, arrived_s in ran if arrived_s is not None)
+    arrivals = {(action, instr.ins[0]): arrived_s for action, instr, arrived_s in waits}
     found = []
-    for phase, instr, start_s, end_s, handed_over, _ in ran:
+    for action, instr, start_s, end_s, handed_over, _ in ran:
         kind = "communication" if instr.is_communication else "wait" if instr.kind == "wait" else "compute"
         name = instr.ins[0] if kind == "wait" else instr.out
         op = instr.op_class or instr.message or instr.attr("message") or instr.kind
         overlapped = instr.kind == "start"
-        end_s = max(start_s, arrivals.get(instr.out, end_s)) if overlapped else end_s
+        end_s = max(start_s, arrivals.get((action, instr.out), end_s)) if overlapped else end_s
         group = () if kind == "compute" else instr.group(rank)
         facts = {"bytes": instr.handed_bytes(handed_over, rank), "source": source, "overlapped": overlapped}
-        found.append(Event(rank, step, phase, kind, name, op, start_s, end_s, group, **facts))
+        facts["micro_batch"] = action.micro_batch
+        found.append(Event(rank, step, action.program, kind, name, op, start_s, end_s, group, **facts))
     return found
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from ..base.errors import ShapeError, WorldError
 from ..base.events import Event
 from ..base.settings.checks import LOCAL_MODES
+from ..graph.actions import Action
 from ..graph.compiler import Compiled
 from ..graph.forms import fill_form
 from ..graph.ir import Instr
@@ -181,13 +182,14 @@ class RankProgram:
         number = self._number()
 
         def observe(
-            phase: str, instr: Instr, start_s: float, end_s: float, handed_bytes: int, arrived_s: float | None
+            action: Action, instr: Instr, start_s: float, end_s: float, handed_bytes: int, arrived_s: float | None
         ) -> None:
             if not instr.is_communication:
                 what = "compute", instr.out, instr.op_class or instr.kind
                 if instr.kind == "wait":
                     what = "wait", instr.ins[0], instr.attr("message")
-                events.append(Event(self.rank, number, phase, *what, start_s, end_s))
+                event = Event(self.rank, number, action.program, *what, start_s, end_s, micro_batch=action.micro_batch)
+                events.append(event)
 
         return observe, events
 

@@ -24,7 +24,8 @@ from ..base.errors import ArgumentError, PlanError, ShapeError, shorten
 from ..base.events import Event, from_dicts
 from ..graph.plan import Plan
 from ..nn.tensor.tensor import Tensor
-from ..run.interpreter import gather_value, half_done, slice_value, step_inputs
+from ..run.full_values import gather_value, slice_value, step_inputs
+from ..run.interpreter import half_done
 from ..run.simulator import Simulator
 from . import rank_steps
 

@@ -40,7 +40,7 @@ def planned(devices, settings):
 
 
 def ran(plan, rank, cluster):
-    """A rank's run if its work took what is predicted: (phase, instruction, start, end, bytes, noticed)."""
+    """A rank's run if its work took what is predicted: (action, instruction, start, end, bytes, noticed)."""
     stage = plan.stage_of(rank)
     found = []
     for action in stage.actions:
@@ -48,7 +48,7 @@ def ran(plan, rank, cluster):
             if i.runs_on(rank):
                 works = not i.is_communication and i.kind != "wait"
                 time_s = local_time_s(plan, i, cluster.device) if works else 0.0
-                found.append((action.program, i, 0.0, time_s, message_bytes(plan, i, rank), None))
+                found.append((action, i, 0.0, time_s, message_bytes(plan, i, rank), None))
     return found
 
 
@@ -61,10 +61,12 @@ def test_simulated_times_are_the_predicted_ones(name, devices):
     predicted = predict_timeline(plan, cluster)
     clock = virtual_clock([ran(plan, rank, cluster) for rank in range(devices)], cluster)
     events = [e for rank, mine in enumerate(clock) for e in ran_events(rank, 0, mine, "simulated") if e.kind != "wait"]
-    ends = {(e.rank, e.phase, e.kind, e.name): (e.end_s, e.bytes) for e in predicted.log if e.kind != "wait"}
+    ends = {
+        (e.rank, e.phase, e.micro_batch, e.kind, e.name): (e.end_s, e.bytes) for e in predicted.log if e.kind != "wait"
+    }
     assert len(events) == len(ends)
     for e in events:
-        end_s, size = ends[e.rank, e.phase, e.kind, e.name]
+        end_s, size = ends[e.rank, e.phase, e.micro_batch, e.kind, e.name]
         assert e.end_s == pytest.approx(end_s, rel=1e-9) and e.bytes == size, e
     assert max(e.end_s for e in events) == pytest.approx(predicted.end_s, rel=1e-9)
     bars: dict[tuple[int, int], float] = {}

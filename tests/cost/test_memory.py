@@ -111,10 +111,10 @@ def test_the_update_needs_what_stays_and_little_more(name, layers):
     values, most = initial_values(plan, net, optimizer), 0
     simulator = Simulator(plan, values)
 
-    def look(rank, phase, instr, *_):
+    def look(rank, action, instr, *_):
         nonlocal most
         arrays = {(a.ctypes.data, a.nbytes) for n, a in simulator.envs[0].items() if n not in plan.scalars}
-        most = max(most, sum(size for _, size in arrays)) if phase == "update" else most
+        most = max(most, sum(size for _, size in arrays)) if action.program == "update" else most
 
     simulator.run_step(x, x, observe=look)
     assert most == max(update)
@@ -146,11 +146,10 @@ class Folded(nn.Cell):
         return ops.reduce_sum(ops.reshape(self.matmul(x, self.weight), (16, 4, 4)), 1)
 
 
-def _case(net, inputs, loss, optimizer, device_num, dataset_strategy):
+def _case(net, inputs, loss, optimizer, device_num, dataset_strategy, parts=1):
     made = OPTIMIZERS[optimizer](net.trainable_params())
-    plan = compile_network(
-        net, *inputs, loss=loss, optimizer=made, device_num=device_num, dataset_strategy=dataset_strategy
-    )
+    settings = {"device_num": device_num, "dataset_strategy": dataset_strategy, "grad_accumulation_step": parts}
+    plan = compile_network(net, *inputs, loss=loss, optimizer=made, **settings)
     rows = plan.data_inputs[0].shape[0] // len(inputs[0])
     return plan, initial_values(plan, net, made), [np.concatenate([x] * rows) for x in inputs]
 
@@ -172,6 +171,9 @@ CASES = {
     "pictures, four ranks": lambda: _case(
         Pictures(), _pictures(), nn.CrossEntropyLoss(), "adam_weight_decay", 4, "full_batch"
     ),
+    "pictures, two parts": lambda: _case(
+        Pictures(), _pictures(), nn.CrossEntropyLoss(), "adam_weight_decay", 4, "full_batch", parts=2
+    ),
     "expanded loss": lambda: _case(
         Pictures(), _pictures(), nn.SoftmaxCrossEntropyExpand(sparse=True), "momentum", 8, "full_batch"
     ),
@@ -185,11 +187,13 @@ def test_every_instruction_finds_the_predicted_bytes_on_the_rank(name):
     simulator = Simulator(plan, values)
     held = []
 
-    def look(rank, phase, instr, *_):
+    def look(rank, action, instr, *_):
         if rank == 0:
             # two names of one array (a reshape, a parameter and its new value) are one piece of memory
-            arrays = {(a.ctypes.data, a.nbytes) for n, a in simulator.envs[0].items() if n not in plan.scalars}
-            held.append((phase, instr.out, sum(size for _, size in arrays)))
+            env = {n if isinstance(n, str) else n[0]: a for n, a in simulator.envs[0].items()}
+            numbers = {i.name for i in plan.graph.inputs if i.is_number} | set(plan.scalars)
+            arrays = {(a.ctypes.data, a.nbytes) for n, a in env.items() if n not in numbers}
+            held.append((action.program, instr.out, sum(size for _, size in arrays)))
 
     simulator.run_step(*inputs, observe=look)
     assert [(p.phase, p.name, p.total_bytes) for p in predict_memory(plan).timeline] == held

@@ -7,7 +7,7 @@ import pytest
 from parallel_lab.base.cluster import Cluster, Device, Link, get_cluster
 from parallel_lab.base.errors import ArgumentError, PlanError
 from parallel_lab.cost import instr_time_s, message_bytes, message_time_s, sent_bytes, step_time_s
-from parallel_lab.graph.plan import Stage
+from parallel_lab.graph.actions import Stage
 from tests.cost.nets import F32, only, product_plan, seed_plan
 from tests.crossed import each_of
 

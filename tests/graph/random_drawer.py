@@ -106,7 +106,7 @@ class CheckedDrawer(Drawer):
             legal = legal_strategies(op, shapes, given, self.device_num)
             strategy = max(self.pick(legal), self.pick(legal), key=cut_dims)
             primitive.shard(strategy)
-        call, made = primitive, op(*arrays, **attrs)
+        call, made = primitive, primitive(*arrays)
         if only is not None:
             call, made = partial(one_result, primitive, only), made[only]
         text = f"{name}{attrs or ''}" + ("" if only is None else f" result {only}") + f" strategy {strategy}"

@@ -6,8 +6,10 @@ import pytest
 import parallel_lab as pl
 from parallel_lab import nn, ops
 from parallel_lab.base.errors import NotBuiltYet, ShapeError
+from parallel_lab.base.hooks import current_step
 from parallel_lab.cost import get_cluster, predict_memory, predict_timeline, step_time_s
 from parallel_lab.graph.plan import Plan
+from parallel_lab.ops.machine.state import StepNumber
 from parallel_lab.train.session import Session
 from tests.cells import layered
 from tests.crossed import crossed
@@ -86,9 +88,7 @@ def test_forward_and_backward_of_a_part_before_the_next():
     plan = compiled(3, rows=24)[0]
     assert [str(a) for a in plan.stages[0].actions] == ["0F0", "0B0", "0F1", "0B1", "0F2", "0B2", "0update0"]
     assert Plan.from_dict(plan.to_dict()) == plan
-    for _, instr in plan.instructions("forward"):
-        node = plan.graph.node(instr.name)
-        assert node is None or instr.micro_batch == node.micro_batch
+    assert len(list(plan.instructions("forward"))) == 3 * len(plan.stages[0].program("forward"))
 
 
 def test_gradients_are_sent_once_however_many_parts():
@@ -96,7 +96,7 @@ def test_gradients_are_sent_once_however_many_parts():
         return [i for _, i in compiled(parts, **settings)[0].instructions(phase) if i.is_communication]
 
     assert len(sent(1, "backward")) == len(sent(4, "backward")) == 6
-    assert {i.micro_batch for i in sent(4, "backward")} == {3}
+    assert {i.once for i in sent(4, "backward")} == {"last"}
     # the loss of each part, and nothing else: ranks take parts of their own rows
     assert len(sent(4, "forward")) == 4
     assert [i.kind for i in sent(4, "forward", dataset="data_parallel")] == ["all_reduce"] * 4
@@ -122,11 +122,66 @@ def test_fused_gradients_travel_during_the_last_backward():
     settings = {"comm_fusion": {"allreduce": {"mode": "index", "config": [1, 3]}}}
     plan, net, optimizer = compiled(4, **settings)
     starts = [i for _, i in plan.instructions("backward") if i.kind == "start"]
-    assert len(starts) == 3 and {i.micro_batch for i in starts} == {3}
+    assert len(starts) == 3 and {i.once for i in starts} == {"last"}
     plain = trained(*compiled(4), 3)
     fused = trained(plan, net, optimizer, 3)
     assert plain[0] == fused[0]
     assert all(np.array_equal(plain[1][n], fused[1][n]) for n in plain[1])
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_random_masks_of_micro_batches_are_those_of_a_network_that_runs_at_once(devices):
+    """Every micro-batch of every step has a mask of its own, the same however the rows are split."""
+    x, y = data(8)
+    found = []
+    for compiled_step in (False, True):
+        pl.set_seed(4)
+        net = nn.SequentialCell(nn.Dense(8, 8, dtype="float64"), nn.Dropout(p=0.5), nn.Dense(8, 8, dtype="float64"))
+        net.set_train()
+        optimizer = nn.SGD(net.trainable_params(), 0.1)
+        whole = nn.GradAccumulation(nn.WithLossCell(net, nn.MSELoss()), 4)
+        if compiled_step:
+            plan = pl.compile(
+                net,
+                x,
+                y,
+                loss=nn.MSELoss(),
+                optimizer=optimizer,
+                grad_accumulation_step=4,
+                device_num=devices,
+                dataset_strategy="full_batch",
+            )
+            with Session(plan, net, optimizer) as session:
+                losses = session.train([(x, y)], 3)
+        else:
+            losses = []
+            for number in range(3):
+                token = current_step.set(StepNumber(number))
+                loss, grads = pl.value_and_grad(whole, None, optimizer.parameters)(pl.Tensor(x), pl.Tensor(y))
+                current_step.reset(token)
+                optimizer(grads)
+                losses.append(float(loss.asnumpy()))
+        found.append(losses)
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
+def test_what_one_micro_batch_makes_is_not_read_outside():
+    class Leaking(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.inner = Keeping()
+            self.parts = nn.GradAccumulation(self.inner, 2)
+
+        def construct(self, x):
+            return self.parts(x) + ops.reduce_sum(self.inner.kept)
+
+    class Keeping(nn.Cell):
+        def construct(self, x):
+            self.__dict__["kept"] = ops.square(x)
+            return ops.reduce_sum(self.kept)
+
+    with pytest.raises(pl.TraceError, match="which every one of 2 micro-batches makes, is read outside of them"):
+        pl.compile(Leaking(), data(8)[0], device_num=1)
 
 
 def test_a_batch_that_does_not_divide_is_refused():

@@ -16,7 +16,7 @@ from parallel_lab.run.communicator import Request, answer
 from parallel_lab.run.simulator import simulate
 from tests.recorded.nets import Quick
 
-LOCAL = ("compute", "slice", "split", "concat", "reshape", "print", "start", "wait")
+LOCAL = ("compute", "slice", "split", "concat", "reshape", "accumulate", "print", "start", "wait")
 SENT = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter"),
     *("barrier", "halo_exchange", "halo_reduce", "send", "recv"),
@@ -34,7 +34,7 @@ def test_a_kind_is_run_or_asked_for_and_not_both(kind):
     known = KINDS[kind]
     assert known.kind == kind and (known.run is None) == bool(known.asks)
     assert known.class_name or kind == "compute"
-    differentiated = kind in ("compute", "slice", "reshape") or known.message and known.message.adjoint
+    differentiated = kind in ("compute", "slice", "reshape", "accumulate") or known.message and known.message.adjoint
     assert (known.vjp is not None) == bool(differentiated)
 
 

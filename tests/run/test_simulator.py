@@ -466,7 +466,7 @@ def test_observer_sees_every_rank_and_the_bytes_it_hands_over(stepped):
     sim.run_step(x, y, observe=lambda *what: seen.append(what))
     program = [(p, i) for p, program in sim.plan.stages[0].programs for i in program]
     for rank in range(8):
-        mine = [(phase, instr, end - start, handed) for r, phase, instr, start, end, handed, _ in seen if r == rank]
+        mine = [(action.program, i, end - start, handed) for r, action, i, start, end, handed, _ in seen if r == rank]
         assert [(p, i) for p, i, _, _ in mine] == program
         assert all(seconds >= 0 for _, _, seconds, _ in mine)
         handed = [sim.plan.value(i.ins[0]).slice_bytes if i.is_communication else 0 for _, i in program]

@@ -86,6 +86,6 @@ def input_values(draft: Draft) -> dict[str, Value]:
             raise at_compile(ShapeError, what) from error
         values[given.name] = Value(shape, given.dtype, layout)
     for given in graph.inputs:
-        if given.role in ("constant", "scalar", "step"):
+        if given.is_number or given.role == "constant":
             values[given.name] = given.whole(config.device_num)
     return values

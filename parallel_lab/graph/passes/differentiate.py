@@ -56,7 +56,7 @@ class LocalRecorder:
         self.suffix = ".grad"
         # where the slices of the forward instruction lie, for gradient operators that ask for it
         self.place: dict[str, Any] = {}
-        self.micro_batch = 0
+        self.once = ""
 
     def __enter__(self) -> LocalRecorder:
         self._token = current_tracer.set(self)
@@ -112,7 +112,7 @@ class LocalRecorder:
 
     def append(self, kind: str, outs: tuple[str, ...], ins: tuple[str, ...], **fields: Any) -> None:
         """Append an instruction that makes these values."""
-        fields = {"name": self.name, "origin": self.origin, "micro_batch": self.micro_batch, **fields}
+        fields = {"name": self.name, "origin": self.origin, "once": self.once, **fields}
         self.instrs.append(Instr(kind, outs, ins, **fields))
 
 
@@ -205,56 +205,45 @@ class _Backward:
             repeated = made.layout is not None and self.draft.config.loss_repeated_mean
             divisor = made.layout.replica_count if repeated else 1
             self.give(name, _Uniform(1.0 / divisor, made.slice_shape, made.dtype))
-        shared = self.shared()
-        parts = self.parts(shared)
-        for part, instrs in parts:
-            self.rec.micro_batch = part
-            self.run_part(instrs)
-            if len(parts) > 1:
-                for name in (*self.gathers, *(i.name for i in self.draft.graph.inputs if i.role == "parameter")):
-                    self.end_of_micro_batch(name, part)
-        self.run_part([i for i in reversed(self.forward) if shared.intersection(i.outs)])
+        if self.draft.graph.micro_batches == 1:
+            self.run_part(self.forward)
+        else:
+            self.run_micro_batches()
         # sorted from the order of use, which is the same in every process; a set's is not
         used = sorted((i.name for i in self.draft.graph.inputs if i.name in self.live), key=_order(self.draft))
         return {name: value for name in used if (value := self.mirror(name)) is not None}
 
-    def shared(self) -> set[str]:
-        """Values of parameters alone (gathered, cast) that several micro-batches read: their gradients are summed."""
-        known = {i.name for i in self.draft.graph.inputs if i.role in ("parameter", "constant", "scalar", "step")}
-        readers: dict[str, set[int]] = {}
-        for instr in self.forward:
-            known.update(instr.outs if known.issuperset(instr.ins) else [])
-            for name in instr.ins:
-                readers.setdefault(name, set()).add(instr.micro_batch)
-        found: set[str] = set()
-        needed: set[str] = set()
-        for instr in reversed(self.forward):
-            users = set().union(*(readers.get(name, ()) for name in instr.outs))
-            read = needed.intersection(instr.outs) or users - {instr.micro_batch}
-            if read and instr.out in known and instr.out in self.live:
-                found.update(instr.outs)
-                needed.update(instr.ins)
-        return found
+    def run_micro_batches(self) -> None:
+        """What comes behind them in forward, then each of them, then what comes before them, with their sums."""
+        self.rec.once = "first"  # of the backward program: before any micro-batch's
+        self.run_part([i for i in self.forward if i.once == "last"])
+        inside = {name for i in self.forward if not i.once for name in i.outs}
+        before = {name: self.grads.pop(name) for name in list(self.grads) if name not in inside}
+        self.rec.once = ""
+        self.run_part([i for i in self.forward if not i.once])
+        for name in list(self.grads):
+            self.add_up(name)
+        for name, parts in before.items():
+            self.grads.setdefault(name, []).extend(parts)
+        self.rec.once = "last"
+        self.run_part([i for i in self.forward if i.once == "first"])
 
-    def parts(self, shared: set[str]) -> list[tuple[int, list[Instr]]]:
-        """Forward without `shared` in backward's order: micro-batch by micro-batch, from its end, after their sums."""
-        found: dict[int, list[Instr]] = {}
-        reads: dict[str, frozenset[int]] = {}
-        joins = []
-        for instr in self.forward:
-            if instr.out in shared:
-                continue
-            before = (reads[n] for n in instr.ins if n in reads and n in self.live)
-            parts = frozenset([instr.micro_batch]).union(*before)
-            reads.update(dict.fromkeys(instr.outs, parts))
-            (found.setdefault(instr.micro_batch, []) if len(parts) == 1 else joins).append(instr)
-        if len(found) < 2:
-            return [(0, [i for i in reversed(self.forward) if not shared.intersection(i.outs)])]
-        numbers = sorted(found)
-        return [(n, [*(reversed(joins) if n == numbers[0] else ()), *reversed(found[n])]) for n in numbers]
+    def add_up(self, name: str) -> None:
+        """Sum over micro-batches the gradient of what all of them read: a parameter, or one gathered from shards."""
+        self.rec.name = name
+        total, sharded = self.take(name, array=True), name in self.gathers and accumulates_slices(self.draft.config)
+        if sharded:
+            total = self.scatter(self.gathers[name], total)
+        fields = {"op": "accumulate", "op_class": OPS["accumulate"].class_name}
+        made = self.rec.emit("accumulate", self.values[total.name], (total.name,), f"{total.name}.sum", **fields)
+        if sharded:
+            self.scattered[name] = made
+        else:
+            self.grads[name] = [made]
 
-    def run_part(self, instrs: list[Instr]) -> None:
-        for instr in instrs:
+    def run_part(self, instrs: Sequence[Instr]) -> None:
+        """Backward through a part of the forward program, from its end."""
+        for instr in reversed(instrs):
             if instr.out not in self.live:
                 continue
             self.rec.name, self.rec.origin = instr.name, instr.origin.made("differentiate")
@@ -421,7 +410,7 @@ class _Backward:
         config = self.draft.config
         return "float32" if dtype in HALF and config.gradient_fp32_sync and not config.local else dtype
 
-    def scatter(self, gather: Instr, gradient: TracedValue, **which: int) -> TracedValue:
+    def scatter(self, gather: Instr, gradient: TracedValue) -> TracedValue:
         """A rank's part of the sum of all gradients of a parameter that was gathered by `gather`."""
         source, parameter = gather.ins[0], gather.attr("parameter")
         given, sent = dtype_name(gradient.dtype), self.sum_dtype(dtype_name(gradient.dtype))
@@ -433,23 +422,7 @@ class _Backward:
         has = f"each of {gather.group_size} ranks has an addend of the gradient of {parameter!r}"
         reason = f"optimizer parallel: {has}, and needs the sum of the part it keeps"
         value, out = Value(made.shape, sent, made.layout), f"{parameter}.grad.scattered"
-        return self.message("reduce_scatter", gather, gradient, value, reason, attrs | which, out, name=parameter)
-
-    def end_of_micro_batch(self, name: str, micro_batch: int) -> None:
-        """Add what micro-batches gave so far for `name`: a parameter, or one gathered from its shards."""
-        if name not in self.grads:
-            return
-        self.rec.name = name
-        total = self.take(name, array=True)
-        if name not in self.gathers or not accumulates_slices(self.draft.config):
-            self.grads[name] = [total]
-            return
-        part, before = self.scatter(self.gathers[name], total, micro_batch=micro_batch), self.scattered.get(name)
-        if before is not None:
-            value = self.values[part.name]
-            part = before + part
-            self.values[part.name] = value
-        self.scattered[name] = part
+        return self.message("reduce_scatter", gather, gradient, value, reason, attrs, out, name=parameter)
 
     def widened(self, gradient: TracedValue, dtype: str) -> TracedValue:
         """The addends of a gradient in a wider dtype."""

@@ -30,7 +30,7 @@ def follow_gradients(draft: Draft) -> Draft:
     for name in dict.fromkeys(i for node in nodes for i in node.ins):
         # numbers written in operators on gradients are values of the program too
         given = graph.input(name)
-        if name not in values and given is not None and given.role in ("scalar", "step", "constant"):
+        if name not in values and given is not None and (given.is_number or given.role == "constant"):
             values[name] = given.whole(draft.config.device_num)
     made, read = (_local if draft.config.local else _sharded)(draft, nodes, values)
     late = {name for n in nodes for name in n.outs} | {name for name, _, _ in graph.gradients}
@@ -87,7 +87,7 @@ def _local(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) -> t
 def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) -> tuple[list[Instr], Any]:
     """Operators on slices of gradients, with the messages they need."""
     config, graph = draft.config, draft.graph
-    numbers = {i.name for i in graph.inputs if i.role in ("scalar", "step")}
+    numbers = {i.name for i in graph.inputs if i.is_number}
     # earlier programs' values are given; a parameter that nothing has read yet takes its first operator's layout
     open_ = (i for i in graph.inputs if i.name in numbers or (i.role == "parameter" and i.name not in values))
     inputs = (*open_, *(GraphInput(n, "data", v.shape, v.dtype) for n, v in values.items() if n not in numbers))

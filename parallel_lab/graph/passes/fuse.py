@@ -33,10 +33,10 @@ def fuse_messages(draft: Draft) -> Draft:
     notes = []
     for phase in ("forward", "backward"):
         values, program = draft.value_table(), draft.program(phase)
-        # a message of one micro-batch never waits for the next
-        alike: dict[tuple[str, int], list[Member]] = {}
+        # what is sent for each micro-batch and what is sent once do not share a message
+        alike: dict[tuple[str, str], list[Member]] = {}
         for member in members_of(draft, program, values):
-            alike.setdefault((member.instr.kind, member.instr.micro_batch), []).append(member)
+            alike.setdefault((member.instr.kind, member.instr.once), []).append(member)
         buckets = called_together(program, values)
         if buckets:
             notes.append(f"{phase}: {sum(map(len, buckets))} calls of the network in {len(buckets)} messages")
@@ -114,7 +114,7 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
     values[label] = Value((given, width), members[0].value.dtype, None)
     sent, done = fresh_name(f"{label}.sent", values), fresh_name(f"{label}.done", values)
     values[sent] = values[done] = Value((made, width), members[0].value.dtype, None)
-    turn = {"origin": origin, "micro_batch": first.micro_batch}
+    turn = {"origin": origin, "once": first.once}
     place = {"axes": first.axes, "device_matrix": first.device_matrix, **turn}
     operands = tuple(m.instr.ins[0] for m in members)
     concat = Instr("concat", (label,), operands, label, attrs=attr_pairs({"rows": given}), **turn)
@@ -132,7 +132,7 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
         stop = at + member.elements // given
         cut = {"rows": made, "start": at, "stop": stop, "member": number, "shape": values[member.instr.out].slice_shape}
         alone = member.instr
-        kept = {"reason": alone.reason, "origin": alone.origin, "micro_batch": alone.micro_batch}
+        kept = {"reason": alone.reason, "origin": alone.origin, "once": alone.once}
         taking.append(Instr("split", alone.outs, (done,), alone.name, attrs=attr_pairs(cut), **kept))
         at = stop
     return [concat, start], taking

@@ -168,22 +168,23 @@ def _with_gather(draft: Draft, shard: Shard) -> Draft:
     values[shard.name] = Value(used.shape, used.dtype, shard.layout)
     each = draft.config.optimizer_level == "level3"
     made: list[Instr] = []
-    labels: dict[int, str] = {}  # micro-batch -> the gathered parameter
+    labels: dict[str, str] = {}  # for each micro-batch "", or once -> the gathered parameter
 
-    def gathered(turn: int, reader: Instr) -> str:
-        if turn not in labels:
-            made.append(_gather(draft, shard, source, used, values, reader))
-            labels[turn] = made[-1].out
-        return labels[turn]
+    def gathered(reader: Instr) -> str:
+        once = reader.once if each or draft.graph.micro_batches == 1 else "first"
+        if once not in labels:
+            made.append(_gather(draft, shard, source, used, values, replace(reader, once=once)))
+            labels[once] = made[-1].out
+        return labels[once]
 
     for instr in program:
         if source in instr.ins and instr.kind != "print":
-            instr = _reading(instr, {source: gathered(instr.micro_batch if each else 0, instr)})
+            instr = _reading(instr, {source: gathered(instr)})
         made.append(instr)
     late = dict(draft.forward_assignments)
     for target, value in late.items():
         if value == source:
-            late[target] = next(iter(labels.values())) if labels else gathered(0, made[-1])
+            late[target] = next(iter(labels.values())) if labels else gathered(made[-1])
     return draft.with_program("forward", tuple(made), values, forward_assignments=tuple(late.items()))
 
 
@@ -196,7 +197,7 @@ def _gather(draft: Draft, shard: Shard, source: str, used: Value, values: dict[s
     states = "with its gradient and optimizer states; the network needs the whole slice"
     reason = f"optimizer parallel: {keep}, {states}"
     attrs = attr_pairs({"dim": 0, "fusion": draft.graph.input(shard.name).comm_fusion, "parameter": shard.name})
-    fields = {"axes": shard.axes, "device_matrix": shard.layout.device_matrix, "micro_batch": reader.micro_batch}
+    fields = {"axes": shard.axes, "device_matrix": shard.layout.device_matrix, "once": reader.once}
     origin = reader.origin.made("optimizer_shard")
     return Instr("all_gather", (label,), (source,), shard.name, attrs=attrs, reason=reason, origin=origin, **fields)
 
@@ -224,6 +225,8 @@ def _cast_first(draft: Draft, shard: Shard, used: Value) -> tuple[Draft, str]:
     changes: dict[str, tuple] = {"outputs": tuple(same.get(v, v) for v in draft.outputs)}
     for pairs in ("bridges", "forward_assignments"):
         changes[pairs] = tuple((n, same.get(v, v)) for n, v in getattr(draft, pairs))
+    if draft.graph.micro_batches > 1 and draft.config.optimizer_level != "level3":
+        program = tuple(replace(i, once="first") if i is casts[0] else i for i in program)
     left = tuple(_reading(i, same) for i in program if i.out not in same)
     return draft.with_program("forward", left, values, **changes), source
 
@@ -237,24 +240,24 @@ def regather_parameters(draft: Draft) -> Draft:
     for instr in draft.program("forward"):
         if is_parameter_gather(instr) or (len(instr.ins) == 1 and instr.ins[0] in sources and _is_local(instr)):
             sources[instr.out] = instr
-    again: dict[tuple[str, int], str] = {}
+    again: dict[tuple[str, str], str] = {}
     program: list[Instr] = []
 
-    def made_again(name: str, turn: int) -> str:
+    def made_again(name: str, once: str) -> str:
         if name not in sources:
             return name
-        if (name, turn) not in again:
+        if (name, once) not in again:
             instr = sources[name]
-            ins = tuple(made_again(n, turn) for n in instr.ins)
-            label = again[name, turn] = fresh_name(f"{name}.again", values)
+            ins = tuple(made_again(n, once) for n in instr.ins)
+            label = again[name, once] = fresh_name(f"{name}.again", values)
             values[label] = values[name]
             why = "level3: gathered again for backward, so that the gathered parameter did not have to stay in memory"
             fields = {"reason": why if ins == instr.ins else "", "origin": instr.origin.made("regather")}
-            program.append(replace(instr, outs=(label,), ins=ins, strategy=None, micro_batch=turn, **fields))
-        return again[name, turn]
+            program.append(replace(instr, outs=(label,), ins=ins, strategy=None, once=once, **fields))
+        return again[name, once]
 
     for instr in draft.program("backward"):
-        ins = tuple(made_again(name, instr.micro_batch) for name in instr.ins)
+        ins = tuple(made_again(name, instr.once) for name in instr.ins)
         program.append(replace(instr, ins=ins))
     count = len({sources[name].attr("parameter") for name, _ in again if is_parameter_gather(sources[name])})
     done = draft.with_program("backward", tuple(program), values)

@@ -68,7 +68,7 @@ class Builder:
         """Name of the value that holds `name` in the layout `want`."""
         given = self.graph.input(name)
         role = "" if given is None else given.role
-        if role in ("scalar", "step"):
+        if given is not None and given.is_number:
             return name
         if role == "parameter":
             return self.parameter(given, want, node)
@@ -233,6 +233,11 @@ class Builder:
         name, attrs = node.ins[0], dict(node.attrs)
         have = self.values.get(name)
         placed = have is not None and have.layout is not None and name not in self.views
+        if node.op == "micro_batch_rows":
+            if placed and have.slice_shape[0] % attrs["count"] == 0:
+                self.add(node.computed(node.ins, node.attrs), Value(node.shape, node.dtype, have.layout))
+                return True
+            return False
         plain = node.op == "strided_slice" and not any(v for key, v in attrs.items() if key.endswith("_mask"))
         if not placed or not plain or self.is_parameter(name) or any(s != 1 for s in attrs["strides"] or ()):
             return False
@@ -409,7 +414,7 @@ def parallelize(draft: Draft) -> Draft:
             build.views[node.name] = View(first, node)
         elif node.follows:
             build.write(node)
-        elif not (node.own_rows and build.own_rows(node)):
+        elif not ((node.own_rows or node.op == "micro_batch_rows") and build.own_rows(node)):
             attrs, strategy = dict(node.attrs), node.strategy
             rule = sharding_rule(node.opdef, shapes, attrs, strategy, config.device_num, node.where)
             ins = build.operands(node, rule.wanted)
@@ -420,7 +425,7 @@ def parallelize(draft: Draft) -> Draft:
         build.prints(node.outs)
     late = {name for n in graph.of_phase("update") for name in n.outs}
     assigned = tuple((name, build.assigned(name, value)) for name, value in graph.assigns if value not in late)
-    build.prints(i.name for i in graph.inputs if i.name in build.values and i.role not in ("scalar", "step"))
+    build.prints(i.name for i in graph.inputs if i.name in build.values and not i.is_number)
     roles = {i.name: i.role for i in graph.inputs}
     # a parameter that only the update program reads gets its layout there; numbers need none
     known = {*build.values, *build.views, *build.casts}

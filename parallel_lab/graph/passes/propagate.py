@@ -159,7 +159,7 @@ class _Propagation:
 
     def tensors(self, node: Node) -> int:
         """How many operands are tensors, not numbers."""
-        return sum(name not in self.inputs or self.inputs[name].role not in ("scalar", "step") for name in node.ins)
+        return sum(name not in self.inputs or not self.inputs[name].is_number for name in node.ins)
 
     def operator(self, node: Node) -> Operator:
         shapes, itemsize = self.graph.operand_shapes(node), self.itemsizes[node.outs[0]]

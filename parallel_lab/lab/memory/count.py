@@ -21,10 +21,12 @@ import numpy as np
 
 from ...cost.memory import MEMORY_KINDS, MemoryPoint, predict_memory, value_kinds
 from ...cost.time import sent_bytes
+from ...graph.actions import Action
 from ...graph.ir import Instr
 from ...graph.plan import Plan
 from ...ops.collectives.definitions import MESSAGES
-from ...run.interpreter import Env, computing, slice_value, step_inputs
+from ...run.full_values import slice_value, step_inputs
+from ...run.interpreter import Env, computing
 from ...run.simulator import Simulator
 from ...train.rank_steps import step_on
 
@@ -111,23 +113,25 @@ class _Counter:
 
     def __init__(self, plan: Plan, rank: int, env: Env) -> None:
         self.plan, self.rank, self.env = plan, rank, env
-        self.kinds, self.scalars = value_kinds(plan, rank=rank), set(plan.scalars)
+        self.kinds = value_kinds(plan, rank=rank)
+        self.scalars = {i.name for i in plan.graph.inputs if i.is_number} | set(plan.scalars)
         self.timeline: list[MemoryPoint] = []
         self.traffic: Traffic = {}
 
     def observe(
-        self, phase: str, instr: Instr, start_s: float, end_s: float, handed_over: int, arrived_s: float | None
+        self, action: Action, instr: Instr, start_s: float, end_s: float, handed_over: int, arrived_s: float | None
     ) -> None:
         live, seen = dict.fromkeys(MEMORY_KINDS, 0), set()
-        for name, array in self.env.items():
+        for key, array in self.env.items():
+            name = key if isinstance(key, str) else key[0]
             if name in self.scalars or not isinstance(array, np.ndarray) or (array.ctypes.data, array.nbytes) in seen:
                 continue
             seen.add((array.ctypes.data, array.nbytes))
             live[self.kinds.get(name, "workspace")] += array.nbytes
-        self.timeline.append(MemoryPoint(phase, len(self.timeline), instr.out, tuple(live.values())))
+        self.timeline.append(MemoryPoint(action.program, len(self.timeline), instr.out, tuple(live.values())))
         if instr.is_communication:
             message, window = MESSAGES[instr.message], instr.attr("window")
-            _added(self.traffic, phase, instr, message.payload_bytes(handed_over, instr.group_size, window))
+            _added(self.traffic, action.program, instr, message.payload_bytes(handed_over, instr.group_size, window))
 
     def count(self, grown_bytes: int | None = None) -> Count:
         return Count(self.rank, tuple(self.timeline), dict(self.traffic), grown_bytes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,24 @@ def training_step() -> Any:
     if tracer is not None:
         return tracer.step()
     return None if running is None else np.asarray(running.number, np.int64)
+
+
+class StepNumber:
+    """A step that is taken at once; `number` steps were taken before it, those before a checkpoint included."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextmanager
+def step_of_micro_batch(number: int, count: int) -> Iterator[None]:
+    """What runs at once is micro-batch `number` of `count`: for random masks a step of its own, as in a plan."""
+    running = current_step.get()
+    token = current_step.set(None if running is None else StepNumber(running.number * count + number))
+    try:
+        yield
+    finally:
+        current_step.reset(token)
 
 
 class StepCalls:

@@ -1,0 +1,41 @@
+"""The borders of micro-batches, in a compiled network that is fed them: its rows of the batch, and sums over all.
+
+The program is written down once and run for each micro-batch, so the number of the one that runs is an operand.
+"""
+
+import numpy as np
+
+from .machine.registry import gradient, op
+from .machine.signature import letters
+from .shape import changed_labels
+
+
+def _labels(shapes, *, count):
+    names = letters(len(shapes[0]))
+    return f"{names},->Z{names[1:]}"
+
+
+@op(_labels, sizes=lambda shapes, *, count: {"Z": shapes[0][0] // count}, whole=changed_labels, dtype=0, flops=0)
+def micro_batch_rows(x, number, *, count):
+    """The rows of micro-batch `number` of `count` equal ones.  x: (n, ...), number: () int -> (n / count, ...)."""
+    rows = len(x) // count
+    return np.array(x[int(number) * rows : (int(number) + 1) * rows], order="C")
+
+
+@gradient(micro_batch_rows)
+def micro_batch_rows_grad(g, number, *, shape, count):
+    """Zeros, with g where its rows came from.  g: (n / count, ...), number: () int -> (n, ...)."""
+    grad = np.zeros(shape, g.dtype)
+    grad[int(number) * len(g) : (int(number) + 1) * len(g)] = g
+    return grad
+
+
+@op("...->...", flops=0)
+def accumulate(x):
+    """The sum of what all micro-batches give; of one of them, what it adds.  x: (...) -> (...)."""
+    return x
+
+
+@accumulate.vjp
+def _(g, out, x):
+    return (g,)

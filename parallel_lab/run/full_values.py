@@ -1,0 +1,48 @@
+"""Between full tensors and the slices that ranks hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..base.dtypes import kind_of
+from ..base.errors import ShapeError
+from ..graph.kinds import Env
+from ..graph.plan import Plan
+from ..layout.slices import assemble, cut
+
+
+def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarray:
+    """This rank's slice of a full tensor: a C-contiguous copy."""
+    value = plan.value(name)
+    full = np.asarray(full)
+    if full.shape != value.shape:
+        what = f"{name!r} has shape {full.shape}"
+        raise ShapeError(what, where="slice_value", allowed=f"Its global shape {value.shape}")
+    if full.dtype != value.dtype and not np.can_cast(full.dtype, value.dtype, "same_kind"):
+        floats = kind_of(full.dtype) == "f"
+        hint = "Class numbers are ints; or compile for floats" if floats else f"Convert it: astype({value.dtype!r})"
+        allowed = f"{value.dtype}, for which the plan was compiled"
+        raise ShapeError(f"{name!r} is {full.dtype}", where="slice_value", allowed=allowed, hint=hint)
+    return cut(full.astype(value.dtype, copy=False), value.layout, rank)
+
+
+def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:
+    """The full tensor from all slices, partial results combined in rank order; else rank 0's, or the only holder's."""
+    value, owner = plan.value(name), plan.owner_of(name)
+    if owner is not None:
+        return np.array(slices[owner])
+    return assemble(slices, value.shape, value.layout)
+
+
+def step_inputs(plan: Plan, rank: int, inputs: Iterable[Any]) -> Env:
+    """This rank's part of one step's data, from the global batch, in the order `compile` was given it."""
+    given = [np.asarray(x.asnumpy() if hasattr(x, "asnumpy") else x) for x in inputs]
+    expected = plan.data_inputs
+    if len(given) != len(expected):
+        allowed = f"{len(expected)}: {', '.join(i.name for i in expected)}"
+        raise ShapeError(f"got {len(given)} inputs", where=f"plan {plan.graph.name}", allowed=allowed)
+    full = {i.name: x for i, x in zip(expected, given, strict=True)} | plan.constant_arrays
+    return {name: slice_value(plan, name, array, rank) for name, array in full.items()}
