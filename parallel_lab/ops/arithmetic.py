@@ -264,6 +264,16 @@ bitwise_invert = unary(
     check=_check_bits,
     example=case(SHAPE, ints={0: 50}),
 )
+population_count = unary(
+    "population_count",
+    np.bitwise_count,
+    "How many bits are 1",
+    name="PopulationCount",
+    ufunc="",
+    check=_check_bits,
+    dtype="uint8",
+    example=case(SHAPE, ints={0: 50}),
+)
 
 
 # ---- a number between or beside them ----

@@ -3,7 +3,8 @@
     iou(anchors (n, 4), truth (m, 4)) -> (m, n)              bounding_box_encode(anchors (n, 4), truth (n, 4)) -> (n, 4)
     resize_nearest_neighbor((n, c, h, w), size=(2h, 2w)) -> (n, c, 2h, 2w)
 
-Boxes may be split, their four numbers not (MindSpore: IOU, BoundingBoxEncode, ResizeNearestNeighbor).
+Boxes may be split, their four numbers not (MindSpore: IOU, BoundingBoxEncode, ResizeNearestNeighbor). Pictures that are
+cropped or bilinear are in `pictures.py`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,66 @@ def bounding_box_encode(anchor_box, groundtruth_box, *, means=(0.0, 0.0, 0.0, 0.
     offsets = np.concatenate([(wanted - middle) / size, np.log(true_size / size)], axis=1)
     dtype = float_result((np.result_type(anchor_box, groundtruth_box),))
     return ((offsets - np.asarray(means)) / np.asarray(stds)).astype(dtype)
+
+
+def _check_decoded(operands, *, max_shape, means, stds, wh_ratio_clip):
+    if max_shape is None or len(max_shape) != 2:
+        return f"max_shape={max_shape}", "(height, width) of the picture"
+    return _check_encoded(operands, means=means, stds=stds)
+
+
+@op(
+    "nz,nz->nz",
+    name="BoundingBoxDecode",
+    whole="z",
+    attrs={
+        "max_shape": sequence_of(integer(1), "(height, width)") | None,
+        "means": _FOUR,
+        "stds": _FOUR,
+        "wh_ratio_clip": number(0, above=True),
+    },
+    check=_check_decoded,
+    dtype=float_result,
+    flops=8,
+    example=(case((16, 4), (16, 4), low=0.0, high=0.9, max_shape=(20, 30), stds=(0.5, 1.0, 2.0, 1.0)),),
+)
+def bounding_box_decode(
+    anchor_box, deltas, *, max_shape=None, means=(0.0, 0.0, 0.0, 0.0), stds=(1.0, 1.0, 1.0, 1.0), wh_ratio_clip=0.016
+):
+    """The boxes whose offsets from anchors are `deltas`, within a picture of max_shape; undoes `bounding_box_encode`.
+
+    anchor_box, deltas: (n, 4) -> (n, 4). Sizes change by a factor of wh_ratio_clip at most. No gradient.
+    """
+    (middle, size), most = _spans(anchor_box), abs(np.log(wh_ratio_clip))
+    offsets = deltas * np.asarray(stds) + np.asarray(means)
+    middle = middle + size * offsets[:, :2]
+    reach = size * np.exp(np.clip(offsets[:, 2:], -most, most)) / 2 - 0.5
+    limits = np.asarray(max_shape[::-1] * 2) - 1
+    made = np.clip(np.concatenate([middle - reach, middle + reach], axis=1), 0, limits)
+    return made.astype(float_result((np.result_type(anchor_box, deltas),)))
+
+
+def _check_valid(operands, **_):
+    if operands[1].shape != (3,):
+        return f"img_metas of shape {operands[1].shape}", "(3,): height, width, ratio"
+    return _check_boxes(operands[:1])
+
+
+@op(
+    "nz,k->n",
+    name="CheckValid",
+    whole="zk",
+    check=_check_valid,
+    dtype="bool",
+    reduce="same",
+    flops=4,
+    example=(case((16, 4), (3,), low=0.0, high=2.0),),
+)
+def check_valid(bboxes, img_metas):
+    """Which boxes lie within a picture.  bboxes: (n, 4), img_metas: (3,) height, width, ratio of both -> (n,) bool."""
+    height, width, ratio = img_metas
+    last = np.array([width * ratio - 1, height * ratio - 1])
+    return ((bboxes[:, :2] >= 0) & (bboxes[:, 2:] <= last)).all(axis=1)
 
 
 @op(

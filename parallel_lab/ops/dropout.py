@@ -33,6 +33,7 @@ from .spellings import function
 CHUNK = 1 << 14  # elements hashed at a time: the words stay in the cache (64 kB each)
 _MULTIPLIERS = (np.uint32(0x7FEB352D), np.uint32(0x846CA68B))
 _MASK64 = (1 << 64) - 1
+KEY = integer(0, _MASK64)
 
 
 @function()
@@ -87,6 +88,21 @@ def _hash(words: np.ndarray, scratch: np.ndarray, a: np.uint32, b: np.uint32) ->
     np.bitwise_xor(words, scratch, out=words)
 
 
+def hashed(part, parts, offset, key, step):
+    """A word for every element of a slice: `part` elements from `offset` on, of a tensor that is split in `parts`.
+
+    part: (n, ...) ints -> (n, ...) uint32, that of an element being a function of (key, step, its place in the whole)
+    """
+    shape = tuple(n * count for n, count in zip(part, parts or (1,) * len(part), strict=True))
+    given = offset if isinstance(offset, tuple) else (offset,) * len(part)
+    if not part:
+        return hashed((1,), (1,), 0, key, step).reshape(())
+    words = _row_starts(shape, part, given, len(part))[:, None] + np.arange(part[-1], dtype=np.uint32)
+    words += np.uint32(given[-1] & 0xFFFFFFFF)
+    _hash(words, np.empty_like(words), *_words(key, int(step)))
+    return words.reshape(part)
+
+
 def dropped(x, step, p, key, dims, parts, offset):
     """x with the mask applied, and scaled."""
     shape = tuple(n * count for n, count in zip(x.shape, parts or (1,) * x.ndim, strict=True))
@@ -130,7 +146,7 @@ def _check(operands, *, p, key, dims, parts):
 @op(
     "...,->...",
     name="Dropout",
-    attrs={"p": probability, "key": integer(0, _MASK64), "dims": integer(1) | None},
+    attrs={"p": probability, "key": KEY, "dims": integer(1) | None},
     check=_check,
     strategy_labels=lambda signature: (signature.ins[0],),
     offset=lambda signature: signature.ins[0],

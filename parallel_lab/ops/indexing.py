@@ -126,7 +126,7 @@ def _restrict_slice(signature, cuts, sizes, *, ellipsis_mask, **_):
         case((4, 8, 2), begin=(-3,), end=(4,)),
         case((4, 8), begin=(0, 7), end=(4, -9), strides=(1, -1)),
         case((4, 8, 2), begin=(2, 5, 1), end=(4, 3, 2), begin_mask=3, end_mask=2, shrink_axis_mask=4),
-        case((4, 8, 2), begin=(1, 0, 0, 0), end=(3, 0, 0, 8), new_axis_mask=2, strides=(1, 1, 1, 1)),
+        case((4, 8, 2), begin=(1, 0, 0, 0), end=(3, 0, 8, 8), new_axis_mask=2, strides=(1, 1, 1, 1)),
     ),
 )
 def strided_slice(

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.checks import choice, is_int
 from ..base.errors import ShapeError, shorten
-from .elementwise import UNARY, cast
+from .elementwise import UNARY, cast, float_result
 from .gather import gather_elements, gather_elements_grad
 from .indexing import strided_slice
 from .machine.composed import composed
@@ -334,6 +334,47 @@ def _with_dtype(operator):
 
 
 _with_dtype(cumsum)
+
+
+@op(
+    UNARY,
+    name="CumulativeLogsumexp",
+    static=("axis",),
+    attrs={"axis": one_dim},
+    whole=along_axis,
+    dtype=float_result,
+    flops=6,
+    example=(case((16, 8), axis=0), case((4, 8, 2), axis=-2, reverse=True)),
+)
+def cumulative_logsumexp(x, axis, *, exclusive=False, reverse=False):
+    """Logarithms of running sums of exp(x) along `axis`, which stays whole.  x: (..., n, ...) -> (..., n, ...).
+
+    exclusive: without the element itself (the first is the dtype's lowest number); reverse: from the end
+    """
+    x = x.astype(float_result((str(x.dtype),)), copy=False)
+    turned = np.flip(x, axis) if reverse else x
+    made = np.logaddexp.accumulate(turned, axis=axis)
+    if exclusive and x.shape[axis]:
+        lowest = np.full_like(np.take(made, [0], axis), np.finfo(x.dtype).min)
+        made = np.concatenate([lowest, np.delete(made, -1, axis)], axis)
+    return np.array(np.flip(made, axis) if reverse else made, order="C")
+
+
+@gradient(cumulative_logsumexp)
+def cumulative_logsumexp_grad(g, out, x, *, axis, exclusive, reverse):
+    """Gradient of cumulative_logsumexp: exp(x) times later g exp(-out), summed.  g, out, x: (..., n, ...) -> like g."""
+    turned, sums, given = (np.moveaxis(np.flip(a, axis) if reverse else a, axis, -1) for a in (x, out, g))
+    n = turned.shape[-1]
+    reached = np.tri(n, k=-1 if exclusive else 0, dtype=bool)  # [j, i]: out j is made of x i
+    shares = np.exp(np.where(reached, turned[..., None, :] - sums[..., :, None], -np.inf))
+    made = np.moveaxis((given[..., None] * shares).sum(axis=-2), -1, axis)
+    return np.array(np.flip(made, axis) if reverse else made, g.dtype, order="C")
+
+
+@function(method="logcumsumexp", mint="logcumsumexp")
+def logcumsumexp(input, dim):
+    """Logarithms of running sums of exp(input) along `dim`.  input: (...) -> (...)."""
+    return cumulative_logsumexp(input, dim)
 
 
 @form(cumsum, "CumsumExt")

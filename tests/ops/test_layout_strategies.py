@@ -43,7 +43,7 @@ def draw_layouts(op, case, matrix, rng):
     free = [c for c in dict.fromkeys("".join(operands)) if c != "1" and c not in whole]
     cuts = dict.fromkeys(free, ())
     for axis in rng.permutation(len(matrix)).tolist():
-        label = str(rng.choice(free)) if rng.random() < 0.9 else ""
+        label = str(rng.choice(free)) if free and rng.random() < 0.9 else ""
         parts = matrix[-1 - axis] * math.prod(matrix[-1 - a] for a in cuts.get(label, ()))
         if label and sizes[label] % parts == 0 and out[label] % parts == 0:
             cuts[label] = (*cuts[label], axis)
