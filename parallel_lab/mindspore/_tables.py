@@ -123,6 +123,21 @@ OPERATOR_FORMS = _of(
     "Range Rank ScalarToArray ScalarToTensor Shape Size TupleToArray Zeros ZerosLike Receive NeighborExchange "
     "NeighborExchangeV2 Dropout dropout",
 ) | {"range": f"{FORMS}:range_"}
+CLASSES = _of(
+    "parallel_lab.mindspore._classes",
+    "Dropout2D Dropout3D DropoutDoMask DropoutGenMask InvertPermutation ResizeBilinear ResizeBilinearV2 Unique print_",
+)
+RANDOM = "parallel_lab.mindspore._random"
+RANDOM_CLASSES = (
+    "Gamma LogUniformCandidateSampler Multinomial Poisson RandomChoiceWithMask StandardLaplace StandardNormal "
+    "TruncatedNormal UniformCandidateSampler UniformInt UniformReal"
+)
+RANDOM_FUNCTIONS = (
+    "bernoulli choice_with_mask gamma laplace log_uniform_candidate_sampler multinomial normal rand rand_like randint "
+    "randint_like randn randn_like random_gamma random_poisson randperm shuffle standard_laplace standard_normal "
+    "uniform uniform_candidate_sampler"
+)
+MINT_RANDOM = "bernoulli multinomial normal randint randint_like"
 COMPOSITE = {
     **_of(FUNCTIONAL, "GradOperation HyperMap Map MultitypeFuncGraph Partial depend"),
     "partial": f"{FUNCTIONAL}:Partial",
@@ -134,7 +149,17 @@ PRIMITIVES = {
     **dict.fromkeys(("constexpr", "_primexpr"), f"{FORMS}:unchanged"),
 }
 CLIPS = _of("parallel_lab.nn.optim.clip", "clip_by_global_norm clip_by_norm")
-OPERATORS = {**OPERATOR_FORMS, **CLIPS, **COMPOSITE, **GRADIENTS, **PRIMITIVES, "shard": SHARD["shard"], **RESHARD}
+OPERATORS = {
+    **OPERATOR_FORMS,
+    **CLASSES,
+    **_of(RANDOM, f"{RANDOM_CLASSES} {RANDOM_FUNCTIONS}"),
+    **CLIPS,
+    **COMPOSITE,
+    **GRADIENTS,
+    **PRIMITIVES,
+    "shard": SHARD["shard"],
+    **RESHARD,
+}
 COMMUNICATION_OPERATORS = {
     **_of(
         "parallel_lab.ops",
@@ -269,6 +294,8 @@ PAGES: dict[str, Page] = {
             **{name: f"parallel_lab.ops:{own}" for name, own in MINT.items() if "." not in name},
             **_of(FORMS, MADE),
             **_of(MINT_FORMS, MINT_WORDS),
+            **_of(RANDOM, "rand rand_like randn randn_like randperm"),
+            **{name: f"{RANDOM}:mint_{name}" for name in MINT_RANDOM.split()},
         },
     ),
     "mint.nn": Page("Layers in PyTorch's spelling.", names=MINT_NN),

@@ -1,0 +1,147 @@
+"""Classes of operators whose calls MindSpore writes in another way: pictures of another size, dropout, unique."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..base import seeds
+from ..base.checks import checked, integer, number
+from ..base.errors import ArgumentTypeError, shorten
+from ..base.hooks import current_tracer
+from ..ops.machine.primitive import Uncut
+from ..ops.spellings import tensor_operand
+from ._forms import Dropout
+
+# ---- pictures ----
+
+
+class ResizeBilinear(ops.ResizeBilinear):
+    """`ResizeBilinear(size, align_corners, half_pixel_centers)(x)`.  x: (n, c, h, w) -> (n, c, *size). The width may be
+    split: ranks borrow columns of their neighbours.
+    """
+
+    def __init__(self, size: Any, align_corners: bool = False, half_pixel_centers: bool = False) -> None:
+        super().__init__(size=size, align_corners=align_corners, half_pixel_centers=half_pixel_centers)
+
+    def __call__(self, x: Any) -> Any:
+        self.attrs["width"] = (tensor_operand(self.name, "x", x).shape or (None,))[-1]
+        return super().__call__(x)
+
+
+class ResizeBilinearV2(ResizeBilinear):
+    """`ResizeBilinearV2(align_corners, half_pixel_centers)(image, size)`.  image: (n, c, h, w) -> (n, c, *size)."""
+
+    def __init__(self, align_corners: bool = False, half_pixel_centers: bool = False) -> None:
+        super().__init__((1, 1), align_corners, half_pixel_centers)
+
+    def __call__(self, image: Any, size: Any) -> Any:
+        self.attrs["size"] = tuple(size.asnumpy().tolist()) if hasattr(size, "asnumpy") else size
+        return super().__call__(image)
+
+
+# ---- elements of a vector ----
+
+
+class Unique(ops.Unique):
+    """`Unique()(x)`: the different elements of x as they first appear, and the number of each.  x: (n,) -> (m,), (n,).
+
+    In a compiled network m is n, and the last different element fills it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __call__(self, x: Any) -> Any:
+        self.attrs["filled"] = current_tracer.get() is not None
+        return super().__call__(x)
+
+
+class InvertPermutation(ops.InvertPermutation):
+    """`InvertPermutation()(input_x)`: where each number stands in a tuple of ints.  (n ints) -> (n ints)."""
+
+    def __call__(self, input_x: Any) -> Any:
+        if not isinstance(input_x, (tuple, list)):
+            return super().__call__(input_x)
+        given = np.asarray([integer()(self.name, "input_x", each) for each in input_x])
+        return tuple(ops.OPS["invert_permutation"](given).tolist())
+
+
+# ---- dropout ----
+
+
+class _Channels(Dropout):
+    """Whole channels, which are dims 0 and 1, are kept or dropped."""
+
+    def __init__(self, keep_prob: float = 0.5) -> None:
+        super().__init__(keep_prob)
+        self.attrs["dims"] = 2
+
+
+class Dropout2D(_Channels):
+    """`Dropout2D(keep_prob)(x)`: (x with whole channels set to 0, None).  x: (n, c, h, w). See `Dropout`."""
+
+
+class Dropout3D(_Channels):
+    """`Dropout3D(keep_prob)(x)`: (x with whole channels set to 0, None).  x: (n, c, d, h, w). See `Dropout`."""
+
+
+@dataclass(frozen=True)
+class DropoutMask:
+    """What a DropoutGenMask gives: not the bits, but what DropoutDoMask makes them from."""
+
+    shape: tuple[int, ...]
+    keep_prob: float
+    key: int
+    step: Any
+
+
+def _keep_prob(where: str, value: Any) -> float:
+    given = float(value.asnumpy()) if hasattr(value, "asnumpy") and not hasattr(value, "tracer") else value
+    return number(0, 1, above=True)(where, "keep_prob", given)
+
+
+class DropoutGenMask(Uncut):
+    """`DropoutGenMask(Seed0, Seed1)(shape, keep_prob)`: the mask for a DropoutDoMask. It takes no strategy: every rank
+    makes the bits of its own slice.
+    """
+
+    why = "the strategy is that of the DropoutDoMask behind it"
+
+    @checked(Seed0=integer(0), Seed1=integer(0))
+    def __init__(self, Seed0: int = 0, Seed1: int = 0) -> None:
+        super().__init__({"Seed0": Seed0, "Seed1": Seed1})
+        self._seeds, self._number, self._calls = (Seed0, Seed1), seeds.next_draw(), ops.StepCalls()
+
+    def __call__(self, shape: Any, keep_prob: Any) -> DropoutMask:
+        step, again = self._calls.next()
+        key = ops.dropout_key(seeds.get_seed(), self.name, self._number, *self._seeds, again)
+        return DropoutMask(tuple(shape), _keep_prob(self.name, keep_prob), key, step)
+
+
+class DropoutDoMask(ops.Dropout):
+    """`DropoutDoMask()(x, mask, keep_prob)`: x over keep_prob where a DropoutGenMask keeps it, else 0.
+
+    x: (...) -> (...). The strategy has one tuple, for x.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __call__(self, x: Any, mask: Any, keep_prob: Any) -> Any:
+        if not isinstance(mask, DropoutMask):
+            allowed = "What a DropoutGenMask gives, for the shape of x"
+            raise ArgumentTypeError(f"mask is {shorten(mask)}", where=self.name, allowed=allowed)
+        keep = _keep_prob(self.name, keep_prob)
+        if keep == 1:
+            return x
+        self.attrs.update(p=1 - keep, key=mask.key)
+        return super().__call__(x, mask.step)
+
+
+def print_(*input_x: Any) -> Any:
+    """Print texts and tensors, one line each. Returns the last."""
+    return ops.Print()(*input_x)
