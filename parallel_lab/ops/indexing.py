@@ -104,7 +104,7 @@ def _slice_sizes(shapes, **attrs):
     return {spare[dim]: len(range(*item.indices(shapes[0][dim]))) for dim, item in taken}
 
 
-def _restrict_slice(signature, cuts, sizes, *, ellipsis_mask, **_):
+def _restrict_slice(signature, cuts, sizes, *, ellipsis_mask=0, **_):
     """MindSpore, strided_slice_info: GetMask refuses it, whatever is split."""
     if ellipsis_mask:
         what = f"is for ellipsis_mask={ellipsis_mask}, which parallel modes do not take"
