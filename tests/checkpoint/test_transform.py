@@ -80,6 +80,38 @@ def test_the_needed_ranks_are_listed_and_are_enough(tmp_path, rng):
         assert same_bits(found.array, full[2 * rank : 2 * rank + 2]) and found.rank == rank
 
 
+def test_of_equal_slices_one_is_read_from_a_rank_that_is_needed_anyway(tmp_path, rng):
+    """Rank 1 of 2 needs the parts 4 to 7 of w, which one rank each has, and 2 and 3 of b: on ranks 2 and 6, 3 and 7."""
+    layouts = {"b": TensorLayout((2, 4), (0, -1)), "w": TensorLayout((8,), (0, -1))}
+    shapes, halves = dict.fromkeys(layouts, (8, 8)), dict.fromkeys(layouts, TensorLayout((2,), (0, -1)))
+    files = strategy_file(tmp_path / "src", layouts, shapes, 8), strategy_file(tmp_path / "dst", halves, shapes, 2)
+    assert rank_list_for_transform(1, *files) == [4, 5, 6, 7]
+    fulls = {name: draw_array(rng, (8, 8)) for name in layouts}
+    write_ranks(tmp_path / "src_files", fulls, layouts, 8)
+    given = {rank: str(tmp_path / f"src_files/rank_{rank}/net-3_9.ckpt") for rank in (4, 5, 6, 7)}
+    transform_checkpoint_by_rank(1, given, str(tmp_path / "new.ckpt"), *files)
+    found = read_checkpoint(tmp_path / "new.ckpt").tensors
+    assert all(same_bits(found[name].array, fulls[name][4:]) for name in layouts)
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("case", range(25))
+def test_the_listed_ranks_are_enough_for_parameters_in_any_layouts(tmp_path, rng, case):
+    layouts = {name: draw_layout(rng, 2, 8) for name in "abc"}
+    wanted = {name: draw_layout(rng, 2, 4) for name in "abc"}
+    shapes = {name: draw_shape(rng, layouts[name], wanted[name]) for name in "abc"}
+    files = strategy_file(tmp_path / "src", layouts, shapes, 8), strategy_file(tmp_path / "dst", wanted, shapes, 4)
+    fulls = {name: draw_array(rng, shapes[name]) for name in "abc"}
+    write_ranks(tmp_path / "src_files", fulls, layouts, 8)
+    for rank in range(4):
+        needed = rank_list_for_transform(rank, *files)
+        given = {n: str(tmp_path / f"src_files/rank_{n}/net-3_9.ckpt") for n in needed}
+        transform_checkpoint_by_rank(rank, given, str(tmp_path / "new.ckpt"), *files)
+        found = read_checkpoint(tmp_path / "new.ckpt").tensors
+        for name, full in fulls.items():
+            assert same_bits(found[name].array, full[wanted[name].slice_index(full.shape, rank)])
+
+
 @pytest.mark.parametrize(("compat", "expected"), [("seeds", [0]), ("2.10", [0, 4])])
 def test_2_10_names_the_ranks_of_whole_groups(tmp_path, compat, expected):
     """Two column halves, each on 4 ranks, to 4 row blocks of 2 halves: rank 0 has what it needs, but MindSpore gathers

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -48,8 +48,17 @@ def holder(layout: TensorLayout, numbers: tuple[int, ...], prefer: int = 0) -> i
     return rank
 
 
+def _holder_among(layout: TensorLayout, numbers: tuple[int, ...], prefer: int, among: Collection[int]) -> int:
+    """`holder`, if it is among these ranks or none of them has the slice; otherwise one of them."""
+    found = holder(layout, numbers, prefer)
+    if found in among or layout.replica_count == 1:
+        return found
+    others = (rank for rank in sorted(among) if rank < layout.device_num and layout.slice_numbers(rank) == numbers)
+    return next(others, found)
+
+
 def _overlaps(
-    src: TensorLayout, dst: TensorLayout | None, shape: tuple[int, ...], rank: int
+    src: TensorLayout, dst: TensorLayout | None, shape: tuple[int, ...], rank: int, among: Collection[int]
 ) -> Iterator[tuple[int, Index, Index]]:
     """(source rank, elements of its part, where they go in the target's part), each target element once."""
     part = src.slice_shape(shape)
@@ -71,19 +80,20 @@ def _overlaps(
         runs.append(run)
     for combination in itertools.product(*runs):
         numbers, taken, placed = (tuple(one[i] for one in combination) for i in range(3))
-        yield holder(src, numbers, rank), taken, placed
+        yield _holder_among(src, numbers, rank, among), taken, placed
 
 
 def needed_ranks(
-    src: TensorLayout | None, dst: TensorLayout | None, shape: tuple[int, ...], rank: int
+    src: TensorLayout | None, dst: TensorLayout | None, shape: tuple[int, ...], rank: int, among: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """Ranks of `src` whose parts together hold what `rank` of `dst` holds, ascending. None: whole, on rank 0.
+    """Ranks of `src` whose parts together hold what `rank` of `dst` holds, ascending. None: whole, on rank 0. Of ranks
+    with the same part one that is `among` these, if there is one; else the nearest to the own.
 
     >>> needed_ranks(TensorLayout((4,), (0,)), TensorLayout((2,), (0,)), (8,), 1)
     (2, 3)
     """
     src = src or whole(len(shape))
-    found = {source for source, _, _ in _overlaps(src, dst, shape, rank)}
+    found = {source for source, _, _ in _overlaps(src, dst, shape, rank, among)}
     return tuple(sorted(found or {holder(src, (0,) * len(shape), rank)}))  # of an empty tensor any part will do
 
 
@@ -99,7 +109,7 @@ def reslice(
     parts  {source rank: its part} of `needed_ranks`. Raises CheckpointError (part missing, other shape), LayoutError.
     """
     src = src or whole(len(shape))
-    moves = list(_overlaps(src, dst, shape, rank))
+    moves = list(_overlaps(src, dst, shape, rank, parts))
     expected = src.slice_shape(shape)
     for source in sorted({source for source, _, _ in moves}):
         if source not in parts:

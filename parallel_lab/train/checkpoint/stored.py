@@ -27,7 +27,7 @@ class StoredTensor:
         """{rank of this layout: number of its file} of the parts from which `rank` of `layout` can be made."""
         holders = dict(self.holders)
         try:
-            ranks = needed_ranks(self.layout, layout, self.global_shape, rank)
+            ranks = needed_ranks(self.layout, layout, self.global_shape, rank, holders)
         except LayoutError as error:
             raise CheckpointError(f"it cannot be split as asked for: {error}", where=where) from None
         needed = {source: holders.get(source) for source in ranks}

@@ -42,7 +42,8 @@ def rank_list_for_transform(
     src_strategy_file: str | os.PathLike[str] | None = None,
     dst_strategy_file: str | os.PathLike[str] | None = None,
 ) -> list[int]:
-    """Ranks of the source whose files are needed to make the file of rank `rank_id` of the target, ascending.
+    """Ranks of the source whose files are needed to make the file of rank `rank_id` of the target, ascending: of ranks
+    with the same slice one that is needed anyway.
 
     With compat "2.10" all ranks whose parts MindSpore's operators would bring together, which gather in whole groups.
 
@@ -58,14 +59,15 @@ def rank_list_for_transform(
         what = f"{str(src_strategy_file)!r} has no parameters"
         raise CheckpointError(what, where=where, allowed="The strategy file of a network")
     found: set[int] = set()
-    for parameter in source.parameters:
+    # those that few ranks hold first: what the others need is then often on one of these ranks
+    for parameter in sorted(source.parameters, key=lambda one: one.layout.replica_count):
         wanted = strategy_of(parameter.name, target)
         if wanted is not None and wanted.shape != parameter.shape:
             shapes = f"shape {parameter.shape} in the source's strategy, and {wanted.shape} in the target's"
             what = f"{parameter.name!r} has {shapes}"
             raise CheckpointError(what, where=where, allowed="Strategies of one network")
-        needed = _gathered_ranks if get_compat() == "2.10" else needed_ranks
-        found.update(needed(parameter.layout, wanted.layout if wanted else None, parameter.shape, rank_id))
+        move = parameter.layout, wanted.layout if wanted else None, parameter.shape, rank_id
+        found.update(_gathered_ranks(*move) if get_compat() == "2.10" else needed_ranks(*move, found))
     return sorted(found)
 
 
