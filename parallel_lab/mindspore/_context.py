@@ -175,6 +175,8 @@ class AutoParallelContext:
                 return lambda: get_auto_parallel_context(INSIDE[key][0])[INSIDE[key][1]]
             return lambda group="": get_auto_parallel_context(key)
         if how == "set":
+            if key in INSIDE:
+                return lambda value: set_auto_parallel_context(**{INSIDE[key][0]: {INSIDE[key][1]: value}})
             return lambda value, group="": set_auto_parallel_context(**{key: value})
         allowed = "set_ or get_ and a key of set_auto_parallel_context"
         what = f"auto_parallel_context() has no {shorten(name)}"

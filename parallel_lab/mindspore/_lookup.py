@@ -134,7 +134,7 @@ HINTS: dict[str, str] = {
     **_same("nn.Transformer parallel.nn.Transformer", "Use nn.TransformerEncoder"),
     "nn.transformer": "Use nn.TransformerEncoder and nn.MultiheadAttention",
     "nn.AdamW": "nn.AdamWeightDecay is near, but does not correct the bias of the moments",
-    **_same("sync_pipeline_shared_parameters merge_pipeline_strategys", "Pipeline stages are not available yet"),
+    "sync_pipeline_shared_parameters": "Pipeline stages are not available yet",
     "recompute": "cell.recompute() keeps the wish; recomputing is not available yet",
     **_same(
         "set_ps_context get_ps_context reset_ps_context",

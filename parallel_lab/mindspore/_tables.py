@@ -87,8 +87,15 @@ SAVED = _of(
     "restore_group_info_list",
 )
 RESLICED = _of(
-    CHECKPOINT, "load_distributed_checkpoint rank_list_for_transform transform_checkpoint_by_rank transform_checkpoints"
+    CHECKPOINT,
+    "load_distributed_checkpoint rank_list_for_transform transform_checkpoint_by_rank transform_checkpoints "
+    "merge_pipeline_strategys",
 )
+CONVERTED = {  # since 2.7
+    "rank_list_for_convert": f"{CHECKPOINT}:rank_list_for_transform",
+    "convert_checkpoint_by_rank": f"{CHECKPOINT}:transform_checkpoint_by_rank",
+    "convert_checkpoints": f"{CHECKPOINT}:transform_checkpoints",
+}
 LOSS_SCALE_MANAGERS = _of("parallel_lab.nn.optim.amp", "FixedLossScaleManager DynamicLossScaleManager")
 LOSS_SCALES = {
     **_of("parallel_lab.nn.optim.amp", "LossScaler StaticLossScaler DynamicLossScaler"),
@@ -362,6 +369,7 @@ PAGES: dict[str, Page] = {
             **SHARD,
             **RESHARD,
             **RESLICED,
+            **CONVERTED,
             **AUTO_PARALLEL,
             **OPERATOR_STRATEGIES,
             **_of(CHECKPOINT, "build_searched_strategy merge_sliced_parameter restore_group_info_list"),
@@ -397,7 +405,7 @@ PAGES: dict[str, Page] = {
     ),
     "parallel._cost_model_context": Page("Settings of the cost model.", names=COST_MODEL),
     "parallel.checkpoint_transform": Page(
-        "Checkpoints for other strategies.", names={**RESLICED, **OPERATOR_STRATEGIES}
+        "Checkpoints for other strategies.", names={**RESLICED, **CONVERTED, **OPERATOR_STRATEGIES}
     ),
     "parallel.nn": _nn(
         "Cells around a network.", "GradAccumulation MicroBatchInterleaved Pipeline PipelineGradReducer"

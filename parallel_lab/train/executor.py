@@ -15,7 +15,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,13 +48,14 @@ class Known:
     """What was compiled under a phase.
 
     names    full names of operators;  forms: layouts
-    network  what was compiled, if its inputs are to be fed as the first operators read them
+    network  what was compiled, if its inputs are to be fed as the first operators read them;  options: with these
     """
 
     made: Compiled
     names: dict[str, str]
     forms: dict[str, LayoutForm]
     network: Callable | None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 class CellGraphExecutor:
@@ -94,7 +95,7 @@ class CellGraphExecutor:
             fed = config.dataset_strategy != "data_parallel" or _has_dataset(obj)
             forms = parameter_forms(made, as_read=not fed) if splits else {}
             again = network if splits and tensors and not fed else None
-            known = Known(made, full_names(made.plan.graph, self._ids, obj), forms, again)
+            known = Known(made, full_names(made.plan.graph, self._ids, obj), forms, again, options)
             self._phases[key], obj.__dict__["_known_phases"][key] = obj, known
         obj.__dict__["compiled"], obj.__dict__["_known"] = known.made, known
         obj.parameter_layout_dict = known.forms
@@ -163,7 +164,7 @@ class CellGraphExecutor:
             layouts = inputs_as_read(known.made)
             shapes = [l.tensor_layout().slice_shape(i.shape) for i, l in zip(plan.data_inputs, layouts, strict=True)]
             parts = [np.broadcast_to(np.zeros((), i.dtype), n) for i, n in zip(plan.data_inputs, shapes, strict=True)]
-            plan = compile_program(known.network, *parts, dataset_strategy=layouts, global_rank=rank).plan
+            plan = compile_program(known.network, *parts, **{**known.options, "dataset_strategy": layouts}).plan
         return graph_info(plan, rank)
 
     def _of(self, phase: str) -> Known:

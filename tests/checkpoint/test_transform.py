@@ -8,7 +8,9 @@ from parallel_lab.base.settings.context import set_compat
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.train.checkpoint import (
     TensorRecord,
+    build_searched_strategy,
     load_checkpoint,
+    merge_pipeline_strategys,
     rank_list_for_transform,
     read_checkpoint,
     save_distributed,
@@ -124,6 +126,25 @@ def test_2_10_names_the_ranks_of_whole_groups(tmp_path, compat, expected):
         assert rank_list_for_transform(0, *files) == expected
     finally:
         set_compat("seeds")
+
+
+def test_strategy_files_of_stages_become_one(tmp_path):
+    one, other = TensorLayout((8,), (0, -1)), TensorLayout((2, 4), (1, 0))
+    folder = tmp_path / "stages"
+    strategy_file(folder / "0.ckpt", {"a": one}, {"a": (8, 8)}, 8)
+    strategy_file(folder / "1.ckpt", {"a": one, "b": other}, dict.fromkeys("ab", (8, 8)), 8)
+    merge_pipeline_strategys(str(folder), str(tmp_path / "all.ckpt"))
+    assert build_searched_strategy(str(tmp_path / "all.ckpt")) == {"a": one, "b": other}
+    with pytest.raises(NotADirectoryError, match="missing"):
+        merge_pipeline_strategys(str(tmp_path / "missing"), str(tmp_path / "all.ckpt"))
+    with pytest.raises(TypeError, match="src_strategy_dirs"):
+        merge_pipeline_strategys(3, str(tmp_path / "all.ckpt"))
+    strategy_file(folder / "2.ckpt", {"b": one}, {"b": (8, 8)}, 8)
+    with pytest.raises(ValueError, match=r"2\.ckpt says of 'b'"):
+        merge_pipeline_strategys(str(folder), str(tmp_path / "all.ckpt"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no file"):
+        merge_pipeline_strategys(str(tmp_path / "empty"), str(tmp_path / "all.ckpt"))
 
 
 def test_of_several_files_the_last_is_taken_by_its_numbers(tmp_path):

@@ -26,5 +26,10 @@ from .serialization import (
     save_checkpoint,
     wait_for_saves,
 )
-from .transform import rank_list_for_transform, transform_checkpoint_by_rank, transform_checkpoints
+from .transform import (
+    merge_pipeline_strategys,
+    rank_list_for_transform,
+    transform_checkpoint_by_rank,
+    transform_checkpoints,
+)
 from .values import load_optimizer_values, load_records, network_records, optimizer_records, optimizer_values

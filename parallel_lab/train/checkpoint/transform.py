@@ -21,7 +21,7 @@ from typing import Any
 from ...base.checks import checked, instance, integer, is_int, path_text, text
 from ...base.errors import CheckpointError, CheckpointFolderError, CheckpointTypeError, CheckpointWriteError, shorten
 from ...base.settings.context import get_compat
-from ...graph.strategy_file import StrategyFile, load_strategy
+from ...graph.strategy_file import OperatorStrategy, ParameterStrategy, StrategyFile, load_strategy, save_strategy
 from ...layout.redistribution import plan_redistribution
 from ...layout.tensor_layout import TensorLayout
 from .distributed import RankFiles, strategy_of
@@ -173,6 +173,39 @@ def transform_checkpoints(
     stored = read_manifest(src_checkpoints_dir) if has_manifest else _rank_files(src_checkpoints_dir, source)
     for rank in range(target.device_num if target else 1):
         _write(stored, target, rank, Path(dst_checkpoints_dir) / f"rank_{rank}" / f"{ckpt_prefix}{rank}.ckpt")
+
+
+@checked("", CHECKPOINT, src_strategy_dirs=FOLDER, dst_strategy_file=FILE)
+def merge_pipeline_strategys(
+    src_strategy_dirs: str | os.PathLike[str], dst_strategy_file: str | os.PathLike[str]
+) -> None:
+    """Write one strategy file with what all those in a folder say.
+
+    Raises CheckpointFolderError (a NotADirectoryError) if it is no folder, CheckpointError (a ValueError) if there is
+    no file in it, or if two contradict each other, CheckpointTypeError (a TypeError) for other types.
+    """
+    where = "merge_pipeline_strategys"
+    if not os.path.isdir(src_strategy_dirs):
+        what = f"src_strategy_dirs={str(src_strategy_dirs)!r} is not a folder"
+        raise CheckpointFolderError(what, where=where, allowed="A folder of strategy files")
+    files = sorted(path for path in Path(src_strategy_dirs).iterdir() if path.is_file())
+    parameters: dict[str, ParameterStrategy] = {}
+    operators: dict[str, OperatorStrategy] = {}
+    numbers, stages = set(), set()
+    for path in files:
+        one = load_strategy(path)
+        for found, said in ((parameters, one.parameters), (operators, one.operators)):
+            for each in said:
+                if found.setdefault(each.name, each) != each:
+                    what = f"{path} says of {each.name!r} what another file does not"
+                    raise CheckpointError(what, where=where, allowed="Files of one run")
+        numbers.add(one.device_num)
+        stages.update(one.stages)
+    if len(numbers) != 1:
+        what = f"{src_strategy_dirs} has strategies of {shorten(sorted(numbers))} devices" if numbers else "no file"
+        raise CheckpointError(what, where=where, allowed="Strategy files of one run")
+    merged = StrategyFile(*numbers, tuple(parameters.values()), tuple(operators.values()), tuple(sorted(stages)))
+    save_strategy(merged, dst_strategy_file)
 
 
 def _rank_files(folder: str | os.PathLike[str], strategy: StrategyFile | None) -> RankFiles:
