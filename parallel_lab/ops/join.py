@@ -4,6 +4,11 @@
     stack((4, 2), (4, 2)) along axis 1 -> (4, 2, 2)       unstack (4, 2, 2) along axis 1 -> (4, 2), (4, 2)
 
 The dim they work along stays whole, all others may be split.
+
+add_prim_attr("skip_redistribution", True) lets Concat and Split of equal parts split that dim too: every rank joins or
+splits its own slice, and elements lie in another order than on one device (MindSpore: concat_info, split_info).
+
+    [0 1 2 3 | 4 5 6 7] on two ranks, split in two:  [0 1 | 4 5] and [2 3 | 6 7]
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from .spellings import function
 # ---- joining ----
 
 
-def _check_concat(operands, *, axis):
+def _check_concat(operands, *, axis, skip_redistribution=False):
     first = operands[0].shape
     place = axis % len(first)
     for i, operand in enumerate(operands):
@@ -33,7 +38,7 @@ def _check_concat(operands, *, axis):
             return f"tensor {i} has shape {shape}, the first {first}", f"Shapes that differ in dim {place} at most"
 
 
-def _concat_labels(shapes, *, axis):
+def _concat_labels(shapes, *, axis, skip_redistribution=False):
     names, place = letters(len(shapes[0])), axis % len(shapes[0])
     spare = iter(more_letters(len(shapes)))
     # tensors of one size share the label, so that the device matrix is as long as the strategy
@@ -44,6 +49,11 @@ def _concat_labels(shapes, *, axis):
     return ",".join(names[:place] + known[s[place]] + names[place + 1 :] for s in shapes) + "->" + names
 
 
+def _joined_dim(signature, *, axis, skip_redistribution=False):
+    names = "".join(dict.fromkeys(labels[axis] for labels in signature.ins))
+    return "" if skip_redistribution and len(names) == 1 else names
+
+
 @op(
     _concat_labels,
     name="Concat",
@@ -52,18 +62,18 @@ def _concat_labels(shapes, *, axis):
     mint="cat concat",
     attrs={"axis": one_dim},
     check=_check_concat,
-    out_sizes=lambda shapes, *, axis: {letters(len(shapes[0]))[axis]: sum(s[axis] for s in shapes)},
-    whole=lambda signature, *, axis: "".join(dict.fromkeys(labels[axis] for labels in signature.ins)),
+    out_sizes=lambda shapes, *, axis, **_: {letters(len(shapes[0]))[axis]: sum(s[axis] for s in shapes)},
+    whole=_joined_dim,
     flops=0,
     example=(case((8, 4), (8, 2), (8, 4), axis=1), case((4, 8), (4, 8)), case((4, 2, 8), (4, 3, 8), axis=-2)),
 )
-def concat(*inputs, axis=0):
+def concat(*inputs, axis=0, skip_redistribution=False):
     """Tensors joined along `axis`.  inputs: each (..., n_i, ...) -> (..., sum of n_i, ...)."""
     return np.concatenate(inputs, axis=axis)
 
 
 @concat.vjp
-def _(g, out, *inputs, axis):
+def _(g, out, *inputs, axis, skip_redistribution):
     place = axis % len(out.shape)
     return split_parts(g, axis=place, sizes=tuple(x.shape[place] for x in inputs))
 
@@ -114,7 +124,7 @@ def _(g, out, *inputs, axis):
 # ---- splitting ----
 
 
-def _check_split(operands, *, axis, output_num, sizes):
+def _check_split(operands, *, axis, output_num, sizes, skip_redistribution=False):
     shape = operands[0].shape
     n = shape[axis]
     if sizes:
@@ -130,15 +140,37 @@ def _counts(n, output_num, sizes):
     return sizes or (n // output_num,) * output_num
 
 
-def _split_labels(shapes, *, axis, output_num, sizes):
-    """The dim that is split has a label of its own in every part."""
+def _own_parts(sizes, skip_redistribution):
+    """Whether a rank may split its own slice: into equal parts."""
+    return skip_redistribution and len(set(sizes)) < 2
+
+
+def _split_labels(shapes, *, axis, output_num, sizes, skip_redistribution=False):
+    """The dim that is split has a label of its own in every part, unless ranks split their own slices."""
     names, place = letters(len(shapes[0])), axis % len(shapes[0])
-    parts = more_letters(len(sizes) or output_num)
+    count = len(sizes) or output_num
+    parts = names[place] * count if _own_parts(sizes, skip_redistribution) else more_letters(count)
     return f"{names}->" + "".join(f"{names[:place]}{c}{names[place + 1 :]}," for c in parts)
 
 
-def _split_sizes(shapes, *, axis, output_num, sizes):
+def _split_sizes(shapes, *, axis, output_num, sizes, skip_redistribution=False):
+    if _own_parts(sizes, skip_redistribution):
+        return {}
     return dict(zip(more_letters(len(sizes) or output_num), _counts(shapes[0][axis], output_num, sizes), strict=True))
+
+
+def _split_out_sizes(shapes, *, axis, output_num, sizes, skip_redistribution=False):
+    if not _own_parts(sizes, skip_redistribution):
+        return {}
+    return {letters(len(shapes[0]))[axis]: shapes[0][axis] // (len(sizes) or output_num)}
+
+
+def _split_local(attrs, parts):
+    sizes = attrs["sizes"]
+    if not sizes or not _own_parts(sizes, attrs["skip_redistribution"]):
+        return attrs
+    count = parts[tuple(parts)[attrs["axis"]]]
+    return {**attrs, "sizes": tuple(n // count for n in sizes)}
 
 
 def _joined(g, out, x, axis):
@@ -154,8 +186,12 @@ def _joined(g, out, x, axis):
     attrs={"axis": one_dim, "output_num": integer(1), "sizes": int_tuple(0)},
     check=_check_split,
     sizes=_split_sizes,
+    out_sizes=_split_out_sizes,
     axes=lambda signature: signature.ins[0],
-    whole=along_axis,
+    whole=lambda signature, *, axis, sizes, skip_redistribution, **_: (
+        "" if _own_parts(sizes, skip_redistribution) else signature.ins[0][axis]
+    ),
+    localize=_split_local,
     flops=0,
     example=(
         case((8, 6), axis=1, output_num=3),
@@ -163,7 +199,7 @@ def _joined(g, out, x, axis):
         case((16, 7), axis=-1, sizes=(1, 4, 2)),
     ),
 )
-def split_parts(x, *, axis=0, output_num=1, sizes=()):
+def split_parts(x, *, axis=0, output_num=1, sizes=(), skip_redistribution=False):
     """A tensor split into `output_num` equal parts, or into `sizes`.  x: (..., n, ...) -> several (..., n_i, ...)."""
     borders = np.cumsum(_counts(x.shape[axis], output_num, sizes))[:-1]
     # copies: views would keep all of x alive
@@ -171,8 +207,13 @@ def split_parts(x, *, axis=0, output_num=1, sizes=()):
 
 
 @split_parts.vjp
-def _(g, out, x, *, axis, output_num, sizes):
+def _(g, out, x, *, axis, **_):
     return _joined(g, out, x, axis % len(x.shape))
+
+
+def _split_form(prim, x, axis, sizes):
+    own = prim.prim_attrs.get("skip_redistribution") is True
+    return prim.run(x, axis=axis, sizes=sizes, skip_redistribution=own)
 
 
 @form(split_parts, "SplitV")
@@ -184,19 +225,19 @@ def _(self, x, *, size_splits, split_dim, num_split):
     if len(sizes) != num_split or sizes.count(-1) > 1:
         given = f"size_splits={sizes} and num_split={shorten(num_split)}"
         raise ShapeError(given, where="SplitV", allowed="num_split sizes, -1 once at most")
-    return self.run(x, axis=split_dim, sizes=tuple(n - sum(sizes) - 1 if s == -1 else s for s in sizes))
+    return _split_form(self, x, split_dim, tuple(n - sum(sizes) - 1 if s == -1 else s for s in sizes))
 
 
 @form(split_parts, "SplitWithSize")
 def _(self, x, split_sizes, dim=0):
     """x split into parts of these sizes along `dim`.  x: (..., n, ...) -> several (..., n_i, ...)."""
-    return self.run(x, axis=dim, sizes=_sizes_of("SplitWithSize", x, split_sizes, dim))
+    return _split_form(self, x, dim, _sizes_of("SplitWithSize", x, split_sizes, dim))
 
 
 @form(split_parts, "SplitTensor")
 def _(self, x, split_size, dim=0):
     """x split into parts of one size along `dim`, a last one smaller.  x: (..., n, ...) -> several (..., n_i, ...)."""
-    return self.run(x, axis=dim, sizes=_sizes_of("SplitTensor", x, split_size, dim))
+    return _split_form(self, x, dim, _sizes_of("SplitTensor", x, split_size, dim))
 
 
 def _sizes_of(where, x, given, axis):

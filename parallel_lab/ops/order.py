@@ -11,10 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.checks import choice, is_int
-from ..base.errors import ShapeError, shorten
+from ..base.errors import shorten
 from .elementwise import UNARY, cast, float_result
 from .gather import gather_elements, gather_elements_grad
-from .indexing import strided_slice
 from .machine.composed import composed
 from .machine.operand_checks import check_dim, filled_dim, one_dim
 from .machine.registry import case, form, gradient, op
@@ -200,16 +199,16 @@ def argsort(x, axis=-1, descending=False):
     return sort(x, axis=axis, descending=descending)[1]
 
 
-def _check_top_k(operands, *, k, sorted):
+def _check_top_k(operands, *, k, sorted, dim, largest):
     shape = operands[0].shape
-    if not shape or not is_int(k, 0, shape[-1]):
-        allowed = f"An int from 0 to {shape[-1]}, the size of the last dim" if shape else "A tensor with dims"
-        return f"k={shorten(k)} for a tensor of shape {shape}", allowed
+    if not is_int(k, 0, shape[dim]):
+        what = f"k={shorten(k)} for dim {dim} of a tensor of shape {shape}"
+        return what, f"An int from 0 to {shape[dim]}, the size of the dim"
 
 
-def _top_k_labels(shapes, *, k, sorted):
-    names = letters(len(shapes[0]))
-    made = names[:-1] + more_letters(1)
+def _top_k_labels(shapes, *, k, sorted, dim, largest):
+    names, place = letters(len(shapes[0])), dim % len(shapes[0])
+    made = names[:place] + more_letters(1) + names[place + 1 :]
     return f"{names}->{made},{made}"
 
 
@@ -217,21 +216,25 @@ def _top_k_labels(shapes, *, k, sorted):
     _top_k_labels,
     name="TopK",
     static=("k",),
+    attrs={"dim": one_dim},
     check=_check_top_k,
     sizes=lambda shapes, *, k, **_: {more_letters(1): k},
     dtype=(0, "int32"),
-    whole=lambda signature, **_: signature.ins[0][-1],
-    example=(case((16, 8), k=3), case((4, 2, 8), k=8)),
+    whole=lambda signature, *, dim, **_: signature.ins[0][dim],
+    example=(case((16, 8), k=3), case((4, 2, 8), k=8), case((4, 8, 2), k=5, dim=1, largest=False)),
 )
-def top_k(x, k, *, sorted=True):
-    """The k largest of every row, in order (sorted=False too), and their numbers.  x: (..., n) -> two (..., k)."""
-    numbers = _order(x, -1, True)[..., :k]
-    return np.take_along_axis(x, numbers, -1), numbers.astype(np.int32)
+def top_k(x, k, *, sorted=True, dim=-1, largest=True):
+    """The k largest (largest=False: smallest) along `dim`, in order (sorted=False too), and their numbers.
+
+    x: (..., n, ...) -> two (..., k, ...)
+    """
+    numbers = np.take(_order(x, dim, largest), range(k), dim)
+    return np.take_along_axis(x, numbers, dim), numbers.astype(np.int32)
 
 
 @top_k.vjp
-def _(g, out, x, *, k, sorted):
-    return _back_in_place(g[0], out[1], x, -1)
+def _(g, out, x, *, k, sorted, dim, largest):
+    return _back_in_place(g[0], out[1], x, dim)
 
 
 def _extreme_along(name, class_name, place, text):
@@ -286,10 +289,8 @@ def _(self, input, dim=-1, descending=False, stable=False):
 
 @form(top_k, "TopkExt")
 def _(self, input, k, dim=-1, largest=True, sorted=True):
-    """The k largest elements of the last dim in order, and their numbers; others: `ops.topk`.  -> two (..., k)."""
-    if largest and dim in (-1, len(input.shape) - 1):
-        return self.run(input, k)
-    return topk(input, k, dim, largest, sorted)
+    """The k largest (or smallest) elements along `dim` in order, and their numbers.  -> two (..., k, ...)."""
+    return self.run(input, k, dim=dim, largest=largest)
 
 
 # ---- running sums ----
@@ -509,13 +510,4 @@ def topk(input, k, dim=None, largest=True, sorted=True):
 
     input: (..., n, ...) -> values (..., k, ...), numbers (..., k, ...) int32. `sorted=False` changes nothing.
     """
-    input = as_array(input)
-    shape = tuple(input.shape)
-    axis = check_dim("topk", "dim", -1 if dim is None else dim, len(shape), shape)
-    if largest and axis == len(shape) - 1:
-        return top_k(input, k)
-    if not is_int(k, 0, shape[axis]):
-        what = f"k={shorten(k)} for dim {axis} of a tensor of shape {shape}"
-        raise ShapeError(what, where="topk", allowed=f"An int from 0 to {shape[axis]}, the size of the dim")
-    end = (*shape[:axis], k)
-    return tuple(strided_slice(each, (0,) * len(end), end) for each in sort(input, axis=axis, descending=largest))
+    return top_k(as_array(input), k, dim=-1 if dim is None else dim, largest=largest)

@@ -289,3 +289,44 @@ def test_several_dims_of_indices_split_their_first_one_only():
 def test_the_dtype_of_numbers_is_a_dtype_or_its_name():
     """ops.Argmax(output_type=ms.int32) was refused."""
     assert ops.Argmax(1, np.dtype("int64"))(X).dtype == ops.Argmax(1, "int64")(X).dtype == np.int64
+
+
+def own_parts(prim, strategy):
+    return prim.add_prim_attr("skip_redistribution", True).shard(strategy)
+
+
+@each_of(
+    ("prim", "given", "strategy"),
+    (lambda: ops.Split(1, 2), (), ((2, 2, 1),)),
+    (lambda: ops.Split(-2, 2), (), ((2, 2, 1),)),
+    (ops.SplitTensor, (2, 1), ((2, 2, 1),)),
+    (ops.SplitWithSize, ((2, 2), 1), ((2, 2, 1),)),
+    (lambda: ops.SplitV((2, -1), 1, 2), (), ((1, 2, 1),)),
+)
+def test_each_rank_splits_its_own_part(prim, given, strategy):
+    """MindSpore, skip_redistribution: the split dim may be split, and its elements lie in another order."""
+    made = results(One(own_parts(prim(), strategy), given, strategy), X[:, :4])
+    np.testing.assert_array_equal(made[0], X[:, [0, 2]])
+    np.testing.assert_array_equal(made[1], X[:, [1, 3]])
+
+
+def test_each_rank_joins_its_own_parts():
+    prim = own_parts(ops.Concat(1), ((1, 2, 1),) * 2)
+    both = np.concatenate([X[:, :4], 2 * X[:, :4]], 1)
+    np.testing.assert_array_equal(results(Two(prim), X[:, :4])[0], both[:, [0, 1, 4, 5, 2, 3, 6, 7]])
+
+
+def test_unequal_parts_of_a_split_dim_are_refused():
+    prim = ops.SplitWithSize().add_prim_attr("skip_redistribution", True)
+    with pytest.raises(StrategyError, match="works along that dim"):
+        compile(One(prim, ((1, 3), 1), ((1, 2, 1),)), X[:, :4], device_num=8, dataset_strategy="full_batch")
+
+
+@each_of("largest", True, False)
+def test_the_largest_along_any_dim_are_one_operator(largest):
+    """TopkExt along other dims was Sort and two slices, without the strategy it was given."""
+    net = One(ops.TopkExt(), (2, 1, largest), ((8, 1, 1),))
+    plan, sim = simulated(net, X)
+    assert [(n.op_class, n.strategy) for n in plan.graph.nodes] == [("TopkExt", ((8, 1, 1),))]
+    ordered = -np.sort(-X, 1) if largest else np.sort(X, 1)
+    np.testing.assert_array_equal(sim.full(plan.outputs[0]), ordered[:, :2])
