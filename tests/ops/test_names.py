@@ -110,11 +110,7 @@ TRACED = {
     "max": (lambda x: ops.max(x, 1), lambda x: [x.max(1), x.argmax(1)], ["Argmax", "ElementAt"]),
     "max of all": (lambda x: ops.max(x), lambda x: [x.max(), x.argmax()], ["ReduceMax", "Reshape", "Argmax"]),
     "einsum": (lambda x: ops.einsum("ij,kj->ik", x, x), lambda x: [x @ x.T], ["Transpose", "MatMul"]),
-    "smallest": (
-        lambda x: ops.topk(x, 2, largest=False)[0],
-        lambda x: [np.sort(x, 1)[:, :2]],
-        ["Sort", "StridedSlice"],
-    ),
+    "smallest": (lambda x: ops.topk(x, 2, largest=False)[0], lambda x: [np.sort(x, 1)[:, :2]], ["TopK"]),
     "mse": (
         lambda x: ops.mse_loss(x, ops.mul(x, 3.0)),
         lambda x: [np.mean(4 * x * x)],
@@ -193,7 +189,7 @@ WRONG = {
     "bmm": (lambda: ops.bmm(X, X), r"bmm: shapes \(2, 3\) and \(2, 3\).*ops.matmul"),
     "bmm batches": (lambda: ops.bmm(np.ones((2, 3, 4)), np.ones((1, 4, 5))), "bmm: shapes"),
     "topk": (lambda: ops.topk(X, 3, 0), "topk: k=3 for dim 0.*from 0 to 2"),
-    "topk dim": (lambda: ops.topk(X, 1, 2), "topk: dim=2"),
+    "topk dim": (lambda: ops.topk(X, 1, 2), "TopK: dim=2"),
     "repeat": (lambda: ops.repeat_interleave(X, (2, 1), 0), "repeats=.*ops.tile"),
     "max dims": (lambda: ops.max(X, (0, 1)), "max: axis="),
     "three tensors": (lambda: ops.einsum("ij,jk,kl->il", X, X, X), "3 tensors.*two at a time"),

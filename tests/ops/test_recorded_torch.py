@@ -27,7 +27,9 @@ def call_operator(row, tensors):
 def call_class(row, tensors):
     """The same through its class: `ops.MatMul(transpose_b=True)(a, b)`."""
     op = OPS[row.name]
-    primitive = PRIMITIVES[op.class_name](**{k: v for k, v in row.attrs.items() if k in op.options})
+    kind, given = PRIMITIVES[op.class_name], {k: v for k, v in row.attrs.items() if k in op.options}
+    # the class of a loss takes the mean of what the operator gives, unless told otherwise
+    primitive = kind(**given, **({"reduction": "none"} if "reduction" in getattr(kind, "settings", ()) else {}))
     if op.variadic:
         return primitive(*tensors)
     named = {**op.defaults, **row.attrs, **dict(zip(op.tensors, tensors, strict=True))}
