@@ -188,7 +188,7 @@ def test_default_reductions_are_mindspores():
 WRONG = {
     "bmm": (lambda: ops.bmm(X, X), r"bmm: shapes \(2, 3\) and \(2, 3\).*ops.matmul"),
     "bmm batches": (lambda: ops.bmm(np.ones((2, 3, 4)), np.ones((1, 4, 5))), "bmm: shapes"),
-    "topk": (lambda: ops.topk(X, 3, 0), "topk: k=3 for dim 0.*from 0 to 2"),
+    "topk": (lambda: ops.topk(X, 3, 0), "TopK: k=3 for dim 0.*from 0 to 2"),
     "topk dim": (lambda: ops.topk(X, 1, 2), "TopK: dim=2"),
     "repeat": (lambda: ops.repeat_interleave(X, (2, 1), 0), "repeats=.*ops.tile"),
     "max dims": (lambda: ops.max(X, (0, 1)), "max: axis="),
