@@ -107,7 +107,10 @@ LOSS_SCALES = {
     ),
 }
 
-OPTIMIZERS = "AdaFactor Adagrad Adam AdamWeightDecay FTRL LARS Lamb LazyAdam Momentum Optimizer RMSProp SGD"
+OPTIMIZERS = (
+    "ASGD AdaFactor AdaMax Adagrad Adam AdamOffload AdamWeightDecay FTRL LARS Lamb LazyAdam Momentum Optimizer "
+    "ProximalAdagrad RMSProp Rprop SGD"
+)
 SCHEDULES = (
     "CosineDecayLR ExponentialDecayLR InverseDecayLR LearningRateSchedule NaturalExpDecayLR PolynomialDecayLR WarmUpLR"
 )
@@ -249,7 +252,9 @@ PAGES: dict[str, Page] = {
     "nn.optim": _nn("Optimizers.", OPTIMIZERS),
     "nn.optim.momentum": _nn("Momentum.", "Momentum"),
     "nn.optim.sgd": _nn("SGD.", "SGD"),
-    "nn.optim.adam": _nn("Adam.", "Adam AdamWeightDecay"),
+    "nn.optim.adam": _nn("Adam.", "Adam AdamOffload AdamWeightDecay"),
+    **{f"nn.optim.{name.lower()}": _nn(f"{name}.", name) for name in ("AdaMax", "ASGD", "Rprop")},
+    "nn.optim.proximal_ada_grad": _nn("ProximalAdagrad.", "ProximalAdagrad"),
     "nn.optim.ada_grad": _nn("Adagrad.", "Adagrad"),
     "nn.optim.adafactor": _nn("AdaFactor.", "AdaFactor"),
     "nn.optim.ftrl": _nn("FTRL.", "FTRL"),

@@ -79,6 +79,7 @@ from .optim.amp import (
     StaticLossScaler,
 )
 from .optim.clip import GradientClip, clip_by_global_norm, clip_by_norm, clip_by_value
+from .optim.further_rules import ASGD, AdaMax, ProximalAdagrad, Rprop
 from .optim.global_norm import all_finite
 from .optim.grad_reducer import DistributedGradReducer, PipelineGradReducer
 from .optim.lars import LARS
@@ -99,7 +100,19 @@ from .optim.lr_schedule import (
     warmup_lr,
 )
 from .optim.optimizer import Optimizer
-from .optim.rules import FTRL, SGD, AdaFactor, Adagrad, Adam, AdamWeightDecay, Lamb, LazyAdam, Momentum, RMSProp
+from .optim.rules import (
+    FTRL,
+    SGD,
+    AdaFactor,
+    Adagrad,
+    Adam,
+    AdamOffload,
+    AdamWeightDecay,
+    Lamb,
+    LazyAdam,
+    Momentum,
+    RMSProp,
+)
 from .tensor.tensor import Parameter, ParameterTuple
 from .wrap import (
     ForwardValueAndGrad,

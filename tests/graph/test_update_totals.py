@@ -38,6 +38,16 @@ OPTIMIZERS = {
     "lazy-adam": lambda p: nn.LazyAdam(p, 0.01, weight_decay=0.1),
     "ftrl": lambda p: nn.FTRL(p, learning_rate=0.1, l1=0.05, l2=0.01),
     "adafactor": lambda p: nn.AdaFactor(p, weight_decay=0.1, clip_threshold=0.5),
+    "adam-amsgrad": lambda p: nn.Adam(p, 0.01, use_amsgrad=True),
+    "adam-offload": lambda p: nn.AdamOffload(p, 0.01),
+    "adamax": lambda p: nn.AdaMax(p, 0.01, weight_decay=0.1),
+    "proximal-adagrad": lambda p: nn.ProximalAdagrad(p, 0.1, 0.05, l1=0.02, l2=0.1),
+    "asgd": lambda p: nn.ASGD(p, 0.1, 0.2, 0.5, 1.0, weight_decay=0.1),
+    "rprop": lambda p: nn.Rprop(p, 0.01, weight_decay=0.1),
+    "centralized": lambda p: nn.Momentum(
+        [{"params": p[:1], "grad_centralization": True, "weight_decay": 0.1}, {"params": p[1:]}], 0.1, 0.9
+    ),
+    "all-centralized": lambda p: nn.Lamb([{"params": p, "grad_centralization": True}], 0.01, weight_decay=0.1),
     "lars": lambda p: nn.LARS(nn.Momentum(p, 0.1, 0.9, weight_decay=0.1), coefficient=0.5, use_clip=True),
     "lars-groups": lambda p: nn.LARS(
         nn.SGD([{"params": p[:1], "weight_decay": 0.2}, {"params": p[1:], "lr": nn.WarmUpLR(0.2, 3)}], 0.1)

@@ -143,7 +143,7 @@ test_unfit_groups_are_refused = refused(
     ([{"params": [SAME], "rate": 0.1}], ValueError, "the key 'rate'.*Keys: params, lr, weight_decay"),
     ([{"params": [SAME], "lr": -1}], ValueError, "lr=-1"),
     ([{"params": [SAME], "weight_decay": -1}], ValueError, "weight_decay=-1"),
-    ([{"params": [SAME], "grad_centralization": True}], ValueError, "asks for grad_centralization"),
+    ([{"params": [SAME], "grad_centralization": 1}], TypeError, "grad_centralization=1"),
     ([{"params": [SAME]}, {"order_params": []}], ValueError, "order_params and the groups differ in a"),
     ([{"params": [SAME]}, {"order_params": [SAME, SAME]}], ValueError, "order_params and the groups differ in a"),
     ([{"params": [SAME]}, {"order_params": [SAME, *named("b")]}], ValueError, "differ in b"),

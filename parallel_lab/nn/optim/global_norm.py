@@ -152,13 +152,15 @@ def added(values: list[Any]) -> Any:
 @dataclass(frozen=True)
 class Place:
     """What a rule is told about the parameter whose slice it gets: its name, its factor of weight decay, in how many
-    slices each of its dims is split (() for a whole one), and `total`, `Totals.total` without the name.
+    slices each of its dims is split (() for a whole one), `total`, `Totals.total` without the name, and whether its
+    gradient is to be `centralized`.
     """
 
     name: str = ""
     weight_decay: float = 0.0
     total: Callable[..., Any] = lambda local, why, over=None, kept=(): local
     parts: tuple[float, ...] = ()
+    centralized: bool = False
 
 
 def wide(x: Any) -> Any:
@@ -190,6 +192,19 @@ def mean(x: Any, place: Place, what: str, over: Sequence[int] | None = None, dim
     if parts == 1:
         return local
     return ops.div(place.total(local, f"the mean of {what} counts all elements", over, kept), parts)
+
+
+def centralized(gradient: Any, place: Place) -> Any:
+    """A gradient without its mean along all dims but the first (Yong and others 2020, "Gradient centralization"); that
+    of a parameter of one dim as it is.
+    """
+    dims = tuple(range(len(gradient.shape)))
+    if len(dims) < 2:
+        return gradient
+    middle = mean(gradient, place, f"the gradient of {place.name!r}, which is centralized,", dims[1:])
+    for d in dims[1:]:
+        middle = ops.expand_dims(middle, d)
+    return ops.sub(gradient, in_dtype_of(gradient, middle))
 
 
 def in_dtype_of(x: Any, value: Any) -> Any:

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import instance, number
+from ...base.checks import flag, instance, number
 from ...base.dtypes import scalar_dtype
-from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, TraceError, WorldError, shorten
+from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, TraceError, shorten
 from ...base.hooks import current_tracer, current_world
-from ...layout.slices import cut, gather_full, is_split, same_slices
+from ...layout.slices import cut, is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
 from ...ops.elementwise import moving_mean
 from ...ops.kernels.threads import keep_freed_memory
@@ -35,7 +35,8 @@ from ..cell import Cell
 from ..tensor.tensor import Parameter, ParameterTuple, RankTensor, Tensor
 from .amp import LossScaler, nonfinite, unscaled
 from .clip import GradientClip
-from .global_norm import Place, RankTotals, Totals, layout_of_state, shape_of_state
+from .global_norm import Place, RankTotals, Totals, centralized
+from .held_states import HeldStates, State
 from .lr_schedule import as_schedule, rate_at
 from .parameter_groups import groups_of, in_order, one_gradient_each, trained_parameters
 from .weight_groups import check_grouping_in_context, owners_in_context
@@ -43,25 +44,19 @@ from .weight_groups import check_grouping_in_context, owners_in_context
 # the scalar state that holds the rate; "learning_rate.1", ... are those of groups with a rate of their own
 LEARNING_RATE = "learning_rate"
 
-State = dict[str, Any]
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
 Rate = float | Sequence[float] | Tensor | Callable[[int], Any]
 
 
 @dataclass(frozen=True)
-class _Like:
-    """A shape and a dtype, for `initial_state`."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-
-@dataclass(frozen=True)
 class _Setting:
-    """What holds for one parameter: its factor of weight decay, and the scalar state with its learning rate."""
+    """What holds for one parameter: its factor of weight decay, the scalar state with its learning rate, and whether
+    its gradient is centralized.
+    """
 
     weight_decay: float
     rate: str
+    centralized: bool = False
 
 
 def plain_number(value: Any) -> Any:
@@ -74,13 +69,13 @@ def _are_parameters(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], (Parameter, dict))
 
 
-class Optimizer(Cell):
+class Optimizer(HeldStates, Cell):
     """Base of optimizers: a Cell, called with one gradient per parameter.
 
     params         Parameters with different names; those without requires_grad are ignored. Or groups, as in
                    MindSpore: a list of dicts {"params": [...], "lr": rate, "weight_decay": factor}, the last two where
-                   they differ from the optimizer's, and perhaps one {"order_params": [...]}, which says in which order
-                   the gradients come
+                   they differ from the optimizer's, with "grad_centralization": True where the mean of a gradient
+                   is taken from it, and perhaps one {"order_params": [...]}, which says in which order they come
     learning_rate  number from 0 on; a schedule or function of the step (from 0); list or 1-D Tensor: a rate per step
     weight_decay   adds weight_decay * parameter to each gradient (Lamb, LARS and AdamWeightDecay: see there). Without
                    groups, parameters whose names contain "beta" or "gamma" have none, as in MindSpore: those of
@@ -262,8 +257,9 @@ class Optimizer(Cell):
         return self._place(self._number(name), totals)
 
     def _place(self, i: int, totals: Totals) -> Place:
-        name = self.parameters[i].name
-        return Place(name, self._settings[i].weight_decay, functools.partial(totals.total, name), totals.parts(name))
+        name, setting = self.parameters[i].name, self._settings[i]
+        total, parts = functools.partial(totals.total, name), totals.parts(name)
+        return Place(name, setting.weight_decay, total, parts, setting.centralized)
 
     def _decayed(self, parameter: Any, gradient: Any, place: Place | None) -> Any:
         """The gradient with weight decay."""
@@ -307,9 +303,10 @@ class Optimizer(Cell):
         """The gradients as they are: parameters do not share a flat buffer here."""
         return gradients
 
-    def gradients_centralization(self, gradients: Any) -> Any:
-        """The gradients as they are: groups with grad_centralization are refused."""
-        return gradients
+    def gradients_centralization(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
+        """Gradients of groups with grad_centralization without their mean (`centralized`); the others as they are."""
+        given = zip(gradients, self._settings, strict=True)
+        return tuple(centralized(g, Place()) if setting.centralized else g for g, setting in given)
 
     # ---- a step, at once ----
 
@@ -393,148 +390,6 @@ class Optimizer(Cell):
                 comm, tag = current_world().comm, f"new value of {name}"
                 parameter.adopt(comm.broadcast(parameter.asnumpy(), root=owner, tag=tag))
 
-    def _states_as_parameters(self, owners: dict[str, int], rank: int) -> list[State]:
-        """The states of the slices that the parameters hold. Where a state is held in another layout or by another
-        rank, every rank has to call this.
-
-        owners  {parameter: the only rank that needs its states}
-        """
-        layouts = {p.name: p.layout for p in self.parameters}
-        wanted = {p.name: (p.full_shape, p.layout) for p in self.parameters}
-        self.keep_states(self.take_states(wanted, rank, owners), layouts, {}, owners)
-        return self._states
-
-    def _gathered(self, i: int) -> State:
-        """The whole states of parameter number i, of which every rank holds a slice: every rank has to call this."""
-        p = self.parameters[i]
-        states, have = self._states[i].items(), self._layouts[i]
-
-        def whole(kind: str, mine: np.ndarray) -> np.ndarray:
-            shape, layout = shape_of_state(kind, p.full_shape), layout_of_state(kind, have)
-            return gather_full(mine, shape, layout, tag=f"{kind} of {p.name}")
-
-        return {kind: whole(kind, mine) for kind, mine in states}
-
-    # ---- states that one rank alone holds ----
-
-    @property
-    def state_layouts(self) -> dict[str, TensorLayout]:
-        """{parameter name: which slices its states are}, without those that are whole."""
-        return {p.name: layout for p, layout in zip(self.parameters, self._layouts, strict=True) if layout is not None}
-
-    @property
-    def state_owners(self) -> dict[str, int]:
-        """{parameter name: the only rank that holds its states}, without those that every rank holds."""
-        return {p.name: owner for p, owner in zip(self.parameters, self._owners, strict=True) if owner is not None}
-
-    def _note_owner(self, i: int, owner: int | None) -> None:
-        """From now on `owner` alone holds the states of parameter number i; None: every rank does."""
-        before, self._owners[i] = self._owners[i], owner
-        if owner is not None:
-            moved = owner != before and self._states is not None and current_world() is not None
-            if moved and self._held_elsewhere(i):
-                self._states[i] = {}
-
-    def _held_elsewhere(self, i: int) -> bool:
-        owner, world = self._owners[i], current_world()
-        return owner is not None and (world is None or world.rank != owner)
-
-    def _shared_by(self, owner: int, i: int) -> State:
-        """The states of parameter number i, from the rank with them: every rank calls this. May raise WorldError."""
-        parameter, world = self.parameters[i], current_world()
-        mine = {} if self._states is None else self._states[i]
-        if world is None or owner >= world.world_size:
-            if mine:
-                return mine
-            what = f"the states of {parameter.name!r} are held by rank {owner} alone"
-            raise WorldError(what, where=type(self).__name__, hint="Call it in the run that trained, on every rank")
-        like = self.initial_state(_Like(parameter.full_shape, parameter.dtype))  # what it looks like, where it is not
-        return {
-            kind: world.comm.broadcast(mine.get(kind, start), root=owner, tag=f"{kind} of {parameter.name}")
-            for kind, start in like.items()
-        }
-
-    # ---- what a compiled step keeps here ----
-
-    def take_states(
-        self,
-        slices: dict[str, tuple[tuple[int, ...], TensorLayout | None]],
-        rank: int,
-        owners: dict[str, int] | None = None,
-    ) -> dict[str, State]:
-        """The states of parameters as `rank` holds them: {name: {state: slice}}.
-
-        slices  {parameter: (its whole shape, the layout wanted; None: the whole)}
-        owners  {parameter: the only rank that needs its states}: the others get none
-
-        States that are held in another layout are gathered first, those that another rank alone holds are sent: every
-        rank of the world has to call this.
-        """
-        found: dict[str, State] = {}
-        owners = owners or {}
-        for i, parameter in enumerate(self.parameters):
-            if parameter.name not in slices:
-                continue
-            shape, want = slices[parameter.name]
-            have = self._layouts[i]
-            had, needs = self._owners[i], owners.get(parameter.name)
-            mine = {} if self._states is None else self._states[i]
-            if had is not None and had != needs:
-                mine, have = self._shared_by(had, i), None
-            elif mine and have is not None and not same_slices(have, want):
-                mine, have = self._gathered(i), None
-            if needs is not None and needs != rank:
-                continue
-            if not mine:
-                # what a state starts as does not depend on where it lies
-                shape = shape if want is None else want.slice_shape(shape)
-                mine = self.initial_state(_Like(shape, parameter.dtype))
-            elif have is None and is_split(want):
-                mine = {k: cut(v, layout_of_state(k, want), rank) for k, v in mine.items()}
-            found[parameter.name] = dict(mine)
-        return found
-
-    def keep_states(
-        self,
-        found: dict[str, State],
-        layouts: dict[str, TensorLayout | None],
-        scalars: dict[str, State],
-        owners: dict[str, int] | None = None,
-    ) -> None:
-        """States after a step, per parameter and (shared) per dtype. owners: {parameter: the only rank with them}."""
-        if self._states is None:
-            self._states = [{} for _ in self.parameters]
-        owners = owners or {}
-        for i, name in enumerate(p.name for p in self.parameters):
-            if name in owners or name in found:
-                self._note_owner(i, owners.get(name))
-            if name in found:
-                self._states[i] = found[name]
-                self._layouts[i] = layouts[name] if is_split(layouts[name]) else None
-        for dtype, state in scalars.items():
-            self._scalars[np.dtype(dtype)] = state
-
-    def shared_state(self, dtype: Any) -> State:
-        """The values that all parameters share, as the last step left them, for parameters of this dtype."""
-        dtype = scalar_dtype(dtype)
-        initial = self.scalar_state().items()
-        return self._scalars.get(dtype) or {name: np.asarray(value, dtype) for name, value in initial}
-
-    @property
-    def states(self) -> dict[str, dict[str, np.ndarray]]:
-        """{parameter name: {state name: array}} of the eager steps, without those of other ranks alone."""
-        found = {}
-        for i, p in enumerate(self.parameters):
-            held = self._states[i] if self._states else {}
-            if held or not self._held_elsewhere(i):
-                found[p.name] = dict(held or self.initial_state(p))
-        return found
-
-    @property
-    def scalars(self) -> dict[str, float]:
-        """{name: value} of the shared values as the eager steps left them, in the first parameter's dtype."""
-        return {name: float(value) for name, value in self.shared_state(self.parameters[0].dtype).items()}
-
     # ---- parameters and groups ----
 
     def _grouped(self, params: Any) -> list[Parameter]:
@@ -563,7 +418,8 @@ class Optimizer(Cell):
             decay = number(0)(where, "weight_decay", plain_number(group.get("weight_decay", self.weight_decay)))
             members = tuple(numbers[p.name] for p in group["params"] if p.name in numbers)
             self._groups.append(members)
-            settings.update(dict.fromkeys(members, _Setting(decay, rate)))
+            centralized = flag(where, "grad_centralization", group.get("grad_centralization", False))
+            settings.update(dict.fromkeys(members, _Setting(decay, rate, centralized)))
         self._settings = [settings[i] for i in range(len(found))]
         return found
 
@@ -585,7 +441,8 @@ class Optimizer(Cell):
             groups = []
             for members in filter(None, self._groups):
                 names, one = ", ".join(self.parameters[i].name for i in members), self._settings[members[0]]
-                groups.append(f"{names}: weight_decay={one.weight_decay}, {one.rate}")
+                more = ", grad_centralization" if one.centralized else ""
+                groups.append(f"{names}: weight_decay={one.weight_decay}, {one.rate}{more}")
             shown["groups"] = f"[{'; '.join(groups)}]"
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in shown.items())})"
 

@@ -26,10 +26,6 @@ def groups_of(where: str, params: list[Any]) -> tuple[list[dict[str, Any]], list
         if unknown:
             allowed = f"Keys: {', '.join(GROUP_KEYS)}"
             raise ArgumentError(f"group {i} has the key {unknown[0]!r}", where=where, allowed=allowed)
-        if group.get("grad_centralization"):
-            hint = "Omit it; subtract the mean from the gradients by hand if you need it"
-            what = f"group {i} asks for grad_centralization, which is not available"
-            raise ArgumentError(what, where=where, hint=hint)
         if "order_params" in group:
             order = list(group["order_params"])
             continue

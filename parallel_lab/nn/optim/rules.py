@@ -127,8 +127,23 @@ _ADAM = (
 _ADAM_STATES = {"states": {"moment1": 0.0, "moment2": 0.0}, "shared": _powers}
 
 
-@update_rule(*_ADAM, **_ADAM_STATES)
-def Adam(h, p, g, m, v):
+def _check_forms(adam: Any, given: dict[str, Any]) -> None:
+    """MindSpore's rules for what does not go together."""
+    for one, other in (("lazy", "offload"), ("lazy", "amsgrad"), ("offload", "amsgrad")):
+        if given[f"use_{one}"] and given[f"use_{other}"]:
+            raise ArgumentError(f"use_{one}=True with use_{other}=True", where="Adam", allowed="One of the two")
+
+
+@update_rule(
+    *_ADAM,
+    switch("use_amsgrad"),
+    switch("use_lazy", kept=False),
+    switch("use_offload", kept=False),
+    states=lambda h: {"moment1": 0.0, "moment2": 0.0, **({"vhat": 0.0} if h.use_amsgrad else {})},
+    shared=_powers,
+    check=_check_forms,
+)
+def Adam(h, p, g, m, v, top=None):
     """Adam (Kingma and Ba 2015, the faster form at the end of section 2).
 
     g = gradient + weight_decay * p
@@ -137,15 +152,28 @@ def Adam(h, p, g, m, v):
 
     use_locking   accepted for MindSpore's sake, without effect
     use_nesterov  the last line has beta1 * m + (1 - beta1) * g instead of m
+    use_amsgrad   the last line has the largest v so far, element by element (Reddi, Kale and Kumar 2018)
+    use_lazy, use_offload   accepted, without effect: see `LazyAdam` and `AdamOffload`
     """
-    return _adam(h, p, g, m, v)
+    return _adam(h, p, g, m, v, top)
 
 
-def _adam(h: Any, p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+def _adam(h: Any, p: Any, g: Any, m: Any, v: Any, top: Any = None) -> tuple[Any, ...]:
     m, v = _moments(h, g, m, v)
     correction = ops.sqrt(1.0 - h.scalars["beta2_power"]) / (1.0 - h.scalars["beta1_power"])
     ahead = elementwise.moving_mean(m, g, keep=h.beta1, add=_rest(h.beta1, g)) if h.use_nesterov else m
-    return elementwise.descend_by_root(p, ahead, v, h.rate * correction, eps=h.eps), m, v
+    if top is None:
+        return elementwise.descend_by_root(p, ahead, v, h.rate * correction, eps=h.eps), m, v
+    top = ops.maximum(top, v)
+    return elementwise.descend_by_root(p, ahead, top, h.rate * correction, eps=h.eps), m, v, top
+
+
+@update_rule(*_ADAM, **_ADAM_STATES)
+def AdamOffload(h, p, g, m, v):
+    """`Adam`, in the form whose moments MindSpore keeps and updates on the host. Here every rank computes on it anyway:
+    formula, arguments and numbers are Adam's.
+    """
+    return _adam(h, p, g, m, v)
 
 
 @update_rule(*_ADAM, **_ADAM_STATES)

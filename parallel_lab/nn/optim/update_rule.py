@@ -25,7 +25,7 @@ import numpy as np
 
 from ...base.checks import Check
 from ...base.dtypes import BFLOAT16
-from .global_norm import Place, dims_of_state, in_dtype_of, mean, norm, shape_of_state, wide
+from .global_norm import Place, centralized, dims_of_state, in_dtype_of, mean, norm, shape_of_state, wide
 from .optimizer import Optimizer, State, plain_number
 
 
@@ -158,6 +158,8 @@ def update_rule(
                     state = {name: wide(value) for name, value in state.items()}
                 if not decoupled:
                     gradient = h.decayed(parameter, gradient)
+                if place.centralized:
+                    gradient = centralized(gradient, place)
                 new, *kept = rule(h, parameter, gradient, *(state.get(name) for name in self.state_names))
                 made = zip(self.state_names, kept, strict=True)
                 new_state = {name: _as_operand(value) for name, value in made if value is not None}
