@@ -25,6 +25,7 @@ NOT_IN_PYTORCH = {
     "ProximalAdagrad": "not there",
     "ASGD": "a closed formula: test_further_rules.py",
     "Rprop": "as ASGD",
+    "MultiFieldEmbeddingLookup": "not there",
     "SyncBatchNorm": "PyTorch's needs processes with accelerators; alone it is BatchNorm2d",
     "Cell": "base class",
     "CellList": "a container that is not called",
