@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import ArgumentTypeError, NotBuiltYet, ShapeError
-from .machine.registry import op
+from .machine.registry import OPS, op
 from .machine.signature import letters, more_letters
 
 # What a traced call names by number, as attributes of a node are plain values: objects with `compute` and `gradient`,
@@ -44,7 +44,7 @@ def _sizes(shapes, *, results, **_):
 @op(
     _labels,
     sizes=_sizes,
-    whole=lambda signature, **_: signature.labels,
+    whole=lambda signature, **_: "".join(signature.labels),
     dtype=lambda _, *, dtypes, several, **__: dtypes if several else dtypes[0],
     flops=0,
 )
@@ -70,4 +70,17 @@ def _(g, out, *inputs, called, number, **_):
     if gradient is None:
         hint = f"@bprop_getters.register({called}) names the function that gives bprop(*inputs, out, dout)"
         raise ArgumentTypeError(f"{called} has no gradient", hint=hint)
-    return gradient(*inputs, out, g)
+    found = gradient(*inputs, out, g)
+    return found if isinstance(inputs[0], np.ndarray) else tuple(_filled(each, called) for each in found)
+
+
+def _filled(gradient, called):
+    """A gradient that its rule made of shapes alone (zeros_like), as an instruction; others as they are."""
+    if not isinstance(gradient, (np.ndarray, np.generic, int, float)):
+        return gradient
+    array = np.asarray(gradient)
+    number = array.flat[0] if array.size else np.zeros((), array.dtype)[()]
+    if (array != number).any():
+        allowed = "What it computes of x, out or dout, or one number everywhere"
+        raise ArgumentTypeError("bprop gives an array of its own", where=called, allowed=allowed)
+    return OPS["fill"](shape=array.shape, value=number.item(), dtype=str(array.dtype))

@@ -68,10 +68,14 @@ def inputs_as_read(made: Compiled) -> tuple[Layout, ...]:
 
 def _as_read(graph: Graph, draft: Any, name: str) -> TensorLayout | None:
     """The layout in which the first operator that reads an input wants it; None: it takes what comes."""
-    reader = next((node for node in graph.nodes if name in node.ins), None)
+    reader, values = next((node for node in graph.nodes if name in node.ins), None), draft.value_table()
+    made = {out: instr for instr in draft.program("forward") for out in instr.outs}
     for instr in draft.program("forward") if reader is not None else ():
         if instr.kind == "compute" and instr.name == reader.name and len(instr.ins) == len(reader.ins):
-            return draft.value_table()[instr.ins[reader.ins.index(name)]].layout
+            operand = instr.ins[reader.ins.index(name)]
+            while values[operand].layout is None and operand in made:  # a window: the slices that it is taken from
+                operand = made[operand].ins[0]
+            return values[operand].layout
     return None
 
 

@@ -182,6 +182,23 @@ def test_a_redistribution_is_nodes_with_its_shapes():
     assert {(begin[1], end[1]) for _, begin, end, _ in slices} >= {(24, 48)}
 
 
+def test_a_window_is_taken_from_what_a_neighbour_holds():
+    class Conv(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w = Parameter(zeros(4, 3, 3, 3), "kernel")
+            self.conv = ops.Conv2D(4, 3, pad_mode="same").shard(((1, 1, 8, 1), (1, 1, 1, 1)))
+
+        def construct(self, x):
+            return self.conv(x, self.w)
+
+    net = Conv()
+    (nodes,) = _executor.get_parallel_graph_info(compiled(net, zeros(8, 3, 16, 12))).values()
+    assert nodes["NeighborExchangeV2-0"]["inputs"] == ["x"]
+    assert nodes["Conv2D-0"]["inputs"] == ["NeighborExchangeV2-0", "Load-0"]
+    assert net.parameter_layout_dict["x"] == ([8], [-1, -1, 0, -1], [8, 3, 2, 12], 0, True, "")
+
+
 def test_messages_that_share_a_bucket_are_nodes_of_their_own():
     class Two(nn.Cell):
         def __init__(self):

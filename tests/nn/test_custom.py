@@ -174,6 +174,37 @@ def test_what_is_missing_is_told(wrong, error, words):
         wrong()
 
 
+def test_strategies_spread_around_it():
+    """The product's rows are split 4 ways, as given; what it computes is whole on every rank."""
+    more = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation", "dataset_strategy": "full_batch"}
+    plan = pl.compile(Net(W, ((4, 1), (1, 2))), X, device_num=8, **more)
+    kinds = {n.op: n for n in plan.graph.nodes}
+    assert kinds["matmul"].strategy == ((4, 1), (1, 2)) and kinds["custom"].strategy in (None, ((1, 1),))
+
+
+@pytest.mark.parametrize("ones", [True, False])
+def test_a_gradient_may_be_made_of_a_shape_alone(ones):
+    """The weight's gradient is x.T @ ones, or zeros."""
+
+    class Flat(Shaped):
+        pass
+
+    @bprop_getters.register(Flat)
+    def gradient(self):
+        return lambda x, out, dout: (ops.ones_like(x) if ones else ops.zeros_like(x),)
+
+    class Step(Net):
+        def __init__(self):
+            super().__init__(W)
+            self.cubes = Flat()
+
+        def construct(self, x):
+            return value_and_grad(super().construct, None, [self.w])(x)[1]
+
+    plan = pl.compile(Step(), X, device_num=8, dataset_strategy="full_batch", parallel_mode="semi_auto_parallel")
+    assert next(i.op for _, i in plan.instructions("backward")) == "fill"
+
+
 def test_nothing_is_kept_of_an_operator_that_is_gone():
     gc.collect()
     before, made = len(MADE), Cubes()
