@@ -122,10 +122,13 @@ def full_names(graph: Graph, ids: Iterator[int], outermost: Cell) -> dict[str, s
     backwards.
     """
     names, kind = {}, type(outermost).__name__
+    wrapped = type(getattr(outermost, "network", None)).__name__ if kind == "AutoParallel" else ""
     for node in _from_the_end(graph):
         scope = node.origin.scope.split("/")
         if scope[1:2] == [f"{outermost.cell_name or kind}-{kind}"]:
             del scope[1]
+        elif scope[1:2] == [f"{wrapped}-{wrapped}"]:
+            scope[1] = f"network-{wrapped}"  # which keeps its own name
         names[node.name] = "/".join([*filter(None, scope), f"{node.op_class}-op{next(ids)}"])
     return names
 

@@ -10,6 +10,7 @@ from parallel_lab.mindspore._c_expression import reset_op_id
 from parallel_lab.mindspore.common.api import _cell_graph_executor, _executor
 from parallel_lab.mindspore.nn.wrap.cell_wrapper import _VirtualDatasetCell
 from parallel_lab.mindspore.parallel._utils import _reset_op_id
+from parallel_lab.mindspore.parallel.auto_parallel import AutoParallel
 
 import parallel_lab.mindspore as ms
 from parallel_lab.base.settings.context import reset_auto_parallel_context
@@ -138,6 +139,15 @@ def test_operators_are_named_by_scope_class_and_number_from_the_end():
     again = Net()
     compiled(again, zeros(32, 24))
     assert list(_executor._get_shard_strategy(again)) == ["Default/ReLU-op0", "Default/MatMul-op1"]
+
+
+def test_the_scope_of_what_an_auto_parallel_holds_is_network():
+    ms.set_auto_parallel_context(parallel_mode="stand_alone")
+    net = AutoParallel(Net(((2, 1), (4, 1))), parallel_mode="semi_auto")
+    compiled(net, zeros(32, 24))
+    found = _executor._get_shard_strategy(net)
+    assert found == {"Default/network-Net/ReLU-op0": [[8, 1]], "Default/network-Net/MatMul-op1": [[2, 1], [4, 1]]}
+    assert net.parameter_layout_dict["weight"] == ([2, 4], [0, -1], [12, 24], 0, True, "")
 
 
 def test_a_reshape_has_the_strategy_of_what_it_reads():
