@@ -20,6 +20,7 @@ from parallel_lab.base.settings import context
 from parallel_lab.mindspore._tables import PAGES
 from tests.crossed import each_of
 from tests.mindspore.imports import DTYPES, FACADE, MODULES, SAMPLES, SEEDS, page, target
+from tests.ops.compiled import results
 
 
 @pytest.fixture(autouse=True)
@@ -370,13 +371,18 @@ def test_no_init_parameters_leaves_initial_values_undrawn():
     assert net.weight.asnumpy().shape == (2, 3)
 
 
-def test_operators_and_optimizers_keep_their_device_and_refuse_to_run_there():
+def test_operators_keep_their_device_and_run_all_the_same():
+    """MindSpore's EmbeddingLookup asks for "CPU" in parallel modes, and was refused with it."""
     matmul = ms.ops.MatMul().set_device("CPU")
     assert matmul.prim_attrs["primitive_target"] == "CPU" and "CPU" in repr(matmul)
-    with pytest.raises(NotBuiltYet, match="MatMul: it is placed on 'CPU'"):
-        matmul(Tensor(np.ones((2, 2))), Tensor(np.ones((2, 2))))
-    with pytest.raises(NotBuiltYet):
-        ms.ops.ReLU().add_prim_attr("primitive_target", "CPU")(Tensor([1.0]))
+    assert matmul(Tensor(np.ones((2, 2))), Tensor(np.ones((2, 2)))).asnumpy().tolist() == [[2, 2], [2, 2]]
+    lookup = ms.ops.EmbeddingLookup().add_prim_attr("primitive_target", "CPU").shard(((8, 1), (1, 1)))
+    table, ids = np.arange(32.0).reshape(16, 2), np.array([[3, 15], [0, 7]])
+    made = results(lambda table, ids: lookup(table, ids, 0), table, ids)
+    np.testing.assert_array_equal(made[0], table[ids])
+
+
+def test_optimizers_keep_their_device_and_refuse_to_run_there():
     p = Parameter(Tensor([1.0]), "p")
     optimizer = ms.nn.SGD([p], 0.1)
     assert optimizer.target is None

@@ -96,7 +96,7 @@ def check_target(where: str, target: Any) -> str:
 
 
 def refuse_placement(where: str, target: str) -> None:
-    """Raise NotBuiltYet for an operator or optimizer that was given a device and is to run."""
+    """Raise NotBuiltYet for an optimizer that was given a device and is to run."""
     what = f"it is placed on {target!r}, and placement on host or device is not available yet"
     hint = "Omit it: everything runs on this machine's processors, with the same results"
     raise NotBuiltYet(what, where=where, hint=hint)
@@ -217,7 +217,7 @@ class Primitive:
         return self
 
     def set_device(self, device_target: str) -> Any:
-        """Ask for "CPU", "GPU" or "Ascend" (kept, shown); a call raises NotBuiltYet. "": not set. Returns self."""
+        """Ask for "CPU", "GPU" or "Ascend": kept and shown, without effect on results. "": not set. Returns self."""
         self.prim_attrs.pop(TARGET, None)
         if not isinstance(device_target, str) or device_target:
             self.prim_attrs[TARGET] = check_target(f"{self.name} set_device", device_target)
@@ -238,8 +238,6 @@ class Primitive:
         return self
 
     def __call__(self, *args: Any) -> Any:
-        if TARGET in self.prim_attrs:
-            refuse_placement(self.name, self.prim_attrs[TARGET])
         if self.prim_attrs.get("recompute"):
             refuse_recompute(self.name)
         return self.called(args)
