@@ -167,6 +167,19 @@ def test_parameters_that_the_loss_does_not_use_get_zero_gradients():
     assert_same(parameters, values)
 
 
+def test_a_loss_that_uses_no_parameter_has_zero_gradients_for_all():
+    """It was refused, as a network that is to be trained is."""
+    x, y = batch()
+
+    def make_step(net):
+        return value_and_grad(lambda x, y: ops.reduce_mean(ops.square(x)), 1, net.trainable_params()), None
+
+    one, _ = steps_on_one_device(make_step, x, y, count=1)
+    many, _, _ = steps_on_ranks(make_step, x, y, STRATEGIES[1], 8, count=1)
+    assert_same(one, many)
+    assert not many[0][1][0].any() and not many[0][1][1][0].any()
+
+
 def test_accumulators_take_gradients_and_are_read_anew():
     x, y = batch()
 

@@ -470,7 +470,7 @@ def differentiate(draft: Draft) -> Draft:
     """Add the gradients of the outputs' sum for every trainable parameter used, or those the function asks for."""
     graph, rec = draft.graph, LocalRecorder(draft.value_table(), {})
     backs = [_Backward(draft, rec, number) for number in range(len(graph.seeds) or 1)]
-    if not all(back.live.intersection(back.seeds) for back in backs):
+    if not graph.seeds and not backs[0].live.intersection(backs[0].seeds):
         hint = "A parameter needs requires_grad=True and a place in construct"
         raise TraceError("no trainable parameter was used", where="differentiate", hint=hint)
     with rec:
