@@ -154,7 +154,7 @@ COMPOSITE = {
 }
 PRIMITIVES = {
     **_of("parallel_lab.ops", "Primitive"),
-    **_of("parallel_lab.nn.tensor.custom", "PrimitiveWithInfer prim_attr_register"),
+    **_of("parallel_lab.nn.tensor.custom", "PrimitiveWithInfer prim_attr_register InsertGradientOf HookBackward"),
     "PrimitiveWithCheck": "parallel_lab.nn.tensor.custom:PrimitiveWithInfer",
     **dict.fromkeys(("constexpr", "_primexpr"), f"{FORMS}:unchanged"),
 }

@@ -18,22 +18,23 @@ What it holds and how that is named is in `cell_tree.py`. `shard` below: a Cell 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from .. import ops
 from ..base.checks import checked, flag, function, instance, integer, text
 from ..base.dtypes import COMPUTE, as_dtype, kind_of
-from ..base.errors import ArgumentError, ArgumentTypeError, CellError, NotBuiltYet, ShardConditionError, shorten
-from ..base.hooks import cell_executor, cell_runner, current_tracer, current_world, held_messages, on_tape
+from ..base.errors import ArgumentError, ArgumentTypeError, CellError, ShardConditionError, shorten
+from ..base.hooks import cell_executor, cell_runner, current_tracer, current_world, held_messages
 from ..base.settings.context import frozen
 from ..ops.collectives.deferred import holding_messages
 from ..ops.machine.primitive import check_strategy_value, refuse_recompute
-from .cell_tree import CellTree
+from .hooks import Hooks
 from .tensor.tensor import Parameter
 
 
-class Cell(CellTree):
+class Cell(Hooks):
     """Base of every network and layer. Override `construct`.
 
     auto_prefix  give Parameters of child Cells the path of attributes as their name
@@ -49,6 +50,7 @@ class Cell(CellTree):
     keep_dtype: tuple[str, ...] = ("moving_mean", "moving_variance")
     recompute_options: dict[str, bool] | None = None
     _data_parallel = False
+    _hooks: Mapping[str, list[Callable]] = MappingProxyType({})  # `hooks.py`
 
     # ---- running ----
 
@@ -60,12 +62,11 @@ class Cell(CellTree):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._registry("_cells")
         tracer = current_tracer.get()
-        if (tracer is not None or on_tape.get()) and hasattr(type(self), "bprop"):
-            hint = "Make an operator with it: PrimitiveWithInfer and bprop_getters"
-            raise NotBuiltYet(
-                "a gradient of its own (bprop) is not available for a Cell", where=self._where(), hint=hint
-            )
         construct = self.construct if self.compute_dtype is None else self._construct_in_dtype
+        if hasattr(type(self), "bprop"):
+            construct = self._around(self._with_bprop, construct)
+        if self._hooks and tracer is None:
+            construct = self._around(self._with_hooks, construct)
         if tracer is None:
             if self.recompute_options is not None:
                 refuse_recompute(type(self).__name__)
@@ -84,6 +85,10 @@ class Cell(CellTree):
         finally:
             for _ in entered:
                 tracer.leave()
+
+    @staticmethod
+    def _around(how: Callable, construct: Callable) -> Callable:
+        return lambda *args, **kwargs: how(construct, args, kwargs)
 
     def _construct_in_dtype(self, *args: Any, **kwargs: Any) -> Any:
         """`construct` on inputs in `compute_dtype`, and with `self.weight` reading as the Parameter in that dtype."""

@@ -84,3 +84,39 @@ def _filled(gradient, called):
         allowed = "What it computes of x, out or dout, or one number everywhere"
         raise ArgumentTypeError("bprop gives an array of its own", where=called, allowed=allowed)
     return OPS["fill"](shape=array.shape, value=number.item(), dtype=str(array.dtype))
+
+
+# ---- a gradient that a function says ----
+
+
+def _first_labels(shapes, *, count, several, **_):
+    found = _labelled(shapes)
+    return f"{','.join(found)}->{','.join(found[:count])}{',' if several and count == 1 else ''}"
+
+
+@op(
+    _first_labels,
+    whole=lambda signature, **_: signature.labels,
+    dtype=lambda dtypes, *, count, several, **_: tuple(dtypes[:count]) if several else dtypes[0],
+    flops=0,
+)
+def own_gradient(*values, called, number, count, several):
+    """The first `count` values, whose gradient a function makes that of the others, or, if there are no others, their
+    own.  values: any -> the first ones.
+    """
+    return tuple(map(np.array, values[:count])) if several else np.array(values[0])
+
+
+@own_gradient.vjp
+def _(g, out, *values, called, number, count, several, total, **_):
+    given = [
+        OPS["fill"](shape=tuple(x.shape), value=0.0, dtype=str(x.dtype)) if each is None else each
+        for each, x in zip(g if several else (g,), values, strict=False)
+    ]
+    totals = [total(each) for each in given]
+    found = MADE[number].gradient(values, tuple(each for each, _ in totals))
+    ranks = totals[0][1]
+    if not isinstance(values[0], np.ndarray):
+        found = [x if x is None else _filled(x, called) for x in found]
+    found = [x if x is None or ranks == 1 else OPS["div"](x, float(ranks)) for x in found]
+    return (*[None] * count, *found) if len(values) > count else tuple(found)

@@ -73,7 +73,7 @@ class _Region:
 class _RegionOp:
     """What the tape keeps of a call: its rule runs the gradient program, once for all results."""
 
-    plain = vjp_across = vjp_needs = False
+    plain = vjp_across = vjp_needs = vjp_total = False
 
     def __init__(
         self, region: _Region, numbers: tuple[int, ...], step: int, count: int, weights: list[Parameter]

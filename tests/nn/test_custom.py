@@ -212,18 +212,3 @@ def test_nothing_is_kept_of_an_operator_that_is_gone():
     del made
     gc.collect()
     assert len(MADE) == before
-
-
-class OwnGradient(nn.Cell):
-    def construct(self, x):
-        return x * x
-
-    def bprop(self, x, out, dout):
-        return (dout,)
-
-
-def test_a_cell_with_a_gradient_of_its_own_is_refused_where_a_gradient_is_asked_for():
-    """It was ignored: the gradient was that of construct."""
-    assert float(OwnGradient()(Tensor(3.0))) == 9
-    with pytest.raises(NotBuiltYet, match=r"bprop.*bprop_getters"):
-        value_and_grad(OwnGradient(), 0)(Tensor(3.0))

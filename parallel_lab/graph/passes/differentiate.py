@@ -65,6 +65,11 @@ class LocalRecorder:
     def __exit__(self, *error: object) -> None:
         current_tracer.reset(self._token)
 
+    def enter(self, cell: Any = None) -> None:
+        """Cells that a function of the user's own calls have no place in the network."""
+
+    leave = enter
+
     def where(self, op_class: str, primitive: Any) -> str:
         """The start of an error about an operator of a rule."""
         return f"{op_class} of {self.name!r}"
@@ -279,6 +284,8 @@ class _Backward:
         given = form([None if g is None else self.array(g) for g in gradients])
         combined = self.combined.get(instr.outs[0])
         extra = {"across": lambda v, reduce="sum": self.across(v, combined, reduce)} if op.vjp_across else {}
+        if op.vjp_total:
+            extra["total"] = self.total
         if op.vjp_needs:
             extra["needs"] = tuple(name in self.live for name in instr.ins)
         place = {"offset_axes": instr.offset_axes, "device_matrix": instr.device_matrix}
@@ -309,6 +316,16 @@ class _Backward:
         reason = f"the gradient of {combined.name!r} needs the {what} of this over all its ranks: {why}"
         attrs = {"reduce": reduce, "fusion": 0}
         return self.message("all_reduce", combined, value, self.values[value.name], reason, attrs)
+
+    def total(self, gradient: TracedValue) -> tuple[TracedValue, int]:
+        """(The sum of all ranks' addends of a gradient, how many ranks): for a rule that need not be linear in it."""
+        made, count = self.values[gradient.name], self.draft.config.device_num
+        if count == 1 or self.draft.config.local:
+            return gradient, 1
+        layout = gradient_layout(TensorLayout.replicated(count, len(made.shape)))
+        value, axes = Value(made.shape, made.dtype, None), tuple(sorted(layout.partial, reverse=True))
+        about = "the function that is given it need not be linear", {"reduce": "sum", "fusion": 0}, "gradient.total"
+        return self.message("all_reduce", layout, gradient, value, *about, axes=axes), count
 
     def message(
         self,

@@ -88,6 +88,8 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[n
             grads = op.vjp_fn(g, out, *arrays)
         else:
             extra: dict[str, Any] = {"across": _alone} if op.vjp_across else {}
+            if op.vjp_total:
+                extra["total"] = lambda value: (value, 1)
             if op.vjp_needs:
                 extra["needs"] = tuple(needed)
             grads = op.vjp_fn(g, out, *arrays, **node.attrs, **extra)

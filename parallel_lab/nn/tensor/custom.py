@@ -27,9 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import function, text
+from ...base.checks import checked, function, text
 from ...base.errors import ArgumentTypeError, ShapeError, shorten
-from ...ops.custom import MADE, custom
+from ...base.hooks import current_tracer
+from ...ops.custom import MADE, custom, own_gradient
 from ...ops.elementwise import a_dtype
 from ...ops.machine.primitive import Uncut
 from .tensor import Tensor
@@ -124,6 +125,72 @@ class PrimitiveWithInfer(Uncut):
             raise ShapeError(given, where=where, allowed="A shape and a dtype per result")
         names = tuple(str(a_dtype(where, "infer_dtype", dtype)) for dtype in dtypes)
         return tuple(tuple(map(int, shape)) for shape in shapes), names, several
+
+
+class OwnGradient:
+    """Results with a gradient that a function says: `OwnGradient(name, f)((result,), inputs, several=False)`.
+
+    f  called with (values, gradients of the results) for the gradients of the inputs; without inputs, of the values
+       themselves. values: the results, then the inputs
+    """
+
+    def __init__(self, called: str, function: Callable) -> None:
+        self.called, self.function, self.number = called, function, next(_NUMBERS)
+        MADE[self.number] = self
+
+    def gradient(self, values: tuple[Any, ...], gradients: tuple[Any, ...]) -> list[Any]:
+        """Arrays are given to the function as Tensors, and taken back as arrays."""
+        at_once = isinstance(gradients[0], (np.ndarray, np.generic))
+        opened = (tuple(map(Tensor, each)) if at_once else each for each in (values, gradients))
+        return [None if found is None else _values(found) for found in self.function(*opened)]
+
+    def __call__(self, results: tuple[Any, ...], inputs: tuple[Any, ...] = (), *, several: bool) -> Any:
+        facts = {"called": self.called, "number": self.number, "count": len(results), "several": several}
+        made = own_gradient(*results, *inputs, **facts)
+        for x in made if several else (made,):
+            if getattr(x, "node", None) is not None:
+                x.node.attrs = {**x.node.attrs, "kept": self}  # until the gradient is made
+        return made
+
+
+class InsertGradientOf(Uncut):
+    """`InsertGradientOf(f)(x)`: x, whose gradient is f(its gradient)."""
+
+    op = own_gradient
+    why = "its function is given the whole gradient on every rank"
+
+    @checked(f=function("A function of the gradient"))
+    def __init__(self, f: Callable) -> None:
+        super().__init__()
+        self.own = OwnGradient(type(self).__name__, lambda _, gradients: [self._new(f, gradients[0])])
+
+    @staticmethod
+    def _new(f: Callable, gradient: Any) -> Any:
+        return f(gradient)
+
+    def __call__(self, x: Any) -> Any:
+        return self.own((x,), several=False)
+
+
+class HookBackward(InsertGradientOf):
+    """`HookBackward(hook_fn)(x)`: x; hook_fn is called with a tuple of its gradient, and may return another one.
+
+    For networks that run at once; a compiled one has x as it is. cell_id is accepted.
+    """
+
+    def __init__(self, hook_fn: Callable, cell_id: str = "") -> None:
+        text("HookBackward", "cell_id", cell_id)
+        function("A function of the gradient")("HookBackward", "hook_fn", hook_fn)
+        super().__init__(hook_fn)
+
+    @staticmethod
+    def _new(f: Callable, gradient: Any) -> Any:
+        new = f((gradient,))
+        new = new[0] if isinstance(new, tuple) else new
+        return gradient if new is None else new
+
+    def __call__(self, x: Any) -> Any:
+        return x if current_tracer.get() is not None else super().__call__(x)
 
 
 def _values(found: Any) -> Any:

@@ -93,6 +93,7 @@ class OpDef:
     vjp_fn: Callable | None = None
     vjp_across: bool = False
     vjp_needs: bool = False
+    vjp_total: bool = False
     internal: bool = False
     __doc__: str | None = field(default=None, repr=False)
 
@@ -294,6 +295,7 @@ class OpDef:
         """
         names = inspect.signature(fn).parameters
         self.vjp_fn, self.vjp_across, self.vjp_needs = fn, "across" in names, "needs" in names
+        self.vjp_total = "total" in names
         return fn
 
     # ---- inference ----
