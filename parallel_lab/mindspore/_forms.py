@@ -256,6 +256,21 @@ class NeighborExchangeV2(ops.NeighborExchangeV2):
         return Tensor(super().at_once(x))
 
 
+class AlltoAllV(ops.AlltoAllV):
+    """`parallel_lab.ops.AlltoAllV`, giving a Tensor."""
+
+    def at_once(self, *inputs: Any) -> Any:
+        found = super().at_once(*inputs)
+        return Tensor(found) if isinstance(found, np.ndarray) else found
+
+
+class BatchISendIRecv(ops.BatchISendIRecv):
+    """`parallel_lab.ops.BatchISendIRecv`, giving Tensors."""
+
+    def at_once(self, *inputs: Any) -> tuple[Any, ...]:
+        return tuple(Tensor(x) if isinstance(x, np.ndarray) else x for x in super().at_once(*inputs))
+
+
 class Dropout(ops.Dropout):
     """`Dropout(keep_prob)(x)`: (x with a share 1 - keep_prob of its elements 0, the others divided by keep_prob; None).
     `keep_prob`: above 0, at most 1; `Seed0`, `Seed1`: ints that make its masks differ (two operators differ anyway).

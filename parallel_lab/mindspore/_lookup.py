@@ -128,7 +128,6 @@ HINTS: dict[str, str] = {
     "functions of your own",
     "dataset.transforms.py_transforms": "mindspore.dataset.transforms has Compose and TypeCast, and Dataset.map takes "
     "functions of your own",
-    "communication.comm_func": "Use the operators: ops.AllReduce()(x), ops.AllGather()(x), ops.Broadcast(0)(x)",
     "mint.distributed": "Use mindspore.communication and the operators ops.AllReduce, ops.AllGather, ...",
     "mint.optim": "Use mindspore.nn: nn.SGD, nn.Momentum, nn.Adam, nn.AdamWeightDecay",
     **_same("nn.Transformer parallel.nn.Transformer", "Use nn.TransformerEncoder"),

@@ -131,7 +131,7 @@ OPERATOR_FORMS = _of(
     FORMS,
     f"{MADE} fill dtype rank size tuple_to_array DType Depend Eye Fill FillV2 LinSpace LinSpaceExt Ones OnesLike "
     "Range Rank ScalarToArray ScalarToTensor Shape Size TupleToArray Zeros ZerosLike Receive NeighborExchange "
-    "NeighborExchangeV2 Dropout dropout",
+    "NeighborExchangeV2 AlltoAllV BatchISendIRecv Dropout dropout",
 ) | {"range": f"{FORMS}:range_"}
 CLASSES = _of(
     "parallel_lab.mindspore._classes",
@@ -176,7 +176,7 @@ COMMUNICATION_OPERATORS = {
         "AllGather AllReduce AlltoAll Barrier Broadcast CollectiveGather CollectiveScatter Reduce ReduceOp "
         "ReduceScatter Send",
     ),
-    **_of(FORMS, "Receive NeighborExchange"),
+    **_of(FORMS, "Receive NeighborExchange NeighborExchangeV2 AlltoAllV BatchISendIRecv"),
 }
 
 # PyTorch's spellings of layers that are this package's too; those of operators are in their declarations
@@ -337,6 +337,7 @@ PAGES: dict[str, Page] = {
     "common.tensor": Page("Tensors.", names=TENSORS),
     # ---- communication ----
     **_several("Ranks and groups.", "communication communication.management", {}, "parallel_lab.train.communication"),
+    "communication.comm_func": Page("Communication as functions.", ("parallel_lab.mindspore._comm_func",)),
     # ---- data ----
     **_several("Data pipelines.", "dataset dataset.engine dataset.engine.datasets", {}, "parallel_lab.train.dataset"),
     **_several(

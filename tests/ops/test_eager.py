@@ -7,7 +7,7 @@ import pytest
 
 from parallel_lab import ShapeError, nn, ops
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.custom import PrimitiveWithInfer, bprop_getters, prim_attr_register
+from parallel_lab.nn.tensor.custom import OwnGradient, PrimitiveWithInfer, bprop_getters, prim_attr_register
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.ops import OPS, elementwise
 from parallel_lab.ops.machine.opdef import OpDef, Results
@@ -50,7 +50,7 @@ def gradient_of_twice(self):
     return lambda x, out, dout: (dout * 2.0,)
 
 
-TWICE = Twice()
+TWICE, SAME = Twice(), OwnGradient("Same", lambda values, gradients: list(gradients))
 # Operators whose declaration has no example, because no strategy applies to them, and that no gradient rule below uses.
 SPLIT = {"low": 0.5, "ints": {3: 6}, "classes": 6}
 EXTRA = defaultdict(
@@ -73,6 +73,7 @@ EXTRA = defaultdict(
     ),
     moving_statistic=(case((4, 3, 2), (2, 3), (3,), low=0.5, count=8, variance=False, share=0.1, factor=1.0),),
     custom=(case((4, 6), called="Twice", number=TWICE.number, results=((4, 6),), dtypes=("float64",), several=False),),
+    own_gradient=(case((4, 6), called="Same", number=SAME.number, count=1, several=False),),
     fill=(case(shape=(3, 4), value=2.5, dtype="float32"), case(shape=(), value=1, dtype="int64")),
 )
 

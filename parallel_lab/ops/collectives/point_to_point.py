@@ -18,12 +18,13 @@ import numpy as np
 
 from ...base.checks import Check, checked, choice, integer, sequence_of
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, shorten
+from ...base.hooks import current_tracer
 from ..machine.opdef import OpDef
 from ..machine.registry import OPS
 from .base import CALLS, Communication, a_group, checked_root, members_of
 from .definitions import MESSAGES
 
-__all__ = ["NeighborExchange", "NeighborExchangeV2", "Receive", "Send"]
+__all__ = ["AlltoAllV", "BatchISendIRecv", "NeighborExchange", "NeighborExchangeV2", "Receive", "Send"]
 
 _INTS = sequence_of(integer(0), "A list or tuple of ints, none below 0: (0,), with a comma", empty=True)
 _SHAPES = sequence_of(_INTS, "A list or tuple of shapes, each a list or tuple of ints: ((2, 3),)", empty=True)
@@ -283,6 +284,131 @@ class NeighborExchangeV2(Communication):
             else:
                 parts[sides] = np.zeros(shape, tile.dtype)
         return self._joined(parts, lambda several, axis: OPS["concat"](several, axis))
+
+
+class _Pieces(Communication):
+    """Base of those that send some ranks a piece each, and receive one from some."""
+
+    def exchanged(self, sends: list[tuple[int, Any]], receives: list[tuple[int, tuple[int, ...], str]]) -> list[Any]:
+        """(rank, value) of what is sent, (rank, shape, dtype) of what is received -> the values received."""
+        tracer = current_tracer.get()
+        if tracer is None:
+            world, _ = members_of(self.name, self.attrs["group"])
+            for rank, value in sends:
+                world.comm.send(value, rank)
+            return [world.comm.recv(*each) for each in receives]
+        me, _ = self.in_trace(tracer)
+        for rank, value in sends:
+            self.recorded(tracer, _SEND, (value,), sr_tag=0, group=(me, rank))
+        about = [{"shape": shape, "dtype": dtype, "sr_tag": 0, "group": (r, me)} for r, shape, dtype in receives]
+        return [self.recorded(tracer, _RECEIVE, (0,), **each) for each in about]
+
+    def traced(self, tracer: Any, *inputs: Any) -> Any:
+        return self.at_once(*inputs)
+
+    def place(self) -> tuple[int, tuple[int, ...]]:
+        """(this rank, the ranks of the group)."""
+        tracer = current_tracer.get()
+        if tracer is not None:
+            return self.in_trace(tracer)
+        world, members = members_of(self.name, self.attrs["group"])
+        return world.rank, members
+
+
+class AlltoAllV(_Pieces):
+    """Each rank of the group a piece of x, of the size that is named, and a piece of each, one after the other.
+
+    group, block_size   as `AlltoAllV(group, block_size)(x, send_numel_list, recv_numel_list)`: counts of blocks
+    send_numel_list, recv_numel_list   the older form has them first: `AlltoAllV([2, 3], [2, 1])(x)`
+
+    x: (sum of what is sent,) -> (sum of what is received,), elements in the order of the ranks
+    """
+
+    takes = (1, 3)
+
+    def __init__(self, *given: Any, group: str | None = None, block_size: int = 1, **counts: Any) -> None:
+        own = [x for x in given if isinstance(x, (list, tuple))]
+        rest = [x for x in given if not isinstance(x, (list, tuple))]
+        names = ("send_numel_list", "recv_numel_list")
+        counts = {**dict(zip(names, own, strict=False)), **counts}
+        counts.pop("split_sizes_empty", None)
+        if len(given) > 3 or (counts and set(counts) != set(names)):
+            raise ArgumentTypeError(f"called with {shorten(given)}", where="AlltoAllV", allowed=self.__doc__ or "")
+        self.group = a_group("AlltoAllV", "group", rest[0] if rest else group)
+        self.block_size = integer(1)("AlltoAllV", "block_size", rest[1] if len(rest) > 1 else block_size)
+        self.counts = tuple(_INTS("AlltoAllV", name, counts[name]) for name in names) if counts else None
+        super().__init__({"group": self.group})
+
+    def at_once(self, x: Any, send_numel_list: Any = None, recv_numel_list: Any = None) -> Any:
+        me, members = self.place()
+        given = [c.asnumpy().tolist() if hasattr(c, "asnumpy") else c for c in (send_numel_list, recv_numel_list)]
+        named = zip(("send_numel_list", "recv_numel_list"), given, strict=True)
+        counts = self.counts if self.counts is not None else tuple(_INTS(self.name, n, c) for n, c in named)
+        x = x if current_tracer.get() is not None else _values(self.name, x)
+        send, receive = (tuple(n * self.block_size for n in each) for each in counts)
+        if not len(send) == len(receive) == len(members) or tuple(x.shape) != (sum(send),):
+            what = f"a value of shape {tuple(x.shape)}, send_numel_list {counts[0]}, recv_numel_list {counts[1]}"
+            allowed = f"A value of one dim, and {len(members)} counts in both, as many as ranks"
+            raise ShapeError(what, where=self.name, allowed=allowed)
+        ends = np.cumsum([0, *send]).tolist()
+        pieces = {rank: x[a:b] for rank, a, b in zip(members, ends, ends[1:], strict=False)}
+        own = members.index(me)
+        if send[own] != receive[own]:
+            what, allowed = f"this rank sends itself {send[own]} and receives {receive[own]}", "Equal counts"
+            raise ShapeError(what, where=self.name, allowed=allowed)
+        sends = [(r, pieces[r]) for r, n in zip(members, send, strict=True) if n and r != me]
+        wanted = [(r, (n,), str(x.dtype)) for r, n in zip(members, receive, strict=True) if n and r != me]
+        came = dict(zip([r for r, *_ in wanted], self.exchanged(sends, wanted), strict=True))
+        parts = [pieces[me] if r == me else came[r] for r, n in zip(members, receive, strict=True) if n]
+        return OPS["concat"](parts, 0) if len(parts) > 1 else parts[0] if parts else x[:0]
+
+
+class BatchISendIRecv(_Pieces):
+    """Several values sent and received in one call.
+
+    op_types        "isend" or "irecv", one per message
+    remote_ranks    the ranks of the world that take and give them
+    receive_shapes, receive_dtypes  of what is received, in that order
+
+    x: a tuple of Tensors, one per isend -> a tuple: what is received, and a number without meaning for what is sent
+    """
+
+    @checked(remote_ranks=_INTS, receive_shapes=_SHAPES, group=a_group)
+    def __init__(
+        self,
+        op_types: Any,
+        remote_ranks: Any,
+        receive_shapes: Any = (),
+        receive_dtypes: Any = (),
+        group: str | None = None,
+    ) -> None:
+        self.op_types = tuple(choice("isend", "irecv")("BatchISendIRecv", "op_types", each) for each in op_types)
+        self.remote_ranks, self.receive_shapes = remote_ranks, receive_shapes
+        dtypes = (receive_dtypes,) if not isinstance(receive_dtypes, (list, tuple)) else receive_dtypes
+        self.receive_dtypes = tuple(_DTYPE("BatchISendIRecv", "receive_dtypes", each) for each in dtypes)
+        received = self.op_types.count("irecv")
+        if len(remote_ranks) != len(self.op_types) or {len(self.receive_dtypes), len(receive_shapes)} != {received}:
+            what = f"{len(self.op_types)} op_types, {len(remote_ranks)} remote_ranks, {len(receive_shapes)} shapes and "
+            allowed = "A rank per message, a shape and a dtype per irecv"
+            raise ArgumentError(f"{what}{len(self.receive_dtypes)} dtypes", where="BatchISendIRecv", allowed=allowed)
+        super().__init__({"group": group})
+
+    takes = (0, 1)
+
+    def at_once(self, x: Any = ()) -> tuple[Any, ...]:
+        me, members = self.place()
+        for other in self.remote_ranks:
+            _checked_other(self.name, other, me, members)
+        given = [v for v in (x if isinstance(x, (list, tuple)) else (x,)) if v is not None]
+        if len(given) != self.op_types.count("isend"):
+            what, count = f"{len(given)} values", self.op_types.count("isend")
+            raise ArgumentError(what, where=self.name, allowed=f"{count}, one per isend")
+        values = iter(given if current_tracer.get() is not None else [_values(self.name, v) for v in given])
+        facts = iter(zip(self.receive_shapes, self.receive_dtypes, strict=True))
+        both = list(zip(self.op_types, self.remote_ranks, strict=True))
+        sends = [(rank, next(values)) for kind, rank in both if kind == "isend"]
+        came = iter(self.exchanged(sends, [(rank, *next(facts)) for kind, rank in both if kind == "irecv"]))
+        return tuple(next(came) if kind == "irecv" else np.zeros((), np.float32) for kind in self.op_types)
 
 
 def _pairs(lens: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
