@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..nn.tensor.tensor import Tensor
+from ..nn.tensor.tensor import Parameter, Tensor
+from .traced_value import TracedValue
 
 
 class Slot(NamedTuple):
@@ -40,6 +41,17 @@ def leaves(form: Any) -> list[Any]:
     if isinstance(form, (list, tuple)) and not isinstance(form, Slot):
         return [leaf for part in form for leaf in leaves(part)]
     return [leaf for part in form.values() for leaf in leaves(part)] if isinstance(form, dict) else [form]
+
+
+def slot_for(part: Any, tracer: Any, outputs: list[str]) -> Any:
+    """The Slot of a value, whose name is added to `outputs`; anything else as it is."""
+    changed = tracer.constant_names.get(id(part), "") not in ("", *tracer.inputs)  # a constant with other elements now
+    if not (changed or isinstance(part, (TracedValue, Parameter))):
+        return part
+    name = tracer.operand(part, []).name
+    if name not in outputs:
+        outputs.append(name)
+    return Slot(outputs.index(name))
 
 
 # ---- arguments ----

@@ -24,7 +24,7 @@ from ..ops.machine.opdef import OpDef, dtype_name, scalar_operand
 from ..ops.machine.primitive import Primitive
 from ..ops.machine.registry import OPS
 from ..ops.machine.state import LOSS_SCALE
-from .forms import Slot, map_form
+from .forms import map_form, slot_for
 from .ir import SKIP, Graph, GraphInput, Node, attr_pairs, fresh_name, result_names
 from .traced_value import Overflow, TracedValue
 
@@ -425,7 +425,7 @@ def trace_network(
     try:
         result = network(*values)
         outputs: list[str] = []
-        form = map_form(lambda part: _slot_for(part, tracer, outputs), result)
+        form = map_form(lambda part: slot_for(part, tracer, outputs), result)
         for parameter in trained:
             if id(parameter) in tracer.registered and parameter.requires_grad:
                 tracer._own_parameter(parameter)
@@ -470,14 +470,3 @@ def _read(tracer: Tracer, outputs: list[str]) -> tuple[Node, ...]:
             read.update(node.ins)
             nodes.append(node)
     return tuple(reversed(nodes))
-
-
-def _slot_for(part: Any, tracer: Tracer, outputs: list[str]) -> Any:
-    """The Slot of a value, whose name is added to `outputs`; anything else as it is."""
-    changed = tracer.constant_names.get(id(part), "") not in ("", *tracer.inputs)  # a constant with other elements now
-    if not (changed or isinstance(part, (TracedValue, Parameter))):
-        return part
-    name = tracer.operand(part, []).name
-    if name not in outputs:
-        outputs.append(name)
-    return Slot(outputs.index(name))

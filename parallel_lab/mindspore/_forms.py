@@ -217,7 +217,22 @@ class Range(_Made):
         self.fn = functools.partial(range_, maxlen=maxlen)
 
 
+def float_status(x: Any) -> Any:
+    """1 if an element is infinite or not a number, else 0.  x: (...) -> (1,) float32."""
+    bad = ops.cast(ops.logical_not(ops.isfinite(x)), "float32")
+    return ops.reshape(ops.reduce_max(bad), (1,))
+
+
+def no_status(x: Any = None) -> Tensor:
+    """(8,) zeros: there is no register here in which an overflow would be noted; FloatStatus looks at values."""
+    return Tensor(np.zeros(8, np.float32))
+
+
 DType = _form("DType", dtype)
+FloatStatus = _form("FloatStatus", float_status)
+NPUAllocFloatStatus = _form("NPUAllocFloatStatus", no_status)
+NPUClearFloatStatus = _form("NPUClearFloatStatus", no_status)
+NPUGetFloatStatus = _form("NPUGetFloatStatus", no_status)
 Depend = _form("Depend", functional.depend)
 Eye = _maker("Eye", eye)
 Fill = _maker("Fill", fill)

@@ -62,7 +62,7 @@ JIT = {
 }
 INTERNALS, CONTEXT_READERS = "parallel_lab.mindspore._internals", "parallel_lab.mindspore._context"
 SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}
-GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad grad")
+GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad grad get_grad")
 SHARD = {"shard": "parallel_lab.nn.cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}
 RESHARD = _of(f"{TRAIN}.reshard", "reshard")
 
@@ -131,7 +131,8 @@ OPERATOR_FORMS = _of(
     FORMS,
     f"{MADE} fill dtype rank size tuple_to_array DType Depend Eye Fill FillV2 LinSpace LinSpaceExt Ones OnesLike "
     "Range Rank ScalarToArray ScalarToTensor Shape Size TupleToArray Zeros ZerosLike Receive NeighborExchange "
-    "NeighborExchangeV2 AlltoAllV BatchISendIRecv Dropout dropout",
+    "NeighborExchangeV2 AlltoAllV BatchISendIRecv Dropout dropout FloatStatus NPUAllocFloatStatus "
+    "NPUClearFloatStatus NPUGetFloatStatus",
 ) | {"range": f"{FORMS}:range_"}
 CLASSES = _of(
     "parallel_lab.mindspore._classes",
@@ -149,6 +150,7 @@ RANDOM_FUNCTIONS = (
 )
 MINT_RANDOM = "bernoulli multinomial normal randint randint_like"
 COMPOSITE = {
+    **dict.fromkeys(("add_flags", "core"), f"{FORMS}:unchanged"),
     **_of(FUNCTIONAL, "GradOperation HyperMap Map MultitypeFuncGraph Partial depend"),
     "partial": f"{FUNCTIONAL}:Partial",
 }

@@ -39,7 +39,7 @@ from .layers.activation import (
     Threshold,
     get_activation,
 )
-from .layers.basic import CellList, Dense, Flatten, Identity, SequentialCell
+from .layers.basic import CellList, ClipByNorm, Dense, Flatten, Identity, SequentialCell
 from .layers.class_losses import CrossEntropyLoss, NLLLoss, SoftmaxCrossEntropyExpand, SoftmaxCrossEntropyWithLogits
 from .layers.conv import (
     AdaptiveAvgPool2d,

@@ -477,3 +477,10 @@ def test_the_function_dropout_needs_no_step():
     first, second = ms.ops.dropout(x, 0.5).asnumpy(), ms.ops.dropout(x, 0.5).asnumpy()
     assert set(first) == {0.0, 2.0} and not (first == second).all()
     assert ms.ops.dropout(x, 0.5, training=False) is x
+
+
+def test_overflow_is_seen_in_values_and_not_in_a_register():
+    status = ms.ops.NPUAllocFloatStatus()()
+    assert status.shape == (8,) and not ms.ops.NPUGetFloatStatus()(status).asnumpy().any()
+    assert ms.ops.FloatStatus()(ms.Tensor([1.0, np.inf])).asnumpy().tolist() == [1]
+    assert ms.ops.FloatStatus()(ms.Tensor([1.0, 2.0])).asnumpy().tolist() == [0]

@@ -5,7 +5,7 @@ import pytest
 
 from parallel_lab import ops
 from parallel_lab.base.errors import ArgumentError, TraceError
-from parallel_lab.nn.tensor.autograd import grad, gradients, value_and_grad
+from parallel_lab.nn.tensor.autograd import get_grad, grad, gradients, value_and_grad
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from tests.crossed import each_of
 
@@ -122,3 +122,15 @@ def test_what_has_no_gradient_is_refused_where_it_is_asked_for(of):
     """Zeros were the answer once: a training that goes nowhere, and says nothing."""
     with pytest.raises(TraceError, match=r"the function returned a Tensor of (bool|int32).*Floats"):
         value_and_grad(of, 0)(Tensor([1.0, 2.0]))
+
+
+def test_gradients_with_their_ids_are_found_by_argument_and_parameter():
+    x, y, w = Tensor(X), Tensor(X * 2), Parameter(Tensor(X * 3), "w")
+    found = grad(lambda x, y: ops.reduce_sum(x * y * w), (0, 1), [w], return_ids=True)(x, y)
+    assert [found[0][0][0], found[0][1][0], found[1][0][0]] == [0, 1, "w"]
+    for asked, expected in ((0, 6 * X * X), (1, 3 * X * X), (w, 2 * X * X)):
+        np.testing.assert_allclose(get_grad(found, asked).asnumpy(), expected)
+    one = grad(lambda x: ops.reduce_sum(x * w), 0, return_ids=True)(x)
+    np.testing.assert_allclose(get_grad(one, 0).asnumpy(), 3 * X)
+    with pytest.raises(ArgumentError, match="no gradient for 2"):
+        get_grad(found, 2)

@@ -156,3 +156,12 @@ def test_parameters_that_are_not_trained_do_not_count():
     optimizer([A, B])
     np.testing.assert_array_equal(a.asnumpy(), 0)
     np.testing.assert_allclose(-b.asnumpy(), shortened(B, 0.5), rtol=1e-14)
+
+
+@each_of("axis", None, 0, (1, 2))
+def test_the_layer_clips_by_the_norm_over_dims(axis):
+    x = np.random.default_rng(3).normal(size=(2, 3, 4))
+    norm = np.sqrt(np.sum(x**2, axis=axis, keepdims=True))
+    for limit in (0.5, Tensor(0.5, "float32"), Tensor([0.5], "float32")):
+        np.testing.assert_allclose(nn.ClipByNorm(axis)(Tensor(x), limit).asnumpy(), x * 0.5 / np.maximum(norm, 0.5))
+    np.testing.assert_allclose(nn.ClipByNorm(axis)(Tensor(x), 1e3).asnumpy(), x)

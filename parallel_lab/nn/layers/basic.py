@@ -38,6 +38,23 @@ class Identity(Cell):
         return x
 
 
+class ClipByNorm(Cell):
+    """Scaled so that the L2 norm over `axis` is at most clip_norm.  x: (...), clip_norm: a number or () -> (...).
+
+    axis  an int or several; None: of all elements
+    """
+
+    def __init__(self, axis: int | tuple[int, ...] | None = None) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def construct(self, x: Any, clip_norm: Any) -> Any:
+        wide = ops.cast(x, "float32") if x.dtype.itemsize < 4 else x
+        norm = ops.sqrt(ops.reduce_sum(ops.square(wide), self.axis, keep_dims=True))
+        limit = ops.cast(clip_norm, str(wide.dtype)) if hasattr(clip_norm, "dtype") else clip_norm
+        return ops.cast(ops.div(ops.mul(wide, limit), ops.maximum(norm, limit)), str(x.dtype))
+
+
 class Weighted(Cell):
     """A layer with `weight`, of shape (out, ...), and perhaps `bias` (out,), added by the operator `bias_add`."""
 

@@ -107,12 +107,14 @@ def value_and_grad(
     grad_position: int | tuple[int, ...] | None = 0,
     weights: Sequence[Parameter] | None = None,
     has_aux: bool = False,
+    return_ids: bool = False,
 ) -> Callable:
     """A function that returns (fn's value, gradients).
 
     grad_position  which positional arguments to differentiate for; None: none of them
     weights        Parameters to differentiate for, or one
     has_aux        fn returns (loss, more...), and only the loss is differentiated
+    return_ids     a gradient is the pair (number of the argument or name of the weight, Tensor): see `get_grad`
 
     Gradients are Tensors: those of the arguments (one, or a tuple), of the weights (likewise), or the pair of both.
     On a rank, where Cells that are called run compiled, so does this function, and gradients are this rank's slices.
@@ -120,6 +122,7 @@ def value_and_grad(
     """
     where = "value_and_grad"
     flag(where, "has_aux", has_aux)
+    flag(where, "return_ids", return_ids)
     if not callable(fn):
         raise ArgumentTypeError(f"fn is {shorten(fn)}", where=where, allowed="A function or a Cell")
     if grad_position is None and weights is None:
@@ -163,6 +166,9 @@ def value_and_grad(
         wanted = [args[i] for i in positions] + weight_list
         # in a trace the gradients are written down as values that the compiler will know how to make
         grads = [Tensor(g) for g in gradients(output, wanted)] if tracer is None else tracer.gradients(output, wanted)
+        if return_ids:
+            names = [*positions, *(weight.name for weight in weight_list)]
+            grads = list(zip(names, grads, strict=True))
         by_position, by_weight = grads[: len(positions)], tuple(grads[len(positions) :])
         inputs = by_position[0] if isinstance(grad_position, int) else tuple(by_position)
         if weights is None:
@@ -189,15 +195,31 @@ def grad(
     grad_position: int | tuple[int, ...] | None = 0,
     weights: Sequence[Parameter] | None = None,
     has_aux: bool = False,
+    return_ids: bool = False,
 ) -> Callable:
     """As `value_and_grad`, without the value (with has_aux: gradients and the rest)."""
-    both = value_and_grad(fn, grad_position, weights, has_aux)
+    both = value_and_grad(fn, grad_position, weights, has_aux, return_ids)
 
     def run(*args: Any) -> Any:
         value, grads = both(*args)
         return (grads, *value[1:]) if has_aux else grads
 
     return run
+
+
+def get_grad(gradients: Any, identifier: int | Parameter) -> Tensor:
+    """The gradient of an argument, by its number, or of a Parameter among what return_ids=True gives."""
+    wanted = identifier.name if isinstance(identifier, Parameter) else identifier
+    parts = [gradients]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], (int, str)):
+            if part[0] == wanted:
+                return part[1]
+        elif isinstance(part, (tuple, list)):
+            parts.extend(part)
+    allowed = "The number of an argument, or a Parameter, with a gradient made with return_ids=True"
+    raise ArgumentError(f"no gradient for {shorten(identifier)}", where="get_grad", allowed=allowed)
 
 
 def _positions(given: Any, where: str) -> tuple[int, ...]:
