@@ -32,6 +32,7 @@ NOT_IN_PYTORCH = {
     "CellList": "a container that is not called",
     "LossBase": "base class",
     "Optimizer": "base class",
+    "ClipByNorm": "a formula: test_clip.py",
     "Dropout": "its mask is a function of the element's place; PyTorch draws another",
     "Dropout1d": "as Dropout",
     "Dropout2d": "as Dropout",
