@@ -119,3 +119,12 @@ def test_a_step_with_gradients_that_were_added_up_before_can_be_compiled():
     np.testing.assert_allclose(after["w"], W - 0.1 * totals["w"])
     np.testing.assert_allclose(after["b"], B - 0.1 * totals["b"])
     assert not after["total.w"].any() and not after["total.b"].any()
+
+
+def test_a_step_without_a_forward_part_needs_no_strategy_to_spread():
+    """It was refused in auto_parallel mode: of 0 operators none is configured."""
+    net = Net()
+    optimizer, total = nn.SGD(net.trainable_params(), 0.1), [Parameter(Tensor(v), f"total.{v.ndim}") for v in (W, B)]
+    how = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation"}
+    made = compile_program(lambda x: optimizer(total), X, device_num=4, **how)
+    assert [phase for phase, _ in made.plan.stages[0].programs] == ["update"]

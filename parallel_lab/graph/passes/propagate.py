@@ -56,7 +56,7 @@ def propagate_strategies(graph: Graph, config: ParallelConfig, *, need_given: bo
     Raises StrategyError if nothing was given, or if operators that read one parameter cannot split it equally.
     """
     nodes = [n for n in graph.of_phase("forward") if not n.follows]
-    if need_given and not any(map(_configured, nodes)):
+    if need_given and nodes and not any(map(_configured, nodes)):
         example = next((n.where for n in (*(n for n in nodes if n.op == "matmul"), *nodes)), "")
         what = f"there is no operator that is configured with a sharding strategy; {len(nodes)} operators"
         hint = "Give one: .shard(...) on an operator" + (f" such as {example}" if example else "")
