@@ -51,6 +51,11 @@ count_nonzero = _renamed("count_nonzero", input="x")
 # ---- dims ----
 
 
+def meshgrid(*tensors: Any, indexing: str | None = "ij") -> tuple[Any, ...]:
+    """Vectors broadcast to a grid.  tensors: (n_i,) each -> as many tensors (n_0, n_1, ...)."""
+    return ops.meshgrid(*tensors, indexing="ij" if indexing is None else indexing)
+
+
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     """The dims from start_dim to end_dim joined.  input: (...) -> (...)."""
     tensor = input if hasattr(input, "flatten") and not isinstance(input, np.ndarray) else Tensor(input)

@@ -189,8 +189,8 @@ MINT_LAYERS = (
 MINT_FORMS = "parallel_lab.mindspore._mint"
 MINT_WORDS = (
     "add argmax argmin argsort cat chunk concat count_nonzero cummax cummin cumsum diff flatten flip log_softmax "
-    "logsumexp max min norm repeat_interleave roll scatter softmax sort split squeeze stack std std_mean sub swapaxes "
-    "tile transpose var var_mean"
+    "logsumexp max meshgrid min norm repeat_interleave roll scatter softmax sort split squeeze stack std std_mean sub "
+    "swapaxes tile transpose var var_mean"
 )
 MINT_NN = {
     **_of("parallel_lab.nn", MINT_LAYERS),

@@ -282,6 +282,40 @@ def tensordot(x1, x2, axes):
     return einsum(f"{left},{''.join(right)}->{''.join(c for c in [*left, *right] if c not in gone)}", x1, x2)
 
 
+@function(mint="inner")
+def inner(input, other):
+    """Sums of products along the last dims.  input: (..., n), other: (... , n) -> (..., ...). Numbers multiply."""
+    input, other = (tensor_operand("inner", name, x) for name, x in (("input", input), ("other", other)))
+    if not input.shape or not other.shape:
+        return mul(input, other)
+    return tensordot(input, other, ((len(input.shape) - 1,), (len(other.shape) - 1,)))
+
+
+@function(method="vecdot")
+def vecdot(x, y, *, axis=-1):
+    """Sums of products of elements along `axis`.  x, y: broadcast to (..., n, ...) -> (..., ...)."""
+    return reduce_sum(mul(x, y), axis)
+
+
+@function()
+def meshgrid(*inputs, indexing="xy"):
+    """Vectors broadcast to a grid.  inputs: (n_i,) each -> as many tensors (n_0, n_1, ...), of "xy" (n_1, n_0, ...)."""
+    given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) else inputs
+    given = [tensor_operand("meshgrid", "inputs", each) for each in given]
+    if indexing not in ("xy", "ij") or not given or any(len(each.shape) != 1 for each in given):
+        shapes = ", ".join(str(tuple(each.shape)) for each in given)
+        what, allowed = f"indexing={shorten(indexing)} of tensors of shape {shapes}", 'Vectors, "xy" or "ij"'
+        raise ShapeError(what, where="meshgrid", allowed=allowed)
+    order = list(range(len(given)))
+    if indexing == "xy" and len(given) > 1:
+        order[:2] = [1, 0]
+    shape = [given[i].shape[0] for i in order]
+    places = [[n if order[dim] == i else 1 for dim, n in enumerate(shape)] for i in range(len(given))]
+    return tuple(
+        broadcast_to(reshape(each, place), shape=tuple(shape)) for each, place in zip(given, places, strict=True)
+    )
+
+
 def _is_pair(value):
     return isinstance(value, (tuple, list)) and len(value) == 2
 

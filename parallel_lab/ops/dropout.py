@@ -23,8 +23,9 @@ import numpy as np
 
 from ..base.checks import integer, probability
 from ..base.errors import ShapeError
+from ..base.hooks import current_tracer
 from ..base.origin import caller
-from ..base.seeds import get_seed
+from ..base.seeds import get_seed, next_draw
 from .machine.operand_checks import floats
 from .machine.registry import case, op
 from .machine.state import training_step
@@ -198,3 +199,27 @@ def dropout(x, p=0.5, training=True, seed=None, step=None):
         raise ShapeError(what, where="dropout", allowed=allowed, hint="nn.Dropout counts its calls itself")
     key = dropout_key(get_seed(), caller().place if seed is None else seed)
     return dropout_at(x, step, p=p, key=key)
+
+
+def _of_channels(ndim):
+    """A function that drops whole channels of tensors with `ndim` dims."""
+
+    def channels(x, p=0.5, training=True, seed=None):
+        if len(x.shape) != ndim:
+            raise ShapeError(f"a tensor of shape {tuple(x.shape)}", where=channels.__name__, allowed=f"{ndim} dims")
+        if not training:
+            return x
+        tracer = current_tracer.get()
+        step = np.asarray(next_draw(), np.int64) if tracer is None else training_step()
+        place = caller().place if seed is None else seed
+        key = dropout_key(get_seed(), channels.__name__, place, 0 if tracer is None else len(tracer.nodes))
+        return dropout_at(x, step, p=p, key=key, dims=2)
+
+    channels.__name__ = channels.__qualname__ = f"dropout{ndim - 2}d"
+    channels.__doc__ = (
+        "Whole channels set to 0 with probability p, the others divided by 1 - p.  x: (n, c, ...) -> same."
+    )
+    return function(mint="functional.dropout2d" if ndim == 4 else "")(channels)
+
+
+dropout1d, dropout2d, dropout3d = (_of_channels(ndim) for ndim in (3, 4, 5))

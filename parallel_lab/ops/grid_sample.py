@@ -114,7 +114,7 @@ def grid_sampler_2d_grid_grad(g, input_x, grid, *, interpolation_mode, padding_m
     return grad.astype(g.dtype)
 
 
-@function()
+@function(mint="functional.grid_sample")
 def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners=False):
     """Pictures at places.  input: (n, c, h, w), grid: (n, i, j, 2) -> (n, c, i, j). See `grid_sampler_2d`.
 

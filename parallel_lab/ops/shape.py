@@ -375,6 +375,12 @@ def unsqueeze(input, dim):
     return expand_dims(input, dim)
 
 
+@function()
+def repeat_elements(x, rep, axis=0):
+    """Every element along `axis` `rep` times.  x: (..., n, ...) -> (..., n rep, ...). Form: ops.repeat_elements."""
+    return repeat_interleave(x, rep, axis)
+
+
 @function(mint="repeat_interleave")
 def repeat_interleave(input, repeats, axis=None):
     """Elements `repeats` times along `axis` (None: of one row).  input: (..., n, ...) -> (..., n * repeats, ...)."""

@@ -94,7 +94,7 @@ def _(g, out, x1, x2, *, dim):
     return cross_product(x2, g, dim=dim), cross_product(g, x1, dim=dim)
 
 
-@function(method="cross(other,dim)")
+@function(method="cross(other,dim)", mint="cross")
 def cross(input, other, dim=None):
     """Vector products along `dim` (None: the first with 3 elements).  input, other: (..., 3, ...) -> broadcast."""
     shape = np.broadcast_shapes(tuple(input.shape), tuple(as_array(other).shape))

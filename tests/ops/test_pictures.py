@@ -147,3 +147,24 @@ def test_boxes_within_a_picture_are_those_of_mindspores_example():
 def test_what_does_not_fit_is_refused_in_words(call, words):
     with pytest.raises(ShapeError, match=words):
         call()
+
+
+def test_channels_dealt_out_to_blocks_are_taken_back(rng):
+    """MindSpore's DepthToSpace: channels 0, 3, 6 and 9 of 12 become one block; a pixel shuffle's are 0, 1, 2 and 3."""
+    x = np.arange(12.0).reshape(1, 12, 1, 1)
+    assert ops.depth_to_space(x, block_size=2)[0, 0].tolist() == [[0, 3], [6, 9]]
+    assert ops.pixel_shuffle(x, 2)[0, 0].tolist() == [[0, 1], [2, 3]]
+    y = rng.normal(size=(2, 8, 3, 5))
+    assert (ops.space_to_depth(ops.depth_to_space(y, block_size=2), block_size=2) == y).all()
+    assert (ops.pixel_unshuffle(ops.pixel_shuffle(y, 2), 2) == y).all()
+    assert ops.channel_shuffle(y, 2)[:, :4, 0, 0].tolist() == y[:, [0, 4, 1, 5], 0, 0].tolist()
+
+
+def test_interpolation_is_that_of_the_two_resizers(rng):
+    x = rng.normal(size=(1, 2, 4, 6))
+    np.testing.assert_array_equal(ops.interpolate(x, scale_factor=2), ops.resize_nearest_neighbor(x, size=(8, 12)))
+    found = ops.interpolate(x, (3, 5), mode="bilinear", align_corners=True)
+    np.testing.assert_allclose(found[..., 0, 0], x[..., 0, 0])
+    np.testing.assert_allclose(found[..., 2, 4], x[..., 3, 5])
+    with pytest.raises(ShapeError, match="one of size and scale_factor"):
+        ops.interpolate(x)

@@ -97,3 +97,21 @@ def test_rows_looked_up_once_each_and_dealt_out_are_the_rows(rng):
 def test_what_does_not_fit_is_refused_in_words(call, words):
     with pytest.raises(ShapeError, match=words):
         call()
+
+
+def test_products_grids_and_repeated_elements_are_numpys(rng):
+    x, y = rng.normal(size=(2, 3, 4)), rng.normal(size=(5, 4))
+    np.testing.assert_allclose(ops.inner(x, y), np.inner(x, y))
+    np.testing.assert_allclose(ops.vecdot(x, x[:1]), (x * x[:1]).sum(-1))
+    for indexing in ("xy", "ij"):
+        found = ops.meshgrid(np.arange(3), np.arange(4), np.arange(2), indexing=indexing)
+        wanted = np.meshgrid(np.arange(3), np.arange(4), np.arange(2), indexing=indexing)
+        assert all((a == b).all() for a, b in zip(found, wanted, strict=True))
+    assert ops.repeat_elements(np.array([[0, 1, 2]]), 2, 1).tolist() == [[0, 0, 1, 1, 2, 2]]
+
+
+def test_whole_channels_are_dropped_by_the_functions():
+    kept = ops.dropout2d(np.ones((16, 8, 2, 3)), 0.5)
+    assert (kept == kept[:, :, :1, :1]).all() and set(np.unique(kept)) == {0, 2}
+    with pytest.raises(ShapeError, match="5 dims"):
+        ops.dropout3d(np.ones((2, 2)))
