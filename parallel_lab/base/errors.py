@@ -149,6 +149,10 @@ class WorldError(ParallelLabError, RuntimeError):
     """A call that needs a world of ranks where there is no world, or the wrong one: no `init`, or a process alone."""
 
 
+class NotLaunched(WorldError):
+    """`init` in a process that no launcher started."""
+
+
 class WorldArgumentError(WorldError, ValueError):
     """A backend, group name, rank list or rank table that does not describe a world."""
 

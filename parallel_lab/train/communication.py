@@ -16,7 +16,7 @@ from typing import Any
 
 from ..base import hooks
 from ..base.checks import Errors, checked, choice, instance, integer, text
-from ..base.errors import WorldArgumentError, WorldError, WorldTypeError, shorten
+from ..base.errors import NotLaunched, WorldArgumentError, WorldError, WorldTypeError, shorten
 from ..base.settings.tables import WORLD_GROUPS
 from ..processes.world.connect import connect, ways_to_start
 from ..processes.world.world import BACKENDS, World
@@ -69,7 +69,12 @@ class _LiveNames(type):
 
 
 class GlobalComm(metaclass=_LiveNames):
-    """What the communication of this process is called: BACKEND, WORLD_COMM_GROUP, INITED. Read-only."""
+    """What the communication of this process is called: BACKEND, WORLD_COMM_GROUP, INITED. Read-only.
+
+    CHECK_ENVS  may be set: False lets `init` pass in a process that no launcher started, for scripts that only compile
+    """
+
+    CHECK_ENVS = True
 
 
 @checked("", WORLD, backend_name=choice(*BACKENDS) | None)
@@ -86,7 +91,12 @@ def init(backend_name: str | None = None) -> None:
     not known, WorldError (a RuntimeError) where no launcher started this process.
     """
     if hooks.current_world() is None:
-        connect(backend_name)
+        try:
+            connect(backend_name)
+        except NotLaunched:
+            if GlobalComm.CHECK_ENVS:
+                raise
+            return
         # Cells called from now on may have to run compiled; a process that is not a rank need not load the compiler
         from .run_cell import run_cell
 

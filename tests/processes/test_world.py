@@ -86,6 +86,13 @@ def test_every_function_asks_for_init_first(call):
     assert isinstance(caught.value, WorldError)
 
 
+def test_init_in_a_process_that_was_started_alone_passes_where_it_is_told_not_to_check(monkeypatch):
+    """MindSpore's scripts that only compile say so before they call init."""
+    monkeypatch.setattr(GlobalComm, "CHECK_ENVS", False)
+    init("hccl")
+    assert hooks.current_world() is None and not GlobalComm.INITED
+
+
 def test_init_in_a_process_that_was_started_alone_names_the_ways():
     ways = r"started alone.*parallel-lab run.*mpirun.*RANK_TABLE_FILE.*MS_WORKER_NUM.*%%ranks"
     with pytest.raises(RuntimeError, match=ways):

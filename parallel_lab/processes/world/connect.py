@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import Any
 
-from ...base.errors import WorldError
+from ...base.errors import NotLaunched, WorldError
 from ...base.hooks import set_world
 from ...base.settings.tables import WORLD_GROUPS
 from .world import World, collective_timeout_s, leave_in_order
@@ -49,7 +49,7 @@ def connect(library: str | None = None) -> World:
         pair = ("RANK_TABLE_FILE", "RANK_ID")
         halves = [f"{one} is set, but {other} is not" for one, other in (pair, pair[::-1]) if os.environ.get(one)]
         what = "this process was started alone, as no rank of a world"
-        raise WorldError(what, where="init", hint="".join(halves) or ways_to_start())
+        raise NotLaunched(what, where="init", hint="".join(halves) or ways_to_start())
     set_world(world)
     try:
         world.agree()
