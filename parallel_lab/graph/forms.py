@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..nn.tensor.tensor import Parameter, Tensor
+from ..ops.machine.registry import OPS
 from .traced_value import TracedValue
 
 
@@ -52,6 +53,14 @@ def slot_for(part: Any, tracer: Any, outputs: list[str]) -> Any:
     if name not in outputs:
         outputs.append(name)
     return Slot(outputs.index(name))
+
+
+def computed(result: Any, tracer: Any) -> Any:
+    """What a network returned, where tensors are its inputs as they are, or all constants: each as an Identity's."""
+    answers = any(isinstance(part, (TracedValue, Parameter)) for part in leaves(result))
+    if tracer.nodes and (answers or tracer.optimizer is not None):
+        return result
+    return map_form(lambda part: OPS["identity"](part) if isinstance(part, (Tensor, TracedValue)) else part, result)
 
 
 # ---- arguments ----

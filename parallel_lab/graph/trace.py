@@ -24,7 +24,7 @@ from ..ops.machine.opdef import OpDef, dtype_name, scalar_operand
 from ..ops.machine.primitive import Primitive
 from ..ops.machine.registry import OPS
 from ..ops.machine.state import LOSS_SCALE
-from .forms import map_form, slot_for
+from .forms import computed, map_form, slot_for
 from .ir import SKIP, Graph, GraphInput, Node, attr_pairs, fresh_name, result_names
 from .traced_value import Overflow, TracedValue
 
@@ -423,7 +423,7 @@ def trace_network(
     values = [tracer.data(*spec) for spec in inputs]
     token = current_tracer.set(tracer)
     try:
-        result = network(*values)
+        result = computed(network(*values), tracer)
         outputs: list[str] = []
         form = map_form(lambda part: slot_for(part, tracer, outputs), result)
         for parameter in trained:
@@ -434,8 +434,6 @@ def trace_network(
     if not outputs and tracer.optimizer is None:
         allowed = "Tensors that it computed from its inputs"
         raise TraceError(f"the network returned {shorten(result)}", where=name, allowed=allowed)
-    if not tracer.nodes:
-        raise TraceError("the network returned its input unchanged", where=name, hint="Use at least one operator")
     parameters = {tracer.parameters[id(p)]: p for p in tracer.kept if isinstance(p, Parameter)}
     nodes = _read(tracer, outputs)
     named = {*outputs, *tracer.seeds, *(name for node in nodes for name in node.ins), *(n for n, _ in tracer.prints)}

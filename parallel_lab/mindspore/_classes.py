@@ -28,7 +28,7 @@ class ResizeBilinear(ops.ResizeBilinear):
         super().__init__(size=size, align_corners=align_corners, half_pixel_centers=half_pixel_centers)
 
     def __call__(self, x: Any) -> Any:
-        self.attrs["width"] = (tensor_operand(self.name, "x", x).shape or (None,))[-1]
+        self.given["width"] = (tensor_operand(self.name, "x", x).shape or (None,))[-1]
         return super().__call__(x)
 
 
@@ -39,7 +39,7 @@ class ResizeBilinearV2(ResizeBilinear):
         super().__init__((1, 1), align_corners, half_pixel_centers)
 
     def __call__(self, image: Any, size: Any) -> Any:
-        self.attrs["size"] = tuple(size.asnumpy().tolist()) if hasattr(size, "asnumpy") else size
+        self.given["size"] = tuple(size.asnumpy().tolist()) if hasattr(size, "asnumpy") else size
         return super().__call__(image)
 
 
@@ -56,7 +56,7 @@ class Unique(ops.Unique):
         super().__init__()
 
     def __call__(self, x: Any) -> Any:
-        self.attrs["filled"] = current_tracer.get() is not None
+        self.given["filled"] = current_tracer.get() is not None
         return super().__call__(x)
 
 
@@ -78,7 +78,7 @@ class _Channels(Dropout):
 
     def __init__(self, keep_prob: float = 0.5) -> None:
         super().__init__(keep_prob)
-        self.attrs["dims"] = 2
+        self.given["dims"] = 2
 
 
 class Dropout2D(_Channels):
@@ -138,7 +138,7 @@ class DropoutDoMask(ops.Dropout):
         keep = _keep_prob(self.name, keep_prob)
         if keep == 1:
             return x
-        self.attrs.update(p=1 - keep, key=mask.key)
+        self.given.update(p=1 - keep, key=mask.key)
         return super().__call__(x, mask.step)
 
 

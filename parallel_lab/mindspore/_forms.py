@@ -15,12 +15,14 @@ from ..base import seeds
 from ..base.checks import checked, choice, flag, integer, number
 from ..base.dtypes import kind_of, load_bfloat16
 from ..base.errors import ArgumentTypeError, ShapeError, StrategyError, shorten
+from ..base.hooks import current_tracer
 from ..base.settings import context
 from ..layout.named_layout import strategy_counts
 from ..nn.tensor import functional
 from ..nn.tensor.tensor import Tensor
 from ..ops.elementwise import a_dtype
-from ..ops.machine.primitive import Uncut, check_strategy_value, check_target
+from ..ops.machine.attributes import check_target
+from ..ops.machine.primitive import Uncut, check_strategy_value
 from ..ops.spellings import tensor_operand
 from ._settings import gigabytes
 
@@ -133,6 +135,45 @@ def lin_space(start: Any, stop: Any, num: int) -> Tensor:
     return Tensor(ops.linspace(*(x.item() for x in ends), num))
 
 
+# ---- functions whose form differs ----
+
+
+def _place(name: str) -> Callable:
+    def called(input: Any, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None) -> Any:
+        x, dim = tensor_operand(name, "input", input), axis if dim is None else dim
+        if dim is None:
+            return getattr(ops, name)(ops.reshape(x, (-1,)), output_type="int64")
+        return getattr(ops, name)(x, axis=dim, output_type="int64", keep_dims=keepdim)
+
+    called.__name__ = called.__qualname__ = name
+    called.__doc__ = f"`ops.{name}` along `dim` (1.x: axis); None: of all elements.  input: (...) -> (...) int64."
+    return called
+
+
+argmax, argmin = _place("argmax"), _place("argmin")
+
+
+@checked("flatten", order=choice("C", "F"))
+def flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Any:
+    """The dims from start_dim to end_dim joined, row by row ("C") or column by column ("F").  input: (...) -> (...)."""
+    x = tensor_operand("flatten", "input", input)
+    if order == "F":
+        x = ops.transpose(x, tuple(reversed(range(len(x.shape)))))
+    if len(x.shape) < 2:
+        return ops.reshape(x, (-1,))
+    return (Tensor(x) if isinstance(x, np.ndarray) else x).flatten(start_dim, end_dim)
+
+
+def one_hot(indices: Any, depth: int, on_value: Any = 1, off_value: Any = 0, axis: int = -1) -> Any:
+    """`on_value` at each index, `off_value` elsewhere.  indices: (...) int -> (..., depth, ...)."""
+    return ops.one_hot(indices, depth, on_value, off_value, axis=axis)
+
+
+def typeof(x: Any) -> Any:
+    """The dtype of a tensor; of anything else its type."""
+    return dtype(x) if hasattr(x, "dtype") else type(x)
+
+
 # ---- what a tensor is ----
 
 
@@ -154,30 +195,9 @@ def size(x: Any) -> int:
 # ---- operators that are classes there ----
 
 
-class _Form:
-    """A function as MindSpore's class of an operator: made without arguments, called with tensors."""
-
-    fn: Callable
-
-    def __call__(self, *args: Any) -> Any:
-        return type(self).fn(*args)
-
-    def add_prim_attr(self, name: str, value: Any) -> _Form:
-        """Accepted: there is no operator in the graph that could carry it. Returns self."""
-        return self
-
-    def __repr__(self) -> str:
-        return f"Prim[{type(self).__name__}]<>"
-
-
-def _form(name: str, fn: Callable) -> type[_Form]:
-    members = {"fn": staticmethod(fn), "__doc__": f"`{name}()(...)`: {fn.__doc__}", "__module__": __name__}
-    return type(name, (_Form,), members)
-
-
-class _Made(Uncut):
-    """The class of a function that makes a tensor. A strategy is checked and kept; the tensor is a constant, of which
-    every rank takes the slice that its readers want, without a message.
+class _Form(Uncut):
+    """A function as MindSpore's class of an operator: made without arguments, called with tensors. Its attributes and
+    its strategy are checked and kept: there is no operator in the graph that could have them.
     """
 
     fn: Callable
@@ -185,8 +205,8 @@ class _Made(Uncut):
     def __init__(self) -> None:
         super().__init__()
 
-    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> _Made:
-        """Counts or a layout for the tensor that is made; `()` for what it is made from. Returns self."""
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> _Form:
+        """Counts or a layout per input, with `()` for what is no tensor. Returns self."""
         where = f"{self.name} shard"
         for name, given in (("strategy", in_strategy), ("out_strategy", out_strategy)):
             if given is not None:
@@ -195,17 +215,30 @@ class _Made(Uncut):
         return self
 
     def __call__(self, *args: Any) -> Any:
-        made = self.fn(*args)
+        return self.fn(*args)
+
+
+def _form(name: str, fn: Callable, base: type[_Form] = _Form) -> type[_Form]:
+    members = {"fn": staticmethod(fn), "__doc__": f"`{name}()(...)`: {fn.__doc__}", "__module__": __name__}
+    return type(name, (base,), members)
+
+
+class _Made(_Form):
+    """The class of a function that makes a tensor, a constant, of which every rank takes the slice that its readers
+    want, without a message. A strategy is for the tensor that is made.
+    """
+
+    def __call__(self, *args: Any) -> Any:
+        made = super().__call__(*args)
+        devices = getattr(current_tracer.get(), "device_num", None)
         for cuts in filter(None, strategy_counts(self.in_strategy or ())):
+            if devices and devices % math.prod(cuts):
+                what = f"strategy {cuts} makes {math.prod(cuts)} slices on {devices} devices"
+                raise StrategyError(what, where=self.name, allowed="Their number divides the devices")
             if len(cuts) != len(made.shape) or any(n % c for n, c in zip(made.shape, cuts, strict=True)):
                 what = f"strategy {cuts} for a tensor of shape {tuple(made.shape)}"
                 raise StrategyError(what, where=self.name, allowed="One count per dim, each dividing it")
         return made
-
-
-def _maker(name: str, fn: Callable) -> type[_Made]:
-    members = {"fn": staticmethod(fn), "__doc__": f"`{name}()(...)`: {fn.__doc__}", "__module__": __name__}
-    return type(name, (_Made,), members)
 
 
 class Range(_Made):
@@ -234,20 +267,20 @@ NPUAllocFloatStatus = _form("NPUAllocFloatStatus", no_status)
 NPUClearFloatStatus = _form("NPUClearFloatStatus", no_status)
 NPUGetFloatStatus = _form("NPUGetFloatStatus", no_status)
 Depend = _form("Depend", functional.depend)
-Eye = _maker("Eye", eye)
-Fill = _maker("Fill", fill)
-FillV2 = _maker("FillV2", fill_v2)
-LinSpace, LinSpaceExt = (_maker(name, lin_space) for name in ("LinSpace", "LinSpaceExt"))
-Ones = _maker("Ones", ones)
-OnesLike = _maker("OnesLike", ones_like)
+Eye = _form("Eye", eye, _Made)
+Fill = _form("Fill", fill, _Made)
+FillV2 = _form("FillV2", fill_v2, _Made)
+LinSpace, LinSpaceExt = (_form(name, lin_space, _Made) for name in ("LinSpace", "LinSpaceExt"))
+Ones = _form("Ones", ones, _Made)
+OnesLike, OnesLikeExt = (_form(name, ones_like, _Made) for name in ("OnesLike", "OnesLikeExt"))
 Rank = _form("Rank", rank)
 ScalarToArray = _form("ScalarToArray", ops.scalar_to_array)
 ScalarToTensor = _form("ScalarToTensor", tensor)
 Shape = _form("Shape", ops.shape)
 Size = _form("Size", size)
 TupleToArray = _form("TupleToArray", tuple_to_array)
-Zeros = _maker("Zeros", zeros)
-ZerosLike = _maker("ZerosLike", zeros_like)
+Zeros = _form("Zeros", zeros, _Made)
+ZerosLike, ZerosLikeExt = (_form(name, zeros_like, _Made) for name in ("ZerosLike", "ZerosLikeExt"))
 
 
 class Receive(ops.Receive):
@@ -301,7 +334,7 @@ class Dropout(ops.Dropout):
 
     def __call__(self, x: Any) -> tuple[Any, None]:
         step, again = self._calls.next()
-        self.attrs["key"] = ops.dropout_key(seeds.get_seed(), "Dropout", self._number, *self._seeds, again)
+        self.given["key"] = ops.dropout_key(seeds.get_seed(), "Dropout", self._number, *self._seeds, again)
         return super().__call__(x, step), None
 
 

@@ -77,7 +77,9 @@ def _found(path: str, page: Page, name: str) -> Any:
     if joined(path, name) in PAGES or joined(path, name) in MODULES.split():
         return importlib.import_module(f"{OURS}.{joined(path, name)}")
     value = _from_sources(page, name)
-    if value is _MISSING and borrows(path) and (home := home_of(name)):
+    # an operator's module has no layers and no optimizers: ops' Dense is an operator, not nn.Dense
+    lent = not path.startswith("ops")
+    if value is _MISSING and borrows(path) and (home := home_of(name)) and (lent or ".nn" not in home):
         return getattr(importlib.import_module(OURS + home.removeprefix(THEIRS)), name)
     return value
 

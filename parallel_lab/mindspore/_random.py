@@ -71,7 +71,7 @@ class _Draw:
         step, again = self._calls.next()
         name = type(self).__name__
         key = ops.dropout_key(seeds.get_seed(), name, self._number, *self._seeds, again)
-        self.attrs.update(attrs, key=key)
+        self.given.update(attrs, key=key)
         return as_tensors(super().__call__(step, *operands))
 
 

@@ -129,11 +129,19 @@ LOSS_SCALE_CELLS = "DynamicLossScaleUpdateCell FixedLossScaleUpdateCell TrainOne
 MADE = "arange eye full full_like linspace ones ones_like zeros zeros_like"
 OPERATOR_FORMS = _of(
     FORMS,
-    f"{MADE} fill dtype rank size tuple_to_array DType Depend Eye Fill FillV2 LinSpace LinSpaceExt Ones OnesLike "
-    "Range Rank ScalarToArray ScalarToTensor Shape Size TupleToArray Zeros ZerosLike Receive NeighborExchange "
-    "NeighborExchangeV2 AlltoAllV BatchISendIRecv Dropout dropout FloatStatus NPUAllocFloatStatus "
-    "NPUClearFloatStatus NPUGetFloatStatus",
-) | {"range": f"{FORMS}:range_"}
+    f"{MADE} "
+    "argmax argmin fill flatten one_hot typeof dtype rank size tuple_to_array DType Depend Eye Fill "
+    "FillV2 LinSpace LinSpaceExt Ones OnesLike Range Rank ScalarToArray ScalarToTensor Shape Size TupleToArray "
+    "Zeros ZerosLike OnesLikeExt ZerosLikeExt Receive NeighborExchange NeighborExchangeV2 Dropout dropout "
+    "AlltoAllV BatchISendIRecv FloatStatus NPUAllocFloatStatus NPUClearFloatStatus NPUGetFloatStatus",
+) | {
+    "range": f"{FORMS}:range_",
+    "scalar_to_tensor": f"{FORMS}:tensor",
+    "deepcopy": "parallel_lab.ops:identity",
+    **{f"tensor_{name}": f"parallel_lab.ops:{name}" for name in ("add", "div", "mod", "mul", "pow", "sub")},
+    **{f"tensor_{name}": f"parallel_lab.ops:{name}" for name in ("ge", "gt", "le", "lt")},
+    "tensor_floordiv": "parallel_lab.ops:floor_div",
+}
 CLASSES = _of(
     "parallel_lab.mindspore._classes",
     "Dropout2D Dropout3D DropoutDoMask DropoutGenMask InvertPermutation ResizeBilinear ResizeBilinearV2 Unique print_",
@@ -195,6 +203,7 @@ MINT_WORDS = (
 MINT_NN = {
     **_of("parallel_lab.nn", MINT_LAYERS),
     **_of(MINT_FORMS, "BCEWithLogitsLoss Dropout Embedding GELU GLU LeakyReLU Linear LogSoftmax SmoothL1Loss Softmax"),
+    **_of(f"{MINT_FORMS}_nn", "AvgPool2d BatchNorm2d Conv2d LayerNorm MaxPool2d Softplus"),
     "Hardshrink": "parallel_lab.nn:HShrink",
     "Hardsigmoid": "parallel_lab.nn:HSigmoid",
     "Hardswish": "parallel_lab.nn:HSwish",
@@ -310,6 +319,7 @@ PAGES: dict[str, Page] = {
             **_of(MINT_FORMS, MINT_WORDS),
             **_of(RANDOM, "rand rand_like randn randn_like randperm"),
             **{name: f"{RANDOM}:mint_{name}" for name in MINT_RANDOM.split()},
+            "clone": "parallel_lab.ops:identity",
         },
     ),
     "mint.nn": Page("Layers in PyTorch's spelling.", names=MINT_NN),
@@ -324,6 +334,8 @@ PAGES: dict[str, Page] = {
             MINT_FORMS,
             "binary_cross_entropy_with_logits gelu glu kl_div log_softmax one_hot smooth_l1_loss softmax softmin",
         )
+        | _of(f"{MINT_FORMS}_nn", "avg_pool2d batch_norm conv2d group_norm layer_norm softplus")
+        | _of("parallel_lab.ops", "adaptive_avg_pool2d max_pool2d")
         | _of(FORMS, "dropout"),
     ),
     # ---- common ----

@@ -15,7 +15,7 @@ from .creation import eye, tril
 from .elementwise import add, cast, div, maximum, mul, neg, power, sub
 from .gather import one_hot
 from .join import concat, split_parts
-from .linalg import bmm, einsum, outer
+from .linalg import bmm, einsum, matmul, outer
 from .logic import isnan, isneginf, isposinf, near, not_equal, select
 from .machine.operand_checks import check_dim, refuse, some_dims
 from .machine.registry import form
@@ -383,3 +383,10 @@ def _(self, input, negative_slope=0.01):
 def _(self, input, dim=-1, dtype=None):
     """log(softmax(x)) along `dim`.  input: (...) -> (...). dtype: that of the result."""
     return self.run(input if dtype is None else self.before(cast, input, dtype=dtype), axis=dim)
+
+
+@form(matmul, "Dense", read=2)
+def _(self, input, weight, bias=None):
+    """A dense layer's product.  input: (..., k), weight: (n, k), bias: (n,) -> (..., n)."""
+    out = self.run(input, weight, transpose_b=True)
+    return out if bias is None else add(out, bias)

@@ -13,7 +13,7 @@ from ..base.checks import Check
 from ..base.dtypes import as_dtype, kind_of
 from ..base.errors import ShapeError
 from .machine.opdef import OpDef
-from .machine.registry import case, op, unbroadcast
+from .machine.registry import case, form, op, unbroadcast
 from .machine.signature import letters
 from .spellings import function
 
@@ -359,6 +359,12 @@ def divide_by(x, *, count):
 
 
 identity = unary("identity", lambda x: x, "x itself", lambda g, out, x: g, example=(case(SHAPE), case((8, 4, 16))))
+
+
+@form(identity, "Copy")
+def _(self, input):
+    """The same values.  input: (...) -> (...)."""
+    return self.run(input)
 
 
 # ---- of optimizers: they work on one rank's slice, have no gradient and take no strategy ----

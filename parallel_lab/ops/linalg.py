@@ -10,14 +10,14 @@ from ..base.errors import ShapeError, shorten
 from .elementwise import add, float_result, mul
 from .machine.registry import case, gradient, op, unbroadcast
 from .reduce import reduce_sum
-from .shape import as_array, reshape, transpose
+from .shape import as_array, expand_dims, reshape, transpose
 from .spellings import function, tensor_operand
 
 
 def _labels(shapes, *, transpose_a, transpose_b):
-    a = "km" if transpose_a else "mk"
-    b = "nk" if transpose_b else "kn"
-    return f"...{a},...{b}->...mn"
+    a, b = ("...km" if transpose_a else "...mk"), ("...nk" if transpose_b else "...kn")
+    row, column = (len(shape) == 1 for shape in shapes)  # vectors, whose other dim the result has not
+    return f"{'k' if row else a},{'k' if column else b}->...{'' if row else 'm'}{'' if column else 'n'}"
 
 
 @op(
@@ -38,25 +38,31 @@ def _labels(shapes, *, transpose_a, transpose_b):
         case((8, 4, 2), (8, 2, 4)),
         case((8, 16, 2), (2, 4)),
         case((2, 4, 8, 2), (4, 4, 8), transpose_a=True, transpose_b=True),
+        *(case((8,), (8,)), case((4, 16, 8), (8,)), case((8,), (4, 8, 16))),
     ),
 )
 def matmul(a, b, *, transpose_a=False, transpose_b=False):
     """Matrix product.  a: (..., m, k), b: (..., k, n) -> (..., m, n).
 
-    Leading dims broadcast; transposed operands are stored (k, m) and (n, k).
+    Leading dims broadcast; transposed operands are stored (k, m) and (n, k); vectors (k,) are a row and a column.
 
     Strategies are in storage order. A split contraction dim k leaves partial sums: an all_reduce over k's ranks
     follows.
     """
-    if transpose_a:
+    if transpose_a and a.ndim > 1:
         a = np.swapaxes(a, -1, -2)
-    if transpose_b:
+    if transpose_b and b.ndim > 1:
         b = np.swapaxes(b, -1, -2)
     return np.matmul(a, b)
 
 
 @matmul.vjp
 def _(g, out, a, b, *, transpose_a, transpose_b, needs):
+    row, column = len(a.shape) == 1, len(b.shape) == 1
+    if row:
+        g, a, transpose_a = expand_dims(g, -1 if column else -2), expand_dims(a, 0), False
+    if column:
+        g, b, transpose_b = expand_dims(g, -1), expand_dims(b, 1), False
     # a stored transposed takes the transposed gradient: (g b^T)^T = b g^T
     grad_a = grad_b = None
     if needs[0]:
@@ -69,7 +75,7 @@ def _(g, out, a, b, *, transpose_a, transpose_b, needs):
             grad_b = unbroadcast(matmul(g, a, transpose_a=True, transpose_b=transpose_a), b)
         else:
             grad_b = unbroadcast(matmul(a, g, transpose_a=not transpose_a), b)
-    return grad_a, grad_b
+    return tuple(reshape(x, (-1,)) if v and x is not None else x for x, v in ((grad_a, row), (grad_b, column)))
 
 
 @op("mk,k->m", name="Mv", mint="mv", flops=lambda s: 2 * s.m * s.k, example=case((16, 8), (8,)))

@@ -27,7 +27,7 @@ from .elementwise import add, cast, float_result, mul
 from .machine.composed import composed
 from .machine.opdef import SHAPE_ERRORS, common_dtype
 from .machine.operand_checks import floats, one_dim
-from .machine.registry import case, gradient, op, total
+from .machine.registry import case, form, gradient, op, total
 from .machine.signature import along_axis, letters
 from .reduce import reduce_mean
 from .spellings import function
@@ -184,6 +184,17 @@ def layer_norm(x, normalized_shape, gamma, beta, eps=1e-5):
     return layer_normalization(x, gamma, beta, begin_norm_axis=axis, begin_params_axis=axis, epsilon=eps)[0]
 
 
+@form(layer_normalization, "LayerNormExt")
+def _(self, input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """`LayerNorm` in PyTorch's words.  input: (..., *shape) -> like it, mean (..., 1), 1 / deviation (..., 1)."""
+    shape = integers(0)("LayerNormExt", "normalized_shape", normalized_shape, SHAPE_ERRORS)
+    gamma = np.ones(shape, str(input.dtype)) if weight is None else weight
+    beta = np.zeros(shape, str(input.dtype)) if bias is None else bias
+    axis = -len(shape)
+    y, mean, variance = self.run(input, gamma, beta, begin_norm_axis=axis, begin_params_axis=axis, epsilon=eps)
+    return y, mean, rsqrt(variance + eps)
+
+
 # ---- RMS norm ----
 
 
@@ -299,9 +310,9 @@ def _l2_scale(x, axis, epsilon):
     check=lambda operands, **_: floats(operands[0]),
     whole=along_axis,
     flops=4,
-    example=(case((8, 16)), case((4, 8, 3), axis=1)),
+    example=(case((16, 8)), case((8, 16), axis=-1), case((4, 8, 3), axis=1)),
 )
-def l2_normalize(x, *, axis=-1, epsilon=1e-4):
+def l2_normalize(x, *, axis=0, epsilon=1e-4):
     """x / sqrt(max(sum of x^2 along `axis`, epsilon)), by MindSpore's defaults.  x: (...) -> (...)."""
     return (wide(x) * _l2_scale(wide(x), axis, epsilon)[0]).astype(x.dtype, copy=False)
 

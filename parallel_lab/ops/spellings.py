@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import ShapeError, shorten
-from .machine.opdef import scalar_operand
+from .machine.opdef import own_names, scalar_operand
 from .machine.operand_checks import has_dtype
 
 NAMES: dict[str, Callable] = {}  # public functions of `parallel_lab.ops` by name
@@ -31,6 +31,24 @@ MINT: dict[str, str] = {}  # name in mindspore.mint, or "functional." and name i
 
 TENSORS = ("x", "input", "input_x", "target", "logits", "labels", "label")  # parameters of functions
 SPELLINGS = ("also", "method", "operator", "ufunc", "numpy", "mint")  # keywords of a declaration
+# methods of MindSpore's Tensor that are the function of this name, given the tensor first
+METHODS = """
+    abs absolute acos acosh add addcdiv addcmul addmm addmv addr allclose amax amin arccos arccosh arcsin arcsinh
+    arctan arctan2 arctanh argsort asin asinh atan atan2 atanh baddbmm bitwise_and bitwise_left_shift bitwise_not
+    bitwise_or bitwise_right_shift bitwise_xor bmm ceil chunk clamp clip copysign cos cosh count_nonzero cross
+    cummax cummin cumprod deg2rad det diag diagflat diagonal diff digamma div divide dot eq equal erf erfc erfinv
+    exp exp2 expand_as expand_dims expm1 flip fliplr flipud float_power floor floor_divide fmax fmin fmod fold frac
+    gather_elements gather_nd gcd ge ger greater greater_equal gt hardshrink heaviside hypot i0 index_add index_fill
+    index_select inner inv inverse invert isclose isfinite isinf isnan isneginf isposinf isreal lcm ldexp le lerp
+    less less_equal lgamma log log10 log1p log2 logaddexp logaddexp2 logcumsumexp logical_and logical_not logical_or
+    logical_xor logit logsumexp lt masked_fill maximum median minimum mm movedim moveaxis msort mul multiply mv
+    nan_to_num nanmean nansum narrow ne neg negative nextafter norm not_equal outer positive pow prod rad2deg ravel
+    reciprocal remainder repeat_interleave roll rot90 round rsqrt scatter scatter_add sgn sigmoid sign signbit sin
+    sinc sinh slice_scatter softmax sort split sqrt square sub subtract swapaxes swapdims t tan tanh
+    tensor_scatter_add tensor_scatter_div tensor_scatter_max tensor_scatter_min tensor_scatter_mul
+    tensor_scatter_sub tensor_split top_k topk trace tril triu true_divide trunc type_as unbind unfold unsqueeze
+    vsplit hsplit dsplit xdivy xlogy
+"""
 # operators that Python calls with the operands exchanged where the left one is not a tensor: 2 - x
 _REFLECTED = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
 # what Python's operator of truth values is on integers
@@ -80,6 +98,7 @@ def function(**spellings: str) -> Callable[[Callable], Callable]:
 def _of_tensors(fn: Callable, tensors: list[tuple[int, str]], parameters: Sequence[str]) -> Callable:
     @wraps(fn)
     def called(*args: Any, **kwargs: Any) -> Any:
+        kwargs = own_names(kwargs, parameters, parameters[: len(args)]) if kwargs else kwargs
         given = list(args)
         places = [(given, place) if place < len(given) else (kwargs, name) for place, name in tensors]
         places = [(where, at) for where, at in places if where is given or at in kwargs]
@@ -128,6 +147,8 @@ def spell(
     for each in method.split():
         one, _, arguments = each.rstrip(")").partition("(")
         setattr(Spelled, one, _method(called, one, arguments.split(",") if arguments else (), parameters))
+    for each in {name, *also.split()}.intersection(METHODS.split()) - vars(Spelled).keys():
+        setattr(Spelled, each, _method(called, each, (), parameters))
     for each in operator.split():
         setattr(Spelled, each, _operator(called, each, unary=len(parameters) == 1))
         plain = each.strip("_")

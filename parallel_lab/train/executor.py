@@ -222,6 +222,9 @@ def _fed(tensors: list[Any], config: ParallelConfig) -> tuple[list[Any], dict[st
         return tensors, {} if tensors else {"dataset_strategy": "full_batch"}
     if config.dataset_strategy == "data_parallel":
         n = config.device_num
+        most = max(map(len, shapes))
+        if all(len(shape) < most or not shape or shape[0] % n for shape in shapes):
+            return tensors, {"dataset_strategy": "full_batch"}  # one with fewer dims is not split more than those
         cuts = tuple(tuple(n if not i and size % n == 0 else 1 for i, size in enumerate(shape)) for shape in shapes)
         how = {"dataset_strategy": cuts}
     else:

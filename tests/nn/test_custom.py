@@ -87,6 +87,21 @@ def test_at_once_it_computes_and_its_gradient_is_the_registered_one():
     np.testing.assert_allclose(slope.asnumpy(), SLOPE)
 
 
+class Own(Shaped):
+    """Its gradient is a method, as in MindSpore 1.x: twice the operand, whatever is computed."""
+
+    def get_bprop(self):
+        return lambda x, out, dout: x * 2
+
+
+def test_the_gradient_may_be_a_method_of_the_class():
+    def loss(x):
+        return Own()(x)
+
+    steps = pl.compile(lambda x: value_and_grad(loss)(x)[1], X, device_num=8, dataset_strategy="full_batch")
+    assert steps.value(steps.outputs[0]).shape == X.shape
+
+
 @pytest.mark.parametrize("strategy", [((2, 4), (4, 1)), ((1, 2), (2, 4)), ((4, 1), (1, 2))])
 def test_among_ranks_it_is_whole_and_equals_one_device(strategy):
     net = Step(Net(W, strategy))  # kept: a plan knows such an operator by number only

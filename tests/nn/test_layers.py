@@ -96,7 +96,7 @@ def test_the_operators_of_dense_can_be_sharded():
     dense.bias_add.shard(((2, 4), (4,)))
     assert isinstance(dense.matmul, Primitive)
     assert (dense.matmul.name, dense.matmul.instance_name) == ("MatMul", "matmul")
-    assert dense.matmul.attrs == {"transpose_b": True}
+    assert dense.matmul.given == {"transpose_b": True}
     assert (dense.bias_add.name, dense.bias_add.instance_name) == ("BiasAdd", "bias_add")
 
 

@@ -11,6 +11,8 @@ from tests.crossed import each_of
 from tests.ops.compiled import results, simulated
 
 X = np.arange(96.0).reshape(8, 4, 3) % 7 - 3
+W = np.arange(6.0).reshape(2, 3)
+MEAN, VARIANCE = X.mean(-1, keepdims=True), X.var(-1, keepdims=True)
 ROWS, LAST = ((8, 1, 1),), ((2, 4, 1),)
 
 FORMS = {
@@ -48,6 +50,14 @@ FORMS = {
         ((5, 1, 0, 2), (8, 2, 0, 3), (1, 2, 1, 1)),
         ROWS,
         [X[:, 1::2, None, 2]],
+    ),
+    "Copy": (ops.Copy(), (), LAST, [X]),
+    "Dense": (ops.Dense(), (Tensor(W), Tensor(W[:, 0])), ((2, 2, 1), (2, 1)), [X @ W.T + W[:, 0]]),
+    "LayerNormExt": (
+        ops.LayerNormExt(),
+        ((3,),),
+        (*LAST, (1,), (1,)),
+        [(X - MEAN) / np.sqrt(VARIANCE + 1e-5), MEAN, 1 / np.sqrt(VARIANCE + 1e-5)],
     ),
     "L2Loss": (ops.L2Loss(), (), LAST, [(X * X).sum() / 2]),
 }

@@ -313,6 +313,8 @@ class _Propagation:
         if self.config.elementwise_op_strategy_follow:
             candidates = self.following(operator, candidates, legal, edges, links)
         options = self.agreeing(node, candidates) or self.agreeing(node, legal)
+        if not legal:
+            operator.rule(tuple((1,) * len(shape) for shape in operator.shapes))  # says why it is refused even whole
         if not options:
             raise StrategyError(self.disagreement(node, legal[0]))
         best = chosen(operator, options, edges, waited=waited)

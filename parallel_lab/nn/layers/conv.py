@@ -105,7 +105,7 @@ class _Conv(Weighted):
             given = shape if not self.rows else (*shape[:2], *shape[3:])
             form = "(n, c, l)" if self.rows else "(n, c, h, w)"
             raise ShapeError(f"an input of shape {given}", where=self._where(), allowed=form)
-        attrs = getattr(self, self.name).attrs
+        attrs = getattr(self, self.name).given
         kernel, stride, dilation = (read_extents(attrs[n], 2) for n in ("kernel_size", "stride", "dilation"))
         pads = attrs["pad"] if isinstance(attrs["pad"], tuple) else (attrs["pad"],) * 4
         pads = pads if len(pads) == 4 else (pads[0], pads[0], pads[1], pads[1])
@@ -341,7 +341,7 @@ class AvgPool2d(_Pool):
         data_format: str = "NCHW",
     ) -> None:
         super().__init__(kernel_size, stride, pad_mode, padding, data_format)
-        self.avg_pool.attrs["count_include_pad"] = count_include_pad
+        self.avg_pool.given["count_include_pad"] = count_include_pad
 
 
 class MaxPool3d(OneOperator):

@@ -48,7 +48,7 @@ class Dropout(Cell):
         if self.rank not in (None, len(ops.shape(x))):
             raise ShapeError(f"an input of shape {ops.shape(x)}", where=self._where(), allowed=f"{self.rank} dims")
         step, again = self._calls.next()
-        self.dropout.attrs["key"] = ops.dropout_key(get_seed(), self.__dict__["_prefix"], again)
+        self.dropout.given["key"] = ops.dropout_key(get_seed(), self.__dict__["_prefix"], again)
         return self.dropout(x, step)
 
     @property

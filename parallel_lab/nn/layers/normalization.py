@@ -88,7 +88,7 @@ class _BatchNorm(Cell):
             allowed = f"{self.form} with c = {self.num_features}"
             raise ShapeError(f"an input of shape {shape}", where=self._where(), allowed=allowed)
         training = self.training if self.use_batch_statistics is None else self.use_batch_statistics
-        self.batch_norm.attrs["is_training"] = training
+        self.batch_norm.given["is_training"] = training
         return self.batch_norm(x, self.gamma, self.beta, self.moving_mean, self.moving_variance)[0]
 
 

@@ -156,7 +156,7 @@ class MultiheadAttention(Cell):
 
     def _fused(self, q: Any, k: Any, v: Any, mask: Any, is_causal: bool) -> Any:
         operator = self.attention if mask is None else self.masked_attention
-        operator.attrs["is_causal"] = is_causal
+        operator.given["is_causal"] = is_causal
         return operator(q, k, v) if mask is None else operator(q, k, v, mask)
 
     def _apart(self, q: Any, k: Any, v: Any, mask: Any, is_causal: bool) -> tuple[Any, Any]:

@@ -30,7 +30,8 @@ from ...layout.slices import cut, is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
 from ...ops.elementwise import moving_mean
 from ...ops.kernels.threads import keep_freed_memory
-from ...ops.machine.primitive import check_target, refuse_placement
+from ...ops.machine.attributes import check_target
+from ...ops.machine.primitive import refuse_placement
 from ..cell import Cell
 from ..tensor.tensor import Parameter, ParameterTuple, RankTensor, Tensor
 from .amp import LossScaler, nonfinite, unscaled

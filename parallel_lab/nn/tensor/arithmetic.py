@@ -51,6 +51,10 @@ class Arithmetic(Spelled):
     def half(self): return ops.cast(self, "float16")
     def float(self): return ops.cast(self, "float32")
     def double(self): return ops.cast(self, "float64")
+    def type_as(self, other): return ops.cast(self, str(other.dtype))
+    def contiguous(self): return self
+    def dim(self): return len(self.shape)
+    def nelement(self): return self.size
     # fmt: on
 
     # == compares elements; a dict, a set or an optimizer knows a tensor by which object it is
@@ -134,6 +138,14 @@ class Arithmetic(Spelled):
     def reshape(self, *shape):
         """The same elements under another shape: `x.reshape(4, -1)` or `x.reshape((4, -1))`."""
         return ops.reshape(self, _ints(shape))
+
+    def expand(self, *size):
+        """Stretched to `size` by numpy's rules; -1 keeps a dim."""
+        return ops.broadcast_to(self, shape=_ints(size))
+
+    def expand_as(self, other):
+        """Stretched to the other's shape."""
+        return ops.broadcast_to(self, shape=tuple(other.shape))
 
     def view(self, *shape):
         """`reshape`."""

@@ -12,8 +12,8 @@
         def bprop(x, out, dout): return (dout * self.scale * ops.sign(x),)
         return bprop
 
-Every rank has its operands and results whole (`ops/custom.py`). Forms: MindSpore, ops.PrimitiveWithInfer,
-ops.prim_attr_register.
+A method `get_bprop(self)` of the class gives the function, too (MindSpore 1.x). Every rank has its operands and results
+whole (`ops/custom.py`). Forms: MindSpore, ops.PrimitiveWithInfer, ops.prim_attr_register.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PrimitiveWithInfer(Uncut):
         """The function of (*inputs, result, its gradient) that gives a tuple of gradients; None: nobody has said. It
         is kept, with the operators that it calls.
         """
-        rule = bprop_getters.of(self)
+        rule = bprop_getters.of(self) or (self.get_bprop() if hasattr(type(self), "get_bprop") else None)
         if rule is None:
             return None
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from ... import ops
 from ...base.checks import checked, flag, function, instance, kept, text
+from ...base.dtypes import kind_of
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from .arithmetic import Arithmetic
 from .autograd import value_and_grad
@@ -97,11 +98,14 @@ def weighted_sum(value: Any, sens: Any = None) -> Any:
     sens None and one tensor: the tensor itself, whose gradient starts with ones.
     """
     if isinstance(value, (tuple, list)):
+        value = [v for v in value if v is not None]  # such as the mask of a Dropout
         each = sens if isinstance(sens, (tuple, list)) else [sens] * len(value)
         if len(each) != len(value):
             raise ShapeError(f"{len(each)} gradients for {len(value)} results", where="sens", allowed="One each")
         parts = [_total(weighted_sum(v, s)) for v, s in zip(value, each, strict=True)]
         return functools.reduce(ops.add, parts)
+    if kind_of(value.dtype) != "f":
+        value = ops.cast(value, "float32")  # truth values and numbers of elements: their gradient is 0
     if sens is None:
         return value
     if isinstance(sens, (bool, int, float)) and sens == 1:

@@ -117,7 +117,7 @@ class Communication(Uncut):
             allowed = "Messages that follow from strategies: shard(...) on operators, reshard(x, layout)"
             hint = "A network that communicates by hand runs in stand_alone, data_parallel or hybrid_parallel mode"
             raise TracedCommunication(what, where=where, allowed=allowed, hint=hint)
-        group, world = self.attrs["group"], current_world()
+        group, world = self.given["group"], current_world()
         if world is not None:
             members = group_of(self.name, group)[1]
         elif group is None or group in WORLD_GROUPS.values():
@@ -140,7 +140,7 @@ class Communication(Uncut):
         return tracer.record(op, operands, {**attrs, "fusion": self.prim_attrs["fusion"]}, self)
 
     def __repr__(self) -> str:
-        shown = {**self.attrs, **self.prim_attrs}
+        shown = {**self.given, **self.prim_attrs}
         return f"Prim[{self.name}]<{', '.join(f'{k}={v}' for k, v in shown.items())}>"
 
 

@@ -68,7 +68,7 @@ class Send(Communication):
         super().__init__({"group": group})
 
     def at_once(self, x: Any) -> Any:
-        world, members = members_of(self.name, self.attrs["group"])
+        world, members = members_of(self.name, self.given["group"])
         to = _other(self.name, "dest_rank", self.dest_rank, world.rank, members)
         world.comm.send(_values(self.name, x), to, sr_tag=self.sr_tag)
         return x
@@ -98,7 +98,7 @@ class Receive(Communication):
         super().__init__({"group": group})
 
     def at_once(self, x: Any = None) -> Any:
-        world, members = members_of(self.name, self.attrs["group"])
+        world, members = members_of(self.name, self.given["group"])
         source = _other(self.name, "src_rank", self.src_rank, world.rank, members)
         return world.comm.recv(source, self.shape, self.dtype, sr_tag=self.sr_tag)
 
@@ -153,7 +153,7 @@ class NeighborExchange(Communication):
             _checked_other(self.name, other, rank, members)
 
     def at_once(self, x: Any) -> tuple[np.ndarray, ...]:
-        world, members = members_of(self.name, self.attrs["group"])
+        world, members = members_of(self.name, self.given["group"])
         values = [_values(self.name, each) for each in (x if isinstance(x, (tuple, list)) else (x,))]
         self._checked(values, world.rank, members)
         for value, rank in zip(values, self.send_rank_ids, strict=True):
@@ -260,7 +260,7 @@ class NeighborExchangeV2(Communication):
         return wide[0] if len(wide) == 1 else join(wide, 2)
 
     def at_once(self, x: Any) -> np.ndarray:
-        world, members = members_of(self.name, self.attrs["group"])
+        world, members = members_of(self.name, self.given["group"])
         tile = _values(self.name, x)
         self._check(tile.shape, world.rank, members)
         for rank, place in self._sent(tile.shape):
@@ -293,7 +293,7 @@ class _Pieces(Communication):
         """(rank, value) of what is sent, (rank, shape, dtype) of what is received -> the values received."""
         tracer = current_tracer.get()
         if tracer is None:
-            world, _ = members_of(self.name, self.attrs["group"])
+            world, _ = members_of(self.name, self.given["group"])
             for rank, value in sends:
                 world.comm.send(value, rank)
             return [world.comm.recv(*each) for each in receives]
@@ -311,7 +311,7 @@ class _Pieces(Communication):
         tracer = current_tracer.get()
         if tracer is not None:
             return self.in_trace(tracer)
-        world, members = members_of(self.name, self.attrs["group"])
+        world, members = members_of(self.name, self.given["group"])
         return world.rank, members
 
 

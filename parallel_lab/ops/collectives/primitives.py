@@ -193,13 +193,13 @@ class _Collective(Communication):
     def at_once(self, x: Any) -> Any:
         x = self.one_tensor(x)
         if self.fused_as and self.prim_attrs["fusion"] and hasattr(x, "__parallel_lab_later__"):
-            world, members = group_of(self.name, self.attrs["group"])
+            world, members = group_of(self.name, self.given["group"])
             if holdable(self.fused_as, x.shape, len(members)):
                 about = {"world": world, "members": members, "fusion": self.prim_attrs["fusion"]}
-                (x,), attrs = self.op.bind((x,), self.attrs)
-                held = hold(self.fused_as, self.name, x.array, reduce=self.attrs.get("reduce", ""), **about)
+                (x,), attrs = self.op.bind((x,), self.given)
+                held = hold(self.fused_as, self.name, x.array, reduce=self.given.get("reduce", ""), **about)
                 return x.__parallel_lab_later__(self.op, attrs, held)
-        return self.op.call((x,), self.attrs)
+        return self.op.call((x,), self.given)
 
     def one_tensor(self, x: Any) -> Any:
         """The input. Raises ArgumentTypeError for several, and for truth values that are to be added up."""
@@ -224,7 +224,7 @@ class _Collective(Communication):
         rank, members = self.in_trace(tracer)
         self.check_group(members)
         x, kind = tracer.operand(self.one_tensor(x), []), self.op.message
-        asked = _asked(kind, self.attrs, members)
+        asked = _asked(kind, self.given, members)
         if len(members) == 1:
             _check_pieces(kind, x.shape, asked, 1)
             return OPS["reshape"](x, shape=x.shape)
@@ -289,7 +289,7 @@ class AlltoAll(_Collective):
             raise WorldArgumentError(f"split_count={self.split_count}", where=self.name, allowed=allowed)
 
     def at_once(self, x: Any) -> Any:
-        self.check_group(members_of(self.name, self.attrs["group"])[1])
+        self.check_group(members_of(self.name, self.given["group"])[1])
         return super().at_once(x)
 
 
@@ -351,7 +351,7 @@ class Barrier(Communication):
     takes = (0, 0)
 
     def at_once(self) -> None:
-        world, members = members_of(self.name, self.attrs["group"])
+        world, members = members_of(self.name, self.given["group"])
         world.comm.barrier(members)
 
     def traced(self, tracer: Any) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import SimpleNamespace
@@ -34,6 +34,32 @@ from .operand_checks import Facts, has_dtype, refuse
 from .signature import Shape, Signature, resolve
 
 SHAPE_ERRORS = Errors(ShapeError, ShapeError)
+
+# what MindSpore's functions, methods and classes, old and new, call the same argument
+_SYNONYMS = [
+    frozenset(names.split())
+    for names in (
+        "x input input_x tensor a",
+        "y other input_y exponent mat2 b",
+        "axis dim",
+        "keep_dims keepdims keepdim",
+        "multiples dims",
+        "perm input_perm",
+        "shift shifts",
+    )
+]
+
+
+def own_names(given: dict[str, Any], known: Sequence[str], taken: Collection[str] = ()) -> dict[str, Any]:
+    """`given`, with names of `known` for others that mean the same: {"input": x} is {"x": x} where there is an x."""
+
+    def own(name: str) -> str:
+        if name in known:
+            return name
+        alike = [k for group in _SYNONYMS if name in group for k in group if k in known]
+        return alike[0] if len(alike) == 1 and alike[0] not in given and alike[0] not in taken else name
+
+    return {own(name): value for name, value in given.items()}
 
 
 class Results(NamedTuple):
@@ -263,8 +289,10 @@ class OpDef:
             names = names if as_class else (*names, *self.options)
         if len(args) > len(names):
             raise ShapeError(f"got {len(args)} arguments", where=self.name, allowed=usage)
+        if self.variadic and not operands and isinstance(kwargs.get("tensors"), (tuple, list)):
+            operands, kwargs = list(kwargs["tensors"]), {k: v for k, v in kwargs.items() if k != "tensors"}
         given = dict(zip(names, args, strict=False))
-        given.update(kwargs)
+        given.update(own_names(kwargs, (*self.positional, *self.options), given))
         unknown = [k for k in given if k not in self.positional and k not in self.options]
         missing = [k for k in self.positional if k not in given and k not in self.defaults]
         missing += [k for k, default in self.options.items() if default is inspect.Parameter.empty and k not in given]
@@ -278,6 +306,9 @@ class OpDef:
             raise ShapeError("got no tensors", where=self.name, allowed=usage)
         for name, value in attrs.items():
             if hasattr(value, "asnumpy"):
+                if not hasattr(value, "tracer") and str(value.dtype).lstrip("u").startswith("int"):
+                    attrs[name] = value.asnumpy().tolist()  # a Tensor of axes is as good as a tuple
+                    continue
                 allowed = "Attributes are Python numbers or tuples, known before anything runs"
                 raise ShapeError(f"attribute {name} is a tensor", where=self.class_name, allowed=allowed)
             if isinstance(self.options.get(name), bool) and not isinstance(value, (bool, np.bool_)):

@@ -10,26 +10,15 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from ...base.checks import Errors, choice, flag, is_int
-from ...base.errors import (
-    ArgumentTypeError,
-    DeviceError,
-    NotBuiltYet,
-    ShapeError,
-    StrategyError,
-    StrategyTypeError,
-    shorten,
-)
+from ...base.checks import is_int
+from ...base.errors import ArgumentTypeError, NotBuiltYet, ShapeError, StrategyError, StrategyTypeError, shorten
 from ...base.hooks import current_world, on_tape
 from ...base.origin import Origin, caller
 from ...base.settings.context import get_compat
 from ...layout.named_layout import Layout
 from ..spellings import TENSORS, tensor_operand
+from .attributes import Attributed
 from .opdef import OpDef
-
-SWITCHES = ("cross_batch", "enable_nd_tp")  # attributes that the compiler reads as True or False
-DEVICE_TARGETS = ("CPU", "GPU", "Ascend")
-TARGET = "primitive_target"  # the attribute that MindSpore's older `add_prim_attr` form sets
 
 Strategy = tuple[tuple[int, ...], ...]
 
@@ -90,11 +79,6 @@ def _check_layouts(strategy: tuple, where: str, what: str) -> tuple[Layout, ...]
     return strategy
 
 
-def check_target(where: str, target: Any) -> str:
-    """`target`, one of DEVICE_TARGETS. Raises ArgumentTypeError, DeviceError."""
-    return choice(*DEVICE_TARGETS)(where, "device_target", target, Errors(ArgumentTypeError, DeviceError))
-
-
 def refuse_placement(where: str, target: str) -> None:
     """Raise NotBuiltYet for an optimizer that was given a device and is to run."""
     what = f"it is placed on {target!r}, and placement on host or device is not available yet"
@@ -112,7 +96,7 @@ def refuse_recompute(where: str) -> None:
 # ---- operators as objects ----
 
 
-class Primitive:
+class Primitive(Attributed):
     """An operator as an object, as in MindSpore: `ops.MatMul(transpose_b=True).shard(((2, 4), (4, 1)))`.
 
     Attributes of the operator are given to the constructor, tensors to the call. One instance carries one strategy.
@@ -141,7 +125,7 @@ class Primitive:
         self._begin_with(given)
 
     def _begin_with(self, attrs: dict[str, Any]) -> None:
-        self.attrs = attrs
+        self.given = attrs
         self.instance_name = ""
         self.in_strategy: Strategy | tuple[Layout, ...] | None = None
         self.out_strategy: Strategy | tuple[Layout, ...] | None = None
@@ -198,45 +182,6 @@ class Primitive:
         self.in_strategy, self.out_strategy, self.strategy_origin = inward, outward, origin
         return self
 
-    def add_prim_attr(self, name: str, value: Any) -> Primitive:
-        """Attach a named attribute: `instance_name` names the operator in plans, `cross_batch` leaves the sums of a
-        reduction with each rank, `enable_nd_tp` lets a matrix product gather and scatter; others are kept. Returns
-        self. Raises ArgumentTypeError.
-        """
-        where = f"{self.name} add_prim_attr"
-        if not isinstance(name, str):
-            raise ArgumentTypeError(f"name={shorten(name)}", where=where, allowed="The name of an attribute, a str")
-        if name in SWITCHES:
-            flag(where, name, value)
-        own = name.removesuffix("_with_offset")
-        if own in self.options:  # also an attribute of the operator itself: manual_split
-            self.attrs[own] = value
-        self.prim_attrs[name] = value
-        if name == "instance_name":
-            self.instance_name = str(value)
-        return self
-
-    def set_device(self, device_target: str) -> Any:
-        """Ask for "CPU", "GPU" or "Ascend": kept and shown, without effect on results. "": not set. Returns self."""
-        self.prim_attrs.pop(TARGET, None)
-        if not isinstance(device_target, str) or device_target:
-            self.prim_attrs[TARGET] = check_target(f"{self.name} set_device", device_target)
-        return self
-
-    def set_prim_instance_name(self, name: str) -> Any:
-        """Name the operator in plans. Returns self."""
-        return self.add_prim_attr("instance_name", name)
-
-    def del_prim_attr(self, name: str) -> Any:
-        """Take an attribute of `add_prim_attr` away. Returns self."""
-        self.prim_attrs.pop(name, None)
-        return self
-
-    def recompute(self, mode: bool = True) -> Any:
-        """Ask for this operator's result to be computed again in backward instead of being kept. Returns self."""
-        self.prim_attrs["recompute"] = flag(f"{self.name} recompute", "mode", mode)
-        return self
-
     def __call__(self, *args: Any) -> Any:
         if self.prim_attrs.get("recompute"):
             refuse_recompute(self.name)
@@ -244,14 +189,14 @@ class Primitive:
 
     def called(self, args: Sequence[Any]) -> Any:
         """The result of a call."""
-        return self.op.call(args, self.attrs, self)
+        return self.op.call(args, self.given, self)
 
     def __repr__(self) -> str:
         # MindSpore 2.10 leaves out_strategy out
         strategies = {} if self.in_strategy is None else {"in_strategy": self.in_strategy}
         if strategies and get_compat() != "2.10":
             strategies["out_strategy"] = self.out_strategy
-        shown = {**self.attrs, **strategies, **self.prim_attrs}
+        shown = {**self.given, **strategies, **self.prim_attrs}
         return f"Prim[{self.name}]<{', '.join(f'{k}={v}' for k, v in shown.items())}>"
 
 
@@ -269,8 +214,8 @@ class Form(Primitive):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.attrs = {**self.settings, **self.attrs}
-        missing = [name for name, value in self.attrs.items() if value is inspect.Parameter.empty]
+        self.given = {**self.settings, **self.given}
+        missing = [name for name, value in self.given.items() if value is inspect.Parameter.empty]
         if missing:
             allowed = f"Attributes: {', '.join(self.settings)}"
             raise ShapeError(f"missing attribute {missing[0]!r}", where=self.name, allowed=allowed)
@@ -290,7 +235,7 @@ class Form(Primitive):
         """The result of a call."""
         known = inspect.signature(type(self).arrange)
         try:
-            given = known.bind(self, *args, **self.attrs).arguments
+            given = known.bind(self, *args, **self.given).arguments
         except TypeError:
             names = [p.name for p in known.parameters.values() if p.kind is not p.KEYWORD_ONLY][1:]
             usage = f"{self.name}({', '.join(self.settings)})({', '.join(names)})"
