@@ -40,7 +40,7 @@ from .agreement import groups_of, said_by_first, training_world
 from .callbacks import Callback, RunContext
 from .checkpoint.format import write_checkpoint
 from .checkpoint.records import TensorRecord
-from .checkpoint.serialization import TEXTS, SaveThread, refuse_encryption
+from .checkpoint.serialization import ASYNC, TEXTS, SaveThread, refuse_encryption
 from .checkpoint.values import network_records, optimizer_records, optimizers_of, record_of
 
 
@@ -62,10 +62,11 @@ APPEND_INFO = Check(
     "A list of 'epoch_num', 'step_num' and at most one dict {name: number, text or Tensor}", _read_append_info
 )
 COUNTS = ("save_checkpoint_steps", "save_checkpoint_seconds", "keep_checkpoint_max", "keep_checkpoint_per_n_minutes")
-FLAGS = ("integrated_save", "async_save", "exception_save", "crc_check", "remove_redundancy")
+FLAGS = ("integrated_save", "exception_save", "crc_check", "remove_redundancy")
 CONFIG = {
     **dict.fromkeys(COUNTS, integer(0) | None),
     **dict.fromkeys(FLAGS, flag),
+    "async_save": ASYNC,
     "saved_network": instance(Cell, "A Cell") | None,
     "append_info": APPEND_INFO | None,
     "enc_mode": text,
@@ -98,7 +99,7 @@ class CheckpointConfig:
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_per_n_minutes: int | None = 0
     integrated_save: bool = True
-    async_save: bool = False
+    async_save: bool | str = False
     saved_network: Cell | None = None
     append_info: list[Any] | None = None
     enc_key: bytes | None = None

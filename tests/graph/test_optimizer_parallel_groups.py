@@ -44,6 +44,7 @@ CLIP = nn.GradientClip("global_norm", 0.01)
 OPTIMIZERS = {
     "lamb": lambda p: nn.Lamb(p, 0.01, weight_decay=0.1),
     "adam-weight-decay": lambda p: nn.AdamWeightDecay(p, 0.01, weight_decay=0.1),
+    "adafactor": lambda p: nn.AdaFactor(p, weight_decay=0.1, clip_threshold=0.5),
     "clipped": lambda p: nn.AdamWeightDecay(p, 0.01, clip=CLIP),
     "scaled": lambda p: nn.Lamb(p, nn.CosineDecayLR(0.001, 0.1, 20), loss_scaler=nn.DynamicLossScaler(64, 2, 2)),
     "groups": lambda p: nn.Lamb([{"params": p[:3], "lr": 0.02}, {"params": p[3:], "weight_decay": 0.2}], 0.01),

@@ -168,7 +168,7 @@ def test_a_file_holds_the_values_after_its_step(tmp_path):
         step = params.cur_step_num - 4 * (params.cur_epoch_num - 1)
         seen[f"net-{params.cur_epoch_num}_{step}.ckpt"] = params.network.dense.weight.asnumpy().copy()
 
-    train(tmp_path, more=[LambdaCallback(on_train_step_end=note)], keep_checkpoint_max=9, async_save=True)
+    train(tmp_path, more=[LambdaCallback(on_train_step_end=note)], keep_checkpoint_max=9, async_save="thread")
     assert set(seen) == set(names(tmp_path))
     for name, weight in seen.items():
         np.testing.assert_array_equal(read_checkpoint(tmp_path / name).tensors["dense.weight"].array, weight)

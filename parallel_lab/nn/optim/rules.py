@@ -335,6 +335,7 @@ def _moving(old: Any, new: Any, keep: Any) -> Any:
     },
     shared=lambda h: {"step": (0.0, lambda step: ops.add(step, 1.0))},
     decoupled=True,
+    can_be_grouped=True,
     check=_check_rates,
 )
 def AdaFactor(h, p, g, row, column, square, mean=None):

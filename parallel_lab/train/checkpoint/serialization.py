@@ -67,12 +67,22 @@ class LoadedParameters(dict):
 # ---- saving ----
 
 
+def _read_async(value: Any) -> bool:
+    if not isinstance(value, bool) and value not in ("thread", "process"):
+        raise TypeError
+    return bool(value)
+
+
+# MindSpore names what writes in the background; here it is a thread
+ASYNC = Check("True or False, or 'thread' or 'process'", _read_async)
+
+
 @checked(
     "",
     CHECKPOINT,
     ckpt_file_name=FILE,
     integrated_save=flag,
-    async_save=flag,
+    async_save=ASYNC,
     append_dict=instance(Mapping, "A dict") | None,
     crc_check=flag,
     choice_func=CHOICE | None,
@@ -82,7 +92,7 @@ def save_checkpoint(
     save_obj: Any,
     ckpt_file_name: str | os.PathLike[str],
     integrated_save: bool = True,
-    async_save: bool = False,
+    async_save: bool | str = False,
     append_dict: Mapping[str, Any] | None = None,
     enc_key: bytes | None = None,
     enc_mode: str = "AES-GCM",
@@ -96,7 +106,7 @@ def save_checkpoint(
     ckpt_file_name   file; ".ckpt" is added if it is missing. An older one is replaced, in one step
     integrated_save  parameters that are sharded are gathered, so that every rank saves them whole:
                      every rank calls this; False: slices, with their layouts. A dict is saved as it is
-    async_save       write in a thread; `wait_for_saves()` waits for it, and so does the next save and load
+    async_save       write in a thread ("thread", "process" too); `wait_for_saves()` waits for it, and so does the next save and load
     append_dict      {name: int, float, bool, str, Parameter or Tensor} to be saved too
     choice_func      of a parameter's name: whether it is saved
     crc_check        accepted; the checksums are always there
