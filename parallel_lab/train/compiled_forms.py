@@ -112,7 +112,7 @@ def _from_the_end(graph: Graph) -> Iterator[Node]:
         if node is None or node.name in seen:
             continue
         seen.add(node.name)
-        if node.phase == "forward" and node.op != "custom":
+        if node.phase == "forward" and not getattr(node.opdef, "internal", False):
             yield node
         stack.extend(reversed(node.ins))
 

@@ -106,3 +106,23 @@ def test_other_indices_and_shapes_are_refused(args, kind):
 def test_a_tensor_with_its_values_draws_none():
     with pytest.raises(TypeError, match="initializer"):
         Tensor([1.0]).init_data()
+
+
+@each_of("name", "layerwise_parallel", "parallel_optimizer", "parallel_optimizer_comm_recompute", "requires_grad")
+def test_flags_of_a_parameter_are_true_or_false(name):
+    one = parameter()
+    setattr(one, name, True)
+    assert getattr(one, name) is True
+    with pytest.raises(TypeError, match=name):
+        setattr(one, name, 3)
+
+
+def test_set_data_takes_another_shape_where_it_is_told_to():
+    one = parameter()
+    with pytest.raises(ValueError, match="shape"):
+        one.set_data(Tensor(np.zeros((32, 32), np.float32)))
+    for wrong in (None, "a"):
+        with pytest.raises(TypeError, match="data"):
+            one.set_data(wrong, slice_shape=True)
+    one.set_data(Tensor(np.zeros((32, 32), np.float32)), slice_shape=True)
+    assert (one.shape, one.full_shape) == ((32, 32), (32, 32)) and not one.asnumpy().any()

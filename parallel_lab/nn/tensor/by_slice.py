@@ -10,16 +10,35 @@ drawn by itself; here it is part of the whole draw, so that values do not depend
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
-from ...base.checks import is_int
+import numpy as np
+
+from ...base.checks import instance, integer, is_int
 from ...base.errors import ArgumentError, ArgumentTypeError, LayoutError, shorten
 from ...base.hooks import current_world
+from ...base.seeds import get_seed
 from ...base.settings.context import frozen
 from ...layout.slices import cut
 from ...layout.tensor_layout import TensorLayout, canonical_axes, ranks_along
 
 FORM = "(device matrix, tensor map, slice shape, field size, uniform split, optimizer shard group)"
+
+
+def parameter_generator(name: str) -> np.random.Generator:
+    """The generator of a parameter's initial values, keyed by (global seed, parameter name)."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return np.random.default_rng([get_seed(), int.from_bytes(digest[:8], "little")])
+
+
+def drawn_slice(initial: Any, index: int | None, shape: Any) -> np.ndarray:
+    """What `initial` draws for the slice of this number, of the whole's shape if none is given."""
+    where = "init_data"
+    number = 0 if index is None else integer(0)(where, "slice_index", index)
+    shape = initial.shape if shape is None else instance((list, tuple), "A list of ints")(where, "shape", shape)
+    sizes = tuple(integer(0)(where, "shape", n) for n in shape)
+    return np.array(initial.draw(parameter_generator(f"slice {number}"), sizes), initial.dtype, order="C")
 
 
 def hold_slice(parameter: Any, layout: Any) -> None:

@@ -12,7 +12,6 @@ functions do with Tensors, in `numpy_calls.py`.
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,13 +24,12 @@ from ...base.dtypes import as_dtype, kind_of
 from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
 from ...base.origin import caller
-from ...base.seeds import get_seed
 from ...base.settings.context import get_auto_parallel_context, get_context
 from ...base.settings.tables import PYNATIVE_MODE
 from ...layout.slices import cut, gather_full, is_split
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef, scalar_operand
-from .by_slice import hold_slice
+from .by_slice import drawn_slice, hold_slice, parameter_generator
 from .numpy_calls import ForNumpy, plain
 
 TRUTH_TEST = "a truth test (if, while, and, or)"
@@ -363,25 +361,20 @@ class Initial(Tensor):
         """Draw the values now. Returns self; with `slice_index`, or the `shape` of a slice, a Tensor of its own, which
         is the same wherever the index is. opt_shard_group: accepted.
         """
-        where = "init_data"
         if slice_index is None and shape is None:
             assert self._data is not None
             return self
-        index = 0 if slice_index is None else integer(0)(where, "slice_index", slice_index)
-        shape = (
-            self._shape if shape is None else tuple(instance((list, tuple), "A list of ints")(where, "shape", shape))
-        )
-        sizes = tuple(integer(0)(where, "shape", n) for n in shape)
-        return Tensor(np.array(self.draw(parameter_generator(f"slice {index}"), sizes), self._dtype, order="C"))
+        return Tensor(drawn_slice(self, slice_index, shape))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Initial, (self.draw, self._shape, self._dtype)) if self._drawn is None else (Tensor, (self._drawn,))
 
 
-def parameter_generator(name: str) -> np.random.Generator:
-    """The generator of a parameter's initial values, keyed by (global seed, parameter name)."""
-    digest = hashlib.sha256(name.encode()).digest()
-    return np.random.default_rng([get_seed(), int.from_bytes(digest[:8], "little")])
+def _flag(name: str) -> property:
+    """An attribute of a Parameter that is True or False."""
+    slot = f"_{name}"
+    write = lambda self, value: setattr(self, slot, flag(f"Parameter {self.name!r}", name, value))  # noqa: E731
+    return property(lambda self: getattr(self, slot), write)
 
 
 class Parameter(Tensor):
@@ -404,7 +397,9 @@ class Parameter(Tensor):
     """
 
     __slots__ = ("_comm_fusion", "_initial", "_requires_grad", "full_shape", "layout", "name")
-    __slots__ += ("layerwise_parallel", "parallel_optimizer")
+    __slots__ += ("_layerwise_parallel", "_parallel_optimizer", "_parallel_optimizer_comm_recompute")
+    layerwise_parallel, parallel_optimizer = _flag("layerwise_parallel"), _flag("parallel_optimizer")
+    parallel_optimizer_comm_recompute = _flag("parallel_optimizer_comm_recompute")  # kept, without effect
 
     @checked("Parameter", **dict.fromkeys(("requires_grad", "layerwise_parallel", "parallel_optimizer"), flag))
     def __init__(
@@ -428,7 +423,7 @@ class Parameter(Tensor):
         self.name = name or "Parameter"
         self._requires_grad, self.layerwise_parallel = requires_grad, layerwise_parallel
         self._comm_fusion: int | None = None
-        self.parallel_optimizer = parallel_optimizer
+        self.parallel_optimizer, self.parallel_optimizer_comm_recompute = parallel_optimizer, False
         self.layout: TensorLayout | None = None
         self.full_shape = self.shape
 
@@ -469,8 +464,7 @@ class Parameter(Tensor):
             hold_slice(self, layout)
         return self
 
-    # what MindSpore's own passes keep at a parameter, by their defaults
-    parallel_optimizer_comm_recompute = False
+    # what MindSpore's own passes keep at a parameter
     sliced = property(lambda self: self.layout is not None, doc="Whether it holds a rank's slice.")
     inited_param = property(lambda self: self, doc="The Parameter with the values: itself.")
 
@@ -544,18 +538,23 @@ class Parameter(Tensor):
         """`self.w[...] = value` is an `assign`, which counts in compiled networks too."""
         ops.assign(self, new)
 
-    def set_data(self, data: Any) -> None:
-        """Replace the values, keeping shape and dtype. What `initializer(...)` returns is drawn when next read.
+    def set_data(self, data: Any, slice_shape: bool = False) -> None:
+        """Replace the values, keeping shape and dtype. What `initializer(...)` returns is drawn when next read. With
+        slice_shape, values of another shape are taken too, which is the Parameter's from then on.
 
         A Parameter that holds a slice takes a slice, or the whole tensor, which is sliced when next used.
         """
         where, allowed = f"Parameter {self.name!r}", f"Shape {self.full_shape}"
+        if data is None or isinstance(data, (str, bytes)):
+            raise ArgumentTypeError(f"data={shorten(data)}", where=where, allowed="A Tensor, an array or a number")
         if isinstance(data, Initial) and data.has_init:
             if data.shape != self.full_shape:
                 raise ShapeError(f"data of shape {data.shape}", where=where, allowed=allowed)
             self._initial, self._data, self.layout = Initial(data.draw, data.shape, self.dtype), None, None
             return
         array = np.asarray(plain(data), self.dtype)
+        if flag(where, "slice_shape", slice_shape) and array.shape != self.shape:
+            self.layout, self.full_shape, self._data = None, array.shape, array
         if array.shape not in (self.shape, self.full_shape):
             allowed += f", or that of the slice, {self.shape}" if self.layout is not None else ""
             raise ShapeError(f"data of shape {array.shape}", where=where, allowed=allowed)
