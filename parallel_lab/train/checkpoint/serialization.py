@@ -106,8 +106,8 @@ def save_checkpoint(
     ckpt_file_name   file; ".ckpt" is added if it is missing. An older one is replaced, in one step
     integrated_save  parameters that are sharded are gathered, so that every rank saves them whole:
                      every rank calls this; False: slices, with their layouts. A dict is saved as it is
-    async_save       write in a thread (also "thread", "process"); `wait_for_saves()` waits for it, and so do the next save
-                     and load
+    async_save       write in a thread (also "thread", "process"); `wait_for_saves()` waits for it, and so do the next
+                     save and load
     append_dict      {name: int, float, bool, str, Parameter or Tensor} to be saved too
     choice_func      of a parameter's name: whether it is saved
     crc_check        accepted; the checksums are always there
