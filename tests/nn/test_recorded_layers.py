@@ -27,7 +27,6 @@ NOT_IN_PYTORCH = {
     "Rprop": "as ASGD",
     "MultiFieldEmbeddingLookup": "not there",
     "SyncBatchNorm": "PyTorch's needs processes with accelerators; alone it is BatchNorm2d",
-    "MultiFieldEmbeddingLookup": "EmbeddingBag has no fields; a formula in test_embedding.py",
     "Cell": "base class",
     "CellList": "a container that is not called",
     "LossBase": "base class",
