@@ -100,3 +100,23 @@ def set_cloner(clone: Any) -> None:
     """Let `clone` make Parameters after others (`nn/initializer.py` installs it)."""
     global _cloner
     _cloner = clone
+
+
+def _no_schedules(name: str, stages: int, micro_batches: int, chunks: int) -> Any:
+    raise RuntimeError("parallel_lab.cost.schedules was not imported")
+
+
+# What makes the schedule of a pipeline: (name, stages, micro-batches, chunks) -> actions per stage. Generators of
+# schedules know costs, which lie above the compiler; `cost/schedules` installs them.
+_schedule_maker: Any = _no_schedules
+
+
+def schedule_maker() -> Any:
+    """The function that makes schedules."""
+    return _schedule_maker
+
+
+def set_schedule_maker(maker: Any) -> None:
+    """Let `maker` make schedules."""
+    global _schedule_maker
+    _schedule_maker = maker

@@ -96,7 +96,7 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
     grads_bytes = sum(memory.sizes[block] for block, kind in memory.kinds.items() if kind == "grads")
     timeline = []
     for action in stage.actions:
-        dead, ends = plan.last_uses[action.program], stage.last_actions[action.program] is action
+        dead, ends = plan.last_uses(rank)[action.program], stage.ends(action)
         memory.micro_batch = action.micro_batch
         for position, instr in stage.part(action):
             if instr.runs_on(rank):
@@ -104,7 +104,7 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
                     memory.make(name)
                 live = tuple(memory.live[kind] for kind in MEMORY_KINDS)
                 timeline.append(MemoryPoint(action.program, position, instr.out, live))
-            pairs = plan.replacements.get(position, ()) if action.program == "update" else ()
+            pairs = plan.replacements(rank).get(position, ()) if action.program == "update" else ()
             for target, source in pairs:
                 if plan.held_by(target, rank):
                     memory.replace(target, source)

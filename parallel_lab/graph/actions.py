@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from .ir import Instr
+
+PROGRAMS = {"F": "forward", "B": "backward", "W": "weights", "update": "update"}  # kind of action -> what it runs
 
 
 @dataclass(frozen=True)
 class Action:
-    """A cell of a schedule, "0F0": run `program` ("F", "B", "W", "send", "recv", "update") on `micro_batch`."""
+    """A cell of a schedule, "0F0": run part `stage` of `program` (kind "F", "B", "W", "update") on `micro_batch`."""
 
     stage: int
     kind: str
@@ -28,7 +31,11 @@ class Action:
 
 @dataclass(frozen=True)
 class Stage:
-    """Ranks first..first+count of the plan, their programs, and the order in which they run them."""
+    """Ranks first..first+count of the plan, their programs, and the order in which they run them.
+
+    A pipelined network has parts 0, 1, 2, ... in the order of its data flow, which MindSpore calls stages too; ranks
+    that have several of them (chunks) run them by actions of their own.
+    """
 
     first: int
     count: int
@@ -48,12 +55,13 @@ class Stage:
 
     @cached_property
     def _parts(self) -> dict[Action, tuple[tuple[int, Instr], ...]]:
-        runs: dict[str, list[Action]] = {}
+        runs: dict[tuple[str, int], list[Action]] = {}
         for action in self.actions:
-            runs.setdefault(action.program, []).append(action)
+            runs.setdefault((action.program, action.stage), []).append(action)
         found: dict[Action, tuple[tuple[int, Instr], ...]] = {}
-        for phase, actions in runs.items():
-            program, parts = tuple(enumerate(self.program(phase))), {}
+        for (phase, part), actions in runs.items():
+            whole, parts = enumerate(self.program(phase)), {}
+            program = [(at, instr) for at, instr in whole if phase == "update" or instr.stage == part]
             for action in actions:
                 now = ("", *["first"] * (action is actions[0]), *["last"] * (action is actions[-1]))
                 if now not in parts:
@@ -61,7 +69,20 @@ class Stage:
                 found[action] = parts[now]
         return found
 
+    def ends(self, action: Action) -> bool:
+        """Whether this is the last time that its part of the program runs in a step."""
+        return self._last[action.program, action.stage] is action
+
+    def ends_micro_batch(self, action: Action) -> bool:
+        """Whether this is the last thing done with a micro-batch."""
+        return action.program != "update" and self._last[action.micro_batch] is action
+
     @cached_property
-    def last_actions(self) -> dict[str | int, Action]:
-        """The last action that runs a program, and the last one of a micro-batch before the update."""
-        return {a.program: a for a in self.actions} | {a.micro_batch: a for a in self.actions if a.program != "update"}
+    def _last(self) -> dict[Any, Action]:
+        before = [a for a in self.actions if a.program != "update"]
+        return {(a.program, a.stage): a for a in self.actions} | {a.micro_batch: a for a in before}
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The values that its programs read or make."""
+        return frozenset(name for _, program in self.programs for i in program for name in (*i.ins, *i.kept))

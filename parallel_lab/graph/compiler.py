@@ -22,11 +22,12 @@ from ..nn.wrap import GradAccumulation
 from ..ops.kernels.threads import without_collector
 from ..ops.machine.primitive import Primitive
 from .forms import Slot, input_names, leaves
+from .freeze import freeze
 from .ir import Draft, Graph, Training, at_compile
 from .passes import PASSES, Pass, run_passes
 from .passes.dataset_strategy import dataset_splits
 from .passes.strategies import check_device_num
-from .plan import Plan, freeze
+from .plan import Plan
 from .trace import trace_network
 from .traced_value import TracedValue
 
@@ -130,6 +131,9 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     if optimizer is not None and loss is None:
         raise at_compile(TraceError, "an optimizer is given without a loss", hint="Give loss=... too")
     check_device_num(config.device_num)
+    devices = config.device_num
+    # strategies are written for the devices of one stage
+    config = replace(config, device_num=devices // config.pipeline_stages)
     check_built(config, network)
     labels = [] if loss is None else ["label"]
     _check_count(network, len(inputs) - len(labels), with_loss=bool(labels))
@@ -148,7 +152,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         if config.grad_accumulation_step > 1:
             traced = GradAccumulation(traced, config.grad_accumulation_step)
     name, trained = getattr(network, "__name__", type(network).__name__), getattr(optimizer, "parameters", ())
-    program = {"parallel_mode": config.parallel_mode, "device_num": config.device_num, "rank": config.global_rank}
+    program = {"parallel_mode": config.parallel_mode, "device_num": devices, "rank": config.global_rank}
     try:
         found = trace_network(traced, specs, name, trained, **program)
     except TracedCommunication:
@@ -196,8 +200,6 @@ def check_built(config: ParallelConfig, network: Callable) -> None:
         given = "give the operators that matter a strategy, or use semi_auto_parallel"
         hint = f"Set search_mode='sharding_propagation' and {given}"
         raise _not_built(f"search_mode={config.search_mode!r} in auto_parallel mode", hint)
-    if config.pipeline_stages > 1:
-        raise _not_built(f"pipeline_stages={config.pipeline_stages}", "Leave pipeline_stages at 1")
     _check_recomputed(network.cells_and_names() if isinstance(network, Cell) else ())
 
 

@@ -40,7 +40,7 @@ def compute_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
     node = plan.graph.node(instr.name)
     try:
         whole = plan.graph.operand_shapes(node)
-        rule = sharding_rule(op, whole, dict(node.attrs), instr.strategy, plan.device_num)
+        rule = sharding_rule(op, whole, dict(node.attrs), instr.strategy, plan.config.device_num)
     except ParallelLabError as error:
         return str(error)
     for name, have, want in _slices_read(plan, instr, rule, known):
@@ -53,7 +53,7 @@ def compute_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
         given = plan.value(name).layout if name else layout
         if given is None:
             return f"%{name} has no layout"
-        expected = layout.whole() if node.keeps_own_part(plan.device_num) else layout
+        expected = layout.whole() if node.keeps_own_part(plan.config.device_num) else layout
         if name and not given.same_placement(expected):
             return f"the result is laid out as {expected}, the table says {given}"
     return ""

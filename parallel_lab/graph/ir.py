@@ -119,6 +119,7 @@ class Node:
     phase      program it belongs to: "forward", or "update" if it needs gradients
     once       of a network that is fed micro-batches (`nn.GradAccumulation`): "" for what it does with each, "first"
                for what is done once, with the first of them, "last" with the last
+    stage      of a pipeline the part of the network that it belongs to; -1: as the learner has not said
     own_rows     a slice that each rank takes of its own rows, so that nothing moves:
                  `add_prim_attr("skip_redistribution", True)`
     by_batch     it has no strategy and its batch is to be split, in a search too: `Cell.set_data_parallel`
@@ -143,6 +144,7 @@ class Node:
     strategy_reason: str = ""
     nd_tp: bool = False
     once: str = ""
+    stage: int = -1
     own_rows: bool = False
     by_batch: bool = False
 
@@ -273,9 +275,9 @@ class Graph:
         return tuple(self._shapes[name] for name in node.ins)
 
     def numbered(self, instrs: Iterable[Instr]) -> tuple[Instr, ...]:
-        """Instructions that run once where the operator does that each belongs to."""
-        once = {n.name: n.once for n in self.nodes if n.once}
-        return tuple(replace(i, once=once[i.name]) if i.name in once else i for i in instrs)
+        """Instructions with the part of a pipeline and of a step in which the operator runs that each belongs to."""
+        said = {n.name: {"once": n.once, "stage": max(n.stage, 0)} for n in self.nodes if n.once or n.stage > 0}
+        return tuple(replace(i, **said[i.name]) if i.name in said else i for i in instrs)
 
     def text(self) -> str:
         """One line per operator."""
@@ -325,6 +327,9 @@ class Instr:
     reason         why a communication or a slice is here, in a sentence
     owner          the only rank that runs it (optimizer parallel in data_parallel mode); None: all do
     once           "first", "last": with the first or last micro-batch that its program runs for; "": with each
+    stage          the part of a pipelined network that it belongs to; -1 in an update: to all that read its results. A
+                   recv with the attributes `source` and `shift` brings a value from the part `source`, whose ranks are
+                   that many before its own
     """
 
     kind: str
@@ -342,6 +347,7 @@ class Instr:
     origin: Origin = field(default_factory=Origin)
     owner: int | None = None
     once: str = ""
+    stage: int = 0
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -402,6 +408,8 @@ class Instr:
 
     @property
     def group_size(self) -> int:
+        if self.attr("shift") is not None:
+            return 2
         return len(self.by_hand) or math.prod(self.device_matrix[-1 - a] for a in self.axes)
 
     @property
@@ -419,7 +427,10 @@ class Instr:
         return definition.payload_bytes(operand_bytes, self.group_size, self.attr("window"), self.position(rank))
 
     def group(self, rank: int) -> tuple[int, ...]:
-        """The ranks `rank` communicates with here, itself included, ascending."""
+        """The ranks `rank` communicates with here, itself included, ascending; of a border (source, destination)."""
+        shift = self.attr("shift")
+        if shift is not None:
+            return (rank, rank + shift) if self.message == "send" else (rank - shift, rank)
         return self.by_hand or ranks_along(self.device_matrix, self.axes, rank)
 
     def position(self, rank: int, axes: tuple[int, ...] | None = None) -> int:

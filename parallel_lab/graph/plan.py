@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -29,7 +29,7 @@ from ..base.settings.config import ParallelConfig
 from ..layout.named_layout import Layout, LayoutStrategy
 from ..layout.tensor_layout import TensorLayout
 from .actions import Action, Stage
-from .ir import Draft, Graph, GraphInput, Instr, Node, Value
+from .ir import Graph, GraphInput, Instr, Node, Value
 from .lifetimes import last_uses, replacements
 
 PHASES = ("forward", "backward", "update")
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def device_num(self) -> int:
-        return self.config.device_num
+        return sum(stage.count for stage in self.stages)
 
     @cached_property
     def value_table(self) -> dict[str, Value]:
@@ -110,14 +110,27 @@ class Plan:
 
     def held_by(self, name: str, rank: int) -> bool:
         """Whether `rank` is one that holds the value `name`."""
-        return self._owner_of.get(name, rank) == rank
+        return self._owner_of.get(name, rank) == rank and (len(self.stages) == 1 or name in self._names[self.at(rank)])
+
+    def at(self, rank: int) -> int:
+        """Number of the stage that `rank` belongs to."""
+        return rank // self.stages[0].count
+
+    @cached_property
+    def _names(self) -> tuple[set[str], ...]:
+        """What the ranks of each stage hold: values of their programs, and states of parameters among these."""
+        found = [set(stage.names) for stage in self.stages]
+        for names in found:
+            names.update(s.name for s in self.states if s.parameter in names)
+        return tuple(found)
 
     def instructions(self, phase: str | None = None) -> Iterator[tuple[str, Instr]]:
-        """(phase, instruction) of the first stage, in the order they run."""
-        for action in self.stages[0].actions:
-            if phase is None or action.program == phase:
-                for _, instr in self.stages[0].part(action):
-                    yield action.program, instr
+        """(phase, instruction) in the order they run, stage by stage."""
+        for stage in self.stages:
+            for action in stage.actions:
+                if phase is None or action.program == phase:
+                    for _, instr in stage.part(action):
+                        yield action.program, instr
 
     @property
     def data_inputs(self) -> tuple[GraphInput, ...]:
@@ -146,18 +159,25 @@ class Plan:
         parts = ((name, base64.b64decode(data), dtype, shape) for name, dtype, shape, data in self.constants)
         return {name: np.frombuffer(data, dtype).reshape(shape) for name, data, dtype, shape in parts}
 
-    @cached_property
-    def replacements(self) -> dict[int, tuple[tuple[str, str], ...]]:
+    def replacements(self, rank: int) -> dict[int, tuple[tuple[str, str], ...]]:
         """Position in the update program -> (target, source) that are replaced when its instruction has run."""
-        return replacements(self.stages[0].program("update"), self.assignments)
+        return self._lifetimes[self.at(rank)][0]
+
+    def last_uses(self, rank: int) -> dict[str, dict[int, tuple[str, ...]]]:
+        """Per phase: instruction position -> values that nothing reads afterwards, in this phase or a later one."""
+        return self._lifetimes[self.at(rank)][1]
 
     @cached_property
-    def last_uses(self) -> dict[str, dict[int, tuple[str, ...]]]:
-        """Per phase: instruction position -> values that nothing reads afterwards, in this phase or a later one."""
+    def _lifetimes(self) -> tuple[Any, ...]:
         keep = {i.name for i in self.graph.inputs} | {s.name for s in self.states} | set(self.scalars)
         keep |= set(self.outputs) | {source for _, source in self.forward_assignments} | {g for _, g in self.gradients}
-        order = [(phase, at, instr) for phase, program in self.stages[0].programs for at, instr in enumerate(program)]
-        return last_uses(order, self.replacements, keep)
+        found = []
+        for stage, names in zip(self.stages, self._names, strict=True):
+            new = tuple(pair for pair in self.assignments if pair[0] in names or len(self.stages) == 1)
+            order = [(phase, at, instr) for phase, program in stage.programs for at, instr in enumerate(program)]
+            replaced = replacements(stage.program("update"), new)
+            found.append((replaced, last_uses(order, replaced, keep)))
+        return tuple(found)
 
     @property
     def micro_batches(self) -> int:
@@ -233,43 +253,6 @@ class Plan:
         messages = sum(i.is_communication for i in instrs)
         size = f"{self.device_num} devices, {len(instrs)} instructions, {messages} messages"
         return f"Plan({self.graph.name}, {size}, {self.digest})"
-
-
-def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
-    """The plan of a finished draft, verified."""
-    parts = range(draft.graph.micro_batches)
-    actions = [Action(0, "F", part, "forward") for part in parts if draft.program("forward")]
-    if back := draft.program("backward"):
-        actions += [Action(0, "B", part, "backward") for part in parts]
-        sums = {n for i in draft.program("forward") if i.of_step and i.once != "first" for n in i.outs}
-        if not any(i.once == "first" and sums.intersection(i.ins) for i in back):  # no gradient depends on the result
-            actions.sort(key=lambda a: a.micro_batch)
-    if draft.program("update"):
-        actions.append(Action(0, "update", 0, "update"))
-    pairs = (*draft.gradients, *draft.assignments, *draft.forward_assignments)
-    read = {n for _, i in draft.instructions() for n in i.ins} | {n for _, n in pairs} | set(draft.outputs)
-    programs = tuple((phase, _kept(draft.program(phase), read)) for phase in PHASES if draft.program(phase))
-    used = {n for _, p in programs for i in p for n in (*i.ins, *i.kept)} | {s for s, _, _ in draft.states}
-    given = {i.name for i in draft.graph.inputs if i.role not in ("constant", "scalar", "gradient")}
-    used |= given.union(draft.outputs)
-    made = {f.name: getattr(draft, f.name) for f in fields(Plan) if hasattr(draft, f.name)}
-    made["stages"] = (Stage(0, draft.config.device_num, programs, tuple(actions)),)
-    made["values"] = tuple((n, v) for n, v in draft.values if n in used)
-    made["states"] = tuple(State(*s) for s in draft.states)
-    texts = {n: base64.b64encode(np.ascontiguousarray(a).tobytes()).decode() for n, a in constants.items()}
-    made["constants"] = tuple((n, str(a.dtype), a.shape, texts[n]) for n, a in constants.items())
-    return Plan(**made).verify()
-
-
-def _kept(program: tuple[Instr, ...], read: set[str]) -> tuple[Instr, ...]:
-    """A program in which of several results only those have a name that are `read`, or else the first."""
-    made = []
-    for instr in program:
-        if len(instr.outs) > 1:
-            outs = tuple(name if name in read else "" for name in instr.outs)
-            instr = replace(instr, outs=outs if any(outs) else (instr.outs[0], *outs[1:]))
-        made.append(instr)
-    return tuple(made)
 
 
 def _number(text: str) -> float | int | bool | None:

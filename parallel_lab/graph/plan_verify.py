@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..base.errors import ParallelLabError, PlanError, message
+from .actions import Stage
 from .instr_checks import Makers
 from .ir import Instr
 from .kinds import KINDS
@@ -40,12 +41,18 @@ def verify_plan(plan) -> None:
     if ranks != list(range(plan.device_num)):
         allowed = f"Ranks 0 to {plan.device_num - 1}, each once"
         raise PlanError(f"the stages have {len(ranks)} ranks", where="plan stages", allowed=allowed)
+    everything: Makers = {}
     for stage in plan.stages:
         known: Makers = dict.fromkeys(made)
-        programs, order = dict(stage.programs), [(a.program, a.micro_batch) for a in stage.actions]
-        wanted = {(p, part) for p in programs for part in range(1 if p == "update" else plan.micro_batches)}
+        programs, order = dict(stage.programs), [(a.program, a.stage, a.micro_batch) for a in stage.actions]
+        wanted = {
+            (phase, k, n)
+            for phase, program in programs.items()
+            for k in ({0} if phase == "update" else {i.stage for i in program})
+            for n in range(1 if phase == "update" else plan.micro_batches)
+        }
         if len(set(order)) < len(order) or set(order) != wanted:
-            what = f"actions {[p for p, _ in order]} do not run the programs {sorted(programs)}"
+            what = f"actions {[p for p, *_ in order]} do not run the programs {sorted(programs)}"
             raise PlanError(what, where="plan schedule", allowed="Each program once for each micro-batch")
         checked: set[tuple[str, int]] = set()
         for action in stage.actions:
@@ -54,11 +61,12 @@ def verify_plan(plan) -> None:
                 if (phase, position) in checked:
                     continue
                 checked.add((phase, position))
-                if fault := _fault(plan, instr, known, phase):
+                if fault := _fault(plan, stage, instr, known, phase):
                     what = message(fault, where=f"plan, {phase} instruction {position}")
                     raise PlanError(f"{what}\n{_around(program, position)}")
                 known.update(dict.fromkeys(instr.kept, instr))
-    for fault in _faults_of_results(plan, known):
+        everything |= known
+    for fault in _faults_of_results(plan, everything):
         raise PlanError(fault, where="plan")
 
 
@@ -103,7 +111,7 @@ def _around(program: tuple[Instr, ...], position: int) -> str:
     return "\n".join(lines)
 
 
-def _fault(plan, instr: Instr, known: Makers, phase: str) -> str:
+def _fault(plan, stage: Stage, instr: Instr, known: Makers, phase: str) -> str:
     kind = KINDS.get(instr.kind)
     if kind is None:
         return f"kind {instr.kind!r} is not known"
@@ -126,8 +134,8 @@ def _fault(plan, instr: Instr, known: Makers, phase: str) -> str:
     if unknown:
         return f"%{unknown[0]} has no entry in the value table"
     size = math.prod(instr.device_matrix)
-    if instr.device_matrix and size != plan.device_num:
-        return f"device matrix {instr.device_matrix} has {size} ranks, the plan has {plan.device_num}"
+    if instr.device_matrix and size != stage.count:
+        return f"device matrix {instr.device_matrix} has {size} ranks, the stage has {stage.count}"
     taken = (*instr.axes, *(a for axes in instr.offset_axes for a in axes))
     if any(not 0 <= a < len(instr.device_matrix) for a in taken) or len(set(taken)) < len(taken):
         return f"axes {taken} are not different axes of device matrix {instr.device_matrix}"

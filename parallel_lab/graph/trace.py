@@ -48,6 +48,7 @@ class Tracer:
         self.kept: list[Any] = []
         self.scope: list[tuple[str, str]] = []
         self.by_batch: list[bool] = [False]  # of every Cell that runs: whether it or one around it asked for that
+        self.stages = [-1]  # of every Cell that runs: its pipeline stage, or that of the one around it
         self.cells: dict[int, Any] = {}
         self.primitives: dict[int, Primitive] = {}
         self.prints: list[tuple[str, Origin]] = []
@@ -77,10 +78,12 @@ class Tracer:
         self.cells[id(cell)] = cell
         self.scope.append((getattr(cell, "cell_name", "") or type(cell).__name__, type(cell).__name__))
         self.by_batch.append(self.by_batch[-1] or getattr(cell, "_data_parallel", False))
+        said = getattr(cell, "pipeline_stage", None)
+        self.stages.append(self.stages[-1] if said is None else said)
 
     def leave(self) -> None:
-        self.scope.pop()
-        self.by_batch.pop()
+        for stack in (self.scope, self.by_batch, self.stages):
+            stack.pop()
 
     def scope_text(self) -> str:
         """MindSpore's scope: Default/network-WithLossCell/_backbone-Net."""
@@ -353,6 +356,7 @@ class Tracer:
             origin=origin,
             phase="update" if self._is_late(values, variable) else "forward",
             once=self.once,
+            stage=self.stages[-1],
             **asked,
         )
         self.nodes.append(node)

@@ -21,7 +21,7 @@ import numpy as np
 from .. import ops
 from ..base.checks import checked, flag, instance, integer, kept
 from ..base.dtypes import kind_of
-from ..base.errors import ArgumentTypeError, ShapeError, StageNameError, StrategyError, shorten
+from ..base.errors import ArgumentTypeError, ShapeError, StageNameError, shorten
 from ..base.hooks import current_tracer
 from ..base.settings.checks import LOCAL_MODES
 from ..base.settings.context import get_auto_parallel_context
@@ -31,7 +31,7 @@ from .layers.basic import Identity
 from .layers.losses import NETWORK, WithLossCell
 from .optim.amp import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, LossScaler
 from .optim.global_norm import all_finite, in_dtype_of
-from .optim.grad_reducer import DistributedGradReducer, no_stages_yet
+from .optim.grad_reducer import DistributedGradReducer
 from .optim.optimizer import Optimizer
 from .tensor.arithmetic import Arithmetic
 from .tensor.autograd import value_and_grad
@@ -355,16 +355,6 @@ class PipelineCell(_MicroBatches):
             integer(0)(where, f"stage_config[{name!r}]", stage)
         for name, stage in config.items():
             cells[name].pipeline_stage = stage
-
-    def construct(self, *inputs: Any) -> Any:
-        stages = get_auto_parallel_context("pipeline_stages")
-        if stages > 1:
-            where = type(self).__name__
-            if self._count < stages:
-                what = f"micro_size={self._count} with pipeline_stages={stages}"
-                raise StrategyError(what, where=where, allowed="At least as many micro-batches as stages")
-            raise no_stages_yet(where, stages)
-        return super().construct(*inputs)
 
 
 Pipeline = PipelineCell

@@ -26,15 +26,18 @@ def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarra
         hint = "Class numbers are ints; or compile for floats" if floats else f"Convert it: astype({value.dtype!r})"
         allowed = f"{value.dtype}, for which the plan was compiled"
         raise ShapeError(f"{name!r} is {full.dtype}", where="slice_value", allowed=allowed, hint=hint)
-    return cut(full.astype(value.dtype, copy=False), value.layout, rank)
+    return cut(full.astype(value.dtype, copy=False), value.layout, rank % plan.stages[0].count)
 
 
 def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:
-    """The full tensor from all slices, partial results combined in rank order; else rank 0's, or the only holder's."""
+    """The full tensor from the slices of the first stage that has it, partial results combined in rank order; else its
+    first rank's, or the only holder's.
+    """
     value, owner = plan.value(name), plan.owner_of(name)
     if owner is not None:
         return np.array(slices[owner])
-    return assemble(slices, value.shape, value.layout)
+    stage = next(stage for stage in plan.stages if plan.held_by(name, stage.first))
+    return assemble(slices[stage.first : stage.first + stage.count], value.shape, value.layout)
 
 
 def step_inputs(plan: Plan, rank: int, inputs: Iterable[Any]) -> Env:
@@ -45,4 +48,4 @@ def step_inputs(plan: Plan, rank: int, inputs: Iterable[Any]) -> Env:
         allowed = f"{len(expected)}: {', '.join(i.name for i in expected)}"
         raise ShapeError(f"got {len(given)} inputs", where=f"plan {plan.graph.name}", allowed=allowed)
     full = {i.name: x for i, x in zip(expected, given, strict=True)} | plan.constant_arrays
-    return {name: slice_value(plan, name, array, rank) for name, array in full.items()}
+    return {name: slice_value(plan, name, array, rank) for name, array in full.items() if plan.held_by(name, rank)}

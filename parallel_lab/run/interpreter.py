@@ -43,6 +43,7 @@ class Tick:
 
 
 MOST_NAMES = 8  # that an error lists
+MOST_MICRO_BATCHES = 2**20
 
 
 @lru_cache(maxsize=1)
@@ -114,7 +115,7 @@ def rank_step(
     actions = [a for a in stage.actions if phases is None or a.program in phases]
     early = [a for a in actions if a.program != "update"]
     micro: dict[int, MicroBatch] = {}
-    travelling = 0
+    travelling, last_uses, replacements = 0, plan.last_uses(rank), plan.replacements(rank)
     for action in actions:
         phase, number = action.program, action.micro_batch
         own: Any = env
@@ -123,7 +124,7 @@ def rank_step(
                 micro[number] = MicroBatch(plan, env, number, step)
             own = micro[number]
         on.env, on.micro_batch = own, number
-        dead, ends = plan.last_uses[phase], stage.last_actions[phase] is action
+        dead, ends = last_uses[phase], stage.ends(action)
         for position, instr in stage.part(action):
             start, handed_over, handle, runs = time.perf_counter(), 0, None, instr.runs_on(rank)
             if runs:
@@ -135,7 +136,7 @@ def rank_step(
                     made = yield Wait(handle)
                     travelling -= 1
                 else:
-                    request = request_of(instr, rank, own)
+                    request = request_of(instr, rank, own, number)
                     handed_over = 0 if request.value is None else request.value.nbytes
                     travelling += kind.asks == "start"
                     made = yield Start(request) if kind.asks == "start" else request
@@ -153,7 +154,7 @@ def rank_step(
                 end = time.perf_counter()
                 arrived = None if handle is None else end if handle.end_s is None else handle.end_s
                 observe(action, instr, start, end, handed_over, arrived)
-            pairs = plan.replacements.get(position, ()) if phase == "update" else ()
+            pairs = replacements.get(position, ()) if phase == "update" else ()
             new.update((target, env[source]) for target, source in pairs if plan.held_by(target, rank))
             if ticks:
                 yield Tick(phase, position, instr)
@@ -166,10 +167,10 @@ def rank_step(
             new.clear()
         # backward reads what forward had read; of micro-batches each has kept it, and the next one reads what is new
         if plan.forward_assignments and (phase == "forward" if own is not env else bool(early) and action is early[-1]):
-            made_now = [(t, s) for t, s in plan.forward_assignments if s in own or ends]
+            made_now = [(t, s) for t, s in plan.forward_assignments if s in own or (ends and plan.held_by(s, rank))]
             env.update({target: own[source] for target, source in made_now})
             replaced += dict(made_now)
-        if own is not env and stage.last_actions[number] is action:
+        if own is not env and stage.ends_micro_batch(action):
             own.end()
     env.update(new)
     return env
@@ -184,10 +185,15 @@ def half_done(step: int, replaced: Iterable[str]) -> str:
     return f"failed in the middle of step {step}, when {some} had new values already" if names else ""
 
 
-def request_of(instr: Instr, rank: int, env: Env) -> Request:
-    """The request of one communication instruction. A bucket's sum takes the bucket's memory: nothing else reads it."""
+def request_of(instr: Instr, rank: int, env: Env, micro_batch: int = 0) -> Request:
+    """The request of one communication instruction. A bucket's sum takes the bucket's memory: nothing else reads it.
+
+    Between stages every value has a queue of its own per micro-batch, as two ranks may have other orders.
+    """
     definition = MESSAGES[instr.message]
     fields = {name: value for name, value in instr.attrs if name in definition.attributes and value is not None}
+    if instr.attr("shift") is not None:
+        fields["sr_tag"] = instr.attr("sr_tag") * MOST_MICRO_BATCHES + (0 if instr.once else micro_batch + 1)
     place, value = instr.origin.place, env[instr.ins[0]] if definition.gives(rank, fields.get("root")) else None
     # ranks that trace for themselves may name their values in their own ways
     origin = (class_name(instr) if instr.by_hand else instr.out) + (f" ({place})" if place else "")

@@ -19,7 +19,7 @@ class MicroBatch:
         counts = {"step": step * plan.micro_batches + number, "micro_batch": number}
         counted = (i for i in plan.graph.inputs if i.role in counts)
         self.update((i.name, np.asarray(counts[i.role], i.dtype)) for i in counted)
-        self.update((target, env[target]) for target, _ in plan.forward_assignments)
+        self.update((target, env[target]) for target, _ in plan.forward_assignments if target in env)
 
     def __getitem__(self, name: str) -> np.ndarray:
         own = self.env.get((name, self.number))

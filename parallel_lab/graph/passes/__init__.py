@@ -22,6 +22,7 @@ from .optimizer_group import group_updates
 from .optimizer_shard import regather_parameters, shard_parameters
 from .parallelize import parallelize
 from .replicate import replicate
+from .stages import assign_stages, cross_borders
 from .strategies import choose_strategies, with_saved_strategies
 from .update import scale_loss, update_parameters
 
@@ -40,6 +41,7 @@ CONDITIONS: dict[str, Callable[[Draft], bool]] = {
     "a strategy file is named": lambda d: (
         d.config.parallel_mode in SHARDED_MODES and bool(d.config.strategy_ckpt_load_file)
     ),
+    "there are pipeline stages": lambda d: d.config.pipeline_stages > 1,
     "gradients are asked for": lambda d: d.training.differentiated,
     "the function makes a training step itself": lambda d: bool(d.graph.seeds or d.graph.updates),
     "there is an optimizer": lambda d: d.training.optimizer is not None,
@@ -63,11 +65,13 @@ class Pass(NamedTuple):
 
 
 PASSES: tuple[Pass, ...] = (
+    Pass("stages", assign_stages, "there are pipeline stages"),
     Pass("strategy file", with_saved_strategies, "a strategy file is named"),
     Pass("strategies", choose_strategies),
     Pass("parallelize", parallelize, "operators are split"),
     Pass("replicate", replicate, "every rank runs the whole network"),
     Pass("optimizer_shard", shard_parameters, "parallel optimizer, operators are split"),
+    Pass("borders", cross_borders, "there are pipeline stages"),
     Pass("loss_scale", scale_loss, "the optimizer has a loss scaler"),
     Pass("differentiate", differentiate, "gradients are asked for"),
     Pass("regather", regather_parameters, "parallel optimizer at level3, operators are split"),

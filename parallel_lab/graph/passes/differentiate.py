@@ -56,7 +56,7 @@ class LocalRecorder:
         self.suffix = ".grad"
         # where the slices of the forward instruction lie, for gradient operators that ask for it
         self.place: dict[str, Any] = {}
-        self.once = ""
+        self.once, self.stage = "", 0
 
     def __enter__(self) -> LocalRecorder:
         self._token = current_tracer.set(self)
@@ -117,7 +117,7 @@ class LocalRecorder:
 
     def append(self, kind: str, outs: tuple[str, ...], ins: tuple[str, ...], **fields: Any) -> None:
         """Append an instruction that makes these values."""
-        fields = {"name": self.name, "origin": self.origin, "once": self.once, **fields}
+        fields = {"name": self.name, "origin": self.origin, "once": self.once, "stage": self.stage, **fields}
         self.instrs.append(Instr(kind, outs, ins, **fields))
 
 
@@ -235,7 +235,8 @@ class _Backward:
 
     def add_up(self, name: str) -> None:
         """Sum over micro-batches the gradient of what all of them read: a parameter, or one gathered from shards."""
-        self.rec.name = name
+        user = self.first_reader[name]
+        self.rec.name, self.rec.stage = name, user.attr("source", user.stage)
         total, sharded = self.take(name, array=True), name in self.gathers and accumulates_slices(self.draft.config)
         if sharded:
             total = self.scatter(self.gathers[name], total)
@@ -252,6 +253,7 @@ class _Backward:
             if instr.out not in self.live:
                 continue
             self.rec.name, self.rec.origin = instr.name, instr.origin.made("differentiate")
+            self.rec.stage = instr.stage
             if one_sided(instr):
                 self.one_sided_back(instr)
                 continue
@@ -261,7 +263,7 @@ class _Backward:
                 if back is None:
                     raise PlanError(f"no gradient flows through {instr.kind!r}", where=f"instruction {instr.out!r}")
                 back(self, instr, found)
-            elif instr.out in self.scattered:
+            if instr.out in self.scattered:
                 self.give(instr.ins[0], self.scattered[instr.out])
 
     def operator_back(self, instr: Instr, gradients: Sequence[TracedValue | _Uniform | None]) -> None:
@@ -392,6 +394,9 @@ class _Backward:
         """Through a message: its adjoint, on the gradient of what it brought."""
         (gradient,) = gradients
         definition, source = MESSAGES[instr.message], instr.ins[0]
+        if instr.attr("shift") is not None:
+            self.border_back(instr, gradient)
+            return
         if instr.by_hand and instr.attr("reduce", "sum") != "sum":
             if instr.kind != "all_reduce":
                 raise without_gradient(class_name(instr), instr.attr("reduce"))
@@ -419,6 +424,19 @@ class _Backward:
         attrs = {**definition.adjoint_attrs(dict(instr.attrs)), "fusion": 0}
         attrs |= {"group": instr.by_hand} if instr.by_hand else {}
         self.give(source, self.message(definition.adjoint, instr, self.array(gradient), made, reason, attrs))
+
+    def border_back(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+        """The gradient of what came from another part of a pipeline goes back to it."""
+        if isinstance(gradient, _Uniform):
+            self.give(instr.ins[0], gradient)
+            return
+        attrs = {**dict(instr.attrs), "source": instr.stage, "shift": -instr.attr("shift")}
+        attrs |= {"sr_tag": instr.attr("sr_tag") + 1, "shape": gradient.shape, "dtype": dtype_name(gradient.dtype)}
+        made = self.values[gradient.name]
+        reason = f"the gradient of {instr.ins[0]!r} goes back to the stage that has made it"
+        fields = {"attrs": attr_pairs(attrs), "reason": reason, "device_matrix": instr.device_matrix}
+        fields["stage"] = instr.attr("source")
+        self.give(instr.ins[0], self.rec.emit("recv", made, (gradient.name,), f"{instr.ins[0]}.grad.back", **fields))
 
     # ---- parameters ----
 
@@ -455,6 +473,7 @@ class _Backward:
         if user is None:
             return None
         self.rec.name, self.rec.origin = name, user.origin.made("differentiate")
+        self.rec.stage = user.attr("source", user.stage)
         gradient = self.take(name, array=True)
         if gradient is None:
             return None

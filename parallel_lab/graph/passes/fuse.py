@@ -34,13 +34,13 @@ def fuse_messages(draft: Draft) -> Draft:
     for phase in ("forward", "backward"):
         values, program = draft.value_table(), draft.program(phase)
         # what is sent for each micro-batch and what is sent once do not share a message
-        alike: dict[tuple[str, str], list[Member]] = {}
+        alike: dict[tuple[str, str, int], list[Member]] = {}
         for member in members_of(draft, program, values):
-            alike.setdefault((member.instr.kind, member.instr.once), []).append(member)
+            alike.setdefault((member.instr.kind, member.instr.once, member.instr.stage), []).append(member)
         buckets = called_together(program, values)
         if buckets:
             notes.append(f"{phase}: {sum(map(len, buckets))} calls of the network in {len(buckets)} messages")
-        for (kind, _), members in alike.items():
+        for (kind, *_), members in alike.items():
             found = shared_buckets(draft, members)
             if found is not None:
                 buckets += found
@@ -114,7 +114,7 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
     values[label] = Value((given, width), members[0].value.dtype, None)
     sent, done = fresh_name(f"{label}.sent", values), fresh_name(f"{label}.done", values)
     values[sent] = values[done] = Value((made, width), members[0].value.dtype, None)
-    turn = {"origin": origin, "once": first.once}
+    turn = {"origin": origin, "once": first.once, "stage": first.stage}
     place = {"axes": first.axes, "device_matrix": first.device_matrix, **turn}
     operands = tuple(m.instr.ins[0] for m in members)
     concat = Instr("concat", (label,), operands, label, attrs=attr_pairs({"rows": given}), **turn)
@@ -132,7 +132,7 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
         stop = at + member.elements // given
         cut = {"rows": made, "start": at, "stop": stop, "member": number, "shape": values[member.instr.out].slice_shape}
         alone = member.instr
-        kept = {"reason": alone.reason, "origin": alone.origin, "once": alone.once}
+        kept = {"reason": alone.reason, "origin": alone.origin, "once": alone.once, "stage": alone.stage}
         taking.append(Instr("split", alone.outs, (done,), alone.name, attrs=attr_pairs(cut), **kept))
         at = stop
     return [concat, start], taking

@@ -32,7 +32,6 @@ def choose_strategies(draft: Draft) -> Draft:
     Raises StrategyError (operator, file:line, input, dim, both numbers, a legal suggestion) if one does not fit.
     """
     graph, config = draft.graph, draft.config
-    check_device_num(config.device_num)
     parts = {
         n.strategy.parts: n for n in graph.nodes if isinstance(n.strategy, LayoutStrategy) and n.strategy.parts > 1
     }

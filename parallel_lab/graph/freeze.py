@@ -1,0 +1,45 @@
+"""From a finished draft to a verified plan."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import fields, replace
+
+import numpy as np
+
+from .actions import Stage
+from .ir import Draft, Instr
+from .passes.stages import schedule_of, stage_programs
+from .plan import PHASES, Plan, State
+
+
+def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
+    """The plan of a finished draft, verified."""
+    pairs = (*draft.gradients, *draft.assignments, *draft.forward_assignments)
+    read = {n for _, i in draft.instructions() for n in i.ins} | {n for _, n in pairs} | set(draft.outputs)
+    found, values = stage_programs(draft)
+    programs = [tuple((p, _kept(mine[p], read)) for p in PHASES if p in mine) for mine in found]
+    used = {n for mine in programs for _, p in mine for i in p for n in (*i.ins, *i.kept)}
+    used |= {s for s, _, _ in draft.states}
+    given = {i.name for i in draft.graph.inputs if i.role not in ("constant", "scalar", "gradient")}
+    used |= given.union(draft.outputs)
+    made = {f.name: getattr(draft, f.name) for f in fields(Plan) if hasattr(draft, f.name)}
+    n, orders = draft.config.device_num, schedule_of(draft)
+    pairs_of_stages = enumerate(zip(programs, orders, strict=True))
+    made["stages"] = tuple(Stage(n * at, n, mine, actions) for at, (mine, actions) in pairs_of_stages)
+    made["values"] = tuple((name, value) for name, value in sorted(values.items()) if name in used)
+    made["states"] = tuple(State(*s) for s in draft.states)
+    texts = {n: base64.b64encode(np.ascontiguousarray(a).tobytes()).decode() for n, a in constants.items()}
+    made["constants"] = tuple((n, str(a.dtype), a.shape, texts[n]) for n, a in constants.items())
+    return Plan(**made).verify()
+
+
+def _kept(program: tuple[Instr, ...], read: set[str]) -> tuple[Instr, ...]:
+    """A program in which of several results only those have a name that are `read`, or else the first."""
+    made = []
+    for instr in program:
+        if len(instr.outs) > 1:
+            outs = tuple(name if name in read else "" for name in instr.outs)
+            instr = replace(instr, outs=outs if any(outs) else (instr.outs[0], *outs[1:]))
+        made.append(instr)
+    return tuple(made)
