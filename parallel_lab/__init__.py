@@ -46,7 +46,7 @@ from .base.errors import (
     StrategyError,
     TraceError,
 )
-from .base.hooks import set_cell_executor
+from .base.hooks import set_cell_executor, set_schedule_maker
 from .base.seeds import get_seed, set_seed
 from .base.settings.context import (
     ParallelMode,
@@ -204,7 +204,14 @@ def _executor() -> Any:
     return cell_graph_executor
 
 
+def _schedule(*what: Any) -> Any:
+    from .cost.schedules import make_schedule
+
+    return make_schedule(*what)
+
+
 set_cell_executor(_executor)
+set_schedule_maker(_schedule)
 keep_also(_kept_settings)  # settings that nothing reads: the facade is loaded when a script sets one
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..base.errors import ArgumentError
-from ..base.hooks import set_schedule_maker
 from ..graph.actions import PROGRAMS, Action
 
 Schedule = list[list[Action]]
@@ -55,5 +54,3 @@ def make_schedule(name: str, stages: int, micro_batches: int, chunks: int = 1) -
         raise ArgumentError(f"schedule {name!r}", where="make_schedule", allowed=", ".join(SCHEDULES))
     return [list(SCHEDULES[name](stage, stages, micro_batches, chunks)) for stage in range(stages)]
 
-
-set_schedule_maker(make_schedule)

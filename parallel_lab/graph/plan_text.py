@@ -61,8 +61,8 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
     written = [_view_entry(plan, n, names) if n.opdef.view else forward[n.name] for n in nodes]
     described: dict[str, list[dict[str, Any]]] = {"parameter": [], "data": []}
     for given in plan.graph.inputs:
-        if given.role in described and given.name in plan.value_table:
-            described[given.role].append(_input_entry(plan, given, rank))
+        if given.role in described and given.name in plan.value_table and plan.held_by(given.name, rank):
+            described[given.role].append(_input_entry(plan, given, rank - stage.first))
     return {
         "rank": rank,
         "device_num": plan.device_num,
@@ -200,9 +200,10 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
     numbers: dict[str, str] = {}
     lines.append("# inputs")
     for given in plan.graph.inputs:
-        if given.role in ("data", "parameter", "constant") and given.name in plan.value_table:
+        shown = given.role in ("data", "parameter", "constant") and given.name in plan.value_table
+        if shown and plan.held_by(given.name, rank):
             value, numbers[given.name] = plan.value(given.name), f"%{given.name}"
-            held = f"{_index(value, rank)} of {value.shape}  {{{given.role}, {value.layout}}}"
+            held = f"{_index(value, rank - stage.first)} of {value.shape}  {{{given.role}, {value.layout}}}"
             lines.append(f"%{given.name} : {tensor_text(value)} = {held}")
     for state in plan.states:
         if plan.held_by(state.name, rank):
@@ -218,7 +219,8 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
                 mine = [pair for pair in plan.assignments if plan.held_by(pair[0], rank)]
                 lines += [f"%{target} <- {numbers.get(source, source)}" for target, source in mine]
     if "forward" in phases:
-        lines.append("# returns " + ", ".join(f"{numbers[o]} ({plan.value(o).layout})" for o in plan.outputs))
+        known = [o for o in plan.outputs if o in numbers]
+        lines.append("# returns " + ", ".join(f"{numbers[o]} ({plan.value(o).layout})" for o in known))
     return "\n".join(lines)
 
 

@@ -37,9 +37,9 @@ _OF_BUCKETS = ("concat", "start", "wait", "split")  # what they carry is looked 
 def verify_plan(plan) -> None:
     """Raise PlanError at the first instruction that breaks a rule."""
     made = {i.name for i in plan.graph.inputs} | {s.name for s in plan.states} | set(plan.scalars)
-    ranks = [r for stage in plan.stages for r in stage.ranks]
-    if ranks != list(range(plan.device_num)):
-        allowed = f"Ranks 0 to {plan.device_num - 1}, each once"
+    ranks, wanted = [r for stage in plan.stages for r in stage.ranks], range(len(plan.stages) * plan.config.device_num)
+    if ranks != list(wanted):
+        allowed = f"Ranks 0 to {len(wanted) - 1}, each once"
         raise PlanError(f"the stages have {len(ranks)} ranks", where="plan stages", allowed=allowed)
     everything: Makers = {}
     for stage in plan.stages:

@@ -75,6 +75,7 @@ class Tracer:
     # ---- Cell borders, called by Cell.__call__ ----
 
     def enter(self, cell: Any) -> None:
+        """A Cell begins: operators belong to it, with its pipeline stage, and split by batch if it asks for that."""
         self.cells[id(cell)] = cell
         self.scope.append((getattr(cell, "cell_name", "") or type(cell).__name__, type(cell).__name__))
         self.by_batch.append(self.by_batch[-1] or getattr(cell, "_data_parallel", False))

@@ -21,7 +21,7 @@ import numpy as np
 from .. import ops
 from ..base.checks import checked, flag, instance, integer, kept
 from ..base.dtypes import kind_of
-from ..base.errors import ArgumentTypeError, ShapeError, StageNameError, shorten
+from ..base.errors import ArgumentTypeError, ShapeError, StageNameError, StrategyError, shorten
 from ..base.hooks import current_tracer
 from ..base.settings.checks import LOCAL_MODES
 from ..base.settings.context import get_auto_parallel_context
@@ -31,7 +31,7 @@ from .layers.basic import Identity
 from .layers.losses import NETWORK, WithLossCell
 from .optim.amp import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, LossScaler
 from .optim.global_norm import all_finite, in_dtype_of
-from .optim.grad_reducer import DistributedGradReducer
+from .optim.grad_reducer import DistributedGradReducer, no_stages_yet
 from .optim.optimizer import Optimizer
 from .tensor.arithmetic import Arithmetic
 from .tensor.autograd import value_and_grad
@@ -332,9 +332,9 @@ class PipelineCell(_MicroBatches):
 
     stage_config  {name of a Cell in the network: its stage}; sets their `pipeline_stage`
 
-    With one stage it is the sum over the micro-batches; a run with pipeline_stages above 1 raises NotBuiltYet. Checks
-    as GradAccumulation; an unknown name in stage_config raises StageNameError (a KeyError), fewer micro-batches than
-    stages StrategyError.
+    With one stage it is the sum over the micro-batches. In stages it is compiled (`parallel_lab.compile`) for a
+    `Session`; ranks that run a script raise NotBuiltYet. Checks as GradAccumulation; an unknown name in stage_config
+    raises StageNameError (a KeyError), fewer micro-batches than stages StrategyError.
     """
 
     _one_by_one = True
@@ -355,6 +355,15 @@ class PipelineCell(_MicroBatches):
             integer(0)(where, f"stage_config[{name!r}]", stage)
         for name, stage in config.items():
             cells[name].pipeline_stage = stage
+
+    def construct(self, *inputs: Any) -> Any:
+        stages = get_auto_parallel_context("pipeline_stages")
+        if self._count < stages:
+            what = f"micro_size={self._count} with pipeline_stages={stages}"
+            raise StrategyError(what, where=type(self).__name__, allowed="At least as many micro-batches as stages")
+        if stages > 1 and current_tracer.get() is None:
+            raise no_stages_yet(type(self).__name__, stages)
+        return super().construct(*inputs)
 
 
 Pipeline = PipelineCell

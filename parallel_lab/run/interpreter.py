@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from ..base.dtypes import BFLOAT16, load_bfloat16
 from ..graph.ir import Instr
 from ..graph.kinds import KINDS, Env, OnRank, class_name
 from ..graph.plan import Plan
 from ..ops.collectives.definitions import MESSAGES
-from ..ops.machine.state import LOSS_SCALE
 from .communicator import Request, Start, Wait
 from .micro_batches import MicroBatch
 
@@ -44,34 +40,6 @@ class Tick:
 
 MOST_NAMES = 8  # that an error lists
 MOST_MICRO_BATCHES = 2**20
-
-
-@lru_cache(maxsize=1)
-def _controller() -> Any:
-    import threadpoolctl
-
-    return threadpoolctl.ThreadpoolController()
-
-
-@contextmanager
-def one_blas_thread() -> Generator[None]:
-    """Compute with one BLAS thread: the number of threads changes bits, and ranks would compete for cores."""
-    with _controller().limit(limits=1, user_api="blas"):
-        yield
-
-
-@contextmanager
-def computing(plan: Plan) -> Generator[None]:
-    """One BLAS thread; no numpy warnings of overflow in a plan with a loss scale, which handles overflow.
-
-    A plan with bfloat16 may have come to a process in which numpy does not know it yet.
-    """
-    if any(value.dtype == BFLOAT16 for value in plan.value_table.values()):
-        load_bfloat16()
-    scaled = any(state.kind == LOSS_SCALE for state in plan.states)
-    quiet = dict.fromkeys(("over", "invalid", "divide"), "ignore") if scaled else {}
-    with one_blas_thread(), np.errstate(**quiet):
-        yield
 
 
 def rank_step(

@@ -25,8 +25,9 @@ from ..graph.plan import Plan
 from ..ops.kernels.threads import keep_freed_memory
 from .calls import Handle, check_startable, not_waited_for
 from .communicator import Request, Start, Wait, answer, check_request, describe
+from .computing import computing
 from .full_values import gather_value, slice_value, step_inputs
-from .interpreter import Env, Tick, computing, half_done, rank_step
+from .interpreter import Env, Tick, half_done, rank_step
 
 RankProgram = Generator[Any, Any, Any]
 

@@ -14,7 +14,8 @@ from ..base.events import Event, to_dicts
 from ..cost.simulated_clock import Ran
 from ..graph.plan import Plan
 from ..run.communicator import Start, Wait
-from ..run.interpreter import Env, computing, rank_step
+from ..run.computing import computing
+from ..run.interpreter import Env, rank_step
 
 REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny step would cost more than the step
 

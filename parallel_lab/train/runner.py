@@ -28,7 +28,8 @@ from ..graph.plan import Plan
 from ..layout.slices import cut, gather_full, is_split
 from ..nn.optim.optimizer import LEARNING_RATE
 from ..nn.tensor.tensor import RankTensor, Tensor
-from ..run.interpreter import Env, computing
+from ..run.computing import computing
+from ..run.interpreter import Env
 from .comparison import compare_programs
 from .rank_steps import step_on
 

@@ -57,9 +57,9 @@ def test_no_instruction_reads_a_value_that_was_replaced_or_dropped(mode, level, 
         assert not set(instr.ins) & taken, f"{instr.out} reads a new value under an old name"
         there.add(instr.out)
         if phase == "update":
-            for target, source in plan.replacements.get(at[phase], ()):
+            for target, source in plan.replacements(0).get(at[phase], ()):
                 assert source in there and target not in taken
                 taken.add(target)
-        there -= set(plan.last_uses[phase].get(at[phase], ()))
+        there -= set(plan.last_uses(0)[phase].get(at[phase], ()))
     assert taken == targets
     assert there >= {g for _, g in plan.gradients} | set(plan.outputs)

@@ -85,7 +85,7 @@ CHANGES = {
     "a group of one rank": ("forward", "all_reduce", {}, lambda i: {"axes": ()}, "a group of one rank"),
     "a matrix of another size": (
         *("forward", "all_reduce", {}, lambda i: {"device_matrix": (2, 2, 1)}),
-        "has 4 ranks, the plan has 8",
+        "has 4 ranks, the stage has 8",
     ),
     "wrong reduction": (
         *("forward", "all_reduce", SUM, lambda i: {"attrs": attr_pairs(dict(i.attrs) | {"reduce": "max"})}),

@@ -5,7 +5,7 @@ import re
 from tests.house.source import PACKAGE, ROOT, files
 
 CORE = ("layout", "ops/machine", "graph", "run")  # and the hooks, by which low rooms reach higher ones
-MOST_OF_CORE, MOST_OF_KERNEL, MOST_OF_A_FILE = 12_500, 4_800, 600  # lines of at most 120 columns
+MOST_OF_CORE, MOST_OF_KERNEL, MOST_OF_A_FILE = 14_000, 4_800, 600  # lines of at most 120 columns
 
 
 def lines(path):

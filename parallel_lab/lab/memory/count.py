@@ -25,8 +25,9 @@ from ...graph.actions import Action
 from ...graph.ir import Instr
 from ...graph.plan import Plan
 from ...ops.collectives.definitions import MESSAGES
+from ...run.computing import computing
 from ...run.full_values import slice_value, step_inputs
-from ...run.interpreter import Env, computing
+from ...run.interpreter import Env
 from ...run.simulator import Simulator
 from ...train.rank_steps import step_on
 

@@ -156,7 +156,8 @@ def _round_trip(comm: Any, x: np.ndarray) -> Callable[[], None]:
 
 
 def _time_device(comm: Any, plan: Any) -> tuple[float, float, float]:
-    from ...run.interpreter import computing, rank_step
+    from ...run.computing import computing
+    from ...run.interpreter import rank_step
 
     a = np.full((PRODUCT, PRODUCT), 0.5, np.float32)
     out = np.empty_like(a)

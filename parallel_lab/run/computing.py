@@ -1,0 +1,42 @@
+"""How a rank computes: with one BLAS thread, and without warnings where an overflow is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..base.dtypes import BFLOAT16, load_bfloat16
+from ..graph.plan import Plan
+from ..ops.machine.state import LOSS_SCALE
+
+
+@lru_cache(maxsize=1)
+def _controller() -> Any:
+    import threadpoolctl
+
+    return threadpoolctl.ThreadpoolController()
+
+
+@contextmanager
+def one_blas_thread() -> Generator[None]:
+    """Compute with one BLAS thread: the number of threads changes bits, and ranks would compete for cores."""
+    with _controller().limit(limits=1, user_api="blas"):
+        yield
+
+
+@contextmanager
+def computing(plan: Plan) -> Generator[None]:
+    """One BLAS thread; no numpy warnings of overflow in a plan with a loss scale, which handles overflow.
+
+    A plan with bfloat16 may have come to a process in which numpy does not know it yet.
+    """
+    if any(value.dtype == BFLOAT16 for value in plan.value_table.values()):
+        load_bfloat16()
+    scaled = any(state.kind == LOSS_SCALE for state in plan.states)
+    quiet = dict.fromkeys(("over", "invalid", "divide"), "ignore") if scaled else {}
+    with one_blas_thread(), np.errstate(**quiet):
+        yield

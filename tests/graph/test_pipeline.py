@@ -1,0 +1,198 @@
+"""Pipeline stages: losses and parameters equal those of one device that is fed the same micro-batches, whatever else is
+set; what cannot flow is refused."""
+
+import numpy as np
+import pytest
+
+import parallel_lab as pl
+from parallel_lab import nn, ops
+from parallel_lab.graph.plan import Plan
+from parallel_lab.train.session import Session
+from tests.crossed import crossed
+
+SIZE, WORDS = 8, 12
+
+
+class Reader(nn.Cell):
+    """Rows of a table, and a product with it: the table is read by the first stage and the last one."""
+
+    def __init__(self, table, head=False):
+        super().__init__()
+        self.__dict__["table"] = table  # the network has it
+        self.head = head
+        self.gather, self.matmul = ops.Gather(), ops.MatMul(transpose_b=True)
+
+    def construct(self, x):
+        return self.matmul(x, self.table) if self.head else self.gather(self.table, x, 0)
+
+
+class Block(nn.Cell):
+    def __init__(self, cut):
+        super().__init__()
+        self.norm = nn.LayerNorm((SIZE,), dtype="float64")
+        self.fc = nn.Dense(SIZE, SIZE, dtype="float64")
+        self.drop = nn.Dropout(p=0.25)
+        if cut is not None:
+            self.fc.matmul.shard(cut)
+
+    def construct(self, x):
+        return x + self.drop(ops.tanh(self.fc(self.norm(x))))
+
+
+class Stack(nn.Cell):
+    """A tied table around blocks with residuals; `stages[i]` is where block i runs."""
+
+    def __init__(self, stages, cuts=()):
+        super().__init__()
+        pl.set_seed(5)
+        self.table = pl.Parameter(np.random.default_rng(1).standard_normal((WORDS, SIZE)), name="table")
+        self.front, self.back = Reader(self.table), Reader(self.table, head=True)
+        cuts = dict(enumerate(cuts))
+        self.blocks = nn.CellList([Block(cuts.get(i)) for i in range(len(stages))])
+        if any(stages):
+            self.front.pipeline_stage, self.back.pipeline_stage = stages[0], stages[-1]
+            for block, stage in zip(self.blocks, stages, strict=True):
+                block.pipeline_stage = stage
+        self.set_train()
+
+    def construct(self, x):
+        x = self.front(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.back(x)
+
+
+def batch(rows=16):
+    rng = np.random.default_rng(0)
+    return tuple(rng.integers(0, WORDS, rows).astype(np.int32) for _ in range(2))
+
+
+OPTIMIZERS = {
+    "adam": lambda net: nn.Adam(net.trainable_params(), 0.01),
+    "lamb": lambda net: nn.Lamb(net.trainable_params(), 0.01),
+    "scaled": lambda net: nn.Momentum(
+        net.trainable_params(), 0.1, 0.9, loss_scaler=nn.DynamicLossScaler(1024.0, 2, 2)
+    ),
+    "clipped": lambda net: nn.SGD(net.trainable_params(), 0.1, clip=nn.GradientClip("global_norm", 0.05)),
+}
+
+
+def planned(stages, devices, parts=4, optimizer="adam", cuts=(), **settings):
+    net = Stack(stages, cuts)
+    made = OPTIMIZERS[optimizer](net)
+    how = {"device_num": devices, "dataset_strategy": "full_batch", "grad_accumulation_step": parts}
+    how |= {"pipeline_stages": max(stages) + 1, **settings}
+    return pl.compile(net, *batch(), loss=nn.CrossEntropyLoss(), optimizer=made, **how), net, made
+
+
+def trained(*args, steps=3, pool=None, **settings):
+    plan, net, optimizer = planned(*args, **settings)
+    ranks = {} if pool is None else {"executor": "processes", "pool": pool}
+    with Session(plan, net, optimizer, **ranks) as session:
+        return session.train([batch()], steps), session.parameters()
+
+
+def assert_equal(found, want, exact=False):
+    np.testing.assert_allclose(found[0], want[0], rtol=0 if exact else 1e-10)
+    for name, value in want[1].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=0, atol=0 if exact else 1e-10, err_msg=name)
+
+
+SHARDED = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
+SETTINGS = {
+    "plain": {},
+    "gpipe": {"pipeline_scheduler": "gpipe"},
+    "fused": {"comm_fusion": {"allreduce": {"mode": "auto", "config": None}}},
+    "level1": SHARDED,
+    "level2": {**SHARDED, "optimizer_level": "level2"},
+    "level3": {**SHARDED, "optimizer_level": "level3"},
+}
+LAYOUTS = {
+    "two": ((0, 0, 1, 1), {}),
+    "four": ((0, 1, 2, 3), {}),
+    "chunks": ((0, 1, 0, 1), {"pipeline_interleave": True}),
+}
+
+
+@pytest.mark.quick(12)
+@pytest.mark.parametrize(
+    ("layout", "width", "settings", "optimizer"), crossed(LAYOUTS, [1, 2, 4], SETTINGS, OPTIMIZERS)
+)
+def test_a_pipeline_equals_one_device(layout, width, settings, optimizer):
+    stages, how = LAYOUTS[layout]
+    want = trained((0,) * 4, 1, optimizer=optimizer)
+    found = trained(stages, width * (max(stages) + 1), optimizer=optimizer, **how, **SETTINGS[settings])
+    assert_equal(found, want)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_without_replicas_losses_have_the_bits_of_one_device(layout):
+    """A tied table's gradients are added up per stage first; losses of the first step know nothing of that."""
+    stages, how = LAYOUTS[layout]
+    found, want = (trained(s, max(s) + 1, steps=1, **h) for s, h in ((stages, how), ((0,) * 4, {})))
+    assert found[0] == want[0]
+    for name in want[1].keys() - {"table"}:
+        np.testing.assert_array_equal(found[1][name], want[1][name])
+
+
+@pytest.mark.parametrize("cuts", [(((2, 1), (1, 1)), ((1, 2), (1, 2))), (None, ((1, 1), (2, 1)), ((2, 1), (1, 1)))])
+def test_strategies_differ_on_both_sides_of_a_border(cuts):
+    assert_equal(trained((0, 1), 4, cuts=cuts[:2]), trained((0, 0), 1))
+    assert_equal(trained((0, 0, 1), 4, cuts=cuts), trained((0, 0, 0), 1))
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with pl.WorkerPool(4) as made:
+        yield made
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_processes_give_the_simulators_bits(layout, pool):
+    stages, how = LAYOUTS[layout]
+    assert_equal(trained(stages, 4, pool=pool, **how), trained(stages, 4, **how), exact=True)
+
+
+def test_a_rank_has_the_parameters_and_states_of_its_stage_only():
+    plan, net, optimizer = planned((0, 0, 1, 1), 4)
+    held = [{p.name for p in plan.parameters if plan.held_by(p.name, rank)} for rank in range(4)]
+    assert held[0] == held[1] and held[2] == held[3]
+    assert held[0] & held[2] == set() and held[0] | held[2] == {p.name for p in net.get_parameters()}
+    assert "table" in held[0] and all(f".{i}." in name for name in held[2] for i in [2 if ".2." in name else 3])
+    moments = {s.name: s.parameter for s in plan.states if s.parameter}
+    assert all(plan.held_by(s, 2) == (p in held[2]) for s, p in moments.items())
+
+
+def test_every_border_is_crossed_once_per_micro_batch_each_way():
+    """Rank r talks to r + 2; the table goes over and its gradient comes back once a step, the loss is told to all."""
+    plan = planned((0, 0, 1, 1), 4)[0]
+    assert Plan.from_dict(plan.to_dict()) == plan
+    first, second = plan.stages
+    sent = [[i for a in s.actions for _, i in s.part(a) if i.kind == "send"] for s in (first, second)]
+    taken = [[i for a in s.actions for _, i in s.part(a) if i.kind == "recv"] for s in (first, second)]
+    assert [len(s) for s in sent] == [4 + 1, 4 + 2] and [len(t) for t in taken] == [4 + 2, 4 + 1]
+    assert {i.group(1) for i in sent[0]} == {(1, 3)} and {i.group(3) for i in sent[1]} == {(3, 1)}
+    assert {i.group(3) for i in taken[1]} == {(1, 3)}
+    assert "is made on stage 0, and read on stage 1" in plan.text(rank=2)
+
+
+def test_the_order_of_work_is_the_schedules():
+    def orders(**settings):
+        return [" ".join(map(str, s.actions)) for s in planned((0, 0, 1, 1), 2, **settings)[0].stages]
+
+    assert orders() == ["0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3 0update0", "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3 0update0"]
+    assert orders(pipeline_scheduler="gpipe")[1] == "1F0 1F1 1F2 1F3 1B0 1B1 1B2 1B3 0update0"
+
+
+@pytest.mark.parametrize(
+    ("stages", "settings", "words"),
+    [
+        ((0, 1, 0, 1), {}, "stage 0, and it reads '.*' of stage 1.*pipeline_interleave"),
+        ((0, 0, 1, 1), {"parts": 1}, "is fed no micro-batches, with pipeline_stages=2"),
+        ((0, 1, 2, 3), {"parts": 2}, "is fed 2 micro-batches, with pipeline_stages=4"),
+        ((0, 0, 1, 1), {"pipeline_stages": 4}, r"are on stages \[0, 1\], with pipeline_stages=4"),
+    ],
+)
+def test_what_cannot_flow_is_refused(stages, settings, words):
+    with pytest.raises(pl.StrategyError, match=words):
+        planned(stages, 4, **settings)
