@@ -53,4 +53,3 @@ def make_schedule(name: str, stages: int, micro_batches: int, chunks: int = 1) -
     if name not in SCHEDULES:
         raise ArgumentError(f"schedule {name!r}", where="make_schedule", allowed=", ".join(SCHEDULES))
     return [list(SCHEDULES[name](stage, stages, micro_batches, chunks)) for stage in range(stages)]
-

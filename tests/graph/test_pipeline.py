@@ -70,9 +70,7 @@ def batch(rows=16):
 OPTIMIZERS = {
     "adam": lambda net: nn.Adam(net.trainable_params(), 0.01),
     "lamb": lambda net: nn.Lamb(net.trainable_params(), 0.01),
-    "scaled": lambda net: nn.Momentum(
-        net.trainable_params(), 0.1, 0.9, loss_scaler=nn.DynamicLossScaler(1024.0, 2, 2)
-    ),
+    "scaled": lambda net: nn.Momentum(net.trainable_params(), 0.1, 0.9, loss_scaler=nn.DynamicLossScaler(1024.0, 2, 2)),
     "clipped": lambda net: nn.SGD(net.trainable_params(), 0.1, clip=nn.GradientClip("global_norm", 0.05)),
 }
 
@@ -154,7 +152,7 @@ def test_processes_give_the_simulators_bits(layout, pool):
 
 
 def test_a_rank_has_the_parameters_and_states_of_its_stage_only():
-    plan, net, optimizer = planned((0, 0, 1, 1), 4)
+    plan, net, _ = planned((0, 0, 1, 1), 4)
     held = [{p.name for p in plan.parameters if plan.held_by(p.name, rank)} for rank in range(4)]
     assert held[0] == held[1] and held[2] == held[3]
     assert held[0] & held[2] == set() and held[0] | held[2] == {p.name for p in net.get_parameters()}
