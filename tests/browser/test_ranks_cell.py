@@ -15,7 +15,7 @@ from tests.browser.jupyterlab import MARKS, Notebook, living, opened, shot, unti
 __all__ = ["opened", "world"]  # the fixtures
 
 pytestmark = [*MARKS, pytest.mark.exhaustive]
-LESSON = "10_mindspore_scripts.ipynb"
+LESSON = "13_mindspore_scripts.ipynb"
 NOTEBOOKS = (LESSON,)
 LESSON_S = 180  # for all of the lesson, on a busy machine
 ENDS_S = 5.0  # promised: within a second; the machine may be busy

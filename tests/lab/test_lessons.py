@@ -16,6 +16,8 @@ import pytest
 import parallel_lab as pl
 from parallel_lab import nn
 from parallel_lab.graph.compiler import compile_steps
+from parallel_lab.lab import lessons
+from parallel_lab.lab.exercises import all_exercises
 from parallel_lab.lab.lessons.fusion import lanes_text
 from parallel_lab.lab.lessons.mindspore_scripts import chosen_strategies, rank_program
 from parallel_lab.lab.lessons.quickstart import QuickNet
@@ -51,6 +53,23 @@ def test_a_lesson_imports_from_parallel_lab_and_from_its_own_module(path):
     offered = offered_by(importlib.import_module(own))
     assert used <= offered
     assert {name for name in offered if not re.search(rf"\b{name}\b", text)} == set()
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_a_lesson_has_one_number_and_names_only_lessons_there_are(path):
+    number = path.name[:2]
+    own = importlib.import_module(f"parallel_lab.lab.lessons.{lesson_of(path)}")
+    assert own.__doc__.startswith(f"Lesson {number}: ")
+    assert f" {number} " in " ".join(lessons.__doc__.split())  # the course's list
+    text = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells)
+    assert set(re.findall(r"[\w/]+\.ipynb", text)) <= {p.name for p in PATHS}
+    assert set(re.findall(r"[Ll]essons? (\d\d)\b", text)) <= {p.name[:2] for p in PATHS}
+
+
+def test_exercises_stand_under_the_number_of_their_lesson():
+    for exercise in all_exercises():
+        module = importlib.import_module(f"parallel_lab.lab.exercises.lesson_{exercise.number[:2]}")
+        assert exercise in module.EXERCISES and module.__doc__.startswith(f"Lesson {exercise.number[:2]}, ")
 
 
 def test_the_lanes_of_the_fusion_lab_are_a_part_of_its_text():

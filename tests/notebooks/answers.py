@@ -67,7 +67,7 @@ def exposed_s(ready_s, sizes_bytes, backward_s, alpha_s, beta_s_per_byte):
         end_s = max(end_s, ready) + alpha_s + beta_s_per_byte * size
     return max(0, end_s - backward_s)
 """,
-    "05.1": """
+    "08.1": """
 def bytes_per_rank(parameters, ranks, stage, param_bytes, grad_bytes, state_bytes):
     if stage >= 1:
         state_bytes /= ranks
@@ -77,7 +77,7 @@ def bytes_per_rank(parameters, ranks, stage, param_bytes, grad_bytes, state_byte
         param_bytes /= ranks
     return parameters * (param_bytes + grad_bytes + state_bytes)
 """,
-    "05.2": """
+    "08.2": """
 def zero1_step(rank, ranks, weights, gradient, velocity):
     everybody, size = tuple(range(ranks)), len(weights) // ranks
     mine = yield Request("reduce_scatter", everybody, gradient, reduce="mean")
@@ -85,5 +85,5 @@ def zero1_step(rank, ranks, weights, gradient, velocity):
     weights = yield Request("all_gather", everybody, weights[rank * size : (rank + 1) * size] - 0.1 * velocity)
     return weights, velocity
 """,
-    "05.3": 'model = {"width": 416, "level": "level3"}',
+    "08.3": 'model = {"width": 416, "level": "level3"}',
 }

@@ -1,4 +1,4 @@
-"""Lesson 10: MindSpore scripts. What a learner looks up in the IR files of `save_graphs`."""
+"""Lesson 13: MindSpore scripts. What a learner looks up in the IR files of `save_graphs`."""
 
 from __future__ import annotations
 

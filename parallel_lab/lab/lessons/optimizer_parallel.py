@@ -1,4 +1,4 @@
-"""Lesson 05: optimizer parallel."""
+"""Lesson 08: optimizer parallel."""
 
 from ...cost.zero import STAGES, zero_memory, zero_traffic
 from ...train.rank_steps import drive

@@ -1,4 +1,4 @@
-"""Lesson 05's exercises: right answers pass, wrong ones fail where they are wrong and are told what they are."""
+"""Lesson 08's exercises: right answers pass, wrong ones fail where they are wrong and are told what they are."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from parallel_lab.cost.memory import predict_memory
-from parallel_lab.lab.exercises import check, lesson_05
+from parallel_lab.lab.exercises import check, lesson_08
 from parallel_lab.lab.memory.subjects import Settings, get_subject
 from parallel_lab.run.communicator import Request, Start, Wait
 from tests.crossed import each_of
 from tests.lab.verdicts import failed, passes, told, words_of
 
-# ---- 05.1: bytes of every stage ----
+# ---- 08.1: bytes of every stage ----
 
 
 def held(parameters, ranks, stage, p, g, s):
@@ -23,15 +23,15 @@ def held(parameters, ranks, stage, p, g, s):
 
 @pytest.mark.parametrize("form", [float, np.float64, lambda value: np.array(value)])
 def test_the_formulas_of_the_stages_pass(form):
-    assert passes(check("05.1", lambda *given: form(held(*given))), 5)
+    assert passes(check("08.1", lambda *given: form(held(*given))), 5)
 
 
 def test_the_count_of_the_arrays_is_the_formulas_to_the_byte():
     """16 bytes per parameter of float32 with two states; stages as the paper has them."""
-    for stage, parameters, settings, counted in lesson_05._counted_states():
+    for stage, parameters, settings, counted in lesson_08._counted_states():
         assert parameters == 8 * 64 * 64
         assert counted == held(parameters, settings.devices, stage, 4, 4, 8)
-    assert [stage for stage, *_ in lesson_05._counted_states()] == [0, 1, 3, 3]
+    assert [stage for stage, *_ in lesson_08._counted_states()] == [0, 1, 3, 3]
 
 
 @each_of(
@@ -51,10 +51,10 @@ def test_the_count_of_the_arrays_is_the_formulas_to_the_byte():
     (None, "stage 0", "not a function"),
 )
 def test_wrong_bytes_are_told_what_they_are(answer, part, words):
-    assert words in told("05.1", answer, part)
+    assert words in told("08.1", answer, part)
 
 
-# ---- 05.2: a ZeRO-1 step ----
+# ---- 08.2: a ZeRO-1 step ----
 
 
 def zero1(*, reduce="mean", mine=None, whole_velocity=False, gather=True, decay=0.9, sign=1.0, keep=True):
@@ -114,7 +114,7 @@ def started(rank, ranks, weights, gradient, velocity):
 
 @pytest.mark.parametrize("answer", [zero1(), started], ids=["asked", "started"])
 def test_a_right_step_passes(answer):
-    assert passes(check("05.2", answer), 6)
+    assert passes(check("08.2", answer), 6)
 
 
 @pytest.mark.quick(14)
@@ -142,7 +142,7 @@ def test_a_right_step_passes(answer):
     (None, "one step", "not a function"),
 )
 def test_a_wrong_step_is_told_what_it_is(answer, part, words):
-    wrong = failed(check("05.2", answer))
+    wrong = failed(check("08.2", answer))
     assert part in wrong and words in words_of(wrong[part])
 
 
@@ -155,7 +155,7 @@ def test_a_velocity_that_is_whole_is_the_memory_that_should_have_been_saved():
         weights = yield Request("all_gather", everybody, weights[own] - 0.1 * mine)
         return weights, (yield Request("all_gather", everybody, mine))
 
-    wrong = failed(check("05.2", whole))
+    wrong = failed(check("08.2", whole))
     assert set(wrong) == {"a slice of the velocity", "messages", "bytes"}
     assert "the memory that ZeRO-1 saves" in wrong["a slice of the velocity"].note
 
@@ -163,18 +163,18 @@ def test_a_velocity_that_is_whole_is_the_memory_that_should_have_been_saved():
 def test_bytes_are_counted_by_the_engine():
     """reduce_scatter (p-1)/p n and all_gather (p-1)/p n with p = 4 and n = 48 float64; all_reduce counts for two."""
     n = 48 * 8
-    part = failed(check("05.2", with_all_reduce))["bytes"]
+    part = failed(check("08.2", with_all_reduce))["bytes"]
     assert part.found == f"{3 * 3 * n // 4} bytes sent by rank 0"
     assert part.expected.startswith(f"{2 * 3 * n // 4} bytes on 4 ranks")
-    assert "at test_exercises_05.py:" in part.op
+    assert "at test_exercises_08.py:" in part.op
 
 
 def test_a_fault_is_on_the_learner_s_line():
     def misspelt(rank, ranks, *given):
         yield Request("reduce_scater", tuple(range(ranks)), np.zeros(ranks))
 
-    text = str(check("05.2", misspelt))
-    assert "'reduce_scater' at test_exercises_05.py:" in text and "zero_step.py" not in text
+    text = str(check("08.2", misspelt))
+    assert "'reduce_scater' at test_exercises_08.py:" in text and "zero_step.py" not in text
 
 
 def test_ranks_that_do_not_ask_for_the_same_are_told_so():
@@ -183,7 +183,7 @@ def test_ranks_that_do_not_ask_for_the_same_are_told_so():
             yield Request("reduce_scatter", tuple(range(ranks)), gradient)
         return weights, velocity
 
-    verdict = check("05.2", first_rank_alone)
+    verdict = check("08.2", first_rank_alone)
     assert [part.passed for part in verdict.parts] == [False, None, None, None, None]
     assert "Every rank finishes" in verdict.parts[0].expected
 
@@ -192,10 +192,10 @@ def test_an_answer_for_four_ranks_only_does_not_pass():
     def four(rank, ranks, weights, gradient, velocity):
         return (yield from zero1()(rank, ranks, weights, gradient, velocity)) if ranks == 4 else (weights, velocity)
 
-    assert set(failed(check("05.2", four))) >= {"one step", "20 steps"}
+    assert set(failed(check("08.2", four))) >= {"one step", "20 steps"}
 
 
-# ---- 05.3: the largest model under the cap ----
+# ---- 08.3: the largest model under the cap ----
 
 CAP = 4 * 2**20
 
@@ -208,7 +208,7 @@ def peak(width, **settings):
 @pytest.mark.exhaustive
 def test_par_is_the_widest_stack_of_the_best_level():
     """Of the levels without accumulation the widest that fits; the next one does not."""
-    par = lesson_05._par()
+    par = lesson_08._par()
     fitting = {
         level: max(w for w in range(256, 449, 16) if w == 256 or peak(w, level=level) <= CAP)
         for level in ("level1", "level3")
@@ -216,11 +216,11 @@ def test_par_is_the_widest_stack_of_the_best_level():
     assert fitting["level3"] == par.width > fitting["level1"]
     assert peak(par.width, level="level3") <= CAP < peak(par.width + 16, level="level3")
     assert par.parameters == 8 * par.width**2
-    assert passes(check("05.3", {"width": par.width, "level": "level3"}), 5)
+    assert passes(check("08.3", {"width": par.width, "level": "level3"}), 5)
 
 
 def test_the_best_without_sharing_is_a_border():
-    width, parameters = lesson_05._best_without()
+    width, parameters = lesson_08._best_without()
     assert parameters == 8 * width**2
     assert peak(width, level="off") <= CAP < peak(width + 16, level="off")
 
@@ -247,11 +247,11 @@ ALL = {"a model", "fits", "beats level off", "par"}
     ([1], ALL, "width"),
 )
 def test_a_wrong_model_is_told_what_it_is(model, parts, words):
-    wrong = failed(check("05.3", model))
+    wrong = failed(check("08.3", model))
     assert set(wrong) == parts
     assert any(words in words_of(part) for part in wrong.values())
 
 
 def test_a_model_that_does_not_fit_names_the_moment():
-    part = failed(check("05.3", {"width": 256, "level": "off"}))["fits"]
+    part = failed(check("08.3", {"width": 256, "level": "off"}))["fits"]
     assert part.rank == 0 and part.op.startswith("update: ")

@@ -1,4 +1,4 @@
-"""Lesson 05, optimizer parallel: bytes of every stage, a ZeRO-1 step, the largest model under the cap."""
+"""Lesson 08, optimizer parallel: bytes of every stage, a ZeRO-1 step, the largest model under the cap."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .running import ask, read_number
 from .verdict import Part, Wrong, judged
 from .zero_step import STEP_PARTS, step_parts
 
-# ---- 05.1: bytes of every stage ----
+# ---- 08.1: bytes of every stage ----
 
 # (parameters, ranks, bytes of a parameter, of its gradient, of its optimizer states): the paper's model with Adam in
 # mixed precision, float32 with # Adam, float32 with momentum, float16 with SGD, a single rank
@@ -138,7 +138,7 @@ def _counted(answer: Any) -> str:
     return f"on {COUNTED[0][1].devices} simulated ranks, {'; '.join(told)}"
 
 
-# ---- 05.3: the largest model under the cap ----
+# ---- 08.3: the largest model under the cap ----
 
 CAPACITY_BYTES = 4 * 1024 * 1024
 GIVEN = Settings(devices=8, optimizer="Adam")
@@ -258,7 +258,7 @@ def _room_note(full: Count, settings: Settings) -> str:
 
 EXERCISES = (
     Exercise(
-        "05.1",
+        "08.1",
         "bytes of every stage",
         (*((f"stage {stage}", 1) for stage in STAGES), ("counted", 1)),
         (
@@ -272,7 +272,7 @@ EXERCISES = (
         _bytes_of_stages,
     ),
     Exercise(
-        "05.2",
+        "08.2",
         "a ZeRO-1 step",
         STEP_PARTS,
         (
@@ -287,7 +287,7 @@ EXERCISES = (
         step_parts,
     ),
     Exercise(
-        "05.3",
+        "08.3",
         "the largest model under the cap",
         (("a model", 1), ("fits", 1), ("beats level off", 1), ("par", 2)),
         (
