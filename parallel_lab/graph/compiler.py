@@ -134,7 +134,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     devices = config.device_num
     # strategies are written for the devices of one stage
     config = replace(config, device_num=devices // config.pipeline_stages)
-    check_built(config, network, stages=one_loss)
+    check_built(config, network)
     labels = [] if loss is None else ["label"]
     _check_count(network, len(inputs) - len(labels), with_loss=bool(labels))
     names = input_names(getattr(network, "construct", network), len(inputs) - len(labels)) + labels
@@ -194,18 +194,12 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     return Compiled(tuple(steps), parameters, optimizer, found.scaler, found.form, found.cells, found.primitives)
 
 
-def check_built(config: ParallelConfig, network: Callable, *, stages: bool = False) -> None:
-    """Raise NotBuiltYet for what is known and kept as a setting, and cannot be run by this version.
-
-    stages   whether pipeline stages can be run: by a Session they can, by ranks that run a script not yet
-    """
+def check_built(config: ParallelConfig, network: Callable) -> None:
+    """Raise NotBuiltYet for what is known and kept as a setting, and cannot be run by this version."""
     if config.parallel_mode == "auto_parallel" and config.search_mode != "sharding_propagation":
         given = "give the operators that matter a strategy, or use semi_auto_parallel"
         hint = f"Set search_mode='sharding_propagation' and {given}"
         raise _not_built(f"search_mode={config.search_mode!r} in auto_parallel mode", hint)
-    if config.pipeline_stages > 1 and not stages:
-        what = f"pipeline_stages={config.pipeline_stages} of ranks that run a script"
-        raise _not_built(what, "Leave pipeline_stages at 1, or use parallel_lab.compile and a Session")
     _check_recomputed(network.cells_and_names() if isinstance(network, Cell) else ())
 
 
@@ -254,7 +248,7 @@ def _check_count(network: Callable, count: int, *, with_loss: bool) -> None:
 def _config(options: dict[str, Any]) -> ParallelConfig:
     given = {k: v for k, v in options.items() if v is not None}
     if given.get("parallel_mode") == "stand_alone":
-        given["device_num"] = 1
+        given |= {"device_num": 1, "pipeline_stages": 1}
         given.setdefault("enable_parallel_optimizer", False)  # the context's is for the ranks it is compared with
     if get_auto_parallel_context("parallel_mode") == "stand_alone":
         given.setdefault("parallel_mode", "semi_auto_parallel")

@@ -31,7 +31,7 @@ from .layers.basic import Identity
 from .layers.losses import NETWORK, WithLossCell
 from .optim.amp import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, LossScaler
 from .optim.global_norm import all_finite, in_dtype_of
-from .optim.grad_reducer import DistributedGradReducer, no_stages_yet
+from .optim.grad_reducer import DistributedGradReducer, check_compiled
 from .optim.optimizer import Optimizer
 from .tensor.arithmetic import Arithmetic
 from .tensor.autograd import value_and_grad
@@ -332,9 +332,9 @@ class PipelineCell(_MicroBatches):
 
     stage_config  {name of a Cell in the network: its stage}; sets their `pipeline_stage`
 
-    With one stage it is the sum over the micro-batches. In stages it is compiled (`parallel_lab.compile`) for a
-    `Session`; ranks that run a script raise NotBuiltYet. Checks as GradAccumulation; an unknown name in stage_config
-    raises StageNameError (a KeyError), fewer micro-batches than stages StrategyError.
+    In several stages (pipeline_stages) it has to be compiled: by Model, jit, `parallel_lab.compile`. Checks as
+    GradAccumulation; an unknown name in stage_config raises StageNameError (a KeyError), fewer micro-batches than
+    stages StrategyError, a call outside of a compiled step ContextConflictError.
     """
 
     _one_by_one = True
@@ -361,8 +361,7 @@ class PipelineCell(_MicroBatches):
         if self._count < stages:
             what = f"micro_size={self._count} with pipeline_stages={stages}"
             raise StrategyError(what, where=type(self).__name__, allowed="At least as many micro-batches as stages")
-        if stages > 1 and current_tracer.get() is None:
-            raise no_stages_yet(type(self).__name__, stages)
+        check_compiled(type(self).__name__)
         return super().construct(*inputs)
 
 

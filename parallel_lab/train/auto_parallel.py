@@ -126,8 +126,15 @@ class AutoParallel(Cell):
     def pipeline(
         self, stages: int = 1, output_broadcast: bool = False, interleave: bool = False, scheduler: str = "1f1b"
     ) -> None:
-        """Pipeline stages: a run with more than one says that they are not available yet; the rest is only checked."""
-        self._config["pipeline_stages"] = stages
+        """Run the network in pipeline stages: its micro-batches by nn.PipelineCell, its parts by Cell.pipeline_stage.
+
+        stages            how many; each has an equal part of the ranks
+        output_broadcast  in inference every rank gets the last stage's result; False: the others get None
+        interleave        stages have several chunks of the network: data that flows to an earlier stage begins the next
+        scheduler         order of the work: "1f1b", "gpipe"
+        """
+        self._config |= {"pipeline_stages": stages, "pipeline_interleave": interleave, "pipeline_scheduler": scheduler}
+        self._config["pipeline_output_broadcast"] = output_broadcast
 
     @checked("", SETTINGS, file_path=path)
     def save_param_strategy_file(self, file_path: str) -> None:

@@ -129,6 +129,11 @@ class TrainStep(_Step):
         alone = self.mode == "stand_alone" or (self.world is None and self.mode not in SHARDED_MODES)
         if alone and not _rehearses(self.mode):
             check_built(frozen(), self.network)
+            if (stages := frozen().pipeline_stages) > 1:
+                what = f"pipeline_stages={stages} with parallel_mode={self.mode!r}"
+                raise ContextConflictError(
+                    what, where="training", allowed="semi_auto_parallel, on ranks that are started"
+                )
             if optimizer is not None:
                 check_grouping_in_context(optimizer)
             self._at_once = self._eager_step(reduce=False)

@@ -59,11 +59,13 @@ class RankProgram:
             hint = f"Start {plan.device_num} ranks: {command}; or leave device_num to the world"
             raise WorldError(what, where=plan.graph.name, hint=hint)
         self.steps, self.parameters = 0, parameters
+        self.local = self.rank % plan.stages[0].count  # layouts count the ranks of a pipeline stage
         self.env: Env = {
-            name: cut(array, plan.value(name).layout, self.rank) for name, array in plan.constant_arrays.items()
+            name: cut(array, plan.value(name).layout, self.local) for name, array in plan.constant_arrays.items()
         }
         self._kept = {name for name, _ in (*plan.assignments, *plan.forward_assignments)}
-        self._layouts = {given.name: plan.value(given.name).layout for given in plan.parameters}
+        mine = [given.name for given in plan.parameters if plan.held_by(given.name, self.rank)]
+        self._layouts = {name: plan.value(name).layout for name in mine}
         if size > 1:
             optimizer = compiled.optimizer
             compare_programs(plan, world, {} if optimizer is None else optimizer.rates(optimizer.global_step))
@@ -91,7 +93,10 @@ class RankProgram:
         self._keep(shared)
         if events:
             self.world.events.extend(events)
-        outputs = [RankTensor(env[name], plan.value(name).shape, plan.value(name).layout) for name in plan.outputs]
+        outputs = [
+            RankTensor(env[name], plan.value(name).shape, plan.value(name).layout) if name in env else None
+            for name in plan.outputs
+        ]
         for given in plan.data_inputs:
             env.pop(given.name, None)
         return fill_form(self.compiled.form, outputs)
@@ -105,11 +110,11 @@ class RankProgram:
             names = ", ".join(i.name for i in expected)
             raise ShapeError(f"got {len(inputs)} inputs", where=plan.graph.name, allowed=f"{len(expected)}: {names}")
         whole = plan.config.dataset_strategy == "full_batch" and plan.config.parallel_mode not in LOCAL_MODES
-        return {i.name: local_array(plan, i.name, x, self.rank, whole) for i, x in zip(expected, inputs, strict=True)}
+        return {i.name: local_array(plan, i.name, x, self.local, whole) for i, x in zip(expected, inputs, strict=True)}
 
     def _parameters(self) -> Env:
         given = self.compiled.parameters
-        return {name: given[name].slice_for(layout, self.rank) for name, layout in self._layouts.items()}
+        return {name: given[name].slice_for(layout, self.local) for name, layout in self._layouts.items()}
 
     def _states(self) -> dict[str, dict[str, str]]:
         """Put the optimizer's states into `env`; {dtype: {kind: value name}} of those that all parameters share."""
@@ -117,9 +122,9 @@ class RankProgram:
         shared: dict[str, dict[str, str]] = {}
         if optimizer is None:
             return shared
-        given = [s.parameter for s in plan.states if s.parameter]
+        given = [s.parameter for s in plan.states if s.parameter in self._layouts]
         shapes = {name: (plan.value(name).shape, self._layouts[name]) for name in given}
-        held = optimizer.take_states(shapes, self.rank, dict(plan.owners))
+        held = optimizer.take_states(shapes, self.local, dict(plan.owners))
         rates = optimizer.rates(optimizer.global_step)
         scaler = optimizer.loss_scaler.scalar_state() if optimizer.loss_scaler is not None else {}
         for state in plan.states:

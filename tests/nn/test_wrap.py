@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, nn, ops, value_and_grad
-from parallel_lab.base.errors import NotBuiltYet, StageNameError, StrategyError, TracedCommunication
+from parallel_lab.base.errors import StageNameError, StrategyError, TracedCommunication
 from parallel_lab.base.settings import context
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.tensor.functional import GradOperation, HyperMap, Map, MultitypeFuncGraph
@@ -331,12 +331,12 @@ def test_a_wrong_stage_config_is_refused_and_sets_nothing(config, kind, text):
     assert kind is not KeyError or (isinstance(caught.value, StageNameError) and "\\n" not in str(caught.value))
 
 
-def test_more_than_one_stage_is_not_built_yet():
+def test_several_stages_are_for_compiled_steps():
     net = Net()
     context.set_auto_parallel_context(pipeline_stages=2)
-    with pytest.raises(NotBuiltYet, match="pipeline_stages=2 stages is not available yet"):
+    with pytest.raises(ValueError, match=r"PipelineCell: it runs at once, with pipeline_stages=2.*jit"):
         nn.PipelineCell(with_loss(net), 4)(Tensor(X), Tensor(Y))
-    with pytest.raises(NotBuiltYet, match="pipeline_stages=2 stages is not available yet"):
+    with pytest.raises(ValueError, match=r"PipelineGradReducer: it runs at once, with pipeline_stages=2.*jit"):
         nn.PipelineGradReducer(net.trainable_params())([Tensor(W), Tensor(B)])
     with pytest.raises(
         StrategyError, match=r"micro_size=1 with pipeline_stages=2.*At least as many micro-batches as stages"

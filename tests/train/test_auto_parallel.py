@@ -30,7 +30,7 @@ def test_the_network_keeps_its_names(worlds):
 
 @each_of(
     ("what", "kind", "words"),
-    ("pipeline", "NotBuiltYet", ("pipeline_stages=2",)),
+    ("pipeline", "StrategyError", ("is fed no micro-batches, with pipeline_stages=2",)),
     ("hsdp", "OptimizerParallelError", ("optimizer_weight_shard_size=4 with 2 devices",)),
     ("search", "NotBuiltYet", ("recursive_programming", "sharding_propagation")),
     ("tuple", "ContextStrategyError", ("1 tuples", "2 inputs")),

@@ -472,7 +472,7 @@ def test_prediction_in_semi_auto_mode_wants_inputs_in_full():
         RuntimeError,
         "enable_parallel_optimizer=True with parallel_mode='stand_alone'",
     ),
-    ({"pipeline_stages": 2}, NotBuiltYet, "pipeline_stages=2"),
+    ({"pipeline_stages": 2}, ValueError, "pipeline_stages=2 with parallel_mode='stand_alone'"),
 )
 def test_settings_that_training_would_have_to_ignore_are_refused(settings, kind, words):
     set_auto_parallel_context(**settings)

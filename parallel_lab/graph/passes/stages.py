@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...base.errors import StrategyError
+from ...base.errors import ContextConflictError, StrategyError
 from ...base.hooks import schedule_maker
 from ..actions import PROGRAMS, Action
 from ..ir import Draft, Graph, Instr, Node, Value, at_compile, attr_pairs, fresh_name
@@ -37,6 +37,9 @@ def assign_stages(draft: Draft) -> Draft:
     """Give every operator its part. Raises StrategyError for stages that are not used, or flow backwards."""
     graph, config = draft.graph, draft.config
     count = config.pipeline_stages
+    if config.local:
+        what, allowed = f"pipeline_stages={count} in {config.parallel_mode} mode", "semi_auto_parallel or auto_parallel"
+        raise at_compile(ContextConflictError, what, allowed, "Within a stage the batch is split among its ranks")
     if graph.micro_batches < count:
         fed = "is fed no micro-batches" if graph.micro_batches == 1 else f"is fed {graph.micro_batches} micro-batches"
         what, allowed = f"the network {fed}, with pipeline_stages={count}", "At least as many as there are stages"

@@ -23,7 +23,7 @@ import numpy as np
 from ... import ops
 from ...base.checks import checked, flag, instance, integer, text
 from ...base.dtypes import HALF
-from ...base.errors import ArgumentTypeError, NotBuiltYet, shorten
+from ...base.errors import ArgumentTypeError, ContextConflictError, shorten
 from ...base.hooks import current_tracer, current_world
 from ...base.settings.checks import LOCAL_MODES, SHARDED_MODES
 from ...base.settings.context import frozen, fusion_is_switched_off, get_auto_parallel_context
@@ -235,8 +235,8 @@ class PipelineGradReducer(Cell):
     scale_sense  gradients are divided by it
     opt_shard    whether the optimizer is split among the ranks; None: as the context says
 
-    With one stage the sum over the micro-batches is what `value_and_grad` gives, so gradients pass through. A run with
-    pipeline_stages above 1 raises NotBuiltYet.
+    The sum over micro-batches and ranks is what `value_and_grad` gives, so gradients pass through. In stages
+    (pipeline_stages above 1) it belongs into a compiled step: raises ContextConflictError outside of one.
     """
 
     @checked(opt_shard=flag | None)
@@ -253,15 +253,16 @@ class PipelineGradReducer(Cell):
     def construct(self, grads: Any) -> tuple[Any, ...]:
         where = "PipelineGradReducer"
         grads = one_gradient_each(where, grads, self.accu_grads)
-        stages = get_auto_parallel_context("pipeline_stages")
-        if stages > 1:
-            raise no_stages_yet(where, stages)
+        check_compiled(where)
         if isinstance(self.scale_sense, (int, float)) and self.scale_sense == 1:
             return tuple(grads)
         return tuple(ops.div(g, self.scale_sense) for g in grads)
 
 
-def no_stages_yet(where: str, stages: int) -> NotBuiltYet:
-    """The error to raise for a run in several pipeline stages."""
-    hint = "With pipeline_stages=1 the same script runs, and gives the same sum over the micro-batches"
-    return NotBuiltYet(f"a run in pipeline_stages={stages} stages is not available yet", where=where, hint=hint)
+def check_compiled(where: str) -> None:
+    """Raise ContextConflictError where a pipeline in several stages would run at once, operator by operator."""
+    stages = get_auto_parallel_context("pipeline_stages")
+    if stages > 1 and current_tracer.get() is None:
+        hint = "Decorate the step with jit, or train with Model; parallel_mode has to be semi_auto_parallel"
+        what, allowed = f"it runs at once, with pipeline_stages={stages}", "Pipeline stages run in compiled steps"
+        raise ContextConflictError(what, where=where, allowed=allowed, hint=hint)
