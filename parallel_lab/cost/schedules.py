@@ -32,7 +32,7 @@ def one_forward_one_backward(stage: int, stages: int, micro_batches: int, chunks
     MindSpore's interleaved form, whose warm-up has (S + M mod S) (C - 1) + 2 (S - s - 1) forwards.)
     """
     rest = micro_batches % stages
-    loops = [range(stages + rest)]
+    loops = [range(min(stages + rest, micro_batches))]
     while loops[-1].stop < micro_batches:
         loops.append(range(loops[-1].stop, loops[-1].stop + stages))
     ahead = [(n, c) for loop in loops for c in range(chunks) for n in loop]

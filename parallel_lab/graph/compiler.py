@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..base.dtypes import kind_of
-from ..base.errors import NotBuiltYet, ShapeError, TracedCommunication, TraceError, shorten
+from ..base.errors import ContextConflictError, NotBuiltYet, ShapeError, TracedCommunication, TraceError, shorten
 from ..base.settings.config import ParallelConfig
 from ..base.settings.context import frozen, get_auto_parallel_context
 from ..nn.cell import Cell
@@ -132,6 +132,9 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         raise at_compile(TraceError, "an optimizer is given without a loss", hint="Give loss=... too")
     check_device_num(config.device_num)
     devices = config.device_num
+    if devices % config.pipeline_stages:
+        what, hint = f"pipeline_stages={config.pipeline_stages} with {devices} devices", "Set device_num too"
+        raise at_compile(ContextConflictError, what, f"A divisor of {devices}", hint if devices == 1 else "")
     # strategies are written for the devices of one stage
     config = replace(config, device_num=devices // config.pipeline_stages)
     check_built(config, network)
@@ -163,6 +166,8 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     _check_recomputed((cell.cell_name, cell) for cell, _ in found.cells)  # those of a function are known only now
     graph, parameters = found.graph, found.parameters
     _check_sums(graph)
+    if config.pipeline_stages == 1 and any(node.stage >= 0 for node in graph.nodes):
+        graph = replace(graph, nodes=tuple(replace(node, stage=-1) for node in graph.nodes))
     result = graph.shapes()[graph.outputs[0]] if graph.outputs else ()
     if loss is not None and (len(graph.outputs) > 1 or (result and one_loss)):
         what = f"returns a tensor of shape {result}" if result else f"returns {len(graph.outputs)} values"

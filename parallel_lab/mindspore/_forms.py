@@ -12,12 +12,13 @@ import numpy as np
 
 from .. import ops
 from ..base import seeds
-from ..base.checks import checked, choice, flag, integer, number
+from ..base.checks import checked, choice, flag, instance, integer, number
 from ..base.dtypes import kind_of, load_bfloat16
 from ..base.errors import ArgumentTypeError, ShapeError, StrategyError, shorten
 from ..base.hooks import current_tracer
 from ..base.settings import context
 from ..layout.named_layout import strategy_counts
+from ..nn.cell import Cell
 from ..nn.tensor import functional
 from ..nn.tensor.tensor import Tensor
 from ..ops.elementwise import a_dtype
@@ -421,3 +422,8 @@ def run_check() -> None:
     works = bool((product.asnumpy() == 3).all())
     found = "a matrix product gives what it should" if works else "a matrix product is wrong"
     print(f"parallel_lab in place of MindSpore ({VERSION}): {found}.")
+
+
+@checked(net=instance(Cell, "A Cell that was compiled"))
+def sync_pipeline_shared_parameters(net: Cell) -> None:
+    """Nothing is to be done: what several stages read goes from the first of them to the others in every run."""

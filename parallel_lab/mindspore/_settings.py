@@ -123,7 +123,6 @@ KEPT: dict[str, dict[str, tuple[Any, Any]]] = {
     },
     "auto_parallel_context": {
         "optimizer_weight_shard_aggregated_save": (False, boolean),
-        "pipeline_result_broadcast": (False, boolean),
         "auto_pipeline": (False, boolean),
         "communi_parallel_mode": (
             "all_group_parallel",

@@ -59,6 +59,7 @@ JIT = {
     "jit": f"{TRAIN}:jit",
     "ms_function": f"{TRAIN}:jit",
     **dict.fromkeys(("ms_class", "jit_class", "lazy_inline", "no_inline"), f"{FORMS}:unchanged"),
+    "sync_pipeline_shared_parameters": f"{FORMS}:sync_pipeline_shared_parameters",
 }
 INTERNALS, CONTEXT_READERS = "parallel_lab.mindspore._internals", "parallel_lab.mindspore._context"
 SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}

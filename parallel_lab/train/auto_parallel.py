@@ -134,7 +134,7 @@ class AutoParallel(Cell):
         scheduler         order of the work: "1f1b", "gpipe"
         """
         self._config |= {"pipeline_stages": stages, "pipeline_interleave": interleave, "pipeline_scheduler": scheduler}
-        self._config["pipeline_output_broadcast"] = output_broadcast
+        self._config["pipeline_result_broadcast"] = output_broadcast
 
     @checked("", SETTINGS, file_path=path)
     def save_param_strategy_file(self, file_path: str) -> None:

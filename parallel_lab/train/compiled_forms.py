@@ -42,7 +42,7 @@ def parameter_forms(made: Compiled, *, as_read: bool = False) -> dict[str, Layou
     plan, draft = made.plan, dict(made.steps).get("parallelize")
     if draft is None:
         return {}
-    before, rank, found = draft.value_table(), plan.config.global_rank, {}
+    before, rank, found = draft.value_table(), plan.config.global_rank % plan.stages[0].count, {}
     for one in (*plan.data_inputs, *plan.parameters):
         layout = before[one.name].layout if one.name in before else plan.value(one.name).layout
         if one.role == "data" and as_read:

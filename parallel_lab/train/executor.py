@@ -15,16 +15,17 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ..base.checks import checked, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, TracedCommunication, shorten
+from ..base.hooks import current_world
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.config import ParallelConfig
-from ..base.settings.context import frozen, get_auto_parallel_context
+from ..base.settings.context import frozen, frozen_for_run, get_auto_parallel_context
 from ..graph.compiler import Compiled, compile_program
 from ..graph.forms import input_names, of_tensors, tensors_of
 from ..graph.passes.dataset_strategy import dataset_splits
@@ -80,9 +81,9 @@ class CellGraphExecutor:
         inner, own = (obj.network, obj.settings()) if isinstance(obj, AutoParallel) else (obj, {})
         fn, all_inputs = _by_position(inner, args, given)
         form, tensors = tensors_of(all_inputs)
-        network, config = of_tensors(fn, form), frozen(**own)
-        inputs, how = _fed(tensors, config)
-        options = {**own, **how, "global_rank": config.global_rank}
+        network, config = of_tensors(fn, form), frozen(**own) if current_world() is None else frozen_for_run(**own)
+        inputs, how = _fed(tensors, replace(config, device_num=config.device_num // config.pipeline_stages))
+        options = {**own, **how, "global_rank": config.global_rank, "device_num": config.device_num}
         facts = tuple((t.shape, str(t.dtype)) for t in inputs), repr(form), frozen(**options)
         key = f"{phase}.{id(obj)}.{hash(facts) & 0xFFFFFFFF}"
         known = obj.__dict__.setdefault("_known_phases", {}).get(key)

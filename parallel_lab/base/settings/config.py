@@ -131,6 +131,7 @@ class ParallelConfig:
     pipeline_stages: int = 1
     pipeline_interleave: bool = False
     pipeline_scheduler: str = "1f1b"
+    pipeline_result_broadcast: bool = False
     grad_accumulation_step: int = 1
     comm_fusion: tuple[tuple[Any, ...], ...] = ()
     fusion_index: str = "inclusive"

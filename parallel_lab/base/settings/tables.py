@@ -41,6 +41,7 @@ PARALLEL: Checks = {
     "enable_parallel_optimizer": checks.boolean,
     "optimizer_weight_shard_size": checks.shard_size(2),
     "pipeline_stages": checks.integer(1, checks.MAX_DEVICES),
+    "pipeline_result_broadcast": checks.boolean,
     "grad_accumulation_step": checks.integer(1),
     "fusion_index": choice(*checks.FUSION_WORDINGS),  # not MindSpore's: what its documents say and what it does differ
     "strategy_ckpt_load_file": checks.path,

@@ -40,7 +40,7 @@ def assign_stages(draft: Draft) -> Draft:
     if config.local:
         what, allowed = f"pipeline_stages={count} in {config.parallel_mode} mode", "semi_auto_parallel or auto_parallel"
         raise at_compile(ContextConflictError, what, allowed, "Within a stage the batch is split among its ranks")
-    if graph.micro_batches < count:
+    if graph.micro_batches < count and (draft.training.differentiated or graph.micro_batches > 1):
         fed = "is fed no micro-batches" if graph.micro_batches == 1 else f"is fed {graph.micro_batches} micro-batches"
         what, allowed = f"the network {fed}, with pipeline_stages={count}", "At least as many as there are stages"
         raise at_compile(StrategyError, what, allowed, f"Put it into nn.PipelineCell(net, {2 * count})")
@@ -267,7 +267,8 @@ class _Cut:
                 self.bring("update", source, stage, None)
         last = self.draft.programs[-1][0]
         for name in self.draft.outputs:
-            for stage in range(self.count) if not self.values[name].shape else ():
+            told = not self.values[name].shape or self.draft.config.pipeline_result_broadcast
+            for stage in range(self.count) if told else ():
                 self.bring(last, name, stage, None)  # every rank tells its loss
         return [{phase: tuple(program) for phase, program in mine.items()} for mine in self.found]
 
