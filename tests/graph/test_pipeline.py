@@ -194,3 +194,26 @@ def test_the_order_of_work_is_the_schedules():
 def test_what_cannot_flow_is_refused(stages, settings, words):
     with pytest.raises(pl.StrategyError, match=words):
         planned(stages, 4, **settings)
+
+
+def test_a_network_that_predicts_needs_no_micro_batches():
+    """Its stages run one after the other; the last one has the result, or all of them if that is asked for."""
+    x, want = batch()[0], Stack((0,) * 4).set_train(False)(pl.Tensor(batch()[0])).asnumpy()
+    for told in (False, True):
+        net = Stack((0, 1, 2, 3)).set_train(False)
+        how = {"pipeline_stages": 4, "device_num": 4, "pipeline_result_broadcast": told}
+        plan = pl.compile(net, x, dataset_strategy="full_batch", **how)
+        with Session(plan, net) as session:
+            np.testing.assert_array_equal(session.outputs(x)[0], want)
+        assert [plan.held_by(plan.outputs[0], rank) for rank in range(4)] == [told, told, told, True]
+
+
+def test_stages_of_cells_say_nothing_where_there_is_one_stage():
+    plan = planned((0, 1, 2, 3), 1, pipeline_stages=1)[0]
+    assert len(plan.stages) == 1 and not any(i.kind in ("send", "recv") for _, i in plan.instructions())
+
+
+@pytest.mark.parametrize("mode", ["data_parallel", "hybrid_parallel"])
+def test_stages_split_operators(mode):
+    with pytest.raises(RuntimeError, match=f"pipeline_stages=2 in {mode} mode"):
+        planned((0, 0, 1, 1), 4, parallel_mode=mode)
