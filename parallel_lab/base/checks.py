@@ -13,11 +13,12 @@ subclass of int, float or str is read through the base class.
     >>> integer(1, 8)("GPT", "layers", 9)
     Traceback (most recent call last):
     parallel_lab.base.errors.ArgumentError: GPT: layers=9. An int from 1 to 8.
+
+`checked` refuses arguments that fit no parameter, too: too many, missing, unknown, given twice.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
 import inspect
@@ -82,12 +83,13 @@ def checked(
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
+            of_class = function.__name__ == "__init__" and args
+            place = where or (type(args[0]).__name__ if of_class else function.__qualname__)
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
-                return function(*args, **kwargs)  # an argument is missing or unknown: Python's own words
+                raise misfit(place, signature, args, kwargs, errors.type) from None  # type: ignore[misc]
             given = bound.arguments
-            place = where or (type(args[0]).__name__ if function.__name__ == "__init__" else function.__qualname__)
             for name, check in checks.items():
                 if name in given:
                     given[name] = check(place, name, given[name], errors)
@@ -108,16 +110,47 @@ def kept(**checks: Callable[..., Any]) -> Callable[[Function], Function]:
 
         @functools.wraps(init)
         def call(self: Any, *args: Any, **kwargs: Any) -> None:
-            with contextlib.suppress(TypeError):  # an argument is missing or unknown: `init` says so
-                given = signature.bind(self, *args, **kwargs)
-                given.apply_defaults()
-                vars(self).update({name: given.arguments[name] for name in checks})
-                vars(self)["_kept"] = (*checks, *vars(self).get("_kept", ()))
+            given = signature.bind(self, *args, **kwargs)
+            given.apply_defaults()
+            vars(self).update({name: given.arguments[name] for name in checks})
+            vars(self)["_kept"] = (*checks, *vars(self).get("_kept", ()))
             init(self, *args, **kwargs)
 
         return checked(**checks)(call)
 
     return decorate
+
+
+# ---- arguments that fit no parameter ----
+
+
+def misfit(
+    where: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    kind: type[ParallelLabError] = ArgumentTypeError,
+) -> ParallelLabError | None:
+    """The error for arguments that are too many, missing, unknown or given twice; None if they fit.
+
+    >>> str(misfit("uncalled_function", inspect.signature(uncalled_function), (), {"txt": "a"}))
+    "uncalled_function: unexpected argument 'txt'. It takes (text). The nearest is 'text'."
+    """
+    known = signature.parameters
+    hint, open_ends = "", (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    try:
+        given = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError as error:
+        what = str(error).removeprefix("got an ").replace("keyword argument", "argument")
+        hint = next((nearest(name, known.keys() - kwargs.keys()) for name in kwargs if name not in known), "")
+    else:
+        needed = [name for name, p in known.items() if p.default is p.empty and p.kind not in open_ends]
+        missing = [repr(name) for name in needed if name not in given]
+        if not missing:
+            return None
+        what = f"missing argument{'s' * (len(missing) > 1)} {', '.join(missing)}"
+    shown = inspect.Signature([p.replace(annotation=p.empty) for name, p in known.items() if name != "self"])
+    return kind(what, where=where, allowed=f"It takes {shown}", hint=hint)
 
 
 # ---- numbers ----

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..base.errors import ShapeError
+from ..base.errors import ArgumentTypeError, ShapeError
 from ._lookup import CORRECTIONS, home_of
 from ._tables import OPTIMIZERS
 
@@ -32,7 +32,7 @@ ALIASES = {
     "rt": "import mindspore.runtime as rt",
     "vision": "import mindspore.dataset.vision as vision",
 }
-MISSING_ARGUMENTS = re.compile(r"(\w+)\.__init__\(\) missing \d+ required positional arguments?: (.*)")
+MISSING_ARGUMENTS = re.compile(r"(\w+): missing arguments? ('.*?')\.")
 
 
 def explain(error: BaseException) -> None:
@@ -57,7 +57,7 @@ def _notes(error: BaseException) -> list[str]:
         found = _missing_name(name, error)
     elif type(error) is ModuleNotFoundError and name in CORRECTIONS:
         found = f"{CORRECTIONS[name]}."
-    elif type(error) is TypeError:
+    elif isinstance(error, ArgumentTypeError):
         found = _missing_arguments(error)
     elif isinstance(error, ShapeError):
         found = _mixed_up_call(error)

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .. import ops
-from ..base.checks import checked, flag, function, instance, integer, text
+from ..base.checks import checked, flag, function, instance, integer, misfit, text
 from ..base.dtypes import COMPUTE, as_dtype, kind_of
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, ShardConditionError, shorten
 from ..base.hooks import cell_executor, cell_runner, current_tracer, current_world, held_messages
@@ -62,29 +62,34 @@ class Cell(Hooks):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._registry("_cells")
         tracer = current_tracer.get()
-        construct = self.construct if self.compute_dtype is None else self._construct_in_dtype
-        if hasattr(type(self), "bprop"):
-            construct = self._around(self._with_bprop, construct)
-        if self._hooks and tracer is None:
-            construct = self._around(self._with_hooks, construct)
-        if tracer is None:
-            if self.recompute_options is not None:
-                refuse_recompute(type(self).__name__)
-            compiled = cell_runner()(self, args, kwargs)
-            if compiled is not NotImplemented:
-                return compiled
-            if current_world() is None or held_messages.get() is not None:
-                return construct(*args, **kwargs)
-            with holding_messages():  # the outermost Cell: operators with a fusion number may wait until it ends
-                return construct(*args, **kwargs)
-        entered = self._entered()
-        for cell in entered:
-            tracer.enter(cell)
         try:
-            return construct(*args, **kwargs)
-        finally:
-            for _ in entered:
-                tracer.leave()
+            construct = self.construct if self.compute_dtype is None else self._construct_in_dtype
+            if hasattr(type(self), "bprop"):
+                construct = self._around(self._with_bprop, construct)
+            if self._hooks and tracer is None:
+                construct = self._around(self._with_hooks, construct)
+            if tracer is None:
+                if self.recompute_options is not None:
+                    refuse_recompute(type(self).__name__)
+                compiled = cell_runner()(self, args, kwargs)
+                if compiled is not NotImplemented:
+                    return compiled
+                if current_world() is None or held_messages.get() is not None:
+                    return construct(*args, **kwargs)
+                with holding_messages():  # the outermost Cell: operators with a fusion number may wait until it ends
+                    return construct(*args, **kwargs)
+            entered = self._entered()
+            for cell in entered:
+                tracer.enter(cell)
+            try:
+                return construct(*args, **kwargs)
+            finally:
+                for _ in entered:
+                    tracer.leave()
+        except TypeError:
+            if fault := misfit(f"construct of {self._where()}", inspect.signature(self.construct), args, kwargs):
+                raise fault from None
+            raise
 
     @staticmethod
     def _around(how: Callable, construct: Callable) -> Callable:
@@ -192,6 +197,7 @@ class Cell(Hooks):
         """What `add_flags` was given."""
         return dict(self.__dict__.get("_flags", {}))
 
+    @checked(fn=function("A function of a Cell"))
     def apply(self, fn: Callable[[Cell], Any]) -> Cell:
         """Call fn(cell) for every Cell below, then for this one: to set initial values, for instance. Returns self."""
         for _, cell in reversed(list(self.cells_and_names())):

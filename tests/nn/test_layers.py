@@ -270,6 +270,8 @@ def test_settings_as_checked_are_what_repr_shows_those_of_the_base_class_first(l
     assert repr(layer) == shown
 
 
-def test_a_missing_argument_is_refused_in_pythons_own_words():
-    with pytest.raises(TypeError, match=r"Dense.__init__\(\) missing 1 required positional argument: 'out_channels'"):
+def test_a_missing_argument_is_refused_with_what_the_class_takes():
+    with pytest.raises(
+        TypeError, match=r"Dense: missing argument 'out_channels'. It takes \(in_channels, out_channels, w"
+    ):
         nn.Dense(4)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import Check
+from ...base.checks import Check, misfit
 from ...base.dtypes import BFLOAT16
 from .global_norm import Place, centralized, dims_of_state, in_dtype_of, mean, norm, shape_of_state, wide
 from .optimizer import Optimizer, State, plain_number
@@ -74,18 +74,6 @@ class Given:
         return mean(x, self.place, what.format(repr(self.place.name)), over, dims)
 
 
-def _told(
-    called: str, error: TypeError, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> str:
-    """What is wrong with a call, as Python says it: with all the arguments that are missing, not only the first."""
-    required = [p.name for p in signature.parameters.values() if p.default is p.empty and p.name != "self"]
-    missing = [repr(name) for name in required[len(args) :] if name not in kwargs]
-    if not missing or not str(error).startswith("missing"):
-        return f"{called} {error}"
-    last = f"{', ' if len(missing) > 2 else ' '}and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
-    return f"{called} missing {len(missing)} required positional argument{'s' * (len(missing) > 1)}: {last}"
-
-
 def update_rule(
     *arguments: Argument,
     states: dict[str, Any] | Callable[[Any], dict[str, Any]],
@@ -123,8 +111,8 @@ def update_rule(
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 try:
                     bound = signature.bind(self, *args, **kwargs)
-                except TypeError as error:
-                    raise TypeError(_told(f"{rule.__name__}.__init__()", error, signature, args, kwargs)) from None
+                except TypeError:
+                    raise misfit(rule.__name__, signature, (self, *args), kwargs) from None  # type: ignore[misc]
                 bound.apply_defaults()
                 given = bound.arguments
                 rate = given["learning_rate"]
