@@ -24,7 +24,10 @@ def as_dtype(given: Any) -> np.dtype:
     """np.dtype(given), which knows "bfloat16" too. TypeError as numpy's; MissingPackage without ml_dtypes."""
     if isinstance(given, str) and given == BFLOAT16:
         load_bfloat16()
-    return np.dtype(given)
+    try:
+        return np.dtype(given)
+    except (RecursionError, ValueError) as error:
+        raise TypeError(str(error)) from None
 
 
 def load_bfloat16() -> np.dtype:

@@ -45,8 +45,8 @@ class LayoutTypeError(LayoutError, TypeError):
     """A layout made with values of the wrong Python type (MindSpore raises TypeError in `Layout`)."""
 
 
-class ShapeError(ParallelLabError, ValueError):
-    """Operand shapes or dtypes that an operator cannot take."""
+class ShapeError(ParallelLabError, ValueError, TypeError):
+    """Operands or attributes that an operator cannot take. MindSpore raises ValueError, for types TypeError: both."""
 
 
 class StrategyError(ParallelLabError, ValueError, RuntimeError):
@@ -163,6 +163,10 @@ class WorldTypeError(WorldError, TypeError):
 
 class WorldTimeout(WorldError, TimeoutError):
     """Ranks that did not come to the place where all of them meet."""
+
+
+class OutOfMemory(ParallelLabError, MemoryError):
+    """A tensor larger than this machine's memory."""
 
 
 class SharedMemoryTooSmall(ParallelLabError, OSError):

@@ -336,7 +336,7 @@ class Dropout(ops.Dropout):
     def __call__(self, x: Any) -> tuple[Any, None]:
         step, again = self._calls.next()
         self.given["key"] = ops.dropout_key(seeds.get_seed(), "Dropout", self._number, *self._seeds, again)
-        return super().__call__(x, step), None
+        return super().__call__(tensor_operand("Dropout", "x", x), step), None
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, seed: int | None = None) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import nn, ops
 from ..base.checks import checked, flag, integer
+from ..base.errors import ShapeError
 from ..nn.initializer import Normal
 from ..nn.tensor.tensor import Tensor
 from ..ops.spellings import comparable, tensor_operand
@@ -58,8 +59,8 @@ def meshgrid(*tensors: Any, indexing: str | None = "ij") -> tuple[Any, ...]:
 
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     """The dims from start_dim to end_dim joined.  input: (...) -> (...)."""
-    tensor = input if hasattr(input, "flatten") and not isinstance(input, np.ndarray) else Tensor(input)
-    return tensor.flatten(start_dim, end_dim)
+    tensor = tensor_operand("flatten", "input", input)
+    return (Tensor(tensor) if isinstance(tensor, (np.ndarray, np.generic)) else tensor).flatten(start_dim, end_dim)
 
 
 def transpose(input: Any, dim0: int, dim1: int) -> Any:
@@ -151,6 +152,7 @@ def _place(name: str) -> Callable:
     place = getattr(ops, name)
 
     def called(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        flag(f"mint.{name}", "keepdim", keepdim)
         flat = ops.reshape(tensor_operand(name, "input", input), (-1,)) if dim is None else input
         return place(flat, axis=0 if dim is None else dim, output_type="int64", keep_dims=keepdim and dim is not None)
 
@@ -183,6 +185,8 @@ def gelu(input: Any, *, approximate: str = "none") -> Any:
 def one_hot(tensor: Any, num_classes: int = -1) -> Any:
     """1 at each class number, 0 elsewhere.  tensor: (...) int -> (..., num_classes) int64; -1: the largest plus 1."""
     found = tensor_operand("one_hot", "tensor", tensor)
+    if np.dtype(str(found.dtype)).kind not in "iu":
+        raise ShapeError(f"tensor of dtype {found.dtype}", where="one_hot", allowed="Numbers of classes: ints")
     depth = int(np.asarray(found).max(initial=0)) + 1 if type(num_classes) is int and num_classes == -1 else num_classes
     return ops.one_hot(found, depth, np.int64(1), np.int64(0))
 

@@ -191,6 +191,7 @@ class CellTree:
     def _paths(self, expand: bool = True) -> list[tuple[str, Parameter]]:
         """(path, Parameter), each Parameter once, names unchecked."""
         found: dict[int, tuple[str, Parameter]] = {}
+        flag(self._where(), "expand (or recurse)", expand)
         for path, cell in self.cells_and_names() if expand else [("", self)]:
             for name, parameter in cell._registry("_params").items():
                 found.setdefault(id(parameter), (f"{path}.{name}" if path else name, parameter))
@@ -198,7 +199,7 @@ class CellTree:
 
     def parameters_and_names(self, name_prefix: str = "", expand: bool = True) -> Iterator[tuple[str, Parameter]]:
         """(path of attributes, Parameter), each once; expand=False: only this Cell's. ArgumentError for equal names."""
-        paths = self._paths(expand)
+        name_prefix, paths = text(self._where(), "name_prefix", name_prefix), self._paths(expand)
         first: dict[str, str] = {}
         for path, parameter in paths:
             if parameter.name in first:

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import choice, integer, kept, number, sequence_of
-from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ..base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, shorten
 from ..base.hooks import set_cloner
+from ..ops.creation import MOST_ELEMENTS
 from .tensor.tensor import Initial, Parameter, Tensor
 
 
@@ -28,7 +29,7 @@ class Initializer:
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Values of this shape, drawn from `generator`."""
-        raise NotImplementedError(f"{type(self).__name__} has no draw(generator, shape)")
+        raise NotBuiltYet(f"{type(self).__name__} has no draw(generator, shape)", hint="A subclass writes it")
 
     def __repr__(self) -> str:
         shown = {k: v for k, v in vars(self).items() if not k.startswith("_")}
@@ -213,7 +214,12 @@ def _rule(init: Any) -> Initializer:
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
-    return SHAPE("initializer", "shape", shape)
+    dims = SHAPE("initializer", "shape", shape)
+    if math.prod(dims) > MOST_ELEMENTS or len(dims) > 64:
+        raise ArgumentError(
+            f"shape={shorten(shape)}", where="initializer", allowed="At most 64 dims, and 2**59 elements"
+        )
+    return dims
 
 
 def clone_parameter(parameter: Parameter, name: str, init: Any = "same") -> Parameter:

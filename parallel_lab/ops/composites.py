@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from ..base.checks import is_int
+from ..base.checks import instance, is_int
 from ..base.errors import ShapeError, shorten
 from .activation import elu, leaky_relu, log_softmax, sigmoid, softmax, tanh
 from .creation import eye, tril
@@ -25,6 +25,8 @@ from .reduce import reduce_all, reduce_mean, reduce_sum, spelling
 from .shape import as_array, broadcast_to, expand_dims, reshape, swapaxes, transpose
 from .spellings import function, tensor_operand
 from .statistics import lp_norm, std, var
+
+NUMBER = instance((int, float, np.integer, np.floating), "A number")
 
 # ---- dims ----
 
@@ -165,6 +167,7 @@ def float_power(input, exponent):
 @function(method="nan_to_num", mint="nan_to_num")
 def nan_to_num(input, nan=0.0, posinf=None, neginf=None):
     """Numbers in place of NaN and of infinities; None: the largest and smallest of the dtype.  input: (...) -> same."""
+    nan, posinf, neginf = (None if x is None else NUMBER("nan_to_num", "a number", x) for x in (nan, posinf, neginf))
     limits = np.finfo(str(input.dtype)) if np.dtype(str(input.dtype)).kind == "f" else None
     if limits is None:
         return input
@@ -333,6 +336,7 @@ def trace(input):
 def addr(x, vec1, vec2, *, beta=1, alpha=1):
     """beta * x + alpha * outer(vec1, vec2).  x: broadcast to (m, n), vec1: (m,), vec2: (n,) -> (m, n)."""
     made = outer(as_array(vec1), as_array(vec2))
+    beta, alpha = NUMBER("addr", "beta", beta), NUMBER("addr", "alpha", alpha)
     return add(x if beta == 1 else mul(x, beta), made if alpha == 1 else mul(made, alpha))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -65,11 +66,15 @@ def _(g, out, x, *, diagonal):
 
 
 _NUMBER = number(kinds=(int, float, np.number))
+MOST_ELEMENTS = 2**59  # numpy counts bytes in 63 bits, and an element has up to 16
 _SIZE = sequence_of(integer(0), "An int, or a tuple of ints, none below 0", one=True, empty=True)
 
 
 def _shape(size: Any, where: str) -> tuple[int, ...]:
-    return _SIZE(where, "size", size, SHAPE_ERRORS)
+    shape = _SIZE(where, "size", size, SHAPE_ERRORS)
+    if math.prod(shape) > MOST_ELEMENTS or len(shape) > 64:
+        raise ShapeError(f"size={shorten(size)}", where=where, allowed="At most 64 dims, and 2**59 elements")
+    return shape
 
 
 def _dtype(dtype: Any, where: str) -> np.dtype:

@@ -63,6 +63,7 @@ def add_rows(rows, indices, count):
 
 def _inside(indices, count, offset, where):
     """Row numbers within this slice, and which lie in it (None: all must, of a table that is not split)."""
+    indices = np.asarray(indices)
     if offset is None:
         if indices.size and not (indices.min() >= 0 and indices.max() < count):
             worst = indices.min() if indices.min() < 0 else indices.max()

@@ -27,7 +27,7 @@ from .elementwise import add, cast, mul
 from .gather import gather
 from .logic import less, select
 from .machine.opdef import SHAPE_ERRORS
-from .machine.operand_checks import check_dim
+from .machine.operand_checks import check_dim, is_operand
 from .machine.registry import OPS, case, form, gradient, op
 from .machine.signature import letters, more_letters
 from .shape import broadcast_to, changed_labels, expand_dims, reshape, squeeze
@@ -360,7 +360,7 @@ class _Index:
             return [item]
         if isinstance(item, (int, np.integer)) and not isinstance(item, bool):
             return [int(item)]
-        if isinstance(item, bool) or not (hasattr(item, "dtype") or isinstance(item, (list, tuple, range))):
+        if isinstance(item, bool) or not (is_operand(item) or isinstance(item, (list, tuple, range))):
             raise self.error(f"has {shorten(item)} in it", "Ints, slices, None, '...', and arrays of ints or bools")
         known = _known(item)
         kind = np.dtype(str(item.dtype)).kind if known is None else known.dtype.kind

@@ -23,7 +23,7 @@ from .machine.operand_checks import floats
 from .machine.registry import case, form, gradient, op, unbroadcast
 from .machine.signature import but_numbers, letters
 from .reduce import reduce_mean, reduce_sum
-from .spellings import function
+from .spellings import function, tensor_operand
 from .unary import abs_, square
 
 # logarithms of probabilities are at least this: a loss of 0 * infinity would not be a number (PyTorch, BCELoss)
@@ -313,7 +313,7 @@ class FormulaParts(SimpleNamespace):
 
 def float_operand(value):
     """A list of numbers as a float32 array; anything else as it is."""
-    return np.asarray(value, np.float32) if isinstance(value, (list, tuple)) else value
+    return tensor_operand("loss", "a list", value).astype(np.float32) if isinstance(value, (list, tuple)) else value
 
 
 @function(mint="functional.mse_loss")

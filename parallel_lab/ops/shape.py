@@ -12,7 +12,7 @@ from .machine.operand_checks import any_dims, check_dim, new_dim, some_dims
 from .machine.registry import case, op, unbroadcast
 from .machine.signature import letters, more_letters
 from .reduce import reduce_sum
-from .spellings import function
+from .spellings import function, tensor_operand
 
 
 def _target(shape, target):
@@ -360,7 +360,7 @@ def strided_slice_grad(g, *, shape, dim, offset=0):
 
 def as_array(value):
     """A list as an array; anything with a dtype as it is."""
-    return value if hasattr(value, "dtype") else np.asarray(value)
+    return tensor_operand("ops", "a tensor", value)
 
 
 @function(mint="permute")

@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import ShapeError, shorten
+from ..base.checks import misfit
+from ..base.errors import OutOfMemory, ParallelLabError, ShapeError, shorten
 from .machine.opdef import own_names, scalar_operand
-from .machine.operand_checks import has_dtype
+from .machine.operand_checks import is_operand
 
 NAMES: dict[str, Callable] = {}  # public functions of `parallel_lab.ops` by name
 UFUNCS: dict[str, Callable] = {}  # numpy's element-wise function -> the operator
@@ -64,8 +65,9 @@ class Spelled:
 
     def _bits(self, bitwise: str, logical: Callable, *operands: Any) -> Any:
         """`&`, `|`, `^`, `~`: the logical operator on truth values, on integers the one named `bitwise`."""
-        if not all(comparable(x) for x in operands):
-            return NotImplemented
+        for each in operands:
+            if not comparable(each):
+                tensor_operand(logical.name, "operand", each)
         truth = all((x if isinstance(x, Spelled) else np.asarray(x)).dtype.kind == "b" for x in operands)
         return (logical if truth else NAMES[bitwise])(*operands)
 
@@ -74,9 +76,12 @@ def comparable(value: Any) -> bool:
     """Whether `value` can stand beside a tensor: a number, an array of numbers, a tensor, a list of numbers."""
     if isinstance(value, (bool, int, float, np.generic, np.ndarray)):
         return np.asarray(value).dtype.kind in "biuf"
-    return isinstance(value, Spelled) or (
-        isinstance(value, (list, tuple)) and bool(value) and all(comparable(v) for v in value)
-    )
+    try:
+        return isinstance(value, Spelled) or (
+            isinstance(value, (list, tuple)) and bool(value) and all(comparable(v) for v in value)
+        )
+    except RecursionError:  # a list that contains itself
+        return False
 
 
 def function(**spellings: str) -> Callable[[Callable], Callable]:
@@ -88,7 +93,7 @@ def function(**spellings: str) -> Callable[[Callable], Callable]:
     def publish(fn: Callable) -> Callable:
         parameters = tuple(inspect.signature(fn).parameters)
         tensors = [(place, each) for place, each in enumerate(parameters) if each in TENSORS]
-        called = _of_tensors(fn, tensors, parameters) if tensors else fn
+        called = _of_tensors(fn, tensors, parameters)
         spell(called, fn.__name__, parameters, **spellings)
         return called
 
@@ -103,20 +108,29 @@ def _of_tensors(fn: Callable, tensors: list[tuple[int, str]], parameters: Sequen
         places = [(given, place) if place < len(given) else (kwargs, name) for place, name in tensors]
         places = [(where, at) for where, at in places if where is given or at in kwargs]
         # tensors, whose dtype a number takes; operands of other names count too
-        beside = [x for x in (*args, *kwargs.values()) if has_dtype(x)]
+        beside = [x for x in (*args, *kwargs.values()) if is_operand(x)]
         for where, at in places:
             if beside and type(where[at]) in (bool, int, float):
                 where[at] = scalar_operand(where[at], beside)
             else:
                 where[at] = tensor_operand(fn.__name__, parameters[at] if where is given else at, where[at])
-        return fn(*given, **kwargs)
+        try:
+            return fn(*given, **kwargs)
+        except ParallelLabError:
+            raise
+        except MemoryError as error:
+            raise OutOfMemory(str(error), where=fn.__name__) from None
+        except TypeError:
+            if fault := misfit(fn.__name__, inspect.signature(fn), args, kwargs):
+                raise fault from None
+            raise
 
     return called
 
 
 def tensor_operand(where: str, name: str, value: Any) -> Any:
     """`value` as something with shape and dtype; ShapeError for what is no tensor, number, or list of numbers."""
-    if hasattr(value, "dtype") and hasattr(value, "shape") and not isinstance(value, type):
+    if is_operand(value):
         return value
     try:
         array = np.asarray(value) if isinstance(value, (bool, int, float, list, tuple)) else None

@@ -113,7 +113,7 @@ def norm(x, ord=None, dim=None, keepdim=False):  # the argument names of mindspo
 
     ord  None or 2: the Euclidean (Frobenius) norm; other numbers as `p` of lp_norm, on all elements as one vector
     """
-    return lp_norm(x, axis=dim, p=2 if ord in (None, "fro") else ord, keep_dims=keepdim)
+    return lp_norm(x, axis=dim, p=2 if ord is None or isinstance(ord, str) and ord == "fro" else ord, keep_dims=keepdim)
 
 
 @composed(_labels, name="LogSumExp", mint="logsumexp", attrs=DIMS, dtype=float_result, example=CASES)

@@ -78,6 +78,13 @@ class RunContext:
         return self._stop_requested
 
 
+def params_of(run_context: Any) -> CallbackParams:
+    """`run_context.original_args()`; ArgumentTypeError if a callback was given something else."""
+    if isinstance(run_context, type) or not hasattr(run_context, "original_args"):
+        raise ArgumentTypeError(f"run_context={shorten(run_context)}", where="Callback", allowed="A RunContext")
+    return run_context.original_args()
+
+
 class Callback:
     """Base of callbacks: override what is of interest. Also a context, entered before the run and left after it."""
 
@@ -186,7 +193,7 @@ class LossMonitor(Callback):
         super().on_train_begin(run_context)
 
     def step_end(self, run_context: RunContext) -> None:
-        params = run_context.original_args()
+        params = params_of(run_context)
         if params.mode == "eval":
             return
         loss = loss_value(params.net_outputs)
@@ -205,7 +212,7 @@ class LossMonitor(Callback):
 
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         super().on_train_epoch_end(run_context)
-        params = run_context.original_args()
+        params = params_of(run_context)
         if params.get("metrics"):
             print(f"Eval result: epoch {params.cur_epoch_num}, metrics: {params.metrics}", flush=True)
 
@@ -227,18 +234,18 @@ class TimeMonitor(Callback):
         self._waited_s: dict[str, float] = {}
 
     def epoch_begin(self, run_context: RunContext) -> None:
-        mode = run_context.original_args().mode
+        mode = params_of(run_context).mode
         self._starts[mode] = self._waiting_since = time.perf_counter()
         self._waited_s[mode] = 0.0
 
     def step_begin(self, run_context: RunContext) -> None:
-        self._waited_s[run_context.original_args().mode] += time.perf_counter() - self._waiting_since
+        self._waited_s[params_of(run_context).mode] += time.perf_counter() - self._waiting_since
 
     def step_end(self, run_context: RunContext) -> None:
         self._waiting_since = time.perf_counter()
 
     def epoch_end(self, run_context: RunContext) -> None:
-        params = run_context.original_args()
+        params = params_of(run_context)
         self.epoch_time_s = time.perf_counter() - self._starts[params.mode]
         steps = params.get("batch_num") or self.data_size or 1
         epoch_ms, step_ms = self.epoch_time_s * 1e3, self.epoch_time_s * 1e3 / steps
@@ -284,7 +291,7 @@ class History(Callback):
         self.epoch, self.history = {"epoch": []}, {}
 
     def on_train_epoch_end(self, run_context: RunContext) -> None:
-        params = run_context.original_args()
+        params = params_of(run_context)
         self.epoch["epoch"].append(params.cur_epoch_num)
         for name, value in {"net_output": loss_value(params.net_outputs), **(params.get("metrics") or {})}.items():
             self.history.setdefault(name, []).append(value)

@@ -37,7 +37,7 @@ from ..base.settings.checks import SHARDED_MODES
 from ..nn.cell import Cell
 from ..nn.tensor.tensor import Tensor
 from .agreement import groups_of, said_by_first, training_world
-from .callbacks import Callback, RunContext
+from .callbacks import Callback, RunContext, params_of
 from .checkpoint.format import write_checkpoint
 from .checkpoint.records import TensorRecord
 from .checkpoint.serialization import ASYNC, TEXTS, SaveThread, refuse_encryption
@@ -195,20 +195,20 @@ class ModelCheckpoint(Callback):
     def on_train_begin(self, run_context: RunContext) -> None:
         super().on_train_begin(run_context)
         self._forget()
-        self._params = run_context.original_args()
+        self._params = params_of(run_context)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._prefix = free_prefix(self._directory, self._given_prefix)
         self._files = []
 
     def step_end(self, run_context: RunContext) -> None:
-        params = run_context.original_args()
+        params = params_of(run_context)
         if params.mode == "train":
             self._save_graph(params)
             self._save_if_due(params, last=False)
 
     def on_train_end(self, run_context: RunContext) -> None:
         super().on_train_end(run_context)
-        self._save_if_due(run_context.original_args(), last=True)
+        self._save_if_due(params_of(run_context), last=True)
         self._join()
 
     def __exit__(self, kind: Any = None, error: BaseException | None = None, trace: Any = None) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from ..base.checks import checked, choice, flag, instance, integer, number
 from ..base.errors import ArgumentError, shorten
 from .agreement import mean_over_ranks
-from .callbacks import Callback, RunContext, loss_value
+from .callbacks import Callback, RunContext, loss_value, params_of
 
 # what is the better the smaller it is; of anything else more is better
 SMALLER_IS_BETTER = (
@@ -53,7 +53,7 @@ class Monitored(Callback):
 
     def on_train_begin(self, run_context: RunContext) -> None:
         super().on_train_begin(run_context)
-        params = run_context.original_args()
+        params = params_of(run_context)
         self._begin()
         if self.monitor != "loss" and params.get("valid_dataset") is None:
             hint = "Use Model.fit(epoch, train_dataset, valid_dataset), or monitor='loss'"
@@ -62,7 +62,7 @@ class Monitored(Callback):
 
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         super().on_train_epoch_end(run_context)
-        value = self._value(run_context.original_args())
+        value = self._value(params_of(run_context))
         if value is not None:
             self._watched(value, run_context)
 
@@ -118,7 +118,7 @@ class EarlyStopping(Monitored):
         self.stopped_epoch, self._best_weights = 0, None
 
     def _watched(self, value: float, run_context: RunContext) -> None:
-        params = run_context.original_args()
+        params = params_of(run_context)
         self.wait += 1
         better = self._is_better(value, self.best)
         if better:
@@ -177,10 +177,10 @@ class ReduceLROnPlateau(Monitored):
     def on_train_begin(self, run_context: RunContext) -> None:
         super().on_train_begin(run_context)
         self.cooldown_counter = 0
-        learning_rate("ReduceLROnPlateau", run_context.original_args().optimizer)
+        learning_rate("ReduceLROnPlateau", params_of(run_context).optimizer)
 
     def _watched(self, value: float, run_context: RunContext) -> None:
-        params = run_context.original_args()
+        params = params_of(run_context)
         if self.cooldown_counter:
             self.cooldown_counter -= 1
             self.wait = 0
@@ -207,10 +207,10 @@ class LearningRateScheduler(Callback):
 
     def on_train_begin(self, run_context: RunContext) -> None:
         super().on_train_begin(run_context)
-        learning_rate("LearningRateScheduler", run_context.original_args().optimizer)
+        learning_rate("LearningRateScheduler", params_of(run_context).optimizer)
 
     def step_end(self, run_context: RunContext) -> None:
-        params = run_context.original_args()
+        params = params_of(run_context)
         if params.mode == "train":
             old = learning_rate("LearningRateScheduler", params.optimizer)
             params.optimizer.learning_rate = float(self.learning_rate_function(old, params.cur_step_num))

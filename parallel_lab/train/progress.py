@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 from ..base.errors import ArgumentTypeError, shorten
 from ..base.hooks import current_world
-from .callbacks import Callback, RunContext, loss_value
+from .callbacks import Callback, RunContext, loss_value, params_of
 
 REDRAW_S = 0.1  # a reader cannot follow more; drawing every tiny step would cost more than the step
 BAR_CHARS = 20
@@ -61,19 +61,19 @@ class ProgressBar(Callback):
         self._epoch_start = self._clock()
 
     def on_train_step_end(self, run_context: RunContext) -> None:
-        params = run_context.original_args()
+        params = params_of(run_context)
         self._draw(params, f"epoch {params.cur_epoch_num}/{params.epoch_num}", self._epoch_start)
 
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         if self._show is not None:
-            params = run_context.original_args()
+            params = params_of(run_context)
             done = f"{params.batch_num} steps in {_time(self._clock() - self._epoch_start)}{_loss(params)}"
             results = _results(params.get("eval_results") or {})
             self._show.say(f"epoch {params.cur_epoch_num}/{params.epoch_num}  {done}{results}")
 
     def on_train_end(self, run_context: RunContext) -> None:
         if self._show is not None:
-            params = run_context.original_args()
+            params = params_of(run_context)
             self._show.say(f"trained {params.cur_step_num} steps in {_time(self._clock() - self._start)}")
 
     # ---- evaluation ----
@@ -82,10 +82,10 @@ class ProgressBar(Callback):
         self._eval_start = self._clock()
 
     def on_eval_step_end(self, run_context: RunContext) -> None:
-        self._draw(run_context.original_args(), "evaluation", self._eval_start)
+        self._draw(params_of(run_context), "evaluation", self._eval_start)
 
     def on_eval_end(self, run_context: RunContext) -> None:
-        params = run_context.original_args()
+        params = params_of(run_context)
         if self._show is not None and "epoch_num" not in params:  # in fit the line of the epoch says it
             done = f"{params.cur_step_num} steps in {_time(self._clock() - self._eval_start)}"
             self._show.say(f"evaluated {done}{_results(params.metrics)}")

@@ -22,7 +22,7 @@ import numpy as np
 from ..base.checks import checked, flag, integer, path_text
 from ..base.errors import DataFileError, shorten
 from .agreement import training_world
-from .callbacks import Callback, RunContext
+from .callbacks import Callback, RunContext, params_of
 from .checkpoint_callback import FOLDER, PREFIX, training_records, write_records
 
 
@@ -75,7 +75,7 @@ class OnRequestExit(Callback):
 
     def step_end(self, run_context: RunContext) -> None:
         """End here if a rank was asked to."""
-        params = run_context.original_args()
+        params = params_of(run_context)
         world = training_world(params.parallel_mode)
         asked = self._is_asked or self._told_by_file()
         if world is not None:

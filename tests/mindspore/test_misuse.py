@@ -1,7 +1,8 @@
 """Junk given to every public class and function of the facade: refused in words, with an error of this package.
 
 Drawn with a seed: the arguments of an example call, one of them replaced; or all of them drawn. What a class makes is
-called and sharded with junk, too. Left to Python: how many arguments a call has, and what they are called.
+called and sharded with junk, too. Left to Python, where a call is not checked: how many arguments it has, and their
+names.
 """
 
 import importlib
@@ -55,6 +56,12 @@ def tensor(*shape, dtype=np.float32):
     return ms.Tensor(np.ones(shape, dtype))
 
 
+def list_inside_itself():
+    inside = []
+    inside.append(inside)
+    return inside
+
+
 # made anew for every call
 OBJECTS = {
     "tensor": lambda: tensor(2, 3),
@@ -68,12 +75,35 @@ OBJECTS = {
     "parameters": lambda: list(Net().trainable_params()),
     "layout": lambda: ms.Layout((2, 4), ("a", "b")),
     "primitive": lambda: ops.MatMul(),
+    "objects": lambda: np.array([object(), None], object),
+    "texts": lambda: np.array(["a", "b"]),
+    "complex": lambda: np.ones((2, 3), complex),
+    "dates": lambda: np.array(["2020-01-01"], "M8[D]"),
+    "records": lambda: np.zeros(2, [("a", int), ("b", float)]),
+    "inside itself": list_inside_itself,
+    "rows": lambda: [[1, 2], [3]],
 }
-NUMBERS = [0, 1, -1, 3, 2**40, -(2**40), 1.5, float("nan"), float("inf"), 3 + 2j, np.int64(3), np.float32(2)]
+NUMBERS = [
+    0,
+    1,
+    -1,
+    3,
+    2**31 - 1,
+    2**40,
+    -(2**40),
+    2**64,
+    10**400,
+    1.5,
+    float("nan"),
+    float("inf"),
+    3 + 2j,
+    np.int64(3),
+    np.float32(2),
+]
 TEXTS = ["", "a", "sum", "x" * 300, b"bytes", np.array("a")]
 GROUPS = [(), [], {}, (1,), (1, 2), [1, 2], (0,), (-1,), ("a",), ((1, 2), (2, 1)), (1.5,), (None,), (True,), {"a": 1}]
 OTHERS = [None, True, False, {1}, object, int, np.float32, ms.int32, np.ones(3), np.ones((2, 2), int), range(3)]
-JUNK = [*NUMBERS, *TEXTS, *GROUPS, *OTHERS, print, Weird(), slice(1), Ellipsis, NotImplemented, *OBJECTS]
+JUNK = [*NUMBERS, *TEXTS, *GROUPS, *OTHERS, print, Weird(), slice(1), Ellipsis, NotImplemented, np, *OBJECTS]
 LIKELY = ["tensor", "images", "ints", "net", "parameters", 0.1, 4, "parameter", (2, 2), 1, None, "sum", ms.float32]
 
 
@@ -112,7 +142,7 @@ def reset():
 def is_about_the_call(error):
     """Python's own words for a call with too many, too few or unknown arguments."""
     words = ("positional argument", "unexpected keyword", "required keyword", "multiple values", "takes no arguments")
-    return isinstance(error, TypeError) and any(each in str(error) for each in words)
+    return isinstance(error, TypeError) and any(each in str(error) for each in (*words, "abstract class"))
 
 
 def refused(call, *args, **kwargs):
@@ -171,6 +201,7 @@ def test_junk_is_refused_in_words(path, tmp_path, monkeypatch, capsys):
             result = refused(call, **{name: made(value) for name, value in given.items()})
         else:
             count = len(example) if example else draws.choice((1, 1, 2, 3))
+            count = draws.choice((count, count, count, 0, 7))
             result = refused(call, *(made(draws.choice(JUNK)) for _ in range(count)))
         if isinstance(call, type) and callable(result):
             refused(result, *(made(draws.choice(JUNK)) for _ in range(draws.choice((1, 1, 2, 3)))))
@@ -178,3 +209,49 @@ def test_junk_is_refused_in_words(path, tmp_path, monkeypatch, capsys):
                 refused(result.shard, made(draws.choice(JUNK)))
     reset()
     assert descendants(os.getpid()) == before
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: nn.Dense(), r"Dense: missing arguments 'in_channels', 'out_channels'\. It takes \(in_channels, out_"),
+        (lambda: nn.Dense(3, 4, unit=1), r"Dense: unexpected argument 'unit'"),
+        (lambda: nn.Dense(3, 4, in_channels=3), r"Dense: multiple values for argument 'in_channels'"),
+        (lambda: nn.Adam([], learing_rate=1), r"Adam: unexpected argument 'learing_rate'.*nearest is 'learning_rate'"),
+        (lambda: nn.Dense(4, 4)(), r"construct of Dense: missing argument 'x'\. It takes \(x\)"),
+        (lambda: Net()(1, 2, 3), r"construct of Net: too many positional arguments\. It takes \(x\)"),
+        (lambda: Net().set_train(1, 2), r"set_train: too many positional arguments\. It takes \(mode=True\)"),
+        (lambda: ops.hstack(), r"hstack: missing argument 'tensors'"),
+        (lambda: tensor(2).clip(0, 1, 2), r"clip: too many positional arguments"),
+    ],
+)
+def test_arguments_that_fit_no_parameter_are_refused_with_the_signature(call, words):
+    with pytest.raises(ParallelLabError, match=words):
+        call()
+
+
+def test_a_type_error_of_the_learners_own_code_stays_what_it_is():
+    class Broken(nn.Cell):
+        def construct(self, x):
+            return len(3)
+
+    with pytest.raises(TypeError, match="has no len") as caught:
+        Broken()(1)
+    assert not isinstance(caught.value, ParallelLabError)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ops.ones((2**20, 2**30)),
+        lambda: ops.zeros((2**62, 2**62)),
+        lambda: ops.tile(tensor(2, 3), (2**30, 2**30)),
+        lambda: ops.broadcast_to(tensor(2, 3), (2**50, 2, 3)),
+        lambda: nn.Embedding(2**31 - 1, 2**30)(ms.Tensor([1])),
+        lambda: nn.warmup_lr(0.1, 2**31 - 1, 1, 10),
+    ],
+    ids=["ones", "zeros", "tile", "broadcast_to", "Embedding", "warmup_lr"],
+)
+def test_what_no_memory_holds_is_refused(call):
+    with pytest.raises(ParallelLabError):
+        call()

@@ -198,6 +198,8 @@ class _Ordered(Cell):
 
     def extend(self, cells: Iterable[Cell]) -> _Ordered:
         """Add Cells at the end. Returns self."""
+        if isinstance(cells, type) or not isinstance(cells, Iterable):
+            raise ArgumentTypeError(f"cells={shorten(cells)}", where=self._where(), allowed="A list of Cells")
         for cell in list(cells):
             self.append(cell)
         return self

@@ -117,7 +117,10 @@ def _factor(value: Any, where: str, name: str) -> Any:
     if isinstance(value, Tensor):
         return value
     numeric = isinstance(value, (list, tuple, np.ndarray, int, float)) and not isinstance(value, bool)
-    array = np.asarray(value) if numeric else None
+    try:
+        array = np.asarray(value) if numeric else None
+    except ValueError:  # rows of different lengths
+        array = None
     if array is None or array.dtype.kind not in "fiu":
         raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed="A Tensor, an array, numbers, or None")
     is_double = array.dtype == np.float64 and isinstance(value, np.ndarray)

@@ -34,6 +34,7 @@ from ...base.checks import flag, integer, kept, number
 from ...base.hooks import current_tracer
 from ...ops.elementwise import count_nonfinite
 from ...ops.machine.state import LOSS_SCALE
+from ...ops.spellings import tensor_operand
 from ..tensor.tensor import Parameter, Tensor
 from .global_norm import Totals, in_dtype_of
 
@@ -84,13 +85,13 @@ class LossScaler:
         """Gradients (a tensor, or several as a tuple) divided by the scale."""
         if isinstance(inputs, (list, tuple)):
             return tuple(self.unscale(x) for x in inputs)
-        tracer = current_tracer.get()
+        tracer, inputs = current_tracer.get(), tensor_operand("unscale", "inputs", inputs)
         return unscaled(inputs, np.float32(self.scale_value) if tracer is None else tracer.loss_scale(self))
 
     def adjust(self, grads_finite: Any) -> bool:
         """Tell the scaler whether a step's gradients were finite. Returns whether such news can change the scale."""
         states = {name: np.float32(value) for name, value in self.scalar_state().items()}
-        flag = grads_finite.asnumpy() if isinstance(grads_finite, Tensor) else grads_finite
+        flag = np.asarray(tensor_operand("adjust", "grads_finite", grads_finite))
         self.take(self.update_scalars(states, np.asarray(flag, bool)))
         return len(states) > 1
 

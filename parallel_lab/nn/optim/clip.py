@@ -19,6 +19,7 @@ from typing import Any
 from ... import ops
 from ...base.checks import checked, choice, flag, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
+from ...ops.machine.operand_checks import is_operand
 from .global_norm import Totals, added, all_finite, as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
 
 
@@ -154,7 +155,7 @@ def _scaled(xs: tuple[Any, ...], factor: Any) -> tuple[Any, ...]:
 
 def _check_tensors(x: Any, given: tuple[Any, ...], where: str, allowed: str) -> None:
     """ArgumentTypeError unless there is at least one tensor, and nothing else."""
-    if not given or not all(hasattr(one, "dtype") for one in given):
+    if not given or not all(map(is_operand, given)):
         raise ArgumentTypeError(f"x is {shorten(x)}", where=where, allowed=allowed)
 
 

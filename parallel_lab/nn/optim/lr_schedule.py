@@ -181,14 +181,15 @@ def piecewise_constant_lr(milestone: Sequence[int], learning_rates: Sequence[flo
         raise ArgumentError(given, where=where, allowed="As many rates as milestones")
     rates: list[float] = []
     for i, (end, rate) in enumerate(zip(milestone, learning_rates, strict=True)):
-        if COUNT(where, f"milestone[{i}]", end) < len(rates):
+        if integer(1, MOST_RATES)(where, f"milestone[{i}]", end) < len(rates):
             given = f"milestone[{i}]={end} after {milestone[i - 1]}"
             raise ArgumentError(given, where=where, allowed="Milestones that grow")
         rates += [number(0)(where, f"learning_rates[{i}]", rate)] * (end - len(rates))
     return rates
 
 
-STEPS = {"total_step": COUNT, "step_per_epoch": COUNT}
+MOST_RATES = 50_000_000  # of a list, one rate per step: more takes minutes to write down, and GBs
+STEPS = {"total_step": integer(1, MOST_RATES), "step_per_epoch": COUNT}
 DECAY = {"learning_rate": RATE, "decay_rate": RATE, **STEPS, "decay_epoch": COUNT, "is_stair": flag}
 
 

@@ -285,7 +285,8 @@ class Optimizer(HeldStates, Cell):
 
     def get_lr_parameter(self, param: Any) -> Any:
         """The learning rate, a number or a schedule, of a parameter or of each one of a list."""
-        if isinstance(param, Parameter):
+        if not isinstance(param, (list, tuple)):
+            instance(Parameter, "A Parameter, or a list of them")("get_lr_parameter", "param", param)
             return self._rates[self.rate_name(param.name)]
         return [self.get_lr_parameter(one) for one in param]
 
@@ -298,7 +299,8 @@ class Optimizer(HeldStates, Cell):
 
     def scale_grad(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """Gradients divided by `loss_scale`."""
-        return tuple(g if self.loss_scale == 1 else ops.mul(g, 1 / self.loss_scale) for g in gradients)
+        given = one_gradient_each(type(self).__name__, gradients, self.parameters)
+        return tuple(g if self.loss_scale == 1 else ops.mul(g, 1 / self.loss_scale) for g in given)
 
     def flatten_gradients(self, gradients: Any) -> Any:
         """The gradients as they are: parameters do not share a flat buffer here."""

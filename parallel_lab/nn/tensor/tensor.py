@@ -29,6 +29,7 @@ from ...base.settings.tables import PYNATIVE_MODE
 from ...layout.slices import cut, gather_full, is_split
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef, scalar_operand
+from ...ops.spellings import tensor_operand
 from .by_slice import drawn_slice, hold_slice, parameter_generator
 from .numpy_calls import ForNumpy, plain
 
@@ -97,7 +98,7 @@ class Tensor(ForNumpy):
 
     def item(self) -> Any:
         """The single element as a Python number."""
-        return self.array.item()
+        return self._single("item()")
 
     itemsize = property(lambda self: self.dtype.itemsize, doc="Bytes of an element.")
     nbytes = property(lambda self: self.size * self.itemsize, doc="Bytes of all elements.")
@@ -134,7 +135,7 @@ class Tensor(ForNumpy):
         return format(self._single(f"the format {spec!r}"), spec) if spec else str(self)
 
     def __contains__(self, value: Any) -> bool:
-        return bool(np.any(self.array == plain(value)))
+        return bool(np.any(plain(self == value)))
 
     def _become(self, new: Any) -> None:
         """Hold what `x[...] = value` has made. What read this tensor before keeps what it read: `Node.before`."""
@@ -552,7 +553,7 @@ class Parameter(Tensor):
                 raise ShapeError(f"data of shape {data.shape}", where=where, allowed=allowed)
             self._initial, self._data, self.layout = Initial(data.draw, data.shape, self.dtype), None, None
             return
-        array = np.asarray(plain(data), self.dtype)
+        array = np.asarray(plain(tensor_operand(where, "data", data)), self.dtype)
         if flag(where, "slice_shape", slice_shape) and array.shape != self.shape:
             self.layout, self.full_shape, self._data = None, array.shape, array
         if array.shape not in (self.shape, self.full_shape):

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.checks import Check, Errors, flag
-from ...base.dtypes import BFLOAT16, FLOAT32, as_dtype, by_rule, in_float32, is_bfloat16
-from ...base.errors import ArgumentTypeError, ParallelLabError, ShapeError, shorten
+from ...base.dtypes import BFLOAT16, FLOAT32, as_dtype, by_rule, in_float32, is_bfloat16, kind_of
+from ...base.errors import ArgumentTypeError, OutOfMemory, ParallelLabError, ShapeError, shorten
 from ...base.hooks import current_tracer
-from .operand_checks import Facts, has_dtype, refuse
+from .operand_checks import Facts, is_operand, refuse
 from .signature import Shape, Signature, resolve
 
 SHAPE_ERRORS = Errors(ShapeError, ShapeError)
@@ -129,7 +129,7 @@ class OpDef:
         if self.plain and not kwargs and len(args) == len(self.tensors) and current_tracer.get() is None:
             # the short way for what a tape does most: arrays of numbers, element by element
 
-            if all([type(x) is np.ndarray and x.dtype.kind != "V" for x in args]):  # noqa: C419
+            if all([type(x) is np.ndarray and x.dtype.kind in "biuf" for x in args]):  # noqa: C419
                 try:
                     return np.asarray(self.fn(*args))
                 except (ValueError, TypeError):
@@ -177,7 +177,7 @@ class OpDef:
             check = flag if type(self.options.get(name)) is bool else self.attrs.get(name)
             check = getattr(check, "alone", check)
             if isinstance(check, Check):
-                check(self.class_name, name, frozen_attr(value), SHAPE_ERRORS)
+                check(self.class_name, name, self._frozen({name: value})[name], SHAPE_ERRORS)
 
     def examine(self, operands: list[Any], attrs: dict[str, Any]) -> None:
         """Raise ShapeError for attributes and operands that the operator does not take."""
@@ -217,9 +217,10 @@ class OpDef:
 
     def _as_arrays(self, operands: list[Any]) -> list[Any]:
         """Lists become arrays; numbers too, unless an operand has a dtype for them. ShapeError for anything else."""
-        beside = any(has_dtype(x) for x in operands)
+        known = [is_operand(x) for x in operands]
+        beside = any(known)
         return [
-            x if has_dtype(x) or (beside and isinstance(x, (bool, int, float))) else self._as_array(i, x)
+            x if known[i] or (beside and isinstance(x, (bool, int, float))) else self._as_array(i, x)
             for i, x in enumerate(operands)
         ]
 
@@ -228,7 +229,7 @@ class OpDef:
             array = scalar_operand(value, ()) if isinstance(value, (bool, int, float)) else np.asarray(value)
         except (ValueError, TypeError):  # rows of different lengths
             array = None
-        if array is None or array.dtype.kind not in "biuf":
+        if array is None or kind_of(array.dtype) not in "biuf":
             name = "" if self.variadic else f" ({self.tensors[position]})"
             allowed = "A Tensor, an array, or numbers in a rectangular shape"
             raise ShapeError(f"operand {position}{name} is {shorten(value)}", where=self.class_name, allowed=allowed)
@@ -240,6 +241,8 @@ class OpDef:
             return self.compute(*arrays, **attrs)
         except ParallelLabError:
             raise
+        except MemoryError as error:
+            raise OutOfMemory(str(error), where=self.class_name) from None
         except (ArithmeticError, IndexError, TypeError, ValueError) as error:
             facts = [Facts(x) for x in arrays]
             # where shapes and dtypes say what is wrong, inference has the words
@@ -313,7 +316,15 @@ class OpDef:
                 raise ShapeError(f"attribute {name} is a tensor", where=self.class_name, allowed=allowed)
             if isinstance(self.options.get(name), bool) and not isinstance(value, (bool, np.bool_)):
                 raise ShapeError(f"{name}={shorten(value)}", where=self.class_name, allowed="True or False")
-        return operands, {k: frozen_attr(v) for k, v in attrs.items()}
+        return operands, self._frozen(attrs)
+
+    def _frozen(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Attributes as `frozen_attr` writes them. Raises ShapeError."""
+        try:
+            return {k: frozen_attr(v) for k, v in attrs.items()}
+        except (RecursionError, TypeError):  # a list that contains itself, a dtype of several
+            allowed = "Attributes are Python numbers, texts, dtypes, or tuples of them"
+            raise ShapeError(f"attributes {shorten(attrs)}", where=self.class_name, allowed=allowed) from None
 
     def vjp(self, fn: Callable) -> Callable:
         """Decorator: `fn(g, out, *operands, **attrs)` returns one gradient, or None, per operand, by operators.
@@ -479,4 +490,7 @@ def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
     dtype = np.dtype(common_dtype(tuple([dtype_name(d) for d in dtypes])))
     if isinstance(value, float) and dtype.kind in "iub":
         dtype = np.dtype(np.float32)
-    return np.asarray(value, dtype)
+    try:
+        return np.asarray(value, dtype)
+    except OverflowError:
+        raise ShapeError(f"the number {shorten(value)} beside {dtype}", allowed=f"What {dtype} holds") from None

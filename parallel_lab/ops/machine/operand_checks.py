@@ -23,9 +23,12 @@ from ...base.errors import ShapeError, shorten
 from .signature import Fault, Shape
 
 
-def has_dtype(value: Any) -> bool:
-    """Whether `value` is a tensor or array, or a number of numpy's: of their classes it is not."""
-    return hasattr(value, "dtype") and not isinstance(value, type)
+def is_operand(value: Any) -> bool:
+    """Whether `value` is a tensor, or an array or number of numpy that could be one: no text, object, complex."""
+    dtype = getattr(value, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        return dtype.kind in "biuf" or is_bfloat16(dtype)
+    return isinstance(dtype, str)  # of what inference knows
 
 
 class Facts:
@@ -34,7 +37,7 @@ class Facts:
     __slots__ = ("dtype", "shape")
 
     def __init__(self, operand: Any) -> None:
-        if not has_dtype(operand):
+        if not is_operand(operand):
             operand = np.asarray(operand)
         dtype = operand.dtype
         dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype))

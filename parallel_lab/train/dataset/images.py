@@ -45,7 +45,7 @@ class ImageDataset(IndexedDataset):
     ) -> None:
         where = type(self).__name__
         check_shards(where, num_shards, shard_id)  # before files are read
-        if usage not in (None, "train", "test", "all"):
+        if usage is not None and not (isinstance(usage, str) and usage in ("train", "test", "all")):
             raise ArgumentError(f"usage={shorten(usage)}", where=where, allowed="'train', 'test' or 'all'")
         folder = _folder(where, dataset_dir)
         images, labels = self.load(folder, usage or "all")

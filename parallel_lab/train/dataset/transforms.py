@@ -39,11 +39,19 @@ def keyed_generator(seed: int, *key: int | str) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
+def as_column(where: str, data: Any) -> np.ndarray:
+    """What a Transform is called with as an array. Raises ArgumentTypeError."""
+    try:
+        return data.asnumpy() if isinstance(data, Tensor) else np.asarray(data)
+    except ValueError:  # rows of different lengths
+        raise ArgumentTypeError(f"data {shorten(data)}", where=where, allowed="An array, or what makes one") from None
+
+
 class Transform:
     """One column in; one array, or a tuple of arrays, out. Subclasses write `apply(data)`."""
 
     def __call__(self, data: Any) -> Any:
-        return self.apply(data.asnumpy() if isinstance(data, Tensor) else np.asarray(data))
+        return self.apply(as_column(type(self).__name__, data))
 
     def apply(self, data: np.ndarray) -> Any:
         """The result for one array."""
@@ -63,7 +71,7 @@ class RandomTransform(Transform):
         if rng is None:
             rng = keyed_generator(get_seed(), "call", type(self).__name__, self._calls)
             self._calls += 1
-        return self.apply(data.asnumpy() if isinstance(data, Tensor) else np.asarray(data), rng)
+        return self.apply(as_column(type(self).__name__, data), rng)
 
     def apply(self, data: np.ndarray, rng: np.random.Generator) -> Any:
         """The result for one array, drawn from `rng`."""
@@ -143,4 +151,7 @@ class TypeCast(Transform):
         self.output_type = output_type
 
     def apply(self, data: np.ndarray) -> np.ndarray:
-        return data.astype(self.output_type)
+        try:
+            return data.astype(self.output_type)
+        except (TypeError, ValueError) as error:  # a text that is no number
+            raise ArgumentError(f"{data.dtype} to {self.output_type}: {error}", where="TypeCast") from None

@@ -64,7 +64,7 @@ class Border(_Named):
     SYMMETRIC = "symmetric"
 
 
-class SliceMode(Enum):
+class SliceMode(_Named):
     """When patches do not divide the picture: fill up at the right and bottom, or drop the rest."""
 
     PAD = 0
@@ -225,7 +225,7 @@ class Rescale(Transform):
         self.rescale, self.shift = rescale, shift
 
     def apply(self, data: np.ndarray) -> np.ndarray:
-        return data.astype(np.float32) * np.float32(self.rescale) + np.float32(self.shift)
+        return _numbers("Rescale", data).astype(np.float32) * np.float32(self.rescale) + np.float32(self.shift)
 
 
 class Normalize(Transform):
@@ -245,7 +245,7 @@ class Normalize(Transform):
             raise ArgumentError(f"std={shorten(std)}", where="Normalize", allowed="Every std is above 0")
 
     def apply(self, data: np.ndarray) -> np.ndarray:
-        if data.ndim < 2:
+        if _numbers("Normalize", data).ndim < 2:
             what = f"shape {data.shape}"
             raise ShapeError(what, where="Normalize", allowed="A picture: (height, width) or (height, width, channels)")
         channels = 1 if data.ndim == 2 else data.shape[-1 if self.is_hwc else -3]
@@ -301,8 +301,14 @@ class SlicePatches(Transform):
         return tuple(row[:, i * patch_w : (i + 1) * patch_w] for row in rows for i in range(self.num_width))
 
 
+def _numbers(where: str, data: np.ndarray) -> np.ndarray:
+    if data.dtype.kind not in "biuf":
+        raise ShapeError(f"data of dtype {data.dtype}", where=where, allowed="Numbers")
+    return data
+
+
 def _picture(where: str, data: np.ndarray) -> np.ndarray:
-    if data.ndim not in (2, 3):
+    if _numbers(where, data).ndim not in (2, 3):
         hint = "Map pictures before batch()" if data.ndim == 4 else ""
         allowed = "A picture: (height, width) or (height, width, channels)"
         raise ShapeError(f"shape {data.shape}", where=where, allowed=allowed, hint=hint)
