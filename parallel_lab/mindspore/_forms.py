@@ -123,7 +123,7 @@ def range_(start: Any, end: Any, step: Any = 1, maxlen: int = 1_000_000) -> Tens
     bounds = {"start": start, "end": end, "step": step}
     given = [_one_number("range", name, x) for name, x in bounds.items()]
     most = integer(1)("range", "maxlen", maxlen)
-    if given[2] and (count := math.ceil((given[1] - given[0]) / given[2])) > most:
+    if given[2] and all(map(math.isfinite, given)) and (count := math.ceil((given[1] - given[0]) / given[2])) > most:
         raise ShapeError(f"{count} numbers", where="range", allowed=f"At most maxlen={most}")
     # Python's numbers take the dtype of a Tensor beside them
     kinds = (x if type(x) in (int, float) else n for x, n in zip(bounds.values(), given, strict=True))

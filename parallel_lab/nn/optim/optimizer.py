@@ -308,6 +308,7 @@ class Optimizer(HeldStates, Cell):
 
     def gradients_centralization(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """Gradients of groups with grad_centralization without their mean (`centralized`); the others as they are."""
+        gradients = one_gradient_each(type(self).__name__, gradients, self.parameters)
         given = zip(gradients, self._settings, strict=True)
         return tuple(centralized(g, Place()) if setting.centralized else g for g, setting in given)
 

@@ -19,7 +19,7 @@ from ... import ops
 from ...base.errors import ShapeError
 from ...ops.machine.operand_checks import check_dim
 from ...ops.reduce import spelling
-from ...ops.spellings import Spelled
+from ...ops.spellings import Spelled, tensor_operand
 
 
 class Arithmetic(Spelled):
@@ -51,7 +51,7 @@ class Arithmetic(Spelled):
     def half(self): return ops.cast(self, "float16")
     def float(self): return ops.cast(self, "float32")
     def double(self): return ops.cast(self, "float64")
-    def type_as(self, other): return ops.cast(self, str(other.dtype))
+    def type_as(self, other): return ops.cast(self, str(tensor_operand("type_as", "other", other).dtype))
     def contiguous(self): return self
     def dim(self): return len(self.shape)
     def nelement(self): return self.size
@@ -145,7 +145,7 @@ class Arithmetic(Spelled):
 
     def expand_as(self, other):
         """Stretched to the other's shape."""
-        return ops.broadcast_to(self, shape=tuple(other.shape))
+        return ops.broadcast_to(self, shape=tuple(tensor_operand("expand_as", "other", other).shape))
 
     def view(self, *shape):
         """`reshape`."""

@@ -28,7 +28,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ...base.checks import path_text
+from ...base.checks import checked, integer, path_text
 from ...base.errors import DataFileError, ShapeError
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -132,6 +132,7 @@ def _read(path: Path, stream: BinaryIO, packed: bool, max_size_bytes: int) -> np
     return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
+@checked(max_size_bytes=integer(0))
 def read_idx(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTES) -> np.ndarray:
     """The array in an IDX file, plain or gzipped (told from its first bytes), in this machine's byte order.
 
