@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from ..base.cluster import Cluster
 from ..graph.ir import Instr
 from ..graph.plan import Plan
-from .time import is_view, single_stage
+from .time import is_view
 
 MEMORY_KINDS = ("params", "optimizer", "inputs", "activations", "gathered", "grads", "workspace")
 
@@ -89,9 +89,8 @@ class MemoryReport:
 
 
 def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
-    """Walk one step's program on `rank` and count live bytes. Raises PlanError: a pipeline, or no such rank."""
-    stage = single_stage(plan)
-    plan.stage_of(rank)
+    """Walk one step's programs on `rank` and count live bytes. Raises PlanError: no such rank."""
+    stage = plan.stage_of(rank)
     memory = _Memory(plan, rank)
     grads_bytes = sum(memory.sizes[block] for block, kind in memory.kinds.items() if kind == "grads")
     timeline = []
@@ -119,7 +118,6 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
 
 def value_kinds(plan: Plan, *, rank: int = 0) -> dict[str, str]:
     """{value: its kind out of MEMORY_KINDS} of everything that `rank` ever holds."""
-    single_stage(plan)
     memory = _Memory(plan, rank)
     return {name: memory.kinds[block] for name, block in memory.block.items()}
 
@@ -137,7 +135,7 @@ class _Memory:
         self.live = dict.fromkeys(MEMORY_KINDS, 0)
         roles = {"parameter": "params", "data": "inputs", "constant": "inputs"}
         for given in plan.graph.inputs:
-            if given.role in roles and given.name in plan.value_table:
+            if given.role in roles and given.name in plan.value_table and plan.held_by(given.name, rank):
                 self._add_block(plan, given.name, roles[given.role])
         for state in plan.states:
             if plan.held_by(state.name, rank):
@@ -154,7 +152,8 @@ class _Memory:
         """The block of every value the programs make, and its kind, which depends on who reads it later."""
         forward: set[str] = set()
         buckets: set[str] = set()  # arrived, and not split up yet
-        for phase, instr in plan.instructions():
+        programs = plan.stage_of(rank).programs
+        for phase, instr in ((phase, i) for phase, program in programs for i in program):
             if not instr.runs_on(rank):
                 continue
             operand = instr.ins[0] if instr.ins else ""
@@ -167,11 +166,9 @@ class _Memory:
                 self._add_block(plan, name, "gathered" if together else "workspace")
             if phase == "forward":
                 forward.update(instr.kept)
-        read = {
-            self.block[name] for _, instr in plan.instructions("backward") for name in instr.ins if name in self.block
-        }
+        read = {self.block[name] for i in dict(programs).get("backward", ()) for name in i.ins if name in self.block}
         self.kinds.update((block, "activations") for block in forward & read if self.kinds[block] == "workspace")
-        made = {self.block[value] for _, value in plan.gradients}
+        made = {self.block[value] for _, value in plan.gradients if value in self.block}
         self.kinds.update((block, "grads") for block in made if self.kinds[block] == "workspace")
 
     def _users(self, name: str) -> set[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ..base.cluster import Cluster
 from ..graph.actions import Action
 from ..graph.ir import Instr
-from .time import message_time_s
+from .time import border_key, is_border, message_time_s, takes_border
 
 # An instruction that ran: (action, instruction, start, end, bytes handed over, of a wait: its message's completion).
 Ran = tuple[Action, Instr, float, float, int, float | None]
@@ -25,13 +25,25 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster) -> list[list[R
     out: list[list[Ran]] = [[] for _ in ran]
     at = [0] * len(ran)
 
+    # what was sent to another stage -> when it is there
+    arrivals: dict[tuple[tuple[int, ...], int, int], float] = {}
+
     def work(rank: int) -> None:
-        """What a rank does until its next message."""
+        """What a rank does until its next message, or until it needs what another stage has not sent yet."""
         mine = ran[rank]
-        while at[rank] < len(mine) and not mine[at[rank]][1].is_communication:
+        while at[rank] < len(mine) and (not mine[at[rank]][1].is_communication or is_border(mine[at[rank]][1])):
             action, instr, start_s, end_s, handed_over, noticed_s = mine[at[rank]]
             begin = now[rank]
-            if instr.kind == "wait":
+            if is_border(instr):
+                pair = instr.group(rank)
+                key = (pair, *border_key(instr, action))
+                if takes_border(instr) and key not in arrivals:
+                    return
+                if takes_border(instr):
+                    now[rank] = max(begin, arrivals[key])
+                elif instr.message == "send":
+                    arrivals[key] = begin + message_time_s("send", handed_over, 2, cluster.link_for(pair))
+            elif instr.kind == "wait":
                 noticed_s = due.pop((rank, instr.ins[0]))
                 now[rank] = max(begin, noticed_s)
             else:
@@ -45,7 +57,7 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster) -> list[list[R
         arrived, free = list(now), list(line)
         asked = [mine[at[rank]] if at[rank] < len(mine) else None for rank, mine in enumerate(ran)]
         for rank, message in enumerate(asked):
-            if message is None:
+            if message is None or is_border(message[1]):
                 continue
             action, instr, _, _, handed_over, noticed_s = message
             group = instr.group(rank)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..base.cluster import Cluster, Device, Link
 from ..base.errors import ArgumentError, PlanError
-from ..graph.actions import Stage
+from ..graph.actions import Action, Stage
 from ..graph.ir import Instr
 from ..graph.kinds import KINDS
 from ..graph.plan import PHASES, Plan
@@ -65,6 +65,22 @@ def _operand_bytes(plan: Plan, instr: Instr) -> int:
     if not instr.is_communication or instr.message == "barrier":
         return 0
     return plan.value(instr.out if instr.message == "recv" else instr.ins[0]).slice_bytes
+
+
+def is_border(instr: Instr) -> bool:
+    """Whether an instruction is one side of a message between pipeline stages."""
+    return instr.attr("shift") is not None
+
+
+def takes_border(instr: Instr) -> bool:
+    """Whether it needs what another stage has sent."""
+    received = instr.kind == "recv" or (instr.kind == "wait" and instr.attr("message") == "recv")
+    return received and is_border(instr)
+
+
+def border_key(instr: Instr, action: Action) -> tuple[int, int]:
+    """(its tag, its micro-batch; -1 once): what a send and its recv have in common."""
+    return instr.attr("sr_tag"), -1 if instr.once else action.micro_batch
 
 
 def plan_message_time_s(plan: Plan, instr: Instr, cluster: Cluster, link: Link) -> float:
@@ -180,10 +196,9 @@ def single_stage(plan: Plan) -> Stage:
 
 
 def step_time_s(plan: Plan, cluster: Cluster, *, rank: int = 0) -> StepTime:
-    """Time of one step on `rank`. Raises ArgumentError (fewer devices than ranks), PlanError (pipeline)."""
+    """Time of one step on `rank`, without waiting. Raises ArgumentError: fewer devices than ranks."""
     cluster.check_device_num(plan.device_num)
-    plan.stage_of(rank)
-    stage, phases = single_stage(plan), []
+    stage, phases = plan.stage_of(rank), []
     for name in PHASES:
         program = [i for a in stage.actions if a.program == name for _, i in stage.part(a) if i.runs_on(rank)]
         if program:

@@ -8,6 +8,9 @@ before it wait) and ends for all of them together. A message that is started tra
 goes on, one after the other: it begins when all members have come to it and their lines are free, and who waits for it
 goes on when it has ended. Ranks run one program on equal slices, so their clocks only part where groups use different
 links or a rank is slowed down on purpose; else one clock stands for all, and 4096 ranks cost what one does.
+
+The stages of a pipeline have clocks of their own. What one sends another occupies neither: it is there when the link
+has brought it, and who needs it waits.
 """
 
 from __future__ import annotations
@@ -20,11 +23,12 @@ from functools import lru_cache
 import numpy as np
 
 from ..base.cluster import Cluster
-from ..base.errors import ArgumentError
+from ..base.errors import ArgumentError, PlanError
 from ..base.events import Event, EventLog
+from ..graph.actions import Action, Stage
 from ..graph.ir import Instr
 from ..graph.plan import Plan
-from .time import local_time_s, message_bytes, plan_message_time_s, single_stage
+from .time import border_key, is_border, local_time_s, message_bytes, plan_message_time_s, takes_border
 
 
 @dataclass(frozen=True)
@@ -55,56 +59,172 @@ def predict_timeline(
     step      step number the events carry
     slowdown  {rank: factor}: local work takes `factor` times as long there (a straggler)
 
-    Raises ArgumentError (small cluster, factor not positive), PlanError (pipeline, ranks that do not exist).
+    Raises ArgumentError (small cluster, factor not positive), PlanError (ranks that do not exist).
     """
     cluster.check_device_num(plan.device_num)
-    stage = single_stage(plan)
     shown = tuple(range(plan.device_num)) if ranks is None else tuple(sorted(set(ranks)))
     factors = _factors(plan, slowdown or {})
     for rank in shown:
         plan.stage_of(rank)
-    owned = any(i.owner is not None for _, i in plan.instructions())  # work that one rank does alone
-    messages = [i for _, i in plan.instructions() if i.is_communication]
-    alike = all(len(set(_spans(i.device_matrix, i.axes, cluster.devices_per_node).tolist())) == 1 for i in messages)
-    symmetric = factors is None and not owned and alike
-    # one clock stands for all ranks while they are alike
-    clocks = np.zeros(1 if symmetric else plan.device_num)
-    lines = clocks.copy()
-    due: dict[str, np.ndarray] = {}  # when what was started will be complete
-    lanes: dict[int, list[Event]] = {rank: [] for rank in shown}
-    for action in stage.actions:
-        for _, instr in stage.part(action):
-            overlapped = instr.kind == "start"
-            if instr.is_communication:
-                starts, ends = _message(plan, instr, cluster, np.maximum(clocks, lines) if overlapped else clocks)
-                if overlapped:
-                    lines = due[instr.out] = ends
-            elif instr.kind == "wait":
-                starts = ends = np.maximum(clocks, due.pop(instr.ins[0]))
+    arrivals: dict[tuple[int, int], np.ndarray] = {}
+    clocks = [_StageClock(plan, stage, cluster, factors, shown, step, arrivals) for stage in plan.stages]
+    moved = True
+    while moved:  # a stage that waits for another one goes on in the next round
+        moved = any(clock.advance() for clock in clocks)
+    waiting = [clock.stage.first for clock in clocks if not clock.done]
+    if waiting:
+        what = f"the stages of ranks {waiting} wait for ever"
+        raise PlanError(what, where="predict_timeline", allowed="A schedule in which every action's inputs come to be")
+    lanes = {rank: lane for clock in clocks for rank, lane in clock.lanes.items()}
+    log = EventLog(tuple(e for rank in shown for e in lanes[rank]))
+    return Timeline(log, max(clock.end_s for clock in clocks), all(clock.symmetric for clock in clocks))
+
+
+class _StageClock:
+    """The clocks of a stage's ranks, one for all while they are alike, moved by its program until it has to wait.
+
+    arrivals   (tag, micro-batch; -1 once) of what was sent to another stage -> when each rank's part is there
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        stage: Stage,
+        cluster: Cluster,
+        factors: np.ndarray | None,
+        shown: tuple[int, ...],
+        step: int,
+        arrivals: dict[tuple[int, int], np.ndarray],
+    ) -> None:
+        self.plan, self.stage, self.cluster, self.step, self.arrivals = plan, stage, cluster, step, arrivals
+        self.factors = None if factors is None else factors[stage.first : stage.first + stage.count]
+        instrs = [i for _, program in stage.programs for i in program]
+        owned = any(i.owner is not None for i in instrs)  # work that one rank does alone
+        alike = all(len(set(self.spans(i).tolist())) == 1 for i in instrs if i.is_communication)
+        self.symmetric = self.factors is None and not owned and alike
+        self.clocks = np.zeros(1 if self.symmetric else stage.count)
+        self.lines = self.clocks.copy()
+        self.due: dict[str, np.ndarray] = {}  # when what was started will be complete
+        self.lanes: dict[int, list[Event]] = {rank: [] for rank in shown if rank in stage.ranks}
+        self.parts: dict[int, list[Instr | float]] = {}
+        self.program = ((a, work) for a in stage.actions for work in self.part(a))
+        self.next: tuple[Action, Instr | float] | None = next(self.program, None)
+
+    @property
+    def done(self) -> bool:
+        return self.next is None
+
+    @property
+    def end_s(self) -> float:
+        return float(max(self.clocks.max(), self.lines.max()))
+
+    def part(self, action: Action) -> list[Instr | float]:
+        """What an action runs; where nobody looks and all ranks are alike, work in a row is a number of seconds."""
+        part = self.stage.part(action)
+        if id(part) not in self.parts:
+            work: list[Instr | float] = []
+            for _, instr in part:
+                alone = (
+                    not self.lanes and self.symmetric and instr.kind not in ("start", "wait") and not is_border(instr)
+                )
+                seconds = float(self.ends(instr, np.zeros(1))[1][0]) if alone else None
+                if seconds is not None and work and isinstance(work[-1], float):
+                    work[-1] += seconds
+                else:
+                    work.append(instr if seconds is None else seconds)
+            self.parts[id(part)] = work
+        return self.parts[id(part)]
+
+    def advance(self) -> bool:
+        """Run until the end, or until something of another stage is not there yet. Whether anything was run."""
+        moved = False
+        while self.next is not None and self.ready(*self.next):
+            action, work = self.next
+            if isinstance(work, float):
+                self.clocks = self.clocks + work
             else:
-                work_s = local_time_s(plan, instr, cluster.device)
-                works = 1.0 if instr.owner is None else np.arange(len(clocks)) == instr.owner
-                starts, ends = clocks, clocks + works * (work_s if factors is None else work_s * factors)
-            for rank, lane in lanes.items():
-                if not instr.runs_on(rank):
-                    continue
-                at = 0 if symmetric else rank
-                waits = instr.kind == "wait"
-                group = instr.group(rank) if instr.is_communication or waits else ()
-                op = instr.op_class or instr.message or instr.attr("message") or instr.kind
-                name = instr.ins[0] if waits else instr.out
-                common = {"rank": rank, "step": step, "phase": action.program, "name": name, "op": op, "group": group}
-                common["micro_batch"] = action.micro_batch
-                arrived_s, start_s, end_s = float(clocks[at]), float(starts[at]), float(ends[at])
-                if waits or (start_s > arrived_s and not overlapped):
-                    lane.append(Event(kind="wait", start_s=arrived_s, end_s=start_s, source="predicted", **common))
-                if not waits:
-                    kind = "communication" if instr.is_communication else "compute"
-                    sent = {"bytes": message_bytes(plan, instr, rank), "overlapped": overlapped}
-                    lane.append(Event(kind=kind, start_s=start_s, end_s=end_s, source="predicted", **sent, **common))
-            clocks = clocks if overlapped else ends
-    log = EventLog(tuple(e for lane in lanes.values() for e in lane))
-    return Timeline(log, float(max(clocks.max(), lines.max())), symmetric)
+                self.run(action, work)
+            self.next, moved = next(self.program, None), True
+        return moved
+
+    def ready(self, action: Action, work: Instr | float) -> bool:
+        return isinstance(work, float) or not takes_border(work) or border_key(work, action) in self.arrivals
+
+    def run(self, action: Action, instr: Instr) -> None:
+        overlapped = instr.kind == "start"
+        if is_border(instr):
+            starts = ends = self.clocks
+            if takes_border(instr):
+                starts = ends = np.maximum(self.clocks, self.arrivals[border_key(instr, action)])
+            elif instr.message == "send":
+                arrives = self.message(instr, self.clocks)[1]
+                self.arrivals[border_key(instr, action)] = arrives
+        elif overlapped:
+            starts, ends = self.message(instr, np.maximum(self.clocks, self.lines))
+            self.lines = self.due[instr.out] = ends
+        elif instr.kind == "wait":
+            starts = ends = np.maximum(self.clocks, self.due.pop(instr.ins[0]))
+        else:
+            starts, ends = self.ends(instr, self.clocks)
+        for rank, lane in self.lanes.items():
+            if instr.runs_on(rank):
+                lane += self.events(action, instr, rank, starts, ends)
+        self.clocks = self.clocks if overlapped else ends
+
+    def ends(self, instr: Instr, clocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """When work that is not waited for later starts and ends."""
+        if instr.is_communication:
+            return self.message(instr, clocks)
+        work_s = local_time_s(self.plan, instr, self.cluster.device)
+        works = 1.0 if instr.owner is None else np.arange(len(clocks)) == instr.owner
+        return clocks, clocks + works * (work_s if self.factors is None else work_s * self.factors)
+
+    def message(self, instr: Instr, clocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """When a message starts and ends: for every rank, or once for all where there is one clock."""
+        spans = self.spans(instr)
+
+        def seconds(across: bool) -> float:
+            return plan_message_time_s(self.plan, instr, self.cluster, self.cluster.link_over(spans=across))
+
+        if len(clocks) == 1:
+            return clocks, clocks + seconds(bool(spans[0]))
+        starts = clocks
+        if not is_border(instr):
+            members = tuple(-1 - axis for axis in instr.axes)
+            last = clocks.reshape(instr.device_matrix).max(axis=members, keepdims=True)
+            starts = np.broadcast_to(last, instr.device_matrix).reshape(-1)
+        durations = np.zeros(len(clocks))
+        for across in set(spans.tolist()):
+            durations[spans == across] = seconds(across)
+        return starts, starts + durations
+
+    def spans(self, instr: Instr) -> np.ndarray:
+        """For every rank of the stage, whether its message goes to another node."""
+        per_node = self.cluster.devices_per_node
+        if is_border(instr):
+            ranks = np.arange(self.stage.first, self.stage.first + self.stage.count)
+            peers = ranks + instr.attr("shift") * (1 if instr.message == "send" else -1)
+            return ranks // per_node != peers // per_node
+        return _spans(instr.device_matrix, instr.axes, per_node, self.stage.first)
+
+    def events(self, action: Action, instr: Instr, rank: int, starts: np.ndarray, ends: np.ndarray) -> list[Event]:
+        """What a rank's lane shows of an instruction."""
+        at = 0 if self.symmetric else rank - self.stage.first
+        waits, overlapped = instr.kind == "wait", instr.kind == "start"
+        group = instr.group(rank) if instr.is_communication or waits else ()
+        op = instr.op_class or instr.message or instr.attr("message") or instr.kind
+        name = instr.ins[0] if waits else instr.out
+        common = {"rank": rank, "step": self.step, "phase": action.program, "name": name, "op": op, "group": group}
+        common |= {"micro_batch": action.micro_batch, "source": "predicted"}
+        arrived_s, start_s, end_s = float(self.clocks[at]), float(starts[at]), float(ends[at])
+        found = []
+        if waits or (start_s > arrived_s and not overlapped):
+            found.append(Event(kind="wait", start_s=arrived_s, end_s=start_s, **common))
+        if not waits:
+            kind = "communication" if instr.is_communication else "compute"
+            sent = {"bytes": message_bytes(self.plan, instr, rank), "overlapped": overlapped}
+            found.append(Event(kind=kind, start_s=start_s, end_s=end_s, **sent, **common))
+        return found
 
 
 def _factors(plan: Plan, slowdown: Mapping[int, float]) -> np.ndarray | None:
@@ -119,28 +239,10 @@ def _factors(plan: Plan, slowdown: Mapping[int, float]) -> np.ndarray | None:
     return None if (factors == 1).all() else factors
 
 
-def _message(plan: Plan, instr: Instr, cluster: Cluster, clocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """When a message starts and ends: for every rank, or once for all where there is one clock."""
-    spans = _spans(instr.device_matrix, instr.axes, cluster.devices_per_node)
-
-    def seconds(across: bool) -> float:
-        return plan_message_time_s(plan, instr, cluster, cluster.link_over(spans=across))
-
-    if len(clocks) == 1:
-        return clocks, clocks + seconds(bool(spans[0]))
-    members = tuple(-1 - axis for axis in instr.axes)
-    last = clocks.reshape(instr.device_matrix).max(axis=members, keepdims=True)
-    starts = np.broadcast_to(last, instr.device_matrix).reshape(-1)
-    durations = np.zeros(len(clocks))
-    for across in set(spans.tolist()):
-        durations[spans == across] = seconds(across)
-    return starts, starts + durations
-
-
 @lru_cache(maxsize=256)
-def _spans(device_matrix: tuple[int, ...], axes: tuple[int, ...], devices_per_node: int) -> np.ndarray:
-    """For every rank, whether its group along `axes` has members on different nodes."""
-    nodes = (np.arange(math.prod(device_matrix)) // devices_per_node).reshape(device_matrix)
+def _spans(device_matrix: tuple[int, ...], axes: tuple[int, ...], devices_per_node: int, first: int) -> np.ndarray:
+    """For every rank from `first` on, whether its group along `axes` has members on different nodes."""
+    nodes = ((first + np.arange(math.prod(device_matrix))) // devices_per_node).reshape(device_matrix)
     members = tuple(-1 - axis for axis in axes)
     spans = nodes.max(axis=members, keepdims=True) != nodes.min(axis=members, keepdims=True)
     found = np.broadcast_to(spans, device_matrix).reshape(-1)

@@ -5,9 +5,8 @@ from itertools import pairwise
 import pytest
 
 from parallel_lab.base.cluster import Cluster, Device, Link, get_cluster
-from parallel_lab.base.errors import ArgumentError, PlanError
+from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost import instr_time_s, message_bytes, message_time_s, sent_bytes, step_time_s
-from parallel_lab.graph.actions import Stage
 from tests.cost.nets import F32, only, product_plan, seed_plan
 from tests.crossed import each_of
 
@@ -208,10 +207,3 @@ def test_without_an_optimizer_the_update_takes_no_time():
 def test_a_plan_that_is_too_large_for_the_cluster_is_refused():
     with pytest.raises(ArgumentError, match="16 ranks on 8 devices"):
         step_time_s(product_plan(((2, 4), (4, 1)), device_num=16), get_cluster("laptop"))
-
-
-def test_a_pipeline_is_refused_rather_than_costed_as_one_program():
-    plan = seed_plan()
-    stages = tuple(Stage(first, 4, plan.stages[0].programs, plan.stages[0].actions) for first in (0, 4))
-    with pytest.raises(PlanError, match="2 pipeline stages"):
-        step_time_s(dataclasses.replace(plan, stages=stages), NODE)

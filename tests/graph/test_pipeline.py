@@ -75,12 +75,12 @@ OPTIMIZERS = {
 }
 
 
-def planned(stages, devices, parts=4, optimizer="adam", cuts=(), **settings):
+def planned(stages, devices, parts=4, optimizer="adam", cuts=(), rows=16, **settings):
     net = Stack(stages, cuts)
     made = OPTIMIZERS[optimizer](net)
     how = {"device_num": devices, "dataset_strategy": "full_batch", "grad_accumulation_step": parts}
     how |= {"pipeline_stages": max(stages) + 1, **settings}
-    return pl.compile(net, *batch(), loss=nn.CrossEntropyLoss(), optimizer=made, **how), net, made
+    return pl.compile(net, *batch(rows), loss=nn.CrossEntropyLoss(), optimizer=made, **how), net, made
 
 
 def trained(*args, steps=3, pool=None, **settings):

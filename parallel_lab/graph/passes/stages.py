@@ -332,7 +332,7 @@ class _Cut:
         number, source = "0:float32", border.attr("source")
         self.values.setdefault(number, Value((), "float32", None))
         sent = fresh_name(f"{border.ins[0]}.to{border.stage}", self.values)
-        self.values[sent] = self.values[border.out]
+        self.values[sent] = Value((0,), self.values[border.out].dtype, None)  # nothing comes back
         once = border.once if made_in != "update" else "last"
         send = replace(border, kind="send", outs=(sent,), stage=source, once=once)
         program = self.found[source % self.count].setdefault(made_in, [])
