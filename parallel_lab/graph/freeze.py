@@ -18,7 +18,7 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     pairs = (*draft.gradients, *draft.assignments, *draft.forward_assignments)
     read = {n for _, i in draft.instructions() for n in i.ins} | {n for _, n in pairs} | set(draft.outputs)
     found, values = stage_programs(draft)
-    programs = [tuple((p, _kept(mine[p], read)) for p in PHASES if p in mine) for mine in found]
+    programs = [tuple((p, _kept(mine[p], read)) for p in PHASES if mine.get(p)) for mine in found]
     used = {n for mine in programs for _, p in mine for i in p for n in (*i.ins, *i.kept)}
     used |= {s for s, _, _ in draft.states}
     given = {i.name for i in draft.graph.inputs if i.role not in ("constant", "scalar", "gradient")}

@@ -1,4 +1,4 @@
-"""What pipelines are predicted to hold and to take: bytes as the interpreter finds them, times by the schedule's rules."""
+"""What pipelines are predicted to hold and to take: bytes as the interpreter finds them, times by the schedule."""
 
 import numpy as np
 import pytest
