@@ -10,6 +10,7 @@ import numpy as np
 from .actions import Stage
 from .ir import Draft, Instr
 from .passes.stages import schedule_of, stage_programs
+from .passes.weight_gradients import divided
 from .plan import PHASES, Plan, State
 
 
@@ -17,16 +18,21 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     """The plan of a finished draft, verified."""
     pairs = (*draft.gradients, *draft.assignments, *draft.forward_assignments)
     read = {n for _, i in draft.instructions() for n in i.ins} | {n for _, n in pairs} | set(draft.outputs)
-    found, values = stage_programs(draft)
+    (found, values), orders = stage_programs(draft), schedule_of(draft)
+    if any(action.kind == "W" for actions in orders for action in actions):
+        found = [divided(mine, draft) for mine in found]
     programs = [tuple((p, _kept(mine[p], read)) for p in PHASES if mine.get(p)) for mine in found]
     used = {n for mine in programs for _, p in mine for i in p for n in (*i.ins, *i.kept)}
     used |= {s for s, _, _ in draft.states}
     given = {i.name for i in draft.graph.inputs if i.role not in ("constant", "scalar", "gradient")}
     used |= given.union(draft.outputs)
     made = {f.name: getattr(draft, f.name) for f in fields(Plan) if hasattr(draft, f.name)}
-    n, orders = draft.config.device_num, schedule_of(draft)
-    pairs_of_stages = enumerate(zip(programs, orders, strict=True))
-    made["stages"] = tuple(Stage(n * at, n, mine, actions) for at, (mine, actions) in pairs_of_stages)
+    n, stages = draft.config.device_num, []
+    for mine, actions in zip(programs, orders, strict=True):
+        has = {(phase, 0 if phase == "update" else i.stage) for phase, program in mine for i in program}
+        done = tuple(a for a in actions if (a.program, a.stage) in has)  # nothing to do: no gradient was asked for
+        stages.append(Stage(n * len(stages), n, mine, done))
+    made["stages"] = tuple(stages)
     made["values"] = tuple((name, value) for name, value in sorted(values.items()) if name in used)
     made["states"] = tuple(State(*s) for s in draft.states)
     texts = {n: base64.b64encode(np.ascontiguousarray(a).tobytes()).decode() for n, a in constants.items()}

@@ -50,7 +50,7 @@ def last_uses(
         for _, source in pairs:
             read_in, at = last.get(source, ("", 0))
             last[source] = ("update", max(at, position) if read_in == "update" else position)
-    done: dict[str, dict[int, tuple[str, ...]]] = {"forward": {}, "backward": {}, "update": {}}
+    done: dict[str, dict[int, tuple[str, ...]]] = {"forward": {}, "backward": {}, "weights": {}, "update": {}}
     for name, (phase, position) in last.items():
         if name not in keep:
             done[phase][position] = (*done[phase].get(position, ()), name)

@@ -32,7 +32,7 @@ from .actions import Action, Stage
 from .ir import Graph, GraphInput, Instr, Node, Value
 from .lifetimes import last_uses, replacements
 
-PHASES = ("forward", "backward", "update")
+PHASES = ("forward", "backward", "weights", "update")
 VERSION = 3
 
 

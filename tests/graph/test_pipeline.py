@@ -6,6 +6,8 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab import nn, ops
+from parallel_lab.base import hooks
+from parallel_lab.graph.actions import Action
 from parallel_lab.graph.plan import Plan
 from parallel_lab.train.session import Session
 from tests.crossed import crossed
@@ -217,3 +219,48 @@ def test_stages_of_cells_say_nothing_where_there_is_one_stage():
 def test_stages_split_operators(mode):
     with pytest.raises(RuntimeError, match=f"pipeline_stages=2 in {mode} mode"):
         planned((0, 0, 1, 1), 4, parallel_mode=mode)
+
+
+def zero_bubble(stage, stages, micro_batches):
+    """ZB-H1 (Qi et al. 2023): 1F1B, and a weight gradient per round once S - 1 rounds are begun; the rest last."""
+    warm, begun, late = stages - stage - 1, 0, []
+    for i in range(micro_batches + warm):
+        if i < micro_batches:
+            yield Action(stage, "F", i, "forward")
+        if i >= warm:
+            yield Action(stage, "B", i - warm, "backward")
+            late.append(i - warm)
+            if i >= stages - 1 and begun < len(late):
+                yield Action(stage, "W", late[begun], "weights")
+                begun += 1
+    yield from (Action(stage, "W", n, "weights") for n in late[begun:])
+
+
+@pytest.mark.parametrize(("layout", "width", "settings"), [("two", 1, {}), ("four", 2, {}), ("two", 4, SHARDED)])
+def test_backward_in_two_programs_has_the_same_bits(layout, width, settings, monkeypatch):
+    stages = LAYOUTS[layout][0]
+    ranks = width * (max(stages) + 1)
+    want = trained(stages, ranks, **settings)
+    monkeypatch.setattr(
+        hooks, "_schedule_maker", lambda name, s, m, chunks: [list(zero_bubble(at, s, m)) for at in range(s)]
+    )
+    assert_equal(trained(stages, ranks, **settings), want, exact=True)
+    plan = planned(stages, ranks, **settings)[0]
+    for stage in plan.stages:
+        programs = dict(stage.programs)
+        sent = [i for i in programs["backward"] if i.kind == "send"]
+        assert len(sent) == (stage.first > 0) and not any(i.kind == "accumulate" for i in programs["backward"])
+        products = [i for i in programs["weights"] if i.op == "matmul"]
+        assert products and all(i.once == "" for i in products)
+
+
+def test_a_stage_that_is_not_trained_has_no_backward():
+    net = Stack((0, 0, 1, 1))
+    for p in net.get_parameters():
+        p.requires_grad = p.name.startswith(("blocks.2", "blocks.3"))
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    how = {"device_num": 2, "pipeline_stages": 2, "grad_accumulation_step": 4, "dataset_strategy": "full_batch"}
+    plan = pl.compile(net, *batch(), loss=nn.CrossEntropyLoss(), optimizer=optimizer, **how)
+    assert [str(a) for a in plan.stages[0].actions] == ["0F0", "0F1", "0F2", "0F3", "0update0"]
+    with Session(plan, net, optimizer) as session:
+        assert np.isfinite(session.train([batch()], 2)).all()

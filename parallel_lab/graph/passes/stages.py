@@ -348,9 +348,9 @@ def schedule_of(draft: Draft) -> list[tuple[Action, ...]]:
     """What every stage does in a step, in order: as `pipeline_scheduler` says; on one stage part by part."""
     stages, count = draft.config.pipeline_stages, draft.graph.micro_batches
     back, forward = draft.program("backward"), draft.program("forward")
-    kinds = [kind for kind, program in (("F", forward), ("B", back)) if program]
+    kinds = [kind for kind, program in (("F", forward), ("B", back), ("W", back)) if program]
     if stages == 1:
-        order = [Action(0, kind, n, PROGRAMS[kind]) for kind in kinds for n in range(count)]
+        order = [Action(0, kind, n, PROGRAMS[kind]) for kind in kinds if kind != "W" for n in range(count)]
         sums = {name for i in forward if i.of_step and i.once != "first" for name in i.outs}
         if not any(i.once == "first" and sums.intersection(i.ins) for i in back):  # no gradient depends on the result
             order.sort(key=lambda a: a.micro_batch)
