@@ -97,8 +97,11 @@ def run_clock(
     for rank in range(len(order.ranks)):
         cells = []
         for cell in order.cells(rank):
-            inside = {key_of(a) for a in cell}
-            needs = [key for a in cell for key in order.needs(a) if key not in inside]
+            if len(cell) == 1:
+                needs = order.needs(cell[0])
+            else:
+                inside = {key_of(a) for a in cell}
+                needs = [key for a in cell for key in order.needs(a) if key not in inside]
             if pair is not None and cell[0].kind == "F" and len(cell) > 1:
                 took = pair[cell[0].stage]
             else:

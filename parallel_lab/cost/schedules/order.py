@@ -118,6 +118,9 @@ class Order:
     def cells(self, rank: int) -> Iterator[tuple[Action, ...]]:
         """The actions of a rank, those that run as one in one tuple."""
         lane, at = self.ranks[rank], 0
+        if not self.together:
+            yield from ((action,) for action in lane)
+            return
         while at < len(lane):
             size = 1
             while (rank, at + size - 1) in self.together and at + size < len(lane):
