@@ -90,15 +90,20 @@ class Temper:
     patience       part of a forward that it waits for a backward instead
     weights_first  W before a forward
     at_first       patience before the rank's first backward
+    ahead          forwards of a part before their backwards: at most this and 2 for each part after it; None: any
     """
 
     overrun: float = 0.0
     patience: float = 0.0
     weights_first: bool = False
     at_first: float = 0.0
+    ahead: int | None = None
 
 
-TEMPERS = tuple(Temper(*temper) for temper in itertools.product((0.0, 0.4, 1.0), (0.0, 0.5), (False, True), (0.0, 1.0)))
+TEMPERS = (
+    *(Temper(*t) for t in itertools.product((0.0, 0.4, 1.0), (0.0, 0.5), (False, True), (0.0, 1.0))),
+    *(Temper(*t) for t in itertools.product((0.0, 1.0), (0.0,), (False, True), (0.0, 1.0), (1, 2))),
+)
 
 
 def auto_schedule(work: Work, *, minimise: str = "makespan", tempers: Sequence[Temper] = TEMPERS) -> Schedule:
@@ -153,6 +158,7 @@ def list_schedule(work: Work, temper: Temper) -> tuple[Lane, ...] | None:
     late: list[list[tuple[int, int]]] = [[] for _ in ranks]
     begun = [False for _ in ranks]  # whether a backward has run
     # a forward that is not in the rank's last part leaves room for those after it
+    most = [total if temper.ahead is None else temper.ahead + 2 * (parts - 1 - k) for k in range(parts)]
     spare = {k: sum(later > k for later in mine) for mine in work.holds for k in mine}
 
     def arrival(rank: int, part: int, kind: str, n: int) -> float | None:
@@ -171,6 +177,8 @@ def list_schedule(work: Work, temper: Temper) -> tuple[Lane, ...] | None:
         for part in work.holds[rank]:
             for kind in "BF":
                 n = done[part, kind]
+                if kind == "F" and n - done[part, "B"] >= most[part]:
+                    continue
                 if n < total and (kind == "B" or held[rank] < work.caps[rank] - spare[part]):
                     when = arrival(rank, part, kind, n)
                     if when is not None:
