@@ -131,6 +131,9 @@ class Tracer:
         if id(parameter) in self.pinned:
             return self.pinned[id(parameter)]
         name = self._own_parameter(parameter)
+        if self.optimizer is not None and name in dict(self.updates):
+            what, where = f"{parameter.name!r} is read after the optimizer's step", caller(self.scope_text()).place
+            raise NotBuiltYet(what, where=where, allowed="Reads before it", hint="Read the new value in the next call")
         return TracedValue(self.assigns.get(name, name), parameter.full_shape, str(parameter.dtype), self)
 
     def _own_parameter(self, parameter: Parameter) -> str:

@@ -23,6 +23,7 @@ from ...layout.tensor_layout import TensorLayout
 from ...ops.collectives.definitions import MESSAGES
 from ...ops.machine.sharding import ShardingRule, result_layouts, sharding_rule
 from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs, counted, fresh_name
+from .beside import beside, follow_parameters, ordered
 from .dataset_strategy import input_values
 
 
@@ -401,7 +402,8 @@ def parallelize(draft: Draft) -> Draft:
     """Make the forward program. Raises StrategyError (parameters), ShapeError (inputs, dataset strategy)."""
     build, graph, config = Builder(draft), draft.graph, draft.config
     build.values = input_values(draft)
-    for node in graph.of_phase("forward"):
+    follow, late = beside(graph)
+    for node in ordered(graph, late):
         shapes, first = graph.operand_shapes(node), (node.ins or ("",))[0]
         of_parameter = build.is_parameter(first) or first in build.casts
         if node.op == "cast" and node.strategy_source == "default" and of_parameter:
@@ -414,6 +416,8 @@ def parallelize(draft: Draft) -> Draft:
             build.views[node.name] = View(first, node)
         elif node.follows:
             build.write(node)
+        elif node.name in follow:
+            follow_parameters(build, node, late)
         elif not ((node.own_rows or node.op == "micro_batch_rows") and build.own_rows(node)):
             attrs, strategy = dict(node.attrs), node.strategy
             rule = sharding_rule(node.opdef, shapes, attrs, strategy, config.device_num, node.where)
@@ -423,8 +427,8 @@ def parallelize(draft: Draft) -> Draft:
                 ins = tuple(build.gathered(name, have, want, node, at) for at, (name, have, want) in pairs)
             build.compute(node, rule, ins)
         build.prints(node.outs)
-    late = {name for n in graph.of_phase("update") for name in n.outs}
-    assigned = tuple((name, build.assigned(name, value)) for name, value in graph.assigns if value not in late)
+    later = {name for n in graph.of_phase("update") for name in n.outs}
+    assigned = tuple((name, build.assigned(name, value)) for name, value in graph.assigns if value not in later)
     build.prints(i.name for i in graph.inputs if i.name in build.values and not i.is_number)
     roles = {i.name: i.role for i in graph.inputs}
     # a parameter that only the update program reads gets its layout there; numbers need none

@@ -1,0 +1,93 @@
+"""What a network does with Parameters beside its result: an average of weights that is kept with them.
+
+    ops.assign(self.average, self.average * 0.9 + self.w * 0.1)     # the loss does not depend on it
+
+Nothing of it comes from the data, so there is no batch to split: operators without a strategy follow the Parameters as
+the network's own operators lay them out, and are computed after these. (MindSpore gives strategies to what the loss
+depends on; the rest works on slices as they are.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...layout.tensor_layout import TensorLayout
+from ...ops.machine.sharding import sharding_rule
+from ..ir import Graph, Node, Value
+from .candidates import choose_from_inputs
+
+if TYPE_CHECKING:
+    from .parallelize import Builder
+
+
+def beside(graph: Graph) -> tuple[set[str], set[str]]:
+    """Names of the forward operators without a strategy that read Parameters and numbers only, and on which no result
+    depends; and of what is computed after them: these, and what reads them.
+    """
+    nodes = graph.of_phase("forward")
+    needed = set(graph.read_late())
+    for node in reversed(nodes):
+        if needed.intersection(node.outs):
+            needed.update(node.ins)
+    still = {i.name for i in graph.inputs if i.role == "parameter" or i.is_number or i.role == "constant"}
+    follow: set[str] = set()
+    late: set[str] = set()
+    made: set[str] = set()
+    for node in nodes:
+        if needed.intersection(node.outs) or node.own_rows:
+            continue
+        if still.issuperset(node.ins) and (node.strategy_source not in ("user", "file") or node.follows):
+            still.update(node.outs)
+            if node.strategy is not None and not node.opdef.view and node.op != "cast":
+                follow.add(node.name)
+        elif not made.intersection(node.ins):
+            continue
+        late.add(node.name)
+        made.update(node.outs)
+    return (follow, late) if follow else (set(), set())
+
+
+def ordered(graph: Graph, late: set[str]) -> tuple[Node, ...]:
+    """The forward operators, those in `late` last."""
+    nodes = graph.of_phase("forward")
+    return (*(n for n in nodes if n.name not in late), *(n for n in nodes if n.name in late))
+
+
+def follow_parameters(build: Builder, node: Node, late: set[str]) -> None:
+    """Compute element by element on slices as they lie; else by the strategy that moves least of the operands."""
+    graph, device_num = build.graph, build.config.device_num
+    shapes, held = graph.operand_shapes(node), [_laid_out(graph, late, name, build.values) for name in node.ins]
+    lie = [layout for layout, shape in zip(held, shapes, strict=True) if shape]
+    plain = isinstance(node.opdef.signature, str) and "..." in node.opdef.signature and len(node.outs) == 1
+    equal = all(layout is not None and layout.same_placement(lie[0]) for layout in lie)
+    if not (plain and lie and equal and all(shape in ((), node.shape) for shape in shapes)):
+        attrs = dict(node.attrs)
+        strategy = choose_from_inputs(node.opdef, shapes, attrs, held, device_num, build.config)
+        node = replace(node, strategy=strategy, strategy_source="followed")
+        rule = sharding_rule(node.opdef, shapes, attrs, strategy, device_num, node.where)
+        build.compute(node, rule, build.operands(node, rule.ins))
+        return
+    wanted = [TensorLayout.replicated(device_num, 0) if layout is None else layout for layout in held]
+    made = replace(node, strategy=None, strategy_source="")
+    build.add(made.computed(build.operands(node, wanted), node.attrs), Value(node.shape, node.dtype, lie[0]))
+
+
+def _laid_out(graph: Graph, late: set[str], name: str, values: dict[str, Value]) -> TensorLayout | None:
+    """Where a value among `late` operators lies; of a Parameter that nothing else reads, as one of its shape that meets
+    it there.
+    """
+    shape = graph.shapes()[name]
+    if not shape or name in values:
+        return values[name].layout if shape else None
+    together, nodes = {name}, [n for n in graph.of_phase("forward") if n.name in late]
+    numbers = {i.name for i in graph.inputs if i.is_number}
+    count = 0
+    while count != len(together):
+        count = len(together)
+        for node in nodes:
+            names = {*node.ins, *node.outs} - numbers
+            if together & names:
+                together |= names
+    found = sorted(n for n in together if n in values and values[n].shape == shape)
+    return values[found[0]].layout if found else None
