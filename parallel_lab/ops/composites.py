@@ -9,16 +9,17 @@ import math
 import numpy as np
 
 from ..base.checks import instance, is_int
+from ..base.dtypes import is_bfloat16, kind_of
 from ..base.errors import ShapeError, shorten
 from .activation import elu, leaky_relu, log_softmax, sigmoid, softmax, tanh
 from .creation import eye, tril
-from .elementwise import add, cast, div, maximum, mul, neg, power, sub
+from .elementwise import SHAPE, UNARY, add, cast, div, maximum, mul, neg, power, sub
 from .gather import one_hot
 from .join import concat, split_parts
 from .linalg import bmm, einsum, matmul, outer
-from .logic import isnan, isneginf, isposinf, near, not_equal, select
+from .logic import isnan, near, not_equal, select
 from .machine.operand_checks import check_dim, refuse, some_dims
-from .machine.registry import form
+from .machine.registry import PRIMITIVES, case, form, gradient, op
 from .machine.signature import letters
 from .padding import flip
 from .reduce import reduce_all, reduce_mean, reduce_sum, spelling
@@ -164,16 +165,34 @@ def float_power(input, exponent):
     return power(cast(as_array(input), dtype="float64"), exponent)
 
 
+@op(UNARY, name="NanToNum", example=case(SHAPE, nan=0.5, posinf=1.0, neginf=-1.0))
+def numbers_instead(x, *, nan=0.0, posinf=None, neginf=None):
+    """Numbers in place of NaN and of infinities; None: the largest and smallest of the dtype.  x: (...) -> (...)."""
+    return np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
+
+
+@gradient(numbers_instead)
+def numbers_instead_grad(g, x):
+    """g where x is a number, 0 elsewhere.  g, x: (...) -> (...)."""
+    return np.where(np.isfinite(x), g, 0).astype(g.dtype)
+
+
+@form(numbers_instead, "NanToNum")
+def _(self, x, *, nan=0.0, posinf=None, neginf=None):
+    """Numbers in place of NaN and of infinities; None: the largest and smallest of the dtype.  x: (...) -> (...)."""
+    nan, posinf, neginf = (n if n is None else NUMBER("nan_to_num", "a number", n) for n in (nan, posinf, neginf))
+    if kind_of(x.dtype) != "f":
+        return x
+    # bfloat16 is computed in float32, whose largest number is more than it holds
+    largest = (2 - 2**-7) * 2.0**127 if is_bfloat16(x.dtype) else float(np.finfo(str(x.dtype)).max)
+    limits = {"posinf": largest if posinf is None else posinf, "neginf": -largest if neginf is None else neginf}
+    return self.run(x, nan=0.0 if nan is None else nan, **limits)
+
+
 @function(method="nan_to_num", mint="nan_to_num")
-def nan_to_num(input, nan=0.0, posinf=None, neginf=None):
-    """Numbers in place of NaN and of infinities; None: the largest and smallest of the dtype.  input: (...) -> same."""
-    nan, posinf, neginf = (None if x is None else NUMBER("nan_to_num", "a number", x) for x in (nan, posinf, neginf))
-    limits = np.finfo(str(input.dtype)) if np.dtype(str(input.dtype)).kind == "f" else None
-    if limits is None:
-        return input
-    made = select(isnan(input), float(nan), input)
-    made = select(isposinf(made), float(limits.max if posinf is None else posinf), made)
-    return select(isneginf(made), float(limits.min if neginf is None else neginf), made)
+def nan_to_num(input, nan=None, posinf=None, neginf=None):
+    """`NanToNum`; None: 0, and the largest and smallest number of the dtype.  input: (...) -> (...)."""
+    return PRIMITIVES["NanToNum"](nan=nan, posinf=posinf, neginf=neginf)(input)
 
 
 @function(method="isclose", mint="isclose")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import Check
+from ..base.checks import Check, choice
 from ..base.dtypes import as_dtype, kind_of
 from ..base.errors import ShapeError
 from .machine.opdef import OpDef
@@ -232,10 +232,10 @@ def _(g, out, x, y):
     return unbroadcast(div(mul(g, x), out), x), unbroadcast(div(mul(g, y), out), y)
 
 
-def _bias_labels(shapes):
+def _bias_labels(shapes, *, data_format="NCHW"):
     # at least two: a vector has no dim 1, and the signature says so
     names = letters(max(2, len(shapes[0])))
-    return f"{names},b->{names}"
+    return f"{names},{names[-1 if data_format == 'NHWC' else 1]}->{names}"
 
 
 @op(result_shape=lambda shapes: (shapes[0][1],))
@@ -244,15 +244,23 @@ def channel_sum(x):
     return x.sum(axis=(0, *range(2, x.ndim)), dtype=x.dtype)
 
 
-@op(_bias_labels, name="BiasAdd", example=(case((16, 8), (8,)), case((4, 8, 2, 3), (8,))))
-def bias_add(x, b):
-    """Add a bias to every row, or to every channel.  x: (a, b, ...), b: (b,) -> (a, b, ...)."""
-    return x + b.reshape(-1, *(1,) * (x.ndim - 2))
+@op(
+    _bias_labels,
+    name="BiasAdd",
+    attrs={"data_format": choice("NCHW", "NHWC", "NCDHW")},
+    example=(case((16, 8), (8,)), case((4, 8, 2, 3), (8,)), case((4, 2, 3, 8), (8,), data_format="NHWC")),
+)
+def bias_add(x, b, *, data_format="NCHW"):
+    """Add a bias to every row, or to every channel.  x: (a, b, ...), b: (b,) -> (a, b, ...).
+
+    data_format  "NHWC": the channels are x's last dim: x: (..., b)
+    """
+    return x + b if data_format == "NHWC" else x + b.reshape(-1, *(1,) * (x.ndim - 2))
 
 
 @bias_add.vjp
-def _(g, out, x, b):
-    return g, unbroadcast(g, b) if len(x.shape) == 2 else channel_sum(g)
+def _(g, out, x, b, *, data_format):
+    return g, unbroadcast(g, b) if len(x.shape) == 2 or data_format == "NHWC" else channel_sum(g)
 
 
 @op(

@@ -39,7 +39,7 @@ from .spellings import function
 _MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
-def _taking(begin, end, strides, begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0):
+def _taking(begin, end, strides, begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0, **_):
     """The key of `x[key]` that takes what begin, end, strides and the masks say; bit i of a mask is for position i."""
 
     def item(bit, first, last, step):
@@ -86,8 +86,10 @@ def _check_slice(operands, **attrs):
 _INTS = sequence_of(integer(), "A tuple of ints", empty=True)
 
 
-def _slice_labels(shapes, **attrs):
-    names, spare = letters(len(shapes[0])), more_letters(len(shapes[0]))
+def _slice_labels(shapes, *, skip_redistribution=False, **attrs):
+    """A dim that is taken in part has a label of its own in the result, unless ranks take from their own slices."""
+    names = letters(len(shapes[0]))
+    spare = names if skip_redistribution else more_letters(len(names))
     out = ""
     for dim, item in _per_dim(shapes[0], _taking(**attrs)):
         if dim is None:
@@ -98,14 +100,42 @@ def _slice_labels(shapes, **attrs):
     return f"{names}->{out}"
 
 
-def _slice_sizes(shapes, **attrs):
-    spare = more_letters(len(shapes[0]))
-    taken = (each for each in _per_dim(shapes[0], _taking(**attrs)) if isinstance(each[1], slice))
-    return {spare[dim]: len(range(*item.indices(shapes[0][dim]))) for dim, item in taken}
+def _taken(shapes, names, attrs):
+    """{its name: elements taken} of every dim that stays."""
+    dims = (each for each in _per_dim(shapes[0], _taking(**attrs)) if isinstance(each[1], slice))
+    return {names[dim]: len(range(*item.indices(shapes[0][dim]))) for dim, item in dims}
 
 
-def _restrict_slice(signature, cuts, sizes, *, ellipsis_mask=0, **_):
-    """MindSpore, strided_slice_info: GetMask refuses it, whatever is split."""
+def _slice_sizes(shapes, *, skip_redistribution=False, **attrs):
+    return {} if skip_redistribution else _taken(shapes, more_letters(len(shapes[0])), attrs)
+
+
+def _slice_out_sizes(shapes, *, skip_redistribution=False, **attrs):
+    return _taken(shapes, letters(len(shapes[0])), attrs) if skip_redistribution else {}
+
+
+def _slice_local(attrs, parts):
+    """A rank takes its share of begin and end from its own slice."""
+    if not attrs["skip_redistribution"]:
+        return attrs
+    counts = tuple(parts.values())
+    of_items = [1 if dim is None else counts[dim] for dim, _ in _per_dim(counts, _taking(**attrs))]
+
+    def share(bounds):
+        return tuple(n // count for n, count in zip(bounds, of_items, strict=False))
+
+    return {**attrs, "begin": share(attrs["begin"]), "end": share(attrs["end"])}
+
+
+def _restrict_slice(signature, cuts, sizes, *, ellipsis_mask=0, skip_redistribution=False, **attrs):
+    """MindSpore, strided_slice_info: GetMask refuses the ellipsis, whatever is split."""
+    labels = signature.ins[0] if skip_redistribution else ""
+    for dim, item in _per_dim(tuple(sizes[c] for c in labels), _taking(**attrs)) if labels else ():
+        if dim is not None and isinstance(item, slice) and cuts[labels[dim]] > 1:
+            count, (begin, end, step) = cuts[labels[dim]], item.indices(sizes[labels[dim]])
+            if step != 1 or begin % count or end % count:
+                what = f"splits dim {dim} {count} ways, of which {begin} to {end} are taken with stride {step}"
+                return what, "Stride 1, begin and end multiples of the parts, where skip_redistribution is set"
     if ellipsis_mask:
         what = f"is for ellipsis_mask={ellipsis_mask}, which parallel modes do not take"
         return what, "ellipsis_mask=0: begin, end and strides name every dim, or the first ones"
@@ -118,8 +148,10 @@ def _restrict_slice(signature, cuts, sizes, *, ellipsis_mask=0, **_):
     attrs={"begin": _INTS, "end": _INTS, "strides": _INTS | None, **dict.fromkeys(_MASKS, integer(0))},
     check=_check_slice,
     sizes=_slice_sizes,
+    out_sizes=_slice_out_sizes,
     whole=changed_labels,
     restrict=_restrict_slice,
+    localize=_slice_local,
     flops=0,
     example=(
         case((16, 8), begin=(0, 1), end=(16, 7), strides=(1, 2)),
@@ -130,7 +162,17 @@ def _restrict_slice(signature, cuts, sizes, *, ellipsis_mask=0, **_):
     ),
 )
 def strided_slice(
-    x, begin, end, strides=None, *, begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0
+    x,
+    begin,
+    end,
+    strides=None,
+    *,
+    begin_mask=0,
+    end_mask=0,
+    ellipsis_mask=0,
+    new_axis_mask=0,
+    shrink_axis_mask=0,
+    skip_redistribution=False,
 ):
     """The elements begin, begin + stride, ... before end of every dim, by Python's slice rules.  x: (...) -> (...).
 
@@ -141,6 +183,8 @@ def strided_slice(
     new_axis_mask     a new dim of size 1
     shrink_axis_mask  the dim goes, with the element at begin
     begin_mask, end_mask  begin or end does not count: from the first element, to the last one
+
+    skip_redistribution (by `add_prim_attr`): every rank takes its share from its own slice, so any dim may be split
     """
     key = _taking(begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
     return np.array(x[key], order="C")

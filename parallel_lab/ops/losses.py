@@ -344,6 +344,14 @@ def smooth_l1_loss(input, target, beta=1.0, reduction="none"):
     return smooth_l1_of(FormulaParts("smooth_l1_loss", reduction, smooth_l1=values), input, target)
 
 
+@function()
+def huber_loss(input, target, reduction="mean", delta=1.0):
+    """0.5 d^2 where |d| <= delta, else delta (|d| - 0.5 delta): delta times `smooth_l1_loss`.  input, target: (...) ->
+    () or (...).
+    """
+    return mul(smooth_l1_loss(input, target, delta, reduction), delta)
+
+
 @function(mint="functional.binary_cross_entropy")
 def binary_cross_entropy(logits, labels, weight=None, reduction="mean"):
     """-weight * (y log x + (1 - y) log(1 - x)), as `nn.BCELoss`.  logits: x, labels: y -> (), or (...) for "none".

@@ -21,7 +21,7 @@ import math
 
 import numpy as np
 
-from ..base.checks import integer, integers, number
+from ..base.checks import choice, integer, integers, number
 from ..base.errors import ShapeError, shorten
 from .elementwise import add, cast, float_result, mul
 from .machine.composed import composed
@@ -392,3 +392,37 @@ def group_norm_grad(g, x, gamma, *, num_groups, epsilon):
 @group_norm.vjp
 def _(g, out, x, gamma, beta, **attrs):
     return group_norm_grad(g, x, gamma, **attrs)
+
+
+def _neighbours(values, radius):
+    """Sums over the channels at most `radius` away.  values: (n, c, ...) -> (n, c, ...)."""
+    sums, channels = np.zeros_like(values), values.shape[1]
+    for step in range(-min(radius, channels - 1), min(radius, channels - 1) + 1):
+        sums[:, max(0, -step) : channels - max(0, step)] += values[:, max(0, step) : channels - max(0, -step)]
+    return sums
+
+
+@op(
+    lambda shapes, **_: f"{letters(4)}->{letters(4)}",
+    name="LRN",
+    attrs={
+        "depth_radius": integer(0),
+        **dict.fromkeys(("bias", "alpha", "beta"), number()),
+        "norm_region": choice("ACROSS_CHANNELS"),
+    },
+    whole=letters(4)[1],
+    flops=lambda s: 12 * s.a * s.b * s.c * s.d,
+    example=(case((8, 6, 4, 2)), case((8, 6, 4, 2), depth_radius=1, bias=2.0, alpha=0.5, beta=0.75)),
+)
+def local_response(x, *, depth_radius=5, bias=1.0, alpha=1.0, beta=0.5, norm_region="ACROSS_CHANNELS"):
+    """x over (bias + alpha * sum of squares of the channels at most depth_radius away) ** beta.  x: (n, c, h, w) ->
+    (n, c, h, w). Channels stay whole. (MindSpore, LRN.)
+    """
+    return x / (bias + alpha * _neighbours(x * x, depth_radius)) ** beta
+
+
+@gradient(local_response)
+def local_response_grad(g, x, *, depth_radius, bias, alpha, beta):
+    """Gradient of local_response.  g, x: (n, c, h, w) -> (n, c, h, w)."""
+    base = bias + alpha * _neighbours(x * x, depth_radius)
+    return g * base**-beta - 2 * alpha * beta * x * _neighbours(g * x * base ** (-beta - 1), depth_radius)

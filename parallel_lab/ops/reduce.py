@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..base.errors import ShapeError
-from .elementwise import cast, float_result, mul
+from .elementwise import cast, float_result, identity, mul
 from .logic import equal, select
 from .machine.operand_checks import any_dims
 from .machine.registry import case, form, op
@@ -119,6 +119,17 @@ reduce_all = _reduction(
 @reduce_sum.vjp
 def _(g, out, x, *, axis, keep_dims):
     return (_spread(g, x, axis),)
+
+
+@form(reduce_sum, "ReduceSum")
+def _(self, x, axis=(), *, keep_dims=False, skip_mode=False):
+    """Sum over `axis` (None or () = all dims).  x: (...) -> (...) without those dims; keep_dims: with size 1 there.
+
+    skip_mode  axis () is no dim: the result is x
+    """
+    if skip_mode and isinstance(axis, (tuple, list)) and not axis:
+        return self.run(x, of=identity)
+    return self.run(x, axis, keep_dims=keep_dims)
 
 
 @reduce_mean.vjp

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from ..base.checks import Check, number
-from .elementwise import add, cast, float_result, mul, power, sub
+from .elementwise import add, cast, float_result, maximum, mul, power, sub
 from .logic import equal, isfinite, not_equal, select
 from .machine.composed import composed
 from .machine.registry import case
@@ -73,7 +73,7 @@ _exponent = Check("A number above 0, 0, or infinity with either sign", _read_exp
 @composed(
     _labels,
     name="LpNorm",
-    attrs={**DIMS, "p": _exponent},
+    attrs={**DIMS, "p": _exponent, "epsilon": number(0)},
     dtype=float_result,
     example=(
         *CASES,
@@ -83,12 +83,13 @@ _exponent = Check("A number above 0, 0, or infinity with either sign", _read_exp
         case((16, 8), p=-math.inf),
     ),
 )
-def lp_norm(part, x, *, axis=None, p=2, keep_dims=False):
+def lp_norm(part, x, *, axis=None, p=2, keep_dims=False, epsilon=0.0):
     """(sum of |x| to the power p) to the power 1/p over `axis` (None = all dims).  x: (...) -> (...) without those
     dims, or with size 1 there.
 
     p  2: the Euclidean norm; 1: the sum of |x|; infinity: the largest |x|, minus infinity: the smallest; 0: how many
        are not 0
+    epsilon  the result is at least that
 
     The gradient at 0 is 0.
     """
@@ -104,7 +105,7 @@ def lp_norm(part, x, *, axis=None, p=2, keep_dims=False):
         total = do.over(reduce_sum, do.each(abs_, x))
     else:
         total = do.root(do.over(reduce_sum, do.each(power, do.each(abs_, x), float(p))), 1 / p)
-    return do.done(total, keep_dims)
+    return do.done(do.each(maximum, total, float(epsilon)) if epsilon else total, keep_dims)
 
 
 @function(method="norm", mint="norm")

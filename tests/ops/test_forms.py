@@ -326,6 +326,25 @@ def test_each_rank_joins_its_own_parts():
     np.testing.assert_array_equal(results(Two(prim), X[:, :4])[0], both[:, [0, 1, 4, 5, 2, 3, 6, 7]])
 
 
+@each_of(
+    ("begin", "end", "strategy", "kept"),
+    ((0, 0), (8, 2), ((1, 2, 1),), [0, 2]),
+    ((0, 2), (8, 4), ((2, 2, 1),), [1, 3]),
+    ((0, -2), (8, 99), ((4, 2, 1),), [1, 3]),
+)
+def test_each_rank_slices_its_own_part(begin, end, strategy, kept):
+    """MindSpore, strided_slice_info: begin and end are divided by the parts of the dim."""
+    prim = own_parts(ops.StridedSlice(), strategy)
+    np.testing.assert_array_equal(results(One(prim, (begin, end, (1, 1)), strategy), X)[0], X[:, kept])
+
+
+@each_of(("begin", "stride", "why"), (0, 2, "0 to 4 are taken with stride 2"), (1, 1, "1 to 3 are taken"))
+def test_a_rank_slices_whole_elements_with_stride_1(begin, stride, why):
+    prim, bounds = ops.StridedSlice().add_prim_attr("skip_redistribution", True), ((0, begin), (8, 4 - begin))
+    with pytest.raises(StrategyError, match=why):
+        compile(One(prim, (*bounds, (1, stride)), ((1, 2, 1),)), X, device_num=8, dataset_strategy="full_batch")
+
+
 def test_unequal_parts_of_a_split_dim_are_refused():
     prim = ops.SplitWithSize().add_prim_attr("skip_redistribution", True)
     with pytest.raises(StrategyError, match="works along that dim"):
@@ -340,3 +359,45 @@ def test_the_largest_along_any_dim_are_one_operator(largest):
     assert [(n.op_class, n.strategy) for n in plan.graph.nodes] == [("TopkExt", ((8, 1, 1),))]
     ordered = -np.sort(-X, 1) if largest else np.sort(X, 1)
     np.testing.assert_array_equal(sim.full(plan.outputs[0]), ordered[:, :2])
+
+
+def test_a_sum_over_no_dims_is_skipped():
+    """MindSpore, ReduceSum(skip_mode=True): axis (), the default, leaves x as it is; None is all dims as ever."""
+    net = One(ops.ReduceSum(skip_mode=True), ((),), ROWS)
+    np.testing.assert_array_equal(results(net, X)[0], X)
+    assert ops.ReduceSum(skip_mode=True)(X, None).shape == ops.ReduceSum()(X, ()).shape == ()
+    assert ops.ReduceSum(True, True)(X, 1).shape == (8, 1, 3)
+
+
+def test_a_norm_is_at_least_epsilon():
+    """MindSpore, LpNorm(epsilon=): the lower bound of the result."""
+    x = np.array([[0.0, 0.0], [3.0, 4.0]], "float32")
+    np.testing.assert_array_equal(ops.LpNorm(1, epsilon=0.5)(x), np.array([0.5, 5.0], "float32"))
+
+
+def test_channels_last_take_a_bias():
+    """MindSpore, BiasAdd(data_format="NHWC"): the keyword was unknown."""
+    b = np.arange(3.0)
+    np.testing.assert_array_equal(ops.BiasAdd("NHWC")(X, b), X + b)
+    np.testing.assert_array_equal(ops.BiasAdd(data_format="NCHW")(X, np.arange(4.0)), X + np.arange(4.0)[:, None])
+
+
+def test_numbers_stand_in_for_nan_and_infinity():
+    x = np.array([1.0, np.nan, np.inf, -np.inf], "float32")
+    np.testing.assert_array_equal(ops.NanToNum(0.5, 2.0, -3.0)(x), np.array([1.0, 0.5, 2.0, -3.0], "float32"))
+    largest = np.finfo("float16").max
+    np.testing.assert_array_equal(ops.NanToNum()(x.astype("float16")), np.array([1, 0, largest, -largest], "float16"))
+
+
+def test_a_response_is_divided_by_that_of_near_channels():
+    """MindSpore, LRN: channels at most depth_radius away count."""
+    x = X.reshape(8, 4, 3, 1)
+    near = np.stack([(x[:, max(0, c - 2) : c + 3] ** 2).sum(1) for c in range(4)], 1)
+    np.testing.assert_allclose(ops.LRN(2, 1.5, 0.3, 0.6)(x), x / (1.5 + 0.3 * near) ** 0.6)
+
+
+def test_a_huber_loss_is_linear_beyond_delta():
+    d = np.abs(X)
+    expected = np.where(d <= 1.5, 0.5 * d**2, 1.5 * (d - 0.75))
+    np.testing.assert_allclose(ops.huber_loss(X, 0 * X, "none", 1.5), expected)
+    np.testing.assert_allclose(nn.HuberLoss(delta=1.5)(Tensor(X), Tensor(0 * X)).asnumpy(), expected.mean())
