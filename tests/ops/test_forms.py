@@ -401,3 +401,20 @@ def test_a_huber_loss_is_linear_beyond_delta():
     expected = np.where(d <= 1.5, 0.5 * d**2, 1.5 * (d - 0.75))
     np.testing.assert_allclose(ops.huber_loss(X, 0 * X, "none", 1.5), expected)
     np.testing.assert_allclose(nn.HuberLoss(delta=1.5)(Tensor(X), Tensor(0 * X)).asnumpy(), expected.mean())
+
+
+def test_arguments_of_an_operator_may_be_named():
+    """ops.Add()(x=..., y=...) was a bare TypeError of Python."""
+    np.testing.assert_array_equal(ops.Sub()(X, y=1.0), X - 1)
+    np.testing.assert_array_equal(ops.Sub()(y=X, x=1.0), 1 - X)
+    np.testing.assert_array_equal(ops.Add()(input=X, other=1.0), X + 1)  # MindSpore's names of newer versions
+    np.testing.assert_array_equal(ops.ReduceSum()(X, axis=1), X.sum(1))
+    np.testing.assert_array_equal(ops.SumExt()(X, dim=1, keepdim=True), X.sum(1, keepdims=True))
+
+
+@each_of(("named", "why"), ({"z": 1.0}, "'z' is given by name"), ({"x": 1.0}, "'x' is given by name"))
+def test_names_that_an_operator_does_not_take_are_refused(named, why):
+    with pytest.raises(ShapeError, match=f"{why}.*Sub\\(\\.\\.\\.\\)\\(x, y\\)"):
+        ops.Sub()(X, **named)
+    with pytest.raises(ShapeError, match="'x' is missing"):
+        ops.Sub()(y=X)

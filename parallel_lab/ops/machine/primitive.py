@@ -18,7 +18,7 @@ from ...base.settings.context import get_compat
 from ...layout.named_layout import Layout
 from ..spellings import TENSORS, tensor_operand
 from .attributes import Attributed
-from .opdef import OpDef
+from .opdef import OpDef, own_names
 
 Strategy = tuple[tuple[int, ...], ...]
 
@@ -182,10 +182,29 @@ class Primitive(Attributed):
         self.in_strategy, self.out_strategy, self.strategy_origin = inward, outward, origin
         return self
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         if self.prim_attrs.get("recompute"):
             refuse_recompute(self.name)
-        return self.called(args)
+        return self.called(self._in_order(args, named) if named else args)
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Names of what a call takes, in order."""
+        return self.op.positional
+
+    def _in_order(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments of a call, those given by name at their places."""
+        names = self.operands
+        given = dict(zip(names, args, strict=False))
+        named = own_names(named, names, given)
+        wrong = [name for name in named if name not in names or name in given]
+        wanted = names[: max((names.index(name) + 1 for name in named if name in names), default=0)]
+        missing = [name for name in wanted if name not in given and name not in named]
+        if wrong or missing:
+            what = f"{wrong[0]!r} is given by name" if wrong else f"{missing[0]!r} is missing"
+            allowed = f"{self.name}(...)({', '.join(names)}), each once"
+            raise ShapeError(what, where=self.name, allowed=allowed)
+        return (*args, *(named[name] for name in wanted[len(args) :]))
 
     def called(self, args: Sequence[Any]) -> Any:
         """The result of a call."""
@@ -224,6 +243,12 @@ class Form(Primitive):
     def options(self) -> dict[str, Any]:
         """Attributes that the constructor takes, with their defaults."""
         return self.settings
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Names of what a call takes, in order."""
+        parameters = list(inspect.signature(type(self).arrange).parameters.values())[1:]
+        return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
         """As `Primitive.shard`."""
