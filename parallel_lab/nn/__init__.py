@@ -59,7 +59,6 @@ from .layers.embedding import Embedding, EmbeddingLookup, MultiFieldEmbeddingLoo
 from .layers.losses import (
     BCELoss,
     BCEWithLogitsLoss,
-    HuberLoss,
     KLDivLoss,
     L1Loss,
     LossBase,

@@ -10,15 +10,12 @@ depends on; the rest works on slices as they are.)
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.sharding import sharding_rule
 from ..ir import Graph, Node, Value
 from .candidates import choose_from_inputs
-
-if TYPE_CHECKING:
-    from .parallelize import Builder
 
 
 def beside(graph: Graph) -> tuple[set[str], set[str]]:
@@ -54,8 +51,10 @@ def ordered(graph: Graph, late: set[str]) -> tuple[Node, ...]:
     return (*(n for n in nodes if n.name not in late), *(n for n in nodes if n.name in late))
 
 
-def follow_parameters(build: Builder, node: Node, late: set[str]) -> None:
-    """Compute element by element on slices as they lie; else by the strategy that moves least of the operands."""
+def follow_parameters(build: Any, node: Node, late: set[str]) -> None:
+    """Compute element by element on slices as they lie; else by the strategy that moves least of the operands. build:
+    the Builder of `parallelize`.
+    """
     graph, device_num = build.graph, build.config.device_num
     shapes, held = graph.operand_shapes(node), [_laid_out(graph, late, name, build.values) for name in node.ins]
     lie = [layout for layout, shape in zip(held, shapes, strict=True) if shape]

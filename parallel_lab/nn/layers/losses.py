@@ -93,18 +93,6 @@ class SmoothL1Loss(FormulaLoss):
         self.smooth_l1 = ops.SmoothL1Loss(beta=beta)
 
 
-class HuberLoss(LossBase):
-    """0.5 d^2 where |d| <= delta, delta (|d| - 0.5 delta) elsewhere.  logits, labels: (...) -> () or (...)."""
-
-    @kept(delta=number(0, above=True))
-    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
-        super().__init__(reduction)
-        self.delta = delta
-
-    def construct(self, logits: Any, labels: Any) -> Any:
-        return ops.huber_loss(logits, labels, self.reduction, self.delta)
-
-
 class KLDivLoss(Cell):
     """labels * (log labels - logits), reduced.  logits (log-probabilities), labels: (...) -> () or (...).
 
