@@ -7,6 +7,7 @@ import pytest
 import parallel_lab as pl
 from parallel_lab import nn, ops
 from parallel_lab.base import hooks
+from parallel_lab.base.errors import NotBuiltYet
 from parallel_lab.graph.actions import Action
 from parallel_lab.graph.plan import Plan
 from parallel_lab.train.session import Session
@@ -264,3 +265,11 @@ def test_a_stage_that_is_not_trained_has_no_backward():
     assert [str(a) for a in plan.stages[0].actions] == ["0F0", "0F1", "0F2", "0F3", "0update0"]
     with Session(plan, net, optimizer) as session:
         assert np.isfinite(session.train([batch()], 2)).all()
+
+
+@pytest.mark.parametrize("layout", ["two", "chunks"])
+def test_a_schedule_with_another_placement_is_refused(layout):
+    """The V places part 3 on stage 0; plans have part k on stage k % S."""
+    stages, how = LAYOUTS[layout]
+    with pytest.raises(NotBuiltYet, match=r"schedule 'zero_bubble_v' has part \d on stage \d"):
+        planned(stages, 2, pipeline_scheduler="zero_bubble_v", parts=8, **how)

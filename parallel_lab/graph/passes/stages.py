@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...base.errors import ContextConflictError, StrategyError
+from ...base.errors import ContextConflictError, NotBuiltYet, StrategyError
 from ...base.hooks import schedule_maker
 from ..actions import PROGRAMS, Action
 from ..ir import Draft, Graph, Instr, Node, Value, at_compile, attr_pairs, fresh_name
@@ -358,6 +358,13 @@ def schedule_of(draft: Draft) -> list[tuple[Action, ...]]:
     else:
         parts = 1 + max(i.stage for i in forward)
         made = schedule_maker()(draft.config.pipeline_scheduler, stages, count, parts // stages)
+        for at, mine in enumerate(made):
+            other = next((a.stage for a in mine if a.stage % stages != at), None)
+            if other is not None:
+                what = f"schedule {draft.config.pipeline_scheduler!r} has part {other} on stage {at}"
+                allowed = f"Part k on stage k % {stages}, in a plan that is run"
+                hint = "Leave pipeline_interleave, or take '1f1b'; make_schedule(...).clock() shows what it would take"
+                raise at_compile(NotBuiltYet, what, allowed, hint)
         orders = [[a for a in mine if a.kind in kinds] for mine in made]
     update = [Action(0, "update", 0, "update")] if draft.program("update") else []
     return [tuple(order + update) for order in orders]
