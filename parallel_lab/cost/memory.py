@@ -164,6 +164,8 @@ class _Memory:
             buckets.update([instr.out] if _puts_together(instr) else [])
             for name in instr.kept:
                 self._add_block(plan, name, "gathered" if together else "workspace")
+            if instr.kind == "start" and instr.message == "recv":
+                self.sizes[instr.out] = 0  # what another stage sends counts from its wait on
             if phase == "forward":
                 forward.update(instr.kept)
         read = {self.block[name] for i in dict(programs).get("backward", ()) for name in i.ins if name in self.block}

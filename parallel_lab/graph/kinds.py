@@ -329,7 +329,9 @@ KINDS: dict[str, KindDef] = {
             vjp=_vjp_accumulate,
         ),
         KindDef("print", "Print", _run_print, shown=lambda plan, instr, rank: Shown()),
-        KindDef("start", "Start", asks="start", verify=_start_fault, view=lambda instr: True, shown=shown_message),
+        KindDef(
+            "start", "Start", asks="start", verify=_start_fault, view=lambda i: i.message != "send", shown=shown_message
+        ),
         # a start and its wait stand for the same memory while an all_reduce happens in place
         KindDef("wait", "Wait", asks="wait", verify=_wait_fault, view=lambda instr: instr.in_place),
     )

@@ -26,7 +26,7 @@ _OPERATORS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file
 
 
 class Handle:
-    """A started collective. `wait()` gives its reply, once; `end_s`: perf_counter() when it was noticed complete."""
+    """What was started. `wait()` gives its reply, once; `end_s`: perf_counter() when it was noticed complete."""
 
     end_s: float | None = None
 
@@ -39,15 +39,8 @@ class Handle:
         raise NotImplementedError
 
 
-def check_startable(request: Request) -> None:
-    """Raise CollectiveMismatch for a send or recv, which cannot be started: only collectives have a later part."""
-    if request.kind in MESSAGES and not MESSAGES[request.kind].is_collective:
-        hint = f"Call comm.{request.kind} where it is needed"
-        raise CollectiveMismatch(f"{describe(request)} is started", allowed="A collective", hint=hint)
-
-
 def not_waited_for(rank: int, request: Request) -> str:
-    """What is wrong with a run that ended while a started collective had not been waited for."""
+    """What is wrong with a run that ended while what it started had not been waited for."""
     what = f"rank {rank} has started {describe(request)} and never waited for it"
     return message(what, allowed="Every start needs its wait", hint="Call handle.wait() before the run ends")
 
@@ -106,7 +99,7 @@ class Calls:
         raise NotImplementedError
 
     def _begin(self, request: Request, explicit: bool) -> Handle:
-        """Start a collective; see `begin`."""
+        """Start a request; see `begin`."""
         raise NotImplementedError
 
     def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, **fields) -> np.ndarray | None:
@@ -123,28 +116,31 @@ class Calls:
         return np.empty(shape, dtype)
 
     def begin(self, request: Request) -> Handle:
-        """Start the collective of `request` and return at once.
+        """Start `request` and return at once.
 
         Leave its value and its `out` alone until `handle.wait()`. Members of a group start the same
-        collectives in one order; other calls between. Progress: in `progress`, `handle.done()`, waits.
+        collectives in one order; other calls between. Progress: in `progress`, `handle.done()`, waits. A send
+        is done when its value may be reused, and its wait never waits for the receiver. Recvs that were started take
+        the messages of their sr_tag in the order of the starts, before those that are called later.
         """
         return self._begin(request, bool(request.origin))
 
     def start(self, kind: str, x=None, group=None, *, tag: str = "", **fields) -> Handle:
-        """Start a collective by name, and go on while it travels.
+        """Start a request by name, and go on while it travels.
 
             handle = comm.start("all_reduce", x, reduce="sum")
             ...
             total = handle.wait()
 
-        fields  what the call of that name takes: reduce, dim, root, split_dim, concat_dim, out
+        group   of a send or recv: (source, destination)
+        fields  what the call of that name takes: reduce, dim, root, split_dim, concat_dim, out, sr_tag, shape, dtype
         """
         value = None if x is None else np.asarray(x, order="C")
         origin = tag or caller(1)
         return self._begin(Request(kind, self._members(kind, group, origin), value, origin=origin, **fields), bool(tag))
 
     def progress(self) -> None:
-        """Do what can be done now, without waiting, for the collectives that were started."""
+        """Do what can be done now, without waiting, for what was started."""
 
     # the calls
 

@@ -119,7 +119,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Start:
-    """Start a collective, in the same order on all members; the reply is a handle, and the value stays until `Wait`."""
+    """Start a request, collectives in one order on all members. The reply is a handle; the value stays until `Wait`."""
 
     request: Request
 

@@ -23,17 +23,18 @@ from ..base.checks import INTS, is_int
 from ..base.errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, PlanError, shorten
 from ..graph.plan import Plan
 from ..ops.kernels.threads import keep_freed_memory
-from .calls import Handle, check_startable, not_waited_for
-from .communicator import Request, Start, Wait, answer, check_request, describe
+from .calls import Handle, not_waited_for
+from .communicator import Request, Start, Wait, answer, check_request, delivered, describe
 from .computing import computing
 from .full_values import gather_value, slice_value, step_inputs
 from .interpreter import Env, Tick, half_done, rank_step
+from .mail import Mail, received
 
 RankProgram = Generator[Any, Any, Any]
 
 
 class _Started(Handle):
-    """A collective that a simulated rank has started."""
+    """What a simulated rank has started."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -41,6 +42,9 @@ class _Started(Handle):
 
     def done(self) -> bool:
         return self.end_s is not None
+
+    def end(self, reply: np.ndarray | None) -> None:
+        self.reply, self.end_s = reply, time.perf_counter()
 
 
 def _waiting_for(asked: Any) -> str:
@@ -65,8 +69,8 @@ class _Engine:
         self.results: dict[int, Any] = {}
         self.counts: dict[int, int] = dict.fromkeys(self.programs, 0)
         self.numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-        # per ordered pair (source, destination): untaken sends, oldest first; and how many were sent
-        self.mail: dict[tuple[int, ...], deque[Request]] = {}
+        # sends by ((source, destination), sr_tag); and how many were sent, by pair
+        self.mail = Mail()
         self.sent: dict[tuple[int, ...], int] = {}
         # per rank: what it has started and nobody has answered, oldest first; and what it has not waited for
         self.started: dict[int, deque[_Started]] = {rank: deque() for rank in self.programs}
@@ -98,11 +102,13 @@ class _Engine:
             if asked.kind != "send":
                 self.waiting[rank] = asked
                 return None
-            # a copy: the sender may change its array from now on
-            kept = dataclasses.replace(asked, value=np.array(asked.value, order="C"))
-            self.mail.setdefault(asked.group, deque()).append(kept)
-            self.sent[asked.group] = self.sent.get(asked.group, 0) + 1
-            reply = None
+            reply = self.send(asked)
+
+    def send(self, request: Request) -> None:
+        """Hand a copy over: the sender may change its array from now on."""
+        kept = dataclasses.replace(request, value=np.array(request.value, order="C"))
+        self.sent[request.group] = self.sent.get(request.group, 0) + 1
+        self.mail.put((request.group, request.sr_tag), kept)
 
     def counted(self, request: Request, key: tuple) -> Request:
         """The request with its number among those of this key."""
@@ -115,13 +121,18 @@ class _Engine:
     # what is started and waited for
 
     def begin(self, rank: int, request: Any) -> _Started:
-        """Take a collective that a rank starts."""
+        """Take what a rank starts. A send is done at once; a recv takes the next message, now or when it is sent."""
         check_request(request, rank, self.programs)
-        check_startable(request)
         handle = _Started(self.counted(request, (rank, request.group, "started")))
-        self.started[rank].append(handle)
         self.unclaimed[rank].append(handle)
-        self.answer_started()
+        if request.kind == "send":
+            handle.end(self.send(handle.request))
+        elif request.kind == "recv":
+            asked = handle.request
+            self.mail.ask((asked.group, asked.sr_tag), lambda sent: handle.end(delivered(received(asked, sent), asked)))
+        else:
+            self.started[rank].append(handle)
+            self.answer_started()
         return handle
 
     def claimed(self, rank: int, handle: Any) -> _Started:
@@ -145,7 +156,7 @@ class _Engine:
                 if len(heads) < len(group) or any(h.request.group != group for h in heads):
                     continue
                 for rank, handle, reply in zip(group, heads, answer([h.request for h in heads]), strict=True):
-                    handle.reply, handle.end_s = reply, time.perf_counter()
+                    handle.end(reply)
                     self.started[rank].popleft()
                 moved = True
 
@@ -161,11 +172,9 @@ class _Engine:
                     replies[rank] = request.reply
                 continue
             if request.kind == "recv":
-                queue = self.mail.get(request.group, ())
-                sent = next((message for message in queue if message.sr_tag == request.sr_tag), None)
+                sent = self.mail.take((request.group, request.sr_tag))
                 if sent is not None:
-                    self.mail[request.group] = deque(message for message in queue if message is not sent)
-                    replies[rank] = _received(request, sent)
+                    replies[rank] = delivered(received(request, sent), request)
                 continue
             members = [self.waiting.get(r) for r in request.group]
             if all(isinstance(m, Request) and m.group == request.group and m.kind != "recv" for m in members):
@@ -196,25 +205,14 @@ class _Engine:
         for rank, left in self.unclaimed.items():
             if left:
                 raise CollectiveMismatch(not_waited_for(rank, left[0].request))
-        for pair, left in sorted(self.mail.items()):
+        for pair, count in sorted(self.sent.items()):
+            left = [message for (of, _), queue in self.mail.kept.items() if of == pair for message in queue]
             if left:
-                (source, target), count = pair, self.sent[pair]
+                source, target = pair
                 sent = f"{count} message{'s' if count != 1 else ''} to rank {target}"
                 what = f"rank {source} sent {sent}, which received {count - len(left)}"
                 first = f"The first without a recv is {describe(left[0])}"
                 raise CollectiveMismatch(what, allowed="Every send needs its recv", hint=first)
-
-
-def _received(request: Request, sent: Request) -> np.ndarray:
-    """What `sent` holds as reply to the recv `request`. Raises CollectiveMismatch for another shape or dtype."""
-    value = sent.value
-    shape = value.shape if request.shape is None else tuple(request.shape)
-    dtype = value.dtype if request.dtype is None else np.dtype(request.dtype)
-    if (shape, dtype) != (value.shape, value.dtype):
-        source, target = request.group
-        what = f"rank {target} expects {dtype} {shape} from rank {source}, which called {describe(sent)}"
-        raise CollectiveMismatch(what, where=f"{describe(request)}, call {request.number}")
-    return value
 
 
 def simulate(programs: Sequence[RankProgram] | Mapping[int, RankProgram]) -> list[Any]:

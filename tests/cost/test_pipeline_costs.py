@@ -25,7 +25,11 @@ def test_every_instruction_finds_the_predicted_bytes_on_every_rank(case):
     numbers = {i.name for i in plan.graph.inputs if i.is_number} | set(plan.scalars)
 
     def look(rank, action, instr, *_):
-        found = {(n if isinstance(n, str) else n[0], n): a for n, a in simulator.envs[rank].items() if a is not None}
+        found = {
+            (n if isinstance(n, str) else n[0], n): a
+            for n, a in simulator.envs[rank].items()
+            if isinstance(a, np.ndarray)
+        }
         arrays = {(a.ctypes.data, a.nbytes) for (name, _), a in found.items() if name not in numbers and a.nbytes}
         held[rank].append((action.program, instr.out, sum(size for _, size in arrays)))
 

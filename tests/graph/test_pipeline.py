@@ -169,12 +169,38 @@ def test_every_border_is_crossed_once_per_micro_batch_each_way():
     plan = planned((0, 0, 1, 1), 4)[0]
     assert Plan.from_dict(plan.to_dict()) == plan
     first, second = plan.stages
-    sent = [[i for a in s.actions for _, i in s.part(a) if i.kind == "send"] for s in (first, second)]
-    taken = [[i for a in s.actions for _, i in s.part(a) if i.kind == "recv"] for s in (first, second)]
+    started = [[i for a in s.actions for _, i in s.part(a) if i.kind == "start"] for s in (first, second)]
+    sent, taken = ([[i for i in mine if i.message == kind] for mine in started] for kind in ("send", "recv"))
     assert [len(s) for s in sent] == [4 + 1, 4 + 2] and [len(t) for t in taken] == [4 + 2, 4 + 1]
     assert {i.group(1) for i in sent[0]} == {(1, 3)} and {i.group(3) for i in sent[1]} == {(3, 1)}
     assert {i.group(3) for i in taken[1]} == {(1, 3)}
     assert "is made on stage 0, and read on stage 1" in plan.text(rank=2)
+
+
+def test_borders_are_started_early_and_waited_for_late():
+    """A send directly behind what makes its value, its wait at the end of the action; a recv at the beginning, its wait
+    directly before the first reader."""
+    checked = 0
+    for stage in planned((0, 0, 1, 1), 2)[0].stages:
+        for action in stage.actions:
+            part = [instr for _, instr in stage.part(action)]
+            kinds = [f"{i.kind} {i.attr('message')}" for i in part]
+            assert not {"send", "recv"} & {i.kind for i in part}
+            starts = [i for i in part if i.message]
+            recvs = [i for i in starts if i.message == "recv"]
+            assert part[: len(recvs)] == recvs
+            assert kinds.count("wait send") == len(starts) - len(recvs)
+            assert all(kind == "wait send" for kind in kinds[len(kinds) - kinds.count("wait send") :])
+            waits = {i.ins[0]: n for n, i in enumerate(part) if i.kind == "wait"}
+            for at, instr in enumerate(part):
+                if instr.message == "send" and instr.once != "first":  # the table is there before all
+                    assert instr.ins[0] in next(i for i in part[at::-1] if i.message != "send").kept
+                elif instr.message == "recv":
+                    arrived = part[waits[instr.out]]
+                    behind = next((i for i in part[waits[instr.out] + 1 :] if i.kind != "wait"), None)
+                    assert behind is None or arrived.out in behind.ins or action.kind == "update"
+                    checked += 1
+    assert checked >= 8
 
 
 def test_the_order_of_work_is_the_schedules():
@@ -249,7 +275,7 @@ def test_backward_in_two_programs_has_the_same_bits(layout, width, settings, mon
     plan = planned(stages, ranks, **settings)[0]
     for stage in plan.stages:
         programs = dict(stage.programs)
-        sent = [i for i in programs["backward"] if i.kind == "send"]
+        sent = [i for i in programs["backward"] if i.message == "send"]
         assert len(sent) == (stage.first > 0) and not any(i.kind == "accumulate" for i in programs["backward"])
         products = [i for i in programs["weights"] if i.op == "matmul"]
         assert products and all(i.once == "" for i in products)

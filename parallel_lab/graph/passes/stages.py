@@ -12,7 +12,14 @@ goes back the same way; what a redistribution makes smaller is sent after it. A 
 later ones, so gradients are added up in the order of one device. A parameter lies on the first stage that reads it, and
 goes to the others with the first micro-batch. Inputs and constants are wherever they are read.
 
-`stage_programs`, at last, gives every stage its own instructions, with a send for each recv.
+`stage_programs`, at last, gives every stage its own instructions, with a send for each recv. Both travel while the
+ranks compute:
+
+    %h         = ...                          stage 0: a send is started behind what makes its value, and waited for at
+    %h.to1     = start(%h)                    the end of the action
+    %h.to1.sent = wait(%h.to1)
+    %h.on1.coming = start()                   stage 1: a recv is started at the beginning of the action, and waited for
+    %h.on1     = wait(%h.on1.coming)          where it is first read
 
 Rules: MindSpore, Cell.pipeline_stage, nn.PipelineCell. The order in which stages work is in `graph/actions.py`.
 """
@@ -239,6 +246,9 @@ class _Cut:
         self.draft, self.count = draft, draft.config.pipeline_stages
         self.values = draft.value_table()
         self.found: list[dict[str, list[Instr]]] = [{} for _ in range(self.count)]
+        # of every stage and program: recvs to start at the beginning, sends to wait for at the end
+        self.first: list[dict[str, list[Instr]]] = [{} for _ in range(self.count)]
+        self.last: list[dict[str, list[Instr]]] = [{} for _ in range(self.count)]
         self.there: list[set[str]] = [set() for _ in range(self.count)]
         self.maker: dict[str, tuple[str, Instr]] = {}
         self.tag = max((i.attr("sr_tag", 0) for _, i in draft.instructions()), default=0)
@@ -270,7 +280,11 @@ class _Cut:
             told = not self.values[name].shape or self.draft.config.pipeline_result_broadcast
             for stage in range(self.count) if told else ():
                 self.bring(last, name, stage, None)  # every rank tells its loss
-        return [{phase: tuple(program) for phase, program in mine.items()} for mine in self.found]
+        sides = zip(self.first, self.found, self.last, strict=True)
+        return [
+            {phase: (*first.get(phase, ()), *program, *last.get(phase, ())) for phase, program in mine.items()}
+            for first, mine, last in sides
+        ]
 
     def place_all(self) -> None:
         """The part of every value; in the update that of its parameter, or of the largest operand."""
@@ -328,17 +342,30 @@ class _Cut:
         self.pair(made_in, phase, Instr("recv", (name,), (name,), name, attrs=attr_pairs(attrs), **place))
 
     def pair(self, made_in: str, phase: str, border: Instr) -> None:
-        """A send behind what makes the value, and the recv where it is read."""
+        """A send that is started behind what makes the value, and a recv that is waited for where it is read."""
         number, source = "0:float32", border.attr("source")
         self.values.setdefault(number, Value((), "float32", None))
-        sent = fresh_name(f"{border.ins[0]}.to{border.stage}", self.values)
-        self.values[sent] = Value((0,), self.values[border.out].dtype, None)  # nothing comes back
-        once = border.once if made_in != "update" else "last"
-        send = replace(border, kind="send", outs=(sent,), stage=source, once=once)
+        names = []
+        for name in (
+            f"{border.ins[0]}.to{border.stage}",
+            f"{border.ins[0]}.to{border.stage}.sent",
+            f"{border.out}.coming",
+        ):
+            names.append(fresh_name(name, self.values))
+            self.values[names[-1]] = Value((0,), self.values[border.out].dtype, None)  # nothing comes back
+        self.values[names[-1]] = self.values[border.out]
+        going, sent, coming = ((name,) for name in names)
+        at_source = {"stage": source, "once": border.once if made_in != "update" else "last"}
+        send = {"attrs": attr_pairs({**dict(border.attrs), "message": "send"}), **at_source}
         program = self.found[source % self.count].setdefault(made_in, [])
         at = next((n + 1 for n, i in enumerate(program) if border.ins[0] in i.kept), 0)
-        program.insert(at, send)
-        self.add(border.stage % self.count, phase, replace(border, ins=(number,)))
+        program.insert(at, replace(border, kind="start", outs=going, **send))
+        ending = self.last[source % self.count].setdefault(made_in, [])
+        ending.append(replace(border, kind="wait", ins=going, outs=sent, reason="", **send))
+        attrs = attr_pairs({**dict(border.attrs), "message": "recv"})
+        starting = self.first[border.stage % self.count].setdefault(phase, [])
+        starting.append(replace(border, kind="start", ins=(number,), outs=coming, attrs=attrs))
+        self.add(border.stage % self.count, phase, replace(border, kind="wait", ins=coming, attrs=attrs, reason=""))
 
 
 # ---- the order of work ----

@@ -22,7 +22,7 @@ def divided(programs: Programs, draft: Draft) -> Programs:
     first: set[int] = set()
     for at in reversed(range(len(program))):
         instr = program[at]
-        if (instr.kind == "send" and not instr.once) or wanted.intersection(instr.outs):
+        if (instr.attr("message") == "send" and not instr.once) or wanted.intersection(instr.outs):
             first.add(at)
             wanted.update(instr.ins)
     # what runs once with the last micro-batch waits for all gradients

@@ -6,7 +6,7 @@
 
 The members of a group first compare what they ask for (`handshake.py`). Small values travel with that comparison, and
 each member combines them by itself. Larger ones are moved by MPI (`movement.py`), also while the rank goes on working
-(`nonblocking.py`). send and recv are a message that says what comes, then the data.
+(`nonblocking.py`). send and recv: `messages.py`.
 
 `empty` gives ordinary memory: with memory of MPI's own (MPI_Alloc_mem, Open MPI 4.1) exchanges of 64 KiB and 1 MiB took
 as long, and of 16 MiB 1.6 times as long (measured, 2 and 4 ranks).
@@ -24,14 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import RankDied, message
-from ...run.calls import check_startable
+from ...base.errors import RankDied
 from ...run.communicator import Request, answer, delivered
 from ..checked_calls import CheckedCalls
 from ..faults import unread_text
 from ..flight import FLIGHT_RECORDS, FlightEntry, entry_from_text
-from ..shm.channels import Kept, expected, head_tag, pack_head, unpack_head
-from .handshake import ARRIVED, DATA_TAG, MESSAGE_TAG, Asked, Handshake, died
+from .handshake import ARRIVED, DATA_TAG, Asked, Handshake, died
+from .messages import MessageLane, StartedMessage
 from .movement import Movement, Types
 from .nonblocking import Lane, Started
 
@@ -61,6 +60,7 @@ class MpiCommunicator(CheckedCalls):
         self._handshake = Handshake(mpi, timeout_s, warn_after_s, warn)
         self._types = Types(mpi)
         self._lane = Lane(mpi, self._handshake, self._await_started, self._end_started)
+        self._messages = MessageLane(mpi, self._types, self._handshake, self._await_started, self._end_started)
         self._begin_run(0, fresh=False)
 
     def __repr__(self) -> str:
@@ -73,10 +73,10 @@ class MpiCommunicator(CheckedCalls):
         flight = self._noted(asked)
         try:
             if kind == "send":
-                self._hand_over(request.value, members[1], request.sr_tag)
+                self._messages.send(request)
                 reply = None
             elif kind == "recv":
-                reply = self._receive(request)
+                reply = self._messages.recv(request, flight)
             elif len(members) == 1:
                 reply = answer([request])[0]
             else:
@@ -93,8 +93,6 @@ class MpiCommunicator(CheckedCalls):
         """What the group compares.  numbers: of the next call, by group"""
         self._handshake.check()
         check, loose, text = self._call(request, explicit)
-        if numbers is self._started_numbers:
-            check_startable(request)
         number = numbers.get(request.group, 0) if request.number is None else request.number
         numbers[request.group] = number + 1
         return Asked(self._numbered(check, number), *(loose or (0, 0)), number, text)
@@ -120,24 +118,27 @@ class MpiCommunicator(CheckedCalls):
 
     # working while a message travels
 
-    def _begin(self, request: Request, explicit: bool) -> Started:
+    def _begin(self, request: Request, explicit: bool) -> Started | StartedMessage:
         request = self._complete(request)
         asked = self._asked(request, explicit, self._started_numbers)
         asked = asked._replace(text=_as_started(asked.text))
-        started = Started(self._lane, request, asked, self._noted(asked), self.recording)
+        flight = self._noted(asked)
         try:
+            if request.kind in ("send", "recv"):
+                return self._messages.begin(request, flight, self.recording)
+            started = Started(self._lane, request, asked, flight, self.recording)
             self._lane.begin(started)
         except self._mpi.Exception as error:
             raise died(error, self.rank, request) from error
         return started
 
-    def _end_started(self, started: Started) -> None:
+    def _end_started(self, started: Started | StartedMessage) -> None:
         flight, request = started.flight, started.request
         flight[4] = started.end_s
         if started.recorded:
             self._record(flight[0], request, request.group, flight[3], flight[4])
 
-    def _await_started(self, started: Started | None) -> None:
+    def _await_started(self, started: Started | StartedMessage | None) -> None:
         self._waits_in = None if started is None else started.flight
 
     def progress(self) -> None:
@@ -168,54 +169,6 @@ class MpiCommunicator(CheckedCalls):
             part.Free()
             whole.Free()
         return found
-
-    # messages from one rank to another
-
-    def _hand_over(self, value: np.ndarray, to: int, sr_tag: int) -> None:
-        head, data = pack_head(value.dtype, value.shape, sr_tag), np.array(value, order="C")
-        self._sent[to] += 1
-        self._handshake.post(head, to, MESSAGE_TAG)
-        self._handshake.outgoing.append(self._handshake.comm.Isend(self._types.buffer(data), dest=to, tag=MESSAGE_TAG))
-        self._handshake.sent_all()
-        self._handshake.attend()
-
-    def _receive(self, request: Request) -> np.ndarray:
-        source = request.group[0]
-        out = self._kept.take(source, request.sr_tag)
-        while out is None:
-            sr_tag, came = self._next_message(source, request)
-            if sr_tag == request.sr_tag:
-                out = came
-            else:
-                self._kept.put(source, sr_tag, came)
-        self._received[source] += 1
-        wanted = expected(request, out.shape, out.dtype)
-        if wanted != (out.shape, out.dtype):
-            sent = f"from rank {source}, which sent {out.dtype} {out.shape}"
-            text = message(f"rank {self.rank} expects {wanted[1]} {wanted[0]} {sent}", where=request.origin)
-            self._handshake.raise_fault("CollectiveMismatch", text, ranks=[self.rank, source])
-        return out
-
-    def _next_message(self, source: int, request: Request) -> tuple[int, np.ndarray]:
-        """(tag, value) of what `source` has sent next, whatever its tag; the value of the tag asked for in `out`."""
-        handshake, head = self._handshake, bytearray(256)
-        found: list = []
-
-        def came() -> bool:
-            here = handshake.comm.Improbe(source, MESSAGE_TAG)
-            if here is not None:
-                here.Recv([head, self._mpi.BYTE])
-                found.append(True)
-            return bool(found)
-
-        taken = self._received[source] + self._kept.count(source)
-        handshake.until(came, lambda: (source,), lost=lambda rank: handshake.left[rank][0] <= taken)
-        (dtype, shape), sr_tag = unpack_head(bytes(head)), head_tag(bytes(head))
-        given = request.out if sr_tag == request.sr_tag else None
-        out = given if given is not None and (given.shape, given.dtype) == (shape, dtype) else np.empty(shape, dtype)
-        coming = handshake.comm.Irecv(self._types.buffer(out), source=source, tag=MESSAGE_TAG)
-        handshake.complete([coming], (source,), out.nbytes)
-        return sr_tag, out
 
     # control
 
@@ -258,7 +211,7 @@ class MpiCommunicator(CheckedCalls):
         self._started_numbers: dict[tuple[int, ...], int] = {}
         self._waits_in: list | None = None
         self._flight: deque[list] = deque(maxlen=FLIGHT_RECORDS)
-        self._sent, self._received, self._kept = [0] * self.world_size, [0] * self.world_size, Kept()
+        self._messages.begin_run()
         self._index = 0
         self.control = "run"
         self.records = []
@@ -271,7 +224,8 @@ class MpiCommunicator(CheckedCalls):
         handshake = self._handshake
         if not self.stop_requested:  # who stops may leave a message lying, and a handle
             self._lane.check_waited()
-        handshake.leave(self._sent)
+            self._messages.check_waited()
+        handshake.leave(self._messages.sent)
         handshake.until_settled(lambda: len(handshake.left) == len(handshake.others))
         handshake.until_settled(self._lane.settled)
         if not self.stop_requested:
@@ -281,8 +235,8 @@ class MpiCommunicator(CheckedCalls):
     def _check_unread(self) -> None:
         """Raise CollectiveMismatch when this rank has not received all that others say they have sent it."""
         for source, (sent, _) in sorted(self._handshake.left.items()):
-            if sent != self._received[source]:
-                text = unread_text(source, self.rank, sent, self._received[source])
+            if sent != (received := self._messages.received[source]):
+                text = unread_text(source, self.rank, sent, received)
                 self._handshake.raise_fault("CollectiveMismatch", text, ranks=[source, self.rank])
 
 

@@ -103,6 +103,8 @@ class Handshake:
         self.started_comm: Any = None  # carries the data of started collectives, and nothing else
         self.progress: Callable[[], None] | None = None  # moves the started collectives that are under way, if any
         self.in_flight: Callable[[], list] = list  # their MPI requests
+        self.messages: Callable[[], None] = lambda: None  # takes what was sent to this rank; and their MPI requests
+        self.messages_in_flight: Callable[[], list] = list
         self.run = 0
         self.interrupted = False
         self.paused: Callable[[], bool] = lambda: False
@@ -117,7 +119,7 @@ class Handshake:
         """Start anew, all ranks alike.  fresh: with a new communicator: messages of a stopped run may be under way."""
         if fresh:
             self.sent_all()
-            self._abandoned += [*self.outgoing, *self.unfinished, *self.in_flight()]
+            self._abandoned += [*self.outgoing, *self.unfinished, *self.in_flight(), *self.messages_in_flight()]
             self._used += [self.comm, self.started_comm]
             self.outgoing.clear()
             self.unfinished = []
@@ -136,7 +138,8 @@ class Handshake:
     @property
     def untidy(self) -> bool:
         """True when this process cannot finish MPI in order: transfers were given up in the middle."""
-        return bool(self.unfinished or self._abandoned or self.in_flight()) or not self.sent_all()
+        under_way = self.unfinished or self._abandoned or self.in_flight() or self.messages_in_flight()
+        return bool(under_way) or not self.sent_all()
 
     # sending
 
@@ -170,6 +173,7 @@ class Handshake:
     def attend(self) -> None:
         """Read what has come, and move on what was started, without waiting. Raises the mismatch of one of them."""
         self.look()
+        self.messages()
         if self.progress is not None:
             self.progress()
 

@@ -34,7 +34,8 @@ from ...layout.halo import Halo
 from ...layout.slices import REDUCERS
 from ...ops.collectives.definitions import combine
 from ...run.communicator import Request, answer
-from ..shm.channels import expected, pack_head, unpack_head
+from ...run.mail import expected
+from ..shm.channels import pack_head, unpack_head
 from ..shm.slices import as_pieces, positive_dim
 from .handshake import Arrival, Asked, Handshake, pack_arrival
 

@@ -1,9 +1,10 @@
 """send and recv: one byte ring per ordered pair of ranks.
 
-A send never waits for its receiver: what does not fit the ring is copied and pushed on at this rank's next request,
-wait or end of run. So two ranks that both send first do not block each other (a 1F1B pipeline does that), and any size
-fits. A message is a head of 256 bytes, with its tag, then the data. What comes under another tag than the one that is
-asked for is kept until it is.
+A send never waits for a receiver that does something else: what does not fit the ring is copied and pushed on at this
+rank's next request, wait or end of run; of a send that was started it stays where it is until the handle is waited for.
+So two ranks that both send first do not block each other (a 1F1B pipeline does that), and any size fits. A message is a
+head of 256 bytes, with its tag, then the data. It goes to the oldest recv of its tag, straight into its `out`; what
+comes before anybody asks for its tag is kept. Of a source that nothing is asked of nothing is taken.
 
     source: sent += 1, ring[written % size] = bytes, written += n
     receiver: waits for written, copies out, read += n; at the end received += 1
@@ -13,19 +14,22 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections import deque
 from functools import lru_cache
 
 import numpy as np
 
 from ...base.errors import ShapeError
-from ...run.communicator import Request
-from .arena import Arena
-from .barrier import WaitLoop, WordReached
+from ...run.mail import Mail, Taker
+from .arena import ABORT, Arena
+from .barrier import WaitLoop, WordReached, yield_core
 from .shared_memory import fence
 from .slices import dtype_from_text, dtype_text
 
 HEAD_BYTES = 256
+PIECE_BYTES = 128 << 10  # told to the other side at a time, so that both copy at once, within the caches
+PATIENCE_S = 50e-6  # a receiver that takes nothing for so long does something else
 _LENGTH = struct.Struct("<q")
 
 
@@ -56,29 +60,30 @@ def _said(head: bytes) -> list:
     return json.loads(head[_LENGTH.size : _LENGTH.size + size])
 
 
-class Kept:
-    """Messages that have come before anybody asked for their tag, per source and tag, in their order."""
+class Asked:
+    """A recv that takes a message of `source`, in `out` if it fits; `array`: what has come."""
+
+    __slots__ = ("array", "came", "channels", "out", "source")
+
+    def __init__(self, channels: Channels, source: int, out: np.ndarray | None, came: Taker) -> None:
+        self.channels, self.source, self.out, self.came = channels, source, out, came
+        self.array: np.ndarray | None = None
+
+    def __call__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.channels.answered(self.source)
+        self.came(array)
+
+
+class _Coming:
+    """The message of one source that is being read: its head, then the data; `bytes` are filled up to `done`."""
+
+    __slots__ = ("array", "asked", "bytes", "done", "sr_tag")
 
     def __init__(self) -> None:
-        self.queues: dict[tuple[int, int], deque[np.ndarray]] = {}
-
-    def count(self, source: int) -> int:
-        """How many of a source are kept."""
-        return sum(len(queue) for (sender, _), queue in self.queues.items() if sender == source)
-
-    def put(self, source: int, sr_tag: int, array: np.ndarray) -> None:
-        self.queues.setdefault((source, sr_tag), deque()).append(array)
-
-    def take(self, source: int, sr_tag: int) -> np.ndarray | None:
-        """The oldest of a source under a tag; None if there is none."""
-        queue = self.queues.get((source, sr_tag))
-        return queue.popleft() if queue else None
-
-
-def expected(request: Request, shape: tuple[int, ...], dtype: np.dtype) -> tuple[tuple[int, ...], np.dtype]:
-    """(shape, dtype) that a receiver expects, where (shape, dtype) has come: what its request says, if it does."""
-    wanted = shape if request.shape is None else tuple(request.shape)
-    return wanted, dtype if request.dtype is None else np.dtype(request.dtype)
+        self.bytes, self.done, self.sr_tag = np.empty(HEAD_BYTES, np.uint8), 0, 0
+        self.array: np.ndarray | None = None
+        self.asked: Asked | None = None
 
 
 class Channels:
@@ -89,30 +94,58 @@ class Channels:
         self.words, self.map, self.rank = arena.words, arena.map, loop.rank
         self.rings: dict[tuple[int, int], np.ndarray] = {}
         self.pending: dict[int, deque[list]] = {}
-        self.kept = Kept()
+        self.begin_run()
 
     def begin_run(self) -> None:
+        """Forget what a run that has ended left."""
         self.pending.clear()
-        self.kept = Kept()
+        self.mail = Mail()
+        self.asking: dict[int, int] = {}  # source -> how many recvs wait for it
+        self.coming: dict[int, _Coming] = {}
 
     def _ring(self, source: int, to: int) -> np.ndarray:
         if (source, to) not in self.rings:
             self.rings[source, to] = self.arena.ring(source, to)
         return self.rings[source, to]
 
-    def send(self, value: np.ndarray, to: int, sr_tag: int = 0) -> None:
-        """Hand `value` over for rank `to`; returns at once."""
+    def send(self, value: np.ndarray, to: int, sr_tag: int = 0) -> list:
+        """Hand `value` over for rank `to`, as far as there is room; what `left` returns tells how much of it is left,
+        and that part of the value stays as it is until then, or until `let_go`.
+        """
         data = np.ascontiguousarray(value).reshape(-1).view(np.uint8) if value.size else np.empty(0, np.uint8)
         head = np.frombuffer(pack_head(value.dtype, value.shape, sr_tag), np.uint8)
         queue = self.pending.setdefault(to, deque())
         self.words[self.map.sent(self.rank, to)] += 1
-        queue.extend(([head, 0], [data, 0]))
+        piece = [data, 0]
+        queue.extend(([head, 0], piece))
         self._push_to(to, queue)
         if not queue:
             del self.pending[to]
-        else:  # the caller may change its array from now on: keep the rest
-            piece, at = queue[-1]
-            queue[-1] = [piece[at:].copy(), 0]
+        return piece
+
+    @staticmethod
+    def left(piece: list) -> int:
+        """Bytes of a message that are not in the ring yet."""
+        return piece[0].size - piece[1]
+
+    def let_go(self, piece: list, to: int) -> None:
+        """Return when the sender may change its array: while the receiver goes on taking, the rest follows what it has
+        taken; when it does something else, the rest is copied.
+        """
+        word, clock = self.map.ring_read(self.rank, to), time.perf_counter
+        seen, since = self.words[word], clock()
+        while self.left(piece):
+            now = clock()
+            if self.words[word] != seen:
+                seen, since = self.words[word], now
+            elif now - since > PATIENCE_S or self.words[ABORT]:
+                piece[:] = [piece[0][piece[1] :].copy(), 0]
+                return
+            else:
+                yield_core()
+            self._push_to(to, self.pending[to])
+        if not self.pending.get(to, True):
+            del self.pending[to]
 
     def push(self) -> bool:
         """Move what is waiting into the rings, as far as there is room; returns whether something still waits."""
@@ -135,51 +168,97 @@ class Channels:
             if not room:
                 return
             start = written % size
-            count = min(room, piece.size - at, size - start)
+            count = min(room, piece.size - at, size - start, PIECE_BYTES)
             ring[start : start + count] = piece[at : at + count]
             queue[0][1] = at + count
             fence()
             words[written_word] = written + count
 
     def recv(self, source: int, out: np.ndarray | None = None, sr_tag: int = 0) -> np.ndarray:
-        """The next message of `source` under this tag: in `out` if it fits."""
-        array = self.kept.take(source, sr_tag)
-        while array is None:
-            edge = self.map.sent(source, self.rank), self._taken(source) + 1
-            head = self._take(source, np.empty(HEAD_BYTES, np.uint8), edge).tobytes()
-            dtype, shape = unpack_head(head)
-            asked = head_tag(head) == sr_tag
-            fits = asked and out is not None and (out.shape, out.dtype) == (shape, dtype)
-            came = out if fits else np.empty(shape, dtype)
-            if came.size:
-                self._take(source, came.reshape(-1).view(np.uint8), edge)
-            if asked:
-                array = came
-            else:
-                self.kept.put(source, head_tag(head), came)
+        """The next message of `source` under this tag that no recv before it takes: in `out` if it fits."""
+        asked = self.ask(source, out, sr_tag)
+        while asked.array is None:
+            self.wait_for(source)
+        return asked.array
+
+    def ask(
+        self, source: int, out: np.ndarray | None = None, sr_tag: int = 0, came: Taker = lambda array: None
+    ) -> Asked:
+        """Ask for the next message of `source` under this tag, and take what is there; `came` is called with it."""
+        asked = Asked(self, source, out, came)
+        self.asking[source] = self.asking.get(source, 0) + 1
+        self.mail.ask((source, sr_tag), asked)
+        self.pull(source)
+        return asked
+
+    def answered(self, source: int) -> None:
+        """A message of `source` has gone to who asked for it."""
         self.words[self.map.received(source, self.rank)] += 1
-        return array
+        self.asking[source] -= 1
+        if not self.asking[source]:
+            del self.asking[source]
 
-    def _taken(self, source: int) -> int:
-        """How many messages of `source` were taken out of its ring."""
-        return self.words[self.map.received(source, self.rank)] + self.kept.count(source)
+    def wait_for(self, source: int) -> None:
+        """Wait until `source` has written more, and take it."""
+        self.push()
+        self.loop.wait(self.more_of(source))
+        self.pull(source)
 
-    def _take(self, source: int, out: np.ndarray, edge: tuple[int, int]) -> np.ndarray:
-        words, ring, size = self.words, self._ring(source, self.rank), self.map.ring_bytes
+    def more_of(self, source: int) -> WordReached:
+        """That `source` has written more than was read."""
+        read = self.words[self.map.ring_read(source, self.rank)]
+        return WordReached(self.words, self.map.ring_written(source, self.rank), read + 1, source, self._edge(source))
+
+    def _edge(self, source: int) -> tuple[int, int]:
+        """The word and the value that tell whether `source` has sent one more than were taken out of its ring."""
+        kept = sum(len(queue) for (sender, _), queue in self.mail.kept.items() if sender == source)
+        return self.map.sent(source, self.rank), self.words[self.map.received(source, self.rank)] + kept + 1
+
+    def pull_all(self) -> bool:
+        """Take what lies in the rings of those of whom something is asked; returns whether more is to come."""
+        for source in tuple(self.asking):
+            self.pull(source)
+        return bool(self.asking)
+
+    def pull(self, source: int) -> None:
+        """Take what lies in the ring of a source, as long as something is asked of it."""
+        words, size = self.words, self.map.ring_bytes
         written_word, read_word = self.map.ring_written(source, self.rank), self.map.ring_read(source, self.rank)
-        done, read = 0, words[read_word]
-        while done < out.size:
-            if words[written_word] == read:
-                self.push()
-                self.loop.wait(WordReached(words, written_word, read + 1, source, edge))
-            fence()
+        ring = self._ring(source, self.rank)
+        while source in self.asking:
+            coming = self.coming.get(source)
+            if coming is None:
+                coming = self.coming[source] = _Coming()
+            read, target, at = words[read_word], coming.bytes, coming.done
             start = read % size
-            count = min(words[written_word] - read, out.size - done, size - start)
-            out[done : done + count] = ring[start : start + count]
-            done, read = done + count, read + count
-            fence()
-            words[read_word] = read
-        return out
+            count = min(words[written_word] - read, target.size - at, size - start, PIECE_BYTES)
+            if count:
+                fence()
+                target[at : at + count] = ring[start : start + count]
+                fence()
+                words[read_word] = read + count
+                coming.done += count
+            elif at < target.size:
+                return
+            if coming.done == target.size and coming.array is None:
+                self._open(coming, source)
+            if coming.done == coming.bytes.size and coming.array is not None:
+                del self.coming[source]
+                if coming.asked is not None:
+                    coming.asked(coming.array)
+                else:
+                    self.mail.put((source, coming.sr_tag), coming.array)
+
+    def _open(self, coming: _Coming, source: int) -> None:
+        """The head is there: where the data goes."""
+        head = coming.bytes.tobytes()
+        dtype, shape = unpack_head(head)
+        coming.sr_tag = head_tag(head)
+        asked = coming.asked = self.mail.taker((source, coming.sr_tag))
+        out = None if asked is None else asked.out
+        fits = out is not None and (out.shape, out.dtype) == (shape, dtype)
+        array = coming.array = out if fits else np.empty(shape, dtype)
+        coming.bytes, coming.done = array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8), 0
 
     def flush(self) -> None:
         """Wait until everything this rank sent lies in its ring (end of a run)."""

@@ -35,9 +35,10 @@ from ...base.errors import ShapeError, message
 from ...layout.halo import Halo
 from ...layout.slices import REDUCERS
 from ...run.communicator import Request, delivered, reply_shape
+from ...run.mail import expected
 from .arena import Arena
 from .barrier import Condition, WaitLoop
-from .channels import HEAD_BYTES, expected, pack_head, unpack_head
+from .channels import HEAD_BYTES, pack_head, unpack_head
 from .groups import Check, Group
 from .slices import as_pieces, copy_in, copy_in_turns, copy_out, positive_dim
 

@@ -21,17 +21,18 @@ import dill
 import numpy as np
 
 from ...base.errors import message
-from ...run.calls import check_startable
 from ...run.communicator import Request, answer, delivered
+from ...run.mail import expected
 from ..checked_calls import CheckedCalls
 from ..flight import FLIGHT_HEAD, FLIGHT_RECORDS
 from ..started import at_once
 from .arena import ABORT, CONTROL, REQUESTS, Arena
 from .arrays import SharedArrays
 from .barrier import Missing, WaitLoop
-from .channels import Channels, expected
+from .channels import Channels
 from .collectives import Collectives, Prepared, Program
 from .groups import Check, Group, Register
+from .messages import MessageLane, StartedMessage
 from .nonblocking import Lane, Started
 from .shared_memory import NEEDS_FENCE, fence
 
@@ -70,6 +71,7 @@ class Communicator(CheckedCalls):
         self._arrays = SharedArrays(arena, rank)
         self._collectives, self._started_collectives = self._make_collectives()
         self._lane = Lane(self._loop, self._note_started_end)
+        self._message_lane = MessageLane(self._loop, self._channels, self._note_started_end, self._check_received)
         self._requests_word = arena.map.slot(rank) + REQUESTS
         self._records_at = [arena.flight_offset(rank, index) for index in range(FLIGHT_RECORDS)]
         first, last = self._records_at[0], self._records_at[-1] + FLIGHT_HEAD.size
@@ -102,12 +104,15 @@ class Communicator(CheckedCalls):
         if self._loop.progress is not None:
             self._move_on()
         if kind == "send":
-            self._channels.send(request.value, group.members[1], request.sr_tag)
+            to = group.members[1]
+            self._channels.let_go(self._channels.send(request.value, to, request.sr_tag), to)
             if self._channels.pending:
                 self._loop.progress = self._move_on
             reply = None
         elif kind == "recv":
-            reply = delivered(self._received(request), request)
+            reply = self._channels.recv(group.members[0], request.out, request.sr_tag)
+            self._check_received(request, reply)
+            reply = delivered(reply, request)
         elif group.n == 1 and kind != "barrier":
             reply = answer([request])[0]
         else:  # also a rank that meets itself, which then costs what checking a call costs
@@ -141,11 +146,14 @@ class Communicator(CheckedCalls):
 
     # working while a message travels
 
-    def _begin(self, request: Request, explicit: bool) -> Started:
+    def _begin(self, request: Request, explicit: bool) -> Started | StartedMessage:
         request = self._complete(request)
-        check_startable(request)
         self._loop.check_abort()
         known = self._call(request, explicit)
+        if request.kind in ("send", "recv"):
+            number = self._numbered_check(request, known, known.group)[1]
+            self._loop.progress = self._move_on
+            return self._message_lane.begin(request, self._note_start(number, known.slot) + 1)
         group = known.started_group
         if group is None:
             group = known.started_group = self._group(request.group, started=True)
@@ -176,7 +184,12 @@ class Communicator(CheckedCalls):
 
     def _move_on(self) -> bool:
         """Push messages that did not fit their channel, go on with what was started; returns whether more is left."""
-        more = bool(self._channels.pending) and self._channels.push()
+        channels = self._channels
+        more = bool(channels.pending) and channels.push()
+        if channels.asking:
+            more = channels.pull_all() or more
+        if self._message_lane.open:
+            more = self._message_lane.progress() or more
         if self._lane.queue:
             more = self._lane.progress() or more
         if not more:
@@ -187,7 +200,7 @@ class Communicator(CheckedCalls):
         queue = self._lane.queue
         return (self._lane.missing(), queue[0].call[0]) if queue else None
 
-    def _note_started_end(self, started: Started) -> None:
+    def _note_started_end(self, started: Started | StartedMessage) -> None:
         """Write when it was complete, if its record is still kept."""
         index, request = started.call[0] - 1, started.request
         if self._index - index <= FLIGHT_RECORDS:
@@ -209,16 +222,13 @@ class Communicator(CheckedCalls):
             group = self._groups[key] = Group(self._arena, self._loop, self._register, members, started=started)
         return group
 
-    def _received(self, request: Request) -> np.ndarray:
-        source = request.group[0]
-        out = self._channels.recv(source, request.out, request.sr_tag)
-        dtype, shape = out.dtype, out.shape
+    def _check_received(self, request: Request, came: np.ndarray) -> None:
+        source, dtype, shape = request.group[0], came.dtype, came.shape
         wanted = expected(request, shape, dtype)
         if wanted != (shape, dtype):
             what = f"rank {self.rank} expects {wanted[1]} {wanted[0]} from rank {source}, which sent {dtype} {shape}"
             hint = f"The last call of rank {source} was {self._arena.last_entry(source)}"
             self._loop.mismatch(message(what, where=request.origin, hint=hint), self.rank, source)
-        return out
 
     def _note_start(self, number: int, slot: int) -> int:
         """Write the flight record of a request that starts; returns its index."""
@@ -250,6 +260,7 @@ class Communicator(CheckedCalls):
         self._loop.begin_run()
         self._channels.begin_run()
         self._lane.begin_run()
+        self._message_lane.begin_run()
         self._collectives.begin_run()
         self._started_collectives.begin_run()
         self._register = Register(self._arena, self.rank)
@@ -263,5 +274,6 @@ class Communicator(CheckedCalls):
         """The program has returned: hand over what it sent. Raises CollectiveMismatch for a handle never waited for."""
         if not self._words[ABORT]:
             self._lane.check_waited()
+            self._message_lane.check_waited()
             if not self.stop_requested:
                 self._channels.flush()
