@@ -15,7 +15,7 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cli import main as cli
-from parallel_lab.cli.bench.cases import OPS, Case, WrongResult, check_results, expected, given
+from parallel_lab.cli.bench.cases import OPS, POINT_TO_POINT, Case, WrongResult, check_results, expected, given
 from parallel_lab.cli.bench.checks import CheckCost
 from parallel_lab.cli.bench.collectives import (
     ARENA,
@@ -48,6 +48,9 @@ def test_expected_results_are_those_of_the_undivided_computation(op, ranks):
         "all_gather": lambda r: np.concatenate(gave),
         "all_to_all": lambda r: np.concatenate([p[r] for p in pieces]),
         "broadcast": lambda r: gave[0],
+        # pairs 0 1, 2 3, ...: each has the other's; of a stream the lower one only sends; of three ranks one is idle
+        "ping_pong": lambda r: gave[[1, 0, 3, 2, 5, 4, 7, 6][r] if r // 2 * 2 + 1 < ranks else r],
+        "stream": lambda r: gave[r // 2 * 2 if r // 2 * 2 + 1 < ranks else r],
     }[op]
     for rank in range(ranks):
         assert np.array_equal(expected(cases, rank), whole(rank)) and expected(cases, rank).dtype == np.float32
@@ -79,7 +82,7 @@ def alone():
 @pytest.mark.parametrize("size", [4 * KIB, MIB])
 def test_ours_is_timed_in_all_three_forms(alone, op, size):
     timing = alone.timing(op, size)
-    names = {OURS, OUT, ARENA} | ({COPY} if op == "all_reduce" and size == MIB else set())
+    names = {OURS, OUT, ARENA} | ({COPY} if op in ("all_reduce", *POINT_TO_POINT) and size == MIB else set())
     assert timing.failed == () and {name for name, _ in timing.seconds} == names
     assert all(len(times) == 1 and 0 < times[0] < 60 for _, times in timing.seconds)
 
@@ -105,7 +108,7 @@ def test_the_report_is_complete_as_text_page_and_json(alone):
 
 @pytest.mark.exhaustive
 def test_other_libraries_give_right_results_or_a_line_that_says_why_not():
-    report = measure_collectives(2, ("reduce_scatter", "all_to_all"), (64 * KIB,), 1, busy=0, batch_s=0.001)
+    report = measure_collectives(2, ("reduce_scatter", "ping_pong", "stream"), (64 * KIB,), 1, busy=0, batch_s=0.001)
     missing = dict(report.missing)
     assert (GLOO in missing) == (installed_version("torch") is None)
     for timing in (*report.timings, report.barrier_quiet):
@@ -137,6 +140,8 @@ MADE_UP = CollectivesReport(
         timing("broadcast", MIB, out=3e-3, arena=1e-3, mpi=2e-3),
         timing("broadcast", 16 * MIB, out=40e-3, arena=30e-3, mpi=20e-3),
         timing("broadcast", 4 * KIB, out=1.0, arena=1.0, mpi=1e-6),
+        timing("stream", MIB, out=3e-3, arena=1e-3, mpi=2e-3, copy=1e-3),
+        timing("ping_pong", MIB, out=3e-3, arena=8e-3, mpi=6e-3, copy=1e-3),
     ),
     barrier_quiet=timing("barrier", 0, ours=8e-6, mpi=16e-6, futex=40e-6),
     barrier_busy=timing("barrier", 0, ours=400e-6, mpi=1.0, futex=50e-6),
@@ -162,6 +167,10 @@ MADE_UP = CollectivesReport(
     ("broadcast from 1 MiB", "MPI", 2.0, False),  # the worse of 1.5 and 2; 4 KiB does not count
     ("broadcast from 1 MiB, arena", "MPI", 1.5, False),
     ("all_to_all from 1 MiB", "MPI", None, None),
+    ("broadcast 4 KiB", "MPI", 1e6, False),
+    ("stream 1 MiB", "MPI", 1.5, False),
+    ("stream 1 MiB, arena", "a copy", 0.5, True),  # 4 pairs on 2 cores: 2 copies
+    ("ping_pong 1 MiB, arena", "a copy", 2.0, False),  # and as many back
     ("checks in a 256 KiB all_reduce", "the call", 0.025, True),
 )
 def test_goals_are_quotients_of_medians(what, against, reached, met):

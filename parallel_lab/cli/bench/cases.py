@@ -8,7 +8,9 @@ import numpy as np
 
 from ...base.errors import ArgumentError, ParallelLabError
 
-OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+# messages of pairs of ranks, all pairs at the same time: there and back; there, one after the other
+POINT_TO_POINT = ("ping_pong", "stream")
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", *POINT_TO_POINT)
 # of training.py, which a command that only prints its help does not import
 TRAINING_CASES = ("mlp", "transformer", "conv", "tiny")
 PERIOD = 251  # elements after which the values repeat: a prime, so that pieces of 2^k elements differ
@@ -50,6 +52,11 @@ class Case:
         return self.elements // self.ranks if self.op == "reduce_scatter" else self.elements
 
 
+def partner(case: Case, rank: int) -> int | None:
+    """With whom a rank exchanges messages: 0 with 1, 2 with 3, ...; None: the last one of an odd number."""
+    return None if rank == case.ranks - 1 and case.ranks % 2 else rank ^ 1
+
+
 def given(case: Case, rank: int) -> np.ndarray:
     """What `rank` gives: small whole numbers, so that their sums are exact in any order. (given_elements,) float32."""
     return _values(0, case.given_elements, 1, 1000 * (rank + 1))
@@ -60,6 +67,9 @@ def expected(case: Case, rank: int) -> np.ndarray:
     n = case.ranks
     if case.op == "broadcast":
         return given(case, 0)
+    if case.op in POINT_TO_POINT:  # who only sends keeps what it has
+        other = partner(case, rank)
+        return given(case, rank if other is None or (case.op == "stream" and rank < other) else other)
     if case.op == "all_gather":
         return np.concatenate([given(case, r) for r in range(n)])
     start, stop = rank * (case.elements // n), (rank + 1) * (case.elements // n)

@@ -5,7 +5,8 @@
 
 Ours is timed in three forms: "ours" gives an array and gets a new one, "ours out=" gets the result in an array made
 before (as MPI and gloo do), and "ours arena" has both in memory that all ranks see (`comm.empty`), all_reduce and
-broadcast in place. Memory bound of p ranks from 1 MiB on: p N / (bandwidth of two processes that copy).
+broadcast in place. Memory bound of p ranks from 1 MiB on: p N / (bandwidth of two processes that copy); of messages
+one copy each, two at a time.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from ...base.errors import ArgumentError, MissingPackage, ParallelLabError, mess
 from ...processes.measure.measure import cores, free_memory_bytes, load
 from ...processes.mpi.launch import mpirun_version
 from ...processes.shm import WorkerPool
-from .cases import OPS, Case, check_results, given
+from .cases import OPS, POINT_TO_POINT, Case, check_results, given
 from .checks import CheckCost, measure_checks
 from .groups import BenchError, Competing, RankGroup, first_line, interleaved_batches, timed
 from .machine import installed_version, without_torch
+from .peers import paired_call
 
 OURS, OUT, ARENA = "ours", "ours out=", "ours arena"
 GLOO, COPY, FUTEX = "torch gloo", "copy by 2 processes", "futex barrier"
@@ -60,9 +62,11 @@ class Timing:
         return min(found, default=None)
 
     def bound_s(self, ranks: int) -> float | None:
-        """Seconds that the memory alone needs for an all_reduce of that many ranks; None without a copy."""
+        """Seconds that the memory alone needs for an all_reduce, or messages, of that many ranks; None: no copy."""
         copy = self.median_s(COPY)
-        return None if copy is None else ranks * copy / 2
+        if copy is None or self.op not in POINT_TO_POINT:
+            return None if copy is None else ranks * copy / 2
+        return (2 if self.op == "ping_pong" else 1) * max(ranks // 2 / 2, 1) * copy
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ def measure_collectives(
         others, missing, versions = _start_peers(stack, ranks, peers)
         timings, skipped = [], []
         for case in cases:
-            bound = case.op == "all_reduce" and case.size_bytes >= BOUND_FROM_BYTES
+            bound = case.op in ("all_reduce", *POINT_TO_POINT) and case.size_bytes >= BOUND_FROM_BYTES
             # the copy beside the arena, which it bounds: memory is quicker at one time than at another
             copy = [c for c in others if bound and c.name == COPY]
             competitors = [*ours, *copy, *(c for c in others if c.name not in (COPY, FUTEX))]
@@ -272,6 +276,12 @@ def _own_call(comm: Any, case: Case, name: str) -> Callable[[], object]:
     elif name != OURS:
         out = comm.empty(case.result_elements) if name == ARENA else np.empty(case.result_elements, np.float32)
         out.fill(0)
+    if case.op in POINT_TO_POINT:
+        call = paired_call(
+            case, comm.rank, x, out, lambda other: comm.send(x, other), lambda other: comm.recv(other, out=out)
+        )
+        check_results(case, comm.rank, call())
+        return call
     call = {
         "all_reduce": lambda: comm.all_reduce(x, out=out),
         "broadcast": lambda: comm.broadcast(x, 0, out=out),

@@ -22,6 +22,12 @@ ALL_REDUCE = (
 )
 # the others from 1 MiB: (at most this times MPI with any arrays, with arrays in the arena)
 OTHERS = {"all_gather": (1.2, 1.2), "reduce_scatter": (1.2, 1.2), "broadcast": (1.8, 1.2), "all_to_all": (2.0, 1.2)}
+# of messages: at most this times MPI, by size; with arrays in the arena at most this times the copy
+MESSAGES = {"ping_pong": "there and back", "stream": "one after the other"}
+MESSAGE_LIMITS = ((4 << 10, 0.5), (64 << 10, 0.5), (_MIB, 0.8), (16 * _MIB, 0.8), (64 * _MIB, 0.8))
+MESSAGE_BOUND_LIMIT = 1.2
+# open goals: 4 KiB at most this times MPI; a sum of 1 MiB in the arena at most this times the bound
+SMALL, SMALL_LIMIT, SMALL_BOUND_LIMIT = ("all_gather", "broadcast", "all_to_all"), 1.0, 2.0
 SHARES = ("the call", "one core")  # what goals are shares of: shown in percent
 BOUND_LIMIT, BARRIER_LIMIT, BUSY_LIMIT, CHECKS_LIMIT = 1.4, 0.8, 5.0, 0.05
 
@@ -70,8 +76,8 @@ def collective_goals(report: CollectivesReport) -> tuple[Goal, ...]:
     for size, mpi_limit, gloo_limit in ALL_REDUCE:
         timing = report.timing("all_reduce", size)
         mpi_s, gloo_s = (None, None) if timing is None else (timing.mpi_s(), timing.median_s(GLOO))
-        found.append(_ratio(size, "MPI", mpi_limit, timing, mpi_s))
-        found.append(_ratio(size, "gloo", gloo_limit, timing, gloo_s))
+        found.append(_ratio("all_reduce", size, "MPI", mpi_limit, timing, mpi_s))
+        found.append(_ratio("all_reduce", size, "gloo", gloo_limit, timing, gloo_s))
     for size in (16 * _MIB, 64 * _MIB):
         timing = report.timing("all_reduce", size)
         bound = None if timing is None else timing.bound_s(report.ranks)
@@ -82,6 +88,25 @@ def collective_goals(report: CollectivesReport) -> tuple[Goal, ...]:
         timings = [t for t in report.timings if t.op == op and t.size_bytes >= _MIB]
         found.append(_worst(f"{op} from 1 MiB", limit, timings, OUT))
         found.append(_worst(f"{op} from 1 MiB, arena", arena_limit, timings, ARENA))
+    for op in SMALL:
+        timing = report.timing(op, 4 << 10)
+        goal = _ratio(op, 4 << 10, "MPI", SMALL_LIMIT, timing, None if timing is None else timing.mpi_s())
+        found.append(dataclasses.replace(goal, note="open goal"))
+    timing = report.timing("all_reduce", _MIB)
+    bound = None if timing is None else timing.bound_s(report.ranks)
+    reached = quotient(None if timing is None else timing.median_s(ARENA), bound)
+    what = f"all_reduce {bytes_text(_MIB)}, arena"
+    found.append(Goal(what, "memory bound p N / copy bandwidth", SMALL_BOUND_LIMIT, reached, "open goal"))
+    for op, way in MESSAGES.items():
+        for size, limit in MESSAGE_LIMITS:
+            timing = report.timing(op, size)
+            mpi_s = None if timing is None else timing.mpi_s()
+            found.append(_ratio(op, size, "MPI", limit, timing, mpi_s))
+            if size >= _MIB:
+                bound = None if timing is None else timing.bound_s(report.ranks)
+                reached = quotient(None if timing is None else timing.median_s(ARENA), bound)
+                what = f"{op} {bytes_text(size)}, arena"
+                found.append(Goal(what, "a copy", MESSAGE_BOUND_LIMIT, reached, f"messages {way}"))
     share = None if report.checks is None else report.checks.share
     what, note = "checks in a 256 KiB all_reduce", "upper limit: with the call itself"
     found.append(Goal(what, "the call", CHECKS_LIMIT, share, note))
@@ -96,9 +121,9 @@ def _barriers(report: CollectivesReport) -> Iterable[Goal]:
     yield Goal(what, "a plain futex barrier", BUSY_LIMIT, reached, "open goal")
 
 
-def _ratio(size_bytes: int, against: str, limit: float, timing: Timing | None, theirs: float | None) -> Goal:
+def _ratio(op: str, size_bytes: int, against: str, limit: float, timing: Timing | None, theirs: float | None) -> Goal:
     reached, beside = (None if timing is None else quotient(timing.median_s(name), theirs) for name in (OUT, OURS))
-    return Goal(f"all_reduce {bytes_text(size_bytes)}", against, limit, reached, beside=beside)
+    return Goal(f"{op} {bytes_text(size_bytes)}", against, limit, reached, beside=beside)
 
 
 def _worst(what: str, limit: float, timings: list[Timing], ours: str) -> Goal:

@@ -7,8 +7,8 @@
     python -m parallel_lab.cli.bench.peers copy --rank 0 --ranks 2        memory: copies between two own arrays
 
 What is asked is {"op": ..., "bytes": S}: S is the full tensor of each rank, float32. all_reduce, all_to_all, broadcast:
-S in and out; all_gather: S/p in, S out; reduce_scatter: S in, S/p out. Results are looked at once per case, on values
-that tell the ranks apart, before anything is timed.
+S in and out; all_gather: S/p in, S out; reduce_scatter: S in, S/p out; ping_pong, stream: S from rank to rank. Results
+are looked at once per case, on values that tell the ranks apart, before anything is timed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from .cases import Case, check_results, given
+from .cases import POINT_TO_POINT, Case, check_results, given, partner
 from .groups import Make, connect_rank, rank_arguments, serve_rank
 
 BARRIER_BYTES = 4096  # a pthread barrier takes 32; a page of its own
@@ -33,9 +33,38 @@ PTHREAD_PROCESS_SHARED = 1
 Collectives = Callable[[np.ndarray, np.ndarray], Mapping[str, Callable[[], object]]]
 
 
-def _maker(rank: int, ranks: int, collectives: Collectives, barrier: Callable[[], object]) -> Make:
+Messages = Callable[[np.ndarray, np.ndarray], tuple[Callable[[int], object], Callable[[int], object]]]
+
+
+def paired_call(
+    case: Case,
+    rank: int,
+    x: np.ndarray,
+    out: np.ndarray | None,
+    send: Callable[[int], object],
+    recv: Callable[[int], object],
+) -> Callable[[], object]:
+    """One message with the partner, there, or there and back; returns what has come, of who only sends `x`.
+
+    send, recv  called with the partner: hands x over; gives what came, if that is not in `out`
+    """
+    other = partner(case, rank)
+    if other is None:
+        return lambda: x
+
+    def taken() -> object:
+        came = recv(other)
+        return came if isinstance(came, np.ndarray) else out
+
+    if rank > other:
+        return taken if case.op == "stream" else lambda: (taken(), send(other))[0]
+    return (lambda: (send(other), x)[1]) if case.op == "stream" else lambda: (send(other), taken())[1]
+
+
+def _maker(rank: int, ranks: int, collectives: Collectives, messages: Messages, barrier: Callable[[], object]) -> Make:
     """What a library's rank serves: the call of a case, on arrays made before, checked once. `collectives`: (given,
-    result) -> calls by op; in-place all_reduce and broadcast return the first.
+    result) -> calls by op; in-place all_reduce and broadcast return the first. `messages`: (given, result) -> (send to
+    a rank, receive from one).
     """
 
     def make(order: Mapping[str, Any]) -> Callable[[], object]:
@@ -44,7 +73,10 @@ def _maker(rank: int, ranks: int, collectives: Collectives, barrier: Callable[[]
         case = Case(order["op"], order["bytes"], ranks)
         x, out = given(case, rank), np.empty(case.result_elements, np.float32)
         out.fill(0)  # real pages before the clock runs
-        call = collectives(x, out)[case.op]
+        if case.op in POINT_TO_POINT:
+            call = paired_call(case, rank, x, out, *messages(x, out))
+        else:
+            call = collectives(x, out)[case.op]
         told = call()
         check_results(case, rank, told if isinstance(told, np.ndarray) else out)
         x.fill(0)  # sums in place would grow from call to call
@@ -72,7 +104,12 @@ def _gloo(rank: int, ranks: int) -> None:
         }
 
     distributed.barrier()
-    serve_rank(pipe, _maker(rank, ranks, collectives, distributed.barrier), distributed.barrier)
+
+    def messages(x: np.ndarray, out: np.ndarray) -> tuple[Callable[[int], object], Callable[[int], object]]:
+        tx, to = torch.from_numpy(x), torch.from_numpy(out)
+        return lambda other: distributed.send(tx, other), lambda other: distributed.recv(to, other)
+
+    serve_rank(pipe, _maker(rank, ranks, collectives, messages, distributed.barrier), distributed.barrier)
 
 
 def _mpi(rank: int, ranks: int) -> None:
@@ -91,7 +128,10 @@ def _mpi(rank: int, ranks: int) -> None:
             "all_to_all": lambda: world.Alltoall(x, out),
         }
 
-    serve_rank(pipe, _maker(rank, ranks, collectives, world.Barrier), world.Barrier)
+    def messages(x: np.ndarray, out: np.ndarray) -> tuple[Callable[[int], object], Callable[[int], object]]:
+        return lambda other: world.Send(x, other), lambda other: world.Recv(out, other)
+
+    serve_rank(pipe, _maker(rank, ranks, collectives, messages, world.Barrier), world.Barrier)
 
 
 def _futex(rank: int, ranks: int) -> None:
