@@ -163,7 +163,6 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
             raise
         given = {"loss": loss, "optimizer": optimizer, "passes": passes, "one_loss": one_loss}
         return compile_program(network, *inputs, **options, **given, parallel_mode="data_parallel")
-    _check_recomputed((cell.cell_name, cell) for cell, _ in found.cells)  # those of a function are known only now
     graph, parameters = found.graph, found.parameters
     _check_sums(graph)
     if config.pipeline_stages == 1 and any(node.stage >= 0 for node in graph.nodes):
@@ -205,16 +204,6 @@ def check_built(config: ParallelConfig, network: Callable) -> None:
         given = "give the operators that matter a strategy, or use semi_auto_parallel"
         hint = f"Set search_mode='sharding_propagation' and {given}"
         raise _not_built(f"search_mode={config.search_mode!r} in auto_parallel mode", hint)
-    _check_recomputed(network.cells_and_names() if isinstance(network, Cell) else ())
-
-
-def _check_recomputed(cells: Iterable[tuple[str, Cell]]) -> None:
-    """Raise NotBuiltYet if `recompute()` was called on one of the Cells (with their paths), or on an operator."""
-    for path, cell in cells:
-        primitives = vars(cell)["_primitives"].values()
-        if cell.recompute_options is not None or any(p.prim_attrs.get("recompute") for p in primitives):
-            hint = "Omit the call: results are the same, activations are kept in memory"
-            raise _not_built(f"recompute() of {(path or type(cell).__name__)!r}", hint)
 
 
 def _not_built(what: str, hint: str) -> NotBuiltYet:

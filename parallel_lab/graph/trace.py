@@ -26,6 +26,7 @@ from ..ops.machine.registry import OPS
 from ..ops.machine.state import LOSS_SCALE
 from .forms import computed, map_form, slot_for
 from .ir import SKIP, Graph, GraphInput, Node, attr_pairs, fresh_name, result_names
+from .recomputed import region_of, wish_of
 from .traced_value import Overflow, TracedValue
 
 STEP = "training_step"  # name of the graph input that counts steps
@@ -48,7 +49,8 @@ class Tracer:
         self.kept: list[Any] = []
         self.scope: list[tuple[str, str]] = []
         self.by_batch: list[bool] = [False]  # of every Cell that runs: whether it or one around it asked for that
-        self.stages = [-1]  # of every Cell that runs: its pipeline stage, or that of the one around it
+        # of every Cell that runs: its pipeline stage, or that of the one around it; how it is recomputed
+        self.stages, self.regions = [-1], [()]
         self.cells: dict[int, Any] = {}
         self.primitives: dict[int, Primitive] = {}
         self.prints: list[tuple[str, Origin]] = []
@@ -81,9 +83,10 @@ class Tracer:
         self.by_batch.append(self.by_batch[-1] or getattr(cell, "_data_parallel", False))
         said = getattr(cell, "pipeline_stage", None)
         self.stages.append(self.stages[-1] if said is None else said)
+        self.regions.append(region_of(cell, self.regions[-1], len(self.nodes)))
 
     def leave(self) -> None:
-        for stack in (self.scope, self.by_batch, self.stages):
+        for stack in (self.scope, self.by_batch, self.stages, self.regions):
             stack.pop()
 
     def scope_text(self) -> str:
@@ -361,6 +364,7 @@ class Tracer:
             phase="update" if self._is_late(values, variable) else "forward",
             once=self.once,
             stage=self.stages[-1],
+            recompute=wish_of(primitive, self.regions[-1]),
             **asked,
         )
         self.nodes.append(node)

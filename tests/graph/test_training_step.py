@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, TraceError, nn, ops, value_and_grad
-from parallel_lab.base.errors import NotBuiltYet
 from parallel_lab.graph.compiler import compile_program
 from parallel_lab.graph.forms import fill_form
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
@@ -263,18 +262,11 @@ def of_a_middle_value(net):
     return lambda x, y: value_and_grad(lambda m: ops.reduce_mean(net(m)), 0)(x * 2.0)
 
 
-def recomputed(net):
-    """Which Cells a function calls is known when it is traced."""
-    net.recompute()
-    return value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), None, net.trainable_params())
-
-
 @each_of(
     ("make", "kind", "words"),
     (of_a_gradient, TraceError, "not from gradients"),
     (from_outside, TraceError, "value_and_grad in the same"),
     (of_a_middle_value, TraceError, "inputs of the"),
-    (recomputed, NotBuiltYet, r"recompute\(\) of '\w+' cannot be run yet"),
 )
 def test_what_a_compiled_step_cannot_be_is_refused_with_a_reason(make, kind, words):
     x, y = batch()

@@ -402,15 +402,14 @@ def test_an_unknown_device_is_refused(target_, kind):
         optimizer.target = target_
 
 
-def test_recomputing_an_operator_is_kept_and_refused_when_it_is_compiled():
+def test_recomputing_an_operator_is_a_switch_that_the_graph_keeps():
     net = parallel_lab.nn.SequentialCell(parallel_lab.nn.Dense(4, 4))
     assert net[0].matmul.recompute() is net[0].matmul
     with pytest.raises(TypeError, match="mode=1"):
         net[0].matmul.recompute(1)
-    with pytest.raises(NotBuiltYet, match="recompute"):
-        parallel_lab.compile(net, Tensor(np.ones((4, 4), np.float32)))
+    assert parallel_lab.compile(net, Tensor(np.ones((4, 4), np.float32))).graph.nodes[0].recompute
     net[0].matmul.recompute(False)
-    assert parallel_lab.compile(net, Tensor(np.ones((4, 4), np.float32)))
+    assert not parallel_lab.compile(net, Tensor(np.ones((4, 4), np.float32))).graph.nodes[0].recompute
 
 
 # ---- loading, and dropout's form ----

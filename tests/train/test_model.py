@@ -480,11 +480,13 @@ def test_settings_that_training_would_have_to_ignore_are_refused(settings, kind,
         affine_model().train(1, batches())
 
 
-def test_recomputing_is_refused_on_one_device_too():
-    model = affine_model()
-    model.predict_network.recompute()
-    with pytest.raises(NotBuiltYet, match=r"recompute\(\)"):
+def test_a_recomputed_network_trains_as_ever():
+    plain, recomputed = affine_model(), affine_model()
+    recomputed.predict_network.recompute()
+    for model in (plain, recomputed):
         model.train(1, batches())
+    for one, other in zip(*(m.predict_network.get_parameters() for m in (plain, recomputed)), strict=True):
+        np.testing.assert_array_equal(one.asnumpy(), other.asnumpy())
 
 
 def test_a_loss_that_compares_is_refused():

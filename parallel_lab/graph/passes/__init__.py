@@ -21,6 +21,7 @@ from .fuse import fuse_messages
 from .optimizer_group import group_updates
 from .optimizer_shard import regather_parameters, shard_parameters
 from .parallelize import parallelize
+from .recompute import recompute
 from .replicate import replicate
 from .stages import assign_stages, cross_borders
 from .strategies import choose_strategies, with_saved_strategies
@@ -44,6 +45,9 @@ CONDITIONS: dict[str, Callable[[Draft], bool]] = {
     "there are pipeline stages": lambda d: d.config.pipeline_stages > 1,
     "gradients are asked for": lambda d: d.training.differentiated,
     "the function makes a training step itself": lambda d: bool(d.graph.seeds or d.graph.updates),
+    "gradients are asked for, and something is recomputed": lambda d: (
+        d.training.differentiated and any(n.recompute for n in d.graph.nodes)
+    ),
     "there is an optimizer": lambda d: d.training.optimizer is not None,
     "the optimizer has a loss scaler": lambda d: getattr(d.training.optimizer, "loss_scaler", None) is not None,
     "parallel optimizer, operators are split": lambda d: not d.config.local and _shards_optimizer(d),
@@ -74,6 +78,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("borders", cross_borders, "there are pipeline stages"),
     Pass("loss_scale", scale_loss, "the optimizer has a loss scaler"),
     Pass("differentiate", differentiate, "gradients are asked for"),
+    Pass("recompute", recompute, "gradients are asked for, and something is recomputed"),
     Pass("regather", regather_parameters, "parallel optimizer at level3, operators are split"),
     Pass("fuse", fuse_messages),
     Pass("follow", follow_gradients, "the function makes a training step itself"),

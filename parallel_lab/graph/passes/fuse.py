@@ -194,6 +194,8 @@ def _leading_to(replaced: set[str], program: tuple[Instr, ...]) -> set[str]:
     found: set[str] = set()
     for instr in reversed(program):
         used, local = set().union(*(users.get(name, ()) for name in instr.outs)), not instr.is_communication
+        # what is made again for backward waits for its turn: early, it would take the memory that it is to save
+        local = local and instr.origin.made_by != "recompute"
         if local and instr.out not in replaced and used and used <= found | replaced:
             found.update(instr.outs)
     return found

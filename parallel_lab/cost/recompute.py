@@ -1,0 +1,182 @@
+"""Which layers of a chain to recompute: the least extra work within a memory cap, exactly.
+
+    layers = [Layer(forward_s=1, backward_s=2, inside_bytes=8, input_bytes=1), ...]
+    best = choose_recompute(layers, cap_bytes=40)
+    best.recompute, best.extra_s, best.peak_bytes       (True, False, ...), 9.0, 39
+
+A layer is a Cell of a chain: what it keeps for its backward takes `inside_bytes`, its input among it; recomputed it
+keeps its input alone and runs its forward a second time, right before its backward. That is what `Cell.recompute` on
+some Cells of a chain does. Three questions, from the most restricted to the freest:
+
+    choose_recompute     each layer is kept or recomputed by itself                     (teaching: a lesson's puzzle)
+    best_segments        n equal layers in k Cells: k + n / k results, at best 2 sqrt(n), for one more forward
+    choose_checkpoints   any input of a layer may be kept for a while, forwards may run any number of times: for
+                         equal layers revolve's optimum (Griewank, Walther 2000), in general that of rotor (Beaumont,
+                         Eyraud-Dubois, Herrmann, Joly, Shilova 2019) without its choice to keep a layer's inside
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from ..base.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a chain.  inside_bytes: what its backward reads, with its input; input_bytes: its input alone."""
+
+    forward_s: float
+    backward_s: float
+    inside_bytes: int
+    input_bytes: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Layers that are recomputed, with the time of a step, what of it is spent on recomputing, and the peak."""
+
+    recompute: tuple[bool, ...]
+    time_s: float
+    extra_s: float
+    peak_bytes: int
+
+
+def predict_choice(layers: Sequence[Layer], recompute: Sequence[bool]) -> Choice:
+    """Time and peak of a step that recomputes these layers."""
+    live = peak = 0
+    for layer, again in zip(layers, recompute, strict=True):
+        live += layer.input_bytes if again else layer.inside_bytes
+    for layer, again in zip(reversed(layers), reversed(recompute), strict=True):
+        peak = max(peak, live + (layer.inside_bytes - layer.input_bytes if again else 0))
+        live -= layer.input_bytes if again else layer.inside_bytes
+    extra = sum(layer.forward_s for layer, again in zip(layers, recompute, strict=True) if again)
+    whole = sum(layer.forward_s + layer.backward_s for layer in layers)
+    return Choice(tuple(recompute), whole + extra, extra, peak)
+
+
+def choose_recompute(layers: Sequence[Layer], cap_bytes: int) -> Choice:
+    """The choice with the least extra time whose peak is within the cap. Raises ArgumentError if there is none.
+
+    Exact. When a layer's backward runs, in memory are what the layers before it keep, and its own inside; so the state
+    is (layer, bytes that the layers up to it keep), and of two ways to the same bytes the faster one is as good for
+    all that follows. Of a way that takes more bytes and more time than another one nothing can be hoped for.
+    """
+    best: dict[int, tuple[float, tuple[bool, ...]]] = {0: (0.0, ())}  # bytes kept -> (extra time, choices)
+    for layer in layers:
+        found: dict[int, tuple[float, tuple[bool, ...]]] = {}
+        for kept, (extra, chosen) in best.items():
+            if kept + layer.inside_bytes > cap_bytes:
+                continue  # in its backward a layer's inside is there, recomputed or not
+            for again in (False, True):
+                total = kept + (layer.input_bytes if again else layer.inside_bytes)
+                cost = extra + (layer.forward_s if again else 0.0)
+                if total not in found or cost < found[total][0]:
+                    found[total] = cost, (*chosen, again)
+        best = _undominated(found)
+    if not best:
+        least = predict_choice(layers, [True] * len(layers)).peak_bytes
+        what = f"cap_bytes={cap_bytes}, and with every layer recomputed the peak is {least}"
+        raise ArgumentError(what, where="choose_recompute", allowed=f"At least {least}")
+    return predict_choice(layers, min(best.values(), key=lambda one: one[0])[1])
+
+
+def _undominated(found: dict[int, tuple[float, tuple[bool, ...]]]) -> dict[int, tuple[float, tuple[bool, ...]]]:
+    """The ways to which no other one needs as few bytes in as little time."""
+    left, least = {}, math.inf
+    for kept in sorted(found):
+        if found[kept][0] < least:
+            left[kept], least = found[kept], found[kept][0]
+    return left
+
+
+def best_segments(layers: int) -> tuple[int, int]:
+    """(k, results in memory k + ceil(n / k)) of n equal layers in k recomputed Cells, the fewest results.
+
+    >>> best_segments(64)
+    (8, 16)
+    """
+    if layers < 1:
+        raise ArgumentError(f"layers={layers}", where="best_segments", allowed="At least 1")
+    return min(((k, k + math.ceil(layers / k)) for k in range(1, layers + 1)), key=lambda pair: pair[1])
+
+
+# ---- checkpoints anywhere, any number of forwards ----
+
+
+def revolve_steps(snapshots: int, repeats: int) -> int:
+    """The longest chain of equal steps that can be reversed with s snapshots when no step runs more than r times
+    forward: C(s + r, s). (Griewank, Walther 2000.)
+
+    >>> revolve_steps(3, 2)
+    10
+    """
+    return math.comb(snapshots + repeats, snapshots)
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """A chain's reversal: forwards in all (the layers' own included) in seconds, and what is done, in order.
+
+    actions   ("keep", layer): keep its input; ("forward", layer); ("backward", layer): its forward with its inside
+              kept, and its backward; ("drop", layer): its input is free
+    """
+
+    forward_s: float
+    actions: tuple[tuple[str, int], ...]
+
+
+def choose_checkpoints(layers: Sequence[Layer], cap_bytes: int) -> Checkpoints:
+    """The least forward work with which every layer's backward can run within the cap. Raises ArgumentError if none.
+
+    In memory: inputs that are kept, and the inside of the layer that runs backward, or the input and output of the one
+    that runs forward. The chain's own input counts while it is needed. cost(i, j, m): layers i to j backward in m bytes
+    beside the input of i. Either i is the only one, or the input of some k > i is kept, the rest is done, and then i to
+    k - 1 in all of m:
+
+        cost(i, j, m) = min over k of  forward(i .. k-1) + cost(k, j, m - input(k)) + cost(i, k-1, m)
+    """
+    layers = tuple(layers)
+    time = [0.0]
+    for layer in layers:
+        time.append(time[-1] + layer.forward_s)
+
+    def passing(i: int, k: int) -> int:
+        """Bytes beside the input of i while layers i to k - 1 run forward: input and output of one of them."""
+        inputs = [layers[n].input_bytes if n > i else 0 for n in range(i, k + 1)]
+        return max(a + b for a, b in zip(inputs, inputs[1:], strict=False))
+
+    @cache
+    def cost(i: int, j: int, m: int) -> tuple[float, int]:
+        """(seconds, the layer whose input is kept first; -1: layer i is the only one)."""
+        if i == j:
+            fits = layers[i].inside_bytes - layers[i].input_bytes <= m
+            return (layers[i].forward_s if fits else math.inf), -1
+        found = (math.inf, -1)
+        for k in range(i + 1, j + 1):
+            if passing(i, k) > m:
+                break
+            left = m - layers[k].input_bytes
+            total = time[k] - time[i] + cost(k, j, left)[0] + cost(i, k - 1, m)[0]
+            found = min(found, (total, k))
+        return found
+
+    def walk(i: int, j: int, m: int) -> list[tuple[str, int]]:
+        k = cost(i, j, m)[1]
+        if k < 0:
+            return [("backward", i)]
+        ran = [("forward", n) for n in range(i, k)]
+        rest = walk(k, j, m - layers[k].input_bytes)
+        return [*ran, ("keep", k), *rest, ("drop", k), *walk(i, k - 1, m)]
+
+    if not layers:
+        return Checkpoints(0.0, ())
+    free, last = cap_bytes - layers[0].input_bytes, len(layers) - 1
+    total = cost(0, last, free)[0] if free >= 0 else math.inf
+    if total == math.inf:
+        what, allowed = f"cap_bytes={cap_bytes} for {len(layers)} layers", "Bytes for an input and the largest inside"
+        raise ArgumentError(what, where="choose_checkpoints", allowed=allowed)
+    return Checkpoints(total, (("keep", 0), *walk(0, last, free), ("drop", 0)))
