@@ -2,7 +2,7 @@
 
     layers = [Layer(forward_s=1, backward_s=2, inside_bytes=8, input_bytes=1), ...]
     best = choose_recompute(layers, cap_bytes=40)
-    best.recompute, best.extra_s, best.peak_bytes       (True, False, ...), 9.0, 39
+    best.recompute, best.extra_s, best.peak_bytes       which layers, seconds of work done twice, bytes
 
 A layer is a Cell of a chain: what it keeps for its backward takes `inside_bytes`, its input among it; recomputed it
 keeps its input alone and runs its forward a second time, right before its backward. That is what `Cell.recompute` on
@@ -12,11 +12,12 @@ some Cells of a chain does. Three questions, from the most restricted to the fre
     best_segments        n equal layers in k Cells: k + n / k results, at best 2 sqrt(n), for one more forward
     choose_checkpoints   any input of a layer may be kept for a while, forwards may run any number of times: for
                          equal layers revolve's optimum (Griewank, Walther 2000), in general that of rotor (Beaumont,
-                         Eyraud-Dubois, Herrmann, Joly, Shilova 2019) without its choice to keep a layer's inside
+                         Eyraud-Dubois, Herrmann, Joly, Shilova 2019) without its choice to keep a layer's inside; what is kept stays until its layer has run backward
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,8 +63,8 @@ def choose_recompute(layers: Sequence[Layer], cap_bytes: int) -> Choice:
     """The choice with the least extra time whose peak is within the cap. Raises ArgumentError if there is none.
 
     Exact. When a layer's backward runs, in memory are what the layers before it keep, and its own inside; so the state
-    is (layer, bytes that the layers up to it keep), and of two ways to the same bytes the faster one is as good for
-    all that follows. Of a way that takes more bytes and more time than another one nothing can be hoped for.
+    is (layer, bytes that the layers up to it keep). Of two ways to the same layer the one with fewer bytes and less
+    time is as good for all that follows, and the other one is dropped.
     """
     best: dict[int, tuple[float, tuple[bool, ...]]] = {0: (0.0, ())}  # bytes kept -> (extra time, choices)
     for layer in layers:
@@ -147,7 +148,7 @@ def choose_checkpoints(layers: Sequence[Layer], cap_bytes: int) -> Checkpoints:
     def passing(i: int, k: int) -> int:
         """Bytes beside the input of i while layers i to k - 1 run forward: input and output of one of them."""
         inputs = [layers[n].input_bytes if n > i else 0 for n in range(i, k + 1)]
-        return max(a + b for a, b in zip(inputs, inputs[1:], strict=False))
+        return max(a + b for a, b in itertools.pairwise(inputs))
 
     @cache
     def cost(i: int, j: int, m: int) -> tuple[float, int]:
