@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 from .settings.checks import SETTINGS, integer
 
@@ -39,11 +41,54 @@ def temporary_seed(seed: int) -> Iterator[None]:
         _seed, _draws = before
 
 
+class Repeated:
+    """What a function drew and changed when it ran, for a second run that is to be equal (`nn/tensor/recompute.py`).
+
+    written  id of a Parameter -> (itself, its values before the function gave it others)
+    """
+
+    def __init__(self, around: Repeated | None = None, drawn: list[Any] | None = None) -> None:
+        self.around, self.drawn = around, [] if drawn is None else drawn
+        self.rest: list[Any] | None = None if drawn is None else list(drawn)
+        self.written: dict[int, tuple[Any, Any]] = {}
+
+    def again(self) -> Repeated:
+        """For another run: gives what was drawn, in order."""
+        return Repeated(None, self.drawn)
+
+    def draw(self, make: Callable[[], Any]) -> Any:
+        """What `make` gives, noted; in another run what it gave."""
+        if self.rest is not None:
+            return self.rest.pop(0)
+        self.drawn.append(make() if self.around is None else self.around.draw(make))
+        return self.drawn[-1]
+
+    def writes(self, parameter: Any) -> None:
+        """Note the values of a Parameter that is to have others."""
+        self.written.setdefault(id(parameter), (parameter, parameter.array))
+        if self.around is not None:
+            self.around.writes(parameter)
+
+
+# What notes or repeats the draws of a function that runs, if something does.
+repeated: ContextVar[Repeated | None] = ContextVar("parallel_lab_repeated", default=None)
+
+
+def drawn(make: Callable[[], Any]) -> Any:
+    """What `make` gives, or gave when the function that runs a second time ran first."""
+    noting = repeated.get()
+    return make() if noting is None else noting.draw(make)
+
+
 _draws = 0
 
 
 def next_draw() -> int:
     """How often this was asked since `set_seed`: tells apart things that draw without a name, equally on all ranks."""
+    return drawn(_next_draw)
+
+
+def _next_draw() -> int:
     global _draws
     _draws += 1
     return _draws - 1

@@ -10,9 +10,9 @@ some Cells of a chain does. Three questions, from the most restricted to the fre
 
     choose_recompute     each layer is kept or recomputed by itself                     (teaching: a lesson's puzzle)
     best_segments        n equal layers in k Cells: k + n / k results, at best 2 sqrt(n), for one more forward
-    choose_checkpoints   any input of a layer may be kept for a while, forwards may run any number of times: for
-                         equal layers revolve's optimum (Griewank, Walther 2000), in general that of rotor (Beaumont,
-                         Eyraud-Dubois, Herrmann, Joly, Shilova 2019) without its choice to keep a layer's inside; what is kept stays until its layer has run backward
+    choose_checkpoints   any input of a layer may be kept until its layer has run backward, and forwards may run any
+                         number of times: for equal layers revolve's optimum (Griewank, Walther 2000), in general that
+                         of rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova 2019), but no layer's inside is kept
 """
 
 from __future__ import annotations

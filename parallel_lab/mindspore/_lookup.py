@@ -133,7 +133,6 @@ HINTS: dict[str, str] = {
     **_same("nn.Transformer parallel.nn.Transformer", "Use nn.TransformerEncoder"),
     "nn.transformer": "Use nn.TransformerEncoder and nn.MultiheadAttention",
     "nn.AdamW": "nn.AdamWeightDecay is near, but does not correct the bias of the moments",
-    "recompute": "cell.recompute() keeps the wish; recomputing is not available yet",
     **_same(
         "set_ps_context get_ps_context reset_ps_context",
         "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",

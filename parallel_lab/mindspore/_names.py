@@ -16,7 +16,7 @@ NAMES: dict[str, str] = {
         get_py_obj_dtype get_rng_state initial_seed int4 intc intp is_tensor issubclass_ jacfwd jacrev jit_class
         JitConfig jvp Layout lazy_inline list_ load load_checkpoint_async load_mindir load_segmented_checkpoints
         manual_seed merge_pipeline_strategys ms_class ms_function ms_memory_recycle mutable no_inline number
-        obfuscate_model parameter_broadcast parse_print Profiler QuantDtype recompute reset_ps_context reshard
+        obfuscate_model parameter_broadcast parse_print Profiler QuantDtype reset_ps_context reshard
         restore_group_info_list RowTensor RowTensorInner runtime safetensors_to_ckpt save_mindir seed set_cpu_affinity
         set_dump set_offload_context set_ps_context set_rng_state SparseTensor string SummaryLandscape SummaryRecord
         Symbol sync_pipeline_shared_parameters transform_checkpoints tuple_ type_none ubyte uintc uintp

@@ -64,6 +64,7 @@ JIT = {
 INTERNALS, CONTEXT_READERS = "parallel_lab.mindspore._internals", "parallel_lab.mindspore._context"
 SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}
 GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad grad get_grad")
+RECOMPUTE = _of("parallel_lab.nn.tensor.recompute", "recompute")
 SHARD = {"shard": "parallel_lab.nn.cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}
 RESHARD = _of(f"{TRAIN}.reshard", "reshard")
 
@@ -221,6 +222,7 @@ ROOT = {
     **JIT,
     **SEED,
     **GRADIENTS,
+    **RECOMPUTE,
     **SHARD,
     **RESHARD,
     **CALLBACKS,

@@ -26,11 +26,12 @@ from .. import ops
 from ..base.checks import checked, flag, function, instance, integer, misfit, text
 from ..base.dtypes import COMPUTE, as_dtype, kind_of
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, ShardConditionError, shorten
-from ..base.hooks import cell_executor, cell_runner, current_tracer, current_world, held_messages
+from ..base.hooks import cell_executor, cell_runner, current_tracer, current_world, held_messages, on_tape
 from ..base.settings.context import frozen
 from ..ops.collectives.deferred import holding_messages
-from ..ops.machine.primitive import check_strategy_value, refuse_recompute
+from ..ops.machine.primitive import check_strategy_value
 from .hooks import Hooks
+from .tensor.recompute import run_again
 from .tensor.tensor import Parameter
 
 
@@ -66,11 +67,11 @@ class Cell(Hooks):
             construct = self.construct if self.compute_dtype is None else self._construct_in_dtype
             if hasattr(type(self), "bprop"):
                 construct = self._around(self._with_bprop, construct)
+            if self.recompute_options is not None and tracer is None and on_tape.get():
+                construct = self._around(run_again, construct)
             if self._hooks and tracer is None:
                 construct = self._around(self._with_hooks, construct)
             if tracer is None:
-                if self.recompute_options is not None:
-                    refuse_recompute(type(self).__name__)
                 compiled = cell_runner()(self, args, kwargs)
                 if compiled is not NotImplemented:
                     return compiled
@@ -273,9 +274,11 @@ class Cell(Hooks):
     def recompute(self, **options: bool) -> None:
         """Ask the compiler to recompute this Cell's operators in the backward pass instead of keeping their results.
 
-        mp_comm_recompute (default True), parallel_optimizer_comm_recompute, recompute_slice_activation (default False):
-        bools. Recorded as `recompute_options`. Recomputing is not available yet: on one device the Cell runs as ever, a
-        compiled step and a gradient on a rank raise NotBuiltYet. Raises ArgumentError, ArgumentTypeError.
+        mp_comm_recompute (default True): messages that operators need are sent again too. Default False:
+        parallel_optimizer_comm_recompute (parameters that the optimizer parallel shards are gathered again),
+        recompute_slice_activation (what is kept is shared by the ranks that hold it). What makes the Cell's outputs is
+        kept. No number changes; where Cells run at once, its inputs are kept and it runs again, whatever the options.
+        Kept as `recompute_options`. Raises ArgumentError, ArgumentTypeError.
         """
         known = {"mp_comm_recompute": True}
         known.update(dict.fromkeys(("parallel_optimizer_comm_recompute", "recompute_slice_activation"), False))

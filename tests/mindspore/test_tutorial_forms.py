@@ -21,14 +21,6 @@ def test_a_sharded_function_outside_of_a_cut_network_is_refused(worlds):
         assert "AssertionError" in kinds and "parallel_mode='stand_alone'" in text
 
 
-def test_recomputing_is_refused_where_a_gradient_is_asked_for_on_a_rank(worlds):
-    for _, note in worlds.of(2, "recomputing"):
-        for (kinds, text), name in zip(note["refused"], ("Dense", "ReLU"), strict=True):
-            assert "NotImplementedError" in kinds
-            assert text.startswith(f"{name}: recompute()")
-            assert "not available yet" in text
-
-
 def test_wrapped_networks_name_their_parameters_and_optimizers_follow(worlds):
     for found, note in worlds.of(2, "optimizers_made_before_their_network_is_wrapped"):
         assert all(name.startswith("network.") for name in note["names"]) and len(note["names"]) == 4

@@ -30,12 +30,12 @@ def _order(tensor: Tensor) -> int:
     return tensor.node.order
 
 
-def _history(root: Tensor) -> list[Tensor]:
+def _history(root: Tensor, since: int = 0) -> list[Tensor]:
     """Tensors with a node from which `root` was made, latest first (iterative: deep nets do not overflow the stack)."""
     found, seen, stack = [], {id(root)}, [root]
     while stack:
         tensor = stack.pop()
-        if tensor.node is None:
+        if tensor.node is None or tensor.node.order < since:
             continue
         found.append(tensor)
         order = tensor.node.order
@@ -56,14 +56,24 @@ def as_read(tensor: Tensor, order: int = 0) -> Tensor:
     return tensor
 
 
-def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[np.ndarray]:
-    """Gradient of `output` per tensor in `wrt`, as arrays; zeros if independent. seed: of the output, default ones."""
+def leaves_since(results: Sequence[Tensor], since: int) -> list[Tensor]:
+    """Tensors made before the operator of this number, with a gradient, of which later ones have made the results."""
+    made = {id(t): t for root in results for t in _history(root, since)}
+    read = [as_read(x, t.node.order) for t in made.values() for x in t.node.operands]
+    found = {id(x): x for x in read if id(x) not in made and (x.node is not None or x.requires_grad)}
+    return list(found.values())
+
+
+def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None, *, since: int = 0) -> list[np.ndarray]:
+    """Gradient of `output` per tensor in `wrt`, as arrays; zeros if independent. seed: of the output, default ones;
+    since: go back to the operator of this number, and no further.
+    """
     asked = {id(t) for t in wrt}
     found: dict[int, np.ndarray] = {
         id(output): np.ones(output.shape, output.dtype) if seed is None else np.asarray(seed, output.dtype)
     }
     parts: dict[int, np.ndarray] = {}  # of several results
-    history = _history(output)
+    history = _history(output, since)
     for at, tensor in enumerate(history):
         key = id(tensor)
         g = found.get(key) if key in asked else found.pop(key, None)

@@ -30,6 +30,7 @@ from ...base.checks import Check, Errors, flag
 from ...base.dtypes import BFLOAT16, FLOAT32, as_dtype, by_rule, in_float32, is_bfloat16, kind_of
 from ...base.errors import ArgumentTypeError, OutOfMemory, ParallelLabError, ShapeError, shorten
 from ...base.hooks import current_tracer
+from ...base.seeds import repeated
 from .operand_checks import Facts, is_operand, refuse
 from .signature import Shape, Signature, resolve
 
@@ -212,6 +213,8 @@ class OpDef:
             what = f"{self.tensors[0]} is {shorten(parameter)}"
             raise ArgumentTypeError(what, where=self.class_name, allowed="A Parameter: its value is replaced")
         arrays = [parameter.array, *(getattr(x, "array", x) if hasattr(x, "asnumpy") else x for x in others)]
+        if (noting := repeated.get()) is not None:
+            noting.writes(parameter)
         parameter.set_data(self.attempt([x if isinstance(x, np.ndarray) else np.asarray(x) for x in arrays], attrs))
         return parameter
 

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from ...base.checks import is_int
 from ...base.errors import ArgumentTypeError, NotBuiltYet, ShapeError, StrategyError, StrategyTypeError, shorten
-from ...base.hooks import current_world, on_tape
 from ...base.origin import Origin, caller
 from ...base.settings.context import get_compat
 from ...layout.named_layout import Layout
@@ -84,13 +83,6 @@ def refuse_placement(where: str, target: str) -> None:
     what = f"it is placed on {target!r}, and placement on host or device is not available yet"
     hint = "Omit it: everything runs on this machine's processors, with the same results"
     raise NotBuiltYet(what, where=where, hint=hint)
-
-
-def refuse_recompute(where: str) -> None:
-    """Raise NotBuiltYet where what is to be recomputed runs for its gradient on a rank of a world; else it is free."""
-    if on_tape.get() and current_world() is not None:
-        what = "recompute() was called on it, and recomputing is not available yet"
-        raise NotBuiltYet(what, where=where, hint="Omit the call: results are the same, activations are kept in memory")
 
 
 # ---- operators as objects ----
@@ -183,8 +175,6 @@ class Primitive(Attributed):
         return self
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        if self.prim_attrs.get("recompute"):
-            refuse_recompute(self.name)
         return self.called(self._in_order(args, named) if named else args)
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...base.hooks import current_step, current_tracer
+from ...base.seeds import drawn
 
 LOSS_SCALE = "loss_scale"  # the optimizer state that holds the scale of a loss scaler
 
@@ -49,6 +50,9 @@ class StepCalls:
 
     def next(self) -> tuple[Any, int]:
         """(number of the step, () int64; how often this was asked before in this trace or in this training step)."""
+        return drawn(self._next)
+
+    def _next(self) -> tuple[Any, int]:
         counted = current_tracer.get() or current_step.get()
         if counted is None:
             self.calls += 1
