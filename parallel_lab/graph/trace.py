@@ -49,8 +49,7 @@ class Tracer:
         self.kept: list[Any] = []
         self.scope: list[tuple[str, str]] = []
         self.by_batch: list[bool] = [False]  # of every Cell that runs: whether it or one around it asked for that
-        # of every Cell that runs: its pipeline stage, or that of the one around it; how it is recomputed
-        self.stages, self.regions = [-1], [()]
+        self.stages, self.regions = [-1], [()]  # of every Cell that runs: its pipeline stage, how it is recomputed
         self.cells: dict[int, Any] = {}
         self.primitives: dict[int, Primitive] = {}
         self.prints: list[tuple[str, Origin]] = []
@@ -81,8 +80,7 @@ class Tracer:
         self.cells[id(cell)] = cell
         self.scope.append((getattr(cell, "cell_name", "") or type(cell).__name__, type(cell).__name__))
         self.by_batch.append(self.by_batch[-1] or getattr(cell, "_data_parallel", False))
-        said = getattr(cell, "pipeline_stage", None)
-        self.stages.append(self.stages[-1] if said is None else said)
+        self.stages.append(self.stages[-1] if cell.pipeline_stage is None else cell.pipeline_stage)
         self.regions.append(region_of(cell, self.regions[-1], len(self.nodes)))
 
     def leave(self) -> None:
@@ -95,10 +93,8 @@ class Tracer:
 
     def path(self) -> str:
         """Dotted path of the running Cell below the network: "d1" or "loss_fn"."""
-        parts = [name for name, _ in self.scope[1:]]
-        if parts and parts[0] == "_backbone":
-            parts = parts[1:]
-        return ".".join(p.lstrip("_") for p in parts)
+        start = 2 if len(self.scope) > 1 and self.scope[1][0] == "_backbone" else 1
+        return ".".join(name.lstrip("_") for name, _ in self.scope[start:])
 
     # ---- values ----
 
@@ -157,9 +153,8 @@ class Tracer:
             self.parameters[id(parameter)] = name
             self.kept.append(parameter)
             shape, dtype, fusion = tuple(parameter.full_shape), str(parameter.dtype), int(parameter.comm_fusion)
-            layerwise, shared = bool(parameter.layerwise_parallel), bool(parameter.parallel_optimizer)
-            fusion_given = parameter.comm_fusion_given
-            kept = {"layerwise": layerwise, "fusion_given": fusion_given, "parallel_optimizer": shared}
+            kept = {"layerwise": bool(parameter.layerwise_parallel), "fusion_given": parameter.comm_fusion_given}
+            kept |= {"parallel_optimizer": bool(parameter.parallel_optimizer)}
             self.inputs[name] = GraphInput(name, "parameter", shape, dtype, parameter.requires_grad, fusion, **kept)
         return name
 
@@ -349,8 +344,6 @@ class Tracer:
                 "sync": said.get("sync"),
                 "own_rows": said.get("skip_redistribution") is True,
             }
-        if asked.get("strategy") is None and self.by_batch[-1]:
-            asked["by_batch"] = True
         node = Node(
             name=name,
             op=op.name,
@@ -364,6 +357,7 @@ class Tracer:
             phase="update" if self._is_late(values, variable) else "forward",
             once=self.once,
             stage=self.stages[-1],
+            by_batch=asked.get("strategy") is None and self.by_batch[-1],
             recompute=wish_of(primitive, self.regions[-1]),
             **asked,
         )
