@@ -74,10 +74,31 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Host:
+    """The computer that the devices of a node are in: its memory, which they share, and what each of them has of it.
+
+    memory_bytes                  of the node, for what all its ranks keep there
+    link                          between a device and the host, in each direction; every device has one of its own
+    flops_per_s, memory_bandwidth_bytes_per_s, overhead_s   as of a Device, of the part that computes for one rank
+    """
+
+    memory_bytes: int
+    link: Link
+    flops_per_s: float
+    memory_bandwidth_bytes_per_s: float
+    overhead_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check("Host", self, memory_bytes=_COUNT, link=instance(Link, "A Link"), flops_per_s=_RATE)
+        _check("Host", self, memory_bandwidth_bytes_per_s=_RATE, overhead_s=_TIME)
+
+
+@dataclass(frozen=True)
 class Cluster:
     """Equal devices, `devices_per_node` to a node; ranks fill the nodes in order.
 
     link  between devices of one node;  node_link  between nodes, may be None while there is one
+    host  of each node; None: not known, and nothing can be placed there
     """
 
     name: str
@@ -86,6 +107,7 @@ class Cluster:
     devices_per_node: int
     node_count: int = 1
     node_link: Link | None = None
+    host: Host | None = None
 
     def __post_init__(self) -> None:
         where = f"Cluster {shorten(self.name)}"
@@ -93,7 +115,7 @@ class Cluster:
             raise ArgumentTypeError(f"name={shorten(self.name)}", where="Cluster", allowed="A name")
         link = instance(Link, "A Link")
         _check(where, self, device=instance(Device, "A Device"), link=link, node_link=link | None)
-        _check(where, self, devices_per_node=_COUNT, node_count=_COUNT)
+        _check(where, self, devices_per_node=_COUNT, node_count=_COUNT, host=instance(Host, "A Host") | None)
         if self.node_count > 1 and self.node_link is None:
             what = f"{self.node_count} nodes have no link between them"
             raise ArgumentError(what, where=where, hint="Give node_link=Link(...)")
@@ -109,6 +131,14 @@ class Cluster:
             allowed = f"{self.node_count} x {self.devices_per_node} devices, one rank on each"
             hint = f"A larger one is get_cluster('two_nodes').with_nodes({-(-device_num // 8)})"
             raise ArgumentError(what, where=f"Cluster {self.name!r}", allowed=allowed, hint=hint)
+
+    @property
+    def known_host(self) -> Host:
+        """Its host. Raises ArgumentError if it is not known."""
+        if self.host is None:
+            what = "nothing is known about its host, and values of the plan lie there"
+            raise ArgumentError(what, where=f"Cluster {self.name!r}", hint="Give host=Host(...)")
+        return self.host
 
     def node_of(self, rank: int) -> int:
         """The node on which `rank` runs. Raises ArgumentError if the cluster has no such device."""
@@ -156,6 +186,14 @@ LAPTOP = Cluster(
     # with other work on the cores ranks wait for time slices, and short messages take ten times as long and more.
     link=Link(alpha_s=14e-6, beta_s_per_byte=0.39e-9),
     devices_per_node=8,
+    # a rank's "device" and its host are one memory and the same cores, so a copy is one in memory
+    host=Host(
+        memory_bytes=8_000_000_000,  # a choice: what is free on a laptop of 16 GB
+        link=Link(alpha_s=2.5e-6 / _SHARE, beta_s_per_byte=8 / 25e9),
+        flops_per_s=1.13e11 * _SHARE,
+        memory_bandwidth_bytes_per_s=2 * 25e9 / 8,
+        overhead_s=2.5e-6 / _SHARE,
+    ),
 )
 
 # Eight accelerators of about an A100. 140e12 half-precision operations per second are what one of 312e12 peak reaches
@@ -169,9 +207,26 @@ _ACCELERATOR = Device(
 _NVLINK = Link(alpha_s=(6.6e-6 + 7 * 0.6e-6) / 7, beta_s_per_byte=1 / (87.7 * 2**30))
 _BETWEEN_NODES = Link(alpha_s=(6.6e-6 + 15 * 2.7e-6) / 15, beta_s_per_byte=1 / (0.22 * 87.7 * 2**30))
 
-GPU_NODE = Cluster(name="gpu_node", device=_ACCELERATOR, link=_NVLINK, devices_per_node=8)
+# The host of a DGX A100, data sheet: two processors of 64 cores (2.25 GHz, 16 double-precision operations per cycle)
+# and 204.8 GB/s each, 1 TB; of both an eighth for each device. A device's link is PCIe 4.0 x16: 25e9 of its 31.5e9
+# bytes per second, and 10 us to begin a copy: choices.
+_DGX_HOST = Host(
+    memory_bytes=1_000_000_000_000,
+    link=Link(alpha_s=10e-6, beta_s_per_byte=1 / 25e9),
+    flops_per_s=2 * 64 * 2.25e9 * 16 / 8,
+    memory_bandwidth_bytes_per_s=2 * 204.8e9 / 8,
+    overhead_s=5e-6,
+)
+
+GPU_NODE = Cluster(name="gpu_node", device=_ACCELERATOR, link=_NVLINK, devices_per_node=8, host=_DGX_HOST)
 TWO_NODES = Cluster(
-    name="two_nodes", device=_ACCELERATOR, link=_NVLINK, devices_per_node=8, node_count=2, node_link=_BETWEEN_NODES
+    name="two_nodes",
+    device=_ACCELERATOR,
+    link=_NVLINK,
+    devices_per_node=8,
+    node_count=2,
+    node_link=_BETWEEN_NODES,
+    host=_DGX_HOST,
 )
 
 CLUSTERS: tuple[Cluster, ...] = (LAPTOP, GPU_NODE, TWO_NODES)

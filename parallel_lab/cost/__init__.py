@@ -10,7 +10,7 @@ What measures a machine for these formulas is in `processes/measure/`.
 
 # ruff: noqa: F401 - imported for others: this is a public face
 
-from ..base.cluster import CLUSTERS, Cluster, Device, Link, get_cluster
+from ..base.cluster import CLUSTERS, Cluster, Device, Host, Link, get_cluster
 from .memory import MEMORY_KINDS, MemoryPoint, MemoryReport, predict_memory
 from .recompute import Checkpoints, Choice, Layer, best_segments, choose_checkpoints, choose_recompute, predict_choice
 from .time import PhaseTime, StepTime, instr_time_s, message_bytes, message_time_s, sent_bytes, step_time_s

@@ -11,6 +11,8 @@ value replaces it (`Plan.replacements`); a reshape is a view of its operand and 
 runs, its operands and its result are both there. The step starts without gradients of the step before. Buffers inside a
 collective and the allocator's rounding are not counted.
 
+What lies on the host (`Plan.host`) is counted apart: a MemoryPoint's `live` is the device's, its `host` the host's.
+
     report = predict_memory(plan)
     report.parts              {"params": 512, "grads": 512, "optimizer": 516, "activations": 640}
     report.peak               MemoryPoint: which instruction, how many bytes of what
@@ -21,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.cluster import Cluster
+from ..graph.copies import TO_DEVICE
 from ..graph.ir import Instr
 from ..graph.plan import Plan
 from .time import is_view
@@ -30,12 +33,24 @@ MEMORY_KINDS = ("params", "optimizer", "inputs", "activations", "gathered", "gra
 
 @dataclass(frozen=True)
 class MemoryPoint:
-    """What is live while an instruction (phase, position, name) runs: bytes per kind, in the order of MEMORY_KINDS."""
+    """What is live while an instruction (phase, position, name) runs: bytes per kind, in the order of MEMORY_KINDS, on
+    the device and on the host.
+    """
 
     phase: str
     position: int
     name: str
     live: tuple[int, ...]
+    host: tuple[int, ...] = (0,) * len(MEMORY_KINDS)
+
+    @property
+    def host_bytes(self) -> int:
+        """What the rank keeps in the memory of the host."""
+        return sum(self.host)
+
+    @property
+    def host_by_kind(self) -> dict[str, int]:
+        return dict(zip(MEMORY_KINDS, self.host, strict=True))
 
     @property
     def total_bytes(self) -> int:
@@ -48,12 +63,13 @@ class MemoryPoint:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Predicted memory of one rank over one step.
+    """Predicted memory of one rank over one step: of its device; what lies on the host is in `host_peak_bytes`.
 
     params_bytes, optimizer_bytes, inputs_bytes   there from the start to the end
     grads_bytes         all synchronised gradients
     activations_bytes   forward values that backward still needs, at the moment when they take most
     gathered_bytes      parameters gathered for use, at most;  timeline: a MemoryPoint per instruction, in order
+    host_resident_bytes parameters, states and inputs on the host
     """
 
     params_bytes: int
@@ -63,6 +79,7 @@ class MemoryReport:
     inputs_bytes: int
     timeline: tuple[MemoryPoint, ...]
     gathered_bytes: int = 0
+    host_resident_bytes: int = 0
 
     @property
     def parts(self) -> dict[str, int]:
@@ -83,16 +100,26 @@ class MemoryReport:
     def peak_bytes(self) -> int:
         return self.peak.total_bytes if self.peak is not None else self.resident_bytes
 
+    @property
+    def host_peak_bytes(self) -> int:
+        """The most that the rank keeps on the host at once."""
+        return max((p.host_bytes for p in self.timeline), default=self.host_resident_bytes)
+
     def fits(self, cluster: Cluster) -> bool:
-        """Whether the peak is within the memory of the cluster's devices."""
-        return self.peak_bytes <= cluster.device.memory_bytes
+        """Whether the peak is within the memory of the cluster's devices, and what all ranks of a node keep on its host
+        is within the memory of that.
+        """
+        there = self.host_peak_bytes * cluster.devices_per_node
+        fits_host = not there or there <= cluster.known_host.memory_bytes
+        return self.peak_bytes <= cluster.device.memory_bytes and fits_host
 
 
 def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
     """Walk one step's programs on `rank` and count live bytes. Raises PlanError: no such rank."""
     stage = plan.stage_of(rank)
     memory = _Memory(plan, rank)
-    grads_bytes = sum(memory.sizes[block] for block, kind in memory.kinds.items() if kind == "grads")
+    grads = (block for block, kind in memory.kinds.items() if kind == "grads" and block not in memory.host)
+    grads_bytes = sum(memory.sizes[block] for block in grads)
     timeline = []
     for action in stage.actions:
         dead, ends = plan.last_uses(rank)[action.program], stage.ends(action)
@@ -101,8 +128,8 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
             if instr.runs_on(rank):
                 for name in instr.kept:
                     memory.make(name)
-                live = tuple(memory.live[kind] for kind in MEMORY_KINDS)
-                timeline.append(MemoryPoint(action.program, position, instr.out, live))
+                both = (tuple(live[kind] for kind in MEMORY_KINDS) for live in (memory.live, memory.host_live))
+                timeline.append(MemoryPoint(action.program, position, instr.out, *both))
             pairs = plan.replacements(rank).get(position, ()) if action.program == "update" else ()
             for target, source in pairs:
                 if plan.held_by(target, rank):
@@ -113,7 +140,7 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
     kept = {kind: memory.resident[kind] for kind in ("params", "optimizer", "inputs")}
     most = {kind: max((p.by_kind[kind] for p in timeline), default=0) for kind in ("activations", "gathered")}
     sizes = {f"{kind}_bytes": size for kind, size in {**kept, **most, "grads": grads_bytes}.items()}
-    return MemoryReport(timeline=tuple(timeline), **sizes)
+    return MemoryReport(timeline=tuple(timeline), host_resident_bytes=memory.host_resident_bytes, **sizes)
 
 
 def value_kinds(plan: Plan, *, rank: int = 0) -> dict[str, str]:
@@ -132,7 +159,8 @@ class _Memory:
         # (block, micro-batch that has it, -1 of the whole step) -> names of values that lie in it now
         self.users: dict[tuple[str, int], set[str]] = {}
         self.of_micro_batch, self.micro_batch = plan.of_micro_batch, 0
-        self.live = dict.fromkeys(MEMORY_KINDS, 0)
+        self.live, self.host_live = dict.fromkeys(MEMORY_KINDS, 0), dict.fromkeys(MEMORY_KINDS, 0)
+        self.host = frozenset(plan.host)  # a view lies where its operand does, so blocks can be looked up by name
         roles = {"parameter": "params", "data": "inputs", "constant": "inputs"}
         for given in plan.graph.inputs:
             if given.role in roles and given.name in plan.value_table and plan.held_by(given.name, rank):
@@ -142,7 +170,7 @@ class _Memory:
                 self._add_block(plan, state.name, "optimizer")
         for name in tuple(self.block):
             self.make(name)
-        self.resident = dict(self.live)
+        self.resident, self.host_resident_bytes = dict(self.live), sum(self.host_live.values())
         self._find_blocks(plan, rank)
 
     def _add_block(self, plan: Plan, name: str, kind: str) -> None:
@@ -170,6 +198,10 @@ class _Memory:
                 forward.update(instr.kept)
         read = {self.block[name] for i in dict(programs).get("backward", ()) for name in i.ins if name in self.block}
         self.kinds.update((block, "activations") for block in forward & read if self.kinds[block] == "workspace")
+        mine = (i for program in dict(programs).values() for i in program)
+        brought = (i for i in mine if i.kind == TO_DEVICE and i.runs_on(rank))
+        held = {i.name for i in plan.parameters}
+        self.kinds.update((self.block[i.out], "gathered") for i in brought if i.ins[0] in held)
         made = {self.block[value] for _, value in plan.gradients if value in self.block}
         self.kinds.update((block, "grads") for block in made if self.kinds[block] == "workspace")
 
@@ -180,22 +212,26 @@ class _Memory:
     def make(self, name: str) -> None:
         users, block = self._users(name), self.block[name]
         if not users:
-            self.live[self.kinds[block]] += self.sizes[block]
+            self._live(block)[self.kinds[block]] += self.sizes[block]
         users.add(name)
 
     def drop(self, name: str) -> None:
         users, block = self._users(name), self.block[name]
         users.remove(name)
         if not users:
-            self.live[self.kinds[block]] -= self.sizes[block]
+            self._live(block)[self.kinds[block]] -= self.sizes[block]
+
+    def _live(self, block: str) -> dict[str, int]:
+        return self.host_live if block in self.host else self.live
 
     def replace(self, target: str, source: str) -> None:
         """`target` gives up its old value and names the new one, which counts as what the old one was."""
         old, new = self.block[target], self.block[source]
         self.drop(target)
         if self.kinds[new] not in ("params", "optimizer"):
-            self.live[self.kinds[new]] -= self.sizes[new]
-            self.live[self.kinds[old]] += self.sizes[new]
+            live = self._live(new)
+            live[self.kinds[new]] -= self.sizes[new]
+            live[self.kinds[old]] += self.sizes[new]
             self.kinds[new] = self.kinds[old]
         self.block[target] = new
         self.make(target)

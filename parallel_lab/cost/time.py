@@ -2,17 +2,21 @@
 
 compute         max(flops / rate, bytes touched / memory bandwidth) + overhead          (roofline)
 slice, concat   bytes read and written / memory bandwidth + overhead
+on the host     the same with the rates of the host
+copies          alpha + beta * bytes of the link between a device and its host
 messages        closed forms in alpha, beta and gamma: those of their definitions, `ops/collectives/definitions.py`
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..base.cluster import Cluster, Device, Link
+from ..base.cluster import Cluster, Device, Host, Link
 from ..base.errors import ArgumentError, PlanError
 from ..graph.actions import Action, Stage
+from ..graph.copies import COPIES, runs_on_host
 from ..graph.ir import Instr
 from ..graph.kinds import KINDS
 from ..graph.plan import PHASES, Plan
@@ -117,18 +121,25 @@ def touched_bytes(plan: Plan, instr: Instr) -> int:
     return 0 if is_view(instr) else KINDS[instr.kind].touched(plan, instr)
 
 
-def local_time_s(plan: Plan, instr: Instr, device: Device) -> float:
-    """Seconds for an instruction that needs no other rank. Raises PlanError for a message."""
+def local_time_s(plan: Plan, instr: Instr, device: Device | Host) -> float:
+    """Seconds for an instruction that needs no other rank, nor a copy. Raises PlanError for a message."""
     if instr.is_communication:
         raise PlanError(f"kind {instr.kind!r} has no cost rule", where=f"instruction {instr.out!r}")
     work_s = instr_flops(plan, instr) / device.flops_per_s
     return max(work_s, touched_bytes(plan, instr) / device.memory_bandwidth_bytes_per_s) + device.overhead_s
 
 
+def own_time_s(plan: Plan, instr: Instr, cluster: Cluster, host: frozenset[str]) -> float:
+    """Seconds of a copy, or of local work where it is done; `host`: what lies there (`frozenset(plan.host)`)."""
+    if instr.kind in COPIES:
+        return cluster.known_host.link.time_s(plan.value(instr.out).slice_bytes)
+    return local_time_s(plan, instr, cluster.known_host if runs_on_host(instr, host) else cluster.device)
+
+
 def instr_time_s(plan: Plan, instr: Instr, cluster: Cluster, *, rank: int = 0) -> float:
     """Seconds of one instruction on `rank`: working, or from the last member's arrival to the end (slowest link)."""
     if not instr.is_communication:
-        return local_time_s(plan, instr, cluster.device)
+        return own_time_s(plan, instr, cluster, frozenset(plan.host))
     return plan_message_time_s(plan, instr, cluster, cluster.link_for(instr.group(rank)))
 
 
@@ -137,7 +148,10 @@ def instr_time_s(plan: Plan, instr: Instr, cluster: Cluster, *, rank: int = 0) -
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """A phase of a step on one rank: `flops`, `sent_bytes` (bandwidth-optimal form), number of `messages`."""
+    """A phase of a step on one rank: `flops`, `sent_bytes` (bandwidth-optimal form), number of `messages`.
+
+    compute_s  of the host too;  copy_s: copies between device and host, of so many bytes to_host and to_device
+    """
 
     phase: str
     compute_s: float
@@ -145,10 +159,13 @@ class PhaseTime:
     flops: int
     sent_bytes: int
     messages: int
+    copy_s: float = 0.0
+    to_host_bytes: int = 0
+    to_device_bytes: int = 0
 
     @property
     def total_s(self) -> float:
-        return self.compute_s + self.communication_s
+        return self.compute_s + self.communication_s + self.copy_s
 
 
 @dataclass(frozen=True)
@@ -167,8 +184,21 @@ class StepTime:
         return math.fsum(p.communication_s for p in self.phases)
 
     @property
+    def copy_s(self) -> float:
+        return math.fsum(p.copy_s for p in self.phases)
+
+    @property
+    def to_host_bytes(self) -> int:
+        """Bytes copied from the device to the host in a step."""
+        return sum(p.to_host_bytes for p in self.phases)
+
+    @property
+    def to_device_bytes(self) -> int:
+        return sum(p.to_device_bytes for p in self.phases)
+
+    @property
     def total_s(self) -> float:
-        return self.compute_s + self.communication_s
+        return self.compute_s + self.communication_s + self.copy_s
 
     @property
     def flops(self) -> int:
@@ -202,10 +232,20 @@ def step_time_s(plan: Plan, cluster: Cluster, *, rank: int = 0) -> StepTime:
     for name in PHASES:
         program = [i for a in stage.actions if a.program == name for _, i in stage.part(a) if i.runs_on(rank)]
         if program:
-            times = [(i.is_communication, instr_time_s(plan, i, cluster, rank=rank)) for i in program]
-            compute_s, communication_s = (math.fsum(t for sends, t in times if sends == kind) for kind in (False, True))
+            times = [(_sort(i), instr_time_s(plan, i, cluster, rank=rank)) for i in program]
+            seconds = [math.fsum(t for sort, t in times if sort == kind) for kind in ("compute", "message", "copy")]
             flops = sum(instr_flops(plan, i) for i in program)
             sent = sum(sent_bytes(plan, i) for i in program if i.attr("root", rank) == rank)
             messages = sum(i.is_communication for i in program)
-            phases.append(PhaseTime(name, compute_s, communication_s, flops, sent, messages))
+            copied = [copied_bytes(plan, program, kind) for kind in COPIES]
+            phases.append(PhaseTime(name, *seconds[:2], flops, sent, messages, seconds[2], *copied))
     return StepTime(rank, tuple(phases))
+
+
+def copied_bytes(plan: Plan, program: Iterable[Instr], kind: str) -> int:
+    """Bytes of all copies of a kind ("copy_to_host", "copy_to_device")."""
+    return sum(plan.value(i.out).slice_bytes for i in program if i.kind == kind)
+
+
+def _sort(instr: Instr) -> str:
+    return "message" if instr.is_communication else "copy" if instr.kind in COPIES else "compute"

@@ -9,6 +9,9 @@ goes on, one after the other: it begins when all members have come to it and the
 goes on when it has ended. Ranks run one program on equal slices, so their clocks only part where groups use different
 links or a rank is slowed down on purpose; else one clock stands for all, and 4096 ranks cost what one does.
 
+A copy to the host travels on a line of its own, and who reads it waits for it; a copy to the device is waited for at
+once, and what the host computes by its device.
+
 The stages of a pipeline have clocks of their own. What one sends another occupies neither: it is there when the link
 has brought it, and who needs it waits.
 """
@@ -26,9 +29,10 @@ from ..base.cluster import Cluster
 from ..base.errors import ArgumentError, PlanError
 from ..base.events import Event, EventLog
 from ..graph.actions import Action, Stage
+from ..graph.copies import COPIES, TO_HOST
 from ..graph.ir import Instr
 from ..graph.plan import Plan
-from .time import border_key, is_border, local_time_s, message_bytes, plan_message_time_s, takes_border
+from .time import border_key, is_border, message_bytes, own_time_s, plan_message_time_s, takes_border
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,9 @@ class _StageClock:
         self.clocks = np.zeros(1 if self.symmetric else stage.count)
         self.lines = self.clocks.copy()
         self.due: dict[str, np.ndarray] = {}  # when what was started will be complete
+        self.down = self.clocks.copy()  # when the line to the host is free
+        self.there: dict[str, np.ndarray] = {}  # when a copy is on the host
+        self.host = frozenset(plan.host)
         self.lanes: dict[int, list[Event]] = {rank: [] for rank in shown if rank in stage.ranks}
         self.parts: dict[int, list[Instr | float]] = {}
         self.program = ((a, work) for a in stage.actions for work in self.part(a))
@@ -116,11 +123,13 @@ class _StageClock:
 
     @property
     def end_s(self) -> float:
-        return float(max(self.clocks.max(), self.lines.max()))
+        return float(max(self.clocks.max(), self.lines.max(), self.down.max()))
 
     def part(self, action: Action) -> list[Instr | float]:
         """What an action runs; where nobody looks and all ranks are alike, work in a row is a number of seconds."""
         part = self.stage.part(action)
+        if self.host:  # copies go on beside the work
+            return [instr for _, instr in part]
         if id(part) not in self.parts:
             work: list[Instr | float] = []
             for _, instr in part:
@@ -151,7 +160,10 @@ class _StageClock:
         return isinstance(work, float) or not takes_border(work) or border_key(work, action) in self.arrivals
 
     def run(self, action: Action, instr: Instr) -> None:
-        overlapped = instr.kind == "start"
+        overlapped = instr.kind in ("start", TO_HOST)
+        for name in instr.ins:
+            if name in self.there:
+                self.clocks = np.maximum(self.clocks, self.there[name])
         if is_border(instr):
             starts = ends = self.clocks
             if takes_border(instr):
@@ -159,6 +171,9 @@ class _StageClock:
             elif instr.message == "send":
                 arrives = self.message(instr, self.clocks)[1]
                 self.arrivals[border_key(instr, action)] = arrives
+        elif instr.kind == TO_HOST:
+            starts, ends = self.ends(instr, np.maximum(self.clocks, self.down))
+            self.down = self.there[instr.out] = ends
         elif overlapped:
             starts, ends = self.message(instr, np.maximum(self.clocks, self.lines))
             self.lines = self.due[instr.out] = ends
@@ -175,9 +190,10 @@ class _StageClock:
         """When work that is not waited for later starts and ends."""
         if instr.is_communication:
             return self.message(instr, clocks)
-        work_s = local_time_s(self.plan, instr, self.cluster.device)
+        work_s = own_time_s(self.plan, instr, self.cluster, self.host)
         works = 1.0 if instr.owner is None else np.arange(len(clocks)) == instr.owner
-        return clocks, clocks + works * (work_s if self.factors is None else work_s * self.factors)
+        slower = 1.0 if self.factors is None or instr.kind in COPIES else self.factors
+        return clocks, clocks + works * work_s * slower
 
     def message(self, instr: Instr, clocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """When a message starts and ends: for every rank, or once for all where there is one clock."""
@@ -210,7 +226,7 @@ class _StageClock:
     def events(self, action: Action, instr: Instr, rank: int, starts: np.ndarray, ends: np.ndarray) -> list[Event]:
         """What a rank's lane shows of an instruction."""
         at = 0 if self.symmetric else rank - self.stage.first
-        waits, overlapped = instr.kind == "wait", instr.kind == "start"
+        waits, overlapped = instr.kind == "wait", instr.kind in ("start", TO_HOST)
         group = instr.group(rank) if instr.is_communication or waits else ()
         op = instr.op_class or instr.message or instr.attr("message") or instr.kind
         name = instr.ins[0] if waits else instr.out
@@ -223,6 +239,8 @@ class _StageClock:
         if not waits:
             kind = "communication" if instr.is_communication else "compute"
             sent = {"bytes": message_bytes(self.plan, instr, rank), "overlapped": overlapped}
+            if instr.kind in COPIES:
+                sent["bytes"] = self.plan.value(instr.out).slice_bytes
             found.append(Event(kind=kind, start_s=start_s, end_s=end_s, **sent, **common))
         return found
 

@@ -92,7 +92,7 @@ class Compiled:
     another mode of a Cell, or another strategy of a Primitive, makes another program).
 
     steps       what every pass made; the last is the plan
-    optimizer   the one whose rule the plan's update is, or None
+    optimizer   the one whose rule the plan's update is, or None;  target: where it was to run then
     """
 
     steps: tuple[tuple[str, Draft | Plan], ...]
@@ -101,7 +101,8 @@ class Compiled:
     scaler: tuple[Any, str] | None
     form: Any
     cells: tuple[tuple[Cell, bool], ...]
-    primitives: tuple[tuple[Primitive, tuple[Any, Any]], ...]
+    primitives: tuple[tuple[Primitive, tuple[Any, ...]], ...]
+    target: str | None = None
 
     @property
     def plan(self) -> Plan:
@@ -195,7 +196,8 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     steps: list[tuple[str, Draft | Plan]] = [("trace", draft)]
     steps += run_passes(replace(draft, training=training), PASSES if passes is None else passes)
     steps.append(("plan", freeze(steps[-1][1], found.constants)))
-    return Compiled(tuple(steps), parameters, optimizer, found.scaler, found.form, found.cells, found.primitives)
+    objects = (found.scaler, found.form, found.cells, found.primitives)
+    return Compiled(tuple(steps), parameters, optimizer, *objects, getattr(optimizer, "target", None))
 
 
 def check_built(config: ParallelConfig, network: Callable) -> None:
@@ -204,6 +206,8 @@ def check_built(config: ParallelConfig, network: Callable) -> None:
         given = "give the operators that matter a strategy, or use semi_auto_parallel"
         hint = f"Set search_mode='sharding_propagation' and {given}"
         raise _not_built(f"search_mode={config.search_mode!r} in auto_parallel mode", hint)
+    if config.memory_offload and config.offload_param == "disk":
+        raise _not_built("offload_param='disk'", "Set it to 'cpu': Parameters live in the host's memory")
 
 
 def _not_built(what: str, hint: str) -> NotBuiltYet:

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from .actions import Stage
+from .copies import with_copies
 from .ir import Draft, Instr
 from .passes.stages import schedule_of, stage_programs
 from .passes.weight_gradients import divided
@@ -18,7 +19,10 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     """The plan of a finished draft, verified."""
     pairs = (*draft.gradients, *draft.assignments, *draft.forward_assignments)
     read = {n for _, i in draft.instructions() for n in i.ins} | {n for _, n in pairs} | set(draft.outputs)
-    (found, values), orders = stage_programs(draft), schedule_of(draft)
+    placed = with_copies(draft, *stage_programs(draft))
+    orders = schedule_of(draft)
+    draft, found = replace(draft, host=tuple(sorted(placed.host)), **placed.pairs), placed.programs
+    values = placed.values
     if any(action.kind == "W" for actions in orders for action in actions):
         found = [divided(mine, draft) for mine in found]
     programs = [tuple((p, _kept(mine[p], read)) for p in PHASES if mine.get(p)) for mine in found]

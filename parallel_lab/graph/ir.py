@@ -107,15 +107,14 @@ class Node:
     name       unique, and readable: "d1.matmul"
     outs       names of the values it makes: its own, or of several results "d1.topk.0", "d1.topk.1"; shapes, dtypes:
                theirs
-    op         name in the registry;  op_class: MindSpore's class name
-    ins        names of its operands
+    op         name in the registry;  op_class: MindSpore's class name;  ins: names of its operands
     strategy, strategy_source   None until the strategies pass; "user", "default" or "propagated"
     strategy_reason   why it was chosen, in a sentence, of one that was propagated
     out_strategy  how partial sums leave the result split: None, as it follows from `strategy`
     cross_batch   leave a split reduction as each rank has it;  sync: in data_parallel mode, average the result over
                   all ranks (True), over groups of them or not (False); None: it does not look across samples
-    nd_tp      a product that gathers what its layouts split in addition and scatters its sums:
-               `add_prim_attr("enable_nd_tp", True)`
+    nd_tp      a product that gathers what its layouts split in addition and scatters its sums (`enable_nd_tp`)
+    target     "CPU": it runs on the host (`set_device`); "": on its device
     phase      program it belongs to: "forward", or "update" if it needs gradients
     once       of a network that is fed micro-batches (`nn.GradAccumulation`): "" for what it does with each, "first"
                for what is done once, with the first of them, "last" with the last
@@ -149,6 +148,7 @@ class Node:
     own_rows: bool = False
     by_batch: bool = False
     recompute: Pairs = ()
+    target: str = ""
 
     @property
     def opdef(self) -> OpDef:
@@ -478,8 +478,8 @@ class Draft:
     states      optimizer states: (name, parameter or "", the optimizer's name for it);  optimizer: its rule
     owners      (parameter, the only rank that updates it and holds its states), where there is one
     order       names of the parameters as the optimizer has them, or the network: what fusion by index counts
-    training    what passes need beside the program
-    notes       one (pass, text) per pass that ran
+    host        values that lie in the memory of the host, and not of the device
+    training    what passes need beside the program;  notes: one (pass, text) per pass that ran
     """
 
     graph: Graph
@@ -497,6 +497,7 @@ class Draft:
     owners: tuple[tuple[str, int], ...] = ()
     outputs: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
+    host: tuple[str, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     training: Training = field(default_factory=Training, compare=False)
 

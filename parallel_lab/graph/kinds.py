@@ -22,6 +22,7 @@ import numpy as np
 from ..base.errors import ShapeError
 from ..ops.collectives.definitions import MESSAGES, CollectiveDef
 from ..ops.machine.registry import OPS
+from .copies import COPIES, copied, copy_fault, shown_copy
 from .instr_checks import Makers, compute_fault, halo_fault, move_fault
 from .instr_text import Shown, printed_text, shown_compute, shown_message, shown_slice
 from .ir import Instr, attr_pairs
@@ -328,6 +329,7 @@ KINDS: dict[str, KindDef] = {
             shown=shown_compute,
             vjp=_vjp_accumulate,
         ),
+        *(KindDef(kind, name, copied, "", copy_fault, _kept, shown=shown_copy) for kind, name in COPIES.items()),
         KindDef("print", "Print", _run_print, shown=lambda plan, instr, rank: Shown()),
         KindDef(
             "start", "Start", asks="start", verify=_start_fault, view=lambda i: i.message != "send", shown=shown_message

@@ -70,6 +70,7 @@ class Plan:
     value_gradients: tuple[tuple[str, str], ...] = ()
     outputs: tuple[str, ...] = ()
     constants: tuple[tuple[str, str, tuple[int, ...], str], ...] = ()
+    host: tuple[str, ...] = ()
     notes: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     # ---- looking things up ----

@@ -17,6 +17,8 @@ from ..base.origin import short_file
 from ..layout.named_layout import LayoutStrategy, strategy_counts
 from ..layout.tensor_layout import slice_text
 from ..ops.kernels.threads import without_collector
+from .actions import Action
+from .copies import COPIES, runs_on_host
 from .instr_text import global_shapes, message_shapes, tensor_text
 from .ir import Instr, Value, attr_pairs
 from .kinds import KINDS, class_name
@@ -34,9 +36,10 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
              origin; parameter: whose gradient or slice it carries, or ""; bucket: what it travels in if messages were
              fused, or ""; overlapped: whether it travels while the rank computes
     buckets  what travels as one message: name, kind, group, members (parameters), bytes, phase, fusion
+    copies   between device and host: name, kind, value, bytes, phase, micro_batch, reason
     """
     stage = plan.stage_of(rank)
-    ops, comm, buckets = [], [], []
+    ops, comm, buckets, copies = [], [], [], []
     for action in stage.actions:
         phase = action.program
         carried = buckets_of(stage.program(phase))
@@ -44,7 +47,9 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
             if not instr.runs_on(rank):
                 continue
             ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
-            if instr.kind == "compute":
+            if instr.kind in COPIES:
+                copies.append(_copy_entry(instr, out, action))
+            elif instr.kind == "compute":
                 if phase != "forward" or instr.strategy is not None:
                     outs = [plan.value(n) for n in instr.kept]
                     ops.append(_op_entry(instr, ins, outs, phase, global_shapes(plan, instr)))
@@ -71,7 +76,13 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
         "inputs": described["data"],
         "comm": comm,
         "buckets": buckets,
+        "copies": copies,
     }
+
+
+def _copy_entry(instr: Instr, out: Value, action: Action) -> dict[str, Any]:
+    made = {"name": instr.out, "kind": instr.kind, "value": instr.ins[0], "bytes": out.slice_bytes}
+    return made | {"phase": action.program, "micro_batch": action.micro_batch, "reason": instr.reason}
 
 
 def _op_entry(
@@ -198,23 +209,28 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
     lines = [f"{head}, dataset_strategy {fed!r}, plan {plan.digest}"]
     lines += [f"# pass {name}: {note}" for name, note in plan.notes]
     numbers: dict[str, str] = {}
+    host = frozenset(plan.host)
     lines.append("# inputs")
     for given in plan.graph.inputs:
         shown = given.role in ("data", "parameter", "constant") and given.name in plan.value_table
         if shown and plan.held_by(given.name, rank):
             value, numbers[given.name] = plan.value(given.name), f"%{given.name}"
-            held = f"{_index(value, rank - stage.first)} of {value.shape}  {{{given.role}, {value.layout}}}"
+            facts = f"{given.role}{', on the host' * (given.name in host)}, {value.layout}"
+            held = f"{_index(value, rank - stage.first)} of {value.shape}  {{{facts}}}"
             lines.append(f"%{given.name} : {tensor_text(value)} = {held}")
     for state in plan.states:
         if plan.held_by(state.name, rank):
             numbers[state.name] = f"%{state.name}"
-            lines.append(f"%{state.name} : {tensor_text(plan.value(state.name))}  {{state}}")
+            kind = "state, on the host" if state.name in host else "state"
+            lines.append(f"%{state.name} : {tensor_text(plan.value(state.name))}  {{{kind}}}")
     named = len(numbers)
     for action in stage.actions:
         if action.program in phases:
             lines.append(f"# {action.program} ({action})")
             for _, instr in stage.part(action):
-                lines += _instr_lines(plan, instr, rank, numbers, len(numbers) - named) if instr.runs_on(rank) else []
+                lines += (
+                    _instr_lines(plan, instr, rank, numbers, len(numbers) - named, host) if instr.runs_on(rank) else []
+                )
             if action.program == "update":
                 mine = [pair for pair in plan.assignments if plan.held_by(pair[0], rank)]
                 lines += [f"%{target} <- {numbers.get(source, source)}" for target, source in mine]
@@ -238,7 +254,7 @@ _MADE = re.compile(r"%(\d+)\(([^()\s]+)\)")
 _NUMBER = re.compile(r"%(\d+)(?:\([^()\s]+\))?(?![\w.])")  # not the parameter "%0.weight"
 
 
-def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str], count: int) -> list[str]:
+def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str], count: int, host: frozenset[str]) -> list[str]:
     """The lines of an instruction; results become numbers from `count` on, those that nothing reads are "_"."""
     ins, outs = [plan.value(n) for n in instr.ins], [plan.value(n) if n else None for n in instr.outs]
     operands = [numbers.get(n) or n.rpartition(":")[0] or n for n in instr.ins]
@@ -252,7 +268,7 @@ def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str], count: 
     types = ", ".join(tensor_text(v, shape) for v, shape in zip(ins, given, strict=True))
     results = ", ".join("_" if v is None else tensor_text(v, gives) for v in outs)
     lines = [
-        f"{made} = {class_name(instr)}({args}){shown.facts}",
+        f"{made} = {class_name(instr)}({args}){shown.facts}{' {on the host}' * runs_on_host(instr, host)}",
         *shown.before,
         f"    : ({types}) -> ({results})",
         *shown.after,

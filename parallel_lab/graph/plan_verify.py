@@ -11,6 +11,7 @@
     state         every assignment has a source that was made, of the target's slice shape and dtype; gradients and
                   outputs are made; a gradient is laid out as its parameter, and an update computes with no partial sum
     owners        what one rank alone holds is read by that rank alone, or sent by it; messages are everybody's
+    places        an instruction reads and makes everything in one memory, of the device or of the host; copies cross
     stages        every rank belongs to one stage
     schedule      actions name programs that exist, forward before backward before update
 
@@ -27,6 +28,7 @@ from typing import Any
 
 from ..base.errors import ParallelLabError, PlanError, message
 from .actions import Stage
+from .copies import place_fault
 from .instr_checks import Makers
 from .ir import Instr
 from .kinds import KINDS
@@ -42,6 +44,7 @@ def verify_plan(plan) -> None:
         allowed = f"Ranks 0 to {len(wanted) - 1}, each once"
         raise PlanError(f"the stages have {len(ranks)} ranks", where="plan stages", allowed=allowed)
     everything: Makers = {}
+    host = frozenset(plan.host)
     for stage in plan.stages:
         known: Makers = dict.fromkeys(made)
         programs, order = dict(stage.programs), [(a.program, a.stage, a.micro_batch) for a in stage.actions]
@@ -61,7 +64,7 @@ def verify_plan(plan) -> None:
                 if (phase, position) in checked:
                     continue
                 checked.add((phase, position))
-                if fault := _fault(plan, stage, instr, known, phase):
+                if fault := _fault(plan, stage, instr, known, phase, host):
                     what = message(fault, where=f"plan, {phase} instruction {position}")
                     raise PlanError(f"{what}\n{_around(program, position)}")
                 known.update(dict.fromkeys(instr.kept, instr))
@@ -87,10 +90,13 @@ def _faults_of_results(plan: Any, known: Makers) -> Iterator[str]:
         a, b = plan.value(name), plan.value(gradient)
         if a.shape != b.shape or b.layout is None or not b.layout.same_placement(a.layout):
             yield f"the gradient of {name!r} is laid out as {b.layout}, the parameter as {a.layout}"
+    host = frozenset(plan.host)
     for target, source in assigned:
         a, b = plan.value(target), plan.value(source)
         if (a.slice_shape, a.dtype) != (b.slice_shape, b.dtype):
             yield f"{target!r} ({a.slice_shape} {a.dtype}) takes the value of {source!r} ({b.slice_shape} {b.dtype})"
+        if (target in host) != (source in host):
+            yield f"{target!r} and its new value {source!r} do not lie in one memory"
         if plan.owner_of(source) not in (None, plan.owner_of(target)):
             yield f"{target!r} takes the value of {source!r}, which rank {plan.owner_of(source)} alone holds"
     for target, source in plan.forward_assignments:
@@ -111,7 +117,13 @@ def _around(program: tuple[Instr, ...], position: int) -> str:
     return "\n".join(lines)
 
 
-def _fault(plan, stage: Stage, instr: Instr, known: Makers, phase: str) -> str:
+def _is_number(plan: Any, name: str) -> bool:
+    """Whether every rank knows a value as a number, in whichever memory."""
+    given = plan.graph.input(name)
+    return name in plan.scalars or (given is not None and given.is_number)
+
+
+def _fault(plan, stage: Stage, instr: Instr, known: Makers, phase: str, host: frozenset[str]) -> str:
     kind = KINDS.get(instr.kind)
     if kind is None:
         return f"kind {instr.kind!r} is not known"
@@ -141,6 +153,8 @@ def _fault(plan, stage: Stage, instr: Instr, known: Makers, phase: str) -> str:
         return f"axes {taken} are not different axes of device matrix {instr.device_matrix}"
     if kind.operands not in (None, len(instr.ins)):
         return f"{instr.kind} has {len(instr.ins)} operands, and takes one"
+    if fault := place_fault(instr, host, lambda name: _is_number(plan, name)):
+        return fault
     partial = next((n for n in instr.ins if (layout := plan.value(n).layout) is not None and layout.is_partial), None)
     if phase == "update" and partial is not None and instr.kind not in ("all_reduce", *_OF_BUCKETS):
         return f"%{partial} is a partial sum, and updates take whole gradients"

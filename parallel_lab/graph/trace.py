@@ -343,6 +343,7 @@ class Tracer:
                 "cross_batch": said.get("cross_batch") is True,
                 "sync": said.get("sync"),
                 "own_rows": said.get("skip_redistribution") is True,
+                "target": "CPU" if said.get("primitive_target") == "CPU" else "",
             }
         node = Node(
             name=name,
@@ -395,7 +396,7 @@ class Traced(NamedTuple):
     scaler       (loss scaler that was asked for its scale, the input that holds it), or None
     form         what was returned, a `Slot` for every value of the graph: lists, tuples, dicts, numbers, None
     cells        (Cell, its `training`) of every Cell that was called
-    primitives   (Primitive, its strategies) of every operator object that was called
+    primitives   (Primitive, what it `said`) of every operator object that was called
     """
 
     graph: Graph
@@ -405,7 +406,7 @@ class Traced(NamedTuple):
     scaler: tuple[Any, str] | None
     form: Any
     cells: tuple[tuple[Any, bool], ...]
-    primitives: tuple[tuple[Primitive, tuple[Any, Any]], ...]
+    primitives: tuple[tuple[Primitive, tuple[Any, ...]], ...]
 
 
 def trace_network(
@@ -458,7 +459,7 @@ def trace_network(
     )
     scaler = None if tracer.scaler is None else (tracer.scaler, tracer.scale_name)
     cells = tuple((c, c.training) for c in tracer.cells.values())
-    primitives = tuple((p, (p.in_strategy, p.out_strategy)) for p in tracer.primitives.values())
+    primitives = tuple((p, p.said) for p in tracer.primitives.values())
     return Traced(graph, parameters, constants, tracer.optimizer, scaler, form, cells, primitives)
 
 

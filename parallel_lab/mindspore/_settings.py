@@ -101,7 +101,6 @@ KEPT: dict[str, dict[str, tuple[Any, Any]]] = {
         "variable_memory_max_size": ("30GB", _gigabytes),
         "mempool_block_size": ("1GB", _gigabytes),
         "memory_optimize_level": ("O0", choice("O0", "O1")),
-        "memory_offload": ("OFF", _ON_OFF),
         "graph_kernel_flags": ("", text),
         "compile_cache_path": (".", path),
         "jit_syntax_level": (2, integer(0, 2)),  # STRICT 0, COMPATIBLE 1, LAX 2
@@ -132,6 +131,20 @@ KEPT: dict[str, dict[str, tuple[Any, Any]]] = {
         "dump_local_norm": (False, boolean),
         "dump_local_norm_path": ("", path),
         "dump_device_local_norm": (False, boolean),
+    },
+    "offload_context": {
+        "offload_path": ("./offload", path),
+        "offload_cpu_size": ("512GB", _gigabytes),
+        "offload_disk_size": ("1024GB", _gigabytes),
+        "hbm_ratio": (1.0, number(0.0, 1.0, above=True)),
+        "cpu_ratio": (1.0, number(0.0, 1.0, above=True)),
+        "enable_pinned_mem": (True, boolean),
+        "enable_aio": (True, boolean),
+        "aio_block_size": ("1GB", _gigabytes),
+        "aio_queue_depth": (8, integer(1)),
+        "offload_checkpoint": ("", choice("", "cpu", "disk")),
+        "auto_offload": (True, boolean),
+        "host_mem_block_size": ("1GB", _gigabytes),
     },
     "cost_model_context": {
         "device_memory_capacity": (16.0 * 2**30, number(0.0, above=True)),  # bytes

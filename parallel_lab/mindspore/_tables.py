@@ -45,6 +45,7 @@ DTYPES = _of(
 CONTEXT = _of(
     CONTEXTS,
     "GRAPH_MODE PYNATIVE_MODE ParallelMode set_context get_context set_auto_parallel_context get_auto_parallel_context "
+    "set_offload_context get_offload_context "
     "reset_auto_parallel_context",
 )
 COST_MODEL = _of(CONTEXTS, "set_cost_model_context get_cost_model_context reset_cost_model_context")

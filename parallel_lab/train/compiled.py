@@ -112,12 +112,14 @@ class CompiledFunction:
 
 
 def still_holds(made: Compiled) -> bool:
-    """Whether Cells' modes, operators' strategies, Parameters, their names and their messages are as when the program
-    was made.
+    """Whether Cells' modes, operators' strategies and targets, the optimizer's target, Parameters, their names and
+    their messages are as when the program was made.
     """
+    if getattr(made.optimizer, "target", None) != made.target:
+        return False
     trained = {given.name: given.trainable for given in made.plan.parameters}
     same = all(cell.training == training for cell, training in made.cells)
-    same = same and all((p.in_strategy, p.out_strategy) == strategies for p, strategies in made.primitives)
+    same = same and all(p.said == said for p, said in made.primitives)
     same = same and all(p.name == name for name, p in made.parameters.items())
     same = same and all(p.requires_grad == trained[name] for name, p in made.parameters.items() if name in trained)
     for given in made.traced.inputs:

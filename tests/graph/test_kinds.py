@@ -16,7 +16,10 @@ from parallel_lab.run.communicator import Request, answer
 from parallel_lab.run.simulator import simulate
 from tests.recorded.nets import Quick
 
-LOCAL = ("compute", "slice", "split", "concat", "reshape", "accumulate", "print", "start", "wait")
+LOCAL = (
+    *("compute", "slice", "split", "concat", "reshape", "accumulate", "copy_to_host", "copy_to_device", "print"),
+    *("start", "wait"),
+)
 SENT = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter"),
     *("barrier", "halo_exchange", "halo_reduce", "send", "recv"),

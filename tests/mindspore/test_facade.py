@@ -382,15 +382,31 @@ def test_operators_keep_their_device_and_run_all_the_same():
     np.testing.assert_array_equal(made[0], table[ids])
 
 
-def test_optimizers_keep_their_device_and_refuse_to_run_there():
-    p = Parameter(Tensor([1.0]), "p")
-    optimizer = ms.nn.SGD([p], 0.1)
-    assert optimizer.target is None
-    optimizer.target = "CPU"
-    assert optimizer.target == "CPU"
-    with pytest.raises(NotBuiltYet, match=r"SGD\.target"):
+@pytest.mark.parametrize("name", ["Adam", "AdamWeightDecay", "LazyAdam", "FTRL", "ProximalAdagrad"])
+def test_optimizers_with_an_update_on_the_host_take_a_target_and_keep_it(name):
+    made = []
+    for place in (None, "CPU"):
+        p = Parameter(Tensor([1.0]), "p")
+        optimizer = getattr(ms.nn, name)([p], learning_rate=0.1)
+        assert optimizer.target is None
+        if place:
+            optimizer.target = place
         optimizer([Tensor([1.0])])
-    np.testing.assert_array_equal(p.asnumpy(), [1.0])
+        made.append((optimizer.target, p.asnumpy().tolist()))
+    assert [place for place, _ in made] == [None, "CPU"] and made[0][1] == made[1][1] != [1.0]
+    with pytest.raises(ValueError, match="stays there"):
+        optimizer.target = "Ascend"
+
+
+@pytest.mark.parametrize("name", ["SGD", "Momentum", "Lamb"])
+def test_optimizers_without_an_update_on_the_host_refuse_a_target(name):
+    """As 2.10's nn.SGD does."""
+    optimizer = getattr(ms.nn, name)(
+        [Parameter(Tensor([1.0]), "p")], 0.1, **({"momentum": 0.9} if name == "Momentum" else {})
+    )
+    with pytest.raises(NotImplementedError, match=rf"{name}\.target"):
+        optimizer.target = "CPU"
+    assert optimizer.target is None
 
 
 @each_of(("target_", "kind"), ("NPU", RuntimeError), ("cpu", ValueError), (1, TypeError), (None, TypeError))

@@ -13,9 +13,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from ..checks import Errors
+from ..checks import Errors, choice
 from ..errors import ContextError, ContextTypeError
-from .checks import FUSED_MESSAGES, LOCAL_MODES, SETTING, SETTINGS, Check, check_comm_fusion, refuse
+from .checks import FUSED_MESSAGES, LOCAL_MODES, SETTING, SETTINGS, Check, boolean, check_comm_fusion, refuse
 from .fusion_rules import COST_MODEL_NUMBERS, cost_model_numbers
 from .tables import ALGORITHM, PARALLEL, PARTS, RANGES_OF_2_10
 
@@ -103,6 +103,8 @@ class ParallelConfig:
     cost_model_fusion            all_reduces of the automatic modes by the cost model: ("times", times, tail_percent) or
                                  ("hiding", tail_time_s, inherent_time_s, time_s_per_element, computation_s_per_unit),
                                  see `fusion.cost_model_groups`; None: not
+    memory_offload               forward values that backward reads wait for it in the memory of the host;
+                                 offload_param "cpu": Parameters live there too
 
     Raises ContextError or a subclass for a value out of range.
     """
@@ -140,6 +142,8 @@ class ParallelConfig:
     strategy_ckpt_save_file: str = ""
     group_ckpt_save_file: str = ""
     strategy_only_trainable_params: bool = True
+    memory_offload: bool = False
+    offload_param: str = ""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -206,4 +210,6 @@ _FIELDS: dict[str, Check] = {
     **_PART_CHECKS,  # after PARALLEL: an optimizer shard of 1 rank is legal in the dict form
     "comm_fusion": _resolved_fusion,
     "cost_model_fusion": _cost_model_fusion,
+    "memory_offload": boolean,
+    "offload_param": choice("", "cpu", "disk"),
 }

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..checks import choice, nearest, text
-from ..errors import ContextConflictError, ContextError, ContextPathError, shorten
+from ..errors import ContextConflictError, ContextError, ContextPathError, ContextTypeError, shorten
 from ..hooks import current_world
 from .checks import PARALLEL_MODES, SETTING, SETTINGS, refuse
 from .config import Fusion, ParallelConfig, resolved_fusion
@@ -33,6 +33,7 @@ from .tables import (
     EXECUTION,
     GRAPH_MODE,
     KEYS,
+    OFFLOAD,
     PARALLEL,
     PARTS,
     PYNATIVE_MODE,
@@ -59,6 +60,7 @@ _set: dict[str, dict[str, Any]] = {
     "algo_parameters": {},
     "cost_model_context": {},
     "context": {},
+    "offload_context": {},
 }
 _compat = "seeds"
 
@@ -270,6 +272,8 @@ def frozen(**overrides: Any) -> ParallelConfig:
         overrides["comm_fusion"] = resolved_fusion(SETTING, "comm_fusion", given, off_is_final=_compat == "seeds")
     fields = {key: _value(key) for key in _DEFAULTS}
     fields |= {"comm_fusion": _value("comm_fusion").resolved(), "cost_model_fusion": _cost_model_fusion()}
+    if get_context("memory_offload") == "ON":
+        fields |= {"memory_offload": True, "offload_param": _present("offload_context", "offload_param", OFFLOAD)}
     config = dataclasses.replace(ParallelConfig(**fields), **overrides)
     for key in overrides.keys() & RANGES_OF_2_10.keys() if _compat == "seeds" else ():
         PARALLEL[key](SETTING, key, getattr(config, key), SETTINGS)
@@ -415,6 +419,7 @@ def set_context(**settings: Any) -> None:
     device_target     "CPU", "GPU" or "Ascend": every one of them runs on the CPU here, the name is kept for scripts
     device_id         0 to 4095, kept like device_target
     save_graphs       False or 0, True or 2, 1, 3: whether compilations write their graphs, into save_graphs_path
+    memory_offload    "ON": what backward needs of forward waits for it in the host's memory (`graph/copies.py`)
 
     The other keys of MindSpore (`mindspore/_settings.py`) are checked, kept and returned.
     Raises ContextError or a subclass for an unknown key or a value that is not allowed; nothing changes then.
@@ -433,6 +438,23 @@ def get_context(attr_key: str) -> Any:
 def reset_context() -> None:
     """Every key of `set_context` back to its default."""
     _set["context"] = {}
+
+
+def set_offload_context(offload_config: dict[str, Any]) -> None:
+    """Say what `set_context(memory_offload="ON")` does. offload_param "cpu": Parameters live on the host; "disk" is
+    refused when something is compiled. The other keys of MindSpore are checked, kept and returned. Raises ContextError
+    or ContextTypeError, and changes nothing then.
+    """
+    where = "set_offload_context"
+    if not isinstance(offload_config, dict):
+        raise refuse(ContextTypeError, where, "offload_config", offload_config, "A dict of settings")
+    _add("offload_context", _checked(offload_config, where))
+
+
+def get_offload_context() -> dict[str, Any]:
+    """Every key of `set_offload_context`, as it is now."""
+    keys = {**OFFLOAD, **_kept_tables().get("offload_context", {})}
+    return {key: _present("offload_context", key, OFFLOAD) for key in keys}
 
 
 # ---- which MindSpore, and the seed ----

@@ -5,7 +5,7 @@ PARALLEL   set_auto_parallel_context: a key whose value is kept under its own na
 COMPOSED   set_auto_parallel_context: a key that stands for several of the former, or for one under another name
 ALGORITHM  set_algo_parameters, likewise
 COST_MODEL set_cost_model_context, with defaults: the keys that passes read
-EXECUTION  set_context, with defaults: the keys that something reads
+EXECUTION  set_context, with defaults: the keys that something reads;  OFFLOAD: set_offload_context, likewise
 
 The keys of MindSpore that nothing reads are the facade's (`mindspore/_settings.py`). Defaults are those of the seeds
 (1.x documents); `DEFAULTS_OF_2_10` lists where MindSpore 2.10 differs.
@@ -126,7 +126,12 @@ EXECUTION: Table = {
     "device_id": (0, checks.integer(0, checks.MAX_DEVICES - 1)),
     "save_graphs": (0, Check("False, True, or an int from 0 to 3", _read_graphs)),
     "save_graphs_path": (".", checks.path),
+    "memory_offload": ("OFF", choice("ON", "OFF")),
 }
+
+# ---- set_offload_context: read where memory_offload is "ON" ----
+
+OFFLOAD: Table = {"offload_param": ("", choice("", "cpu", "disk"))}
 
 # what follows set_ and get_ in a function's name -> its keys
 KEYS: dict[str, Checks] = {
@@ -137,6 +142,7 @@ KEYS: dict[str, Checks] = {
         **{key: ALGORITHM[kept] for key, kept in DP_ALGO.items()},
     },
     "context": {key: check for key, (_, check) in EXECUTION.items()},
+    "offload_context": {key: check for key, (_, check) in OFFLOAD.items()},
 }
 
 # what MindSpore calls the group of all ranks, by communication library

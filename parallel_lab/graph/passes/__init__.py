@@ -21,6 +21,7 @@ from .fuse import fuse_messages
 from .optimizer_group import group_updates
 from .optimizer_shard import regather_parameters, shard_parameters
 from .parallelize import parallelize
+from .place import place, places
 from .recompute import recompute
 from .replicate import replicate
 from .stages import assign_stages, cross_borders
@@ -57,6 +58,7 @@ CONDITIONS: dict[str, Callable[[Draft], bool]] = {
     "parallel optimizer, every rank runs the whole network": lambda d: (
         d.config.local and _shards_optimizer(d) and d.training.optimizer is not None
     ),
+    "something lies on the host": places,
 }
 
 
@@ -84,6 +86,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("follow", follow_gradients, "the function makes a training step itself"),
     Pass("update", update_parameters, "there is an optimizer"),
     Pass("optimizer_group", group_updates, "parallel optimizer, every rank runs the whole network"),
+    Pass("place", place, "something lies on the host"),
 )
 
 

@@ -114,7 +114,7 @@ class _Counter:
 
     def __init__(self, plan: Plan, rank: int, env: Env) -> None:
         self.plan, self.rank, self.env = plan, rank, env
-        self.kinds = value_kinds(plan, rank=rank)
+        self.kinds, self.host = value_kinds(plan, rank=rank), frozenset(plan.host)
         self.scalars = {i.name for i in plan.graph.inputs if i.is_number} | set(plan.scalars)
         self.timeline: list[MemoryPoint] = []
         self.traffic: Traffic = {}
@@ -122,14 +122,15 @@ class _Counter:
     def observe(
         self, action: Action, instr: Instr, start_s: float, end_s: float, handed_over: int, arrived_s: float | None
     ) -> None:
-        live, seen = dict.fromkeys(MEMORY_KINDS, 0), set()
+        live, there, seen = dict.fromkeys(MEMORY_KINDS, 0), dict.fromkeys(MEMORY_KINDS, 0), set()
         for key, array in self.env.items():
             name = key if isinstance(key, str) else key[0]
             if name in self.scalars or not isinstance(array, np.ndarray) or (array.ctypes.data, array.nbytes) in seen:
                 continue
             seen.add((array.ctypes.data, array.nbytes))
-            live[self.kinds.get(name, "workspace")] += array.nbytes
-        self.timeline.append(MemoryPoint(action.program, len(self.timeline), instr.out, tuple(live.values())))
+            (there if name in self.host else live)[self.kinds.get(name, "workspace")] += array.nbytes
+        both = tuple(live.values()), tuple(there.values())
+        self.timeline.append(MemoryPoint(action.program, len(self.timeline), instr.out, *both))
         if instr.is_communication:
             message, window = MESSAGES[instr.message], instr.attr("window")
             _added(self.traffic, action.program, instr, message.payload_bytes(handed_over, instr.group_size, window))

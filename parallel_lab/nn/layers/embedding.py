@@ -102,7 +102,8 @@ class EmbeddingLookup(Cell):
     """Rows of a trained table that is split by rule in compiled networks.  ids: (...) int -> (..., embedding_size).
 
     param_init     initial values: what `initializer` takes
-    target         "CPU": operator EmbeddingLookup; "DEVICE": Gather. Both compute the same
+    target         "CPU": operator EmbeddingLookup, on the host, whose memory then holds the table; "DEVICE": Gather.
+                   Both compute the same
     slice_mode     BATCH_SLICE: the ids are split in dim 0; TABLE_ROW_SLICE: the rows (a sum over the ranks follows);
                    TABLE_COLUMN_SLICE: the columns; FIELD_SLICE: the rows as `manual_shapes` says, and the last dim of
                    the ids, which names rows of its own rank only (no message follows)
@@ -157,7 +158,7 @@ class EmbeddingLookup(Cell):
         self.slices = get_auto_parallel_context("device_num") if slices is None else slices
         table = initializer(param_init, (vocab_size, embedding_size), dtype)
         self.embedding_table = Parameter(table, name="embedding_table")
-        self.lookup = ops.EmbeddingLookup() if target == "CPU" else ops.Gather()
+        self.lookup = ops.EmbeddingLookup().set_device("CPU") if target == "CPU" else ops.Gather()
         if slice_mode == self.FIELD_SLICE:
             self.lookup.add_prim_attr("manual_split", parts)
         if max_norm is not None:

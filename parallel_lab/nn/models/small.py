@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import nn, ops
-from ...base.checks import checked, integer, integers
+from ...base.checks import checked, choice, integer, integers
 from ...base.errors import ArgumentError
 from ..initializer import initializer
 from ..tensor.tensor import Parameter
@@ -83,13 +83,19 @@ class WideDeep(nn.Cell):
     field_size      features per sample; `weights` is 1 for a category and the value of a continuous feature
     embedding_size  columns of the deep table
     layers          widths of the deep network's hidden layers
+    target          "CPU": both tables lie on the host, and are looked up there; "DEVICE": on the device
 
     wide  sum over fields of table[id] * weight, plus a bias;   deep  embeddings * weights, joined, dense layers, ReLU
     """
 
-    @checked(field_size=integer(1))
+    @checked(field_size=integer(1), target=choice("CPU", "DEVICE"))
     def __init__(
-        self, vocab_size: int, field_size: int, embedding_size: int = 16, layers: Sequence[int] = (64, 32)
+        self,
+        vocab_size: int,
+        field_size: int,
+        embedding_size: int = 16,
+        layers: Sequence[int] = (64, 32),
+        target: str = "DEVICE",
     ) -> None:
         super().__init__()
         layers = integers(1)("WideDeep", "layers", layers) if layers != () else ()
@@ -98,6 +104,8 @@ class WideDeep(nn.Cell):
         self.wide_bias = Parameter(initializer("zeros", (1,)), name="wide_bias")
         self.deep_table = Parameter(initializer("normal", (vocab_size, embedding_size)), name="deep_table")
         self.wide_gather, self.deep_gather = ops.Gather(), ops.Gather()
+        for gather in (self.wide_gather, self.deep_gather) if target == "CPU" else ():
+            gather.set_device("CPU")
         self.wide_mul, self.deep_mul = ops.Mul(), ops.Mul()
         self.wide_sum, self.wide_add = ops.ReduceSum(), ops.Add()
         self.expand, self.reshape = ops.ExpandDims(), ops.Reshape()

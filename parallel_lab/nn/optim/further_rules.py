@@ -42,6 +42,7 @@ def AdaMax(h, p, g, m, v):
     *(real("accum", AT_LEAST_0, 0.1), rate(0.001), real("l1", AT_LEAST_0, 0.0), real("l2", AT_LEAST_0, 0.0)),
     *(switch("use_locking", kept=False), LOSS_SCALE, WEIGHT_DECAY),
     states=lambda h: {"accum": h.accum},
+    on_host=True,
 )
 def ProximalAdagrad(h, p, g, s):
     """`Adagrad` whose step ends nearer to 0: l1 makes small weights exactly 0 (Duchi and Singer 2009).

@@ -24,14 +24,13 @@ import numpy as np
 from ... import ops
 from ...base.checks import flag, instance, number
 from ...base.dtypes import scalar_dtype
-from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, TraceError, shorten
+from ...base.errors import ArgumentError, ArgumentTypeError, CellError, NotBuiltYet, ShapeError, TraceError, shorten
 from ...base.hooks import current_tracer, current_world
 from ...layout.slices import cut, is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
 from ...ops.elementwise import moving_mean
 from ...ops.kernels.threads import keep_freed_memory
 from ...ops.machine.attributes import check_target
-from ...ops.machine.primitive import refuse_placement
 from ..cell import Cell
 from ..tensor.tensor import Parameter, ParameterTuple, RankTensor, Tensor
 from .amp import LossScaler, nonfinite, unscaled
@@ -141,15 +140,27 @@ class Optimizer(HeldStates, Cell):
     # ---- where it runs ----
 
     _target: str | None = None
+    updates_on_host = False
 
     @property
     def target(self) -> str | None:
-        """Where the update was asked to run: "CPU", "GPU", "Ascend" or None. With it, a step raises NotBuiltYet."""
+        """Where the update runs in compiled steps: "CPU", the host, whose memory then holds Parameters and states;
+        "GPU", "Ascend" or None: the device. Only rules with `updates_on_host` take it (NotBuiltYet, which is a
+        NotImplementedError), and "CPU" stays (ValueError), as in MindSpore.
+        """
         return self._target
 
     @target.setter
     def target(self, value: str) -> None:
-        self._target = check_target(f"{type(self).__name__}.target", value)
+        where = f"{type(self).__name__}.target"
+        check_target(where, value)
+        if not self.updates_on_host:
+            hint = "With it are Adam, AdamWeightDecay, LazyAdam, FTRL and ProximalAdagrad"
+            raise NotBuiltYet("it has no update on a device of choice", where=where, hint=f"Omit it. {hint}")
+        if self._target == "CPU" and value != "CPU":
+            what, allowed = f"target={value!r} after 'CPU'", "'CPU': what lies on the host stays there"
+            raise ArgumentError(what, where=where, allowed=allowed, hint="Make another optimizer")
+        self._target = value
 
     # ---- learning rates ----
 
@@ -224,8 +235,6 @@ class Optimizer(HeldStates, Cell):
         totals     sums over the slices of a parameter
         scale      the loss scaler's scale in this step: () or None
         """
-        if self._target is not None:
-            refuse_placement(f"{type(self).__name__}.target", self._target)
 
         def divided(name: str, gradient: Any) -> Any:
             gradient = gradient if scale is None else unscaled(gradient, scale)

@@ -142,6 +142,7 @@ def _check_forms(adam: Any, given: dict[str, Any]) -> None:
     states=lambda h: {"moment1": 0.0, "moment2": 0.0, **({"vhat": 0.0} if h.use_amsgrad else {})},
     shared=_powers,
     check=_check_forms,
+    on_host=True,
 )
 def Adam(h, p, g, m, v, top=None):
     """Adam (Kingma and Ba 2015, the faster form at the end of section 2).
@@ -176,7 +177,7 @@ def AdamOffload(h, p, g, m, v):
     return _adam(h, p, g, m, v)
 
 
-@update_rule(*_ADAM, **_ADAM_STATES)
+@update_rule(*_ADAM, **_ADAM_STATES, on_host=True)
 def LazyAdam(h, p, g, m, v):
     """`Adam`, in MindSpore's other form, which treats sparse gradients in its own way.
 
@@ -196,6 +197,7 @@ def LazyAdam(h, p, g, m, v):
     states={"adam_m": 0.0, "adam_v": 0.0},
     decoupled=True,
     can_be_grouped=True,
+    on_host=True,
 )
 def AdamWeightDecay(h, p, g, m, v):
     """Adam without bias correction, with decoupled weight decay (Loshchilov and Hutter 2019; the form of BERT).
@@ -410,6 +412,7 @@ def _check_constant_rate(ftrl: Any, given: dict[str, Any]) -> None:
     WEIGHT_DECAY,
     states=lambda h: {"moments": h.initial_accum, "linear": 0.0},
     check=_check_constant_rate,
+    on_host=True,
 )
 def FTRL(h, p, g, m, u):
     """Follow the regularized leader: weights that l1 makes exactly 0 (McMahan and others 2013, "Ad click prediction").

@@ -59,14 +59,16 @@ class Attributed:
 
     def add_prim_attr(self, name: str, value: Any) -> Any:
         """Attach a named attribute: `instance_name` names the operator in plans, `cross_batch` leaves the sums of a
-        reduction with each rank, `enable_nd_tp` lets a matrix product gather and scatter; others are kept. Returns
-        self. Raises ArgumentTypeError.
+        reduction with each rank, `enable_nd_tp` lets a matrix product gather and scatter, `primitive_target` is the
+        older form of `set_device`; others are kept. Returns self. Raises ArgumentTypeError.
         """
         where = f"{self.name} add_prim_attr"
         if not isinstance(name, str):
             raise ArgumentTypeError(f"name={shorten(name)}", where=where, allowed="The name of an attribute, a str")
         if name in SWITCHES:
             flag(where, name, value)
+        if name == TARGET:
+            check_target(where, value)
         own = name.removesuffix("_with_offset")
         if own in self.options:  # also an attribute of the operator itself: manual_split
             self.given[own] = value
@@ -81,7 +83,9 @@ class Attributed:
         return self
 
     def set_device(self, device_target: str) -> Any:
-        """Ask for "CPU", "GPU" or "Ascend": kept and shown, without effect on results. "": not set. Returns self."""
+        """Run on "CPU", the host, in compiled networks: what it reads comes there and what it makes stays there. "GPU",
+        "Ascend": on the device, as without it. "": not set. Results are the same. Returns self.
+        """
         self.prim_attrs.pop(TARGET, None)
         if not isinstance(device_target, str) or device_target:
             self.prim_attrs[TARGET] = check_target(f"{self.name} set_device", device_target)

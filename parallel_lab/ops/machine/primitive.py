@@ -16,7 +16,7 @@ from ...base.origin import Origin, caller
 from ...base.settings.context import get_compat
 from ...layout.named_layout import Layout
 from ..spellings import TENSORS, tensor_operand
-from .attributes import Attributed
+from .attributes import TARGET, Attributed
 from .opdef import OpDef, own_names
 
 Strategy = tuple[tuple[int, ...], ...]
@@ -78,11 +78,6 @@ def _check_layouts(strategy: tuple, where: str, what: str) -> tuple[Layout, ...]
     return strategy
 
 
-def refuse_placement(where: str, target: str) -> None:
-    """Raise NotBuiltYet for an optimizer that was given a device and is to run."""
-    what = f"it is placed on {target!r}, and placement on host or device is not available yet"
-    hint = "Omit it: everything runs on this machine's processors, with the same results"
-    raise NotBuiltYet(what, where=where, hint=hint)
 
 
 # ---- operators as objects ----
@@ -123,6 +118,11 @@ class Primitive(Attributed):
         self.out_strategy: Strategy | tuple[Layout, ...] | None = None
         self.strategy_origin: Origin | None = None
         self.prim_attrs: dict[str, Any] = {}
+
+    @property
+    def said(self) -> tuple[Any, ...]:
+        """What compiled programs depend on: strategies and target."""
+        return self.in_strategy, self.out_strategy, self.prim_attrs.get(TARGET)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -294,8 +294,9 @@ def measured_cluster(
     """A profile with this machine's own link, for `predict_timeline`, `step_time_s` and `Session(cluster=...)`.
     `device`: what a rank computes with (default: laptop's); `world_size`: ranks it has room for (default: measured).
     """
-    device = device or get_cluster("laptop").device
-    return Cluster(name, device, fit.link(device.gamma_s_per_byte), devices_per_node=world_size or fit.world_size)
+    laptop = get_cluster("laptop")
+    device, room = device or laptop.device, world_size or fit.world_size
+    return Cluster(name, device, fit.link(device.gamma_s_per_byte), devices_per_node=room, host=laptop.host)
 
 
 def fit_figure(fit: Fit) -> str:

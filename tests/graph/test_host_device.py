@@ -1,0 +1,298 @@
+"""Host and device: operators, optimizers and kept forward values on the host; copies, bytes, bits and refusals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import parallel_lab as pl
+from parallel_lab import nn, ops
+from parallel_lab.base.errors import ArgumentError, NotBuiltYet, PlanError
+from parallel_lab.base.settings.context import reset_context, set_context, set_offload_context
+from parallel_lab.cost import get_cluster, predict_memory, predict_timeline, step_time_s
+from parallel_lab.graph.plan import Plan
+from parallel_lab.lab.memory.count import predicted_ranks, simulated_ranks
+from parallel_lab.train.session import Session, initial_values
+from tests.crossed import crossed
+
+WIDTH, ROWS = 16, 32
+NODE = get_cluster("gpu_node")
+
+
+class Stack(nn.Cell):
+    """Dense layers without bias, and tanh; `cpu`: the numbers of those whose product runs on the host."""
+
+    def __init__(self, layers=4, cpu=(), stages=1):
+        super().__init__()
+        sizes = {"has_bias": False, "activation": "tanh"}
+        self.l = nn.CellList([nn.Dense(WIDTH, WIDTH, **sizes) for _ in range(layers)])
+        for i, layer in enumerate(self.l):
+            if stages > 1:
+                layer.pipeline_stage = i * stages // layers
+            if i in cpu:
+                layer.matmul.set_device("CPU")
+
+    def construct(self, x):
+        for layer in self.l:
+            x = layer(x)
+        return x
+
+
+def batch(rows=ROWS):
+    rng = np.random.default_rng(5)
+    return tuple(rng.standard_normal((rows, WIDTH)).astype(np.float32) for _ in range(2))
+
+
+def stack_plan(
+    layers=4, cpu=(), stages=1, parts=1, target=None, half=None, devices=1, rows=ROWS, train=True, **settings
+):
+    pl.set_seed(3)
+    net = Stack(layers, cpu, stages)
+    if half:
+        net.to_float(half)
+    optimizer = nn.Adam(net.trainable_params(), 0.01) if train else None
+    if target:
+        optimizer.target = target
+    settings |= {"pipeline_stages": stages, "grad_accumulation_step": parts, "dataset_strategy": "full_batch"}
+    plan = pl.compile(net, *batch(rows), loss=nn.MSELoss(), optimizer=optimizer, device_num=devices, **settings)
+    return plan, net, optimizer
+
+
+def trained(plan, net, optimizer, data=None, executor="simulator"):
+    with Session(plan, net, optimizer, executor=executor) as session:
+        losses = session.train([data or batch()], 3)
+        return losses, {name: np.asarray(value) for name, value in session.parameters().items()}
+
+
+def assert_same(one, other):
+    assert one[0] == other[0] and one[1].keys() == other[1].keys()
+    for name, value in one[1].items():
+        np.testing.assert_array_equal(value, other[1][name])
+
+
+def copies(plan, kind):
+    return sum(c["bytes"] for c in plan.to_dict(rank=0)["copies"] if c["kind"] == kind)
+
+
+# ---- the same bits ----
+
+
+SHAPES = {"one": (1, 1), "micro-batches": (1, 4), "pipeline": (2, 4)}
+OFFLOADS = {"keep": {}, "values": {"memory_offload": True}, "all": {"memory_offload": True, "offload_param": "cpu"}}
+
+
+@pytest.mark.parametrize(("shape", "cpu", "target", "offload"), crossed(SHAPES, [(), (0, 2)], [None, "CPU"], OFFLOADS))
+def test_where_things_lie_changes_no_bit(shape, cpu, target, offload):
+    stages, parts = SHAPES[shape]
+    form = {"stages": stages, "parts": parts, "devices": 4}
+    plan, *rest = stack_plan(cpu=cpu, target=target, **form, **OFFLOADS[offload])
+    assert bool(plan.host) == bool(cpu or target or offload != "keep")
+    assert Plan.from_dict(plan.to_dict()) == plan
+    assert_same(trained(plan, *rest), trained(*stack_plan(**form)))
+
+
+def test_processes_copy_as_the_simulator_does():
+    made = [stack_plan(cpu=(1,), target="CPU", parts=2, devices=2, memory_offload=True) for _ in range(2)]
+    assert_same(trained(*made[0], executor="processes"), trained(*made[1]))
+
+
+class Scores(nn.Cell):
+    """The deep half of Wide&Deep: a look-up and two dense layers."""
+
+    def __init__(self, target, mode):
+        super().__init__()
+        how = {"manual_shapes": (4, 12, 8, 8)} if mode == "field_slice" else {}
+        self.table = nn.EmbeddingLookup(32, 8, "normal", target, mode, slices=4, **how)
+        self.reshape, self.hidden, self.out = ops.Reshape(), nn.Dense(32, 8, activation="relu"), nn.Dense(8, 1)
+
+    def construct(self, ids):
+        return self.out(self.hidden(self.reshape(self.table(ids), (-1, 32))))
+
+
+def scores(target, mode, update=None, devices=4):
+    pl.set_seed(7)
+    net = Scores(target, mode)
+    if devices == 1:
+        net.table.slices = 1
+    optimizer = nn.Adam(net.trainable_params(), 0.01)
+    if update:
+        optimizer.target = update
+    rng = np.random.default_rng(8)
+    starts, sizes = np.array([0, 4, 16, 24]), np.array([4, 12, 8, 8])
+    ids = (starts + rng.integers(0, sizes, (16, 4))).astype(np.int32)
+    labels = rng.integers(0, 2, (16, 1)).astype(np.float32)
+    given = {"device_num": devices, "dataset_strategy": "full_batch"}
+    plan = pl.compile(net, ids, labels, loss=nn.BCEWithLogitsLoss(), optimizer=optimizer, **given)
+    return plan, net, optimizer, (ids, labels)
+
+
+MODES = ("batch_slice", "table_row_slice", "table_column_slice", "field_slice")
+
+
+@pytest.mark.parametrize(("mode", "update"), crossed(MODES, [None, "CPU"]))
+def test_a_table_on_the_host_trains_as_one_on_the_device(mode, update):
+    host, device = scores("CPU", mode, update), scores("DEVICE", mode)
+    assert "table.embedding_table" in host[0].host and not device[0].host
+    assert_same(trained(*host), trained(*device))
+
+
+@pytest.mark.parametrize("mode", MODES[:3])
+def test_a_table_on_the_host_trains_as_on_one_device(mode):
+    """field_slice counts ids within a rank's rows, so that one device has no such look-up."""
+    found, whole = trained(*scores("CPU", mode, "CPU")), trained(*scores("DEVICE", mode, devices=1))
+    np.testing.assert_allclose(found[0], whole[0], rtol=1e-5)
+    for name, value in found[1].items():
+        np.testing.assert_allclose(value, whole[1][name], atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["row", "column"])
+def test_wide_and_deep_keeps_its_tables_on_the_host(how):
+    """What crosses: rows of the look-up one way, their gradient the other; the device holds no table."""
+    rows, fields, features = 16, 4, 32
+    rng = np.random.default_rng(9)
+    ids = rng.integers(0, features, (rows, fields)).astype(np.int32)
+    weights, labels = rng.standard_normal((rows, fields)), rng.integers(0, 2, (rows, 1))
+    data = (ids, weights.astype(np.float32), labels.astype(np.float32))
+    made = []
+    for target in ("DEVICE", "CPU"):
+        pl.set_seed(3)
+        net = nn.models.WideDeep(features, fields, 8, (16,), target=target)
+        nn.models.split_embeddings(net, how, 4)
+        optimizer = nn.Adam(net.trainable_params(), 0.01)
+        if target == "CPU":
+            optimizer.target = "CPU"
+        given = {"device_num": 4, "dataset_strategy": "full_batch"}
+        plan = pl.compile(net, *data, loss=nn.BCEWithLogitsLoss(), optimizer=optimizer, **given)
+        made.append((plan, trained(plan, net, optimizer, data)))
+    assert_same(made[0][1], made[1][1])
+    plan = made[1][0]
+    assert {"wide_table", "deep_table", "moment1.deep_table"} <= set(plan.host)
+    assert predict_memory(plan).params_bytes == predict_memory(plan).optimizer_bytes == 0
+    looked = [c for c in plan.to_dict(rank=0)["copies"] if "gather" in c["value"] and c["phase"] == "forward"]
+    sizes = {c["value"]: c["bytes"] for c in looked if c["kind"] == "copy_to_device"}
+    columns = 8 // (4 if how == "column" else 1)
+    assert sizes["deep_gather" if how == "column" else "deep_gather.partial"] == rows * fields * columns * 4
+
+
+# ---- bytes ----
+
+
+@pytest.mark.parametrize(("half", "each"), [(None, 4), ("float16", 2), ("bfloat16", 2)])
+def test_an_optimizer_on_the_host_moves_gradients_down_and_parameters_up(half, each):
+    """theory.md 6.3: in mixed precision 2P + 2P bytes per step; 4P and states on the host, no fp32 parameter on the
+    device. In single precision 4P + 4P.
+    """
+    plan, *_ = stack_plan(target="CPU", half=half)
+    count, time, report = 4 * WIDTH * WIDTH, step_time_s(plan, NODE), predict_memory(plan)
+    assert (time.to_host_bytes, time.to_device_bytes) == (each * count, each * count)
+    assert (copies(plan, "copy_to_host"), copies(plan, "copy_to_device")) == (each * count, each * count)
+    scalars = 3 * 4  # the rate, two powers of Adam
+    assert report.host_resident_bytes == 12 * count + scalars
+    assert report.params_bytes == report.optimizer_bytes == report.grads_bytes == 0
+    brought = [p for p in report.timeline if p.phase == "update"]
+    assert max(p.total_bytes for p in brought) == report.inputs_bytes + 4  # and the loss
+    plain = predict_memory(stack_plan(half=half)[0])
+    assert plain.resident_bytes - report.resident_bytes == 12 * count + scalars
+    assert plain.host_peak_bytes == 0 and report.peak_bytes < plain.peak_bytes - 8 * count
+
+
+def test_gradients_summed_over_ranks_are_summed_on_the_device():
+    """The sum is in float32, as without a host, so 4P go down and 2P come up."""
+    plan, *_ = stack_plan(target="CPU", half="bfloat16", devices=2)
+    count, time = 4 * WIDTH * WIDTH, step_time_s(plan, NODE)
+    assert (time.to_host_bytes, time.to_device_bytes) == (4 * count, 2 * count)
+
+
+def test_micro_batches_share_one_copy_of_a_parameter():
+    plan, *_ = stack_plan(target="CPU", half="bfloat16", parts=4)
+    count, time = 4 * WIDTH * WIDTH, step_time_s(plan, NODE)
+    assert (time.to_host_bytes, time.to_device_bytes) == (4 * count, 2 * count)
+
+
+def test_kept_values_leave_the_device_and_come_back():
+    """A chain of n tanh keeps n results; with memory_offload all are away when the loss is reached."""
+    layers, rows = 6, 1024
+    size = rows * WIDTH * 4
+    without = stack_plan(layers, rows=rows, train=False)[0]
+    plan = stack_plan(layers, rows=rows, train=False, memory_offload=True)[0]
+    kept = [c["value"] for c in plan.to_dict(rank=0)["copies"] if c["kind"] == "copy_to_host"]
+    assert {f"l.{i}.activation.tanh" for i in range(layers - 1)} <= set(kept)
+    time, before, after = step_time_s(plan, NODE), predict_memory(without), predict_memory(plan)
+    assert time.to_host_bytes == time.to_device_bytes == len(kept) * size
+    assert after.host_peak_bytes == len(kept) * size and before.host_peak_bytes == 0
+    assert before.activations_bytes == len(kept) * size and after.activations_bytes == 0
+    assert before.peak_bytes - after.peak_bytes >= (layers - 4) * size
+    link = NODE.host.link
+    assert time.copy_s == pytest.approx(2 * len(kept) * link.time_s(size))
+    # down they travel beside the work; up they are waited for
+    longer = predict_timeline(plan, NODE).end_s - predict_timeline(without, NODE).end_s
+    assert len(kept) * link.time_s(size) <= longer * (1 + 1e-9) and longer <= time.copy_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("settings", [{"target": "CPU"}, {"cpu": (1,)}, {"memory_offload": True}])
+def test_what_is_predicted_is_held_on_both_sides(settings, parts):
+    """Arrays counted on simulated ranks, after every instruction."""
+    plan, net, optimizer = stack_plan(parts=parts, devices=2, **settings)
+    counted = simulated_ranks(plan, initial_values(plan, net, optimizer), batch())
+    for there, here in zip(counted, predicted_ranks(plan), strict=True):
+        assert [p.total_bytes for p in there.timeline] == [p.total_bytes for p in here.timeline]
+        assert [p.host_bytes for p in there.timeline] == [p.host_bytes for p in here.timeline]
+
+
+def test_a_report_fits_if_both_memories_do():
+    plan, *_ = stack_plan(target="CPU", devices=2)
+    report = predict_memory(plan)
+    device = replace(NODE.device, memory_bytes=report.peak_bytes)
+    host = replace(NODE.host, memory_bytes=report.host_peak_bytes * NODE.devices_per_node)
+    assert report.fits(replace(NODE, device=device, host=host))
+    assert not report.fits(replace(NODE, device=replace(device, memory_bytes=report.peak_bytes - 1), host=host))
+    assert not report.fits(replace(NODE, device=device, host=replace(host, memory_bytes=host.memory_bytes - 1)))
+    with pytest.raises(ArgumentError, match="Give host=Host"):
+        report.fits(replace(NODE, host=None))
+
+
+# ---- texts, settings, checks ----
+
+
+def test_a_plan_says_what_lies_and_runs_on_the_host():
+    plan, *_ = stack_plan(cpu=(1,))
+    text = plan.text()
+    assert "{parameter, on the host" in text and "CopyToHost(" in text and "{on the host}" in text
+    assert "'l.1.matmul' lies on the host, and is read on the device" in text
+    assert "pass place: 3 instructions run on the host, 1 parameters and states live there" in text
+
+
+def test_settings_of_mindspore_give_the_plan():
+    set_context(memory_offload="ON")
+    try:
+        set_offload_context({"offload_param": "cpu", "auto_offload": False})
+        plan, *_ = stack_plan()
+        set_offload_context({"offload_param": "disk"})
+        with pytest.raises(NotBuiltYet, match="offload_param='disk'"):
+            stack_plan()
+    finally:
+        set_offload_context({"offload_param": ""})
+        reset_context()
+    assert plan == stack_plan(memory_offload=True, offload_param="cpu")[0]
+    assert {p.name for p in plan.parameters} <= set(plan.host)
+    with pytest.raises(TypeError, match="A dict of settings"):
+        set_offload_context("cpu")
+
+
+@pytest.mark.parametrize("name", ["l.1.weight", "l.1.matmul"])
+def test_a_value_read_in_the_other_memory_without_a_copy_is_a_defect(name):
+    plan, *_ = stack_plan(cpu=(1,))
+    wrong = replace(plan, host=tuple(n for n in plan.host if n != name))
+    with pytest.raises(PlanError, match=r"without a copy|lies on the|one memory"):
+        wrong.verify()
+
+
+def test_another_target_makes_another_program():
+    """It was kept and had no effect on what was compiled before."""
+    x, layer = batch()[0], nn.Dense(WIDTH, WIDTH, has_bias=False)
+    plain = pl.compile(layer, x, device_num=1, dataset_strategy="full_batch")
+    layer.matmul.add_prim_attr("primitive_target", "CPU")
+    assert not plain.host and "weight" in pl.compile(layer, x, device_num=1, dataset_strategy="full_batch").host
+    layer.matmul.set_device("Ascend")
+    assert pl.compile(layer, x, device_num=1, dataset_strategy="full_batch").host == ()
