@@ -46,6 +46,7 @@ def copy_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
 
 
 def shown_copy(plan: Any, instr: Instr, rank: int) -> Shown:
+    """What it is for, and how many bytes."""
     return Shown(facts=f" {{for: {instr.name}}} {{bytes: {plan.value(instr.out).slice_bytes}}}")
 
 

@@ -156,8 +156,8 @@ def test_wide_and_deep_keeps_its_tables_on_the_host(how):
     made = []
     for target in ("DEVICE", "CPU"):
         pl.set_seed(3)
-        net = nn.models.WideDeep(features, fields, 8, (16,), target=target)
-        nn.models.split_embeddings(net, how, 4)
+        net = pl.models.WideDeep(features, fields, 8, (16,), target=target)
+        pl.models.split_embeddings(net, how, 4)
         optimizer = nn.Adam(net.trainable_params(), 0.01)
         if target == "CPU":
             optimizer.target = "CPU"
