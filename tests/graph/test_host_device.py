@@ -74,7 +74,7 @@ def copies(plan, kind):
     return sum(c["bytes"] for c in plan.to_dict(rank=0)["copies"] if c["kind"] == kind)
 
 
-# ---- the same bits ----
+# ---- the same bits ---- (exhaustive: other combinations, by `crossed`)
 
 
 SHAPES = {"one": (1, 1), "micro-batches": (1, 4), "pipeline": (2, 4)}
