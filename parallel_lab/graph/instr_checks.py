@@ -76,6 +76,14 @@ def _slices_read(plan: Any, instr: Instr, rule: ShardingRule, known: Makers) -> 
     return [(name, plan.value(name), want) for name, want in zip(names, rule.ins, strict=True)]
 
 
+def accumulate_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+    """A sum over micro-batches is what they give."""
+    source, out = plan.value(instr.ins[0]), plan.value(instr.out)
+    if (source.slice_shape, source.dtype) == (out.slice_shape, out.dtype):
+        return ""
+    return f"%{instr.ins[0]} is {source.slice_shape} {source.dtype}, its sum {out.slice_shape} {out.dtype}"
+
+
 def halo_fault(instr: Instr, source: Value, out: Value, known: Makers, phase: str) -> str:
     """A halo's slices lie along its group; its windows, without layout, come from slices or other windows."""
     dim, halo = instr.attr("dim"), instr.halo

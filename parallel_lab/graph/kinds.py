@@ -23,7 +23,7 @@ from ..base.errors import ShapeError
 from ..ops.collectives.definitions import MESSAGES, CollectiveDef
 from ..ops.machine.registry import OPS
 from .copies import COPIES, copied, copy_fault, shown_copy
-from .instr_checks import Makers, compute_fault, halo_fault, move_fault
+from .instr_checks import Makers, accumulate_fault, compute_fault, halo_fault, move_fault
 from .instr_text import Shown, printed_text, shown_compute, shown_message, shown_slice
 from .ir import Instr, attr_pairs
 
@@ -228,17 +228,6 @@ def _run_accumulate(on: OnRank, instr: Instr) -> np.ndarray | None:
     return total
 
 
-def _accumulate_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
-    source, out = plan.value(instr.ins[0]), plan.value(instr.out)
-    if (source.slice_shape, source.dtype) == (out.slice_shape, out.dtype):
-        return ""
-    return f"%{instr.ins[0]} is {source.slice_shape} {source.dtype}, its sum {out.slice_shape} {out.dtype}"
-
-
-def _vjp_accumulate(back: Any, instr: Instr, gradients: Any) -> None:
-    back.give(instr.ins[0], gradients[0])
-
-
 # ---- print ----
 
 
@@ -323,11 +312,11 @@ KINDS: dict[str, KindDef] = {
             "accumulate",
             "Accumulate",
             _run_accumulate,
-            verify=_accumulate_fault,
+            verify=accumulate_fault,
             touched=lambda plan, instr: 3 * plan.value(instr.out).slice_bytes,
             flops=lambda plan, instr: math.prod(plan.value(instr.out).slice_shape),
             shown=shown_compute,
-            vjp=_vjp_accumulate,
+            vjp=lambda back, instr, gradients: back.give(instr.ins[0], gradients[0]),
         ),
         *(KindDef(kind, name, copied, "", copy_fault, _kept, shown=shown_copy) for kind, name in COPIES.items()),
         KindDef("print", "Print", _run_print, shown=lambda plan, instr, rank: Shown()),

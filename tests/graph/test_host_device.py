@@ -58,8 +58,8 @@ def stack_plan(
     return plan, net, optimizer
 
 
-def trained(plan, net, optimizer, data=None, executor="simulator"):
-    with Session(plan, net, optimizer, executor=executor) as session:
+def trained(plan, net, optimizer, data=None, **ranks):
+    with Session(plan, net, optimizer, **ranks) as session:
         losses = session.train([data or batch()], 3)
         return losses, {name: np.asarray(value) for name, value in session.parameters().items()}
 
@@ -93,7 +93,9 @@ def test_where_things_lie_changes_no_bit(shape, cpu, target, offload):
 
 def test_processes_copy_as_the_simulator_does():
     made = [stack_plan(cpu=(1,), target="CPU", parts=2, devices=2, memory_offload=True) for _ in range(2)]
-    assert_same(trained(*made[0], executor="processes"), trained(*made[1]))
+    with pl.WorkerPool(2) as pool:
+        found = trained(*made[0], executor="processes", pool=pool)
+    assert_same(found, trained(*made[1]))
 
 
 class Scores(nn.Cell):

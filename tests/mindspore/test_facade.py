@@ -15,7 +15,7 @@ import parallel_lab
 import parallel_lab.mindspore as ms
 from parallel_lab import Parameter, Tensor
 from parallel_lab.base import seeds
-from parallel_lab.base.errors import NotBuiltYet, ParallelLabError
+from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.base.settings import context
 from parallel_lab.mindspore._tables import PAGES
 from tests.crossed import each_of

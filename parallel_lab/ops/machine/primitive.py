@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from ...base.checks import is_int
-from ...base.errors import ArgumentTypeError, NotBuiltYet, ShapeError, StrategyError, StrategyTypeError, shorten
+from ...base.errors import ArgumentTypeError, ShapeError, StrategyError, StrategyTypeError, shorten
 from ...base.origin import Origin, caller
 from ...base.settings.context import get_compat
 from ...layout.named_layout import Layout
@@ -76,8 +76,6 @@ def _check_layouts(strategy: tuple, where: str, what: str) -> tuple[Layout, ...]
             allowed = "Layouts that were called with one entry per dim"
             raise StrategyError(fault, where=where, allowed=allowed, hint=hint)
     return strategy
-
-
 
 
 # ---- operators as objects ----
