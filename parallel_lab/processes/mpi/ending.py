@@ -112,7 +112,7 @@ def _leave(comm: MpiCommunicator, pid: int) -> None:
     caught = handshake.fault is not None  # the program has seen it, and went on to its end
     try:
         if caught:
-            handshake.leave(comm._sent)
+            handshake.leave(comm._messages.sent)
             _look_until(comm, lambda: len(handshake.left) == len(handshake.others))
             _until_sent(comm)
         else:
@@ -132,7 +132,7 @@ def _leave(comm: MpiCommunicator, pid: int) -> None:
 def _meet_at_the_end(comm: MpiCommunicator) -> None:
     handshake = comm._handshake
     comm._lane.check_waited()
-    handshake.leave(comm._sent)
+    handshake.leave(comm._messages.sent)
     start, told = time.monotonic(), False
 
     def together() -> bool:
