@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 from parallel_lab.base import seeds
+from parallel_lab.base.settings import context
 
 GRACE_S = 3.0  # processes need a moment to end after they were told to
 HELPERS = ("resource_tracker", "forkserver")  # of multiprocess(ing); they live as long as the test run
@@ -234,6 +235,16 @@ def seed_as_before() -> Iterator[None]:
     with seeds.temporary_seed(seeds.get_seed()):
         yield
     seeds.set_dataset_seed(of_datasets)
+
+
+@pytest.fixture(autouse=True)
+def settings_as_before() -> Iterator[None]:
+    """What a test sets in the parallel context, the search's parameters or compat is forgotten after it."""
+    before, compat = {function: dict(was_set) for function, was_set in context._set.items()}, context.get_compat()
+    yield
+    context._set.update(before)
+    if context.get_compat() != compat:
+        context.set_compat(compat)
 
 
 @pytest.fixture

@@ -172,6 +172,7 @@ def test_zero_bubble_v(p, m):
     assert schedule.holds == tuple((r, 2 * p - 1 - r) for r in range(p))
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(("p", "m"), [(p, m) for p in (4, 5, 6, 7, 8, 9, 12, 16, 17, 32) for m in (2 * p, 4 * p)])
 def test_v_half_and_v_min(p, m):
     """Bubble within 10 % of 1/2 and 2/3 of 1F1B's; activations: 1/2 and 1/3 of 1F1B's 2 p parts and a few, as a

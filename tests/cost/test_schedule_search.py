@@ -45,7 +45,7 @@ def every_order(work):
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 def test_the_exact_search_finds_what_trying_everything_finds(seed):
     rng = np.random.default_rng([16, seed])
     times = tuple(tuple(int(t) for t in rng.integers(1, 6, 2)) for _ in range(3))
@@ -76,7 +76,7 @@ def test_a_search_that_is_cut_short_says_its_gap():
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.quick(10)
+@pytest.mark.quick(4)
 def test_the_fast_search_is_at_least_as_good_as_h1_under_the_same_memory(seed):
     rng = np.random.default_rng([17, seed])
     stages = int(rng.choice([2, 3, 4, 6, 8]))

@@ -125,7 +125,7 @@ def copies(plan, phase="backward"):
 CUT = ((2, 2), (1, 2))  # rows of the batch and of the weight: a sum over pairs
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("mark", "mode", "level", "parts", "fused"), crossed(MARKS, MODES, LEVELS, [1, 2], [False, True])
 )

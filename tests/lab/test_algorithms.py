@@ -64,7 +64,7 @@ def expected(kind, values, n, root=0, **fields):
 # ---- results ----
 
 
-@pytest.mark.quick(88)
+@pytest.mark.quick(50)
 @pytest.mark.parametrize("n", SIZES)
 @each_algorithm
 def test_every_algorithm_gives_what_its_collective_promises(kind, name, n, rng):
@@ -272,7 +272,7 @@ def test_counts_and_times_are_those_of_the_papers(which, n):
     assert chosen.time_s(size, LINK, gamma_s_per_byte=GAMMA) == pytest.approx(want, rel=1e-12)
 
 
-@pytest.mark.quick(190)
+@pytest.mark.quick(100)
 @pytest.mark.parametrize("n", SIZES)
 @each_algorithm
 def test_the_formulas_that_are_shown_are_what_is_counted(kind, name, n):

@@ -22,7 +22,7 @@ def cells(frame, chunk):
     return [card["cells"][chunk] for card in frame["cards"]]
 
 
-@pytest.mark.quick(98)
+@pytest.mark.quick(60)
 @every_story
 def test_counters_meet_the_formula_at_the_end_and_no_earlier_than_the_sends_say(kind, name, ranks):
     stepper = CollectiveStepper(kind, name, ranks)
@@ -217,7 +217,7 @@ def test_a_right_one_can_be_compared_and_found_again():
 # ---- text and page ----
 
 
-@pytest.mark.quick(141)
+@pytest.mark.quick(80)
 @every_story
 def test_the_text_names_every_message_and_every_rank(kind, name, ranks):
     stepper = CollectiveStepper(kind, name, ranks)

@@ -50,7 +50,7 @@ def shape_for(rng: np.random.Generator, *layouts: TensorLayout) -> tuple[int, ..
     )
 
 
-@pytest.mark.quick(181)
+@pytest.mark.quick(90)
 @BOTH
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("ranks", [1, 2, 4, 6, 8, 12, 16])
@@ -64,7 +64,7 @@ def test_steps_lead_from_any_layout_to_any_other(ranks, seed, alltoall):
     assert (steps == ()) == src.same_placement(dst)
 
 
-@pytest.mark.quick(130)
+@pytest.mark.quick(70)
 @BOTH
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("ranks", [4, 6, 8, 16])
@@ -79,7 +79,7 @@ def test_a_reshape_between_producer_and_consumer_is_planned_through(ranks, seed,
     assert redistribution_steps.received_elements(steps) >= lower_bound_elements(src, dst, shape, dst_shape=dst_shape)
 
 
-@pytest.mark.quick(189)
+@pytest.mark.quick(90)
 @BOTH
 @pytest.mark.parametrize("reduce", ["sum", "max", "min", "prod"])
 @pytest.mark.parametrize("seed", range(20))
@@ -119,7 +119,7 @@ def test_one_of_two_pending_axes_can_be_finished(alltoall):
 # ---- the choice of steps ----
 
 
-@pytest.mark.quick(193)
+@pytest.mark.quick(90)
 @BOTH
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("ranks", [4, 8, 16])

@@ -130,7 +130,7 @@ def computed(monkeypatch):
     return seen
 
 
-@pytest.mark.quick(224)
+@pytest.mark.quick(150)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("op", "case_"), CASES)
 def test_result_has_the_inferred_shape_and_dtype(op, case_, dtype, rng, computed):
@@ -170,7 +170,7 @@ def test_gradient_equals_the_finite_difference_along_a_random_direction(op, case
     assert np.abs(slopes).sum() > 0
 
 
-@pytest.mark.quick(220)
+@pytest.mark.quick(150)
 @pytest.mark.parametrize(("op", "case_"), WITH_GRADIENT)
 def test_gradients_have_shape_and_dtype_of_their_operands(op, case_, rng, computed):
     tensors = watched(case_.arrays(rng, np.float32))

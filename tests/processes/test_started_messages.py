@@ -98,7 +98,7 @@ def run_steps(comm, steps):
     return got
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(30))
 def test_random_programs_give_the_replies_of_the_simulator(pool, seed):
     steps = drawn_program(seed)
@@ -221,7 +221,7 @@ def test_messages_without_a_partner_and_of_another_shape_are_told(pool, program,
 
 
 @pytest.mark.faults
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("victim", range(N))
 def test_a_rank_that_dies_ends_those_with_messages_under_way(backend, victim):
