@@ -13,8 +13,6 @@ splits its own slice, and elements lie in another order than on one device (Mind
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 from ..base.checks import integer, is_int, sequence_of
@@ -121,25 +119,6 @@ def _(self, tensors, dim=0):
 @stack.vjp
 def _(g, out, *inputs, axis):
     return unstack(g, axis=axis)
-
-
-def _each_labels(shapes):
-    """Every tensor has labels of its own."""
-    starts = np.cumsum([0, *map(len, shapes)])
-    every = letters(int(starts[-1]))
-    names = [every[a:b] for a, b in itertools.pairwise(starts)]
-    return f"{','.join(names)}->{','.join(names)},"
-
-
-@op(_each_labels, name="IdentityN", flops=0, batch="", example=(case((8, 4), (4,)), case((16,))))
-def identities(*inputs):
-    """The tensors as they are.  inputs: (...) each -> a tuple of them."""
-    return tuple(x.copy() for x in inputs)
-
-
-@identities.vjp
-def _(g, out, *inputs):
-    return g
 
 
 # ---- splitting ----

@@ -5,7 +5,7 @@ The program is written down once and run for each micro-batch, so the number of 
 
 import numpy as np
 
-from .machine.registry import case, gradient, op
+from .machine.registry import gradient, op
 from .machine.signature import letters
 from .shape import changed_labels
 
@@ -15,14 +15,7 @@ def _labels(shapes, *, count):
     return f"{names},->Z{names[1:]}"
 
 
-@op(
-    _labels,
-    sizes=lambda shapes, *, count: {"Z": shapes[0][0] // count},
-    whole=changed_labels,
-    dtype=0,
-    flops=0,
-    example=case((8, 3), (), ints={1: 2}, count=2),
-)
+@op(_labels, sizes=lambda shapes, *, count: {"Z": shapes[0][0] // count}, whole=changed_labels, dtype=0, flops=0)
 def micro_batch_rows(x, number, *, count):
     """The rows of micro-batch `number` of `count` equal ones.  x: (n, ...), number: () int -> (n / count, ...)."""
     rows = len(x) // count
@@ -37,7 +30,7 @@ def micro_batch_rows_grad(g, number, *, shape, count):
     return grad
 
 
-@op("...->...", flops=0, example=case((8, 4)))
+@op("...->...", flops=0)
 def accumulate(x):
     """The sum of what all micro-batches give; of one of them, what it adds.  x: (...) -> (...)."""
     return x

@@ -49,6 +49,8 @@ class ClipByNorm(Cell):
         self.axis = axis
 
     def construct(self, x: Any, clip_norm: Any) -> Any:
+        if not hasattr(x, "dtype"):
+            raise ArgumentTypeError(f"x is {shorten(x)}", where=self._where(), allowed="A Tensor")
         wide = ops.cast(x, "float32") if x.dtype.itemsize < 4 else x
         norm = ops.sqrt(ops.reduce_sum(ops.square(wide), self.axis, keep_dims=True))
         limit = ops.cast(clip_norm, str(wide.dtype)) if hasattr(clip_norm, "dtype") else clip_norm

@@ -382,7 +382,8 @@ class BatchISendIRecv(_Pieces):
         receive_dtypes: Any = (),
         group: str | None = None,
     ) -> None:
-        self.op_types = tuple(choice("isend", "irecv")("BatchISendIRecv", "op_types", each) for each in op_types)
+        listed = list(op_types) if isinstance(op_types, (list, tuple)) else [op_types]
+        self.op_types = tuple(choice("isend", "irecv")("BatchISendIRecv", "op_types", each) for each in listed)
         self.remote_ranks, self.receive_shapes = remote_ranks, receive_shapes
         dtypes = (receive_dtypes,) if not isinstance(receive_dtypes, (list, tuple)) else receive_dtypes
         self.receive_dtypes = tuple(_DTYPE("BatchISendIRecv", "receive_dtypes", each) for each in dtypes)
