@@ -141,7 +141,8 @@ def arange(start, end=None, step=1, dtype=None):
         told = ", ".join(f"{name} {shorten(n)}" for name, n in given.items())
         raise ShapeError(told, where="arange", allowed=f"At most {INT_LIMIT} numbers, the step not 0")
     made = np.arange(start, end, step)
-    return made.astype(_dtype(dtype or (np.float32 if made.dtype.kind == "f" else np.int64), "arange"))
+    default = np.float32 if made.dtype.kind == "f" else np.int64
+    return made.astype(_dtype(default if dtype is None else dtype, "arange"))
 
 
 @function()
