@@ -103,11 +103,11 @@ def set_cloner(clone: Any) -> None:
 
 
 def _no_schedules(name: str, stages: int, micro_batches: int, chunks: int) -> Any:
-    raise RuntimeError("parallel_lab.cost.schedules was not imported")
+    raise RuntimeError("no schedules are installed: import parallel_lab")
 
 
 # What makes the schedule of a pipeline: (name, stages, micro-batches, chunks) -> actions per stage. Generators of
-# schedules know costs, which lie above the compiler; `cost/schedules` installs them.
+# schedules (`cost/schedules`) know costs, which lie above the compiler; the package installs them.
 _schedule_maker: Any = _no_schedules
 
 

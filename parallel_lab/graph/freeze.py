@@ -10,9 +10,8 @@ import numpy as np
 from .actions import Stage
 from .copies import with_copies
 from .ir import Draft, Instr
-from .passes.stages import schedule_of, stage_programs
-from .passes.weight_gradients import divided
 from .plan import PHASES, Plan, State
+from .stage_programs import divided, schedule_of, stage_programs
 
 
 def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:

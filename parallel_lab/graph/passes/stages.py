@@ -12,16 +12,7 @@ goes back the same way; what a redistribution makes smaller is sent after it. A 
 later ones, so gradients are added up in the order of one device. A parameter lies on the first stage that reads it, and
 goes to the others with the first micro-batch. Inputs and constants are wherever they are read.
 
-`stage_programs`, at last, gives every stage its own instructions, with a send for each recv. Both travel while the
-ranks compute:
-
-    %h         = ...                          stage 0: a send is started behind what makes its value, and waited for at
-    %h.to1     = start(%h)                    the end of the action
-    %h.to1.sent = wait(%h.to1)
-    %h.on1.coming = start()                   stage 1: a recv is started at the beginning of the action, and waited for
-    %h.on1     = wait(%h.on1.coming)          where it is first read
-
-Rules: MindSpore, Cell.pipeline_stage, nn.PipelineCell. The order in which stages work is in `graph/actions.py`.
+Rules: MindSpore, Cell.pipeline_stage, nn.PipelineCell. What becomes of the parts is in `graph/stage_programs.py`.
 """
 
 from __future__ import annotations
@@ -29,13 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...base.errors import ContextConflictError, NotBuiltYet, StrategyError
-from ...base.hooks import schedule_maker
-from ..actions import PROGRAMS, Action
+from ...base.errors import ContextConflictError, StrategyError
+from ...base.origin import Origin
 from ..ir import Draft, Graph, Instr, Node, Value, at_compile, attr_pairs, fresh_name
-
-EVERYWHERE = -1  # the part of what every stage makes for itself
-
 
 # ---- parts of the network ----
 
@@ -185,17 +172,24 @@ class _Borders:
         return label
 
     def border(self, name: str, label: str, source: int, part: int, once: str) -> Instr:
-        config, made = self.draft.config, self.values[name]
+        count, node = self.draft.config.pipeline_stages, self.graph.node(name)
         self.number += 1
-        shift = (part % config.pipeline_stages - source % config.pipeline_stages) * config.device_num
-        attrs = {"source": source, "shift": shift, "sr_tag": 2 * self.number, "fusion": 0}
-        attrs |= {"shape": made.slice_shape, "dtype": made.dtype}
-        node = self.graph.node(name)
         origin = (node.origin if node is not None else self.graph.nodes[0].origin).made("borders")
-        where = f"stage {part % config.pipeline_stages}"
-        reason = f"{name!r} is made on stage {source % config.pipeline_stages}, and read on {where}"
-        place = {"axes": (), "device_matrix": (config.device_num,), "once": once, "stage": part}
-        return Instr("recv", (label,), (name,), name, attrs=attr_pairs(attrs), reason=reason, origin=origin, **place)
+        reason = f"{name!r} is made on stage {source % count}, and read on stage {part % count}"
+        facts = {"once": once, "reason": reason, "origin": origin}
+        return border_of(self.draft, self.values[name], (name, label), (source, part), 2 * self.number, **facts)
+
+
+def border_of(
+    draft: Draft, value: Value, names: tuple[str, str], parts: tuple[int, int], tag: int, **facts: str | Origin
+) -> Instr:
+    """The recv that brings a value to another part.  names: there and here;  parts: its own, the one that reads it."""
+    (name, label), (source, part), config = names, parts, draft.config
+    shift = (part % config.pipeline_stages - source % config.pipeline_stages) * config.device_num
+    attrs = {"source": source, "shift": shift, "sr_tag": tag, "fusion": 0}
+    attrs |= {"shape": value.slice_shape, "dtype": value.dtype}
+    place = {"device_matrix": (config.device_num,), "stage": part, "attrs": attr_pairs(attrs)}
+    return Instr("recv", (label,), (name,), name, **place, **facts)
 
 
 def _cheaper_sides(draft: Draft, program: list[Instr]) -> list[Instr]:
@@ -220,178 +214,3 @@ def _cheaper_sides(draft: Draft, program: list[Instr]) -> list[Instr]:
 def _moves_for(instr: Instr, other: Instr) -> bool:
     """Whether an instruction is a step of the redistribution for the same operator."""
     return instr.kind != "compute" and instr.name == other.name
-
-
-# ---- programs of the stages ----
-
-Programs = dict[str, tuple[Instr, ...]]
-
-
-def stage_programs(draft: Draft) -> tuple[list[Programs], dict[str, Value]]:
-    """Per stage its instructions of every program, with a send for every recv of another stage; and all values."""
-    if draft.config.pipeline_stages == 1:
-        return [dict(draft.programs)], draft.value_table()
-    cut = _Cut(draft)
-    return cut.run(), cut.values
-
-
-class _Cut:
-    """The programs of all stages while they are divided: `found[stage][phase]`.
-
-    home     value -> the part that makes it, EVERYWHERE: every stage that reads it
-    maker    value -> (program, instruction)
-    """
-
-    def __init__(self, draft: Draft) -> None:
-        self.draft, self.count = draft, draft.config.pipeline_stages
-        self.values = draft.value_table()
-        self.found: list[dict[str, list[Instr]]] = [{} for _ in range(self.count)]
-        # of every stage and program: recvs to start at the beginning, sends to wait for at the end
-        self.first: list[dict[str, list[Instr]]] = [{} for _ in range(self.count)]
-        self.last: list[dict[str, list[Instr]]] = [{} for _ in range(self.count)]
-        self.there: list[set[str]] = [set() for _ in range(self.count)]
-        self.maker: dict[str, tuple[str, Instr]] = {}
-        self.tag = max((i.attr("sr_tag", 0) for _, i in draft.instructions()), default=0)
-        self.parameters = {i.name for i in draft.graph.inputs if i.role == "parameter"}
-        self.home: dict[str, int] = {}
-        for instr in draft.program("forward"):
-            part = instr.attr("source", instr.stage)
-            self.home.update((name, part) for name in instr.ins if name in self.parameters)
-        # what nothing reads, and is trained, is kept on the first one
-        self.home |= dict.fromkeys(self.parameters - self.home.keys(), 0)
-        self.home |= {state: self.home.get(parameter, EVERYWHERE) for state, parameter, _ in draft.states}
-
-    def run(self) -> list[Programs]:
-        self.place_all()
-        for phase, program in self.draft.programs:
-            for instr in program:
-                if instr.attr("shift") is not None:
-                    self.cross(phase, instr)
-                    continue
-                for stage in self.stages_of(instr.stage):
-                    for name in instr.ins:
-                        self.bring(phase, name, stage, instr)
-                    self.add(stage, phase, instr)
-        for target, source in self.draft.assignments:
-            for stage in self.stages_of(self.home.get(target, EVERYWHERE)):
-                self.bring("update", source, stage, None)
-        last = self.draft.programs[-1][0]
-        for name in self.draft.outputs:
-            told = not self.values[name].shape or self.draft.config.pipeline_result_broadcast
-            for stage in range(self.count) if told else ():
-                self.bring(last, name, stage, None)  # every rank tells its loss
-        sides = zip(self.first, self.found, self.last, strict=True)
-        return [
-            {phase: (*first.get(phase, ()), *program, *last.get(phase, ())) for phase, program in mine.items()}
-            for first, mine, last in sides
-        ]
-
-    def place_all(self) -> None:
-        """The part of every value; in the update that of its parameter, or of the largest operand."""
-        programs = []
-        for phase, program in self.draft.programs:
-            placed = []
-            for instr in program:
-                if phase == "update" and instr.name in self.parameters:
-                    instr = replace(instr, stage=self.home[instr.name])
-                elif phase == "update":
-                    known = [n for n in instr.ins if self.home.get(n, EVERYWHERE) != EVERYWHERE]
-                    most = max(known, key=lambda n: (self.values[n].slice_bytes, self.home[n]), default=None)
-                    instr = replace(instr, stage=EVERYWHERE if most is None else self.home[most])
-                placed.append(instr)
-                for name in instr.kept:
-                    self.home[name], self.maker[name] = instr.stage, (phase, instr)
-            programs.append((phase, tuple(placed)))
-        self.draft = replace(self.draft, programs=tuple(programs))
-
-    def stages_of(self, part: int) -> range:
-        return range(self.count) if part == EVERYWHERE else range(part % self.count, part % self.count + 1)
-
-    def add(self, stage: int, phase: str, instr: Instr) -> None:
-        self.found[stage].setdefault(phase, []).append(instr)
-        self.there[stage].update(instr.kept)
-
-    def cross(self, phase: str, border: Instr) -> None:
-        """Both sides of a border that an earlier pass has drawn; within a stage only the name changes."""
-        source, part = border.attr("source"), border.stage
-        if source % self.count == part % self.count:
-            attrs = attr_pairs({"shape": self.values[border.out].slice_shape})
-            named = replace(border, kind="reshape", attrs=attrs, reason="", device_matrix=())
-            self.add(part % self.count, phase, named)
-            return
-        self.pair(phase, phase, border)
-
-    def bring(self, phase: str, name: str, stage: int, reader: Instr | None) -> None:
-        """Have the value `name` on a stage, sent by the one that makes it, if that is another."""
-        home = self.home.get(name, EVERYWHERE)
-        if home == EVERYWHERE or home % self.count == stage or name in self.there[stage]:
-            return
-        made_in, maker = self.maker.get(name, ("forward", None))
-        once = "last" if phase == "update" or (maker is not None and maker.kind == "accumulate") else ""
-        if not once:
-            once = "first" if maker is None else maker.once
-        self.tag += 2
-        made, n = self.values[name], self.draft.config.device_num
-        attrs = {"source": home, "shift": (stage - home % self.count) * n, "sr_tag": self.tag, "fusion": 0}
-        attrs |= {"shape": made.slice_shape, "dtype": made.dtype}
-        who = "every stage" if reader is None else f"{reader.name or reader.op!r}"
-        reason = f"{name!r} is made on stage {home % self.count}, and {who} on stage {stage} needs it"
-        part = stage if reader is None or reader.stage == EVERYWHERE else reader.stage
-        origin = (reader or maker or next(self.draft.instructions())[1]).origin.made("stages")
-        place = {"device_matrix": (n,), "once": once, "stage": part, "reason": reason, "origin": origin}
-        self.pair(made_in, phase, Instr("recv", (name,), (name,), name, attrs=attr_pairs(attrs), **place))
-
-    def pair(self, made_in: str, phase: str, border: Instr) -> None:
-        """A send that is started behind what makes the value, and a recv that is waited for where it is read."""
-        number, source = "0:float32", border.attr("source")
-        self.values.setdefault(number, Value((), "float32", None))
-        names = []
-        for name in (
-            f"{border.ins[0]}.to{border.stage}",
-            f"{border.ins[0]}.to{border.stage}.sent",
-            f"{border.out}.coming",
-        ):
-            names.append(fresh_name(name, self.values))
-            self.values[names[-1]] = Value((0,), self.values[border.out].dtype, None)  # nothing comes back
-        self.values[names[-1]] = self.values[border.out]
-        going, sent, coming = ((name,) for name in names)
-        at_source = {"stage": source, "once": border.once if made_in != "update" else "last"}
-        send = {"attrs": attr_pairs({**dict(border.attrs), "message": "send"}), **at_source}
-        program = self.found[source % self.count].setdefault(made_in, [])
-        at = next((n + 1 for n, i in enumerate(program) if border.ins[0] in i.kept), 0)
-        program.insert(at, replace(border, kind="start", outs=going, **send))
-        ending = self.last[source % self.count].setdefault(made_in, [])
-        ending.append(replace(border, kind="wait", ins=going, outs=sent, reason="", **send))
-        attrs = attr_pairs({**dict(border.attrs), "message": "recv"})
-        starting = self.first[border.stage % self.count].setdefault(phase, [])
-        starting.append(replace(border, kind="start", ins=(number,), outs=coming, attrs=attrs))
-        self.add(border.stage % self.count, phase, replace(border, kind="wait", ins=coming, attrs=attrs, reason=""))
-
-
-# ---- the order of work ----
-
-
-def schedule_of(draft: Draft) -> list[tuple[Action, ...]]:
-    """What every stage does in a step, in order: as `pipeline_scheduler` says; on one stage part by part."""
-    stages, count = draft.config.pipeline_stages, draft.graph.micro_batches
-    back, forward = draft.program("backward"), draft.program("forward")
-    kinds = [kind for kind, program in (("F", forward), ("B", back), ("W", back)) if program]
-    if stages == 1:
-        order = [Action(0, kind, n, PROGRAMS[kind]) for kind in kinds if kind != "W" for n in range(count)]
-        sums = {name for i in forward if i.of_step and i.once != "first" for name in i.outs}
-        if not any(i.once == "first" and sums.intersection(i.ins) for i in back):  # no gradient depends on the result
-            order.sort(key=lambda a: a.micro_batch)
-        orders = [order]
-    else:
-        parts = 1 + max(i.stage for i in forward)
-        made = schedule_maker()(draft.config.pipeline_scheduler, stages, count, parts // stages)
-        for at, mine in enumerate(made):
-            other = next((a.stage for a in mine if a.stage % stages != at), None)
-            if other is not None:
-                what = f"schedule {draft.config.pipeline_scheduler!r} has part {other} on stage {at}"
-                allowed = f"Part k on stage k % {stages}, in a plan that is run"
-                hint = "Leave pipeline_interleave, or take '1f1b'; make_schedule(...).clock() shows what it would take"
-                raise at_compile(NotBuiltYet, what, allowed, hint)
-        orders = [[a for a in mine if a.kind in kinds] for mine in made]
-    update = [Action(0, "update", 0, "update")] if draft.program("update") else []
-    return [tuple(order + update) for order in orders]

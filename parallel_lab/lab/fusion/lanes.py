@@ -99,16 +99,16 @@ def event_lanes(plan: Plan, events: Iterable[Event], step: int | None = None) ->
     step = max(e.step for e in own)
     own = [e for e in own if e.step == step]
     began = min(e.start_s for e in own)
-    found: dict[tuple[str, str, bool], Event] = {}
+    found: dict[tuple[str, int, str, bool], Event] = {}
     for event in own:
-        found[event.phase, event.name, event.kind == "wait" and not event.overlapped] = event
+        found[event.phase, event.micro_batch, event.name, event.kind == "wait" and not event.overlapped] = event
     timed: list[Timed] = []
     line_s = 0.0
     stage = single_stage(plan)
     for action in stage.actions:
         for _, instr in stage.part(action):
             waits = instr.kind == "wait"
-            event = found.get((action.program, instr.ins[0] if waits else instr.out, waits))
+            event = found.get((action.program, action.micro_batch, instr.ins[0] if waits else instr.out, waits))
             if event is None:
                 continue
             start_s, end_s = event.start_s - began, event.end_s - began
