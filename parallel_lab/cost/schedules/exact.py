@@ -104,26 +104,24 @@ class _Search:
         """No schedule that goes on from here ends before."""
         work, total, lowest = self.work, self.work.micro_batches, 0.0
         for rank, parts in enumerate(work.holds):
-            left, tails = 0.0, []
+            left = late = 0.0
             for k in parts:
                 f, b, w = state.counts[k]
                 left += (total - f) * work.took(k, "F") + (total - b) * work.took(k, "B")
-                if work.split:
-                    left += (total - w) * work.took(k, "W")
+                late += (total - w) * work.took(k, "W") if work.split else 0.0
                 if f < total:
                     first = max(state.free[rank], self.to[k] if not f else 0.0)
                     lowest = max(lowest, first + (total - f) * work.took(k, "F") + self.turn[k] + self.after[k])
                 if b < total:
-                    chain = self.after[k] - (work.took(k, "W") if work.split else 0.0) * (total - w)
                     lowest = max(lowest, state.free[rank] + (total - b) * work.took(k, "B") + self.after[k])
-                    tails.append(max(0.0, chain))
-            if left:
+            if left or late:
                 begun = any(state.counts[k][0] for k in parts)
                 first = state.free[rank] if begun else max(state.free[rank], min(self.to[k] for k in parts))
-                # whatever the rank does last, if all its parts still have a B to do, that B's way to part 0 follows
-                # it, less the weight gradients that may stand between
-                tail = min(tails) if len(tails) == len(parts) and len(parts) == 1 else 0.0
-                lowest = max(lowest, first + left + tail)
+                # the rank's last B is one of its lowest part (a micro-batch comes to the others before); its way to
+                # part 0 follows, while the rank does at most the weight gradients that are left
+                low = min(parts)
+                tail = max(0.0, self.after[low] - late) if state.counts[low][1] < total else 0.0
+                lowest = max(lowest, first + left + late + tail)
             else:
                 lowest = max(lowest, state.free[rank])
         return lowest
