@@ -432,7 +432,7 @@ class Instr:
         """The ranks `rank` communicates with here, itself included, ascending; of a border (source, destination)."""
         shift = self.attr("shift")
         if shift is not None:
-            return (rank, rank + shift) if self.message == "send" else (rank - shift, rank)
+            return (rank, rank + shift) if self.attr("message", self.kind) == "send" else (rank - shift, rank)
         return self.by_hand or ranks_along(self.device_matrix, self.axes, rank)
 
     def position(self, rank: int, axes: tuple[int, ...] | None = None) -> int:

@@ -177,6 +177,15 @@ def test_every_border_is_crossed_once_per_micro_batch_each_way():
     assert "is made on stage 0, and read on stage 1" in plan.text(rank=2)
 
 
+def test_the_wait_of_a_border_names_the_ranks_of_its_message():
+    """Of (source, destination): the wait for a send of rank 0 once named ranks -1 and 0."""
+    for stage in planned((0, 0, 1, 1), 2)[0].stages:
+        instrs = [i for a in stage.actions for _, i in stage.part(a) if i.attr("shift") is not None]
+        started = {i.out: i.group(stage.first) for i in instrs if i.kind == "start"}
+        assert set(started.values()) == {(0, 1), (1, 0)}
+        assert started == {i.ins[0]: i.group(stage.first) for i in instrs if i.kind == "wait"}
+
+
 def test_borders_are_started_early_and_waited_for_late():
     """A send directly behind what makes its value, its wait at the end of the action; a recv at the beginning, its wait
     directly before the first reader."""
