@@ -174,6 +174,21 @@ class EventLog:
         """{step: seconds from the first start on any rank to the last end on any}, steps ascending."""
         return {step: log.end_s - log.start_s for step, log in self.steps().items()}
 
+    def bubbles(self) -> dict[int, float]:
+        """{step: the part of it in which ranks do not compute, on average over the ranks}: of a pipeline, its bubble.
+
+        Work counts from its start to its end, also while others had the core.
+
+        >>> work = [Event(rank, 0, "forward", "compute", "a", "Add", rank + 0.0, rank + 3.0) for rank in (0, 1)]
+        >>> EventLog(tuple(work)).bubbles()
+        {0: 0.25}
+        """
+        found = {}
+        for step, log in self.steps().items():
+            whole_s = (log.end_s - log.start_s) * len(log.ranks)
+            found[step] = 1.0 - log.seconds(kind="compute") / whole_s if whole_s else 0.0
+        return found
+
     def lanes(self) -> dict[int, tuple[Event, ...]]:
         """The events of each rank in order of time; ranks ascending."""
         found: dict[int, list[Event]] = {rank: [] for rank in self.ranks}

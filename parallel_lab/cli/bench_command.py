@@ -4,6 +4,7 @@ parallel-lab bench collectives            all_reduce and the others beside torch
 parallel-lab bench training               one training step on one device beside PyTorch
 parallel-lab bench training --parallel    the data-parallel step of 2 and 4 ranks beside DistributedDataParallel
 parallel-lab bench startup                from nothing to the first collective; what idle workers take
+parallel-lab bench pipeline               bubbles of pipelines: predicted, simulated, measured
 parallel-lab bench link                   the alpha-beta model of this machine, fitted, with its residuals
 
 Each takes --json FILE (versioned, with the machine it ran on) and --quick, which says nothing about speed.
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.files import check_writable, write_whole
-from .bench.cases import OPS, TRAINING_CASES
+from .bench.cases import OPS, PIPELINE_SCHEDULES, TRAINING_CASES
 from .options import Option, option, size_bytes, subcommand, whole_number
 
 _RANKS, _POSITIVE, _COUNT = whole_number(2, 64), whole_number(1), whole_number(0)
@@ -36,6 +37,7 @@ _HTML = option("--html", metavar="FILE", help="also write tables and figures to 
 _SIZES = "bytes of the full tensor, as 4K or 16M (default 4K to 64M)"
 _ROUNDS = "timings of each, in turns (default 7; barriers five times that)"
 _BUSY = "unrelated busy processes during the second barrier (default 2; 0: none)"
+_SCHEDULES = "default: gpipe and 1f1b"
 _FITTED = "what is fitted (default send: half of a round trip)"
 
 
@@ -144,6 +146,19 @@ def _startup(args: argparse.Namespace) -> Measured:
     return Measured(startup_text(found), {"startup": found, "goals": goal_dicts(startup_goals(found))})
 
 
+def _pipeline(args: argparse.Namespace) -> Measured:
+    from ..base.cluster import get_cluster
+    from .bench.goals import goal_dicts
+    from .bench.pipeline import measure_pipeline, pipeline_goals, pipeline_text
+
+    options = {"steps": args.steps}
+    if args.quick:
+        options = {"steps": 1, "action_s": 1e-4, "cluster": get_cluster("laptop")}
+    found = measure_pipeline(args.stages, args.micro_batches or 2 * args.stages, args.schedules, tell=_tell, **options)
+    numbers = {name: dataclasses.asdict(times) for name, times in found.items()}
+    return Measured(pipeline_text(found), {"pipeline": numbers, "goals": goal_dicts(pipeline_goals(found))})
+
+
 def _link(args: argparse.Namespace) -> Measured:
     from ..processes.measure.fit import fit_link
     from .bench.page import bench_page
@@ -205,6 +220,21 @@ BENCHMARKS = (
         "Times the start of this package's workers (in a new process, and again), of torch.multiprocessing.spawn with "
         "gloo, and of mpirun.",
         "  parallel-lab bench startup\n  parallel-lab bench startup --ranks 4 --rounds 5\n",
+    ),
+    Benchmark(
+        "pipeline",
+        _pipeline,
+        (
+            option("--stages", type=whole_number(2, 16), default=4, help="stages, one worker each (default 4)"),
+            option("--micro-batches", type=_POSITIVE, help="default: twice the stages"),
+            option("--schedules", nargs="+", choices=PIPELINE_SCHEDULES, default=PIPELINE_SCHEDULES, help=_SCHEDULES),
+            option("--steps", type=_POSITIVE, default=10, help="steps that count (default 10)"),
+        ),
+        "bubbles of pipelines: predicted, simulated, measured",
+        "Trains a stack of layers whose actions compute about 5 ms each, and shows which part of a step its stages do "
+        "not compute: predicted by the cost model, simulated, and measured on workers; the first two are told how many "
+        "cores there are.",
+        "  parallel-lab bench pipeline\n  parallel-lab bench pipeline --stages 2 --schedules 1f1b\n",
     ),
     Benchmark(
         "link",

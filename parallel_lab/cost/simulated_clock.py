@@ -1,80 +1,189 @@
-"""The simulator's clock: when each rank would have done what, if it had a core of its own.
+"""The simulator's clock: when each rank would have done what, on cores of its own or on some that all share.
 
-Local work takes what it took here, one rank after the other; a message starts when its last member arrives and takes
-what the cluster profile says. Started messages travel one by one on each rank's line. A step starts at 0.
+Local work takes what it took here, one rank after the other; of k ranks that work on c cores each goes on at the speed
+min(1, c / k) (`shared_cores.py`). A message starts when its last member arrives and takes what the cluster profile
+says; it needs no core. Started messages travel one by one on each rank's line. A step starts at 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 from ..base.cluster import Cluster
 from ..graph.actions import Action
 from ..graph.ir import Instr
-from .time import border_key, is_border, message_time_s, takes_border
+from ..graph.plan import Plan
+from .shared_cores import SharedCores
+from .time import border_key, is_border, message_bytes, message_time_s, own_time_s
 
 # An instruction that ran: (action, instruction, start, end, bytes handed over, of a wait: its message's completion).
 Ran = tuple[Action, Instr, float, float, int, float | None]
 
 
-def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster) -> list[list[Ran]]:
-    """What each rank `ran` in one step, in order, on the virtual clock; messages are those of one program."""
-    now = [0.0] * len(ran)
-    line = [0.0] * len(ran)  # when each rank's line is free for the next message that was started
-    due: dict[tuple[int, str], float] = {}
-    out: list[list[Ran]] = [[] for _ in ran]
-    at = [0] * len(ran)
+def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster, cores: int | None = None) -> list[list[Ran]]:
+    """What each rank `ran` in one step, in order, on the virtual clock; messages are those of one program.
 
-    # what was sent to another stage -> when it is there
-    arrivals: dict[tuple[tuple[int, ...], int, int], float] = {}
+    cores   processor cores that all ranks share; None: each has its own
+    """
+    return _Clock(ran, cluster, cores).run()
 
-    def work(rank: int) -> None:
-        """What a rank does until its next message, or until it needs what another stage has not sent yet."""
-        mine = ran[rank]
-        while at[rank] < len(mine) and (not mine[at[rank]][1].is_communication or is_border(mine[at[rank]][1])):
-            action, instr, start_s, end_s, handed_over, noticed_s = mine[at[rank]]
-            begin = now[rank]
-            if is_border(instr):
-                pair = instr.group(rank)
-                key = (pair, *border_key(instr, action))
-                if takes_border(instr) and key not in arrivals:
-                    return
-                if takes_border(instr):
-                    now[rank] = max(begin, arrivals[key])
-                elif instr.message == "send":
-                    arrivals[key] = begin + message_time_s("send", handed_over, 2, cluster.link_for(pair))
-            elif instr.kind == "wait":
-                noticed_s = due.pop((rank, instr.ins[0]))
-                now[rank] = max(begin, noticed_s)
+
+def predicted_run(plan: Plan, cluster: Cluster) -> list[list[Ran]]:
+    """What `virtual_clock` takes, where local work takes what the cost model says."""
+    host, times, found = frozenset(plan.host), {}, []
+    for stage in plan.stages:
+        work = [(action, instr) for action in stage.actions for _, instr in stage.part(action)]
+        for _, instr in work:
+            if id(instr) not in times:
+                free = instr.is_communication or instr.kind == "wait"
+                times[id(instr)] = 0.0 if free else own_time_s(plan, instr, cluster, host)
+        found += [
+            [(a, i, 0.0, times[id(i)], message_bytes(plan, i, rank), None) for a, i in work if i.runs_on(rank)]
+            for rank in stage.ranks
+        ]
+    return found
+
+
+class _Message:
+    """A collective: who has come to it, (when, bytes handed over); when it was complete; started: who waits for it."""
+
+    def __init__(self, instr: Instr, group: tuple[int, ...]) -> None:
+        self.instr, self.group = instr, group
+        self.came: dict[int, tuple[float, int]] = {}
+        self.over_s: float | None = None
+        self.waiting: list[int] = []
+
+
+class _Clock:
+    """All ranks in order of time.
+
+    events   (time, rank) at which a rank goes on;  at: how far it is;  since: when it came there
+    sent     what was sent -> when it is there;  looked_for: what -> the ranks that need it
+    met      (group, whether started, its number among those) -> the collective;  here: the one a rank is at
+    lines    each rank's started collectives that do not travel yet, in order; free: when its line is, for the next
+    """
+
+    def __init__(self, ran: Sequence[Sequence[Ran]], cluster: Cluster, cores: int | None) -> None:
+        self.ran, self.cluster, self.shared = ran, cluster, SharedCores(cores)
+        count = len(ran)
+        self.out: list[list[Ran]] = [[] for _ in ran]
+        self.at, self.since = [0] * count, [0.0] * count
+        self.events = [(0.0, rank) for rank in range(count)]
+        self.sent: dict[tuple, float] = {}
+        self.looked_for: dict[tuple, list[int]] = {}
+        self.met: dict[tuple, _Message] = {}
+        self.here: list[_Message | tuple | None] = [None] * count
+        self.counts: dict[tuple, int] = {}
+        self.lines: list[deque[_Message]] = [deque() for _ in ran]
+        self.free = [0.0] * count
+        self.due: dict[tuple[int, str], _Message | tuple] = {}
+
+    def run(self) -> list[list[Ran]]:
+        events, shared = self.events, self.shared
+        while events or shared.running:
+            if events and events[0][0] <= shared.next_s:
+                time_s, rank = heapq.heappop(events)
+                shared.go_on(time_s)
             else:
-                now[rank] = begin + (end_s - start_s)
-            out[rank].append((action, instr, begin, now[rank], handed_over, noticed_s))
-            at[rank] += 1
+                rank, _, time_s = shared.end()
+                self.done(rank, time_s)
+            self.look(rank, time_s)
+        return self.out
 
-    for rank in range(len(ran)):
-        work(rank)
-    while any(at[rank] < len(mine) for rank, mine in enumerate(ran)):
-        arrived, free = list(now), list(line)
-        asked = [mine[at[rank]] if at[rank] < len(mine) else None for rank, mine in enumerate(ran)]
-        for rank, message in enumerate(asked):
-            if message is None or is_border(message[1]):
+    def done(self, rank: int, end_s: float, noticed_s: float | None = None) -> None:
+        """What a rank is at has ended."""
+        action, instr, _, _, handed_over, _ = self.ran[rank][self.at[rank]]
+        self.out[rank].append((action, instr, self.since[rank], end_s, handed_over, noticed_s))
+        self.at[rank] += 1
+        self.since[rank], self.here[rank] = end_s, None
+
+    def look(self, rank: int, now: float) -> None:
+        """What a rank does from `now` on until it works or waits."""
+        mine = self.ran[rank]
+        while self.at[rank] < len(mine):
+            action, instr, start_s, end_s, handed_over, _ = mine[self.at[rank]]
+            waits = instr.kind == "wait"
+            if not waits and not instr.is_communication:
+                self.shared.begin(rank, end_s - start_s)
+                return
+            if self.here[rank] is None:
+                self.here[rank] = self.due[rank, instr.ins[0]] if waits else self.come(rank, action, instr, handed_over)
+            message, there_s = self.here[rank], now
+            kind = instr.attr("message") if waits else instr.kind
+            if isinstance(message, tuple):
+                if kind == "recv":
+                    if message not in self.sent:
+                        self.looked_for.setdefault(message, []).append(rank)
+                        return
+                    there_s = self.sent[message]
+                noticed_s = self.sent[message] if waits else None
+            else:
+                if kind != "start":
+                    if message.over_s is None:
+                        message.waiting.append(rank)
+                        return
+                    there_s = message.over_s
+                noticed_s = message.over_s if waits else None
+            if there_s > now:
+                heapq.heappush(self.events, (there_s, rank))
+                return
+            self.done(rank, now, noticed_s)
+
+    def wake(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            heapq.heappush(self.events, (self.shared.now, rank))
+
+    def count(self, *what: object) -> int:
+        """How often this was asked before."""
+        number = self.counts.get(what, 0)
+        self.counts[what] = number + 1
+        return number
+
+    def come(self, rank: int, action: Action, instr: Instr, handed_over: int) -> _Message | tuple:
+        """A rank comes to a message: what it will wait for. A send is on its way at once, whoever receives it."""
+        group, now = instr.group(rank), self.shared.now
+        if instr.message in ("send", "recv"):
+            tag = instr.attr("sr_tag")
+            which = border_key(instr, action)[1] if is_border(instr) else self.count(group, tag, instr.message)
+            found: _Message | tuple = group, tag, which
+            if instr.message == "send":
+                self.sent[found] = now + message_time_s("send", handed_over, 2, self.cluster.link_for(group))
+                self.wake(self.looked_for.pop(found, ()))
+        else:
+            started = instr.kind == "start"
+            number = self.count(rank, group, started)
+            found = self.met.setdefault((group, started, number), _Message(instr, group))
+            found.came[rank] = now, handed_over
+            if started:
+                self.lines[rank].append(found)
+            self.set_off(found)
+        if instr.kind == "start":
+            self.due[rank, instr.out] = found
+        return found
+
+    def set_off(self, first: _Message) -> None:
+        """Let messages travel whose members are all there; started ones with none before them on their lines."""
+        todo = [first]
+        while todo:
+            message = todo.pop()
+            instr, group, cluster = message.instr, message.group, self.cluster
+            started = instr.kind == "start"
+            if len(message.came) < len(group) or message.over_s is not None:
                 continue
-            action, instr, _, _, handed_over, noticed_s = message
-            group = instr.group(rank)
-            begin = end = arrived[rank]
-            at_once = instr.kind != "start"
-            start = max(arrived[r] if at_once else max(arrived[r], free[r]) for r in group)
+            if started and any(self.lines[rank][0] is not message for rank in group):
+                continue
+            begin_s = max(when for when, _ in message.came.values())
+            if started:
+                begin_s = max(begin_s, *(self.free[rank] for rank in group))
             # of a broadcast the root alone has something to hand over
-            size_bytes = max(asked[r][4] for r in group)
+            size_bytes = max(size for _, size in message.came.values())
             link, gamma = cluster.link_for(group), cluster.device.gamma_s_per_byte
-            over = start + message_time_s(instr.message, size_bytes, len(group), link, gamma, instr.attr("window"))
-            if at_once:
-                # waiting for the others is part of the message here; the event log has the members' starts
-                now[rank] = end = over
-            else:
-                line[rank] = due[rank, instr.out] = over
-            out[rank].append((action, instr, begin, end, handed_over, noticed_s))
-            at[rank] += 1
-        for rank in range(len(ran)):
-            work(rank)
-    return out
+            took_s = message_time_s(instr.message, size_bytes, len(group), link, gamma, instr.attr("window"))
+            message.over_s = begin_s + took_s
+            for rank in group if started else ():
+                self.lines[rank].popleft()
+                self.free[rank] = message.over_s
+                todo += [self.lines[rank][0]] if self.lines[rank] else []
+            self.wake(message.waiting)

@@ -104,6 +104,7 @@ class Session:
                 memory; "mpi": one rank of MPI each, on this machine
     pool        workers to use (a WorkerPool or an MpiPool); default: this process's shared pool of that size
     cluster     machine profile of simulated times; default: laptop up to 8 ranks, nodes of 8 beyond
+    cores       processor cores that simulated ranks share (`cost/simulated_clock.py`); default: each has its own
 
     A context manager; `close()` frees what the ranks hold (the pool itself stays for the next session).
     """
@@ -117,12 +118,15 @@ class Session:
         executor: str = "simulator",
         pool: Any = None,
         cluster: str | None = None,
+        cores: int | None = None,
     ) -> None:
         if executor not in EXECUTORS:
             raise PlanError(f"executor {executor!r}", where="Session", allowed=f"One of {EXECUTORS}")
+        if cores is not None and not is_int(cores, 1):
+            raise ArgumentError(f"cores={shorten(cores)}", where="Session", allowed="A whole number, 1 or more")
         self.plan, self.executor = plan, executor
         self.step = 0
-        self.cluster = cluster
+        self.cluster, self.cores = cluster, cores
         if cluster is not None:
             get_cluster(cluster).check_device_num(plan.device_num)
         self.events: list[Event] = []
@@ -163,7 +167,8 @@ class Session:
         The learning rate of each step is the schedule's, or `optimizer.learning_rate` when `train` is called.
 
         record  keep the events of the last `record` steps in `self.events`. Processes: measured. Simulator: simulated,
-                on a clock where each rank has a core (work as timed here) and messages take `cluster`'s time.
+                on a clock where ranks have cores as `cores` says (work as timed here) and messages take `cluster`'s
+                time.
         stopped   asked again and again; once true the training ends after the present step with the losses so far
 
         A step that fails before its update changes nothing, and the session can go on with it. The update runs in
@@ -210,7 +215,7 @@ class Session:
         from ..cost.simulated_clock import virtual_clock
 
         cluster = cluster_for(self.plan.device_num) if self.cluster is None else get_cluster(self.cluster)
-        for rank, mine in enumerate(virtual_clock(ran, cluster)):
+        for rank, mine in enumerate(virtual_clock(ran, cluster, self.cores)):
             yield from rank_steps.ran_events(rank, step, mine, "simulated")
 
     def start(

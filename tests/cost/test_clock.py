@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from parallel_lab import compile, nn
-from parallel_lab.base.cluster import cluster_for
-from parallel_lab.base.events import chrome_trace
+from parallel_lab.base.cluster import Cluster, Link, cluster_for, get_cluster
+from parallel_lab.base.events import EventLog, chrome_trace
 from parallel_lab.cost import predict_timeline
-from parallel_lab.cost.simulated_clock import virtual_clock
-from parallel_lab.cost.time import local_time_s, message_bytes
+from parallel_lab.cost.schedules import make_schedule
+from parallel_lab.cost.simulated_clock import predicted_run, virtual_clock
 from parallel_lab.train.rank_steps import ran_events
+from tests.graph.test_pipeline import planned as planned_pipeline
 
 FUSED = {"comm_fusion": {kind: {"mode": "size", "config": 1} for kind in ("allreduce", "allgather", "reducescatter")}}
 SHARED = {**FUSED, "enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
@@ -39,19 +40,6 @@ def planned(devices, settings):
     return compile(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, **settings)
 
 
-def ran(plan, rank, cluster):
-    """A rank's run if its work took what is predicted: (action, instruction, start, end, bytes, noticed)."""
-    stage = plan.stage_of(rank)
-    found = []
-    for action in stage.actions:
-        for _, i in stage.part(action):
-            if i.runs_on(rank):
-                works = not i.is_communication and i.kind != "wait"
-                time_s = local_time_s(plan, i, cluster.device) if works else 0.0
-                found.append((action, i, 0.0, time_s, message_bytes(plan, i, rank), None))
-    return found
-
-
 # 16: two nodes, joined by a slower link; weight grouping wants as many parameters as ranks
 @pytest.mark.parametrize(
     ("name", "devices"), [(name, n) for name in PLANS for n in (4, 16) if (name, n) != ("weight grouping", 16)]
@@ -59,7 +47,7 @@ def ran(plan, rank, cluster):
 def test_simulated_times_are_the_predicted_ones(name, devices):
     plan, cluster = planned(devices, PLANS[name]), cluster_for(devices)
     predicted = predict_timeline(plan, cluster)
-    clock = virtual_clock([ran(plan, rank, cluster) for rank in range(devices)], cluster)
+    clock = virtual_clock(predicted_run(plan, cluster), cluster)
     events = [e for rank, mine in enumerate(clock) for e in ran_events(rank, 0, mine, "simulated") if e.kind != "wait"]
     ends = {
         (e.rank, e.phase, e.micro_batch, e.kind, e.name): (e.end_s, e.bytes) for e in predicted.log if e.kind != "wait"
@@ -75,3 +63,69 @@ def test_simulated_times_are_the_predicted_ones(name, devices):
             lane = bar["pid"], bar["tid"]
             assert bar["ts"] >= bars.get(lane, 0) - 0.002, bar  # whole nanoseconds
             bars[lane] = bar["ts"] + bar["dur"]
+
+
+# ---- ranks that share cores ----
+
+FREE = Cluster("free", get_cluster("laptop").device, Link(0.0, 0.0), devices_per_node=8)
+
+
+def scheduled(name, stages, parts, forward=1.0, backward=2.0):
+    """What the ranks of a pipeline run if an action takes `forward` or `backward`, as soon as its input is there."""
+    plan = planned_pipeline(tuple(range(stages)), stages, parts=parts, pipeline_scheduler=name, rows=2 * parts)[0]
+    found = []
+    for stage in plan.stages:
+        mine = []
+        for action in stage.actions:
+            part = [i for _, i in stage.part(action)]
+            takes = [n for n, i in enumerate(part) if i.kind == "wait" and i.attr("message") == "recv"]
+            local = (n for n in range(takes[-1] if takes else 0, len(part)) if works(part[n]))
+            work, time_s = next(local, None), {"F": forward, "B": backward}.get(action.kind, 0.0)
+            mine += [(action, i, 0.0, time_s if n == work else 0.0, 0, None) for n, i in enumerate(part)]
+        found.append(mine)
+    return found
+
+
+def works(instr):
+    return not instr.is_communication and instr.kind != "wait"
+
+
+def ends(clock):
+    """Per rank when its forwards and backwards are over."""
+    found = [{} for _ in clock]
+    for rank, mine in enumerate(clock):
+        for action, instr, _, end_s, *_ in mine:
+            if action.kind in "FB" and works(instr):
+                found[rank][action] = end_s
+    return [list(of.values()) for of in found]
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, None])
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_actions_of_a_plan_end_when_those_of_its_schedule_do(name, cores):
+    timing = make_schedule(name, 4, 8).clock(1, 2, 0, cores=cores)
+    found = ends(virtual_clock(scheduled(name, 4, 8), FREE, cores))
+    for mine, wanted in zip(found, timing.ends, strict=True):
+        assert mine == pytest.approx(wanted, rel=1e-9)
+
+
+def test_one_core_takes_as_long_as_all_work_and_as_many_as_ranks_are_their_own():
+    run = scheduled("1f1b", 4, 8)
+    times = [max(map(max, ends(virtual_clock(run, FREE, cores)))) for cores in (1, 2, 3, 4, None)]
+    assert times[0] == pytest.approx(4 * 8 * 3) and times == sorted(times, reverse=True) and times[3] == times[4]
+
+
+def test_the_bubble_of_a_recorded_schedule_is_the_formulas():
+    """(p - 1) / (m + p - 1) of equal stages with cores of their own, GPipe and 1F1B alike."""
+    for name in ("gpipe", "1f1b"):
+        clock = virtual_clock(scheduled(name, 4, 8), FREE)
+        log = EventLog(tuple(e for r, mine in enumerate(clock) for e in ran_events(r, 7, mine, "simulated")))
+        assert log.bubbles() == {7: pytest.approx(3 / (8 + 3))}
+        assert log.step_times_s()[7] == pytest.approx((8 + 3) * 3)  # what was started ends on this clock too
+
+
+def test_a_message_delays_who_needs_it_and_nobody_else():
+    """The first stage goes on; the second begins 5 s after its first input was made, and then has the next one."""
+    run = [[r for r in mine if r[0].kind == "F"] for mine in scheduled("1f1b", 2, 2)]
+    clock = virtual_clock(run, Cluster("slow", FREE.device, Link(5.0, 0.0), devices_per_node=8))
+    assert ends(clock) == [pytest.approx([1, 2]), pytest.approx([7, 8])]

@@ -7,7 +7,9 @@ from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost import predict_timeline
 from parallel_lab.lab.shared.step_times import step_times
 from parallel_lab.processes.shm import WorkerPool
+from parallel_lab.train.session import Session
 from tests.cost.nets import OPTIMIZERS, SeedNet, seed_inputs, seed_plan
+from tests.graph.test_pipeline import batch, planned
 
 SLOW = Cluster("slow", get_cluster("laptop").device, Link(alpha_s=0.01, beta_s_per_byte=1e-9), devices_per_node=8)
 
@@ -62,3 +64,28 @@ def test_a_count_that_is_none_and_a_cluster_without_room_are_refused(pool):
     small = Cluster("small", Device(1e9, 10**9, 1e9), Link(0.0, 0.0), devices_per_node=2)
     with pytest.raises(ArgumentError, match="8 ranks on 2 devices"):
         step_times(seed_plan(), net, optimizer, [seed_inputs()], small, pool=pool)
+
+
+@pytest.mark.parametrize("cores", [1, None])
+def test_bubbles_of_a_pipeline_are_told_by_all_three(cores):
+    plan, net, optimizer = planned((0, 1, 2, 3), 4, parts=4)
+    with WorkerPool(4) as pool:
+        found = step_times(plan, net, optimizer, [batch()], get_cluster("laptop"), steps=2, pool=pool, cores=cores)
+    work_s = predict_timeline(plan, get_cluster("laptop")).log.seconds(kind="compute")
+    if cores is None:
+        assert found.predicted_s == predict_timeline(plan, get_cluster("laptop")).end_s
+        assert found.predicted_bubble == pytest.approx(1 - work_s / (4 * found.predicted_s))
+    else:
+        assert found.predicted_s >= work_s * (1 - 1e-9) and "ranks share 1 core" in found.text()
+    lines = found.text().splitlines()
+    bubbles = found.predicted_bubble, found.simulated_bubble, found.measured_bubble
+    for line, bubble in zip(lines[1:4], bubbles, strict=True):
+        assert 0 < bubble < 1 and f"  {bubble:.1%}  " in line
+    assert "bubble" in lines[0] and found.simulated_s < 60  # on the clock of the step, not of the machine
+
+
+def test_cores_are_a_count():
+    plan, net, optimizer = planned((0, 1), 2)
+    for bad in (0, 1.5, "2"):
+        with pytest.raises(ArgumentError, match="cores="):
+            Session(plan, net, optimizer, cores=bad)

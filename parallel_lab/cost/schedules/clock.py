@@ -6,8 +6,8 @@
 A message delays who waits for it and occupies no rank. Times are per part, so stages may be uneven. A backward that is
 not divided takes backward + weights.
 
-Ranks that share `cores` cores: of k actions that run at a time each goes on at the speed min(1, cores / k), as an
-operating system deals out time among processes that all compute. Who waits needs no core.
+Ranks that share `cores` cores: of k actions that run at a time each goes on at the speed min(1, cores / k)
+(`cost/shared_cores.py`). Who waits needs no core.
 
 Rule of start times: Qi et al. 2024, "Zero Bubble Pipeline Parallelism", section 2.
 """
@@ -21,6 +21,7 @@ from functools import cached_property
 
 from ...base.errors import ArgumentError, PlanError
 from ...graph.actions import Action
+from ..shared_cores import SharedCores
 from .order import Key, Order, key_of
 
 Times = float | Sequence[float]
@@ -186,18 +187,16 @@ def _alone(order: Order, lists: _Cells) -> _Spans:
 
 
 def _shared(order: Order, lists: _Cells, cores: int) -> _Spans:
-    """Ranks that share cores. `progress` is the work that an action would have done had it run all the time: it grows
-    by min(1, cores / running), the same for all that run."""
+    """Ranks that share cores (`cost/shared_cores.py`)."""
     spans: _Spans = [[] for _ in lists]
     arrived: dict[Key, float] = {}  # end of an action
     waiting: dict[Key, list[int]] = {}
     events: list[tuple[float, int]] = []  # (time, rank) at which a rank may begin its next action
-    running: list[tuple[float, int, float]] = []  # (progress at which it is done, rank, start)
-    now = progress = 0.0
+    shared = SharedCores(cores)
 
     def look(rank: int) -> None:
         if len(spans[rank]) < len(lists[rank]):
-            when = now
+            when = shared.now
             for key, delay in lists[rank][len(spans[rank])][2]:
                 if key not in arrived:
                     waiting.setdefault(key, []).append(rank)
@@ -207,21 +206,18 @@ def _shared(order: Order, lists: _Cells, cores: int) -> _Spans:
 
     for rank in range(len(lists)):
         look(rank)
-    while events or running:
-        speed = min(1.0, cores / len(running)) if running else 1.0
-        finish = now + (running[0][0] - progress) / speed if running else float("inf")
-        if events and events[0][0] <= finish:
+    while events or shared.running:
+        if events and events[0][0] <= shared.next_s:
             when, rank = heapq.heappop(events)
-            progress, now = progress + (when - now) * speed, when
-            heapq.heappush(running, (progress + lists[rank][len(spans[rank])][1], rank, now))
+            shared.go_on(when)
+            shared.begin(rank, lists[rank][len(spans[rank])][1])
             continue
-        target, rank, start = heapq.heappop(running)
-        progress, now = target, finish
+        rank, start, end = shared.end()
         cell = lists[rank][len(spans[rank])][0]
-        spans[rank].append((start, now))
+        spans[rank].append((start, end))
         for action in cell:
             key = key_of(action)
-            arrived[key] = now
+            arrived[key] = end
             for other in waiting.pop(key, ()):
                 look(other)
         look(rank)

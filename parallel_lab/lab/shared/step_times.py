@@ -9,6 +9,10 @@ predicted   the plan on the cost model: shapes only, nothing runs (`cost.predict
 simulated   the ranks' numpy work as timed here one after the other, on a clock where each has a core of its own;
             messages from the cost model
 measured    one worker process per rank; ranks share the cores that there are
+
+With cores=2 the first two share two cores as well: of k ranks that compute each goes on at the speed min(1, 2 / k). Of
+a pipeline the bubble is told too, each time from the events: the part of a step in which ranks do not compute, on
+average over the ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +27,9 @@ from ...base.cluster import Cluster
 from ...base.events import EventLog
 from ...base.units import time_text
 from ...cost import predict_timeline
+from ...cost.simulated_clock import predicted_run, virtual_clock
 from ...graph.plan import Plan
+from ...train.rank_steps import ran_events
 from ...train.session import Session
 
 WARM_UPS = 2  # steps before the first that counts: the first touches memory for the first time
@@ -35,7 +41,10 @@ class StepTimes:
 
     predicted_s, simulated_s, measured_s   simulated, measured: median of `steps` steps
     simulated_range_s, measured_range_s    quickest and slowest of them
+    predicted_bubble, ...                  the part of a step in which ranks do not compute (`EventLog.bubbles`); median
     device_num, cores                      ranks of the plan; processors they shared when they were measured
+    shared_cores                           cores that predicted and simulated ranks share; None: each has its own
+    stages                                 of a pipeline; 1: none
     cluster                                the profile behind predicted and simulated times
     """
 
@@ -44,9 +53,14 @@ class StepTimes:
     measured_s: float
     simulated_range_s: tuple[float, float]
     measured_range_s: tuple[float, float]
+    predicted_bubble: float
+    simulated_bubble: float
+    measured_bubble: float
     steps: int
     device_num: int
     cores: int
+    shared_cores: int | None
+    stages: int
     cluster: Cluster
 
     @property
@@ -58,10 +72,14 @@ class StepTimes:
 
     def text(self) -> str:
         """The three as a table, each labelled with its source, and the numbers that the first two rest on."""
-        lines = [f"{'source':<10}  {'step':>9}  {'quickest to slowest':>21}  {'to measured':>11}"]
+        bubbles = {"predicted": self.predicted_bubble, "simulated": self.simulated_bubble}
+        bubbles |= {"measured": self.measured_bubble}
+        head = f"  {'bubble':>6}" if self.stages > 1 else ""
+        lines = [f"{'source':<10}  {'step':>9}{head}  {'quickest to slowest':>21}  {'to measured':>11}"]
         for source, time_s, spread, ratio in self.rows:
             shown = "" if spread is None else f"{time_text(spread[0])} to {time_text(spread[1])}"
-            lines.append(f"{source:<10}  {time_text(time_s):>9}  {shown:>21}  {ratio:>10.2f}x")
+            bubble = f"  {bubbles[source]:>6.1%}" if head else ""
+            lines.append(f"{source:<10}  {time_text(time_s):>9}{bubble}  {shown:>21}  {ratio:>10.2f}x")
         link, device = self.cluster.link, self.cluster.device
         lines += [
             "",
@@ -72,7 +90,9 @@ class StepTimes:
             f"{device.memory_bandwidth_bytes_per_s / 1e9:.3g} GB/s per rank, {device.overhead_s * 1e6:.3g} us per "
             "instruction",
         ]
-        if self.device_num > self.cores:
+        if self.shared_cores is not None:
+            lines.append(f"predicted and simulated ranks share {self.shared_cores} core{'s' * (self.shared_cores > 1)}")
+        elif self.device_num > self.cores:
             text = f"{self.device_num} ranks share {self.cores} cores: simulated ranks have one each, "
             lines.append(text + "so measured steps take longer")
         return "\n".join(lines)
@@ -87,6 +107,7 @@ def step_times(
     *,
     steps: int = 10,
     pool: Any = None,
+    cores: int | None = None,
 ) -> StepTimes:
     """Predict, simulate and measure one training step of `plan`.
 
@@ -95,29 +116,47 @@ def step_times(
     cluster         for the first two: a named profile, or a measured one (`cost.measured_cluster`)
     steps           that count, after two that do not
     pool            workers to measure on; default: this process's shared pool of that size
+    cores           processor cores that predicted and simulated ranks share; None: each has its own
 
     Raises ArgumentError for fewer than one step or a cluster that is too small, and what `Session` raises.
     """
-    from ...processes.measure.measure import cores
+    from ...processes.measure.measure import cores as cores_here
 
     integer(1)("step_times", "steps", steps)
-    predicted_s = predict_timeline(plan, cluster).end_s
+    predicted = predicted_events(plan, cluster, cores)
     times: dict[str, list[float]] = {}
+    bubbles: dict[str, float] = {}
     for executor in ("simulator", "processes"):
-        options = {"pool": pool} if executor == "processes" else {"cluster": cluster}
+        options = {"pool": pool} if executor == "processes" else {"cluster": cluster, "cores": cores}
         with Session(plan, net, optimizer, executor=executor, **options) as session:
             session.train(batches, WARM_UPS)
             session.train(batches, steps, record=steps)
-            times[executor] = list(EventLog(session.events).step_times_s().values())
+            log = EventLog(session.events)
+        times[executor] = list(log.step_times_s().values())
+        bubbles[executor] = statistics.median(log.bubbles().values())
     simulated, measured = times["simulator"], times["processes"]
     return StepTimes(
-        predicted_s=predicted_s,
+        predicted_s=predicted.end_s,
         simulated_s=statistics.median(simulated),
         measured_s=statistics.median(measured),
         simulated_range_s=(min(simulated), max(simulated)),
         measured_range_s=(min(measured), max(measured)),
+        predicted_bubble=predicted.bubbles()[0],
+        simulated_bubble=bubbles["simulator"],
+        measured_bubble=bubbles["processes"],
         steps=steps,
         device_num=plan.device_num,
-        cores=cores(),
+        cores=cores_here(),
+        shared_cores=cores,
+        stages=len(plan.stages),
         cluster=cluster,
     )
+
+
+def predicted_events(plan: Plan, cluster: Cluster, cores: int | None = None) -> EventLog:
+    """The predicted events of one step of all ranks, which share `cores` (None: each has its own)."""
+    if cores is None:
+        return predict_timeline(plan, cluster).log
+    cluster.check_device_num(plan.device_num)
+    ran = virtual_clock(predicted_run(plan, cluster), cluster, cores)
+    return EventLog(tuple(e for rank, mine in enumerate(ran) for e in ran_events(rank, 0, mine, "predicted")))
