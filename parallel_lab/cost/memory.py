@@ -8,8 +8,9 @@ in what one of them alone holds (optimizer states in weight grouping).
 
 A value lives from the instruction that makes it to its last use (`Plan.last_uses`), a parameter or state until its new
 value replaces it (`Plan.replacements`); a reshape is a view of its operand and takes no bytes; while an instruction
-runs, its operands and its result are both there. The step starts without gradients of the step before. Buffers inside a
-collective and the allocator's rounding are not counted.
+runs, its operands and its result are both there. A gradient that a schedule makes out of turn is held until its turn.
+The step starts without gradients of the step before. Buffers inside a collective and the allocator's rounding are not
+counted.
 
 What lies on the host (`Plan.host`) is counted apart: a MemoryPoint's `live` is the device's, its `host` the host's.
 
@@ -126,7 +127,7 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
         memory.micro_batch = action.micro_batch
         for position, instr in stage.part(action):
             if instr.runs_on(rank):
-                for name in instr.kept:
+                for name in instr.kept if instr.kind != "accumulate" else memory.add(instr):
                     memory.make(name)
                 both = (tuple(live[kind] for kind in MEMORY_KINDS) for live in (memory.live, memory.host_live))
                 timeline.append(MemoryPoint(action.program, position, instr.out, *both))
@@ -159,6 +160,8 @@ class _Memory:
         # (block, micro-batch that has it, -1 of the whole step) -> names of values that lie in it now
         self.users: dict[tuple[str, int], set[str]] = {}
         self.of_micro_batch, self.micro_batch = plan.of_micro_batch, 0
+        # sum over micro-batches -> parts that are in it, numbers of those that wait for their turn
+        self.sums: dict[str, tuple[int, set[int]]] = {}
         self.live, self.host_live = dict.fromkeys(MEMORY_KINDS, 0), dict.fromkeys(MEMORY_KINDS, 0)
         self.host = frozenset(plan.host)  # a view lies where its operand does, so blocks can be looked up by name
         roles = {"parameter": "params", "data": "inputs", "constant": "inputs"}
@@ -196,7 +199,8 @@ class _Memory:
                 self.sizes[instr.out] = 0  # what another stage sends counts from its wait on
             if phase == "forward":
                 forward.update(instr.kept)
-        read = {self.block[name] for i in dict(programs).get("backward", ()) for name in i.ins if name in self.block}
+        late = (i for phase, program in programs if phase in ("backward", "weights") for i in program)
+        read = {self.block[name] for i in late for name in i.ins if name in self.block}
         self.kinds.update((block, "activations") for block in forward & read if self.kinds[block] == "workspace")
         mine = (i for program in dict(programs).values() for i in program)
         brought = (i for i in mine if i.kind == TO_DEVICE and i.runs_on(rank))
@@ -215,11 +219,26 @@ class _Memory:
             self._live(block)[self.kinds[block]] += self.sizes[block]
         users.add(name)
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str, user: str = "") -> None:
+        """Nothing reads a value any more, or not the one that it was kept for."""
         users, block = self._users(name), self.block[name]
-        users.remove(name)
+        users.remove(user or name)
         if not users:
             self._live(block)[self.kinds[block]] -= self.sizes[block]
+
+    def add(self, instr: Instr) -> tuple[str, ...]:
+        """Give a sum this micro-batch's part, which stays until its turn; the sum's name, if there is one then."""
+        part, (count, waiting) = instr.ins[0], self.sums.setdefault(instr.out, (0, set()))
+        self._users(part).add(instr.out)
+        waiting.add(self.micro_batch)
+        before = self.micro_batch
+        while count in waiting:
+            waiting.remove(count)
+            self.micro_batch = count
+            self.drop(part, instr.out)
+            count += 1
+        self.micro_batch, self.sums[instr.out] = before, (count, waiting)
+        return instr.kept if count else ()
 
     def _live(self, block: str) -> dict[str, int]:
         return self.host_live if block in self.host else self.live

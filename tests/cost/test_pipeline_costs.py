@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
-from parallel_lab import Simulator
+import parallel_lab as pl
+from parallel_lab import Simulator, nn
+from parallel_lab.base import hooks
 from parallel_lab.base.cluster import get_cluster
 from parallel_lab.cost import predict_memory, predict_timeline, step_time_s
+from parallel_lab.cost.schedules import Schedule, make_schedule
+from parallel_lab.lab.memory.count import measured_ranks, predicted_ranks, simulated_ranks
+from parallel_lab.processes.shm import close_all
 from parallel_lab.train.session import Session, initial_values
 from tests.graph.test_pipeline import LAYOUTS, SHARDED, batch, planned
 
@@ -37,6 +42,111 @@ def test_every_instruction_finds_the_predicted_bytes_on_every_rank(case):
     for rank in range(devices):
         predicted = predict_memory(plan, rank=rank).timeline
         assert [(p.phase, p.name, p.total_bytes) for p in predicted] == held[rank]
+
+
+# ---- every schedule that runs, counted where it runs ----
+
+RUNS = ("gpipe", "1f1b", "eager_1f1b", "zb_h1", "zb_h2", "interleaved", "breadth_first")
+
+
+def from_last_to_first(stages, micro_batches):
+    """GPipe whose backwards run in the opposite order: every gradient waits for that of micro-batch 0."""
+    forward = " ".join(f"{{0}}F{n}" for n in range(micro_batches))
+    backward = " ".join(f"{{0}}B{n}" for n in reversed(range(micro_batches)))
+    return Schedule.from_text("\n".join(f"{forward} {backward}".format(*[s]) for s in range(stages)))
+
+
+def scheduled(monkeypatch, name, width=1, parts=8):
+    """A compiled stack in four parts, on a schedule."""
+    stages, how = LAYOUTS["chunks" if name in ("interleaved", "breadth_first") else "four"]
+
+    def order(_, stages, micro_batches, chunks):
+        drawn = name == "from last to first"
+        made = from_last_to_first(stages, micro_batches) if drawn else make_schedule(name, stages, parts, chunks)
+        return [list(lane) for lane in made]
+
+    monkeypatch.setattr(hooks, "_schedule_maker", order)
+    return planned(stages, width * (max(stages) + 1), parts=parts, rows=4 * parts, **how)
+
+
+@pytest.fixture
+def workers():
+    """Workers of the test: they end with it."""
+    yield measured_ranks
+    close_all()
+
+
+def assert_counted(plan, counted):
+    for here, there in zip(predicted_ranks(plan), counted, strict=True):
+        assert [(p.phase, p.name, p.live) for p in there.timeline] == [(p.phase, p.name, p.live) for p in here.timeline]
+        assert there.traffic == here.traffic
+
+
+@pytest.mark.parametrize("name", [*RUNS, "from last to first"])
+def test_simulated_ranks_hold_and_send_what_is_predicted_on_any_schedule(name, monkeypatch):
+    plan, net, optimizer = scheduled(monkeypatch, name)
+    assert_counted(plan, simulated_ranks(plan, initial_values(plan, net, optimizer), batch(32)))
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("name", [*RUNS, "from last to first"])
+def test_workers_hold_and_send_what_is_predicted_on_any_schedule(name, monkeypatch, workers):
+    plan, net, optimizer = scheduled(monkeypatch, name)
+    assert_counted(plan, workers(plan, initial_values(plan, net, optimizer), batch(32)))
+
+
+def test_a_gradient_out_of_turn_is_held_until_its_turn(monkeypatch):
+    """When the last backward begins, M - 1 of each gradient wait where in micro-batch order there is one sum."""
+    parts, held = 8, []
+    for name in ("from last to first", "gpipe"):
+        plan = scheduled(monkeypatch, name, parts=parts)[0]
+        timeline = [p for p in predict_memory(plan, rank=1).timeline if p.phase == "backward"]
+        held.append([p for p in timeline if p.name == timeline[0].name][-1].total_bytes)
+    size = sum(plan.value(g).slice_bytes for _, g in plan.gradients if plan.held_by(g, 1))
+    assert size > 0 and held[0] - held[1] == (parts - 2) * size
+
+
+WIDTH, LAYERS = 8, 3  # of each stage
+
+
+class Products(nn.Cell):
+    """A product and tanh, LAYERS times on each of four stages."""
+
+    def __init__(self):
+        super().__init__()
+        sizes = {"has_bias": False, "activation": "tanh", "dtype": "float64"}
+        self.layers = nn.CellList([nn.Dense(WIDTH, WIDTH, **sizes) for _ in range(4 * LAYERS)])
+        for at, layer in enumerate(self.layers):
+            layer.pipeline_stage = at // LAYERS
+
+    def construct(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def products(workers, scheduler, parts, rows=64):
+    pl.set_seed(2)
+    net, data = Products(), np.random.default_rng(1).standard_normal((2, parts * rows, WIDTH))
+    how = {"pipeline_stages": 4, "grad_accumulation_step": parts, "pipeline_scheduler": scheduler}
+    plan = pl.compile(net, *data, loss=nn.MSELoss(), device_num=4, dataset_strategy="full_batch", **how)
+    return workers(plan, initial_values(plan, net, None), data)
+
+
+@pytest.mark.parametrize("parts", [4, 8])
+def test_workers_hold_less_by_the_formula_with_1f1b_than_with_gpipe(parts, workers):
+    """Counted on processes: a micro-batch keeps a stage's input and the result of each tanh; stage s of S holds
+    min(M, S - s) of them, and M with GPipe (Narayanan et al. 2021).
+    """
+    gpipe, ours = products(workers, "gpipe", parts), products(workers, "1f1b", parts)
+    one = (LAYERS + 1) * 64 * WIDTH * 8
+    grads = LAYERS * WIDTH * WIDTH * 8
+    for stage in (1, 2):
+        less = (parts - min(parts, 4 - stage)) * one
+        assert gpipe[stage].most("activations") == parts * one
+        assert gpipe[stage].most("activations") - ours[stage].most("activations") == less
+        assert abs(gpipe[stage].peak_bytes - ours[stage].peak_bytes - less) <= grads  # their sums, with later ones
+    assert ours[0].peak_bytes <= gpipe[0].peak_bytes and ours[3].peak_bytes < gpipe[3].peak_bytes
 
 
 @pytest.mark.parametrize("parts", [4, 8])

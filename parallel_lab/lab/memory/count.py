@@ -13,6 +13,7 @@ Only the kind that an array is called by comes from the plan (`cost.memory.value
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,16 +96,19 @@ def _added(traffic: Traffic, phase: str, instr: Instr, size_bytes: int) -> None:
 
 
 def predicted_ranks(plan: Plan) -> tuple[Count, ...]:
-    """What the formulas say of every rank (`predict_memory`, `sent_bytes`). Without owners all ranks are alike."""
+    """What the formulas say of every rank (`predict_memory`, `sent_bytes`). Without owners all of a stage are alike."""
     found: list[Count] = []
     for rank in range(plan.device_num):
-        if found and not plan.owners:
-            found.append(replace(found[0], rank=rank))
+        stage = plan.stage_of(rank)
+        if rank > stage.first and not plan.owners:
+            found.append(replace(found[-1], rank=rank))
             continue
         traffic: Traffic = {}
-        for phase, instr in plan.instructions():
-            if instr.runs_on(rank) and instr.is_communication:
-                _added(traffic, phase, instr, sent_bytes(plan, instr) if instr.attr("root", rank) == rank else 0)
+        for action in stage.actions:
+            for _, instr in stage.part(action):
+                if instr.runs_on(rank) and instr.is_communication:
+                    size = sent_bytes(plan, instr) if instr.attr("root", rank) == rank else 0
+                    _added(traffic, action.program, instr, size)
         found.append(Count(rank, predict_memory(plan, rank=rank).timeline, traffic))
     return tuple(found)
 
@@ -118,13 +122,17 @@ class _Counter:
         self.scalars = {i.name for i in plan.graph.inputs if i.is_number} | set(plan.scalars)
         self.timeline: list[MemoryPoint] = []
         self.traffic: Traffic = {}
+        self.added: list[tuple[str, weakref.ref]] = []  # what sums were given: a part out of turn lives until its turn
 
     def observe(
         self, action: Action, instr: Instr, start_s: float, end_s: float, handed_over: int, arrived_s: float | None
     ) -> None:
         live, there, seen = dict.fromkeys(MEMORY_KINDS, 0), dict.fromkeys(MEMORY_KINDS, 0), set()
-        for key, array in self.env.items():
-            name = key if isinstance(key, str) else key[0]
+        if instr.kind == "accumulate":
+            part = self.env[instr.ins[0], action.micro_batch]
+            self.added = [one for one in self.added if one[1]() is not None] + [(instr.ins[0], weakref.ref(part))]
+        named = [(key if isinstance(key, str) else key[0], array) for key, array in self.env.items()]
+        for name, array in (*named, *((name, part()) for name, part in self.added)):
             if name in self.scalars or not isinstance(array, np.ndarray) or (array.ctypes.data, array.nbytes) in seen:
                 continue
             seen.add((array.ctypes.data, array.nbytes))
