@@ -81,6 +81,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .lab.collectives.model import CollectiveStepper
     from .lab.fusion.model import FusionLab
     from .lab.memory.model import MemoryLab
+    from .lab.pipeline.model import PipelineLab
     from .lab.redistribution.model import RedistributionLab
     from .lab.strategy.model import StrategyLab
     from .nn import models
@@ -138,6 +139,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "lab.collectives.model": ("CollectiveStepper",),
             "lab.fusion.model": ("FusionLab",),
             "lab.memory.model": ("MemoryLab",),
+            "lab.pipeline.model": ("PipelineLab",),
             "lab.redistribution.model": ("RedistributionLab",),
         }.items()
         for name in names

@@ -11,6 +11,7 @@ LABS = {
     "CollectiveStepper": "collectives",
     "FusionLab": "fusion",
     "MemoryLab": "memory",
+    "PipelineLab": "pipeline",
     "RedistributionLab": "redistribution",
 }
 

@@ -1,0 +1,153 @@
+"""Changes of a schedule, one cell at a time; each is refused, in the words of the schedule check, if it makes a fault
+that was not there.
+
+    drawn = moved(settings, rank=0, position=3, to=5)      a Schedule, or an ArgumentError that says why not
+    left_to_do(schedule, 0)                                "0F4", "0B1", "0W1": the next of every kind, per part
+
+A position counts the cells of a rank; actions that run as one are one cell. An action that is missing is no fault of a
+schedule that somebody draws: it is still to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...base.checks import is_int
+from ...base.errors import ArgumentError, shorten
+from ...cost.schedules import Fault, Schedule
+from ...cost.schedules.order import KINDS
+from ...cost.schedules.text import read_action
+from .settings import Cells, Settings, cells_of, with_cells
+
+
+def faults_of(settings: Settings, schedule: Schedule) -> list[Fault]:
+    """What is wrong with a schedule, apart from actions that are missing."""
+    return [fault for fault in schedule.check(settings.caps) if fault.kind != "never"]
+
+
+def changed(settings: Settings, cells: Cells, where: str) -> Schedule:
+    """The schedule with these cells. Raises ArgumentError where they make a fault that was not there."""
+    drawn = with_cells(settings.schedule, cells)
+    known = {_kind_of(fault) for fault in faults_of(settings, settings.schedule)}
+    new = [fault for fault in faults_of(settings, drawn) if _kind_of(fault) not in known]
+    if new:  # what is in the wrong order fills the memory too: the order is the reason
+        raise ArgumentError(min(new, key=lambda fault: fault.kind == "memory").text, where=where)
+    return drawn
+
+
+def _kind_of(fault: Fault) -> tuple[Any, ...]:
+    """What makes two faults the same before and after a change. A full memory or a deadlock is told at one action of
+    many."""
+    return (fault.kind, fault.rank) if fault.kind in ("memory", "deadlock") else (fault.kind, fault.rank, fault.action)
+
+
+def put(settings: Settings, rank: int, action: str, position: int) -> Schedule:
+    """An action more, before the cell at `position` (-1: at the end)."""
+    where = "PipelineLab.put"
+    cells = _ranks(settings, rank, where)
+    mine = cells[rank]
+    cell = tuple(read_action(word, where) for word in _text(action, where).split("+"))
+    at = len(mine) if position == -1 else _position(position, len(mine) + 1, "position", where)
+    mine.insert(at, cell)
+    return changed(settings, cells, where)
+
+
+def put_next(settings: Settings, rank: int, kind: str, position: int) -> Schedule:
+    """The next action of a kind, of the first part for which the schedule check has nothing against it."""
+    where = "PipelineLab.put_next"
+    _ranks(settings, rank, where)
+    options = [action for action in left_to_do(settings.schedule, rank) if action[1] == kind]
+    if kind not in KINDS or not options:
+        what = f"rank {rank} has no {shorten(kind)} left to do"
+        left = ", ".join(f"{p}{k}{n}" for p, k, n in left_to_do(settings.schedule, rank)) or "nothing"
+        raise ArgumentError(what, where=where, allowed=f"It still has {left}")
+    refused = None
+    for part, _, number in sorted(options, key=lambda option: (option[2], option[0])):
+        try:
+            return put(settings, rank, f"{part}{kind}{number}", position)
+        except ArgumentError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def moved(settings: Settings, rank: int, position: int, to: int) -> Schedule:
+    """A cell to another place in its lane: `to` is its position afterwards."""
+    where = "PipelineLab.move"
+    cells = _ranks(settings, rank, where)
+    mine = cells[rank]
+    at = _position(position, len(mine), "position", where)
+    mine.insert(_position(to, len(mine), "to", where), mine.pop(at))
+    return changed(settings, cells, where)
+
+
+def removed(settings: Settings, rank: int, position: int) -> Schedule:
+    """A cell less. What needs it cannot run any more, which is no fault: it is still to do."""
+    where = "PipelineLab.remove"
+    cells = _ranks(settings, rank, where)
+    cells[rank].pop(_position(position, len(cells[rank]), "position", where))
+    return with_cells(settings.schedule, cells)
+
+
+def cleared(settings: Settings, ranks: Sequence[int]) -> Schedule:
+    """Lanes without actions."""
+    cells = cells_of(settings.schedule)
+    for rank in ranks:
+        _ranks(settings, rank, "PipelineLab.clear")
+        cells[rank] = []
+    return with_cells(settings.schedule, cells)
+
+
+def left_to_do(schedule: Schedule, rank: int) -> list[tuple[int, str, int]]:
+    """The next (part, kind, micro-batch) of every kind that is still to do in each part of a rank; weight gradients
+    where a backward is divided, or no backward has been drawn that could not be."""
+    done = schedule.where
+    total = schedule.parts * schedule.micro_batches
+    whole = not schedule.splits_backward and sum(1 for key in done if key[1] == "B") == total
+    found = []
+    for part in schedule.holds[rank]:
+        for kind in KINDS:
+            number = next((n for n in range(schedule.micro_batches) if (part, kind, n) not in done), None)
+            if number is not None and not (kind == "W" and whole):
+                found.append((part, kind, number))
+    return found
+
+
+def still_missing(schedule: Schedule) -> int:
+    """How many actions are still to be drawn."""
+    kinds = 3 if schedule.splits_backward else 2
+    drawn = {key for key in schedule.where if key[1] != "W" or schedule.splits_backward}
+    return kinds * schedule.parts * schedule.micro_batches - len(drawn)
+
+
+def checked_text(settings: Settings, drawn: Schedule, where: str) -> Schedule:
+    """A schedule that was read from a text, on the lab's ranks. Raises ArgumentError where it does not fit them."""
+    if len(drawn) != settings.stages:
+        what = f"the schedule has {len(drawn)} ranks"
+        raise ArgumentError(what, where=where, allowed=f"{settings.stages}, a line for each stage")
+    most = max((a.micro_batch for lane in drawn for a in lane), default=0)
+    if most >= settings.micro_batches:
+        what, allowed = f"there is a micro-batch {most}", f"0 to {settings.micro_batches - 1}: set micro-batches first"
+        raise ArgumentError(what, where=where, allowed=allowed)
+    return drawn
+
+
+def _ranks(settings: Settings, rank: Any, where: str) -> Cells:
+    cells = cells_of(settings.schedule)
+    if not is_int(rank, 0, len(cells) - 1):
+        raise ArgumentError(f"rank {shorten(rank)}", where=where, allowed=f"0 to {len(cells) - 1}")
+    return cells
+
+
+def _position(given: Any, count: int, what: str, where: str) -> int:
+    if not is_int(given, 0, count - 1):
+        allowed = f"0 to {count - 1}" if count else "None: the lane is empty"
+        raise ArgumentError(f"{what} {shorten(given)}", where=where, allowed=allowed)
+    return given
+
+
+def _text(given: Any, where: str) -> str:
+    if not isinstance(given, str):
+        raise ArgumentError(f"action {shorten(given)}", where=where, allowed="A text such as '0F4'")
+    return given

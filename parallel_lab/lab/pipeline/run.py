@@ -1,0 +1,218 @@
+"""A schedule on ranks: simulated and on worker processes, with the same micro-batches on one device beside it.
+
+    run = PipelineRun("running", steps=20)
+    run.work(given, sources=("simulated", "measured"), tell=print)
+    run.results["measured"].bubble, run.results["measured"].equality
+
+A rank's lane is read off the events of one step: an action lasts from the first to the last thing that it computes; it
+is busy while it computes, and not while it waits for a message. The update behind the last action is no part of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ... import nn
+from ...base.events import Event
+from ...graph.plan import Plan
+from ...train.session import Session
+from ..shared.equality import Equality, equality_rows, nudge
+from ..shared.lab import EXECUTORS, Stopped
+from ..strategy.training import Training
+
+RECORDED = 3  # steps whose times count
+
+
+@dataclass(frozen=True)
+class Ran:
+    """An action that ran on a rank, in seconds since the step began; busy_s: of that, spent computing."""
+
+    name: str
+    start_s: float
+    end_s: float
+    busy_s: float
+
+
+Lanes = tuple[tuple[Ran, ...], ...]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One step of a schedule that ran.
+
+    source     "simulated" or "measured"
+    lanes      what each rank of the pipeline did (of a stage of several devices its first rank)
+    step_s     from the first action's start to the last one's end, in the step that has the median of that
+    steps      whose times were compared
+    equality   of a measured run with one device; None for a simulated one
+    """
+
+    source: str
+    lanes: Lanes
+    step_s: float
+    steps: int
+    equality: Equality | None = None
+
+    @property
+    def bubble(self) -> float:
+        """The part of the step in which ranks do not compute, on average."""
+        busy = sum(ran.busy_s for lane in self.lanes for ran in lane)
+        return 1 - busy / (self.step_s * len(self.lanes)) if self.step_s else 0.0
+
+    @property
+    def work_s(self) -> float:
+        """Time that all ranks compute, together."""
+        return sum(ran.busy_s for lane in self.lanes for ran in lane)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is run: the plan with its network and optimizer, and the same micro-batches on one device.
+
+    exact   every number is to be equal bit for bit: nothing is added up in another order than on one device
+    """
+
+    plan: Plan
+    net: nn.Cell
+    optimizer: nn.Optimizer
+    alone: tuple[Plan, nn.Cell, nn.Optimizer]
+    batches: tuple[tuple[np.ndarray, ...], ...]
+    exact: bool
+
+
+@dataclass
+class PipelineRun(Training):
+    """A run of a schedule, and how it goes.  given: what is run;  results: by source, as they come."""
+
+    given: Given | None = None
+    results: dict[str, RunResult] = field(default_factory=dict)
+
+    def loss_of(self, devices: int) -> dict[str, Any]:
+        """The snapshot's "loss": curves, largest difference and how far rounding may take them apart."""
+        if self.given is None:
+            return self.loss(None, devices)  # type: ignore[arg-type]  # nothing has run
+        found = self.loss(self.given.alone[0], devices)
+        return {**found, "bound": 0.0} if self.given.exact and found["steps"] else found
+
+    def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
+        """Losses from step `since` on, as float32: one device is ahead, its curve is there before the ranks'."""
+        return {name: np.asarray(getattr(self, name)[since:], np.float32) for name in ("parallel", "single")}
+
+    def steps_of(self, given: Given, sources: tuple[str, ...], tell: Callable[[str], None]) -> None:
+        """Simulate, train on one device and on processes, whichever is asked for. Raises Stopped if told so."""
+        self.given = given
+        for source in sources:
+            self.text = {"simulated": "simulating", "measured": "training on one device"}[source]
+            tell("run")
+            self.results[source] = self._simulated(given) if source == "simulated" else self._measured(given, tell)
+            tell("picture")
+
+    def _simulated(self, given: Given) -> RunResult:
+        with Session(given.plan, given.net, given.optimizer) as session:
+            session.train(given.batches, 1 + RECORDED, record=RECORDED, stopped=self.stop.is_set)
+            self._go_on()
+            return result_of("simulated", given.plan, session.events)
+
+    def _measured(self, given: Given, tell: Callable[[str], None]) -> RunResult:
+        steps, batches = self.steps, given.batches
+        plan, net, optimizer = given.alone
+        start = {name: p.asnumpy() for name, p in net.parameters_dict().items()}
+        runs: list[tuple[Any, list[float]]] = [(net, self.single)]
+        if not given.exact:
+            runs.append((nudge(plan, start), self.nudged))
+        alone = []
+        for parameters, losses in runs:
+            with Session(plan, parameters, optimizer) as session:
+                losses += session.train(batches, 1, stopped=self.stop.is_set)
+                gradients = session.gradients()
+                while len(losses) < steps:
+                    self._go_on()
+                    losses += session.train(batches, 1, stopped=self.stop.is_set)
+                    tell("loss")
+                alone.append((losses, gradients, session.parameters()))
+        with Session(given.plan, given.net, given.optimizer, executor=EXECUTORS["measured"]) as session:
+            self.text = f"training on {given.plan.device_num} worker processes"
+            tell("run")
+            self.parallel += session.train(batches, 1, stopped=self.stop.is_set)
+            self._go_on()
+            gradients = session.gradients()
+
+            def on_losses(first: int, losses: list[float]) -> None:
+                self.parallel[first : first + len(losses)] = losses
+                tell("loss")
+
+            self.session_run = session.start(batches, steps - 1, record=RECORDED, on_losses=on_losses)
+            if self.stop.is_set():
+                self.session_run.stop()
+            losses = self.session_run.result()
+            self._go_on()
+            self.parallel[1:] = losses
+            got = (self.parallel, gradients, session.parameters())
+            found = result_of("measured", given.plan, session.events)
+        rows = equality_rows(plan, *(_values(plan, *one, steps) for one in (got, *alone)))
+        title = f"{given.plan.device_num} worker processes against one device"
+        return RunResult(found.source, found.lanes, found.step_s, found.steps, Equality(title, rows))
+
+    def _go_on(self) -> None:
+        if self.stop.is_set():
+            raise Stopped
+
+
+def _values(
+    plan: Plan, losses: list[float], gradients: dict[str, np.ndarray], parameters: dict[str, np.ndarray], steps: int
+) -> dict[str, tuple[np.ndarray, int]]:
+    """What is compared, and its steps, by row."""
+    dtype = plan.value(plan.outputs[0]).dtype
+    found = {f"loss, {steps} steps": (np.asarray(losses, dtype), steps)}
+    found |= {f"gradient of {n}, step 1": (gradients[n], 1) for n in parameters if n in gradients}
+    return found | {f"{n} after step {steps}": (p, steps) for n, p in parameters.items()}
+
+
+def result_of(source: str, plan: Plan, events: Iterable[Event]) -> RunResult:
+    """The step that took the median time of those that were recorded."""
+    steps: dict[int, list[Event]] = {}
+    for event in events:
+        steps.setdefault(event.step, []).append(event)
+    found = [lanes_of(plan, mine) for mine in steps.values()]
+    usual = statistics.median_low(map(length_of, found))
+    lanes = next(one for one in found if length_of(one) == usual)
+    return RunResult(source, lanes, usual, len(found))
+
+
+def length_of(lanes: Lanes) -> float:
+    """From the first start to the last end, in seconds."""
+    return max((lane[-1].end_s for lane in lanes if lane), default=0.0)
+
+
+def lanes_of(plan: Plan, events: Iterable[Event]) -> Lanes:
+    """What the first rank of each stage did in the step that the events are of."""
+    part_of = {
+        (rank, phase, name): instr.stage
+        for stage in plan.stages
+        for rank in [stage.first]
+        for phase, program in stage.programs
+        for instr in program
+        for name in instr.kept
+    }
+    letters = {a.program: a.kind for stage in plan.stages for a in stage.actions if a.kind != "update"}
+    times: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for e in events:
+        part = part_of.get((e.rank, e.phase, e.name))
+        if e.kind == "compute" and part is not None and e.phase in letters:
+            times.setdefault((e.rank, f"{part}{letters[e.phase]}{e.micro_batch}"), []).append((e.start_s, e.end_s))
+    began_s = min((start for spans in times.values() for start, _ in spans), default=0.0)
+    lanes = []
+    for stage in plan.stages:
+        lane = []
+        for action in stage.actions:
+            spans = times.get((stage.first, str(action)))
+            if spans:
+                start_s, end_s = min(s for s, _ in spans) - began_s, max(e for _, e in spans) - began_s
+                lane.append(Ran(str(action), start_s, end_s, sum(e - s for s, e in spans)))
+        lanes.append(tuple(sorted(lane, key=lambda ran: ran.start_s)))
+    return tuple(lanes)

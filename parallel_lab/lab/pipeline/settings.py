@@ -1,0 +1,248 @@
+"""What a learner sets in the Pipeline Lab, and what follows from it without a network: the schedule and its clock.
+
+settings = Settings(stages=4, micro_batches=8)
+settings.schedule                  the schedule by name, or the one that was drawn
+settings.timed()                   when its actions run, as far as they can
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ...cost.schedules import Schedule, Timing, make_schedule
+from ...cost.schedules.naming import find
+from ...cost.schedules.order import Key, key_of
+from .subjects import STRATEGIES, layers_of
+
+DRAWN = "drawn"  # the name of a schedule that somebody has changed
+# schedules for parts that go around: with one part on a rank they are 1F1B and GPipe
+GO_AROUND = ("interleaved", "breadth_first")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a pipeline is set.
+
+    net            name of a subject
+    stages         ranks of the pipeline (with a strategy inside: groups of ranks)
+    micro_batches  pieces of a batch
+    named          name of the schedule to begin with;  chunks: parts on each rank
+    times          time of F, B and W of a whole stage; a part on a rank with several takes its share, and a backward
+                   that is not divided takes B + W
+    latency        of a message between ranks
+    cap            micro-batches x parts that a rank can keep activations of; None: any number
+    recompute      ranks whose layers run forward again in backward
+    strategy       inside a stage, by name
+    drawn          the schedule that is shown in place of the named one, once it was changed
+    """
+
+    net: str = "stack"
+    stages: int = 4
+    micro_batches: int = 8
+    named: str = "1f1b"
+    chunks: int = 1
+    times: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    latency: float = 0.0
+    cap: int | None = None
+    recompute: tuple[int, ...] = ()
+    strategy: str = "one"
+    drawn: Schedule | None = None
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Raises ArgumentError where the named one is not defined for these numbers."""
+        if self.drawn is not None:
+            return self.drawn
+        return make_schedule(self.named, self.stages, self.micro_batches, self.chunks)
+
+    @property
+    def name(self) -> str:
+        return self.named if self.drawn is None else DRAWN
+
+    def with_name(self, name: str, chunks: int | None = None) -> Settings:
+        """Another schedule, with as many parts on a rank as it has, if it says; else as asked for."""
+        known = find(name).chunks
+        if chunks is None:
+            was_free = find(self.named).chunks is None
+            chunks = known or max(self.chunks if was_free else 1, 2 if name in GO_AROUND else 1)
+        return replace(self, named=name, chunks=chunks, drawn=None)
+
+    @property
+    def devices(self) -> int:
+        """Ranks in all: a stage may have several."""
+        return self.stages * STRATEGIES[self.strategy]
+
+    @property
+    def shares(self) -> int:
+        """Parts that the work of a stage is divided into; two copies of the network do not divide it."""
+        return max(1, self.schedule.parts // self.stages)
+
+    @cached_property
+    def recomputed(self) -> tuple[int, ...]:
+        """The parts that are recomputed: those of the chosen ranks; of two copies the first one's."""
+        holds, two_copies = self.schedule.holds, self.schedule.parts < sum(map(len, self.schedule.holds))
+        return tuple(sorted({k for rank in self.recompute for k in (holds[rank][:1] if two_copies else holds[rank])}))
+
+    def clock_times(self) -> dict[str, Any]:
+        """Times of every part, as `Schedule.clock` takes them."""
+        forward, backward, weights = (t / self.shares for t in self.times)
+        again = set(self.recomputed)
+        backwards = [backward + (forward if k in again else 0.0) for k in range(self.schedule.parts)]
+        return {"forward": forward, "backward": backwards, "weights": weights, "latency": self.latency}
+
+    # ---- memory ----
+
+    @cached_property
+    def kept_share(self) -> float:
+        """What a part that is recomputed keeps of a micro-batch: the inputs of its layers."""
+        return KEPT_SHARES[self.net]
+
+    def share_of(self, part: int) -> float:
+        """What a part keeps of a micro-batch, as part of what it keeps when nothing is recomputed."""
+        return self.kept_share if part in self.recomputed else 1.0
+
+    @cached_property
+    def caps(self) -> list[int] | None:
+        """The cap as the check takes it: how many micro-batches x parts fit on each rank. What is recomputed takes its
+        share, and the whole of one while its backward runs."""
+        if self.cap is None:
+            return None
+        found = []
+        for parts in self.schedule.holds:
+            share = max(map(self.share_of, parts), default=1.0)
+            found.append(self.cap if share == 1 else int((self.cap - 1) / share + 1e-9) + 1)
+        return found
+
+    def kept(self, rank: int) -> list[tuple[float, float]]:
+        """What a rank keeps over time: (from when on, micro-batches x parts). A forward's results are kept from its
+        start to the end of its backward, which is W where the backward is divided."""
+        schedule, changes = self.schedule, []
+        cells = cells_of(schedule)[rank]
+        for cell, (start, end) in zip(cells, self.timed.spans[rank], strict=False):
+            for action in cell:
+                share = self.share_of(action.stage)
+                if action.kind == "F":
+                    changes.append((start, 1, share))
+                elif action.kind == "B":
+                    changes.append((start, 1, 1 - share))
+                if action.kind == "W" or schedule.is_full(action):
+                    changes.append((end, 0, -1.0))
+        found, now = [(0.0, 0.0)], 0.0
+        for time, _, change in sorted(changes):  # at one time what ends goes before what begins
+            now = round(now + change, 9)
+            found = [*(found[:-1] if found[-1][0] == time else found), (time, now)]
+        return found
+
+    @cached_property
+    def peaks(self) -> tuple[float, ...]:
+        """The most that each rank keeps at a time, in micro-batches x parts."""
+        return tuple(max(value for _, value in self.kept(rank)) for rank in range(self.stages))
+
+    # ---- time ----
+
+    @property
+    def bubble(self) -> float:
+        """The part of the step in which ranks do nothing, on average."""
+        timing = self.timed.timing
+        whole = timing.makespan * len(timing.work)
+        return 1 - sum(timing.work) / whole if whole else 0.0
+
+    @cached_property
+    def timed(self) -> Timed:
+        """When the actions run, as far as they can."""
+        return Timed.of(self.schedule, self.clock_times())
+
+
+# What layers keep when they are recomputed, as part of what they keep otherwise (bytes of the values that backward
+# reads: tests/lab/test_pipeline_lab.py compares them with the plan)
+KEPT_SHARES = {"stack": 0.5, "gpt": 0.1}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """When the cells of a schedule run; a cell is an action, or several that run as one.
+
+    schedule   all of it;  counts: the cells of each rank that can run, from its first on
+    timing     of those, as `Schedule.clock` has it
+    spans      (start, end) of each of those cells, per rank
+    """
+
+    schedule: Schedule
+    counts: tuple[int, ...]
+    timing: Timing
+    spans: tuple[tuple[tuple[float, float], ...], ...]
+
+    @staticmethod
+    def of(schedule: Schedule, times: dict[str, Any]) -> Timed:
+        """As far as its actions can run, on the clock with these times."""
+        cells = cells_of(schedule)
+        counts = runnable(schedule, cells)
+        whole = all(n == len(mine) for n, mine in zip(counts, cells, strict=True))
+        begun = schedule
+        if not whole:
+            kept = [mine[:n] for n, mine in zip(counts, cells, strict=True)]
+            begun = with_cells(schedule, kept)
+        if schedule.splits_backward and not begun.splits_backward:
+            times = {**times, "weights": 0.0}  # its W stand among those that cannot run
+        timing = begun.clock(**times)
+        spans = []
+        for rank, n in enumerate(counts):
+            at, mine = 0, []
+            for cell in cells[rank][:n]:
+                mine.append((timing.starts[rank][at], timing.ends[rank][at]))
+                at += len(cell)
+            spans.append(tuple(mine))
+        return Timed(schedule, counts, timing, tuple(spans))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every action of every micro-batch is there, and runs."""
+        schedule = self.schedule
+        kinds = 3 if schedule.splits_backward else 2
+        done = sum(map(len, schedule.ranks))
+        whole = all(n == len(list(schedule.cells(rank))) for rank, n in enumerate(self.counts))
+        return whole and done == len(schedule.where) == kinds * schedule.parts * schedule.micro_batches
+
+
+Cells = list[list[tuple[Any, ...]]]  # per rank its cells: tuples of actions that run as one
+
+
+def cells_of(schedule: Schedule) -> Cells:
+    """The cells of every rank."""
+    return [list(schedule.cells(rank)) for rank in range(len(schedule))]
+
+
+def with_cells(schedule: Schedule, cells: Sequence[Sequence[tuple[Any, ...]]]) -> Schedule:
+    """A schedule of the same parts on the same ranks with other cells."""
+    what = {"parts": schedule.parts, "micro_batches": schedule.micro_batches, "holds": schedule.holds}
+    return Schedule.of(cells, name=DRAWN, **what)
+
+
+def runnable(schedule: Schedule, cells: Cells) -> tuple[int, ...]:
+    """How many cells of each rank can run, one after the other, whatever the time."""
+    done: set[Key] = set()
+    counts = [0] * len(cells)
+    waiting: dict[Key, list[int]] = {}
+    ready = list(range(len(cells)))
+    while ready:
+        rank = ready.pop()
+        while counts[rank] < len(cells[rank]):
+            cell = cells[rank][counts[rank]]
+            inside = {key_of(action) for action in cell}
+            missing = next((k for a in cell for k in schedule.needs(a) if k not in inside and k not in done), None)
+            if missing is not None:
+                waiting.setdefault(missing, []).append(rank)
+                break
+            counts[rank] += 1
+            done |= inside
+            for key in inside:
+                ready += waiting.pop(key, ())
+    return tuple(counts)
+
+
+def layers_per_part(settings: Settings) -> int:
+    """Layers of the network in each part."""
+    return layers_of(settings.schedule.parts) // settings.schedule.parts

@@ -1,0 +1,287 @@
+"""The Pipeline Lab without a widget: its clock and memory, drawing by hand, waits, runs that execute what was drawn."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.cost.schedules import make_schedule, schedule_names
+from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.pipeline.settings import cells_of
+from parallel_lab.lab.pipeline.waits import gaps
+from parallel_lab.processes.shm import close_all
+
+# ---- predicted ----
+
+
+@pytest.mark.parametrize(
+    ("stages", "micro_batches", "schedule", "chunks", "makespan", "peaks"),
+    [
+        (4, 8, "1f1b", 1, 33, (4, 3, 2, 1)),
+        (4, 8, "gpipe", 1, 33, (8, 8, 8, 8)),
+        (8, 16, "1f1b", 1, 69, (8, 7, 6, 5, 4, 3, 2, 1)),
+        (4, 8, "zb_h1", 1, 27, (4, 4, 4, 4)),
+        (4, 8, "interleaved", 2, 57 / 2, (11, 9, 7, 5)),
+        (4, 4, "chimera", 1, 16, None),
+    ],
+)
+def test_times_and_memory_of_the_literature(stages, micro_batches, schedule, chunks, makespan, peaks):
+    """F = B = W = 1 of a whole stage; parts x micro-batches kept (Narayanan 2021, Qi 2024, Li and Hoefler 2021)."""
+    lab = PipelineLab("stack", stages, micro_batches, schedule, chunks)
+    assert lab.makespan == pytest.approx(makespan) and lab.complete and not lab.faults
+    assert peaks is None or lab.peaks == peaks
+    assert lab.bubble == pytest.approx(1 - 3 * micro_batches / makespan)
+
+
+@pytest.mark.parametrize("schedule", schedule_names())
+def test_every_named_schedule_is_offered_and_shown(schedule):
+    lab = PipelineLab("gpt", stages=2, micro_batches=8, schedule=schedule)
+    assert lab.complete and not lab.faults and lab.snapshot()["schedule"]["value"] == schedule
+    assert schedule in lab.to_text() and "predicted" in lab.to_text()
+
+
+def test_latency_costs_gpipe_two_ways_through_the_pipeline():
+    lab = PipelineLab(stages=4, micro_batches=8, schedule="gpipe")
+    lab.set_latency(0.5)
+    assert lab.makespan == pytest.approx(33 + 2 * 3 * 0.5)
+
+
+def test_times_are_those_of_a_whole_stage():
+    """Two parts on a rank take half each, so that the same network is compared: (p - 1)(F + B) / v idle."""
+    lab = PipelineLab(stages=4, micro_batches=8, schedule="interleaved", times=(2, 3, 1))
+    assert lab.settings.chunks == 2
+    assert lab.makespan == pytest.approx(8 * 6 + 3 * 6 / 2)
+
+
+def test_recomputing_takes_a_forward_more_and_keeps_less():
+    lab = PipelineLab(stages=4, micro_batches=8, schedule="1f1b", cap=3)
+    assert [fault.kind for fault in lab.faults] == ["memory"] and "no memory for 0F3" in lab.faults[0].text
+    lab.set_recompute([0, 1, 2, 3])
+    assert lab.makespan == 33 + 11  # every backward runs its forward again: (m + p - 1) of them on the way
+    assert not lab.faults and lab.peaks[0] == pytest.approx(3 * 0.5 + 1)
+    lab.toggle_recompute(0)
+    assert lab.settings.recompute == (1, 2, 3) and [fault.rank for fault in lab.faults] == [0]
+
+
+# ---- waits ----
+
+
+def test_a_bubble_says_what_it_waits_for():
+    lab = PipelineLab(stages=4, micro_batches=8)
+    text = lab.why(3, 0)
+    assert text.startswith("Rank 3 waits 3, from 0 to 3, before 3F0, for 2F0 of rank 2")
+    assert text.index("2F0") < text.index("1F0 of rank 1") < text.index("0F0 of rank 0")
+    assert lab.why(3, 1) == "" and lab.why(3, 99) == ""
+    assert "nothing left to do" in lab.why(3, 16) and "0B7 of rank 0" in lab.why(3, 16)
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("schedule", schedule_names())
+@pytest.mark.parametrize("latency", [0, 0.5])
+def test_every_chain_leads_back_to_where_the_wait_began(schedule, latency):
+    """A link ends when the one before it begins (and its message has travelled), and the last began when the rank
+    stopped working: the whole wait is accounted for."""
+    lab = PipelineLab(stages=4, micro_batches=8, schedule=schedule, latency=latency)
+    found = {(w[0], w[1]): w for w in lab.snapshot()["waits"]}
+    spans = lab.settings.timed.spans
+    assert set(found) == {gap[:2] for gap in gaps(lab.settings)} and found
+    for (rank, position), (_, _, start, end, text, links) in found.items():
+        assert text and links
+        at, reader = (end, rank) if position < len(spans[rank]) else (None, rank)
+        for other, place in links:
+            begun, ended = spans[other][place]
+            delay = latency if other != reader else 0
+            assert at is None or ended + delay == pytest.approx(at)
+            at, reader = begun, other
+        assert at <= start + 1e-9
+
+
+# ---- drawing ----
+
+
+def built(lab):
+    """The lab after its schedule was drawn anew, an action at a time, rank by rank in an order that can run."""
+    wanted = cells_of(lab.schedule)
+    lab.clear()
+    for rank, cells in enumerate(wanted):
+        for cell in cells:
+            lab.put(rank, "+".join(map(str, cell)))
+    return lab
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("schedule", schedule_names())
+def test_every_schedule_can_be_drawn_by_hand(schedule):
+    named = PipelineLab(stages=2, micro_batches=4, schedule=schedule)
+    lab = built(PipelineLab(stages=2, micro_batches=4, schedule=schedule))
+    assert lab.schedule.text() == named.schedule.text() and lab.complete
+    assert lab.makespan == named.makespan and lab.settings.name == "drawn"
+    assert lab.snapshot()["schedule"]["value"] == "drawn"
+
+
+def test_1f1b_under_a_cap_with_three_keys():
+    """F, B and the order of 1F1B: what keyboard and palette do. With F = B = 1 the step takes 22 ticks, 3 / 11 idle."""
+    lab = PipelineLab(stages=4, micro_batches=8, schedule="gpipe", times=(1, 1, 0), cap=4)
+    assert lab.faults and lab.faults[0].kind == "memory"
+    lab.clear()
+    assert lab.left_to_do(0) == ["0F0", "0B0", "0W0"] and not lab.complete and not lab.faults
+    for rank in range(4):
+        warm = 3 - rank
+        for kind in "F" * warm + "FB" * (8 - warm) + "B" * warm:
+            lab.put_next(rank, kind)
+    assert lab.complete and lab.makespan == 22 and lab.bubble == pytest.approx(3 / 11) and max(lab.peaks) == 4
+    assert lab.schedule.ranks == make_schedule("1f1b", 4, 8).ranks
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "reason"),
+    [
+        ("move", (0, 4, 0), "0B0 needs 0F0, which the rank does only at action 1: 0F0 must come first"),
+        ("move", (0, 4, 99), "to 99"),
+        ("put", (0, "0F0", 3), "0F0 is done a second time"),
+        ("put", (0, "1F0", 0), "part 1 lies on rank 1, rank 0 has 0"),
+        ("put", (0, "0F9", 0), "0F9 has micro-batch 9; there are 0 to 7"),
+        ("put", (0, "0X1", 0), "kind 'X'"),
+        ("put_next", (0, "F"), "rank 0 has no 'F' left to do"),
+        ("move", (0, 5, 3), "no memory for 0F3: rank 0 keeps 4 of 4 (0F0, 0F1, 0F2, 0F4)"),
+        ("remove", (4, 0), "rank 4"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_the_words_of_the_check(command, arguments, reason):
+    lab = PipelineLab(stages=4, micro_batches=8, cap=4)
+    before = lab.snapshot()
+    with pytest.raises(ArgumentError) as caught:
+        getattr(lab, command)(*arguments)
+    assert reason in str(caught.value)
+    after = lab.snapshot()
+    assert {k: v for k, v in after.items() if k not in ("run", "loss")} == {
+        k: v for k, v in before.items() if k not in ("run", "loss")
+    }
+
+
+def test_a_circle_of_waits_is_refused():
+    """Rank 0 would wait with F1 for B0 to come back, and rank 1 with B0 for F1."""
+    lab = PipelineLab(stages=2, micro_batches=2, schedule="gpipe")
+    with pytest.raises(ArgumentError, match="deadlock: rank 0 waits, before 0B0, for 1B0 of rank 1; rank 1 waits"):
+        lab.move(0, 2, 1)
+
+
+def test_a_lane_that_is_gone_leaves_others_waiting_and_says_so():
+    lab = PipelineLab(stages=2, micro_batches=2)
+    lab.clear_rank(1)
+    assert not lab.complete and not lab.faults
+    assert lab.snapshot()["lanes"][0]["pending"] and "nobody does 1B0 yet" in lab.why(0, 2)
+    with pytest.raises(ArgumentError, match="4 actions are still to draw"):
+        lab.run_simulated()
+
+
+def test_undo_and_redo_go_through_everything_that_was_set():
+    lab = PipelineLab(stages=4, micro_batches=8)
+    shown = [lab.settings]
+    for command, arguments in (("set_cap", (8,)), ("move", (0, 4, 5)), ("set_schedule", ("gpipe",)), ("clear", ())):
+        getattr(lab, command)(*arguments)
+        shown.append(lab.settings)
+    for settings in reversed(shown[:-1]):
+        lab.undo()
+        assert lab.settings == settings
+    lab.undo()
+    for settings in shown[1:]:
+        lab.redo()
+        assert lab.settings == settings
+    assert not lab.snapshot()["can_redo"]
+
+
+@pytest.mark.parametrize("form", ["text", "csv"])
+def test_schedules_go_out_as_text_and_come_back(form):
+    drawn = PipelineLab(stages=4, micro_batches=8, schedule="zb_h1")
+    drawn.move(3, 3, 4)
+    lab = PipelineLab(stages=4, micro_batches=8, schedule="gpipe")
+    lab.load(drawn.schedule.text() if form == "text" else drawn.schedule.to_csv())
+    assert lab.schedule.ranks == drawn.schedule.ranks and lab.makespan == drawn.makespan
+
+
+def test_a_text_that_cannot_run_is_marked_where_it_is_wrong():
+    lab = PipelineLab(stages=2, micro_batches=2)
+    lab.load("0B0 0F0 0F1 0B1\n1F0 1B0 1F1 1B1")
+    assert lab.snapshot()["lanes"][0]["faults"][0][0] == 0 and "cannot run" in lab.snapshot()["status"]
+    with pytest.raises(ArgumentError, match="this schedule cannot run: action 0 of rank 0"):
+        lab.run_measured()
+    for text, reason in (("0F0", "1 ranks"), ("0F0 huh\n1F0", "line 1, column 5"), ("0F7\n1F0", "micro-batch 7")):
+        with pytest.raises(ArgumentError, match=reason):
+            lab.load(text)
+
+
+def test_the_search_keeps_the_cap_and_is_no_worse_than_zb_h1():
+    lab = PipelineLab(stages=4, micro_batches=8, cap=4)
+    lab.search()
+    assert lab.complete and not lab.faults and lab.makespan <= 27
+    with pytest.raises(ArgumentError, match="lie in an order"):
+        PipelineLab(stages=4, micro_batches=8, schedule="chimera").search()
+
+
+# ---- runs ----
+
+
+@pytest.fixture
+def workers():
+    yield
+    close_all()
+
+
+def shuffled(lab, seed, moves=60):
+    """The lab after random moves of which the legal ones were done."""
+    draw, done = random.Random(seed), 0
+    for _ in range(moves):
+        rank = draw.randrange(lab.settings.stages)
+        count = len(lab.schedule[rank])
+        before = lab.schedule
+        try:
+            lab.move(rank, draw.randrange(count), draw.randrange(count))
+        except ArgumentError:
+            assert lab.schedule is before
+        else:
+            done += 1
+    assert done
+    return lab
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1", "gpipe", "interleaved"])
+@pytest.mark.parametrize("net", ["stack", "gpt"])
+def test_what_was_drawn_is_what_ranks_run(net, schedule):
+    """A shuffled schedule, simulated: every rank does its actions in the order drawn."""
+    lab = shuffled(PipelineLab(net, 2, 4, schedule), 3)
+    lab.run_simulated(2)
+    assert lab.wait(120) and lab.snapshot()["run"]["error"] is None
+    ran = [[one.name for one in lane] for lane in lab.results["simulated"].lanes]
+    assert ran == [[str(action) for action in lane] for lane in lab.schedule]
+    shown = lab.snapshot()["ran"]["simulated"]
+    assert shown["span"] * shown["tick_s"] == pytest.approx(lab.results["simulated"].step_s)
+    assert 0 <= lab.results["simulated"].bubble < 1
+
+
+def test_a_drawn_schedule_on_workers_equals_one_device_bit_for_bit(workers):
+    lab = shuffled(PipelineLab("stack", 2, 4, "zb_h1"), 5)
+    lab.run_measured(3)
+    assert lab.wait(120) and lab.snapshot()["run"]["error"] is None
+    result = lab.results["measured"]
+    assert all(row.verdict == "identical" for row in result.equality.rows)
+    assert [[one.name for one in lane] for lane in result.lanes] == [list(map(str, lane)) for lane in lab.schedule]
+    shot = lab.snapshot()
+    assert shot["loss"]["steps"] == 3 and shot["loss"]["largest_difference"] == 0 == shot["loss"]["bound"]
+    assert shot["loss"]["parallel"][-1] < shot["loss"]["parallel"][0]
+    assert "all" in lab.to_text() and "equal bit for bit" in lab.to_text()
+    lab.move(0, 0, 0)  # nothing changes, nothing is forgotten
+    assert "measured" in lab.results
+    lab.set_cap(9)
+    assert lab.results == {}
+    lab.close()
+
+
+def test_a_strategy_inside_a_stage_has_a_lane_per_stage():
+    lab = PipelineLab("gpt", 2, 4, strategy="inner")
+    lab.run_simulated(2)
+    assert lab.wait(120) and lab.snapshot()["run"]["error"] is None
+    assert len(lab.results["simulated"].lanes) == 2 and lab.settings.devices == 4
