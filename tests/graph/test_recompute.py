@@ -5,10 +5,14 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab import nn, ops
+from parallel_lab.base import hooks
 from parallel_lab.cost import predict_memory
+from parallel_lab.cost.schedules import make_schedule
 from parallel_lab.graph.kinds import KINDS
 from parallel_lab.graph.plan import Plan
-from parallel_lab.train.session import Session
+from parallel_lab.lab.memory.count import measured_ranks, predicted_ranks
+from parallel_lab.processes.shm import close_all
+from parallel_lab.train.session import Session, initial_values
 from tests.crossed import crossed
 from tests.recorded.nets import MegatronMlp
 
@@ -102,8 +106,8 @@ def planned(mark=nothing, devices=8, optimizer="adam", shape=None, rows=32, **se
     return pl.compile(net, x, y, loss=nn.MSELoss(), optimizer=made, device_num=devices, **settings), net, made
 
 
-def trained(plan, net, optimizer, steps=3, rows=32):
-    with Session(plan, net, optimizer) as session:
+def trained(plan, net, optimizer, steps=3, rows=32, **ranks):
+    with Session(plan, net, optimizer, **ranks) as session:
         return session.train([batch(rows)], steps), session.parameters()
 
 
@@ -154,6 +158,41 @@ def test_no_bit_changes_in_pipelines(mark, stages, interleave, scheduler):
     settings = {"pipeline_stages": 2, "pipeline_interleave": interleave, "pipeline_scheduler": scheduler}
     shape = {"stages": stages, "cut": ((2, 2), (1, 2))}
     assert copies(same_bits(MARKS[mark], shape=shape, grad_accumulation_step=4, **settings))
+
+
+# schedules whose backward is divided: B and W read what was made again, or W makes it
+DIVIDED = {"zb_h1": False, "zb_h2": False, "zb_h1, chunks": True}
+
+
+def divide(monkeypatch, name):
+    """The settings of two stages on a schedule with B and W."""
+    schedule = name.partition(",")[0]
+    monkeypatch.setattr(hooks, "_schedule_maker", lambda _, *size: list(map(list, make_schedule(schedule, *size))))
+    settings = {"pipeline_stages": 2, "pipeline_interleave": DIVIDED[name], "grad_accumulation_step": 4}
+    return {"shape": {"stages": (0, 1, 0, 1) if DIVIDED[name] else (0, 0, 1, 1), "cut": CUT}, **settings}
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("name", DIVIDED)
+@pytest.mark.parametrize("mark", ["kept messages", "blocks", "whole", "sliced", "operators"])
+def test_no_bit_changes_where_backward_is_divided(mark, name, monkeypatch):
+    """A stage at a time too: that one keeps its results, the other one makes them again."""
+    settings = divide(monkeypatch, name)
+    plan = same_bits(MARKS[mark], **settings)
+    made = copies(plan), copies(plan, "weights")
+    assert made[0] and bool(made[1]) == (mark == "kept messages")
+    only = same_bits(lambda net: net.blocks[3].recompute(), **settings)
+    assert {i.stage % 2 for i in copies(only)} == {1}
+
+
+def test_processes_make_again_what_the_simulator_kept(monkeypatch):
+    settings = divide(monkeypatch, "zb_h1")
+    with pl.WorkerPool(8) as pool:
+        found = trained(*planned(each_block, **settings), executor="processes", pool=pool)
+    losses, parameters = trained(*planned(**settings))
+    assert found[0] == losses
+    for name, want in parameters.items():
+        np.testing.assert_array_equal(found[1][name], want, err_msg=name)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -239,6 +278,57 @@ def test_the_work_of_what_is_made_again_is_counted():
     assert not {i.name for i in again} & {f"network.backbone.blocks.{n}.add" for n in range(4)}
 
 
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("level", ["", "level1"])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("mark", MARKS)
+def test_nothing_is_made_again_in_vain(mark, parts, level):
+    """Every copy has a reader, nothing is copied twice for a step or a micro-batch, and what is copied is not kept."""
+    settings = {"shape": {"cut": CUT}, "grad_accumulation_step": parts, **LEVELS[level]}
+    plan = planned(MARKS[mark], **settings)[0]
+    forward, backward = (dict(plan.stages[0].programs)[phase] for phase in ("forward", "backward"))
+    made = [i for i in backward if i.origin.made_by == "recompute" and i.attr("dim") is None]
+    read = {name for i in backward for name in i.ins}
+    names = [(n.partition(".again")[0], i.once) for i in made for n in i.kept]
+    assert made and all(read.intersection(i.kept) for i in made)
+    assert len(set(names)) == len(names)
+    several = {n for i in forward if len(i.outs) > 1 for n in i.outs}  # a copy of one result brings the others
+    assert not {n for n, _ in names} & (read - several)
+
+
+def megatron(**options):
+    net = nn.SequentialCell(*(MegatronMlp(16, 32, 2, 4) for _ in range(4)))
+    for block in net:
+        block.recompute(**options)
+    x = np.ones((16, 16), np.float32)
+    plan = pl.compile(net, x, x, loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch")
+    return plan, net, None, (x, x)
+
+
+def test_options_have_their_effects_on_workers():
+    """Messages and bytes counted by the workers: as predicted, and as each option says."""
+
+    def counted(plan, net, optimizer, data=None):
+        ranks = measured_ranks(plan, initial_values(plan, net, optimizer), data or batch())
+        for there, here in zip(ranks, predicted_ranks(plan), strict=True):
+            assert [p.live for p in there.timeline] == [p.live for p in here.timeline]
+            assert there.traffic == here.traffic
+        return ranks[0]
+
+    level, shape = LEVELS["level1"], {"cut": CUT}
+    try:
+        sent, kept = (counted(*planned(MARKS[mark], shape=shape)) for mark in ("blocks", "kept messages"))
+        once, again = (counted(*planned(MARKS[mark], shape=shape, **level)) for mark in ("blocks", "gathered again"))
+        whole, sliced = counted(*megatron()), counted(*megatron(recompute_slice_activation=True))
+    finally:
+        close_all()
+    assert kept.messages < sent.messages and kept.most("activations") > sent.most("activations")
+    gathers = ("parameters", "all_gather")
+    assert again.traffic[gathers][0] > once.traffic[gathers][0] and again.peak_bytes < once.peak_bytes
+    assert sliced.messages == whole.messages + 3  # the first block's input is the batch
+    assert sliced.most("activations") < whole.most("activations")
+
+
 def test_messages_are_sent_again_or_their_results_kept():
     cut = {"cut": ((2, 2), (2, 2))}
     plans = [planned(mark, shape=cut)[0] for mark in (nothing, each_block, MARKS["kept messages"])]
@@ -256,14 +346,7 @@ def test_parameters_are_gathered_again_where_asked_for():
 
 
 def test_kept_activations_are_sliced_over_the_ranks_that_hold_them():
-    def made(**options):
-        net = nn.SequentialCell(*(MegatronMlp(16, 32, 2, 4) for _ in range(4)))
-        for block in net:
-            block.recompute(**options)
-        x = np.ones((16, 16), np.float32)
-        return pl.compile(net, x, x, loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch")
-
-    plain, sliced = made(), made(recompute_slice_activation=True)
+    plain, sliced = megatron()[0], megatron(recompute_slice_activation=True)[0]
     parts = copies(sliced, "forward")
     assert [i.kind for i in parts] == ["slice"] * 3  # the first block's input is the batch
     size = 16 // 2 * 16 * 4  # bytes of a kept result: 4 ranks hold each
