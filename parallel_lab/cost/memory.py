@@ -150,6 +150,15 @@ def value_kinds(plan: Plan, *, rank: int = 0) -> dict[str, str]:
     return {name: memory.kinds[block] for name, block in memory.block.items()}
 
 
+def kept_blocks(plan: Plan, *, rank: int = 0) -> dict[str, tuple[int, tuple[str, ...]]]:
+    """What `rank` keeps on its device from forward to backward: {block, after its first value: (bytes, its values)}."""
+    memory = _Memory(plan, rank)
+    names: dict[str, tuple[str, ...]] = {}
+    for name, block in memory.block.items():
+        names[block] = (*names.get(block, ()), name)
+    return {block: (memory.sizes[block], names[block]) for block in memory.kept - memory.host}
+
+
 class _Memory:
     """Blocks of memory, named after their first value, and values in them; a view lies in its operand's block."""
 
@@ -201,7 +210,8 @@ class _Memory:
                 forward.update(instr.kept)
         late = (i for phase, program in programs if phase in ("backward", "weights") for i in program)
         read = {self.block[name] for i in late for name in i.ins if name in self.block}
-        self.kinds.update((block, "activations") for block in forward & read if self.kinds[block] == "workspace")
+        self.kept = {self.block[name] for name in forward} & read
+        self.kinds.update((block, "activations") for block in self.kept if self.kinds[block] == "workspace")
         mine = (i for program in dict(programs).values() for i in program)
         brought = (i for i in mine if i.kind == TO_DEVICE and i.runs_on(rank))
         held = {i.name for i in plan.parameters}

@@ -28,12 +28,25 @@ from ..base.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a chain.  inside_bytes: what its backward reads, with its input; input_bytes: its input alone."""
+    """A layer of a chain.
+
+    inside_bytes  what its backward reads, with its input;  input_bytes: its input alone, what it keeps if recomputed
+    most_bytes    in memory while it runs, beside what the layers before it keep: (kept, recomputed); None: its inside
+    """
 
     forward_s: float
     backward_s: float
     inside_bytes: int
     input_bytes: int
+    most_bytes: tuple[int, int] | None = None
+
+    def keeps(self, again: bool) -> int:
+        """Bytes from its forward to its backward."""
+        return self.input_bytes if again else self.inside_bytes
+
+    def most(self, again: bool) -> int:
+        """Bytes at its fullest moment, beside what the layers before it keep."""
+        return self.inside_bytes if self.most_bytes is None else self.most_bytes[again]
 
 
 @dataclass(frozen=True)
@@ -50,10 +63,8 @@ def predict_choice(layers: Sequence[Layer], recompute: Sequence[bool]) -> Choice
     """Time and peak of a step that recomputes these layers."""
     live = peak = 0
     for layer, again in zip(layers, recompute, strict=True):
-        live += layer.input_bytes if again else layer.inside_bytes
-    for layer, again in zip(reversed(layers), reversed(recompute), strict=True):
-        peak = max(peak, live + (layer.inside_bytes - layer.input_bytes if again else 0))
-        live -= layer.input_bytes if again else layer.inside_bytes
+        peak = max(peak, live + layer.most(again))
+        live += layer.keeps(again)
     extra = sum(layer.forward_s for layer, again in zip(layers, recompute, strict=True) if again)
     whole = sum(layer.forward_s + layer.backward_s for layer in layers)
     return Choice(tuple(recompute), whole + extra, extra, peak)
@@ -62,27 +73,35 @@ def predict_choice(layers: Sequence[Layer], recompute: Sequence[bool]) -> Choice
 def choose_recompute(layers: Sequence[Layer], cap_bytes: int) -> Choice:
     """The choice with the least extra time whose peak is within the cap. Raises ArgumentError if there is none.
 
-    Exact. When a layer's backward runs, in memory are what the layers before it keep, and its own inside; so the state
-    is (layer, bytes that the layers up to it keep). Of two ways to the same layer the one with fewer bytes and less
+    Exact. When a layer runs, in memory are what the layers before it keep, and its own inside; so the state is (layer,
+    bytes that the layers up to it keep). Of two ways to the same layer the one with fewer bytes and less
     time is as good for all that follows, and the other one is dropped.
     """
     best: dict[int, tuple[float, tuple[bool, ...]]] = {0: (0.0, ())}  # bytes kept -> (extra time, choices)
     for layer in layers:
         found: dict[int, tuple[float, tuple[bool, ...]]] = {}
         for kept, (extra, chosen) in best.items():
-            if kept + layer.inside_bytes > cap_bytes:
-                continue  # in its backward a layer's inside is there, recomputed or not
             for again in (False, True):
-                total = kept + (layer.input_bytes if again else layer.inside_bytes)
+                if kept + layer.most(again) > cap_bytes:
+                    continue
+                total = kept + layer.keeps(again)
                 cost = extra + (layer.forward_s if again else 0.0)
                 if total not in found or cost < found[total][0]:
                     found[total] = cost, (*chosen, again)
         best = _undominated(found)
     if not best:
-        least = predict_choice(layers, [True] * len(layers)).peak_bytes
-        what = f"cap_bytes={cap_bytes}, and with every layer recomputed the peak is {least}"
+        least = _least_peak(layers)
+        what = f"cap_bytes={cap_bytes}, and recomputing brings the peak down to {least}"
         raise ArgumentError(what, where="choose_recompute", allowed=f"At least {least}")
     return predict_choice(layers, min(best.values(), key=lambda one: one[0])[1])
+
+
+def _least_peak(layers: Sequence[Layer]) -> int:
+    """The smallest peak of all choices: from the last layer back, beside what those before it keep."""
+    least = 0  # of the layers behind
+    for layer in reversed(layers):
+        least = min(max(layer.most(again), layer.keeps(again) + least) for again in (False, True))
+    return least
 
 
 def _undominated(found: dict[int, tuple[float, tuple[bool, ...]]]) -> dict[int, tuple[float, tuple[bool, ...]]]:
