@@ -92,7 +92,8 @@ class Compiled:
     another mode of a Cell, or another strategy of a Primitive, makes another program).
 
     steps       what every pass made; the last is the plan
-    optimizer   the one whose rule the plan's update is, or None;  target: where it was to run then
+    optimizer   the one whose rule the plan's update is (a `Together` of several), or None;  targets: where it, or each
+                of them, was to run then
     """
 
     steps: tuple[tuple[str, Draft | Plan], ...]
@@ -102,7 +103,7 @@ class Compiled:
     form: Any
     cells: tuple[tuple[Cell, bool], ...]
     primitives: tuple[tuple[Primitive, tuple[Any, ...]], ...]
-    target: str | None = None
+    targets: tuple[str | None, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -189,7 +190,8 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     if graph.seeds or graph.updates:
         optimizer = found.optimizer
     if config.enable_parallel_optimizer and optimizer is not None:
-        check_grouping(config.parallel_mode, optimizer, config.device_num, "compile")
+        for one in optimizer.members:
+            check_grouping(config.parallel_mode, one, config.device_num, "compile")
     scaled = found.scaler is not None and optimizer is not None and found.scaler[0] is optimizer.loss_scaler
     differentiated = loss is not None or bool(graph.seeds) or passes is not None
     training = Training(differentiated, optimizer, parameters, found.scaler[1] if scaled else "")
@@ -197,7 +199,12 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     steps += run_passes(replace(draft, training=training), PASSES if passes is None else passes)
     steps.append(("plan", freeze(steps[-1][1], found.constants)))
     objects = (found.scaler, found.form, found.cells, found.primitives)
-    return Compiled(tuple(steps), parameters, optimizer, *objects, getattr(optimizer, "target", None))
+    return Compiled(tuple(steps), parameters, optimizer, *objects, targets_of(optimizer))
+
+
+def targets_of(optimizer: Any) -> tuple[str | None, ...]:
+    """Where an optimizer, or each of several, is to run."""
+    return () if optimizer is None else tuple(one.target for one in optimizer.members)
 
 
 def check_built(config: ParallelConfig, network: Callable) -> None:

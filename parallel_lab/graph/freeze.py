@@ -27,7 +27,7 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     programs = [tuple((p, _kept(mine[p], read)) for p in PHASES if mine.get(p)) for mine in found]
     used = {n for mine in programs for _, p in mine for i in p for n in (*i.ins, *i.kept)}
     used |= {s for s, _, _ in draft.states}
-    given = {i.name for i in draft.graph.inputs if i.role not in ("constant", "scalar", "gradient")}
+    given = {i.name for i in draft.graph.inputs if i.role not in ("constant", "scalar", "gradient", "updated")}
     used |= given.union(draft.outputs)
     made = {f.name: getattr(draft, f.name) for f in fields(Plan) if hasattr(draft, f.name)}
     n, stages = draft.config.device_num, []

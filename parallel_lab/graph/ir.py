@@ -74,7 +74,7 @@ class GraphInput:
 
     role   "data" (fed each step), "parameter", "constant" (a Tensor the network holds), "scalar" (a Python number,
            `value`), "step" (training steps before this one: what random masks depend on), "micro_batch" (which one
-           the program runs for), "gradient" (by backward)
+           the program runs for), "gradient" (by backward), "updated" (a parameter after the optimizer's step)
     layerwise   a parameter whose gradient stays each rank's own in data_parallel and hybrid_parallel mode
     fusion_given   the learner chose comm_fusion (1 is the default too);  parallel_optimizer: may be sharded
     """
@@ -115,7 +115,7 @@ class Node:
                   all ranks (True), over groups of them or not (False); None: it does not look across samples
     nd_tp      a product that gathers what its layouts split in addition and scatters its sums (`enable_nd_tp`)
     target     "CPU": it runs on the host (`set_device`); "": on its device
-    phase      program it belongs to: "forward", or "update" if it needs gradients
+    phase      "forward"; "update" if it needs gradients; "after" if it needs what the update has made of parameters
     once       of a network that is fed micro-batches (`nn.GradAccumulation`): "" for what it does with each, "first"
                for what is done once, with the first of them, "last" with the last
     stage      of a pipeline the part of the network that it belongs to; -1: as the learner has not said
@@ -200,6 +200,7 @@ class Graph:
     seeds      the values that are differentiated, one for each time it asks; none: the outputs, together
     gradients  (gradient input, what it is the gradient for, the number of the seed)
     updates    (parameter, value): what the optimizer is called with; (SKIP, value): a bool, true where it does nothing
+    updated    (input, parameter whose new value it is)
 
     micro_batches  how many the network is fed
     """
@@ -213,6 +214,7 @@ class Graph:
     seeds: tuple[str, ...] = ()
     gradients: tuple[tuple[str, str, int], ...] = ()
     updates: tuple[tuple[str, str], ...] = ()
+    updated: tuple[tuple[str, str], ...] = ()
     micro_batches: int = 1
 
     @cached_property
@@ -254,15 +256,15 @@ class Graph:
 
     def read_late(self) -> tuple[str, ...]:
         """Values of the forward program that are read outside it: by gradients, the update program, the caller."""
-        early = {i.name for i in self.inputs if i.role != "gradient"} | {
+        early = {i.name for i in self.inputs if i.role not in ("gradient", "updated")} | {
             name for n in self.of_phase("forward") for name in n.outs
         }
-        used = [*self.seeds, *(i for n in self.of_phase("update") for i in n.ins), *self.outputs]
+        used = [*self.seeds, *(i for n in self.of_phase("update", "after") for i in n.ins), *self.outputs]
         return tuple(dict.fromkeys(name for name in used if name in early))
 
-    def of_phase(self, phase: str) -> tuple[Node, ...]:
-        """The operators of one program, in order."""
-        return tuple(n for n in self.nodes if n.phase == phase)
+    def of_phase(self, *phases: str) -> tuple[Node, ...]:
+        """The operators of these phases, in order."""
+        return tuple(n for n in self.nodes if n.phase in phases)
 
     def shapes(self) -> Mapping[str, Shape]:
         """Global shapes of all inputs and of what operators make, by name."""

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.dtypes import kind_of
-from ..base.errors import NotBuiltYet, ShapeError, TraceError, shorten
+from ..base.errors import TraceError, shorten
 from ..base.hooks import current_tracer
 from ..base.origin import Origin, caller
 from ..layout.named_layout import as_strategy
@@ -23,20 +22,21 @@ from ..nn.tensor.tensor import Parameter, Tensor
 from ..ops.machine.opdef import OpDef, dtype_name, scalar_operand
 from ..ops.machine.primitive import Primitive
 from ..ops.machine.registry import OPS
-from ..ops.machine.state import LOSS_SCALE
 from .forms import computed, map_form, slot_for
-from .ir import SKIP, Graph, GraphInput, Node, attr_pairs, fresh_name, result_names
+from .ir import Graph, GraphInput, Node, attr_pairs, fresh_name, result_names
 from .recomputed import region_of, wish_of
-from .traced_value import Overflow, TracedValue
+from .traced_step import TracedStep
+from .traced_value import TracedValue
 
 STEP = "training_step"  # name of the graph input that counts steps
 MICRO_BATCH = "micro_batch"  # name of the graph input that counts micro-batches within a step
 
 
-class Tracer:
+class Tracer(TracedStep):
     """Receives operators (through `current_tracer`) and Cell borders, and builds the Graph."""
 
     def __init__(self, network_parameters: Iterable[Parameter] = ()) -> None:
+        super().__init__()
         network_parameters = list(network_parameters)
         self.parallel_mode: str | None = None  # of the program; None: as the context says
         self.device_num, self.rank = 1, 0  # that the program is for; the rank counts outside of a world only
@@ -56,19 +56,8 @@ class Tracer:
         self.assigns: dict[str, str] = {}
         # parameters that are read through another value, by `shard` with a parameter_plan
         self.pinned: dict[int, TracedValue] = {}
-        # of a function that asks for gradients: what is differentiated, gradients by name, the optimizer's call
-        self.seeds: tuple[str, ...] = ()
-        self.targets: dict[str, tuple[str, int]] = {}
-        self.late: set[str] = set()
-        self.optimizer: Any = None
         # how many micro-batches the network is fed; what is written down now is for each of them, or once (`Node.once`)
         self.micro_batches, self.once = 1, ""
-        # the loss scaler that was asked for its scale, and the input that holds it
-        self.scaler: Any = None
-        self.scale_name = ""
-        self.updates: tuple[tuple[str, str], ...] = ()
-        # whether the next operator belongs to the update program whatever it reads; what skips the optimizer's step
-        self.in_update, self.skip = False, ""
         # a parameter keeps its own name, also when an input or an operator that comes before it has the same
         self.reserved = frozenset(p.name for p in network_parameters)
         self.used: set[str] = set(self.reserved)
@@ -129,11 +118,8 @@ class Tracer:
         """The value of a parameter: what it was given last, or what it holds when the step begins."""
         if id(parameter) in self.pinned:
             return self.pinned[id(parameter)]
-        name = self._own_parameter(parameter)
-        if self.optimizer is not None and name in dict(self.updates):
-            what, where = f"{parameter.name!r} is read after the optimizer's step", caller(self.scope_text()).place
-            raise NotBuiltYet(what, where=where, allowed="Reads before it", hint="Read the new value in the next call")
-        return TracedValue(self.assigns.get(name, name), parameter.full_shape, str(parameter.dtype), self)
+        name = self.value_now(self._own_parameter(parameter))
+        return TracedValue(name, parameter.full_shape, str(parameter.dtype), self)
 
     def _own_parameter(self, parameter: Parameter) -> str:
         name = self.parameters.get(id(parameter))
@@ -191,30 +177,6 @@ class Tracer:
             self.inputs[name] = GraphInput(name, role, (), "int64")
         return TracedValue(name, (), "int64", self)
 
-    def loss_scale(self, scaler: Any) -> TracedValue:
-        """The scale of `scaler` in the step that runs, which is no constant of the program: () float32."""
-        if self.scaler is None:
-            self.scaler, self.scale_name = scaler, self.named(LOSS_SCALE)
-            scale = GraphInput(self.scale_name, "scalar", (), "float32", value=scaler.scale_value)
-            self.inputs[self.scale_name] = scale
-        elif self.scaler is not scaler:
-            raise self.twice("a second loss scaler", "Scale with one, and give it to the optimizer")
-        return TracedValue(self.scale_name, (), "float32", self)
-
-    def variable(self, op_class: str, given: Any) -> Parameter:
-        """The Parameter that an operator is to give a value: itself, or what an earlier one has returned for it."""
-        names = {self.assigns.get(name): key for key, name in self.parameters.items()}
-        key = names.get(given.name) if isinstance(given, TracedValue) else id(given)
-        found = next((p for p in self.kept if id(p) == key), given)
-        where = caller(self.scope_text()).place
-        if not isinstance(found, Parameter):
-            what = f"{op_class} is to give {shorten(given)} a value"
-            raise TraceError(what, where=where, allowed="A Parameter", hint="Make it a Parameter of the Cell")
-        if self.optimizer is not None and self._own_parameter(found) in dict(self.updates):
-            what, allowed = f"{found.name!r} is given a value after the optimizer's step", "A value before it"
-            raise TraceError(what, where=where, allowed=allowed)
-        return found
-
     # ---- micro-batches, called by Cells that feed them ----
 
     def micro_batched(self, network: Callable, inputs: Sequence[Any], count: int) -> Any:
@@ -230,79 +192,6 @@ class Tracer:
         result = map_form(lambda part: add_up(part) if isinstance(part, TracedValue) else part, result)
         self.once = "last"
         return result
-
-    # ---- gradients and updates, called by autograd and optimizers ----
-
-    def twice(self, what: str, hint: str) -> NotBuiltYet:
-        """The error to raise for a second time of what a compiled function may do once."""
-        where, allowed = caller(self.scope_text()).place, "Once in a compiled function"
-        return NotBuiltYet(what, where=where, allowed=allowed, hint=hint)
-
-    def gradients(self, output: Any, wanted: Sequence[Any]) -> list[TracedValue]:
-        """Values that stand for the gradients of `output` (or its sum) for Parameters and inputs of the function."""
-        where = caller(self.scope_text()).place
-        value = self.operand(output, [])
-        known = any(value.name in n.outs for n in self.nodes) and value.name not in self.late
-        if not known or kind_of(value.dtype) != "f":
-            allowed = "A float that operators have made, and not from gradients"
-            raise TraceError(f"{value.name!r} ({value.dtype}) is to be differentiated", where=where, allowed=allowed)
-        made = []
-        for x in wanted:
-            source = self._own_parameter(x) if isinstance(x, Parameter) else self.operand(x, []).name
-            given = self.inputs.get(source)
-            if given is None or given.role not in ("parameter", "data"):
-                allowed = "Parameters, and inputs of the compiled function"
-                raise TraceError(f"the gradient for {source!r} is asked for", where=where, allowed=allowed)
-            name = self.named(f"{source}.gradient")
-            self.inputs[name] = GraphInput(name, "gradient", given.shape, given.dtype)
-            self.targets[name] = source, len(self.seeds)
-            self.late.add(name)
-            made.append(TracedValue(name, given.shape, given.dtype, self))
-        self.seeds = (*self.seeds, value.name)
-        return made
-
-    def update(self, optimizer: Any, gradients: Sequence[Any]) -> None:
-        """The optimizer's step with these gradients, one per parameter, at the end of the update program."""
-        where = caller(self.scope_text()).place
-        if self.optimizer is not None:
-            raise self.twice("a second optimizer step", "Give one optimizer all parameters, in groups if they differ")
-        updates = []
-        for parameter, gradient in zip(optimizer.parameters, gradients, strict=True):
-            name, value = self._own_parameter(parameter), self.operand(gradient, [parameter])
-            if value.name in (*self.parameters.values(), *self.assigns.values()):
-                value = self._taken_late(value)  # a Parameter in which gradients of earlier steps are added up
-            if value.name not in self.late:
-                what, hint = f"{name!r} is updated with {value.name!r}", "Use value_and_grad in the same function"
-                allowed = "A value made from gradients, or a Parameter"
-                raise TraceError(what, where=where, allowed=allowed, hint=hint)
-            if not parameter.requires_grad:
-                continue  # frozen since the optimizer was made
-            if value.shape != parameter.full_shape:
-                allowed = f"Shape {parameter.full_shape}"
-                raise ShapeError(f"the gradient of {name!r} has shape {value.shape}", where=where, allowed=allowed)
-            if self.assigns.get(name) in self.late:
-                what = f"{name!r} is trained, and given a value made from gradients"
-                raise TraceError(what, where=where, allowed="One of both in a compiled function")
-            updates.append((name, value.name))
-        skip = ((SKIP, self._taken_late(TracedValue(self.skip, (), "bool", self)).name),) if self.skip else ()
-        self.optimizer, self.updates = optimizer, (*updates, *skip)
-
-    def _taken_late(self, value: TracedValue) -> TracedValue:
-        """A value of the update program: of one of the forward program a copy."""
-        if value.name in self.late:
-            return value
-        self.in_update = True
-        try:
-            return self.record(OPS["stop_gradient"], [value], {}, None)
-        finally:
-            self.in_update = False
-
-    def unless(self, overflow: Any) -> Any:
-        """The optimizer's step counts unless `overflow`, one number or bool, which is returned; before the step."""
-        value = self.operand(overflow, [])
-        value = OPS["reshape"](value, ()) if value.shape else value
-        self.skip = (value if value.dtype.kind == "b" else OPS["not_equal"](value, 0)).name
-        return Overflow(value.name, (), str(value.dtype), self)
 
     # ---- operators ----
 
@@ -355,7 +244,7 @@ class Tracer:
             shapes=made.shapes,
             dtypes=made.dtypes,
             origin=origin,
-            phase="update" if self._is_late(values, variable) else "forward",
+            phase=self.phase_of(values, variable),
             once=self.once,
             stage=self.stages[-1],
             by_batch=asked.get("strategy") is None and self.by_batch[-1],
@@ -363,17 +252,8 @@ class Tracer:
             **asked,
         )
         self.nodes.append(node)
-        if node.phase == "update":
-            self.late.update(node.outs)
-        if variable is not None:
-            self.assigns[self._own_parameter(variable)] = node.outs[0]
+        self.note(node, variable)
         return made.form([TracedValue(*out, self) for out in zip(node.outs, made.shapes, made.dtypes, strict=True)])
-
-    def _is_late(self, values: Sequence[TracedValue], variable: Parameter | None) -> bool:
-        """Whether an operator belongs to the update program: it reads what is made there, or changes what is read."""
-        if self.in_update or any(v.name in self.late for v in values):
-            return True
-        return variable is not None and any(n.phase == "update" and values[0].name in n.ins for n in self.nodes)
 
     @staticmethod
     def _class_name(op: OpDef, values: list[TracedValue]) -> str:
@@ -442,7 +322,7 @@ def trace_network(
         allowed = "Tensors that it computed from its inputs"
         raise TraceError(f"the network returned {shorten(result)}", where=name, allowed=allowed)
     parameters = {tracer.parameters[id(p)]: p for p in tracer.kept if isinstance(p, Parameter)}
-    nodes = _read(tracer, outputs)
+    nodes = tracer.deferred(_read(tracer, outputs), outputs)
     named = {*outputs, *tracer.seeds, *(name for node in nodes for name in node.ins), *(n for n, _ in tracer.prints)}
     constants = {name: array for name, array in tracer.constants.items() if name in named}
     graph = Graph(
@@ -455,6 +335,7 @@ def trace_network(
         seeds=tracer.seeds,
         gradients=tuple((name, *target) for name, target in tracer.targets.items()),
         updates=tracer.updates,
+        updated=tuple(tracer.renewed.items()),
         micro_batches=tracer.micro_batches,
     )
     scaler = None if tracer.scaler is None else (tracer.scaler, tracer.scale_name)

@@ -20,7 +20,7 @@ from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.config import ParallelConfig
 from ..base.settings.context import frozen, frozen_for_run, get_context
 from ..base.settings.tables import GRAPH_MODE
-from ..graph.compiler import Compiled, compile_program
+from ..graph.compiler import Compiled, compile_program, targets_of
 from ..graph.forms import of_tensors, tensors_of
 from ..graph.passes.dataset_strategy import dataset_layouts
 from ..graph.plan import Plan
@@ -115,7 +115,7 @@ def still_holds(made: Compiled) -> bool:
     """Whether Cells' modes, operators' strategies and targets, the optimizer's target, Parameters, their names and
     their messages are as when the program was made.
     """
-    if getattr(made.optimizer, "target", None) != made.target:
+    if targets_of(made.optimizer) != made.targets:
         return False
     trained = {given.name: given.trainable for given in made.plan.parameters}
     same = all(cell.training == training for cell, training in made.cells)

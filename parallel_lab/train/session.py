@@ -23,6 +23,7 @@ from ..base.cluster import cluster_for, get_cluster
 from ..base.errors import ArgumentError, PlanError, ShapeError, shorten
 from ..base.events import Event, from_dicts
 from ..graph.plan import Plan
+from ..nn.optim.together import as_optimizer
 from ..nn.tensor.tensor import Tensor
 from ..run.full_values import gather_value, slice_value, step_inputs
 from ..run.interpreter import half_done
@@ -54,6 +55,7 @@ def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[s
             what = f"parameter {given.name!r} is missing"
             raise PlanError(what, where="Session", allowed=f"Parameters given: {', '.join(table) or 'none'}")
         values[given.name] = _array(table[given.name])
+    optimizer = as_optimizer(optimizer)
     if plan.states and optimizer is None:
         what = "the plan updates parameters, but no optimizer is given"
         raise PlanError(what, where="Session", hint="Give the optimizer it was compiled with")
@@ -65,7 +67,7 @@ def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[s
         raise PlanError(what, where="Session", allowed=allowed, hint=hint)
     scalars = optimizer.initial_scalars() if plan.states else {}
     for state in plan.states:
-        initial = optimizer.initial_state(table[state.parameter]) if state.parameter else scalars
+        initial = optimizer.starts_of(state.parameter, table[state.parameter]) if state.parameter else scalars
         values[state.name] = np.asarray(initial[state.kind], plan.value(state.name).dtype)
     return values
 
@@ -99,7 +101,7 @@ class Session:
 
     plan        what to run
     parameters  a Cell or a mapping: initial values
-    optimizer   the one the plan was compiled with (None for plans without update)
+    optimizer   the one the plan was compiled with, or a list of those (None for plans without update)
     executor    "simulator": all ranks in this process, in lock step; "processes": one worker process per rank, shared
                 memory; "mpi": one rank of MPI each, on this machine
     pool        workers to use (a WorkerPool or an MpiPool); default: this process's shared pool of that size
@@ -134,6 +136,7 @@ class Session:
         self._closed = False
         self._broken = ""
         self._run: Run | None = None
+        optimizer = as_optimizer(optimizer)
         values = initial_values(plan, parameters, optimizer)
         self._optimizer = optimizer if plan.states else None
         if executor == "simulator":

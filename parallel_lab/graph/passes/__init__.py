@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ...base.settings.checks import SHARDED_MODES
 from ..ir import Draft
 from .differentiate import differentiate
-from .follow import follow_gradients
+from .follow import follow_gradients, follow_updates
 from .fuse import fuse_messages
 from .optimizer_group import group_updates
 from .optimizer_shard import regather_parameters, shard_parameters
@@ -46,6 +46,7 @@ CONDITIONS: dict[str, Callable[[Draft], bool]] = {
     "there are pipeline stages": lambda d: d.config.pipeline_stages > 1,
     "gradients are asked for": lambda d: d.training.differentiated,
     "the function makes a training step itself": lambda d: bool(d.graph.seeds or d.graph.updates),
+    "updated parameters are read": lambda d: bool(d.graph.updated),
     "gradients are asked for, and something is recomputed": lambda d: (
         d.training.differentiated and any(n.recompute for n in d.graph.nodes)
     ),
@@ -86,6 +87,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("follow", follow_gradients, "the function makes a training step itself"),
     Pass("update", update_parameters, "there is an optimizer"),
     Pass("optimizer_group", group_updates, "parallel optimizer, every rank runs the whole network"),
+    Pass("follow_updates", follow_updates, "updated parameters are read"),
     Pass("place", place, "something lies on the host"),
 )
 

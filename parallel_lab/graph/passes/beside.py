@@ -1,4 +1,5 @@
-"""What a network does with Parameters beside its result: an average of weights that is kept with them.
+"""What a network does with Parameters beside its result, or after the optimizer's step: an average of weights that is
+kept with them.
 
     ops.assign(self.average, self.average * 0.9 + self.w * 0.1)     # the loss does not depend on it
 
@@ -9,6 +10,7 @@ depends on; the rest works on slices as they are.)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,12 +53,12 @@ def ordered(graph: Graph, late: set[str]) -> tuple[Node, ...]:
     return (*(n for n in nodes if n.name not in late), *(n for n in nodes if n.name in late))
 
 
-def follow_parameters(build: Any, node: Node, late: set[str]) -> None:
+def follow_parameters(build: Any, node: Node, together: Sequence[Node]) -> None:
     """Compute element by element on slices as they lie; else by the strategy that moves least of the operands. build:
-    the Builder of `parallelize`.
+    the Builder of `parallelize`;  together: the operators with which it is computed.
     """
     graph, device_num = build.graph, build.config.device_num
-    shapes, held = graph.operand_shapes(node), [_laid_out(graph, late, name, build.values) for name in node.ins]
+    shapes, held = graph.operand_shapes(node), [_laid_out(graph, together, name, build.values) for name in node.ins]
     lie = [layout for layout, shape in zip(held, shapes, strict=True) if shape]
     plain = isinstance(node.opdef.signature, str) and "..." in node.opdef.signature and len(node.outs) == 1
     equal = all(layout is not None and layout.same_placement(lie[0]) for layout in lie)
@@ -72,14 +74,14 @@ def follow_parameters(build: Any, node: Node, late: set[str]) -> None:
     build.add(made.computed(build.operands(node, wanted), node.attrs), Value(node.shape, node.dtype, lie[0]))
 
 
-def _laid_out(graph: Graph, late: set[str], name: str, values: dict[str, Value]) -> TensorLayout | None:
-    """Where a value among `late` operators lies; of a Parameter that nothing else reads, as one of its shape that meets
-    it there.
+def _laid_out(graph: Graph, nodes: Sequence[Node], name: str, values: dict[str, Value]) -> TensorLayout | None:
+    """Where a value that these operators read lies; of a Parameter that nothing else reads, as one of its shape that
+    meets it there.
     """
     shape = graph.shapes()[name]
     if not shape or name in values:
         return values[name].layout if shape else None
-    together, nodes = {name}, [n for n in graph.of_phase("forward") if n.name in late]
+    together = {name}
     numbers = {i.name for i in graph.inputs if i.is_number}
     count = 0
     while count != len(together):

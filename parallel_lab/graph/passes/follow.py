@@ -1,8 +1,10 @@
-"""Pass `follow`: what a step does with gradients before the optimizer:clipping, accumulation, scaling.
+"""Passes `follow` and `follow_updates`: what a step does with gradients before the optimizer (clipping, accumulation,
+scaling), and after it with the new values of parameters (averages of weights, clipped weights).
 
 A gradient is laid out as its parameter is. An operator on gradients that was given no strategy takes the legal one that
 moves least of its operands, so that layouts are followed; its messages, if it needs any, are made as `parallelize`
-makes them. The instructions come first in the update program.
+makes them. The instructions come first in the update program; those on new values, which lie as the parameter does,
+come last.
 
 In data_parallel and hybrid_parallel mode every rank has whole gradients, and operators run on them as they stand.
 """
@@ -17,38 +19,58 @@ from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.registry import OPS
 from ...ops.machine.sharding import sharding_rule
 from ..ir import Draft, Graph, GraphInput, Instr, Node, Value, attr_pairs, fresh_name
+from .beside import follow_parameters
 from .candidates import choose_from_inputs
 from .parallelize import Builder, View, output_value
 
 
 def follow_gradients(draft: Draft) -> Draft:
     """Make the instructions on gradients, the optimizer's arguments and the outputs. Raises as `parallelize`."""
-    graph = draft.graph
     names, instrs, values = _gradients(draft)
-    names |= dict(draft.bridges)
-    nodes = tuple(replace(n, ins=tuple(names.get(i, i) for i in n.ins)) for n in graph.of_phase("update"))
+    draft = replace(draft, bridges=(*draft.bridges, *names.items()))
+    late = {name for name, _, _ in draft.graph.gradients}
+    held = tuple(dict(draft.bridges).get(name, name) for name in draft.graph.outputs)
+    return _followed(replace(draft, outputs=held), "update", late, instrs, values)
+
+
+def follow_updates(draft: Draft) -> Draft:
+    """Make the instructions on parameters that the optimizer has changed: averages of weights, for instance."""
+    new, pairs = dict(draft.assignments), draft.graph.updated
+    draft = replace(draft, bridges=(*draft.bridges, *((name, new.get(target, target)) for name, target in pairs)))
+    return _followed(draft, "after", {name for name, _ in pairs}, [], draft.value_table())
+
+
+def _followed(draft: Draft, phase: str, late: set[str], instrs: list[Instr], values: dict[str, Value]) -> Draft:
+    """The draft with the operators of a phase; late: inputs of the graph that are there only now."""
+    graph, names = draft.graph, dict(draft.bridges)
+    nodes = tuple(replace(n, ins=tuple(names.get(i, i) for i in n.ins)) for n in graph.of_phase("update", phase))
+    # what reads an earlier phase's view decides where it lies
+    nodes = tuple(n for n in nodes if n.phase == phase or (n.opdef.view and not draft.config.local))
     for name in dict.fromkeys(i for node in nodes for i in node.ins):
         # numbers written in operators on gradients are values of the program too
         given = graph.input(name)
         if name not in values and given is not None and (given.is_number or given.role == "constant"):
             values[name] = given.whole(draft.config.device_num)
-    made, read = (_local if draft.config.local else _sharded)(draft, nodes, values)
-    late = {name for n in nodes for name in n.outs} | {name for name, _, _ in graph.gradients}
+    made, read = (_local if draft.config.local else _sharded)(draft, nodes, values, phase)
+    late = late.union(name for n in nodes if n.phase == phase for name in n.outs)
 
     def taken(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
         return tuple((parameter, read(names.get(value, value), parameter or None)) for parameter, value in pairs)
 
-    updates, assigned = taken(graph.updates), taken(tuple(pair for pair in graph.assigns if pair[1] in late))
-    held = [(name, names.get(name, name)) for name in graph.outputs]
-    outputs = tuple(read(value, None) if name in late else value for name, value in held)
+    updates = taken(graph.updates) if phase == "update" else draft.updates
+    assigned = taken(tuple(pair for pair in graph.assigns if pair[1] in late))
+    known = tuple(pair for pair in draft.assignments if pair[0] not in dict(assigned))
+    shown = zip(graph.outputs, draft.outputs, strict=True)
+    outputs = tuple(read(names.get(name, name), None) if name in late else value for name, value in shown)
     program = (*instrs, *made)
     messages = sum(i.is_communication for i in program)
-    changes = {"outputs": outputs, "updates": updates, "assignments": (*draft.assignments, *assigned)}
+    changes = {"outputs": outputs, "updates": updates, "assignments": (*known, *assigned)}
     if program:
-        done = draft.with_program("update", program, values, **changes)
+        done = draft.with_program("update", (*draft.program("update"), *program), values, **changes)
     else:
         done = replace(draft, values=tuple(sorted(values.items())), **changes)
-    return done.noted("follow", f"{len(program)} instructions on gradients, {messages} messages")
+    what = "gradients" if phase == "update" else "updated parameters"
+    return done.noted("follow", f"{len(program)} instructions on {what}, {messages} messages")
 
 
 def _gradients(draft: Draft) -> tuple[dict[str, str], list[Instr], dict[str, Value]]:
@@ -67,7 +89,7 @@ def _gradients(draft: Draft) -> tuple[dict[str, str], list[Instr], dict[str, Val
     return found, zeros, values
 
 
-def _local(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) -> tuple[list[Instr], Any]:
+def _local(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], phase: str) -> tuple[list[Instr], Any]:
     """Operators on the whole gradients that every rank has."""
     for given in draft.graph.inputs:
         if given.role == "parameter":
@@ -84,7 +106,7 @@ def _local(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) -> t
     return [node.computed(node.ins, node.attrs) for node in nodes], read
 
 
-def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) -> tuple[list[Instr], Any]:
+def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], phase: str) -> tuple[list[Instr], Any]:
     """Operators on slices of gradients, with the messages they need."""
     config, graph = draft.config, draft.graph
     numbers = {i.name for i in graph.inputs if i.is_number}
@@ -98,6 +120,10 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) ->
     for node in nodes:
         if node.opdef.view:
             build.views[node.name] = View(node.ins[0], node)
+            build.prints(node.outs if node.phase == phase else ())
+            continue
+        if node.phase == "after" and (node.strategy is None or config.parallel_mode == "stand_alone"):
+            follow_parameters(build, node, nodes)
             build.prints(node.outs)
             continue
         taken, attrs = graph.operand_shapes(node), dict(node.attrs)

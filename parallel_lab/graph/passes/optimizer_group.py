@@ -19,7 +19,9 @@ from ..ir import Draft, Instr, attr_pairs, fresh_name
 def group_updates(draft: Draft) -> Draft:
     """Let each parameter be updated by its owner (`weight_groups.update_owners`)."""
     values, device_num = draft.value_table(), draft.config.device_num
-    owners = update_owners(draft.training.optimizer.parameters, device_num)
+    owners: dict[str, int] = {}
+    for one in draft.training.optimizer.members:
+        owners |= update_owners(one.parameters, device_num)
     if device_num == 1:
         return draft.noted("optimizer_group", "one rank updates all parameters")
     new = dict(draft.assignments)

@@ -403,6 +403,7 @@ def parallelize(draft: Draft) -> Draft:
     build, graph, config = Builder(draft), draft.graph, draft.config
     build.values = input_values(draft)
     follow, late = beside(graph)
+    behind = [n for n in graph.of_phase("forward") if n.name in late]
     for node in ordered(graph, late):
         shapes, first = graph.operand_shapes(node), (node.ins or ("",))[0]
         of_parameter = build.is_parameter(first) or first in build.casts
@@ -417,7 +418,7 @@ def parallelize(draft: Draft) -> Draft:
         elif node.follows:
             build.write(node)
         elif node.name in follow:
-            follow_parameters(build, node, late)
+            follow_parameters(build, node, behind)
         elif not ((node.own_rows or node.op == "micro_batch_rows") and build.own_rows(node)):
             attrs, strategy = dict(node.attrs), node.strategy
             rule = sharding_rule(node.opdef, shapes, attrs, strategy, config.device_num, node.where)
@@ -427,7 +428,7 @@ def parallelize(draft: Draft) -> Draft:
                 ins = tuple(build.gathered(name, have, want, node, at) for at, (name, have, want) in pairs)
             build.compute(node, rule, ins)
         build.prints(node.outs)
-    later = {name for n in graph.of_phase("update") for name in n.outs}
+    later = {name for n in graph.of_phase("update", "after") for name in n.outs}
     assigned = tuple((name, build.assigned(name, value)) for name, value in graph.assigns if value not in later)
     build.prints(i.name for i in graph.inputs if i.name in build.values and not i.is_number)
     roles = {i.name: i.role for i in graph.inputs}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 from ...base.dtypes import as_dtype
 from ..ir import Draft, Instr
@@ -26,11 +27,14 @@ def place(draft: Draft) -> Draft:
     """Note what lies on the host (`Draft.host`)."""
     config, optimizer = draft.config, draft.training.optimizer
     instrs = list(draft.instructions())
-    targets = {(node.phase == "update", node.name) for node in draft.graph.nodes if node.target}
-    updates = getattr(optimizer, "target", None) == "CPU"
+    targets = {(node.phase != "forward", node.name) for node in draft.graph.nodes if node.target}
+    there, all_there = _updated_on_host(optimizer)
     on_host = [
         instr.kind in LOCAL
-        and ((phase == "update", instr.name) in targets or (phase == "update" and updates and _of_update(instr)))
+        and (
+            (phase == "update", instr.name) in targets
+            or (phase == "update" and _of_update(instr) and (all_there or instr.name in there))
+        )
         for phase, instr in instrs
     ]
     parameters = {i.name for i in draft.graph.inputs if i.role == "parameter"}
@@ -77,8 +81,15 @@ def _of_update(instr: Instr) -> bool:
     return instr.origin.made_by == "update"
 
 
+def _updated_on_host(optimizer: Any) -> tuple[set[str], bool]:
+    """The parameters whose update runs on the host, and whether it is that of all."""
+    members = () if optimizer is None else optimizer.members
+    there = [one.target == "CPU" for one in members]
+    names = {p.name for one, is_there in zip(members, there, strict=True) if is_there for p in one.parameters}
+    return names, bool(there) and all(there)
+
+
 def places(draft: Draft) -> bool:
     """Whether anything asks for the host."""
-    optimizer = draft.training.optimizer
-    wanted = any(node.target for node in draft.graph.nodes) or getattr(optimizer, "target", None) == "CPU"
+    wanted = any(node.target for node in draft.graph.nodes) or bool(_updated_on_host(draft.training.optimizer)[0])
     return wanted or draft.config.memory_offload

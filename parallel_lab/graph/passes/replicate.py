@@ -67,7 +67,7 @@ def replicate(draft: Draft) -> Draft:
                 values[name] = kind
                 _average(node, name, label, device_num, instrs, values)
             shown(name)
-    late = {name for n in graph.of_phase("update") for name in n.outs}
+    late = {name for n in graph.of_phase("update", "after") for name in n.outs}
     assigned = tuple((name, value) for name, value in graph.assigns if value not in late)
     bridges = tuple((name, name) for name in graph.read_late())
     done = draft.with_program("forward", graph.numbered(instrs), values, outputs=graph.outputs, bridges=bridges)

@@ -102,7 +102,7 @@ class _Update:
         self.values = draft.value_table()
         self.rec = LocalRecorder(self.values, {})
         self.rec.suffix = ".update"
-        self.rec.origin = Origin(scope=f"Default/optimizer-{type(optimizer).__name__}", made_by="update")
+        self.rec.origin = Origin(scope=f"Default/optimizer-{_named(optimizer)}", made_by="update")
         self.totals = _SliceTotals(self.rec)
         self.states = list(draft.states)
         self.assignments: list[tuple[str, str]] = []
@@ -184,6 +184,11 @@ class _Update:
             self.assign(targets[s], value, layout_of_state(s, layout), shape_of_state(s, shape))
 
 
+def _named(optimizer: Any) -> str:
+    """The class of an optimizer, or of several."""
+    return "-".join(type(one).__name__ for one in optimizer.members)
+
+
 def _when_read(instrs: list[Instr], new: set[str]) -> tuple[Instr, ...]:
     """The same program with local work moved to where its result is first read, so that clipped or unscaled gradients
     of all parameters are not there at once. Messages and the values in `new` keep their order.
@@ -239,5 +244,5 @@ def update_parameters(draft: Draft) -> Draft:
     messages = sum(i.is_communication for i in instrs)
     changes = {"assignments": (*draft.assignments, *update.assignments), "states": states, "optimizer": optimizer.rule}
     done = draft.with_program("update", (*draft.program("update"), *instrs), update.values, **changes)
-    text = f"{type(optimizer).__name__}: {len(instrs)} instructions, {len(states)} states"
+    text = f"{_named(optimizer)}: {len(instrs)} instructions, {len(states)} states"
     return done.noted("update", text + (f", {messages} messages" if messages else ""))

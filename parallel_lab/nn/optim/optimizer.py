@@ -137,6 +137,11 @@ class Optimizer(HeldStates, Cell):
         self._owners: list[int | None] = [None] * len(self.parameters)
         check_grouping_in_context(self)
 
+    @property
+    def members(self) -> tuple[Optimizer, ...]:
+        """The optimizers that take a step: itself; of a `Together`, which stands for several, those."""
+        return (self,)
+
     # ---- where it runs ----
 
     _target: str | None = None
@@ -215,6 +220,10 @@ class Optimizer(HeldStates, Cell):
     def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
         """A parameter's states before the first step: zeros. parameter, or a slice: anything with `shape`, `dtype`."""
         return {name: np.zeros(tuple(parameter.shape), np.dtype(str(parameter.dtype))) for name in self.state_names}
+
+    def starts_of(self, name: str, like: Any) -> dict[str, np.ndarray]:
+        """`initial_state` of the parameter `name`, which looks like that."""
+        return self.initial_state(like)
 
     def scalar_state(self) -> dict[str, float]:
         """The values that all parameters share, before the first step."""

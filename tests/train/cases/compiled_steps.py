@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parallel_lab import nn, ops, value_and_grad
 from parallel_lab.nn.optim.clip import GradientClip
-from parallel_lab.nn.tensor.tensor import Tensor
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.train.run_cell import jit
 from tests.train.cases.engine_training import states
 from tests.train.cases.nets import Net, SquareLoss, batch, cuts
@@ -54,6 +54,36 @@ def functional(settings, cut, feed_rows):
     return case(2, 4)(run)
 
 
+def two_optimizers(settings, feed_rows):
+    """Each part of a network has an optimizer and a loss, as in Wide & Deep; an average is kept of a new weight."""
+
+    def run(here):
+        here.settings(**settings)
+        net, loss_fn = Net(cuts(here.size)), SquareLoss()
+        mean = Parameter(net.w.asnumpy() * 0.0, name="mean", requires_grad=False)
+        wide, deep = nn.FTRL([net.w], 0.5, 0.1, l1=1e-3), nn.Adam([net.v, net.b], [0.1, 0.02, 0.3, 0.1])
+        first = value_and_grad(lambda x, y: loss_fn(net(x), y), None, wide.parameters)
+        second = value_and_grad(lambda x, y: ops.reduce_mean(ops.abs(net(x) - y)), None, deep.parameters)
+
+        @jit
+        def step(x, y):
+            (one, grads), (other, more) = first(x, y), second(x, y)
+            wide(grads)
+            deep(more)
+            ops.assign(mean, mean * 0.5 + net.w)
+            return one, other
+
+        found = []
+        for rows in (16, 16, 32, 16):
+            given = batch(rows)
+            found += map(here.full, step(*tensors(*(here.rows(*given) if feed_rows else given))))
+        of_states = {**states(here, wide, net), **states(here, deep, net)}
+        steps = wide.global_step, deep.global_step
+        return {"found": found, "mean": here.full(mean), "steps": steps, **parameters(here, net), **of_states}, {}
+
+    return case(2, 4)(run)
+
+
 def at_once(settings, cut, feed_rows):
     """The same step, called as it is: gradients run compiled, and the optimizer updates this rank's slices."""
 
@@ -86,6 +116,8 @@ CASES = {
     "jit, rows": functional(ROWS, none_cut, True),
     "jit, rows, split": functional(ROWS, cuts, True),
     "jit, auto_parallel": functional(AUTO, first_cut, False),
+    "two optimizers, split": two_optimizers(SEMI, False),
+    "two optimizers, rows": two_optimizers(ROWS, True),
     "at once, split": at_once(SEMI, cuts, False),
     "at once, rows": at_once(ROWS, none_cut, True),
     "at once, rows, split": at_once(ROWS, cuts, True),

@@ -1,0 +1,235 @@
+"""The part of a trace for functions that make a training step themselves: they ask for gradients, give them to
+optimizers, and read Parameters that an optimizer has changed.
+
+    loss, grads = gradient(x)            # grads: values of the update program, "w.gradient"
+    optimizer(grads)                     # noted: w is updated with w.gradient; a second optimizer may follow
+    ops.assign(mean, mean * 0.9 + w * 0.1)   # reads "w.updated", what the update has made of w
+
+An operator belongs to the program of the latest value that it reads (`Node.phase`): "forward", then "update", what is
+done with gradients, then "after", what is done with updated Parameters. All optimizers take their step between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..base.dtypes import kind_of
+from ..base.errors import NotBuiltYet, ShapeError, TraceError, shorten
+from ..base.origin import caller
+from ..nn.optim.together import Together
+from ..nn.tensor.tensor import Parameter
+from ..ops.machine.registry import OPS
+from ..ops.machine.state import LOSS_SCALE
+from .ir import SKIP, GraphInput, Node
+from .traced_value import Overflow, TracedValue
+
+
+class TracedStep:
+    """What a `Tracer` notes of gradients, optimizers and values after their steps."""
+
+    inputs: dict[str, GraphInput]
+    nodes: list[Node]
+    parameters: dict[int, str]
+    assigns: dict[str, str]
+    kept: list[Any]
+    pinned: dict[int, TracedValue]
+    prints: list[tuple[str, Any]]
+
+    def __init__(self) -> None:
+        # what is differentiated, and gradients by name
+        self.seeds: tuple[str, ...] = ()
+        self.targets: dict[str, tuple[str, int]] = {}
+        # values that need gradients, and among them those that need what the optimizers have made of Parameters
+        self.late: set[str] = set()
+        self.after: set[str] = set()
+        # the optimizer that was called, or those that were, and with what; {a Parameter with a new value: its name in
+        # the trace, "" before anything reads it}
+        self.optimizer: Any = None
+        self.updates: tuple[tuple[str, str], ...] = ()
+        self.updated: dict[str, str] = {}
+        self.renewed: dict[str, str] = {}  # {that name: the Parameter}
+        # the loss scaler that was asked for its scale, and the input that holds it
+        self.scaler: Any = None
+        self.scale_name = ""
+        # whether the next operator belongs to the update program whatever it reads; what skips the optimizer's step
+        self.in_update, self.skip = False, ""
+
+    def twice(self, what: str, hint: str) -> NotBuiltYet:
+        """The error to raise for a second time of what a compiled function may do once."""
+        where, allowed = caller(self.scope_text()).place, "Once in a compiled function"
+        return NotBuiltYet(what, where=where, allowed=allowed, hint=hint)
+
+    # ---- what a Parameter holds ----
+
+    def value_now(self, name: str) -> str:
+        """The value of parameter `name` at this line: what an optimizer's step or an operator gave it last, or what it
+        holds when the step begins.
+        """
+        if name not in self.updated:
+            return self.assigns.get(name, name)
+        if not self.updated[name]:
+            if self.skip:
+                what, where = f"{name!r} is read after an optimizer's step", caller(self.scope_text()).place
+                allowed, hint = "Reads before a step that an overflow may skip", "Read the new value in the next call"
+                raise NotBuiltYet(what, where=where, allowed=allowed, hint=hint)
+            given, label = self.inputs[name], self.named(f"{name}.updated")
+            self.updated[name], self.renewed[label] = label, name
+            self.inputs[label] = GraphInput(label, "updated", given.shape, given.dtype)
+            self.late.add(label)
+            self.after.add(label)
+        return self.updated[name]
+
+    def variable(self, op_class: str, given: Any) -> Parameter:
+        """The Parameter that an operator is to give a value: itself, or what an earlier one has returned for it."""
+        names = {self.assigns.get(name): key for key, name in self.parameters.items()}
+        key = names.get(given.name) if isinstance(given, TracedValue) else id(given)
+        found = next((p for p in self.kept if id(p) == key), given)
+        where = caller(self.scope_text()).place
+        if not isinstance(found, Parameter):
+            what = f"{op_class} is to give {shorten(given)} a value"
+            raise TraceError(what, where=where, allowed="A Parameter", hint="Make it a Parameter of the Cell")
+        name = self._own_parameter(found)
+        if name in self.updated and name in self.assigns and self.assigns[name] != self.updated[name]:
+            what = f"{name!r} is given a value before and after the optimizer's step"
+            raise TraceError(what, where=where, allowed="One of both in a compiled function")
+        return found
+
+    def note(self, node: Node, variable: Parameter | None) -> None:
+        """Which values an operator has made, and the Parameter that it gave a value."""
+        if node.phase != "forward":
+            self.late.update(node.outs)
+        if node.phase == "after":
+            self.after.update(node.outs)
+        if variable is not None:
+            name = self._own_parameter(variable)
+            self.assigns[name] = node.outs[0]
+            if name in self.updated:
+                self.updated[name] = node.outs[0]
+
+    def phase_of(self, values: Sequence[TracedValue], variable: Parameter | None) -> str:
+        """The program of an operator on these values: of the latest of them, or of what reads what it changes."""
+        names = {v.name for v in values}
+        readers = {n.phase for n in self.nodes if names.intersection(n.ins)} if variable is not None else ()
+        if names & self.after or "after" in readers:
+            return "after"
+        return "update" if self.in_update or names & self.late or "update" in readers else "forward"
+
+    def deferred(self, nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[Node, ...]:
+        """The operators, with those moved to "after" that read Parameters and numbers alone, and that only operators
+        there read: `mean * 0.9` lies as `w.updated` does, with which it is added.
+        """
+        if not self.after:
+            return tuple(nodes)
+        written = {name for name, value in self.assigns.items() if value not in self.after}
+        still = {i.name for i in self.inputs.values() if i.is_number or i.role == "parameter"} - written
+        for node in nodes:
+            if node.phase == "forward" and still.issuperset(node.ins):
+                still.update(node.outs)
+        pairs = (*self.assigns.items(), *self.updates)
+        early = {*outputs, *self.seeds, *(name for name, _ in self.prints), *(value for _, value in pairs)}
+        made = []
+        for node in reversed(nodes):
+            if node.phase == "forward" and still.issuperset(node.outs) and not early.intersection(node.outs):
+                node = replace(node, phase="after")
+            elif node.phase != "after":
+                early.update(node.ins)
+            made.append(node)
+        return tuple(reversed(made))
+
+    # ---- gradients and updates, called by autograd and optimizers ----
+
+    def gradients(self, output: Any, wanted: Sequence[Any]) -> list[TracedValue]:
+        """Values that stand for the gradients of `output` (or its sum) for Parameters and inputs of the function."""
+        where = caller(self.scope_text()).place
+        value = self.operand(output, [])
+        known = any(value.name in n.outs for n in self.nodes) and value.name not in self.late
+        if not known or kind_of(value.dtype) != "f":
+            allowed = "A float that operators have made, and not from gradients or after an optimizer's step"
+            raise TraceError(f"{value.name!r} ({value.dtype}) is to be differentiated", where=where, allowed=allowed)
+        made = []
+        for x in wanted:
+            source = self._own_parameter(x) if isinstance(x, Parameter) else self.operand(x, []).name
+            given = self.inputs.get(source)
+            if given is None or given.role not in ("parameter", "data"):
+                allowed = "Parameters, and inputs of the compiled function"
+                raise TraceError(f"the gradient for {source!r} is asked for", where=where, allowed=allowed)
+            name = self.named(f"{source}.gradient")
+            self.inputs[name] = GraphInput(name, "gradient", given.shape, given.dtype)
+            self.targets[name] = source, len(self.seeds)
+            self.late.add(name)
+            made.append(TracedValue(name, given.shape, given.dtype, self))
+        self.seeds = (*self.seeds, value.name)
+        return made
+
+    def update(self, optimizer: Any, gradients: Sequence[Any]) -> None:
+        """The optimizer's step with these gradients, one per parameter, in the update program. All optimizers' steps
+        are taken there together: each has Parameters of its own.
+        """
+        where = caller(self.scope_text()).place
+        if self.optimizer is not None:
+            self._check_further(optimizer)
+        updates = []
+        for parameter, gradient in zip(optimizer.parameters, gradients, strict=True):
+            name, value = self._own_parameter(parameter), self.operand(gradient, [parameter])
+            if value.name in (*self.parameters.values(), *self.assigns.values()):
+                value = self._taken_late(value)  # a Parameter in which gradients of earlier steps are added up
+            if value.name not in self.late or value.name in self.after:
+                what, hint = f"{name!r} is updated with {value.name!r}", "Use value_and_grad in the same function"
+                allowed = "A value made from gradients, or a Parameter, as they are before any optimizer's step"
+                raise TraceError(what, where=where, allowed=allowed, hint=hint)
+            if not parameter.requires_grad:
+                continue  # frozen since the optimizer was made
+            if value.shape != parameter.full_shape:
+                allowed = f"Shape {parameter.full_shape}"
+                raise ShapeError(f"the gradient of {name!r} has shape {value.shape}", where=where, allowed=allowed)
+            if self.assigns.get(name) in self.late:
+                what = f"{name!r} is trained, and given a value made from gradients"
+                raise TraceError(what, where=where, allowed="One of both in a compiled function")
+            updates.append((name, value.name))
+            self.pinned.pop(id(parameter), None)
+        if self.skip and self.optimizer is None:
+            updates.append((SKIP, self._taken_late(TracedValue(self.skip, (), "bool", self)).name))
+        self.updates = (*self.updates, *updates)
+        self.updated |= {name: "" for name, _ in updates if name != SKIP}
+        self.optimizer = optimizer if self.optimizer is None else Together([*self.optimizer.members, optimizer])
+
+    def _check_further(self, optimizer: Any) -> None:
+        """Raise NotBuiltYet for a second step of the same Parameters."""
+        if any(optimizer is one for one in self.optimizer.members):
+            raise self.twice("a second step of the same optimizer", "Add up the gradients, and take one step")
+        both = [p.name for p in optimizer.parameters if self._own_parameter(p) in self.updated]
+        if both:
+            hint = "Give each optimizer Parameters of its own"
+            raise self.twice(f"a second optimizer's step for {both[0]!r}", hint)
+
+    def _taken_late(self, value: TracedValue) -> TracedValue:
+        """A value of the update program: of one of the forward program a copy."""
+        if value.name in self.late:
+            return value
+        self.in_update = True
+        try:
+            return self.record(OPS["stop_gradient"], [value], {}, None)
+        finally:
+            self.in_update = False
+
+    def unless(self, overflow: Any) -> Any:
+        """The optimizer's step counts unless `overflow`, one number or bool, which is returned; before the step."""
+        value = self.operand(overflow, [])
+        value = OPS["reshape"](value, ()) if value.shape else value
+        if self.optimizer is not None:
+            hint = "Look for an overflow in all gradients together"
+            raise self.twice("what may skip an optimizer's step comes after one", hint)
+        self.skip = (value if value.dtype.kind == "b" else OPS["not_equal"](value, 0)).name
+        return Overflow(value.name, (), str(value.dtype), self)
+
+    def loss_scale(self, scaler: Any) -> TracedValue:
+        """The scale of `scaler` in the step that runs, which is no constant of the program: () float32."""
+        if self.scaler is None:
+            self.scaler, self.scale_name = scaler, self.named(LOSS_SCALE)
+            scale = GraphInput(self.scale_name, "scalar", (), "float32", value=scaler.scale_value)
+            self.inputs[self.scale_name] = scale
+        elif self.scaler is not scaler:
+            raise self.twice("a second loss scaler", "Scale with one, and give it to the optimizer")
+        return TracedValue(self.scale_name, (), "float32", self)
