@@ -28,6 +28,7 @@ from ...cost.schedules import Fault, Schedule, schedule_names
 from ...cost.schedules.auto import Work, auto_schedule
 from ...cost.schedules.naming import find
 from ...cost.schedules.order import loop, shape_v
+from ...processes.measure.measure import cores
 from ..shared.lab import Choice, RunsOneThing
 from . import drawing
 from .run import Given, PipelineRun, RunResult
@@ -58,10 +59,23 @@ class PipelineLab(RunsOneThing):
     Listeners (`on_change`) are told "picture", "run" or, at every step of a training, "loss".
     """
 
-    scripts = ("shared/plain_lab.js",)
+    scripts = ("pipeline/lanes.js", "pipeline/pipeline_lab.js")
+    styles = ("pipeline/pipeline_lab.css",)
     commands = (
-        *("set_net", "set_stages", "set_micro_batches", "set_schedule", "set_chunks", "set_strategy", "set_typed"),
-        *("toggle_recompute", "set_rank", "put", "put_next", "move", "remove", "clear_rank", "clear", "undo", "redo"),
+        *("set_net", "set_stages", "set_micro_batches", "set_schedule", "set_chunks", "set_strategy", "set_cores"),
+        *(
+            "set_typed",
+            "toggle_recompute",
+            "set_rank",
+            "put",
+            "put_next",
+            "move",
+            "remove",
+            "clear_rank",
+            "clear",
+            "undo",
+            "redo",
+        ),
         *("load", "search", "run_simulated", "run_measured", "stop"),
     )
     often = ("run", "loss")
@@ -113,6 +127,7 @@ class PipelineLab(RunsOneThing):
             "schedule": Choice("schedule", s.name, dict.fromkeys(names)),
             "chunks": Choice("parts on a rank", s.chunks, parts if s.chunks in parts else (*parts, s.chunks)),
             "strategy": Choice("inside a stage", s.strategy, STRATEGY_LABELS),
+            "cores": Choice("cores of simulated ranks", s.cores, {0: "own", cores(): f"{cores()} shared"}),
             "rank": Choice("rank", self._rank, range(s.stages)),
         }
 
@@ -143,6 +158,10 @@ class PipelineLab(RunsOneThing):
     def set_strategy(self, strategy: str) -> None:
         """How the products of a stage are split: "one" device, or 2 that split "batch" or "inner" dim."""
         self._to(replace(self._settings, **self._offered(strategy=strategy)))
+
+    def set_cores(self, cores: int) -> None:
+        """Whether simulated ranks share this machine's cores, as worker processes do, or have one each (0)."""
+        self._to(replace(self._settings, **self._offered(cores=cores)))
 
     def set_times(self, forward: float, backward: float, weights: float) -> None:
         """Times of F, B and W of a whole stage; a backward that is not divided takes B + W."""
@@ -365,9 +384,8 @@ class PipelineLab(RunsOneThing):
             raise ArgumentError(what, where=where, allowed=f"At most {MOST_WORKERS}")
         job = get_subject(s.net).job(s.schedule.parts, s.micro_batches)
         plan, net, optimizer = job.compile(s.schedule, s.strategy, s.recomputed)
-        two_copies = s.schedule.parts < sum(map(len, s.schedule.holds))
-        exact = s.strategy == "one" and not two_copies
-        return Given(plan, net, optimizer, job.compile(None), job.batches, exact)
+        exact = s.strategy == "one" and not s.two_copies
+        return Given(plan, net, optimizer, job.compile(None), job.batches, exact, s.cores or None)
 
     # ---- forms ----
 
@@ -393,6 +411,11 @@ class PipelineLab(RunsOneThing):
                 "lanes": lanes_view(s, self.faults),
                 "waits": waits_view(s),
                 "span": s.timed.timing.makespan,
+                "axis": max(s.timed.timing.makespan, s.named_span),
+                "nominal": dict(zip("FBW", s.nominal, strict=True)),
+                "again": list(s.recomputed),
+                "parts": s.schedule.parts,
+                "twice": s.two_copies,
                 "ran": runs_view(s, run.results),
                 "sections": pipeline_sections(self, run.results),
                 **self.progress(),

@@ -4,8 +4,9 @@
     run.work(given, sources=("simulated", "measured"), tell=print)
     run.results["measured"].bubble, run.results["measured"].equality
 
-A rank's lane is read off the events of one step: an action lasts from the first to the last thing that it computes; it
-is busy while it computes, and not while it waits for a message. The update behind the last action is no part of it.
+A rank's lane is read off the events of one step: an action lasts from where its message has come (or from the first
+thing that it computes) to the last thing that it computes; it is busy while it computes. The update behind the last
+action is no part of it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..shared.equality import Equality, equality_rows, nudge
 from ..shared.lab import EXECUTORS, Stopped
 from ..strategy.training import Training
 
-RECORDED = 3  # steps whose times count
+RECORDED = 5  # steps whose times count
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Given:
     """What is run: the plan with its network and optimizer, and the same micro-batches on one device.
 
     exact   every number is to be equal bit for bit: nothing is added up in another order than on one device
+    cores   that simulated ranks share; None: each has its own
     """
 
     plan: Plan
@@ -83,6 +85,7 @@ class Given:
     alone: tuple[Plan, nn.Cell, nn.Optimizer]
     batches: tuple[tuple[np.ndarray, ...], ...]
     exact: bool
+    cores: int | None = None
 
 
 @dataclass
@@ -97,6 +100,7 @@ class PipelineRun(Training):
         if self.given is None:
             return self.loss(None, devices)  # type: ignore[arg-type]  # nothing has run
         found = self.loss(self.given.alone[0], devices)
+        found |= {"label_parallel": f"{devices} workers (measured)", "label_single": "one device"}
         return {**found, "bound": 0.0} if self.given.exact and found["steps"] else found
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
@@ -113,7 +117,7 @@ class PipelineRun(Training):
             tell("picture")
 
     def _simulated(self, given: Given) -> RunResult:
-        with Session(given.plan, given.net, given.optimizer) as session:
+        with Session(given.plan, given.net, given.optimizer, cores=given.cores) as session:
             session.train(given.batches, 1 + RECORDED, record=RECORDED, stopped=self.stop.is_set)
             self._go_on()
             return result_of("simulated", given.plan, session.events)
@@ -201,10 +205,16 @@ def lanes_of(plan: Plan, events: Iterable[Event]) -> Lanes:
     }
     letters = {a.program: a.kind for stage in plan.stages for a in stage.actions if a.kind != "update"}
     times: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    came: dict[tuple[int, str], list[float]] = {}
     for e in events:
         part = part_of.get((e.rank, e.phase, e.name))
-        if e.kind == "compute" and part is not None and e.phase in letters:
-            times.setdefault((e.rank, f"{part}{letters[e.phase]}{e.micro_batch}"), []).append((e.start_s, e.end_s))
+        if part is None or e.phase not in letters:
+            continue
+        key = (e.rank, f"{part}{letters[e.phase]}{e.micro_batch}")
+        if e.kind == "compute":
+            times.setdefault(key, []).append((e.start_s, e.end_s))
+        elif e.kind == "wait" and e.op == "recv":
+            came.setdefault(key, []).append(e.end_s)
     began_s = min((start for spans in times.values() for start, _ in spans), default=0.0)
     lanes = []
     for stage in plan.stages:
@@ -212,7 +222,10 @@ def lanes_of(plan: Plan, events: Iterable[Event]) -> Lanes:
         for action in stage.actions:
             spans = times.get((stage.first, str(action)))
             if spans:
-                start_s, end_s = min(s for s, _ in spans) - began_s, max(e for _, e in spans) - began_s
-                lane.append(Ran(str(action), start_s, end_s, sum(e - s for s, e in spans)))
+                end_s = max(e for _, e in spans)
+                messages = [c for c in came.get((stage.first, str(action)), ()) if c < end_s]
+                start_s = max([min(s for s, _ in spans), *messages])
+                busy_s = sum(e - s for s, e in spans)
+                lane.append(Ran(str(action), start_s - began_s, end_s - began_s, busy_s))
         lanes.append(tuple(sorted(lane, key=lambda ran: ran.start_s)))
     return tuple(lanes)

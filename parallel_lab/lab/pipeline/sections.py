@@ -10,6 +10,7 @@ from typing import Any
 
 from ...base.units import time_text
 from ...cost.schedules import Fault
+from ...processes.measure.measure import cores
 from ..shared.sections import Section, code, table
 from . import drawing
 from .code_out import mindspore_code, our_code, torch_code
@@ -27,6 +28,11 @@ def percent(part: float) -> str:
     '27 %'
     """
     return f"{100 * part:.0f} %" if part >= 0.0995 or not part else f"{100 * part:.1f} %"
+
+
+def plural(count: int, word: str) -> str:
+    """A count of things."""
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def ticks(time: float) -> str:
@@ -190,12 +196,12 @@ def _times(settings: Settings, results: Mapping[str, RunResult]) -> list[list[An
         ["predicted", step, percent(settings.bubble) if whole else None, "the schedule's clock, nothing runs"]
     ]
     notes = {
-        "simulated": "this machine's numpy, a core for each rank",
-        "measured": "worker processes, which share this machine's cores",
+        "simulated": f"ranks share {plural(settings.cores, 'core')}" if settings.cores else "a core for each rank",
+        "measured": f"workers on {plural(cores(), 'core')}",
     }
     for source in SOURCES[1:]:
         if found := results.get(source):
-            note = f"{notes[source]}; median of {found.steps} steps"
+            note = f"{notes[source]}; median of {found.steps}"
             rows.append([source, time_text(found.step_s), percent(found.bubble), note])
         else:
             rows.append([source, None, None, "not run yet"])

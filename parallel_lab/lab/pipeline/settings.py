@@ -36,6 +36,7 @@ class Settings:
     cap            micro-batches x parts that a rank can keep activations of; None: any number
     recompute      ranks whose layers run forward again in backward
     strategy       inside a stage, by name
+    cores          processor cores that simulated ranks share; 0: each has its own
     drawn          the schedule that is shown in place of the named one, once it was changed
     """
 
@@ -49,6 +50,7 @@ class Settings:
     cap: int | None = None
     recompute: tuple[int, ...] = ()
     strategy: str = "one"
+    cores: int = 0
     drawn: Schedule | None = None
 
     @cached_property
@@ -83,8 +85,24 @@ class Settings:
     @cached_property
     def recomputed(self) -> tuple[int, ...]:
         """The parts that are recomputed: those of the chosen ranks; of two copies the first one's."""
-        holds, two_copies = self.schedule.holds, self.schedule.parts < sum(map(len, self.schedule.holds))
-        return tuple(sorted({k for rank in self.recompute for k in (holds[rank][:1] if two_copies else holds[rank])}))
+        mine = {rank: parts[:1] if self.two_copies else parts for rank, parts in enumerate(self.schedule.holds)}
+        return tuple(sorted({part for rank in self.recompute for part in mine[rank]}))
+
+    @property
+    def two_copies(self) -> bool:
+        """Whether parts lie on two ranks."""
+        return self.schedule.parts < sum(map(len, self.schedule.holds))
+
+    @property
+    def nominal(self) -> tuple[float, float, float]:
+        """Times of F, B and W of a part that is not recomputed; of a backward that is not divided that of both."""
+        forward, backward, weights = (t / self.shares for t in self.times)
+        return forward, backward if self.schedule.splits_backward else backward + weights, weights
+
+    @cached_property
+    def named_span(self) -> float:
+        """The makespan of the named schedule with these times: how long a lane is about to be."""
+        return self.timed.timing.makespan if self.drawn is None else replace(self, drawn=None).timed.timing.makespan
 
     def clock_times(self) -> dict[str, Any]:
         """Times of every part, as `Schedule.clock` takes them."""

@@ -36,7 +36,7 @@ GPT_HIDDEN, GPT_SEQUENCES = 32, 4  # sequences of a micro-batch
 
 # devices of a stage, by the name of the strategy inside it
 STRATEGIES = {"one": 1, "batch": 2, "inner": 2}
-STRATEGY_LABELS = {"one": "one device", "batch": "2 devices: split the batch", "inner": "2 devices: split the products"}
+STRATEGY_LABELS = {"one": "1 device", "batch": "2, batch split", "inner": "2, products split"}
 
 
 class StackLayer(nn.Cell):
@@ -177,7 +177,7 @@ def _gpt_job(parts: int, micro_batches: int) -> Job:
 
 _STACK = f"products of width {STACK_WIDTH} with a ReLU, as in the quickstart; a micro-batch has {STACK_ROWS} rows"
 _GPT = f"GPT blocks of width {GPT_HIDDEN} that count in words; a micro-batch has {GPT_SEQUENCES} sequences"
-_SUBJECTS = (Subject("stack", "stack of products", _STACK, _stack_job), Subject("gpt", "GPT blocks", _GPT, _gpt_job))
+_SUBJECTS = (Subject("stack", "stack", _STACK, _stack_job), Subject("gpt", "GPT", _GPT, _gpt_job))
 SUBJECTS = {subject.name: subject for subject in _SUBJECTS}
 
 

@@ -142,14 +142,14 @@ class _Chains:
                 run.append(links[at])
             at += 1
             mine = " ".join(one.name for one in reversed(run))
-            does = f"{link.name} of rank {link.rank} (ends at {number(link.end)}"
-            does += f"; its message takes {number(latency)})" if latency and parts == [] and len(links) else ")"
+            does = f"{link.name} of rank {link.rank} (until {number(link.end)}"
+            does += f", and {number(latency)} for its message)" if latency and not parts else ")"
             if len(run) > 1:
                 does += f", which comes after {' '.join(mine.split()[:-1])} there"
             parts.append(does)
         text = f"{waits} {parts[0]}" if parts else waits
         for one in parts[1:]:
-            text += f"; that waits for {one}"
+            text += f", that for {one}"
         return f"{text}."
 
     def missing(self, cell: tuple) -> str:

@@ -1,0 +1,282 @@
+// The Pipeline Lab: controls above, lanes in the middle, loss and numbers below, tables and code in tabs.
+
+const NUMBERS_OF = ["set_stages", "set_micro_batches", "set_chunks", "set_rank", "set_cores", "toggle_recompute"];
+const TABS = {
+  actions: ["Actions", ["actions"]], messages: ["Messages", ["messages"]], memory: ["Memory", ["memory"]],
+  equality: ["Equality", ["equality"]], text: ["Schedule as text", ["text"]], csv: ["CSV", ["torch"]],
+  code: ["Code out", ["ours", "mindspore"]],
+};
+
+// ---- what is selected, and how far the page was stepped ----
+
+const findItem = (s, key) => {
+  for (const lane of s.lanes) {
+    const found = itemsOf(s, lane.rank).find((item) => item.key === key);
+    if (found) return found;
+  }
+  return null;
+};
+
+const momentsOf = (s) => [...new Set(s.lanes.flatMap((lane) => lane.cells.flatMap(([, start, end]) => [start, end])))].sort((a, b) => a - b);
+
+// What follows from both: the moment, the item, and the cells that a wait waits for.
+function prepare(s, ui) {
+  const moments = momentsOf(s);
+  if (ui.at !== null) ui.at = Math.max(0, Math.min(ui.at, moments.length - 1));
+  ui.time = ui.at === null ? 0 : moments[ui.at] ?? 0;
+  ui.item = ui.sel ? findItem(s, ui.sel) : null;
+  if (!ui.item) ui.sel = null;
+  ui.first = itemsOf(s, 0)[0]?.key;
+  ui.chain = new Set((ui.item?.links ?? []).map(([rank, position]) => `c${rank}-${s.lanes[rank].cells[position][0]}`));
+  return moments;
+}
+
+function leadText(s, ui) {
+  if (ui.item) return sayItem(s, ui.item);
+  if (ui.at === null) return s.status;
+  const does = s.lanes.map((lane) => {
+    const cell = lane.cells.find(([, start, end]) => start <= ui.time && ui.time < end);
+    return `rank ${lane.rank} ${cell ? cell[0] : "waits"}`;
+  });
+  return `From ${timeOf(ui.time)} on (predicted): ${does.join(", ")}.`;
+}
+
+// ---- parts ----
+
+function top(s, ui) {
+  const going = s.run.can.stop;
+  return html`<header class="pl-head pl-pi-head"><h2 class="pl-title">${s.title}</h2>${choice("net", "net", s.net, "set_net", ui)}
+    ${choice("stages", "stages", s.stages, "set_stages", ui)}${choice("micro", "micro-batches", s.micro_batches, "set_micro_batches", ui)}
+    ${choice("schedule", "schedule", s.schedule, "set_schedule", ui)}
+    ${choice("cores", "cores", s.cores, "set_cores", ui)}
+    <span class="pl-pi-run">${button("run_measured", "Run", ui, { on: s.run.can.run, kind: "pl-primary", title: "train with this schedule on worker processes, beside one device" })}
+    ${going ? button("stop", "Stop", ui) : button("run_simulated", "Simulate", ui, { on: s.run.can.run, title: "this machine's numpy on the simulator's clock" })}</span></header>`;
+}
+
+function settings(s, ui) {
+  const again = (rank) => html`<button type="button" class="pl-pi-toggle" data-key="again${rank}" data-command="toggle_recompute" data-value="${rank}"
+    aria-pressed="${s.recompute.includes(rank)}" ${flag("disabled", !ui.live)} title="rank ${rank} runs forward again in backward and keeps less">${rank}</button>`;
+  const narrow = (name, label, hint, more) => html`<span class="pl-pi-typed pl-pi-${name}" title="${hint}">${typed(name, label, s.typed[name], ui, more)}</span>`;
+  return html`<div class="pl-pi-settings">${choice("chunks", "parts each", s.chunks, "set_chunks", ui)}${narrow("times", "F:B:W", "time of forward, input gradients and weight gradients of a stage")}
+    ${narrow("latency", "latency", "time of a message between ranks")}${narrow("cap", "cap", "micro-batches x parts that a rank can keep; none: any number")}
+    <span class="pl-field" role="group" aria-label="recompute on rank"><span>recompute</span><span class="pl-pi-toggles">${s.lanes.map((lane) => again(lane.rank))}</span></span>
+    ${choice("strategy", "stage", s.strategy, "set_strategy", ui)}</div>`;
+}
+
+function lead(s, ui) {
+  prepare(s, ui);
+  const bubble = ([source, , part]) => html`<span class="pl-pi-source-${source}${part ? "" : " pl-muted"}" data-key="${source}"><b>${part ?? "–"}</b> ${source}</span>`;
+  const wrong = s.last_error && !ui.tried ? s.last_error : null;
+  const going = s.run.text ? html`<p class="pl-pi-going" role="status">${s.run.text}</p>` : "";
+  return html`<div class="pl-pi-lead"><p class="pl-status" role="status">${leadText(s, ui)}</p>
+    <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}</p></div>${going}${notices({ n0: wrong, n1: s.run.error })}`;
+}
+
+const lanesPart = (s, ui) => {
+  prepare(s, ui);
+  return picture(s, ui);
+};
+
+function tools(s, ui) {
+  const moments = prepare(s, ui), at = ui.at ?? moments.length - 1, { live } = ui;
+  const tool = (name, text, title, on = true) => html`<button type="button" class="pl-button" data-key="do-${name}" data-do="${name}"
+    ${flag("disabled", !on)} title="${title}">${text}</button>`;
+  const rank = ui.item?.rank ?? 0, lane = s.lanes[rank], kinds = ["F", "B", "W"];
+  const put = (kind) => tool(kind, `+${kind}`, `the next ${kind} of rank ${rank}, behind what is selected (key ${kind})`, live && lane.left.some((name) => name.includes(kind)));
+  const edit = html`<span class="pl-pi-group" role="group" aria-label="draw">${kinds.map(put)}
+    ${tool("remove", "Remove", "the selected action (Delete)", live && Boolean(ui.item?.name) && !ui.item?.ghost)}
+    ${tool("clear_rank", `Clear ${rank}`, `the lane of rank ${rank}, to draw it`, live)}${tool("clear", "Clear all", "all lanes, to draw them", live)}
+    ${button("undo", "Undo", ui, { on: s.can_undo, title: "key z" })}${button("redo", "Redo", ui, { on: s.can_redo, title: "key y" })}
+    ${button("search", "Search", ui, { title: "a good schedule for these times and this cap, found fast" })}</span>`;
+  return html`<div class="pl-pi-tools"><span class="pl-pi-group" role="group" aria-label="step">${tool("whole", "Whole", "the whole step", ui.at !== null)}
+    ${tool("back", "◀", "one moment back", at > 0)}<input type="range" data-key="at" data-step="1" min="0" max="${Math.max(0, moments.length - 1)}" value="${at}" aria-label="moment of the step"
+    aria-valuetext="${timeOf(moments[at] ?? 0)} ticks">${tool("on", "▶", "one moment on", ui.at === null || at < moments.length - 1)}
+    ${geometry(s, ui).longer ? tool("all", ui.all ? "Fit drawn" : "Fit all", "the whole of what ran, or the drawn step over the full width") : ""}<output class="pl-pi-moment">${ui.at === null ? "" : timeOf(ui.time)}</output></span>${live ? edit : ""}</div>`;
+}
+
+function below(s, ui) {
+  const equality = s.sections.equality, verdict = equality ? equality.notes.map(verdictText) : "Run trains with this very schedule; every tensor is compared with one device.";
+  const found = { ...s, sections: { ...s.sections, bubble: { ...s.sections.bubble } } };
+  return html`<div class="pl-pi-below">${loss(s, ui)}<div class="pl-pi-numbers">${section(found, "bubble", ui)}
+    <p class="pl-pi-verdict">${verdict}</p></div></div>`;
+}
+
+function tabs(s, ui) {
+  const known = Object.entries(TABS).filter(([, [, names]]) => names.some((name) => s.sections[name]));
+  const count = (names) => { const rows = s.sections[names[0]] && forChoices(s.sections[names[0]], s).rows; return rows ? html` <small>${rows.length}</small>` : ""; };
+  const tab = ([name, [title, names]]) => html`<button type="button" role="tab" data-key="tab-${name}" data-tab="${name}" aria-selected="${ui.tab === name}"
+    aria-controls="${ui.id}-panel">${title}${count(names)}</button>`;
+  const [, names] = TABS[ui.tab] ?? ["", []];
+  const ranks = choice("rank", "rank", s.rank, "set_rank", ui);
+  const load = html`<label class="pl-pi-load"><span>Edit it and load it, or paste another, as text or CSV:</span>
+    <textarea data-key="load-${s.sections.text.text.length}-${s.sections.text.text.slice(0, 60)}" data-load="1" rows="${Math.min(9, s.lanes.length + 1)}" spellcheck="false" wrap="off">${s.sections.text.text}</textarea></label>
+    <button type="button" class="pl-button" data-key="do-load" data-do="load">Load</button>`;
+  const body = ui.tab === "text" && ui.live ? load
+    : names.map((name) => section(s, name, ui, { above: name === "actions" ? ranks : "" }));
+  return html`<div class="pl-pi-tabs" role="tablist" aria-label="tables and code">${known.map(tab)}</div>
+    <div class="pl-pi-panel" id="${ui.id}-panel" role="tabpanel" ${flag("hidden", !names.length)}>${body}</div>`;
+}
+
+// ---- what can be done ----
+
+function handlers(view) {
+  const { root, ui, send } = view;
+  const select = (key) => { if (ui.sel !== key) { ui.sel = key; view.ask(); } };
+  const focus = (key) => { select(key); view.draw(); root.querySelector(`[data-item="${CSS.escape(key)}"]`)?.focus(); };
+  // a command at a place: what is refused is told there, and what is made gets the focus
+  const ask = (command, given, rank, position, time) => {
+    ui.tried = { rank, time };
+    ui.then = { rank, position };
+    send(command, given);
+  };
+  const putNext = (kind) => {
+    const item = ui.item, s = view.snapshot, rank = item?.rank ?? 0, lane = s.lanes[rank];
+    const end = lane.cells.length + lane.pending.length;
+    const at = !item || item.ghost ? end : item.gap ? item.position : item.position + 1;
+    ask("put_next", [rank, kind, at], rank, at, item && !item.ghost ? item.end : lane.cells.at(-1)?.[2] ?? 0);
+  };
+  const doIt = {
+    F: () => putNext("F"), B: () => putNext("B"), W: () => putNext("W"),
+    remove() { const { item } = ui; if (item?.name && !item.ghost) ask("remove", [item.rank, item.position], item.rank, Math.max(0, item.position - 1), item.start); },
+    clear_rank() { const rank = ui.item?.rank ?? 0; ui.sel = null; ask("clear_rank", [rank], rank, 0, 0); },
+    clear() { ui.sel = null; ask("clear", [], 0, 0, 0); },
+    all() { ui.all = !ui.all; view.ask(); },
+    whole() { ui.at = null; view.ask(); },
+    back() { ui.at = (ui.at ?? momentsOf(view.snapshot).length - 1) - 1; ui.sel = null; view.ask(); },
+    on() { ui.at = ui.at === null ? 0 : ui.at + 1; ui.sel = null; view.ask(); },
+    load() { ui.tried = null; send("load", [root.querySelector("[data-load]").value]); },
+  };
+  const ghost = (item) => ask("put", [item.rank, item.name, -1], item.rank, item.position, item.start);
+  const move = (item, to) => {
+    const lane = view.snapshot.lanes[item.rank], count = lane.cells.length + lane.pending.length;
+    if (to >= 0 && to < count && to !== item.position) ask("move", [item.rank, item.position, to], item.rank, to, item.start);
+  };
+  // where in the lane the pointer is: the place that a dragged cell would have, and its edge
+  const placeAt = (event, rank, from) => {
+    const s = view.snapshot, g = geometry(s, ui), svg = view.slots.lanes.querySelector("svg");
+    const time = (event.clientX - svg.getBoundingClientRect().left - g.left) / g.per;
+    const cells = itemsOf(s, rank).filter((item) => item.name && !item.ghost && item.position !== from);
+    const before = cells.filter((item) => (item.start + item.end) / 2 < time);
+    return { to: before.length, edge: before.at(-1)?.end ?? cells[0]?.start ?? 0 };
+  };
+  const neighbour = (item, key) => {
+    const s = view.snapshot, items = itemsOf(s, item.rank), at = items.findIndex((one) => one.key === item.key);
+    if (key === "ArrowLeft") return items[at - 1];
+    if (key === "ArrowRight") return items[at + 1];
+    if (key === "Home") return items[0];
+    if (key === "End") return items.at(-1);
+    const rank = item.rank + (key === "ArrowDown" ? 1 : -1), middle = (item.start + item.end) / 2;
+    if (!s.lanes[rank]) return null;
+    const away = (one) => Math.max(one.start - middle, middle - one.end, 0);
+    return itemsOf(s, rank).reduce((best, one) => (!best || away(one) < away(best) ? one : best), null);
+  };
+  return {
+    focusin({ target }) { const node = target.closest("[data-item]"); if (node) { ui.tried = null; select(node.dataset.item); } },
+    pointerdown(event) {
+      const node = event.target.closest("[data-item]");
+      if (!node || event.button !== 0) return;
+      event.preventDefault();
+      node.focus();
+      const item = findItem(view.snapshot, node.dataset.item);
+      if (!ui.live || !item?.name) return;
+      ui.drag = { key: item.key, item, rank: item.rank, to: null, edge: 0, x: event.clientX };
+      root.setPointerCapture(event.pointerId);
+    },
+    pointermove(event) {
+      const { drag } = ui;
+      if (!drag || Math.abs(event.clientX - drag.x) < 4) return;
+      Object.assign(drag, placeAt(event, drag.rank, drag.item.ghost ? -1 : drag.item.position));
+      view.ask();
+    },
+    pointerup() {
+      const { drag } = ui;
+      ui.drag = null;
+      if (!drag) return;
+      view.ask();
+      if (drag.item.ghost) {
+        if (drag.to === null) ghost(drag.item);
+        else ask("put", [drag.rank, drag.item.name, drag.to], drag.rank, drag.to, drag.edge);
+      } else if (drag.to !== null) move(drag.item, drag.to);
+    },
+    pointercancel() { ui.drag = null; view.ask(); },
+    click(event) {
+      const node = event.target.closest("[data-do]"), tab = event.target.closest("[data-tab]");
+      if (node && !node.hasAttribute("disabled")) doIt[node.dataset.do]();
+      if (tab) { ui.tab = ui.tab === tab.dataset.tab ? null : tab.dataset.tab; view.ask(); }
+      if (event.target.closest("[data-command]")) ui.tried = ui.then = null;
+      return node || tab;
+    },
+    input({ target }) {
+      if (!target.dataset.step) return false;
+      ui.at = Number(target.value);
+      ui.sel = null;
+      view.ask();
+      return true;
+    },
+    keydown({ target, key, shiftKey }) {
+      const node = target.closest?.("[data-item]");
+      if (!node) return false;
+      const item = findItem(view.snapshot, node.dataset.item), letter = key.toUpperCase();
+      if (!item) return false;
+      if (key === "Escape") { ui.tried = null; ui.sel = null; view.ask(); return true; }
+      if (["ArrowLeft", "ArrowRight"].includes(key) && shiftKey) {
+        if (ui.live && item.name && !item.ghost) move(item, item.position + (key === "ArrowLeft" ? -1 : 1));
+        return true;
+      }
+      if (key.startsWith("Arrow") || key === "Home" || key === "End") {
+        const next = neighbour(item, key);
+        if (next) focus(next.key);
+        return true;
+      }
+      if (!ui.live) return false;
+      if ("FBW".includes(letter) && letter.length === 1) doIt[letter]();
+      else if (key === "Delete" || key === "Backspace") doIt.remove();
+      else if (letter === "Z") send("undo", []);
+      else if (letter === "Y") send("redo", []);
+      else if ((key === "Enter" || key === " ") && item.ghost) ghost(item);
+      else return ["Enter", " "].includes(key);
+      return true;
+    },
+  };
+}
+
+function keyAt(s, { rank, position }) {
+  const lane = s.lanes[rank], name = lane?.cells[position]?.[0] ?? lane?.pending[position - lane.cells.length];
+  return name === undefined ? (lane?.left.length ? `n${rank}-${lane.left[0]}` : null) : `c${rank}-${name}`;
+}
+
+const { render, mountPage } = lab({
+  classes: ["pl-pi"],
+  parts: { head: top, settings, lead, lanes: lanesPart, caption, tools, below, tabs },
+  measure(ui, root) {
+    ui.width = Math.max(320, Math.floor(root.clientWidth || 940) - 8);
+    ui.at ??= null;
+    ui.sel ??= null;
+    ui.tab ??= null;
+    ui.all ??= false;
+  },
+  numbers: NUMBERS_OF,
+  commit(name, text, { snapshot, send, ui, forget }) {
+    ui.tried = null;
+    if (text.trim() !== snapshot.typed[name]) send("set_typed", [name, text]);
+    forget("settings");
+  },
+  handlers,
+  // what was made by a key or a click gets the focus, so that the next key goes on there
+  answered(view) {
+    const { ui } = view, { then } = ui;
+    ui.then = null;
+    if (!then || view.snapshot.last_error) return;
+    const key = keyAt(view.snapshot, then);
+    if (key) { ui.sel = key; ui.wanted = key; }
+  },
+  drawn({ ui, root }) {
+    if (!ui.wanted) return;
+    root.querySelector(`[data-item="${CSS.escape(ui.wanted)}"]`)?.focus();
+    ui.wanted = null;
+  },
+  alone: { set_rank: (s, [value]) => ({ rank: { ...s.rank, value } }) },
+});
+
+export { mountPage };
+export default { render };
