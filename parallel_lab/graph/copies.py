@@ -113,8 +113,10 @@ class _Copies:
     """
 
     def __init__(self, draft: Draft, programs: Programs, placed: Placed) -> None:
-        self.draft, self.programs, self.placed = draft, programs, placed
+        self.draft, self.placed = draft, placed
         self.values, self.host = placed.values, placed.host
+        self.copies: dict[tuple[str, str], str] = {}
+        self.programs = {phase: self.landed(program) for phase, program in programs.items()}
         self.inputs = {i.name: i for i in draft.graph.inputs if not i.is_number and i.role != "scalar"}
         self.given = set(self.inputs) | {name for name, _, _ in draft.states}
         self.maker: dict[str, tuple[str, int]] = {}
@@ -123,7 +125,6 @@ class _Copies:
                 self.maker.update(dict.fromkeys(instr.kept, (phase, at)))
         self.before: dict[tuple[str, int], list[Instr]] = {}
         self.behind: dict[tuple[str, int], list[Instr]] = {}
-        self.copies: dict[tuple[str, str], str] = {}
         self.original: dict[str, str] = {}
         self.returned: dict[str, str] = {}
 
@@ -144,6 +145,19 @@ class _Copies:
                 made += [*self.before.get((phase, at), ()), own, *self.behind.get((phase, at), ())]
             done[phase] = tuple(made)
         return done
+
+    def landed(self, program: tuple[Instr, ...]) -> tuple[Instr, ...]:
+        """A program in which what another stage's host has made comes to the device first, and then down here too."""
+        done: list[Instr] = []
+        for instr in program:
+            if instr.kind == "wait" and makes_on_host(instr, self.host):
+                label = fresh_name(f"{instr.out}.device", self.values)
+                self.values[label], self.copies[instr.out, TO_DEVICE] = self.values[instr.out], label
+                down = self.made(TO_HOST, instr.out, label, instr, instr.once)
+                done += [replace(instr, outs=(label,)), down]
+            else:
+                done.append(instr)
+        return tuple(done)
 
     def read(self, name: str, phase: str, at: int, there: bool) -> str:
         """The name under which an instruction, on the host if `there`, reads the value `name`."""
@@ -179,14 +193,15 @@ class _Copies:
         if kind == TO_HOST:
             self.host.add(label)
         self.copies[name, kind], self.original[label] = label, name
+        where.setdefault(place, []).append(self.made(kind, label, name, near, self.once(name)))
+        return label
+
+    def made(self, kind: str, label: str, name: str, near: Instr, once: str) -> Instr:
+        """A copy of the value `name`."""
         to, lies = ("host", "device") if kind == TO_HOST else ("device", "host")
         reason = f"{name!r} lies on the {lies}, and is read on the {to}"
-        origin = near.origin.made("place")
-        fields = {"name": near.name, "reason": reason, "origin": origin, "once": self.once(name), "stage": near.stage}
-        where.setdefault(place, []).append(
-            Instr(kind, (label,), (name,), op_class=COPIES[kind], owner=near.owner, **fields)
-        )
-        return label
+        fields = {"name": near.name, "reason": reason, "origin": near.origin.made("place"), "once": once}
+        return Instr(kind, (label,), (name,), op_class=COPIES[kind], owner=near.owner, stage=near.stage, **fields)
 
     def once(self, name: str) -> str:
         """With which micro-batch a copy is made: as the value; what the whole step has is copied once."""

@@ -7,9 +7,11 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab import nn, ops
+from parallel_lab.base import hooks
 from parallel_lab.base.errors import ArgumentError, NotBuiltYet, PlanError
 from parallel_lab.base.settings.context import reset_context, set_context, set_offload_context
 from parallel_lab.cost import get_cluster, predict_memory, predict_timeline, step_time_s
+from parallel_lab.cost.schedules import make_schedule
 from parallel_lab.graph.plan import Plan
 from parallel_lab.lab.memory.count import predicted_ranks, simulated_ranks
 from parallel_lab.train.session import Session, initial_values
@@ -43,14 +45,18 @@ def batch(rows=ROWS):
     return tuple(rng.standard_normal((rows, WIDTH)).astype(np.float32) for _ in range(2))
 
 
+def adam(parameters):
+    return nn.Adam(parameters, 0.01)
+
+
 def stack_plan(
-    layers=4, cpu=(), stages=1, parts=1, target=None, half=None, devices=1, rows=ROWS, train=True, **settings
+    layers=4, cpu=(), stages=1, parts=1, target=None, half=None, devices=1, rows=ROWS, make=adam, **settings
 ):
     pl.set_seed(3)
     net = Stack(layers, cpu, stages)
     if half:
         net.to_float(half)
-    optimizer = nn.Adam(net.trainable_params(), 0.01) if train else None
+    optimizer = make(net.trainable_params()) if make else None
     if target:
         optimizer.target = target
     settings |= {"pipeline_stages": stages, "grad_accumulation_step": parts, "dataset_strategy": "full_batch"}
@@ -96,6 +102,88 @@ def test_processes_copy_as_the_simulator_does():
     with pl.WorkerPool(2) as pool:
         found = trained(*made[0], executor="processes", pool=pool)
     assert_same(found, trained(*made[1]))
+
+
+CLIP = {"clip": nn.GradientClip("global_norm", 0.05)}
+MAKERS = {
+    "clipped": lambda p: nn.Adam(p, 0.01, **CLIP),
+    "AdamOffload": lambda p: nn.AdamOffload(p, 0.01, weight_decay=0.1, **CLIP),
+    "use_offload": lambda p: nn.Adam(p, 0.01, use_nesterov=True, use_offload=True, **CLIP),
+}
+ON_DEVICE = {
+    **MAKERS,
+    "AdamOffload": lambda p: nn.Adam(p, 0.01, weight_decay=0.1, **CLIP),
+    "use_offload": lambda p: nn.Adam(p, 0.01, use_nesterov=True, **CLIP),
+}
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("half", [None, "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_host_that_updates_clips_by_the_norm_over_all_stages(name, shape, half):
+    stages, parts = SHAPES[shape]
+    form = {"stages": stages, "parts": parts, "devices": 4, "half": half}
+    plan, *rest = stack_plan(make=MAKERS[name], target="CPU" if name == "clipped" else None, **form)
+    assert {"moment1.l.0.weight", "moment2.l.3.weight"} <= set(plan.host)
+    assert_same(trained(plan, *rest), trained(*stack_plan(make=ON_DEVICE[name], **form)))
+
+
+class Sends(nn.Cell):
+    """The first stage ends with an operator on the host, and the second one begins with one."""
+
+    def __init__(self, target):
+        super().__init__()
+        self.w, self.v = (pl.Parameter(pl.Tensor(batch()[n][:WIDTH]), name=name) for n, name in enumerate("wv"))
+        self.one, self.two = ops.MatMul(), ops.MatMul()
+        if target:
+            self.one.set_device(target)
+            self.two.add_prim_attr("primitive_target", target)
+        self.halves = nn.CellList([Half(self.one, self.w), Half(self.two, self.v)])
+        for stage, half in enumerate(self.halves):
+            half.pipeline_stage = stage
+
+    def construct(self, x):
+        return self.halves[1](self.halves[0](x))
+
+
+class Half(nn.Cell):
+    def __init__(self, product, weight):
+        super().__init__()
+        self.product, self.weight = product, weight
+
+    def construct(self, x):
+        return self.product(x, self.weight)
+
+
+def test_what_a_host_makes_is_sent_by_the_device_and_taken_by_the_other_one():
+    """Activation and gradient go up before they are sent, and down where they arrive: once per micro-batch."""
+    made = []
+    for target in (None, "CPU"):
+        net = Sends(target)
+        optimizer = nn.Adam(net.trainable_params(), 0.01)
+        how = {"pipeline_stages": 2, "grad_accumulation_step": 4, "dataset_strategy": "full_batch", "device_num": 2}
+        plan = pl.compile(net, *batch(), loss=nn.MSELoss(), optimizer=optimizer, **how)
+        made.append((plan, trained(plan, net, optimizer)))
+    assert_same(made[0][1], made[1][1])
+    plan, size = made[1][0], ROWS // 4 * WIDTH * 4
+    sent = [i for _, i in plan.instructions() if i.message == "send" and i.once == ""]
+    assert len(sent) == 8 and plan.host and not any(i.ins[0] in plan.host for i in sent)
+    moved = [c for c in plan.to_dict(rank=1)["copies"] if c["kind"] == "copy_to_host" and c["phase"] == "forward"]
+    assert {c["bytes"] for c in moved} == {size}
+
+
+@pytest.mark.parametrize("name", ["zb_h1", "zb_h2"])
+@pytest.mark.parametrize("settings", [{"memory_offload": True}, {"target": "CPU", "cpu": (1, 2)}])
+def test_where_things_lie_changes_no_bit_where_backward_is_divided(settings, name, monkeypatch):
+    want = trained(*stack_plan(stages=2, parts=4, devices=2))
+    monkeypatch.setattr(hooks, "_schedule_maker", lambda _, *size: list(map(list, make_schedule(name, *size))))
+    plan, net, optimizer = stack_plan(stages=2, parts=4, devices=2, **settings)
+    assert any(a.kind == "W" for a in plan.stages[0].actions)
+    counted = simulated_ranks(plan, initial_values(plan, net, optimizer), batch())
+    for there, here in zip(counted, predicted_ranks(plan), strict=True):
+        assert [(p.live, p.host) for p in there.timeline] == [(p.live, p.host) for p in here.timeline]
+    assert_same(trained(plan, net, optimizer), want)
 
 
 class Scores(nn.Cell):
@@ -198,6 +286,19 @@ def test_an_optimizer_on_the_host_moves_gradients_down_and_parameters_up(half, e
     assert plain.host_peak_bytes == 0 and report.peak_bytes < plain.peak_bytes - 8 * count
 
 
+@pytest.mark.parametrize("name", ["AdamOffload", "use_offload"])
+def test_moments_on_the_host_cost_a_copy_each_way_and_leave_parameters_on_the_device(name):
+    """4P down, 4P up; the device has 4 bytes of a parameter, and not 12 (MindSpore's "1/3", theory.md 6.3)."""
+    plan, plain = (stack_plan(make=made[name])[0] for made in (MAKERS, ON_DEVICE))
+    count, time, report = 4 * WIDTH * WIDTH, step_time_s(plan, NODE), predict_memory(plan)
+    moved = time.to_host_bytes, time.to_device_bytes
+    assert 0 <= moved[0] - 4 * count <= 4 * 4 and moved[1] == 4 * count  # and what the host needs of numbers
+    assert report.params_bytes == 4 * count and report.host_resident_bytes == 8 * count
+    before = predict_memory(plain)
+    assert before.resident_bytes - report.resident_bytes == 8 * count
+    assert before.peak_bytes - report.peak_bytes == 8 * count
+
+
 def test_gradients_summed_over_ranks_are_summed_on_the_device():
     """The sum is in float32, as without a host, so 4P go down and 2P come up."""
     plan, *_ = stack_plan(target="CPU", half="bfloat16", devices=2)
@@ -215,8 +316,8 @@ def test_kept_values_leave_the_device_and_come_back():
     """A chain of n tanh keeps n results; with memory_offload all are away when the loss is reached."""
     layers, rows = 6, 1024
     size = rows * WIDTH * 4
-    without = stack_plan(layers, rows=rows, train=False)[0]
-    plan = stack_plan(layers, rows=rows, train=False, memory_offload=True)[0]
+    without = stack_plan(layers, rows=rows, make=None)[0]
+    plan = stack_plan(layers, rows=rows, make=None, memory_offload=True)[0]
     kept = [c["value"] for c in plan.to_dict(rank=0)["copies"] if c["kind"] == "copy_to_host"]
     assert {f"l.{i}.activation.tanh" for i in range(layers - 1)} <= set(kept)
     time, before, after = step_time_s(plan, NODE), predict_memory(without), predict_memory(plan)

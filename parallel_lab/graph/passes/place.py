@@ -3,7 +3,8 @@
 What runs on the host, and reads and makes its values there:
 - an operator with the target "CPU" (`Primitive.set_device`, `add_prim_attr("primitive_target", "CPU")`), and its
   gradient;
-- the update of an optimizer whose `target` is "CPU", but for its messages, which are between devices;
+- the update of an optimizer whose `target` is "CPU", but for its messages, which are between devices; of one with
+  `use_offload` what its states take part in, but for the last step, which gives Parameters their new values;
 - a conversion of a Parameter that lies there to a smaller dtype, or of a gradient that only the host reads to a larger
   one, so that the smaller one is copied; that of a Parameter once in a step, for all micro-batches.
 
@@ -28,16 +29,20 @@ def place(draft: Draft) -> Draft:
     config, optimizer = draft.config, draft.training.optimizer
     instrs = list(draft.instructions())
     targets = {(node.phase != "forward", node.name) for node in draft.graph.nodes if node.target}
-    there, all_there = _updated_on_host(optimizer)
+    updated, all_updated = _updated_on_host(optimizer)
+    parameters = {i.name for i in draft.graph.inputs if i.role == "parameter"}
+    offloaded = _of_states(draft, parameters)
     on_host = [
         instr.kind in LOCAL
         and (
             (phase == "update", instr.name) in targets
-            or (phase == "update" and _of_update(instr) and (all_there or instr.name in there))
+            or (
+                (phase == "update" and _of_update(instr))
+                and (all_updated or instr.name in updated or not offloaded.isdisjoint(instr.kept))
+            )
         )
         for phase, instr in instrs
     ]
-    parameters = {i.name for i in draft.graph.inputs if i.role == "parameter"}
     lasting = parameters | {name for name, _, _ in draft.states}
     host = parameters if config.memory_offload and config.offload_param else set()
     host |= {name for (_, i), there in zip(instrs, on_host, strict=True) if there for name in i.ins if name in lasting}
@@ -76,6 +81,24 @@ def _cast_once(draft: Draft, parameters: set[str], host: set[str]) -> Draft:
     return replace(draft, programs=tuple(programs))
 
 
+def _offloading(optimizer: Any) -> set[str]:
+    """The parameters whose states lie on the host, while they themselves stay on the device."""
+    members = () if optimizer is None else optimizer.members
+    return {p.name for one in members if one.use_offload and one.target != "CPU" for p in one.parameters}
+
+
+def _of_states(draft: Draft, parameters: set[str]) -> set[str]:
+    """What is made of such parameters' states, but for their new values, and these values in another dtype."""
+    mine = _offloading(draft.training.optimizer)
+    program, known = draft.program("update"), {name for name, parameter, _ in draft.states if parameter in mine}
+    new = {source for target, source in draft.assignments if target in parameters}
+    new |= {i.ins[0] for i in program if i.op == "cast" and i.out in new}
+    for instr in program:
+        if not known.isdisjoint(instr.ins) and new.isdisjoint(instr.kept):
+            known.update(instr.kept)
+    return known
+
+
 def _of_update(instr: Instr) -> bool:
     """Whether it is part of the optimizer's own rule, and not of what the function itself does with gradients."""
     return instr.origin.made_by == "update"
@@ -91,5 +114,6 @@ def _updated_on_host(optimizer: Any) -> tuple[set[str], bool]:
 
 def places(draft: Draft) -> bool:
     """Whether anything asks for the host."""
-    wanted = any(node.target for node in draft.graph.nodes) or bool(_updated_on_host(draft.training.optimizer)[0])
-    return wanted or draft.config.memory_offload
+    optimizer = draft.training.optimizer
+    wanted = bool(_updated_on_host(optimizer)[0] or _offloading(optimizer)) or draft.config.memory_offload
+    return wanted or any(node.target for node in draft.graph.nodes)

@@ -146,6 +146,9 @@ class Optimizer(HeldStates, Cell):
 
     _target: str | None = None
     updates_on_host = False
+    # AdamOffload, Adam(use_offload=True): in compiled steps states lie on the host, which makes of gradients what the
+    # device then adds to Parameters
+    use_offload = False
 
     @property
     def target(self) -> str | None:

@@ -138,7 +138,7 @@ def _check_forms(adam: Any, given: dict[str, Any]) -> None:
     *_ADAM,
     switch("use_amsgrad"),
     switch("use_lazy", kept=False),
-    switch("use_offload", kept=False),
+    switch("use_offload"),
     states=lambda h: {"moment1": 0.0, "moment2": 0.0, **({"vhat": 0.0} if h.use_amsgrad else {})},
     shared=_powers,
     check=_check_forms,
@@ -154,7 +154,8 @@ def Adam(h, p, g, m, v, top=None):
     use_locking   accepted for MindSpore's sake, without effect
     use_nesterov  the last line has beta1 * m + (1 - beta1) * g instead of m
     use_amsgrad   the last line has the largest v so far, element by element (Reddi, Kale and Kumar 2018)
-    use_lazy, use_offload   accepted, without effect: see `LazyAdam` and `AdamOffload`
+    use_lazy      accepted, without effect: see `LazyAdam`
+    use_offload   see `AdamOffload`
     """
     return _adam(h, p, g, m, v, top)
 
@@ -163,16 +164,19 @@ def _adam(h: Any, p: Any, g: Any, m: Any, v: Any, top: Any = None) -> tuple[Any,
     m, v = _moments(h, g, m, v)
     correction = ops.sqrt(1.0 - h.scalars["beta2_power"]) / (1.0 - h.scalars["beta1_power"])
     ahead = elementwise.moving_mean(m, g, keep=h.beta1, add=_rest(h.beta1, g)) if h.use_nesterov else m
+    if h.use_offload:  # the same in two steps: the host's, and what the device does
+        return p - ahead * (h.rate * correction) / (ops.sqrt(v) + h.eps), m, v
     if top is None:
         return elementwise.descend_by_root(p, ahead, v, h.rate * correction, eps=h.eps), m, v
     top = ops.maximum(top, v)
     return elementwise.descend_by_root(p, ahead, top, h.rate * correction, eps=h.eps), m, v, top
 
 
-@update_rule(*_ADAM, **_ADAM_STATES)
+@update_rule(*_ADAM, **_ADAM_STATES, offloads=True)
 def AdamOffload(h, p, g, m, v):
-    """`Adam`, in the form whose moments MindSpore keeps and updates on the host. Here every rank computes on it anyway:
-    formula, arguments and numbers are Adam's.
+    """`Adam` whose moments lie on the host, and are updated there: per step gradients go down to it, and what is to be
+    subtracted from the Parameters comes back; these stay on the device. In compiled steps; a network that runs at once
+    has one memory. Formula, arguments and numbers are Adam's.
     """
     return _adam(h, p, g, m, v)
 

@@ -81,6 +81,7 @@ def update_rule(
     decoupled: bool = False,
     can_be_grouped: bool = False,
     on_host: bool = False,
+    offloads: bool = False,
     check: Callable[[Optimizer, dict[str, Any]], None] = lambda optimizer, given: None,
 ) -> Callable[[Callable], type[Optimizer]]:
     """Declare an optimizer by its rule: see the text of this file.
@@ -92,6 +93,7 @@ def update_rule(
     decoupled       the rule adds weight decay where it wants it (`h.decayed`), not to the gradient
     can_be_grouped  it works in weight groups, MindSpore's optimizer parallel in data_parallel mode
     on_host         it may be given a `target`, as in MindSpore
+    offloads        states lie on the host (`Optimizer.use_offload`)
     check           function of (optimizer, its arguments by name): what they must fulfil together
     """
     of_base = ("clip", "loss_scaler", *(a.name for a in arguments if a in (WEIGHT_DECAY, LOSS_SCALE)))
@@ -165,7 +167,7 @@ def update_rule(
         Declared.__init__.__signature__ = signature
         Declared.__name__, Declared.__qualname__ = rule.__name__, rule.__name__
         Declared.__doc__, Declared.__module__ = rule.__doc__, rule.__module__
-        Declared.updates_on_host = on_host
+        Declared.updates_on_host, Declared.use_offload = on_host, offloads
         Declared.can_be_grouped, Declared.state_names = can_be_grouped, () if callable(states) else tuple(states)
         return Declared
 
