@@ -222,9 +222,9 @@ def learning_rate(where: str, optimizer: Any) -> float:
     if optimizer is None:
         raise ArgumentError("the Model has no optimizer", where=where, allowed=allowed)
     rate = optimizer.learning_rate
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or optimizer.has_schedule:
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or optimizer.dynamic_lr:
         what = f"the learning rate is {shorten(rate)}"
         raise ArgumentError(what, where=where, allowed=allowed, hint="Leave the schedule to the optimizer")
-    if len(optimizer.rates(0)) > 1:
+    if optimizer.is_group_lr:
         raise ArgumentError("parameter groups have learning rates of their own", where=where, allowed=allowed)
     return float(rate)

@@ -26,7 +26,6 @@ from ..graph.forms import fill_form
 from ..graph.ir import Instr
 from ..graph.plan import Plan
 from ..layout.slices import cut, gather_full, is_split
-from ..nn.optim.optimizer import LEARNING_RATE
 from ..nn.tensor.tensor import RankTensor, Tensor
 from ..run.computing import computing
 from ..run.interpreter import Env
@@ -134,7 +133,7 @@ class RankProgram:
             if state.parameter:
                 self.env[state.name] = np.asarray(held[state.parameter][state.kind], dtype)
                 continue
-            if state.kind.split(".")[0] == LEARNING_RATE:
+            if state.kind in rates:
                 value = rates[state.kind]
             elif state.kind in scaler:
                 value = scaler[state.kind]

@@ -174,10 +174,9 @@ class _Update:
             self.values[label] = Value(shape_of_state(s, shape), str(np.asarray(initial).dtype), held)
             self.states.append((label, name, s))
             state[s] = self.rec.value(label)
-        rate, place = (
-            self.scalar(optimizer.rate_name(name), str(scalar_dtype(dtype))),
-            optimizer.place(name, self.totals),
-        )
+        kept = str(scalar_dtype(dtype))
+        rate = self.scalar(optimizer.rate_name(name), kept)
+        place = optimizer.place(name, self.totals, lambda kind: self.scalar(kind, kept))
         new, new_state = optimizer.update(self.rec.value(name), gradient, state, scalars, rate, place)
         self.assign(name, new, layout, shape)
         for s, value in new_state.items():

@@ -22,6 +22,7 @@ from ... import ops
 from ...base.hooks import current_world
 from ...layout.slices import cut, is_split, put
 from ...layout.tensor_layout import TensorLayout
+from ...ops.elementwise import moving_mean
 from ...ops.spellings import tensor_operand
 from ..tensor.tensor import RankTensor, Tensor
 
@@ -151,16 +152,27 @@ def added(values: list[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Place:
-    """What a rule is told about the parameter whose slice it gets: its name, its factor of weight decay, in how many
-    slices each of its dims is split (() for a whole one), `total`, `Totals.total` without the name, and whether its
-    gradient is to be `centralized`.
+    """What a rule is told about the parameter whose slice it gets: its name, its factor of weight decay (a number, or
+    where it depends on the step () in the parameter's dtype), in how many slices each of its dims is split (() for a
+    whole one), `total`, `Totals.total` without the name, and whether its gradient is to be `centralized`.
     """
 
     name: str = ""
-    weight_decay: float = 0.0
+    weight_decay: Any = 0.0
     total: Callable[..., Any] = lambda local, why, over=None, kept=(): local
     parts: tuple[float, ...] = ()
     centralized: bool = False
+
+    @property
+    def fixed_decay(self) -> float | None:
+        """The factor of weight decay, or None where it depends on the step."""
+        return self.weight_decay if isinstance(self.weight_decay, (int, float)) else None
+
+    def decayed(self, parameter: Any, x: Any) -> Any:
+        """x + weight_decay * parameter."""
+        if self.fixed_decay is None:
+            return ops.add(x, ops.mul(parameter, self.weight_decay))
+        return x if self.fixed_decay == 0 else moving_mean(x, parameter, keep=1.0, add=self.fixed_decay)
 
 
 def wide(x: Any) -> Any:

@@ -12,7 +12,7 @@ from ... import ops
 from ...base.checks import flag, function, number
 from ...base.errors import ArgumentTypeError, shorten
 from ..cell import Cell
-from .global_norm import Place, in_dtype_of, norm
+from .global_norm import in_dtype_of, norm
 from .optimizer import Optimizer, State, plain_number
 
 
@@ -49,7 +49,7 @@ class LARS(Optimizer):
         self.coefficient = number(0, above=True)("LARS", "coefficient", plain_number(coefficient))
         self.use_clip = flag("LARS", "use_clip", use_clip)
         given = ("parameters", "weight_decay", "loss_scale", "clip", "loss_scaler", "state_names")
-        for name in (*given, "_rates", "_settings", "_groups"):
+        for name in (*given, "_rates", "_decays", "_settings", "_groups"):
             self.__dict__[name] = getattr(optimizer, name)
         # by position: a Cell that takes the network later changes the names
         self.adapted = frozenset(i for i, p in enumerate(self.parameters) if lars_filter(p))
@@ -65,7 +65,7 @@ class LARS(Optimizer):
         return self.optimizer.update_scalars(scalars)
 
     def update(self, parameter, gradient, state, scalars, learning_rate, place=None):
-        place = Place("", self.weight_decay) if place is None else place
+        place = self.own_place() if place is None else place
         if not place.name or self._number(place.name) in self.adapted:
             size = norm(parameter, place, f"{place.name!r} for LARS")
             slope = norm(gradient, place, f"the gradient of {place.name!r} for LARS")

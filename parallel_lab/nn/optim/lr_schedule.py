@@ -270,15 +270,15 @@ def as_schedule(value: Any, where: str, name: str = "learning_rate") -> float | 
     return number(0)(where, name, value)
 
 
-def rate_at(rate: float | Callable[[int], Any], step: int, where: str) -> float:
-    """The learning rate of one step, checked. Raises ArgumentTypeError, ArgumentError for an invalid rate."""
+def rate_at(rate: float | Callable[[int], Any], step: int, where: str, what: str = "learning rate") -> float:
+    """The learning rate (or what it is) of one step, checked. ArgumentTypeError, ArgumentError: it is invalid."""
     if isinstance(rate, float):
         return rate
     found = rate(step)
     found = found.asnumpy() if isinstance(found, Tensor) else found
     if isinstance(found, np.ndarray) and found.size == 1:
         found = found.item()
-    return number(0)(where, f"the learning rate of step {step}", found)
+    return number(0)(where, f"the {what} of step {step}", found)
 
 
 # ---- checks ----

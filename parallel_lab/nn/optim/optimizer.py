@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import flag, instance, number
+from ...base.checks import Check, flag, instance, number
 from ...base.dtypes import scalar_dtype
 from ...base.errors import ArgumentError, ArgumentTypeError, CellError, NotBuiltYet, ShapeError, TraceError, shorten
 from ...base.hooks import current_tracer, current_world
 from ...layout.slices import cut, is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
-from ...ops.elementwise import moving_mean
 from ...ops.kernels.threads import keep_freed_memory
 from ...ops.machine.attributes import check_target
 from ..cell import Cell
@@ -43,20 +42,29 @@ from .weight_groups import check_grouping_in_context, owners_in_context
 
 # the scalar state that holds the rate; "learning_rate.1", ... are those of groups with a rate of their own
 LEARNING_RATE = "learning_rate"
+WEIGHT_DECAY = "weight_decay"  # likewise, where it depends on the step
 
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
 Rate = float | Sequence[float] | Tensor | Callable[[int], Any]
+Decay = float | Cell
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """What holds for one parameter: its factor of weight decay, the scalar state with its learning rate, and whether
-    its gradient is centralized.
+    """What holds for one parameter: its factor of weight decay, or the scalar state with it; the scalar state with its
+    learning rate, and whether its gradient is centralized.
     """
 
-    weight_decay: float
+    weight_decay: float | str
     rate: str
     centralized: bool = False
+
+
+def _read_decay(value: Any) -> Decay:
+    return value if isinstance(value, Cell) else number(0).read(value)
+
+
+A_DECAY = Check(f"{number(0).allowed}, or a Cell that gives the factor of a step", _read_decay)
 
 
 def plain_number(value: Any) -> Any:
@@ -77,7 +85,8 @@ class Optimizer(HeldStates, Cell):
                    they differ from the optimizer's, with "grad_centralization": True where the mean of a gradient
                    is taken from it, and perhaps one {"order_params": [...]}, which says in which order they come
     learning_rate  number from 0 on; a schedule or function of the step (from 0); list or 1-D Tensor: a rate per step
-    weight_decay   adds weight_decay * parameter to each gradient (Lamb, LARS and AdamWeightDecay: see there). Without
+    weight_decay   adds weight_decay * parameter to each gradient (Lamb, LARS and AdamWeightDecay: see there). A number
+                   from 0 on, or a Cell that gives the factor of a step (from 0), also in a group. Without
                    groups, parameters whose names contain "beta" or "gamma" have none, as in MindSpore: those of
                    normalisation layers
     loss_scale     the loss was multiplied by this; gradients are divided by it
@@ -104,7 +113,7 @@ class Optimizer(HeldStates, Cell):
         self,
         params: Params,
         learning_rate: Rate,
-        weight_decay: float = 0.0,
+        weight_decay: Decay = 0.0,
         loss_scale: float = 1.0,
         *,
         clip: GradientClip | None = None,
@@ -114,7 +123,9 @@ class Optimizer(HeldStates, Cell):
         where = type(self).__name__
         if _are_parameters(learning_rate):  # MindSpore's base is Optimizer(learning_rate, parameters, ...)
             params, learning_rate = learning_rate, params
-        self.weight_decay = number(0)(where, "weight_decay", plain_number(weight_decay))
+        self._decays: dict[str, Cell] = {}
+        # a Cell is no part of this one
+        self.__dict__["weight_decay"] = A_DECAY(where, "weight_decay", plain_number(weight_decay))
         self.loss_scale = number(0, above=True)(where, "loss_scale", plain_number(loss_scale))
         self.clip = (instance(GradientClip, "A GradientClip") | None)(where, "clip", clip)
         self.loss_scaler = (instance(LossScaler, "A LossScaler") | None)(where, "loss_scaler", loss_scaler)
@@ -188,14 +199,19 @@ class Optimizer(HeldStates, Cell):
             raise ArgumentError(f"unknown rate {kind!r}", where=type(self).__name__, allowed=allowed)
         self._rates[kind] = as_schedule(value, type(self).__name__)
 
-    def rates(self, step: int) -> dict[str, float]:
+    def learning_rates(self, step: int) -> dict[str, float]:
         """The rates of step `step` (from 0): {scalar state: rate}; "learning_rate" is the own one. ArgumentError."""
         return {kind: rate_at(rate, step, type(self).__name__) for kind, rate in self._rates.items()}
 
+    def rates(self, step: int) -> dict[str, float]:
+        """`learning_rates`, and the factors of weight decay that depend on the step."""
+        where, decays = type(self).__name__, self._decays.items()
+        return self.learning_rates(step) | {k: rate_at(decay, step, where, "weight decay") for k, decay in decays}
+
     @property
     def has_schedule(self) -> bool:
-        """Whether a learning rate depends on the step."""
-        return any(not isinstance(rate, float) for rate in self._rates.values())
+        """Whether a learning rate, or weight decay, depends on the step."""
+        return self.dynamic_lr or bool(self._decays)
 
     def rate_name(self, name: str) -> str:
         """The scalar state with the learning rate of parameter `name`."""
@@ -213,7 +229,7 @@ class Optimizer(HeldStates, Cell):
 
     def get_lr(self) -> float | tuple[float, ...]:
         """The learning rate of the next eager step; with groups that have rates of their own, one per parameter."""
-        rates = self.rates(self.global_step)
+        rates = self.learning_rates(self.global_step)
         if len(rates) == 1:
             return rates[LEARNING_RATE]
         return tuple(rates[setting.rate] for setting in self._settings)
@@ -274,35 +290,48 @@ class Optimizer(HeldStates, Cell):
         hint = "Define update(...), or construct(gradients)"
         raise CellError(f"{type(self).__name__} has no update rule", where=type(self).__name__, hint=hint)
 
-    def place(self, name: str, totals: Totals) -> Place:
-        """What `update` is told about parameter `name`."""
-        return self._place(self._number(name), totals)
+    def place(self, name: str, totals: Totals, scalar: Callable[[str], Any]) -> Place:
+        """What `update` is told about parameter `name`.  scalar: gives a scalar state, in the parameter's dtype."""
+        return self._place(self._number(name), totals, scalar)
 
-    def _place(self, i: int, totals: Totals) -> Place:
+    def _place(self, i: int, totals: Totals, scalar: Callable[[str], Any]) -> Place:
         name, setting = self.parameters[i].name, self._settings[i]
         total, parts = functools.partial(totals.total, name), totals.parts(name)
-        return Place(name, setting.weight_decay, total, parts, setting.centralized)
+        decay = scalar(setting.weight_decay) if isinstance(setting.weight_decay, str) else setting.weight_decay
+        return Place(name, decay, total, parts, setting.centralized)
+
+    def own_place(self) -> Place:
+        """Of a whole parameter without a name, with the optimizer's weight decay as it is in the next step."""
+        return Place("", self.rates(self.global_step).get(WEIGHT_DECAY, self.weight_decay))
 
     def _decayed(self, parameter: Any, gradient: Any, place: Place | None) -> Any:
         """The gradient with weight decay."""
-        decay = self.weight_decay if place is None else place.weight_decay
-        return gradient if decay == 0 else moving_mean(gradient, parameter, keep=1.0, add=decay)
+        return (self.own_place() if place is None else place).decayed(parameter, gradient)
 
     # ---- for subclasses with a construct of their own ----
 
     is_group = property(lambda self: bool(self._groups), doc="Whether the parameters came in groups.")
     is_group_lr = property(lambda self: len(self._rates) > 1, doc="Whether a group has a learning rate of its own.")
-    dynamic_lr = property(lambda self: self.has_schedule, doc="Whether a learning rate depends on the step.")
+    dynamic_lr = property(
+        lambda self: any(not isinstance(rate, float) for rate in self._rates.values()),
+        doc="Whether a learning rate depends on the step.",
+    )
+    dynamic_weight_decay = property(lambda self: bool(self._decays), doc="Whether weight decay depends on the step.")
     param_length = property(lambda self: len(self.parameters), doc="How many parameters there are.")
 
     @property
     def decay_flags(self) -> tuple[bool, ...]:
         """Whether each parameter has weight decay."""
-        return tuple(setting.weight_decay > 0 for setting in self._settings)
+        return tuple(isinstance(s.weight_decay, str) or s.weight_decay > 0 for s in self._settings)
 
     def get_weight_decay(self) -> float | tuple[float, ...]:
-        """The factor of weight decay; with groups, one per parameter."""
-        return tuple(setting.weight_decay for setting in self._settings) if self._groups else self.weight_decay
+        """The factor of weight decay of the next eager step; with groups, one per parameter."""
+        return self._factors() if self._groups else self.own_place().weight_decay
+
+    def _factors(self) -> tuple[float, ...]:
+        """The factor of weight decay of every parameter in the next eager step."""
+        now = self.rates(self.global_step)
+        return tuple(now.get(s.weight_decay, s.weight_decay) for s in self._settings)
 
     def get_lr_parameter(self, param: Any) -> Any:
         """The learning rate, a number or a schedule, of a parameter or of each one of a list."""
@@ -313,7 +342,10 @@ class Optimizer(HeldStates, Cell):
 
     def decay_weight(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """Gradients with weight decay.  One per parameter, in their order."""
-        factors = (setting.weight_decay for setting in self._settings)
+        if self._decays and current_tracer.get() is not None:
+            what, hint = "weight decay that depends on the step, in a compiled step of its own", "Define update(...)"
+            raise NotBuiltYet(what, where=type(self).__name__, allowed="A number", hint=hint)
+        factors = self._factors()
         checked = one_gradient_each(type(self).__name__, gradients, self.parameters)
         given = zip(self.parameters, checked, factors, strict=True)
         return tuple(g if not factor else ops.add(g, ops.mul(p, factor)) for p, g, factor in given)
@@ -407,7 +439,8 @@ class Optimizer(HeldStates, Cell):
                 dtype = scalar_dtype(parameter.dtype)
                 rate = np.asarray(rates[self._settings[i].rate], dtype)
                 given = (parameter.asnumpy(), gradients[name], states[i], self._scalars[dtype], rate)
-                new, states[i] = self.update(*given, self._place(i, totals))
+                place = self._place(i, totals, lambda kind, dtype=dtype: np.asarray(rates[kind], dtype))
+                new, states[i] = self.update(*given, place)
                 parameter.adopt(np.asarray(new))
         for name, owner in sorted(owners.items(), key=lambda item: item[1]):  # in the order of the owners
             parameter = next(p for p in self.parameters if p.name == name)
@@ -425,10 +458,10 @@ class Optimizer(HeldStates, Cell):
             raise ArgumentTypeError(f"params={shorten(params)}", where=where, allowed=allowed)
         params = list(params)
         if not any(isinstance(one, dict) for one in params):
-            found = trained_parameters(where, params)
+            found, decay = trained_parameters(where, params), self._factor_or_state(self.weight_decay)
             for p in found:
                 spared = "beta" in p.name or "gamma" in p.name
-                self._settings.append(_Setting(0.0 if spared else self.weight_decay, LEARNING_RATE))
+                self._settings.append(_Setting(0.0 if spared else decay, LEARNING_RATE))
             return found
         groups, order = groups_of(where, params)
         found = trained_parameters(where, [p for group in groups for p in group["params"]])
@@ -440,7 +473,8 @@ class Optimizer(HeldStates, Cell):
             if "lr" in group:
                 rate = f"{LEARNING_RATE}.{len(self._rates)}"
                 self._rates[rate] = as_schedule(group["lr"], where, "lr")
-            decay = number(0)(where, "weight_decay", plain_number(group.get("weight_decay", self.weight_decay)))
+            given = plain_number(group.get("weight_decay", self.weight_decay))
+            decay = self._factor_or_state(A_DECAY(where, "weight_decay", given))
             members = tuple(numbers[p.name] for p in group["params"] if p.name in numbers)
             self._groups.append(members)
             centralized = flag(where, "grad_centralization", group.get("grad_centralization", False))
@@ -448,11 +482,22 @@ class Optimizer(HeldStates, Cell):
         self._settings = [settings[i] for i in range(len(found))]
         return found
 
+    def _factor_or_state(self, decay: Decay) -> float | str:
+        """A factor of weight decay, or the scalar state with it, which is noted."""
+        if not isinstance(decay, Cell):
+            return decay
+        known = next((kind for kind, one in self._decays.items() if one is decay), None)
+        if known is None:
+            known = f"{WEIGHT_DECAY}.{len(self._decays)}" if decay is not self.weight_decay else WEIGHT_DECAY
+            self._decays[known] = decay
+        return known
+
     # ---- text ----
 
     def _shown(self) -> dict[str, Any]:
         """What `repr` shows after the learning rate."""
-        return {"weight_decay": self.weight_decay, "loss_scale": self.loss_scale}
+        decay = "of the step" if isinstance(self.weight_decay, Cell) else self.weight_decay
+        return {"weight_decay": decay, "loss_scale": self.loss_scale}
 
     @property
     def rule(self) -> str:

@@ -210,7 +210,9 @@ def AdamWeightDecay(h, p, g, m, v):
     p = p - learning_rate * (m / (sqrt(v) + eps) + weight_decay * p)
     """
     m, v = _moments(h, g, m, v)
-    return elementwise.descend_decayed(p, m, v, h.rate, eps=h.eps, decay=h.place.weight_decay), m, v
+    if h.place.fixed_decay is None:
+        return elementwise.descend(p, h.decayed(p, m / (ops.sqrt(v) + h.eps)), h.rate), m, v
+    return elementwise.descend_decayed(p, m, v, h.rate, eps=h.eps, decay=h.place.fixed_decay), m, v
 
 
 @update_rule(
@@ -305,7 +307,7 @@ def _check_rates(adafactor: Any, given: dict[str, Any]) -> None:
         adafactor.relative_step,
         "learning_rate=None with relative_step=True, or a rate with relative_step=False",
     )
-    if own and (given["learning_rate"] is not None or len(adafactor.rates(0)) > 1):
+    if own and (given["learning_rate"] is not None or adafactor.is_group_lr):
         what = "a group's lr" if given["learning_rate"] is None else f"learning_rate={given['learning_rate']}"
         raise ArgumentError(f"{what} with relative_step=True", where="AdaFactor", allowed=rates)
     if not own and given["learning_rate"] is None:
@@ -390,7 +392,7 @@ def AdaFactor(h, p, g, row, column, square, mean=None):
     u = in_dtype_of(p, u)
     if h.beta1:
         mean = u = elementwise.moving_mean(mean, u, keep=h.beta1, add=_rest(h.beta1, u))
-    if h.place.weight_decay:
+    if h.place.fixed_decay != 0:
         p = p - p * (rate * h.place.weight_decay)
     states = (row, column, None) if len(dims) >= 2 else (None, None, square)
     return p - u, *states, *([mean] if h.beta1 else [])
@@ -400,7 +402,7 @@ def AdaFactor(h, p, g, row, column, square, mean=None):
 
 
 def _check_constant_rate(ftrl: Any, given: dict[str, Any]) -> None:
-    if ftrl.has_schedule or len(ftrl.rates(0)) > 1 or ftrl.learning_rate == 0:
+    if ftrl.dynamic_lr or ftrl.is_group_lr or ftrl.learning_rate == 0:
         what = "a learning rate that is 0, depends on the step, or differs between groups"
         raise ArgumentError(what, where="FTRL", allowed="One number above 0: the states are in its units")
 

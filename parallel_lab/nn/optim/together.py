@@ -17,7 +17,7 @@ the optimizer's class in its name: "learning_rate.FTRL", "beta1_power.Adam"; "Ad
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -137,8 +137,9 @@ class Together:
     def starts_of(self, name: str, like: Any) -> dict[str, np.ndarray]:
         return self._of(name)[0].starts_of(name, like)
 
-    def place(self, name: str, totals: Totals) -> Place:
-        return self._of(name)[0].place(name, totals)
+    def place(self, name: str, totals: Totals, scalar: Callable[[str], Any]) -> Place:
+        one, tag = self._of(name)
+        return one.place(name, totals, lambda kind: scalar(f"{kind}.{tag}"))
 
     def update(self, parameter, gradient, state, scalars, learning_rate, place):
         one, tag = self._of(place.name)

@@ -60,7 +60,7 @@ class Given:
 
     def decayed(self, parameter: Any, x: Any) -> Any:
         """x + weight_decay * parameter."""
-        return self.optimizer._decayed(parameter, x, self.place)
+        return self.place.decayed(parameter, x)
 
     def norm(self, x: Any, what: str) -> Any:
         """L2 norm of the whole parameter, of which `x` may be a rank's slice.  what: with "{}" for its name."""
@@ -143,7 +143,7 @@ def update_rule(
                 return {name: step(scalars[name]) for name, (_, step) in shared(self).items()}
 
             def update(self, parameter, gradient, state, scalars, learning_rate, place=None):
-                place = Place("", self.weight_decay) if place is None else place
+                place = self.own_place() if place is None else place
                 h, given = Given(self, learning_rate, scalars, place), (parameter, state)
                 if half := str(parameter.dtype) == BFLOAT16:  # worked out in float32, and rounded once
                     parameter, gradient = wide(parameter), wide(gradient)

@@ -145,7 +145,7 @@ def _scalars(optimizer: Optimizer) -> dict[str, np.ndarray]:
 
 
 def _constant_rates(optimizer: Optimizer) -> dict[str, float]:
-    return {name: rate for name, rate in optimizer.rates(0).items() if not optimizer.has_schedule}
+    return {} if optimizer.dynamic_lr else optimizer.learning_rates(0)
 
 
 def _dtypes(optimizer: Optimizer) -> list[np.dtype]:

@@ -54,6 +54,13 @@ def functional(settings, cut, feed_rows):
     return case(2, 4)(run)
 
 
+class Halved(nn.Cell):
+    """Weight decay that is halved from step to step."""
+
+    def construct(self, global_step):
+        return 0.1 * 0.5**global_step
+
+
 def two_optimizers(settings, feed_rows):
     """Each part of a network has an optimizer and a loss, as in Wide & Deep; an average is kept of a new weight."""
 
@@ -61,7 +68,10 @@ def two_optimizers(settings, feed_rows):
         here.settings(**settings)
         net, loss_fn = Net(cuts(here.size)), SquareLoss()
         mean = Parameter(net.w.asnumpy() * 0.0, name="mean", requires_grad=False)
-        wide, deep = nn.FTRL([net.w], 0.5, 0.1, l1=1e-3), nn.Adam([net.v, net.b], [0.1, 0.02, 0.3, 0.1])
+        wide, deep = (
+            nn.FTRL([net.w], 0.5, 0.1, l1=1e-3),
+            nn.Adam([net.v, net.b], [0.1, 0.02, 0.3, 0.1], weight_decay=Halved()),
+        )
         first = value_and_grad(lambda x, y: loss_fn(net(x), y), None, wide.parameters)
         second = value_and_grad(lambda x, y: ops.reduce_mean(ops.abs(net(x) - y)), None, deep.parameters)
 
