@@ -24,6 +24,7 @@ from ..base.cluster import Cluster, get_cluster
 from ..base.errors import ArgumentError, ArgumentTypeError, shorten
 from ..graph.ir import Instr
 from ..graph.plan import Plan
+from ..graph.recomputed import asks_to_recompute
 from ..nn import Cell, CellList, SequentialCell
 from .memory import kept_blocks, predict_memory
 from .recompute import Choice, Layer, choose_recompute
@@ -92,7 +93,7 @@ def plan_layers(kept: Plan, again: Plan, cluster: Cluster) -> tuple[Layer, ...]:
     layer_of: dict[str, int] = {}  # operator -> its layer
     for node in again.graph.nodes:
         region = dict(node.recompute).get("region")
-        if region is not None and node.phase == "forward":
+        if region is not None and asks_to_recompute(node.recompute) and node.phase == "forward":
             layer_of[node.name] = regions.setdefault(region, len(regions))
     both = [_Measured(plan, layer_of, len(regions)) for plan in (kept, again)]
     seconds, made_again = [0.0] * len(regions), [0.0] * len(regions)

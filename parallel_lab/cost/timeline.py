@@ -9,8 +9,8 @@ goes on, one after the other: it begins when all members have come to it and the
 goes on when it has ended. Ranks run one program on equal slices, so their clocks only part where groups use different
 links or a rank is slowed down on purpose; else one clock stands for all, and 4096 ranks cost what one does.
 
-A copy to the host travels on a line of its own, and who reads it waits for it; a copy to the device is waited for at
-once, and what the host computes by its device.
+A copy between device and host travels on a line of its own, one in each direction, and who reads it waits for it; the
+device waits for what the host computes.
 
 The stages of a pipeline have clocks of their own. What one sends another occupies neither: it is there when the link
 has brought it, and who needs it waits.
@@ -29,7 +29,7 @@ from ..base.cluster import Cluster
 from ..base.errors import ArgumentError, PlanError
 from ..base.events import Event, EventLog
 from ..graph.actions import Action, Stage
-from ..graph.copies import COPIES, TO_HOST
+from ..graph.copies import COPIES
 from ..graph.ir import Instr
 from ..graph.plan import Plan
 from .time import border_key, is_border, message_bytes, own_time_s, plan_message_time_s, takes_border
@@ -109,8 +109,8 @@ class _StageClock:
         self.clocks = np.zeros(1 if self.symmetric else stage.count)
         self.lines = self.clocks.copy()
         self.due: dict[str, np.ndarray] = {}  # when what was started will be complete
-        self.down = self.clocks.copy()  # when the line to the host is free
-        self.there: dict[str, np.ndarray] = {}  # when a copy is on the host
+        self.lines_to = dict.fromkeys(COPIES, self.clocks)  # when the line to the host, and the one back, is free
+        self.there: dict[str, np.ndarray] = {}  # when a copy has arrived
         self.host = frozenset(plan.host)
         self.lanes: dict[int, list[Event]] = {rank: [] for rank in shown if rank in stage.ranks}
         self.parts: dict[int, list[Instr | float]] = {}
@@ -123,7 +123,7 @@ class _StageClock:
 
     @property
     def end_s(self) -> float:
-        return float(max(self.clocks.max(), self.lines.max(), self.down.max()))
+        return float(max(line.max() for line in (self.clocks, self.lines, *self.lines_to.values())))
 
     def part(self, action: Action) -> list[Instr | float]:
         """What an action runs; where nobody looks and all ranks are alike, work in a row is a number of seconds."""
@@ -160,10 +160,12 @@ class _StageClock:
         return isinstance(work, float) or not takes_border(work) or border_key(work, action) in self.arrivals
 
     def run(self, action: Action, instr: Instr) -> None:
-        overlapped = instr.kind in ("start", TO_HOST)
+        overlapped, ready = instr.kind in ("start", *COPIES), self.clocks
         for name in instr.ins:
             if name in self.there:
-                self.clocks = np.maximum(self.clocks, self.there[name])
+                ready = np.maximum(ready, self.there[name])
+        if instr.kind not in COPIES:
+            self.clocks = ready
         if is_border(instr):
             starts = ends = self.clocks
             if takes_border(instr):
@@ -171,9 +173,9 @@ class _StageClock:
             elif instr.message == "send":
                 arrives = self.message(instr, self.clocks)[1]
                 self.arrivals[border_key(instr, action)] = arrives
-        elif instr.kind == TO_HOST:
-            starts, ends = self.ends(instr, np.maximum(self.clocks, self.down))
-            self.down = self.there[instr.out] = ends
+        elif instr.kind in COPIES:  # a line in each direction; who reads the copy waits for it
+            starts, ends = self.ends(instr, np.maximum(ready, self.lines_to[instr.kind]))
+            self.lines_to[instr.kind] = self.there[instr.out] = ends
         elif overlapped:
             starts, ends = self.message(instr, np.maximum(self.clocks, self.lines))
             self.lines = self.due[instr.out] = ends
@@ -226,7 +228,7 @@ class _StageClock:
     def events(self, action: Action, instr: Instr, rank: int, starts: np.ndarray, ends: np.ndarray) -> list[Event]:
         """What a rank's lane shows of an instruction."""
         at = 0 if self.symmetric else rank - self.stage.first
-        waits, overlapped = instr.kind == "wait", instr.kind in ("start", TO_HOST)
+        waits, overlapped = instr.kind == "wait", instr.kind in ("start", *COPIES)
         group = instr.group(rank) if instr.is_communication or waits else ()
         op = instr.op_class or instr.message or instr.attr("message") or instr.kind
         name = instr.ins[0] if waits else instr.out

@@ -7,7 +7,8 @@
 `passes/place.py` says what lies on the host; `with_copies` lets every instruction read in its own memory. A value goes
 once in each direction, however many read it: down to the host as soon as it is made, up to the device just before its
 first reader there. With `memory_offload` the values that backward reads again leave the device after their last use in
-forward, and come back before their first use in backward.
+forward, and come back before their first use in backward; with `Cell.offload` those of a Cell, and they come back so
+many operators earlier.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from .instr_checks import Makers
 from .instr_text import Shown
 from .ir import Draft, Instr, Value, fresh_name
+from .recomputed import offloads
 
 TO_HOST, TO_DEVICE = "copy_to_host", "copy_to_device"
 COPIES = {TO_HOST: "CopyToHost", TO_DEVICE: "CopyToDevice"}  # kind -> class name
@@ -97,7 +99,8 @@ def with_copies(draft: Draft, programs: list[Programs], values: dict[str, Value]
     """The programs of all stages, in which everything reads what lies in its own memory."""
     pairs = {name: getattr(draft, name) for name in ("gradients", "assignments", "forward_assignments")}
     placed = Placed([], values, set(draft.host), pairs)
-    if not draft.host and not draft.config.memory_offload:
+    offloaded = draft.config.memory_offload or any(offloads(node.recompute) for node in draft.graph.nodes)
+    if not draft.host and not offloaded:
         return replace(placed, programs=programs)
     for program in programs:
         placed.programs.append(_Copies(draft, program, placed).run())
@@ -127,9 +130,10 @@ class _Copies:
         self.behind: dict[tuple[str, int], list[Instr]] = {}
         self.original: dict[str, str] = {}
         self.returned: dict[str, str] = {}
+        self.ahead = {node.name: offloads(node.recompute) for node in draft.graph.of_phase("forward")}
 
     def run(self) -> Programs:
-        if self.draft.config.memory_offload:
+        if self.draft.config.memory_offload or any(self.ahead.values()):
             self.offload()
         ins: dict[tuple[str, int], tuple[str, ...]] = {}
         for phase, program in self.programs.items():
@@ -251,7 +255,8 @@ class _Copies:
         kept = needed & last.keys() - self.host - set(self.draft.outputs)
         for name in sorted(kept, key=last.__getitem__):
             made = self.instr(self.maker[name])
-            if self.values[name].shape and made.kind != "start":
+            asked = self.draft.config.memory_offload or self.ahead.get(made.name)
+            if asked and self.values[name].shape and made.kind != "start":
                 near = self.instr(("forward", last[name]))
                 self.put(self.behind, ("forward", last[name]), name, TO_HOST, replace(near, name=made.name))
                 self.returned[name] = ""
@@ -259,6 +264,15 @@ class _Copies:
     def bring_back(self, name: str, at: int) -> str:
         if not self.returned[name]:
             away = self.copies[name, TO_HOST]
-            place = ("backward", at)
+            place = ("backward", self.earlier(at, self.ahead.get(self.instr(self.maker[name]).name, 0)))
             self.returned[name] = self.put(self.before, place, away, TO_DEVICE, self.instr(place))
         return self.returned[name]
+
+    def earlier(self, at: int, operators: int) -> int:
+        """The position so many operators before one of backward, but within its part of the network and the step."""
+        program = self.programs["backward"]
+        reader = program[at]
+        while operators and at and (program[at - 1].stage, program[at - 1].once) == (reader.stage, reader.once):
+            at -= 1
+            operators -= program[at].kind == "compute"
+        return at

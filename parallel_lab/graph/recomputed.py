@@ -1,10 +1,12 @@
-"""What the learner asked to recompute, as the trace writes it down: `Node.recompute`.
+"""What is not to be kept on the device for backward, as the trace writes it down: `Node.recompute`.
 
     cell.recompute()               everything in the Cell but what makes its outputs is made again for backward
     primitive.recompute()          this operator's results are made again, wherever it stands; (False): they are kept
+    cell.offload()                 what backward reads of the Cell's results waits on the host
 
 A call of a Cell is a region of its own, with a number; a Cell within it belongs to the outermost one that was asked.
-Pass `recompute` makes the copies. Rules: MindSpore, Cell.recompute and Primitive.recompute.
+Pass `recompute` makes again, `graph/copies.py` moves. Rules: MindSpore, Cell.recompute, Primitive.recompute,
+Cell.offload.
 """
 
 from __future__ import annotations
@@ -21,13 +23,26 @@ def region_of(cell: Any, around: Pairs, number: int) -> Pairs:
 
     number  of operators before it: no two regions that hold any have the same
     """
-    options = getattr(cell, "recompute_options", None)
-    return around if around or options is None else attr_pairs({**OPTIONS, **options, "region": number})
+    options, ahead = getattr(cell, "recompute_options", None), getattr(cell, "offload_prefetch", None)
+    if around or options is ahead is None:
+        return around
+    return attr_pairs({**({"offload": ahead} if ahead else {**OPTIONS, **options}), "region": number})
 
 
 def wish_of(primitive: Any, region: Pairs) -> Pairs:
     """How an operator of a region is recomputed: as the region says, unless the Primitive itself has been told."""
     said = None if primitive is None else primitive.prim_attrs.get("recompute")
-    if said is None:
+    if said is None or (not said and offloads(region)):
         return region
+    region = () if offloads(region) else region
     return attr_pairs({**OPTIONS, **dict(region), "alone": True}) if said else ()
+
+
+def offloads(wish: Pairs) -> int:
+    """How many operators before its reader what waits on the host is brought back; 0: it does not wait there."""
+    return dict(wish).get("offload", 0)
+
+
+def asks_to_recompute(wish: Pairs) -> bool:
+    """Whether results are to be made again."""
+    return bool(wish) and not offloads(wish)

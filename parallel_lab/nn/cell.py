@@ -50,6 +50,7 @@ class Cell(Hooks):
     # Parameters that `to_float` leaves as they are: running statistics, which the Cell itself changes
     keep_dtype: tuple[str, ...] = ("moving_mean", "moving_variance")
     recompute_options: dict[str, bool] | None = None
+    offload_prefetch: int | None = None
     _data_parallel = False
     _hooks: Mapping[str, list[Callable]] = MappingProxyType({})  # `hooks.py`
 
@@ -287,7 +288,23 @@ class Cell(Hooks):
                 allowed = f"Options: {', '.join(known)}"
                 raise ArgumentError(f"option {key!r} is not known", where="recompute", allowed=allowed)
             flag("recompute", key, value)
+        if self.offload_prefetch is not None:
+            raise ArgumentError("it is offloaded", where="recompute", allowed="One of recompute and offload")
         self.recompute_options = {**known, **options}
+
+    def offload(self, backward_prefetch: str | int = "Auto") -> None:
+        """Ask the compiler to let what backward reads of this Cell's results wait in the memory of the host.
+
+        backward_prefetch  how many operators before backward reads it a result comes back, at least 1; "Auto": 1. The
+                           earlier, the more of the copy is hidden by work, and the more is in memory
+
+        No number changes; where Cells run at once, it has no effect. Kept as `offload_prefetch`. Raises ArgumentError,
+        also for a Cell that is recomputed, and ArgumentTypeError.
+        """
+        ahead = 1 if isinstance(backward_prefetch, str) and backward_prefetch == "Auto" else backward_prefetch
+        if self.recompute_options is not None:
+            raise ArgumentError("it is recomputed", where="offload", allowed="One of recompute and offload")
+        self.offload_prefetch = integer(1)("offload", "backward_prefetch", ahead)
 
     def shard(
         self,

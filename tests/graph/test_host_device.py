@@ -8,6 +8,7 @@ import pytest
 import parallel_lab as pl
 from parallel_lab import nn, ops
 from parallel_lab.base import hooks
+from parallel_lab.base.cluster import Link
 from parallel_lab.base.errors import ArgumentError, NotBuiltYet, PlanError
 from parallel_lab.base.settings.context import reset_context, set_context, set_offload_context
 from parallel_lab.cost import get_cluster, predict_memory, predict_timeline, step_time_s
@@ -353,6 +354,124 @@ def test_a_report_fits_if_both_memories_do():
     assert not report.fits(replace(NODE, device=device, host=replace(host, memory_bytes=host.memory_bytes - 1)))
     with pytest.raises(ArgumentError, match="Give host=Host"):
         report.fits(replace(NODE, host=None))
+
+
+# ---- Cell.offload ----
+
+
+class Blocks(nn.Cell):
+    """Equal layers, tanh after a product with a weight of its own."""
+
+    def __init__(self, layers, prefetch=None, mark=lambda net: None):
+        super().__init__()
+        pl.set_seed(3)
+        self.l = nn.CellList([nn.Dense(WIDTH, WIDTH, has_bias=False, activation="tanh") for _ in range(layers)])
+        for layer in self.l if prefetch else ():
+            layer.offload(prefetch)
+        mark(self)
+
+    def construct(self, x):
+        for layer in self.l:
+            x = layer(x)
+        return x
+
+
+def blocks(layers, prefetch=None, rows=ROWS, mark=lambda net: None, devices=1, make=None, **settings):
+    net = Blocks(layers, prefetch, mark)
+    optimizer = make(net.trainable_params()) if make else None
+    given = {"device_num": devices, "dataset_strategy": "full_batch", **settings}
+    return pl.compile(net, *batch(rows), loss=nn.MSELoss(), optimizer=optimizer, **given), net, optimizer
+
+
+def some_offloaded(net):
+    """One Cell is offloaded, one recomputed, one both in its parts: its own operators and the outermost wish count."""
+    net.l[0].offload(2)
+    net.l[1].recompute()
+    net.l[2].offload()
+    net.l[2].matmul.recompute()
+
+
+def staged(mark):
+    """Two layers on each of two stages, and the mark."""
+
+    def both(net):
+        mark(net)
+        for at, layer in enumerate(net.l):
+            layer.pipeline_stage = at // 2
+
+    return both
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("prefetch", ["Auto", 3, 100, "some"])
+def test_offloaded_cells_change_no_bit(prefetch, shape):
+    stages, parts = SHAPES[shape]
+    how = {"grad_accumulation_step": parts, "pipeline_stages": stages, "devices": 4, "make": adam}
+    marks = [some_offloaded if prefetch == "some" else lambda net: None, lambda net: None]
+    ours, plain = map(staged, marks) if stages > 1 else marks
+    plan, net, optimizer = blocks(4, None if prefetch == "some" else prefetch, mark=ours, **how)
+    counted = simulated_ranks(plan, initial_values(plan, net, optimizer), batch())
+    for there, here in zip(counted, predicted_ranks(plan), strict=True):
+        assert [(p.live, p.host) for p in there.timeline] == [(p.live, p.host) for p in here.timeline]
+    assert plan.host and Plan.from_dict(plan.to_dict()) == plan
+    assert_same(trained(plan, net, optimizer), trained(*blocks(4, mark=plain, **how)))
+
+
+def linked(seconds):
+    """A cluster whose links between device and host bring a kept result in so many seconds."""
+    host = replace(NODE.host, link=Link(alpha_s=seconds, beta_s_per_byte=0.0))
+    return replace(NODE, host=host)
+
+
+def test_copies_are_free_where_they_hide_behind_work():
+    """theory.md 6.3: offload is free iff a copy takes no longer than the work of the window that it hides in. Equal
+    layers; a copy comes back while the backward of the layer behind runs. Each further layer costs max(0, copy - work)
+    in forward, where copies go down, and in backward, where they come back.
+    """
+    rows = 4096
+    plain, ours = ({n: blocks(n, ahead, rows)[0] for n in (4, 8)} for ahead in (None, 3))
+    end = {n: predict_timeline(plain[n], NODE).end_s for n in plain}
+    phases = [{n: step_time_s(plain[n], NODE).phase(name).total_s for n in plain} for name in ("forward", "backward")]
+    forward, backward = ((phase[8] - phase[4]) / 4 for phase in phases)  # the work of a layer
+    assert 0 < forward < backward
+    for copy in (forward / 4, forward, (forward + backward) / 2, backward, 2 * backward):
+        extra = {n: predict_timeline(ours[n], linked(copy)).end_s - end[n] for n in ours}
+        each = max(0.0, copy - forward) + max(0.0, copy - backward)
+        assert extra[8] - extra[4] == pytest.approx(4 * each, rel=1e-6, abs=1e-12)
+
+
+def test_what_comes_back_early_costs_memory_and_saves_time():
+    ends, peaks = [], []
+    for ahead in ("Auto", 3, 6, 9):
+        plan = blocks(6, ahead, 4096)[0]
+        ends.append(predict_timeline(plan, NODE).end_s)
+        peaks.append(max(p.total_bytes for p in predict_memory(plan).timeline if p.phase == "backward"))
+    assert ends == sorted(ends, reverse=True) and ends[0] > ends[-1]
+    assert peaks == sorted(peaks) and peaks[-1] > peaks[0]
+    kept = predict_memory(blocks(6, None, 4096)[0])
+    assert predict_memory(blocks(6, "Auto", 4096)[0]).peak_bytes < kept.peak_bytes
+
+
+def test_only_what_the_cells_made_leaves_the_device():
+    plan = blocks(4, mark=lambda net: net.l[1].offload())[0]
+    kept = [c["value"] for c in plan.to_dict(rank=0)["copies"] if c["kind"] == "copy_to_host"]
+    assert kept == ["l.1.activation.tanh"]
+
+
+@pytest.mark.parametrize("ahead", [0, -1, "auto", 1.5, True, None])
+def test_a_number_of_operators_that_is_none_is_refused(ahead):
+    with pytest.raises((TypeError, ValueError), match="backward_prefetch"):
+        nn.Dense(2, 2).offload(ahead)
+
+
+def test_a_cell_is_recomputed_or_offloaded():
+    one, other = nn.Dense(2, 2), nn.Dense(2, 2)
+    one.recompute()
+    other.offload()
+    for again in (one.offload, other.recompute):
+        with pytest.raises(ArgumentError, match="One of recompute and offload"):
+            again()
 
 
 # ---- texts, settings, checks ----

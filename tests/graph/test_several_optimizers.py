@@ -184,6 +184,22 @@ def test_one_optimizer_on_the_host_and_one_on_the_device():
     assert lasting & set(plan.host) == {"w", "moments.w", "linear.w"}
 
 
+def test_one_optimizer_has_its_moments_on_the_host_and_one_is_on_the_device():
+    x, y = batch()
+
+    def offloading(net):
+        step, optimizers = two_losses(net)
+        optimizers[1].use_offload = True
+        return step, optimizers
+
+    results, parameters = steps_on_one_device(two_losses, x, y)
+    found, values, plan = steps_on_ranks(offloading, x, y, SPLIT, 8)
+    assert_same(results, found)
+    assert_same(parameters, values)
+    lasting = {"w", "b", "v"} | {s.name for s in plan.states if s.parameter}
+    assert lasting & set(plan.host) == {f"moment{n}.{name}" for n in (1, 2) for name in "bv"}
+
+
 def both_for(net, one, other):
     gradients = [value_and_grad(lambda x, y: loss_of(net, x, y), None, o.parameters) for o in (one, other)]
 

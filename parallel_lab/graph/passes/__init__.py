@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ...base.settings.checks import SHARDED_MODES
 from ..ir import Draft
+from ..recomputed import asks_to_recompute
 from .differentiate import differentiate
 from .follow import follow_gradients, follow_updates
 from .fuse import fuse_messages
@@ -48,7 +49,7 @@ CONDITIONS: dict[str, Callable[[Draft], bool]] = {
     "the function makes a training step itself": lambda d: bool(d.graph.seeds or d.graph.updates),
     "updated parameters are read": lambda d: bool(d.graph.updated),
     "gradients are asked for, and something is recomputed": lambda d: (
-        d.training.differentiated and any(n.recompute for n in d.graph.nodes)
+        d.training.differentiated and any(asks_to_recompute(n.recompute) for n in d.graph.nodes)
     ),
     "there is an optimizer": lambda d: d.training.optimizer is not None,
     "the optimizer has a loss scaler": lambda d: getattr(d.training.optimizer, "loss_scaler", None) is not None,

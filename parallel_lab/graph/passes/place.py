@@ -20,6 +20,7 @@ from typing import Any
 
 from ...base.dtypes import as_dtype
 from ..ir import Draft, Instr
+from ..recomputed import offloads
 
 LOCAL = ("compute", "reshape", "slice")  # what a host can run
 
@@ -116,4 +117,4 @@ def places(draft: Draft) -> bool:
     """Whether anything asks for the host."""
     optimizer = draft.training.optimizer
     wanted = bool(_updated_on_host(optimizer)[0] or _offloading(optimizer)) or draft.config.memory_offload
-    return wanted or any(node.target for node in draft.graph.nodes)
+    return wanted or any(node.target or offloads(node.recompute) for node in draft.graph.nodes)

@@ -27,6 +27,7 @@ from dataclasses import replace
 
 from ...ops.collectives.definitions import MESSAGES
 from ..ir import Draft, Graph, Instr, Node, Pairs, Value, attr_pairs, fresh_name
+from ..recomputed import asks_to_recompute
 from .differentiate import one_sided
 from .optimizer_shard import is_parameter_gather, shared_layout
 
@@ -120,7 +121,7 @@ class _Regions:
 
     def __init__(self, draft: Draft) -> None:
         graph, config = draft.graph, draft.config
-        self.wishes = {n.name: dict(n.recompute) for n in graph.of_phase("forward") if n.recompute}
+        self.wishes = {n.name: dict(n.recompute) for n in graph.of_phase("forward") if asks_to_recompute(n.recompute)}
         kept, begun = _makers_of_outputs(graph), set()
         computed = {i.name for i in draft.program("forward") if i.kind == "compute"}
         self.again: set[str] = set()
