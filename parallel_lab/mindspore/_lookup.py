@@ -129,7 +129,6 @@ HINTS: dict[str, str] = {
     "dataset.transforms.py_transforms": "mindspore.dataset.transforms has Compose and TypeCast, and Dataset.map takes "
     "functions of your own",
     "mint.distributed": "Use mindspore.communication and the operators ops.AllReduce, ops.AllGather, ...",
-    "mint.optim": "Use mindspore.nn: nn.SGD, nn.Momentum, nn.Adam, nn.AdamWeightDecay",
     **_same("nn.Transformer parallel.nn.Transformer", "Use nn.TransformerEncoder"),
     "nn.transformer": "Use nn.TransformerEncoder and nn.MultiheadAttention",
     "nn.AdamW": "nn.AdamWeightDecay is near, but does not correct the bias of the moments",

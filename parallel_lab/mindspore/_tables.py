@@ -327,6 +327,9 @@ PAGES: dict[str, Page] = {
         },
     ),
     "mint.nn": Page("Layers in PyTorch's spelling.", names=MINT_NN),
+    "mint.optim": Page(
+        "Optimizers in PyTorch's words.", names=_of("parallel_lab.nn.optim.pytorch_rules", "Adam AdamW SGD")
+    ),
     "mint.nn.functional": Page(
         "Functions of layers.",
         names={

@@ -108,6 +108,7 @@ class Optimizer(HeldStates, Cell):
 
     state_names: tuple[str, ...] = ()
     can_be_grouped = False
+    decays_by_name = True  # whether weight decay spares parameters for their names
 
     def __init__(
         self,
@@ -460,7 +461,7 @@ class Optimizer(HeldStates, Cell):
         if not any(isinstance(one, dict) for one in params):
             found, decay = trained_parameters(where, params), self._factor_or_state(self.weight_decay)
             for p in found:
-                spared = "beta" in p.name or "gamma" in p.name
+                spared = self.decays_by_name and ("beta" in p.name or "gamma" in p.name)
                 self._settings.append(_Setting(0.0 if spared else decay, LEARNING_RATE))
             return found
         groups, order = groups_of(where, params)

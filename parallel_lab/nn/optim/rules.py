@@ -42,7 +42,7 @@ def _step(h: Any, p: Any, v: Any, g: Any, nesterov: bool) -> tuple[Any, Any]:
     return elementwise.descend(p, v, h.rate), v
 
 
-def _check_nesterov(sgd: Any, given: dict[str, Any]) -> None:
+def check_nesterov(sgd: Any, given: dict[str, Any]) -> None:
     if sgd.nesterov and (sgd.momentum == 0 or sgd.dampening != 0):
         given = f"nesterov=True with momentum={sgd.momentum} and dampening={sgd.dampening}"
         raise ArgumentError(given, where="SGD", allowed="Momentum above 0 and dampening 0")
@@ -57,7 +57,7 @@ def _check_nesterov(sgd: Any, given: dict[str, Any]) -> None:
     LOSS_SCALE,
     states=lambda h: {"accum": 0.0} if h.momentum else {},
     shared=lambda h: {"step": (0.0, lambda step: ops.add(step, 1.0))} if h.momentum and h.dampening else {},
-    check=_check_nesterov,
+    check=check_nesterov,
 )
 def SGD(h, p, g, v=None):
     """Stochastic gradient descent, with momentum if it is above 0.
@@ -68,6 +68,11 @@ def SGD(h, p, g, v=None):
 
     Without momentum there is no v. nesterov needs momentum above 0 and no dampening.
     """
+    return sgd(h, p, g, v)
+
+
+def sgd(h: Any, p: Any, g: Any, v: Any) -> tuple[Any, ...]:
+    """`SGD` from the decayed gradient on."""
     if not h.momentum:
         return (elementwise.descend(p, g, h.rate),)
     kept = g

@@ -79,6 +79,7 @@ def update_rule(
     states: dict[str, Any] | Callable[[Any], dict[str, Any]],
     shared: Callable[[Any], dict[str, tuple[float, Callable]]] = lambda h: {},
     decoupled: bool = False,
+    decays_by_name: bool = True,
     can_be_grouped: bool = False,
     on_host: bool = False,
     offloads: bool = False,
@@ -91,12 +92,14 @@ def update_rule(
     shared          function of the optimizer -> {value that all parameters share: (its start, function from one step's
                     to the next's)}
     decoupled       the rule adds weight decay where it wants it (`h.decayed`), not to the gradient
+    decays_by_name  without groups, weight decay spares parameters by name, as `Optimizer` says
     can_be_grouped  it works in weight groups, MindSpore's optimizer parallel in data_parallel mode
     on_host         it may be given a `target`, as in MindSpore
     offloads        states lie on the host (`Optimizer.use_offload`)
     check           function of (optimizer, its arguments by name): what they must fulfil together
     """
-    of_base = ("clip", "loss_scaler", *(a.name for a in arguments if a in (WEIGHT_DECAY, LOSS_SCALE)))
+    of_base = ("clip", "loss_scaler", *(a.name for a in arguments if a.name in ("weight_decay", "loss_scale")))
+    its_rate = next(a.name for a in arguments if a.kind.startswith("Rate"))
     own = [a for a in arguments if a.check is not None]
     positional, named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     signature = inspect.Signature(
@@ -119,8 +122,8 @@ def update_rule(
                     raise misfit(rule.__name__, signature, (self, *args), kwargs) from None  # type: ignore[misc]
                 bound.apply_defaults()
                 given = bound.arguments
-                rate = given["learning_rate"]
-                if rate is None and signature.parameters["learning_rate"].default is None:
+                rate = given[its_rate]
+                if rate is None and signature.parameters[its_rate].default is None:
                     rate = 0.0  # the rule has one of its own
                 super().__init__(given["params"], rate, **{name: given[name] for name in of_base})
                 for a in own:
@@ -168,6 +171,7 @@ def update_rule(
         Declared.__name__, Declared.__qualname__ = rule.__name__, rule.__name__
         Declared.__doc__, Declared.__module__ = rule.__doc__, rule.__module__
         Declared.updates_on_host, Declared.use_offload = on_host, offloads
+        Declared.decays_by_name = decays_by_name
         Declared.can_be_grouped, Declared.state_names = can_be_grouped, () if callable(states) else tuple(states)
         return Declared
 
