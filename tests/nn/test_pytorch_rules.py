@@ -1,12 +1,12 @@
-"""mindspore.mint.optim: PyTorch's formulas, written here with numpy in float64; the same in a compiled step on 2 ranks."""
+"""mindspore.mint.optim: PyTorch's formulas, written here with numpy in float64, at once and compiled for 2 ranks."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from parallel_lab.mindspore.mint import optim
 
 from parallel_lab import Simulator, Tensor, compile, nn, ops
-from parallel_lab.mindspore.mint import optim
 from parallel_lab.nn import Parameter
 from tests.crossed import each_of
 

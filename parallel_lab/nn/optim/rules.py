@@ -43,6 +43,7 @@ def _step(h: Any, p: Any, v: Any, g: Any, nesterov: bool) -> tuple[Any, Any]:
 
 
 def check_nesterov(sgd: Any, given: dict[str, Any]) -> None:
+    """nesterov needs momentum, and no dampening. Raises ArgumentError."""
     if sgd.nesterov and (sgd.momentum == 0 or sgd.dampening != 0):
         given = f"nesterov=True with momentum={sgd.momentum} and dampening={sgd.dampening}"
         raise ArgumentError(given, where="SGD", allowed="Momentum above 0 and dampening 0")
