@@ -14,10 +14,11 @@ import numpy as np
 
 from .. import nn, ops
 from ..base.checks import checked, flag, integer
-from ..base.errors import ShapeError
+from ..base.errors import NotBuiltYet, ShapeError
 from ..nn.initializer import Normal
 from ..nn.tensor.tensor import Tensor
 from ..ops.spellings import comparable, tensor_operand
+from ._forms import dropout as drop
 
 
 def _renamed(name: str, **words: str) -> Callable:
@@ -47,6 +48,10 @@ glu, softmin = (_renamed(name, input="x", dim="axis") for name in ("glu", "softm
 norm = _renamed("norm", input="x", p="ord")
 swapaxes = _renamed("swapaxes", input="x")
 count_nonzero = _renamed("count_nonzero", input="x")
+lerp, mv = _renamed("lerp", input="start"), _renamed("mv", input="mat")
+broadcast_to, tensor_split = _renamed("broadcast_to", input="x", size="shape"), _renamed("tensor_split", dim="axis")
+take = _renamed("take", input="x", index="indices")
+binary_cross_entropy = _renamed("binary_cross_entropy", input="logits", target="labels")
 
 
 # ---- dims ----
@@ -66,6 +71,43 @@ def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
 def transpose(input: Any, dim0: int, dim1: int) -> Any:
     """Two dims exchanged.  input: (...) -> (...)."""
     return ops.swapaxes(input, dim0, dim1)
+
+
+def permute(input: Any, dims: Any) -> Any:
+    """The dims in another order.  input: (...) -> (...). dims: a tuple of ints."""
+    return ops.permute(input, dims)
+
+
+def select(input: Any, dim: int, index: int) -> Any:
+    """What stands at one place of a dim, without that dim.  input: (..., n, ...) -> (...)."""
+    return ops.squeeze(ops.narrow(input, dim, index, 1), dim)
+
+
+def expand_as(input: Any, other: Any) -> Any:
+    """`input` stretched to the shape of `other`.  input, other: (...) -> like other."""
+    return ops.broadcast_to(input, tuple(tensor_operand("expand_as", "other", other).shape))
+
+
+def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Any:
+    """alpha * source added to the rows (columns, ...) with these numbers.  input: (..., n, ...) -> (..., n, ...)."""
+    return ops.index_add(input, index, source if type(alpha) is int and alpha == 1 else ops.mul(source, alpha), dim)
+
+
+def item(input: Any) -> Any:
+    """The single element as a Python number.  input: () or (1, ...)."""
+    return Tensor(input).item()
+
+
+def empty(*size: Any, dtype: Any = None, device: str | None = None) -> Any:
+    """A tensor whose elements may be anything: zeros.  -> `size`, ints or a tuple. device: without effect."""
+    shape = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+    return ops.zeros(tuple(shape), np.float32 if dtype is None else dtype)
+
+
+def empty_like(input: Any, *, dtype: Any = None, device: str | None = None) -> Any:
+    """`empty` in the shape of a tensor.  input: (...) -> (...)."""
+    x = tensor_operand("empty_like", "input", input)
+    return empty(tuple(x.shape), dtype=str(x.dtype) if dtype is None else dtype)
 
 
 # ---- sums ----
@@ -174,7 +216,55 @@ def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = 
     return ops.argsort(input, dim, descending)
 
 
+def median(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The middle element, the smaller of two; along `dim` with its number.  input: (...) -> (), or two (...)."""
+    x = tensor_operand("median", "input", input)
+    keeps, along = flag("mint.median", "keepdim", keepdim), 0 if dim is None else dim
+    ordered = ops.sort(ops.reshape(x, (-1,)) if dim is None else x, axis=along)
+    size = ordered[0].shape[along] if not isinstance(along, bool) and isinstance(along, int) else 1
+    found = [select(part, along, (size - 1) // 2) for part in ordered]
+    if dim is None:
+        return found[0]
+    return tuple(ops.expand_dims(part, along) for part in found) if keeps else tuple(found)
+
+
+def round(input: Any, *, decimals: int = 0) -> Any:
+    """The nearest number with so many decimals, halves to the even one.  input: (...) -> (...)."""
+    if not integer()("mint.round", "decimals", decimals):
+        return ops.round(input)
+    return ops.div(ops.round(ops.mul(input, 10.0**decimals)), 10.0**decimals)
+
+
+def unique(
+    input: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """The different elements, in order; where each stands, and how many there are.  input: (...) -> (k,), (...), (k,).
+
+    At once only: in a compiled network their count is not known. dim: the different rows (columns, ...) along it
+    """
+    flags = [("sorted", sorted), ("return_inverse", return_inverse), ("return_counts", return_counts)]
+    _, inverse, counts = (flag("mint.unique", name, value) for name, value in flags)
+    x = np.asarray(tensor_operand("unique", "input", input))
+    axis = None if dim is None else integer(-x.ndim, x.ndim - 1)("mint.unique", "dim", dim)
+    found, places, numbers = np.unique(x, return_inverse=True, return_counts=True, axis=axis)
+    places = places.reshape(x.shape if axis is None else -1)
+    kept = [found, *([places.astype(np.int64)] if inverse else []), *([numbers.astype(np.int64)] if counts else [])]
+    return Tensor(found) if len(kept) == 1 else tuple(map(Tensor, kept))
+
+
 # ---- functions of layers ----
+
+
+def pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+    """`ops.pad`.  input: (...) -> (...). pad: (before, after) of the last dim, then of the one before it, and so on."""
+    return ops.pad(input, pad, mode, 0.0 if value is None else value)
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """A share p of the elements set to 0, the others divided by 1 - p.  input: (...) -> (...). inplace: False."""
+    if flag("mint.nn.functional.dropout", "inplace", inplace):
+        raise NotBuiltYet("inplace=True", where="dropout", allowed="False", hint="x = dropout(x)")
+    return drop(input, p, training)
 
 
 def gelu(input: Any, *, approximate: str = "none") -> Any:

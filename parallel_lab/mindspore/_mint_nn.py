@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import nn, ops
 from ..base.checks import checked, flag, integer, number, sequence_of
+from ..base.errors import NotBuiltYet, shorten
 from ..nn.tensor.tensor import Parameter, Tensor
 from ..ops.spellings import tensor_operand
 
@@ -72,12 +73,55 @@ def conv2d(
     return ops.conv2d(input, weight, bias, stride, mode, padding, dilation, groups)
 
 
+def _only(where: str, **given: tuple[Any, Any]) -> None:
+    """Arguments of PyTorch's that keep their default: name=(given, the default)."""
+    for name, (value, default) in given.items():
+        if value != default or isinstance(value, bool) != isinstance(default, bool):
+            raise NotBuiltYet(f"{name}={shorten(value)}", where=where, allowed=repr(default), hint=f"Omit {name}")
+
+
 def avg_pool2d(
-    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, *, count_include_pad: bool = True
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Any:
-    """Means of windows; the stride is the kernel's size unless given.  input: (n, c, h, w) -> (n, c, oh, ow)."""
+    """Means of windows; the stride is the kernel's size unless given.  input: (n, c, h, w) -> (n, c, oh, ow).
+
+    ceil_mode  False;  divisor_override: what sums are divided by in place of the window's size
+    """
+    _only("avg_pool2d", ceil_mode=(ceil_mode, False))
     stride = kernel_size if stride is None else stride
-    return ops.avg_pool2d(input, kernel_size, stride, "pad", padding, count_include_pad)
+    if divisor_override is None:
+        return ops.avg_pool2d(input, kernel_size, stride, "pad", padding, count_include_pad)
+    divisor = integer(1)("avg_pool2d", "divisor_override", divisor_override)
+    size = int(
+        np.prod(
+            _as_tuple(_SHAPE("avg_pool2d", "kernel_size", kernel_size)) * (2 if isinstance(kernel_size, int) else 1)
+        )
+    )
+    return ops.mul(ops.avg_pool2d(input, kernel_size, stride, "pad", padding, True), size / divisor)
+
+
+def max_pool2d(
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """Largest elements of windows; the stride is the kernel's size unless given.  input: (n, c, h, w) -> the same dims.
+
+    dilation, ceil_mode, return_indices   stay at their defaults
+    """
+    given = {"ceil_mode": (ceil_mode, False), "return_indices": (return_indices, False)}
+    _only("max_pool2d", dilation=(1 if dilation == (1, 1) else dilation, 1), **given)
+    return ops.max_pool2d(input, kernel_size, stride, padding)
 
 
 @checked("softplus", beta=number(0, above=True), threshold=number(0))

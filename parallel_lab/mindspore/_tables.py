@@ -199,9 +199,10 @@ MINT_LAYERS = (
 )
 MINT_FORMS = "parallel_lab.mindspore._mint"
 MINT_WORDS = (
-    "add argmax argmin argsort cat chunk concat count_nonzero cummax cummin cumsum diff flatten flip log_softmax "
-    "logsumexp max meshgrid min norm repeat_interleave roll scatter softmax sort split squeeze stack std std_mean sub "
-    "swapaxes tile transpose var var_mean"
+    "add argmax argmin argsort broadcast_to cat chunk concat count_nonzero cummax cummin cumsum diff empty "
+    "empty_like expand_as flatten flip index_add item lerp log_softmax logsumexp max median meshgrid min mv norm "
+    "permute repeat_interleave roll round scatter select softmax sort split squeeze stack std std_mean sub swapaxes "
+    "take tensor_split tile transpose unique var var_mean"
 )
 MINT_NN = {
     **_of("parallel_lab.nn", MINT_LAYERS),
@@ -321,6 +322,12 @@ PAGES: dict[str, Page] = {
             **{name: f"parallel_lab.ops:{own}" for name, own in MINT.items() if "." not in name},
             **_of(FORMS, MADE),
             **_of(MINT_FORMS, MINT_WORDS),
+            **{
+                "absolute": "parallel_lab.ops:abs",
+                "subtract": f"{MINT_FORMS}:sub",
+                "true_divide": "parallel_lab.ops:div",
+            },
+            **_of("parallel_lab.ops", "gcd hypot lcm nonzero view_as"),
             **_of(RANDOM, "rand rand_like randn randn_like randperm"),
             **{name: f"{RANDOM}:mint_{name}" for name in MINT_RANDOM.split()},
             "clone": "parallel_lab.ops:identity",
@@ -339,11 +346,11 @@ PAGES: dict[str, Page] = {
         }
         | _of(
             MINT_FORMS,
-            "binary_cross_entropy_with_logits gelu glu kl_div log_softmax one_hot smooth_l1_loss softmax softmin",
+            "binary_cross_entropy binary_cross_entropy_with_logits dropout gelu glu kl_div log_softmax one_hot pad "
+            "smooth_l1_loss softmax softmin",
         )
-        | _of(f"{MINT_FORMS}_nn", "avg_pool2d batch_norm conv2d group_norm layer_norm softplus")
-        | _of("parallel_lab.ops", "adaptive_avg_pool2d max_pool2d")
-        | _of(FORMS, "dropout"),
+        | _of(f"{MINT_FORMS}_nn", "avg_pool2d batch_norm conv2d group_norm layer_norm max_pool2d softplus")
+        | _of("parallel_lab.ops", "adaptive_avg_pool2d"),
     ),
     # ---- common ----
     "common": Page("Tensors, parameters, dtypes.", names={**DTYPES, **PARAMETERS, **TENSORS, **JIT, **SEED}),
