@@ -240,6 +240,7 @@ class LayoutStrategy:
     layouts: tuple[Layout, ...]
     nd_tp: bool = False
     parts: int = 1
+    interleaved: tuple[int, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         # equal placements are not enough: plans show the names
@@ -291,7 +292,9 @@ def as_strategy(given: Any, nd_tp: bool = False) -> Any:
     if not (isinstance(given, tuple) and given and isinstance(given[0], Layout)):
         return given
     parts = max(layout.parts for layout in given)
-    return LayoutStrategy(tuple(layout.plain() for layout in given), nd_tp, parts)
+    first = given[0]
+    along = tuple(dim for dim, entry in enumerate(first.axes) if first.interleaved and 0 in entry)
+    return LayoutStrategy(tuple(layout.plain() for layout in given), nd_tp, parts, along)
 
 
 def strategy_counts(strategy: Any) -> tuple[tuple[int, ...], ...]:

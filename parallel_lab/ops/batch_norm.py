@@ -25,8 +25,10 @@ import math
 
 import numpy as np
 
-from ..base.checks import choice, number
+from ..base.checks import choice, is_int, number
+from ..base.errors import NotBuiltYet, StrategyError, shorten
 from ..base.hooks import current_tracer, current_world
+from ..base.settings.checks import SHARDED_MODES
 from ..layout.tensor_layout import axes_of_groups
 from .collectives.primitives import AllReduce
 from .elementwise import POSITIVE, cast
@@ -252,6 +254,26 @@ def _(g, out, x, given):
 # ---- the operator ----
 
 
+def _check_group_size(part):
+    """The attribute `group_size`: of how many ranks the samples are normalised together, in modes that split operators.
+
+    All of them is what is done without it. Of fewer, statistics, and with them the operator's results and the moving
+    mean and variance, would differ from rank to rank, while a tensor of these modes has one value.
+    """
+    size = None if part.primitive is None else part.primitive.prim_attrs.get("group_size")
+    tracer = current_tracer.get()
+    if size is None or getattr(tracer, "parallel_mode", None) not in SHARDED_MODES:
+        return
+    count, where = tracer.device_num, tracer.where("BatchNorm", part.primitive)
+    if not is_int(size, 1) or size & (size - 1) or count % size:
+        allowed = f"A power of two that divides the {count} devices"
+        raise StrategyError(f"group_size={shorten(size)}", where=where, allowed=allowed)
+    if size < count:
+        what = f"group_size={size} of {count} devices: every group would have a mean and variance of its own"
+        hint = "In data_parallel mode nn.SyncBatchNorm(process_groups=...) normalises over groups of ranks"
+        raise NotBuiltYet(what, where=where, allowed=f"group_size={count}, or omit it: all samples together", hint=hint)
+
+
 def _sums(part, x, names):
     """Sums of x, of which those of other ranks are a part where the attribute `sync` says so: their mean.
 
@@ -333,6 +355,7 @@ def batch_normalization(
     """
     names, statistics = letters(len(x.shape)), (mean, variance)
     if is_training:
+        _check_group_size(part)
         count = math.prod(x.shape) // x.shape[1]
         sums = _sums(part, x, names)
         channels = f"{names},sb,b->b"

@@ -323,6 +323,7 @@ def _check_lookup(operands, *, start, manual_split):
 @op(
     lambda shapes, **_: _gather_labels(shapes, axis=0),
     name="EmbeddingLookup",
+    host_only=True,
     attrs={"start": integer()},
     check=_check_lookup,
     restrict=lambda signature, cuts, sizes, *, start, **manual: _restrict_gather(

@@ -94,6 +94,8 @@ class CheckedDrawer(Drawer):
         attrs = attrs or {}
         primitive = getattr(ops, name)(**attrs, **(of_class or {}))
         op = primitive.op
+        if op.host_only:
+            primitive.set_device("CPU")
         arrays = [self.array(o) for o in operands]
         given = {**op.default_attrs, **attrs}
         tensors = arrays

@@ -32,6 +32,8 @@ class OneOperator(nn.Cell):
         super().__init__()
         attrs = dict(case.attrs)
         self.prim = PRIMITIVES[op.class_name](**{k: v for k, v in attrs.items() if k in op.options})
+        if op.host_only:
+            self.prim.set_device("CPU")
         if strategy is not None:
             self.prim.shard(strategy)
         self.positional = {k: v for k, v in attrs.items() if k not in op.options}

@@ -9,13 +9,13 @@ from collections import Counter
 from dataclasses import replace
 
 from ...base.errors import ContextConflictError, StrategyError
-from ...base.settings.checks import INTERLEAVED
 from ...base.settings.context import get_compat
 from ...layout.named_layout import LayoutStrategy
 from ...ops.machine.sharding import completed, default_strategy, result_layouts, sharding_rule
 from ..ir import Draft, Node, at_compile
 from ..strategy_file import load_strategy
 from .propagate import propagate_strategies
+from .wishes import check_wishes
 
 
 def check_device_num(device_num: int) -> None:
@@ -32,25 +32,19 @@ def choose_strategies(draft: Draft) -> Draft:
     Raises StrategyError (operator, file:line, input, dim, both numbers, a legal suggestion) if one does not fit.
     """
     graph, config = draft.graph, draft.config
-    parts = {
-        n.strategy.parts: n for n in graph.nodes if isinstance(n.strategy, LayoutStrategy) and n.strategy.parts > 1
-    }
-    if len(parts) > 1:
-        named = " and ".join(f"{number} ({node.where})" for number, node in parts.items())
-        what, allowed = f"layouts have axes {INTERLEAVED!r} of sizes {named}", "One size in a network"
-        raise at_compile(StrategyError, what, allowed)
     if config.local:
         ignored = sum(n.strategy is not None for n in graph.nodes)
         note, nodes = f"none in {config.parallel_mode} mode; {ignored} given ones ignored", map(_without, graph.nodes)
         return replace(draft, graph=replace(graph, nodes=tuple(nodes))).noted("strategies", note)
-    searched = config.parallel_mode == "auto_parallel"
+    searched, stand_alone = config.parallel_mode == "auto_parallel", config.parallel_mode == "stand_alone"
+    if not stand_alone:
+        check_wishes(graph, config.device_num)
 
     def wanted(n: Node) -> bool:
         """Operators on gradients follow their operands' layouts, which only the backward program will tell."""
         given = n.strategy is not None or n.by_batch or n.opdef.result_shape is not None or n.nd_tp
         return n.phase == "forward" and (given or not searched)
 
-    stand_alone = config.parallel_mode == "stand_alone"
     chosen = (
         _chosen(n, graph.operand_shapes(n), config.device_num, stand_alone) if wanted(n) else n for n in graph.nodes
     )

@@ -122,6 +122,7 @@ class OpDef:
     vjp_needs: bool = False
     vjp_total: bool = False
     internal: bool = False
+    host_only: bool = False  # in modes that split operators it runs where `set_device("CPU")` says
     __doc__: str | None = field(default=None, repr=False)
 
     # ---- calling ----

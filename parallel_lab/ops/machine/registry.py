@@ -122,6 +122,7 @@ def op(
     view       the result is the operand's data in another shape; sharded by redistribution, takes no strategy
     flops      work: operations per combination of labels, or a function of a namespace of label extents (default: 1)
     expand     what a call does for an operator made of others (see `composed.py`)
+    host_only  in modes that split operators it has to run on the host: `set_device("CPU")`
     example    one or several `case(...)`: the battery's data
 
     How it may be split:

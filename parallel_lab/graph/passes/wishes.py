@@ -1,0 +1,51 @@
+"""What MindSpore refuses of an operator beside its strategy: a place where it cannot run, parts that it cannot have.
+
+    EmbeddingLookup                 runs on the host in the modes that split operators, and nowhere else
+    axis "interleaved_parallel"     has one size in a network; not for the last operator, whose result leaves the
+                                    network; not for Sort, and not along the axis of a Split
+
+Rules: MindSpore, EmbeddingLookup and micro-interleaved layouts. They are looked at before any strategy is chosen.
+"""
+
+from __future__ import annotations
+
+from ...base.errors import StrategyError
+from ...base.settings.checks import INTERLEAVED
+from ...layout.named_layout import LayoutStrategy
+from ..ir import Graph, Node, at_compile
+
+
+def check_wishes(graph: Graph, device_num: int) -> None:
+    """Raise StrategyError (also a RuntimeError) for the first operator that asks for what it cannot have."""
+    if device_num > 1:
+        for node in graph.of_phase("forward"):
+            if node.opdef.host_only and node.target != "CPU":
+                what, allowed = "it has no target", "The host, where tables are larger than a device's memory"
+                hint = f"Write {node.op_class}().set_device('CPU'), or use Gather"
+                raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)
+    named = (n for n in graph.nodes if isinstance(n.strategy, LayoutStrategy) and n.strategy.parts > 1)
+    parts = {node.strategy.parts: node for node in named}
+    if len(parts) > 1:
+        shown = " and ".join(f"{number} ({node.where})" for number, node in parts.items())
+        what, allowed = f"layouts have axes {INTERLEAVED!r} of sizes {shown}", "One size in a network"
+        raise at_compile(StrategyError, what, allowed)
+    for node in graph.nodes if parts else ():
+        if isinstance(node.strategy, LayoutStrategy) and node.strategy.parts > 1:
+            _check_parts(graph, node, node.strategy)
+
+
+def _check_parts(graph: Graph, node: Node, strategy: LayoutStrategy) -> None:
+    """Raise StrategyError if an operator cannot be computed in parts, or not in these."""
+    what, allowed = f"its layouts have the axis {INTERLEAVED!r}", ""
+    if {*graph.outputs, *graph.seeds}.intersection(node.outs):
+        allowed = "Not for the last operator: its result leaves the network whole"
+    elif node.op == "sort":
+        allowed = f"{node.op_class} takes whole slices"
+    elif node.op == "split_parts":
+        axis = dict(node.attrs)["axis"] % len(graph.operand_shapes(node)[0])
+        if axis in strategy.interleaved:
+            what = f"{INTERLEAVED!r} splits dim {axis} of its input"
+            allowed = f"Any other dim: {node.op_class} itself takes this one apart"
+    if allowed:
+        hint = f"Give it layouts without {INTERLEAVED!r}"
+        raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)

@@ -1,0 +1,117 @@
+"""What MindSpore refuses beside a strategy: EmbeddingLookup off the host, groups of BatchNorm, interleaved parts."""
+
+import numpy as np
+import pytest
+
+from parallel_lab import Layout, Session, compile, nn, ops
+from parallel_lab.base.errors import NotBuiltYet, StrategyError
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+
+FULL = {"dataset_strategy": "full_batch"}
+
+
+class Looked(nn.Cell):
+    def __init__(self, lookup):
+        super().__init__()
+        self.table, self.lookup = Parameter(Tensor(np.arange(32.0).reshape(8, 4)), name="table"), lookup
+
+    def construct(self, ids):
+        return ops.reduce_sum(self.lookup(self.table, ids, 0) * 2.0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "strategy"),
+    [("semi_auto_parallel", None), ("semi_auto_parallel", ((1, 2), (4,))), ("auto_parallel", ((8, 1), (1,)))],
+)
+def test_embedding_lookup_wants_the_host_where_operators_are_split(mode, strategy):
+    """Wrong was: it ran on the device, where MindSpore refuses it ("must be set the cpu target")."""
+    ids, how = np.arange(8), {**FULL, "parallel_mode": mode, "search_mode": "sharding_propagation", "device_num": 8}
+
+    def lookup():
+        return ops.EmbeddingLookup() if strategy is None else ops.EmbeddingLookup().shard(strategy)
+
+    with pytest.raises(RuntimeError, match=r"EmbeddingLookup 'lookup'.*has no target.*set_device\('CPU'\)") as error:
+        compile(Looked(lookup()), ids, **how)
+    assert isinstance(error.value, StrategyError)
+    net = Looked(lookup().set_device("CPU"))
+    with Session(compile(net, ids, **how), net) as session:
+        assert session.outputs(ids)[0] == 2 * np.arange(32.0).sum()
+
+
+@pytest.mark.parametrize("how", [{"device_num": 1}, {"device_num": 8, "parallel_mode": "data_parallel"}])
+def test_elsewhere_embedding_lookup_runs_where_it_is(how):
+    plan = compile(Looked(ops.EmbeddingLookup()), np.arange(8), **how, **({} if how["device_num"] > 1 else FULL))
+    assert not plan.host and plan.graph.node("lookup").target == ""
+
+
+class Normed(nn.Cell):
+    def __init__(self, size, strategy=((8, 1, 1, 1), (1,), (1,), (1,), (1,))):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+        self.norm.bn_train.add_prim_attr("group_size", size)
+        self.norm.bn_train.shard(strategy)
+
+    def construct(self, x):
+        return ops.reduce_sum(self.norm(x) * x)
+
+
+@pytest.mark.parametrize(("size", "error", "words"), [
+    (1, NotBuiltYet, "group_size=1 of 8 devices.*SyncBatchNorm"),
+    (4, NotBuiltYet, "group_size=4 of 8 devices.*group_size=8, or omit it"),
+    (3, StrategyError, "group_size=3.*power of two that divides the 8 devices"),
+    (16, StrategyError, "group_size=16.*power of two"),
+    ("8", StrategyError, "group_size='8'"),
+])  # fmt: skip
+def test_batch_norm_of_groups_is_refused_with_its_reason(size, error, words):
+    """Wrong was: the attribute was not looked at, and all ranks' samples were normalised together."""
+    x = np.random.default_rng(0).normal(size=(16, 3, 2, 2)).astype(np.float32)
+    with pytest.raises(error, match=rf"(?s)BatchNorm.*test_refused_wishes.py.*{words}"):
+        compile(Normed(size).set_train(), x, device_num=8, **FULL)
+    # it is an attribute of training in the modes that split operators
+    compile(Normed(size).set_train(False), x, device_num=8, **FULL)
+    compile(Normed(size).set_train(), x, device_num=8, parallel_mode="data_parallel")
+
+
+def test_batch_norm_of_all_devices_is_batch_norm():
+    x, found = np.random.default_rng(0).normal(size=(16, 3, 2, 2)).astype(np.float32), []
+    for size in (8, None):
+        net = Normed(8).set_train()
+        if size is None:
+            net.norm.bn_train.del_prim_attr("group_size")
+        found.append(compile(net, x, device_num=8, **FULL).to_dict(rank=3)["comm"])
+    assert found[0] == found[1] and found[0]
+
+
+PARTS = Layout((2, 4, 2), ("dp", "mp", "interleaved_parallel"))
+WHOLE = Layout((2, 4), ("dp", "mp"))
+
+
+class Behind(nn.Cell):
+    def __init__(self, first, layout, last=None):
+        super().__init__()
+        self.first, self.last = first.shard((layout,)), ops.Tanh()
+        if last is not None:
+            self.last.shard((last,))
+
+    def construct(self, x):
+        made = self.first(x)
+        return self.last(made[0] if isinstance(made, tuple) else made)
+
+
+@pytest.mark.parametrize(("first", "layout", "last", "words"), [
+    (lambda: ops.SortExt(), PARTS(("dp", "interleaved_parallel"), "None"), None, "SortExt 'first'.*whole slices"),
+    (lambda: ops.Sort(0), PARTS("None", ("mp", "interleaved_parallel")), None, "Sort 'first'.*whole slices"),
+    (lambda: ops.Split(1, 2), PARTS("dp", "interleaved_parallel"), None, "splits dim 1.*Any other dim: Split"),
+    (lambda: ops.Split(-1, 2), PARTS("dp", "interleaved_parallel"), None, "splits dim 1"),
+    (lambda: ops.ReLU(), WHOLE("dp", "mp"), PARTS("dp", ("mp", "interleaved_parallel")), "Tanh 'last'.*last operator"),
+])  # fmt: skip
+def test_operators_that_take_no_interleaved_parts_refuse_them(first, layout, last, words):
+    with pytest.raises(StrategyError, match=rf"{words}.*without 'interleaved_parallel'"):
+        compile(Behind(first(), layout, last), np.zeros((16, 16)), device_num=8, **FULL)
+
+
+@pytest.mark.parametrize("first", [lambda: ops.Split(1, 2), lambda: ops.ReLU()])
+def test_others_take_them(first):
+    layout = PARTS(("dp", "interleaved_parallel"), "None")
+    plan = compile(Behind(first(), layout), np.zeros((16, 16)), device_num=8, **FULL)
+    assert plan.graph.node("first").strategy.parts == 2
