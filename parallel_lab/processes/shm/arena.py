@@ -1,6 +1,6 @@
 """The shared block of a worker pool: its map of words, the flight recorder and the fault notes.
 
-    words      control | channels (4 counters per pair) | one slot per rank | groups: a register and words per rank
+    words      control | channels (5 words per pair) | one slot per rank | groups: a register and words per rank
                (`groups.py`)
     flight     64 records per rank, what it asked for last, and their texts (`flight.py`)
     faults     one note per rank and one for the parent: why everybody must stop
@@ -116,8 +116,12 @@ class ArenaMap:
     def ring_read(self, source: int, to: int) -> int:
         return self._pair(3, source, to)
 
+    def ring_asked(self, source: int, to: int) -> int:
+        """What `to` has asked to be woken for: once so many bytes are written."""
+        return self._pair(4, to, source)
+
     def slot(self, rank: int) -> int:
-        return CONTROL_WORDS + 4 * self.world_size * self.row + rank * SLOT_WORDS
+        return CONTROL_WORDS + 5 * self.world_size * self.row + rank * SLOT_WORDS
 
     def register(self, leader: int) -> int:
         """Word that counts the groups `leader` has entered; behind it, per group, its digest and its first word."""

@@ -68,13 +68,16 @@ class Condition:
 
 
 class WordReached(Condition):
-    """Waiting until words[index] >= value, brought about by `peer`; `edge`: what to publish instead (see channels)."""
+    """Waiting until words[index] >= value, brought about by `peer`; `edge`: what to publish instead (see channels);
+    `asked`: word by which the peer knows that somebody sleeps until then (0: it does not look).
+    """
 
     def __init__(
-        self, words: memoryview, index: int, value: int, peer: int, edge: tuple[int, int] | None = None
+        self, words: memoryview, index: int, value: int, peer: int, edge: tuple[int, int] | None = None, asked: int = 0
     ) -> None:
         self.words, self.index, self.value, self.peer = words, index, value, peer
         self.edge = edge or (index, value)
+        self.bell = (index, asked, value) if asked else None
 
     def test(self) -> bool:
         return self.words[self.index] >= self.value

@@ -24,7 +24,7 @@ from ...base.errors import ShapeError
 from ...run.mail import Mail, Taker
 from .arena import ABORT, Arena
 from .barrier import WaitLoop, WordReached, yield_core
-from .shared_memory import fence
+from .shared_memory import NEEDS_FENCE, fence
 from .slices import dtype_from_text, dtype_text
 
 HEAD_BYTES = 256
@@ -173,6 +173,14 @@ class Channels:
             queue[0][1] = at + count
             fence()
             words[written_word] = written + count
+            self.wake(to, written)
+
+    def wake(self, to: int, before: int) -> None:
+        """More than the `before` bytes are written: wake `to` if it sleeps until then."""
+        if NEEDS_FENCE:
+            fence()
+        if self.words[self.map.ring_asked(self.rank, to)] > before and self.loop.futex is not None:
+            self.loop.futex.wake(self.map.ring_written(self.rank, to))
 
     def recv(self, source: int, out: np.ndarray | None = None, sr_tag: int = 0) -> np.ndarray:
         """The next message of `source` under this tag that no recv before it takes: in `out` if it fits."""
@@ -206,8 +214,9 @@ class Channels:
 
     def more_of(self, source: int) -> WordReached:
         """That `source` has written more than was read."""
-        read = self.words[self.map.ring_read(source, self.rank)]
-        return WordReached(self.words, self.map.ring_written(source, self.rank), read + 1, source, self._edge(source))
+        read, asked = self.words[self.map.ring_read(source, self.rank)], self.map.ring_asked(source, self.rank)
+        written_word = self.map.ring_written(source, self.rank)
+        return WordReached(self.words, written_word, read + 1, source, self._edge(source), asked)
 
     def _edge(self, source: int) -> tuple[int, int]:
         """The word and the value that tell whether `source` has sent one more than were taken out of its ring."""

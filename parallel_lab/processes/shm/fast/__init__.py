@@ -5,6 +5,7 @@
     small_sum       sums of small values: one barrier, and who comes last adds
     large_sum       sums of large values: three stages at a time; values in shared arrays are added where they lie
     in_place        other large values, read where they lie
+    messages        send and recv of what fits its ring whole
     peer_memory     reading another process's own memory
 
 All of it can be deleted: the one hook is `worker_main.communicator_class`, and `WorkerPool(n, fast=False)` is what

@@ -30,6 +30,7 @@ from ..groups import Check, Group
 from ..shared_memory import NEEDS_FENCE, fence
 from .in_place import InPlace
 from .large_sum import LargeSum
+from .messages import FastMessages
 from .peer_memory import PeerMemory
 from .single_step import OneStep, fits_one_step
 from .small_sum import SmallSum
@@ -78,7 +79,7 @@ class CallSite:
     prepared: Prepared | None
 
 
-class FastCommunicator(Communicator):
+class FastCommunicator(FastMessages, Communicator):
     """A communicator with the shortest ways; `barrier`, `all_reduce` look up their place: `_ask` takes 1 us longer."""
 
     def _make_collectives(self) -> tuple[Collectives, Collectives]:
