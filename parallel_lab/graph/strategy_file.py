@@ -136,7 +136,7 @@ def plan_strategy(plan: Plan, *, only_trainable_params: bool = True) -> Strategy
     for one in plan.parameters:
         layout = plan.value(one.name).layout
         if layout is not None and (one.trainable or not only_trainable_params):
-            stages = tuple(i for i, stage in enumerate(plan.stages) if layout.device_num == stage.count)
+            stages = tuple(i for i, stage in enumerate(plan.stages) if plan.held_by(one.name, stage.first))
             size, step = _optimizer_shard(plan, one.name)
             held = {"opt_shard_step": step, "opt_shard_size": size, "stages": stages or (0,)}
             parameters.append(ParameterStrategy(one.name, tuple(one.shape), one.dtype, layout, one.trainable, **held))

@@ -280,7 +280,11 @@ def _full(found: Any) -> Any:
 def layouts(step: _Step) -> dict[str, TensorLayout]:
     """{parameter: its layout} in the program that a step ran or prepared last; empty where nothing was compiled."""
     plan = step.plan
-    return {} if plan is None else {given.name: plan.value(given.name).layout for given in plan.parameters}
+    world = current_world()
+    held = plan is not None and (
+        plan.parameters if world is None else [p for p in plan.parameters if plan.held_by(p.name, world.rank)]
+    )
+    return {given.name: plan.value(given.name).layout for given in held or ()}
 
 
 make_train_step, make_eval_step, make_predict_step = TrainStep, EvalStep, PredictStep

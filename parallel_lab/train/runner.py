@@ -26,7 +26,8 @@ from ..graph.forms import fill_form
 from ..graph.ir import Instr
 from ..graph.plan import Plan
 from ..layout.slices import cut, gather_full, is_split
-from ..nn.tensor.tensor import RankTensor, Tensor
+from ..nn.tensor.by_slice import Elsewhere, is_elsewhere
+from ..nn.tensor.tensor import Initial, RankTensor, Tensor
 from ..run.computing import computing
 from ..run.interpreter import Env
 from .comparison import compare_programs
@@ -65,6 +66,11 @@ class RankProgram:
         self._kept = {name for name, _ in (*plan.assignments, *plan.forward_assignments)}
         mine = [given.name for given in plan.parameters if plan.held_by(given.name, self.rank)]
         self._layouts = {name: plan.value(name).layout for name in mine}
+        self._elsewhere = {}  # of other pipeline stages: who holds them
+        for given in plan.parameters if len(plan.stages) > 1 else ():
+            there = [f"stage {n}" for n, stage in enumerate(plan.stages) if plan.held_by(given.name, stage.first)]
+            if there and given.name not in self._layouts:
+                self._elsewhere[given.name] = f"the ranks of {' and '.join(there)}"
         if size > 1:
             optimizer = compiled.optimizer
             compare_programs(plan, world, {} if optimizer is None else optimizer.rates(optimizer.global_step))
@@ -154,6 +160,10 @@ class RankProgram:
                 given[name].hold(array, layout)
             elif self.parameters == "whole" and name in self._kept:
                 given[name].set_data(gather_full(array, given[name].full_shape, layout, tag=f"new value of {name}"))
+        for name, holders in self._elsewhere.items() if self.parameters == "slices" else ():
+            p = given[name]
+            if not is_elsewhere(p):
+                p.set_data(Initial(Elsewhere(name, holders), p.full_shape, p.dtype))
         if optimizer is None:
             return
         states: dict[str, dict[str, np.ndarray]] = {}

@@ -110,6 +110,16 @@ def dict_of(**rules):
     return rule, ("a dict", "Keys: ", "one of", "True or False", "an int", "path", "a text", "decimal")
 
 
+def pipelined(value):
+    """Without chunks there is one scheduler: another one is a TypeError, as MindSpore's."""
+    parts = dict_of(pipeline_interleave=flag, pipeline_scheduler=one_of("1f1b", "gpipe", "zero_bubble_v")[0])[0]
+    if parts(value):
+        return parts(value)
+    given = {str.__str__(name): part for name, part in dict.items(value)}
+    scheduler = str.__str__(given.get("pipeline_scheduler", "1f1b"))
+    return TYPE if scheduler != "1f1b" and not given.get("pipeline_interleave") else None
+
+
 def fusion_of(*modes):
     def rule(value):
         if not kind(value, dict):
@@ -190,10 +200,7 @@ PARALLEL = {
     "optimizer_weight_shard_aggregated_save": BOOL,
     "pipeline_stages": whole(1, 4096),
     "pipeline_result_broadcast": BOOL,
-    "pipeline_config": dict_of(
-        pipeline_interleave=flag,
-        pipeline_scheduler=one_of("1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero_bubble_v")[0],
-    ),
+    "pipeline_config": (pipelined, ("a dict", "Keys: ", "one of", "True or False", "'1f1b' without")),
     "auto_pipeline": BOOL,
     "all_reduce_fusion_config": (indices, ("a list of rising ints",)),
     "comm_fusion": (

@@ -103,6 +103,8 @@ RECORDED = [  # settings of one call, what MindSpore 2.10 raised, what is raised
     ({"strategy_ckpt_config": {"load": "x"}}, VALUE),
     ({"strategy_ckpt_config": {"load_file": 3}}, TYPE),
     ({"pipeline_config": {"pipeline_scheduler": "2f2b"}}, VALUE),
+    ({"pipeline_config": {"pipeline_interleave": True, "pipeline_scheduler": "seqpipe"}}, VALUE),
+    ({"pipeline_config": {"pipeline_interleave": False, "pipeline_scheduler": "gpipe"}}, TYPE),
     ({"strategy_ckpt_load_file": 3}, TYPE),
     ({"strategy_ckpt_load_file": b"x"}, TYPE),
     ({"group_ckpt_save_file": None}, TYPE),

@@ -1,6 +1,27 @@
-"""Pipeline stages on real processes, against one device. Cases: `cases/pipeline.py`."""
+"""Pipeline stages on real processes, against one device. Cases: `cases/pipeline.py`, `cases/pipeline_files.py`."""
 
-from tests.train.cases import pipeline
-from tests.train.worlds import compared
+import pytest
+
+from tests.train.cases import pipeline, pipeline_files
+from tests.train.worlds import Worlds, assert_equals_one_device, assert_refused, compared, pairs
 
 worlds, test_ranks_equal_one_device = compared(pipeline, quick=3)  # the others are exhaustive
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return Worlds(pipeline_files, tmp_path_factory.mktemp("files"))
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(("size", "name"), pairs(pipeline_files))
+def test_training_goes_on_from_the_files_of_other_stages(files, size, name):
+    """A rank has, saves and asks for the parameters of its own stage alone."""
+    assert_equals_one_device(files, size, name)
+    for rank, noted in enumerate(files.notes(size, name)):
+        other = 1 - rank * 2 // size
+        assert_refused(noted["read"], "WorldError", (noted["away"], f"It lies on the ranks of stage {other}"))
+        if "saved" in noted:
+            assert noted["away"] not in noted["saved"] and f"moments.{noted['away']}" not in noted["saved"]
+            assert any(n.startswith("moments.") for n in noted["saved"])
+            assert (noted["away"] in noted["wanted"]) == ("to 1" in name)

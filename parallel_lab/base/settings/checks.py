@@ -32,7 +32,8 @@ LOCAL_MODES = ("data_parallel", "hybrid_parallel")  # every rank runs the whole 
 SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")  # operators are split among the ranks
 SEARCH_MODES = ("dynamic_programming", "recursive_programming", "sharding_propagation")
 OPTIMIZER_LEVELS = ("level1", "level2", "level3")
-SCHEDULERS = ("1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero_bubble_v")
+SCHEDULERS = ("1f1b", "gpipe", "zero_bubble_v")
+MORE_SCHEDULERS = ("seqpipe", "seqvpp", "seqsmartvpp")  # MindSpore's, and not here
 FUSED_MESSAGES = {
     "allreduce": ("auto", "size", "index"),
     "allgather": ("auto", "size"),
@@ -70,6 +71,15 @@ def shard_size(least: int) -> Check:
     return integer(least, MAX_DEVICES, also=(-1,))
 
 
+def scheduler(where: str, key: str, value: object, errors: Errors = SETTINGS) -> str:
+    """The name of a pipeline's schedule."""
+    plain = choice(*SCHEDULERS, *MORE_SCHEDULERS)(where, key, value, errors)
+    if plain in MORE_SCHEDULERS:
+        allowed = f"One of {', '.join(map(repr, SCHEDULERS))}: MindSpore's {plain!r} is not available here"
+        raise refuse(ContextError, where, key, plain, allowed)
+    return plain
+
+
 # keywords of AutoParallel.hsdp and AutoParallel.pipeline
 HSDP = {
     "shard_size": shard_size(1),  # MindSpore: a positive int or -1; 1 shares with nobody
@@ -80,7 +90,7 @@ PIPELINE = {
     "stages": integer(1, MAX_DEVICES),
     "output_broadcast": boolean,
     "interleave": boolean,
-    "scheduler": choice(*SCHEDULERS),
+    "scheduler": scheduler,
 }
 
 
@@ -117,6 +127,17 @@ def _known_parts(where: str, key: str, value: object, known: Iterable[str]) -> I
             hint = nearest(str.__str__(name), known) if is_text else ""
             raise ContextKeyError(f"{key} has the key {shorten(name)}", where=where, allowed=f"Keys: {keys}", hint=hint)
         yield str.__str__(name), part
+
+
+def check_pipeline_config(where: str, key: str, value: object, errors: Errors = SETTINGS) -> dict[str, Any]:
+    """pipeline_interleave and pipeline_scheduler. Without chunks the only scheduler of this dict is "1f1b" (MindSpore's
+    rule and its TypeError; `AutoParallel.pipeline` takes the others).
+    """
+    plain = mapping(pipeline_interleave=boolean, pipeline_scheduler=scheduler)(where, key, value, errors)
+    if not plain.get("pipeline_interleave") and plain.get("pipeline_scheduler", "1f1b") != "1f1b":
+        allowed = "'1f1b' without pipeline_interleave; AutoParallel.pipeline(scheduler=...) takes others"
+        raise refuse(ContextTypeError, where, f"{key}['pipeline_scheduler']", plain["pipeline_scheduler"], allowed)
+    return plain
 
 
 # ---- communication fusion ----

@@ -64,7 +64,7 @@ PARTS: dict[str, dict[str, tuple[str, Callable[..., Any]]]] = {
     },
     "pipeline_config": {
         "pipeline_interleave": ("pipeline_interleave", checks.boolean),
-        "pipeline_scheduler": ("pipeline_scheduler", choice(*checks.SCHEDULERS)),
+        "pipeline_scheduler": ("pipeline_scheduler", checks.scheduler),
     },
 }
 
@@ -75,6 +75,7 @@ COMPOSED: Checks = {
     "all_reduce_fusion_config": checks.check_fusion_indices,
     "comm_fusion": checks.check_comm_fusion,
     **{key: checks.mapping(**{name: check for name, (_, check) in parts.items()}) for key, parts in PARTS.items()},
+    "pipeline_config": checks.check_pipeline_config,
 }
 
 # ---- set_algo_parameters ----

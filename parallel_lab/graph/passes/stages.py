@@ -39,6 +39,10 @@ def assign_stages(draft: Draft) -> Draft:
         what, allowed = f"the network {fed}, with pipeline_stages={count}", "At least as many as there are stages"
         raise at_compile(StrategyError, what, allowed, f"Put it into nn.PipelineCell(net, {2 * count})")
     said = {n.name: n.stage for n in graph.nodes if n.phase == "forward"}
+    beyond = next((n for n in graph.of_phase("forward") if n.stage >= count), None)
+    if beyond is not None:
+        what, allowed = f"stage {beyond.stage}, with pipeline_stages={count}", f"A stage from 0 to {count - 1}"
+        raise StrategyError(what, where=beyond.where, allowed=allowed)
     stages = _coloured(graph, said)
     used = sorted(set(stages.values()))
     if used != list(range(count)):
@@ -47,6 +51,16 @@ def assign_stages(draft: Draft) -> Draft:
         raise at_compile(StrategyError, what, allowed, "Set cell.pipeline_stage, or stage_config of nn.PipelineCell")
     parts = _with_chunks(graph, stages, count, interleaved=config.pipeline_interleave)
     nodes = tuple(replace(n, stage=parts[n.name]) if n.name in parts else n for n in graph.nodes)
+    _check_borders(graph, parts)
+    trained = {i.name for i in graph.inputs if i.trainable}
+    first = [n for n in graph.of_phase("forward") if stages[n.name] == 0 and not _is_free(n)]
+    if draft.training.differentiated and trained and not any(trained.intersection(n.ins) for n in first):
+        what, allowed = (
+            "no operator of stage 0 has a Parameter that is trained",
+            "Stage 0 is trained, and what follows it",
+        )
+        hint = "Give the first layer with such Parameters stage 0, and what follows it the next ones"
+        raise StrategyError(what, where=first[0].where, allowed=allowed, hint=hint)
     most = max(parts.values())
     if most % count != count - 1 or set(parts.values()) != set(range(most + 1)):
         missing = next(k for k in range(most + count) if k not in parts.values())
@@ -90,6 +104,20 @@ def _with_chunks(graph: Graph, stages: dict[str, int], count: int, *, interleave
             chunk = max(chunk, before + above)
         parts[node.name] = stage + chunk * count
     return parts
+
+
+def _check_borders(graph: Graph, parts: dict[str, int]) -> None:
+    """Raise StrategyError where a Reshape makes what another stage reads, a Cast of it included (as MindSpore does)."""
+    for node in graph.of_phase("forward"):
+        for name in node.ins:
+            maker = graph.node(graph.maker(name))
+            while maker is not None and maker.op_class == "Cast":
+                maker = graph.node(graph.maker(maker.ins[0]))
+            if maker is not None and maker.op_class == "Reshape" and parts[maker.name] != parts[node.name]:
+                here, there = parts[maker.name], parts[node.name]
+                what = f"it is on stage {here}, and {node.name!r} on stage {there} reads its result"
+                allowed = "No Reshape makes what crosses a border of stages"
+                raise StrategyError(what, where=maker.where, allowed=allowed, hint="Reshape on the stage that reads it")
 
 
 def _is_free(node: Node | None) -> bool:

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import instance, integer, is_int
-from ...base.errors import ArgumentError, ArgumentTypeError, LayoutError, shorten
+from ...base.errors import ArgumentError, ArgumentTypeError, LayoutError, WorldError, shorten
 from ...base.hooks import current_world
+from ...base.origin import caller
 from ...base.seeds import get_seed
 from ...base.settings.context import frozen
 from ...layout.slices import cut
@@ -30,6 +31,26 @@ def parameter_generator(name: str) -> np.random.Generator:
     """The generator of a parameter's initial values, keyed by (global seed, parameter name)."""
     digest = hashlib.sha256(name.encode()).digest()
     return np.random.default_rng([get_seed(), int.from_bytes(digest[:8], "little")])
+
+
+class Elsewhere:
+    """The rule of a Parameter whose values this rank does not have: those of another pipeline stage. Drawing raises.
+
+    holders  who has them, for the error
+    """
+
+    def __init__(self, name: str, holders: str) -> None:
+        self.name, self.holders = name, holders
+
+    def __call__(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        hint = "Read it there, or load a checkpoint of all stages in a process of its own"
+        what, allowed = f"parameter {self.name!r} is not on this rank", f"It lies on {self.holders}"
+        raise WorldError(what, where=caller().place, allowed=allowed, hint=hint)
+
+
+def is_elsewhere(parameter: Any) -> bool:
+    """Whether a Parameter's values are on ranks of another pipeline stage alone."""
+    return parameter.has_init and isinstance(parameter._initial.draw, Elsewhere)
 
 
 def drawn_slice(initial: Any, index: int | None, shape: Any) -> np.ndarray:

@@ -227,7 +227,9 @@ def load_distributed_checkpoint(
     strategy = load_strategy(strategy_file) if strategy_file else None
     stored = RankFiles(dict(enumerate(files)), strategy, where)
     expected = strategy.device_num if strategy else stored.device_num
-    if len(files) != expected and (strategy or expected > 1):
+    # the layouts of a pipeline's stages count the ranks of a stage: there are files of several stages
+    fits = len(files) == expected if strategy else len(files) % expected == 0
+    if not fits:
         what = f"{len(files)} files"
         raise CheckpointError(what, where=where, allowed=f"{expected}, one per rank of the run that wrote them")
     world = current_world()
@@ -272,7 +274,12 @@ def _wanted_layouts(
         planned = predict.get(name)
         if parameter := parameter_of_state(name):
             planned = planned or layout_of_state(name.partition(".")[0], predict.get(parameter))
-        if not is_split(layout) and is_split(planned) and world is not None and world.world_size == planned.device_num:
+        if (
+            not is_split(layout)
+            and is_split(planned)
+            and world is not None
+            and not world.world_size % planned.device_num
+        ):
             layout = planned
         if is_split(layout):
             wanted[name] = layout

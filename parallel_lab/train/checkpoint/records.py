@@ -23,6 +23,7 @@ from ...base.errors import (
     ParallelLabError,
     shorten,
 )
+from ...base.hooks import current_world
 from ...layout.slices import is_split
 from ...layout.tensor_layout import TensorLayout
 
@@ -44,6 +45,17 @@ def check_name(name: Any, where: str, error: type[ParallelLabError] = Checkpoint
     return name
 
 
+def place_in(layout: TensorLayout | None, rank: int) -> int:
+    """The place in a layout of `rank` of this process's world: a pipeline stage's layouts count its own ranks, from 0.
+
+    A rank that the world does not have, or outside of one, is the place itself.
+    """
+    world = current_world()
+    if not is_split(layout) or world is None or world.world_size % layout.device_num:
+        return rank
+    return rank % layout.device_num
+
+
 @dataclass(frozen=True)
 class TensorInfo:
     """What is known of a stored tensor without reading its elements.
@@ -52,7 +64,8 @@ class TensorInfo:
     shape         of the part that is stored
     global_shape  of the whole tensor
     layout        how the whole is split; None: the part is the whole
-    rank          the rank of the layout that held the part; of a whole tensor, the rank that wrote it
+    rank          the place in the layout that held the part (in a pipeline: in its stage); of a whole tensor, the rank
+                  that wrote it
     """
 
     dtype: str

@@ -10,7 +10,7 @@ import numpy as np
 from ...base.errors import CheckpointCorrupt, CheckpointError, LayoutError, shorten
 from ...layout.tensor_layout import TensorLayout
 from .format import Checkpoint
-from .records import TensorRecord
+from .records import TensorRecord, place_in
 from .reslice import needed_ranks, reslice
 
 
@@ -57,7 +57,8 @@ def load_parts(
         what = f"there is no tensor {unknown[0]!r}"
         raise CheckpointError(what, where=where, allowed=f"It holds {shorten(sorted(stored))}")
     wanted = [name for name in stored if names is None or name in names]
-    sources = {name: stored[name].sources(layouts.get(name), rank, f"{where}, tensor {name!r}") for name in wanted}
+    places = {name: place_in(layouts.get(name), rank) for name in wanted}
+    sources = {n: stored[n].sources(layouts.get(n), places[n], f"{where}, tensor {n!r}") for n in wanted}
     per_file: dict[int, set[str]] = {}
     for name in wanted:
         for file in sources[name].values():
@@ -69,6 +70,6 @@ def load_parts(
     made = {}
     for name in wanted:
         one, layout = stored[name], layouts.get(name)
-        part = reslice(parts[name], one.layout, layout, one.global_shape, rank)
-        made[name] = TensorRecord(part, one.global_shape, layout, rank)
+        part = reslice(parts[name], one.layout, layout, one.global_shape, places[name])
+        made[name] = TensorRecord(part, one.global_shape, layout, places[name])
     return made

@@ -59,6 +59,7 @@ def rank_list_for_transform(
         what = f"{str(src_strategy_file)!r} has no parameters"
         raise CheckpointError(what, where=where, allowed="The strategy file of a network")
     found: set[int] = set()
+    place = _place(target, rank_id)
     # those that few ranks hold first: what the others need is then often on one of these ranks
     for parameter in sorted(source.parameters, key=lambda one: one.layout.replica_count):
         wanted = strategy_of(parameter.name, target)
@@ -66,8 +67,13 @@ def rank_list_for_transform(
             shapes = f"shape {parameter.shape} in the source's strategy, and {wanted.shape} in the target's"
             what = f"{parameter.name!r} has {shapes}"
             raise CheckpointError(what, where=where, allowed="Strategies of one network")
-        move = parameter.layout, wanted.layout if wanted else None, parameter.shape, rank_id
-        found.update(_gathered_ranks(*move) if get_compat() == "2.10" else needed_ranks(*move, found))
+        if wanted is not None and _stage(target, rank_id) not in wanted.stages:
+            continue
+        first, count = _stages(source)[parameter.stages[0]]
+        known = {rank - first for rank in found if first <= rank < first + count}
+        move = parameter.layout, wanted.layout if wanted else None, parameter.shape, place
+        needed = _gathered_ranks(*move) if get_compat() == "2.10" else needed_ranks(*move, known)
+        found.update(first + rank for rank in needed)
     return sorted(found)
 
 
@@ -224,7 +230,7 @@ def _rank_files(folder: str | os.PathLike[str], strategy: StrategyFile | None) -
         what = f"there are the folders of ranks {shorten(sorted(files))}"
         raise CheckpointError(what, where=str(folder), allowed=allowed)
     stored = RankFiles(files, strategy, str(folder))
-    if len(files) < stored.device_num:
+    if len(files) % stored.device_num:
         what = f"there are {len(files)} files of {stored.device_num} ranks"
         raise CheckpointError(what, where=str(folder), allowed=f"rank_0 to rank_{stored.device_num - 1}")
     return stored
@@ -237,14 +243,17 @@ def _by_numbers(path: Path) -> list[tuple[int, int, str]]:
 
 def _write(stored: RankFiles | Manifest, target: StrategyFile | None, rank: int, path: Path) -> None:
     layouts: dict[str, TensorLayout | None] = {}
+    names = set(stored.tensors)
     for name, one in stored.tensors.items():
         wanted = strategy_of(name, target)
-        if wanted is not None and one.global_shape == wanted.shape:
+        if wanted is not None and _stage(target, rank) not in wanted.stages:
+            names.remove(name)  # another stage's
+        elif wanted is not None and one.global_shape == wanted.shape:
             layouts[name] = wanted.layout
         elif wanted is not None and wanted.name == name:
             what = f"it has shape {one.global_shape}, and {wanted.shape} in the target's strategy"
             raise CheckpointError(what, where=f"{stored.where}, tensor {name!r}", allowed="Strategies of one network")
-    records = stored.load(layouts, rank)
+    records = stored.load(layouts, _place(target, rank), names)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -255,6 +264,21 @@ def _write(stored: RankFiles | Manifest, target: StrategyFile | None, rank: int,
 def _strategies(src: Any, dst: Any) -> tuple[StrategyFile | None, StrategyFile | None]:
     source, target = (None if file is None else load_strategy(file) for file in (src, dst))
     return source, target
+
+
+def _stages(strategy: StrategyFile) -> tuple[tuple[int, int], ...]:
+    """(first rank, number of ranks) of each pipeline stage."""
+    return strategy.stages or ((0, strategy.device_num),)
+
+
+def _stage(strategy: StrategyFile, rank: int) -> int:
+    """The pipeline stage of a rank."""
+    return next(n for n, (first, count) in enumerate(_stages(strategy)) if first <= rank < first + count)
+
+
+def _place(strategy: StrategyFile | None, rank: int) -> int:
+    """The place of a rank in its pipeline stage, by which layouts count."""
+    return rank if strategy is None else rank - _stages(strategy)[_stage(strategy, rank)][0]
 
 
 def _check_rank(rank: int, target: StrategyFile | None, where: str) -> None:

@@ -18,13 +18,15 @@ import numpy as np
 from ...base.dtypes import kind_of, scalar_dtype
 from ...base.errors import CheckpointError, CheckpointTypeError, shorten
 from ...base.hooks import current_world
+from ...base.settings.context import get_auto_parallel_context
 from ...layout.slices import cut, is_split
 from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
 from ...nn.optim.global_norm import dims_of_state, layout_of_state, shape_of_state
 from ...nn.optim.optimizer import Optimizer
+from ...nn.tensor.by_slice import is_elsewhere
 from ...nn.tensor.tensor import Parameter, RankTensor, Tensor
-from .records import TensorRecord
+from .records import TensorRecord, place_in
 from .reslice import whole
 
 # names of optimizer states, ours and MindSpore's: "moments.w" is a state of "w", never a parameter of a Cell "moments"
@@ -68,7 +70,8 @@ def record_of(
         if rank is None and current_world() is None:
             what = f"it is a slice of {value.full_shape}, and this process is not a rank"
             raise CheckpointError(what, where=where, hint="Save the dict that load_checkpoint gave: it knows the ranks")
-        return TensorRecord(value.asnumpy(), value.full_shape, value.layout, _rank() if rank is None else rank)
+        rank = place_in(value.layout, _rank()) if rank is None else rank
+        return TensorRecord(value.asnumpy(), value.full_shape, value.layout, rank)
     if isinstance(value, (Tensor, np.ndarray, np.generic, bool, int, float)):
         return TensorRecord(value.asnumpy() if isinstance(value, Tensor) else np.asarray(value), rank=_rank())
     what = f"{shorten(value)} of type {type(value).__name__}"
@@ -85,10 +88,13 @@ def optimizers_of(network: Cell) -> Iterator[Optimizer]:
 def network_records(
     network: Cell, *, integrated: bool = True, choose: Callable[[str], bool] | None = None
 ) -> dict[str, TensorRecord]:
-    """{name: record} of parameters of a network and its optimizers that `choose` accepts; integrated: collective."""
+    """{name: record} of parameters of a network and its optimizers that `choose` accepts; integrated: collective.
+
+    What lies on other pipeline stages is not among them: the files of all stages together hold the network.
+    """
     found = {}
     for parameter in network.get_parameters():
-        if choose is None or choose(parameter.name):
+        if (choose is None or choose(parameter.name)) and not is_elsewhere(parameter):
             found[parameter.name] = record_of(parameter, integrated=integrated, where=f"parameter {parameter.name!r}")
     for optimizer in optimizers_of(network):
         found.update(optimizer_records(optimizer, integrated=integrated, choose=choose))
@@ -101,16 +107,20 @@ def optimizer_records(
     """{name: record} of an optimizer's states and scalars, as `network_records`. A rank's own: whole if integrated."""
     found, rank = {}, _rank()
     for parameter in optimizer.parameters:
+        if is_elsewhere(parameter):
+            continue
         name, shape = parameter.name, parameter.full_shape
         held = optimizer.state_layouts.get(name) or parameter.layout
         layout = whole(len(shape)) if integrated or held is None else held
         if not is_split(layout):
             layout = whole(len(shape))
-        owners = {} if integrated else optimizer.state_owners
-        for state, array in optimizer.take_states({name: (shape, layout)}, rank, owners).get(name, {}).items():
+        place, owners = place_in(layout, rank), {} if integrated else optimizer.state_owners
+        for state, array in optimizer.take_states({name: (shape, layout)}, place, owners).get(name, {}).items():
             held = layout_of_state(state, layout)
             full = shape_of_state(state, shape)
-            found[f"{state}.{name}"] = TensorRecord(array, full, held if is_split(held) else None, rank)
+            is_part = is_split(held)
+            record = TensorRecord(array, full, held if is_part else None, place if is_part else rank)
+            found[f"{state}.{name}"] = record
     found.update({name: TensorRecord(array, rank=rank) for name, array in _scalars(optimizer).items()})
     return {name: record for name, record in found.items() if choose is None or choose(name)}
 
@@ -173,7 +183,9 @@ def load_records(
     parameters = {p.name: p for p in target.get_parameters()}
     by_name = _matched(list(parameters), records, strict)
     for name, parameter in parameters.items():
-        if name in by_name:
+        if is_elsewhere(parameter):
+            used.update(by_name.get(name, ()) and [by_name[name]])  # another stage's: its ranks take it
+        elif name in by_name:
             changes.append(_parameter_change(parameter, records[by_name[name]], strict))
             used.add(by_name[name])
         else:
@@ -243,8 +255,14 @@ def _placed(
             what = f"it is a slice of a tensor of shape {record.global_shape}"
             raise CheckpointError(what, where=where, allowed=f"Shape {shape}")
         given = "this process is not a rank" if world is None else f"this is rank {world.rank} of {world.world_size}"
-        if world is None or (world.rank, world.world_size) != (record.rank, record.layout.device_num):
-            what = f"it is the slice of rank {record.rank} of {record.layout.device_num}, and {given}"
+        devices = record.layout.device_num
+        staged = world is not None and (
+            get_auto_parallel_context("pipeline_stages") * devices == world.world_size
+            or (is_split(layout) and layout.device_num == devices)
+        )
+        place = world.rank % devices if staged else None if world is None else world.rank
+        if world is None or place != record.rank or (world.world_size != devices and not staged):
+            what = f"it is the slice of rank {record.rank} of {devices}, and {given}"
             hint = "Give all files of the save to load_distributed_checkpoint, which re-slices them"
             raise CheckpointError(what, where=where, allowed="A whole tensor, or this rank's own slice", hint=hint)
         return record.array, record.layout
@@ -254,11 +272,11 @@ def _placed(
     if array.shape == shape:
         if not is_split(layout):
             return array, None
-        if world is None or world.world_size != layout.device_num:
+        if world is None or world.world_size % layout.device_num:
             what = f"it would have to be split for {layout.device_num} ranks, and this process is not one of them"
             hint = "Load it in the run that compiled the network, or before it is compiled"
             raise CheckpointError(what, where=where, hint=hint)
-        return cut(array, layout, world.rank), layout
+        return cut(array, layout, place_in(layout, world.rank)), layout
     if is_split(layout) and array.shape == layout.slice_shape(shape):
         return array, layout
     own_slice = f", or that of this rank's slice, {layout.slice_shape(shape)}" if is_split(layout) else ""
@@ -301,6 +319,9 @@ def _optimizer_change(
         held = optimizer.state_layouts.get(name)
         kinds = _kinds(optimizer, parameter)
         given = {kind: f"{kind}.{name}" for kind in kinds if f"{kind}.{name}" in records}
+        if is_elsewhere(parameter):
+            used |= set(given.values())
+            continue
         missing += [f"{kind}.{name}" for kind in kinds if kind not in given]
         used |= set(given.values())
         if len(given) < len(kinds):
@@ -341,9 +362,10 @@ def _optimizer_change(
         for p in optimizer.parameters:
             # a parameter without states in the checkpoint keeps those it has, or starts with those of the first step;
             # what another rank alone holds stays where it is
-            if p.name not in states and p.name not in optimizer.state_owners:
+            if p.name not in states and p.name not in optimizer.state_owners and not is_elsewhere(p):
                 layouts[p.name] = optimizer.state_layouts.get(p.name) or whole(len(p.full_shape))
-                taken = optimizer.take_states({p.name: (p.full_shape, layouts[p.name])}, _rank())
+                place = place_in(layouts[p.name], _rank())
+                taken = optimizer.take_states({p.name: (p.full_shape, layouts[p.name])}, place)
                 states[p.name] = taken.get(p.name, {})
         optimizer.keep_states(states, layouts, shared)
         optimizer.global_step = int(numbers[GLOBAL_STEP])
