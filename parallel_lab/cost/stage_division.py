@@ -32,7 +32,6 @@ class StageDivision:
 
     stages   stage of every Cell, in the order in which they are called
     costs_s  seconds of a step of every Cell: forward, backward and update, and what follows it outside of these Cells
-    times_s  the sums, stage by stage
     """
 
     stages: tuple[int, ...]
@@ -40,6 +39,7 @@ class StageDivision:
 
     @property
     def times_s(self) -> tuple[float, ...]:
+        """Seconds of each stage."""
         return tuple(
             sum(cost for cost, at in zip(self.costs_s, self.stages, strict=True) if at == stage)
             for stage in range(max(self.stages) + 1)
@@ -47,6 +47,7 @@ class StageDivision:
 
     @property
     def slowest_s(self) -> float:
+        """Seconds of the slowest stage."""
         return max(self.times_s)
 
 

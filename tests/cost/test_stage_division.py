@@ -92,7 +92,7 @@ def work_s(plan):
 
 
 def test_the_division_by_cost_is_the_best_of_all_plans():
-    """No other division's plan has a faster slowest stage; the times are those of the plan but for what borders move."""
+    """No other plan has a faster slowest stage; the times are those of the plan but for what lies at borders."""
     net = Net()
     found, plan = divide_stages(net.blocks, 2, lambda: compiled(net, 2))
     assert found.stages == tuple(block.pipeline_stage for block in net.blocks)
