@@ -11,6 +11,7 @@ from parallel_lab.lab import widgets
 from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.shared.lab_view import widget_of
 from parallel_lab.lab.strategy.model import StrategyLab
@@ -29,6 +30,7 @@ LABS = {
     "fusion": lambda: FusionLab("golf"),
     "memory": lambda: MemoryLab("stack", 4),
     "stepper": lambda: CollectiveStepper("all_reduce", "ring", 4),
+    "pipeline": lambda: PipelineLab(stages=4, micro_batches=4),
     "redistribution": RedistributionLab,
 }
 # (commands in turn, what the whole snapshot then says)
@@ -104,6 +106,33 @@ CONTROLS = {
         ([("choose_cluster", "gpu_node")], lambda s: s["cluster"]["value"] == "gpu_node"),
         ([("choose_contention", "hops")], lambda s: s["contention"]["value"] == "hops"),
     ],
+    "pipeline": [
+        ([("set_net", "gpt")], lambda s: s["net"]["value"] == "gpt"),
+        ([("set_stages", 2)], lambda s: len(s["lanes"]) == 2),
+        ([("set_micro_batches", 8)], lambda s: len(s["lanes"][3]["cells"]) == 16),
+        ([("set_schedule", "gpipe")], lambda s: s["schedule"]["value"] == "gpipe" and s["lanes"][0]["peak"] == 4),
+        ([("set_schedule", "interleaved")], lambda s: s["chunks"]["value"] == 2 and s["lanes"][0]["parts"] == [0, 4]),
+        ([("set_schedule", "gpipe"), ("set_chunks", 2)], lambda s: s["parts"] == 8),
+        ([("set_strategy", "batch")], lambda s: s["strategy"]["value"] == "batch"),
+        ([("set_cores", 0)], lambda s: s["cores"]["value"] == 0),
+        ([("set_typed", "times", "1:2:0")], lambda s: s["typed"]["times"] == "1:2:0" and s["span"] == 21),
+        ([("set_typed", "latency", "0.5")], lambda s: s["typed"]["latency"] == "0.5" and s["span"] > 21),
+        ([("set_typed", "cap", "3")], lambda s: s["lanes"][0]["faults"] and "no memory" in s["status"]),
+        ([("set_typed", "cap", "3"), ("set_typed", "cap", "none")], lambda s: s["lanes"][0]["cap"] is None),
+        ([("toggle_recompute", 2)], lambda s: s["recompute"] == [2] and s["again"] == [2]),
+        ([("set_rank", 3)], lambda s: s["rank"]["value"] == 3),
+        ([("clear",)], lambda s: not any(lane["cells"] for lane in s["lanes"]) and not s["complete"]),
+        ([("clear",), ("put", 0, "0F1", -1)], lambda s: s["lanes"][0]["cells"] == [["0F1", 0, 1]]),
+        ([("clear",), ("put_next", 0, "F", -1)], lambda s: s["lanes"][0]["cells"] == [["0F0", 0, 1]]),
+        ([("move", 0, 1, 2)], lambda s: s["lanes"][0]["cells"][2][0] == "0F1" and s["schedule"]["value"] == "drawn"),
+        ([("remove", 0, 7)], lambda s: s["lanes"][0]["left"] == ["0B3", "0W0"]),
+        ([("clear_rank", 1)], lambda s: s["lanes"][0]["pending"] and not s["lanes"][1]["cells"]),
+        ([("load", "0F0\n1F0\n2F0\n3F0")], lambda s: s["sections"]["text"]["text"] == "0F0\n1F0\n2F0\n3F0"),
+        ([("clear",), ("undo",)], lambda s: s["complete"] and s["can_redo"]),
+        ([("clear",), ("undo",), ("redo",)], lambda s: not s["complete"]),
+        ([("search",)], lambda s: s["complete"] and s["span"] < 21),
+        ([("stop",)], lambda s: s["run"]["state"] == "idle"),
+    ],
     "redistribution": [
         ([("set_devices", 4)], lambda s: s["devices"]["value"] == 4 and s["have"]["value"] == "4 x 1"),
         ([("set_have", "1 x 8")], lambda s: s["have"]["value"] == "1 x 8"),
@@ -156,6 +185,15 @@ REFUSED = {
         ("follow", ("2",), "Expected int or None"),
         ("next", (1,), "Expected no arguments"),
     ],
+    "pipeline": [
+        ("set_stages", ("4",), "Expected int"),
+        ("toggle_recompute", (True,), "Expected int"),
+        ("put", (0, "0F0"), "Expected int, str, int"),
+        ("put", (0, "0F0", -1), "0F0 is done a second time"),
+        ("move", (0, 4, 0), "0F0 must come first"),
+        ("set_typed", ("times", "fast"), "Three numbers"),
+        ("load", ("0F0",), "a line for each stage"),
+    ],
     "redistribution": [
         ("set_devices", (3,), "One of 2, 4, 8"),
         ("set_have", ("3 x 1",), "One of 1 x 1"),
@@ -164,12 +202,12 @@ REFUSED = {
     ],
 }
 GOOD = {"strategy": ("select_rank", 7), "fusion": ("set_mode", "each"), "memory": ("set_level", "level2")}
-GOOD |= {"stepper": ("to", 6), "redistribution": ("set_want", "1 x 8")}
+GOOD |= {"stepper": ("to", 6), "redistribution": ("set_want", "1 x 8"), "pipeline": ("set_schedule", "gpipe")}
 # a method that takes one number
 NUMBERED = {"strategy": "select_rank", "fusion": "add_cut", "memory": "select_rank", "stepper": "to"}
-NUMBERED["redistribution"] = "set_rank"
+NUMBERED |= {"redistribution": "set_rank", "pipeline": "clear_rank"}
 TITLES = {"strategy": "Strategy Lab", "fusion": "Fusion Lab", "memory": "Memory Lab"}
-TITLES |= {"stepper": "all_reduce by ring, 4 ranks", "redistribution": "Redistribution Lab"}
+TITLES |= {"stepper": "all_reduce by ring, 4 ranks", "redistribution": "Redistribution Lab", "pipeline": "Pipeline Lab"}
 each_lab = pytest.mark.parametrize("name", LABS)
 
 

@@ -13,6 +13,7 @@ from parallel_lab.base.errors import ArgumentError, OptimizerParallelError, Para
 from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
@@ -95,6 +96,41 @@ REFUSED = {
         ("run_measured", True),
         ("show_best",),
     ],
+    PipelineLab: [
+        ("set_net", "resnet"),
+        ("set_stages", 5),
+        ("set_stages", True),
+        ("set_micro_batches", 9),
+        ("set_schedule", "seqpipe"),
+        ("set_schedule", ["1f1b"]),
+        ("set_chunks", 5),
+        ("set_strategy", "both"),
+        ("set_cores", 3),
+        ("set_times", -1, 1, 1),
+        ("set_times", float("nan"), 1, 1),
+        ("set_times", 0, 0, 0),
+        ("set_latency", "long"),
+        ("set_cap", 0),
+        ("set_cap", True),
+        ("set_typed", "times", "1:1"),
+        ("set_typed", "cap", "2.5"),
+        ("set_typed", "depth", "2"),
+        ("set_recompute", [4]),
+        ("toggle_recompute", -1),
+        ("set_rank", 4),
+        ("put", 0, "F0"),
+        ("put", 0, 3),
+        ("put", True, "0F0"),
+        ("put_next", 0, "X"),
+        ("move", 0, 99, 0),
+        ("remove", 0, -1),
+        ("clear_rank", 4),
+        ("load", ""),
+        ("load", 3),
+        ("load", "0F0 " * 30_000),
+        ("run_simulated", 1),
+        ("run_measured", True),
+    ],
     StrategyLab: [
         ("set_net", "resnet"),
         ("set_devices", 3),
@@ -136,6 +172,7 @@ def test_what_is_refused_changes_nothing(make, call):
     ("make", "commands"),
     (lambda: FusionLab("golf"), (("set_mode", "each"), ("remove_cut", 3), ("set_mode", "auto"))),
     (lambda: stack(2), (("set_level", "off"), ("set_capacity", "1 MiB"), ("set_level", "level1"))),
+    (PipelineLab, (("move", 0, 4, 5), ("set_schedule", "gpipe"), ("undo",))),
     (StrategyLab, (("select_rank", 1), ("set_strategy", "relu", "((1, 1),)"), ("select_rank", 2))),
 )
 def test_listeners_hear_of_changes_until_they_end(make, commands):
@@ -199,6 +236,7 @@ HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror=al
     (lambda: FusionLab("golf"), 100_000),
     (lambda: MemoryLab("dense", 2), 150_000),
     (lambda: CollectiveStepper("all_reduce", "ring", 8), 400_000),
+    (lambda: PipelineLab(stages=8, micro_batches=16), 600_000),
 )
 def test_a_page_is_complete_by_itself_and_small(make, most):
     page = make().to_html('a <title> & "more"')
@@ -213,6 +251,7 @@ def test_a_page_is_complete_by_itself_and_small(make, most):
     (StrategyLab, ("messages", 0, "reason")),
     (golf, ("notes", 0)),
     (stack, ("notes", 0)),
+    (PipelineLab, ("notes", 0)),
     (CollectiveStepper, ("algorithm", "value")),
 )
 def test_names_cannot_leave_their_place_in_a_page(make, place):

@@ -17,6 +17,7 @@ the schedule's clock until something has run.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from ...processes.measure.measure import cores
 from ..shared.lab import Choice, RunsOneThing
 from . import drawing
 from .run import Given, PipelineRun, RunResult
-from .sections import lanes_view, pipeline_sections, runs_view, status_text, waits_view
+from .sections import pipeline_sections, runs_view, schedule_view
 from .settings import DRAWN, Settings
 from .subjects import STRATEGIES, STRATEGY_LABELS, SUBJECTS, Job, get_subject
 from .waits import why_waiting
@@ -42,6 +43,7 @@ MICRO_BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
 CHUNKS = (1, 2, 3, 4)
 MOST_WORKERS = 16  # processes of one run
 LARGEST_TEXT = 100_000  # characters of a schedule
+LARGEST_PAGE = 2500  # parts x micro-batches of all schedules on a page of its own: about 400 KB
 HISTORY = 200  # settings that can be gone back to
 
 
@@ -396,7 +398,6 @@ class PipelineLab(RunsOneThing):
             return {
                 "version": 1,
                 "title": "Pipeline Lab",
-                "status": status_text(s, self.faults),
                 **self.chosen(),
                 "notes": [f"{SUBJECTS[s.net].label}: {SUBJECTS[s.net].note}."],
                 "typed": {
@@ -407,19 +408,26 @@ class PipelineLab(RunsOneThing):
                 "recompute": list(s.recompute),
                 "can_undo": bool(self._past),
                 "can_redo": bool(self._future),
-                "complete": s.timed.complete,
-                "lanes": lanes_view(s, self.faults),
-                "waits": waits_view(s),
-                "span": s.timed.timing.makespan,
-                "axis": max(s.timed.timing.makespan, s.named_span),
-                "nominal": dict(zip("FBW", s.nominal, strict=True)),
-                "again": list(s.recomputed),
-                "parts": s.schedule.parts,
-                "twice": s.two_copies,
                 "ran": runs_view(s, run.results),
-                "sections": pipeline_sections(self, run.results),
+                **schedule_view(s),
+                "sections": pipeline_sections(s, run.results),
                 **self.progress(),
             }
+
+    def page_snapshot(self) -> dict[str, Any]:
+        """The snapshot, and as "frames" what another named schedule would show: a page of its own can choose it."""
+        with self._lock:
+            shot, frames, size = self.snapshot(), {}, 0
+            for name in schedule_names():
+                with suppress(ArgumentError):  # not defined for these numbers
+                    other = self._settings.with_name(name)
+                    size += other.schedule.parts * other.schedule.micro_batches
+                    if size <= LARGEST_PAGE and name != self._settings.name:
+                        sections = {**pipeline_sections(other, {}), "actions": None}
+                        chunks = {**shot["chunks"], "value": other.chunks, "choices": [other.chunks]}
+                        frames[name] = {**schedule_view(other), "sections": sections, "chunks": chunks}
+            known = [name for name in shot["schedule"]["choices"] if name in (*frames, self._settings.name)]
+            return {**shot, "schedule": {**shot["schedule"], "choices": known}, "frames": frames}
 
     def progress(self) -> dict[str, Any]:
         """The parts of the snapshot that change with every step: "run" and "loss"."""

@@ -17,7 +17,10 @@ const findItem = (s, key) => {
   return null;
 };
 
-const momentsOf = (s) => [...new Set(s.lanes.flatMap((lane) => lane.cells.flatMap(([, start, end]) => [start, end])))].sort((a, b) => a - b);
+function momentsOf(s) {
+  const times = s.lanes.flatMap((lane) => lane.cells.flatMap(([, start, end]) => [start, end]));
+  return [...new Set(times)].sort((a, b) => a - b);
+}
 
 // What follows from both: the moment, the item, and the cells that a wait waits for.
 function prepare(s, ui) {
@@ -43,33 +46,48 @@ function leadText(s, ui) {
 
 // ---- parts ----
 
+const RUN = "train with this schedule on worker processes, beside one device";
+const SIMULATE = "this machine's numpy on the simulator's clock";
+
 function top(s, ui) {
-  const going = s.run.can.stop;
-  return html`<header class="pl-head pl-pi-head"><h2 class="pl-title">${s.title}</h2>${choice("net", "net", s.net, "set_net", ui)}
-    ${choice("stages", "stages", s.stages, "set_stages", ui)}${choice("micro", "micro-batches", s.micro_batches, "set_micro_batches", ui)}
+  const { can } = s.run, run = button("run_measured", "Run", ui, { on: can.run, kind: "pl-primary", title: RUN });
+  const other = can.stop ? button("stop", "Stop", ui)
+    : button("run_simulated", "Simulate", ui, { on: can.run, title: SIMULATE });
+  return html`<header class="pl-head pl-pi-head"><h2 class="pl-title">${s.title}</h2>
+    ${choice("net", "net", s.net, "set_net", ui)}${choice("stages", "stages", s.stages, "set_stages", ui)}
+    ${choice("micro", "micro-batches", s.micro_batches, "set_micro_batches", ui)}
     ${choice("schedule", "schedule", s.schedule, "set_schedule", ui)}
     ${choice("cores", "cores", s.cores, "set_cores", ui)}
-    <span class="pl-pi-run">${button("run_measured", "Run", ui, { on: s.run.can.run, kind: "pl-primary", title: "train with this schedule on worker processes, beside one device" })}
-    ${going ? button("stop", "Stop", ui) : button("run_simulated", "Simulate", ui, { on: s.run.can.run, title: "this machine's numpy on the simulator's clock" })}</span></header>`;
+    <span class="pl-pi-run">${run}${other}</span></header>`;
 }
 
+const TYPED = {
+  times: ["F:B:W", "time of forward, input gradients and weight gradients of a stage"],
+  latency: ["latency", "time of a message between ranks"],
+  cap: ["cap", "micro-batches x parts that a rank can keep; none: any number"],
+};
+
 function settings(s, ui) {
-  const again = (rank) => html`<button type="button" class="pl-pi-toggle" data-key="again${rank}" data-command="toggle_recompute" data-value="${rank}"
-    aria-pressed="${s.recompute.includes(rank)}" ${flag("disabled", !ui.live)} title="rank ${rank} runs forward again in backward and keeps less">${rank}</button>`;
-  const narrow = (name, label, hint, more) => html`<span class="pl-pi-typed pl-pi-${name}" title="${hint}">${typed(name, label, s.typed[name], ui, more)}</span>`;
-  return html`<div class="pl-pi-settings">${choice("chunks", "parts each", s.chunks, "set_chunks", ui)}${narrow("times", "F:B:W", "time of forward, input gradients and weight gradients of a stage")}
-    ${narrow("latency", "latency", "time of a message between ranks")}${narrow("cap", "cap", "micro-batches x parts that a rank can keep; none: any number")}
-    <span class="pl-field" role="group" aria-label="recompute on rank"><span>recompute</span><span class="pl-pi-toggles">${s.lanes.map((lane) => again(lane.rank))}</span></span>
+  const again = ({ rank }) => html`<button type="button" class="pl-pi-toggle" data-key="again${rank}"
+    data-command="toggle_recompute" data-value="${rank}" aria-pressed="${s.recompute.includes(rank)}"
+    ${flag("disabled", !ui.live)} title="rank ${rank} runs forward again in backward, and keeps less">${rank}</button>`;
+  const field = ([name, [label, hint]]) => html`<span class="pl-pi-typed pl-pi-${name}" title="${hint}">
+    ${typed(name, label, s.typed[name], ui)}</span>`;
+  return html`<div class="pl-pi-settings">${choice("chunks", "parts each", s.chunks, "set_chunks", ui)}
+    ${Object.entries(TYPED).map(field)}
+    <span class="pl-field" role="group" aria-label="recompute on rank"><span>recompute</span>
+    <span class="pl-pi-toggles">${s.lanes.map(again)}</span></span>
     ${choice("strategy", "stage", s.strategy, "set_strategy", ui)}</div>`;
 }
 
 function lead(s, ui) {
   prepare(s, ui);
-  const bubble = ([source, , part]) => html`<span class="pl-pi-source-${source}${part ? "" : " pl-muted"}" data-key="${source}"><b>${part ?? "–"}</b> ${source}</span>`;
-  const wrong = s.last_error && !ui.tried ? s.last_error : null;
+  const bubble = ([source, , part]) => html`<span class="${part ? "" : "pl-muted"}" data-key="${source}">
+    <b>${part ?? "–"}</b> ${source}</span>`;
   const going = s.run.text ? html`<p class="pl-pi-going" role="status">${s.run.text}</p>` : "";
   return html`<div class="pl-pi-lead"><p class="pl-status" role="status">${leadText(s, ui)}</p>
-    <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}</p></div>${going}${notices({ n0: wrong, n1: s.run.error })}`;
+    <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}</p></div>
+    ${going}${notices({ n0: s.last_error && !ui.tried ? s.last_error : null, n1: s.run.error })}`;
 }
 
 const lanesPart = (s, ui) => {
@@ -77,44 +95,61 @@ const lanesPart = (s, ui) => {
   return picture(s, ui);
 };
 
+const FIT = "the whole of what ran, or the drawn step over the full width";
+
 function tools(s, ui) {
-  const moments = prepare(s, ui), at = ui.at ?? moments.length - 1, { live } = ui;
-  const tool = (name, text, title, on = true) => html`<button type="button" class="pl-button" data-key="do-${name}" data-do="${name}"
-    ${flag("disabled", !on)} title="${title}">${text}</button>`;
-  const rank = ui.item?.rank ?? 0, lane = s.lanes[rank], kinds = ["F", "B", "W"];
-  const put = (kind) => tool(kind, `+${kind}`, `the next ${kind} of rank ${rank}, behind what is selected (key ${kind})`, live && lane.left.some((name) => name.includes(kind)));
-  const edit = html`<span class="pl-pi-group" role="group" aria-label="draw">${kinds.map(put)}
-    ${tool("remove", "Remove", "the selected action (Delete)", live && Boolean(ui.item?.name) && !ui.item?.ghost)}
-    ${tool("clear_rank", `Clear ${rank}`, `the lane of rank ${rank}, to draw it`, live)}${tool("clear", "Clear all", "all lanes, to draw them", live)}
-    ${button("undo", "Undo", ui, { on: s.can_undo, title: "key z" })}${button("redo", "Redo", ui, { on: s.can_redo, title: "key y" })}
+  const moments = prepare(s, ui), last = Math.max(0, moments.length - 1), at = ui.at ?? last, { live } = ui;
+  const tool = (name, text, title, on = true) => html`<button type="button" class="pl-button" data-key="do-${name}"
+    data-do="${name}" ${flag("disabled", !on)} title="${title}">${text}</button>`;
+  const rank = ui.item?.rank ?? 0, can = (kind) => live && s.lanes[rank].left.some((name) => name.includes(kind));
+  const behind = `of rank ${rank}, behind what is selected`;
+  const put = (kind) => tool(kind, `+${kind}`, `the next ${kind} ${behind} (key ${kind})`, can(kind));
+  const edit = html`<span class="pl-pi-group" role="group" aria-label="draw">${["F", "B", "W"].map(put)}
+    ${tool("remove", "Remove", "the selected action (Delete)", Boolean(ui.item?.name) && !ui.item?.ghost)}
+    ${tool("clear_rank", `Clear ${rank}`, `the lane of rank ${rank}, to draw it`)}
+    ${tool("clear", "Clear all", "all lanes, to draw them")}
+    ${button("undo", "Undo", ui, { on: s.can_undo, title: "key z" })}
+    ${button("redo", "Redo", ui, { on: s.can_redo, title: "key y" })}
     ${button("search", "Search", ui, { title: "a good schedule for these times and this cap, found fast" })}</span>`;
-  return html`<div class="pl-pi-tools"><span class="pl-pi-group" role="group" aria-label="step">${tool("whole", "Whole", "the whole step", ui.at !== null)}
-    ${tool("back", "◀", "one moment back", at > 0)}<input type="range" data-key="at" data-step="1" min="0" max="${Math.max(0, moments.length - 1)}" value="${at}" aria-label="moment of the step"
-    aria-valuetext="${timeOf(moments[at] ?? 0)} ticks">${tool("on", "▶", "one moment on", ui.at === null || at < moments.length - 1)}
-    ${geometry(s, ui).longer ? tool("all", ui.all ? "Fit drawn" : "Fit all", "the whole of what ran, or the drawn step over the full width") : ""}<output class="pl-pi-moment">${ui.at === null ? "" : timeOf(ui.time)}</output></span>${live ? edit : ""}</div>`;
+  return html`<div class="pl-pi-tools"><span class="pl-pi-group" role="group" aria-label="step">
+    ${tool("whole", "Whole", "the whole step", ui.at !== null)}${tool("back", "◀", "one moment back", at > 0)}
+    <input type="range" data-key="at" data-step="1" min="0" max="${last}" value="${at}"
+    aria-label="moment of the step" aria-valuetext="${timeOf(moments[at] ?? 0)} ticks">
+    ${tool("on", "▶", "one moment on", ui.at === null || at < last)}
+    ${geometry(s, ui).longer ? tool("all", ui.all ? "Fit drawn" : "Fit all", FIT) : ""}
+    <output class="pl-pi-moment">${ui.at === null ? "" : timeOf(ui.time)}</output></span>${live ? edit : ""}</div>`;
 }
 
+const COMPARED = "Run trains with this very schedule; every tensor is compared with one device.";
+
 function below(s, ui) {
-  const equality = s.sections.equality, verdict = equality ? equality.notes.map(verdictText) : "Run trains with this very schedule; every tensor is compared with one device.";
-  const found = { ...s, sections: { ...s.sections, bubble: { ...s.sections.bubble } } };
-  return html`<div class="pl-pi-below">${loss(s, ui)}<div class="pl-pi-numbers">${section(found, "bubble", ui)}
-    <p class="pl-pi-verdict">${verdict}</p></div></div>`;
+  const { equality } = s.sections;
+  return html`<div class="pl-pi-below">${loss(s, ui)}<div class="pl-pi-numbers">${section(s, "bubble", ui)}
+    <p class="pl-pi-verdict">${equality ? equality.notes.map(verdictText) : COMPARED}</p></div></div>`;
+}
+
+function loader(s) {
+  const { text } = s.sections.text;
+  return html`<label class="pl-pi-load"><span>Edit it and load it, or paste another, as text or CSV:</span>
+    <textarea data-key="load-${text}" data-load="1" rows="${Math.min(9, s.lanes.length + 1)}" spellcheck="false"
+    wrap="off">${text}</textarea></label>
+    <button type="button" class="pl-button" data-key="do-load" data-do="load">Load</button>`;
 }
 
 function tabs(s, ui) {
   const known = Object.entries(TABS).filter(([, [, names]]) => names.some((name) => s.sections[name]));
-  const count = (names) => { const rows = s.sections[names[0]] && forChoices(s.sections[names[0]], s).rows; return rows ? html` <small>${rows.length}</small>` : ""; };
-  const tab = ([name, [title, names]]) => html`<button type="button" role="tab" data-key="tab-${name}" data-tab="${name}" aria-selected="${ui.tab === name}"
+  const count = ([name]) => {
+    const rows = s.sections[name] && forChoices(s.sections[name], s).rows;
+    return rows ? html` <small>${rows.length}</small>` : "";
+  };
+  const tab = ([name, [title, names]]) => html`<button type="button" role="tab" data-key="tab-${name}"
+    data-tab="${name}" aria-selected="${ui.tab === name}"
     aria-controls="${ui.id}-panel">${title}${count(names)}</button>`;
-  const [, names] = TABS[ui.tab] ?? ["", []];
-  const ranks = choice("rank", "rank", s.rank, "set_rank", ui);
-  const load = html`<label class="pl-pi-load"><span>Edit it and load it, or paste another, as text or CSV:</span>
-    <textarea data-key="load-${s.sections.text.text.length}-${s.sections.text.text.slice(0, 60)}" data-load="1" rows="${Math.min(9, s.lanes.length + 1)}" spellcheck="false" wrap="off">${s.sections.text.text}</textarea></label>
-    <button type="button" class="pl-button" data-key="do-load" data-do="load">Load</button>`;
-  const body = ui.tab === "text" && ui.live ? load
-    : names.map((name) => section(s, name, ui, { above: name === "actions" ? ranks : "" }));
+  const [, names] = TABS[ui.tab] ?? ["", []], ranks = choice("rank", "rank", s.rank, "set_rank", ui);
+  const one = (name) => section(s, name, ui, { above: name === "actions" ? ranks : "" });
   return html`<div class="pl-pi-tabs" role="tablist" aria-label="tables and code">${known.map(tab)}</div>
-    <div class="pl-pi-panel" id="${ui.id}-panel" role="tabpanel" ${flag("hidden", !names.length)}>${body}</div>`;
+    <div class="pl-pi-panel" id="${ui.id}-panel" role="tabpanel" aria-label="${TABS[ui.tab]?.[0] ?? "closed"}"
+    ${flag("hidden", !names.length)}>${ui.tab === "text" && ui.live ? loader(s) : names.map(one)}</div>`;
 }
 
 // ---- what can be done ----
@@ -137,7 +172,10 @@ function handlers(view) {
   };
   const doIt = {
     F: () => putNext("F"), B: () => putNext("B"), W: () => putNext("W"),
-    remove() { const { item } = ui; if (item?.name && !item.ghost) ask("remove", [item.rank, item.position], item.rank, Math.max(0, item.position - 1), item.start); },
+    remove() {
+      const { rank, position, start, name, ghost: made } = ui.item ?? {};
+      if (name && !made) ask("remove", [rank, position], rank, Math.max(0, position - 1), start);
+    },
     clear_rank() { const rank = ui.item?.rank ?? 0; ui.sel = null; ask("clear_rank", [rank], rank, 0, 0); },
     clear() { ui.sel = null; ask("clear", [], 0, 0, 0); },
     all() { ui.all = !ui.all; view.ask(); },
@@ -148,8 +186,9 @@ function handlers(view) {
   };
   const ghost = (item) => ask("put", [item.rank, item.name, -1], item.rank, item.position, item.start);
   const move = (item, to) => {
-    const lane = view.snapshot.lanes[item.rank], count = lane.cells.length + lane.pending.length;
-    if (to >= 0 && to < count && to !== item.position) ask("move", [item.rank, item.position, to], item.rank, to, item.start);
+    const { rank, position, start } = item, lane = view.snapshot.lanes[rank];
+    const count = lane.cells.length + lane.pending.length;
+    if (to >= 0 && to < count && to !== position) ask("move", [rank, position, to], rank, to, start);
   };
   // where in the lane the pointer is: the place that a dragged cell would have, and its edge
   const placeAt = (event, rank, from) => {
@@ -171,7 +210,12 @@ function handlers(view) {
     return itemsOf(s, rank).reduce((best, one) => (!best || away(one) < away(best) ? one : best), null);
   };
   return {
-    focusin({ target }) { const node = target.closest("[data-item]"); if (node) { ui.tried = null; select(node.dataset.item); } },
+    focusin({ target }) {
+      const node = target.closest("[data-item]");
+      if (!node) return;
+      ui.tried = null;
+      select(node.dataset.item);
+    },
     pointerdown(event) {
       const node = event.target.closest("[data-item]");
       if (!node || event.button !== 0) return;
@@ -275,7 +319,12 @@ const { render, mountPage } = lab({
     root.querySelector(`[data-item="${CSS.escape(ui.wanted)}"]`)?.focus();
     ui.wanted = null;
   },
-  alone: { set_rank: (s, [value]) => ({ rank: { ...s.rank, value } }) },
+  alone: {
+    set_rank: (s, [value]) => ({ rank: { ...s.rank, value } }),
+    set_schedule: (s, [value], base) => (value === base.schedule.value ? base
+      : { ...base.frames[value], schedule: { ...base.schedule, value }, rank: base.rank, ran: {} }),
+  },
+  possible: (s, command, value, base) => command !== "set_schedule" || Object.keys(base.frames ?? {}).length > 0,
 });
 
 export { mountPage };

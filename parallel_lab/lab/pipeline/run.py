@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ import numpy as np
 from ... import nn
 from ...base.events import Event
 from ...graph.plan import Plan
-from ...train.session import Session
+from ...train.session import Session, initial_values
+from ..memory.count import Count, measured_ranks, simulated_ranks
 from ..shared.equality import Equality, equality_rows, nudge
 from ..shared.lab import EXECUTORS, Stopped
 from ..strategy.training import Training
@@ -50,6 +51,7 @@ class RunResult:
     lanes      what each rank of the pipeline did (of a stage of several devices its first rank)
     step_s     from the first action's start to the last one's end, in the step that has the median of that
     steps      whose times were compared
+    kept_bytes results of forward that backward reads, at the most, counted on each of those ranks
     equality   of a measured run with one device; None for a simulated one
     """
 
@@ -57,6 +59,7 @@ class RunResult:
     lanes: Lanes
     step_s: float
     steps: int
+    kept_bytes: tuple[int, ...] = ()
     equality: Equality | None = None
 
     @property
@@ -120,7 +123,8 @@ class PipelineRun(Training):
         with Session(given.plan, given.net, given.optimizer, cores=given.cores) as session:
             session.train(given.batches, 1 + RECORDED, record=RECORDED, stopped=self.stop.is_set)
             self._go_on()
-            return result_of("simulated", given.plan, session.events)
+            found = result_of("simulated", given.plan, session.events)
+        return replace(found, kept_bytes=self._kept(given, simulated_ranks))
 
     def _measured(self, given: Given, tell: Callable[[str], None]) -> RunResult:
         steps, batches = self.steps, given.batches
@@ -160,7 +164,14 @@ class PipelineRun(Training):
             found = result_of("measured", given.plan, session.events)
         rows = equality_rows(plan, *(_values(plan, *one, steps) for one in (got, *alone)))
         title = f"{given.plan.device_num} worker processes against one device"
-        return RunResult(found.source, found.lanes, found.step_s, found.steps, Equality(title, rows))
+        return replace(found, kept_bytes=self._kept(given, measured_ranks), equality=Equality(title, rows))
+
+    def _kept(self, given: Given, count: Callable[..., tuple[Count, ...]]) -> tuple[int, ...]:
+        """What the first rank of each stage keeps of forward, counted over a step of its own."""
+        self._go_on()
+        values = initial_values(given.plan, given.net, given.optimizer)
+        counts = count(given.plan, values, given.batches[0])
+        return tuple(counts[stage.first].most("activations") for stage in given.plan.stages)
 
     def _go_on(self) -> None:
         if self.stop.is_set():

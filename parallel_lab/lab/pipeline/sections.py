@@ -43,6 +43,23 @@ def ticks(time: float) -> str:
 # ---- the picture ----
 
 
+def schedule_view(settings: Settings) -> dict[str, Any]:
+    """What follows from the schedule alone: a sentence, lanes, waits, and how long things take."""
+    s, faults = settings, drawing.faults_of(settings, settings.schedule)
+    return {
+        "status": status_text(s, faults),
+        "complete": s.timed.complete,
+        "lanes": lanes_view(s, faults),
+        "waits": waits_view(s),
+        "span": s.timed.timing.makespan,
+        "axis": max(s.timed.timing.makespan, s.named_span),
+        "nominal": dict(zip("FBW", s.nominal, strict=True)),
+        "again": list(s.recomputed),
+        "parts": s.schedule.parts,
+        "twice": s.two_copies,
+    }
+
+
 def lanes_view(settings: Settings, faults: list[Fault]) -> list[dict[str, Any]]:
     """Per rank: its cells that can run as [name, start, end], names of those that cannot, what it keeps over time, what
     it has left to do, and its faults as [cell, sentence]."""
@@ -126,9 +143,9 @@ def status_text(settings: Settings, faults: list[Fault]) -> str:
 # ---- the sections ----
 
 
-def pipeline_sections(lab: Any, results: Mapping[str, RunResult]) -> dict[str, Section]:
+def pipeline_sections(settings: Settings, results: Mapping[str, RunResult]) -> dict[str, Section]:
     """All sections of a `PipelineLab`."""
-    s: Settings = lab.settings
+    s = settings
     found = {
         "picture": code("Lanes (predicted): actions in order, waits in brackets", _lanes_text(s)),
         "bubble": table(
@@ -141,14 +158,15 @@ def pipeline_sections(lab: Any, results: Mapping[str, RunResult]) -> dict[str, S
             of={str(rank): _actions(s, rank) for rank in range(s.stages)},
         ),
         "messages": table("Messages", MESSAGES, _messages(s), small="predicted: counted in the schedule"),
-        "memory": table("Memory", MEMORY, _memory(s), small="predicted: micro-batches x parts whose results are kept"),
+        "memory": table("Memory", MEMORY, _memory(s, results), small=KEPT),
     }
     if equality := next((r.equality for r in results.values() if r.equality is not None), None):
         columns = {"tensor": "name", "largest difference": "small", "rounding bound": "small", "verdict": "text"}
         rows = [[r.tensor, r.largest_difference, r.bound, r.verdict] for r in equality.rows]
         found["equality"] = table(f"Equality: {equality.title}", columns, rows, notes=[_verdict(equality)])
     if not s.timed.complete:
-        left = [f"rank {r}: {', '.join(lab.left_to_do(r))}" for r in range(s.stages) if lab.left_to_do(r)]
+        names = [[f"{p}{k}{n}" for p, k, n in drawing.left_to_do(s.schedule, rank)] for rank in range(s.stages)]
+        left = [f"rank {rank}: {', '.join(mine)}" for rank, mine in enumerate(names) if mine]
         found["left"] = {"kind": "lines", "title": "Still to do, next of each kind", "notes": left}
     ours, theirs = our_code(s), mindspore_code(s)
     return {
@@ -160,8 +178,10 @@ def pipeline_sections(lab: Any, results: Mapping[str, RunResult]) -> dict[str, S
     }
 
 
+KEPT = "results of forward that backward reads; predicted: micro-batches x parts"
 MESSAGES = {"border": "name", "ranks": "text", "activations": "count", "gradients": "count", "together": "count"}
-MEMORY = {"rank": "name", "kept at most": "text", "parts": "text", "recompute": "text", "cap": "text"}
+MEMORY = {"rank": "name", "kept at most, predicted": "text", "counted, simulated": "bytes", "measured": "bytes"}
+MEMORY |= {"parts": "text", "recompute": "text", "cap": "text"}
 
 
 def _verdict(equality: Any) -> list[Any]:
@@ -247,10 +267,11 @@ def _messages(settings: Settings) -> list[list[Any]]:
     return rows
 
 
-def _memory(settings: Settings) -> list[list[Any]]:
+def _memory(settings: Settings, results: Mapping[str, RunResult]) -> list[list[Any]]:
     rows = []
     for rank, parts in enumerate(settings.schedule.holds):
+        counted = [results[source].kept_bytes[rank] if source in results else None for source in SOURCES[1:]]
         again = "yes" if set(parts) & set(settings.recomputed) else ""
         cap = "" if settings.cap is None else str(settings.cap)
-        rows.append([f"rank {rank}", number(settings.peaks[rank]), ", ".join(map(str, parts)), again, cap])
+        rows.append([f"rank {rank}", number(settings.peaks[rank]), *counted, ", ".join(map(str, parts)), again, cap])
     return rows

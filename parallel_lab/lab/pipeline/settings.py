@@ -176,7 +176,7 @@ class Settings:
 
 # What layers keep when they are recomputed, as part of what they keep otherwise (bytes of the values that backward
 # reads: tests/lab/test_pipeline_lab.py compares them with the plan)
-KEPT_SHARES = {"stack": 0.5, "gpt": 0.1}
+KEPT_SHARES = {"stack": 1 / 2, "gpt": 1 / 12}
 
 
 @dataclass(frozen=True)

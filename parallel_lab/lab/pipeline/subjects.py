@@ -31,7 +31,7 @@ from ..shared.problems import get_problem
 
 LAYERS = 8  # at least; as many more as make the parts equal
 STACK_WIDTH, STACK_ROWS = 256, 128  # about 0.5 ms for a layer's forward of a micro-batch: more than a message takes
-INITIAL = 0.02  # standard deviation of the stack's initial weights
+INITIAL = 0.01  # standard deviation of the stack's initial weights
 GPT_HIDDEN, GPT_SEQUENCES = 32, 4  # sequences of a micro-batch
 
 # devices of a stage, by the name of the strategy inside it
@@ -153,7 +153,7 @@ def _stack_job(parts: int, micro_batches: int) -> Job:
     y = np.tanh(x @ draw.normal(size=(STACK_WIDTH, STACK_WIDTH)).astype(np.float32) / 8)
 
     def optimizer(parameters: list[Parameter]) -> nn.Optimizer:
-        return nn.Momentum(parameters, 2.0, 0.9)
+        return nn.Momentum(parameters, 8.0 / micro_batches, 0.9)  # gradients of micro-batches are added up
 
     return Job(parts, micro_batches, _stack, nn.MSELoss, optimizer, ((x, y),))
 

@@ -1,0 +1,168 @@
+"""The Pipeline Lab in a real browser, offline: one screen, drawn by mouse and by keys, refusals at the cell, and a page
+without a kernel that is stepped."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.pipeline.run import Ran, RunResult
+from parallel_lab.lab.widgets import PipelineLabWidget
+from tests.browser.lab_page import MARKS, boxes, browser, live, page_of, sync_api, tabs
+
+__all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
+
+expect = sync_api.expect
+
+pytestmark = MARKS
+KEYS = "(all) => all.map((e) => e.dataset.item)"
+SCREEN = 692  # pixels that JupyterLab leaves of a screen of 800 for the notebook
+
+
+def ran(lab: PipelineLab, stretched: float) -> PipelineLab:
+    """The lab as if it had run: every action at its drawn time, in milliseconds, times `stretched`."""
+    cells = [lane["cells"] for lane in lab.snapshot()["lanes"]]
+    for source, by in (("simulated", 1.0), ("measured", stretched)):
+        lanes = tuple(tuple(Ran(n, a * by / 1000, b * by / 1000, (b - a) / 1000) for n, a, b in lane) for lane in cells)
+        lab._run.results[source] = RunResult(source, lanes, lab.makespan * by / 1000, 5, (1,) * len(lanes))
+    return lab
+
+
+def lane_text(page, rank: int) -> list[str]:
+    """The actions of a lane in order of time, as the page has them."""
+    names = page.locator(f'[data-item^="c{rank}-"]')
+    found = zip((box["x"] for box in boxes(names)), names.evaluate_all(KEYS), strict=True)
+    return [name.split("-")[1] for _, name in sorted(found)]
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(("width", "scheme"), [(848, "dark"), (1280, "light"), (400, "light")])
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "dualpipe"])
+def test_eight_stages_and_sixteen_micro_batches_are_on_one_screen(page_of, live, schedule, width, scheme):
+    lab = ran(PipelineLab(stages=8, micro_batches=16, schedule=schedule), 1.2)
+    page, _ = live(PipelineLabWidget(lab), width=width, scheme=scheme)
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    svg = page.locator(".pl-pi-figure > svg").bounding_box()
+    texts = boxes(page.locator(".pl-pi-figure > svg text"))
+    assert all(svg["x"] - 1 <= b["x"] and b["x"] + b["width"] <= svg["x"] + svg["width"] + 1 for b in texts)
+    if width > 400:
+        for shown in ("Run", "Clear all", "Search"):
+            assert page.get_by_role("button", name=shown).bounding_box()["y"] < SCREEN
+        for shown in (".pl-pi-figure", ".pl-loss canvas", ".pl-pi-numbers", ".pl-pi-settings", ".pl-pi-tabs"):
+            box = page.locator(shown).bounding_box()
+            assert box["y"] + box["height"] <= SCREEN, shown
+
+
+@pytest.mark.parametrize("width", [848, 1280])
+def test_every_drawn_action_has_its_number(page_of, width):
+    """1F1B of 8 stages and 16 micro-batches: cells are narrow, and each says its micro-batch."""
+    page = page_of(PipelineLab(stages=8, micro_batches=16).to_html(), width=width)
+    texts = page.locator(".pl-pi-item:not(.pl-pi-gap) text").all_text_contents()
+    numbers = [int(text.lstrip("FB")) for text in texts]
+    assert sorted(numbers) == sorted([*range(16)] * 2 * 8)
+
+
+def test_fill_is_the_kind_and_nothing_is_hatched(page_of):
+    page = page_of(PipelineLab(schedule="zb_h1").to_html())
+    fills = {}
+    for kind in "FBW":
+        css = f".pl-pi-item .pl-pi-{kind}.pl-hue-2 rect"
+        look = "(e) => [getComputedStyle(e).fill, getComputedStyle(e).fillOpacity, getComputedStyle(e).stroke]"
+        fills[kind] = page.locator(css).first.evaluate(look)
+    assert fills["F"][1:] == ["1", "none"] and float(fills["B"][1]) < 0.4 and fills["B"][2] == fills["F"][0]
+    assert fills["W"][0].startswith("url(") and page.locator("pattern circle").count() == 8
+    assert page.locator("[patternTransform]").count() == 0
+
+
+def test_a_schedule_is_drawn_by_keys_alone(live):
+    """1F1B of 2 stages, 2 micro-batches: clear, F and B, arrows between the lanes; z takes a step back."""
+    lab = PipelineLab(stages=2, micro_batches=2)
+    page, widget = live(PipelineLabWidget(lab))
+    page.get_by_role("button", name="Clear all").press("Enter")
+    expect(page.locator('[data-item="n0-0F0"]')).to_be_focused()
+    for rank, made in enumerate((["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B0", "1F1", "1B1"])):
+        for name in made:
+            page.keyboard.press(name[1].lower())
+            expect(page.locator(f'[data-item="c{rank}-{name}"]')).to_be_focused()
+        page.keyboard.press("ArrowDown")
+    assert lab.schedule.text() == "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1" and lab.complete and widget.last_error is None
+    page.keyboard.press("Shift+ArrowLeft")
+    expect(page.locator(".pl-pi-refused")).to_contain_text("must come first")
+    assert lab.complete
+    page.keyboard.press("z")
+    expect(page.locator('[data-item="n1-1B1"]')).to_have_count(1)
+
+
+def test_an_action_is_dragged_and_a_refusal_stands_at_its_cell(live):
+    lab = PipelineLab(stages=4, micro_batches=8)
+    page, _ = live(PipelineLabWidget(lab), width=848)
+
+    def drag(name, onto, part):
+        source, target = (page.locator(f'[data-item="c0-{n}"]').bounding_box() for n in (name, onto))
+        page.mouse.move(source["x"] + source["width"] / 2, source["y"] + 10)
+        page.mouse.down()
+        page.mouse.move(target["x"] + part * target["width"], target["y"] + 12, steps=4)
+        page.mouse.up()
+
+    drag("0F4", "0B0", 0.2)
+    expect(page.locator('[data-command="set_schedule"]')).to_have_value("drawn")
+    assert lane_text(page, 0)[:6] == ["0F0", "0F1", "0F2", "0F3", "0F4", "0B0"] == [str(a) for a in lab.schedule[0][:6]]
+    drag("0B1", "0F0", 0.1)
+    refused = page.locator(".pl-pi-refused")
+    expect(refused).to_contain_text("0B1 needs 0F1, which the rank does only at action 2: 0F1 must come first")
+    cell, told = page.locator('[data-item="c0-0B1"]').bounding_box(), refused.bounding_box()
+    assert abs(told["y"] - cell["y"] - cell["height"]) < 12 and told["x"] < cell["x"] < told["x"] + told["width"]
+    page.locator('[data-item="c0-0F0"]').click()
+    expect(refused).to_have_count(0)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator('[data-command="set_schedule"]')).to_have_value("1f1b")
+
+
+def test_a_bubble_tells_what_it_waits_for_and_shows_the_chain(page_of):
+    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html())
+    page.locator('[data-item="g3-0"]').click()
+    expect(page.locator(".pl-status")).to_contain_text("Rank 3 waits 3, from 0 to 3, before 3F0, for 2F0 of rank 2")
+    chain = page.locator(".pl-pi-chain").evaluate_all(KEYS)
+    assert sorted(chain) == ["c0-0F0", "c1-1F0", "c2-2F0"]
+    ring = page.locator('[data-item="g3-0"] .pl-pi-ring')
+    assert ring.evaluate("(e) => getComputedStyle(e).stroke") != "none"
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".pl-pi-item:focus")).to_have_attribute("data-item", "c3-3F0")
+    page.keyboard.press("ArrowUp")
+    expect(page.locator(".pl-status")).to_contain_text("Rank 2")
+
+
+def test_a_page_without_a_kernel_is_stepped_and_shows_other_schedules(page_of):
+    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html())
+    page.locator("[data-command=set_schedule]").select_option("zb_h1")
+    expect(page.locator(".pl-status")).to_contain_text("A step of 27 ticks")
+    page.locator("[data-step]").fill("0")
+    expect(page.locator(".pl-status")).to_contain_text("From 0 on (predicted): rank 0 0F0, rank 1 waits")
+    page.get_by_role("button", name="▶").click()
+    expect(page.locator(".pl-status")).to_contain_text("rank 0 0F1, rank 1 1F0, rank 2 waits")
+    expect(page.locator(".pl-pi-now")).to_have_count(2)
+    page.get_by_role("button", name="Whole").click()
+    expect(page.locator(".pl-pi-later")).to_have_count(0)
+    page.get_by_role("tab", name="Code out").click()
+    expect(page.get_by_role("tabpanel")).to_contain_text('make_schedule("zb_h1"')
+
+
+def test_a_text_is_loaded_and_the_cap_is_typed(live):
+    lab = PipelineLab(stages=2, micro_batches=2)
+    page, _ = live(PipelineLabWidget(lab))
+    page.get_by_role("tab", name="Schedule as text").click()
+    page.locator("textarea").fill("0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1")
+    page.get_by_role("button", name="Load").click()
+    expect(page.locator("[data-command=set_schedule]")).to_have_value("drawn")
+    assert lab.schedule.text().splitlines()[1] == "1F0 1F1 1B0 1B1"
+    cap = page.locator("[data-field=cap]")
+    cap.fill("1")
+    cap.press("Enter")
+    expect(page.locator(".pl-pi-fault")).to_have_count(2)
+    expect(page.locator(".pl-status")).to_contain_text("no memory for 0F1")
+    cap.fill("much")
+    cap.press("Enter")
+    expect(page.locator(".pl-notice")).to_contain_text("A whole number")
+    page.locator("textarea").fill("0F0 what")
+    page.get_by_role("button", name="Load").click()
+    expect(page.locator(".pl-notice")).to_contain_text("line 1, column 5")
