@@ -100,6 +100,26 @@ def checked(
     return decorate
 
 
+def fitting(function: Function) -> Function:
+    """`checked` for a function that checks no values: arguments that fit no parameter are refused in our words."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            # an error of this very call has no frame of the function
+            of_class = function.__name__ == "__init__" and args
+            place = type(args[0]).__name__ if of_class else function.__name__
+            inside = error.__traceback__ is None or error.__traceback__.tb_next is not None
+            fault = None if inside else misfit(place, inspect.signature(function), args, kwargs)
+            if fault is None:
+                raise
+        raise fault
+
+    return call  # type: ignore[return-value]
+
+
 def kept(**checks: Callable[..., Any]) -> Callable[[Function], Function]:
     """`checked` for an `__init__` whose settings are attributes: each checked argument, given or default, is one when
     the body begins. `_kept` lists their names, those of base classes first.

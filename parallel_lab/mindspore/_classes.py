@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import ops
 from ..base import seeds
-from ..base.checks import checked, integer, number
+from ..base.checks import checked, fitting, integer, number
 from ..base.errors import ArgumentTypeError, shorten
 from ..base.hooks import current_tracer
 from ..ops.machine.primitive import Uncut
@@ -24,6 +24,7 @@ class ResizeBilinear(ops.ResizeBilinear):
     split: ranks borrow columns of their neighbours.
     """
 
+    @fitting
     def __init__(self, size: Any, align_corners: bool = False, half_pixel_centers: bool = False) -> None:
         super().__init__(size=size, align_corners=align_corners, half_pixel_centers=half_pixel_centers)
 
@@ -35,6 +36,7 @@ class ResizeBilinear(ops.ResizeBilinear):
 class ResizeBilinearV2(ResizeBilinear):
     """`ResizeBilinearV2(align_corners, half_pixel_centers)(image, size)`.  image: (n, c, h, w) -> (n, c, *size)."""
 
+    @fitting
     def __init__(self, align_corners: bool = False, half_pixel_centers: bool = False) -> None:
         super().__init__((1, 1), align_corners, half_pixel_centers)
 
@@ -52,6 +54,7 @@ class Unique(ops.Unique):
     In a compiled network m is n, and the last different element fills it.
     """
 
+    @fitting
     def __init__(self) -> None:
         super().__init__()
 
@@ -76,6 +79,7 @@ class InvertPermutation(ops.InvertPermutation):
 class _Channels(Dropout):
     """Whole channels, which are dims 0 and 1, are kept or dropped."""
 
+    @fitting
     def __init__(self, keep_prob: float = 0.5) -> None:
         super().__init__(keep_prob)
         self.given["dims"] = 2
@@ -128,6 +132,7 @@ class DropoutDoMask(ops.Dropout):
     x: (...) -> (...). The strategy has one tuple, for x.
     """
 
+    @fitting
     def __init__(self) -> None:
         super().__init__()
 

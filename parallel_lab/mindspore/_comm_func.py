@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..base.checks import choice, flag, instance, integer
+from ..base.checks import choice, fitting, flag, instance, integer
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..nn.tensor.tensor import Tensor
 from ..train.communication import get_group_size, get_process_group_ranks, get_rank
@@ -149,6 +149,7 @@ class P2POp:
     peer    a rank of the world
     """
 
+    @fitting
     def __init__(
         self,
         op: str | Callable,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.checks import integer, sequence_of
 from ..base.errors import ArgumentError, ContextConflictError, MissingName, ShapeError, message, shorten
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.context import (
@@ -102,6 +103,9 @@ def _parameter_broadcast_check(parallel_mode: str, parameter_broadcast: bool) ->
 # ---- what all ranks feed together ----
 
 
+_SHAPE = sequence_of(integer(0), "A list or tuple of ints, none below 0", empty=True)
+
+
 def _counts(shape: Sequence[int], number: int, column: int, columns: int) -> tuple[int, ...]:
     """In how many parts each dim of a column is fed: by the dataset_strategy, or its rows by all devices."""
     strategy = _get_dataset_strategy()
@@ -115,6 +119,8 @@ def _counts(shape: Sequence[int], number: int, column: int, columns: int) -> tup
 
 def _to_full_shapes(shapes: Sequence[Sequence[int]], device_num: int) -> list[tuple[int, ...]]:
     """Shapes of what all ranks feed, from those of one rank's columns."""
+    device_num = integer(1)("_to_full_shapes", "device_num", device_num)
+    shapes = [_SHAPE("_to_full_shapes", "shapes", shape) for shape in shapes]
     cuts = (_counts(shape, device_num, i, len(shapes)) for i, shape in enumerate(shapes))
     return [tuple(n * cut for n, cut in zip(shape, cut, strict=True)) for shape, cut in zip(shapes, cuts, strict=True)]
 
@@ -123,10 +129,9 @@ def _to_full_tensor(
     elem: Any, global_device_num: int, global_rank: int, scaling_sens: float | None = None
 ) -> tuple[Tensor, ...]:
     """One rank's columns where they lie in those of all ranks, with zeros for the others'; scaling_sens behind them."""
-    devices, found = global_device_num // _get_pipeline_stages(), []
-    if not 0 <= global_rank < global_device_num:
-        what = f"global_rank={global_rank} of {global_device_num} devices"
-        raise ArgumentError(what, where="_to_full_tensor", allowed="A rank below their number")
+    count = integer(1)("_to_full_tensor", "global_device_num", global_device_num)
+    global_rank = integer(0, count - 1)("_to_full_tensor", "global_rank", global_rank)
+    devices, found = count // _get_pipeline_stages(), []
     columns = elem if isinstance(elem, (tuple, list)) else [elem]
     for i, column in enumerate(columns):
         part = np.asarray(column.asnumpy() if isinstance(column, Tensor) else column)

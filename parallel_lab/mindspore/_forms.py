@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import ops
 from ..base import seeds
-from ..base.checks import checked, choice, flag, instance, integer, number
+from ..base.checks import checked, choice, fitting, flag, instance, integer, number
 from ..base.dtypes import kind_of, load_bfloat16
 from ..base.errors import ArgumentTypeError, ShapeError, StrategyError, shorten
 from ..base.hooks import current_tracer
@@ -203,6 +203,7 @@ class _Form(Uncut):
 
     fn: Callable
 
+    @fitting
     def __init__(self) -> None:
         super().__init__()
 

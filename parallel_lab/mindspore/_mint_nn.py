@@ -208,7 +208,8 @@ class BatchNorm2d(nn.BatchNorm2d):
     """`nn.BatchNorm2d`, whose momentum is here the share of the new batch: 0.1 for MindSpore's 0.9."""
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True) -> None:
-        super().__init__(num_features, eps=eps, momentum=1 - momentum, affine=affine)
+        share = number(0, 1)("BatchNorm2d", "momentum", momentum)
+        super().__init__(num_features, eps=eps, momentum=1 - share, affine=affine)
 
 
 class Softplus(nn.Cell):

@@ -14,13 +14,15 @@ which name the nearest thing.
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType, TracebackType
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
+from ..base.checks import fitting
 from ..base.errors import MissingModule
 from . import _lookup as lookup
 from ._lookup import OURS, THEIRS, home_of, joined, names_of, page_of, path_of
@@ -48,7 +50,8 @@ class FacadeModule(ModuleType):
                 imported = asked_by.co_name == "_handle_fromlist" and "importlib" in asked_by.co_filename
                 raise missing(path, name, imported=imported)
             value = Missing(path, name)
-        self.__dict__[name] = value
+        ours = type(value) is FunctionType and value.__module__.startswith("parallel_lab.")
+        value = self.__dict__[name] = _fitting(value) if ours and not hasattr(value, "__wrapped__") else value
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -67,6 +70,7 @@ class FacadeModule(ModuleType):
         return [name for name in things if not hasattr(builtins, name)]
 
 
+_fitting = functools.cache(fitting)  # one object for a function, on whatever page it stands
 _MISSING = object()  # None may be the value of a name
 
 

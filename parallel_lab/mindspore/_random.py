@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import ops
 from ..base import seeds
-from ..base.checks import checked, flag, integer
+from ..base.checks import checked, fitting, flag, integer
 from ..base.errors import ArgumentTypeError
 from ..nn.tensor.tensor import Tensor
 from ..ops.elementwise import a_dtype
@@ -152,6 +152,7 @@ def _broadcast(where: str, shape: Any, *parameters: Any) -> tuple[int, ...]:
 class Multinomial(_Typed, ops.Multinomial):
     """`Multinomial(seed, seed2, dtype)(x, num_samples)`: x: (rows, n) weights or (n,) -> (rows, num_samples) int32."""
 
+    @fitting
     def __init__(self, seed: int = 0, seed2: int = 0, dtype: Any = None) -> None:
         super().__init__(seed, seed2, dtype)
 

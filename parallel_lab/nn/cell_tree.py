@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from ..base.checks import checked, flag, instance, text
+from ..base.checks import checked, fitting, flag, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, shorten
 from ..ops.machine.primitive import Primitive
 from .tensor.tensor import Parameter, ParameterTuple
@@ -28,6 +28,13 @@ class CellTree:
     # that MindSpore's layer holds and this one does not run
     other_names: ClassVar[Mapping[str, str | type[Primitive]]] = {}
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        own = vars(cls).get("__init__")
+        if own is not None and cls.__module__.startswith("parallel_lab.") and not hasattr(own, "__wrapped__"):
+            cls.__init__ = fitting(own)  # type: ignore[method-assign]
+
+    @fitting
     def __init__(self, auto_prefix: bool = True) -> None:
         self.__dict__.update(_cells={}, _params={}, _primitives={}, cell_name="", training=False)
         self.__dict__.update(

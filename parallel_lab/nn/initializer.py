@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import choice, integer, kept, number, sequence_of
+from ..base.checks import choice, fitting, integer, kept, number, sequence_of
 from ..base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, shorten
 from ..base.hooks import set_cloner
 from ..ops.creation import MOST_ELEMENTS
@@ -49,6 +49,7 @@ class Constant(Initializer):
 class Zero(Constant):
     """Zeros."""
 
+    @fitting
     def __init__(self) -> None:
         super().__init__(0)
 
@@ -56,6 +57,7 @@ class Zero(Constant):
 class One(Constant):
     """Ones."""
 
+    @fitting
     def __init__(self) -> None:
         super().__init__(1)
 

@@ -14,6 +14,8 @@ another key, until every element has what it needs.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..base.checks import integer, sequence_of
@@ -28,7 +30,9 @@ from .machine.opdef import SHAPE_ERRORS
 from .machine.registry import case, op
 from .machine.signature import letters, more_letters
 from .spellings import function, tensor_operand
+from .unary import by_elements
 
+_LGAMMA = by_elements(math.lgamma, math.inf)
 SIZE = sequence_of(integer(0), "An int, or a tuple of ints, none below 0", one=True, empty=True)
 
 
@@ -161,6 +165,7 @@ def uniform_int(step, minval, maxval, *, shape=(1,), key=0, parts=None, offset=0
 
 
 def _check_parameters(operands, *, shape, **_):
+    shape = (shape,) if isinstance(shape, int) else shape
     for each in operands[1:]:
         try:
             fits = np.broadcast_shapes(each.shape, shape) == tuple(shape)
@@ -220,20 +225,39 @@ def gamma_at(step, alpha, beta, *, shape=(1,), key=0, parts=None, offset=0):
     dtype="int32",
     example=(
         case((), (8, 1), low=0.2, high=3.0, ints={0: 50}, shape=(4, 8, 2), key=5),
-        case((), (), low=0.2, high=9.0, ints={0: 50}, shape=(16, 8), key=6),
+        case((), (16, 8), low=5.0, high=15.0, ints={0: 50}, shape=(16, 8), key=6),
     ),
     **_PARAMETRIC,
 )
 def poisson_at(step, mean, *, shape=(1,), key=0, parts=None, offset=0):
     """Counts k with probability mean^k exp(-mean) / k!.  step: () int, mean: broadcast to `shape` -> `shape` int32.
 
-    How many exponential numbers have a sum below `mean` (Knuth 1969): as many words as the largest count.
+    Of a mean below 10 how many exponential numbers have a sum below it (Knuth 1969), as many words as the largest
+    count; of a larger one a rejection that takes two words and keeps most (`_poisson_of_many`). At most 2^31 - 1.
     """
     words, mean = Words(shape, parts, offset, key, step), _own(mean, shape, parts, offset)
+    few = np.where(mean < 10, mean, 0)
     made, total = np.zeros(shape, np.int32), exponentials(words)
-    while (below := total < mean).any():
+    while (below := total < few).any():
         made += below
         total += exponentials(words)
+    words.drawn = 1 << 16  # however many words the counts of this slice took
+    return _poisson_of_many(words, np.clip(mean, 10, 2.0**31 - 1), made, mean >= 10)
+
+
+def _poisson_of_many(words, mean, made, wanted):
+    """`made` with counts in the places `wanted`, of means from 10 on: transformed rejection (Hoermann 1993, PTRS)."""
+    b = 0.931 + 2.53 * np.sqrt(mean)
+    a, top = 0.02483 * b - 0.059, 0.9277 - 3.6224 / (b - 2)
+    while wanted.any():
+        u, v = words() - 0.5, words()
+        near = 0.5 - np.abs(u)
+        count = np.clip(np.floor((2 * a / near + b) * u + mean + 0.43), -1, 2.0**31 - 1)
+        height = np.log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / near**2 + b))
+        probable = count * np.log(mean) - mean - _LGAMMA(np.maximum(count, 0) + 1)
+        kept = ((near >= 0.07) & (v <= top)) | ((count >= 0) & ((near >= 0.013) | (v <= near)) & (height <= probable))
+        made = np.where(wanted & kept, count, made).astype(np.int32)
+        wanted = wanted & ~kept
     return made
 
 

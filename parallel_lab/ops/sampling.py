@@ -77,7 +77,7 @@ def multinomial(input, num_samples, replacement=True, seed=None):
     step, key = moment("multinomial", seed)
     if flag("multinomial", "replacement", replacement):
         return multinomial_at(step, input, num_samples=num_samples, key=key)
-    shape = tuple(input.shape)
+    shape, num_samples = tuple(input.shape), integer(1)("multinomial", "num_samples", num_samples, SHAPE_ERRORS)
     if not shape or num_samples > shape[-1]:
         allowed = "At most as many samples as there are classes"
         raise ShapeError(f"num_samples={num_samples} of weights of shape {shape}", where="multinomial", allowed=allowed)

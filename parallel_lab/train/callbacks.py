@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import checked, flag, instance, integer, nearest
+from ..base.checks import checked, fitting, flag, instance, integer, nearest
 from ..base.errors import ArgumentTypeError, CellError, LossNotFinite, NotBuiltYet, shorten
 from ..base.hooks import current_world
 from ..nn.cell import Cell
@@ -283,6 +283,7 @@ class LambdaCallback(Callback):
 class History(Callback):
     """Each epoch's last loss: `epoch` {"epoch": [1, ...]}, `history` {"net_output": [losses], metric: [values]}."""
 
+    @fitting
     def __init__(self) -> None:
         self.epoch: dict[str, list[int]] = {"epoch": []}
         self.history: dict[str, list[Any]] = {}

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import Errors, checked, choice, flag, integer, is_int, nearest, number
+from ..base.checks import Errors, checked, choice, fitting, flag, integer, is_int, nearest, number
 from ..base.errors import ArgumentError, ArgumentTypeError, MetricEmpty, MetricKeyError, shorten
 from ..nn.tensor.tensor import Tensor
 
@@ -107,6 +107,7 @@ class Metric(ABC):
 class _Mean(Metric):
     """A total over a count, both added up batch by batch."""
 
+    @fitting
     def __init__(self) -> None:
         super().__init__()
         self.clear()
@@ -187,6 +188,7 @@ class _Classes(Metric):
 
     eval_types = ("classification", "multilabel")
 
+    @fitting
     def __init__(self, eval_type: str = "classification") -> None:
         super().__init__()
         errors = Errors(ArgumentTypeError, ArgumentTypeError)
@@ -249,6 +251,7 @@ class TopKCategoricalAccuracy(_Classes, _Mean):
 class Top1CategoricalAccuracy(TopKCategoricalAccuracy):
     """TopKCategoricalAccuracy with k = 1."""
 
+    @fitting
     def __init__(self) -> None:
         super().__init__(1)
 
@@ -256,6 +259,7 @@ class Top1CategoricalAccuracy(TopKCategoricalAccuracy):
 class Top5CategoricalAccuracy(TopKCategoricalAccuracy):
     """TopKCategoricalAccuracy with k = 5."""
 
+    @fitting
     def __init__(self) -> None:
         super().__init__(5)
 
@@ -331,6 +335,7 @@ class Fbeta(_Counted):
 class F1(Fbeta):
     """Fbeta with beta 1: the harmonic mean of precision and recall."""
 
+    @fitting
     def __init__(self) -> None:
         super().__init__(1.0)
 

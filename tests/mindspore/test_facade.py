@@ -38,7 +38,8 @@ def plain_settings():
 
 @pytest.mark.parametrize(("path", "name"), [*SEEDS, *SAMPLES], ids=lambda part: part or "mindspore")
 def test_a_name_of_the_tutorials_is_our_object(path, name):
-    assert getattr(page(path), name) is target({**SEEDS, **SAMPLES}[path, name])
+    found, ours = getattr(page(path), name), target({**SEEDS, **SAMPLES}[path, name])
+    assert found is ours or found.__wrapped__ is ours  # a function, whose arguments are first counted
 
 
 @pytest.mark.parametrize("path", MODULES)

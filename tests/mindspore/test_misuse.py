@@ -1,8 +1,7 @@
 """Junk given to every public class and function of the facade: refused in words, with an error of this package.
 
 Drawn with a seed: the arguments of an example call, one of them replaced; or all of them drawn. What a class makes is
-called and sharded with junk, too. Left to Python, where a call is not checked: how many arguments it has, and their
-names.
+called and sharded with junk, too. Python's own words stay for the arguments of a Tensor and of a few classes.
 """
 
 import importlib
@@ -34,6 +33,7 @@ LEFT_OUT = {
     "Metric",
     "Transform",
     "RandomTransform",
+    *("critical", "debug", "error", "info", "warning"),  # Python's logging
 }
 LEFT_OUT |= {"Inter", "Border", "SliceMode"}  # enums: Python calls them
 
@@ -223,6 +223,11 @@ def test_junk_is_refused_in_words(path, tmp_path, monkeypatch, capsys):
         (lambda: Net().set_train(1, 2), r"set_train: too many positional arguments\. It takes \(mode=True\)"),
         (lambda: ops.hstack(), r"hstack: missing argument 'tensors'"),
         (lambda: tensor(2).clip(0, 1, 2), r"clip: too many positional arguments"),
+        (lambda: nn.ReLU(3), r"ReLU: too many positional arguments\. It takes \(\)"),
+        (lambda: nn.F1(beta=2), r"F1: unexpected argument 'beta'"),
+        (lambda: ms.set_context(0), r"set_context: too many positional arguments"),
+        (lambda: ms.set_seed(sed=1), r"set_seed: missing argument|set_seed: unexpected argument 'sed'"),
+        (lambda: ops.depend(1), r"depend: missing argument 'expr'\. It takes \(value, expr\)"),
     ],
 )
 def test_arguments_that_fit_no_parameter_are_refused_with_the_signature(call, words):

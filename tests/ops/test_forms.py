@@ -82,7 +82,7 @@ def test_a_form_gives_numpys_values_at_once_and_split(name):
     for found in (out if isinstance(out, tuple) else (out,), results(One(prim, given, strategy), X)):
         for ours, want in zip(found, expected, strict=True):
             if want is not None:
-                np.testing.assert_allclose(ours, want, err_msg=name)
+                np.testing.assert_allclose(ours, want, atol=1e-14, err_msg=name)
 
 
 def test_the_plan_has_the_class_that_was_called_and_its_strategy():

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import flag, integer, kept, number
+from ...base.checks import fitting, flag, integer, kept, number
 from ...base.hooks import current_tracer
 from ...ops.elementwise import count_nonfinite
 from ...ops.machine.state import LOSS_SCALE
@@ -66,6 +66,7 @@ class LossScaler:
 
     drop_overflow_update = True
 
+    @fitting
     def __init__(self, scale_value: float) -> None:
         self.scale_value = self._scale("scale_value", scale_value)
 
@@ -195,6 +196,7 @@ class FixedLossScaleManager(_Manager, StaticLossScaler):
 class DynamicLossScaleManager(_Manager, DynamicLossScaler):
     """`DynamicLossScaler` with the defaults and methods of MindSpore's manager."""
 
+    @fitting
     def __init__(self, init_loss_scale: float = 2**24, scale_factor: int = 2, scale_window: int = 2000) -> None:
         super().__init__(self._scale("init_loss_scale", init_loss_scale), scale_factor, scale_window)
 

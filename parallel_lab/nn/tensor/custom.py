@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, function, text
+from ...base.checks import checked, fitting, function, text
 from ...base.errors import ArgumentTypeError, ShapeError, shorten
 from ...base.hooks import current_tracer
 from ...ops.custom import MADE, custom, own_gradient
@@ -55,6 +55,7 @@ class PrimitiveWithInfer(Uncut):
             cls._own = cls.__dict__["__call__"]
             cls.__call__ = PrimitiveWithInfer.__call__
 
+    @fitting
     def __init__(self, name: str = "") -> None:
         super().__init__()
         self._name = text(type(self).__name__, "name", name)
@@ -178,6 +179,7 @@ class HookBackward(InsertGradientOf):
     For networks that run at once; a compiled one has x as it is. cell_id is accepted.
     """
 
+    @fitting
     def __init__(self, hook_fn: Callable, cell_id: str = "") -> None:
         text("HookBackward", "cell_id", cell_id)
         function("A function of the gradient")("HookBackward", "hook_fn", hook_fn)

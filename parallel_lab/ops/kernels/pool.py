@@ -205,15 +205,21 @@ def avg_pool_grad(g: np.ndarray, made: Windows, count_pads: bool, divisor: int =
 # ---- windows that fit the result's size ----
 
 
-def _windows(size: int, count: int) -> list[slice]:
+def _windows(size: int, count: int) -> Iterator[slice]:
     """Window i of `count` over `size` elements: floor(i size / count) to ceil((i + 1) size / count)."""
-    return [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+    return (slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count))
 
 
 def adaptive_avg(x: np.ndarray, out_size: Pair) -> np.ndarray:
     """The mean of each of oh x ow windows.  x: (n, c, h, w) -> (n, c, oh, ow)."""
-    rows = np.stack([x[:, :, w].mean(axis=2) for w in _windows(x.shape[2], out_size[0])], axis=2)
-    return np.stack([rows[..., w].mean(axis=3) for w in _windows(x.shape[3], out_size[1])], axis=3)
+    dtype = np.result_type(x, np.float16)  # float64 for whole numbers, as the mean of an array
+    rows = np.empty((*x.shape[:2], out_size[0], x.shape[3]), dtype)
+    for i, window in enumerate(_windows(x.shape[2], out_size[0])):
+        x[:, :, window].mean(axis=2, out=rows[:, :, i])
+    made = np.empty((*x.shape[:2], *out_size), dtype)
+    for i, window in enumerate(_windows(x.shape[3], out_size[1])):
+        rows[..., window].mean(axis=3, out=made[..., i])
+    return made
 
 
 def adaptive_avg_grad(g: np.ndarray, size: Pair) -> np.ndarray:
@@ -229,13 +235,18 @@ def adaptive_avg_grad(g: np.ndarray, size: Pair) -> np.ndarray:
 
 def adaptive_max(x: np.ndarray, out_size: Pair) -> np.ndarray:
     """The largest element of each of oh x ow windows.  x: (n, c, h, w) -> (n, c, oh, ow)."""
-    cols = np.stack([x[..., w].max(axis=3) for w in _windows(x.shape[3], out_size[1])], axis=3)
-    return np.stack([cols[:, :, w].max(axis=2) for w in _windows(x.shape[2], out_size[0])], axis=2)
+    cols = np.empty((*x.shape[:3], out_size[1]), x.dtype)
+    for i, window in enumerate(_windows(x.shape[3], out_size[1])):
+        x[..., window].max(axis=3, out=cols[..., i])
+    made = np.empty((*x.shape[:2], *out_size), x.dtype)
+    for i, window in enumerate(_windows(x.shape[2], out_size[0])):
+        cols[:, :, window].max(axis=2, out=made[:, :, i])
+    return made
 
 
 def adaptive_max_grad(g: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Gradient of adaptive_max: to the first largest of each window.  g: (n, c, oh, ow), x: (n, c, h, w) -> like x."""
-    windows = _windows(x.shape[3], g.shape[3])
+    windows = list(_windows(x.shape[3], g.shape[3]))
     cols = np.stack([x[..., w].max(axis=3) for w in windows], axis=3)
     between, grad = np.zeros(cols.shape, g.dtype), np.zeros(x.shape, g.dtype)
     for i, w in enumerate(_windows(x.shape[2], g.shape[2])):

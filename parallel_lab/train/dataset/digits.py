@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ...base.checks import Errors, choice, integer, sequence_of
-from ...base.errors import DataFileError, ShapeError
+from ...base.errors import DataFileError, OutOfMemory, ShapeError
 from ...base.files import shipped_folder
 from .idx import read_idx
 
@@ -75,4 +75,7 @@ def seed_batch(batch_size: int = 16, in_dim: int = 32, out_dim: int = 16) -> tup
     for name, value in {"batch_size": batch_size, "in_dim": in_dim, "out_dim": out_dim}.items():
         integer(1)("seed_batch", name, value)
     draw = np.random.RandomState(1)
-    return draw.rand(batch_size, in_dim).astype(np.float32), draw.rand(batch_size, out_dim).astype(np.float32)
+    try:
+        return draw.rand(batch_size, in_dim).astype(np.float32), draw.rand(batch_size, out_dim).astype(np.float32)
+    except MemoryError as error:
+        raise OutOfMemory(str(error), where="seed_batch") from None

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked
+from ...base.checks import checked, fitting
 from ...base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, shorten
 from ...base.seeds import get_dataset_seed as get_seed
 from ...nn.tensor.tensor import Tensor
@@ -133,6 +133,7 @@ class Compose(Transform):
     Raises ArgumentError for an empty list, ArgumentTypeError for what cannot be called.
     """
 
+    @fitting
     def __init__(self, transforms: Sequence[Callable]) -> None:
         if not isinstance(transforms, Sequence):
             raise ArgumentTypeError(f"transforms={shorten(transforms)}", where="Compose", allowed="A list of callables")
