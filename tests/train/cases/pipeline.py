@@ -6,7 +6,8 @@ import numpy as np
 
 from parallel_lab import nn, ops, value_and_grad
 from parallel_lab.base.hooks import current_world
-from parallel_lab.nn.tensor.tensor import Tensor
+from parallel_lab.mindspore import sync_pipeline_shared_parameters
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.train import LambdaCallback, Model, jit
 from parallel_lab.train.auto_parallel import AutoParallel
 from parallel_lab.train.dataset import NumpySlicesDataset
@@ -109,7 +110,62 @@ def predicting(broadcast):
     return case(2, 4)(run)
 
 
+class Words(nn.Cell):
+    """Rows of a table, and the table itself, for the head at the other end."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = Parameter(Tensor(numbers(7, 12, 8)), name="table")
+        self.gather = ops.Gather()
+
+    def construct(self, ids):
+        return self.gather(self.table, ids, 0).squeeze(1), self.table.value()
+
+
+class Tied(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.words, self.middle = Words(), nn.Dense(8, 8, dtype="float64")
+        self.middle.weight.set_data(Tensor(numbers(8, 8, 8)))
+        self.head = nn.SequentialCell(nn.Dense(8, 8, dtype="float64"))
+        self.head[0].weight.set_data(Tensor(numbers(9, 8, 8)))
+        self.matmul = ops.MatMul(transpose_b=True)
+        self.words.pipeline_stage, self.middle.pipeline_stage, self.head.pipeline_stage = 0, 0, 1
+
+    def construct(self, ids):
+        x, table = self.words(ids)
+        return self.matmul(self.head(self.middle(x)), table)
+
+
+class Unrolled(nn.Cell):
+    """A network that predicts micro-batches one after the other, written as a loop."""
+
+    def __init__(self, network, parts):
+        super().__init__()
+        self.network, self.parts, self.concat = network, parts, ops.Concat()
+
+    def construct(self, ids):
+        size, found = ids.shape[0] // self.parts, ()
+        for at in range(self.parts):
+            found += (self.network(ids[at * size : (at + 1) * size]),)
+        return self.concat(found)
+
+
+@case(2, 4)
+def predicting_in_a_loop(here):
+    """Compiled first, its shared table brought to the last stage, and every rank has the result."""
+    here.settings(**SETTINGS, pipeline_result_broadcast=True)
+    net = Unrolled(Tied(), PARTS_OF_BATCH)
+    net.set_train(False)
+    ids = Tensor(np.arange(8).reshape(8, 1).astype(np.int32))
+    if not here.alone:
+        net.compile(ids)
+        sync_pipeline_shared_parameters(net)
+    return {"out": here.full(net(ids))}, {}
+
+
 CASES = {
+    "predicting in a loop": predicting_in_a_loop,
     "model": by_model(),
     "model, parallel optimizer": by_model(
         enable_parallel_optimizer=True, parallel_optimizer_config={"parallel_optimizer_threshold": 0}

@@ -101,6 +101,45 @@ def recomputing(here):
     return {"loss": plain, "recomputed": [one.asnumpy() for one in recomputed]}, {}
 
 
+MARKS = {
+    "kept": lambda net: None,
+    "recomputed": lambda net: net.relu.recompute(),
+    "on the host": lambda net: (net.layer1.matmul.set_device("CPU"), net.layer1.bias_add.set_device("CPU")),
+}
+
+
+@case(2, 4)
+def steps_by_hand_where_operators_are_recomputed_or_on_the_host(here):
+    """Each rank trains on its own rows, as the tutorials' scripts do; marks change no bit."""
+    if not here.alone:
+        here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    found = {}
+    for name, mark in MARKS.items():
+        ms.set_seed(5)
+        net = Pictures()
+        net.relu = ops.ReLU()
+        mark(net)
+        optimizer, loss_fn = nn.SGD(net.trainable_params(), 1e-2), nn.CrossEntropyLoss()
+
+        def forward_fn(x, y, net=net, loss_fn=loss_fn):
+            logits = net(x)
+            return loss_fn(logits, y), logits
+
+        grad_fn = ms.value_and_grad(forward_fn, None, net.trainable_params(), has_aux=True)
+        reducer = nn.DistributedGradReducer(optimizer.parameters)
+        images, labels = pictures()
+        mine = slice(None) if here.alone else slice(here.rank * ROWS // here.size, (here.rank + 1) * ROWS // here.size)
+        for _ in range(3):
+            (_, _), grads = grad_fn(ms.Tensor(images[mine]), ms.Tensor(labels[mine]))
+            optimizer(grads if here.alone else reducer(grads))
+        found.update({f"{name} {p.name}": p.asnumpy() for p in net.trainable_params()})
+    plain = {n.removeprefix("kept "): v for n, v in found.items() if n.startswith("kept ")}
+    for name, value in plain.items():
+        for mark in MARKS:
+            np.testing.assert_array_equal(found[f"{mark} {name}"], value)
+    return {**plain}, {}
+
+
 class NetWithLoss(nn.Cell):
     """A loss around a network that an optimizer knows already: its parameters are called "network...." from now on."""
 
