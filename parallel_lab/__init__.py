@@ -82,6 +82,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .lab.fusion.model import FusionLab
     from .lab.memory.model import MemoryLab
     from .lab.pipeline.model import PipelineLab
+    from .lab.recompute.model import RecomputeLab
     from .lab.redistribution.model import RedistributionLab
     from .lab.strategy.model import StrategyLab
     from .nn import models
@@ -140,6 +141,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "lab.fusion.model": ("FusionLab",),
             "lab.memory.model": ("MemoryLab",),
             "lab.pipeline.model": ("PipelineLab",),
+            "lab.recompute.model": ("RecomputeLab",),
             "lab.redistribution.model": ("RedistributionLab",),
         }.items()
         for name in names

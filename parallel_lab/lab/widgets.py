@@ -13,6 +13,7 @@ LABS = {
     "MemoryLab": "memory",
     "PipelineLab": "pipeline",
     "RedistributionLab": "redistribution",
+    "RecomputeLab": "recompute",
 }
 
 

@@ -8,6 +8,7 @@ from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from tests.browser.lab_page import MARKS, browser, page_of, recorded, sync_api, tabs
 from tests.lab.fake_lab import FakeLab
@@ -34,6 +35,7 @@ LABS = {
     "stepper": (CollectiveStepper, "[aria-label='8 ranks']", "[aria-label='one round on']", "COUNTED, AND BY FORMULA"),
     "pipeline": (lambda: PipelineLab(stages=2), ".pl-pi-toggle", "[data-do=back]", "waits n ticks"),
     "redistribution": (RedistributionLab, "[data-value=all_to_all]", "[data-key=set_rank]", "together with"),
+    "recompute": (RecomputeLab, "[data-key=set_cap-30]", "[data-key=layer3]", "Memory over the step"),
 }
 pytestmark = [*MARKS, pytest.mark.parametrize("name", LABS)]
 

@@ -10,7 +10,7 @@ from parallel_lab.cost.schedules import Schedule, Work, auto_schedule, best_sche
 
 
 def test_the_pars_of_the_course_are_proved():
-    """P5: 1F1B under a cap of 4 is the best with F = B = 1, 38 with two unit chunks. P6: none divided ends before 27."""
+    """P5: 1F1B under a cap of 4 is the best with F = B = 1, 38 with two unit chunks. P6: none ends before 27."""
     fused = best_schedule(Work.on(4, 8, 4, times=(1, 1, 0), split=False))
     assert (fused.makespan, fused.proved, fused.gap) == (22, True, 0)
     chunks = best_schedule(Work.on(4, 8, 11, chunks=2, times=(1, 1, 0), split=False))

@@ -12,6 +12,7 @@ from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.shared.lab_view import widget_of
 from parallel_lab.lab.strategy.model import StrategyLab
@@ -32,6 +33,7 @@ LABS = {
     "stepper": lambda: CollectiveStepper("all_reduce", "ring", 4),
     "pipeline": lambda: PipelineLab(stages=4, micro_batches=4),
     "redistribution": RedistributionLab,
+    "recompute": RecomputeLab,
 }
 # (commands in turn, what the whole snapshot then says)
 CONTROLS = {
@@ -141,8 +143,17 @@ CONTROLS = {
         ([("set_steps", "all_to_all")], lambda s: "all_to_all" in s["sections"]["steps"]["of"]["0"]["rows"][1][0]),
         ([("set_rank", 5)], lambda s: s["rank"]["value"] == 5),
     ],
+    "recompute": [
+        ([("set_cap", 30)], lambda s: s["cap"]["value"] == 30),
+        ([("toggle", 4)], lambda s: [one["again"] for one in s["layers"]].index(True) == 4 and s["peak"] == 65),
+        ([("toggle", 4), ("toggle", 4)], lambda s: s["peak"] == 72),
+        ([("recompute_all",)], lambda s: s["peak"] == 15 and s["own"]),
+        ([("recompute_all",), ("keep_all",)], lambda s: s["peak"] == 72),
+        ([("recompute_all",), ("show_par",)], lambda s: "13 of 24 products" in s["status"]),
+        ([("stop",)], lambda s: s["run"]["state"] == "idle"),
+    ],
 }
-ELSEWHERE = {"run_simulated", "run_measured", "find_par", "show_best"}  # in the tests of the models
+ELSEWHERE = {"run_simulated", "run_measured", "find_par", "show_best", "count"}  # in the tests of the models
 UNKNOWN = [(name, (), "unknown command") for name in ("close", "snapshot", "__class__", None, ["stop"])]
 REFUSED = {
     "strategy": [
@@ -200,6 +211,12 @@ REFUSED = {
         ("set_rank", ("5",), "Expected int"),
         ("set_rank", (8,), "One of 0, 1, 2"),
     ],
+    "recompute": [
+        ("set_cap", (41,), "One of 20, 30, 40"),
+        ("toggle", (12,), "One of 0, 1, 2"),
+        ("toggle", ("3",), "Expected int"),
+        ("show_par", (), "no choice of your own under the cap 40"),
+    ],
 }
 GOOD = {"strategy": ("select_rank", 7), "fusion": ("set_mode", "each"), "memory": ("set_level", "level2")}
 GOOD |= {"stepper": ("to", 6), "redistribution": ("set_want", "1 x 8"), "pipeline": ("set_schedule", "gpipe")}
@@ -208,6 +225,7 @@ NUMBERED = {"strategy": "select_rank", "fusion": "add_cut", "memory": "select_ra
 NUMBERED |= {"redistribution": "set_rank", "pipeline": "clear_rank"}
 TITLES = {"strategy": "Strategy Lab", "fusion": "Fusion Lab", "memory": "Memory Lab"}
 TITLES |= {"stepper": "all_reduce by ring, 4 ranks", "redistribution": "Redistribution Lab", "pipeline": "Pipeline Lab"}
+GOOD["recompute"], NUMBERED["recompute"], TITLES["recompute"] = ("toggle", 3), "toggle", "Recompute Lab"
 each_lab = pytest.mark.parametrize("name", LABS)
 
 

@@ -86,4 +86,47 @@ def zero1_step(rank, ranks, weights, gradient, velocity):
     return weights, velocity
 """,
     "08.3": 'model = {"width": 416, "level": "level3"}',
+    "09.1": """
+def bubble(stages, micro_batches, chunks=1):
+    return (stages - 1) / (chunks * micro_batches + stages - 1)
+""",
+    "09.2": """
+def one_by_one(rank):
+    order = [f"{rank}F{n}" for n in range(3 - rank)]
+    for n in range(8):
+        order += [f"{rank}F{n + 3 - rank}"] * (n + 3 - rank < 8) + [f"{rank}B{n}"]
+    return order
+
+
+def in_rounds(rank, kind, parts):
+    return [f"{rank + 4 * part}{kind}{n}" for first in (0, 4) for part in parts for n in range(first, first + 4)]
+
+
+def of_two_parts(rank):
+    forwards, backwards = in_rounds(rank, "F", (0, 1)), in_rounds(rank, "B", (1, 0))
+    warm = 2 * (3 - rank) + 4
+    pairs = [action for pair in zip(forwards[warm:], backwards) for action in pair]
+    return forwards[:warm] + pairs + backwards[len(forwards) - warm :]
+
+
+schedule = [one_by_one(rank) for rank in range(4)]
+two_parts = [of_two_parts(rank) for rank in range(4)]
+""",
+    "09.3": """
+def with_w(rank, first, late):
+    order, back = [f"{rank}F{n}" for n in range(first)], 0
+    for n in range(8):
+        order += [f"{rank}F{n + first}"] * (n + first < 8) + [f"{rank}B{n}"]
+        order += [f"{rank}W{n - late}"] * (n >= late)
+    return order + [f"{rank}W{n}" for n in range(8 - late, 8)]
+
+
+divided = {4: [with_w(r, 3 - r, r) for r in range(4)], 8: [with_w(r, 2 * (3 - r), 2 * r) for r in range(4)]}
+""",
+    "10.1": "layers = {30: [0, 1, 2, 3, 4, 5, 8, 9, 10], 40: [0, 1, 2, 3, 4, 8, 9], 50: [0, 1, 2, 3, 8, 10]}",
+    "10.2": """
+def bandwidth(sizes_bytes, alpha_s, time_s):
+    left_s = time_s - len(sizes_bytes) * alpha_s
+    return sum(sizes_bytes) / left_s if left_s > 0 else None
+""",
 }

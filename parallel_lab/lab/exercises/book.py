@@ -1,4 +1,4 @@
-"""The exercises of all lessons by number, `check` and `hint`.
+"""The exercises of all lessons by number, `check`, `hint` and `par`.
 
 An exercise is one `Exercise` in the tuple `EXERCISES` of its lesson's file: "04.2" is looked for in `lesson_04.py`. Its
 grader is a generator that yields a `Part` for each of the declared parts, in any order; what it does not yield is "not
@@ -20,7 +20,7 @@ from typing import Any
 from ...base.checks import is_int
 from ...base.errors import ArgumentError, shorten
 from .running import TimeUp, deadline
-from .verdict import LADDER, Hint, Part, Verdict, Wrong
+from .verdict import LADDER, Hint, Par, Part, Verdict, Wrong
 
 LIMIT_S = 60.0  # for one check, whatever is in it; graders bound each call of the learner's functions far below
 _LESSONS = Path(__file__).parent
@@ -35,6 +35,8 @@ class Exercise:
     parts    (name, points) of each, in the order in which they are shown
     hints    four texts: a question, a place to look, a part of the answer, the answer in words, not in code
     grader   grader(answer, **given) yields Parts; `given` is what the exercise asks for beside the answer
+    par      of a puzzle: an answer that is at par, as text; `par` tells it after an own attempt
+    attempt  the part that an own attempt passes, and the answer that the exercise begins with does not
     """
 
     number: str
@@ -42,6 +44,8 @@ class Exercise:
     parts: tuple[tuple[str, int], ...]
     hints: tuple[str, str, str, str]
     grader: Callable[..., Iterable[Part]]
+    par: Callable[[], str] | None = None
+    attempt: str = ""
 
     @property
     def points(self) -> int:
@@ -76,10 +80,11 @@ def _failed(error: BaseException, answer: Any) -> Wrong:
 
 
 class Desk:
-    """A learner's place at the exercises: which hints were given in this session."""
+    """A learner's place at the exercises: which hints were given in this session, and what was tried in it."""
 
     def __init__(self) -> None:
         self.seen: dict[str, int] = {}
+        self.own: dict[str, str] = {}  # of puzzles: what the last own attempt's score was
 
     def check(self, number: str, answer: Any = None, **given: Any) -> Verdict:
         """The verdict on an answer, part by part.
@@ -97,7 +102,27 @@ class Desk:
         Raises ArgumentError for a number that no exercise has.
         """
         exercise = get_exercise(number)
-        return Verdict(number, exercise.title, exercise.judge(answer, **given), self.seen.get(number, 0))
+        verdict = Verdict(number, exercise.title, exercise.judge(answer, **given), self.seen.get(number, 0))
+        parts = {part.name: part for part in verdict.parts}
+        if exercise.par is not None and parts[exercise.attempt].passed:
+            scored = [part.found for name, part in parts.items() if name.startswith("par") and part.found]
+            self.own[number] = "; ".join(scored)
+        return verdict
+
+    def par(self, number: str) -> Par:
+        """An answer to a puzzle that is at par. It asks for an own attempt first: one that got a score.
+
+        Raises ArgumentError for a number that no puzzle has, and before that attempt.
+        """
+        exercise = get_exercise(number)
+        if exercise.par is None:
+            puzzles = [e.number for e in all_exercises() if e.par is not None]
+            what = f"exercise {shorten(number)} is no puzzle"
+            raise ArgumentError(what, where="par", allowed=f"One of {', '.join(puzzles)}")
+        if number not in self.own:
+            what = f"there is no attempt of your own yet that passes {exercise.attempt!r}"
+            raise ArgumentError(what, where=f'par("{number}")', hint=f'Hand one in with check("{number}", ...)')
+        return Par(number, self.own[number], exercise.par())
 
     def hint(self, number: str, level: int | None = None) -> Hint:
         """The next hint in this session: a question, a place to look, a part of the answer, the answer in words.
@@ -121,7 +146,7 @@ class Desk:
 # State of the module, as the context is: a notebook has one learner, and check() and hint() are called by plain names
 # in its cells.
 _DESK = Desk()
-check, hint = _DESK.check, _DESK.hint
+check, hint, par = _DESK.check, _DESK.hint, _DESK.par
 
 
 def _lessons() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What `check` and `hint` answer, as text and as HTML: verdicts part by part, and one step of a ladder of hints."""
+"""What `check`, `hint` and `par` answer, as text and HTML: verdicts part by part, one step of a ladder of hints."""
 
 from __future__ import annotations
 
@@ -160,6 +160,20 @@ class Verdict:
         body = f"<ul style='margin:4px 0;padding:0'>{''.join(blocks)}</ul>{offer}"
         head = f"<p style='margin:4px 0'><b>{escape(self.headline)}</b></p>"
         return f"<div role='status' style='color:inherit;max-width:100ch'>{head}{body}</div>"
+
+
+@dataclass(frozen=True)
+class Par:
+    """An answer to a puzzle that is at par, as text, beside the best of the learner's own."""
+
+    exercise: str
+    yours: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"Exercise {self.exercise}, yours: {self.yours}\nAt par, one of several:\n{self.text}"
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,339 @@
+"""Lesson 09, pipelines: the bubble's formula, 1F1B under a cap by hand, backward in two halves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from ...base.errors import shorten
+from ...cost.schedules import Found, Schedule, Work, best_schedule, make_schedule
+from .book import Exercise
+from .drawn import read_schedule, train_alone, train_by
+from .running import ask, read_number
+from .verdict import Part, Wrong, judged
+
+# ---- 09.1: the bubble ----
+
+RUNS = ((4, 4), (4, 8), (4, 12))  # the three of the notebook: stages, micro-batches
+SIZES = tuple((p, m) for p in (1, 2, 3, 5, 8) for m in (1, 2, 7, 16, 40))
+CHUNKED = ((2, 4, 2), (4, 8, 2), (4, 8, 4), (3, 6, 3), (8, 16, 2))  # with chunks
+TIMES = ((1, 1), (1, 2), (3, 5))  # forward and whole backward of a part
+
+
+def _idle(name: str, p: int, m: int, v: int, times: tuple[int, int]) -> float:
+    """Idle part of a rank's step, by the clock of a named schedule."""
+    return make_schedule(name, p, m, v).clock(*times, 0).rate()
+
+
+def _check_bubble(answer: Any, name: str, p: int, m: int, v: int = 1, times: tuple[int, int] = (1, 1)) -> None:
+    """Raises Wrong if the answer is not what the clock counts."""
+    want = _idle(name, p, m, v, times)
+    value = ask("the idle part of a rank's step, from 0 to 1", answer, p, m, v)
+    given = read_number(value)
+    if given is not None and math.isclose(given, want, rel_tol=1e-9, abs_tol=1e-12):
+        return
+    made = make_schedule(name, p, m, v).clock(*times, 0)
+    chunks = f", {v} parts on each" if v > 1 else ""
+    what = f"{name}: {p} stage{'s' if p > 1 else ''}{chunks}, {m} micro-batch{'es' if m > 1 else ''}"
+    expected = f"{want:.6g}: the clock counts {made.bubble:g} idle of {made.makespan:g}"
+    raise Wrong(shorten(value) if given is None else f"{given:.6g}", expected, _bubble_note(given, p, m, v), None, what)
+
+
+def _bubble_note(given: float | None, p: int, m: int, v: int) -> str:
+    """The wrong model that gives this number, found by computing what it gives."""
+    if given is None:
+        return ""
+    right = (p - 1) / (v * m + p - 1)
+    models = {
+        "That is the idle time beside the work. Asked for is its part of the whole step, work and idle time.": (
+            (p - 1) / (v * m)
+        ),
+        "That is in per cent.": 100 * right,
+        "That is the part in which the rank works.": 1 - right,
+        "With one part on each stage that is right. With several, a rank waits for smaller parts.": (
+            (p - 1) / (m + p - 1)
+        ),
+        "The first stage waits for p - 1 others, not for p.": p / (v * m + p),
+        "The step has one micro-batch fewer than that: it is m - 1 after the first.": (p - 1) / (v * m + p),
+        "Only the wait at the beginning; there is one at the end, too: count the work of both directions.": (
+            (p - 1) / (2 * v * m + p - 1)
+        ),
+    }
+    return next((text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=1e-9)), "")
+
+
+def _bubble(answer: Any) -> Iterator[Part]:
+    ask("A number from 0 to 1", answer, 2, 2, 1)
+    yield judged("three runs", _three_runs, answer)
+    yield judged("other sizes", _other_sizes, answer)
+    yield judged("1F1B", _as_large_for_1f1b, answer)
+    yield judged("chunks", _with_chunks, answer)
+
+
+def _three_runs(answer: Any) -> str:
+    for p, m in RUNS:
+        _check_bubble(answer, "gpipe", p, m)
+    return "GPipe on 4 stages with " + ", ".join(
+        f"{m} micro-batches: {_idle('gpipe', p, m, 1, (1, 1)):.3f}" for p, m in RUNS
+    )
+
+
+def _other_sizes(answer: Any) -> str:
+    for p, m in SIZES:
+        for times in TIMES:
+            _check_bubble(answer, "gpipe", p, m, times=times)
+    return f"{len(SIZES)} sizes, each with backward as long as forward, twice and 5/3 as long: the same part"
+
+
+def _as_large_for_1f1b(answer: Any) -> str:
+    for p, m in SIZES:
+        _check_bubble(answer, "1f1b", p, m, times=(1, 2))
+    return f"{len(SIZES)} sizes: 1F1B waits exactly as long as GPipe"
+
+
+def _with_chunks(answer: Any) -> str:
+    for p, m, v in CHUNKED:
+        _check_bubble(answer, "interleaved", p, m, v, (1, 2))
+    return f"{len(CHUNKED)} sizes with 2, 3 and 4 parts on each stage"
+
+
+# ---- 09.2 and 09.3: schedules by hand ----
+
+STAGES, MICRO_BATCHES, CAP, WIDE_CAP = 4, 8, 4, 8
+CHUNK_CAP = 11  # interleaved 1F1B's own peak on its first rank
+FUSED = (1, 1, 0)  # forward, backward with its weight gradients
+DIVIDED = (1, 1, 1)
+TRAINED_STEPS = 2
+
+
+@lru_cache(maxsize=8)
+def par_of(cap: int, chunks: int = 1, *, split: bool = False) -> Found:
+    """The best schedule of the puzzle under a cap, by exact search, which proves that none is shorter."""
+    times = DIVIDED if split else FUSED
+    found = best_schedule(Work.on(STAGES, MICRO_BATCHES, cap, chunks=chunks, times=times, split=split))
+    assert found.proved, "the course's pars are proved"
+    return found
+
+
+@lru_cache(maxsize=1)
+def _fused_makespan() -> float:
+    """Of 1F1B whose backward, as long as two forwards, is one action."""
+    work = Work.on(STAGES, MICRO_BATCHES, CAP, times=(1, 2, 0), split=False)
+    return best_schedule(work).makespan
+
+
+def _legal(answer: Any, chunks: int, split: bool) -> tuple[Schedule, str]:
+    """The schedule of an answer, and a line on it. Raises Wrong with the checker's reason."""
+    rule = f"{STAGES} ranks, {MICRO_BATCHES} micro-batches: every F and B" + (" and W" if split else "")
+    drawn = read_schedule(answer, STAGES, STAGES * chunks, MICRO_BATCHES, rule)
+    kinds = {a.kind for lane in drawn.ranks for a in lane}
+    if drawn.splits_backward != split:
+        note = "Here B makes the gradients of the inputs only: W, those of the weights, is an action of its own."
+        other = "Here B is the whole backward: there is no W."
+        raise Wrong(f"actions of the kinds {', '.join(sorted(kinds)) or 'none'}", rule, note if split else other)
+    faults = drawn.check()
+    if faults:
+        more = f" ({len(faults)} faults in all)" if len(faults) > 1 else ""
+        rank = faults[0].rank if faults[0].rank >= 0 else None
+        raise Wrong(f"{faults[0].text}{more}", rule, _legal_note(faults[0].kind), rank, faults[0].action)
+    count = sum(map(len, drawn.ranks))
+    return drawn, f"{count} actions in an order that can run"
+
+
+def _legal_note(kind: str) -> str:
+    return {
+        "input": "F of a stage comes before its B, and B before W, for every micro-batch.",
+        "deadlock": "Every rank of the circle waits for another one of it: what could one of them do first?",
+        "never": "",
+        "memory": "",
+    }.get(kind, "")
+
+
+def _fits(drawn: Schedule, cap: int) -> str:
+    faults = drawn.check(cap)
+    if faults:
+        frees = "W" if drawn.splits_backward else "B"
+        note = f"From its F to its {frees} a micro-batch's activations are kept."
+        raise Wrong(faults[0].text, f"at most {cap} on every rank", note, faults[0].rank, faults[0].action)
+    return f"activations of at most {', '.join(map(str, drawn.peaks))} micro-batches on ranks 0 to {STAGES - 1}"
+
+
+def _same_bits(drawn: Schedule) -> str:
+    """Train by the schedule on simulated ranks, and on one device."""
+    losses, parameters = train_by(drawn, TRAINED_STEPS)
+    wanted, alone = train_alone(drawn.parts, MICRO_BATCHES, TRAINED_STEPS)
+    wrong = [name for name, value in alone.items() if parameters[name].tobytes() != value.tobytes()]
+    if losses != wanted or wrong:
+        what = f"losses {losses}" if losses != wanted else f"{wrong[0]} is different"
+        raise Wrong(what, f"losses {wanted} and the parameters of one device, bit for bit")
+    told = f"losses and {len(alone)} parameters as on one device, bit for bit"
+    return f"trained for {TRAINED_STEPS} steps on {STAGES} simulated ranks: {told}"
+
+
+def _at_par(drawn: Schedule, times: tuple[int, int, int], par: Found, note: str = "") -> str:
+    length = drawn.clock(*times).makespan
+    found = f"a step of {length:g}, recomputed: {length / par.makespan:.3f} x par"
+    rule = f"{par.makespan:g}: none is shorter under the cap, proved by exact search"
+    if length > par.makespan * (1 + 1e-9):
+        raise Wrong(found, rule, note or _slow_note(drawn, times))
+    return found
+
+
+def _slow_note(drawn: Schedule, times: tuple[int, int, int]) -> str:
+    """The longest gap in the lane of the last rank, where work should be without one."""
+    timing = drawn.clock(*times)
+    gaps = []
+    for rank, (starts, ends) in enumerate(zip(timing.starts, timing.ends, strict=True)):
+        for at in range(1, len(starts)):
+            gaps.append((starts[at] - ends[at - 1], -rank, at))
+    longest, rank, at = max(gaps, default=(0.0, 0, 0))
+    if longest <= 0:
+        return "No rank waits once it has begun: begin earlier, or do the last actions sooner."
+    rank = -rank
+    action = drawn.ranks[rank][at]
+    needs = [f"{k}{kind}{n}" for k, kind, n in drawn.needs(action) if drawn.where[k, kind, n] != rank]
+    waits = f"; it waits for {needs[0]} of rank {drawn.where[drawn.needs(action)[0]]}" if needs else ""
+    return f"The longest gap: rank {rank} does nothing for {longest:g} before {action}{waits}."
+
+
+def _by_hand(answer: Any, *, two_parts: Any = None) -> Iterator[Part]:
+    drawn, found = _legal(answer, 1, split=False)
+    yield Part("legal", True, found)
+    fits = judged("fits", _fits, drawn, CAP)
+    yield fits
+    same = judged("same bits", _same_bits, drawn)
+    yield same
+    if fits.passed and same.passed:
+        length, alone = drawn.clock(*FUSED).makespan, 2 * STAGES * MICRO_BATCHES
+        rule = f"below {alone}, that of one micro-batch after the other"
+        note = "" if length < alone else "Another micro-batch can be on its way while a rank waits for this one."
+        yield Part("shorter than one by one", length < alone, f"a step of {length:g}, recomputed", rule, note)
+        yield judged("par", _at_par, drawn, FUSED, par_of(CAP))
+    if two_parts is not None:
+        yield judged("two parts on each rank", _chunked, two_parts)
+
+
+def _chunked(answer: Any) -> str:
+    drawn, _ = _legal(answer, 2, split=False)
+    _fits(drawn, CHUNK_CAP)
+    _same_bits(drawn)
+    return _at_par(drawn, FUSED, par_of(CHUNK_CAP, 2))
+
+
+def _divided(answer: Any) -> Iterator[Part]:
+    rule = f"{{{CAP}: one schedule, {WIDE_CAP}: another one}}: a schedule for each cap"
+    if not isinstance(answer, Mapping):
+        raise Wrong("no schedules yet" if answer is None else shorten(answer), rule)
+    lean, note = answer.get(CAP), ""
+    if lean is None:
+        raise Wrong(f"no schedule for the cap {CAP}", rule)
+    drawn, found = _legal(lean, 1, split=True)
+    yield Part("legal", True, found)
+    fits = judged("fits", _fits, drawn, CAP)
+    yield fits
+    same = judged("same bits", _same_bits, drawn)
+    yield same
+    length, fused = drawn.clock(*DIVIDED).makespan, _fused_makespan()
+    if fits.passed and same.passed:
+        shorter = length < fused * (1 - 1e-9)
+        note = "" if shorter else "A W that nobody waits for can fill a gap: which ones stand where no gap is?"
+        rule = f"below {fused:g}, that of 1F1B whose backward is one action of 2"
+        yield Part("shorter than fused", shorter, f"a step of {length:g}, recomputed", rule, note)
+        yield judged("par", _at_par, drawn, DIVIDED, par_of(CAP, split=True))
+    yield judged("no bubble inside", _no_bubble_inside, answer.get(WIDE_CAP))
+
+
+def _no_bubble_inside(answer: Any) -> str:
+    if answer is None:
+        raise Wrong(f"no schedule for the cap {WIDE_CAP}", f"a schedule for the cap {WIDE_CAP}")
+    drawn, _ = _legal(answer, 1, split=True)
+    _fits(drawn, WIDE_CAP)
+    _same_bits(drawn)
+    timing = drawn.clock(*DIVIDED)
+    idle = [span - work for span, work in zip(timing.spans, timing.work, strict=True)]
+    worst = max(range(STAGES), key=lambda rank: idle[rank])
+    if idle[worst] > 1e-9:
+        share = f"rank {worst} is idle for {idle[worst]:g} between its first action and its last"
+        raise Wrong(share, "no rank waits between its first action and its last one", _slow_note(drawn, DIVIDED), worst)
+    return f"every rank works without a gap from its first action to its last: 0 % of {timing.span:g}"
+
+
+def _par_text(cap: int, chunks: int = 1, *, split: bool = False) -> str:
+    """A shortest schedule, as text; asked for after an own attempt."""
+    found = par_of(cap, chunks, split=split)
+    return f"cap {cap}: a step of {found.makespan:g}\n{found.schedule.text()}"
+
+
+def _pars_by_hand() -> str:
+    return f"{_par_text(CAP)}\n\ntwo parts on each rank, {_par_text(CHUNK_CAP, 2)}"
+
+
+def _pars_divided() -> str:
+    wide = make_schedule("zb_h2", STAGES, MICRO_BATCHES)
+    return f"{_par_text(CAP, split=True)}\n\ncap {WIDE_CAP}, without a gap:\n{wide.text()}"
+
+
+EXERCISES = (
+    Exercise(
+        "09.1",
+        "the bubble's formula",
+        (("three runs", 1), ("other sizes", 1), ("1F1B", 1), ("chunks", 2)),
+        (
+            "How long does the last stage wait before its first action, and the first one between its last F and B?",
+            "Write the three runs as fractions: idle time over the length of the step. What do the numerators have in "
+            "common, and by how much do the denominators grow?",
+            "All stages wait equally long in all: p - 1 times a forward and a backward. They work m times that. The "
+            "part of the step is one over the sum of both. A rank with v parts has v times as many actions, each a "
+            "v-th as long.",
+            "The idle time is p - 1, counted in forward and backward of one part; the work is v times m of them. The "
+            "answer is p - 1 divided by the sum of v m and p - 1.",
+        ),
+        _bubble,
+    ),
+    Exercise(
+        "09.2",
+        "1F1B under a cap",
+        (
+            ("legal", 1),
+            ("fits", 1),
+            ("same bits", 1),
+            ("shorter than one by one", 1),
+            ("par", 2),
+            ("two parts on each rank", 2),
+        ),
+        (
+            "When may a rank forget a micro-batch's activations, and which one can it forget first?",
+            "Begin with the last rank: what can it do directly after its first F? Then draw the rank before it.",
+            "A rank first takes as many forwards as there are ranks behind it. From then on it takes a forward and a "
+            "backward in turns, and at the end the backwards that are left.",
+            "Rank r begins with 3 - r forwards. Then it takes the next forward and the oldest backward that is "
+            "missing, until all forwards are done, and then the other backwards. With two parts on each rank it goes "
+            "in rounds of four micro-batches, four times the lower part, then four times the upper one, backwards "
+            "the other way around; the warm-up is twice 3 - r and four more forwards.",
+        ),
+        _by_hand,
+        _pars_by_hand,
+        "shorter than one by one",
+    ),
+    Exercise(
+        "09.3",
+        "backward in two halves",
+        (("legal", 1), ("fits", 1), ("same bits", 1), ("shorter than fused", 1), ("par", 2), ("no bubble inside", 2)),
+        (
+            "Which of the three kinds of action does another rank wait for, and which does nobody wait for?",
+            "Take your 1F1B, write a W behind every B, and look where a rank of it waits: at the beginning, or at the "
+            "end?",
+            "A W may wait as long as there is memory for its micro-batch. Put off those of the first micro-batches, "
+            "and do them where the rank would have to wait for a backward.",
+            "Under the cap of 4 take the order of 1F1B, and let rank r do each W only r backwards later: rank 0 at "
+            "once, rank 3 after three more; what is left of them comes last. Under the cap of 8 begin with twice as "
+            "many forwards, 6, 4, 2 and 0 on ranks 0 to 3, then the rounds as before, and put each W off by twice as "
+            "many backwards.",
+        ),
+        _divided,
+        _pars_divided,
+        "shorter than fused",
+    ),
+)

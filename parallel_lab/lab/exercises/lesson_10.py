@@ -1,0 +1,258 @@
+"""Lesson 10, memory for time: a budget for recomputing, and the bandwidth from which on copying is cheaper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from operator import index as whole
+from typing import Any
+
+from ...base.cluster import Link, get_cluster
+from ...base.errors import shorten
+from ...base.units import bytes_text, time_text
+from ...cost.recompute import Choice, choose_recompute, predict_choice
+from ...cost.time import step_time_s
+from ..recompute.chain import LAYERS, compiled, count
+from .book import Exercise
+from .running import ask, read_number
+from .verdict import Part, Wrong, judged
+
+# ---- 10.1: a budget for recomputing ----
+
+CAPS = (30, 40, 50)
+
+
+@lru_cache(maxsize=len(CAPS))
+def par_of(cap: int) -> Choice:
+    """The least work done twice under the cap: exact, by dynamic programming over the layers."""
+    return choose_recompute(LAYERS, cap)
+
+
+def _read_layers(given: Any, cap: int) -> tuple[bool, ...]:
+    rule = (
+        f"for the cap {cap}, the numbers of the layers that are recomputed, such as [0, 3]: from 0 to {len(LAYERS) - 1}"
+    )
+    try:
+        layers = [whole(layer) for layer in given if not isinstance(layer, bool) or _refuse(layer)]
+    except Exception as error:  # whatever a learner's object does
+        raise Wrong("nothing" if given is None else shorten(given), rule) from error
+    outside = [n for n in layers if not 0 <= n < len(LAYERS)]
+    if outside:
+        raise Wrong(f"layer {outside[0]}", rule)
+    return tuple(n in layers for n in range(len(LAYERS)))
+
+
+def _refuse(given: Any) -> bool:
+    raise TypeError(f"{given} is no number of a layer")
+
+
+def _budget(answer: Any) -> Iterator[Part]:
+    rule = f"{{{', '.join(f'{cap}: [...]' for cap in CAPS)}}}: the layers that are recomputed, for every cap"
+    if not isinstance(answer, Mapping):
+        raise Wrong("no layers yet" if answer is None else shorten(answer), rule)
+    choices = {cap: _read_layers(answer.get(cap), cap) for cap in CAPS}
+    told = [f"{cap}: {sum(again)} of {len(LAYERS)} layers" for cap, again in choices.items()]
+    yield Part("layers", True, "; ".join(told))
+    fits = judged("fits", _fits, choices)
+    yield fits
+    same = judged("same bits", _same_bits, choices)
+    yield same
+    for cap, again in choices.items():
+        if same.passed and count(again).peak <= cap:
+            yield judged(f"par {cap}", _at_par, cap, again)
+
+
+def _fits(choices: Mapping[int, tuple[bool, ...]]) -> str:
+    told = []
+    for cap, again in choices.items():
+        peak = count(again).peak
+        if peak > cap:
+            note = "Nothing is recomputed yet." if not any(again) else _full_note(again)
+            raise Wrong(f"{peak} results at the fullest moment, counted on a simulated rank", f"at most {cap}", note)
+        told.append(f"{peak} of {cap}")
+    return f"results at the fullest moment, counted on a simulated rank: {', '.join(told)}"
+
+
+def _full_note(again: Sequence[bool]) -> str:
+    """Where the fullest moment is."""
+    live = [layer.input_bytes if on else layer.inside_bytes for layer, on in zip(LAYERS, again, strict=True)]
+    full = [sum(live[:n]) + LAYERS[n].inside_bytes for n in range(len(LAYERS))]
+    at = max(range(len(LAYERS)), key=full.__getitem__)
+    text = f"The fullest moment is the backward of layer {at}: {LAYERS[at].inside_bytes} results inside it, and "
+    return text + f"{sum(live[:at])} of the layers before it."
+
+
+def _same_bits(choices: Mapping[int, tuple[bool, ...]]) -> str:
+    wrong = [cap for cap, again in choices.items() if not count(again).equal]
+    if wrong:
+        raise Wrong(f"other numbers with the choice for {wrong[0]}", "the bits of a training that keeps everything")
+    return "losses and parameters of each, bit for bit those of a training that keeps everything"
+
+
+def _at_par(cap: int, again: tuple[bool, ...]) -> str:
+    extra, par = count(again).extra, par_of(cap)
+    found = f"{extra} products made again, counted: {extra / par.extra_s:.3f} x par"
+    if extra > par.extra_s:
+        left = cap - count(again).peak
+        note = f"{left} results are free at the fullest moment." if left else _swap_note(again, cap)
+        raise Wrong(found, f"{par.extra_s:g}: no choice under {cap} makes fewer, by exact search", note)
+    return found
+
+
+def _swap_note(again: tuple[bool, ...], cap: int) -> str:
+    """One layer for another that saves work, where there is such a pair."""
+    on, off = ([n for n, is_on in enumerate(again) if is_on == want] for want in (True, False))
+    for out in on:
+        for other in (*off, -1):
+            changed = tuple((a and n != out) or n == other for n, a in enumerate(again))
+            found = predict_choice(LAYERS, changed)
+            if found.peak_bytes <= cap and found.extra_s < predict_choice(LAYERS, again).extra_s:
+                return (
+                    "One exchange is enough to save work: a layer late in the chain needs less room than an early one."
+                )
+    return "No exchange of a single layer saves work: several must change together."
+
+
+def _pars() -> str:
+    rows = []
+    for cap in CAPS:
+        layers = [n for n, on in enumerate(par_of(cap).recompute) if on]
+        rows.append(f"{cap}: {layers}, {par_of(cap).extra_s:g} products")
+    return "\n".join(rows)
+
+
+# ---- 10.2: where copying breaks even ----
+
+CASES = (((64_000_000,), 10e-6, 5e-3), ((1 << 20,), 0.0, 1e-3), ((250_000,), 50e-6, 300e-6))
+SEVERAL = (
+    ((64_000_000, 64_000_000), 10e-6, 10e-3),
+    ((1_000, 20_000, 300_000), 5e-6, 100e-6),
+    ((1 << 22,) * 24, 10e-6, 20e-3),
+)
+NEVER = (((1_000,), 1e-3, 1e-3), ((8, 8, 8), 10e-6, 25e-6), ((1 << 30,) * 2, 2e-3, 3e-3))
+CLOSE = 1e-9
+
+
+def _breaks_even(sizes: Sequence[int], alpha_s: float, time_s: float) -> float | None:
+    left = time_s - len(sizes) * alpha_s
+    return sum(sizes) / left if left > 0 else None
+
+
+def _check_bandwidth(answer: Any, sizes: Sequence[int], alpha_s: float, time_s: float, rule: str) -> float:
+    """What the answer gives. Raises Wrong where that is another bandwidth than the one that breaks even."""
+    want = _breaks_even(sizes, alpha_s, time_s)
+    what = f"{len(sizes)} cop{'y' if len(sizes) == 1 else 'ies'} of {bytes_text(sum(sizes))} in all, alpha "
+    what += f"{time_text(alpha_s)}, in {time_text(time_s)}"
+    value = ask(rule, answer, list(sizes), alpha_s, time_s)
+    given = read_number(value)
+    none = value is None or (given is not None and math.isinf(given))
+    if want is None:
+        if none:
+            return math.inf
+        raise Wrong(shorten(value), f"None: {rule}", "The starts alone take as long as there is time.", None, what)
+    if given is None or not math.isclose(given, want, rel_tol=CLOSE):
+        found = shorten(value) if given is None else f"{given:.6g} bytes per second"
+        note = _bandwidth_note(given, sizes, alpha_s, time_s)
+        raise Wrong(found, f"{want:.6g} bytes per second: {rule}", note, None, what)
+    return given
+
+
+def _bandwidth_note(given: float | None, sizes: Sequence[int], alpha_s: float, time_s: float) -> str:
+    """The wrong model that gives this number, found by computing what it gives."""
+    if given is None:
+        return "A function returns nothing without a return." if sizes else ""
+    total = sum(sizes)
+    models = {
+        "The starts are missing: alpha is lost for every copy.": (total, time_s),
+        "Alpha is paid once for every copy, not once for all.": (total, time_s - alpha_s),
+        "Only the first copy: all of them have to go over the line.": (sizes[0], time_s - alpha_s),
+        "Alpha takes time away: it is not added to it.": (total, time_s + len(sizes) * alpha_s),
+        "Those are bits: a byte has eight.": (8 * total, time_s - len(sizes) * alpha_s),
+    }
+    right = _breaks_even(sizes, alpha_s, time_s)
+    if right is not None and math.isclose(given * right, 1, rel_tol=CLOSE):
+        return "That is beta, the seconds per byte: the bandwidth is one over it."
+    close = (text for text, (a, b) in models.items() if b > 0 and math.isclose(given, a / b, rel_tol=CLOSE))
+    return next(close, "")
+
+
+def _bandwidth(answer: Any) -> Iterator[Part]:
+    rule = "the bytes, over the time that the starts leave"
+    ask(rule, answer, [1_000], 0.0, 1.0)
+    for name, cases, what in (
+        ("one copy", CASES, rule),
+        ("several copies", SEVERAL, rule),
+        ("too little time", NEVER, "no bandwidth is enough where the starts take all of the time"),
+    ):
+        yield judged(name, _by_formula, answer, cases, what)
+    yield judged("a training step", _in_a_step, answer)
+
+
+def _by_formula(answer: Any, cases: Sequence[tuple[tuple[int, ...], float, float]], rule: str) -> str:
+    for case in cases:
+        _check_bandwidth(answer, *case, rule)
+    return f"{len(cases)} cases: as by formula"
+
+
+def _in_a_step(answer: Any) -> str:
+    """At the answer's bandwidth a step that copies takes as long as one that recomputes, on the engine's clock."""
+    sizes, cluster, extra_s = _offloaded()
+    given = _check_bandwidth(
+        answer, sizes, cluster.known_host.link.alpha_s, extra_s, "what copies and recomputing cost"
+    )
+    link = Link(cluster.known_host.link.alpha_s, 1 / given)
+    there = replace(cluster, host=replace(cluster.known_host, link=link))
+    copying = step_time_s(compiled((False,) * len(LAYERS), memory_offload=True)[0], there)
+    again = step_time_s(compiled((True,) * len(LAYERS))[0], there)
+    if not math.isclose(copying.total_s, again.total_s, rel_tol=1e-6):
+        raise Wrong(f"a step of {time_text(copying.total_s)}", f"{time_text(again.total_s)}, that of recomputing")
+    return f"{len(sizes)} copies at {given / 1e9:.3g} GB/s: {time_text(copying.total_s)}, as long as recomputing"
+
+
+@lru_cache(maxsize=1)
+def _offloaded() -> tuple[tuple[int, ...], Any, float]:
+    """The chain's copies both ways, a cluster, and the seconds that recomputing every layer takes there."""
+    cluster = get_cluster("gpu_node")
+    slow = replace(cluster.known_host, link=Link(1e-7, cluster.known_host.link.beta_s_per_byte))
+    cluster = replace(cluster, host=slow)
+    plain, away = (compiled((False,) * len(LAYERS), memory_offload=on)[0] for on in (False, True))
+    sizes = tuple(copy["bytes"] for copy in away.to_dict(rank=0)["copies"])
+    extra_s = step_time_s(compiled((True,) * len(LAYERS))[0], cluster).total_s - step_time_s(plain, cluster).total_s
+    return sizes, cluster, extra_s
+
+
+EXERCISES = (
+    Exercise(
+        "10.1",
+        "a budget for recomputing",
+        (("layers", 1), ("fits", 1), ("same bits", 1), ("par 30", 2), ("par 40", 1), ("par 50", 1)),
+        (
+            "When a layer runs backward, which results of the layers before it and of those behind it are in memory?",
+            "Recompute everything in the Recompute Lab, then keep the first layer, or the last: which one costs more "
+            "at the fullest moment?",
+            "What a layer keeps is there from its forward to its backward, so an early layer is in everybody's way. A "
+            "late one that is recomputed needs all its room anyway, when its backward comes.",
+            "Small layers give back most for each product, and early ones are in the way of all that follow: take "
+            "those first. Under 50 recompute the first four layers, and 8 and 10. Under 40 the first five, and 8 and "
+            "9. Under 30 all but 6, 7 and 11.",
+        ),
+        _budget,
+        _pars,
+        "fits",
+    ),
+    Exercise(
+        "10.2",
+        "where copying breaks even",
+        (("one copy", 1), ("several copies", 1), ("too little time", 1), ("a training step", 2)),
+        (
+            "Of what does the time of one copy consist, and which part of it does the bandwidth change?",
+            "Write down the time of all copies, one after the other, and set it equal to the time that there is.",
+            "The copies take alpha once each, and all their bytes over the bandwidth. Solve for the bandwidth.",
+            "Take alpha times the number of copies away from the time. If nothing is left, no bandwidth is enough: "
+            "return None. Else divide the sum of the sizes by what is left.",
+        ),
+        _bandwidth,
+    ),
+)

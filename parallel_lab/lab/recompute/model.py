@@ -1,0 +1,174 @@
+"""`RecomputeLab`: the headless model behind the Recompute Lab widget, and its puzzle.
+
+    lab = RecomputeLab()
+    lab.set_cap(40)
+    lab.toggle(4)                   # layer 4 is recomputed instead of kept
+    lab.count(); lab.wait()
+    print(lab.to_text())            # memory over the step, layer by layer; by formula, and counted
+
+The puzzle: the least work done twice with which a step stays under the cap. Commands, `snapshot()`; every control of
+the widget is one of these calls. `show_par` asks for an own choice under the cap first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...base.errors import ArgumentError
+from ...cost.recompute import Choice as Predicted, choose_recompute, predict_choice
+from ..shared.lab import Choice, RunsOneThing
+from ..shared.sections import code, table
+from .chain import LAYERS, Counted, count, moments
+
+CAPS = (20, 30, 40, 50, 60, 72)
+
+
+class RecomputeLab(RunsOneThing):
+    """Which of the twelve layers of a chain are recomputed, and what that costs.
+
+    cap   results that fit into memory: 20, 30, 40, 50, 60 or 72
+    """
+
+    scripts, styles = ("recompute/recompute_lab.js",), ("recompute/recompute_lab.css",)
+    commands = ("set_cap", "toggle", "keep_all", "recompute_all", "count", "show_par", "stop")
+    frame_height_px = 760
+
+    def __init__(self, cap: int = 40) -> None:
+        super().__init__()
+        self._cap: int = self.one_of(cap, CAPS, "cap", "RecomputeLab")
+        self._again = (False,) * len(LAYERS)
+        self._own: dict[int, float] = {}  # cap -> the least work of an own choice that fits
+        self._shown = False  # whether the present choice is one that was shown
+        self._counted: dict[tuple[bool, ...], Counted] = {}
+
+    def choices(self) -> dict[str, Choice]:
+        """What can be chosen from a list."""
+        return {"cap": Choice("memory for", self._cap, CAPS)}
+
+    # ---- commands ----
+
+    def set_cap(self, cap: int) -> None:
+        """Another cap, in results."""
+        self._choose(cap=cap)
+
+    def toggle(self, layer: int) -> None:
+        """Recompute a layer that is kept, or keep one that is recomputed."""
+        self.one_of(layer, range(len(LAYERS)), "layer")
+        self._change(again=tuple(on != (n == layer) for n, on in enumerate(self._again)), shown=False)
+
+    def keep_all(self) -> None:
+        """Recompute nothing."""
+        self._change(again=(False,) * len(LAYERS), shown=False)
+
+    def recompute_all(self) -> None:
+        """Recompute every layer."""
+        self._change(again=(True,) * len(LAYERS), shown=False)
+
+    def count(self) -> None:
+        """Count a step of the real chain on a simulated rank, and compare its training. Returns at once."""
+        again = self._again
+
+        def work() -> str:
+            found = count(again)
+            with self._lock:
+                self._counted[again] = found
+            return f"counted: {found.peak} results at the fullest moment, {found.extra} products made again"
+
+        self._start("counting a step on a simulated rank", work)
+
+    def show_par(self) -> None:
+        """Take a choice with the least work. Raises ArgumentError before an own choice was under this cap."""
+        if self._cap not in self._own:
+            what = f"there is no choice of your own under the cap {self._cap} yet"
+            hint = "Recompute layers until the step fits; the least work is shown then"
+            raise ArgumentError(what, where="RecomputeLab.show_par", hint=hint)
+        self._change(again=choose_recompute(LAYERS, self._cap).recompute, shown=True)
+
+    def _update(self) -> None:
+        now = self.predicted
+        if not self._shown and now.peak_bytes <= self._cap:
+            self._own[self._cap] = min(self._own.get(self._cap, now.extra_s), now.extra_s)
+
+    # ---- what there is ----
+
+    @property
+    def again(self) -> tuple[bool, ...]:
+        """Which layers are recomputed."""
+        return self._again
+
+    @property
+    def recomputed(self) -> list[int]:
+        """Their numbers: what exercise 10.1 takes."""
+        return [n for n, on in enumerate(self._again) if on]
+
+    @property
+    def predicted(self) -> Predicted:
+        """Results at the peak (`peak_bytes`) and products made again (`extra_s`), by formula."""
+        return predict_choice(LAYERS, self._again)
+
+    @property
+    def counted(self) -> Counted | None:
+        """The same, counted on a simulated rank; None before `count`."""
+        return self._counted.get(self._again)
+
+    # ---- forms ----
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything the views show, as plain data."""
+        with self._lock:
+            names = [f"layer {n}" for n in range(len(LAYERS))]
+            layers = [
+                {"name": name, "inside": layer.inside_bytes, "work": int(layer.forward_s), "again": again}
+                for name, layer, again in zip(names, LAYERS, self._again, strict=True)
+            ]
+            over = [{"name": m.name, "phase": m.phase, "layer": m.layer, "live": m.live} for m in moments(self._again)]
+            return {
+                "version": 1,
+                "title": "Recompute Lab",
+                "status": self._status(),
+                **self.chosen(),
+                "layers": layers,
+                "moments": over,
+                "peak": self.predicted.peak_bytes,
+                "own": self._cap in self._own,
+                "sections": self._sections(layers, over),
+                "run": self._run.to_dict(),
+            }
+
+    def _status(self) -> str:
+        now = self.predicted
+        fits = f"{self._cap} fit" if now.peak_bytes <= self._cap else f"only {self._cap} fit"
+        work = f"{now.extra_s:g} of {sum(layer.forward_s for layer in LAYERS):g} products are made twice"
+        return f"At the fullest moment {now.peak_bytes} results are in memory, and {fits}; {work} (predicted)."
+
+    def _sections(self, layers: list[dict[str, Any]], over: list[dict[str, Any]]) -> dict[str, Any]:
+        kept = {True: "recomputed: its input", False: "kept"}
+        rows = [(one["name"], one["inside"], one["work"], kept[one["again"]]) for one in layers]
+        columns = {"": "name", "results inside": "count bar", "products": "count bar", "choice": "text"}
+        steps = [(one["name"], one["live"]) for one in over]
+        found = {
+            "layers": table("Layers", columns, rows),
+            "step": table("Memory over the step", {"action": "name", "results": "count bar"}, steps, small="predicted"),
+            "puzzle": self._puzzle(),
+        }
+        lines = [f"net.layers[{n}].recompute()" for n in self.recomputed]
+        found["python"] = code("In MindSpore, and here", "\n".join(lines) or "# every layer is kept")
+        return found
+
+    def _puzzle(self) -> dict[str, Any]:
+        now, counted = self.predicted, self.counted
+        columns = {"": "name", "results at the peak": "count", "products made again": "count"}
+        rows: list[tuple[Any, ...]] = [("by formula", now.peak_bytes, int(now.extra_s))]
+        fits = now.peak_bytes <= self._cap
+        notes: list[Any] = [[f"{'fits' if fits else 'does not fit'} under {self._cap}", fits]]
+        if counted is not None:
+            rows.append(("counted on a simulated rank", counted.peak, counted.extra))
+            same = "losses and parameters have the bits of a training that keeps everything"
+            notes.append([same if counted.equal else "the numbers are different", counted.equal])
+        if self._cap in self._own:
+            least, mine = choose_recompute(LAYERS, self._cap).extra_s, self._own[self._cap]
+            ratio = f", {mine / least:.3f} x par" if least else ""
+            notes.append(f"Par under this cap: {least:g} products, by exact search. Your best choice: {mine:g}{ratio}.")
+        else:
+            notes.append("Par is told once a choice of your own fits.")
+        return table("The least work under the cap", columns, rows, notes=notes)

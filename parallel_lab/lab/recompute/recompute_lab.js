@@ -1,0 +1,88 @@
+// The Recompute Lab: a button for every layer, and a bar for every forward and backward of the step. What all labs
+// share is in page.js and sections.js. On a page of its own layers and cap can be chosen: the formula is short.
+
+const RC = { left: 34, top: 22, bottom: 24, height: 220 }; // pixels
+
+function top(s, ui) {
+  return html`${head(s, segments("set_cap-", s.cap.label, s.cap, "set_cap", ui, { title: (c) => `${c} results` }))}`;
+}
+
+// Pressed: the layer is recomputed.
+function layers(s, ui) {
+  const one = ({ name, inside, work, again }, n) => html`<button type="button" class="pl-rc-layer" data-key="layer${n}"
+    data-command="toggle" data-value="${n}" aria-pressed="${again}"${disabledUnless(ui, "toggle")}
+    aria-label="${name}, ${inside} results, ${plural(work, "product")}: ${again ? "recomputed" : "kept"}">
+    <b>${n}</b><span>${again ? "again" : "keep"}</span><small>${inside} r, ${work} p</small></button>`;
+  return html`<section aria-label="layers"><div class="pl-rc-layers">${s.layers.map(one)}</div>
+    <p class="pl-rc-hint">A layer with 6 r, 2 p has 6 results inside, and 2 products. Kept: all its results stay until
+    its backward. Again: its input stays, and its products are made again right before its backward.</p>
+    <div class="pl-rc-buttons">${button("keep_all", "Keep all", ui)}${button("recompute_all", "Recompute all", ui)}
+    ${button("count", "Count", ui, { on: s.run.state !== "running", title: "count a step on a simulated rank" })}
+    ${button("show_par", "Show par", ui, { title: "asks for a choice of your own under the cap first" })}
+    ${runLine(s.run, "pl-rc-hint", ui)}</div></section>`;
+}
+
+function curve(s, ui) {
+  const { width } = ui, { height } = RC, bottom = height - RC.bottom, cap = s.cap.value;
+  const most = Math.max(s.peak, cap) * 1.08, y = (n) => bottom - (n / most) * (bottom - RC.top);
+  const each = (width - RC.left - 6) / s.moments.length, wide = each * 0.82;
+  const bar = ({ name, phase, layer, live }, i) => {
+    const x = RC.left + i * each + (each - wide) / 2, { inside, again } = s.layers[layer];
+    const made = phase === "backward" && again ? inside - 1 : 0, kept = live - made;
+    const rect = (kind, from, to) => html`<rect class="pl-rc-${kind}" x="${round(x)}" y="${round(y(to))}"
+      width="${round(wide)}" height="${round(y(from) - y(to))}"/>`;
+    const over = live > cap ? " pl-rc-over" : live === s.peak ? " pl-rc-peak" : "";
+    const said = `${name}: ${plural(live, "result")}${made ? `, ${made} of them made again` : ""}`;
+    return html`<g data-key="m${i}"><title>${said}</title>${rect(phase, 0, kept)}${made ? rect("made", kept, live) : ""}
+      <text class="${over.trim()}" x="${round(x + wide / 2)}" y="${round(y(live) - 8)}">${live}</text>
+      <text x="${round(x + wide / 2)}" y="${bottom + 12}">${name}</text></g>`;
+  };
+  const lines = [0, 20, 40, 60].filter((n) => n < most && Math.abs(y(n) - y(cap)) > 10);
+  const grid = (n) => html`<path class="pl-rc-grid" d="M${RC.left} ${round(y(n))}H${width}"/>
+    <text class="pl-rc-axis" x="${RC.left - 6}" y="${round(y(n))}">${n}</text>`;
+  return html`<section class="pl-section" aria-label="memory over the step"><h3>Memory over the step
+    <small>results, predicted; dashed: made again for this backward</small></h3><figure class="pl-rc-figure">
+    <svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="results in memory
+      after each forward and during each backward: at most ${s.peak}, ${cap} fit"><g>${lines.map(grid)}</g>
+    ${s.moments.map(bar)}<path class="pl-rc-cap" d="M${RC.left} ${round(y(cap))}H${width}"/>
+    <text class="pl-rc-axis pl-rc-over" x="${RC.left - 6}" y="${round(y(cap))}">${cap}</text></svg></figure></section>`;
+}
+
+// ---- without a kernel: what the model would say of these layers under this cap, by formula ----
+
+function chosen(s, layers, cap) {
+  let live = 0;
+  const keeps = ({ inside, again }) => (again ? 1 : inside);
+  const forward = layers.map((one, n) => ({ name: `F${n}`, phase: "forward", layer: n, live: (live += keeps(one)) }));
+  const backward = layers.map((one, n) => [one, n]).reverse().map(([one, n]) => {
+    const found = { name: `B${n}`, phase: "backward", layer: n, live: live + (one.again ? one.inside - 1 : 0) };
+    live -= keeps(one);
+    return found;
+  });
+  const moments = [...forward, ...backward], peak = Math.max(...moments.map((m) => m.live)), fits = peak <= cap;
+  const sum = (all) => all.reduce((total, { work }) => total + work, 0), extra = sum(layers.filter((one) => one.again));
+  const status = `At the fullest moment ${peak} results are in memory, and ${fits ? "" : "only "}${cap} fit; ${extra} of `
+    + `${sum(layers)} products are made twice (predicted).`;
+  const notes = [[`${fits ? "fits" : "does not fit"} under ${cap}`, fits]];
+  const text = layers.map((one, n) => (one.again ? `net.layers[${n}].recompute()` : "")).filter(Boolean).join("\n");
+  const sections = {
+    ...s.sections, puzzle: { ...s.sections.puzzle, rows: [["by formula", peak, extra]], notes },
+    python: { ...s.sections.python, text: text || "# every layer is kept" },
+  };
+  return { layers, moments, peak, status, sections, cap: { ...s.cap, value: cap } };
+}
+
+const toggled = (s, [at]) => chosen(
+  s, s.layers.map((one, n) => (n === at ? { ...one, again: !one.again } : one)), s.cap.value,
+);
+
+const { render, mountPage } = lab({
+  classes: ["pl-rc"],
+  parts: { head: top, layers, curve, ...sectionParts(["puzzle", "python"]) },
+  measure(ui, root) { ui.width = Math.max(420, Math.floor(root.clientWidth || 940) - 8); },
+  numbers: ["set_cap", "toggle"],
+  alone: { toggle: toggled, set_cap: (s, [cap]) => chosen(s, s.layers, cap) },
+});
+
+export { mountPage };
+export default { render };

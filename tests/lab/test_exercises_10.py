@@ -1,0 +1,98 @@
+"""Lesson 10's exercises: pars are exact, right answers pass, wrong ones fail where they are wrong and are told why."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.lab.exercises import check, get_exercise, lesson_10
+from parallel_lab.lab.exercises.book import Desk
+from tests.crossed import each_of
+from tests.lab.verdicts import failed, passes, told, words_of
+
+# ---- 10.1: a budget for recomputing ----
+
+
+def test_the_pars_are_those_of_the_course():
+    """teaching.md, P7."""
+    assert [lesson_10.par_of(cap).extra_s for cap in (30, 40, 50)] == [17, 13, 9]
+
+
+def test_the_best_choices_pass_whatever_holds_them():
+    best = {cap: [n for n, on in enumerate(lesson_10.par_of(cap).recompute) if on] for cap in (30, 40, 50)}
+    assert passes(check("10.1", best), 7)
+    assert passes(check("10.1", {cap: np.array(layers[::-1]) for cap, layers in best.items()}), 7)
+
+
+PARTS = {name for name, _ in get_exercise("10.1").parts}
+
+
+@each_of(
+    ("answer", "parts", "words"),
+    ({30: [], 40: [], 50: []}, PARTS - {"layers", "same bits"}, "72 results at the fullest moment"),
+    ({30: range(12), 40: range(12), 50: range(12)}, {"par 30", "par 40", "par 50"}, "24 products made again"),
+    ({30: range(10), 40: range(8), 50: range(6)}, {"par 30", "par 40", "par 50"}, "free at the fullest moment"),
+    ({30: [0, 1, 2, 3, 4, 5, 6, 8, 9], 40: [0, 1, 2, 3, 4, 8, 9], 50: [0, 1, 2, 3, 8, 10]}, {"par 30"}, "x par"),
+    ({30: [12], 40: [], 50: []}, PARTS, "layer 12"),
+    ({30: [True], 40: [], 50: []}, PARTS, "from 0 to 11"),
+    ({30: "01", 40: [], 50: []}, PARTS, "from 0 to 11"),
+    ({40: []}, PARTS, "for the cap 30"),
+    (None, PARTS, "no layers yet"),
+)
+def test_a_wrong_choice_is_told_what_it_is(answer, parts, words):
+    wrong = failed(check("10.1", answer))
+    assert set(wrong) == parts
+    assert any(words in words_of(part) for part in wrong.values())
+
+
+def test_par_comes_after_an_own_choice():
+    desk = Desk()
+    desk.check("10.1", {30: [], 40: [], 50: []})
+    with pytest.raises(ArgumentError, match="that passes 'fits'"):
+        desk.par("10.1")
+    desk.check("10.1", {30: range(12), 40: range(12), 50: range(12)})
+    found = desk.par("10.1")
+    assert "24 products" in found.yours
+    shown = {int(line[:2]): [int(n) for n in line[5 : line.index("]")].split(",")] for line in found.text.splitlines()}
+    assert passes(check("10.1", shown), 7)
+
+
+# ---- 10.2: where copying breaks even ----
+
+
+def bandwidth(sizes, alpha_s, time_s):
+    left = time_s - len(sizes) * alpha_s
+    return sum(sizes) / left if left > 0 else None
+
+
+@pytest.mark.parametrize("never", [None, math.inf])
+def test_the_formula_passes(never):
+    assert passes(check("10.2", lambda *given: bandwidth(*given) or never), 5)
+
+
+@each_of(
+    ("answer", "part", "words"),
+    (lambda s, a, t: sum(s) / t, "one copy", "The starts are missing"),
+    (lambda s, a, t: sum(s) / (t - a) if t > len(s) * a else None, "several copies", "once for every copy"),
+    (lambda s, a, t: 1 / bandwidth(s, a, t), "one copy", "That is beta"),
+    (lambda s, a, t: 8 * bandwidth(s, a, t), "one copy", "Those are bits"),
+    (lambda s, a, t: sum(s) / (t + len(s) * a), "one copy", "takes time away"),
+    (lambda s, a, t: sum(s) / abs(t - len(s) * a + 1e-30), "too little time", "The starts alone"),
+    (lambda s, a, t: None, "one copy", "without a return"),
+    (lambda s, a, t: 1 / 0, "one copy", "ZeroDivisionError"),
+)
+def test_a_wrong_bandwidth_is_told_what_it_is(answer, part, words):
+    assert words in told("10.2", answer, part)
+
+
+def test_a_step_that_copies_at_this_bandwidth_is_as_long_as_one_that_recomputes():
+    """The engine's clock: copies without overlap, 72 results down and up; the sum of alpha and bytes over bandwidth."""
+    sizes, cluster, extra_s = lesson_10._offloaded()
+    assert len(sizes) == 2 * 72 and len(set(sizes)) == 1
+    verdict = check("10.2", bandwidth)
+    assert "144 copies" in verdict.parts[-1].found
+    given = bandwidth(sizes, cluster.known_host.link.alpha_s, extra_s)
+    assert f"{given / 1e9:.3g} GB/s" in verdict.parts[-1].found
