@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -107,12 +108,14 @@ def _check_input(where: str, name: str, value: Any) -> None:
         raise ArgumentTypeError(f"{name} is {shorten(value)}", where=where, allowed="A Tensor", hint=hint)
 
 
-def check_full_batch(where: str, mode: str, dataset_strategy: Any) -> None:
-    """In modes that split operators a prediction needs inputs in full, or split as a tuple says. Raises ModelError."""
+def tell_of_parts(where: str, mode: str, dataset_strategy: Any) -> None:
+    """In modes that split operators under "data_parallel" a prediction is for the inputs of all ranks, one after the
+    other. The logger "parallel_lab" says so, as MindSpore warns.
+    """
     if mode in SHARDED_MODES and dataset_strategy == "data_parallel":
-        hint = "set_auto_parallel_context(full_batch=True), or dataset_strategy='full_batch'"
-        allowed = "'full_batch' or a tuple: every rank gives the same inputs"
-        raise ModelError(f"dataset_strategy={dataset_strategy!r}", where=where, allowed=allowed, hint=hint)
+        text = "%s: dataset_strategy='data_parallel': the inputs of all ranks, one after the other, are one batch. %s"
+        hint = "For the same inputs on every rank: set_auto_parallel_context(dataset_strategy='full_batch')."
+        logging.getLogger("parallel_lab").warning(text, where, hint)
 
 
 def check_layouts_wanted(where: str, mode: str) -> None:

@@ -429,7 +429,8 @@ class Model:
     # ---- use ----
 
     def predict(self, *predict_data: Any, backend: str | None = None) -> Any:
-        """Outputs for Tensors, numbers, or tuples and lists of them; in semi_auto and auto_parallel in full.
+        """Outputs for Tensors, numbers, or tuples and lists of them; in semi_auto and auto_parallel for those of all
+        ranks, in full; with dataset_strategy="data_parallel" each rank's are a part of them.
 
         backend       None; "lite" is refused
         """
@@ -443,7 +444,7 @@ class Model:
             what, hint = "a GradAccumulation adds up what its parts of a batch give", "Give Model the network inside it"
             raise ModelError(what, where=where, allowed="A network that is used as it stands", hint=hint)
         arguments.check_inputs(where, predict_data)
-        arguments.check_full_batch(where, *self._settings())
+        arguments.tell_of_parts(where, *self._settings())
         with _in_evaluation_mode(self._network):
             return self._predict_step(*predict_data)
 
@@ -451,12 +452,11 @@ class Model:
     def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, TensorLayout]:
         """How `predict` of whole inputs would split parameters: {parameter name: layout}. Nothing is trained.
 
-        Raises ModelError (a RuntimeError) outside semi_auto and auto_parallel mode, in PyNative mode, and for inputs
-        that are not in full (set_auto_parallel_context(full_batch=True)).
+        Raises ModelError (a RuntimeError) outside semi_auto and auto_parallel mode and in PyNative mode.
         """
         where = "Model.infer_predict_layout"
         arguments.check_layouts_wanted(where, self._parallel_mode())
-        arguments.check_full_batch(where, *self._settings())
+        arguments.tell_of_parts(where, *self._settings())
         arguments.check_inputs(where, predict_data)
         with _in_evaluation_mode(self._network):
             self._predict_step.prepare(*predict_data)

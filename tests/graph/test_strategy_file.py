@@ -265,3 +265,27 @@ def test_every_form_of_a_layout_is_understood(value):
 def test_what_is_no_layout_is_a_value_error(value):
     with pytest.raises(CheckpointError, match="here: it is"):
         strategy_file.as_layout(value, "here")
+
+
+def test_a_prediction_with_fewer_dims_takes_the_strategies_that_fit(tmp_path):
+    """Refused before: Flatten's ((4, 1, 1),) for an input of two dims. MindSpore saves those of weights' readers."""
+
+    class Flat(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w = pl.nn.Parameter(pl.Tensor(np.ones((8, 6), np.float32)), "w")
+            self.flatten, self.relu, self.matmul = pl.ops.Flatten(), pl.ops.ReLU(), pl.ops.MatMul()
+
+        def construct(self, x):
+            return self.matmul(self.relu(self.flatten(x)), self.w)
+
+    trained = Flat()
+    trained.relu.shard(((2, 2),))
+    trained.matmul.shard(((2, 2), (2, 1)))
+    options = {"device_num": 4, "dataset_strategy": "full_batch"}
+    plan = pl.compile(trained, np.ones((4, 2, 4), np.float32), **options)
+    path = str(strategy_file.save_strategy(plan, tmp_path / "s.json"))
+    plan = pl.compile(Flat(), np.ones((2, 8), np.float32), strategy_ckpt_load_file=path, **options)
+    found = {n.name: n.strategy for n in plan.graph.nodes if n.phase == "forward"}
+    assert (found["matmul"], found["relu"]) == (((2, 2), (2, 1)), ((2, 2),))
+    assert plan.value("w").layout.splits == (2, 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 from ...base.errors import ContextConflictError, StrategyError
 from ...base.settings.context import get_compat
@@ -85,7 +86,11 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
 
 
 def with_saved_strategies(draft: Draft) -> Draft:
-    """Take strategies of `strategy_ckpt_load_file` where the learner gave none. StrategyError: other device number."""
+    """Take strategies of `strategy_ckpt_load_file` where the learner gave none. StrategyError: other device number.
+
+    MindSpore saves those of operators that read a Parameter. The others' are taken where they fit: a prediction may
+    have inputs of fewer dims or rows than the training that saved them.
+    """
     path = draft.config.strategy_ckpt_load_file
     file = load_strategy(path)
     if file.device_num != draft.config.device_num:
@@ -93,10 +98,19 @@ def with_saved_strategies(draft: Draft) -> Draft:
         raise at_compile(StrategyError, what, f"A file made for {draft.config.device_num}, as many as compile now")
     saved = {(one.name, one.op): one for one in file.operators if one.strategy is not None}
     nodes, taken = list(draft.graph.nodes), 0
+    parameters = {given.name for given in draft.graph.inputs if given.role == "parameter"}
     for at, node in enumerate(nodes):
         one = saved.get((node.name, node.op_class))
         if one is not None and node.strategy is None and node.phase == "forward":
+            if parameters.isdisjoint(node.ins) and not _fits(one.strategy, draft.graph.operand_shapes(node)):
+                continue
             chosen = {"strategy": one.strategy, "out_strategy": one.out_strategy, "strategy_source": "file"}
             nodes[at], taken = replace(node, **chosen), taken + 1
     graph = replace(draft.graph, nodes=tuple(nodes))
     return replace(draft, graph=graph).noted("strategy file", f"{taken} strategies from {path}")
+
+
+def _fits(strategy: Any, shapes: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether there is a count for every dim, which divides it; of layouts that is seen later."""
+    pairs = [] if isinstance(strategy, LayoutStrategy) else zip(strategy, shapes, strict=False)
+    return all(len(c) == len(s) and all(n and not size % n for n, size in zip(c, s, strict=True)) for c, s in pairs)
