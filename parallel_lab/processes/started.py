@@ -29,6 +29,7 @@ class Started(Handle):
         self.reply: np.ndarray | None = None
         self.failure: Exception | None = None
         self.end_s: float | None = None
+        self._polled_s: float | None = None
 
     def __repr__(self) -> str:
         return f"<{'under way' if self.end_s is None else 'complete'}: {self}>"
@@ -50,6 +51,13 @@ class Started(Handle):
         """Whether `wait` would return at once. Makes progress; raises what stopped the run or makes this impossible."""
         self._lane.check_kept(self)
         return self._lane.look(self)
+
+    def polled_for(self, *, restart: bool = False) -> float:
+        """Seconds since the program first looked at it; restart: it counts from now."""
+        now = time.monotonic()
+        if self._polled_s is None or restart:
+            self._polled_s = now
+        return now - self._polled_s
 
     def advance(self) -> bool:
         """Go on as far as possible without waiting; returns whether it is complete. Raises what stopped the run."""

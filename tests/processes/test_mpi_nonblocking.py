@@ -128,6 +128,29 @@ def test_a_time_limit_names_the_rank_that_never_starts(pool, how):
     assert_usable(pool)
 
 
+@pytest.mark.parametrize("how", ["wait", "done"])
+def test_a_time_limit_names_the_rank_that_never_sends(pool, how):
+    """Guards against: a loop over `done` of a recv that never ends."""
+
+    def program(comm):
+        limit_s, comm._handshake.timeout_s = comm._handshake.timeout_s, 0.3
+        try:
+            if comm.rank == 1:
+                time.sleep(1.0)
+                comm.send(np.ones(3), 0)
+            if comm.rank == 0:
+                handle = comm.start("recv", group=(1, 0))
+                while how == "done" and not handle.done():
+                    time.sleep(0.01)
+                handle.wait()
+        finally:
+            comm._handshake.timeout_s = limit_s
+
+    with pytest.raises(CollectiveTimeout, match=r"rank 1 did not come within 0.3 s; rank 0 waits in recv #0 "):
+        pool.run(program)
+    assert_usable(pool)
+
+
 @pytest.mark.quick(1)
 @pytest.mark.faults
 @pytest.mark.parametrize("size", [3, 400_000], ids=["small", "large"])

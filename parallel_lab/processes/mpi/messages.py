@@ -156,6 +156,7 @@ class MessageLane(base.Lane):
     # waiting
 
     def look(self, started: StartedMessage) -> bool:
+        """A loop that asks for ever ends as a wait does: CollectiveTimeout, counted from the first look."""
         handshake = self._handshake
         try:
             handshake.attend()
@@ -163,8 +164,10 @@ class MessageLane(base.Lane):
             raise died(error, self.rank, started.request) from error
         handshake.check()
         if started.end_s is None:
+            source = started.request.group[0]
             self._awaits(started)
-            handshake.check_wait(0.0, started.request.group[:1], self._lost, 0.0)
+            waited_s = started.polled_for(restart=handshake.paused() or source in self._coming)
+            handshake.check_wait(waited_s, (source,), self._lost, 0.0)
             self._awaits(None)
         return started.end_s is not None
 

@@ -6,7 +6,6 @@ tag: a late member of one group does not hold up another.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +31,6 @@ class Started(base.Started):
         self.steps: Steps = base.at_once(request)
         self.step: Step | None = None
         self.moved_bytes = 0
-        self.polled_s: float | None = None
 
     def __str__(self) -> str:
         return str(self.asked.entry(self._lane.rank))
@@ -130,11 +128,9 @@ class Lane(base.Lane):
         handshake.check()
         if self._answered(started):
             return True
-        now = time.monotonic()
-        if started.polled_s is None or handshake.paused():
-            started.polled_s = now
         self._awaits(started)
-        handshake.check_wait(now - started.polled_s, self._missing(started), self._lost, self._extra_s(started))
+        waited_s = started.polled_for(restart=handshake.paused())
+        handshake.check_wait(waited_s, self._missing(started), self._lost, self._extra_s(started))
         self._awaits(None)
         return False
 
