@@ -37,7 +37,7 @@ from ..layout.named_layout import Layout, LayoutStrategy
 from ..layout.tensor_layout import TensorLayout
 from .plan import Plan
 
-FORMAT, GROUP_FORMAT = "parallel_lab-strategy", "parallel_lab-group"
+FORMAT = "parallel_lab-strategy"
 VERSION = 1
 DEFAULT_NAME = "strategy.json"  # in a folder
 MAX_RANKS = 1 << 20
@@ -200,39 +200,7 @@ def _strategy_to_plain(strategy: Any) -> Any:
     return {**named, "nd_tp": bool(getattr(strategy, "nd_tp", False))}
 
 
-def save_group_info(plan: Plan, path: str, rank: int) -> None:
-    """Write which ranks hold the same slice of every parameter as `rank`: their checkpoints can take its place."""
-    layouts = [plan.value(one.name).layout for one in plan.parameters]
-    same = [layout.replicas(rank) for layout in layouts if layout is not None]
-    ranks = sorted(set(range(plan.device_num)).intersection(*same))
-    try:
-        write_whole(Path(path), dump_json({"format": GROUP_FORMAT, "version": VERSION, "ranks": ranks}) + "\n")
-    except (DataFileError, OSError) as error:
-        raise CheckpointWriteError(f"the group cannot be written: {error}", where=path) from error
-
-
 # ---- reading ----
-
-
-def restore_group_info_list(group_info_file_name: str) -> list[int]:
-    """The ranks whose checkpoints hold the same as that of the rank which wrote a `group_ckpt_save_file`.
-
-    Raises CheckpointTypeError for what is no str, CheckpointError for a file that is missing or another's.
-    """
-    if not isinstance(group_info_file_name, str):
-        what = f"group_info_file_name={shorten(group_info_file_name)}"
-        raise CheckpointTypeError(what, where="restore_group_info_list", allowed="The name of a file, as str")
-    try:
-        data = Path(group_info_file_name).read_bytes()
-    except (OSError, ValueError) as error:
-        hint = "group_ckpt_save_file of the run that trained names it"
-        raise CheckpointError("it cannot be read", where=group_info_file_name, hint=hint) from error
-    found = parse_json(data, group_info_file_name, CheckpointError)
-    ranks = found.get("ranks") if isinstance(found, dict) and found.get("format") == GROUP_FORMAT else None
-    if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < MAX_RANKS for rank in ranks):
-        allowed = "A file that a run with group_ckpt_save_file wrote"
-        raise CheckpointError("it is no list of ranks", where=group_info_file_name, allowed=allowed)
-    return ranks
 
 
 def load_strategy(path: str | os.PathLike[str]) -> StrategyFile:

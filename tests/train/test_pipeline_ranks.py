@@ -3,7 +3,7 @@
 import pytest
 
 from tests.train.cases import pipeline, pipeline_files
-from tests.train.worlds import Worlds, assert_equals_one_device, assert_refused, compared, pairs
+from tests.train.worlds import Worlds, assert_equals_one_device, assert_refused, compared, pairs, sizes
 
 worlds, test_ranks_equal_one_device = compared(pipeline, quick=3)  # the others are exhaustive
 
@@ -25,3 +25,11 @@ def test_training_goes_on_from_the_files_of_other_stages(files, size, name):
             assert noted["away"] not in noted["saved"] and f"moments.{noted['away']}" not in noted["saved"]
             assert any(n.startswith("moments.") for n in noted["saved"])
             assert (noted["away"] in noted["wanted"]) == ("to 1" in name)
+
+
+@pytest.mark.parametrize("size", sizes(2, 4))
+@pytest.mark.parametrize("name", pipeline.DISAGREEING)
+def test_stages_that_disagree_are_told_before_the_first_step(worlds, size, name):
+    """On every rank, with the ranks of both programs: none waits for what another one will never send."""
+    for note in worlds.notes(size, name):
+        assert_refused(note, "CollectiveMismatch", ("rank 0", f"rank {size // 2}"))

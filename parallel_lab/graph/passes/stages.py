@@ -50,7 +50,9 @@ def assign_stages(draft: Draft) -> Draft:
         allowed = f"Every stage from 0 to {count - 1} has an operator"
         raise at_compile(StrategyError, what, allowed, "Set cell.pipeline_stage, or stage_config of nn.PipelineCell")
     parts = _with_chunks(graph, stages, count, interleaved=config.pipeline_interleave)
+    early = _needs_no_micro_batch(graph)
     nodes = tuple(replace(n, stage=parts[n.name]) if n.name in parts else n for n in graph.nodes)
+    nodes = tuple(replace(n, once="first") if n.name in early else n for n in nodes)
     _check_borders(graph, parts)
     trained = {i.name for i in graph.inputs if i.trainable}
     first = [n for n in graph.of_phase("forward") if stages[n.name] == 0 and not _is_free(n)]
@@ -104,6 +106,19 @@ def _with_chunks(graph: Graph, stages: dict[str, int], count: int, *, interleave
             chunk = max(chunk, before + above)
         parts[node.name] = stage + chunk * count
     return parts
+
+
+def _needs_no_micro_batch(graph: Graph) -> set[str]:
+    """Operators behind the micro-batches that read nothing of them, such as the cast of a loss scale. They run with the
+    first: backward of a micro-batch reads them, and begins before the last one's forward.
+    """
+    late, found = set(), set()
+    for node in graph.of_phase("forward"):
+        if node.once == "last" and late.isdisjoint(node.ins):
+            found.add(node.name)
+        elif node.once != "first":
+            late.update(node.outs)
+    return found
 
 
 def _check_borders(graph: Graph, parts: dict[str, int]) -> None:

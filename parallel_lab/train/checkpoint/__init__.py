@@ -12,8 +12,13 @@
 
 # ruff: noqa: F401 - imported for others: this is a public face
 
-from ...graph.strategy_file import restore_group_info_list
-from .distributed import build_searched_strategy, load_distributed_checkpoint, merge_sliced_parameter
+from .distributed import (
+    build_searched_strategy,
+    load_distributed_checkpoint,
+    merge_sliced_parameter,
+    restore_group_info_list,
+    save_group_info,
+)
 from .folder import Manifest, load_distributed, read_manifest, save_distributed
 from .format import Checkpoint, CheckpointInfo, describe_checkpoint, read_checkpoint, write_checkpoint
 from .records import TensorInfo, TensorRecord

@@ -20,9 +20,20 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import checked, instance
-from ...base.errors import CheckpointError, CheckpointKeyError, CheckpointTypeError, message, shorten
+from ...base.errors import (
+    CheckpointError,
+    CheckpointKeyError,
+    CheckpointTypeError,
+    CheckpointWriteError,
+    DataFileError,
+    message,
+    shorten,
+)
+from ...base.files import write_whole
 from ...base.hooks import current_world
+from ...base.plain_json import dump_json, parse_json
 from ...base.settings.context import get_auto_parallel_context
+from ...graph.plan import Plan
 from ...graph.strategy_file import ParameterStrategy, StrategyFile, as_layout, load_strategy, parameter_layouts
 from ...layout.slices import is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
@@ -30,12 +41,13 @@ from ...nn.cell import Cell
 from ...nn.optim.global_norm import layout_of_state, shape_of_state
 from ...nn.tensor.tensor import Parameter, Tensor
 from .format import Checkpoint, describe_checkpoint, read_checkpoint
-from .records import CHECKPOINT, TensorInfo, TensorRecord
+from .records import CHECKPOINT, MAX_RANKS, TensorInfo, TensorRecord
 from .reslice import whole_array
 from .serialization import FILE, refuse_encryption, wait_for_saves
 from .stored import StoredTensor, load_parts
 from .values import load_records, optimizer_names, optimizers_of, parameter_of_state
 
+GROUP_FORMAT = "parallel_lab-group"
 LAYOUTS = instance(Mapping, "A dict {name: layout}")
 
 
@@ -284,3 +296,39 @@ def _wanted_layouts(
         if is_split(layout):
             wanted[name] = layout
     return wanted
+
+
+# ---- which ranks hold the same ----
+
+
+def save_group_info(plan: Plan, path: str, rank: int) -> None:
+    """Write which ranks hold the same slice of every parameter as `rank`: their checkpoints can take its place."""
+    stage = plan.stage_of(rank)  # whose ranks its layouts count
+    layouts = [plan.value(one.name).layout for one in plan.parameters if plan.held_by(one.name, rank)]
+    same = [layout.replicas(rank - stage.first) for layout in layouts if layout is not None]
+    ranks = [stage.first + place for place in sorted(set(range(stage.count)).intersection(*same))]
+    try:
+        write_whole(Path(path), dump_json({"format": GROUP_FORMAT, "version": 1, "ranks": ranks}) + "\n")
+    except (DataFileError, OSError) as error:
+        raise CheckpointWriteError(f"the group cannot be written: {error}", where=path) from error
+
+
+def restore_group_info_list(group_info_file_name: str) -> list[int]:
+    """The ranks whose checkpoints hold the same as that of the rank which wrote a `group_ckpt_save_file`.
+
+    Raises CheckpointTypeError for what is no str, CheckpointError for a file that is missing or another's.
+    """
+    if not isinstance(group_info_file_name, str):
+        what = f"group_info_file_name={shorten(group_info_file_name)}"
+        raise CheckpointTypeError(what, where="restore_group_info_list", allowed="The name of a file, as str")
+    try:
+        data = Path(group_info_file_name).read_bytes()
+    except (OSError, ValueError) as error:
+        hint = "group_ckpt_save_file of the run that trained names it"
+        raise CheckpointError("it cannot be read", where=group_info_file_name, hint=hint) from error
+    found = parse_json(data, group_info_file_name, CheckpointError)
+    ranks = found.get("ranks") if isinstance(found, dict) and found.get("format") == GROUP_FORMAT else None
+    if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < MAX_RANKS for rank in ranks):
+        allowed = "A file that a run with group_ckpt_save_file wrote"
+        raise CheckpointError("it is no list of ranks", where=group_info_file_name, allowed=allowed)
+    return ranks

@@ -12,7 +12,7 @@ from parallel_lab.train import LambdaCallback, Model, jit
 from parallel_lab.train.auto_parallel import AutoParallel
 from parallel_lab.train.dataset import NumpySlicesDataset
 from tests.train.cases.nets import SquareLoss, numbers
-from tests.train.worlds import case
+from tests.train.worlds import case, refused
 
 PARTS_OF_BATCH = 4
 SETTINGS = {"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch", "pipeline_stages": 2}
@@ -166,6 +166,36 @@ def predicting_in_a_loop(here):
 
 CASES = {
     "predicting in a loop": predicting_in_a_loop,
+
+
+def disagreeing(parts_there, size_there):
+    """The ranks of stage 1 feed other micro-batches, or have another network, than those of stage 0."""
+
+    def run(here):
+        here.settings(**SETTINGS)
+        other = here.rank >= here.size // 2
+        net = Stack()
+        if other and size_there:
+            net.last = nn.Dense(8, 8, has_bias=False, dtype="float64")
+            net.last.pipeline_stage = 1
+        whole = nn.PipelineCell(nn.WithLossCell(net, SquareLoss()), parts_there if other else PARTS_OF_BATCH)
+        optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+        gradients = value_and_grad(whole, None, optimizer.parameters)
+
+        def step(x, y):
+            loss, grads = gradients(x, y)
+            optimizer(grads)
+            return loss
+
+        x, y = data()
+        return {}, refused(jit(step), Tensor(x[:8]), Tensor(y[:8]))
+
+    return case(2, 4, quick=(2,), compared=False)(run)
+
+
+DISAGREEING = {"micro-batches": disagreeing(2, False), "network": disagreeing(PARTS_OF_BATCH, True)}
+CASES = {
+    **DISAGREEING,
     "model": by_model(),
     "model, parallel optimizer": by_model(
         enable_parallel_optimizer=True, parallel_optimizer_config={"parallel_optimizer_threshold": 0}

@@ -1,0 +1,178 @@
+"""Pipelines together with what else there is: every result equals one device's that is fed the same micro-batches."""
+
+import numpy as np
+import pytest
+
+import parallel_lab as pl
+from parallel_lab import nn, ops
+from parallel_lab.graph.compiler import compile_program
+from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.train.session import Session
+from tests.crossed import crossed
+
+ROWS, SIZE, PARTS = 16, 8, 4
+
+
+class Stack(nn.Cell):
+    """Four layers with dropout between; `norm`: a batch norm behind the first; `cuts`: a strategy per layer."""
+
+    def __init__(self, stages=1, cuts=(), norm=False):
+        super().__init__()
+        pl.set_seed(1)
+        self.layers = nn.CellList([nn.Dense(SIZE, SIZE, dtype="float64") for _ in range(4)])
+        self.norm = nn.BatchNorm1d(SIZE, dtype="float64") if norm else None
+        self.drop = nn.Dropout(p=0.3)
+        for i, layer in enumerate(self.layers):
+            layer.pipeline_stage = i * stages // 4
+            if cuts:
+                layer.matmul.shard(cuts[i])
+        if norm:
+            self.norm.pipeline_stage = 0
+        self.set_train()
+
+    def construct(self, x):
+        for i, layer in enumerate(self.layers):
+            x = ops.tanh(layer(x))
+            if i == 0 and self.norm is not None:
+                x = self.norm(x)
+            if i == 1:
+                x = self.drop(x)
+        return x
+
+
+class Rooted(nn.Cell):
+    """A loss with a factor of the last stage whose gradient is not a number where no label is above 0."""
+
+    def __init__(self, stages=1):
+        super().__init__()
+        self.net, self.loss = Stack(stages), nn.MSELoss()
+        self.factor = pl.Parameter(np.array([2.0]), name="factor")
+        self.largest = ops.ReduceMax()
+
+    def construct(self, x, y):
+        root = ops.sqrt(ops.relu(self.largest(y)) * self.factor)
+        return self.loss(self.net(x), y) + ops.reduce_sum(root)
+
+
+def data(seed):
+    return tuple(np.random.default_rng([seed, n]).standard_normal((ROWS, SIZE)) for n in range(2))
+
+
+def momentum(net):
+    return nn.Momentum(net.trainable_params(), 0.1, 0.9)
+
+
+def trained(stages, ranks, optimizer=momentum, steps=3, net=None, **settings):
+    net = Stack(stages) if net is None else net
+    made = optimizer(net)
+    how = {"pipeline_stages": stages, "grad_accumulation_step": PARTS, "dataset_strategy": "full_batch", **settings}
+    plan = pl.compile(net, *data(0), loss=nn.MSELoss(), optimizer=made, device_num=ranks, **how)
+    with Session(plan, net, made) as session:
+        return {"losses": np.array(session.train([data(0), data(1)], steps)), **session.parameters()}
+
+
+def assert_same(found, want):
+    assert found.keys() == want.keys()
+    for name, value in want.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12, err_msg=name)
+
+
+FUSED = {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}
+LEVELS = ["level1", "level2", "level3"]
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize(
+    ("level", "fusion", "sliced", "stages", "least_kb"), crossed(LEVELS, [None, FUSED], [False, True], [2, 4], [0, 64])
+)
+def test_the_optimizer_is_split_within_a_stage(level, fusion, sliced, stages, least_kb):
+    how = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": least_kb, "optimizer_level": level}
+    how |= {"gradient_accumulation_shard": sliced, **({"comm_fusion": fusion} if fusion else {})}
+    assert_same(trained(stages, 8, **how), trained(1, 1))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_batch_statistics_are_those_of_a_micro_batch_on_all_ranks(ranks):
+    """Of a whole micro-batch, as on one device; the moving ones go on from micro-batch to micro-batch."""
+    found, want = trained(2, ranks, net=Stack(2, norm=True)), trained(1, 1, net=Stack(norm=True))
+    assert_same(found, want)
+    assert abs(want["norm.moving_mean"]).max() > 0.01
+
+
+def test_the_global_norm_is_that_of_all_stages():
+    """Of a bound that is small enough to clip every step: the norm of one stage alone would clip less."""
+
+    def clipped(net):
+        return nn.SGD(net.trainable_params(), 0.1, clip=nn.GradientClip("global_norm", 0.01))
+
+    assert_same(trained(4, 8, clipped), trained(1, 1, clipped))
+
+
+# ---- borders ----
+
+ROW, COLUMN, INNER = ((4, 1), (1, 1)), ((1, 1), (4, 1)), ((1, 4), (1, 4))
+BOTH, WHOLE, HALF = ((2, 1), (2, 1)), ((1, 1), (1, 1)), ((2, 1), (1, 1))
+CUTS = {"row": ROW, "column": COLUMN, "inner": INNER, "both": BOTH, "whole": WHOLE, "half": HALF}
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize(("before", "after"), crossed(list(CUTS), list(CUTS)))
+def test_the_side_of_a_border_is_chosen_by_the_bytes_that_cross_it(before, after):
+    """A rank sends the smaller of its slices of the two layouts of h, each micro-batch: what makes it smaller runs
+    before the border, what makes it larger behind. Backward sends as much back. (The layer's last operator, tanh, has
+    the strategy that keeps every rank busy: split along the batch.)"""
+    net = Stack(2, [CUTS[before]] * 2 + [CUTS[after]] * 2)
+    optimizer = momentum(net)
+    how = {"pipeline_stages": 2, "grad_accumulation_step": PARTS, "dataset_strategy": "full_batch", "device_num": 8}
+    plan = pl.compile(net, *data(0), loss=nn.MSELoss(), optimizer=optimizer, **how)
+    last = next(n for n in reversed(plan.graph.nodes) if n.stage == 0 and n.phase == "forward")
+    first = next(n for n in plan.graph.nodes if n.stage == 1 and last.outs[0] in n.ins)
+    whole_bytes = ROWS // PARTS * SIZE * 8
+    sides = [TensorLayout.from_strategy(last.strategy[0], 4), TensorLayout.from_strategy(first.strategy[0], 4)]
+    least = min(whole_bytes // int(np.prod(side.splits)) for side in sides)
+    sent = [
+        [plan.value(i.ins[0]).slice_bytes for a in s.actions if a.micro_batch == 1 for _, i in s.part(a) if is_send(i)]
+        for s in plan.stages
+    ]
+    assert sent == [[least], [least]]
+    with Session(plan, net, optimizer) as session:
+        found = {"losses": np.array(session.train([data(0), data(1)], 2)), **session.parameters()}
+    assert_same(found, trained(1, 1, steps=2))
+
+
+def is_send(instr):
+    return instr.message == "send"
+
+
+# ---- loss scaling ----
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_an_overflow_in_the_last_stage_alone_skips_the_step_of_all(stages):
+    """The factor's gradient is not a number at the second batch, whose labels are below 0: all stages keep their
+    parameters, and the scale falls, as on one device."""
+    batches = [data(0), (data(1)[0], -abs(data(1)[1])), data(2)]
+
+    def run(stages, ranks):
+        whole = Rooted(stages)
+        optimizer = momentum(whole)
+        scale = nn.DynamicLossScaleUpdateCell(loss_scale_value=2.0**10, scale_factor=2, scale_window=2)
+        step = nn.TrainOneStepWithLossScaleCell(nn.PipelineCell(whole, PARTS), optimizer, scale)
+        how = {"pipeline_stages": stages, "dataset_strategy": "full_batch", "device_num": ranks}
+        made = compile_program(step, *data(0), **how)
+        with Session(made.plan, made.parameters, optimizer) as session:
+            kept = []
+            for batch in batches:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    session.train([batch], 1)
+                kept.append(session.parameters())
+        return kept
+
+    found, want = run(stages, 2 * stages), run(1, 1)
+    for mine, one in zip(found, want, strict=True):
+        assert_same(mine, one)
+    weights = [name for name in want[0] if name.endswith("weight")]
+    assert weights and all(np.array_equal(found[0][name], found[1][name]) for name in weights)
+    assert not any(np.array_equal(found[1][name], found[2][name]) for name in weights)
+    scale = next(name for name in want[0] if name.endswith("scale_sense"))
+    assert [float(each[scale]) for each in found] == [2.0**10, 2.0**9, 2.0**9]
