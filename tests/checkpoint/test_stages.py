@@ -16,6 +16,8 @@ from parallel_lab.train.checkpoint import (
     merge_pipeline_strategys,
     rank_list_for_transform,
     read_checkpoint,
+    restore_group_info_list,
+    save_group_info,
     transform_checkpoint_by_rank,
     transform_checkpoints,
     write_checkpoint,
@@ -141,3 +143,11 @@ def test_a_file_names_places_within_a_stage(tmp_path, fulls):
     """Rank 3 of 4 is rank 1 of its stage: files said rank 3 of 2, and could not be written."""
     written(tmp_path / "src", PLANS["2 x 2"](), fulls, False)
     assert describe_checkpoint(tmp_path / "src" / "rank_3" / "net.ckpt").tensors["layers.2.weight"].rank == 1
+
+
+def test_the_ranks_with_the_same_slices_are_of_one_stage(tmp_path):
+    """4 ranks per stage; layer 0 (2, 2) and layer 1 (1, 4) over them: nobody else has a rank's slices. Whole: all 4."""
+    whole = plan_of(2, 8, [((1, 1), (1, 1))] * 2)
+    for plan, rank, expected in ((PLANS["2 x 2"](), 3, [3]), (whole, 1, [0, 1, 2, 3]), (whole, 6, [4, 5, 6, 7])):
+        save_group_info(plan, str(tmp_path / "group.json"), rank)
+        assert restore_group_info_list(str(tmp_path / "group.json")) == expected

@@ -164,10 +164,6 @@ def predicting_in_a_loop(here):
     return {"out": here.full(net(ids))}, {}
 
 
-CASES = {
-    "predicting in a loop": predicting_in_a_loop,
-
-
 def disagreeing(parts_there, size_there):
     """The ranks of stage 1 feed other micro-batches, or have another network, than those of stage 0."""
 
@@ -196,6 +192,7 @@ def disagreeing(parts_there, size_there):
 DISAGREEING = {"micro-batches": disagreeing(2, False), "network": disagreeing(PARTS_OF_BATCH, True)}
 CASES = {
     **DISAGREEING,
+    "predicting in a loop": predicting_in_a_loop,
     "model": by_model(),
     "model, parallel optimizer": by_model(
         enable_parallel_optimizer=True, parallel_optimizer_config={"parallel_optimizer_threshold": 0}
