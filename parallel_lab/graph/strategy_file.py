@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -338,28 +337,3 @@ def _strategy_from_plain(field: _Field, at: str, given: Any, device_num: int) ->
 
 def _called(layout: Layout, dims: Any) -> Layout:
     return layout if dims is None else layout(*(tuple(d) if isinstance(d, list) else d for d in dims))
-
-
-def parameter_layouts(strategy: Mapping[str, Any]) -> dict[str, TensorLayout | None]:
-    """{name: TensorLayout or None} of a dict of TensorLayouts, layouts with named axes, ParameterStrategies, None, or
-    MindSpore's lists (device matrix, tensor map, ...). Raises CheckpointError (a ValueError) naming the entry.
-    """
-    return {name: as_layout(value, f"strategy[{shorten(name)}]") for name, value in strategy.items()}
-
-
-def as_layout(value: Any, where: str) -> TensorLayout | None:
-    """One value of such a dict as a TensorLayout; None: whole. Raises CheckpointError (a ValueError)."""
-    allowed = "A TensorLayout, a Layout, or a list of a device matrix and a tensor map"
-    try:
-        if value is None or isinstance(value, TensorLayout):
-            return value
-        if isinstance(value, ParameterStrategy):
-            return value.layout
-        if isinstance(value, Layout):
-            return value.tensor_layout()
-        if isinstance(value, (list, tuple)) and len(value) >= 2:
-            matrix, entries = value[:2]
-            return TensorLayout(tuple(matrix), tuple(tuple(e) if isinstance(e, list) else e for e in entries))
-    except (LayoutError, TypeError) as error:
-        raise CheckpointError(f"it is {shorten(value)}: {error}", where=where, allowed=allowed) from None
-    raise CheckpointError(f"it is {shorten(value)}", where=where, allowed=allowed)

@@ -78,7 +78,11 @@ REFUSED = {
         "on stage 0, and .* on stage 1 reads its result",
         RESHAPE,
     ),
-    "nothing trained on stage 0": (lambda: compiled(Net(trained=(False, True))), "no operator of stage 0 has", SECOND),
+    "nothing trained on stage 0": (
+        lambda: compiled(Net(trained=(False, True))),
+        "no operator of stage 0 has a trained Parameter",
+        SECOND,
+    ),
     "data_parallel": (lambda: compiled(Net(), parallel_mode="data_parallel"), "in data_parallel mode", None),
 }
 

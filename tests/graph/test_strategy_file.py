@@ -14,6 +14,7 @@ from parallel_lab.graph import strategy_file
 from parallel_lab.layout.named_layout import Layout, LayoutStrategy
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.train.checkpoint import build_searched_strategy
+from parallel_lab.train.checkpoint.distributed import as_layout
 from tests.cells import cell
 from tests.crossed import each_of
 from tests.recorded import nets
@@ -258,13 +259,13 @@ def test_paths_that_are_none_are_refused(plan, tmp_path):
     ids=["TensorLayout", "Layout", "ParameterStrategy", "lists", "MindSpore", "tuples"],
 )
 def test_every_form_of_a_layout_is_understood(value):
-    assert strategy_file.as_layout(value, "here") == TensorLayout((2, 4), (0, -1))
+    assert as_layout(value, "here") == TensorLayout((2, 4), (0, -1))
 
 
 @pytest.mark.parametrize("value", [3, "x", [], [[2]], [2, 4], [[2], [5]], {"a": 1}, [["2"], [0]]])
 def test_what_is_no_layout_is_a_value_error(value):
     with pytest.raises(CheckpointError, match="here: it is"):
-        strategy_file.as_layout(value, "here")
+        as_layout(value, "here")
 
 
 def test_a_prediction_with_fewer_dims_takes_the_strategies_that_fit(tmp_path):

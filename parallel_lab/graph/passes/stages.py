@@ -57,10 +57,7 @@ def assign_stages(draft: Draft) -> Draft:
     trained = {i.name for i in graph.inputs if i.trainable}
     first = [n for n in graph.of_phase("forward") if stages[n.name] == 0 and not _is_free(n)]
     if draft.training.differentiated and trained and not any(trained.intersection(n.ins) for n in first):
-        what, allowed = (
-            "no operator of stage 0 has a Parameter that is trained",
-            "Stage 0 is trained, and what follows it",
-        )
+        what, allowed = "no operator of stage 0 has a trained Parameter", "Stage 0 is trained, and what follows it"
         hint = "Give the first layer with such Parameters stage 0, and what follows it the next ones"
         raise StrategyError(what, where=first[0].where, allowed=allowed, hint=hint)
     most = max(parts.values())

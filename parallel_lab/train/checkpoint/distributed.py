@@ -26,6 +26,7 @@ from ...base.errors import (
     CheckpointTypeError,
     CheckpointWriteError,
     DataFileError,
+    LayoutError,
     message,
     shorten,
 )
@@ -34,7 +35,8 @@ from ...base.hooks import current_world
 from ...base.plain_json import dump_json, parse_json
 from ...base.settings.context import get_auto_parallel_context
 from ...graph.plan import Plan
-from ...graph.strategy_file import ParameterStrategy, StrategyFile, as_layout, load_strategy, parameter_layouts
+from ...graph.strategy_file import ParameterStrategy, StrategyFile, load_strategy
+from ...layout.named_layout import Layout
 from ...layout.slices import is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
@@ -296,6 +298,34 @@ def _wanted_layouts(
         if is_split(layout):
             wanted[name] = layout
     return wanted
+
+
+# ---- layouts as they are written ----
+
+
+def parameter_layouts(strategy: Mapping[str, Any]) -> dict[str, TensorLayout | None]:
+    """{name: TensorLayout or None} of a dict of TensorLayouts, layouts with named axes, ParameterStrategies, None, or
+    MindSpore's lists (device matrix, tensor map, ...). Raises CheckpointError (a ValueError) naming the entry.
+    """
+    return {name: as_layout(value, f"strategy[{shorten(name)}]") for name, value in strategy.items()}
+
+
+def as_layout(value: Any, where: str) -> TensorLayout | None:
+    """One value of such a dict as a TensorLayout; None: whole. Raises CheckpointError (a ValueError)."""
+    allowed = "A TensorLayout, a Layout, or a list of a device matrix and a tensor map"
+    try:
+        if value is None or isinstance(value, TensorLayout):
+            return value
+        if isinstance(value, ParameterStrategy):
+            return value.layout
+        if isinstance(value, Layout):
+            return value.tensor_layout()
+        if isinstance(value, (list, tuple)) and len(value) >= 2:
+            matrix, entries = value[:2]
+            return TensorLayout(tuple(matrix), tuple(tuple(e) if isinstance(e, list) else e for e in entries))
+    except (LayoutError, TypeError) as error:
+        raise CheckpointError(f"it is {shorten(value)}: {error}", where=where, allowed=allowed) from None
+    raise CheckpointError(f"it is {shorten(value)}", where=where, allowed=allowed)
 
 
 # ---- which ranks hold the same ----
