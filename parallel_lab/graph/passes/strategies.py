@@ -86,10 +86,8 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
 
 
 def with_saved_strategies(draft: Draft) -> Draft:
-    """Take strategies of `strategy_ckpt_load_file` where the learner gave none. StrategyError: other device number.
-
-    MindSpore saves those of operators that read a Parameter. The others' are taken where they fit: a prediction may
-    have inputs of fewer dims or rows than the training that saved them.
+    """Take strategies of `strategy_ckpt_load_file` where the learner gave none; of operators that read no Parameter
+    where they fit (MindSpore saves none of them). StrategyError: other device number.
     """
     path = draft.config.strategy_ckpt_load_file
     file = load_strategy(path)
@@ -101,9 +99,8 @@ def with_saved_strategies(draft: Draft) -> Draft:
     parameters = {given.name for given in draft.graph.inputs if given.role == "parameter"}
     for at, node in enumerate(nodes):
         one = saved.get((node.name, node.op_class))
-        if one is not None and node.strategy is None and node.phase == "forward":
-            if parameters.isdisjoint(node.ins) and not _fits(one.strategy, draft.graph.operand_shapes(node)):
-                continue
+        wants = one is not None and node.strategy is None and node.phase == "forward"
+        if wants and (_fits(one.strategy, draft.graph.operand_shapes(node)) or not parameters.isdisjoint(node.ins)):
             chosen = {"strategy": one.strategy, "out_strategy": one.out_strategy, "strategy_source": "file"}
             nodes[at], taken = replace(node, **chosen), taken + 1
     graph = replace(draft.graph, nodes=tuple(nodes))
@@ -111,6 +108,5 @@ def with_saved_strategies(draft: Draft) -> Draft:
 
 
 def _fits(strategy: Any, shapes: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether there is a count for every dim, which divides it; of layouts that is seen later."""
     pairs = [] if isinstance(strategy, LayoutStrategy) else zip(strategy, shapes, strict=False)
     return all(len(c) == len(s) and all(n and not size % n for n, size in zip(c, s, strict=True)) for c, s in pairs)
