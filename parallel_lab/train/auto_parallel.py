@@ -131,7 +131,9 @@ class AutoParallel(Cell):
         stages            how many; each has an equal part of the ranks
         output_broadcast  in inference every rank gets the last stage's result; False: the others get None
         interleave        stages have several chunks of the network: data that flows to an earlier stage begins the next
-        scheduler         order of the work: "1f1b", "gpipe"
+        scheduler         order of the work: "1f1b", "gpipe", "zero_bubble_v"
+
+        Raises ContextError for MindSpore's other schedulers (seqpipe, seqvpp, seqsmartvpp), by name.
         """
         self._config |= {"pipeline_stages": stages, "pipeline_interleave": interleave, "pipeline_scheduler": scheduler}
         self._config["pipeline_result_broadcast"] = output_broadcast
