@@ -91,4 +91,4 @@ def test_counting_trains_the_chain():
     assert (lab.counted.peak, lab.counted.extra, lab.counted.equal) == (15, 24, True)
     assert "bits of a training that keeps everything" in lab.to_text()
     lab.toggle(0)
-    assert lab.counted is None
+    assert lab.counted is None and lab.snapshot()["run"]["text"] == ""  # that was about another choice

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...base.errors import ArgumentError
 from ...cost.recompute import Choice as Predicted, choose_recompute, predict_choice
-from ..shared.lab import Choice, RunsOneThing
+from ..shared.lab import Choice, LabRun, RunsOneThing
 from ..shared.sections import code, table
 from .chain import LAYERS, Counted, count, moments
 
@@ -86,6 +86,8 @@ class RecomputeLab(RunsOneThing):
 
     def _update(self) -> None:
         now = self.predicted
+        if not self._run.goes_on:  # what it said was about another choice
+            self._run = LabRun()
         if not self._shown and now.peak_bytes <= self._cap:
             self._own[self._cap] = min(self._own.get(self._cap, now.extra_s), now.extra_s)
 

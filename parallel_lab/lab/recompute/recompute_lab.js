@@ -26,16 +26,19 @@ function curve(s, ui) {
   const { width } = ui, { height } = RC, bottom = height - RC.bottom, cap = s.cap.value;
   const most = Math.max(s.peak, cap) * 1.08, y = (n) => bottom - (n / most) * (bottom - RC.top);
   const each = (width - RC.left - 6) / s.moments.length, wide = each * 0.82;
+  const left = (i) => RC.left + i * each + (each - wide) / 2;
   const bar = ({ name, phase, layer, live }, i) => {
-    const x = RC.left + i * each + (each - wide) / 2, { inside, again } = s.layers[layer];
-    const made = phase === "backward" && again ? inside - 1 : 0, kept = live - made;
-    const rect = (kind, from, to) => html`<rect class="pl-rc-${kind}" x="${round(x)}" y="${round(y(to))}"
+    const { inside, again } = s.layers[layer], made = phase === "backward" && again ? inside - 1 : 0;
+    const rect = (kind, from, to) => html`<rect class="pl-rc-${kind}" x="${round(left(i))}" y="${round(y(to))}"
       width="${round(wide)}" height="${round(y(from) - y(to))}"/>`;
-    const over = live > cap ? " pl-rc-over" : live === s.peak ? " pl-rc-peak" : "";
     const said = `${name}: ${plural(live, "result")}${made ? `, ${made} of them made again` : ""}`;
-    return html`<g data-key="m${i}"><title>${said}</title>${rect(phase, 0, kept)}${made ? rect("made", kept, live) : ""}
-      <text class="${over.trim()}" x="${round(x + wide / 2)}" y="${round(y(live) - 8)}">${live}</text>
-      <text x="${round(x + wide / 2)}" y="${bottom + 12}">${name}</text></g>`;
+    return html`<g data-key="m${i}"><title>${said}</title>${rect(phase, 0, live - made)}
+      ${made ? rect("made", live - made, live) : ""}
+      <text x="${round(left(i) + wide / 2)}" y="${bottom + 12}">${name}</text></g>`;
+  };
+  const number = ({ live }, i) => {
+    const over = live > cap ? "pl-rc-over" : live === s.peak ? "pl-rc-peak" : "";
+    return html`<text class="${over}" x="${round(left(i) + wide / 2)}" y="${round(y(live) - 8)}">${live}</text>`;
   };
   const lines = [0, 20, 40, 60].filter((n) => n < most && Math.abs(y(n) - y(cap)) > 10);
   const grid = (n) => html`<path class="pl-rc-grid" d="M${RC.left} ${round(y(n))}H${width}"/>
@@ -45,7 +48,8 @@ function curve(s, ui) {
     <svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="results in memory
       after each forward and during each backward: at most ${s.peak}, ${cap} fit"><g>${lines.map(grid)}</g>
     ${s.moments.map(bar)}<path class="pl-rc-cap" d="M${RC.left} ${round(y(cap))}H${width}"/>
-    <text class="pl-rc-axis pl-rc-over" x="${RC.left - 6}" y="${round(y(cap))}">${cap}</text></svg></figure></section>`;
+    <text class="pl-rc-axis pl-rc-over" x="${RC.left - 6}" y="${round(y(cap))}">${cap}</text>
+    ${s.moments.map(number)}</svg></figure></section>`;
 }
 
 // ---- without a kernel: what the model would say of these layers under this cap, by formula ----
@@ -69,7 +73,8 @@ function chosen(s, layers, cap) {
     ...s.sections, puzzle: { ...s.sections.puzzle, rows: [["by formula", peak, extra]], notes },
     python: { ...s.sections.python, text: text || "# every layer is kept" },
   };
-  return { layers, moments, peak, status, sections, cap: { ...s.cap, value: cap } };
+  const run = { ...s.run, text: "" }; // it counted another choice
+  return { layers, moments, peak, status, sections, run, cap: { ...s.cap, value: cap } };
 }
 
 const toggled = (s, [at]) => chosen(
