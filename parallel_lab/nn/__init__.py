@@ -59,6 +59,7 @@ from .layers.embedding import Embedding, EmbeddingLookup, MultiFieldEmbeddingLoo
 from .layers.losses import (
     BCELoss,
     BCEWithLogitsLoss,
+    HuberLoss,
     KLDivLoss,
     L1Loss,
     LossBase,

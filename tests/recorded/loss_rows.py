@@ -55,6 +55,7 @@ LOSSES: tuple[Row, ...] = (
     *loss_rows("MSELoss", *PAIR),
     *loss_rows("L1Loss", *PAIR),
     *loss_rows("SmoothL1Loss", *PAIR, beta=0.7),
+    *loss_rows("HuberLoss", *PAIR, delta=0.7),
     *loss_rows("KLDivLoss", *SHARES),
     *loss_rows("BCELoss", *SHARES),
     *loss_rows("BCELoss-weight", *SHARES, weight=np.tile(W, 2)[:6]),
@@ -154,6 +155,24 @@ OPTIMIZERS: tuple[Row, ...] = (
     optimizer_row(
         *("Adagrad-weight-decay", lambda p: nn.Adagrad(p, 0.1, 0.05, **DECAYED)),
         lambda o, p: o.Adagrad(p, 0.05, 0, 0.2, 0.1),
+    ),
+    optimizer_row(
+        *("AdaMax", lambda p: nn.AdaMax(p, 0.05, 0.8, 0.9, TINY, **DECAYED)),
+        lambda o, p: o.Adamax(p, 0.05, (0.8, 0.9), TINY, 0.2),
+    ),
+    # the mean of the parameters is a state of both, and does not change the parameter
+    optimizer_row(
+        *("ASGD", lambda p: nn.ASGD(p, 0.1, 0.5, 0.6, 2.0, **DECAYED)), lambda o, p: o.ASGD(p, 0.1, 0.5, 0.6, 2.0, 0.2)
+    ),
+    optimizer_row(
+        *("Rprop", lambda p: nn.Rprop(p, 0.1, (0.4, 1.3), (0.05, 0.12))),
+        lambda o, p: o.Rprop(p, 0.1, (0.4, 1.3), (0.05, 0.12)),
+    ),
+    # PyTorch's has no mean of the steps (beta1), and multiplies weight decay by the rate without the parameter's size
+    optimizer_row(*("AdaFactor", lambda p: nn.AdaFactor(p, beta1=0.0)), lambda o, p: o.Adafactor(p)),
+    optimizer_row(
+        *("AdaFactor-decay", lambda p: nn.AdaFactor(p, clip_threshold=1.2, decay_rate=0.6, beta1=0.0)),
+        lambda o, p: o.Adafactor(p, beta2_decay=-0.6, d=1.2),
     ),
 )
 

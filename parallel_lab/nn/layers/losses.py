@@ -78,6 +78,18 @@ class L1Loss(FormulaLoss):
 MAELoss = L1Loss  # MindSpore has both names
 
 
+class HuberLoss(LossBase):
+    """0.5 d^2 where |d| <= delta, delta (|d| - 0.5 delta) elsewhere.  logits, labels: (...) -> () or (...)."""
+
+    @kept(delta=number(0, above=True))
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.delta = delta
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return ops.huber_loss(logits, labels, self.reduction, self.delta)
+
+
 class SmoothL1Loss(FormulaLoss):
     """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere (Girshick 2015).  logits, labels: (...) -> () or (...).
 
