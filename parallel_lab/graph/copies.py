@@ -219,15 +219,14 @@ class _Copies:
 
     def end_pairs(self) -> None:
         """New values come to where their targets lie; a gradient that only the host reads stays there."""
-        read = {n for program in self.programs.values() for i in program for n in i.ins if not self.makes(i)}
+        read = {
+            n for program in self.programs.values() for i in program for n in i.ins if not makes_on_host(i, self.host)
+        }
         pairs = self.placed.pairs
         for kind, phase in (("forward_assignments", "forward"), ("assignments", "update")):
             pairs[kind] = tuple((target, self.for_target(target, source, phase)) for target, source in pairs[kind])
         kept = {n: label for (n, kind), label in self.copies.items() if kind == TO_HOST and n not in read}
         pairs["gradients"] = tuple((name, kept.get(g, g)) for name, g in pairs["gradients"])
-
-    def makes(self, instr: Instr) -> bool:
-        return makes_on_host(instr, self.host)
 
     def for_target(self, target: str, source: str, phase: str) -> str:
         if source not in self.maker or (target in self.host) == (source in self.host):
@@ -248,10 +247,10 @@ class _Copies:
             if not instr.of_step:
                 last |= dict.fromkeys(instr.kept, at)
             last |= {name: at for name in instr.ins if name in last and name not in there}
-            if self.makes(instr):  # the host reads it now: it goes there at once
+            if makes_on_host(instr, self.host):  # the host reads it now: it goes there at once
                 there.update(instr.ins)
                 last |= {name: self.maker[name][1] for name in instr.ins if name in last}
-        needed = {n for i in self.programs.get("backward", ()) if not self.makes(i) for n in i.ins}
+        needed = {n for i in self.programs.get("backward", ()) if not makes_on_host(i, self.host) for n in i.ins}
         kept = needed & last.keys() - self.host - set(self.draft.outputs)
         for name in sorted(kept, key=last.__getitem__):
             made = self.instr(self.maker[name])

@@ -20,10 +20,10 @@ from .differentiate import differentiate
 from .follow import follow_gradients, follow_updates
 from .fuse import fuse_messages
 from .optimizer_group import group_updates
-from .optimizer_shard import regather_parameters, shard_parameters
+from .optimizer_shard import shard_parameters
 from .parallelize import parallelize
 from .place import place, places
-from .recompute import recompute
+from .recompute import recompute, regather_parameters
 from .replicate import replicate
 from .stages import assign_stages, cross_borders
 from .strategies import choose_strategies, with_saved_strategies

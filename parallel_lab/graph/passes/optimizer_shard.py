@@ -12,7 +12,7 @@ outer one. Whatever does not fit stays as it was, and a note says why.
 
 Levels: level1 shards weights and states; level2 also the buffer in which `nn.GradAccumulation` adds up gradients (at
 level1 gradient_accumulation_shard does it); level3 gathers weights for each micro-batch, and once more before its
-backward (`regather_parameters`), so that the gathered ones need not stay in memory between.
+backward (`recompute.regather_parameters`), so that the gathered ones need not stay in memory between.
 
 A parameter that is only used in a narrower dtype is cast first: half the bytes travel. Its gradients are added up in
 float32 (gradient_fp32_sync). Rules: MindSpore, enable_parallel_optimizer, parallel_optimizer_config.
@@ -229,42 +229,3 @@ def _cast_first(draft: Draft, shard: Shard, used: Value) -> tuple[Draft, str]:
         program = tuple(replace(i, once="first") if i is casts[0] else i for i in program)
     left = tuple(_reading(i, same) for i in program if i.out not in same)
     return draft.with_program("forward", left, values, **changes), source
-
-
-# ---- level3 ----
-
-
-def regather_parameters(draft: Draft) -> Draft:
-    """Gather parameters, and their casts and views, again before backward reads them: the forward ones die early."""
-    values, sources = draft.value_table(), {}
-    for instr in draft.program("forward"):
-        if is_parameter_gather(instr) or (len(instr.ins) == 1 and instr.ins[0] in sources and _is_local(instr)):
-            sources[instr.out] = instr
-    again: dict[tuple[str, str], str] = {}
-    program: list[Instr] = []
-
-    def made_again(name: str, once: str) -> str:
-        if name not in sources:
-            return name
-        if (name, once) not in again:
-            instr = sources[name]
-            ins = tuple(made_again(n, once) for n in instr.ins)
-            label = again[name, once] = fresh_name(f"{name}.again", values)
-            values[label] = values[name]
-            why = "level3: gathered again for backward, so that the gathered parameter did not have to stay in memory"
-            fields = {"reason": why if ins == instr.ins else "", "origin": instr.origin.made("regather")}
-            program.append(replace(instr, outs=(label,), ins=ins, strategy=None, once=once, **fields))
-        return again[name, once]
-
-    for instr in draft.program("backward"):
-        ins = tuple(made_again(name, instr.once) for name in instr.ins)
-        program.append(replace(instr, ins=ins))
-    count = len({sources[name].attr("parameter") for name, _ in again if is_parameter_gather(sources[name])})
-    done = draft.with_program("backward", tuple(program), values)
-    return done.noted("regather", f"{count} parameters are gathered again for backward")
-
-
-def _is_local(instr: Instr) -> bool:
-    if instr.kind == "compute":
-        return instr.opdef.view or instr.op in LOCAL_OPS
-    return instr.kind in ("reshape", "slice")

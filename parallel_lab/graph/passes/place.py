@@ -33,17 +33,12 @@ def place(draft: Draft) -> Draft:
     updated, all_updated = _updated_on_host(optimizer)
     parameters = {i.name for i in draft.graph.inputs if i.role == "parameter"}
     offloaded = _of_states(draft, parameters)
-    on_host = [
-        instr.kind in LOCAL
-        and (
-            (phase == "update", instr.name) in targets
-            or (
-                (phase == "update" and _of_update(instr))
-                and (all_updated or instr.name in updated or not offloaded.isdisjoint(instr.kept))
-            )
-        )
-        for phase, instr in instrs
-    ]
+    on_host = []
+    for phase, instr in instrs:
+        # the optimizer's own rule, and not what the function itself does with gradients
+        rule = phase == "update" and instr.origin.made_by == "update"
+        mine = all_updated or instr.name in updated or not offloaded.isdisjoint(instr.kept)
+        on_host.append(instr.kind in LOCAL and ((phase == "update", instr.name) in targets or (rule and mine)))
     lasting = parameters | {name for name, _, _ in draft.states}
     host = parameters if config.memory_offload and config.offload_param else set()
     host |= {name for (_, i), there in zip(instrs, on_host, strict=True) if there for name in i.ins if name in lasting}
@@ -98,11 +93,6 @@ def _of_states(draft: Draft, parameters: set[str]) -> set[str]:
         if not known.isdisjoint(instr.ins) and new.isdisjoint(instr.kept):
             known.update(instr.kept)
     return known
-
-
-def _of_update(instr: Instr) -> bool:
-    """Whether it is part of the optimizer's own rule, and not of what the function itself does with gradients."""
-    return instr.origin.made_by == "update"
 
 
 def _updated_on_host(optimizer: Any) -> tuple[set[str], bool]:

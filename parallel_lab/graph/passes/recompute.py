@@ -26,13 +26,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...ops.collectives.definitions import MESSAGES
-from ..ir import Draft, Graph, Instr, Node, Pairs, Value, attr_pairs, fresh_name
+from ..ir import Draft, Graph, Instr, Node, Value, attr_pairs, fresh_name
 from ..recomputed import asks_to_recompute
 from .differentiate import one_sided
-from .optimizer_shard import is_parameter_gather, shared_layout
+from .optimizer_shard import LOCAL_OPS, is_parameter_gather, shared_layout
 
 WHY = "recompute: made again for backward, so that it did not have to stay in memory"
 WHY_GATHERED = "parallel_optimizer_comm_recompute: gathered again for backward, and not kept until then"
+WHY_LEVEL3 = "level3: gathered again for backward, so that the gathered parameter did not have to stay in memory"
 _BACK = {"": "", "first": "last", "last": "first"}  # part of a step in forward -> where its backward is
 
 
@@ -55,11 +56,14 @@ def recompute(draft: Draft) -> Draft:
 class Copies:
     """The backward program while copies of forward instructions come into it.
 
-    why   (instruction, reader) -> the reason to make it again for this reader; None: what forward made is read
+    why     (instruction, reader) -> the reason to make it again for this reader; None: what forward made is read
+    fusion  the messages of copies may share buckets, as those of forward do
     """
 
-    def __init__(self, draft: Draft, by: str, why: Callable[[Instr, Instr], str | None]) -> None:
-        self.values, self.by, self.why = draft.value_table(), by, why
+    def __init__(
+        self, draft: Draft, by: str, why: Callable[[Instr, Instr], str | None], *, fusion: bool = False
+    ) -> None:
+        self.values, self.by, self.why, self.fusion = draft.value_table(), by, why, fusion
         self.forward = draft.program("forward")
         self.place = {name: at for at, instr in enumerate(self.forward) for name in instr.kept}
         self.kept = {*draft.outputs, *(source for _, source in draft.forward_assignments)}
@@ -103,11 +107,39 @@ class Copies:
             if name and name not in self.kept:
                 self.labels[name, reader.once] = label
             outs.append(label)
-        attrs = attr_pairs({**dict(instr.attrs), "fusion": 0}) if instr.attr("fusion") else instr.attrs
+        alone = instr.attr("fusion") and not self.fusion
+        attrs = attr_pairs({**dict(instr.attrs), "fusion": 0}) if alone else instr.attrs
         fields = {"outs": tuple(outs), "strategy": None, "once": reader.once, "attrs": attrs}
         copied = replace(instr, reason=why or instr.reason, origin=instr.origin.made(self.by), **fields)
         self.made.append(self.reading(copied, reader.once))
         return self.made[-1]
+
+
+# ---- optimizer_level level3 ----
+
+
+def regather_parameters(draft: Draft) -> Draft:
+    """Gather parameters, and their casts and views, again before backward reads them: the forward ones die early."""
+    sources: set[str] = set()
+    for instr in draft.program("forward"):
+        if is_parameter_gather(instr) or (len(instr.ins) == 1 and instr.ins[0] in sources and _is_local(instr)):
+            sources.add(instr.out)
+
+    def why(instr: Instr, reader: Instr) -> str | None:
+        if instr.out not in sources:
+            return None
+        return "" if instr.ins[0] in sources else WHY_LEVEL3
+
+    copies = Copies(draft, "regather", why, fusion=True)
+    done = draft.with_program("backward", copies.run(draft.program("backward")), copies.values)
+    count = len({instr.attr("parameter") for instr in copies.made if is_parameter_gather(instr)})
+    return done.noted("regather", f"{count} parameters are gathered again for backward")
+
+
+def _is_local(instr: Instr) -> bool:
+    if instr.kind == "compute":
+        return instr.opdef.view or instr.op in LOCAL_OPS
+    return instr.kind in ("reshape", "slice")
 
 
 # ---- what is made again ----
@@ -174,22 +206,14 @@ def _makers_of_outputs(graph: Graph) -> set[str]:
     late = {graph.maker(name) for name in (*graph.read_late(), *graph.outputs)}
     found: set[str] = set()
     for node in reversed(nodes.values()):
-        if not node.recompute or _alone(node.recompute):
+        wish = dict(node.recompute)
+        if not wish or wish.get("alone"):  # asked of the operator itself, and not of a Cell around it
             continue
         used = readers.get(node.name, ())
         shown = any(r.opdef.view and r.name in found and r.ins[0] in node.outs for r in used)
-        if shown or node.name in late or any(_region(r.recompute) != _region(node.recompute) for r in used):
+        if shown or node.name in late or any(dict(r.recompute).get("region") != wish["region"] for r in used):
             found.add(node.name)
     return found
-
-
-def _region(wish: Pairs) -> int | None:
-    return dict(wish).get("region")
-
-
-def _alone(wish: Pairs) -> bool:
-    """Whether the operator itself was asked to be recomputed, and not a Cell around it."""
-    return bool(dict(wish).get("alone"))
 
 
 # ---- activations that are kept as slices ----
