@@ -29,14 +29,6 @@ from .traced_value import Overflow, TracedValue
 class TracedStep:
     """What a `Tracer` notes of gradients, optimizers and values after their steps."""
 
-    inputs: dict[str, GraphInput]
-    nodes: list[Node]
-    parameters: dict[int, str]
-    assigns: dict[str, str]
-    kept: list[Any]
-    pinned: dict[int, TracedValue]
-    prints: list[tuple[str, Any]]
-
     def __init__(self) -> None:
         # what is differentiated, and gradients by name
         self.seeds: tuple[str, ...] = ()

@@ -1,10 +1,5 @@
-"""What MindSpore refuses of an operator beside its strategy: a place where it cannot run, parts that it cannot have.
-
-    EmbeddingLookup                 runs on the host in the modes that split operators, and nowhere else
-    axis "interleaved_parallel"     has one size in a network; not for the last operator, whose result leaves the
-                                    network; not for Sort, and not along the axis of a Split
-
-Rules: MindSpore, EmbeddingLookup and micro-interleaved layouts. They are looked at before any strategy is chosen.
+"""What MindSpore refuses of an operator beside its strategy, before any is chosen: EmbeddingLookup off the host, and
+layouts with the axis "interleaved_parallel" where it takes no parts.
 """
 
 from __future__ import annotations
