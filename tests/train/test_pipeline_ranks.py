@@ -2,10 +2,23 @@
 
 import pytest
 
+from tests.processes.pools import NEEDS_MPI
 from tests.train.cases import pipeline, pipeline_files
 from tests.train.worlds import Worlds, assert_equals_one_device, assert_refused, compared, pairs, sizes
 
 worlds, test_ranks_equal_one_device = compared(pipeline, quick=3)  # the others are exhaustive
+
+
+@pytest.fixture(scope="module")
+def by_mpi(tmp_path_factory):
+    return Worlds(pipeline, tmp_path_factory.mktemp("mpi"), mpi=True)
+
+
+@NEEDS_MPI
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("size", "name"), pairs(pipeline))
+def test_ranks_of_mpirun_equal_one_device(by_mpi, size, name):
+    assert_equals_one_device(by_mpi, size, name)
 
 
 @pytest.fixture(scope="module")

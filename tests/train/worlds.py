@@ -144,10 +144,13 @@ def run_all(module_name: str, folder: Path, suite: str) -> None:
 
 
 class Worlds:
-    """The results of a module's cases: a world is started when a case of its size and suite is first asked for."""
+    """The results of a module's cases: a world is started when a case of its size and suite is first asked for.
 
-    def __init__(self, module: Any, folder: Path) -> None:
-        self.module, self.folder = module, folder
+    mpi  whether mpirun starts the ranks, instead of `parallel-lab run`
+    """
+
+    def __init__(self, module: Any, folder: Path, mpi: bool = False) -> None:
+        self.module, self.folder, self.mpi = module, folder, mpi
         self.found: dict[tuple[int, str], tuple[list[dict[str, Any]], str]] = {}
 
     def of(self, size: int, name: str) -> list[Any]:
@@ -174,7 +177,12 @@ class Worlds:
             folder = self.folder / f"{suite}_{size}"
             folder.mkdir()
             words = (__file__, self.module.__name__.rpartition(".")[2], str(folder), suite)
-            with started(*LAB, "run", "-n", str(size), *words, cwd=folder) as run:
+            command = [*LAB, "run", "-n", str(size), *words]
+            if self.mpi:
+                from parallel_lab.processes.mpi import mpirun_command
+
+                command = mpirun_command(size, [sys.executable, *words])
+            with started(*command, cwd=folder) as run:
                 code, console = run.wait(LIMIT_S)
                 assert run.gone_after() is not None, f"left: {run.family()}"
             files = [folder / f"rank_{rank}.pickle" for rank in range(size)]
