@@ -214,8 +214,14 @@ def _schedule(*what: Any) -> Any:
     return make_schedule(*what)
 
 
+def _schedule_names() -> tuple[str, ...]:
+    from .cost.schedules import schedule_names
+
+    return schedule_names()
+
+
 set_cell_executor(_executor)
-set_schedule_maker(_schedule)
+set_schedule_maker(_schedule, _schedule_names)
 keep_also(_kept_settings)  # settings that nothing reads: the facade is loaded when a script sets one
 
 

@@ -106,9 +106,10 @@ def _no_schedules(name: str, stages: int, micro_batches: int, chunks: int) -> An
     raise RuntimeError("no schedules are installed: import parallel_lab")
 
 
-# What makes the schedule of a pipeline: (name, stages, micro-batches, chunks) -> actions per stage. Generators of
-# schedules (`cost/schedules`) know costs, which lie above the compiler; the package installs them.
+# What makes the schedule of a pipeline: (name, stages, micro-batches, chunks) -> actions per stage; and the names.
+# Generators of schedules (`cost/schedules`) know costs, which lie above the compiler; the package installs them.
 _schedule_maker: Any = _no_schedules
+_schedule_names: Any = tuple
 
 
 def schedule_maker() -> Any:
@@ -116,7 +117,12 @@ def schedule_maker() -> Any:
     return _schedule_maker
 
 
-def set_schedule_maker(maker: Any) -> None:
-    """Let `maker` make schedules."""
-    global _schedule_maker
-    _schedule_maker = maker
+def schedule_names() -> tuple[str, ...]:
+    """The names that it knows."""
+    return _schedule_names()
+
+
+def set_schedule_maker(maker: Any, names: Any) -> None:
+    """Let `maker` make schedules of those `names()`."""
+    global _schedule_maker, _schedule_names
+    _schedule_maker, _schedule_names = maker, names

@@ -13,12 +13,14 @@ from typing import Any
 
 from .ir import Instr
 
-PROGRAMS = {"F": "forward", "B": "backward", "W": "weights", "update": "update"}  # kind of action -> what it runs
+# kind of action -> what it runs
+PROGRAMS = {"F": "forward", "B": "backward", "W": "weights", "reduce": "reduce", "update": "update"}
+OF_STEP = ("reduce", "update")  # programs that run once, when all micro-batches are done
 
 
 @dataclass(frozen=True)
 class Action:
-    """A cell of a schedule, "0F0": run part `stage` of `program` (kind "F", "B", "W", "update") on `micro_batch`."""
+    """A cell of a schedule, "0F0": run part `stage` of `program` (kinds: those of PROGRAMS) on `micro_batch`."""
 
     stage: int
     kind: str
@@ -27,6 +29,11 @@ class Action:
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.micro_batch}"
+
+    @property
+    def of_step(self) -> bool:
+        """Whether it belongs to no micro-batch."""
+        return self.program in OF_STEP
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class Stage:
         found: dict[Action, tuple[tuple[int, Instr], ...]] = {}
         for (phase, part), actions in runs.items():
             whole, parts = enumerate(self.program(phase)), {}
-            program = [(at, instr) for at, instr in whole if phase == "update" or instr.stage == part]
+            program = [(at, instr) for at, instr in whole if phase in OF_STEP or instr.stage == part]
             for action in actions:
                 now = ("", *["first"] * (action is actions[0]), *["last"] * (action is actions[-1]))
                 if now not in parts:
@@ -75,12 +82,23 @@ class Stage:
 
     def ends_micro_batch(self, action: Action) -> bool:
         """Whether this is the last thing done with a micro-batch."""
-        return action.program != "update" and self._last[action.micro_batch] is action
+        return not action.of_step and self._last[action.micro_batch] is action
 
     @cached_property
     def _last(self) -> dict[Any, Action]:
-        before = [a for a in self.actions if a.program != "update"]
+        before = [a for a in self.actions if not a.of_step]
         return {(a.program, a.stage): a for a in self.actions} | {a.micro_batch: a for a in before}
+
+    def turns(self, part: int) -> tuple[int, ...]:
+        """The micro-batches that a part runs for on this stage, in order: all, unless another stage has a copy."""
+        return self._turns.get(part, ())
+
+    @cached_property
+    def _turns(self) -> dict[int, tuple[int, ...]]:
+        found: dict[int, list[int]] = {}
+        for action in sorted((a for a in self.actions if a.kind == "F"), key=lambda a: a.micro_batch):
+            found.setdefault(action.stage, []).append(action.micro_batch)
+        return {part: tuple(numbers) for part, numbers in found.items()}
 
     @cached_property
     def names(self) -> frozenset[str]:

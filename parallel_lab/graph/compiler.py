@@ -27,6 +27,7 @@ from .ir import Draft, Graph, Training, at_compile
 from .passes import PASSES, Pass, run_passes
 from .passes.dataset_strategy import dataset_splits
 from .passes.strategies import check_device_num
+from .placement import stages_of
 from .plan import Plan
 from .trace import trace_network
 from .traced_value import TracedValue
@@ -50,6 +51,8 @@ def compile_network(
     optimizer         an `nn.Optimizer` over the network's parameters; None: gradients only
     device_num        1, 2, 4 or a multiple of 8; default: the parallel context's
     dataset_strategy  "full_batch": shapes are global; "data_parallel" or a tuple: one rank's; global: shape x counts
+    schedule          order of work of pipeline stages: a name out of `schedule_names()`, or a Schedule (made by hand,
+                      from text, from CSV); default: the setting pipeline_scheduler
     passes            another list of passes than `graph.passes.PASSES`; with one that lists `differentiate`, gradients
                       are made without a loss too: of the outputs' sum
     settings          further fields of `context.ParallelConfig`: gradients_mean (gradients are summed over the ranks
@@ -60,7 +63,8 @@ def compile_network(
                       enable_parallel_optimizer and what goes with it (see
                       `graph.passes.optimizer_shard`, in data_parallel mode `graph.passes.optimizer_group`)
 
-    Raises StrategyError, ShapeError, TraceError or ContextError, with operator and source line.
+    Raises StrategyError, ShapeError, TraceError or ContextError, with operator and source line; ArgumentError for a
+    schedule that cannot run, with the action and why.
     """
     trained = {"loss": loss, "optimizer": optimizer, "passes": passes}
     options = {"device_num": device_num, "dataset_strategy": dataset_strategy, **settings}
@@ -123,7 +127,11 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     A loss of several elements is differentiated as their sum, as by MindSpore's Model; one_loss=True: it is refused.
     """
     loss, optimizer, passes = options.pop("loss", None), options.pop("optimizer", None), options.pop("passes", None)
-    one_loss = options.pop("one_loss", False)
+    one_loss, schedule = options.pop("one_loss", False), options.pop("schedule", None)
+    if isinstance(schedule, str):  # chunks are what the name is for, or the network says otherwise
+        options, schedule = {**options, "pipeline_scheduler": schedule, "pipeline_interleave": True}, None
+    elif schedule is not None:
+        options.setdefault("pipeline_stages", stages_of(schedule))
     needed = not options.pop("without_inputs", False)
     config = _config(options)
     if not inputs and needed:
@@ -132,13 +140,15 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     _check_objects(network, loss, optimizer)
     if optimizer is not None and loss is None:
         raise at_compile(TraceError, "an optimizer is given without a loss", hint="Give loss=... too")
-    check_device_num(config.device_num)
     devices = config.device_num
+    if config.pipeline_stages == 1 or devices % config.pipeline_stages:
+        check_device_num(devices)
     if devices % config.pipeline_stages:
         what, hint = f"pipeline_stages={config.pipeline_stages} with {devices} devices", "Set device_num too"
         raise at_compile(ContextConflictError, what, f"A divisor of {devices}", hint if devices == 1 else "")
     # strategies are written for the devices of one stage
     config = replace(config, device_num=devices // config.pipeline_stages)
+    check_device_num(config.device_num)
     check_built(config, network)
     labels = [] if loss is None else ["label"]
     _check_count(network, len(inputs) - len(labels), with_loss=bool(labels))
@@ -163,7 +173,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     except TracedCommunication:
         if options.get("parallel_mode") is not None or get_auto_parallel_context("parallel_mode") != "stand_alone":
             raise
-        given = {"loss": loss, "optimizer": optimizer, "passes": passes, "one_loss": one_loss}
+        given = {"loss": loss, "optimizer": optimizer, "passes": passes, "one_loss": one_loss, "schedule": schedule}
         return compile_program(network, *inputs, **options, **given, parallel_mode="data_parallel")
     graph, parameters = found.graph, found.parameters
     _check_sums(graph)
@@ -185,7 +195,8 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     if loss is not None and graph.seeds:
         hint = "Give it without a loss: it is a training step"
         raise at_compile(TraceError, "the network asks for gradients itself", hint=hint)
-    draft = Draft(graph, config, order=_order(network, optimizer or found.optimizer, parameters))
+    schedule = None if config.parallel_mode == "stand_alone" else schedule
+    draft = Draft(graph, config, order=_order(network, optimizer or found.optimizer, parameters), schedule=schedule)
     draft = draft.noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")
     if graph.seeds or graph.updates:
         optimizer = found.optimizer

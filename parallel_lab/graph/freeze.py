@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from .actions import Stage
+from .actions import OF_STEP, Stage
 from .copies import with_copies
 from .ir import Draft, Instr
 from .plan import PHASES, Plan, State
-from .stage_programs import divided, schedule_of, stage_programs
+from .stage_programs import divided, orders_of, splits_backward, stage_programs
 
 
 def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
@@ -19,10 +19,10 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     pairs = (*draft.gradients, *draft.assignments, *draft.forward_assignments)
     read = {n for _, i in draft.instructions() for n in i.ins} | {n for _, n in pairs} | set(draft.outputs)
     placed = with_copies(draft, *stage_programs(draft))
-    orders = schedule_of(draft)
+    orders = orders_of(draft, placed.programs)
     draft, found = replace(draft, host=tuple(sorted(placed.host)), **placed.pairs), placed.programs
     values = placed.values
-    if any(action.kind == "W" for actions in orders for action in actions):
+    if splits_backward(orders):
         found = [divided(mine, draft) for mine in found]
     programs = [tuple((p, _kept(mine[p], read)) for p in PHASES if mine.get(p)) for mine in found]
     used = {n for mine in programs for _, p in mine for i in p for n in (*i.ins, *i.kept)}
@@ -32,7 +32,7 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     made = {f.name: getattr(draft, f.name) for f in fields(Plan) if hasattr(draft, f.name)}
     n, stages = draft.config.device_num, []
     for mine, actions in zip(programs, orders, strict=True):
-        has = {(phase, 0 if phase == "update" else i.stage) for phase, program in mine for i in program}
+        has = {(phase, 0 if phase in OF_STEP else i.stage) for phase, program in mine for i in program}
         done = tuple(a for a in actions if (a.program, a.stage) in has)  # nothing to do: no gradient was asked for
         stages.append(Stage(n * len(stages), n, mine, done))
     made["stages"] = tuple(stages)

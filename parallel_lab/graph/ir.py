@@ -480,6 +480,7 @@ class Draft:
     states      optimizer states: (name, parameter or "", the optimizer's name for it);  optimizer: its rule
     owners      (parameter, the only rank that updates it and holds its states), where there is one
     order       names of the parameters as the optimizer has them, or the network: what fusion by index counts
+    schedule    the actions of every pipeline stage: what `compile` was given, or pass `stages` has made
     host        values that lie in the memory of the host, and not of the device
     training    what passes need beside the program;  notes: one (pass, text) per pass that ran
     """
@@ -502,6 +503,7 @@ class Draft:
     host: tuple[str, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     training: Training = field(default_factory=Training, compare=False)
+    schedule: Any = field(default=None, compare=False)
 
     def value_table(self) -> dict[str, Value]:
         return dict(self.values)

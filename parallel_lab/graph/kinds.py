@@ -218,12 +218,12 @@ def _split_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
 def _run_accumulate(on: OnRank, instr: Instr) -> np.ndarray | None:
     """The sum so far. Micro-batches are added in their order, whichever is first: bits do not depend on schedules."""
     waiting, (count, total) = on.early.setdefault(instr.out, {}), on.sums.get(instr.out, (0, None))
-    waiting[on.micro_batch] = on.env[instr.ins[0]]
-    while count in waiting:
-        part = waiting.pop(count)
+    waiting[on.micro_batch], turns = on.env[instr.ins[0]], on.plan.stage_of(on.rank).turns(instr.stage)
+    while count < len(turns) and turns[count] in waiting:
+        part = waiting.pop(turns[count])
         total = np.array(part) if total is None else np.add(total, part, out=total)
         count += 1
-    if count < on.plan.micro_batches:
+    if count < len(turns):
         on.sums[instr.out] = count, total
     return total
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from .actions import PROGRAMS
 from .ir import Instr
 
 Pairs = tuple[tuple[str, str], ...]
@@ -50,7 +51,7 @@ def last_uses(
         for _, source in pairs:
             read_in, at = last.get(source, ("", 0))
             last[source] = ("update", max(at, position) if read_in == "update" else position)
-    done: dict[str, dict[int, tuple[str, ...]]] = {"forward": {}, "backward": {}, "weights": {}, "update": {}}
+    done: dict[str, dict[int, tuple[str, ...]]] = {phase: {} for phase in PROGRAMS.values()}
     for name, (phase, position) in last.items():
         if name not in keep:
             done[phase][position] = (*done[phase].get(position, ()), name)

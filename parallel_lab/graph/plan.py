@@ -28,11 +28,11 @@ from ..base.origin import Origin
 from ..base.settings.config import ParallelConfig
 from ..layout.named_layout import Layout, LayoutStrategy
 from ..layout.tensor_layout import TensorLayout
-from .actions import Action, Stage
+from .actions import OF_STEP, Action, Stage
 from .ir import Graph, GraphInput, Instr, Node, Value
 from .lifetimes import last_uses, replacements
 
-PHASES = ("forward", "backward", "weights", "update")
+PHASES = ("forward", "backward", "weights", "reduce", "update")
 VERSION = 3
 
 
@@ -190,7 +190,7 @@ class Plan:
         """Values that every micro-batch makes for itself."""
         if self.micro_batches == 1:
             return frozenset()
-        parts = (i for phase, i in self.instructions() if phase != "update" and not i.of_step)
+        parts = (i for phase, i in self.instructions() if phase not in OF_STEP and not i.of_step)
         return frozenset(name for i in parts for name in i.kept)
 
     # ---- forms ----

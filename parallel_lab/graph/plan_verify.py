@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..base.errors import ParallelLabError, PlanError, message
-from .actions import Stage
+from .actions import OF_STEP, Stage
 from .copies import place_fault
 from .instr_checks import Makers
 from .ir import Instr
@@ -51,8 +51,8 @@ def verify_plan(plan) -> None:
         wanted = {
             (phase, k, n)
             for phase, program in programs.items()
-            for k in ({0} if phase == "update" else {i.stage for i in program})
-            for n in range(1 if phase == "update" else plan.micro_batches)
+            for k in ({0} if phase in OF_STEP else {i.stage for i in program})
+            for n in ((0,) if phase in OF_STEP else stage.turns(k))
         }
         if len(set(order)) < len(order) or set(order) != wanted:
             what = f"actions {[p for p, *_ in order]} do not run the programs {sorted(programs)}"

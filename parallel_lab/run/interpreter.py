@@ -81,13 +81,13 @@ def rank_step(
     on = OnRank(plan, rank, env, show, empty)
     replaced, new = [] if replaced is None else replaced, {}
     actions = [a for a in stage.actions if phases is None or a.program in phases]
-    early = [a for a in actions if a.program != "update"]
+    early = [a for a in actions if not a.of_step]
     micro: dict[int, MicroBatch] = {}
     travelling, last_uses, replacements = 0, plan.last_uses(rank), plan.replacements(rank)
     for action in actions:
         phase, number = action.program, action.micro_batch
         own: Any = env
-        if plan.micro_batches > 1 and phase != "update":
+        if plan.micro_batches > 1 and not action.of_step:
             if number not in micro:
                 micro[number] = MicroBatch(plan, env, number, step)
             own = micro[number]

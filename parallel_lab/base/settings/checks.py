@@ -23,6 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 from .. import checks
 from ..checks import INT_LIMIT, Errors, choice, flag, is_int, nearest
 from ..errors import ContextError, ContextKeyError, ContextStrategyError, ContextTypeError, shorten
+from ..hooks import schedule_names
 
 SETTINGS = Errors(ContextTypeError, ContextError)
 Check = Callable[..., Any]  # (where, key, value, errors) -> the value in plain types
@@ -72,8 +73,9 @@ def shard_size(least: int) -> Check:
 
 
 def scheduler(where: str, key: str, value: object, errors: Errors = SETTINGS) -> str:
-    """The name of a pipeline's schedule."""
-    plain = choice(*SCHEDULERS, *MORE_SCHEDULERS)(where, key, value, errors)
+    """The name of a pipeline's schedule: MindSpore's, or one of ours."""
+    known = SCHEDULERS if value in (*SCHEDULERS, *MORE_SCHEDULERS) else schedule_names()
+    plain = choice(*dict.fromkeys((*SCHEDULERS, *known)), *MORE_SCHEDULERS)(where, key, value, errors)
     if plain in MORE_SCHEDULERS:
         allowed = f"One of {', '.join(map(repr, SCHEDULERS))}: MindSpore's {plain!r} is not available here"
         raise refuse(ContextError, where, key, plain, allowed)

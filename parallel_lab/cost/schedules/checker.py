@@ -1,6 +1,7 @@
 """Why a schedule cannot run: its faults, in order, each with a sentence.
 
-    placement    an action on a rank that does not hold the part; a backward on another rank than its forward
+    placement    an action on a rank that does not hold the part; a backward on another rank than its forward; copies of
+                 a part of which another part has fewer
     number       a part, micro-batch or kind of action that the schedule does not have
     twice        an action listed two times                 never   one that is missing
     memory       a forward for which the rank has no room
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from ...base.errors import ArgumentError
 from ...graph.actions import Action
@@ -47,6 +49,7 @@ def find_faults(order: Order, cap: int | Sequence[int] | None = None, *, rendezv
             f"cap={cap!r}", where="schedule check", allowed=f"A number, or one for each of {count} ranks"
         )
     faults = list(_of_actions(order))
+    faults += _of_copies(order) if not faults else ()
     if caps is not None:
         faults += _of_memory(order, caps)
     faults += _missing(order)
@@ -87,6 +90,27 @@ def _of_actions(order: Order) -> Iterator[Fault]:
                     "twice", rank, at, str(action), f"{where}: {action} is done a second time; {first} has done it"
                 )
             seen.setdefault(key, rank)
+
+
+def _of_copies(order: Order) -> Iterator[Fault]:
+    """A rank that runs a part for some micro-batches holds a copy of it: copies of the network share no part."""
+    ways: dict[tuple[int, ...], int] = {}  # the ranks that a micro-batch goes through -> the first one that does
+    for n in range(order.micro_batches):
+        way = tuple(order.where.get((part, "F", n), -1) for part in range(order.parts))
+        if -1 not in way:
+            ways.setdefault(way, n)
+    for (first, n), (second, m) in combinations(ways.items(), 2):
+        shared = next((k for k, (a, b) in enumerate(zip(first, second, strict=True)) if a == b), None)
+        apart = next(k for k, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
+        if shared is not None:
+            a, b, one = first[apart], second[apart], first[shared]
+            text = (
+                f"{apart}F{m} runs on rank {b} and {apart}F{n} on rank {a}, but {shared}F{n} and {shared}F{m} both on"
+            )
+            told = f"rank {one}: a copy of part {apart} is one of the whole network"
+            at = next(i for i, a in enumerate(order.ranks[b]) if key_of(a) == (apart, "F", m))
+            yield Fault("placement", b, at, f"{apart}F{m}", f"action {at} of rank {b}: {text} {told}")
+            return
 
 
 def _number(order: Order, action: Action) -> str:

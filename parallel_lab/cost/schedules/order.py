@@ -72,6 +72,7 @@ class Order:
     holds          the parts on each rank; two copies of the network put a part on two ranks
     ranks          the actions of each rank
     together       (rank, position) of actions that run as one with the action after them
+    cap            micro-batches x parts whose activations a rank can keep: a number, or one per rank; None: any
     """
 
     name: str
@@ -80,6 +81,7 @@ class Order:
     holds: tuple[tuple[int, ...], ...]
     ranks: tuple[Lane, ...]
     together: frozenset[tuple[int, int]] = field(default=frozenset())
+    cap: int | tuple[int, ...] | None = None
 
     @cached_property
     def where(self) -> dict[Key, int]:

@@ -57,8 +57,8 @@ class Schedule(Order):
         return run_clock(self, forward, backward, weights, latency, together=together, cores=cores)
 
     def check(self, cap: int | Sequence[int] | None = None, *, rendezvous: bool = False) -> list[Fault]:
-        """What is wrong, in order; nothing if it can run (`checker.find_faults`)."""
-        return find_faults(self, cap, rendezvous=rendezvous)
+        """What is wrong, in order; nothing if it can run (`checker.find_faults`). cap None: the schedule's own."""
+        return find_faults(self, self.cap if cap is None else cap, rendezvous=rendezvous)
 
     @staticmethod
     def of(
@@ -68,11 +68,13 @@ class Schedule(Order):
         parts: int | None = None,
         micro_batches: int | None = None,
         holds: str | Sequence[Sequence[int]] | None = None,
+        cap: int | Sequence[int] | None = None,
     ) -> Schedule:
         """A schedule from the actions of each rank, a tuple of them where they run as one.
 
         parts, micro_batches  how many there are; None: as many as the actions name
         holds                 parts on each rank: "loop", "v", "two-way", or a list; None: those that it runs
+        cap                   micro-batches x parts whose activations a rank can keep: what the check allows
         """
         rows = [[(c,) if isinstance(c, Action) else c for c in cell_list] for cell_list in cells]
         every = [a for row in rows for cell in row for a in cell]
@@ -88,7 +90,8 @@ class Schedule(Order):
             raise ArgumentError(
                 f"holds names {len(found)} ranks", where="schedule", allowed=f"{len(rows)}, one per line"
             )
-        return Schedule(name, parts, micro_batches, found, *lanes(rows))
+        caps = cap if cap is None or isinstance(cap, int) else tuple(cap)
+        return Schedule(name, parts, micro_batches, found, *lanes(rows), caps)
 
     @staticmethod
     def from_text(text: str, **what: Any) -> Schedule:

@@ -44,7 +44,7 @@ CONDITIONS: dict[str, Callable[[Draft], bool]] = {
     "a strategy file is named": lambda d: (
         d.config.parallel_mode in SHARDED_MODES and bool(d.config.strategy_ckpt_load_file)
     ),
-    "there are pipeline stages": lambda d: d.config.pipeline_stages > 1,
+    "there are pipeline stages": lambda d: d.config.pipeline_stages > 1 or d.schedule is not None,
     "gradients are asked for": lambda d: d.training.differentiated,
     "the function makes a training step itself": lambda d: bool(d.graph.seeds or d.graph.updates),
     "updated parameters are read": lambda d: bool(d.graph.updated),

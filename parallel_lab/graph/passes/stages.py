@@ -5,7 +5,9 @@
 
 `stages` gives every operator its part of the network: the one its Cell was given, else that of its operands (of what
 has none: that of its readers). Data flows to later stages only; with pipeline_interleave an edge to an earlier one
-begins the next chunk: layers on stages 0, 1, 0, 1 make the parts 0, 1, 2, 3.
+begins the next chunk: layers on stages 0, 1, 0, 1 make the parts 0, 1, 2, 3. A schedule may place parts in another
+order (`graph/placement.py`): for zero_bubble_v layers lie on stages 0, 1, 1, 0. Where parts that follow each other lie
+on one stage, its layers are shared out, as many operators to each as layers allow.
 
 `borders` runs on the program of slices. A value that another part reads is brought there once, by a recv whose gradient
 goes back the same way; what a redistribution makes smaller is sent after it. A part that reads a value hands it on to
@@ -23,18 +25,23 @@ from dataclasses import replace
 from ...base.errors import ContextConflictError, StrategyError
 from ...base.origin import Origin
 from ..ir import Draft, Graph, Instr, Node, Value, at_compile, attr_pairs, fresh_name
+from ..placement import Placement, given_schedule, named_placement, named_schedule, placement_of
 
 # ---- parts of the network ----
 
 
 def assign_stages(draft: Draft) -> Draft:
-    """Give every operator its part. Raises StrategyError for stages that are not used, or flow backwards."""
+    """Give every operator its part, and the draft its schedule. Raises StrategyError for stages that are not used, or
+    flow backwards; ArgumentError for a schedule that cannot run.
+    """
     graph, config = draft.graph, draft.config
     count = config.pipeline_stages
     if config.local:
         what, allowed = f"pipeline_stages={count} in {config.parallel_mode} mode", "semi_auto_parallel or auto_parallel"
         raise at_compile(ContextConflictError, what, allowed, "Within a stage the batch is split among its ranks")
-    if graph.micro_batches < count and (draft.training.differentiated or graph.micro_batches > 1):
+    schedule = None if draft.schedule is None else given_schedule(draft)
+    fewer = schedule is None and graph.micro_batches < count
+    if fewer and (draft.training.differentiated or graph.micro_batches > 1):
         fed = "is fed no micro-batches" if graph.micro_batches == 1 else f"is fed {graph.micro_batches} micro-batches"
         what, allowed = f"the network {fed}, with pipeline_stages={count}", "At least as many as there are stages"
         raise at_compile(StrategyError, what, allowed, f"Put it into nn.PipelineCell(net, {2 * count})")
@@ -49,24 +56,33 @@ def assign_stages(draft: Draft) -> Draft:
         what = f"the network's operators are on stages {used}, with pipeline_stages={count}"
         allowed = f"Every stage from 0 to {count - 1} has an operator"
         raise at_compile(StrategyError, what, allowed, "Set cell.pipeline_stage, or stage_config of nn.PipelineCell")
-    parts = _with_chunks(graph, stages, count, interleaved=config.pipeline_interleave)
+    place = named_placement(draft) if schedule is None else placement_of(schedule, schedule.parts)
+    parts = _parts(graph, stages, count, place, interleaved=config.pipeline_interleave)
     early = _needs_no_micro_batch(graph)
     nodes = tuple(replace(n, stage=parts[n.name]) if n.name in parts else n for n in graph.nodes)
     nodes = tuple(replace(n, once="first") if n.name in early else n for n in nodes)
-    _check_borders(graph, parts)
+    _check_borders(graph, stages)
     trained = {i.name for i in graph.inputs if i.trainable}
     first = [n for n in graph.of_phase("forward") if stages[n.name] == 0 and not _is_free(n)]
     if draft.training.differentiated and trained and not any(trained.intersection(n.ins) for n in first):
         what, allowed = "no operator of stage 0 has a trained Parameter", "Stage 0 is trained, and what follows it"
         hint = "Give the first layer with such Parameters stage 0, and what follows it the next ones"
         raise StrategyError(what, where=first[0].where, allowed=allowed, hint=hint)
-    most = max(parts.values())
-    if most % count != count - 1 or set(parts.values()) != set(range(most + 1)):
-        missing = next(k for k in range(most + count) if k not in parts.values())
+    total = -(-(1 + max(parts.values())) // count) * count if place is None else len(place.ways[0])
+    missing = next((k for k in range(total) if k not in parts.values()), None)
+    if missing is not None and place is None:
         what = f"chunk {missing // count} has no operator on stage {missing % count}"
         raise at_compile(StrategyError, what, "Each chunk runs through all stages, from 0 to the last")
-    placed = f"{len(nodes)} operators in {most + 1} parts on {count} stages"
-    return replace(draft, graph=replace(graph, nodes=nodes)).noted("stages", placed)
+    if missing is not None:
+        what, allowed = f"part {missing} of the schedule has no operator", f"Layers on stages {_shown(place)}, in order"
+        raise at_compile(StrategyError, what, allowed, "Set their pipeline_stage, or take a schedule with fewer parts")
+    draft = replace(draft, graph=replace(graph, nodes=nodes))
+    draft = replace(draft, schedule=named_schedule(draft, total) if schedule is None else schedule)
+    return draft.noted("stages", f"{len(nodes)} operators in {total} parts on {count} stages")
+
+
+def _shown(place: Placement) -> str:
+    return ", ".join(map(str, place.ways[0]))
 
 
 def _coloured(graph: Graph, said: dict[str, int]) -> dict[str, int]:
@@ -86,22 +102,43 @@ def _coloured(graph: Graph, said: dict[str, int]) -> dict[str, int]:
     return found
 
 
-def _with_chunks(graph: Graph, stages: dict[str, int], count: int, *, interleaved: bool) -> dict[str, int]:
-    """Part of every operator: its stage, and with chunks stage + chunk * count."""
+def _parts(
+    graph: Graph, stages: dict[str, int], count: int, place: Placement | None, *, interleaved: bool
+) -> dict[str, int]:
+    """Part of every operator: the first one on its stage behind those of its operands. place None: part k lies on stage
+    k % count.
+    """
     parts: dict[str, int] = {}
     for node in graph.of_phase("forward"):
-        stage, chunk = stages[node.name], 0
-        for maker in map(graph.maker, node.ins):
-            if maker not in parts or _is_free(graph.node(maker)):
-                continue
-            before, above = parts[maker] // count, parts[maker] % count > stage
-            if above and not interleaved:
-                what = f"stage {stage}, and it reads {maker!r} of stage {parts[maker] % count}"
-                allowed = "Data flows from a stage to the same or a later one"
-                hint = "Give it a later stage, or set pipeline_interleave=True: it begins the next chunk"
-                raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)
-            chunk = max(chunk, before + above)
-        parts[node.name] = stage + chunk * count
+        stage = stages[node.name]
+        makers = [m for m in map(graph.maker, node.ins) if m in parts and not _is_free(graph.node(m))]
+        last = max(makers, key=parts.__getitem__, default=None)
+        before = 0 if last is None else parts[last]
+        part = before + (stage - before) % count if place is None else place.after(before, stage)
+        if part is None or (place is None and part >= count and not interleaved):
+            what = f"stage {stage}, and it reads {last!r} of stage {stages.get(last, 0)}"
+            allowed = "Data flows from a stage to the same or a later one"
+            hint = "Give it a later stage, or set pipeline_interleave=True: it begins the next chunk"
+            if place is not None:
+                allowed = f"In this schedule data flows through the stages {_shown(place)}"
+                hint = "Set pipeline_stage of its layers in this order"
+            raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)
+        parts[node.name] = part
+    return parts if place is None else _shared_out(graph, parts, place.ways[0])
+
+
+def _shared_out(graph: Graph, parts: dict[str, int], way: tuple[int, ...]) -> dict[str, int]:
+    """Operators of a part behind which others lie on the same stage, shared out among these: about as many operators to
+    each, and whole layers where these are about as long.
+    """
+    for first in (k for k in range(len(way)) if not k or way[k] != way[k - 1]):
+        row = next((k for k in range(first, len(way)) if way[k] != way[first]), len(way)) - first
+        mine = [n.name for n in graph.of_phase("forward") if parts[n.name] == first and not _is_free(n)]
+        begin = 0
+        for left in range(row - 1, 0, -1):  # parts that are still to come
+            share = (len(mine) - begin) / (left + 1)
+            begin = _cut(mine, begin + share, range(begin + 1, len(mine) - left + 1), share / 4)
+            parts |= dict.fromkeys(mine[begin:], first + row - left)
     return parts
 
 
@@ -118,15 +155,27 @@ def _needs_no_micro_batch(graph: Graph) -> set[str]:
     return found
 
 
-def _check_borders(graph: Graph, parts: dict[str, int]) -> None:
+def _cut(names: list[str], wanted: float, allowed: range, tolerance: float) -> int:
+    """Where a list of operators is cut: near `wanted`, between two layers if one of their borders is near enough."""
+    at = len(names)
+    for depth in range(1, 8):
+        layers = [name.split(".")[:depth] for name in names]
+        found = [at for at in allowed if layers[at] != layers[at - 1]] if depth < 7 else list(allowed)
+        at = min(found, key=lambda at: abs(at - wanted), default=at)
+        if abs(at - wanted) <= tolerance:
+            break
+    return at
+
+
+def _check_borders(graph: Graph, stages: dict[str, int]) -> None:
     """Raise StrategyError where a Reshape makes what another stage reads, a Cast of it included (as MindSpore does)."""
     for node in graph.of_phase("forward"):
         for name in node.ins:
             maker = graph.node(graph.maker(name))
             while maker is not None and maker.op_class == "Cast":
                 maker = graph.node(graph.maker(maker.ins[0]))
-            if maker is not None and maker.op_class == "Reshape" and parts[maker.name] != parts[node.name]:
-                here, there = parts[maker.name], parts[node.name]
+            if maker is not None and maker.op_class == "Reshape" and stages[maker.name] != stages[node.name]:
+                here, there = stages[maker.name], stages[node.name]
                 what = f"it is on stage {here}, and {node.name!r} on stage {there} reads its result"
                 allowed = "No Reshape makes what crosses a border of stages"
                 raise StrategyError(what, where=maker.where, allowed=allowed, hint="Reshape on the stage that reads it")
@@ -225,8 +274,8 @@ def border_of(
 ) -> Instr:
     """The recv that brings a value to another part.  names: there and here;  parts: its own, the one that reads it."""
     (name, label), (source, part), config = names, parts, draft.config
-    shift = (part % config.pipeline_stages - source % config.pipeline_stages) * config.device_num
-    attrs = {"source": source, "shift": shift, "sr_tag": tag, "fusion": 0}
+    # how far it goes is known where stages get their programs
+    attrs = {"source": source, "shift": 0, "sr_tag": tag, "fusion": 0}
     attrs |= {"shape": value.slice_shape, "dtype": value.dtype}
     place = {"device_matrix": (config.device_num,), "stage": part, "attrs": attr_pairs(attrs)}
     return Instr("recv", (label,), (name,), name, **place, **facts)
