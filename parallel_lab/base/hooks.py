@@ -122,7 +122,7 @@ def schedule_names() -> tuple[str, ...]:
     return _schedule_names()
 
 
-def set_schedule_maker(maker: Any, names: Any) -> None:
-    """Let `maker` make schedules of those `names()`."""
+def set_schedule_maker(maker: Any, names: Any = None) -> None:
+    """Let `maker` make schedules, of those `names()`; None: of the same ones as before."""
     global _schedule_maker, _schedule_names
-    _schedule_maker, _schedule_names = maker, names
+    _schedule_maker, _schedule_names = maker, names or _schedule_names

@@ -64,10 +64,11 @@ def named_placement(draft: Draft) -> Placement | None:
     """Where the schedule `pipeline_scheduler` has its parts; None: they go around, as many as the network has."""
     name, stages = draft.config.pipeline_scheduler, draft.config.pipeline_stages
     made = schedule_maker()(name, stages, 2 * stages, 1)  # every schedule is defined for so many micro-batches
-    if made.parts == stages and not draft.training.differentiated:
+    parts = 1 + max(action.stage for mine in made for action in mine)
+    if parts == stages and not draft.training.differentiated:
         return None  # one copy of a network is enough for what it predicts
-    found = placement_of(made, made.parts)
-    return found if made.parts > stages or len(found.ways) > 1 else None
+    found = placement_of(made, parts)
+    return None if found.ways == (tuple(k % stages for k in range(parts)),) else found
 
 
 def named_schedule(draft: Draft, parts: int) -> Any:
