@@ -46,7 +46,7 @@ from .base.errors import (
     StrategyError,
     TraceError,
 )
-from .base.hooks import set_cell_executor, set_schedule_maker
+from .base.hooks import set_cell_executor, set_schedule_maker, set_strategy_reader
 from .base.seeds import get_seed, set_seed
 from .base.settings.context import (
     ParallelMode,
@@ -214,6 +214,12 @@ def _schedule(*what: Any) -> Any:
     return make_schedule(*what)
 
 
+def _strategies(path: Any) -> Any:
+    from .train.checkpoint.strategy_file import load_strategy
+
+    return load_strategy(path)
+
+
 def _schedule_names() -> tuple[str, ...]:
     from .cost.schedules import schedule_names
 
@@ -222,6 +228,7 @@ def _schedule_names() -> tuple[str, ...]:
 
 set_cell_executor(_executor)
 set_schedule_maker(_schedule, _schedule_names)
+set_strategy_reader(_strategies)
 keep_also(_kept_settings)  # settings that nothing reads: the facade is loaded when a script sets one
 
 

@@ -126,3 +126,17 @@ def set_schedule_maker(maker: Any, names: Any = None) -> None:
     """Let `maker` make schedules, of those `names()`; None: of the same ones as before."""
     global _schedule_maker, _schedule_names
     _schedule_maker, _schedule_names = maker, names or _schedule_names
+
+
+_strategy_reader: Any = None
+
+
+def strategy_reader() -> Any:
+    """What reads a strategy file for the compiler: path -> its content (`train/checkpoint/strategy_file.py`)."""
+    return _strategy_reader
+
+
+def set_strategy_reader(reader: Any) -> None:
+    """Let `reader` read strategy files."""
+    global _strategy_reader
+    _strategy_reader = reader

@@ -24,12 +24,12 @@ from ..graph.compiler import Compiled, compile_program, targets_of
 from ..graph.forms import of_tensors, tensors_of
 from ..graph.passes.dataset_strategy import dataset_layouts
 from ..graph.plan import Plan
-from ..graph.strategy_file import save_strategy
 from ..layout.slices import cut
 from ..layout.tensor_layout import TensorLayout
 from ..nn.tensor.tensor import Parameter, RankTensor, Tensor
 from .agreement import agree_on_start
 from .checkpoint.distributed import save_group_info
+from .checkpoint.strategy_file import save_strategy
 from .runner import RankProgram, Rehearsal
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from parallel_lab.base.dtypes import load_bfloat16
-from parallel_lab.graph.strategy_file import ParameterStrategy, StrategyFile, save_strategy
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.train.checkpoint import TensorRecord
+from parallel_lab.train.checkpoint.strategy_file import ParameterStrategy, StrategyFile, save_strategy
 
 load_bfloat16()
 DTYPES = (

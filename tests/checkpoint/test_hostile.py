@@ -224,7 +224,7 @@ def test_loading_hostile_files_runs_nothing_and_takes_little_memory(tmp_path):
 import os, resource, sys, time
 from parallel_lab.train.checkpoint import load_checkpoint, read_checkpoint
 from parallel_lab.base.errors import CheckpointError
-from parallel_lab.graph.strategy_file import load_strategy
+from parallel_lab.train.checkpoint.strategy_file import load_strategy
 names = sorted(os.listdir())
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 seen, slowest = [], 0.0

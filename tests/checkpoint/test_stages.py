@@ -7,7 +7,6 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab import nn, ops
-from parallel_lab.graph.strategy_file import load_strategy, save_strategy
 from parallel_lab.layout.slices import is_split
 from parallel_lab.train.checkpoint import (
     TensorRecord,
@@ -22,6 +21,7 @@ from parallel_lab.train.checkpoint import (
     transform_checkpoints,
     write_checkpoint,
 )
+from parallel_lab.train.checkpoint.strategy_file import load_strategy, save_strategy
 from tests.checkpoint.drawn import same_bits
 from tests.crossed import crossed
 

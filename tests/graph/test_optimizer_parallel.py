@@ -18,8 +18,8 @@ from parallel_lab.base.errors import ContextConflictError, OptimizerParallelErro
 from parallel_lab.graph.compiler import compile_steps
 from parallel_lab.graph.passes.optimizer_shard import choose_shards, shared_layout
 from parallel_lab.graph.plan import Plan
-from parallel_lab.graph.strategy_file import load_strategy, plan_strategy, save_strategy
 from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.train.checkpoint.strategy_file import load_strategy, plan_strategy, save_strategy
 from tests.cells import cell
 from tests.crossed import each_of
 from tests.graph.test_recorded_strategies import CHECKS, RECORDED, ROWS

@@ -13,8 +13,8 @@ from parallel_lab.mindspore.parallel._auto_parallel_context import auto_parallel
 import parallel_lab.mindspore as ms
 from parallel_lab.base.errors import MissingName, StrategyError
 from parallel_lab.base.settings.context import reset_auto_parallel_context
-from parallel_lab.graph.strategy_file import load_strategy
 from parallel_lab.mindspore import Parameter, Tensor, nn, ops
+from parallel_lab.train.checkpoint.strategy_file import load_strategy
 from tests.crossed import each_of
 
 X = Tensor(np.ones((8, 16), np.float32))

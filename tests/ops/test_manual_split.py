@@ -6,13 +6,13 @@ import pytest
 from parallel_lab import ShapeError, StrategyError, Tensor, compile, nn, ops
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.graph.plan import Plan
-from parallel_lab.graph.strategy_file import load_strategy, save_strategy
 from parallel_lab.layout.slices import assemble, cut
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.checkpoint.records import TensorRecord, layout_from_plain, layout_to_plain
 from parallel_lab.train.checkpoint.reslice import reslice, whole_array
+from parallel_lab.train.checkpoint.strategy_file import load_strategy, save_strategy
 from parallel_lab.train.session import Session
 from tests.crossed import each_of
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from ...base.errors import ContextConflictError, StrategyError
+from ...base.hooks import strategy_reader
 from ...base.settings.context import get_compat
 from ...layout.named_layout import LayoutStrategy
 from ...ops.machine.sharding import completed, default_strategy, result_layouts, sharding_rule
 from ..ir import Draft, Node, at_compile
-from ..strategy_file import load_strategy
 from .propagate import propagate_strategies
 from .wishes import check_wishes
 
@@ -90,7 +90,7 @@ def with_saved_strategies(draft: Draft) -> Draft:
     where they fit (MindSpore saves none of them). StrategyError: other device number.
     """
     path = draft.config.strategy_ckpt_load_file
-    file = load_strategy(path)
+    file = strategy_reader()(path)
     if file.device_num != draft.config.device_num:
         what = f"strategy_ckpt_load_file={path!r} was made for {file.device_num} devices"
         raise at_compile(StrategyError, what, f"A file made for {draft.config.device_num}, as many as compile now")

@@ -35,7 +35,6 @@ from ...base.hooks import current_world
 from ...base.plain_json import dump_json, parse_json
 from ...base.settings.context import get_auto_parallel_context
 from ...graph.plan import Plan
-from ...graph.strategy_file import ParameterStrategy, StrategyFile, load_strategy
 from ...layout.named_layout import Layout
 from ...layout.slices import is_split, same_slices
 from ...layout.tensor_layout import TensorLayout

@@ -21,7 +21,6 @@ from typing import Any
 from ...base.checks import checked, instance, integer, is_int, path_text, text
 from ...base.errors import CheckpointError, CheckpointFolderError, CheckpointTypeError, CheckpointWriteError, shorten
 from ...base.settings.context import get_compat
-from ...graph.strategy_file import OperatorStrategy, ParameterStrategy, StrategyFile, load_strategy, save_strategy
 from ...layout.redistribution import plan_redistribution
 from ...layout.tensor_layout import TensorLayout
 from .distributed import RankFiles, strategy_of
@@ -30,6 +29,7 @@ from .format import write_checkpoint
 from .records import CHECKPOINT, check_name
 from .reslice import needed_ranks
 from .serialization import FILE, wait_for_saves
+from .strategy_file import OperatorStrategy, ParameterStrategy, StrategyFile, load_strategy, save_strategy
 
 RANK = integer(0, kinds=int)
 FOLDER = path_text("The name of a folder, as str or path", kinds=(str, os.PathLike))

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import (
+from ...base.errors import (
     CheckpointError,
     CheckpointFolderError,
     CheckpointTypeError,
@@ -30,11 +30,11 @@ from ..base.errors import (
     LayoutError,
     shorten,
 )
-from ..base.files import write_whole
-from ..base.plain_json import MAX_BYTES, dump_json, parse_json
-from ..layout.named_layout import Layout, LayoutStrategy
-from ..layout.tensor_layout import TensorLayout
-from .plan import Plan
+from ...base.files import write_whole
+from ...base.plain_json import MAX_BYTES, dump_json, parse_json
+from ...graph.plan import Plan
+from ...layout.named_layout import Layout, LayoutStrategy
+from ...layout.tensor_layout import TensorLayout
 
 FORMAT = "parallel_lab-strategy"
 VERSION = 1
