@@ -46,6 +46,7 @@ from .records import CHECKPOINT, MAX_RANKS, TensorInfo, TensorRecord
 from .reslice import whole_array
 from .serialization import FILE, refuse_encryption, wait_for_saves
 from .stored import StoredTensor, load_parts
+from .strategy_file import ParameterStrategy, StrategyFile, load_strategy
 from .values import load_records, optimizer_names, optimizers_of, parameter_of_state
 
 GROUP_FORMAT = "parallel_lab-group"
