@@ -6,10 +6,14 @@ import random
 
 import pytest
 
+from parallel_lab import nn
 from parallel_lab.base.errors import ArgumentError
+from parallel_lab.cost.memory import predict_memory
 from parallel_lab.cost.schedules import make_schedule, schedule_names
+from parallel_lab.cost.schedules.order import KINDS
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.pipeline.settings import cells_of
+from parallel_lab.lab.pipeline.subjects import get_subject, layers_of
 from parallel_lab.lab.pipeline.waits import gaps
 from parallel_lab.processes.shm import close_all
 
@@ -247,9 +251,8 @@ def shuffled(lab, seed, moves=60):
     return lab
 
 
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1", "gpipe", "interleaved"])
-@pytest.mark.parametrize("net", ["stack", "gpt"])
+@pytest.mark.quick(3)
+@pytest.mark.parametrize(("net", "schedule"), [*(("stack", name) for name in schedule_names()), ("gpt", "zb_h1")])
 def test_what_was_drawn_is_what_ranks_run(net, schedule):
     """A shuffled schedule, simulated: every rank does its actions in the order drawn."""
     lab = shuffled(PipelineLab(net, 2, 4, schedule), 3)
@@ -260,6 +263,46 @@ def test_what_was_drawn_is_what_ranks_run(net, schedule):
     shown = lab.snapshot()["ran"]["simulated"]
     assert shown["span"] * shown["tick_s"] == pytest.approx(lab.results["simulated"].step_s)
     assert 0 <= lab.results["simulated"].bubble < 1
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("net", ["stack", "gpt"])
+def test_what_recomputed_parts_keep_is_the_share_that_the_lab_draws(net):
+    """Bytes per micro-batch, from two numbers of them: on a stage in the middle, which has no loss and no table."""
+
+    def bytes_of(micro_batches, recompute):
+        lab = PipelineLab(net, 3, micro_batches, "gpipe")
+        lab.set_recompute(recompute)
+        return lab.settings, predict_memory(lab.compiled(), rank=1).activations_bytes
+
+    kept, again = (bytes_of(6, which)[1] - bytes_of(4, which)[1] for which in ((), (1,)))
+    assert again / kept == pytest.approx(bytes_of(4, (1,))[0].share_of(1))
+
+
+@pytest.mark.parametrize("change", [None, ("move", 3, 3, 4)])
+def test_the_code_in_our_words_compiles_the_schedule_that_is_shown(change):
+    lab = PipelineLab(stages=4, micro_batches=8, schedule="zb_h1")
+    if change:
+        getattr(lab, change[0])(*change[1:])
+    job = get_subject("stack").job(4, 8)
+    net = job.make(layers_of(4), "one")
+    given = {"net": net, "x": job.batches[0][0], "y": job.batches[0][1], "loss": job.loss()}
+    given["optimizer"] = job.optimizer(net.trainable_params())
+    exec(lab.snapshot()["sections"]["ours"]["text"], given)
+    ran = [[str(a) for a in stage.actions if a.kind in KINDS] for stage in given["plan"].stages]
+    assert ran == [[str(a) for a in lane] for lane in lab.schedule]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved"])
+def test_the_code_for_mindspore_sets_the_same_pipeline(schedule):
+    lab = PipelineLab(stages=2, micro_batches=4, schedule=schedule)
+    net = get_subject("stack").job(lab.schedule.parts, 4).make(8, "one")
+    given = {"net": net, "loss": nn.MSELoss()}
+    text = lab.snapshot()["sections"]["mindspore"]["text"]
+    exec(text.replace("from mindspore", "from parallel_lab.mindspore"), given)
+    config = given["net"]._config
+    assert config["pipeline_stages"] == 2 and config["pipeline_interleave"] == (schedule == "interleaved")
+    assert config["pipeline_scheduler"] == ("gpipe" if schedule == "gpipe" else "1f1b")
 
 
 def test_a_drawn_schedule_on_workers_equals_one_device_bit_for_bit(workers):
@@ -277,6 +320,14 @@ def test_a_drawn_schedule_on_workers_equals_one_device_bit_for_bit(workers):
     assert "measured" in lab.results
     lab.set_cap(9)
     assert lab.results == {}
+    lab.close()
+
+
+def test_two_copies_equal_one_device_to_rounding(workers):
+    lab = PipelineLab("stack", 2, 4, "chimera")
+    lab.run_measured(2)
+    assert lab.wait(120) and lab.snapshot()["run"]["error"] is None
+    assert lab.results["measured"].equality.equal
     lab.close()
 
 

@@ -61,7 +61,8 @@ def mindspore_code(settings: Settings) -> str:
         known = "1f1b"
     name = known or "1f1b"
     remark = f"# {name} is the nearest: MindSpore takes {', '.join(MINDSPORE)} and no schedule of one's own"
-    lines = [] if known else [remark]
+    lines = ["from mindspore import nn", "from mindspore.parallel.auto_parallel import AutoParallel", ""]
+    lines += [] if known else [remark]
     interleaved = ", interleave=True" if interleave or s.chunks > 1 else ""
     lines += [
         *_stages(s),

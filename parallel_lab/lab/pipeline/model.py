@@ -29,6 +29,7 @@ from ...cost.schedules import Fault, Schedule, schedule_names
 from ...cost.schedules.auto import Work, auto_schedule
 from ...cost.schedules.naming import find
 from ...cost.schedules.order import loop, shape_v
+from ...graph.plan import Plan
 from ...processes.measure.measure import cores
 from ..shared.lab import Choice, RunsOneThing
 from . import drawing
@@ -338,6 +339,10 @@ class PipelineLab(RunsOneThing):
         self._known_rank(rank, "why")
         found = why_waiting(self._settings, rank, position)
         return "" if found is None else found.text
+
+    def compiled(self) -> Plan:
+        """The plan that runs the schedule. Raises ArgumentError where it cannot run, or is not complete."""
+        return self._given("PipelineLab.compiled").plan
 
     # ---- running ----
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from ... import nn
 from ...base.events import Event
+from ...cost.schedules.order import KINDS
 from ...graph.plan import Plan
 from ...train.session import Session, initial_values
 from ..memory.count import Count, measured_ranks, simulated_ranks
@@ -214,7 +215,7 @@ def lanes_of(plan: Plan, events: Iterable[Event]) -> Lanes:
         for instr in program
         for name in instr.kept
     }
-    letters = {a.program: a.kind for stage in plan.stages for a in stage.actions if a.kind != "update"}
+    letters = {a.program: a.kind for stage in plan.stages for a in stage.actions if a.kind in KINDS}
     times: dict[tuple[int, str], list[tuple[float, float]]] = {}
     came: dict[tuple[int, str], list[float]] = {}
     for e in events:

@@ -10,15 +10,13 @@ micro-batch always has as many samples, so that more micro-batches make a larger
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ... import nn, ops
-from ...base.hooks import schedule_maker, set_schedule_maker
 from ...base.settings.context import default_settings
 from ...cost.schedules import Schedule
 from ...graph.compiler import compile_network
@@ -93,32 +91,19 @@ class Job:
             how: dict[str, Any] = {"device_num": 1}
             if schedule is not None:
                 part_of = [number * self.parts // layers for number in range(layers)]
-                where = {part: rank for rank, mine in reversed(list(enumerate(schedule.holds))) for part in mine}
+                twice = self.parts < sum(map(len, schedule.holds))
+                where = {k: rank for rank, mine in enumerate(schedule.holds) for k in (mine[:1] if twice else mine)}
                 for block, part in zip(net.blocks, part_of, strict=True):
                     block.pipeline_stage = where[part]
                     if part in recompute:
                         block.recompute()
                 stages = len(schedule)
                 how = {"device_num": stages * STRATEGIES[strategy], "pipeline_stages": stages}
+                how["schedule"] = schedule
                 how["pipeline_interleave"] = self.parts > stages
             how |= {"grad_accumulation_step": self.micro_batches, "dataset_strategy": "full_batch"}
-            with in_order(schedule):
-                plan = compile_network(net, *self.batches[0], loss=self.loss(), optimizer=optimizer, **how)
+            plan = compile_network(net, *self.batches[0], loss=self.loss(), optimizer=optimizer, **how)
             return plan, net, optimizer
-
-
-@contextmanager
-def in_order(schedule: Schedule | None) -> Iterator[None]:
-    """While this is entered, plans run their stages in the schedule's order."""
-    if schedule is None:
-        yield
-        return
-    usual = schedule_maker()
-    set_schedule_maker(lambda *what: schedule)
-    try:
-        yield
-    finally:
-        set_schedule_maker(usual)
 
 
 def layers_of(parts: int) -> int:
