@@ -3,7 +3,7 @@ check and a test cell.
 
 The rules are those of nbgrader's schema 3 (`nbgraderformat/v3.json` and `v3.py` of nbgrader 0.9.6), written down here
 because a lesson must not need nbgrader. With that version `generate_assignment` and `autograde` were run over notebooks
-02 to 05: all points for right answers, none for the starts as they are shipped.
+02 to 05, 09 and 10: all points for right answers, none for the starts as they are shipped.
 """
 
 from __future__ import annotations
