@@ -15,7 +15,7 @@ from typing import Any
 from ...cost.schedules import Schedule, Timing, make_schedule
 from ...cost.schedules.naming import find
 from ...cost.schedules.order import Key, key_of
-from .subjects import STRATEGIES, layers_of
+from .subjects import STRATEGIES
 
 DRAWN = "drawn"  # the name of a schedule that somebody has changed
 # schedules for parts that go around: with one part on a rank they are 1F1B and GPipe
@@ -259,8 +259,3 @@ def runnable(schedule: Schedule, cells: Cells) -> tuple[int, ...]:
             for key in inside:
                 ready += waiting.pop(key, ())
     return tuple(counts)
-
-
-def layers_per_part(settings: Settings) -> int:
-    """Layers of the network in each part."""
-    return layers_of(settings.schedule.parts) // settings.schedule.parts
