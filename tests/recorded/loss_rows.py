@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,9 @@ LOSSES: tuple[Row, ...] = (
 # ---- optimizers: five steps with given gradients; results are the parameter after each ----
 
 
-def optimizer_row(key: str, mine: Callable, make: Callable, state: Callable | None = None) -> Row:
+def optimizer_row(
+    key: str, mine: Callable, make: Callable, state: Callable | None = None, bound: float | None = None
+) -> Row:
     """mine(params), make(torch.optim, params): optimizers; state(torch, parameter): torch's before step 1."""
 
     def run(p, gradients):
@@ -107,7 +110,8 @@ def optimizer_row(key: str, mine: Callable, make: Callable, state: Callable | No
             after.append(parameter.detach().clone())
         return tuple(after)
 
-    return row(key, other, floats(3, 4, fixed=True), floats(5, 3, 4, fixed=True), ours=run)
+    made = row(key, other, floats(3, 4, fixed=True), floats(5, 3, 4, fixed=True), ours=run)
+    return replace(made, bound=bound)
 
 
 def from_ones(t: Any, parameter: Any) -> dict[str, Any]:
@@ -160,9 +164,10 @@ OPTIMIZERS: tuple[Row, ...] = (
         *("AdaMax", lambda p: nn.AdaMax(p, 0.05, 0.8, 0.9, TINY, **DECAYED)),
         lambda o, p: o.Adamax(p, 0.05, (0.8, 0.9), TINY, 0.2),
     ),
-    # the mean of the parameters is a state of both, and does not change the parameter
+    # the mean of the parameters is a state of both, and does not change the parameter; PyTorch keeps eta in float32
     optimizer_row(
-        *("ASGD", lambda p: nn.ASGD(p, 0.1, 0.5, 0.6, 2.0, **DECAYED)), lambda o, p: o.ASGD(p, 0.1, 0.5, 0.6, 2.0, 0.2)
+        *("ASGD", lambda p: nn.ASGD(p, 0.1, 0.5, 0.6, 2.0, **DECAYED)),
+        *(lambda o, p: o.ASGD(p, 0.1, 0.5, 0.6, 2.0, 0.2), None, 2e-8),
     ),
     optimizer_row(
         *("Rprop", lambda p: nn.Rprop(p, 0.1, (0.4, 1.3), (0.05, 0.12))),

@@ -83,6 +83,7 @@ class Row:
     ours    how we are called where the name alone does not say: a function of the inputs; None: the operator `name`
             with `attrs`
     theirs  PyTorch: a function of (torch, *inputs)
+    bound   largest difference over largest element, if not the dtype's: where PyTorch itself computes in float32
     """
 
     name: str
@@ -92,6 +93,7 @@ class Row:
     attrs: dict[str, Any] = field(default_factory=dict)
     ours: Callable | None = None
     dtype: str = "float64"
+    bound: float | None = None
 
     @property
     def key(self) -> str:
