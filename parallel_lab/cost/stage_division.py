@@ -18,12 +18,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..base.checks import choice, function, integer
+from ..base.checks import choice, function, integer, number, sequence_of
 from ..base.cluster import Cluster, get_cluster
 from ..base.errors import ArgumentError, ArgumentTypeError, shorten
 from ..graph.plan import Plan
 from ..nn import Cell, CellList, SequentialCell
 from .time import instr_time_s, is_border
+
+_MOST = 1e12  # cost of a layer: sums of costs stay finite
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,14 @@ def balance(costs: Sequence[float], stages: int) -> tuple[int, ...]:
     """How many of these layers each stage gets, in order, so that the largest sum of a stage is the least there is.
 
     Every stage gets at least one layer; of equal divisions the one whose last stages are the largest. Raises
-    ArgumentError for fewer layers than stages, and costs that are no numbers of at least 0.
+    ArgumentError for fewer layers than stages, and costs that are no finite numbers of at least 0.
 
     >>> balance((4, 1, 1, 1, 1), 2), balance((1, 1, 1, 1, 4, 4), 3)
     ((1, 4), (4, 1, 1))
     """
-    _check(costs, stages, "balance")
-    before = [0.0, *itertools.accumulate(map(float, costs))]
+    costs = _COSTS("balance", "costs", costs)
+    _check(len(costs), stages, "balance")
+    before = [0.0, *itertools.accumulate(costs)]
     # best[n]: (slowest stage, sizes of the stages) of the first n layers on the stages so far
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
     for _ in range(stages):
@@ -81,17 +84,16 @@ def even(layers: int, stages: int) -> tuple[int, ...]:
     >>> even(8, 3)
     (3, 3, 2)
     """
-    _check((0.0,) * layers, stages, "even")
+    _check(integer(1)("even", "layers", layers), stages, "even")
     return tuple(layers // stages + (at < layers % stages) for at in range(stages))
 
 
-def _check(costs: Sequence[float], stages: int, where: str) -> None:
-    integer(1)(where, "stages", stages)
-    if len(costs) < stages:
-        raise ArgumentError(f"{len(costs)} layers on {stages} stages", where=where, allowed="At least one per stage")
-    wrong = next((c for c in costs if isinstance(c, bool) or not isinstance(c, (int, float)) or not c >= 0), None)
-    if wrong is not None:
-        raise ArgumentError(f"a cost of {shorten(wrong)}", where=where, allowed="Numbers of at least 0")
+_COSTS = sequence_of(number(0, _MOST), f"Numbers from 0 to {_MOST:g} in a list or tuple")
+
+
+def _check(layers: int, stages: int, where: str) -> None:
+    if layers < integer(1)(where, "stages", stages):
+        raise ArgumentError(f"{layers} layers on {stages} stages", where=where, allowed="At least one per stage")
 
 
 def divide_stages(
@@ -120,7 +122,7 @@ def divide_stages(
     function("A function that compiles")(where, "compile_plan", compile_plan)
     choice("even", "cost")(where, "by", by)
     cells = tuple(cells)
-    _check((0.0,) * len(cells), stages, where)
+    _check(len(cells), stages, where)
     before = [(cell.pipeline_stage, cell.cell_name) for cell in cells]
 
     def divided(sizes: Sequence[int]) -> tuple[int, ...]:

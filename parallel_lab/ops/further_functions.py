@@ -20,7 +20,7 @@ from .elementwise import add, cast, mul, sub
 from .gather import gather
 from .indexing import narrow
 from .join import concat
-from .logic import greater, greater_equal
+from .logic import greater, greater_equal, select
 from .machine.operand_checks import check_dim
 from .machine.registry import OPS
 from .order import sort
@@ -69,7 +69,8 @@ def diag(input, diagonal=0):
     if len(input.shape) == 2:
         return _diagonal(input, diagonal)
     n, k = input.shape[0], _ranged("diag", "diagonal", diagonal, -(2**20), 2**20)
-    square = mul(expand_dims(input, 0), eye(n, n, dtype=str(input.dtype)))
+    zeros = np.zeros((), str(input.dtype))  # chosen, not multiplied: inf * 0 is no number
+    square = select(eye(n, n, dtype="bool"), expand_dims(input, 0), zeros)
     return pad_dims(square, paddings=((max(-k, 0), max(k, 0)), (max(k, 0), max(-k, 0)))) if k else square
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from ..base.checks import flag, is_int
 from ..base.errors import ShapeError, shorten
 from .creation import eye
-from .elementwise import add, float_result, mul
+from .elementwise import float_result, mul
 from .linalg import matmul
+from .logic import select
 from .machine.registry import Case, op
 from .shape import expand_dims, swapaxes
 from .spellings import function
@@ -115,4 +116,6 @@ def matrix_power(input, n):
     while left:  # by squares
         result = (factor if result is None else matmul(result, factor)) if left % 2 else result
         factor, left = (matmul(factor, factor) if left > 1 else factor), left // 2
-    return add(mul(input, 0.0), eye(*input.shape[-2:], dtype=str(input.dtype))) if result is None else result
+    if result is None:  # n = 0: chosen, not multiplied by 0, which inf is no number with
+        return select(np.zeros((), bool), input, eye(*input.shape[-2:], dtype=str(input.dtype)))
+    return result

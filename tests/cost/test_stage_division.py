@@ -41,7 +41,19 @@ def test_even_sizes_differ_by_one_at_most():
             assert sorted(sizes, reverse=True) == list(sizes) and sizes[0] - sizes[-1] <= 1
 
 
-@pytest.mark.parametrize("call", [lambda: balance((1, 2), 3), lambda: even(1, 2), lambda: balance((1, -1), 1)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: balance((1, 2), 3),
+        lambda: balance((1, -1), 1),
+        lambda: balance((float("inf"), 1), 2),
+        lambda: balance((1e308, 1e308), 2),
+        lambda: balance(3, 1),
+        lambda: even(1, 2),
+        lambda: even("8", 2),
+        lambda: even(8, 0),
+    ],
+)
 def test_what_cannot_be_divided_is_refused(call):
     with pytest.raises(ArgumentError):
         call()

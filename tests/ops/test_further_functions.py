@@ -110,6 +110,15 @@ def test_numbers_are_int32_where_asked_for():
     assert np.asarray(ops.searchsorted(V, X, out_int32=True)).dtype == np.int32
 
 
+def test_numbers_that_are_not_finite_stay_in_their_place():
+    np.testing.assert_array_equal(ops.diag(Tensor([np.inf, 1.0])).asnumpy(), [[np.inf, 0], [0, 1]])
+    np.testing.assert_array_equal(ops.diag(Tensor([np.nan, 1.0]), 1).asnumpy(), np.diag([np.nan, 1], 1))
+    for dtype, corner in (("float32", np.inf), ("int32", 2)):
+        found = ops.matrix_power(Tensor(np.array([[corner, 1], [2, 3]], dtype)), 0).asnumpy()
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, np.eye(2))
+
+
 @each_of(("periodic", "steps"), (True, 8), (False, 7))
 def test_windows_have_their_formula(periodic, steps):
     np.testing.assert_allclose(np.asarray(ops.hann_window(8, periodic)), window(8, (0.5, -0.5), steps), atol=1e-7)
