@@ -139,6 +139,17 @@ def test_1f1b_under_a_cap_with_three_keys():
     assert lab.schedule.ranks == make_schedule("1f1b", 4, 8).ranks
 
 
+@pytest.mark.parametrize(("name", "last"), [("1f1b", "1B1"), ("zb_h1", "1W1")])
+def test_a_schedule_that_is_not_complete_names_what_is_missing(name, last):
+    """Backwards that are not divided owe no weight gradients: not "Next of rank 0: 0W0"."""
+    lab = PipelineLab(stages=2, micro_batches=2, schedule=name)
+    assert lab.schedule.text().endswith(f" {last}")
+    lab.load(lab.schedule.text().removesuffix(f" {last}"))
+    with pytest.raises(ArgumentError, match=rf"1 action is still to draw. Next of rank 1: {last}\.$"):
+        lab.compiled()
+    assert lab.snapshot()["sections"]["left"]["notes"] == [f"rank 1: {last}"]
+
+
 @pytest.mark.parametrize(
     ("command", "arguments", "reason"),
     [

@@ -114,6 +114,16 @@ def left_to_do(schedule: Schedule, rank: int) -> list[tuple[int, str, int]]:
     return found
 
 
+def next_missing(schedule: Schedule) -> dict[int, list[str]]:
+    """Of each rank whose lane is not complete: the next of every kind that it must still do. Weight gradients only
+    where some backward is divided; elsewhere they may be drawn (`left_to_do`), and nothing waits for them."""
+    found = {}
+    for rank in range(len(schedule)):
+        left = left_to_do(schedule, rank)
+        found[rank] = [f"{p}{k}{n}" for p, k, n in left if k != "W" or schedule.splits_backward]
+    return {rank: names for rank, names in found.items() if names}
+
+
 def still_missing(schedule: Schedule) -> int:
     """How many actions are still to be drawn."""
     kinds = 3 if schedule.splits_backward else 2

@@ -383,8 +383,9 @@ class PipelineLab(RunsOneThing):
         if faults := self.faults:
             raise ArgumentError(f"this schedule cannot run: {faults[0].text}", where=where)
         if not self.complete:
-            what = f"{drawing.still_missing(s.schedule)} actions are still to draw"
-            left = [f"rank {r}: {', '.join(self.left_to_do(r))}" for r in range(s.stages) if self.left_to_do(r)]
+            missing = drawing.still_missing(s.schedule)
+            what = f"{missing} action{' is' if missing == 1 else 's are'} still to draw"
+            left = [f"rank {rank}: {', '.join(names)}" for rank, names in drawing.next_missing(s.schedule).items()]
             raise ArgumentError(what, where=where, hint=f"Next of {left[0]}" if left else "")
         if s.devices > MOST_WORKERS:
             what = f"{s.stages} stages x {STRATEGIES[s.strategy]} devices are {s.devices} ranks"

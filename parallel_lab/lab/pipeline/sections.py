@@ -165,8 +165,7 @@ def pipeline_sections(settings: Settings, results: Mapping[str, RunResult]) -> d
         rows = [[r.tensor, r.largest_difference, r.bound, r.verdict] for r in equality.rows]
         found["equality"] = table(f"Equality: {equality.title}", columns, rows, notes=[_verdict(equality)])
     if not s.timed.complete:
-        names = [[f"{p}{k}{n}" for p, k, n in drawing.left_to_do(s.schedule, rank)] for rank in range(s.stages)]
-        left = [f"rank {rank}: {', '.join(mine)}" for rank, mine in enumerate(names) if mine]
+        left = [f"rank {rank}: {', '.join(names)}" for rank, names in drawing.next_missing(s.schedule).items()]
         found["left"] = {"kind": "lines", "title": "Still to do, next of each kind", "notes": left}
     ours, theirs = our_code(s), mindspore_code(s)
     return {
