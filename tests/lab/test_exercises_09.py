@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from parallel_lab.base.errors import ArgumentError
@@ -16,6 +17,11 @@ from tests.lab.verdicts import failed, passes, told, words_of
 
 def idle(p, m, v=1):
     return (p - 1) / (v * m + p - 1)  # theory.md 5.1: (p - 1)(F + B)/v idle, beside m(F + B) of work
+
+
+def test_the_formula_passes_in_single_precision_too():
+    """Not "found: 0.428571, expected: 0.428571"."""
+    assert passes(check("09.1", lambda p, m, v=1: np.float32(p - 1) / np.float32(v * m + p - 1)), 5)
 
 
 def test_the_formula_passes():

@@ -32,7 +32,7 @@ def _check_bubble(answer: Any, name: str, p: int, m: int, v: int = 1, times: tup
     want = _idle(name, p, m, v, times)
     value = ask("the idle part of a rank's step, from 0 to 1", answer, p, m, v)
     given = read_number(value)
-    if given is not None and math.isclose(given, want, rel_tol=1e-9, abs_tol=1e-12):
+    if given is not None and math.isclose(given, want, rel_tol=1e-6, abs_tol=1e-9):
         return
     made = make_schedule(name, p, m, v).clock(*times, 0)
     chunks = f", {v} parts on each" if v > 1 else ""
@@ -61,7 +61,7 @@ def _bubble_note(given: float | None, p: int, m: int, v: int) -> str:
             (p - 1) / (2 * v * m + p - 1)
         ),
     }
-    return next((text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=1e-9)), "")
+    return next((text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=1e-6)), "")
 
 
 def _bubble(answer: Any) -> Iterator[Part]:
