@@ -3,8 +3,9 @@
     send      ring[written:] = head, value            written += head + value        wake the receiver if it sleeps
     recv      look at written | is the head the last one's?  out = ring[read:]        read += head + value
 
-What is different takes the way of `channels.py`, which reads and writes the same ring: another dtype, shape or sr_tag,
-a message that goes over the ring's end or finds no room, messages that are kept or were asked for before.
+A value that goes over the ring's end is copied in two parts. What is different takes the way of `channels.py`, which
+reads and writes the same ring: another dtype, shape or sr_tag, a message that finds no room or whose head goes over the
+ring's end, messages that are kept or were asked for before.
 """
 
 from __future__ import annotations
@@ -146,15 +147,21 @@ class FastMessages(Communicator):
                 return False
         written = words[place.written]
         start = written % place.size
-        if written - words[place.read] + total > place.size or start + total > place.size:
+        if written - words[place.read] + total > place.size or start + HEAD_BYTES > place.size:
             return False
+        over = max(start + total - place.size, 0)  # bytes that lie at the ring's beginning
         group, data, start = place.group, self._bytes, start + place.ring
         number = group.number
         group.number = number + 1
         index = self._note_start(number, place.slot)
         words[place.count] += 1
         data[start : start + HEAD_BYTES] = place.head
-        data[start + HEAD_BYTES : start + total] = memoryview(x).cast("B")
+        if over:
+            value, whole = memoryview(x).cast("B"), total - HEAD_BYTES - over
+            data[start + HEAD_BYTES : start + total - over] = value[:whole]
+            data[place.ring : place.ring + over] = value[whole:]
+        else:
+            data[start + HEAD_BYTES : start + total] = memoryview(x).cast("B")
         if NEEDS_FENCE:
             fence()
         words[place.written] = written + total
@@ -174,8 +181,9 @@ class FastMessages(Communicator):
             self._move_on()
         group, read, total = place.group, words[place.read], place.total
         start = read % place.size
-        if start + total > place.size:
+        if start + HEAD_BYTES > place.size:
             return None
+        over = max(start + total - place.size, 0)
         number, start = group.number, start + place.ring
         group.number = number + 1
         index = self._note_start(number, place.slot)
@@ -191,7 +199,12 @@ class FastMessages(Communicator):
             return None
         if out is None:
             out = np.empty(place.shape, place.dtype)
-        memoryview(out).cast("B")[:] = data[start + HEAD_BYTES : start + total]
+        if over:
+            value, whole = memoryview(out).cast("B"), total - HEAD_BYTES - over
+            value[:whole] = data[start + HEAD_BYTES : start + total - over]
+            value[whole:] = data[place.ring : place.ring + over]
+        else:
+            memoryview(out).cast("B")[:] = data[start + HEAD_BYTES : start + total]
         if NEEDS_FENCE:
             fence()
         words[place.read] = read + total
