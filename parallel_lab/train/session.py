@@ -248,8 +248,15 @@ class Session:
         return self._run
 
     def outputs(self, *inputs: Any) -> list[np.ndarray]:
-        """Run the network forward on the global `inputs`: its outputs in full, or the loss. Nothing is trained."""
+        """Run the network forward on the global `inputs`: its outputs in full, or the loss. Nothing is trained.
+
+        Raises PlanError for a plan that trains in pipeline stages: they tell each other the loss when all have trained.
+        """
         self._check_open()
+        if self.plan.gradients and len(self.plan.stages) > 1:
+            what = f"a plan that trains in {len(self.plan.stages)} pipeline stages does not run forward alone"
+            hint = "Compile the network a second time without an optimizer, and give that plan a Session"
+            raise PlanError(what, where="Session.outputs", hint=hint)
         if self.executor == "simulator":
             self._simulator.run_step(*inputs, phases=("forward",), step=self.step)
         else:

@@ -291,3 +291,12 @@ def test_later_stages_may_hold_parameters_that_are_not_trained(frozen):
             return session.train([batch()], 2), session.parameters()
 
     assert_equal(run((0, 1, 2, 3), 8), run((0,) * 4, 1))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "chimera"])
+def test_a_plan_that_trains_in_stages_does_not_predict(schedule):
+    plan, net, optimizer = planned((0, 1), 2, schedule=schedule)
+    with Session(plan, net, optimizer) as session:
+        with pytest.raises(pl.ParallelLabError, match=r"trains in 2 pipeline stages.*second time without an optimizer"):
+            session.outputs(*batch())
+        assert len(session.train([batch()], 1)) == 1
