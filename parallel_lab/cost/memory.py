@@ -123,7 +123,7 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
     grads_bytes = sum(memory.sizes[block] for block in grads)
     timeline = []
     for action in stage.actions:
-        dead, ends = plan.last_uses(rank)[action.program], stage.ends(action)
+        dead = plan.last_uses(rank)[action]
         memory.micro_batch = action.micro_batch
         for position, instr in stage.part(action):
             if instr.runs_on(rank):
@@ -136,7 +136,7 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
                 if plan.held_by(target, rank):
                     memory.replace(target, source)
             for name in dead.get(position, ()):
-                if name in memory.block and (ends or name in plan.of_micro_batch):
+                if name in memory.block:
                     memory.drop(name)
     kept = {kind: memory.resident[kind] for kind in ("params", "optimizer", "inputs")}
     most = {kind: max((p.by_kind[kind] for p in timeline), default=0) for kind in ("activations", "gathered")}

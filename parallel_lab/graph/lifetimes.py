@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .actions import PROGRAMS
+from .actions import OF_STEP, PROGRAMS, Action, Stage
 from .ir import Instr
 
 Pairs = tuple[tuple[str, str], ...]
+Dead = dict[int, tuple[str, ...]]  # position in a program -> what nothing reads after it
 
 
 def replacements(program: tuple[Instr, ...], assignments: Pairs) -> dict[int, Pairs]:
@@ -38,7 +39,7 @@ def replacements(program: tuple[Instr, ...], assignments: Pairs) -> dict[int, Pa
 
 def last_uses(
     order: Iterable[tuple[str, int, Instr]], replaced: Mapping[int, Pairs], keep: set[str]
-) -> dict[str, dict[int, tuple[str, ...]]]:
+) -> dict[str, Dead]:
     """Per phase: instruction position -> values that nothing reads afterwards, in this phase or a later one.
 
     order     (phase, position, instruction) of a whole step, as it runs;  keep: what stays after it
@@ -51,8 +52,52 @@ def last_uses(
         for _, source in pairs:
             read_in, at = last.get(source, ("", 0))
             last[source] = ("update", max(at, position) if read_in == "update" else position)
-    done: dict[str, dict[int, tuple[str, ...]]] = {phase: {} for phase in PROGRAMS.values()}
+    done: dict[str, Dead] = {phase: {} for phase in PROGRAMS.values()}
     for name, (phase, position) in last.items():
         if name not in keep:
             done[phase][position] = (*done[phase].get(position, ()), name)
     return done
+
+
+def runs_in(instr: Instr, phase: str, part: int) -> bool:
+    """Whether an action of `part` runs it: all of them what is done once all micro-batches are done."""
+    return phase in OF_STEP or instr.stage == part
+
+
+def dead_after(
+    stage: Stage, of_micro_batch: frozenset[str], replaced: Mapping[int, Pairs], keep: set[str]
+) -> dict[Action, Dead]:
+    """`last_uses` for every action. A micro-batch's values follow its own actions, whose order may be another one for
+    each where a rank has several parts; those of the step follow the last run of each part.
+    """
+
+    def table(runs: tuple[tuple[str, int], ...]) -> dict[str, Dead]:
+        programs = ((phase, part, enumerate(stage.program(phase))) for phase, part in runs)
+        of_part = ((phase, at, i) for phase, part, all_of in programs for at, i in all_of if runs_in(i, phase, part))
+        return last_uses(of_part, replaced, keep)
+
+    last = {(a.program, a.stage): at for at, a in enumerate(stage.actions)}
+    of_step = table(tuple(sorted(last, key=last.__getitem__)))
+    tables: dict[tuple[tuple[str, int], ...], dict[str, Dead]] = {}
+    orders: dict[int, list[tuple[str, int]]] = {a.micro_batch: [] for a in stage.actions}
+    for action in stage.actions:
+        for number, runs in orders.items():
+            if action.of_step or action.micro_batch == number:
+                runs.append((action.program, action.stage))
+    found: dict[Action, Dead] = {}
+    known: dict[tuple[int, str, bool], Dead] = {}
+    for action in stage.actions:
+        runs, ends = tuple(orders[action.micro_batch]), stage.ends(action)
+        own = tables[runs] if runs in tables else tables.setdefault(runs, table(runs))
+        key = (id(own), action.program, ends)
+        if key not in known:
+            known[key] = _joined(own[action.program], of_step[action.program] if ends else {}, of_micro_batch)
+        found[action] = known[key]
+    return found
+
+
+def _joined(own: Dead, of_step: Dead, of_micro_batch: frozenset[str]) -> Dead:
+    found = {at: tuple(n for n in names if n in of_micro_batch) for at, names in own.items()}
+    for at, names in of_step.items():
+        found[at] = (*found.get(at, ()), *(n for n in names if n not in of_micro_batch))
+    return {at: names for at, names in found.items() if names}

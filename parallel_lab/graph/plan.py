@@ -30,7 +30,7 @@ from ..layout.named_layout import Layout, LayoutStrategy
 from ..layout.tensor_layout import TensorLayout
 from .actions import OF_STEP, Action, Stage
 from .ir import Graph, GraphInput, Instr, Node, Value
-from .lifetimes import last_uses, replacements
+from .lifetimes import Dead, dead_after, replacements
 
 PHASES = ("forward", "backward", "weights", "reduce", "update")
 VERSION = 3
@@ -164,8 +164,8 @@ class Plan:
         """Position in the update program -> (target, source) that are replaced when its instruction has run."""
         return self._lifetimes[self.at(rank)][0]
 
-    def last_uses(self, rank: int) -> dict[str, dict[int, tuple[str, ...]]]:
-        """Per phase: instruction position -> values that nothing reads afterwards, in this phase or a later one."""
+    def last_uses(self, rank: int) -> dict[Action, Dead]:
+        """Per action: instruction position -> values that nothing reads afterwards, in this action or a later one."""
         return self._lifetimes[self.at(rank)][1]
 
     @cached_property
@@ -175,9 +175,8 @@ class Plan:
         found = []
         for stage, names in zip(self.stages, self._names, strict=True):
             new = tuple(pair for pair in self.assignments if pair[0] in names or len(self.stages) == 1)
-            order = [(phase, at, instr) for phase, program in stage.programs for at, instr in enumerate(program)]
             replaced = replacements(stage.program("update"), new)
-            found.append((replaced, last_uses(order, replaced, keep)))
+            found.append((replaced, dead_after(stage, self.of_micro_batch, replaced, keep)))
         return tuple(found)
 
     @property

@@ -92,7 +92,7 @@ def rank_step(
                 micro[number] = MicroBatch(plan, env, number, step)
             own = micro[number]
         on.env, on.micro_batch = own, number
-        dead, ends = last_uses[phase], stage.ends(action)
+        dead, ends = last_uses[action], stage.ends(action)
         for position, instr in stage.part(action):
             start, handed_over, handle, runs = time.perf_counter(), 0, None, instr.runs_on(rank)
             if runs:
@@ -128,7 +128,7 @@ def rank_step(
                 yield Tick(phase, position, instr)
                 continue
             for name in dead.get(position, ()):
-                if own.pop(name, None) is None and ends:
+                if own.pop(name, None) is None:
                     env.pop(name, None)
             env.update(new)
             replaced += new

@@ -60,6 +60,7 @@ def test_no_instruction_reads_a_value_that_was_replaced_or_dropped(mode, level, 
             for target, source in plan.replacements(0).get(at[phase], ()):
                 assert source in there and target not in taken
                 taken.add(target)
-        there -= set(plan.last_uses(0)[phase].get(at[phase], ()))
+        action = next(a for a in plan.stage_of(0).actions if a.program == phase)
+        there -= set(plan.last_uses(0)[action].get(at[phase], ()))
     assert taken == targets
     assert there >= {g for _, g in plan.gradients} | set(plan.outputs)
