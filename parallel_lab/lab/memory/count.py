@@ -122,17 +122,27 @@ class _Counter:
         self.scalars = {i.name for i in plan.graph.inputs if i.is_number} | set(plan.scalars)
         self.timeline: list[MemoryPoint] = []
         self.traffic: Traffic = {}
-        self.added: list[tuple[str, weakref.ref]] = []  # what sums were given: a part out of turn lives until its turn
+        # of every sum how many parts were added, and by micro-batch those that came before their turn
+        self.turn: dict[str, int] = {}
+        self.early: dict[str, dict[int, weakref.ref]] = {}
+
+    def _add(self, instr: Instr, micro_batch: int) -> None:
+        name, turns = instr.ins[0], self.plan.stage_of(self.rank).turns(instr.stage)
+        parts, count = self.early.setdefault(name, {}), self.turn.get(name, 0)
+        parts[micro_batch] = weakref.ref(self.env[name, micro_batch])
+        while count < len(turns) and parts.pop(turns[count], None):
+            count += 1
+        self.turn[name] = count
 
     def observe(
         self, action: Action, instr: Instr, start_s: float, end_s: float, handed_over: int, arrived_s: float | None
     ) -> None:
         live, there, seen = dict.fromkeys(MEMORY_KINDS, 0), dict.fromkeys(MEMORY_KINDS, 0), set()
         if instr.kind == "accumulate":
-            part = self.env[instr.ins[0], action.micro_batch]
-            self.added = [one for one in self.added if one[1]() is not None] + [(instr.ins[0], weakref.ref(part))]
+            self._add(instr, action.micro_batch)
         named = [(key if isinstance(key, str) else key[0], array) for key, array in self.env.items()]
-        for name, array in (*named, *((name, part()) for name, part in self.added)):
+        waiting = [(name, part()) for name, parts in self.early.items() for part in parts.values()]
+        for name, array in (*named, *waiting):
             if name in self.scalars or not isinstance(array, np.ndarray) or (array.ctypes.data, array.nbytes) in seen:
                 continue
             seen.add((array.ctypes.data, array.nbytes))
