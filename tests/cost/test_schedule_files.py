@@ -29,6 +29,9 @@ def same_place(schedule):
 def test_the_order_is_pytorchs(case):
     wanted = RECORDED["orders"][case]
     if wanted is None:
+        if case.startswith("zb_h1") and case.endswith(" 1"):  # without rounds ours is H1 for any number
+            assert made(case).check() == []
+            return
         with pytest.raises(ArgumentError):
             made(case)
         return

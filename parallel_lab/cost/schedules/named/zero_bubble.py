@@ -11,13 +11,20 @@ from ..order import do
 from .one_forward_one_backward import even_rounds, in_turn, pytorch_rounds
 
 
-@named("zb_h1", chunks=None, allowed=even_rounds)
+def _h1_rounds(stages: int, micro_batches: int, chunks: int) -> str:
+    """What is wrong with the rounds: they matter only where a rank holds several parts."""
+    return even_rounds(stages, micro_batches, chunks) if chunks > 1 else ""
+
+
+@named("zb_h1", chunks=None, allowed=_h1_rounds)
 def zero_bubble_h1(stages: int, micro_batches: int, chunks: int):
     """1F1B whose W are late by a micro-batch per rank before; with chunks PyTorch's ScheduleInterleavedZeroBubble.
 
+    With one part on a rank any number of micro-batches, also those that PyTorch's class refuses.
+
     rank 1 of 2   1F0 1B0 1F1 1B1 1W0 1F2 1B2 1W1 1W2
     """
-    rounds = pytorch_rounds(stages, micro_batches)
+    rounds = pytorch_rounds(stages, micro_batches) if chunks > 1 else [micro_batches]
     for rank in range(stages):
         warm = (chunks - 1) * rounds[0] + stages - rank - 1
         yield in_turn(rank, stages, chunks, rounds, warm, weights_after=rank)
