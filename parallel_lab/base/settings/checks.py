@@ -74,12 +74,11 @@ def shard_size(least: int) -> Check:
 
 def scheduler(where: str, key: str, value: object, errors: Errors = SETTINGS) -> str:
     """The name of a pipeline's schedule: MindSpore's, or one of ours."""
-    known = SCHEDULERS if value in (*SCHEDULERS, *MORE_SCHEDULERS) else schedule_names()
-    plain = choice(*dict.fromkeys((*SCHEDULERS, *known)), *MORE_SCHEDULERS)(where, key, value, errors)
-    if plain in MORE_SCHEDULERS:
-        allowed = f"One of {', '.join(map(repr, SCHEDULERS))}: MindSpore's {plain!r} is not available here"
-        raise refuse(ContextError, where, key, plain, allowed)
-    return plain
+    if isinstance(value, str) and value in MORE_SCHEDULERS:
+        allowed = f"One of {', '.join(map(repr, SCHEDULERS))}: MindSpore's {value!r} is not available here"
+        raise refuse(ContextError, where, key, value, allowed)
+    known = SCHEDULERS if isinstance(value, str) and value in SCHEDULERS else schedule_names()
+    return choice(*dict.fromkeys((*SCHEDULERS, *known)))(where, key, value, errors)
 
 
 # keywords of AutoParallel.hsdp and AutoParallel.pipeline

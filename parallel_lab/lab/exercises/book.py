@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...base.checks import is_int
+from ...base.checks import fitting, is_int
 from ...base.errors import ArgumentError, shorten
 from .running import TimeUp, deadline
 from .verdict import LADDER, Hint, Par, Part, Verdict, Wrong
@@ -86,6 +86,7 @@ class Desk:
         self.seen: dict[str, int] = {}
         self.own: dict[str, str] = {}  # of puzzles: what the last own attempt's score was
 
+    @fitting
     def check(self, number: str, answer: Any = None, **given: Any) -> Verdict:
         """The verdict on an answer, part by part.
 
@@ -109,12 +110,13 @@ class Desk:
             self.own[number] = "; ".join(scored)
         return verdict
 
+    @fitting
     def par(self, number: str) -> Par:
         """An answer to a puzzle that is at par. It asks for an own attempt first: one that got a score.
 
         Raises ArgumentError for a number that no puzzle has, and before that attempt.
         """
-        exercise = get_exercise(number)
+        exercise = get_exercise(number, "par")
         if exercise.par is None:
             puzzles = [e.number for e in all_exercises() if e.par is not None]
             what = f"exercise {shorten(number)} is no puzzle"
@@ -124,6 +126,7 @@ class Desk:
             raise ArgumentError(what, where=f'par("{number}")', hint=f'Hand one in with check("{number}", ...)')
         return Par(number, self.own[number], exercise.par())
 
+    @fitting
     def hint(self, number: str, level: int | None = None) -> Hint:
         """The next hint in this session: a question, a place to look, a part of the answer, the answer in words.
 
@@ -131,7 +134,7 @@ class Desk:
 
         Raises ArgumentError for a number that no exercise has, and for a level that is still to come.
         """
-        exercise = get_exercise(number)
+        exercise = get_exercise(number, "hint")
         seen = self.seen.get(number, 0)
         if level is None:
             level = min(seen, len(LADDER) - 1)
@@ -163,13 +166,16 @@ def _exercises_of(lesson: str) -> tuple[Exercise, ...]:
     return importlib.import_module(f".lesson_{lesson}", __package__).EXERCISES
 
 
-def get_exercise(number: str) -> Exercise:
-    """The exercise with this number. Raises ArgumentError, with the nearest numbers, for another one."""
+def get_exercise(number: str, where: str = "check") -> Exercise:
+    """The exercise with this number. Raises ArgumentError, with the nearest numbers, for another one.
+
+    where  the function that was called, for the error
+    """
     lesson = number[:2] if isinstance(number, str) and re.fullmatch(r"\d\d\.\d+", number) else ""
     found = [e for e in _exercises_of(lesson) if e.number == number] if lesson in _lessons() else []
     if not found:
         known = [e.number for e in all_exercises()]
         near = difflib.get_close_matches(str(number), known, 3) or known
         what = f"exercise {shorten(number)}"
-        raise ArgumentError(what, where="check", allowed=f"A number in quotation marks, such as {', '.join(near)}")
+        raise ArgumentError(what, where=where, allowed=f"A number in quotation marks, such as {', '.join(near)}")
     return found[0]

@@ -13,6 +13,7 @@ loop around a bare `except:`).
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -68,6 +69,8 @@ def _alarm(seconds: float) -> Iterator[None]:
 
             def further(frame: Any, event: str, arg: Any) -> Any:
                 nonlocal left
+                if any(getattr(each, "__code__", None) is frame.f_code for each in gc.callbacks):
+                    return None  # Python calls it between two lines, and would drop what it raises
                 left -= 1
                 if armed and left < 0:
                     raise TimeUp  # which ends the tracing, too

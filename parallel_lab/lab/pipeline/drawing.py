@@ -134,7 +134,7 @@ def still_missing(schedule: Schedule) -> int:
 def checked_text(settings: Settings, drawn: Schedule, where: str) -> Schedule:
     """A schedule that was read from a text, on the lab's ranks. Raises ArgumentError where it does not fit them."""
     if len(drawn) != settings.stages:
-        what = f"the schedule has {len(drawn)} ranks"
+        what = f"the schedule has {len(drawn)} rank{'s' if len(drawn) != 1 else ''}"
         raise ArgumentError(what, where=where, allowed=f"{settings.stages}, a line for each stage")
     most = max((a.micro_batch for lane in drawn for a in lane), default=0)
     if most >= settings.micro_batches:
