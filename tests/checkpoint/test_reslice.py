@@ -12,7 +12,7 @@ from parallel_lab.train.checkpoint.reslice import holder
 from tests.checkpoint.drawn import DTYPES, draw_array, draw_layout, draw_shape, parts_of, same_bits
 
 
-@pytest.mark.quick(114)
+@pytest.mark.quick(50)
 @pytest.mark.parametrize("case", range(200))
 def test_any_layout_is_cut_anew_for_any_other(rng, case):
     """200 random (source layout, target layout) pairs, M -> N ranks; expected: numpy's own index into the original."""

@@ -78,7 +78,7 @@ def every_plan(net, compiled):
     return found
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("case", CASES)
 def test_the_choice_is_the_best_of_all_plans(case):
     """All 32 plans are compiled: their peaks and times are what the chain says, and none that fits takes less."""

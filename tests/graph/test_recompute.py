@@ -129,7 +129,7 @@ def copies(plan, phase="backward"):
 CUT = ((2, 2), (1, 2))  # rows of the batch and of the weight: a sum over pairs
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("mark", "mode", "level", "parts", "fused"), crossed(MARKS, MODES, LEVELS, [1, 2], [False, True])
 )
@@ -150,7 +150,7 @@ def test_no_bit_changes_with_any_optimizer(optimizer, mode):
     same_bits(each_block, optimizer=optimizer, **MODES[mode])
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("scheduler", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("stages", "interleave"), [((0, 0, 1, 1), False), ((0, 1, 0, 1), True)])
 @pytest.mark.parametrize("mark", ["blocks", "kept messages", "sliced", "operators"])
@@ -172,7 +172,7 @@ def divide(monkeypatch, name):
     return {"shape": {"stages": (0, 1, 0, 1) if DIVIDED[name] else (0, 0, 1, 1), "cut": CUT}, **settings}
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", DIVIDED)
 @pytest.mark.parametrize("mark", ["kept messages", "blocks", "whole", "sliced", "operators"])
 def test_no_bit_changes_where_backward_is_divided(mark, name, monkeypatch):
@@ -185,6 +185,7 @@ def test_no_bit_changes_where_backward_is_divided(mark, name, monkeypatch):
     assert {i.stage % 2 for i in copies(only)} == {1}
 
 
+@pytest.mark.exhaustive
 def test_processes_make_again_what_the_simulator_kept(monkeypatch):
     settings = divide(monkeypatch, "zb_h1")
     with pl.WorkerPool(8) as pool:
@@ -305,6 +306,7 @@ def megatron(**options):
     return plan, net, None, (x, x)
 
 
+@pytest.mark.exhaustive
 def test_options_have_their_effects_on_workers():
     """Messages and bytes counted by the workers: as predicted, and as each option says."""
 

@@ -94,6 +94,7 @@ def test_reductions_of_small_numbers_are_exact_in_any_order(name, reduce, rng):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.quick(40)
 @pytest.mark.parametrize("dtype", ["float16", "int8", "uint64", "bool", "complex64", ">f4"])
 @each_algorithm
 def test_dtypes_are_kept(kind, name, dtype, rng):
@@ -272,7 +273,7 @@ def test_counts_and_times_are_those_of_the_papers(which, n):
     assert chosen.time_s(size, LINK, gamma_s_per_byte=GAMMA) == pytest.approx(want, rel=1e-12)
 
 
-@pytest.mark.quick(100)
+@pytest.mark.quick(40)
 @pytest.mark.parametrize("n", SIZES)
 @each_algorithm
 def test_the_formulas_that_are_shown_are_what_is_counted(kind, name, n):

@@ -46,6 +46,7 @@ def test_counters_meet_the_formula_at_the_end_and_no_earlier_than_the_sends_say(
     assert "Done: " in shot["status"]
 
 
+@pytest.mark.quick(40)
 @every_story
 def test_what_arrives_is_marked_on_the_card_it_came_to_and_nowhere_else(kind, name, ranks):
     shot = CollectiveStepper(kind, name, ranks).snapshot()
@@ -217,7 +218,7 @@ def test_a_right_one_can_be_compared_and_found_again():
 # ---- text and page ----
 
 
-@pytest.mark.quick(80)
+@pytest.mark.quick(20)
 @every_story
 def test_the_text_names_every_message_and_every_rank(kind, name, ranks):
     stepper = CollectiveStepper(kind, name, ranks)

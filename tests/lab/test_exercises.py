@@ -76,6 +76,7 @@ def test_numbers_are_unique_and_belong_to_their_lesson():
     assert sorted(NUMBERS) == NUMBERS
 
 
+@pytest.mark.quick(60)
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize(
     "answer",

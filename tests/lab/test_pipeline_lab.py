@@ -223,7 +223,7 @@ def test_a_text_that_cannot_run_is_marked_where_it_is_wrong():
     assert lab.snapshot()["lanes"][0]["faults"][0][0] == 0 and "cannot run" in lab.snapshot()["status"]
     with pytest.raises(ArgumentError, match="this schedule cannot run: action 0 of rank 0"):
         lab.run_measured()
-    for text, reason in (("0F0", "1 ranks"), ("0F0 huh\n1F0", "line 1, column 5"), ("0F7\n1F0", "micro-batch 7")):
+    for text, reason in (("0F0", "1 rank"), ("0F0 huh\n1F0", "line 1, column 5"), ("0F7\n1F0", "micro-batch 7")):
         with pytest.raises(ArgumentError, match=reason):
             lab.load(text)
 
@@ -342,6 +342,7 @@ def test_two_copies_equal_one_device_to_rounding(workers):
     lab.close()
 
 
+@pytest.mark.exhaustive
 def test_a_strategy_inside_a_stage_has_a_lane_per_stage():
     lab = PipelineLab("gpt", 2, 4, strategy="inner")
     lab.run_simulated(2)

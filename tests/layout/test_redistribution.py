@@ -50,7 +50,7 @@ def shape_for(rng: np.random.Generator, *layouts: TensorLayout) -> tuple[int, ..
     )
 
 
-@pytest.mark.quick(90)
+@pytest.mark.quick(40)
 @BOTH
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("ranks", [1, 2, 4, 6, 8, 12, 16])
@@ -79,7 +79,7 @@ def test_a_reshape_between_producer_and_consumer_is_planned_through(ranks, seed,
     assert redistribution_steps.received_elements(steps) >= lower_bound_elements(src, dst, shape, dst_shape=dst_shape)
 
 
-@pytest.mark.quick(90)
+@pytest.mark.quick(40)
 @BOTH
 @pytest.mark.parametrize("reduce", ["sum", "max", "min", "prod"])
 @pytest.mark.parametrize("seed", range(20))

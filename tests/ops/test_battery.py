@@ -123,7 +123,7 @@ def test_every_strategy_equals_one_device(name, number):
     check_strategies(name, number, tuple)
 
 
-@pytest.mark.quick(200)
+@pytest.mark.quick(90)
 @pytest.mark.parametrize(("name", "number"), CASES, ids=IDS)
 def test_illegal_strategies_are_refused_with_reason_and_a_legal_suggestion(name, number):
     op = OPS[name]

@@ -136,7 +136,7 @@ def assert_told_by_all(pool, folder, here, there, others, odd, way):
     assert_usable(pool)
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", MISMATCHES)
 @pytest.mark.parametrize(("pool", "way"), PAIRS, indirect=["pool"])
 def test_mismatch_is_raised_on_every_member_naming_both_calls_and_both_lines(pool, tmp_path, way, name):
@@ -174,7 +174,7 @@ def test_calls_in_swapped_order_or_from_different_lines_are_a_mismatch(pool, pro
         pool.run(program)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("pool", "way"), [pair for pair in PAIRS if "elsewhere" not in pair.id], indirect=["pool"])
 def test_rank_that_returns_early_is_named(pool, tmp_path, way):
     def program(comm, folder):
