@@ -125,6 +125,7 @@ def test_tokens_fly_from_card_to_card_one_per_chunk_of_a_message(show):
     assert page.evaluate("flown.length") == 8  # back is no flight
 
 
+@pytest.mark.exhaustive
 def test_pressing_on_does_not_wait_for_the_flight(show):
     page = show(CollectiveStepper("all_reduce", "ring", 8))
     page.get_by_role("button", name="one round on").focus()

@@ -46,6 +46,7 @@ def test_alone_everything_is_measured_but_what_needs_pytorch():
     assert goal.met is None and "not measured" in data_parallel.data_parallel_text([found])
 
 
+@pytest.mark.exhaustive
 def test_the_command_compares_every_tensor_with_ddp_where_pytorch_is(tmp_path, capsys):
     file = tmp_path / "speed.json"
     assert cli.main(["bench", "training", "--parallel", "--quick", "--json", str(file)]) == 0

@@ -33,6 +33,7 @@ def test_rows_are_those_with_which_an_action_takes_its_time():
     assert action_time_s(work) == pytest.approx(sum(e.duration_s for e in work) / (2 * 2 * 2 * 2))
 
 
+@pytest.mark.exhaustive
 def test_bubbles_are_shares_of_the_step_on_real_processes():
     found = measure_pipeline(4, 4, ("gpipe", "1f1b"), 2, action_s=2e-4, cluster=get_cluster("laptop"))
     for times in found.values():

@@ -263,6 +263,7 @@ def test_the_command_writes_through_links(tmp_path, monkeypatch, capsys, result)
     assert (tmp_path / "r.html").is_symlink() and (tmp_path / "t.json").is_symlink()
 
 
+@pytest.mark.exhaustive
 def test_processes_that_replace_one_file_all_succeed(tmp_path):
     """Ranks of a world write one file at the same time: between two looks another may have replaced it."""
     link = tmp_path / "link"

@@ -262,7 +262,7 @@ def shuffled(lab, seed, moves=60):
     return lab
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(("net", "schedule"), [*(("stack", name) for name in schedule_names()), ("gpt", "zb_h1")])
 def test_what_was_drawn_is_what_ranks_run(net, schedule):
     """A shuffled schedule, simulated: every rank does its actions in the order drawn."""

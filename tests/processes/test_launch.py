@@ -305,6 +305,7 @@ def test_a_machine_without_room_for_the_ranks_says_so_and_nothing_stays(tmp_path
         assert run.gone_after() is not None
 
 
+@pytest.mark.exhaustive
 def test_a_mismatch_names_the_script_s_line_of_every_operator(tmp_path):
     body = """
         from parallel_lab import Tensor, ops

@@ -136,7 +136,7 @@ def assert_told_by_all(pool, folder, here, there, others, odd, way):
     assert_usable(pool)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", MISMATCHES)
 @pytest.mark.parametrize(("pool", "way"), PAIRS, indirect=["pool"])
 def test_mismatch_is_raised_on_every_member_naming_both_calls_and_both_lines(pool, tmp_path, way, name):
@@ -144,12 +144,13 @@ def test_mismatch_is_raised_on_every_member_naming_both_calls_and_both_lines(poo
 
 
 # in shared memory started ones of different groups are a deadlock
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("pool", "way"), [PAIRS[0], *PAIRS[-3:]], indirect=["pool"])
 def test_different_groups_are_a_mismatch_on_every_member(pool, tmp_path, way):
     assert_told_by_all(pool, tmp_path, *GROUPS, way)
 
 
+@pytest.mark.quick(1)
 def test_different_steps_are_a_mismatch_on_every_member(pool, tmp_path):
     assert_told_by_all(pool, tmp_path, "step 4", "step 5", step(4), step(5), blocking)
 
@@ -174,7 +175,7 @@ def test_calls_in_swapped_order_or_from_different_lines_are_a_mismatch(pool, pro
         pool.run(program)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("pool", "way"), [pair for pair in PAIRS if "elsewhere" not in pair.id], indirect=["pool"])
 def test_rank_that_returns_early_is_named(pool, tmp_path, way):
     def program(comm, folder):

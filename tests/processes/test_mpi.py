@@ -87,6 +87,7 @@ def test_random_programs_of_blocking_and_started_collectives_give_the_bits_of_an
     assert compared and int(compared[1]) > count, found.stdout
 
 
+@pytest.mark.exhaustive
 @NEEDS_MPI
 @pytest.mark.parametrize("n", [3, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_a_reply_is_written_where_it_is_wanted_without_a_copy(n):
@@ -172,7 +173,7 @@ def test_what_is_no_failure_ends_nobody(how, printed):
     assert "all ranks are ended" not in found.stderr
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @NEEDS_MPI
 @pytest.mark.parametrize("how", ["caught", "caught_late"])
 def test_a_caught_mismatch_is_raised_on_every_rank_and_again_by_later_calls(how):

@@ -128,6 +128,7 @@ def test_a_time_limit_names_the_rank_that_never_starts(pool, how):
     assert_usable(pool)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ["wait", "done"])
 def test_a_time_limit_names_the_rank_that_never_sends(pool, how):
     """Guards against: a loop over `done` of a recv that never ends."""

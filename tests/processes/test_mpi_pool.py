@@ -36,6 +36,7 @@ def pool():
         yield noted(pool)
 
 
+@pytest.mark.exhaustive
 def test_a_mismatch_found_in_a_group_stops_ranks_of_other_groups(pool):
     """Ranks 0 and 1 disagree; rank 2 waits for a message from rank 0, which nobody will send."""
 

@@ -149,6 +149,7 @@ def submit(pool):
         job.stop()
 
 
+@pytest.mark.quick(1)
 @over_mpi_too
 def test_stop_is_taken_by_all_ranks_at_the_same_step(submit):
     job = submit(train, 10**9, 0.001)

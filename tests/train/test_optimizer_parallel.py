@@ -28,6 +28,7 @@ def test_a_rank_holds_its_part_of_weights_and_states(worlds, size):
         assert kept == {name: [shape, shape] for name, shape in shapes.items()}
 
 
+@pytest.mark.exhaustive
 def test_in_twos_each_pair_shares(worlds):
     for shapes, _ in worlds.notes(4, "adam in twos"):
         assert shapes == {"w": (6, 8), "bias": (4,), "v": (4, 8)}

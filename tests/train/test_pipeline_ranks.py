@@ -6,7 +6,7 @@ from tests.processes.pools import NEEDS_MPI
 from tests.train.cases import pipeline, pipeline_files
 from tests.train.worlds import Worlds, assert_equals_one_device, assert_refused, compared, pairs, sizes
 
-worlds, test_ranks_equal_one_device = compared(pipeline, quick=3)  # the others are exhaustive
+worlds, test_ranks_equal_one_device = compared(pipeline, quick=2)  # the others are exhaustive
 
 
 @pytest.fixture(scope="module")
