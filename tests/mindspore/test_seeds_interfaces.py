@@ -27,7 +27,8 @@ INTERFACES = [
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("way", WAYS)  # mpirun is exhaustive
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("way", WAYS)
 def test_every_setting_and_interface_of_the_page(tmp_path, way):
     for rank, lines in enumerate(way(copied(tmp_path, "interfaces.py"), 8, "interfaces.py")):
         *told, refused = lines

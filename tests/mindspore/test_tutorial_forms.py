@@ -6,7 +6,7 @@ import pytest
 from tests.train.cases import tutorials
 from tests.train.worlds import compared, sizes
 
-worlds, test_ranks_equal_one_device = compared(tutorials, quick=2)  # the larger ones are exhaustive
+worlds, test_ranks_equal_one_device = compared(tutorials, quick=1)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))

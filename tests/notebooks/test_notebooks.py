@@ -80,7 +80,7 @@ def answered(book) -> list:
     return made
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(
     "path",
     [pytest.param(p, marks=pytest.mark.exhaustive if p.name in LONG else (), id=p.name) for p in NOTEBOOKS],
