@@ -8,7 +8,8 @@ loads no other. A finder gives them to Python's import; after `stand_in()` it gi
 `mindspore` and `mindspore.nn` too. Modules that MindSpore does not document give what they are asked for from wherever
 it is, as theirs do by what they import. A name of MindSpore's that is missing here is a `Missing`; what MindSpore never
 had raises MissingName (an AttributeError), MissingImport (an ImportError) or MissingModule (a ModuleNotFoundError),
-which name the nearest thing.
+which name the nearest thing. A plain function comes with `fitting` around it, which refuses arguments that fit none of
+its parameters in our words.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from parallel_lab.base.errors import NotBuiltYet
 from parallel_lab.graph.compiler import compile_program
 from parallel_lab.nn.optim.amp import FixedLossScaleManager
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from tests.crossed import each_of
 from tests.graph.test_training_step import Net, assert_same, batch, steps_on_one_device, steps_on_ranks
 
 SPLIT = (((2, 2), (2, 2)), ((2, 2), (2, 2)))
@@ -168,36 +169,26 @@ def test_groups_of_weights_are_each_optimizers_own():
             np.testing.assert_allclose(session.parameters()[p.name], p.asnumpy(), rtol=1e-9, atol=1e-12)
 
 
-def test_one_optimizer_on_the_host_and_one_on_the_device():
+@each_of(
+    ("number", "attribute", "value", "on_host"),
+    (0, "target", "CPU", {"w", "moments.w", "linear.w"}),
+    (1, "use_offload", True, {f"moment{n}.{name}" for n in (1, 2) for name in "bv"}),
+)
+def test_one_optimizer_on_the_host_and_one_on_the_device(number, attribute, value, on_host):
+    """Its Parameters and states, or its moments alone."""
     x, y = batch()
 
-    def on_host(net):
+    def placed(net):
         step, optimizers = two_losses(net)
-        optimizers[0].target = "CPU"
+        setattr(optimizers[number], attribute, value)
         return step, optimizers
 
     results, parameters = steps_on_one_device(two_losses, x, y)
-    found, values, plan = steps_on_ranks(on_host, x, y, SPLIT, 8)
+    found, values, plan = steps_on_ranks(placed, x, y, SPLIT, 8)
     assert_same(results, found)
     assert_same(parameters, values)
     lasting = {"w", "b", "v"} | {s.name for s in plan.states if s.parameter}
-    assert lasting & set(plan.host) == {"w", "moments.w", "linear.w"}
-
-
-def test_one_optimizer_has_its_moments_on_the_host_and_one_is_on_the_device():
-    x, y = batch()
-
-    def offloading(net):
-        step, optimizers = two_losses(net)
-        optimizers[1].use_offload = True
-        return step, optimizers
-
-    results, parameters = steps_on_one_device(two_losses, x, y)
-    found, values, plan = steps_on_ranks(offloading, x, y, SPLIT, 8)
-    assert_same(results, found)
-    assert_same(parameters, values)
-    lasting = {"w", "b", "v"} | {s.name for s in plan.states if s.parameter}
-    assert lasting & set(plan.host) == {f"moment{n}.{name}" for n in (1, 2) for name in "bv"}
+    assert lasting & set(plan.host) == on_host
 
 
 def both_for(net, one, other):

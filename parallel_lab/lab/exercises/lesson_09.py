@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -198,14 +198,19 @@ def _slow_note(drawn: Schedule, times: tuple[int, int, int]) -> str:
     return f"The longest gap: rank {rank} does nothing for {longest:g} before {action}{waits}."
 
 
-def _by_hand(answer: Any, *, two_parts: Any = None) -> Iterator[Part]:
-    drawn, found = _legal(answer, 1, split=False)
+def _runs(drawn: Schedule, found: str) -> Generator[Part, None, bool]:
+    """Parts on a legal schedule: whether it keeps to the cap and trains as one device does; and whether both hold."""
     yield Part("legal", True, found)
     fits = judged("fits", _fits, drawn, CAP)
     yield fits
     same = judged("same bits", _same_bits, drawn)
     yield same
-    if fits.passed and same.passed:
+    return fits.passed is True and same.passed is True
+
+
+def _by_hand(answer: Any, *, two_parts: Any = None) -> Iterator[Part]:
+    drawn, found = _legal(answer, 1, split=False)
+    if (yield from _runs(drawn, found)):
         length, alone = drawn.clock(*FUSED).makespan, 2 * STAGES * MICRO_BATCHES
         rule = f"below {alone}, that of one micro-batch after the other"
         note = "" if length < alone else "Another micro-batch can be on its way while a rank waits for this one."
@@ -230,13 +235,8 @@ def _divided(answer: Any) -> Iterator[Part]:
     if lean is None:
         raise Wrong(f"no schedule for the cap {CAP}", rule)
     drawn, found = _legal(lean, 1, split=True)
-    yield Part("legal", True, found)
-    fits = judged("fits", _fits, drawn, CAP)
-    yield fits
-    same = judged("same bits", _same_bits, drawn)
-    yield same
-    length, fused = drawn.clock(*DIVIDED).makespan, _fused_makespan()
-    if fits.passed and same.passed:
+    if (yield from _runs(drawn, found)):
+        length, fused = drawn.clock(*DIVIDED).makespan, _fused_makespan()
         shorter = length < fused * (1 - 1e-9)
         note = "" if shorter else "A W that nobody waits for can fill a gap: which ones stand where no gap is?"
         rule = f"below {fused:g}, that of 1F1B whose backward is one action of 2"

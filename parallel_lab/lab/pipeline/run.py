@@ -102,7 +102,7 @@ class PipelineRun(Training):
     def loss_of(self, devices: int) -> dict[str, Any]:
         """The snapshot's "loss": curves, largest difference and how far rounding may take them apart."""
         if self.given is None:
-            return self.loss(None, devices)  # type: ignore[arg-type]  # nothing has run
+            return self.loss(None, devices)
         found = self.loss(self.given.alone[0], devices)
         found |= {"label_parallel": f"{devices} workers (measured)", "label_single": "one device"}
         return {**found, "bound": 0.0} if self.given.exact and found["steps"] else found

@@ -123,8 +123,10 @@ class Training(LabRun):
             "error": self.error,
         }
 
-    def loss(self, plan: Plan, devices: int) -> dict[str, Any]:
-        """The snapshot's "loss": both curves, their largest difference, and how far rounding may take them apart."""
+    def loss(self, plan: Plan | None, devices: int) -> dict[str, Any]:
+        """The snapshot's "loss": both curves, their largest difference, and how far rounding may take them apart.
+        plan: None before the first run.
+        """
         n = min(len(self.parallel), len(self.single))
         difference = np.abs(np.subtract(self.parallel[:n], self.single[:n], dtype=np.float64))
         return {
@@ -133,7 +135,7 @@ class Training(LabRun):
             "single": self.single[:n],
             "largest_difference": float(difference.max()) if n else None,
             "at_step": int(difference.argmax()) + 1 if n else None,
-            "bound": self._bound(plan, n) if n else None,
+            "bound": self._bound(plan, n) if plan is not None and n else None,
             "label_parallel": f"{devices} process{'es' if devices > 1 else ''} (measured)",
             "label_single": "one device (computed here)",
         }
