@@ -11,6 +11,7 @@ holds was there before the test began and is not counted; the whole run is looke
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -38,10 +39,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tests start thousands of Python processes. Where the environment forbids compiled files (PYTHONDONTWRITEBYTECODE)
     they go to pytest's own cache: otherwise each process would compile the package again, which takes it a second.
     """
+    sys.modules.setdefault("rfc3987_syntax", None)  # nbformat's check of web addresses: compiled at import, in 4 s
     if sys.dont_write_bytecode and sys.pycache_prefix is None:
         sys.dont_write_bytecode, sys.pycache_prefix = False, str(config.cache.mkdir("compiled"))
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Iterator[None]:
+    """Doctests are the package's: tests are not searched for any, which takes seconds."""
+    return [node for node in (yield) if type(node) is pytest.Module]
 
 
 # ---- skips ----
@@ -79,24 +87,36 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         )
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# ---- the quick and the exhaustive tests ----
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector) -> Iterator[None]:
     """Of the cases of a test marked `quick(n)`, all but n are exhaustive. Which n: those whose names have the smallest
     checksums, so that they are spread over all parameters and stay the same when others are added.
 
-    A file with exhaustive tests says so: the build looks for the marks, and collects no other files for them.
+    A file with exhaustive tests says so: the build looks for the marks, and collects no other files for them. The quick
+    run drops exhaustive cases, which are more than half of all, before pytest does more with them.
     """
-    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("quick") and not item.get_closest_marker("exhaustive"):
-            cases.setdefault((item.path, item.originalname), []).append(item)
-    for drawn in cases.values():
-        (count,) = drawn[0].get_closest_marker("quick").args
-        for item in sorted(drawn, key=lambda item: zlib.crc32(item.name.encode()))[count:]:
-            item.add_marker(pytest.mark.exhaustive)
-    for path in {item.path for item in items if item.get_closest_marker("exhaustive")}:
-        if not EXHAUSTIVE.search(path.read_text(encoding="utf-8")):
-            raise pytest.UsageError(f"{path}: a test here is marked exhaustive from elsewhere; say so in a comment")
+    cases = yield
+    if not isinstance(cases, list):  # a class, or what is no test
+        return cases
+    quick = [case for case in cases if not case.get_closest_marker("exhaustive")]
+    if quick and (drawn := quick[0].get_closest_marker("quick")):
+        quick.sort(key=lambda case: zlib.crc32(case.name.encode()))
+        for case in quick[drawn.args[0] :]:
+            case.add_marker(pytest.mark.exhaustive)
+        del quick[drawn.args[0] :]
+    if len(quick) < len(cases) and not _says_exhaustive(collector.path):
+        raise pytest.UsageError(f"{collector.path}: a test here is exhaustive by another file; say so in a comment")
+    named = any("::" in arg for arg in collector.config.args)  # pytest would not find what is dropped
+    dropped = collector.config.option.markexpr == "not exhaustive" and not named
+    return [case for case in cases if case in quick] if dropped else cases
+
+
+@functools.cache
+def _says_exhaustive(path: Path) -> bool:
+    return bool(EXHAUSTIVE.search(path.read_text(encoding="utf-8")))
 
 
 # ---- processes ----

@@ -41,6 +41,7 @@ class Event:
     source          one of SOURCES
     overlapped      a message that travels while the rank does other things, until it waits for it
     micro_batch     number of the micro-batch it belongs to
+    busy_s          of measured work: seconds on a processor; None: all the time from start to end
 
     Raises ArgumentError for times that are not finite or run backwards, negative counts and unknown sources.
     """
@@ -58,6 +59,7 @@ class Event:
     source: str = "measured"
     overlapped: bool = False
     micro_batch: int = 0
+    busy_s: float | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.start_s) and math.isfinite(self.end_s) and self.start_s <= self.end_s):
@@ -74,6 +76,11 @@ class Event:
     @property
     def duration_s(self) -> float:
         return self.end_s - self.start_s
+
+    @property
+    def work_s(self) -> float:
+        """Seconds on a core."""
+        return self.duration_s if self.busy_s is None else self.busy_s
 
 
 @dataclass(frozen=True)
@@ -177,7 +184,7 @@ class EventLog:
     def bubbles(self) -> dict[int, float]:
         """{step: the part of it in which ranks do not compute, on average over the ranks}: of a pipeline, its bubble.
 
-        Work counts from its start to its end, also while others had the core.
+        Who waits for a message or for a core is idle: measured work counts while a core was at it (`Event.work_s`).
 
         >>> work = [Event(rank, 0, "forward", "compute", "a", "Add", rank + 0.0, rank + 3.0) for rank in (0, 1)]
         >>> EventLog(tuple(work)).bubbles()
@@ -186,7 +193,7 @@ class EventLog:
         found = {}
         for step, log in self.steps().items():
             whole_s = (log.end_s - log.start_s) * len(log.ranks)
-            found[step] = 1.0 - log.seconds(kind="compute") / whole_s if whole_s else 0.0
+            found[step] = 1.0 - math.fsum(e.work_s for e in log if e.kind == "compute") / whole_s if whole_s else 0.0
         return found
 
     def lanes(self) -> dict[int, tuple[Event, ...]]:
@@ -216,6 +223,7 @@ _CHECKS: dict[str, Check] = dict.fromkeys(("phase", "kind", "name", "op", "sourc
 _CHECKS |= dict.fromkeys(("rank", "step", "bytes", "micro_batch"), integer(0))
 _CHECKS |= dict.fromkeys(("start_s", "end_s"), number())
 _CHECKS |= {"group": Check("A list of ranks", lambda v: tuple(integer(0).read(r) for r in v)), "overlapped": flag}
+_CHECKS["busy_s"] = number(0) | None
 
 
 # ---- plain data ----

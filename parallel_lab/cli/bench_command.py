@@ -37,7 +37,7 @@ _HTML = option("--html", metavar="FILE", help="also write tables and figures to 
 _SIZES = "bytes of the full tensor, as 4K or 16M (default 4K to 64M)"
 _ROUNDS = "timings of each, in turns (default 7; barriers five times that)"
 _BUSY = "unrelated busy processes during the second barrier (default 2; 0: none)"
-_SCHEDULES = "default: gpipe and 1f1b"
+_SCHEDULES = "default: all"
 _FITTED = "what is fitted (default send: half of a round trip)"
 
 

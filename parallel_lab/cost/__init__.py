@@ -13,7 +13,7 @@ What measures a machine for these formulas is in `processes/measure/`.
 from ..base.cluster import CLUSTERS, Cluster, Device, Host, Link, get_cluster
 from .memory import MEMORY_KINDS, MemoryPoint, MemoryReport, predict_memory
 from .recompute import Checkpoints, Choice, Layer, best_segments, choose_checkpoints, choose_recompute, predict_choice
-from .recompute_plan import plan_layers, recompute_cells
+from .recompute_plan import plan_moments, recompute_cells
 from .stage_division import StageDivision, balance, divide_stages, even
 from .time import PhaseTime, StepTime, instr_time_s, message_bytes, message_time_s, sent_bytes, step_time_s
 from .timeline import Timeline, predict_timeline

@@ -21,9 +21,11 @@ What lies on the host (`Plan.host`) is counted apart: a MemoryPoint's `live` is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..base.cluster import Cluster
+from ..graph.actions import Action
 from ..graph.copies import TO_DEVICE
 from ..graph.ir import Instr
 from ..graph.plan import Plan
@@ -117,27 +119,13 @@ class MemoryReport:
 
 def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
     """Walk one step's programs on `rank` and count live bytes. Raises PlanError: no such rank."""
-    stage = plan.stage_of(rank)
     memory = _Memory(plan, rank)
     grads = (block for block, kind in memory.kinds.items() if kind == "grads" and block not in memory.host)
     grads_bytes = sum(memory.sizes[block] for block in grads)
     timeline = []
-    for action in stage.actions:
-        dead = plan.last_uses(rank)[action]
-        memory.micro_batch = action.micro_batch
-        for position, instr in stage.part(action):
-            if instr.runs_on(rank):
-                for name in instr.kept if instr.kind != "accumulate" else memory.add(instr):
-                    memory.make(name)
-                both = (tuple(live[kind] for kind in MEMORY_KINDS) for live in (memory.live, memory.host_live))
-                timeline.append(MemoryPoint(action.program, position, instr.out, *both))
-            pairs = plan.replacements(rank).get(position, ()) if action.program == "update" else ()
-            for target, source in pairs:
-                if plan.held_by(target, rank):
-                    memory.replace(target, source)
-            for name in dead.get(position, ()):
-                if name in memory.block:
-                    memory.drop(name)
+    for action, position, instr in memory.walk(plan, rank):
+        both = (tuple(live[kind] for kind in MEMORY_KINDS) for live in (memory.live, memory.host_live))
+        timeline.append(MemoryPoint(action.program, position, instr.out, *both))
     kept = {kind: memory.resident[kind] for kind in ("params", "optimizer", "inputs")}
     most = {kind: max((p.by_kind[kind] for p in timeline), default=0) for kind in ("activations", "gathered")}
     sizes = {f"{kind}_bytes": size for kind, size in {**kept, **most, "grads": grads_bytes}.items()}
@@ -150,13 +138,20 @@ def value_kinds(plan: Plan, *, rank: int = 0) -> dict[str, str]:
     return {name: memory.kinds[block] for name, block in memory.block.items()}
 
 
-def kept_blocks(plan: Plan, *, rank: int = 0) -> dict[str, tuple[int, tuple[str, ...]]]:
-    """What `rank` keeps on its device from forward to backward: {block, after its first value: (bytes, its values)}."""
+def kept_blocks(plan: Plan, *, rank: int = 0) -> dict[str, tuple[str, ...]]:
+    """What `rank` keeps from forward to backward: {block of memory, named after its first value: its values}."""
     memory = _Memory(plan, rank)
     names: dict[str, tuple[str, ...]] = {}
     for name, block in memory.block.items():
         names[block] = (*names.get(block, ()), name)
-    return {block: (memory.sizes[block], names[block]) for block in memory.kept - memory.host}
+    return {block: names[block] for block in memory.kept}
+
+
+def held_blocks(plan: Plan, *, rank: int = 0) -> Iterator[tuple[Action, Instr, dict[str, int]]]:
+    """(action, instruction, {block: bytes on the device}) of a step's moments: blocks are named as in `kept_blocks`."""
+    memory = _Memory(plan, rank)
+    for action, _, instr in memory.walk(plan, rank):
+        yield action, instr, memory.held()
 
 
 class _Memory:
@@ -169,6 +164,7 @@ class _Memory:
         # (block, micro-batch that has it, -1 of the whole step) -> names of values that lie in it now
         self.users: dict[tuple[str, int], set[str]] = {}
         self.of_micro_batch, self.micro_batch = plan.of_micro_batch, 0
+        self.turns = plan.stage_of(rank).turns
         # sum over micro-batches -> parts that are in it, numbers of those that wait for their turn
         self.sums: dict[str, tuple[int, set[int]]] = {}
         self.live, self.host_live = dict.fromkeys(MEMORY_KINDS, 0), dict.fromkeys(MEMORY_KINDS, 0)
@@ -219,9 +215,39 @@ class _Memory:
         made = {self.block[value] for _, value in plan.gradients if value in self.block}
         self.kinds.update((block, "grads") for block in made if self.kinds[block] == "workspace")
 
+    def walk(self, plan: Plan, rank: int) -> Iterator[tuple[Action, int, Instr]]:
+        """(action, position, instruction) in the order of a step, each when what it makes is there as well."""
+        stage = plan.stage_of(rank)
+        for action in stage.actions:
+            dead = plan.last_uses(rank)[action]
+            self.micro_batch = action.micro_batch
+            for position, instr in stage.part(action):
+                if instr.runs_on(rank):
+                    for name in instr.kept if instr.kind != "accumulate" else self.add(instr):
+                        self.make(name)
+                    yield action, position, instr
+                pairs = plan.replacements(rank).get(position, ()) if action.program == "update" else ()
+                for target, source in pairs:
+                    if plan.held_by(target, rank):
+                        self.replace(target, source)
+                for name in dead.get(position, ()):
+                    if name in self.block:
+                        self.drop(name)
+
+    def held(self) -> dict[str, int]:
+        """Bytes of every block that is on the device now, of all micro-batches that have it."""
+        found: dict[str, int] = {}
+        for block, _ in self.users:
+            if block not in self.host:
+                found[block] = found.get(block, 0) + self.sizes[block]
+        return found
+
     def _users(self, name: str) -> set[str]:
         block = self.block[name]
-        return self.users.setdefault((block, self.micro_batch if block in self.of_micro_batch else -1), set())
+        return self.users.setdefault(self._place(block), set())
+
+    def _place(self, block: str) -> tuple[str, int]:
+        return block, self.micro_batch if block in self.of_micro_batch else -1
 
     def make(self, name: str) -> None:
         users, block = self._users(name), self.block[name]
@@ -235,6 +261,7 @@ class _Memory:
         users.remove(user or name)
         if not users:
             self._live(block)[self.kinds[block]] -= self.sizes[block]
+            del self.users[self._place(block)]
 
     def add(self, instr: Instr) -> tuple[str, ...]:
         """Give a sum this micro-batch's part, which stays until its turn; the sum's name, if there is one then."""
@@ -242,9 +269,10 @@ class _Memory:
         self._users(part).add(instr.out)
         waiting.add(self.micro_batch)
         before = self.micro_batch
-        while count in waiting:
-            waiting.remove(count)
-            self.micro_batch = count
+        turns = self.turns(instr.stage)
+        while count < len(turns) and turns[count] in waiting:
+            self.micro_batch = turns[count]
+            waiting.remove(self.micro_batch)
             self.drop(part, instr.out)
             count += 1
         self.micro_batch, self.sums[instr.out] = before, (count, waiting)

@@ -10,6 +10,7 @@ some Cells of a chain does. Three questions, from the most restricted to the fre
 
     choose_recompute     each layer is kept or recomputed by itself                     (teaching: a lesson's puzzle)
     best_segments        n equal layers in k Cells: k + n / k results, at best 2 sqrt(n), for one more forward
+    Moments              layers of a pipeline, or of any plan: many micro-batches hold what they keep at a time
     choose_checkpoints   any input of a layer may be kept until its layer has run backward, and forwards may run any
                          number of times: for equal layers revolve's optimum (Griewank, Walther 2000), in general that
                          of rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova 2019), but no layer's inside is kept
@@ -23,6 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+
 from ..base.errors import ArgumentError
 
 
@@ -31,22 +34,16 @@ class Layer:
     """A layer of a chain.
 
     inside_bytes  what its backward reads, with its input;  input_bytes: its input alone, what it keeps if recomputed
-    most_bytes    in memory while it runs, beside what the layers before it keep: (kept, recomputed); None: its inside
     """
 
     forward_s: float
     backward_s: float
     inside_bytes: int
     input_bytes: int
-    most_bytes: tuple[int, int] | None = None
 
     def keeps(self, again: bool) -> int:
         """Bytes from its forward to its backward."""
         return self.input_bytes if again else self.inside_bytes
-
-    def most(self, again: bool) -> int:
-        """Bytes at its fullest moment, beside what the layers before it keep."""
-        return self.inside_bytes if self.most_bytes is None else self.most_bytes[again]
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ def predict_choice(layers: Sequence[Layer], recompute: Sequence[bool]) -> Choice
     """Time and peak of a step that recomputes these layers."""
     live = peak = 0
     for layer, again in zip(layers, recompute, strict=True):
-        peak = max(peak, live + layer.most(again))
+        peak = max(peak, live + layer.inside_bytes)
         live += layer.keeps(again)
     extra = sum(layer.forward_s for layer, again in zip(layers, recompute, strict=True) if again)
     whole = sum(layer.forward_s + layer.backward_s for layer in layers)
@@ -82,7 +79,7 @@ def choose_recompute(layers: Sequence[Layer], cap_bytes: int) -> Choice:
         found: dict[int, tuple[float, tuple[bool, ...]]] = {}
         for kept, (extra, chosen) in best.items():
             for again in (False, True):
-                if kept + layer.most(again) > cap_bytes:
+                if kept + layer.inside_bytes > cap_bytes:
                     continue
                 total = kept + layer.keeps(again)
                 cost = extra + (layer.forward_s if again else 0.0)
@@ -100,7 +97,7 @@ def _least_peak(layers: Sequence[Layer]) -> int:
     """The smallest peak of all choices: from the last layer back, beside what those before it keep."""
     least = 0  # of the layers behind
     for layer in reversed(layers):
-        least = min(max(layer.most(again), layer.keeps(again) + least) for again in (False, True))
+        least = min(max(layer.inside_bytes, layer.keeps(again) + least) for again in (False, True))
     return least
 
 
@@ -111,6 +108,78 @@ def _undominated(found: dict[int, tuple[float, tuple[bool, ...]]]) -> dict[int, 
         if found[kept][0] < least:
             left[kept], least = found[kept], found[kept][0]
     return left
+
+
+# ---- many micro-batches on their way ----
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the devices of a network's stages hold at each of t moments of a step, for n layers kept or recomputed.
+
+    base      (t,) bytes that no layer holds;  held: (2, t, n) bytes that each layer holds, kept and recomputed
+    only      (t,) the layer with whose recomputing a moment comes, -1: it always does
+    extra_s   (n,) seconds of work that are done twice when it is recomputed;  work_s: of all of them, kept
+    """
+
+    base: np.ndarray
+    held: np.ndarray
+    only: np.ndarray
+    extra_s: np.ndarray
+    work_s: float
+
+    def predict(self, recompute: Sequence[bool]) -> Choice:
+        """Time and peak of a step that recomputes these layers; the peak is that of the fullest stage."""
+        chosen = np.array(recompute, bool)
+        comes = (self.only < 0) | chosen[self.only]
+        bytes_then = self.base + np.where(chosen, self.held[1], self.held[0]).sum(1)
+        extra = float(self.extra_s[chosen].sum())
+        return Choice(tuple(map(bool, recompute)), self.work_s + extra, extra, int(bytes_then[comes].max()))
+
+    def choose(self, cap_bytes: int) -> Choice:
+        """The choice with the least extra time whose peak is within the cap. Raises ArgumentError if there is none.
+
+        Exact: layers are decided one after the other, and of two ways to decide the first ones, one that takes less
+        time and holds less at every moment which can still matter is as good for all that follows.
+        """
+        best = self._within(cap_bytes)
+        if best is None:
+            low, high = 0, self.predict([False] * len(self.extra_s)).peak_bytes
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (low, middle) if self._within(middle) is not None else (middle + 1, high)
+            what = f"cap_bytes={cap_bytes}, and recomputing brings the peak down to {low}"
+            raise ArgumentError(what, where="choose_recompute", allowed=f"At least {low}")
+        return self.predict(best)
+
+    def _within(self, cap_bytes: int) -> np.ndarray | None:
+        least, most = self.held.min(0), self.held.max(0)
+        matter = self.base + most.sum(1) > cap_bytes
+        rows = np.unique(np.column_stack([self.base, self.only, *self.held])[matter], axis=0)
+        base, only, (kept, again) = rows[:, 0], rows[:, 1], np.split(rows[:, 2:], 2, axis=1)
+        least, most = np.minimum(kept, again), np.maximum(kept, again)
+        used, cost = base[None], np.zeros(1)
+        chosen = np.zeros((1, len(self.extra_s)), bool)
+        for n, extra in enumerate(self.extra_s):
+            without = np.where(only == n, _FREE, used + kept[:, n])
+            used, cost = np.concatenate([without, used + again[:, n]]), np.concatenate([cost, cost + extra])
+            chosen = np.concatenate([chosen, chosen])
+            chosen[len(without) :, n] = True
+            still, at_most = (side[:, n + 1 :].sum(1) for side in (least, most))
+            fits = ((used + still <= cap_bytes) | (only > n)).all(1)
+            used = np.where(used + at_most <= cap_bytes, _FREE, used)  # a moment that cannot be too full any more
+            order = [at for at in np.lexsort((used.sum(1), cost)) if fits[at]]
+            best: list[int] = []
+            for at in order:
+                if not best or not (used[best] <= used[at]).all(1).any():
+                    best.append(at)
+            if not best:
+                return None
+            used, cost, chosen = used[best], cost[best], chosen[best]
+        return chosen[np.argmin(cost)]
+
+
+_FREE = -(2**60)  # bytes: less than any moment has, whatever is added
 
 
 def best_segments(layers: int) -> tuple[int, int]:

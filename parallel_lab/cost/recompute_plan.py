@@ -3,31 +3,31 @@
     best, plan = recompute_cells(net.blocks, lambda: compile(net, x, y, loss=loss, optimizer=opt), cap_bytes=50_000_000)
     best.recompute     (True, True, False, ...): the Cells that now are recomputed;   best.peak_bytes: that of `plan`
 
-The network is compiled twice to measure it: once with every Cell kept, once with every Cell recomputed. Of a Cell, a
-`Layer` of the chain, that tells
+The network is compiled twice to measure it: once with every Cell kept, once with every Cell recomputed. Both plans are
+walked, and at each moment of a step every block of memory belongs to a Cell or to none (`plan_moments`): so whatever is
+on its way at a time, micro-batches, chunks of a stage or weight gradients that wait, it is counted.
 
-    inside_bytes, input_bytes   what forward makes and backward reads (`memory.kept_blocks`), kept and recomputed
-    most_bytes                  the fullest moment while it runs, gradients and parameters and all
-    forward_s                   seconds of the instructions that are run again;  backward_s: all its others
-
-What one Cell keeps does not depend on what others do, as long as Cells follow each other and each reads the result of
-the one before it alone: then the choice is exact for the plan, and not only for the model (`choose_recompute`).
+What one Cell holds does not depend on what others do, as long as Cells follow each other and each reads the result of
+the one before it alone: then the choice is exact for the plan, and not only for the model (`recompute.Moments`). Of
+pipeline stages each keeps the cap, and what they do twice is added up.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from ..base.checks import function, integer
 from ..base.cluster import Cluster, get_cluster
 from ..base.errors import ArgumentError, ArgumentTypeError, shorten
+from ..graph.actions import Action
 from ..graph.ir import Instr
 from ..graph.plan import Plan
 from ..graph.recomputed import asks_to_recompute
 from ..nn import Cell, CellList, SequentialCell
-from .memory import kept_blocks, predict_memory
-from .recompute import Choice, Layer, choose_recompute
+from .memory import held_blocks, kept_blocks
+from .recompute import Choice, Moments
 from .time import instr_time_s
 
 
@@ -39,7 +39,7 @@ def recompute_cells(
     cells         Cells that the network calls once each, in this order; afterwards those of the choice have
                   `recompute()`, with the options that they had, and the others have not
     compile_plan  compiles the network as it is now
-    cap_bytes     of a rank's device, for everything that it holds
+    cap_bytes     of a rank's device, for everything that it holds, in each pipeline stage
     cluster       what the seconds are predicted for
 
     Raises ArgumentError for a cap that cannot be kept, which names the smallest, and for Cells that are no chain: then
@@ -63,11 +63,11 @@ def recompute_cells(
 
     try:
         kept, again = (plan_with([every] * len(cells)) for every in (False, True))
-        layers = plan_layers(kept, again, get_cluster(cluster))
-        if len(layers) != len(cells):
-            what, allowed = f"{len(cells)} Cells are called {len(layers)} times", "Cells that are called once each"
+        moments = plan_moments(kept, again, get_cluster(cluster))
+        if len(moments.extra_s) != len(cells):
+            what, allowed = f"{len(cells)} Cells are called {len(moments.extra_s)} times", "Cells that are called once"
             raise ArgumentError(what, where=where, allowed=allowed)
-        best = choose_recompute(layers, cap_bytes)
+        best = moments.choose(cap_bytes)
         return best, plan_with(best.recompute)
     except BaseException:
         for cell, options in zip(cells, before, strict=True):
@@ -75,69 +75,67 @@ def recompute_cells(
         raise
 
 
-def plan_layers(kept: Plan, again: Plan, cluster: Cluster) -> tuple[Layer, ...]:
-    """The chain of recomputed Cells of a plan, in the order in which they are called.
+def plan_moments(kept: Plan, again: Plan, cluster: Cluster) -> Moments:
+    """What the stages of a plan hold, moment by moment, with its Cells (in the order of calls) kept and recomputed.
 
     kept, again  plans of the same network, without and with recomputing its Cells
-
-    Raises ArgumentError where several micro-batches or stages are on their way at a time: what is in memory depends on
-    the schedule then.
     """
-    stage = kept.stages[0]
-    order = [a.kind for a in stage.actions if a.kind in "FB"]
-    if len(kept.stages) > 1 or any(a == b for a, b in itertools.pairwise(order)):
-        what = f"{len(kept.stages)} stages and {kept.micro_batches} micro-batches"
-        allowed = "One stage, and a micro-batch at a time"
-        raise ArgumentError(what, where="plan_layers", allowed=allowed, hint="Choose for a stage that stands alone")
     regions: dict[int, int] = {}
     layer_of: dict[str, int] = {}  # operator -> its layer
     for node in again.graph.nodes:
         region = dict(node.recompute).get("region")
         if region is not None and asks_to_recompute(node.recompute) and node.phase == "forward":
             layer_of[node.name] = regions.setdefault(region, len(regions))
-    both = [_Measured(plan, layer_of, len(regions)) for plan in (kept, again)]
-    seconds, made_again = [0.0] * len(regions), [0.0] * len(regions)
-    for _, instr in _steps(kept):
-        if instr.name in layer_of:
-            seconds[layer_of[instr.name]] += instr_time_s(kept, instr, cluster)
-    for _, instr in _steps(again):
-        if instr.name in layer_of and instr.origin.made_by == "recompute":
-            made_again[layer_of[instr.name]] += instr_time_s(again, instr, cluster)
-    return tuple(
-        Layer(made_again[n], seconds[n] - made_again[n], both[0].keeps[n], both[1].keeps[n], _pair(both, n))
-        for n in range(len(regions))
-    )
+    rows: list[tuple[int, int, np.ndarray, np.ndarray]] = []
+    work, extra = 0.0, np.zeros(len(regions))
+    for rank in (stage.first for stage in kept.stages):
+        home = _homes((kept, again), rank, layer_of)
+        before = {key: held for key, _, held in _holdings(kept, rank, home, len(regions))}
+        now = np.zeros(len(regions) + 1, np.int64)
+        for key, instr, held in reversed(list(_holdings(again, rank, home, len(regions)))):
+            only = -1 if key in before else layer_of.get(instr.name, -1)
+            now = before.get(key, now)
+            rows.append((max(now[-1], held[-1]), only, now[:-1], held[:-1]))
+        for plan in (kept, again):
+            for instr in (i for a in plan.stage_of(rank).actions for _, i in plan.stage_of(rank).part(a)):
+                layer = layer_of.get(instr.name) if instr.runs_on(rank) else None
+                if layer is not None and plan is kept:
+                    work += instr_time_s(kept, instr, cluster, rank=rank)
+                elif layer is not None and instr.origin.made_by == "recompute":
+                    extra[layer] += instr_time_s(again, instr, cluster, rank=rank)
+    base, only, *held = (np.array(column) for column in zip(*rows, strict=True))
+    return Moments(base, np.stack(held), only, extra, work)
 
 
-def _pair(both: list[_Measured], n: int) -> tuple[int, int]:
-    return both[0].most[n], both[1].most[n]
-
-
-def _steps(plan: Plan) -> Iterator[tuple[str, Instr]]:
-    """(phase, instruction) of rank 0, in the order of its step."""
-    stage = plan.stage_of(0)
-    return ((a.program, i) for a in stage.actions for _, i in stage.part(a) if i.runs_on(0))
-
-
-class _Measured:
-    """Bytes of every layer in one plan.  keeps: from forward to backward;  most: see `Layer.most_bytes`."""
-
-    def __init__(self, plan: Plan, layer_of: dict[str, int], count: int) -> None:
-        self.keeps, self.most = [0] * count, [0] * count
-        maker: dict[str, int | None] = {}
+def _homes(plans: tuple[Plan, Plan], rank: int, layer_of: Mapping[str, int]) -> dict[str, int]:
+    """The layer to which a block of memory belongs: that which reads what another one made, else its maker."""
+    found: dict[str, int] = {}
+    for plan in plans:
+        maker = {n: layer_of[i.name] for _, i in _steps(plan, rank) if i.name in layer_of for n in i.kept}
         readers: dict[str, set[int]] = {}
-        for instr in plan.stages[0].program("forward"):
-            layer = layer_of.get(instr.name)
-            maker.update(dict.fromkeys(instr.kept, layer))
-            for name in instr.ins if layer is not None else ():
-                readers.setdefault(name, set()).add(layer)
-        for size, names in kept_blocks(plan).values():
-            made = maker.get(names[0])
-            others = {n for name in names for n in readers.get(name, ())} - {made}
-            home = min(others) if others else made  # the input of a layer is kept by it
-            if home is not None:
-                self.keeps[home] += size
-        now = 0
-        for point, (_, instr) in zip(predict_memory(plan).timeline, _steps(plan), strict=True):
-            now = layer_of.get(instr.name, now)
-            self.most[now] = max(self.most[now], point.total_bytes - sum(self.keeps[:now]))
+        for phase, instr in _steps(plan, rank):
+            if phase == "forward" and instr.name in layer_of:
+                for name in instr.ins:
+                    readers.setdefault(name, set()).add(layer_of[instr.name])
+        found = maker | found
+        for block, names in kept_blocks(plan, rank=rank).items():
+            others = {n for name in names for n in readers.get(name, ())} - {maker.get(block)}
+            if others:  # the input of a layer is kept by it
+                found[block] = min(others)
+    return found
+
+
+def _steps(plan: Plan, rank: int) -> Iterator[tuple[str, Instr]]:
+    """(phase, instruction) of a rank's programs."""
+    return ((phase, i) for phase, program in plan.stage_of(rank).programs for i in program if i.runs_on(rank))
+
+
+def _holdings(
+    plan: Plan, rank: int, home: Mapping[str, int], layers: int
+) -> Iterator[tuple[tuple[Action, str], Instr, np.ndarray]]:
+    """((action, value made), instruction, bytes of every layer and, last, of none) of a rank's moments."""
+    for action, instr, blocks in held_blocks(plan, rank=rank):
+        held = np.zeros(layers + 1, np.int64)
+        for block, size_bytes in blocks.items():
+            held[home.get(block, -1)] += size_bytes
+        yield (action, instr.out), instr, held

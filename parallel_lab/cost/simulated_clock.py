@@ -1,13 +1,12 @@
 """The simulator's clock: when each rank would have done what, on cores of its own or on some that all share.
 
-Local work takes what it took here, one rank after the other; of k ranks that work on c cores each goes on at the speed
-min(1, c / k) (`shared_cores.py`). A message starts when its last member arrives and takes what the cluster profile
-says; it needs no core. Started messages travel one by one on each rank's line. A step starts at 0.
+Local work takes the processor time that it took here, one rank after the other. Who waits for a core is served in turn
+(`shared_cores.py`). A message starts when its last member arrives and takes what the cluster profile says; it needs no
+core. Started messages travel one by one on each rank's line. A step starts at 0.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -59,7 +58,7 @@ class _Message:
 class _Clock:
     """All ranks in order of time.
 
-    events   (time, rank) at which a rank goes on;  at: how far it is;  since: when it came there
+    shared   the ranks' turns, in order of time;  at: how far a rank is;  since: when it came there
     sent     what was sent -> when it is there;  looked_for: what -> the ranks that need it
     met      (group, whether started, its number among those) -> the collective;  here: the one a rank is at
     lines    each rank's started collectives that do not travel yet, in order; free: when its line is, for the next
@@ -70,7 +69,6 @@ class _Clock:
         count = len(ran)
         self.out: list[list[Ran]] = [[] for _ in ran]
         self.at, self.since = [0] * count, [0.0] * count
-        self.events = [(0.0, rank) for rank in range(count)]
         self.sent: dict[tuple, float] = {}
         self.looked_for: dict[tuple, list[int]] = {}
         self.met: dict[tuple, _Message] = {}
@@ -81,32 +79,31 @@ class _Clock:
         self.due: dict[tuple[int, str], _Message | tuple] = {}
 
     def run(self) -> list[list[Ran]]:
-        events, shared = self.events, self.shared
-        while events or shared.running:
-            if events and events[0][0] <= shared.next_s:
-                time_s, rank = heapq.heappop(events)
-                shared.go_on(time_s)
-            else:
-                rank, _, time_s = shared.end()
-                self.done(rank, time_s)
-            self.look(rank, time_s)
+        self.wake(range(len(self.ran)))
+        for rank, work_began_s in self.shared.turns():
+            if work_began_s is not None:
+                self.done(rank, work_began_s)
+            self.look(rank)
         return self.out
 
-    def done(self, rank: int, end_s: float, noticed_s: float | None = None) -> None:
+    def done(self, rank: int, start_s: float, noticed_s: float | None = None) -> None:
         """What a rank is at has ended."""
-        action, instr, _, _, handed_over, _ = self.ran[rank][self.at[rank]]
-        self.out[rank].append((action, instr, self.since[rank], end_s, handed_over, noticed_s))
+        (action, instr, _, _, handed_over, _), now = self.ran[rank][self.at[rank]], self.shared.now
+        self.out[rank].append((action, instr, start_s, now, handed_over, noticed_s))
         self.at[rank] += 1
-        self.since[rank], self.here[rank] = end_s, None
+        self.since[rank], self.here[rank] = now, None
 
-    def look(self, rank: int, now: float) -> None:
-        """What a rank does from `now` on until it works or waits."""
-        mine = self.ran[rank]
+    def look(self, rank: int) -> None:
+        """What a rank does from now on until it works or waits."""
+        mine, now = self.ran[rank], self.shared.now
         while self.at[rank] < len(mine):
             action, instr, start_s, end_s, handed_over, _ = mine[self.at[rank]]
             waits = instr.kind == "wait"
             if not waits and not instr.is_communication:
-                self.shared.begin(rank, end_s - start_s)
+                if end_s == start_s:  # work that takes no time needs no core
+                    self.done(rank, now)
+                    continue
+                self.shared.work(rank, end_s - start_s, action)
                 return
             if self.here[rank] is None:
                 self.here[rank] = self.due[rank, instr.ins[0]] if waits else self.come(rank, action, instr, handed_over)
@@ -127,13 +124,13 @@ class _Clock:
                     there_s = message.over_s
                 noticed_s = message.over_s if waits else None
             if there_s > now:
-                heapq.heappush(self.events, (there_s, rank))
+                self.shared.at(there_s, rank)
                 return
-            self.done(rank, now, noticed_s)
+            self.done(rank, self.since[rank], noticed_s)
 
     def wake(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
-            heapq.heappush(self.events, (self.shared.now, rank))
+            self.shared.at(self.shared.now, rank)
 
     def count(self, *what: object) -> int:
         """How often this was asked before."""

@@ -90,8 +90,12 @@ class _Cut:
                         hint = "Take a schedule with one copy of the network, and no divided backward"
                         raise at_compile(StrategyError, what, allowed, hint)
         if copies and self.draft.forward_assignments:
-            what = f"{self.draft.forward_assignments[0][0]!r} changes in forward, and two stages have a copy of it"
-            raise at_compile(StrategyError, what, "A schedule with one copy of the network")
+            name, source = self.draft.forward_assignments[0]
+            maker = next(i for i in self.draft.program("forward") if source in i.kept)
+            what = f"{name!r} goes on from micro-batch to micro-batch, and copies on two stages run them side by side"
+            allowed = "Running statistics in a schedule with one copy of the network"
+            hint = "Take 1f1b or a zero-bubble schedule, or a norm without running statistics (nn.LayerNorm)"
+            raise StrategyError(what, where=self.draft.graph.node(maker.name).where, allowed=allowed, hint=hint)
         return late
 
     def run(self) -> list[Programs]:

@@ -57,10 +57,12 @@ def page_of(path: str) -> Page:
 
 def public(module: ModuleType) -> list[str]:
     """The names of a module for others: those of `__all__`; or else a package's all, a file's own, but no modules."""
+    if (all_names := getattr(module, "__all__", None)) is not None:
+        return all_names
     own = [n for n, value in vars(module).items() if not n.startswith("_") and not isinstance(value, ModuleType)]
     if not hasattr(module, "__path__"):
         own = [n for n in own if getattr(vars(module)[n], "__module__", module.__name__) == module.__name__]
-    return getattr(module, "__all__", own)
+    return own
 
 
 def further(module: ModuleType) -> set[str]:

@@ -149,11 +149,13 @@ _OTHER_NAMES = {
 
 
 def __getattr__(name):
+    if name.startswith("_"):  # Python and its tools ask for these of everything they meet
+        raise AttributeError(f"parallel_lab.nn has no {name!r}", name=name)
     if name in _OTHER_NAMES:
         hint = f"In MindSpore, and here, it is nn.{_OTHER_NAMES[name]}"
     elif name == "AdamW":
         hint = "nn.AdamWeightDecay is near, but does not correct the bias of the moments"
-    elif not name.startswith("_") and callable(vars(_ops).get(name)):
+    elif callable(vars(_ops).get(name)):
         hint = f"Use ops.{name}"
     else:
         near = [n for n in __all__ if n.lower() == name.lower()] or difflib.get_close_matches(name, __all__, 3, 0.6)

@@ -62,7 +62,8 @@ globals().update(NAMES, **PRIMITIVES)  # made from the declarations, so that a n
 def _public():
     """What a star import takes: not Python's own names, because sum() must stay sum()."""
     own = ["OPS", "PRIMITIVES", "Primitive", "Print", "StepCalls", "training_step"]
-    names = [name for name in NAMES if not hasattr(builtins, name)]
+    pythons = vars(builtins)
+    names = [name for name in NAMES if name not in pythons]
     return [*own, *primitives.__all__, *point_to_point.__all__, *PRIMITIVES, *names]
 
 
@@ -71,6 +72,8 @@ def __getattr__(name):
         return _public()
     if name in NAMES or name in PRIMITIVES:  # declared since then
         return NAMES.get(name) or PRIMITIVES[name]
+    if name.startswith("_"):  # Python and its tools ask for these of everything they meet
+        raise AttributeError(f"parallel_lab.ops has no {name!r}", name=name)
     plain = name.replace("_", "").lower()
     names = list(dict.fromkeys([*_public(), *NAMES]))
     near = [n for n in names if n.replace("_", "").lower() == plain] or difflib.get_close_matches(name, names, 3, 0.6)

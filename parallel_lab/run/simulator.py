@@ -281,31 +281,34 @@ class Simulator:
         phases: Sequence[str] | None = None,
         step: int | None = None,
         observe: Callable[..., None] | None = None,
+        plan: Plan | None = None,
     ) -> np.ndarray:
         """One whole step on the global batch `inputs`; returns the first output in full (the loss).
 
         step     number of the step, for random masks; default: how many whole steps were taken
+        plan     another one, on the values of this one: what is run of it is no step
         observe  called with (rank, action, instruction, start, end) after every instruction
 
         A step that was begun and not stepped to its end is given up.
         """
-        if self.half_done or phases is None or "update" in phases:
+        whole, plan = phases is None and plan is None, plan or self.plan
+        if self.half_done or whole or "update" in (phases or ()):
             self._need_states()
         self._engine = None  # the arrays of a step that was being stepped through are overwritten: it cannot go on
         number, replaced = self.steps if step is None else step, []
-        with computing(self.plan):
+        with computing(plan):
             programs = []
             for rank in self.ranks:
-                self.envs[rank].update(step_inputs(self.plan, rank, inputs))
+                self.envs[rank].update(step_inputs(plan, rank, inputs))
                 seen = None if observe is None else (lambda *what, rank=rank: observe(rank, *what))
                 options = {"phases": phases, "step": number, "observe": seen, "replaced": replaced}
-                programs.append(rank_step(self.plan, rank, self.envs[rank], **options))
+                programs.append(rank_step(plan, rank, self.envs[rank], **options))
             try:
                 simulate(programs)
             except BaseException:
                 self.half_done = half_done(number, replaced)
                 raise
-        if phases is None:
+        if whole:
             self.steps = number + 1
         return self.full(self.plan.outputs[0])
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..base.errors import WorldError, message
 from ..base.hooks import current_world
+from ..nn.tensor.by_slice import is_elsewhere
 from ..nn.tensor.tensor import Parameter
 
 
@@ -65,8 +66,11 @@ def broadcast_parameters(parameters: Iterable[Parameter], world: Any) -> None:
 
 
 def agree_on_start(parameters: Iterable[Parameter], world: Any, *, broadcast: bool) -> None:
-    """All ranks hold the same values, or WorldError on each, as copies would differ for ever; `broadcast`: rank 0's."""
-    whole = [p for p in parameters if p.layout is None]
+    """All ranks hold the same values, or WorldError on each, as copies would differ for ever; `broadcast`: rank 0's.
+
+    What a program in pipeline stages has left on one of them is compared among those that have it.
+    """
+    whole = [p for p in parameters if p.layout is None]  # what is elsewhere too: all ranks come to the same collective
     if world is None or world.world_size == 1 or not whole:
         return
     if broadcast:
@@ -86,12 +90,15 @@ def warn_of_other_starts(parameters: Iterable[Parameter], world: Any) -> None:
 
 def _first_difference(parameters: Iterable[Parameter], world: Any) -> str:
     """What to say of the first parameter that begins with other values on another rank, or "". Collective."""
-    mine = {p.name: zlib.crc32(np.ascontiguousarray(p.asnumpy()).view(np.uint8)) for p in parameters}
-    found = said_by_all(world, mine)
-    for rank, theirs in enumerate(found):
-        other = next((name for name in mine if theirs.get(name) != found[0].get(name)), None)
+    here = [p for p in parameters if not is_elsewhere(p)]
+    mine = {p.name: zlib.crc32(np.ascontiguousarray(p.asnumpy()).view(np.uint8)) for p in here}
+    first: dict[str, tuple[int, int]] = {}  # name -> the first rank that has it, and its values' checksum
+    for rank, theirs in enumerate(said_by_all(world, mine)):
+        for name, value in theirs.items():
+            first.setdefault(name, (rank, value))
+        other = next((name for name, value in theirs.items() if value != first[name][1]), None)
         if other is not None:
-            what = f"parameter {other!r} begins with other values on rank {rank} than on rank 0"
+            what = f"parameter {other!r} begins with other values on rank {rank} than on rank {first[other][0]}"
             hint = "Set one seed on all ranks before the network is made, or parameter_broadcast=True"
             return message(what, where="before step 1", allowed="The same initial values on all ranks", hint=hint)
     return ""

@@ -216,7 +216,9 @@ class EvalStep(_Step):
         self.loss_fn = loss_fn
         world, rehearses = _check_world(self.mode, "evaluation"), _rehearses(self.mode)
         if (world is not None or rehearses) and self.mode in SHARDED_MODES:
-            self._compiled = CompiledFunction(self._evaluate, settings, rehearses=rehearses)
+            # metrics are every rank's: the last pipeline stage tells all others what it predicts
+            self._settings = {**settings, "pipeline_result_broadcast": True}
+            self._compiled = CompiledFunction(self._evaluate, self._settings, rehearses=rehearses)
 
     def _evaluate(self, *columns: Any) -> tuple[Any, tuple[Any, ...]]:
         out = self.network(*columns[:-1])
@@ -236,8 +238,7 @@ class EvalStep(_Step):
 
     def _predict(self, *inputs: Any) -> tuple[Any, ...]:
         if not hasattr(self, "_forward"):
-            settings = _unwrapped(self.network)[1]
-            self._forward = CompiledFunction(self.network, settings, rehearses=_rehearses(self.mode))
+            self._forward = CompiledFunction(self.network, self._settings, rehearses=_rehearses(self.mode))
         return _as_tuple(self._forward(*inputs))
 
     def _whole(self, label: np.ndarray) -> np.ndarray:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from itertools import zip_longest
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,12 +21,44 @@ from ..run.interpreter import Env, rank_step
 REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny step would cost more than the step
 
 
-def ran_events(rank: int, step: int, ran: Sequence[Ran], source: str) -> list[Event]:
+class Record:
+    """What ranks run in this thread: `observe` of `rank_step`, for one of them.
+
+    ran     per rank, what it was called with
+    busy_s  per rank, for each instruction the seconds on a processor since the call before, at most all of its own
+            time: others may have had the processor for a part of that
+    """
+
+    def __init__(self, ranks: int = 1) -> None:
+        self.ran: list[list[Ran]] = [[] for _ in range(ranks)]
+        self.busy_s: list[list[float]] = [[] for _ in range(ranks)]
+        self._last_s = time.thread_time()
+
+    def of(self, rank: int, *what: Any) -> None:
+        """One instruction of a rank has ended.  what: a `Ran`"""
+        now_s, ran = time.thread_time(), cast(Ran, what)
+        _, _, start_s, end_s, _, _ = ran
+        self.ran[rank].append(ran)
+        self.busy_s[rank].append(min(now_s - self._last_s, end_s - start_s))
+        self._last_s = now_s
+
+    def __call__(self, *what: Any) -> None:
+        self.of(0, *what)
+
+    def on_cores(self) -> list[list[Ran]]:
+        """What ran, as if nobody else had had the processor meanwhile."""
+        both = (zip(*rank, strict=True) for rank in zip(self.ran, self.busy_s, strict=True))
+        return [[(a, i, start_s, start_s + on_s, *rest) for (a, i, start_s, _, *rest), on_s in one] for one in both]
+
+
+def ran_events(
+    rank: int, step: int, ran: Sequence[Ran], source: str, busy_s: Sequence[float | None] = ()
+) -> list[Event]:
     """What one rank ran as events. A started message lasts until it is complete, overlapped with other work."""
     waits = ((action, instr, arrived_s) for action, instr, _, _, _, arrived_s in ran if arrived_s is not None)
     arrivals = {(action, instr.ins[0]): arrived_s for action, instr, arrived_s in waits}
     found = []
-    for action, instr, start_s, end_s, handed_over, _ in ran:
+    for (action, instr, start_s, end_s, handed_over, _), on_core_s in zip_longest(ran, busy_s):
         kind = "communication" if instr.is_communication else "wait" if instr.kind == "wait" else "compute"
         name = instr.ins[0] if kind == "wait" else instr.out
         op = instr.op_class or instr.message or instr.attr("message") or instr.kind
@@ -34,6 +67,8 @@ def ran_events(rank: int, step: int, ran: Sequence[Ran], source: str) -> list[Ev
         group = () if kind == "compute" else instr.group(rank)
         facts = {"bytes": instr.handed_bytes(handed_over, rank), "source": source, "overlapped": overlapped}
         facts["micro_batch"] = action.micro_batch
+        if kind == "compute" and on_core_s is not None:
+            facts["busy_s"] = on_core_s
         found.append(Event(rank, step, action.program, kind, name, op, start_s, end_s, group, **facts))
     return found
 
@@ -48,12 +83,12 @@ def feed(comm: Any, key: str, batches: list[Env]) -> None:
     comm.state[key]["batches"] = batches
 
 
-def run_forward(comm: Any, key: str, inputs: Env, step: int) -> None:
-    """Run the forward program alone, on inputs of its own."""
-    session = comm.state[key]
-    session["env"].update(inputs)
-    with computing(session["plan"]):
-        step_on(comm, session["plan"], session["env"], phases=("forward",), step=step, show=comm.report)
+def run_forward(comm: Any, key: str, plan: Plan, inputs: Env, step: int) -> None:
+    """Run a plan that trains nothing, on inputs of its own and the values kept under `key`."""
+    env = comm.state[key]["env"]
+    env.update(inputs)
+    with computing(plan):
+        step_on(comm, plan, env, step=step, show=comm.report)
 
 
 def left_behind(comm: Any, key: str) -> tuple[int, list[str]]:
@@ -89,7 +124,7 @@ def train_rank(
     plan, env, batches = session["plan"], session["env"], session["batches"]
     losses: list[float] = []
     reported, last_report = 0, time.perf_counter()
-    recorded: deque[tuple[int, list[Ran]]] = deque(maxlen=record)
+    recorded: deque[tuple[int, Record]] = deque(maxlen=record)
     session["left"] = first, []
     with computing(plan):
         for step in range(first, first + steps):
@@ -97,13 +132,13 @@ def train_rank(
                 break
             env.update(batches[step % len(batches)])
             env.update(rates_of_step(rates, step - first))
-            ran: list[Ran] = []
-            seen = (lambda *what, ran=ran: ran.append(what)) if record else None
+            seen = Record() if record else None
             replaced = session["left"][1]
             step_on(comm, plan, env, phases=phases, step=step, observe=seen, show=comm.report, replaced=replaced)
             session["left"] = step + 1, []
             losses.append(float(env[plan.outputs[0]].reshape(-1)[0]))
-            recorded.append((step, ran))
+            if seen is not None:
+                recorded.append((step, seen))
             now = time.perf_counter()
             if comm.rank == 0 and now - last_report >= REPORT_INTERVAL_S:
                 comm.report(losses[reported:])
@@ -112,7 +147,8 @@ def train_rank(
         comm.barrier(tag="all ranks have ended the recorded steps")
     if comm.rank == 0 and reported < len(losses):
         comm.report(losses[reported:])
-    return losses, to_dicts(e for step, ran in recorded for e in ran_events(comm.rank, step, ran, "measured"))
+    found = ((step, seen.ran[0], "measured", seen.busy_s[0]) for step, seen in recorded)
+    return losses, to_dicts(event for one in found for event in ran_events(comm.rank, *one))
 
 
 def step_on(comm: Any, plan: Plan, env: Env, **options: Any) -> Env:

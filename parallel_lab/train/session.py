@@ -14,6 +14,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from ..run.full_values import gather_value, slice_value, step_inputs
 from ..run.interpreter import half_done
 from ..run.simulator import Simulator
 from . import rank_steps
+from .forward_only import forward_only
 
 if TYPE_CHECKING:
     from ..cost.simulated_clock import Ran
@@ -170,8 +172,8 @@ class Session:
         The learning rate of each step is the schedule's, or `optimizer.learning_rate` when `train` is called.
 
         record  keep the events of the last `record` steps in `self.events`. Processes: measured. Simulator: simulated,
-                on a clock where ranks have cores as `cores` says (work as timed here) and messages take `cluster`'s
-                time.
+                on a clock where ranks have cores as `cores` says (work: its processor time here) and messages take
+                `cluster`'s time.
         stopped   asked again and again; once true the training ends after the present step with the losses so far
 
         A step that fails before its update changes nothing, and the session can go on with it. The update runs in
@@ -195,22 +197,22 @@ class Session:
         self._check_open()
         batches = _checked(self.plan, batches, self.step, steps)
         losses = []
-        recorded: deque[tuple[int, list[list[Ran]]]] = deque(maxlen=record)
+        recorded: deque[tuple[int, rank_steps.Record]] = deque(maxlen=record)
         first, rates = self.step, rates_of_steps(self.plan, self._optimizer, self.step, steps)
         for step in range(first, first + steps):
             if stopped is not None and stopped():
                 break
             for env in self._simulator.envs:
                 env.update(rank_steps.rates_of_step(rates, step - first))
-            ran: list[list[Ran]] = [[] for _ in range(self.plan.device_num)]
-            seen = (lambda rank, *what, ran=ran: ran[rank].append(what)) if record else None
+            seen = rank_steps.Record(self.plan.device_num)
             inputs = batches[step % len(batches)]
-            loss = self._simulator.run_step(*inputs, phases=phases, step=step, observe=seen)
+            observe = seen.of if record else None
+            loss = self._simulator.run_step(*inputs, phases=phases, step=step, observe=observe)
             losses.append(float(loss.reshape(-1)[0]))
             self.step = step + 1
-            recorded.append((step, ran))
+            recorded.append((step, seen))
         if record:
-            self.events = [e for step, ran in recorded for e in self._simulated_events(step, ran)]
+            self.events = [e for step, seen in recorded for e in self._simulated_events(step, seen.on_cores())]
         return losses
 
     def _simulated_events(self, step: int, ran: list[list[Ran]]) -> Iterator[Event]:
@@ -250,20 +252,20 @@ class Session:
     def outputs(self, *inputs: Any) -> list[np.ndarray]:
         """Run the network forward on the global `inputs`: its outputs in full, or the loss. Nothing is trained.
 
-        Raises PlanError for a plan that trains in pipeline stages: they tell each other the loss when all have trained.
+        Raises PlanError for a plan whose outputs are made of gradients.
         """
         self._check_open()
-        if self.plan.gradients and len(self.plan.stages) > 1:
-            what = f"a plan that trains in {len(self.plan.stages)} pipeline stages does not run forward alone"
-            hint = "Compile the network a second time without an optimizer, and give that plan a Session"
-            raise PlanError(what, where="Session.outputs", hint=hint)
         if self.executor == "simulator":
-            self._simulator.run_step(*inputs, phases=("forward",), step=self.step)
+            self._simulator.run_step(*inputs, plan=self._forward, step=self.step)
         else:
             envs = [step_inputs(self.plan, r, inputs) for r in range(self.plan.device_num)]
-            self._pool.run_each(rank_steps.run_forward, [(self._key, env, self.step) for env in envs])
+            self._pool.run_each(rank_steps.run_forward, [(self._key, self._forward, env, self.step) for env in envs])
         found = self.values(self.plan.outputs)
         return [found[name] for name in self.plan.outputs]
+
+    @cached_property
+    def _forward(self) -> Plan:
+        return forward_only(self.plan) if self.plan.gradients else self.plan
 
     # ---- looking ----
 
@@ -333,6 +335,11 @@ class Session:
         if unknown:
             what = f"phases {shorten(unknown[0])}"
             raise ArgumentError(what, where="Session.train", allowed=f"A tuple of this plan's phases: {tuple(known)}")
+        if phases is not None and len(self.plan.stages) > 1:
+            what, hint = f"phases={tuple(phases)} in {len(self.plan.stages)} pipeline stages", "outputs() runs forward"
+            raise PlanError(
+                what, where="Session.train", allowed="Whole steps: stages send on to later phases", hint=hint
+            )
         shape = self.plan.value(self.plan.outputs[0]).shape
         if shape:
             what = f"the plan's first output has shape {shape}"

@@ -96,8 +96,15 @@ def test_the_log_knows_its_ranks_its_span_and_its_seconds():
 # ---- plain data ----
 
 
+def test_measured_work_counts_while_a_processor_was_at_it():
+    """Two ranks on one core for 4 s: each works for 2 s, whenever they had the core."""
+    work = [dataclasses.replace(FIRST, rank=rank, start_s=0.0, end_s=4.0, busy_s=2.0) for rank in (0, 1)]
+    assert EventLog(tuple(work)).bubbles() == {3: 0.5}
+    assert (FIRST.work_s, work[0].work_s, work[0].duration_s) == (0.5, 2.0, 4.0)
+
+
 def test_a_log_comes_back_from_json_as_it_was():
-    log = predicted() + LOG
+    log = predicted() + LOG + EventLog((dataclasses.replace(FIRST, busy_s=0.25),))
     assert from_dicts(json.loads(json.dumps(to_dicts(log)))) == log
 
 

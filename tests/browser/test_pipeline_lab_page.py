@@ -48,7 +48,7 @@ def test_eight_stages_and_sixteen_micro_batches_are_on_one_screen(page_of, live,
     if width > 400:
         for shown in ("Run", "Clear all", "Search"):
             assert page.get_by_role("button", name=shown).bounding_box()["y"] < SCREEN
-        for shown in (".pl-pi-figure", ".pl-loss canvas", ".pl-pi-numbers", ".pl-pi-settings", ".pl-pi-tabs"):
+        for shown in (".pl-pi-figure", ".pl-loss canvas", ".pl-pi-numbers", ".pl-pi-settings", ".pl-tabs"):
             box = page.locator(shown).bounding_box()
             assert box["y"] + box["height"] <= SCREEN, shown
 
@@ -98,7 +98,7 @@ def test_an_action_is_dragged_and_a_refusal_stands_at_its_cell(live):
     page, _ = live(PipelineLabWidget(lab), width=848)
 
     def drag(name, onto, part):
-        source, target = (page.locator(f'[data-item="c0-{n}"]').bounding_box() for n in (name, onto))
+        source, target = (page.locator(f'[data-item="c{n[0]}-{n}"]').bounding_box() for n in (name, onto))
         page.mouse.move(source["x"] + source["width"] / 2, source["y"] + 10)
         page.mouse.down()
         page.mouse.move(target["x"] + part * target["width"], target["y"] + 12, steps=4)
@@ -114,6 +114,16 @@ def test_an_action_is_dragged_and_a_refusal_stands_at_its_cell(live):
     assert abs(told["y"] - cell["y"] - cell["height"]) < 12 and told["x"] < cell["x"] < told["x"] + told["width"]
     page.locator('[data-item="c0-0F0"]').click()
     expect(refused).to_have_count(0)
+    drag("0F5", "2F2", 0.1)
+    expect(refused).to_contain_text("action 3 of rank 2: 0F5 cannot run here: part 0 lies on rank 0, rank 2 has 2")
+    expect(refused).to_contain_text("choose another, or load one as text")
+    lane, told = page.locator('[data-item="c2-2F2"]').bounding_box(), refused.bounding_box()
+    assert abs(told["y"] - lane["y"] - lane["height"]) < 12 and told["x"] < lane["x"] < told["x"] + told["width"]
+    page.locator('[data-item="c0-0F0"]').click()
+    expect(refused).to_have_count(0)
+    page.locator('[data-item="c3-3F1"]').click()
+    page.keyboard.press("Shift+ArrowUp")
+    expect(refused).to_contain_text("3F1 cannot run here: part 3 lies on rank 3, rank 2 has 2")
     page.get_by_role("button", name="Undo").click()
     expect(page.locator('[data-command="set_schedule"]')).to_have_value("1f1b")
 
@@ -145,6 +155,15 @@ def test_a_page_without_a_kernel_is_stepped_and_shows_other_schedules(page_of):
     expect(page.locator(".pl-pi-later")).to_have_count(0)
     page.get_by_role("tab", name="Code out").click()
     expect(page.get_by_role("tabpanel")).to_contain_text('make_schedule("zb_h1"')
+    said = page.locator(".pl-pi-below .pl-pi-verdict")
+    expect(said).to_contain_text("This page runs nothing. ◀ and ▶ step")
+
+
+def test_a_narrow_page_shows_the_numbers_of_a_step_whole(page_of):
+    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(), width=400)
+    cells = page.locator(".pl-pi-numbers td").filter(has_text="the schedule's clock")
+    box, numbers = cells.bounding_box(), page.locator(".pl-pi-numbers .pl-scroll").bounding_box()
+    assert box["x"] + box["width"] <= numbers["x"] + numbers["width"] + 1
 
 
 def test_a_text_is_loaded_and_the_cap_is_typed(live):

@@ -111,7 +111,7 @@ def test_tensors_can_be_selected_offline_where_the_snapshot_has_frames(show):
     page.wait_for_selector('.pl-card[data-slice="7"]')
     page.locator('.pl-edge[data-value="matmul.partial"]').focus()
     page.keyboard.press("Enter")
-    expect(page.locator(".pl-lead-name")).to_have_text("out of matmul, addends")
+    expect(page.locator("select[data-key=tensor] option:checked")).to_have_text("out of matmul, addends")
 
 
 @pytest.mark.exhaustive
@@ -131,9 +131,9 @@ def test_the_labs_own_frames_show_offline_what_the_lab_would_show(show, net):
         lab.select_rank(rank)
         shot = lab.snapshot()
         expect(page.locator("[role=status]")).to_have_text(shot["status"])
-        expect(page.locator(".pl-lead-name")).to_have_text(shot["picture"]["label"])
         expect(page.locator(f'.pl-card[data-value="{rank}"]')).to_have_attribute("aria-checked", "true")
         assert page.locator(".pl-card-text").all_inner_texts() == [c["text"] for c in shot["cards"]]
+        open_tab(page, "rank")
         layer = {t["label"]: t["layer"] for t in shot["tensors"]}
         shown = [
             h["text"]
@@ -141,8 +141,16 @@ def test_the_labs_own_frames_show_offline_what_the_lab_would_show(show, net):
             if not shot["graph"].get("layers") or layer[h["tensor"]] == layer_of(shot)
         ]
         assert page.locator(".pl-holds td:nth-child(2) code").all_inner_texts() == shown
+        open_tab(page, "messages")
         groups = [" ".join(map(str, m["group"])) or "none: local" for m in shot["messages"]]
         assert page.locator(".pl-messages tbody td:nth-child(5)").all_inner_texts() == groups
+
+
+def open_tab(page, name: str) -> None:
+    tab = page.locator(f'[data-tab="{name}"]')
+    if tab.get_attribute("aria-selected") != "true":
+        tab.click()
+    expect(tab).to_have_attribute("aria-selected", "true")
 
 
 def layer_of(shot) -> str:
@@ -165,6 +173,7 @@ def test_a_page_with_all_frames_is_small_enough_to_send(net):
 def test_a_long_networks_layers_and_panels_have_room(show, net, width):
     """662: a JupyterLab of 850; many tensors: 904. Nothing cut off; only a narrow page's table scrolls sideways."""
     page = show(StrategyLab(net, 8).snapshot(frames=True), width=width)
+    open_tab(page, "rank")
     for tensor in page.eval_on_selector_all("select[data-key=tensor] option", "all => all.map(o => o.value)"):
         if (
             width != 904
@@ -182,7 +191,7 @@ def test_a_long_networks_layers_and_panels_have_room(show, net, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width, tensor
         cut = page.evaluate(
             """(wide) => [...document.querySelectorAll(
-                '.pl-card-text, .pl-card-sum, .pl-where, .pl-op-name, .pl-formula, .pl-lead-name, .pl-fold-head, '
+                '.pl-card-text, .pl-card-sum, .pl-op-name, .pl-formula, .pl-lead-fact, .pl-fold-head, '
                 + '.pl-chip, .pl-rank, .pl-rank h3, '
                 + '.pl-groups dd, .pl-holds td, .pl-graph' + (wide ? ', .pl-scroll' : ''))]
               .filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth)
@@ -190,6 +199,11 @@ def test_a_long_networks_layers_and_panels_have_room(show, net, width):
             width > 850,
         )
         assert cut == [], tensor
+    if width > 850:
+        open_tab(page, "messages")
+        assert (
+            page.eval_on_selector_all(".pl-scroll", "all => all.filter(e => e.scrollWidth > e.clientWidth + 1)") == []
+        )
     clashes = page.evaluate(
         """() => { const box = (e) => e.getBoundingClientRect(), found = [];
           const nodes = [...document.querySelectorAll('.pl-node')];
@@ -221,6 +235,7 @@ def test_a_halo_s_strips_have_the_colour_of_the_slice_they_come_from(show):
     assert strips == [[own[strip["rank"]] for strip in card["strips"]] for card in shot["cards"]]
     name = page.locator('.pl-card[data-value="5"]').get_attribute("aria-label")
     assert "[16:32, :, 7:8, :] of it from rank 4; [16:32, :, 16:17, :] of it from rank 6" in name
+    open_tab(page, "key")
     assert "read from the neighbours" in page.locator(".pl-key").inner_text()
 
 
@@ -235,7 +250,7 @@ def test_the_layers_are_walked_by_keyboard_and_the_walked_to_unfolds(show):
     page.wait_for_selector('.pl-fold.pl-on[data-key="blocks.0.mlp.fc1"]')
     assert page.locator(".pl-fold.pl-on .pl-op-name").all_inner_texts() == ["matmul", "bias_add", "activation.gelu"]
     page.locator(".pl-fold.pl-on .pl-chip", has_text="weight").click()
-    expect(page.locator(".pl-lead-name")).to_have_text("blocks.0.mlp.fc1.weight")
+    expect(page.locator("select[data-key=tensor] option:checked")).to_have_text("blocks.0.mlp.fc1.weight")
 
 
 def test_three_cut_dims_are_drawn_in_panels(show):
@@ -251,7 +266,7 @@ def test_three_cut_dims_are_drawn_in_panels(show):
     for i, (x, y, w, h) in enumerate(boxes):
         for u, v, p, q in boxes[i + 1 :]:
             assert min(x + w, u + p) - max(x, u) < 0.05 or min(y + h, v + q) - max(y, v) < 0.05
-    assert "dim 2 in panels" in page.locator(".pl-lead-fact").first.inner_text()
+    assert "dim 2 in panels" in page.locator(".pl-lead-fact").last.inner_text()
 
 
 def test_a_refused_strategy_is_marked_and_explained_in_place(show):
@@ -278,10 +293,11 @@ def test_names_are_text_not_markup(show):
 @pytest.mark.parametrize("width", [640, 860, 1280])
 def test_nothing_is_cut_off(show, scheme, width):
     page = show(trained().snapshot(), scheme=scheme, width=width)
+    open_tab(page, "rank")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     cut = page.evaluate(
         """() => [...document.querySelectorAll(
-            '.pl-card-text, .pl-card-sum, .pl-op-name, .pl-formula, .pl-lead-name, .pl-button, .pl-memory-key, '
+            '.pl-card-text, .pl-card-sum, .pl-op-name, .pl-formula, .pl-lead-fact, .pl-button, .pl-memory-key, '
             + '.pl-holds td')]
           .filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth)
           .map(e => e.className + ': ' + e.textContent)"""
@@ -296,6 +312,7 @@ def test_a_real_nets_graph_and_table_have_room(show, net, width):
     """904: JupyterLab with file browser in 1280. No sideways scrolling, no label on a node, no name out of its node."""
     lab = StrategyLab(net, 8, "digits")
     page = show(lab.snapshot(), width=width)
+    open_tab(page, "messages")
     scrolled = (
         "q => [...document.querySelectorAll(q)].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.className)"
     )
@@ -313,6 +330,28 @@ def test_a_real_nets_graph_and_table_have_room(show, net, width):
           return found; }"""
     )
     assert clashes == []
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("net", ["quickstart", "megatron", "dense", *LONG])
+def test_cause_and_effect_stand_on_one_screen(show, net):
+    """848 px, as in a JupyterLab of 1280 x 800, which leaves about 700 px to a cell's output: what can be set, the
+    picture, loss and timeline; of a long network the graph scrolls in its own box."""
+    page = show(StrategyLab(net).snapshot(), width=848 + 56)  # the margins of a page of its own
+    lab = page.locator(".pl-lab").bounding_box()
+    for shown in (".pl-run", ".pl-operators", ".pl-cards", ".pl-loss canvas", ".pl-timeline svg", ".pl-tabs"):
+        box = page.locator(shown).bounding_box()
+        assert box["y"] + box["height"] - lab["y"] <= (760 if net in LONG else 660), shown
+
+
+@pytest.mark.exhaustive
+def test_a_simple_lab_shows_one_operator_the_picture_and_the_loss(show):
+    page = show(StrategyLab(simple=True).snapshot(), width=904)
+    expect(page.locator(".pl-operator")).to_have_count(1)
+    expect(page.locator(".pl-card")).to_have_count(8)
+    expect(page.locator(".pl-loss canvas")).to_be_visible()
+    for left_out in (".pl-graph", ".pl-timeline", ".pl-rank", ".pl-tabs", ".pl-preset", "select[data-key=data]"):
+        expect(page.locator(left_out)).to_have_count(0)
 
 
 def test_the_loss_is_drawn(show):

@@ -70,8 +70,10 @@ def test_simulated_times_are_the_predicted_ones(name, devices):
 FREE = Cluster("free", get_cluster("laptop").device, Link(0.0, 0.0), devices_per_node=8)
 
 
-def scheduled(name, stages, parts, forward=1.0, backward=2.0):
-    """What the ranks of a pipeline run if an action takes `forward` or `backward`, as soon as its input is there."""
+def scheduled(name, stages, parts, forward=1.0, backward=2.0, pieces=1):
+    """What the ranks of a pipeline run if an action takes `forward` or `backward`, as soon as its input is there; all
+    of it in its first local instruction, or a share in each of the first `pieces`.
+    """
     plan = planned_pipeline(tuple(range(stages)), stages, parts=parts, pipeline_scheduler=name, rows=2 * parts)[0]
     found = []
     for stage in plan.stages:
@@ -79,9 +81,9 @@ def scheduled(name, stages, parts, forward=1.0, backward=2.0):
         for action in stage.actions:
             part = [i for _, i in stage.part(action)]
             takes = [n for n, i in enumerate(part) if i.kind == "wait" and i.attr("message") == "recv"]
-            local = (n for n in range(takes[-1] if takes else 0, len(part)) if works(part[n]))
-            work, time_s = next(local, None), {"F": forward, "B": backward}.get(action.kind, 0.0)
-            mine += [(action, i, 0.0, time_s if n == work else 0.0, 0, None) for n, i in enumerate(part)]
+            local = [n for n in range(takes[-1] if takes else 0, len(part)) if works(part[n])][:pieces]
+            time_s = {"F": forward, "B": backward}.get(action.kind, 0.0) / max(len(local), 1)
+            mine += [(action, i, 0.0, time_s if n in local else 0.0, 0, None) for n, i in enumerate(part)]
         found.append(mine)
     return found
 
@@ -100,11 +102,13 @@ def ends(clock):
     return [list(of.values()) for of in found]
 
 
+@pytest.mark.parametrize("pieces", [1, 2])
 @pytest.mark.parametrize("cores", [1, 2, 3, None])
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
-def test_actions_of_a_plan_end_when_those_of_its_schedule_do(name, cores):
+def test_actions_of_a_plan_end_when_those_of_its_schedule_do(name, cores, pieces):
+    """Also those of several instructions: between them an action keeps its core."""
     timing = make_schedule(name, 4, 8).clock(1, 2, 0, cores=cores)
-    found = ends(virtual_clock(scheduled(name, 4, 8), FREE, cores))
+    found = ends(virtual_clock(scheduled(name, 4, 8, pieces=pieces), FREE, cores))
     for mine, wanted in zip(found, timing.ends, strict=True):
         assert mine == pytest.approx(wanted, rel=1e-9)
 
@@ -122,6 +126,17 @@ def test_the_bubble_of_a_recorded_schedule_is_the_formulas():
         log = EventLog(tuple(e for r, mine in enumerate(clock) for e in ran_events(r, 7, mine, "simulated")))
         assert log.bubbles() == {7: pytest.approx(3 / (8 + 3))}
         assert log.step_times_s()[7] == pytest.approx((8 + 3) * 3)  # what was started ends on this clock too
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_who_waits_for_a_core_is_idle(cores):
+    """On one core a step takes as long as all work, so 4 ranks are idle for 3/4 of it; on two for more than a half."""
+    clock = virtual_clock(scheduled("gpipe", 4, 8), FREE, cores)
+    log = EventLog(tuple(e for r, mine in enumerate(clock) for e in ran_events(r, 7, mine, "simulated")))
+    work_s, step_s = 4 * 8 * 3, log.step_times_s()[7]
+    assert log.filter(kind="compute").seconds() == pytest.approx(work_s)
+    assert log.bubbles() == {7: pytest.approx(1 - work_s / (4 * step_s))}
+    assert step_s == pytest.approx(work_s) if cores == 1 else work_s / 2 < step_s < work_s
 
 
 def test_a_message_delays_who_needs_it_and_nobody_else():

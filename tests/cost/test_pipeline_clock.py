@@ -2,11 +2,14 @@
 
 import itertools
 from fractions import Fraction
+from random import Random
 
+import numpy as np
 import pytest
 
 from parallel_lab.base.errors import ArgumentError, PlanError
 from parallel_lab.cost.schedules import Schedule, make_schedule, schedule_names
+from parallel_lab.cost.schedules.order import key_of
 
 GRID = [(p, m) for p in (1, 2, 3, 4, 6, 8) for m in (8, 12, 24) if m >= p]
 TIMES = [(1, 1, 1), (1, 2, 0), (3, 4, 2), (5, 4, 4)]
@@ -154,6 +157,34 @@ def test_dualpipe(p, n, makespan, idle):
         assert schedule.clock(1, 1, 1, together=2.5).makespan == 69
 
 
+@pytest.mark.parametrize("p", [2, 4, 6, 8, 12])
+@pytest.mark.parametrize(("f", "w"), [(1, 1), (4, 4), (4, 3), (5, 2), (3, 0)])
+def test_dualpipes_bubble_is_its_formula_where_forward_and_input_gradient_take_the_same(p, f, w):
+    """(P/2 - 1)(F&B + B - 3W), B full. A pair may take less than one after the other: then of the ranks in the middle,
+    which run most pairs."""
+    for m in (2 * p, 2 * p + 2, 5 * p):
+        for pair in (2 * f + w, 2 * f + w - 0.5):
+            idle = make_schedule("dualpipe", p, m).clock(f, f, w, together=pair).bubbles
+            assert max(idle) == (p // 2 - 1) * (pair + (f + w) - 3 * w)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (6, 12), (8, 16)])
+def test_messages_between_ranks_are_counted_by_the_formula(p, m):
+    def sent(name, chunks=1):
+        order = make_schedule(name, p, m, chunks)
+        readers = [(r, order.where[key]) for r, lane in enumerate(order) for a in lane for key in order.readers(a)]
+        return sum(source != target for source, target in readers)
+
+    for name in ("gpipe", "1f1b", "eager_1f1b", "zb_h1", "zb_h2"):
+        assert sent(name) == 2 * m * (p - 1)
+    for name, chunks in (("interleaved", 2), ("interleaved", 3), ("breadth_first", 3)):
+        assert sent(name, chunks) == 2 * m * (p * chunks - 1)
+    for name in ("zero_bubble_v", "v_half", "v_min"):
+        assert sent(name) == 2 * m * (2 * p - 2)
+    for name in ("chimera", "dualpipe"):  # a way of m/2 micro-batches down, one up; two copies of the network
+        assert sent(name) == 2 * m * (p - 1) and make_schedule(name, p, m).holds[0] == (0, p - 1)
+
+
 def test_schedules_of_one_model_side_by_side():
     """p=8, m=24, 72 units of work: parts of half the size where a rank has two."""
 
@@ -176,14 +207,15 @@ def test_zero_bubble_v(p, m):
 @pytest.mark.quick(5)
 @pytest.mark.parametrize(("p", "m"), [(p, m) for p in (4, 5, 6, 7, 8, 9, 12, 16, 17, 32) for m in (2 * p, 4 * p)])
 def test_v_half_and_v_min(p, m):
-    """Bubble within 10 % of 1/2 and 2/3 of 1F1B's; activations: 1/2 and 1/3 of 1F1B's 2 p parts and a few, as a
-    period has room for whole micro-batches only (within 10 % from 20 and from 60 stages on)."""
+    """Bubble within 10 % of 1/2 and 2/3 of 1F1B's; activations: 1/2 and 1/3 of 1F1B's 2 p parts, and a constant. A
+    rank keeps a micro-batch in its two parts for 4p + 4 units or longer, and gets one every 6: never fewer than
+    (4p + 4) / 6 at full pace."""
     fused = 6 * (p - 1)
-    for name, bubble, kept in (("v_half", 1 / 2, 1 / 2), ("v_min", 2 / 3, 1 / 3)):
+    for name, bubble, kept in (("v_half", 1 / 2, p + 2 - p % 2), ("v_min", 2 / 3, 2 * -(-(p + 2) // 3))):
         schedule = make_schedule(name, p, m)
         for cost in (schedule.clock().makespan, schedule.clock().span):
             assert (cost - 6 * m) / fused == pytest.approx(bubble, rel=0.1)
-        assert 2 * p * kept <= max(schedule.peaks) <= 2 * p * kept + 3
+        assert (4 * p + 4) / 6 <= max(schedule.peaks) == kept
 
 
 @pytest.mark.exhaustive
@@ -237,6 +269,46 @@ def test_published_rates_of_profiled_models(p, m, f, b, w, c, rates):
     assert (round(one.rate(), 4), round(h1.rate(), 4), round(h2.rate(h2.span), 4)) == rates
 
 
+def by_pipe_1(p, m, f, b, w, c, warm, joined):
+    """(makespan, longest span) by the rules of theory.md 5.4 alone: warm(s) forwards, then rounds of [F] B [W]."""
+    lanes, end, first, last = [], {}, {}, {}
+    for s in range(p):
+        ahead, lane = min(m, warm(s)), []
+        lane += [("F", n) for n in range(ahead)]
+        for i in range(m):
+            lane += [("F", ahead + i)] * (ahead + i < m) + [("B", i)]
+            lane += [("W", i + warm(s) - warm(0))] * (not joined and warm(s) + i >= warm(0))
+        lane += [("W", n) for n in range(max(0, m - warm(0) + warm(s)), m)] * (not joined)
+        lanes.append(lane)
+    took = {"F": f, "B": b + w if joined else b, "W": w}
+    while any(lanes):
+        for s, lane in enumerate(lanes):
+            while lane:
+                kind, n = lane[0]
+                needs = [(s - 1, "F", n)] * (kind == "F" and s > 0) + [(s, "B", n)] * (kind == "W")
+                needs += [(s, "F", n), *[(s + 1, "B", n)] * (s + 1 < p)] * (kind == "B")
+                if not all(key in end for key in needs):
+                    break
+                start = max([last.get(s, 0), *(end[key] + c * (key[0] != s) for key in needs)])
+                first.setdefault(s, start)
+                last[s] = end[s, kind, n] = start + took[kind]
+                lane.pop(0)
+    return max(last.values()), max(last[s] - first[s] for s in range(p))
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 4), (4, 9), (5, 12), (6, 40), (7, 7), (8, 24), (12, 24), (16, 33), (32, 64)])
+@pytest.mark.quick(3)
+def test_any_setting_costs_what_the_rules_of_the_published_rates_give(p, m):
+    draw = np.random.default_rng([54, p, m])
+    for _ in range(3):
+        f, b = (int(t) for t in draw.integers(3000, 20_000, 2))
+        w, c = int(draw.integers(1000, 30_000)), int(draw.integers(0, f + 1))
+        for name, k in (("1f1b", 1), ("zb_h1", 1), ("zb_h2", 2)):
+            timing = make_schedule(name, p, m).clock(f, b, w, c)
+            wanted = by_pipe_1(p, m, f, b, w, c, lambda s, k=k: k * (p - 1 - s), name == "1f1b")
+            assert (timing.makespan, timing.span) == wanted, (name, f, b, w, c)
+
+
 def test_uneven_stages():
     """Four stages, the first twice as slow: 51, below the 57 of the formula (m - 1) max + sum."""
     timing = make_schedule("1f1b", 4, 8).clock((2, 1, 1, 1), (4, 2, 2, 2), 0)
@@ -253,14 +325,16 @@ def test_links_have_latencies_of_their_own():
 
 
 def test_ranks_that_share_cores():
-    """All work on one core; two ranks at half speed while both compute, at full speed while one waits."""
+    """By hand, on one core: the first stage's second forward comes at the same time as the second stage's first, and
+    goes first; of the backwards at 5 s and 6 s too the lower rank's.
+    """
     alone = make_schedule("gpipe", 1, 3).clock(1, 1, 1)
     schedule = make_schedule("gpipe", 2, 2)
     assert alone.makespan == 9
-    assert schedule.clock(1, 1, 0, cores=1).makespan == 8
-    assert schedule.clock(1, 1, 0, cores=2).makespan == schedule.clock(1, 1, 0).makespan == 6
     timing = schedule.clock(1, 1, 0, cores=1)
-    assert timing.starts[1][0] == 1 and timing.ends[0][1] == 3  # the second forward takes twice as long beside another
+    assert timing.starts == ((0, 1, 5, 7), (2, 3, 4, 6)) and timing.ends == ((1, 2, 6, 8), (3, 4, 5, 7))
+    assert timing.bubbles == (4, 4)  # who waits for a core is idle
+    assert schedule.clock(1, 1, 0, cores=2).makespan == schedule.clock(1, 1, 0).makespan == 6
     wide = make_schedule("1f1b", 8, 32)
     assert wide.clock(1, 2, 0, cores=2).makespan >= 8 * 32 * 3 / 2
     assert wide.clock(1, 2, 0, 0.5, cores=8) == wide.clock(1, 2, 0, 0.5)
@@ -268,6 +342,37 @@ def test_ranks_that_share_cores():
     assert many == sorted(many, reverse=True) and many[0] == 8 * 32 * 3
     with pytest.raises(ArgumentError, match="cores=0"):
         wide.clock(cores=0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_h1"])
+def test_cores_are_given_in_turn_and_never_idle_while_somebody_wants_one(name, seed):
+    """Of drawn times: who came first begins first, of two at once the lower rank; who waits finds all cores taken."""
+    random = Random(seed)
+    cores, schedule = random.choice((1, 2, 3)), make_schedule(name, 4, 4, 2 if name == "interleaved" else 1)
+    forward, backward, weights = ([random.choice((1, 2, 3)) for _ in range(schedule.parts)] for _ in range(3))
+    latency = random.choice((0, 1))
+    timing = schedule.clock(forward, backward, weights, latency, cores=cores)
+    spans = {}  # what -> (rank, start, end)
+    for rank, lane in enumerate(schedule):
+        for n, action in enumerate(lane):
+            spans[key_of(action)] = rank, timing.starts[rank][n], timing.ends[rank][n]
+    came = []  # (when it could begin, rank, start)
+    for rank, lane in enumerate(schedule):
+        before = 0
+        for action in lane:
+            there = [spans[key] for key in schedule.needs(action)]
+            _, start, end = spans[key_of(action)]
+            came.append((max([before, *(e + latency * (r != rank) for r, _, e in there)]), rank, start))
+            before = end
+    for since, rank, start in came:
+        assert since <= start
+        for other, _, begins in [one for one in came if one[:2] < (since, rank)]:
+            assert begins <= start, f"who came at {other} begins at {begins}, after who came at {since}, at {start}"
+        for moment in range(int(since), int(start)):
+            assert sum(begin <= moment < end for _, begin, end in spans.values()) == cores
+    for moment in range(int(timing.makespan)):
+        assert sum(begin <= moment < end for _, begin, end in spans.values()) <= cores
 
 
 def test_p5_and_p6_have_the_pars_of_the_course():

@@ -19,6 +19,8 @@ CASES = {
     "two, gpipe": (LAYOUTS["two"], 4, {"pipeline_scheduler": "gpipe"}),
     "chunks": (LAYOUTS["chunks"], 2, {}),
     "four, sharded": (LAYOUTS["four"], 8, SHARDED),
+    "two copies": (LAYOUTS["two"], 2, {"schedule": "chimera"}),
+    "two copies, divided backward": (LAYOUTS["two"], 4, {"schedule": "dualpipe"}),
 }
 
 

@@ -293,10 +293,48 @@ def test_later_stages_may_hold_parameters_that_are_not_trained(frozen):
     assert_equal(run((0, 1, 2, 3), 8), run((0,) * 4, 1))
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "chimera"])
-def test_a_plan_that_trains_in_stages_does_not_predict(schedule):
-    plan, net, optimizer = planned((0, 1), 2, schedule=schedule)
+OUT_OF = {"1f1b": (0, 1, 2, 3), "zb_h1": (0, 1), "zero_bubble_v": (0, 1, 1, 0), "chimera": (0, 1), "dualpipe": (0, 1)}
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("schedule", OUT_OF)
+def test_the_outputs_of_a_plan_that_trains_are_the_loss_of_its_next_step(schedule):
+    """As on one device, before and after a step; nothing is trained by them."""
+    assert_outputs_are_losses(schedule)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("schedule", OUT_OF)
+def test_outputs_of_processes_are_the_loss_of_their_next_step(schedule, pool):
+    assert_outputs_are_losses(schedule, executor="processes", pool=pool)
+
+
+def assert_outputs_are_losses(schedule, **ranks):
+    stages = OUT_OF[schedule]
+    plan, net, optimizer = planned(stages, 4, schedule=schedule)
+    one, *alone = planned((0,) * len(stages), 1)
+    with Session(plan, net, optimizer, **ranks) as session, Session(one, *alone) as single:
+        for _ in range(2):
+            before = session.parameters()
+            (loss,), (again,), (want,) = (s.outputs(*batch()) for s in (session, session, single))
+            np.testing.assert_allclose([loss, again], want, rtol=1e-12)
+            assert all(np.array_equal(before[name], value) for name, value in session.parameters().items())
+            assert session.train([batch()], 1) == pytest.approx([float(loss)], rel=1e-12)
+            single.train([batch()], 1)
+
+
+def test_outputs_drop_the_values_that_backward_would_have_read():
+    """A forward alone holds no more than its inputs and what it is about to read."""
+    plan, net, optimizer = planned((0, 1), 2)
     with Session(plan, net, optimizer) as session:
-        with pytest.raises(pl.ParallelLabError, match=r"trains in 2 pipeline stages.*second time without an optimizer"):
-            session.outputs(*batch())
+        session.outputs(*batch())
+        left = {name for env in session._simulator.envs for name in env if isinstance(name, tuple)}
+        assert left <= {(i.name, n) for i in plan.graph.inputs for n in range(plan.micro_batches)}
+
+
+def test_phases_of_a_plan_in_stages_are_refused():
+    plan, net, optimizer = planned((0, 1), 2)
+    with Session(plan, net, optimizer) as session:
+        with pytest.raises(pl.ParallelLabError, match=r"phases=\('forward',\) in 2 pipeline stages"):
+            session.train([batch()], 1, phases=("forward",))
         assert len(session.train([batch()], 1)) == 1

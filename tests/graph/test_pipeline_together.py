@@ -54,6 +54,12 @@ class Rooted(nn.Cell):
         return self.loss(self.net(x), y) + ops.reduce_sum(root)
 
 
+@pytest.fixture(scope="module")
+def workers():
+    with pl.WorkerPool(4) as made:
+        yield made
+
+
 def data(seed):
     return tuple(np.random.default_rng([seed, n]).standard_normal((ROWS, SIZE)) for n in range(2))
 
@@ -97,6 +103,57 @@ def test_batch_statistics_are_those_of_a_micro_batch_on_all_ranks(ranks):
     found, want = trained(2, ranks, net=Stack(2, norm=True)), trained(1, 1, net=Stack(norm=True))
     assert_same(found, want)
     assert abs(want["norm.moving_mean"]).max() > 0.01
+
+
+@pytest.mark.parametrize("schedule", ["chimera", "dualpipe"])
+def test_two_copies_of_a_stage_refuse_running_statistics(schedule):
+    """Each micro-batch's go on from those of the one before, which the other copy has: there is no result to equal."""
+    words = r"BatchNorm.*|Assign 'network.*batch_norm.*\(test_pipeline_together.py:\d+\): 'norm.moving_mean' goes on"
+    with pytest.raises(pl.StrategyError, match=f"(?s)({words}).*copies on two stages.*one copy of the network"):
+        trained(2, 2, net=Stack(2, norm=True), schedule=schedule)
+    assert_same(trained(2, 2, schedule=schedule), trained(1, 1))
+
+
+# ---- interleaved parts within a micro-batch ----
+
+
+def interleaved(stages, ranks, schedule="1f1b", training=True, **session):
+    """Two halves of each of four micro-batches, whose losses are added."""
+    whole = Rooted(stages)
+    whole.set_train(training)
+    optimizer = momentum(whole)
+    step = nn.TrainOneStepCell(nn.PipelineCell(nn.MicroBatchInterleaved(whole, 2), PARTS), optimizer)
+    batches = [tuple(abs(x) for x in data(seed)) for seed in range(2)]
+    how = {"pipeline_stages": stages, "dataset_strategy": "full_batch", "device_num": ranks}
+    made = compile_program(step, *batches[0], schedule=schedule, **how)
+    with Session(made.plan, made.parameters, optimizer, **session) as running:
+        return {"losses": np.array(running.train(batches, 3)), **running.parameters()}
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(
+    ("stages", "ranks", "schedule"), [(2, 2, "1f1b"), (2, 8, "gpipe"), (2, 4, "zb_h1"), (4, 4, "1f1b"), (4, 8, "1f1b")]
+)
+def test_interleaved_parts_of_a_micro_batch_equal_one_device(stages, ranks, schedule):
+    assert_same(interleaved(stages, ranks, schedule), interleaved(1, 1))
+
+
+def test_the_loss_of_interleaved_parts_is_the_sum_over_all_of_them():
+    """Without dropout, of the first step: the losses of 4 micro-batches of 2 halves, each computed by itself."""
+    whole, (x, y), rows = Rooted(), (abs(x) for x in data(0)), ROWS // PARTS // 2
+    whole.set_train(False)
+    parts = [slice(at, at + rows) for at in range(0, ROWS, rows)]
+    want = sum(float(whole(pl.Tensor(x[part]), pl.Tensor(y[part])).asnumpy()) for part in parts)
+    assert len(parts) == 8
+    np.testing.assert_allclose(interleaved(2, 4, training=False)["losses"][0], want, rtol=1e-12)
+
+
+@pytest.mark.exhaustive
+def test_workers_give_the_simulators_bits_for_interleaved_parts(workers):
+    for stages in (2, 4):
+        found, want = interleaved(stages, 4, executor="processes", pool=workers), interleaved(stages, 4)
+        for name, value in want.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def test_the_global_norm_is_that_of_all_stages():

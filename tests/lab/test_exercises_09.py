@@ -9,6 +9,7 @@ from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.schedules import Schedule, make_schedule
 from parallel_lab.lab.exercises import check, get_exercise, lesson_09
 from parallel_lab.lab.exercises.book import Desk
+from parallel_lab.lab.pipeline.model import PipelineLab
 from tests.crossed import each_of
 from tests.lab.verdicts import failed, passes, told, words_of
 
@@ -72,6 +73,14 @@ def test_the_pars_are_proved_and_those_of_the_course():
 def test_1f1b_passes_in_every_form(form):
     two = form(make_schedule("interleaved", 4, 8, 2))
     assert passes(check("09.2", form(make_schedule("1f1b", 4, 8)), two_parts=two), 8)
+
+
+def test_a_lab_is_taken_for_what_is_drawn_in_it():
+    two = PipelineLab(stages=4, micro_batches=8, schedule="interleaved")
+    assert passes(check("09.2", PipelineLab(stages=4, micro_batches=8), two_parts=two), 8)
+    drawn = PipelineLab(stages=4, micro_batches=8)
+    drawn.remove(3, 0)
+    assert "3F0 is never done" in words_of(failed(check("09.2", drawn))["legal"])
 
 
 GPIPE = make_schedule("gpipe", 4, 8).text()

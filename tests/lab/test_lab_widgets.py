@@ -47,6 +47,8 @@ CONTROLS = {
             lambda s: s["operators"][0]["strategy"] == "((4, 2), (2, 1))",
         ),
         ([("set_strategy", "matmul", None)], lambda s: s["operators"][0]["source"] == "default"),
+        ([("set_speed", "slow")], lambda s: s["speed"]["value"] == "slow"),
+        ([("set_steps", 7)], lambda s: s["steps"] == s["run"]["steps"] == 7),
         ([("select_tensor", "w2")], lambda s: s["tensor"] == "w2"),
         ([("select_phase", "backward")], lambda s: s["phase"] == "backward"),
         ([("select_rank", 2)], lambda s: s["rank"] == 2),
@@ -127,6 +129,13 @@ CONTROLS = {
         ([("clear",), ("put", 0, "0F1", -1)], lambda s: s["lanes"][0]["cells"] == [["0F1", 0, 1]]),
         ([("clear",), ("put_next", 0, "F", -1)], lambda s: s["lanes"][0]["cells"] == [["0F0", 0, 1]]),
         ([("move", 0, 1, 2)], lambda s: s["lanes"][0]["cells"][2][0] == "0F1" and s["schedule"]["value"] == "drawn"),
+        (
+            [
+                *(("set_micro_batches", 8), ("set_schedule", "chimera"), ("clear",), ("put", 0, "0F0", -1)),
+                ("move_onto", 0, 0, 3, 0),
+            ],
+            lambda s: s["lanes"][3]["cells"] == [["0F0", 0, 1]] and not s["lanes"][0]["cells"],
+        ),
         ([("remove", 0, 7)], lambda s: s["lanes"][0]["left"] == ["0B3", "0W0"]),
         ([("clear_rank", 1)], lambda s: s["lanes"][0]["pending"] and not s["lanes"][1]["cells"]),
         ([("load", "0F0\n1F0\n2F0\n3F0")], lambda s: s["sections"]["text"]["text"] == "0F0\n1F0\n2F0\n3F0"),
@@ -162,6 +171,7 @@ REFUSED = {
         ("select_rank", (8,), "One of 0, 1, 2"),
         ("set_devices", (), "Expected int"),
         ("set_strategy", ("matmul", 3), "Expected str, str or tuple or None"),
+        ("set_steps", ("7",), "Expected int"),
         ("run", (1,), "Expected no arguments"),
     ],
     "fusion": [

@@ -123,6 +123,7 @@ REFUSED = {
         ("put", True, "0F0"),
         ("put_next", 0, "X"),
         ("move", 0, 99, 0),
+        ("move_onto", 0, 0, 1, 0),
         ("remove", 0, -1),
         ("clear_rank", 4),
         ("load", ""),

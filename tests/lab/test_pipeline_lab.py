@@ -183,6 +183,23 @@ def test_a_circle_of_waits_is_refused():
         lab.move(0, 2, 1)
 
 
+def test_an_action_goes_to_another_rank_only_where_its_part_lies_too():
+    lab = PipelineLab(stages=4, micro_batches=8)
+    with pytest.raises(ArgumentError, match=r"0F4 cannot run here: part 0 lies on rank 0, rank 1 has 1.*load one as"):
+        lab.move_onto(0, 5, 1, 2)
+    with pytest.raises(ArgumentError, match="rank 4"):
+        lab.move_onto(0, 5, 4, 2)
+    with pytest.raises(ArgumentError, match="to 17"):
+        lab.move_onto(0, 5, 1, 17)
+    twice = PipelineLab(stages=4, micro_batches=8, schedule="dualpipe")
+    with pytest.raises(ArgumentError, match="0B0 needs what 0F0 kept, which ran on rank 3: do both on one rank"):
+        twice.move_onto(0, 0, 3, 0)
+    twice.clear()
+    twice.put(0, "0F0")
+    twice.move_onto(0, 0, 3, 0)
+    assert [[str(a) for a in lane] for lane in twice.schedule] == [[], [], [], ["0F0"]]
+
+
 def test_a_lane_that_is_gone_leaves_others_waiting_and_says_so():
     lab = PipelineLab(stages=2, micro_batches=2)
     lab.clear_rank(1)

@@ -16,7 +16,7 @@ from parallel_lab.lab.strategy.sections import strategy_text
 
 from .fake_lab import TENSORS, FakeLab
 
-CSS = (Path(parallel_lab.__file__).parent / "lab" / "strategy" / "strategy_lab.css").read_text(encoding="utf-8")
+CSS = (Path(parallel_lab.__file__).parent / "lab" / "shared" / "lab.css").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4, 8])

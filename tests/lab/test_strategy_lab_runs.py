@@ -136,6 +136,46 @@ def test_pause_holds_the_step_resume_goes_on_and_stop_keeps_what_was_measured(la
     assert len(shot["loss"]["parallel"]) == len(shot["loss"]["single"]) == shot["run"]["step"]
 
 
+def test_a_slow_run_takes_so_many_steps_a_second_and_its_speed_and_steps_change_while_it_runs(lab):
+    """Its losses are those of a run at full speed, bit for bit; a measured lane is there before the end."""
+    lab.run()
+    assert lab.wait(PATIENCE_S)
+    want = lab.snapshot()["loss"]["parallel"]
+    lab.set_speed("slow")
+    began_s = time.monotonic()
+    lab.run()
+    assert until(lambda: lab.progress()["loss"]["steps"] == 5)
+    assert time.monotonic() - began_s > 4 / 10  # 10 steps a second: the fifth begins after four tenths
+    assert until(lambda: lab.snapshot()["timeline"]["source"] == "measured") and state(lab) == "running"
+    lab.set_steps(12)
+    lab.set_speed("full")
+    assert lab.wait(PATIENCE_S)
+    assert lab.snapshot()["loss"]["parallel"] == want[:12] and state(lab) == "done"
+
+
+def test_a_run_s_curve_stays_when_settings_change_until_reset(lab):
+    lab.set_steps(4)
+    lab.run()
+    assert lab.wait(PATIENCE_S) and lab.snapshot()["earlier"] == []
+    losses = lab.snapshot()["loss"]["parallel"]
+    lab.set_strategy("relu", "((1, 2),)")
+    (kept,) = lab.snapshot()["earlier"]
+    assert kept["losses"] == losses and kept["steps"] == 4 and "2 ranks" in kept["label"]
+    assert "earlier run (quickstart" in lab.to_text()
+    for _ in range(4):
+        lab.run()
+        assert lab.wait(PATIENCE_S)
+    assert len(lab.snapshot()["earlier"]) == 3 and "relu ((1, 2),)" in lab.snapshot()["earlier"][-1]["label"]
+    lab.reset()
+    assert lab.snapshot()["earlier"] == []
+
+
+@pytest.mark.parametrize("steps", [0, -1, True, 1.5, "9", None, 100_001])
+def test_steps_that_are_none_are_refused(lab, steps):
+    with pytest.raises(ArgumentError, match="from 1 to 100000"):
+        lab.set_steps(steps)
+
+
 @pytest.mark.parametrize("taker", ["main thread", "another thread"])
 def test_waiting_can_be_interrupted_and_done_again(lab, taker):
     """Once, after an interrupt, the next wait returned at once during a run; one another thread took went unheard."""

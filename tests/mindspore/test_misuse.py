@@ -113,13 +113,14 @@ def made(value):
 
 def public():
     """{path: class or function}, each once, by the first path that has it."""
-    found = {}
+    found, seen = {}, set()
     for path in PAGES:
         module = importlib.import_module(f"parallel_lab.mindspore{'.' if path else ''}{path}")
         for name in module.__all__:
             value = getattr(module, name)
-            if callable(value) and name not in LEFT_OUT and id(value) not in map(id, found.values()):
+            if callable(value) and name not in LEFT_OUT and id(value) not in seen:
                 found[f"{path}.{name}"] = value
+                seen.add(id(value))
     return found
 
 

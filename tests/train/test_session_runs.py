@@ -17,7 +17,9 @@ from parallel_lab.base.errors import WorkersClosed
 from parallel_lab.base.events import EventLog, save_chrome_trace
 from parallel_lab.cost import instr_time_s
 from parallel_lab.processes.shm import WorkerPool, close_all
+from parallel_lab.train.rank_steps import Record, ran_events
 from parallel_lab.train.session import Run
+from tests.graph.test_pipeline import planned as planned_pipeline
 from tests.train.sessions import S, net_and_data, plan_for
 
 pytestmark = pytest.mark.timeout(60)  # nothing hangs: a wait without end fails here, with all stacks
@@ -224,6 +226,23 @@ def test_a_rank_does_one_thing_at_a_time_in_program_order(ready, executor):
         by_name = {e.name: e for e in lane}
         ordered = [by_name[n] for n in names]
         assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(ordered)), rank
+
+
+def test_measured_work_tells_how_long_a_processor_was_at_it(monkeypatch):
+    """Of 3 s and then 1 s, on a core for 0.5 s and for 1.25 s, of which 0.25 s before it began; a wait has none."""
+    plan, clock = planned_pipeline((0, 1), 2, parts=2)[0], iter([10.0, 10.5, 11.75, 11.75])
+    monkeypatch.setattr("parallel_lab.train.rank_steps.time.thread_time", lambda: next(clock))
+    action = next(a for a in plan.stages[1].actions if a.kind == "F")
+    part = [i for _, i in plan.stages[1].part(action)]
+    local = [i for i in part if i.kind == "compute"]
+    wait = next(i for i in part if i.kind == "wait")
+    seen = Record()
+    for instr, start_s, end_s in ((local[0], 1.0, 4.0), (local[1], 5.0, 6.0), (wait, 6.0, 7.0)):
+        seen(action, instr, start_s, end_s, 0, None)
+    found = ran_events(1, 0, *seen.ran, "measured", *seen.busy_s)
+    assert [e.busy_s for e in found] == [0.5, 1.0, None] and [e.duration_s for e in found] == [3.0, 1.0, 1.0]
+    assert [e.busy_s for e in ran_events(1, 0, *seen.ran, "simulated")] == [None] * 3
+    assert [end_s - start_s for _, _, start_s, end_s, *_ in seen.on_cores()[0]] == [0.5, 1.0, 0.0]
 
 
 def test_no_rank_works_on_its_report_before_all_have_ended_the_recorded_steps(ready, pools):

@@ -13,7 +13,7 @@ POINT_TO_POINT = ("ping_pong", "stream")
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", *POINT_TO_POINT)
 # of training.py and pipeline.py, which a command that only prints its help does not import
 TRAINING_CASES = ("mlp", "transformer", "conv", "tiny")
-PIPELINE_SCHEDULES = ("gpipe", "1f1b")
+PIPELINE_SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1")
 PERIOD = 251  # elements after which the values repeat: a prime, so that pieces of 2^k elements differ
 
 

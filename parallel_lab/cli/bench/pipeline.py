@@ -1,12 +1,14 @@
 """Bubbles of pipelines on this machine, three times: predicted, simulated (told the number of cores), measured.
 
-    stages x one Dense of WIDTH and a tanh per layer; rows of a micro-batch so many that an action takes ACTION_S
+    stages x LAYERS, each a Dense of WIDTH and a tanh; rows of a micro-batch so many that an action takes ACTION_S
 
-Four ranks on two cores compute two at a time, so what is predicted for cores of their own says little here.
+Four ranks on two cores compute two at a time and wait in turn (`cost/shared_cores.py`): then at least half of their
+time is a bubble, also where no core is ever idle. What is predicted for cores of their own says little here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ from ...base.events import EventLog
 from ...base.seeds import temporary_seed
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
+from ...lab.pipeline.settings import Settings
 from ...lab.shared.step_times import StepTimes, step_times
 from ...processes.measure import fit_link, measure_device, measured_cluster
 from ...processes.measure.measure import cores
@@ -42,30 +45,33 @@ class _Block(nn.Cell):
         return ops.tanh(self.dense(x))
 
 
-def pipelined(stages: int, micro_batches: int, rows: int, scheduler: str) -> tuple[Plan, nn.Cell, Any, Any]:
-    """(plan, network, optimizer, batch) of a stack of `stages` equal stages; `rows` in a micro-batch."""
+def pipelined(stages: int, micro_batches: int, rows: int, name: str) -> tuple[Plan, nn.Cell, Any, Any]:
+    """(plan, network, optimizer, batch) of a stack of LAYERS per rank, in equal parts; `rows` in a micro-batch."""
+    schedule = Settings(stages=stages, micro_batches=micro_batches).with_name(name).schedule
+    rank_of = {part: rank for rank, parts in enumerate(schedule.holds) for part in parts}
+    layers = LAYERS * stages
     with temporary_seed(1):
-        net = nn.SequentialCell([_Block(stage) for stage in range(stages) for _ in range(LAYERS)])
+        net = nn.SequentialCell([_Block(rank_of[n * schedule.parts // layers]) for n in range(layers)])
         optimizer = nn.Momentum(net.trainable_params(), 0.01, 0.9)
         x = np.random.default_rng(0).standard_normal((rows * micro_batches, WIDTH)).astype(np.float32)
         settings = {"pipeline_stages": stages, "grad_accumulation_step": micro_batches, "device_num": stages}
-        settings |= {"pipeline_scheduler": scheduler, "dataset_strategy": "full_batch"}
+        settings |= {"schedule": schedule, "dataset_strategy": "full_batch"}
         plan = compile_network(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, **settings)
     return plan, net, optimizer, (x, x)
 
 
 def action_time_s(events: Sequence[Any]) -> float:
-    """Seconds of computing in one action of the forwards and backwards in `events`, on average."""
+    """Seconds on a core of one action of the forwards and backwards in `events`, on average."""
     work = EventLog(tuple(events)).filter(kind="compute", phase=["forward", "backward"])
-    return work.seconds() / len({(e.step, e.rank, e.phase, e.micro_batch) for e in work})
+    return math.fsum(e.work_s for e in work) / len({(e.step, e.rank, e.phase, e.micro_batch) for e in work})
 
 
-def calibrated_rows(stages: int, action_s: float = ACTION_S) -> int:
-    """Rows of a micro-batch with which an action of `pipelined` takes about `action_s` on one core of this machine."""
-    rows = FIRST_ROWS
+def calibrated_rows(pool: WorkerPool, action_s: float = ACTION_S) -> int:
+    """Rows of a micro-batch with which an action of `pipelined` takes about `action_s` on a core, on these workers."""
+    rows, stages = FIRST_ROWS, pool.world_size
     for _ in range(2):  # the first time small operators count
         plan, net, optimizer, batch = pipelined(stages, stages, rows, "gpipe")
-        with Session(plan, net, optimizer) as session:
+        with Session(plan, net, optimizer, executor="processes", pool=pool) as session:
             session.train([batch], 4, record=3)
             took_s = action_time_s(session.events)
         rows = int(min(max(rows * action_s / took_s, 1), MOST_ROWS))
@@ -90,7 +96,7 @@ def measure_pipeline(
         tell("the profile of this machine")
         if cluster is None:
             cluster = measured_cluster(fit_link(pool, "send"), device=measure_device(pool), world_size=stages)
-        rows = calibrated_rows(stages, action_s)
+        rows = calibrated_rows(pool, action_s)
         found = {}
         for schedule in schedules:
             tell(f"{schedule}, {rows} rows")

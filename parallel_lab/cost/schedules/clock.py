@@ -6,15 +6,14 @@
 A message delays who waits for it and occupies no rank. Times are per part, so stages may be uneven. A backward that is
 not divided takes backward + weights.
 
-Ranks that share `cores` cores: of k actions that run at a time each goes on at the speed min(1, cores / k)
-(`cost/shared_cores.py`). Who waits needs no core.
+Ranks that share `cores` cores: at most so many actions run at a time, and the others wait in turn, first come, first
+served (`cost/shared_cores.py`).
 
 Rule of start times: Qi et al. 2024, "Zero Bubble Pipeline Parallelism", section 2.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +32,7 @@ class Timing:
     """When the actions of a schedule ran.
 
     starts, ends  seconds (or the unit of the times given), per rank, per action
-    work          time that each rank computes; with shared cores: that it would take on a core of its own
+    work          time that each rank computes: on shared cores, who waits for one is idle
     """
 
     starts: tuple[tuple[float, ...], ...]
@@ -191,7 +190,6 @@ def _shared(order: Order, lists: _Cells, cores: int) -> _Spans:
     spans: _Spans = [[] for _ in lists]
     arrived: dict[Key, float] = {}  # end of an action
     waiting: dict[Key, list[int]] = {}
-    events: list[tuple[float, int]] = []  # (time, rank) at which a rank may begin its next action
     shared = SharedCores(cores)
 
     def look(rank: int) -> None:
@@ -202,22 +200,19 @@ def _shared(order: Order, lists: _Cells, cores: int) -> _Spans:
                     waiting.setdefault(key, []).append(rank)
                     return
                 when = max(when, arrived[key] + delay)
-            heapq.heappush(events, (when, rank))
+            shared.at(when, rank)  # from then on its next action can run
 
     for rank in range(len(lists)):
         look(rank)
-    while events or shared.running:
-        if events and events[0][0] <= shared.next_s:
-            when, rank = heapq.heappop(events)
-            shared.go_on(when)
-            shared.begin(rank, lists[rank][len(spans[rank])][1])
+    for rank, start in shared.turns():
+        cell, took, _ = lists[rank][len(spans[rank])]
+        if start is None:
+            shared.work(rank, took, cell)
             continue
-        rank, start, end = shared.end()
-        cell = lists[rank][len(spans[rank])][0]
-        spans[rank].append((start, end))
+        spans[rank].append((start, shared.now))
         for action in cell:
             key = key_of(action)
-            arrived[key] = end
+            arrived[key] = shared.now
             for other in waiting.pop(key, ()):
                 look(other)
         look(rank)

@@ -12,7 +12,8 @@ Made again is what stands in a region (`graph/recomputed.py`), but not: the oper
 and what these show (a view's operand is in memory anyway); what parameters take as new values; sums over micro-batches,
 prints, what came from another pipeline stage. Of the three options of a region
 
-    mp_comm_recompute=False                  keeps what messages brought: fewer of them, more memory
+    mp_comm_recompute=False                  keeps what messages brought, and of that only what was cut out of it for
+                                             the operator that reads it: fewer messages, more memory
     parallel_optimizer_comm_recompute=True   gathers the parameters of the region again too (`optimizer_shard`)
     recompute_slice_activation=True          keeps 1/R of an input that R ranks hold, and gathers it for backward
 
@@ -154,7 +155,7 @@ class _Regions:
     def __init__(self, draft: Draft) -> None:
         graph, config = draft.graph, draft.config
         self.wishes = {n.name: dict(n.recompute) for n in graph.of_phase("forward") if asks_to_recompute(n.recompute)}
-        kept, begun = _makers_of_outputs(graph), set()
+        kept, begun, brought = _makers_of_outputs(graph), set(), set()
         computed = {i.name for i in draft.program("forward") if i.kind == "compute"}
         self.again: set[str] = set()
         for instr in draft.program("forward"):
@@ -164,7 +165,10 @@ class _Regions:
             begun.update([instr.name] if instr.kind == "compute" else [])
             # what comes before the computation brings operands
             makes_output = instr.name in kept and (instr.name in begun or instr.name not in computed)
-            if not makes_output and (wish["mp_comm_recompute"] or not instr.message):
+            moves = instr.message or (instr.kind != "compute" and not brought.isdisjoint(instr.ins))
+            if moves and not wish["mp_comm_recompute"]:
+                brought.update(instr.kept)
+            elif not makes_output:
                 self.again.update(instr.kept)
         asked = any(wish["parallel_optimizer_comm_recompute"] for wish in self.wishes.values())
         # at level3 all parameters are gathered again, by a pass of its own

@@ -91,8 +91,9 @@ def with_saved_strategies(draft: Draft) -> Draft:
     """
     path = draft.config.strategy_ckpt_load_file
     file = strategy_reader()(path)
-    if file.device_num != draft.config.device_num:
-        what = f"strategy_ckpt_load_file={path!r} was made for {file.device_num} devices"
+    made_for = file.stages[0][1] if file.stages else file.device_num  # strategies are for the devices of a stage
+    if made_for != draft.config.device_num:
+        what = f"strategy_ckpt_load_file={path!r} was made for {made_for} devices"
         raise at_compile(StrategyError, what, f"A file made for {draft.config.device_num}, as many as compile now")
     saved = {(one.name, one.op): one for one in file.operators if one.strategy is not None}
     nodes, taken = list(draft.graph.nodes), 0

@@ -17,6 +17,7 @@ from ...base.errors import ParallelLabError, shorten
 from ...cost.schedules import Schedule
 from ...graph.actions import Action
 from ...train.session import Session
+from ..pipeline.model import PipelineLab
 from ..pipeline.subjects import get_subject
 from .verdict import Wrong
 
@@ -25,9 +26,12 @@ MOST_ACTIONS = 10_000  # of a rank: far more than any puzzle has
 
 
 def read_schedule(answer: Any, ranks: int, parts: int, micro_batches: int, rule: str) -> Schedule:
-    """A learner's schedule: a Schedule, its text, a text or a list per rank. Raises Wrong where it cannot be read."""
+    """A learner's schedule: a Schedule, a Pipeline Lab that has one drawn, its text, a text or a list per rank. Raises
+    Wrong where it cannot be read."""
     if answer is None:
         raise Wrong("no schedule yet", rule)
+    if isinstance(answer, PipelineLab):
+        answer = answer.schedule
     try:
         text = _text_of(answer)
         drawn = Schedule.from_text(text, name="yours", parts=parts, micro_batches=micro_batches, holds="loop")

@@ -1,7 +1,7 @@
 """Changes of a schedule, one cell at a time; each is refused, in the words of the schedule check, if it makes a fault
 that was not there.
 
-    drawn = moved(settings, rank=0, position=3, to=5)      a Schedule, or an ArgumentError that says why not
+    drawn = moved(settings, 0, 3, onto=0, to=5)            a Schedule, or an ArgumentError that says why not
     left_to_do(schedule, 0)                                "0F4", "0B1", "0W1": the next of every kind, per part
 
 A position counts the cells of a rank; actions that run as one are one cell. An action that is missing is no fault of a
@@ -26,13 +26,15 @@ def faults_of(settings: Settings, schedule: Schedule) -> list[Fault]:
     return [fault for fault in schedule.check(settings.caps) if fault.kind != "never"]
 
 
-def changed(settings: Settings, cells: Cells, where: str) -> Schedule:
-    """The schedule with these cells. Raises ArgumentError where they make a fault that was not there."""
+def changed(settings: Settings, cells: Cells, where: str, about: Sequence[str] = (), hint: str = "") -> Schedule:
+    """The schedule with these cells. Raises ArgumentError where they make a fault that was not there: of several one
+    at an action of `about`, which is what was changed."""
     drawn = with_cells(settings.schedule, cells)
     known = {_kind_of(fault) for fault in faults_of(settings, settings.schedule)}
     new = [fault for fault in faults_of(settings, drawn) if _kind_of(fault) not in known]
     if new:  # what is in the wrong order fills the memory too: the order is the reason
-        raise ArgumentError(min(new, key=lambda fault: fault.kind == "memory").text, where=where)
+        told = min(new, key=lambda fault: (fault.kind == "memory", fault.action not in about))
+        raise ArgumentError(told.text, where=where, hint=hint)
     return drawn
 
 
@@ -72,14 +74,20 @@ def put_next(settings: Settings, rank: int, kind: str, position: int) -> Schedul
     raise refused
 
 
-def moved(settings: Settings, rank: int, position: int, to: int) -> Schedule:
-    """A cell to another place in its lane: `to` is its position afterwards."""
-    where = "PipelineLab.move"
+def moved(settings: Settings, rank: int, position: int, onto: int, to: int) -> Schedule:
+    """A cell to another place in its lane, or in that of another rank `onto`: `to` is its position afterwards."""
+    where = "PipelineLab.move" if onto == rank else "PipelineLab.move_onto"
     cells = _ranks(settings, rank, where)
-    mine = cells[rank]
-    at = _position(position, len(mine), "position", where)
-    mine.insert(_position(to, len(mine), "to", where), mine.pop(at))
-    return changed(settings, cells, where)
+    at = _position(position, len(cells[rank]), "position", where)
+    if onto == rank:
+        cells[rank].insert(_position(to, len(cells[rank]), "to", where), cells[rank].pop(at))
+        return changed(settings, cells, where)
+    _ranks(settings, onto, where)
+    cell = cells[rank].pop(at)
+    cells[onto].insert(_position(to, len(cells[onto]) + 1, "to", where), cell)
+    fits = all(action.stage in settings.schedule.holds[onto] for action in cell)
+    hint = "" if fits else "Where parts lie comes with the schedule: choose another, or load one as text"
+    return changed(settings, cells, where, [str(action) for action in cell], hint)
 
 
 def removed(settings: Settings, rank: int, position: int) -> Schedule:

@@ -181,7 +181,7 @@ function overMarks(g, ui) {
     d="M${round(x)} ${y}V${to}"/>`;
   const cursor = ui.at === null ? "" : line("cursor", g.x(ui.time), 0, g.bottom);
   if (!drag || drag.to === null) return cursor;
-  const y = g.top(drag.rank);
+  const y = g.top(drag.onto);
   return [cursor, line("drop", g.x(drag.edge), y - 3, y + g.h.cell + 3)];
 }
 

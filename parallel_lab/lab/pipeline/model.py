@@ -73,6 +73,7 @@ class PipelineLab(RunsOneThing):
             "put",
             "put_next",
             "move",
+            "move_onto",
             "remove",
             "clear_rank",
             "clear",
@@ -230,7 +231,11 @@ class PipelineLab(RunsOneThing):
 
     def move(self, rank: int, position: int, to: int) -> None:
         """A cell to another place of its lane: `to` is its position afterwards. Raises as `put` does."""
-        self._draw(drawing.moved(self._settings, rank, position, to))
+        self._draw(drawing.moved(self._settings, rank, position, rank, to))
+
+    def move_onto(self, rank: int, position: int, onto: int, to: int) -> None:
+        """A cell to the lane of rank `onto`. Raises as `put` does: unless that rank holds the action's part too."""
+        self._draw(drawing.moved(self._settings, rank, position, onto, to))
 
     def remove(self, rank: int, position: int) -> None:
         """A cell less; it is to do again."""

@@ -121,11 +121,13 @@ function tools(s, ui) {
 }
 
 const COMPARED = "Run trains with this very schedule; every tensor is compared with one device.";
+const ALONE = "This page runs nothing. ◀ and ▶ step through the drawn order; an action or a gap that is selected says " +
+  "when it runs or what it waits for. In a notebook, Run trains with this very schedule.";
 
 function below(s, ui) {
   const { equality } = s.sections;
   return html`<div class="pl-pi-below">${loss(s, ui)}<div class="pl-pi-numbers">${section(s, "bubble", ui)}
-    <p class="pl-pi-verdict">${equality ? equality.notes.map(verdictText) : COMPARED}</p></div></div>`;
+    <p class="pl-pi-verdict">${equality ? equality.notes.map(verdictText) : ui.live ? COMPARED : ALONE}</p></div></div>`;
 }
 
 function loader(s) {
@@ -136,20 +138,14 @@ function loader(s) {
     <button type="button" class="pl-button" data-key="do-load" data-do="load">Load</button>`;
 }
 
-function tabs(s, ui) {
+function tables(s, ui) {
   const known = Object.entries(TABS).filter(([, [, names]]) => names.some((name) => s.sections[name]));
-  const count = ([name]) => {
-    const rows = s.sections[name] && forChoices(s.sections[name], s).rows;
-    return rows ? html` <small>${rows.length}</small>` : "";
-  };
-  const tab = ([name, [title, names]]) => html`<button type="button" role="tab" data-key="tab-${name}"
-    data-tab="${name}" aria-selected="${ui.tab === name}"
-    aria-controls="${ui.id}-panel">${title}${count(names)}</button>`;
-  const [, names] = TABS[ui.tab] ?? ["", []], ranks = choice("rank", "rank", s.rank, "set_rank", ui);
+  const rows = ([name]) => (s.sections[name] && forChoices(s.sections[name], s).rows?.length) ?? null;
+  const ranks = choice("rank", "rank", s.rank, "set_rank", ui);
   const one = (name) => section(s, name, ui, { above: name === "actions" ? ranks : "" });
-  return html`<div class="pl-pi-tabs" role="tablist" aria-label="tables and code">${known.map(tab)}</div>
-    <div class="pl-pi-panel" id="${ui.id}-panel" role="tabpanel" aria-label="${TABS[ui.tab]?.[0] ?? "closed"}"
-    ${flag("hidden", !names.length)}>${ui.tab === "text" && ui.live ? loader(s) : names.map(one)}</div>`;
+  const tab = ([name, [title, names]]) => [name, [title, rows(names),
+    () => (name === "text" && ui.live ? loader(s) : names.map(one))]];
+  return tabs(ui, Object.fromEntries(known.map(tab)));
 }
 
 // ---- what can be done ----
@@ -190,14 +186,21 @@ function handlers(view) {
     const count = lane.cells.length + lane.pending.length;
     if (to >= 0 && to < count && to !== position) ask("move", [rank, position, to], rank, to, start);
   };
-  // where in the lane the pointer is: the place that a dragged cell would have, and its edge
-  const placeAt = (event, rank, from) => {
-    const s = view.snapshot, g = geometry(s, ui), svg = view.slots.lanes.querySelector("svg");
-    const time = (event.clientX - svg.getBoundingClientRect().left - g.left) / g.per;
-    const cells = itemsOf(s, rank).filter((item) => item.name && !item.ghost && item.position !== from);
-    const before = cells.filter((item) => (item.start + item.end) / 2 < time);
-    return { to: before.length, edge: before.at(-1)?.end ?? cells[0]?.start ?? 0 };
+  // the place that a dragged cell would have at a time in a lane, and its edge
+  const placeIn = (onto, time, item) => {
+    const from = item.ghost || onto !== item.rank ? -1 : item.position;
+    const cells = itemsOf(view.snapshot, onto).filter((one) => one.name && !one.ghost && one.position !== from);
+    const before = cells.filter((one) => (one.start + one.end) / 2 < time);
+    return { onto, to: before.length, edge: before.at(-1)?.end ?? cells[0]?.start ?? 0 };
   };
+  const placeAt = (event, item) => {
+    const s = view.snapshot, g = geometry(s, ui), svg = view.slots.lanes.querySelector("svg").getBoundingClientRect();
+    const lane = Math.floor((event.clientY - svg.top - g.top(0)) / g.h.lane);
+    const onto = Math.max(0, Math.min(s.lanes.length - 1, lane));
+    return placeIn(onto, (event.clientX - svg.left - g.left) / g.per, item);
+  };
+  // to another lane: refused, with the reason, where the part of the network does not lie on that rank too
+  const moveOnto = (item, { onto, to, edge }) => ask("move_onto", [item.rank, item.position, onto, to], onto, to, edge);
   const neighbour = (item, key) => {
     const s = view.snapshot, items = itemsOf(s, item.rank), at = items.findIndex((one) => one.key === item.key);
     if (key === "ArrowLeft") return items[at - 1];
@@ -223,13 +226,13 @@ function handlers(view) {
       node.focus();
       const item = findItem(view.snapshot, node.dataset.item);
       if (!ui.live || !item?.name) return;
-      ui.drag = { key: item.key, item, rank: item.rank, to: null, edge: 0, x: event.clientX };
+      ui.drag = { key: item.key, item, onto: item.rank, to: null, edge: 0, x: event.clientX, y: event.clientY };
       root.setPointerCapture(event.pointerId);
     },
     pointermove(event) {
       const { drag } = ui;
-      if (!drag || Math.abs(event.clientX - drag.x) < 4) return;
-      Object.assign(drag, placeAt(event, drag.rank, drag.item.ghost ? -1 : drag.item.position));
+      if (!drag || Math.hypot(event.clientX - drag.x, event.clientY - drag.y) < 4) return;
+      Object.assign(drag, placeAt(event, drag.item));
       view.ask();
     },
     pointerup() {
@@ -239,16 +242,16 @@ function handlers(view) {
       view.ask();
       if (drag.item.ghost) {
         if (drag.to === null) ghost(drag.item);
-        else ask("put", [drag.rank, drag.item.name, drag.to], drag.rank, drag.to, drag.edge);
-      } else if (drag.to !== null) move(drag.item, drag.to);
+        else ask("put", [drag.onto, drag.item.name, drag.to], drag.onto, drag.to, drag.edge);
+      } else if (drag.onto !== drag.item.rank) moveOnto(drag.item, drag);
+      else if (drag.to !== null) move(drag.item, drag.to);
     },
     pointercancel() { ui.drag = null; view.ask(); },
     click(event) {
-      const node = event.target.closest("[data-do]"), tab = event.target.closest("[data-tab]");
+      const node = event.target.closest("[data-do]");
       if (node && !node.hasAttribute("disabled")) doIt[node.dataset.do]();
-      if (tab) { ui.tab = ui.tab === tab.dataset.tab ? null : tab.dataset.tab; view.ask(); }
       if (event.target.closest("[data-command]")) ui.tried = ui.then = null;
-      return node || tab;
+      return node;
     },
     input({ target }) {
       if (!target.dataset.step) return false;
@@ -265,6 +268,13 @@ function handlers(view) {
       if (key === "Escape") { ui.tried = null; ui.sel = null; view.ask(); return true; }
       if (["ArrowLeft", "ArrowRight"].includes(key) && shiftKey) {
         if (ui.live && item.name && !item.ghost) move(item, item.position + (key === "ArrowLeft" ? -1 : 1));
+        return true;
+      }
+      if (["ArrowUp", "ArrowDown"].includes(key) && shiftKey) {
+        const onto = item.rank + (key === "ArrowUp" ? -1 : 1), middle = (item.start + item.end) / 2;
+        if (ui.live && item.name && !item.ghost && view.snapshot.lanes[onto]) {
+          moveOnto(item, placeIn(onto, middle, item));
+        }
         return true;
       }
       if (key.startsWith("Arrow") || key === "Home" || key === "End") {
@@ -291,12 +301,11 @@ function keyAt(s, { rank, position }) {
 
 const { render, mountPage } = lab({
   classes: ["pl-pi"],
-  parts: { head: top, settings, lead, lanes: lanesPart, caption, tools, below, tabs },
+  parts: { head: top, settings, lead, lanes: lanesPart, caption, tools, below, tables },
   measure(ui, root) {
     ui.width = Math.max(320, Math.floor(root.clientWidth || 940) - 8);
     ui.at ??= null;
     ui.sel ??= null;
-    ui.tab ??= null;
     ui.all ??= false;
   },
   numbers: NUMBERS_OF,

@@ -217,6 +217,7 @@ def lanes_of(plan: Plan, events: Iterable[Event]) -> Lanes:
     }
     letters = {a.program: a.kind for stage in plan.stages for a in stage.actions if a.kind in KINDS}
     times: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    busy: dict[tuple[int, str], float] = {}
     came: dict[tuple[int, str], list[float]] = {}
     for e in events:
         part = part_of.get((e.rank, e.phase, e.name))
@@ -225,6 +226,7 @@ def lanes_of(plan: Plan, events: Iterable[Event]) -> Lanes:
         key = (e.rank, f"{part}{letters[e.phase]}{e.micro_batch}")
         if e.kind == "compute":
             times.setdefault(key, []).append((e.start_s, e.end_s))
+            busy[key] = busy.get(key, 0.0) + e.work_s
         elif e.kind == "wait" and e.op == "recv":
             came.setdefault(key, []).append(e.end_s)
     began_s = min((start for spans in times.values() for start, _ in spans), default=0.0)
@@ -232,12 +234,12 @@ def lanes_of(plan: Plan, events: Iterable[Event]) -> Lanes:
     for stage in plan.stages:
         lane = []
         for action in stage.actions:
-            spans = times.get((stage.first, str(action)))
+            key = stage.first, str(action)
+            spans = times.get(key)
             if spans:
                 end_s = max(e for _, e in spans)
-                messages = [c for c in came.get((stage.first, str(action)), ()) if c < end_s]
+                messages = [c for c in came.get(key, ()) if c < end_s]
                 start_s = max([min(s for s, _ in spans), *messages])
-                busy_s = sum(e - s for s, e in spans)
-                lane.append(Ran(str(action), start_s - began_s, end_s - began_s, busy_s))
+                lane.append(Ran(str(action), start_s - began_s, end_s - began_s, busy[key]))
         lanes.append(tuple(sorted(lane, key=lambda ran: ran.start_s)))
     return tuple(lanes)

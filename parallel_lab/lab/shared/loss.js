@@ -1,5 +1,12 @@
 // The loss of a training: a section with both curves and their verdict, and the canvas that is drawn while they grow.
 
+function earlierKey(s) {
+  if (!s.earlier?.length) return "";
+  const said = s.earlier.map((run) => `${run.label} (${plural(run.steps, "step")})`).join("\n");
+  return html`<span title="${said}"><i class="pl-line-earlier"></i>${plural(s.earlier.length, "earlier run")}
+    <span class="pl-hidden">: ${said}</span></span>`;
+}
+
 function loss(s, ui) {
   const l = s.loss, none = !l.steps;
   const within = l.largest_difference != null && l.bound != null ? l.largest_difference <= l.bound : null;
@@ -15,14 +22,15 @@ function loss(s, ui) {
       aria-label="loss over steps: ${l.label_parallel} and ${l.label_single}; ${words}"></canvas>
       ${none ? empty : ""}</div>
     <p class="pl-legend"><span><i class="pl-line-parallel"></i>${l.label_parallel}</span>
-      <span><i class="pl-line-single"></i>${l.label_single}</span></p>
+      <span><i class="pl-line-single"></i>${l.label_single}</span>${earlierKey(s)}</p>
     <p class="pl-verdict">${words}${within === null ? "" : verdict}</p></section>`;
 }
 
 
 // ---- the live curve ----
 
-function drawLoss(canvas, curves) {
+// earlier: runs with other settings, [{steps, losses (some of them, evenly)}]
+function drawLoss(canvas, curves, earlier = []) {
   const box = canvas.getBoundingClientRect(), ratio = window.devicePixelRatio || 1;
   if (!box.width || !box.height) return;
   const [w, h] = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
@@ -32,13 +40,13 @@ function drawLoss(canvas, curves) {
   c.setTransform(ratio, 0, 0, ratio, 0, 0);
   c.clearRect(0, 0, box.width, box.height);
   let low = Infinity, high = -Infinity;
-  for (const curve of Object.values(curves)) {
+  for (const curve of [...Object.values(curves), ...earlier.map((run) => run.losses)]) {
     for (const y of curve) {
       if (y < low && Number.isFinite(y)) low = y;
       if (y > high && Number.isFinite(y)) high = y;
     }
   }
-  const n = Math.max(curves.parallel.length, curves.single.length);
+  const n = Math.max(curves.parallel.length, curves.single.length, ...earlier.map((run) => run.steps));
   if (!n || low > high) return;
   low = Math.min(low, 0) === 0 && low < high / 3 ? 0 : low;
   if (high === low) high = low + (Math.abs(low) || 1);
@@ -57,18 +65,23 @@ function drawLoss(canvas, curves) {
   c.textBaseline = "alphabetic";
   c.textAlign = "left"; c.fillText("step 1", left, box.height - 4);
   c.textAlign = "right"; c.fillText(String(n), right, box.height - 4);
-  // One device: a broad pale band; the ranks: a thin line on it. Where they agree, the line runs inside the band.
-  for (const [name, width, ink] of [["single", 6, "--pl-single"], ["parallel", 1.75, "--pl-accent"]]) {
-    const curve = curves[name];
-    c.strokeStyle = colour(ink); c.lineWidth = width; c.lineJoin = "round"; c.lineCap = "round";
+  const line = (curve, across, width, ink, dash = []) => {
+    c.strokeStyle = colour(ink); c.lineWidth = width; c.lineJoin = "round"; c.lineCap = "round"; c.setLineDash(dash);
     c.beginPath();
     let pen = false;
     for (let i = 0; i < curve.length; i += 1) {
       if (!Number.isFinite(curve[i])) { pen = false; continue; }
-      if (pen) c.lineTo(x(i), y(curve[i])); else c.moveTo(x(i), y(curve[i]));
+      if (pen) c.lineTo(across(i), y(curve[i])); else c.moveTo(across(i), y(curve[i]));
       pen = true;
     }
-    if (curve.length === 1) c.lineTo(x(0) + 0.01, y(curve[0]));
+    if (curve.length === 1) c.lineTo(across(0) + 0.01, y(curve[0]));
     c.stroke();
+  };
+  for (const { steps, losses } of earlier) {
+    const scale = losses.length > 1 ? (steps - 1) / (losses.length - 1) : 1;
+    line(losses, (i) => x(i * scale), 1, "--pl-muted", [3, 3]);
   }
+  // One device: a broad pale band; the ranks: a thin line on it. Where they agree, the line runs inside the band.
+  line(curves.single, x, 6, "--pl-single");
+  line(curves.parallel, x, 1.75, "--pl-accent");
 }

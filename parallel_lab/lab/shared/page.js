@@ -180,7 +180,8 @@ function followTheme(root, changed) {
 //   waits, drawn, shown, answered, leave    hooks of a view, see where they are called
 function mount(root, spec, { live, send, can }) {
   mounted += 1;
-  const ui = { live, can, id: `pl${mounted}-${Math.random().toString(36).slice(2, 7)}`, width: 940, drafts: new Map() };
+  const id = `pl${mounted}-${Math.random().toString(36).slice(2, 7)}`;
+  const ui = { live, can, id, width: 940, drafts: new Map(), tab: null };
   const curves = { parallel: new Float32Array(0), single: new Float32Array(0) };
   const drawn = new Map();
   let asked = 0, dirty = false, seen = root.clientWidth;
@@ -208,7 +209,7 @@ function mount(root, spec, { live, send, can }) {
       spec.drawn?.(view);
     }
     const canvas = root.querySelector("canvas");
-    if (canvas) drawLoss(canvas, curves);
+    if (canvas) drawLoss(canvas, curves, view.snapshot.earlier);
     root.dataset.painted = String(Number(root.dataset.painted || 0) + 1);
   };
 
@@ -226,6 +227,8 @@ function mount(root, spec, { live, send, can }) {
   };
   const usual = {
     click(event) {
+      const tab = event.target.closest("[data-tab]");
+      if (tab) { ui.tab = ui.tab === tab.dataset.tab ? null : tab.dataset.tab; view.ask(); return; }
       const node = event.target.closest("[data-command]");
       if (!node || ["SELECT", "INPUT"].includes(node.nodeName)) return;
       if (node.nodeName === "g") node.focus();

@@ -20,7 +20,7 @@ from ...base.errors import escape
 # The scripts and style sheets of all labs lie in their folders. One module: a page without a network imports nothing.
 FRONT_END = Path(__file__).resolve().parents[1]
 SCRIPTS = ("shared/page.js", "shared/sections.js", "shared/loss.js")  # what all labs share
-STYLES = ("strategy/strategy_lab.css", "shared/sections.css")
+STYLES = ("shared/lab.css", "shared/sections.css")
 CURVES = ("parallel", "single")  # the losses of a training, in the snapshot's "loss"
 
 PAGE = """<!doctype html>

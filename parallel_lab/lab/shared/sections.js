@@ -89,3 +89,15 @@ function section(s, name, ui, { above = "", below = "", body } = {}) {
 
 // Parts of a lab, each one section.
 const sectionParts = (names) => Object.fromEntries(names.map((name) => [name, (s, ui) => section(s, name, ui)]));
+
+// What is looked at one at a time: a row of tabs, and below it what the chosen one shows; a second click closes it.
+//   known   {name: [title, rows that its table has or null, () => html]}
+function tabs(ui, known) {
+  const tab = ([name, [title, rows]]) => html`<button type="button" role="tab" data-key="tab-${name}"
+    data-tab="${name}" aria-selected="${ui.tab === name}"
+    aria-controls="${ui.id}-panel">${title}${rows === null ? "" : html` <small>${rows}</small>`}</button>`;
+  const [title, , content] = known[ui.tab] ?? ["closed", null, () => ""];
+  return html`<div class="pl-tabs" role="tablist" aria-label="tables and code">${Object.entries(known).map(tab)}</div>
+    <div class="pl-tab-panel" id="${ui.id}-panel" role="tabpanel" aria-label="${title}"
+    ${flag("hidden", !known[ui.tab])}>${content()}</div>`;
+}

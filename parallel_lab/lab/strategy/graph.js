@@ -17,24 +17,40 @@ function badgeAt(text, x, y, w, look = "") {
     <text x="${round(w / 2)}" y="7.5">${text}</text></g>`;
 }
 
-function drawing(label, about, width, height, content, below = "") {
+function drawing(label, about, width, height, content) {
   return html`<section class="pl-graph" aria-label="${label}"><svg viewBox="0 0 ${round(width)} ${round(height)}"
     width="${round(width)}" height="${round(height)}" role="radiogroup" aria-label="${about}"
-    data-roving="1">${content}</svg>${below}</section>`;
+    data-roving="1">${content}</svg></section>`;
+}
+
+// Where there is no room to draw: the tensors, as buttons.
+function edgeList(s, ui) {
+  const { nodes, edges } = s.graph, none = edges.every((e) => e.tensor !== s.tensor);
+  const labels = Object.fromEntries(nodes.map((n) => [n.id, n.label]));
+  const one = (e, i) => {
+    const on = e.tensor === s.tensor, sent = (e.messages ?? []).map((n) => `#${n}`).join(" ");
+    return html`<button type="button" role="radio" aria-checked="${on}" tabindex="${on || (none && !i) ? 0 : -1}"
+      data-key="${e.from}>${e.to}>${e.tensor}" data-command="select_tensor" data-value="${e.tensor}"
+      ${flag("disabled", !ui.can("select_tensor", e.tensor))}>
+      ${labels[e.from]} → ${labels[e.to]} <b>${sent}</b></button>`;
+  };
+  return html`<section class="pl-graph" aria-label="operator graph"><div class="pl-edges" role="radiogroup"
+    aria-label="tensors between operators" data-roving="1">${edges.map(one)}</div></section>`;
 }
 
 function graph(s, ui) {
   if (s.graph.layers) return flow(s, ui);
   const { nodes, edges } = s.graph;
   const columns = Math.max(1, ...nodes.map((n) => n.column + 1));
-  const pad = 8, nodeH = 32, step = Math.max(112, (ui.width - 2 * pad) / columns), rowH = 54;
+  if (ui.width < 112 * columns) return edgeList(s, ui);
+  const pad = 8, nodeH = 28, step = (ui.width - 2 * pad) / columns, rowH = 42;
   const shapes = step >= 140; // shapes on the edges only where they leave room for the names in the nodes
   const nodeW = Math.min(104, step - (shapes ? 76 : 46)), width = step * columns - (step - nodeW) + 2 * pad;
-  // Neighbouring parameters stand in different rows, so that the text on an edge has room; where the columns are far
-  // apart one row is enough.
+  // Neighbouring parameters of the snapshot stand in different rows; here what is said of them stands below them, and
+  // one row is enough.
   const alone = (n) => nodes.filter((m) => m.column === n.column && m.row > 0).length === 1;
-  const rowOf = (n) => (step - nodeW >= 104 && n.row > 0 && alone(n) ? 1 : n.row);
-  const height = (Math.max(0, ...nodes.map(rowOf)) + 1) * rowH + 8;
+  const rowOf = (n) => (n.row > 0 && alone(n) ? 1 : n.row);
+  const height = (Math.max(0, ...nodes.map(rowOf)) + 1) * rowH + 24;
   const place = Object.fromEntries(nodes.map((n) => [n.id, { x: pad + n.column * step, y: 20 + rowOf(n) * rowH }]));
   const tensors = Object.fromEntries(s.tensors.map((t) => [t.id, t]));
   const seen = new Set(), none = !edges.some((e) => e.tensor === s.tensor); // then Tab goes to the first
@@ -44,12 +60,14 @@ function graph(s, ui) {
     const bend = Math.max(18, Math.min(60, (x1 - x0) / 2)), flat = y0 === y1, room = x1 - x0;
     const on = e.tensor === s.tensor, t = tensors[e.tensor], first = !seen.has(e.tensor), numbers = e.messages ?? [];
     seen.add(e.tensor);
-    const badge = numbers.map((n) => `#${n}`).join(" "), badgeW = badge.length * 6.4 + 10;
+    const all = numbers.map((n) => `#${n}`).join(" "), wide = (text) => text.length * 6.4 + 10;
+    const badge = flat && wide(all) > room - 8 ? `×${numbers.length}` : all, badgeW = wide(badge);
     const shape = t && shapes && first ? shapeText(t.shape) : "", shapeW = shape.length * 6.7;
-    // On a level edge the shape stands above the line and the messages on it; an edge that climbs has free space below
-    // its start.
-    const [lx, ly] = flat ? [x0 + room / 2, y0 - (badge ? 12 : 7)] : [x0 + 8 + shapeW / 2, y0 + 15];
-    const bx = flat ? x0 + (room - 5 - badgeW) / 2 : x0 + 8 + (shape ? shapeW + 6 : 0), by = y0 + (flat ? -7.5 : 3.5);
+    // On a level edge the shape stands above the line and the messages on it; on one that climbs, both below its start.
+    const below = a.x + nodeW / 2 - (shapeW + (badge && shape ? 5 : 0) + (badge ? badgeW : 0)) / 2;
+    const [lx, ly] = flat ? [x0 + room / 2, y0 - (badge ? 12 : 7)] : [below + shapeW / 2, y0 + nodeH / 2 + 11];
+    const bx = flat ? x0 + (room - 5 - badgeW) / 2 : below + (shape ? shapeW + 5 : 0);
+    const by = flat ? y0 - 7.5 : y0 + nodeH / 2 + 3;
     const d = curve(x0, y0, x1, y1, bend);
     const kind = (n) => s.messages.find((m) => m.number === n)?.collective ?? "";
     const sent = numbers.length ? `messages ${numbers.map((n) => `${n} ${kind(n)}`).join(", ")}` : "no message";
@@ -102,9 +120,9 @@ function traffic(s, node) {
 function flow(s, ui) {
   const nodes = [...s.graph.nodes].sort((a, b) => a.column - b.column || a.row - b.row);
   const at = Object.fromEntries(nodes.map((n) => [n.id, n])), columns = Math.max(...nodes.map((n) => n.column)) + 1;
-  const pad = 14, width = ui.width - 4, nodeH = 42, rowH = 62, track = 9;
-  const lines = Math.ceil(columns / Math.max(3, Math.floor((width - 2 * pad) / 108)));
-  const perLine = Math.ceil(columns / lines), step = (width - 2 * pad) / perLine, nodeW = Math.min(118, step - 24);
+  const pad = 14, width = ui.width - 4, nodeH = 32, rowH = 48, track = 7;
+  const lines = Math.ceil(columns / Math.max(3, Math.floor((width - 2 * pad) / 106)));
+  const perLine = Math.ceil(columns / lines), step = (width - 2 * pad) / perLine, nodeW = Math.min(112, step - 20);
   const lineOf = (n) => Math.floor(n.column / perLine), inLine = (line) => nodes.filter((n) => lineOf(n) === line);
   // An edge that passes other nodes, or goes on in the next line, runs in a track of its own above the line it ends in.
   const tracks = Array(lines).fill(0);
@@ -148,11 +166,9 @@ function flow(s, ui) {
       ${flag("disabled", !ui.can("select_tensor", n.tensor))}` : html` role="img"`;
     return html`<g class="pl-node pl-flow pl-node-${n.kind}${own ? " pl-on" : ""}" data-key="${n.id}"${role}
         aria-label="${name}"><title>${name}</title>${frameOf(n, x, y, nodeW, nodeH)}
-      <text class="${small ? "pl-small" : ""}" x="${cx}" y="${y + (cuts ? 12 : 20)}">${label}</text>
-      ${cuts ? html`<text class="pl-cuts" x="${cx}" y="${y + 26}">${cuts}</text>` : ""}
-      ${badge ? badgeAt(badge, x + nodeW / 2 - badgeW / 2, y + nodeH - 5, badgeW, ' class="pl-count"') : ""}</g>`;
+      <text class="${small ? "pl-small" : ""}" x="${cx}" y="${y + (cuts ? 10 : 16)}">${label}</text>
+      ${cuts ? html`<text class="pl-cuts" x="${cx}" y="${y + 22}">${cuts}</text>` : ""}
+      ${badge ? badgeAt(badge, x + nodeW / 2 - badgeW / 2, y + nodeH - 4, badgeW, ' class="pl-count"') : ""}</g>`;
   });
-  const key = html`<p class="pl-graph-key">under a layer's name: slices per dim of its result ·
-    <b>→</b> messages forward, <b>←</b> backward</p>`;
-  return drawing("layers of the network", "layers of the network", width, height, [drawn, boxes], key);
+  return drawing("layers of the network", "layers of the network", width, height, [drawn, boxes]);
 }

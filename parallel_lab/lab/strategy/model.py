@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.checks import integer
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from ...base.events import Event
 from ...base.settings.context import default_settings
@@ -36,11 +37,14 @@ from ..shared.lab import Choice, RunsOneThing
 from ..shared.networks import NETWORKS, apply_strategies, operator_layers, operator_primitives
 from ..shared.problems import PROBLEMS, get_problem, problems_of
 from .sections import rank_status, strategy_text, tensor_status
-from .training import Training
+from .training import PACES, Training
 
 DEVICES = (1, 2, 4, 8)
 PHASES = ("forward", "backward")
 LARGEST_TEXT = 200  # characters of a typed strategy
+SPEEDS = {name: f"{pace:g} steps/s" if pace < math.inf else "full" for name, pace in PACES.items()}
+MOST_STEPS = 100_000
+EARLIER = 3  # runs whose curves stay
 SHORT = 8  # operators up to which a network is shown operator by operator, above it layer by layer
 
 
@@ -51,23 +55,37 @@ class StrategyLab(RunsOneThing):
     devices  1, 2, 4 or 8
     data     one of PROBLEMS that the network takes, such as "seed" (the fixed batch of the quickstart) or "digits";
              default: its first
-    steps    training steps of one run
+    steps    training steps of one run;  speed: "slow", "medium" or "full"
+    simple   for a first lesson: head, one operator's strategy, the picture and the loss; nothing else is shown
 
     Listeners (`on_change`) are told "picture", "run" or "loss". `close()` ends a running training and forgets all
     listeners.
     """
 
     scripts = ("strategy/graph.js", "strategy/slices.js", "strategy/strategy_lab.js")
+    styles = ("strategy/strategy_lab.css",)
     commands = (
         *("set_net", "set_devices", "set_data", "set_preset", "set_strategy"),
-        *("select_tensor", "select_phase", "select_rank", "run", "pause", "resume", "stop", "reset"),
+        *("select_tensor", "select_phase", "select_rank"),
+        *("run", "pause", "resume", "stop", "reset", "set_speed", "set_steps"),
     )
     often = ("run", "loss")
-    frame_height_px = 1180
+    frame_height_px = 860
     words = staticmethod(strategy_text)
 
-    def __init__(self, net: str = "quickstart", devices: int = 8, data: str | None = None, steps: int = 100) -> None:
+    def __init__(
+        self,
+        net: str = "quickstart",
+        devices: int = 8,
+        data: str | None = None,
+        steps: int = 100,
+        *,
+        speed: str = "full",
+        simple: bool = False,
+    ) -> None:
         super().__init__()
+        self._simple, self._speed = simple, self.one_of(speed, PACES, "speed")
+        self._earlier: list[dict[str, Any]] = []
         self._net = self.one_of(net, NETWORKS, "net")
         self._devices, self._steps = self.one_of(devices, DEVICES, "devices"), steps
         self._data = self._checked_data(problems_of(NETWORKS[net].kind)[0] if data is None else data)
@@ -92,6 +110,7 @@ class StrategyLab(RunsOneThing):
             "phase": Choice("phase", self._phase, PHASES),
             "rank": Choice("rank", self._rank, range(self._devices)),
             "tensor": Choice("tensor", self._tensor, [e.value for e in picture.tensor_entries(self._plan)]),
+            "speed": Choice("speed", self._speed, SPEEDS),
         }
 
     def set_net(self, name: str) -> None:
@@ -174,8 +193,9 @@ class StrategyLab(RunsOneThing):
         with self._lock:
             if self._run.goes_on:
                 return
-            training = Training("starting", steps=self._steps)
+            training = Training("starting", steps=self._steps, pace=PACES[self._speed], label=self._run_label())
             one_device = self._compile(dict.fromkeys(self._strategies), devices=1)[0]
+            self._keep_curve()
             # everything the thread needs is taken here: the lab may be set to another network while it works
             given, sensitive = (self._plan, one_device, *self._job()), get_problem(self._data).sensitive
 
@@ -186,18 +206,37 @@ class StrategyLab(RunsOneThing):
 
     def pause(self) -> None:
         """Halt after the present step."""
-        self._steer("running", "paused", "pause")
+        with self._lock:
+            if self._run.state != "running":
+                return
+            self._run.pause()
+        self._changed("run")
 
     def resume(self) -> None:
         """Go on after a pause."""
-        self._steer("paused", "running", "resume")
-
-    def _steer(self, state: str, then: str, what: str) -> None:
         with self._lock:
-            if self._run.state != state or self._run.session_run is None:
+            if self._run.state != "paused":
                 return
-            self._run.steer(what, then)
+            self._run.resume()
         self._changed("run")
+
+    def set_speed(self, name: str) -> None:
+        """How many steps a second a run takes at most: "slow", "medium" or "full". Acts on a run that goes on, too."""
+        with self._lock:
+            self._set(**self._offered(speed=name))
+            self._run.pace = PACES[name]
+            self._run.end_part()
+        self._changed("picture")
+
+    def set_steps(self, steps: int) -> None:
+        """Steps of a run, 1 to 100,000; also of the one that goes on, if any."""
+        steps = integer(1, MOST_STEPS)("StrategyLab.set_steps", "steps", steps)
+        with self._lock:
+            self._steps = steps
+            if self._run.goes_on or self._run.state == "idle":
+                self._run.steps = max(steps, len(self._run.parallel))
+                self._run.end_part()
+        self._changed("picture")
 
     def stop(self) -> None:
         """End the run after the present step; what was measured stays."""
@@ -209,16 +248,31 @@ class StrategyLab(RunsOneThing):
         self._changed("run")
 
     def reset(self) -> None:
-        """Forget the run: curves, counts and times."""
+        """Forget the run and the earlier ones: curves, counts and times."""
         with self._lock:
             self._end_training()
+            self._earlier = []
         self._changed("run")
         self._changed("picture")
 
     def _end_training(self) -> None:
-        """Detach the present run, so that its thread changes nothing any more, and ask it to end."""
+        """Detach the present run, so that its thread changes nothing any more, and ask it to end. Its curve stays."""
+        self._keep_curve()
         training, self._run = self._run, Training(steps=self._steps)
         training.ask_to_end()
+
+    def _keep_curve(self) -> None:
+        """The present run is an earlier one from now on."""
+        if self._run.parallel:
+            self._earlier = [*self._earlier, self._run.curve()][-EARLIER:]
+
+    def _run_label(self) -> str:
+        """What a run that begins now is called later."""
+        changed = [
+            f"{name} {value or 'default'}" for name, value in self._strategies.items() if value != self._given[name]
+        ]
+        settings = [NETWORKS[self._net].label, get_problem(self._data).label, f"{self._devices} ranks", self._preset]
+        return ", ".join([*settings, *changed])
 
     # ---- compiling ----
 
@@ -306,6 +360,9 @@ class StrategyLab(RunsOneThing):
             shot = {
                 "version": 1,
                 "title": "Strategy Lab",
+                "simple": self._simple,
+                "steps": self._steps,
+                "earlier": list(self._earlier),
                 **self.chosen(),
                 "operators": self._operators({e.value for e in entries}),
                 "graph": flow_graph(plan, messages, layers) if layers else graph_strip(plan, messages),
@@ -406,7 +463,9 @@ class StrategyLab(RunsOneThing):
     def progress(self) -> dict[str, Any]:
         """The parts of the snapshot that change with every step: "run" and "loss"."""
         with self._lock:
-            return {"run": self._run.run_state(self._devices), "loss": self._run.loss(self._plan, self._devices)}
+            run, loss = self._run.run_state(self._devices), self._run.loss(self._plan, self._devices)
+            run["can"]["reset"] |= bool(self._earlier)
+            return {"run": run, "loss": loss}
 
 
 def _shapes_text(op: OpDef, shapes: tuple[tuple[int, ...], ...]) -> str:

@@ -33,7 +33,7 @@ def sections(s: Snapshot) -> dict[str, Section]:
         "picture": _picture(s),
         "rank": _rank(s),
         "messages": _messages(s),
-        "loss": {"kind": "loss", "title": "Loss", "loss": s["loss"]},
+        "loss": {"kind": "loss", "title": "Loss", "loss": s["loss"], "notes": [_earlier(run) for run in s["earlier"]]},
         "timeline": _timeline(s),
     }
 
@@ -129,6 +129,10 @@ def _group(ranks: Sequence[int]) -> str:
 
 def _amounts(m: Mapping[str, Any]) -> Iterable[Any]:
     return (m[key] for key in ("bytes_predicted", "bytes_counted", "time_predicted_s", "time_measured_s"))
+
+
+def _earlier(run: Mapping[str, Any]) -> str:
+    return f"earlier run ({run['label']}): {run['losses'][-1]:.6g} near step {run['steps']}"
 
 
 def _timeline(s: Snapshot) -> Section:

@@ -56,7 +56,6 @@ function patterns(id) {
   return html`<svg class="pl-patterns" width="0" height="0" aria-hidden="true" focusable="false"><defs>
     ${tile("hatch", 6, html`<rect class="pl-hatch" width="2" height="6"/>`, 45)}
     ${tile("dots", 6, html`<circle class="pl-hatch" cx="3" cy="3" r="1.1"/>`)}
-    ${tile("send", 5, html`<rect class="pl-send" width="2" height="5"/>`, -45)}
     <marker id="${id}-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto">
       <path class="pl-arrow" d="M0 .8 7.2 4 0 7.2z"/></marker>
   </defs></svg>`;

@@ -14,16 +14,18 @@ function header(s, ui) {
   const paused = run.state === "paused";
   const done = run.steps ? Math.min(1, run.step / run.steps) : 0;
   const run_button = (command, text, on, kind = "") => button(command, text, ui, { on, kind, key: text });
-  return html`<header class="pl-head">
+  return html`<header class="pl-head pl-st-head">
     <h2 class="pl-title">${s.title}</h2>
     ${choice("net", "net", s.net, "set_net", ui)}
     ${segments("d", "devices", s.devices, "set_devices", ui, { name: (n) => plural(n, "device") })}
-    ${choice("data", "data", s.data, "set_data", ui)}
+    ${s.simple ? "" : choice("data", "data", s.data, "set_data", ui)}
     <span class="pl-run" role="group" aria-label="training run">
       ${run_button("run", "Run", run.can.run, "pl-primary")}
       ${run_button(paused ? "resume" : "pause", paused ? "Resume" : "Pause", run.can.pause)}
       ${run_button("stop", "Stop", run.can.stop)}
       ${run_button("reset", "Reset", run.can.reset)}
+      ${choice("speed", "speed", s.speed, "set_speed", ui)}
+      ${typed("steps", "steps", s.steps, ui, { options: 'inputmode="numeric" size="5"' })}
       <span class="pl-progress" role="progressbar" aria-label="training steps" aria-valuemin="0"
         aria-valuemax="${run.steps}" aria-valuenow="${run.step}" aria-valuetext="${run.text}">
         <span class="pl-bar"><span class="pl-fill pl-${run.state}" style="width:${round(done * 100)}%"></span></span>
@@ -42,7 +44,7 @@ function nameIn(o) {
 
 // A strategy to choose from a list or to type, and why it was refused.
 function combo(s, o, ui) {
-  const i = s.operators.indexOf(o), longest = Math.max(...o.choices.map((c) => c.length), 0), bad = Boolean(o.error);
+  const i = s.operators.indexOf(o), bad = Boolean(o.error);
   const box = `${ui.id}-op-${i}`, open = ui.open === o.name, draft = ui.drafts.get(o.name);
   const value = draft ?? (o.error ? o.typed : null) ?? o.strategy;
   const active = flag(`aria-activedescendant="${box}-${ui.active}"`, open && ui.active >= 0);
@@ -53,19 +55,22 @@ function combo(s, o, ui) {
     ${o.error} <span class="pl-muted">Still in force: <wbr><code
     class="${o.strategy.length > 22 ? "pl-wrap" : ""}">${o.strategy}</code></span></p>`;
   const formula = () => html`<p class="pl-formula">${times(o.formula).replaceAll("->", "→")}</p>`;
-  return html`<div class="pl-combo${bad ? " pl-bad" : ""}${open ? " pl-open" : ""}" style="--longest:${longest}ch">
-      <input id="${box}" data-key="input" data-operator="${o.name}" type="text" role="combobox" autocomplete="off"
-        autocapitalize="off" spellcheck="false" aria-expanded="${open}" aria-controls="${box}-list"
+  return html`<div class="pl-combo${bad ? " pl-bad" : ""}">
+      <div class="pl-box"><input id="${box}" data-key="input" data-operator="${o.name}" type="text" role="combobox"
+        autocomplete="off" autocapitalize="off" spellcheck="false" aria-expanded="${open}" aria-controls="${box}-list"
         aria-autocomplete="list" aria-invalid="${bad}" aria-describedby="${box}-about"${active} value="${value}"
         title="${value}"${flag("disabled", !ui.live)}>
       <button type="button" class="pl-drop" data-key="drop" data-drop="${o.name}" tabindex="-1" aria-hidden="true"
         ${flag("disabled", !ui.live)}>
-        <svg viewBox="0 0 10 6" width="10" height="6"><path d="M1 1l4 4 4-4"/></svg></button>
+        <svg viewBox="0 0 10 6" width="10" height="6"><path d="M1 1l4 4 4-4"/></svg></button></div>
       <ul id="${box}-list" data-key="list" class="pl-list" role="listbox" aria-label="legal strategies of ${o.name}"
         ${flag("hidden", !open)}>${(open ? shown(o, draft) : []).map(option)}</ul>
     </div>
     <div id="${box}-about">${bad ? refused() : formula()}</div>`;
 }
+
+// Whose result is looked at, or the first.
+const operatorInView = (s) => s.operators.find((o) => o.tensor === s.tensor) ?? s.operators[0];
 
 function operators(s, ui) {
   const own = (o) => html`<button type="button" class="pl-link" data-key="clear" data-command="set_strategy"
@@ -80,12 +85,14 @@ function operators(s, ui) {
     ${combo(s, o, ui)}</li>`;
   const changed = s.preset.value ? "" : html`<option value="" selected disabled>changed by you</option>`;
   const layers = [...new Set(s.operators.map((o) => o.layer))];
-  const list = s.graph.layers ? html`<ul class="pl-folds">${layers.map((layer) => fold(s, ui, layer, row))}</ul>`
-    : html`<ul>${s.operators.map(row)}</ul>`;
+  const folds = () => layers.map((layer) => fold(s, ui, layer, row));
+  const list = s.graph.layers && !s.simple ? html`<ul class="pl-folds">${folds()}</ul>`
+    : html`<ul>${(s.simple ? [operatorInView(s)] : s.operators).map(row)}</ul>`;
   return html`<section class="pl-panel pl-operators" aria-label="operators and their strategies">
     <h3>Strategies <small>slices per dim</small></h3>
-    <div class="pl-preset">${choice("preset", "preset", s.preset, "set_preset", ui, { first: changed })}</div>
-    ${list}${key(s, ui)}</section>`;
+    ${s.simple ? "" : html`<div class="pl-preset">
+      ${choice("preset", "preset", s.preset, "set_preset", ui, { first: changed })}</div>`}
+    ${list}</section>`;
 }
 
 // A tensor's label where its layer is known: "out of fc.matmul, addends" is "matmul, addends".
@@ -127,7 +134,7 @@ const sigma = html`<i class="pl-sigma">Σ</i>`;
 const outline = (room) => html`<rect class="pl-outline" width="${round(room.w)}" height="${round(room.h)}"/>`;
 
 function wholeTensor(s, ui, dims) {
-  const { shape, partial } = s.picture, room = frame(shape, dims, 84), slices = byOne(s.cards);
+  const { shape, partial } = s.picture, room = frame(shape, dims, 52), slices = byOne(s.cards);
   const [down, across] = dims.slice(0, 2).map((d) => (d === null ? "" : String(shape[d])));
   const [w, h] = [round(room.w + 26), round(room.h + 22)];
   const mark = (c) => html`<g data-key="${c.slice}">
@@ -154,24 +161,20 @@ function card(s, ui, c, dims, side, ring) {
   const { shape, partial } = s.picture, room = frame(shape, dims, side), selected = c.rank === s.rank;
   const copies = replicasOf(s.cards, c), strips = c.strips ?? [], [w, h] = [round(room.w + 2), round(room.h + 2)];
   const cut = (k) => html`<rect class="pl-cut" data-key="c${k.slice}" ${rectOf(blockBox(k, dims, room))}/>`;
-  const sum = c.addend ? html`${sigma} <span class="pl-wide">addend </span>${c.addend} of ${c.addends}`
-    : strips.length ? html`with strips of ${strips.map((t) => t.rank).join(", ")}`
+  const sum = c.addend ? html`${sigma} ${c.addend} of ${c.addends}`
+    : strips.length ? html`with ${strips.map((t) => t.rank).join(", ")}`
     : copies.length ? html`${copies.length + 1} copies` : html`only copy`;
   return html`<button type="button" class="pl-card${selected ? " pl-selected" : ""}${ring ? ` pl-${ring}` : ""}"
       role="radio" aria-checked="${selected}" tabindex="${selected ? 0 : -1}" data-key="r${c.rank}"
-      data-command="select_rank" data-value="${c.rank}" data-slice="${c.slice}" aria-label="${cardName(s, c)}">
-    <span class="pl-card-head"><b>${c.rank}</b><span class="pl-where">${coordinateText(s, c)}</span></span>
+      data-command="select_rank" data-value="${c.rank}" data-slice="${c.slice}" aria-label="${cardName(s, c)}"
+      title="${coordinateText(s, c)}">
+    <span class="pl-card-head"><b>${c.rank}</b><span class="pl-card-sum">${sum}</span></span>
     <svg viewBox="-1 -1 ${w} ${h}" width="${w}" height="${h}" aria-hidden="true">
       <rect class="pl-ground" width="${round(room.w)}" height="${round(room.h)}"/>${byOne(s.cards).map(cut)}
       <g data-key="own">${blockMark(blockBox(c, dims, room), c.slice, { partial, id: ui.id })}</g>
       ${stripMarks(c, dims, room)}${outline(room)}</svg>
-    <span class="pl-card-text">${c.text}</span><span class="pl-card-sum">${sum}</span>
+    <span class="pl-card-text">${c.text}</span>
   </button>`;
-}
-
-// Width of the middle column; the style sheet's container queries draw the same lines.
-function centreWidth({ width }) {
-  return width > 920 ? width - 488 : width > 800 ? width - 438 : width > 560 ? width - 222 : width;
 }
 
 // The tensors of a long network stand under their layers.
@@ -185,45 +188,32 @@ function tensorOptions(s, ui) {
   return [...new Set(s.tensors.map((t) => t.layer ?? ""))].map(group);
 }
 
-// What the picture shows, in words: shape, slices, the pending sum, what is read beyond, which dims are drawn.
+// Device matrix, and which dims are drawn where the tensor has more than two.
 function leadText(s, dims) {
-  const p = s.picture, dimName = (d) => p.dim_names?.[d] ?? `dim ${d}`, slices = byOne(s.cards).length;
+  const p = s.picture, dimName = (d) => p.dim_names?.[d] ?? `dim ${d}`;
   const axis = (n, i) => [p.axis_names[i] ?? `axis ${i}`, n];
   const axes = p.device_matrix.map(axis).map(([name, n]) => `${name}${/\d$/.test(name) ? " =" : ""} ${n}`).join(" × ");
   const panels = dims[2] === null ? "" : `, ${dimName(dims[2])} in panels`;
-  const drawn = html` <span class="pl-muted">(drawn: ${dimName(dims[0])} down,
-    ${dimName(dims[1])} across${panels})</span>`;
-  const pending = p.partial && html`, each a pending <b>${sigma} ${p.partial.reduce} of
-    ${plural(p.partial.count, "addend")}</b> over ${p.partial.axes.join(", ")}`;
-  const beyond = (h) => {
-    const parts = [h.before && `${h.before} before`, h.after && `${h.after} after`].filter(Boolean);
-    return html`; along ${dimName(h.dim)} a rank reads <b>${parts.join(" and ") || "nothing beside"}</b> its own`;
-  };
-  const more = [pending, (p.halo ?? []).map(beyond), p.shape.length > 2 ? drawn : ""];
-  return html`<p class="pl-lead-name">${breakable(p.label)}</p>
-    <p class="pl-lead-fact"><b>${shapeText(p.shape)}</b> in <b>${plural(slices, "slice")}</b>${more}</p>
-    <p class="pl-lead-fact pl-muted">device matrix ${axes}${p.note ? ` · ${p.note}` : ""}</p>`;
+  const drawn = html`<p class="pl-lead-fact">drawn: ${dimName(dims[0])} down, ${dimName(dims[1])} across${panels}</p>`;
+  return html`<p class="pl-lead-fact">device matrix ${axes}</p>${p.shape.length > 2 ? drawn : ""}`;
 }
+
+const COLUMNS = 4; // always four to a row: a rank keeps its place when the strategy changes
 
 function picture(s, ui) {
   const dims = plane(s.picture), mine = s.cards.find((c) => c.rank === s.rank) ?? s.cards[0];
-  const columns = 4; // always four to a row: a rank keeps its place when the strategy changes
-  const side = Math.max(48, Math.min(s.cards.length > 8 ? 56 : 84, centreWidth(ui) / columns - 40));
+  const side = Math.max(40, Math.min(s.cards.length > COLUMNS ? 46 : 92, ui.centre / COLUMNS - 40));
   const team = addendsOf(s.cards, mine), copies = replicasOf(s.cards, mine);
   const ring = (rank) => (rank === s.rank ? "" : team.includes(rank) ? "team" : copies.includes(rank) ? "copy" : "");
   const phase = (name) => html`<option value="${name}" data-key="${name}"${flag("selected", name === s.phase)}
     ${disabledUnless(ui, "select_phase", name)}>${name}</option>`;
-  const caption = s.cards.length === 1 ? "one rank: it holds everything"
-    : html`what each of the <b>${s.cards.length} ranks</b> holds, in device-matrix order`;
   return html`<section class="pl-panel pl-picture" aria-label="slices of the selected tensor">
     <div class="pl-pick"><label class="pl-field"><span>tensor</span>
         <select data-key="tensor" data-command="select_tensor">${tensorOptions(s, ui)}</select></label>
       <label class="pl-field"><span>phase</span>
         <select data-key="phase" data-command="select_phase">${s.phases.map(phase)}</select></label></div>
-    <div class="pl-lead">${wholeTensor(s, ui, dims)}<div>${leadText(s, dims)}</div></div>
-    <p class="pl-caption">${caption}</p>
-    <div class="pl-cards" role="radiogroup" aria-label="ranks, in device-matrix order" data-roving="${columns}"
-      style="--columns:${columns}">${s.cards.map((c) => card(s, ui, c, dims, side, ring(c.rank)))}</div>
+    <div class="pl-cards" role="radiogroup" aria-label="ranks, in device-matrix order" data-roving="${COLUMNS}"
+      style="--columns:${COLUMNS}">${s.cards.map((c) => card(s, ui, c, dims, side, ring(c.rank)))}</div>
   </section>`;
 }
 
@@ -237,34 +227,42 @@ function key(s, ui) {
     rect("pl-strip pl-hue-2", 0.5, 10.5, 21, 3),
   ];
   const halves = [rect("pl-block pl-hue-0", 0.5, 0.5, 10.5, 13), rect("pl-block pl-hue-1", 11, 0.5, 10.5, 13)];
-  return html`<h4 class="pl-key-title">How to read the picture</h4><dl class="pl-key">
+  const layered = html`<dt><b>→1</b></dt><dd>messages of a layer, → forward and ← backward; under its name the
+    slices per dim of its result</dd>`;
+  const { label, note } = s.picture;
+  return html`<p class="pl-key-title">${note ? `${label}: ${note}.` : ""}</p><dl class="pl-key">
     ${row(halves, "colour and number: which slice of the data")}
     ${row([rect("pl-block pl-hue-0", 0.5, 0.5, 21, 13), hatch],
       html`hatched ${sigma}: only an addend, the sum is still pending`)}
     ${s.picture.halo?.length ? row(strips, "strips in other colours: read from the neighbours (halo)") : ""}
     <dt><i class="pl-ring pl-team"></i></dt><dd>adds up with rank ${s.rank}</dd>
-    <dt><i class="pl-ring pl-copy"></i></dt><dd>holds the same data as rank ${s.rank}</dd></dl>`;
+    <dt><i class="pl-ring pl-copy"></i></dt><dd>holds the same data as rank ${s.rank}</dd>
+    ${s.graph.layers ? layered : ""}</dl>`;
 }
 
+// The tensor that is looked at, what the selected rank has of it, and how full that rank is.
 function rankDetail(s, ui) {
-  const mine = s.cards.find((c) => c.rank === s.rank), d = s.rank_detail;
+  const mine = s.cards.find((c) => c.rank === s.rank), d = s.rank_detail, dims = plane(s.picture);
   if (!mine) return html`<section class="pl-panel pl-rank" aria-label="selected rank"></section>`;
   const team = addendsOf(s.cards, mine), copies = replicasOf(s.cards, mine);
+  const value = mine.addend ? html`${sigma} partial: addend ${mine.addend} of ${mine.addends}` : "complete values";
+  const sum = team.length > 1 ? html`<p>adds up with ${team.filter((r) => r !== s.rank).join(", ")}</p>` : "";
+  return html`<section class="pl-panel pl-rank" aria-label="rank ${s.rank}">
+    <div class="pl-lead">${wholeTensor(s, ui, dims)}<div>${leadText(s, dims)}</div></div>
+    <h3>Rank <b class="pl-big">${s.rank}</b> of ${s.cards.length} <small>${coordinateText(s, mine)}</small></h3>
+    <p class="pl-now"><i class="pl-dot ${hue(mine.slice)}"></i><code
+      class="${mine.text.length > 22 ? "pl-wrap" : ""}">${mine.text}</code> ${value}</p>${sum}
+    <p>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}</p>
+    ${d ? memoryBar(s, d) : ""}
+  </section>`;
+}
+
+function groupsOf(s, d) {
   const chip = (r) => html`<span class="${r === s.rank ? "pl-me" : ""}">${r}</span>`;
-  const groups = d ? d.groups : team.length ? [{ label: "addends", ranks: team, use: "add up to the value" }] : [];
   const group = (g) => html`<dt>${g.label}</dt><dd><span class="pl-ranks">${g.ranks.map(chip)}</span>
     <span class="pl-muted">${breakable(g.use)}</span></dd>`;
-  const value = mine.addend ? html`${sigma} partial: addend ${mine.addend} of ${mine.addends}` : "complete values";
-  return html`<section class="pl-panel pl-rank" aria-label="rank ${s.rank}">
-    <h3>Rank <b class="pl-big">${s.rank}</b> of ${s.cards.length} <small>${coordinateText(s, mine)}</small></h3>
-    <p class="pl-now"><i class="pl-dot ${hue(mine.slice)}"></i>${breakable(s.picture.label)}
-      <code class="${mine.text.length > 26 ? "pl-wrap" : ""}">${mine.text}</code></p>
-    <p>${value}<br>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}</p>
-    ${groups.length ? html`<h4>Groups</h4><dl class="pl-groups">${groups.map(group)}</dl>`
-      : html`<p class="pl-muted">in no group for this tensor</p>`}
-    ${d ? html`${holdsOf(s, d)}${memoryOf(s, d)}`
-      : html`<p class="pl-muted">Groups and memory of this rank need the running lab.</p>`}
-  </section>`;
+  return html`<h4>Groups</h4>${d.groups.length ? html`<dl class="pl-groups">${d.groups.map(group)}</dl>`
+    : html`<p class="pl-muted">in no group</p>`}`;
 }
 
 // What the rank holds; of a long network, what belongs to the layer one looks at.
@@ -283,14 +281,27 @@ function holdsOf(s, d) {
   return html`<h4>Holds${layered ? part : ""}</h4><table class="pl-holds"><tbody>${holds.map(row)}</tbody></table>`;
 }
 
-function memoryOf(s, d) {
-  const place = (m) => KIND_OF_MEMORY.indexOf(m.kind), kinds = [...d.memory].sort((a, b) => place(a) - place(b));
-  const said = kinds.map((m) => `${m.kind} ${bytesText(m.bytes)}`).join(", ");
+const place = (m) => KIND_OF_MEMORY.indexOf(m.kind);
+const byKind = ({ memory }) => [...memory].sort((a, b) => place(a) - place(b));
+
+function memoryBar(s, d) {
+  const said = byKind(d).map((m) => `${m.kind} ${bytesText(m.bytes)}`).join(", ");
   const bar = (m) => html`<span class="pl-mem pl-mem-${m.kind}" style="flex-grow:${m.bytes}"></span>`;
+  return html`<h4>Memory <small>predicted, ≤ ${bytesText(d.memory_total)}</small></h4>
+    <div class="pl-memory" role="img" title="${said}"
+      aria-label="memory of rank ${s.rank}, predicted: ${said}">${byKind(d).map(bar)}</div>`;
+}
+
+function memoryKey(s, d) {
   const line = (m) => html`<li><i class="pl-mem-${m.kind}"></i>${m.kind}<span>${bytesText(m.bytes)}</span></li>`;
   return html`<h4>Memory <small>predicted, ≤ ${bytesText(d.memory_total)}</small></h4>
-    <div class="pl-memory" role="img" aria-label="memory of rank ${s.rank}, predicted: ${said}">${kinds.map(bar)}</div>
-    <ul class="pl-memory-key" aria-hidden="true">${kinds.map(line)}</ul>`;
+    <ul class="pl-memory-key">${byKind(d).map(line)}</ul>`;
+}
+
+function rankTab(s) {
+  const d = s.rank_detail;
+  if (!d) return html`<p class="pl-muted">Groups and memory of this rank need the running lab.</p>`;
+  return html`<div class="pl-rank-tab"><div>${holdsOf(s, d)}</div><div>${groupsOf(s, d)}${memoryKey(s, d)}</div></div>`;
 }
 
 // A long name may break after its dots and underscores, and before its capitals.
@@ -356,20 +367,21 @@ function spentText(s, t, amount, unit) {
 function timeline(s, ui) {
   const t = s.timeline, lanes = t?.lanes ?? [];
   const panel = (small, content) => html`<section class="pl-panel pl-timeline" aria-label="timeline">
-    <h3>Timeline of one step <small>${small}</small></h3>${content}</section>`;
+    <h3>One step <small>${small}</small></h3>${content}</section>`;
   if (!lanes.length) return panel("", html`<p class="pl-muted">Nothing to show yet.</p>`);
-  const centre = centreWidth(ui), width = Math.floor(ui.width > 920 ? (centre - 24) / 2 : centre), end = t.end || 1;
-  const left = 26, laneH = lanes.length > 8 ? 11 : 17, gap = 3, height = lanes.length * (laneH + gap) + 18;
+  const width = ui.half, end = t.end || 1;
+  const left = 26, laneH = Math.max(7, Math.min(17, 80 / lanes.length - 2)), gap = 2;
+  const height = lanes.length * (laneH + gap) + 16;
   const x = (v) => left + (v / end) * (width - left - 4);
   const [scale, unit] = t.unit !== "us" ? [1, t.unit] : end >= 1e3 ? [1e-3, "ms"] : [1, "µs"];
   const amount = (v) => smallText(v * scale), spent = spentText(s, t, amount, unit);
   const bar = (b, n, lane, y) => {
-    const box = rectOf({ x: x(b.start), y: y + 0.5, w: Math.max(0.8, x(b.end) - x(b.start) - 0.6), h: laneH - 1 });
-    const sends = html`<rect class="pl-over" ${box} fill="url(#${ui.id}-send)"/>`;
+    // a message fills the lane, what is computed half of it: colour is not the only sign
+    const h = b.kind === "communication" ? laneH : laneH / 2, w = Math.max(0.8, x(b.end) - x(b.start) - 0.6);
+    const box = rectOf({ x: x(b.start), y: y + (laneH - h) / 2, w, h });
     const when = `${amount(b.start)} to ${amount(b.end)} ${unit} (${t.source})`;
     const about = `rank ${lane.rank}: ${b.label}, ${b.kind}, ${when}`;
-    return html`<g data-key="b${n}"><title>${about}</title><rect class="pl-bar-${b.kind}" ${box} rx="1.5"/>
-      ${b.kind === "communication" ? sends : ""}</g>`;
+    return html`<g data-key="b${n}"><title>${about}</title><rect class="pl-bar-${b.kind}" ${box} rx="1"/></g>`;
   };
   const lane = (one, i) => {
     const y = i * (laneH + gap);
@@ -384,8 +396,8 @@ function timeline(s, ui) {
   return panel(t.source, html`<svg viewBox="0 0 ${width} ${height}" role="img"
       aria-label="timeline, ${t.source}: ${lanes.length} lanes; ${spent}">
       ${lanes.map(lane)}${[0, 0.25, 0.5, 0.75, 1].map(tick)}</svg>
-    <p class="pl-legend"><span><i class="pl-swatch pl-bar-compute"></i>compute</span>
-      <span><i class="pl-swatch pl-swatch-send"></i>communication</span>
+    <p class="pl-legend"><span><i class="pl-swatch pl-swatch-half pl-bar-compute"></i>compute</span>
+      <span><i class="pl-swatch pl-bar-communication"></i>communication</span>
       <span><i class="pl-swatch pl-bar-wait"></i>wait</span></p>
     <p class="pl-verdict">${spent}</p>`);
 }
@@ -491,24 +503,50 @@ const picked = (command) => (s, [value], base) => {
 
 // ---- the lab ----
 
+const tables = (s, ui) => tabs(ui, {
+  messages: ["Messages", s.messages.length, () => messages(s, ui)],
+  rank: [`Rank ${s.rank} holds`, s.rank_detail?.holds.length ?? null, () => rankTab(s)],
+  key: ["How to read the picture", null, () => key(s, ui)],
+});
+
+// What the style sheet's columns leave: for the graph and the tables, for the cards, and for one of two beside another.
+function measure(ui, root) {
+  ui.width = Math.floor(root.clientWidth || 940) - 8;
+  const main = ui.width > 760 ? ui.width - 214 : ui.width;
+  ui.half = Math.floor(ui.width > 560 ? (main - 20) / 2 : main);
+  ui.centre = ui.width > 560 ? main - 218 : main;
+}
+
 const { render, mountPage } = lab({
   parts: {
     patterns: (s, ui) => patterns(ui.id),
     head: header,
     status: (s) => html`<p class="pl-status" role="status">${s.status}</p>`,
     notices: (s) => notices({ alert: s.last_error, run: s.run.error }),
-    graph, operators, picture, rank: rankDetail, messages, loss, timeline,
+    operators, picture, loss, ...Object.fromEntries(Object.entries({ graph, rank: rankDetail, timeline, tables })
+      .map(([name, part]) => [name, (s, ui) => (s.simple ? html`` : part(s, ui))])),
   },
-  skeleton: html`${["patterns", "head", "status", "notices", "graph"].map(slot)}
-    <div class="pl-main">${slot("operators")}
-    <div class="pl-centre">${slot("picture")}<div class="pl-below">${["loss", "timeline"].map(slot)}</div></div>
-    ${slot("rank")}</div>${slot("messages")}`,
-  measure(ui, root) {
-    ui.width = Math.max(560, Math.floor(root.clientWidth || 940) - 8);
-  },
+  skeleton: html`${slot("patterns")}<div class="pl-top">${["head", "status", "notices"].map(slot)}</div>${slot("graph")}
+    <div class="pl-main">${slot("operators")}<div class="pl-centre">
+    <div class="pl-shown">${["picture", "rank"].map(slot)}</div>
+    <div class="pl-live">${["loss", "timeline"].map(slot)}</div></div></div>${slot("tables")}`,
+  measure,
   numbers: ["set_devices", "select_rank"],
+  commit(name, text, { snapshot, send, forget }) {
+    if (Number(text) !== snapshot.steps) send("set_steps", [Number(text)]);
+    forget("head");
+  },
   handlers,
-  drawn: ({ root }) => root.querySelector(".pl-list:not([hidden]) .pl-active")?.scrollIntoView({ block: "nearest" }),
+  drawn({ root }) {
+    const list = root.querySelector(".pl-list:not([hidden])");
+    if (!list) return;
+    // it stands over its column, which scrolls
+    const box = list.previousElementSibling.getBoundingClientRect(), at = root.getBoundingClientRect();
+    Object.assign(list.style, {
+      left: `${box.left - at.left}px`, top: `${box.bottom - at.top + 2}px`, minWidth: `${box.width}px`,
+    });
+    list.querySelector(".pl-active")?.scrollIntoView({ block: "nearest" });
+  },
   // The kernel has dealt with a command: what it says now replaces what was typed.
   answered({ ui }) { for (const name of ui.sent) ui.drafts.delete(name); ui.sent.clear(); },
   alone: Object.fromEntries(Object.keys(PICKED).map((command) => [command, picked(command)])),

@@ -3,7 +3,8 @@
     training = Training(steps=100)
     training.work(plan, one_device_plan, net, optimizer, batches, sensitive=False, tell=print)
 
-What the lab shows of it, `run_state` and `loss`, are pure functions of what has been measured so far.
+It goes on in parts of one or many steps: between two of them it keeps its pace, waits while it is paused, and tells
+what was measured. What the lab shows of it, `run_state` and `loss`, are pure functions of what was measured so far.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -22,30 +24,56 @@ from ...train.session import Run, Session
 from ..shared.equality import nudge, rounding_bound
 from ..shared.lab import LabRun
 
+PACES = {"slow": 10.0, "medium": 40.0, "full": inf}  # steps a second, at most
+CURVE = 200  # points of an earlier run's curve
+PART_S = 0.5  # how long a part takes at full speed: so often its last step is shown as measured
+
 
 @dataclass
 class Training(LabRun):
-    """A training run. nudged: `single` with moved parameters, if rounding may grow; since: (seconds, steps) now."""
+    """A training run.
+
+    steps    that it takes; may change while it runs
+    pace     steps a second, at most; may change while it runs
+    label    of its curve, once it is an earlier one
+    nudged   `single` with moved parameters, if rounding may grow;  since: (seconds, steps) now
+    go       cleared while it is paused
+    """
 
     steps: int = 100
+    pace: float = inf
+    label: str = ""
     parallel: list[float] = field(default_factory=list)
     single: list[float] = field(default_factory=list)
     nudged: list[float] = field(default_factory=list)
     events: tuple[Event, ...] = ()
     session_run: Run | None = None
     seconds_per_step: float | None = None
+    step_s: float = 0.0  # of the last part, without what its pace adds
     since: tuple[float, int] = (0.0, 0)
+    go: threading.Event = field(default_factory=threading.Event)
 
     def ask_to_end(self) -> None:
         """End after the present step; also before the first one."""
         self.stop.set()
+        self.end_part()
+        self.go.set()
+
+    def end_part(self) -> None:
+        """End the part under way after its present step; the next one begins with what is set by then."""
         if self.session_run is not None:
             self.session_run.stop()
 
-    def steer(self, what: str, state: str) -> None:
-        """ "pause" or "resume" it."""
-        getattr(self.session_run, what)()
-        self.state, self.since = state, (time.perf_counter(), len(self.parallel))
+    def pause(self) -> None:
+        """Halt after the present step."""
+        self.go.clear()
+        self.end_part()
+        self.state = "paused"
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self.state, self.since = "running", (time.perf_counter(), len(self.parallel))
+        self.go.set()
 
     def work(
         self,
@@ -81,15 +109,40 @@ class Training(LabRun):
 
             with lock:
                 if not self.stop.is_set():
-                    self.since = (time.perf_counter(), 0)
-                    self.session_run = session.start(batches, self.steps, record=1, on_losses=on_losses)
-                    self.state = "running"
+                    self.state, self.since = "running", (time.perf_counter(), 0)
+                    self.go.set()
             tell("run")
-            if self.session_run is not None:
+            shown_s = 0.0
+            while (began_s := self._begin_part(session, batches, on_losses, lock)) is not None:
+                first = session.step
                 losses = self.session_run.result()
-                follow(len(losses))
-                self.parallel[:] = losses
-                self.events = tuple(session.events)
+                self.parallel[session.step - len(losses) :] = losses
+                follow(session.step)
+                if losses:
+                    self.events, taken_s = tuple(session.events), time.perf_counter() - began_s
+                    self.step_s = taken_s / len(losses)
+                now_s = time.perf_counter()
+                tell("loss")
+                if now_s - shown_s >= PART_S and session.step < self.steps:
+                    shown_s = now_s
+                    tell("picture")
+                self.stop.wait(max(0.0, (session.step - first) / self.pace - (now_s - began_s)))
+
+    def _begin_part(
+        self, session: Session, batches: list, on_losses: Callable[..., None], lock: threading.RLock
+    ) -> float | None:
+        """Begin the next part once it may go on: when it began; None at the end of the run."""
+        while True:
+            self.go.wait()
+            with lock:
+                left = self.steps - session.step
+                if self.stop.is_set() or left <= 0:
+                    return None
+                if not self.go.is_set():  # paused again meanwhile
+                    continue
+                count = 1 if self.pace < inf or not self.step_s else max(1, round(PART_S / self.step_s))
+                self.session_run = session.start(batches, min(left, count), record=1, on_losses=on_losses)
+                return time.perf_counter()
 
     # ---- what is shown ----
 
@@ -145,6 +198,11 @@ class Training(LabRun):
         single, nudged = (np.asarray(losses[:steps], np.float32) for losses in (self.single, self.nudged))
         moved = float(np.abs(nudged - single[: len(nudged)]).max()) if len(nudged) else 0.0
         return rounding_bound(plan, single, steps) + 2 * moved
+
+    def curve(self) -> dict[str, Any]:
+        """An earlier run for the snapshot: label, steps, and its losses, thinned to at most CURVE of them."""
+        losses, every = self.parallel, -(-len(self.parallel) // CURVE)
+        return {"label": self.label, "steps": len(losses), "losses": losses[::every] if losses else []}
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
         """Losses from step `since` on, as float32: "parallel" and "single"."""

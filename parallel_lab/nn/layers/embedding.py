@@ -111,7 +111,7 @@ class EmbeddingLookup(Cell):
     max_norm       rows of the result with a larger L2 norm are scaled down to it
     sparse         kept; gradients are dense here, with zeros for rows that were not looked up. True for target "CPU"
     vocab_cache_size   0: the whole table is on the device
-    slices         how many parts; default: the parallel context's device_num. `lookup.shard(...)` goes before
+    slices         how many parts; default: the parallel context's devices of a stage. `lookup.shard(...)` goes before
 
     Operator: `lookup`. Names: MindSpore, nn.EmbeddingLookup.
     """
@@ -155,7 +155,8 @@ class EmbeddingLookup(Cell):
         if slice_mode == self.FIELD_SLICE and (parts is None or sum(parts) != vocab_size):
             allowed = f"With slice_mode='field_slice' rows per rank, whose sum is vocab_size, {vocab_size}"
             raise ArgumentError(f"manual_shapes={parts}", where="EmbeddingLookup", allowed=allowed)
-        self.slices = get_auto_parallel_context("device_num") if slices is None else slices
+        devices = get_auto_parallel_context("device_num") // get_auto_parallel_context("pipeline_stages")
+        self.slices = max(1, devices) if slices is None else slices
         table = initializer(param_init, (vocab_size, embedding_size), dtype)
         self.embedding_table = Parameter(table, name="embedding_table")
         self.lookup = ops.EmbeddingLookup().set_device("CPU") if target == "CPU" else ops.Gather()

@@ -1,6 +1,6 @@
 """The shared block of a worker pool: its map of words, the flight recorder and the fault notes.
 
-    words      control | channels (5 words per pair) | one slot per rank | groups: a register and words per rank
+    words      control | channels (8 words per pair) | one slot per rank | groups: a register and words per rank
                (`groups.py`)
     flight     64 records per rank, what it asked for last, and their texts (`flight.py`)
     faults     one note per rank and one for the parent: why everybody must stop
@@ -46,6 +46,7 @@ CONTROL_WORDS = 64  # 512 bytes in all
 SLOT_WORDS = 24  # three cache lines per rank, so that ranks do not share lines
 FAULT_BYTES = 16 * 1024
 MIN_BUFFER = 4096
+RING_BYTES = 1 << 20  # at most; with a quarter, a stream of 64 or 96 KiB messages takes twice as long
 MAX_GROUPS = 4096  # groups, started collectives' apart, whose first member is one and the same rank, in one run
 GROUP_WORDS = 1 << 16  # words for their barriers, per rank: 390 groups of 8
 # Heaps are an odd number of these apart. Ranks use their heaps alike, and the first-level cache of AMD's processors
@@ -92,7 +93,7 @@ class ArenaMap:
         """
         half = arena_bytes // 2
         buffer_bytes = min(max(half // (2 * world_size) // PAGE * PAGE, MIN_BUFFER), 2 << 20)
-        ring_bytes = min(max(half // world_size**2 // PAGE * PAGE, MIN_BUFFER), 1 << 20)
+        ring_bytes = min(max(half // world_size**2 // PAGE * PAGE, MIN_BUFFER), RING_BYTES)
         return cls(world_size, buffer_bytes, ring_bytes)
 
     @property
@@ -120,8 +121,20 @@ class ArenaMap:
         """What `to` has asked to be woken for: once so many bytes are written."""
         return self._pair(4, to, source)
 
+    def ring_waits(self, source: int, to: int) -> int:
+        """`to` stays in a wait for messages of `source` until so many bytes are written (`fast/placed.py`)."""
+        return self._pair(5, to, source)
+
+    def placed_taken(self, source: int, to: int) -> int:
+        """Messages that `to` has read where they lie."""
+        return self._pair(6, source, to)
+
+    def placed_asked(self, source: int, to: int) -> int:
+        """What `source` has asked to be woken for: once so many are taken."""
+        return self._pair(7, source, to)
+
     def slot(self, rank: int) -> int:
-        return CONTROL_WORDS + 5 * self.world_size * self.row + rank * SLOT_WORDS
+        return CONTROL_WORDS + 8 * self.world_size * self.row + rank * SLOT_WORDS
 
     def register(self, leader: int) -> int:
         """Word that counts the groups `leader` has entered; behind it, per group, its digest and its first word."""

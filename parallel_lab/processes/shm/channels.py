@@ -23,24 +23,24 @@ import numpy as np
 from ...base.errors import ShapeError
 from ...run.mail import Mail, Taker
 from .arena import ABORT, Arena
-from .barrier import WaitLoop, WordReached, yield_core
+from .barrier import Condition, Missing, WaitLoop, WordReached, yield_core
 from .shared_memory import NEEDS_FENCE, fence
 from .slices import dtype_from_text, dtype_text
 
 HEAD_BYTES = 256
 PIECE_BYTES = 128 << 10  # told to the other side at a time, so that both copy at once, within the caches
 PATIENCE_S = 50e-6  # a receiver that takes nothing for so long does something else
-_LENGTH = struct.Struct("<q")
+_FIXED = struct.Struct("<qq")  # bytes of the text; where the data lies in the block, 0: behind the head
 
 
 @lru_cache(maxsize=256)
 def pack_head(dtype: np.dtype, shape: tuple[int, ...], sr_tag: int = 0) -> bytes:
     """HEAD_BYTES that tell a receiver what follows."""
     text = json.dumps([dtype_text(dtype), list(shape), sr_tag]).encode()
-    if len(text) > HEAD_BYTES - _LENGTH.size:
+    if len(text) > HEAD_BYTES - _FIXED.size:
         what = f"the dtype {dtype} is too long to describe in a message"
         raise ShapeError(what, allowed="Send its fields one by one")
-    return _LENGTH.pack(len(text)) + text.ljust(HEAD_BYTES - _LENGTH.size)
+    return _FIXED.pack(len(text), 0) + text.ljust(HEAD_BYTES - _FIXED.size)
 
 
 @lru_cache(maxsize=256)
@@ -50,14 +50,40 @@ def unpack_head(head: bytes) -> tuple[np.dtype, tuple[int, ...]]:
     return dtype_from_text(dtype), tuple(shape)
 
 
+def with_place(head: bytes, place: int) -> bytes:
+    """The head of a message whose data lies at a byte of the block; 0: behind the head."""
+    return head[:8] + place.to_bytes(8, "little") + head[16:]
+
+
+def head_place(head: bytes | memoryview | np.ndarray) -> int:
+    """Where the data of a message lies, as in `with_place`."""
+    return _FIXED.unpack_from(head)[1]
+
+
 def head_tag(head: bytes) -> int:
     """The sr_tag of a head."""
     return _said(head)[2]
 
 
 def _said(head: bytes) -> list:
-    (size,) = _LENGTH.unpack_from(head)
-    return json.loads(head[_LENGTH.size : _LENGTH.size + size])
+    size, _ = _FIXED.unpack_from(head)
+    return json.loads(head[_FIXED.size : _FIXED.size + size])
+
+
+class More(Condition):
+    """That `source` has written more than was read; who waits for long tells which message it waits for."""
+
+    def __init__(self, channels: Channels, source: int) -> None:
+        self.words, layout, rank = channels.words, channels.map, channels.rank
+        self.channels, self.source = channels, source
+        self.word, self.read = layout.ring_written(source, rank), self.words[layout.ring_read(source, rank)]
+        self.bell = (self.word, layout.ring_asked(source, rank), self.read + 1)
+
+    def test(self) -> bool:
+        return self.words[self.word] > self.read
+
+    def missing(self) -> Missing | None:
+        return None if self.test() else (self.source, *self.channels.edge(self.source), False)
 
 
 class Asked:
@@ -108,16 +134,22 @@ class Channels:
             self.rings[source, to] = self.arena.ring(source, to)
         return self.rings[source, to]
 
+    def hand_over(self, value: np.ndarray, to: int, sr_tag: int = 0) -> None:
+        """Send `value`, and return when the sender may change it."""
+        self.let_go(self.send(value, to, sr_tag), to)
+
     def send(self, value: np.ndarray, to: int, sr_tag: int = 0) -> list:
         """Hand `value` over for rank `to`, as far as there is room; what `left` returns tells how much of it is left,
         and that part of the value stays as it is until then, or until `let_go`.
         """
         data = np.ascontiguousarray(value).reshape(-1).view(np.uint8) if value.size else np.empty(0, np.uint8)
-        head = np.frombuffer(pack_head(value.dtype, value.shape, sr_tag), np.uint8)
+        return self._queue(pack_head(value.dtype, value.shape, sr_tag), data, to)
+
+    def _queue(self, head: bytes, data: np.ndarray, to: int) -> list:
         queue = self.pending.setdefault(to, deque())
         self.words[self.map.sent(self.rank, to)] += 1
         piece = [data, 0]
-        queue.extend(([head, 0], piece))
+        queue.extend(([np.frombuffer(head, np.uint8), 0], piece))
         self._push_to(to, queue)
         if not queue:
             del self.pending[to]
@@ -212,13 +244,11 @@ class Channels:
         self.loop.wait(self.more_of(source))
         self.pull(source)
 
-    def more_of(self, source: int) -> WordReached:
+    def more_of(self, source: int) -> More:
         """That `source` has written more than was read."""
-        read, asked = self.words[self.map.ring_read(source, self.rank)], self.map.ring_asked(source, self.rank)
-        written_word = self.map.ring_written(source, self.rank)
-        return WordReached(self.words, written_word, read + 1, source, self._edge(source), asked)
+        return More(self, source)
 
-    def _edge(self, source: int) -> tuple[int, int]:
+    def edge(self, source: int) -> tuple[int, int]:
         """The word and the value that tell whether `source` has sent one more than were taken out of its ring."""
         kept = sum(len(queue) for (sender, _), queue in self.mail.kept.items() if sender == source)
         return self.map.sent(source, self.rank), self.words[self.map.received(source, self.rank)] + kept + 1
@@ -260,8 +290,9 @@ class Channels:
 
     def _open(self, coming: _Coming, source: int) -> None:
         """The head is there: where the data goes."""
-        head = coming.bytes.tobytes()
-        dtype, shape = unpack_head(head)
+        size, _ = _FIXED.unpack_from(coming.bytes)
+        head = coming.bytes[: _FIXED.size + size].tobytes()  # what is behind is of another message
+        dtype, shape = unpack_head(with_place(head, 0))
         coming.sr_tag = head_tag(head)
         asked = coming.asked = self.mail.taker((source, coming.sr_tag))
         out = None if asked is None else asked.out

@@ -67,8 +67,8 @@ class Communicator(CheckedCalls):
         self._words, self._bytes = arena.words, arena.bytes
         self._loop = WaitLoop(arena, rank)
         self._loop.behind = self._behind
-        self._channels = Channels(arena, self._loop)
         self._arrays = SharedArrays(arena, rank)
+        self._channels = self._make_channels()
         self._collectives, self._started_collectives = self._make_collectives()
         self._lane = Lane(self._loop, self._note_started_end)
         self._message_lane = MessageLane(self._loop, self._channels, self._note_started_end, self._check_received)
@@ -81,6 +81,9 @@ class Communicator(CheckedCalls):
 
     def __repr__(self) -> str:
         return f"Communicator(rank={self.rank}, world_size={self.world_size})"
+
+    def _make_channels(self) -> Channels:
+        return Channels(self._arena, self._loop)
 
     def _make_collectives(self) -> tuple[Collectives, Collectives]:
         """Those that are waited for at once, and those that are started."""
@@ -104,8 +107,7 @@ class Communicator(CheckedCalls):
         if self._loop.progress is not None:
             self._move_on()
         if kind == "send":
-            to = group.members[1]
-            self._channels.let_go(self._channels.send(request.value, to, request.sr_tag), to)
+            self._channels.hand_over(request.value, group.members[1], request.sr_tag)
             if self._channels.pending:
                 self._loop.progress = self._move_on
             reply = None

@@ -4,6 +4,18 @@ Every micro-batch goes through the same pattern, six units of time after the one
 backward down and up. How long a micro-batch lives is how much memory is kept; the patterns differ in their slopes. (Qi
 et al. 2024, "Pipeline Parallelism with Controllable Memory".) The order of F and B is the pattern's; each runs as early
 as it can, and W fills the gaps. Bubble: about 1/2 and 2/3 of 1F1B's.
+
+Results kept, of the 2 x stages that 1F1B keeps in parts of this size: the fraction and a constant.
+
+    v_half   p + 2, p + 1 for an odd p     within 10 % of 1/2 for odd p from 11 on, for every p from 19 on
+    v_min    2 ceil((p + 2) / 3)           within 10 % of 1/3 for some p from 22 on, for every p from 39 on
+
+Fewer cost pace. A micro-batch stays on a rank for 4 p + 4 units at least, in its two parts together, and a rank that is
+never idle gets one every 6: nobody keeps fewer than (4 p + 4) / 6. With a cap K below that (10 % over a third of 1F1B's
+is, up to 10 stages) a micro-batch takes (4 p + 4) / K instead of 6, so the bubble grows with their number. Of patterns
+that repeat every 6 units, with up to 4 units of pause, none keeps fewer than v_min (all tried, 2 to 33 stages). For
+v_half the shortest steps under a cap of p are known to be 59, 77 and 89 units for p = 4, 5, 6 and m = 2 p (proved by
+constraint programming): 0.61, 0.71 and 0.57 of 1F1B's bubble, so both fractions within 10 % cannot be had there.
 """
 
 from __future__ import annotations

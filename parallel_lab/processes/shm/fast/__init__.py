@@ -6,6 +6,7 @@
     large_sum       sums of large values: three stages at a time; values in shared arrays are added where they lie
     in_place        other large values, read where they lie
     messages        send and recv of what fits its ring whole
+    placed          large messages: the receiver reads them where they lie
     peer_memory     reading another process's own memory
 
 All of it can be deleted: the one hook is `worker_main.communicator_class`, and `WorkerPool(n, fast=False)` is what

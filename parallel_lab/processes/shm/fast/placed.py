@@ -1,0 +1,123 @@
+"""Large messages: only their head goes through the ring, and tells where the data lies in the block.
+
+    a value in a shared array, and its receiver waits for this very message
+                   it stays where it is: one copy, into the receiver's array; the sender waits for it
+    any other      it is copied to the sender's heap (`arrays.py`), from where the receiver takes it when it comes,
+                   whatever the sender does then
+
+A receiver that waits says so: in `ring_waits` stands more than has been written. It stays there until more comes, so
+who reads that, and writes more, knows that its message is taken now. A sender looks for it as long as a copy would
+take: who waits so long and copies then loses half its time at most (ski rental; Karlin et al. 1988). As long it looks
+for a receiver that has not taken what is parked, and may take it soon: the same memory is used again, out of the cache.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter
+
+import numpy as np
+
+from ....base.errors import SharedMemoryTooSmall
+from ..arena import ABORT, Arena
+from ..arrays import SharedArrays
+from ..barrier import WaitLoop, WordReached, yield_core
+from ..channels import Channels, _Coming, head_place, pack_head, with_place
+from ..shared_memory import NEEDS_FENCE, fence
+
+# of a value; below, the ring is as fast
+PLACED_BYTES = 128 << 10
+MOST_PARKED = 2  # messages for one receiver; of more, a sender waits a moment whether the oldest is taken
+LEAST_PATIENCE_S, COPY_BYTES_PER_S = 50e-6, 8e9  # a yield or two; as long as copying takes
+
+
+class PlacedChannels(Channels):
+    """One rank's ends of all its channels; large values are read where they lie."""
+
+    def __init__(self, arena: Arena, loop: WaitLoop, arrays: SharedArrays) -> None:
+        self.arrays = arrays
+        self.placed: dict[int, int] = {}  # by receiver: messages of this run that it is to read where they lie
+        self.parked: dict[int, deque[tuple[int, np.ndarray]]] = {}  # their copies: which of them, memory
+        super().__init__(arena, loop)
+
+    def begin_run(self) -> None:
+        super().begin_run()
+        self.placed.clear()
+        self.parked.clear()
+
+    def hand_over(self, value: np.ndarray, to: int, sr_tag: int = 0) -> None:
+        place = self.arrays.position(value) if value.nbytes >= PLACED_BYTES else -1
+        if place < 0 or not self._awaited(to, value.nbytes):
+            super().hand_over(value, to, sr_tag)
+            return
+        number, words = self._place(value, place, to, sr_tag), self.words
+        taken, asked = self.map.placed_taken(self.rank, to), self.map.placed_asked(self.rank, to)
+        if words[taken] < number:
+            self.loop.wait(WordReached(words, taken, number, to, asked=asked))
+
+    def _awaited(self, to: int, size_bytes: int) -> bool:
+        """Whether `to` stays in a wait for what this rank writes next."""
+        words, waits, written = self.words, self.map.ring_waits(self.rank, to), self.map.ring_written(self.rank, to)
+        return not self.pending.get(to) and self._comes(waits, words[written] + 1, size_bytes)
+
+    def _comes(self, word: int, value: int, size_bytes: int) -> bool:
+        """Whether a word reaches a value while so much could be copied."""
+        words = self.words
+        if words[word] >= value:
+            return True
+        end_s = perf_counter() + LEAST_PATIENCE_S + size_bytes / COPY_BYTES_PER_S
+        while not words[ABORT]:
+            yield_core()
+            if words[word] >= value:
+                return True
+            if perf_counter() > end_s:
+                break
+        return False
+
+    def send(self, value: np.ndarray, to: int, sr_tag: int = 0) -> list:
+        if value.nbytes < PLACED_BYTES or self.pending.get(to):
+            return super().send(value, to, sr_tag)
+        parked, taken = self.parked.setdefault(to, deque()), self.map.placed_taken(self.rank, to)
+        if len(parked) > MOST_PARKED:
+            self._comes(taken, parked[-MOST_PARKED][0], value.nbytes)
+        while parked and parked[0][0] <= self.words[taken]:
+            parked.popleft()
+        try:
+            copy = self.arrays.empty(value.nbytes, np.uint8)
+        except SharedMemoryTooSmall:
+            return super().send(value, to, sr_tag)
+        place = self.arrays.position(copy)
+        if place < 0:  # the heap is full
+            return super().send(value, to, sr_tag)
+        self.arena.bytes[place : place + value.nbytes] = memoryview(value.reshape(-1).view(np.uint8))
+        parked.append((self._place(value, place, to, sr_tag), copy))
+        return [copy[:0], 0]
+
+    def _place(self, value: np.ndarray, place: int, to: int, sr_tag: int) -> int:
+        """Send the head of a message that lies at `place`; returns its number among such messages."""
+        number = self.placed[to] = self.placed.get(to, 0) + 1
+        self._queue(with_place(pack_head(value.dtype, value.shape, sr_tag), place), np.empty(0, np.uint8), to)
+        return number
+
+    def wait_for(self, source: int) -> None:
+        words = self.words
+        words[self.map.ring_waits(source, self.rank)] = words[self.map.ring_read(source, self.rank)] + 1
+        super().wait_for(source)
+
+    def _open(self, coming: _Coming, source: int) -> None:
+        place = head_place(coming.bytes)
+        super()._open(coming, source)
+        if place:
+            self._fetch(coming, source, place)
+
+    def _fetch(self, coming: _Coming, source: int, place: int) -> None:
+        """Fill `coming.bytes` from a byte of the block on, and tell the sender."""
+        size, words, taken = coming.bytes.size, self.words, self.map.placed_taken(source, self.rank)
+        memoryview(coming.bytes)[:] = self.arena.bytes[place : place + size]
+        coming.done = size
+        self.loop.check_abort()  # a sender that has heard of a fault may have changed it meanwhile
+        if NEEDS_FENCE:
+            fence()
+        words[taken] += 1
+        if words[self.map.placed_asked(source, self.rank)] >= words[taken] and self.loop.futex is not None:
+            self.loop.futex.wake(taken)

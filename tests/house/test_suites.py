@@ -1,0 +1,87 @@
+"""The quick and the exhaustive tests (tests/conftest.py) are all tests, and none is in both."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.exhaustive  # every test starts pytests of its own
+
+CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
+BODY = """
+import pytest
+
+slow = pytest.param(7, marks=pytest.mark.exhaustive)
+
+def test_plain(): pass
+
+@pytest.mark.exhaustive
+def test_long(): pass
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("a", [*range(5), slow])
+def test_drawn(a): pass
+
+@pytest.mark.quick(0)
+@pytest.mark.parametrize("a", range(3))
+def test_never(a): pass
+
+@pytest.mark.quick(9)
+@pytest.mark.parametrize("a", range(3))
+def test_always(a): pass
+
+@pytest.mark.parametrize("a", [1, slow])
+def test_by_case(a): pass
+
+class TestOfAClass:
+    @pytest.mark.quick(1)
+    @pytest.mark.parametrize("a", range(3))
+    def test_drawn(self, a): pass
+"""
+
+
+def collected(folder: Path, marks: str, *names: str) -> list[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(folder),
+        "-c",
+        os.devnull,
+    ]
+    command += ["--collect-only", "-m", marks, *(names or [str(folder)])]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PARALLEL_LAB"))}
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=folder)
+    return [line for line in found.stdout.splitlines() if line.startswith("test_it.py::")]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "conftest.py").write_text(CONFTEST.read_text())
+    (tmp_path / "test_it.py").write_text(BODY)
+    return tmp_path
+
+
+def test_every_case_is_either_quick_or_exhaustive(folder):
+    quick, exhaustive = collected(folder, "not exhaustive"), collected(folder, "exhaustive")
+    assert sorted(quick + exhaustive) == sorted(collected(folder, "exhaustive or not exhaustive"))
+    assert len({*quick, *exhaustive}) == len(quick) + len(exhaustive) == 1 + 1 + 6 + 3 + 3 + 2 + 3
+    of = {
+        name: [case for case in quick if case.startswith(f"test_it.py::{name}[")]
+        for name in ("test_drawn", "test_never", "test_always")
+    }
+    assert {name: len(cases) for name, cases in of.items()} == {"test_drawn": 2, "test_never": 0, "test_always": 3}
+    assert len([case for case in quick if "TestOfAClass" in case]) == 1
+    assert not [case for case in quick if "test_long" in case or "[7]" in case]
+
+
+def test_an_exhaustive_case_that_is_named_is_found(folder):
+    assert collected(folder, "exhaustive", "test_it.py::test_never[1]") == ["test_it.py::test_never[1]"]
+    quick = collected(folder, "not exhaustive", "test_it.py::test_never[1]", "test_it.py::test_plain")
+    assert quick == ["test_it.py::test_plain"]
