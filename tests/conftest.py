@@ -6,6 +6,9 @@ holds was there before the test began and is not counted; the whole run is looke
     PARALLEL_LAB_CI=1         a skipped test fails: on the build machine every tool is there, so nothing may be left out
                               in silence
     PARALLEL_LAB_TEST_SEED=n  seed of `rng` instead of the test's own
+
+`pytest --share k/n` runs the k-th of n shares of the collected cases (k from 0), drawn by a checksum of their names;
+all shares together are all cases. The build takes another one at each commit.
 """
 
 from __future__ import annotations
@@ -112,6 +115,18 @@ def pytest_pycollect_makeitem(collector: pytest.Collector) -> Iterator[None]:
     named = any("::" in arg for arg in collector.config.args)  # pytest would not find what is dropped
     dropped = collector.config.option.markexpr == "not exhaustive" and not named
     return [case for case in cases if case in quick] if dropped else cases
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--share", metavar="k/n", help="of the collected cases the k-th of n shares only, k from 0")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if text := config.option.share:
+        share, shares = map(int, text.split("/"))
+        if not 0 <= share < shares:
+            raise pytest.UsageError(f"--share {text}: of n shares k is one of 0 to n - 1")
+        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % shares == share]
 
 
 @functools.cache

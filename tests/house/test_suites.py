@@ -1,5 +1,6 @@
 """The quick and the exhaustive tests (tests/conftest.py) are all tests, and none is in both."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def collected(folder: Path, marks: str, *names: str) -> list[str]:
         "-c",
         os.devnull,
     ]
-    command += ["--collect-only", "-m", marks, *(names or [str(folder)])]
+    command += ["--collect-only", "-m", marks, *names, *([] if "::" in "".join(names) else [str(folder)])]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PARALLEL_LAB"))}
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=folder)
     return [line for line in found.stdout.splitlines() if line.startswith("test_it.py::")]
@@ -85,3 +86,9 @@ def test_an_exhaustive_case_that_is_named_is_found(folder):
     assert collected(folder, "exhaustive", "test_it.py::test_never[1]") == ["test_it.py::test_never[1]"]
     quick = collected(folder, "not exhaustive", "test_it.py::test_never[1]", "test_it.py::test_plain")
     assert quick == ["test_it.py::test_plain"]
+
+
+def test_shares_together_are_all_cases_and_none_is_in_two(folder):
+    shares = [collected(folder, "exhaustive", "--share", f"{k}/3") for k in range(3)]
+    assert all(shares)
+    assert sorted(itertools.chain(*shares)) == sorted(collected(folder, "exhaustive"))
