@@ -11,12 +11,12 @@ const M = { left: 62, top: 26, bottom: 26, gap: 22 };
 const kindsOf = (s) => s.sections.memory.kinds;
 const add = (values) => values.reduce((a, b) => a + b, 0);
 
-// Once per page: what the fills refer to.
+// Once per page: what the fills refer to. No hatching: in every lab that is a sum still to be made.
 function patterns(id) {
-  const tile = (name, size, content, turn = 0) => html`<pattern id="${id}-${name}" width="${size}" height="${size}"
-    patternUnits="userSpaceOnUse"${flag(`patternTransform="rotate(${turn})"`, turn !== 0)}>${content}</pattern>`;
+  const tile = (name, size, content) => html`<pattern id="${id}-${name}" width="${size}" height="${size}"
+    patternUnits="userSpaceOnUse">${content}</pattern>`;
   return html`<svg class="pl-patterns" width="0" height="0" aria-hidden="true"><defs>
-    ${tile("grads", 7, html`<rect class="pl-mm-stroke" width="2" height="7"/>`, 45)}
+    ${tile("grads", 8, html`<path class="pl-mm-plus" d="M4 1.5V6.5M1.5 4H6.5"/>`)}
     ${tile("optimizer", 6, html`<rect class="pl-mm-stroke" width="6" height="1.3"/>`)}
     ${tile("activations", 6, html`<circle class="pl-mm-stroke" cx="3" cy="3" r="1.2"/>`)}
     ${tile("gathered", 6, html`<rect class="pl-mm-light" width="2.4" height="6"/>`)}
@@ -49,7 +49,7 @@ function grid(most, y, width, cap) {
 
 // Bars of the fullest rank without optimizer parallel, and of every rank with it, at one moment.
 function bars(s, ui) {
-  const { bars: [off, ...ranks], kinds, line: cap } = forChoices(s.sections.memory, s), width = ui.bars, height = 300;
+  const { bars: [off, ...ranks], kinds, line: cap } = forChoices(s.sections.memory, s), width = ui.bars, height = 272;
   const most = Math.max(cap, off.total, ...ranks.map((bar) => bar.total)) * 1.04 || 1;
   const bottom = height - M.bottom, y = (bytes) => bottom - (bytes / most) * (bottom - M.top);
   const each = (width - M.left - M.gap - 8) / (ranks.length + 1.25), w = Math.min(92, each * 0.8);

@@ -37,18 +37,22 @@ function controls(s, ui) {
     ${typed("threshold", "threshold", s.threshold_kb, ui, { unit: "KB", options: NUMBER })}
     ${choice("set_shard_size", "shared by", s.shard_size, "set_shard_size", ui, { text: shared })}` : ""}
     ${segments("set_accumulation-", "micro-batches", s.accumulation, "set_accumulation", ui)}
-    ${semi ? html`<label class="pl-field"><input type="checkbox" data-key="acc" data-command="set_accumulation_shard"
+    ${semi ? html`<label class="pl-field" title="keep added-up gradients in slices"><input type="checkbox" data-key="acc" data-command="set_accumulation_shard"
       ${flag("checked", s.accumulation_shard)}${disabledUnless(ui, "set_accumulation_shard")}>
-      <span>keep added-up gradients in slices</span></label>` : ""}</div>
-    ${runLine(s.run, "pl-mm-run", ui)}`;
+      <span>sums in slices</span></label>` : ""}</div>
+    ${runLine(s.run, "pl-mm-run", ui)}${equalities(s).map((name) => html`<p class="pl-mm-run">
+      ${name.slice("equality_".length)}: ${s.sections[name].notes.map(verdictText)}</p>`)}`;
 }
+
+const equalities = (s) => Object.keys(s.sections).filter((name) => name.startsWith("equality_"));
 
 // ---- memory ----
 
 function memory(s, ui) {
   return html`${patterns(ui.id)}<div class="pl-mm-main"><section aria-label="memory per rank"><div class="pl-mm-title">
-      <h3>Memory per rank</h3>${segments("show_moment-", "moment", s.moment, "show_moment", ui)}
-      ${segments("show_source-", "source", s.source, "show_source", ui, { title: (c) => SOURCES[c] })}</div>
+      <h3>Memory per rank</h3>
+      ${segments("show_source-", "source", s.source, "show_source", ui, { title: (c) => SOURCES[c] })}
+      ${segments("show_moment-", "moment", s.moment, "show_moment", ui)}</div>
     <figure class="pl-mm-figure">${bars(s, ui)}</figure></section>${key(s, ui)}</div>`;
 }
 
@@ -84,7 +88,7 @@ function step(s, ui) {
 // ---- equality, puzzle, paper ----
 
 function equality(s, ui) {
-  const names = Object.keys(s.sections).filter((name) => name.startsWith("equality_"));
+  const names = equalities(s);
   if (names.length) return html`${names.map((name) => section(s, name, ui))}`;
   return html`<section class="pl-section" aria-label="equality"><h3>The same numbers? <small>not run yet</small></h3>
     <p class="pl-mm-hint">Simulate or Measure trains 20 steps with these settings and 20 without optimizer parallel, and
@@ -123,6 +127,21 @@ CELLS.stack = (parts, { rows }, ui) => {
     <i class="pl-mm-zcap" style="left:${round((wide * DEVICE_GB) / scale)}px"></i></span>`;
 };
 
+// ---- what is looked at one at a time ----
+
+const TABS = { levels: "Every level", traffic: "Messages", parameters: "Parameters", export: "Code" };
+
+function tables(s, ui) {
+  const rows = (found) => forChoices(found, s).rows?.length ?? null;
+  const plain = (name) => [TABS[name], rows(s.sections[name]), () => section(s, name, ui)];
+  return tabs(ui, {
+    levels: plain("levels"), traffic: plain("traffic"), step: ["One step", null, () => step(s, ui)],
+    parameters: plain("parameters"), equality: ["Same numbers?", null, () => equality(s, ui)],
+    ...(s.sections.puzzle ? { puzzle: ["Puzzle", null, () => puzzle(s, ui)] } : {}),
+    paper: ["ZeRO paper", null, () => paper(s, ui)], export: plain("export"),
+  });
+}
+
 // ---- what can be done ----
 
 function commit(name, text, { snapshot, send }) {
@@ -139,10 +158,7 @@ const chosen = (part) => (s, [value]) => ({ [part]: { ...s[part], value } });
 
 const { render, mountPage } = lab({
   classes: ["pl-mm"],
-  parts: {
-    head: top, controls, memory, ...sectionParts(["levels", "traffic"]), step, puzzle, ...sectionParts(["parameters"]),
-    equality, paper, ...sectionParts(["export"]),
-  },
+  parts: { head: top, controls, memory, tables },
   measure(ui, root) {
     ui.width = Math.max(420, Math.floor(root.clientWidth || 940) - 8);
     ui.bars = ui.width > 740 ? ui.width - 304 : ui.width;
