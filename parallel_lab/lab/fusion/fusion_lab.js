@@ -109,7 +109,9 @@ function ribbonMark(m, runs, g) {
   return runs.filter((run) => run.number === m.number).map(one);
 }
 
-function messageMark(m, tailX, g, id) {
+const EDGE = 5; // pixels of a message's lower edge that say how much of it is exposed
+
+function messageMark(m, tailX, g) {
   const from = g.x(m.start_s), to = Math.max(from + 2, g.x(m.end_s)), w = to - from - 1, cx = from + w / 2;
   const ready = g.x(m.ready_s), size = bytesText(m.size_bytes), bare = Math.max(from, tailX);
   const texts = [`${m.number}: ${size}, ${timeText(m.end_s - m.start_s)}`, `${m.number}: ${size}`, String(m.number)];
@@ -119,16 +121,12 @@ function messageMark(m, tailX, g, id) {
     `${timeText(m.hidden_s)} hidden`, `${timeText(m.exposed_s)} exposed`,
   ];
   const wait = html`<path class="pl-fu-wait" d="M${round(ready)} ${Y.line + Y.lineH + 5}H${round(from)}"/>`;
-  const hatch = html`<rect class="pl-fu-bare" x="${round(bare)}" y="${Y.line}"
-    width="${round(Math.max(1, to - bare - 1))}"
-    height="${Y.lineH}" fill="url(#${id}-bare)"/>`;
-  const plate = html`<rect class="pl-fu-plate" x="${round(cx - text.length * 3.3 - 3)}"
-    y="${middle("line", "lineH") - 8}"
-    width="${round(text.length * 6.6 + 6)}" height="16" rx="3"/>`;
+  const edge = html`<rect class="pl-fu-bare" x="${round(bare)}" y="${Y.line + Y.lineH - EDGE}"
+    width="${round(Math.max(1, to - bare - 1))}" height="${EDGE}"/>`;
   return html`<g class="pl-fu-message ${hueOf(m.number)}" data-key="m${m.number}"><title>${about.join(", ")}</title>
     ${from - ready > 3 ? wait : ""}
     <rect x="${round(from)}" y="${Y.line}" width="${round(w)}" height="${Y.lineH}"/>
-    ${m.exposed_s > 0 && to > bare ? hatch : ""}${text ? plate : ""}
+    ${m.exposed_s > 0 && to > bare ? edge : ""}
     <text x="${round(cx)}" y="${middle("line", "lineH") + 1}">${text}</text></g>`;
 }
 
@@ -175,7 +173,7 @@ function endMark(lanes, g) {
 function key(ui) {
   const chip = (content) => html`<svg width="22" height="11" aria-hidden="true">${content}</svg>`;
   const bare = html`<rect class="pl-block pl-hue-0" width="22" height="11"/>
-    <rect width="22" height="11" fill="url(#${ui.id}-bare)"/>`;
+    <rect class="pl-fu-bare" y="${11 - EDGE}" width="22" height="${EDGE}"/>`;
   return html`<figcaption class="pl-fu-key"><span>A colour and a number are a message.</span>
     <span>${chip(bare)}exposed: backward is over, the rank only waits</span>
     <span>${chip(html`<path class="pl-fu-wait" d="M0 6H22"/>`)}ready: being packed, or the line is busy</span>
@@ -199,9 +197,7 @@ function picture(s, ui) {
   const more = lanes.backward_s > (boxes.at(-1)?.end_s ?? 0) + 1e-9;
   return html`<figure class="pl-fu-figure"><svg width="${ui.width}" height="${Y.height}"
       viewBox="0 0 ${ui.width} ${Y.height}" role="group"
-      aria-label="backward and its messages, ${s.source.value}; the table below has the same numbers">
-    <defs><pattern id="${ui.id}-bare" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
-      <rect class="pl-fu-hatch" width="2.2" height="7"/></pattern></defs>
+      aria-label="backward and its messages, ${s.source.value}; the table of messages has the same numbers">
     <g data-key="under">${lanes.exposed_s > 0 ? tail : ""}${name("backward", middle("back", "backH"))}
       ${name("buckets", middle("mark", "markH"))}${name("messages", middle("line", "lineH"))}
       ${g.begin > 0 ? sideBlock("forward", LABEL, g.begin) : ""}
@@ -211,7 +207,7 @@ function picture(s, ui) {
     <g data-key="boxes">${boxes.map((b, k) => boxMark(b, k, number[k], g))}</g>
     <g data-key="rest">${more ? rest : ""}${inner.map((k) => leadMark(k, boxes, g))}</g>
     <g data-key="brackets">${runs.map((run) => bracketMark(run, g))}</g>
-    <g data-key="messages">${messages.map((m) => messageMark(m, tailX, g, ui.id))}</g>
+    <g data-key="messages">${messages.map((m) => messageMark(m, tailX, g))}</g>
     ${endMark(lanes, g)}
     <g data-key="adds">${inner.map((k) => (ui.live && !cuts.includes(k) ? addMark(k, g) : ""))}</g>
     <g data-key="cuts">${cuts.map((k, i) => cutMark(k, i, cuts, boxes, g, ui))}</g>${axisMarks(g)}
@@ -276,6 +272,15 @@ function cost(s, ui) {
     ${button("reset_line", "Reset", ui, { on: own })}</div>` });
 }
 
+function tables(s, ui) {
+  const { rows } = forChoices(s.sections.messages, s);
+  return tabs(ui, {
+    messages: ["Messages", rows.length, () => section(s, "messages", ui)],
+    cost: ["Cost of a message", null, () => cost(s, ui)],
+    export: ["Code", null, () => section(s, "export", ui)],
+  });
+}
+
 // ---- what can be done ----
 
 // The largest bucket in two, where half of its bytes are.
@@ -299,7 +304,7 @@ function commit(name, text, { snapshot, send, forget }) {
   const given = text.trim() === "" ? NaN : Number(text.trim().replace(",", "."));
   if (!Number.isFinite(given) || given < 0) send("set_line", Object.values({ ...line, [name]: text }));
   else if (given !== shown) send("set_line", Object.values({ ...line, [name]: given / scale }));
-  forget("cost");
+  forget("tables");
 }
 
 function handlers(view) {
@@ -352,7 +357,7 @@ function handlers(view) {
 
 const { render, mountPage } = lab({
   classes: ["pl-fu"],
-  parts: { head: top, controls, picture, below, ...sectionParts(["messages"]), cost, ...sectionParts(["export"]) },
+  parts: { head: top, controls, picture, below, tables },
   measure(ui, root) { ui.width = Math.max(480, Math.floor(root.clientWidth || 940) - 8); },
   numbers: ["set_devices"],
   commit,
