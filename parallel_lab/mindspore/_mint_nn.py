@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import nn, ops
 from ..base.checks import checked, flag, integer, number, sequence_of
-from ..base.errors import NotBuiltYet, shorten
+from ..base.errors import ArgumentError, NotBuiltYet, shorten
 from ..nn.tensor.tensor import Parameter, Tensor
 from ..ops.spellings import tensor_operand
 
@@ -36,6 +36,9 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any 
     """Normalised over the last dims.  input: (..., *normalized_shape), weight, bias: normalized_shape -> like input."""
     shape = _as_tuple(_SHAPE("layer_norm", "normalized_shape", normalized_shape))
     x = tensor_operand("layer_norm", "input", input)
+    if tuple(x.shape[-len(shape) :]) != shape:  # said before ones of that shape are made
+        given = f"normalized_shape {shorten(shape)}, input of shape {tuple(x.shape)}"
+        raise ArgumentError(given, where="layer_norm", allowed="The input's last sizes")
     return ops.layer_norm(x, shape, *_factors(weight, bias, shape, x), eps)
 
 

@@ -19,7 +19,18 @@ function header(s, ui) {
     ${choice("elements", "S", s.elements, "choose_elements", ui)}
     ${choice("cluster", "machine", s.cluster, "choose_cluster", ui)}
     ${choice("contention", "links", s.contention, "choose_contention", ui)}
+    ${follow(s)}
   </header>`;
+}
+
+const unitOf = (s) => (["all_reduce", "reduce", "broadcast"].includes(s.kind.value) ? "chunk" : "piece");
+
+// Which chunk is shown bright, the others being dimmed.
+function follow(s) {
+  const option = (c, i) => html`<option value="${i}" data-key="f${i}"
+    ${flag("selected", s.follow === i)}>${unitOf(s)} ${c.label}</option>`;
+  return html`<label class="pl-field"><span>follow</span><select data-key="follow" data-command="follow">
+    <option value=""${flag("selected", s.follow === null)}>all</option>${s.chunks.map(option)}</select></label>`;
 }
 
 function transport(s, ui) {
@@ -136,7 +147,7 @@ function cards(s) {
 function panel(name, title, kind, heads, rows, below) {
   const look = (text) => (text.startsWith("#") ? "pl-number" : "");
   const head = (text) => html`<th scope="col" class="${look(text)}">${text.replace("#", "")}</th>`;
-  return html`<section class="pl-panel" aria-label="${name}"><h3>${title}</h3>
+  return html`<section class="pl-panel" aria-label="${name}">${title ? html`<h3>${title}</h3>` : ""}
     <div class="pl-scroll"><table class="${kind}"><thead><tr>${heads.map(head)}</tr></thead>
     <tbody>${rows}</tbody></table></div>${below}</section>`;
 }
@@ -160,8 +171,8 @@ function counters(s) {
   const { value, padded } = s.elements, pad = `; S is padded to ${padded} elements, so that chunks are equal`;
   const below = html`<p class="pl-muted pl-small">${frame.met} of ${frame.wanted} places have what they must have at the
     end. Times: ${s.machine}${padded === value ? "" : pad}.</p>`;
-  const title = "Counted, and by formula", heads = ["", "#so far", "#at the end", "formula"];
-  return panel("counted, and by formula", title, "pl-counters", heads, s.counters.map(row), below);
+  const heads = ["", "#so far", "#at the end", "formula"];
+  return panel("counted, and by formula", "", "pl-counters", heads, s.counters.map(row), below);
 }
 
 function compare(s, ui) {
@@ -183,10 +194,9 @@ function compare(s, ui) {
 function key(s) {
   const n = s.ranks.value, who = (k) => squares(n, (r) => r < k), two = html`<b>2</b>`;
   const chip = (state, body) => html`<dt><span class="pl-token pl-hue-2 pl-${state}">${body}</span></dt>`;
-  const unit = s.chunks.length && ["all_reduce", "reduce", "broadcast"].includes(s.kind.value) ? "chunk" : "piece";
   const spent = ["scatter", "gather", "all_to_all"].includes(s.kind.value);
   const place = s.slots > 1 ? "colour and place in the line: from which rank; line r is for rank r"
-    : `colour and number: which ${unit} of the data`;
+    : `colour and number: which ${unitOf(s)} of the data`;
   const missing = html`hatched <i class="pl-sigma">Σ</i>: addends are missing; bar r is tall when rank r's is in`;
   const sums = [
     [chip("partial", [two, who(Math.max(1, n - 1))]), missing],
@@ -195,19 +205,22 @@ function key(s) {
   ];
   const pieces = [[chip("done", two), place], ...(spent ? [[chip("spent", two), "pale: passed on"]] : [])];
   const rows = [...(s.reducing ? sums : pieces), [chip("done pl-fresh", two), "ringed: came in this round"]];
-  const option = (c, i) => html`<option value="${i}" data-key="f${i}"
-    ${flag("selected", s.follow === i)}>${unit} ${c.label}</option>`;
-  return html`<dl class="pl-key">${rows.map(([mark, text]) => html`<div>${mark}<dd>${text}</dd></div>`)}</dl>
-    <label class="pl-field pl-follow"><span>follow</span><select data-command="follow">
-      <option value=""${flag("selected", s.follow === null)}>all</option>${s.chunks.map(option)}</select></label>`;
+  return html`<div class="pl-keys${s.reducing ? " pl-sums" : ""}" style="--ranks:${n}"><dl class="pl-key">
+    ${rows.map(([mark, text]) => html`<div>${mark}<dd>${text}</dd></div>`)}</dl></div>`;
 }
 
 function listing(s) {
   const item = (f) => html`<li data-key="${f.round}"${flag('aria-current="step"', f.round === s.at)}>
     <button type="button" class="pl-link" data-act="to" data-value="${f.round}">${f.text}</button></li>`;
-  return html`<details class="pl-rounds"><summary>All rounds in words</summary>
-    <ol start="0">${s.frames.map(item)}</ol></details>`;
+  return html`<section class="pl-rounds" aria-label="all rounds in words"><ol start="0">${s.frames.map(item)}</ol></section>`;
 }
+
+const tables = (s, ui) => tabs(ui, {
+  counted: ["Counted, and by formula", null, () => counters(s)],
+  compare: ["Algorithms", s.compare.length, () => compare(s, ui)],
+  rounds: ["All rounds in words", null, () => listing(s)],
+  key: ["How to read the picture", null, () => key(s)],
+});
 
 // ---- the tokens of a round leave from where they lay; the cards change when they land ----
 
@@ -316,17 +329,17 @@ function handlers(view) {
 
 const { render, mountPage } = lab({
   classes: ["pl-stepper"],
+  tab: "counted",
   parts: {
     head: header,
     notices: refused,
     status: (s) => html`<p class="pl-status" role="status">${frameOf(s).text}</p>`,
     transport, arcs, cards,
-    key: (s) => html`<div class="pl-keys${s.reducing ? " pl-sums" : ""}">${key(s)}</div>`,
-    counters, compare, listing,
+    tables,
   },
   skeleton: html`${["head", "notices", "transport", "status"].map(slot)}
-    <div class="pl-stage">${slot("arcs")}${slot("cards")}</div>${slot("key")}
-    <div class="pl-tables">${slot("counters")}${slot("compare")}</div>${slot("listing")}
+    <div class="pl-stage">${slot("arcs")}${slot("cards")}</div>
+    ${slot("tables")}
     <div class="pl-sky" aria-hidden="true"></div>`,
   measure(ui, root) { ui.width = Math.max(300, Math.floor(root.querySelector(".pl-stage").clientWidth || 900)); },
   numbers: ["choose_ranks", "choose_elements"],

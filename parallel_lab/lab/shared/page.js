@@ -175,13 +175,14 @@ function followTheme(root, changed) {
 //   parts       {name: (snapshot, ui) => html};  skeleton: html with a slot for each, default one below the other
 //   measure     (ui, root): the room there is
 //   numbers     commands that take a number
+//   tab         which of the tabs is open at first
 //   commit      (name, text, view): what was typed into the field `name`
 //   handlers    (view) => {event: handler}; one that returns true has dealt with the event
 //   waits, drawn, shown, answered, leave    hooks of a view, see where they are called
 function mount(root, spec, { live, send, can }) {
   mounted += 1;
   const id = `pl${mounted}-${Math.random().toString(36).slice(2, 7)}`;
-  const ui = { live, can, id, width: 940, drafts: new Map(), tab: null };
+  const ui = { live, can, id, width: 940, drafts: new Map(), tab: spec.tab ?? null };
   const curves = { parallel: new Float32Array(0), single: new Float32Array(0) };
   const drawn = new Map();
   let asked = 0, dirty = false, seen = root.clientWidth;
