@@ -142,7 +142,7 @@ def test_integrated_files_hold_whole_tensors_and_slices_say_what_they_are(saved)
     assert manifest.tensors[w1].layout == manifest.tensors[w1.removeprefix("moment1.")].layout
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("ranks", "strategies"), [(8, OVER_8), (4, OVER_4), (1, OVER_1)], ids=["8", "4", "1"])
 @pytest.mark.parametrize("load", [load_files, load_all_ranks], ids=["whole", "all-ranks"])
 def test_a_resumed_training_goes_on_as_if_nothing_had_happened(pools, saved, ranks, strategies, load):

@@ -190,6 +190,7 @@ def test_the_text_tells_what_was_left_out_and_what_is_missing():
 # ---- the command ----
 
 
+@pytest.mark.exhaustive
 def test_the_command_writes_what_it_shows(tmp_path, capsys):
     json_file, page = tmp_path / "speed.json", tmp_path / "speed.html"
     options = ["--quick", "--alone", "--ranks", "2", "--ops", "all_gather", "--sizes", "4K", "--busy", "0"]

@@ -122,6 +122,7 @@ def test_what_a_script_gets_wrong_is_named_with_its_line(line, tmp_path):
     assert ERRORS[line] in found.stderr, found.stderr
 
 
+@pytest.mark.exhaustive
 def test_other_modules_are_found_as_ever(tmp_path):
     (tmp_path / "resnet.py").write_text("def resnet50(): return 50")
     (tmp_path / "context.py").write_text("x = 1")

@@ -39,6 +39,7 @@ def collectives(world):
     return both[0][1] is None, [each.asnumpy() for each in found]
 
 
+@pytest.mark.exhaustive
 def test_collectives_give_what_numpy_gives(pool):
     total = X.sum(axis=0)
     for rank, (no_handle, found) in enumerate(on_ranks(pool, collectives)):

@@ -109,7 +109,7 @@ MISTAKES = ALONE | {what: (IMPORTS + text, *words) for what, (text, *words) in B
 QUICK = ("from context import", "get_rank uncalled in a file", "Equal fed to a loss", "arguments in another order")
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     "what", [pytest.param(what, marks=() if what in QUICK else pytest.mark.exhaustive) for what in MISTAKES]

@@ -258,6 +258,7 @@ def accumulate_cut(world, x, y):
     return loss.full().item(), net.weight.full().asnumpy()
 
 
+@pytest.mark.exhaustive
 def test_micro_batches_of_a_network_that_is_cut_among_ranks(pool):
     parts = [mean_square(X[i : i + 4], Y[i : i + 4]) for i in (0, 4, 8)]
     for loss, weight in on_ranks(pool, accumulate_cut, X, Y):

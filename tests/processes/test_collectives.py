@@ -75,7 +75,7 @@ def test_every_group_and_dtype_in_many_steps_equals_answer(small_pool, kind):
     assert_same_bits(small_pool, cases(kind, small_pool.world_size, dtypes_of(kind), big=small_pool.world_size < 8))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("pool", [OVER_MPI], indirect=True)
 @pytest.mark.parametrize("kind", COLLECTIVES)
 def test_every_group_and_dtype_over_mpi_equals_answer(pool, kind):
