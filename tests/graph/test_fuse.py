@@ -224,6 +224,25 @@ def test_the_cost_model_orders_parameters_by_their_distance_from_the_loss():
     assert min(int(n.split(".")[1]) for n in near) >= max(int(n.split(".")[1]) for n in far)
 
 
+def test_the_cost_model_counts_the_gradient_of_an_input_as_the_furthest():
+    """It was an error of Python's: only parameters had a distance. An input lies before all layers."""
+    widths = [128] * 5
+    net, (x, y) = chain(widths), data(widths)
+    of_both = pl.value_and_grad(lambda x, y: nn.MSELoss()(net(x), y), 0, net.trainable_params())
+    settings = {"device_num": 4, "parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}
+
+    def run(**asked):
+        plan = pl.compile(lambda x, y: of_both(x, y)[0], x, y, **settings, **asked)
+        with Session(plan, net, executor="simulator") as session:
+            return plan, session.train([(x, y)], 1, record=1), session.gradients()
+
+    plan, *found = run(cost_model_fusion=("times", 2, 0.5))
+    near, far = messages(plan)
+    assert "l.3.weight" in near and {"x", "l.0.weight"} <= set(far)
+    _, *alone = run()
+    np.testing.assert_equal(found, alone)
+
+
 # ---- what a bucket is ----
 
 

@@ -162,7 +162,7 @@ def _numbers(draft: Draft, members: list[Member]) -> tuple[list[Any], int | None
 
 
 def _distances(draft: Draft) -> dict[str, float]:
-    """Bytes read between each parameter and the loss: the cost by which MindSpore's cost model orders them."""
+    """Bytes read between each input (parameter, data) and the loss: the cost by which MindSpore's model orders them."""
     program, values = draft.program("forward"), draft.value_table()
     place = {name: n for n, instr in enumerate(program) for name in instr.outs}
     works = [i.kind == "compute" and not i.opdef.view for i in program]
@@ -173,7 +173,10 @@ def _distances(draft: Draft) -> dict[str, float]:
             if name in place:
                 readers[place[name]].append(n)
     away = fusion_rules.distances_from_loss(costs, readers)
-    return {name: max((away[n] for n, i in enumerate(program) if name in i.ins), default=0.0) for name in draft.order}
+    found = {given.name: 0.0 for given in draft.graph.inputs}
+    for n, instr in enumerate(program):
+        found |= {name: max(found[name], away[n]) for name in instr.ins if name in found}
+    return found
 
 
 def _counted(members: list[Member], names: Sequence[str], count: Callable[[list[Member]], list[int]]) -> list[object]:
