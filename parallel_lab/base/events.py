@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from .checks import Check, flag, integer, number, text
+from .checks import Check, flag, integer, number, path_text, text
 from .errors import ArgumentError, ArgumentTypeError, DataFileError, shorten
 from .files import write_whole
 
@@ -108,7 +108,13 @@ class EventLog:
     events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "events", tuple(self.events))
+        given = self.events if isinstance(self.events, Iterable) else None
+        events = None if given is None else tuple(given)
+        if events is None or not all(isinstance(event, Event) for event in events):
+            raise ArgumentTypeError(
+                f"events={shorten(self.events)}", where="EventLog", allowed="A list or tuple of Events"
+            )
+        object.__setattr__(self, "events", events)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> EventLog:
@@ -116,13 +122,14 @@ class EventLog:
 
         Raises DataFileError for a file that is missing or has another format, ArgumentError for an invalid event.
         """
+        path = path_text(kinds=(str, os.PathLike))("EventLog.load", "path", path)
         try:
             return from_dicts(json.loads(Path(path).read_text(encoding="utf-8"))["events"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, ArgumentError | ArgumentTypeError):
                 raise
             allowed = "A file that `parallel-lab run --events FILE` wrote"
-            raise DataFileError(f"{os.fspath(path)!r} has no events", where="EventLog.load", allowed=allowed) from error
+            raise DataFileError(f"{path!r} has no events", where="EventLog.load", allowed=allowed) from error
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)

@@ -17,16 +17,23 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import choice, fitting, integer, kept, number, sequence_of
+from ..base.checks import checked, choice, fitting, instance, integer, kept, number, sequence_of
 from ..base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, shorten
 from ..base.hooks import set_cloner
 from ..ops.creation import MOST_ELEMENTS
 from .tensor.tensor import Initial, Parameter, Tensor
 
+SHAPE = sequence_of(integer(1), "An int, or a list or tuple of ints, each at least 1", one=True, empty=True)
+_drawn = checked(
+    generator=instance(np.random.Generator, "A numpy.random.Generator"),
+    shape=sequence_of(integer(0), "A list or tuple of ints, each at least 0", one=True, empty=True),
+)
+
 
 class Initializer:
     """A rule for initial values. Subclasses define `draw`."""
 
+    @_drawn
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Values of this shape, drawn from `generator`."""
         raise NotBuiltYet(f"{type(self).__name__} has no draw(generator, shape)", hint="A subclass writes it")
@@ -42,6 +49,7 @@ class Constant(Initializer):
     @kept(value=number())
     def __init__(self, value: float) -> None: ...
 
+    @_drawn
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         return np.full(shape, self.value)
 
@@ -68,6 +76,7 @@ class Normal(Initializer):
     @kept(sigma=number(0), mean=number())
     def __init__(self, sigma: float = 0.01, mean: float = 0.0) -> None: ...
 
+    @_drawn
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         return generator.normal(self.mean, self.sigma, shape)
 
@@ -82,6 +91,7 @@ class TruncatedNormal(Initializer):
             what = f"a={a}, b={b} keeps {share:.2%} of the distribution"
             raise ArgumentError(what, where="TruncatedNormal", allowed="At least 1 %, with a < b")
 
+    @_drawn
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         values = generator.standard_normal(shape)
         outside = (values < self.a) | (values > self.b)
@@ -97,6 +107,7 @@ class Uniform(Initializer):
     @kept(scale=number(0))
     def __init__(self, scale: float = 0.07) -> None: ...
 
+    @_drawn
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         return generator.uniform(-self.scale, self.scale, shape)
 
@@ -107,6 +118,7 @@ class XavierUniform(Initializer):
     @kept(gain=number(0))
     def __init__(self, gain: float = 1.0) -> None: ...
 
+    @_drawn
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         bound = self.gain * math.sqrt(6 / sum(fans(shape, "XavierUniform")))
         return generator.uniform(-bound, bound, shape)
@@ -134,6 +146,7 @@ class _He(Initializer):
 class HeNormal(_He):
     """Normal distribution around 0 with variance gain^2 / fan; arguments as above (He et al. 2015)."""
 
+    @_drawn
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         return generator.normal(0, self.deviation(shape), shape)
 
@@ -141,6 +154,7 @@ class HeNormal(_He):
 class HeUniform(_He):
     """Uniform distribution around 0 with variance gain^2 / fan; arguments as above (He et al. 2015)."""
 
+    @_drawn
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         bound = math.sqrt(3) * self.deviation(shape)
         return generator.uniform(-bound, bound, shape)
@@ -195,9 +209,6 @@ def fans(shape: tuple[int, ...], where: str = "fans") -> tuple[int, int]:
         raise ShapeError(f"shape {shape} has {len(shape)} dims", where=where, allowed="At least 2 dims, (out, in, ...)")
     rest = math.prod(shape[2:])
     return shape[1] * rest, shape[0] * rest
-
-
-SHAPE = sequence_of(integer(1), "An int, or a list or tuple of ints, each at least 1", one=True, empty=True)
 
 
 def _rule(init: Any) -> Initializer:

@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from numbers import Real
 
-from ..base.errors import ArgumentError
+from ..base.errors import ArgumentError, ArgumentTypeError, shorten
 
 LOOK_S = 0.05  # how often a transport calls `tick` while a run is under way
 LATE = "CollectiveTimeout"
@@ -55,6 +56,8 @@ class Limits:
 def check_seconds(where: str, **limits: float) -> None:
     """Raise ArgumentError unless all are seconds above 0 (math.inf: no limit)."""
     for name, value in limits.items():
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed="Seconds above 0")
         if not value > 0:
             raise ArgumentError(f"{name}={value!r}", where=where, allowed="Seconds above 0")
 

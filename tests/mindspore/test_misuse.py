@@ -12,12 +12,15 @@ import random
 import numpy as np
 import pytest
 
+import parallel_lab as pl
 import parallel_lab.mindspore as ms
 from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.mindspore import nn, ops
 from parallel_lab.mindspore._tables import PAGES
+from parallel_lab.nn import initializer
 from parallel_lab.ops.machine.opdef import OpDef
-from parallel_lab.train.dataset import config
+from parallel_lab.train.checkpoint import folder, format as checkpoint
+from parallel_lab.train.dataset import config, digits, vision
 from tests.processes.processes import descendants
 
 # what runs on, prints, calls what it is given, or belongs to Python
@@ -260,4 +263,46 @@ def test_a_type_error_of_the_learners_own_code_stays_what_it_is():
 )
 def test_what_no_memory_holds_is_refused(call):
     with pytest.raises(ParallelLabError):
+        call()
+
+
+PICTURE, RNG = vision.Normalize([1.0], [1.0]), np.random.default_rng(0)
+RATE = nn.ExponentialDecayLR(0.1, 0.9, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ops.ReLU().init_prim_io_names(1, ["y"]), r"ReLU init_prim_io_names: inputs=1\. A list or tuple of"),
+        (lambda: ops.ReLU().init_prim_io_names(["x"], [1]), r"ReLU init_prim_io_names: outputs=\[1\]"),
+        (lambda: ops.ReLU().del_prim_attr([1]), r"ReLU del_prim_attr: name=\[1\]\. A text"),
+        (lambda: pl.CollectiveStepper([1]), r"CollectiveStepper: kind=\[1\]\. The name of one"),
+        (lambda: pl.CollectiveStepper("all_reduce", [1]), r"CollectiveStepper: algorithm=\[1\]"),
+        (lambda: pl.CollectiveStepper().choose_kind({}), r"collective algorithms: kind=\{\}"),
+        (lambda: PICTURE.apply(3), r"Normalize: data=3\. A numpy array"),
+        (lambda: PICTURE.apply("ab"), r"Normalize: data='ab'"),
+        (lambda: digits.seed_batch(10**400), r"seed_batch: batch_size=1000.*An int, at least 1"),
+        (lambda: digits.seed_batch(2, 10**400), r"seed_batch: in_dim=1000"),
+        (lambda: pl.EventLog(3), r"EventLog: events=3\. A list or tuple of Events"),
+        (lambda: pl.EventLog([1]), r"EventLog: events=\[1\]"),
+        (lambda: pl.EventLog.load(1.5), r"EventLog\.load: path=1\.5\. The path of a file"),
+        (lambda: checkpoint.read_checkpoint((1, 2)), r"read_checkpoint: path=\(1, 2\)\. The name of a file"),
+        (lambda: checkpoint.describe_checkpoint((1, 2)), r"describe_checkpoint: path=\(1, 2\)"),
+        (lambda: folder.load_distributed((1, 2)), r"read_manifest: folder=\(1, 2\)\. The name of a folder"),
+        (lambda: folder.read_manifest(1.5), r"read_manifest: folder=1\.5"),
+        (lambda: initializer.Normal().draw(3, (2,)), r"Normal\.draw: generator=3\. A numpy\.random\.Generator"),
+        (lambda: initializer.HeNormal().draw(RNG, "ab"), r"HeNormal\.draw: shape='ab'\. A list or tuple of ints"),
+        (lambda: initializer.Uniform().draw(RNG, (-1,)), r"Uniform\.draw: shape=\(-1,\)"),
+        (lambda: RATE.at("a"), r"ExponentialDecayLR\.at: step='a'\. An int, at least 0"),
+        (lambda: RATE.at(10**400), r"ExponentialDecayLR\.at: step=1000"),
+        (lambda: nn.WarmUpLR(0.1, 4).at(None), r"WarmUpLR\.at: step=None"),
+        (lambda: pl.models.GPT(8, hidden=np.ones((2, 3))), r"GPT: hidden=array"),
+        (lambda: pl.models.GPT(8, hidden=None), r"GPT: hidden=None\. An int, at least 1"),
+        (lambda: pl.WorkerPool(2, warn_after_s=(1,)), r"WorkerPool: warn_after_s=\(1,\)\. Seconds above 0"),
+        (lambda: pl.WorkerPool(2, arena_bytes="a"), r"WorkerPool: arena_bytes='a'\. An int, at least 1"),
+    ],
+)
+def test_what_only_parallel_lab_has_refuses_junk_in_words(call, words):
+    """Each was an error in Python's own words, from the depths of the function."""
+    with pytest.raises(ParallelLabError, match=words):
         call()

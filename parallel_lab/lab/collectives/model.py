@@ -368,4 +368,6 @@ class CollectiveStepper(Lab):
 
 
 def _named(kind: str, name: str, ranks: int) -> Algorithm:
+    for given, value in {"kind": kind, "algorithm": name}.items():
+        instance(str, "The name of one")("CollectiveStepper", given, value)
     return algorithm(kind, name, choice(*RANKS)("CollectiveStepper", "ranks", ranks))

@@ -113,7 +113,7 @@ class GPT(TokenNetwork):
     dropout                  after attention and MLP, while training
     """
 
-    @checked(layers=integer(0), dropout=probability, inner=integer(1) | None)
+    @checked(hidden=integer(1), layers=integer(0), dropout=probability, inner=integer(1) | None)
     @kept(vocab_size=integer(1), tied=flag)
     def __init__(
         self,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, flag, integer, kept, number
+from ...base.checks import INT_LIMIT, checked, flag, integer, kept, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...base.hooks import cells_at_once
 from ...ops.spellings import tensor_operand
@@ -46,6 +46,8 @@ class LearningRateSchedule(Cell):
 
 
 # ---- schedules ----
+
+_at_step = checked(step=integer(0, INT_LIMIT))
 
 
 class _Formula(LearningRateSchedule):
@@ -77,6 +79,7 @@ class _Decay(_Formula):
 class ExponentialDecayLR(_Decay):
     """learning_rate * decay_rate ** p with p = step / decay_steps, rounded down if is_stair."""
 
+    @_at_step
     def at(self, step: int) -> float:
         return self.learning_rate * self.decay_rate ** self.p(step)
 
@@ -87,6 +90,7 @@ class NaturalExpDecayLR(_Decay):
     So MindSpore documents it; its code takes p = step (if is_stair, in multiples), as `natural_exp_decay_lr` does.
     """
 
+    @_at_step
     def at(self, step: int) -> float:
         return self.learning_rate * math.exp(-self.decay_rate * self.p(step))
 
@@ -94,6 +98,7 @@ class NaturalExpDecayLR(_Decay):
 class InverseDecayLR(_Decay):
     """learning_rate / (1 + decay_rate * p) with p = step / decay_steps, rounded down if is_stair."""
 
+    @_at_step
     def at(self, step: int) -> float:
         return self.learning_rate / (1 + self.decay_rate * self.p(step))
 
@@ -106,6 +111,7 @@ class CosineDecayLR(_Formula):
         super().__init__()
         _check_bounds("CosineDecayLR", min_lr, max_lr)
 
+    @_at_step
     def at(self, step: int) -> float:
         share = min(step / self.decay_steps, 1)
         return self.min_lr + 0.5 * (self.max_lr - self.min_lr) * (1 + math.cos(math.pi * share))
@@ -128,6 +134,7 @@ class PolynomialDecayLR(_Formula):
     ) -> None:
         super().__init__()
 
+    @_at_step
     def at(self, step: int) -> float:
         span = self.decay_steps * (max(math.ceil(step / self.decay_steps), 1) if self.update_decay_steps else 1)
         left = (1 - min(step, span) / span) ** self.power
@@ -141,6 +148,7 @@ class WarmUpLR(_Formula):
     def __init__(self, learning_rate: float, warmup_steps: int) -> None:
         super().__init__()
 
+    @_at_step
     def at(self, step: int) -> float:
         return self.learning_rate * min(step / self.warmup_steps, 1)
 
@@ -152,6 +160,7 @@ class _Listed(_Formula):
         super().__init__()
         self.rates = tuple(rates)
 
+    @_at_step
     def at(self, step: int) -> float:
         if step >= len(self.rates):
             given = f"step {step} of a list with {len(self.rates)} rates"

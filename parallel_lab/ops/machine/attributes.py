@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ...base.checks import Errors, choice, flag, integer
+from ...base.checks import Errors, choice, flag, integer, sequence_of, text
 from ...base.errors import ArgumentTypeError, DeviceError, MissingName, message, shorten
 
 SWITCHES = ("cross_batch", "enable_nd_tp")  # attributes that the compiler reads as True or False
 DEVICE_TARGETS = ("CPU", "GPU", "Ascend")
+NAMES = sequence_of(text, "A list or tuple of names", empty=True)
 TARGET = "primitive_target"  # the attribute that MindSpore's older `add_prim_attr` form sets
 
 
@@ -79,7 +80,7 @@ class Attributed:
 
     def del_prim_attr(self, name: str) -> Any:
         """Take an attribute of `add_prim_attr` away. Returns self."""
-        self.prim_attrs.pop(name, None)
+        self.prim_attrs.pop(text(f"{self.name} del_prim_attr", "name", name), None)
         return self
 
     def set_device(self, device_target: str) -> Any:
@@ -101,7 +102,9 @@ class Attributed:
 
     def init_prim_io_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
         """Name inputs and outputs (kept as attributes)."""
-        self.prim_attrs |= {"input_names": list(inputs), "output_names": list(outputs)}
+        where = f"{self.name} init_prim_io_names"
+        given = {"input_names": NAMES(where, "inputs", inputs), "output_names": NAMES(where, "outputs", outputs)}
+        self.prim_attrs |= {key: list(names) for key, names in given.items()}
 
     def recompute(self, mode: bool = True) -> Any:
         """Ask for this operator's result to be computed again in backward instead of being kept. Returns self."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from multiprocess import connection
 
+from ...base.checks import integer
 from .. import outcome
 from ..flight import FlightEntry
 from ..job_pool import JobPool, PoolTable
@@ -53,7 +54,7 @@ class WorkerPool(JobPool):
         fast: bool = True,
     ) -> None:
         super().__init__(world_size, timeout_s, warn_after_s)
-        layout = ArenaMap.for_budget(world_size, arena_bytes)
+        layout = ArenaMap.for_budget(world_size, integer(1)(type(self).__name__, "arena_bytes", arena_bytes))
         self._arena = Arena(SharedBlock(layout.size_bytes), layout)
         self._watch = Watch(self._arena)
         self._processes, self._pipes, self._fast = [], [], fast

@@ -34,7 +34,7 @@ from ...base.hooks import current_world
 from ...base.plain_json import dump_json, parse_json
 from ...layout.tensor_layout import TensorLayout
 from . import format as file_format
-from .records import TensorInfo, TensorRecord, check_name, layout_from_plain, layout_to_plain
+from .records import CHECKPOINT, FOLDER, TensorInfo, TensorRecord, check_name, layout_from_plain, layout_to_plain
 from .stored import StoredTensor, load_parts
 
 MANIFEST = "manifest.json"
@@ -192,7 +192,7 @@ def _commit(folder: Path, save: int, world_size: int, meta: dict[str, Any]) -> N
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     """The manifest of a distributed checkpoint. Raises CheckpointError if missing, CheckpointCorrupt if damaged."""
-    folder = Path(folder)
+    folder = Path(FOLDER("read_manifest", "folder", folder, CHECKPOINT))
     path = folder / MANIFEST
     where = str(path)
     if not folder.is_dir():

@@ -44,7 +44,16 @@ from ...base.errors import (
 )
 from ...base.files import write_whole
 from ...base.plain_json import dump_json, parse_json
-from .records import RESERVED, TensorInfo, TensorRecord, check_name, layout_from_plain, layout_to_plain
+from .records import (
+    CHECKPOINT,
+    FILE,
+    RESERVED,
+    TensorInfo,
+    TensorRecord,
+    check_name,
+    layout_from_plain,
+    layout_to_plain,
+)
 
 FORMAT = "parallel_lab-checkpoint"
 VERSION = "1"
@@ -146,13 +155,14 @@ def _header(entries: dict[str, Any], extra: dict[str, Any], meta: Mapping[str, A
 
 def describe_checkpoint(path: str | os.PathLike[str]) -> CheckpointInfo:
     """What a checkpoint file holds; elements are neither read nor checked. Raises as `read_checkpoint`."""
+    path = Path(FILE("describe_checkpoint", "path", path, CHECKPOINT))
     with _opened(path) as file:
-        return _read_header(file, Path(path))[0]
+        return _read_header(file, path)[0]
 
 
 def read_checkpoint(path: str | os.PathLike[str], names: Collection[str] | None = None) -> Checkpoint:
     """Read and check a file, or the tensors `names`. CheckpointError: missing; CheckpointCorrupt: a changed byte."""
-    path = Path(path)
+    path = Path(FILE("read_checkpoint", "path", path, CHECKPOINT))
     with _opened(path) as file:
         info, places, sums = _read_header(file, path)
         missing = sorted(set(names or ()) - info.tensors.keys())

@@ -9,12 +9,13 @@ held this part. So files can be gathered or re-sliced for any other layout, with
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...base.checks import Errors
+from ...base.checks import Errors, path_text
 from ...base.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -28,6 +29,8 @@ from ...layout.slices import is_split
 from ...layout.tensor_layout import TensorLayout
 
 CHECKPOINT = Errors(CheckpointTypeError, CheckpointError)
+FILE = path_text("The name of a file, as str or path", empty=False, kinds=(str, os.PathLike))
+FOLDER = path_text("The name of a folder, as str or path", kinds=(str, os.PathLike))
 MAX_NAME_BYTES = 255  # as for file names: a name becomes one in tools that unpack checkpoints
 MAX_AXES = 32  # dims of a tensor and of a device matrix; numpy's own limit was 32 for twenty years
 MAX_DIM = 1 << 40

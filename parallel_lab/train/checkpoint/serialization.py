@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import Check, checked, choice, flag, instance, path_text, sequence_of, text
+from ...base.checks import Check, checked, choice, flag, instance, sequence_of, text
 from ...base.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -35,7 +35,7 @@ from ...nn.optim.optimizer import Optimizer
 from ...nn.tensor.tensor import Parameter, Tensor
 from .folder import MANIFEST, load_distributed, read_manifest
 from .format import read_checkpoint, write_checkpoint
-from .records import CHECKPOINT, TensorRecord, check_name
+from .records import CHECKPOINT, FILE, TensorRecord, check_name
 from .values import load_records, network_records, optimizer_records, record_of
 
 
@@ -51,7 +51,6 @@ TEXTS = "append"  # where the file's meta keeps the texts of append_dict and app
 NETWORK = instance((Cell, Optimizer), "A Cell or an optimizer")
 CHOICE = instance(Callable, "A function of a name")
 PREFIXES = sequence_of(Check("", _read_prefix), "A prefix that is not empty, or a list of them", one=True)
-FILE = path_text("The name of a file, as str or path", empty=False, kinds=(str, os.PathLike))
 
 
 class LoadedParameters(dict):

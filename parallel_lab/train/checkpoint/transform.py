@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...base.checks import checked, instance, integer, is_int, path_text, text
+from ...base.checks import checked, instance, integer, is_int, text
 from ...base.errors import CheckpointError, CheckpointFolderError, CheckpointTypeError, CheckpointWriteError, shorten
 from ...base.settings.context import get_compat
 from ...layout.redistribution import plan_redistribution
@@ -26,13 +26,12 @@ from ...layout.tensor_layout import TensorLayout
 from .distributed import RankFiles, strategy_of
 from .folder import MANIFEST, Manifest, read_manifest
 from .format import write_checkpoint
-from .records import CHECKPOINT, check_name
+from .records import CHECKPOINT, FILE, FOLDER, check_name
 from .reslice import needed_ranks
-from .serialization import FILE, wait_for_saves
+from .serialization import wait_for_saves
 from .strategy_file import OperatorStrategy, ParameterStrategy, StrategyFile, load_strategy, save_strategy
 
 RANK = integer(0, kinds=int)
-FOLDER = path_text("The name of a folder, as str or path", kinds=(str, os.PathLike))
 _RANK_FOLDER = re.compile(r"rank_(\d{1,7})")
 
 

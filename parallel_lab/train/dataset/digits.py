@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...base.checks import Errors, choice, integer, sequence_of
+from ...base.checks import INT_LIMIT, Errors, choice, integer, sequence_of
 from ...base.errors import DataFileError, OutOfMemory, ShapeError
 from ...base.files import shipped_folder
 from .idx import read_idx
@@ -73,7 +73,7 @@ def seed_batch(batch_size: int = 16, in_dim: int = 32, out_dim: int = 16) -> tup
     stream is part of that text; a private one with the same seed gives the same numbers.
     """
     for name, value in {"batch_size": batch_size, "in_dim": in_dim, "out_dim": out_dim}.items():
-        integer(1)("seed_batch", name, value)
+        integer(1, INT_LIMIT)("seed_batch", name, value)
     draw = np.random.RandomState(1)
     try:
         return draw.rand(batch_size, in_dim).astype(np.float32), draw.rand(batch_size, out_dim).astype(np.float32)

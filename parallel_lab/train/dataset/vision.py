@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import Check, checked, flag, integer, number, sequence_of
+from ...base.checks import Check, checked, flag, instance, integer, number, sequence_of
 from ...base.errors import ArgumentError, ShapeError, shorten
 from .checks import at_least, member
 from .transforms import RandomTransform, Transform
@@ -302,6 +302,7 @@ class SlicePatches(Transform):
 
 
 def _numbers(where: str, data: np.ndarray) -> np.ndarray:
+    data = instance(np.ndarray, "A numpy array")(where, "data", data)
     if data.dtype.kind not in "biuf":
         raise ShapeError(f"data of dtype {data.dtype}", where=where, allowed="Numbers")
     return data

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ....base.checks import integer
+from ....base.checks import integer, text
 from ....base.errors import ArgumentError, shorten
 from ....ops.collectives.definitions import (
     LESS_ONE,
@@ -450,7 +450,7 @@ TABLE: dict[str, dict[str, Recipe]] = {
 
 
 def _recipes(kind: str) -> dict[str, Recipe]:
-    if kind not in TABLE:
+    if text("collective algorithms", "kind", kind) not in TABLE:
         raise _unknown("kind", kind, TABLE, "collective algorithms")
     return TABLE[kind]
 
