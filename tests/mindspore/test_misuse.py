@@ -306,3 +306,24 @@ def test_what_only_parallel_lab_has_refuses_junk_in_words(call, words):
     """Each was an error in Python's own words, from the depths of the function."""
     with pytest.raises(ParallelLabError, match=words):
         call()
+
+
+@pytest.mark.parametrize("name", ["AllReduce", "AllGather", "ReduceScatter"])
+def test_a_collective_with_a_device_number_and_no_mode(name):
+    """`compile` writes the message of all devices; a call, which needs ranks, is refused in words."""
+
+    class Sent(Net):
+        def construct(self, x):
+            return getattr(ops, name)()(self.dense(x))
+
+    try:
+        ms.set_auto_parallel_context(device_num=8)
+        plan = pl.compile(Sent(), np.ones((16, 4), np.float32))
+        sent = [i for _, i in plan.instructions() if i.is_communication]
+        assert [i.group_size for i in sent] == [8] and plan.config.parallel_mode == "data_parallel"
+        with pytest.raises(ParallelLabError, match=f"{name}: this process is not a rank of a world"):
+            Sent()(tensor(16, 4))
+        with pytest.raises(ParallelLabError, match=r"device_num=8\. .*Set parallel_mode too"):
+            ms.Model(Sent()).predict(tensor(16, 4))
+    finally:
+        reset()
