@@ -79,3 +79,11 @@ def test_the_build_script_is_executable_bash_without_errors():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert subprocess.run(["bash", "-n", str(script)], capture_output=True, timeout=30).returncode == 0
+
+
+def test_an_installation_tells_nbconvert_to_show_pages():
+    """Jupyter reads etc/jupyter of its environment; the file's name says whom it is for."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    placed = tomllib.loads(text)["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
+    assert list(placed.values()) == ["etc/jupyter/jupyter_nbconvert_config.json"]
+    assert all((ROOT / source).is_file() for source in placed)

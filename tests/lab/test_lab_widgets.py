@@ -6,6 +6,7 @@ import json
 import threading
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 from parallel_lab.lab import widgets
 from parallel_lab.lab.collectives.model import CollectiveStepper
@@ -344,6 +345,13 @@ def test_other_forms(opened, name):
     assert widget.to_html("a title").count("<title>a title</title>") == 1
     frame = widget._repr_html_()
     assert frame.startswith(f'<iframe title="{TITLES[name]}" srcdoc="&lt;!doctype html') and frame.count("<") == 2
+
+
+def test_a_cell_keeps_the_page_beside_the_widget(opened):
+    """JupyterLab shows the widget; what has no kernel shows the page."""
+    shown, _ = DisplayFormatter().format(opened("memory"))
+    assert {"application/vnd.jupyter.widget-view+json", "text/html"} <= set(shown)
+    assert "No kernel here" in shown["text/html"]
 
 
 @pytest.mark.parametrize("name", widgets.LABS)

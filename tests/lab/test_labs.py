@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from parallel_lab.base.errors import ArgumentError, OptimizerParallelError, ParallelLabError
+from parallel_lab.base.errors import ArgumentError, DataFileError, OptimizerParallelError, ParallelLabError
 from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
@@ -227,6 +227,26 @@ def test_a_run_can_be_stopped_and_keeps_nothing(make, work):
 
 
 # ---- pages ----
+
+
+@each_of("make", golf, stack, StrategyLab)
+def test_a_saved_page_is_the_page(make, tmp_path):
+    lab = make()
+    assert lab.save_html(tmp_path / "lab.html", "mine") == tmp_path / "lab.html"
+    assert (tmp_path / "lab.html").read_text(encoding="utf-8") == lab.to_html("mine")
+    assert [file.name for file in tmp_path.iterdir()] == ["lab.html"]
+
+
+def test_a_page_that_cannot_be_made_or_saved_leaves_no_part_of_it(tmp_path, monkeypatch):
+    lab, old = golf(), tmp_path / "lab.html"
+    old.write_text("old")
+    with pytest.raises(DataFileError):
+        lab.save_html(tmp_path / "missing" / "lab.html")
+    monkeypatch.setattr(lab, "page_snapshot", lambda: {**lab.snapshot(), "more": float("nan")})
+    with pytest.raises(ValueError, match="JSON"):
+        lab.save_html(old)
+    assert old.read_text() == "old" and [file.name for file in tmp_path.iterdir()] == ["lab.html"]
+
 
 HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror=alert(1)>&"\'\u2028'
 

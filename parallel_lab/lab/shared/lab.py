@@ -9,22 +9,25 @@ and declares how it is shown.
         def set_mode(self, mode: str) -> None: self._choose(mode=mode)
         def snapshot(self): return {"title": ..., "status": ..., **self.chosen(), "sections": {...}}
 
-From the declaration follow the text (`to_text`), the page that needs no kernel (`to_html`) and the widget
+From the declaration follow the text (`to_text`), the page that needs no kernel (`to_html`, `save_html`) and the widget
 (`lab_view.widget_of`). The model itself knows neither a notebook nor a browser.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import signature
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 from ...base.checks import integer
 from ...base.errors import ArgumentError, ParallelLabError, shorten
+from ...base.files import write_whole
 from .page import lab_page, read_front_end
 from .sections import snapshot_text
 
@@ -112,6 +115,12 @@ class Lab:
     def to_html(self, title: str | None = None) -> str:
         """Everything shown, as one page that needs no kernel and no network; `title` replaces the snapshot's own."""
         return self.page(self.page_snapshot(), title)
+
+    def save_html(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
+        """Write the page of `to_html` into a file and return `path`: the file is whole, or as it was before.
+        Raises DataFileError where it cannot be written.
+        """
+        return write_whole(path, self.to_html(title))
 
     @classmethod
     def page(cls, snapshot: Mapping[str, Any], title: str | None = None) -> str:

@@ -16,10 +16,12 @@ report.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -229,8 +231,15 @@ class LabView(anywidget.AnyWidget):
         """Everything shown, as a page of its own that needs no kernel and no network."""
         return self._lab.to_html(title)
 
+    def save_html(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
+        """Write that page into a file, whole or not at all, and return `path`."""
+        return self._lab.save_html(path, title)
+
     def _repr_html_(self) -> str:
-        """The page of its own in a frame, for front-ends that show no widgets."""
+        """The page of its own in a frame, for front-ends that show no widgets. It is in the cell's output beside
+        the widget, as the lab was when the cell ran; `jupyter_nbconvert_config.json`, installed to etc/jupyter, makes
+        nbconvert take it.
+        """
         title, page = escape(self.snapshot["title"]), escape(self.to_html())
         text = f'<iframe title="{title}" srcdoc="{page}" '
         return text + f'style="width:100%;height:{self.model_type.frame_height_px}px;border:0"></iframe>'

@@ -1,6 +1,6 @@
 """A snapshot of a lab as one HTML page that needs no kernel and no network.
 
-    Path("lab.html").write_text(lab.to_html(), encoding="utf-8")
+    lab.save_html("lab.html")       # the text of `lab.to_html()`
 
 The page carries the widget's own script and style sheet, so it looks and reads the same; a Content-Security-Policy
 forbids every request. What can be chosen without a kernel is in the snapshot (`Lab.page_snapshot`).
@@ -23,6 +23,7 @@ SCRIPTS = ("shared/page.js", "shared/sections.js", "shared/loss.js")  # what all
 STYLES = ("shared/lab.css", "shared/sections.css")
 CURVES = ("parallel", "single")  # the losses of a training, in the snapshot's "loss"
 
+ALONE = "No kernel here: the page replays what was computed, and controls that need a kernel are off."
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -41,6 +42,7 @@ body {{ margin: 0; background: #fff; color: #1b1f24; }}
 </head>
 <body>
 <main class="pl-page">
+<p class="pl-alone">{alone}</p>
 <div id="lab"></div>
 <details class="pl-words" id="words"><summary>The same in words</summary><pre>{words}</pre></details>
 </main>
@@ -72,7 +74,7 @@ def lab_page(snapshot: Mapping[str, Any], words: str, script: str, style: str) -
     shown = dict(snapshot)
     if "loss" in shown:
         shown["loss"] = {**shown["loss"], **{name: _finite(shown["loss"].get(name)) for name in CURVES}}
-    parts = {"title": escape(snapshot["title"]), "style": style, "words": escape(words)}
+    parts = {"title": escape(snapshot["title"]), "style": style, "words": escape(words), "alone": ALONE}
     parts |= {"snapshot": _json_in_html(shown), "script": script}
     return PAGE.format(**parts)
 
