@@ -116,6 +116,7 @@ def test_a_cell_runs_on_all_ranks_and_its_lines_come_as_they_are_printed(kernel)
     assert only_kernel_left(kernel) and temporary_folders() == []
 
 
+@pytest.mark.exhaustive
 def test_an_error_names_the_rank_and_the_cell_s_own_line(kernel):
     # rank 1 gives rank 0 the time to wait for it
     body = (

@@ -323,6 +323,7 @@ def test_a_mismatch_names_the_script_s_line_of_every_operator(tmp_path):
     ), output
 
 
+@pytest.mark.exhaustive
 def test_root_and_others_may_broadcast_on_lines_of_their_own(tmp_path):
     body = """
         from parallel_lab import Tensor, ops

@@ -272,7 +272,7 @@ def test_a_wrong_word_for_reproducible_is_refused(monkeypatch):
 
 
 @NEEDS_MPI
-@each_of("large", pytest.param(False, marks=pytest.mark.exhaustive, id="small"), pytest.param(True, id="large"))
+@each_of("large", pytest.param(False, id="small"), pytest.param(True, marks=pytest.mark.exhaustive, id="large"))
 def test_training_on_mpi_equals_the_simulator_bit_for_bit(large):
     """`large`: messages beyond what travels with the comparison."""
     rng = np.random.default_rng(7)

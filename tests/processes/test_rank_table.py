@@ -139,6 +139,7 @@ def ranks_by_hand(folder, numbers, **common):
         yield runs
 
 
+@pytest.mark.exhaustive
 def test_two_processes_meet_and_a_second_run_follows_the_first(tmp_path):
     write(tmp_path, table((0, 1)))
     total = "hooks.current_world().comm.all_reduce(np.arange(2.0)).tolist()"
