@@ -52,6 +52,7 @@ def test_a_step_in_the_page_is_a_step_of_the_model_and_back(world, opened):
     shot(page, "stepper_in_jupyterlab")
     page.get_by_role("radio", name="8 ranks").click()
     expect(page.locator(".pl-rank-card")).to_have_count(8, timeout=PATIENCE_MS)
+    page.locator("[data-tab=compare]").click()
     page.locator(".pl-compare input[value=tree]").check()
     expect(page.locator(".pl-title")).to_have_text("all_reduce by tree, 8 ranks", timeout=PATIENCE_MS)
     book.run_cell(2)
