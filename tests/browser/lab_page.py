@@ -49,6 +49,60 @@ def boxes(locator) -> list[dict[str, float]]:
     return [box for box in locator.evaluate_all(BOXES) if box["width"] or box["height"]]
 
 
+# Faults of the texts that can be seen: [what, the text, where it stands]. A text may leave a box only if that scrolls.
+FAULTS = r"""() => {
+  const root = document.querySelector(".pl-lab"), room = document.documentElement.clientWidth, found = [], texts = [];
+  const up = (node, stop) => {
+    const all = [];
+    for (let n = node; n && n !== stop; n = n.parentElement) all.push([n, getComputedStyle(n)]);
+    return all;
+  };
+  const shown = (node) => up(node, null).every(([n, css]) => css.display !== "none" && css.visibility !== "hidden"
+    && Number(css.opacity) > 0 && css.clipPath === "none");
+  const scrolls = (how) => how === "auto" || how === "scroll";
+  const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode, e = node.parentElement;
+    if (!node.nodeValue.trim() || e.closest("option, title, desc") || !shown(e)) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const box of range.getClientRects()) if (box.width >= 1) texts.push({ text: node.nodeValue.trim(), e, box });
+  }
+  const where = (e) => `${e.nodeName}.${e.getAttribute("class")} in ${e.closest("[data-key]")?.dataset.key}`;
+  const tell = (what, { text, e }) => found.push([what, text.slice(0, 60), where(e)]);
+  const inSight = [];
+  for (const one of texts) {
+    const { e, box } = one, view = { left: -Infinity, top: -Infinity, right: Infinity, bottom: Infinity };
+    let inside = true, scroller = false;
+    for (const [n, css] of up(e, document.body)) {
+      if (css.overflowX === "visible" && css.overflowY === "visible") continue;
+      const own = n.getBoundingClientRect(), least = (side, value) => { view[side] = Math.min(view[side], value); };
+      const most = (side, value) => { view[side] = Math.max(view[side], value); };
+      if (scrolls(css.overflowX)) scroller = true;
+      else { most("left", own.left); least("right", own.right); }
+      if (!scrolls(css.overflowY)) { most("top", own.top); least("bottom", own.bottom); }
+      inside = inside && box.left < own.right && box.right > own.left && box.top < own.bottom && box.bottom > own.top;
+    }
+    const off = 3; // pixels that a line's box reaches beyond its letters
+    if (box.left < view.left - off || box.right > view.right + off) tell("clipped at the side", one);
+    if (box.top < view.top - off || box.bottom > view.bottom + off) tell("clipped above or below", one);
+    if (!scroller && (box.left < 0 || box.right > room + 1)) tell("beyond the page", one);
+    if (inside) inSight.push(one);
+  }
+  inSight.forEach((a, i) => inSight.slice(i + 1).forEach((b) => {
+    const wide = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
+    const high = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
+    const stuck = [a, b].some(({ e }) => up(e, root).some(([, css]) => css.position === "sticky"));
+    if (a.e !== b.e && wide > 2 && high > 4 && !stuck) tell(`covers "${b.text.slice(0, 40)}"`, a);
+  }));
+  for (const e of root.querySelectorAll("*")) {
+    const cut = getComputedStyle(e).textOverflow === "ellipsis" && e.scrollWidth > e.clientWidth + 1;
+    if (cut && shown(e) && e.textContent.trim()) tell("cut", { text: e.textContent.trim(), e });
+  }
+  return found;
+}"""
+
+
 @pytest.fixture(scope="module")
 def browser():
     with sync_api.sync_playwright() as play:

@@ -10,7 +10,7 @@ from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
-from tests.browser.lab_page import MARKS, browser, page_of, recorded, sync_api, tabs
+from tests.browser.lab_page import FAULTS, MARKS, browser, page_of, recorded, sync_api, tabs
 from tests.lab.fake_lab import FakeLab
 
 __all__ = ["browser", "page_of", "recorded", "tabs"]  # the fixtures
@@ -106,3 +106,27 @@ def test_leaving_leaves_no_listener(recorded, name):
     assert page.evaluate("sent.filter((m) => m.command).length") == 1 and page.evaluate("left()") > 0
     page.evaluate("leave()")
     assert page.evaluate("left()") == 0
+
+
+SCREEN_PX = 740  # of the 800 of a laptop's screen what a page leaves to the lab
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("width", [1280, 848, 760, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_text_is_cut_or_covered_and_a_laptop_shows_the_whole_lab(page_of, name, width, scheme):
+    page = page_of(LABS[name][0]().to_html(), width=width, scheme=scheme)
+    assert page.evaluate(FAULTS) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    height = page.locator(".pl-lab").evaluate("(e) => e.getBoundingClientRect().height")
+    assert width < 848 or height <= SCREEN_PX
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("width", [848, 400])
+def test_no_text_is_cut_or_covered_behind_any_tab(page_of, name, width):
+    page = page_of(LABS[name][0]().to_html(), width=width)
+    for tab in page.locator("[data-tab]").all():
+        if tab.get_attribute("aria-selected") == "false":
+            tab.click()
+        assert (tab.inner_text(), page.evaluate(FAULTS)) == (tab.inner_text(), [])

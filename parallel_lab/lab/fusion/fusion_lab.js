@@ -358,7 +358,7 @@ function handlers(view) {
 const { render, mountPage } = lab({
   classes: ["pl-fu"],
   parts: { head: top, controls, picture, below, tables },
-  measure(ui, root) { ui.width = Math.max(480, Math.floor(root.clientWidth || 940) - 8); },
+  measure(ui, root) { ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8); },
   numbers: ["set_devices"],
   commit,
   handlers,

@@ -160,7 +160,7 @@ const { render, mountPage } = lab({
   classes: ["pl-mm"],
   parts: { head: top, controls, memory, tables },
   measure(ui, root) {
-    ui.width = Math.max(420, Math.floor(root.clientWidth || 940) - 8);
+    ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8);
     ui.bars = ui.width > 740 ? ui.width - 304 : ui.width;
   },
   numbers: ["set_devices", "set_accumulation", "set_shard_size", "select_rank"],

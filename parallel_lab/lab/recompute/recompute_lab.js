@@ -34,9 +34,12 @@ function curve(s, ui) {
     const said = `${name}: ${plural(live, "result")}${made ? `, ${made} of them made again` : ""}`;
     return html`<g data-key="m${i}"><title>${said}</title>${rect(phase, 0, live - made)}
       ${made ? rect("made", live - made, live) : ""}
-      <text x="${round(left(i) + wide / 2)}" y="${bottom + 12}">${name}</text></g>`;
+      ${i % Math.ceil(26 / each) ? "" : html`<text x="${round(left(i) + wide / 2)}" y="${bottom + 12}">${name}</text>`}</g>`;
   };
+  // of the numbers, from the peak on both ways, so many that none covers its neighbour
+  const some = Math.ceil(20 / each), peak = s.moments.findIndex((m) => m.live === s.peak);
   const number = ({ live }, i) => {
+    if ((i - peak) % some) return "";
     const over = live > cap ? "pl-rc-over" : live === s.peak ? "pl-rc-peak" : "";
     return html`<text class="${over}" x="${round(left(i) + wide / 2)}" y="${round(y(live) - 8)}">${live}</text>`;
   };
@@ -84,7 +87,7 @@ const toggled = (s, [at]) => chosen(
 const { render, mountPage } = lab({
   classes: ["pl-rc"],
   parts: { head: top, layers, curve, ...sectionParts(["puzzle", "python"]) },
-  measure(ui, root) { ui.width = Math.max(420, Math.floor(root.clientWidth || 940) - 8); },
+  measure(ui, root) { ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8); },
   numbers: ["set_cap", "toggle"],
   alone: { toggle: toggled, set_cap: (s, [cap]) => chosen(s, s.layers, cap) },
 });
