@@ -170,6 +170,9 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     program = {"parallel_mode": config.parallel_mode, "device_num": devices, "rank": config.global_rank}
     try:
         found = trace_network(traced, specs, name, trained, **program)
+        if found.graph.seeds and found.graph.micro_batches == 1 < config.grad_accumulation_step:
+            # it asks for gradients itself, and makes no micro-batches of its own
+            found = trace_network(traced, specs, name, trained, **program, parts=config.grad_accumulation_step)
     except TracedCommunication:
         if options.get("parallel_mode") is not None or get_auto_parallel_context("parallel_mode") != "stand_alone":
             raise
@@ -188,10 +191,6 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     if loss is not None and graph.outputs and kind_of(dtypes[graph.outputs[0]]) != "f":
         what, allowed = f"the loss is of dtype {dtypes[graph.outputs[0]]}", "A float: the gradient of others is nothing"
         raise at_compile(ShapeError, what, allowed, "Comparisons, argmax and counts belong to metrics")
-    parts = config.grad_accumulation_step
-    if graph.seeds and parts > 1 and graph.micro_batches == 1:
-        hint = f"Differentiate nn.GradAccumulation(net, {parts}) in its place"
-        raise _not_built(f"grad_accumulation_step={parts} of a function that asks for gradients itself", hint)
     if loss is not None and graph.seeds:
         hint = "Give it without a loss: it is a training step"
         raise at_compile(TraceError, "the network asks for gradients itself", hint=hint)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.errors import TraceError, shorten
+from ..base.errors import ShapeError, TraceError, shorten
 from ..base.hooks import current_tracer
 from ..base.origin import Origin, caller
 from ..layout.named_layout import as_strategy
@@ -58,6 +58,8 @@ class Tracer(TracedStep):
         self.pinned: dict[int, TracedValue] = {}
         # how many micro-batches the network is fed; what is written down now is for each of them, or once (`Node.once`)
         self.micro_batches, self.once = 1, ""
+        # the same for a function of which gradients are asked for, and values of the whole batch that it may not read
+        self.parts, self.beside = 1, frozenset[str]()
         # a parameter keeps its own name, also when an input or an operator that comes before it has the same
         self.reserved = frozenset(p.name for p in network_parameters)
         self.used: set[str] = set(self.reserved)
@@ -104,6 +106,10 @@ class Tracer(TracedStep):
             if value.tracer is not self:
                 what, hint = f"{value.name!r} belongs to another trace", "Do not keep tensors of a compiled call"
                 raise TraceError(what, where=caller().place, hint=hint)
+            if value.name in self.beside:
+                what, allowed = f"a micro-batch reads {value.name!r} of the whole batch", "Arguments and Parameters"
+                hint = "Give it to the function that value_and_grad made as an argument"
+                raise TraceError(what, where=caller().place, allowed=allowed, hint=hint)
             return value
         if isinstance(value, Parameter):
             return self._parameter(value)
@@ -179,8 +185,11 @@ class Tracer(TracedStep):
 
     # ---- micro-batches, called by Cells that feed them ----
 
-    def micro_batched(self, network: Callable, inputs: Sequence[Any], count: int) -> Any:
-        """The sums of what `network` returns for `count` micro-batches of these inputs. It is written down once."""
+    def micro_batched(self, network: Callable, inputs: Sequence[Any], count: int, *, rows_too: bool = True) -> Any:
+        """The sums of what `network` returns for `count` micro-batches of these inputs. It is written down once.
+
+        rows_too=False: beside the first result numbers only are added up, and nothing outside can read the others
+        """
         if self.micro_batches > 1:
             hint = "Put one Cell that makes micro-batches around the whole network"
             raise self.twice("micro-batches are made a second time", hint)
@@ -189,9 +198,37 @@ class Tracer(TracedStep):
         number = self._count(MICRO_BATCH, "micro_batch")
         rows, add_up = OPS["micro_batch_rows"], OPS["accumulate"]
         result = network(*(rows(x, number, count=count) if getattr(x, "shape", ()) else x for x in inputs))
-        result = map_form(lambda part: add_up(part) if isinstance(part, TracedValue) else part, result)
+        first = result[0] if isinstance(result, (tuple, list)) and result else result
+
+        def summed(part: Any) -> Any:
+            added = isinstance(part, TracedValue) and (rows_too or part is first or not part.shape)
+            return add_up(part) if added else part
+
+        result = map_form(summed, result)
         self.once = "last"
         return result
+
+    def differentiated(self, fn: Callable, inputs: Sequence[Any]) -> Any:
+        """What `fn` returns, of which gradients are asked for: with `parts` the sums over so many micro-batches."""
+        if self.parts == 1:
+            return fn(*inputs)
+        for at, x in enumerate(inputs):
+            if getattr(x, "shape", ()) and x.shape[0] % self.parts:
+                what = (
+                    f"dim 0 of argument {at} of shape {x.shape} is not divided by grad_accumulation_step={self.parts}"
+                )
+                raise ShapeError(what, where=caller(self.scope_text()).place, allowed="Equal micro-batches")
+        whole = {i.name for i in self.inputs.values() if i.role == "data" and i.shape}
+        for node in self.nodes:
+            whole.update(node.outs if whole.intersection(node.ins) else ())
+
+        def each(*rows: Any) -> Any:
+            self.beside = frozenset(whole)
+            result = fn(*rows)
+            self.beside = frozenset()
+            return result
+
+        return self.micro_batched(each, inputs, self.parts, rows_too=False)
 
     # ---- operators ----
 
@@ -298,15 +335,17 @@ def trace_network(
     parallel_mode: str | None = None,
     device_num: int = 1,
     rank: int = 0,
+    parts: int = 1,
 ) -> Traced:
     """Trace a Cell or function on inputs (name, global shape, dtype), for a program of `parallel_mode`.
 
     trained  Parameters of the network that belong to the program even if nothing reads them: an optimizer's
+    parts    micro-batches in which a function runs of which the network asks for gradients
 
     Raises TraceError, ShapeError.
     """
     tracer = Tracer(network.get_parameters()) if hasattr(network, "get_parameters") else Tracer()
-    tracer.parallel_mode, tracer.device_num, tracer.rank = parallel_mode, device_num, rank
+    tracer.parallel_mode, tracer.device_num, tracer.rank, tracer.parts = parallel_mode, device_num, rank, parts
     values = [tracer.data(*spec) for spec in inputs]
     token = current_tracer.set(tracer)
     try:

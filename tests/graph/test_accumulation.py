@@ -5,7 +5,7 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab import nn, ops
-from parallel_lab.base.errors import NotBuiltYet, ShapeError
+from parallel_lab.base.errors import ShapeError, TraceError
 from parallel_lab.base.hooks import current_step
 from parallel_lab.cost import get_cluster, predict_memory, predict_timeline, step_time_s
 from parallel_lab.graph.plan import Plan
@@ -189,17 +189,52 @@ def test_a_batch_that_does_not_divide_is_refused():
         compiled(3)
 
 
-def test_a_step_that_differentiates_by_itself_is_told_what_to_write():
-    net = make_net()
-    optimizer = nn.SGD(net.trainable_params(), 0.1)
+def asks_for_gradients(net, optimizer, *, has_aux=False, beside=False):
+    """A training step with `value_and_grad` inside: of loss (and what the network gives), or with a label of outside."""
+    loss_fn = nn.MSELoss()
 
     def forward(x, y):
-        return ops.reduce_mean(ops.square(net(x) - y))
+        made = net(x)
+        return (loss_fn(made, y), made) if has_aux else loss_fn(made, y)
 
     def step(x, y):
-        loss, grads = pl.value_and_grad(forward, None, optimizer.parameters)(x, y)
+        if beside:
+            loss, grads = pl.value_and_grad(lambda part: forward(part, y), None, optimizer.parameters)(x)
+        else:
+            loss, grads = pl.value_and_grad(forward, None, optimizer.parameters, has_aux=has_aux)(x, y)
         optimizer(grads)
         return loss
 
-    with pytest.raises(NotBuiltYet, match=r"nn.GradAccumulation\(net, 2\)"):
-        pl.compile(step, *data(8), device_num=4, dataset_strategy="full_batch", grad_accumulation_step=2)
+    return step
+
+
+@pytest.mark.parametrize(("devices", "stages"), [(1, 1), (4, 1), (4, 2)])
+def test_a_step_that_asks_for_gradients_itself_runs_in_micro_batches(devices, stages):
+    losses, parameters = undivided(4, 3)
+    pl.set_seed(4)
+    net = make_net()
+    for at, (_, cell) in enumerate((n, c) for n, c in net.cells_and_names() if isinstance(c, nn.Dense)):
+        cell.pipeline_stage = min(at, stages - 1)
+    optimizer = nn.Adam(net.trainable_params(), 0.01)
+    how = {"device_num": devices, "pipeline_stages": stages, "dataset_strategy": "full_batch"}
+    plan = pl.compile(asks_for_gradients(net, optimizer), *data(32), grad_accumulation_step=4, **how)
+    assert plan.micro_batches == 4
+    got, ours = trained(plan, net, optimizer, 3)
+    np.testing.assert_allclose(got, losses, rtol=1e-10)
+    for name, want in parameters.items():
+        np.testing.assert_allclose(ours[name], want, rtol=0, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("how", "parts", "error", "words"),
+    [
+        ({"has_aux": True}, 2, TraceError, "every one of 2 micro-batches makes, is read outside"),
+        ({"beside": True}, 2, TraceError, "a micro-batch reads 'y' of the whole batch.*as an argument"),
+        ({}, 3, ShapeError, r"dim 0 of argument 0 of shape \(8, 8\) is not divided by grad_accumulation_step=3"),
+    ],
+)
+def test_what_micro_batches_cannot_give_to_a_step_is_refused(how, parts, error, words):
+    net = make_net()
+    step = asks_for_gradients(net, nn.Adam(net.trainable_params(), 0.01), **how)
+    with pytest.raises(error, match=words):
+        pl.compile(step, *data(8), device_num=4, dataset_strategy="full_batch", grad_accumulation_step=parts)

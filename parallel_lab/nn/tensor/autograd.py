@@ -156,7 +156,8 @@ def value_and_grad(
         watching = on_tape.set(tracer is None)
         try:
             # of a trace's values copies: the function may give them other elements
-            value = fn(*(copy.copy(a) if not isinstance(a, Tensor) and isinstance(a, Arithmetic) else a for a in args))
+            given = [copy.copy(a) if not isinstance(a, Tensor) and isinstance(a, Arithmetic) else a for a in args]
+            value = fn(*given) if tracer is None else tracer.differentiated(fn, given)
         finally:
             on_tape.reset(watching)
         if has_aux and not isinstance(value, (tuple, list)):

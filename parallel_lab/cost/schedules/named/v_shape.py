@@ -5,7 +5,9 @@ backward down and up. How long a micro-batch lives is how much memory is kept; t
 et al. 2024, "Pipeline Parallelism with Controllable Memory".) The order of F and B is the pattern's; each runs as early
 as it can, and W fills the gaps. Bubble: about 1/2 and 2/3 of 1F1B's.
 
-Results kept, of the 2 x stages that 1F1B keeps in parts of this size: the fraction and a constant.
+Results kept, of the 2 x stages that 1F1B keeps in parts of this size: the fraction and a constant. They are the
+authors' own counts: their playground (huggingface.co/spaces/sail/pipeline-parallelism-with-controllable-memory,
+description1.md) gives (p + 2) // 2 and (p + 4) // 3 micro-batches of two parts each.
 
     v_half   p + 2, p + 1 for an odd p     within 10 % of 1/2 for odd p from 11 on, for every p from 19 on
     v_min    2 ceil((p + 2) / 3)           within 10 % of 1/3 for some p from 22 on, for every p from 39 on
