@@ -190,7 +190,7 @@ def test_a_batch_that_does_not_divide_is_refused():
 
 
 def asks_for_gradients(net, optimizer, *, has_aux=False, beside=False):
-    """A training step with `value_and_grad` inside: of loss (and what the network gives), or with a label of outside."""
+    """A training step with `value_and_grad` inside: of the loss (and what the network gives), or beside a label."""
     loss_fn = nn.MSELoss()
 
     def forward(x, y):
