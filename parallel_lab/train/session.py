@@ -193,7 +193,8 @@ class Session:
                 return run.result()
             except KeyboardInterrupt:
                 run.interrupt()
-                raise
+                left = f"the session {self._broken}" if self._broken else "the session can go on"
+                raise KeyboardInterrupt(f"after {len(run.losses)} of {steps} steps; {left}") from None
         self._check_open()
         batches = _checked(self.plan, batches, self.step, steps)
         losses = []
@@ -252,9 +253,21 @@ class Session:
     def outputs(self, *inputs: Any) -> list[np.ndarray]:
         """Run the network forward on the global `inputs`: its outputs in full, or the loss. Nothing is trained.
 
-        Raises PlanError for a plan whose outputs are made of gradients.
+        Of a plan that was compiled with a loss that is the loss; predictions after training have a plan of their own:
+
+            with Session(compile(net.set_train(False), x, ...), session.parameters()) as predicting:
+                predicting.outputs(x)
+
+        Raises PlanError for a plan whose outputs are made of gradients, ShapeError for other inputs than compiled for.
         """
         self._check_open()
+        if self.plan.gradients and 0 < len(inputs) < len(names := [i.name for i in self.plan.data_inputs]):
+            hint = "For predictions: Session(compile(net.set_train(False), x, ...), session.parameters()).outputs(x)"
+            what, allowed = (
+                f"{len(inputs)} of {len(names)} inputs",
+                f"{', '.join(names)}: the plan's output is the loss",
+            )
+            raise ShapeError(what, where="Session.outputs", allowed=allowed, hint=hint)
         if self.executor == "simulator":
             self._simulator.run_step(*inputs, plan=self._forward, step=self.step)
         else:

@@ -323,6 +323,24 @@ def assert_outputs_are_losses(schedule, **ranks):
             single.train([batch()], 1)
 
 
+def test_predictions_after_training_in_stages_come_from_a_plan_of_their_own():
+    """The plan that trains gives the loss; asked for a prediction it says how to get one, which equals one device."""
+    plan, net, optimizer = planned((0, 1), 4)
+    x, _ = batch()
+    with Session(plan, net, optimizer) as session:
+        session.train([batch()], 2)
+        with pytest.raises(pl.ShapeError, match=r"the plan's output is the loss.*session.parameters\(\)"):
+            session.outputs(x)
+        found = session.parameters()
+    how = {"pipeline_stages": 2, "device_num": 4, "dataset_strategy": "full_batch"}
+    with Session(pl.compile(net.set_train(False), x, **how), found) as predicting:
+        (got,) = predicting.outputs(x)
+    alone = Stack((0, 0)).set_train(False)
+    for p in alone.get_parameters():
+        p.set_data(pl.Tensor(found[p.name]))
+    np.testing.assert_allclose(got, alone(pl.Tensor(x)).asnumpy(), rtol=1e-12)
+
+
 def test_outputs_drop_the_values_that_backward_would_have_read():
     """A forward alone holds no more than its inputs and what it is about to read."""
     plan, net, optimizer = planned((0, 1), 2)
