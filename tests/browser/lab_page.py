@@ -51,7 +51,8 @@ def boxes(locator) -> list[dict[str, float]]:
 
 # Faults of the texts that can be seen: [what, the text, where it stands]. A text may leave a box only if that scrolls.
 FAULTS = r"""() => {
-  const root = document.querySelector(".pl-lab"), room = document.documentElement.clientWidth, found = [], texts = [];
+  const root = document.querySelector(".pl-lab"), zoom = Number(root.style.zoom) || 1;
+  const room = document.documentElement.clientWidth, found = [], texts = [];
   const up = (node, stop) => {
     const all = [];
     for (let n = node; n && n !== stop; n = n.parentElement) all.push([n, getComputedStyle(n)]);
@@ -83,7 +84,7 @@ FAULTS = r"""() => {
       if (!scrolls(css.overflowY)) { most("top", own.top); least("bottom", own.bottom); }
       inside = inside && box.left < own.right && box.right > own.left && box.top < own.bottom && box.bottom > own.top;
     }
-    const off = 3; // pixels that a line's box reaches beyond its letters
+    const off = 3 * zoom; // pixels that a line's box reaches beyond its letters
     if (box.left < view.left - off || box.right > view.right + off) tell("clipped at the side", one);
     if (box.top < view.top - off || box.bottom > view.bottom + off) tell("clipped above or below", one);
     if (!scroller && (box.left < 0 || box.right > room + 1)) tell("beyond the page", one);
@@ -93,7 +94,7 @@ FAULTS = r"""() => {
     const wide = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
     const high = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
     const stuck = [a, b].some(({ e }) => up(e, root).some(([, css]) => css.position === "sticky"));
-    if (a.e !== b.e && wide > 2 && high > 4 && !stuck) tell(`covers "${b.text.slice(0, 40)}"`, a);
+    if (a.e !== b.e && wide > 2 * zoom && high > 4 * zoom && !stuck) tell(`covers "${b.text.slice(0, 40)}"`, a);
   }));
   for (const e of root.querySelectorAll("*")) {
     const cut = getComputedStyle(e).textOverflow === "ellipsis" && e.scrollWidth > e.clientWidth + 1;

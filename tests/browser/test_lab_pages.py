@@ -130,3 +130,20 @@ def test_no_text_is_cut_or_covered_behind_any_tab(page_of, name, width):
         if tab.get_attribute("aria-selected") == "false":
             tab.click()
         assert (tab.inner_text(), page.evaluate(FAULTS)) == (tab.inner_text(), [])
+
+
+@pytest.mark.quick(1)
+def test_everything_grows_with_the_scale_and_with_the_text_size_of_jupyterlab(page_of, name):
+    def high(page) -> float:  # what is written as 100 px
+        probe = "(e) => { const p = document.createElement('p'); p.style.height = '100px'; e.append(p); return p; }"
+        return page.locator(".pl-lab").evaluate_handle(probe).evaluate("(p) => p.getBoundingClientRect().height")
+
+    lab = LABS[name][0]()
+    assert high(page_of(lab.to_html())) == 100
+    lab.set_scale(1.5)
+    page = page_of(lab.to_html())
+    assert high(page) == pytest.approx(150)
+    assert page.evaluate(FAULTS) == []
+    page.evaluate("document.documentElement.style.setProperty('--jp-ui-font-size1', '17px')")
+    page.wait_for_function("document.querySelector('.pl-lab').style.zoom === '1.96'")  # 1.5 x 17 / 13
+    assert high(page) == pytest.approx(196)

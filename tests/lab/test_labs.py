@@ -189,6 +189,17 @@ def test_listeners_hear_of_changes_until_they_end(make, commands):
     assert len(heard) == 2
 
 
+def test_a_larger_scale_reaches_page_and_listeners_and_an_impossible_one_is_refused():
+    lab, heard = stack(2), []
+    lab.on_change(heard.append)
+    lab.set_scale(2)
+    assert (lab.scale, heard) == (2.0, ["picture"]) and '"scale":2.0' in lab.to_html()
+    for scale in (0, -1, 5, float("nan"), True, "2"):
+        with pytest.raises(ParallelLabError, match="scale"):
+            lab.set_scale(scale)
+    assert lab.scale == 2.0
+
+
 @pytest.mark.parametrize("make", [lambda: FusionLab("dense", devices=2), lambda: stack(2)], ids=["fusion", "memory"])
 def test_a_run_is_heard_when_it_begins_and_when_it_ends(make):
     lab, heard = make(), []

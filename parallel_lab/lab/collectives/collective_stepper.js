@@ -225,8 +225,11 @@ const tables = (s, ui) => tabs(ui, {
 // ---- the tokens of a round leave from where they lay; the cards change when they land ----
 
 function fly(view) {
-  const { root, ui } = view, around = root.getBoundingClientRect(), flights = [], sky = root.querySelector(".pl-sky");
-  const box = (rank, chunk) => root.querySelector(`[data-cell="${rank}-${chunk}"]`)?.getBoundingClientRect();
+  const { root, ui } = view, flights = [], sky = root.querySelector(".pl-sky");
+  const box = (rank, chunk) => {
+    const cell = root.querySelector(`[data-cell="${rank}-${chunk}"]`);
+    return cell && boxIn(root, cell);
+  };
   for (const m of frameOf(view.snapshot).messages) {
     for (const chunk of m.chunks) {
       const from = box(m.source, chunk), to = box(m.destination, chunk);
@@ -240,9 +243,7 @@ function fly(view) {
       });
       ghost.querySelectorAll("[data-hidden]").forEach((part) => part.remove());
       ghost.classList.add("pl-ghost");
-      const { width, height } = from;
-      const place = { left: from.left - around.left, top: from.top - around.top, width, height };
-      for (const [name, value] of Object.entries(place)) ghost.style[name] = `${value}px`;
+      for (const [name, value] of Object.entries(from)) ghost.style[name] = `${value}px`;
       sky.append(ghost);
       const lift = -6 - 3 * Math.abs(m.source - m.destination);
       const way = ["none", `translate(${x / 2}px, ${y / 2 + lift}px)`, `translate(${x}px, ${y}px)`];

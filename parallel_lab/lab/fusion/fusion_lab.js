@@ -311,7 +311,7 @@ function handlers(view) {
   const { root, ui, send } = view, { live } = ui;
   const nearest = (event) => {
     const svg = view.slots.picture.querySelector("svg"), g = geometry(view.snapshot, ui.width);
-    const x = event.clientX - svg.getBoundingClientRect().left;
+    const { x } = pointIn(svg, event);
     let best = 1;
     for (let k = 1; k < g.n; k += 1) if (Math.abs(g.place[k] - x) < Math.abs(g.place[best] - x)) best = k;
     return best;

@@ -194,10 +194,10 @@ function handlers(view) {
     return { onto, to: before.length, edge: before.at(-1)?.end ?? cells[0]?.start ?? 0 };
   };
   const placeAt = (event, item) => {
-    const s = view.snapshot, g = geometry(s, ui), svg = view.slots.lanes.querySelector("svg").getBoundingClientRect();
-    const lane = Math.floor((event.clientY - svg.top - g.top(0)) / g.h.lane);
+    const s = view.snapshot, g = geometry(s, ui), { x, y } = pointIn(view.slots.lanes.querySelector("svg"), event);
+    const lane = Math.floor((y - g.top(0)) / g.h.lane);
     const onto = Math.max(0, Math.min(s.lanes.length - 1, lane));
-    return placeIn(onto, (event.clientX - svg.left - g.left) / g.per, item);
+    return placeIn(onto, (x - g.left) / g.per, item);
   };
   // to another lane: refused, with the reason, where the part of the network does not lie on that rank too
   const moveOnto = (item, { onto, to, edge }) => ask("move_onto", [item.rank, item.position, onto, to], onto, to, edge);

@@ -25,7 +25,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
-from ...base.checks import integer
+from ...base.checks import integer, number
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from ...base.files import write_whole
 from .page import lab_page, read_front_end
@@ -57,6 +57,7 @@ class Lab:
     commands          what a page may ask: names of methods, whose annotations say what arguments may be
     often             parts of the snapshot that change at every step; a widget sends them apart from the others
     frame_height_px   of the page, where widgets are not shown
+    scale             how much larger than usual its views draw everything (`set_scale`)
     words             a pure function: the text of a snapshot
     """
 
@@ -65,6 +66,7 @@ class Lab:
     commands: ClassVar[tuple[str, ...]] = ()
     often: ClassVar[tuple[str, ...]] = ()
     frame_height_px: ClassVar[int] = 900
+    scale: float = 1.0
     words: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(snapshot_text)
 
     def __init__(self) -> None:
@@ -108,13 +110,20 @@ class Lab:
         """What a page of its own is made from: the snapshot, and what it needs to show more without a kernel."""
         return self.snapshot()
 
+    def set_scale(self, scale: float) -> None:
+        """Draw all texts and pictures `scale` times as large, 0.5 to 4: 1.6 suits a projector. Views grow with the text
+        size that JupyterLab is set to in any case. Raises ArgumentError.
+        """
+        self.scale = number(0.5, 4)(type(self).__name__, "scale", scale)
+        self._changed("picture")
+
     def to_text(self) -> str:
         """Everything shown, in words."""
         return type(self).words(self.snapshot())
 
     def to_html(self, title: str | None = None) -> str:
         """Everything shown, as one page that needs no kernel and no network; `title` replaces the snapshot's own."""
-        return self.page(self.page_snapshot(), title)
+        return self.page({**self.page_snapshot(), "scale": self.scale}, title)
 
     def save_html(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
         """Write the page of `to_html` into a file and return `path`: the file is whole, or as it was before.

@@ -193,7 +193,8 @@ class LabView(anywidget.AnyWidget):
             now["loss"] = {name: value for name, value in now["loss"].items() if name not in CURVES}
         with self.hold_sync():
             if whole:
-                self.snapshot = {name: value for name, value in shot.items() if name not in often}
+                kept = {name: value for name, value in shot.items() if name not in often}
+                self.snapshot = {**kept, "scale": self._lab.scale}
             self.progress = now
         if self._has_losses:
             self._show_losses(whole, now["loss"]["steps"])

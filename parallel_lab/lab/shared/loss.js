@@ -31,7 +31,7 @@ function loss(s, ui) {
 
 // earlier: runs with other settings, [{steps, losses (some of them, evenly)}]
 function drawLoss(canvas, curves, earlier = []) {
-  const box = canvas.getBoundingClientRect(), ratio = window.devicePixelRatio || 1;
+  const box = boxIn(canvas, canvas), ratio = (window.devicePixelRatio || 1) * zoomOf(canvas);
   if (!box.width || !box.height) return;
   const [w, h] = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
   if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }

@@ -153,22 +153,41 @@ const slot = (name) => html`<div class="pl-slot" data-slot="${name}"></div>`;
 
 // ---- one view of a lab ----
 
-// Dark or light, as JupyterLab or the system has it; `changed` is called then, and at once. Returns what ends it.
-function followTheme(root, changed) {
-  const media = matchMedia("(prefers-color-scheme: dark)");
+const TEXT_PX = 13; // JupyterLab's own size of texts, and ours: where the reader sets another, a lab grows with it
+
+// How much larger than the style sheets say all is drawn. Events and boxes are in pixels of the screen; `pointIn` and
+// `boxIn` say where they are inside a node, in those of the style sheets.
+const zoomOf = (node) => Number(node.closest(".pl-lab").style.zoom) || 1;
+function pointIn(node, { clientX, clientY }) {
+  const { left, top } = node.getBoundingClientRect(), zoom = zoomOf(node);
+  return { x: (clientX - left) / zoom, y: (clientY - top) / zoom };
+}
+function boxIn(node, inner) {
+  const box = inner.getBoundingClientRect(), { x, y } = pointIn(node, { clientX: box.left, clientY: box.top });
+  return { left: x, top: y, width: box.width / zoomOf(node), height: box.height / zoomOf(node) };
+}
+
+// Dark or light, and as large as JupyterLab or the system has it; `changed` is called then, and at once. Returns what
+// ends it.
+function followTheme(root, scale, changed) {
+  const media = matchMedia("(prefers-color-scheme: dark)"), page = document.documentElement;
   const theme = () => {
     const jupyter = document.body.dataset.jpThemeLight;
     root.dataset.theme = (jupyter === undefined ? media.matches : jupyter === "false") ? "dark" : "light";
+    const size = parseFloat(getComputedStyle(page).getPropertyValue("--jp-ui-font-size1")) || TEXT_PX;
+    root.style.zoom = round((scale() * size) / TEXT_PX);
     changed();
   };
   const watch = new MutationObserver(theme);
   watch.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
+  watch.observe(page, { attributes: true, attributeFilter: ["style"] }); // JupyterLab writes its sizes there
   media.addEventListener("change", theme);
   theme();
-  return () => {
+  const end = () => {
     watch.disconnect();
     media.removeEventListener("change", theme);
   };
+  return { theme, end };
 }
 
 // A lab in parts, each drawn when its text has changed: a step of training costs the parts that show it.
@@ -269,7 +288,13 @@ function mount(root, spec, { live, send, can }) {
     ask(all = true) { dirty = dirty || all; if (!asked) asked = requestAnimationFrame(draw); },
     // Drawn again, also where the text is the same: a refused choice goes back to what is in force.
     forget(...names) { for (const name of names.length ? names : [...drawn.keys()]) drawn.delete(name); view.ask(); },
-    show(next) { const before = view.snapshot; view.snapshot = next; spec.shown?.(view, before); view.ask(); },
+    show(next) {
+      const before = view.snapshot;
+      view.snapshot = next;
+      if (before?.scale !== next.scale) look.theme();
+      spec.shown?.(view, before);
+      view.ask();
+    },
     answered() { spec.answered?.(view); view.forget(); },
     // Losses from step `since` on; returns false if some before them are missing.
     addLoss(since, found) {
@@ -289,7 +314,7 @@ function mount(root, spec, { live, send, can }) {
       if (asked) cancelAnimationFrame(asked);
       view.snapshot = null;
       watchSize.disconnect();
-      endTheme();
+      look.end();
       for (const [name, handler] of heard) root.removeEventListener(name, handler);
     },
   };
@@ -306,7 +331,7 @@ function mount(root, spec, { live, send, can }) {
     root.addEventListener(name, handler);
     heard.push([name, handler]);
   }
-  const endTheme = followTheme(root, () => view.ask(false));
+  const look = followTheme(root, () => view.snapshot?.scale ?? 1, () => view.ask(false));
   const watchSize = new ResizeObserver(() => {
     const width = root.clientWidth;
     if (width === seen) return; // the height changes whenever something unfolds

@@ -541,10 +541,8 @@ const { render, mountPage } = lab({
     const list = root.querySelector(".pl-list:not([hidden])");
     if (!list) return;
     // it stands over its column, which scrolls
-    const box = list.previousElementSibling.getBoundingClientRect(), at = root.getBoundingClientRect();
-    Object.assign(list.style, {
-      left: `${box.left - at.left}px`, top: `${box.bottom - at.top + 2}px`, minWidth: `${box.width}px`,
-    });
+    const { left, top, width, height } = boxIn(root, list.previousElementSibling);
+    Object.assign(list.style, { left: `${left}px`, top: `${top + height + 2}px`, minWidth: `${width}px` });
     list.querySelector(".pl-active")?.scrollIntoView({ block: "nearest" });
   },
   // The kernel has dealt with a command: what it says now replaces what was typed.
