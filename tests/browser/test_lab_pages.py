@@ -133,6 +133,17 @@ def test_no_text_is_cut_or_covered_behind_any_tab(page_of, name, width):
 
 
 @pytest.mark.quick(1)
+def test_the_head_stays_in_sight_while_a_lab_is_scrolled(page_of, name):
+    page = page_of(LABS[name][0]().to_html(), width=1280)
+    page.set_viewport_size({"width": 1280, "height": 300})
+    tops = page.evaluate(
+        """() => { const top = () => Math.round(document.querySelector('.pl-title').getBoundingClientRect().top);
+        const before = top(); window.scrollTo(0, 250); return [before, top()]; }"""
+    )
+    assert tops[0] > 30 and 0 <= tops[1] < 20
+
+
+@pytest.mark.quick(1)
 def test_everything_grows_with_the_scale_and_with_the_text_size_of_jupyterlab(page_of, name):
     def high(page) -> float:  # what is written as 100 px
         probe = "(e) => { const p = document.createElement('p'); p.style.height = '100px'; e.append(p); return p; }"

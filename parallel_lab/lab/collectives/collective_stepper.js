@@ -338,7 +338,7 @@ const { render, mountPage } = lab({
     transport, arcs, cards,
     tables,
   },
-  skeleton: html`${["head", "notices", "transport", "status"].map(slot)}
+  skeleton: html`<div class="pl-top">${["head", "notices", "transport", "status"].map(slot)}</div>
     <div class="pl-stage">${slot("arcs")}${slot("cards")}</div>
     ${slot("tables")}
     <div class="pl-sky" aria-hidden="true"></div>`,

@@ -207,7 +207,8 @@ function mount(root, spec, { live, send, can }) {
   let asked = 0, dirty = false, seen = root.clientWidth;
   root.classList.add("pl-lab", ...(spec.classes ?? []));
   root.setAttribute("role", "region");
-  root.innerHTML = (spec.skeleton ?? html`${Object.keys(spec.parts).map(slot)}`).text;
+  const placed = (name) => (name === "head" ? html`<div class="pl-top">${slot(name)}</div>` : slot(name));
+  root.innerHTML = (spec.skeleton ?? html`${Object.keys(spec.parts).map(placed)}`).text;
   const slots = Object.fromEntries([...root.querySelectorAll("[data-slot]")].map((node) => [node.dataset.slot, node]));
 
   const draw = () => {
