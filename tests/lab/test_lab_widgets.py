@@ -152,6 +152,9 @@ CONTROLS = {
         ([("set_copies", "addends")], lambda s: s["copies"]["value"] == "addends"),
         ([("set_steps", "all_to_all")], lambda s: "all_to_all" in s["sections"]["steps"]["of"]["0"]["rows"][1][0]),
         ([("set_rank", 5)], lambda s: s["rank"]["value"] == 5),
+        ([("to", 2), ("back",)], lambda s: s["at"] == 1),
+        ([("next",)], lambda s: s["at"] == 1),
+        ([("next",), ("reset",)], lambda s: s["at"] == 0),
     ],
     "recompute": [
         ([("set_cap", 30)], lambda s: s["cap"]["value"] == 30),
@@ -221,6 +224,7 @@ REFUSED = {
         ("set_have", ("3 x 1",), "One of 1 x 1"),
         ("set_rank", ("5",), "Expected int"),
         ("set_rank", (8,), "One of 0, 1, 2"),
+        ("to", (9,), "from 0 to"),
     ],
     "recompute": [
         ("set_cap", (41,), "One of 20, 30, 40"),

@@ -7,6 +7,8 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab.base.errors import ArgumentError
+from parallel_lab.base.units import bytes_text
+from parallel_lab.lab.pictures.moves import moves
 from parallel_lab.lab.redistribution.model import (
     COPIES,
     DEVICES,
@@ -16,6 +18,7 @@ from parallel_lab.lab.redistribution.model import (
     run_steps,
     strategies,
 )
+from parallel_lab.layout.redistribution_steps import received_elements
 from tests.crossed import each_of
 from tests.layout.folding import lower_bound_elements
 
@@ -39,11 +42,108 @@ def test_every_rank_gets_its_slice_and_no_way_beats_the_bound(devices, have, wan
     assert bool(received) or lab.source.same_placement(lab.target)
 
 
+def at(block):
+    return tuple(slice(*span) for span in block)
+
+
+@pytest.mark.quick(40)
+@pytest.mark.parametrize(("devices", "have", "want", "copies"), EVERY)
+@pytest.mark.parametrize("steps", STEPS)
+def test_moves_bring_every_rank_exactly_its_slice_and_send_what_is_counted(devices, have, want, copies, steps):
+    """Each rank's memory is a whole tensor of which parts are known: per element, whose values are added up there (a
+    bit per rank; all bits of copies are one).
+    """
+    lab = RedistributionLab(devices, have, want, copies, steps)
+    sums = lab.source.is_partial
+    ranks = range(devices)
+
+    def slices(layout, worth):
+        held = [np.zeros(SHAPE, int) for _ in ranks]
+        for rank in ranks:
+            held[rank][layout.slice_index(SHAPE, rank)] = worth(rank)
+        return held
+
+    held = slices(lab.source, lambda rank: 1 << rank if sums else 1)
+    received = 0
+    for frame in moves(lab.plan, lab.source, SHAPE):
+        for rank in ranks:
+            drawn = np.zeros(SHAPE, bool)
+            for block in frame.before[rank]:
+                drawn[at(block)] = True
+            # of an all_reduce's sums a rank keeps only the part that it has added up: what follows replaces the rest
+            assert not drawn[held[rank] == 0].any()
+            held[rank][~drawn] = 0
+        after = [np.zeros(SHAPE, int) for _ in ranks]
+        for rank in ranks:
+            for block in frame.kept[rank]:
+                assert held[rank][at(block)].all()
+                after[rank][at(block)] = held[rank][at(block)]
+        for hop in frame.hops:
+            for block in hop.blocks:
+                sent, there = held[hop.source][at(block)], after[hop.destination][at(block)]
+                assert sent.all()
+                if hop.adds:
+                    assert not (sent & there).any(), "a value is added twice"
+                else:
+                    assert not there.any(), "something is sent to where it is already"
+                after[hop.destination][at(block)] = sent | there
+        received += sum(hop.elements for hop in frame.hops)
+        for rank in ranks:
+            drawn = np.zeros(SHAPE, int)
+            for block in frame.after[rank]:
+                drawn[at(block)] += 1
+            assert np.array_equal(after[rank] > 0, drawn == 1)
+        held = after
+    complete = {rank: sum(1 << r for r in lab.source.partial_group(rank)) if sums else 1 for rank in ranks}
+    for rank, wanted in enumerate(slices(lab.target, lambda rank: 1)):
+        assert np.array_equal(held[rank] > 0, wanted > 0)
+        if sums:  # every element is the sum of one value from each rank of some group of the source
+            assert set(np.unique(held[rank])) - {0} <= set(complete.values())
+    assert received == devices * received_elements(lab.plan)
+
+
+def test_an_uneven_all_reduce_sends_every_element_to_the_others_twice():
+    """5 elements on 3 ranks: parts of 2, 2 and 1; every part goes to two ranks, and its sum to two."""
+    layout = pl.TensorLayout((3,), (-1,), (0,))
+    steps = pl.plan_redistribution(layout, pl.TensorLayout((3,), (-1,)), (5,))
+    first, second = moves(steps, layout, (5,))
+    assert sorted(hop.elements for hop in first.hops) == [1, 1, 2, 2, 2, 2] == sorted(h.elements for h in second.hops)
+    assert all(hop.adds for hop in first.hops) and not any(hop.adds for hop in second.hops)
+
+
+def test_the_peak_is_the_slice_before_and_the_slice_after():
+    """64 x 64 rows to columns on 8 ranks: all_gather holds a slice and the whole, all_to_all two slices."""
+    rows, columns = pl.TensorLayout((8,), (0, -1)), pl.TensorLayout((8,), (-1, 0))
+    for alltoall, peak in ((False, 512 + 4096), (True, 512 + 512)):
+        frames = moves(pl.plan_redistribution(rows, columns, (64, 64), alltoall=alltoall), rows, (64, 64))
+        assert max(frame.held for frame in frames) == peak
+
+
+def test_every_move_is_in_the_text_and_stepping_says_where_it_stands():
+    lab = RedistributionLab(4, "4 x 1", "1 x 4", steps="all_to_all")
+    assert "rank 1 keeps [4:8, 8:16]; gets [0:4, 8:16] from 0 (128 B)" in lab.to_text()
+    lab.next()
+    lab.next()
+    assert lab.at == 1 == len(lab.moves["frames"])
+    lab.back()
+    lab.back()
+    assert lab.at == 0
+    with pytest.raises(ArgumentError, match="from 0 to 1"):
+        lab.to(2)
+    lab.to(1)
+    lab.set_want("2 x 2")
+    assert lab.at == 0
+    lab.to(len(lab.moves["frames"]))
+    lab.reset()
+    assert lab.snapshot()["at"] == 0
+
+
 @pytest.mark.parametrize(("steps", "received"), [("gather", 7 * 2 * 32 * F32), ("all_to_all", 7 * 2 * 4 * F32)])
 def test_rows_to_columns_on_eight_ranks(steps, received):
     """all_gather brings seven slices of (2, 32), all_to_all seven pieces of (2, 4): an eighth."""
     lab = RedistributionLab(8, "8 x 1", "1 x 8", steps=steps)
-    assert f"every rank receives {received} bytes; no way needs less than {7 * 2 * 4 * F32}." in lab.to_text()
+    least = bytes_text(7 * 2 * 4 * F32)
+    assert f"every rank receives {bytes_text(received)}; no way needs less than {least}." in lab.to_text()
 
 
 def test_steps_are_those_of_the_line_that_can_be_copied(capsys):

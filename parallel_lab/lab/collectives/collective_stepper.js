@@ -4,7 +4,6 @@
 // Colour = chunk (which part of the data), position = rank. Hatching and a sigma = addends are missing; the little
 // squares say whose are in it.
 
-const FLIGHT_MS = 620, PLAY_MS = 1500;
 const frameOf = (s) => s.frames[s.at];
 
 const breakable = (name) => name.split("_").map((part, i) => html`${i ? html`_<wbr>` : ""}${part}`);
@@ -23,35 +22,20 @@ function header(s, ui) {
   </header>`;
 }
 
-const unitOf = (s) => (["all_reduce", "reduce", "broadcast"].includes(s.kind.value) ? "chunk" : "piece");
-
 // Which chunk is shown bright, the others being dimmed.
 function follow(s) {
   const option = (c, i) => html`<option value="${i}" data-key="f${i}"
-    ${flag("selected", s.follow === i)}>${unitOf(s)} ${c.label}</option>`;
+    ${flag("selected", s.follow === i)}>chunk ${c.label}</option>`;
   return html`<label class="pl-field"><span>follow</span><select data-key="follow" data-command="follow">
     <option value=""${flag("selected", s.follow === null)}>all</option>${s.chunks.map(option)}</select></label>`;
 }
 
-function transport(s, ui) {
-  // a disabled one would lose the focus, and with it the keys
-  const button = (act, label, text, on, kind = "") => html`<button type="button" class="pl-button ${kind}"
-    data-key="${act}" data-act="${act}" aria-label="${label}" title="${label}" aria-disabled="${!on}">${text}</button>`;
-  const frame = frameOf(s), last = s.at === s.rounds, { playing } = ui;
-  const phase = (p) => html`<span style="flex:${p.rounds}"
-    class="${p.name && p.name === frame.phase ? "pl-on" : ""}">${p.name.replaceAll("_", " ")}</span>`;
-  const play = playing ? ["stop playing", "❚❚ Stop"] : ["play the rounds", "▶ Play"];
-  return html`<div class="pl-transport" role="group" aria-label="rounds">
-    <span class="pl-buttons">${button("reset", "to the start", "« Start", s.at > 0)}
-      ${button("back", "one round back", "‹ Back", s.at > 0)}
-      ${button("next", "one round on", "Next ›", !last, "pl-primary")}
-      ${button("play", ...play, !last || playing)}</span>
-    <div class="pl-rail"><input type="range" data-key="rail" min="0" max="${s.rounds}" step="1" value="${s.at}"
-        aria-label="rounds done" aria-valuetext="${frame.text}">
-      <div class="pl-phases" aria-hidden="true">${s.phases.map(phase)}</div></div>
-    <span class="pl-place"><b>${s.at}</b> of ${s.rounds} rounds</span>
-  </div>`;
-}
+const placeOf = (s) => ({
+  at: s.at, last: s.rounds, text: frameOf(s).text, noun: "round",
+  phases: s.phases.map((p) => ({
+    rounds: p.rounds, name: p.name.replaceAll("_", " "), on: p.name && p.name === frameOf(s).phase,
+  })),
+});
 
 function refused(s) {
   const article = s.kind.value.startsWith("all_") ? "an" : "a";
@@ -196,7 +180,7 @@ function key(s) {
   const chip = (state, body) => html`<dt><span class="pl-token pl-hue-2 pl-${state}">${body}</span></dt>`;
   const spent = ["scatter", "gather", "all_to_all"].includes(s.kind.value);
   const place = s.slots > 1 ? "colour and place in the line: from which rank; line r is for rank r"
-    : `colour and number: which ${unitOf(s)} of the data`;
+    : "colour and number: which chunk of the data";
   const missing = html`hatched <i class="pl-sigma">Σ</i>: addends are missing; bar r is tall when rank r's is in`;
   const sums = [
     [chip("partial", [two, who(Math.max(1, n - 1))]), missing],
@@ -222,108 +206,57 @@ const tables = (s, ui) => tabs(ui, {
   key: ["How to read the picture", null, () => key(s)],
 });
 
-// ---- the tokens of a round leave from where they lay; the cards change when they land ----
+// ---- the tokens of a round travel along its arrows; the cards change when they land ----
 
-function fly(view) {
-  const { root, ui } = view, flights = [], sky = root.querySelector(".pl-sky");
+function flights({ root, snapshot }) {
   const box = (rank, chunk) => {
     const cell = root.querySelector(`[data-cell="${rank}-${chunk}"]`);
     return cell && boxIn(root, cell);
   };
-  for (const m of frameOf(view.snapshot).messages) {
-    for (const chunk of m.chunks) {
-      const from = box(m.source, chunk), to = box(m.destination, chunk);
-      const mark = root.querySelector(`[data-cell="${m.source}-${chunk}"] .pl-token`);
-      if (!from || !to || !mark) continue;
-      const ghost = mark.cloneNode(true), x = to.left - from.left, y = to.top - from.top;
-      ghost.classList.remove("pl-fresh", "pl-spent");
-      // what has no room on the cards
-      [...mark.children].forEach((part, i) => {
-        if (getComputedStyle(part).display === "none") ghost.children[i].dataset.hidden = "";
-      });
-      ghost.querySelectorAll("[data-hidden]").forEach((part) => part.remove());
-      ghost.classList.add("pl-ghost");
-      for (const [name, value] of Object.entries(from)) ghost.style[name] = `${value}px`;
-      sky.append(ghost);
-      const lift = -6 - 3 * Math.abs(m.source - m.destination);
-      const way = ["none", `translate(${x / 2}px, ${y / 2 + lift}px)`, `translate(${x}px, ${y}px)`];
-      const flight = { duration: FLIGHT_MS, easing: "cubic-bezier(.45, 0, .3, 1)", fill: "forwards" };
-      flights.push(ghost.animate(way.map((transform) => ({ transform })), flight));
-    }
-  }
-  if (!flights.length) return;
-  ui.landing = flights;
-  Promise.all(flights.map((f) => f.finished)).then(() => { if (ui.landing === flights) land(view); }, () => {});
+  const one = (m, chunk) => {
+    const from = box(m.source, chunk), to = box(m.destination, chunk);
+    const mark = root.querySelector(`[data-cell="${m.source}-${chunk}"] .pl-token`);
+    if (!from || !to || !mark) return [];
+    const ghost = mark.cloneNode(true);
+    ghost.classList.remove("pl-fresh", "pl-spent");
+    // what has no room on the cards
+    [...mark.children].forEach((part, i) => {
+      if (getComputedStyle(part).display === "none") ghost.children[i].dataset.hidden = "";
+    });
+    ghost.querySelectorAll("[data-hidden]").forEach((part) => part.remove());
+    return [{ ghost, from, to, by: alongArrow(root, m, from) }];
+  };
+  return frameOf(snapshot).messages.flatMap((m) => m.chunks.flatMap((chunk) => one(m, chunk)));
 }
 
-function land(view) {
-  const { root, ui } = view, flights = ui.landing;
-  if (!flights) return;
-  ui.landing = null;
-  for (const flight of flights) flight.cancel();
-  root.querySelector(".pl-sky").replaceChildren();
-  view.draw();
+// Points of a message's arrow, for the middle of a token that starts in the box `from`.
+function alongArrow(root, m, from) {
+  const arrow = root.querySelector(`.pl-arc[data-key="${m.source}-${m.destination}"] .pl-stroke`);
+  if (!arrow) return [];
+  const around = boxIn(root, arrow.ownerSVGElement), length = arrow.getTotalLength();
+  return Array.from({ length: 9 }, (_, i) => {
+    const { x, y } = arrow.getPointAtLength((length * i) / 8);
+    return [around.left + x - from.left - from.width / 2, around.top + y - from.top - from.height / 2];
+  });
 }
 
 // ---- what can be done ----
 
-const still = matchMedia("(prefers-reduced-motion: reduce)");
-
-function shown(view, before) {
-  const { snapshot } = view;
-  land(view);
-  const forward = before && before.frames === snapshot.frames && snapshot.at === before.at + 1;
-  if (forward && !still.matches && document.visibilityState === "visible") fly(view);
-  if (snapshot.at === snapshot.rounds && view.ui.playing) stopPlaying(view);
-}
-
-function stopPlaying(view) {
-  clearInterval(view.ui.timer);
-  view.ui.playing = false;
-  view.ask();
-}
-
 function handlers(view) {
-  const { ui, send } = view, at = () => view.snapshot.at;
-  const go = (to) => { if (to >= 0 && to <= view.snapshot.rounds && to !== at()) send("to", [to]); };
-  const play = () => {
-    if (ui.playing) { stopPlaying(view); return; }
-    ui.playing = true;
-    go(at() + 1);
-    ui.timer = setInterval(() => (at() < view.snapshot.rounds ? go(at() + 1) : stopPlaying(view)), PLAY_MS);
-    view.ask();
-  };
-  const acts = { reset: () => go(0), back: () => go(at() - 1), next: () => go(at() + 1), play };
+  const { send } = view, steps = transportHandlers(view, () => placeOf(view.snapshot));
   return {
+    ...steps,
     click(event) {
-      const act = event.target.closest("[data-act]"), mark = event.target.closest("[data-chunk]");
-      if (act && act.getAttribute("aria-disabled") !== "true") {
-        if (act.dataset.act !== "play" && ui.playing) stopPlaying(view);
-        if (act.dataset.act === "to") go(Number(act.dataset.value));
-        else acts[act.dataset.act]();
-      } else if (mark) {
-        const chunk = Number(mark.dataset.chunk);
-        send("follow", [view.snapshot.follow === chunk ? null : chunk]);
-      }
-      return act || mark;
-    },
-    input({ target }) {
-      if (target.type !== "range") return;
-      if (ui.playing) stopPlaying(view);
-      go(Number(target.value));
-    },
-    change({ target }) {
-      if (target.dataset.command === "follow") send("follow", [target.value === "" ? null : Number(target.value)]);
-      return target.dataset.command === "follow" || target.type === "range";
-    },
-    keydown({ target, key }) {
-      const to = { ArrowRight: at() + 1, ArrowLeft: at() - 1, Home: 0, End: view.snapshot.rounds }[key];
-      // groups, lists and radios know the arrows themselves
-      const own = target.closest?.("[data-roving]") || target.nodeName === "SELECT" || target.type === "radio";
-      if (to === undefined || own) return false;
-      if (ui.playing) stopPlaying(view);
-      go(to);
+      const mark = event.target.closest("[data-chunk]");
+      if (!mark) return steps.click(event);
+      const chunk = Number(mark.dataset.chunk);
+      send("follow", [view.snapshot.follow === chunk ? null : chunk]);
       return true;
+    },
+    change(event) {
+      const { target } = event, follows = target.dataset.command === "follow";
+      if (follows) send("follow", [target.value === "" ? null : Number(target.value)]);
+      return follows || steps.change(event);
     },
   };
 }
@@ -335,21 +268,20 @@ const { render, mountPage } = lab({
     head: header,
     notices: refused,
     status: (s) => html`<p class="pl-status" role="status">${frameOf(s).text}</p>`,
-    transport, arcs, cards,
-    tables,
+    transport: (s, ui) => transport(ui, placeOf(s)),
+    arcs, cards, tables,
   },
   skeleton: html`<div class="pl-top">${["head", "notices", "transport", "status"].map(slot)}</div>
     <div class="pl-stage">${slot("arcs")}${slot("cards")}</div>
     ${slot("tables")}
-    <div class="pl-sky" aria-hidden="true"></div>`,
+    ${sky}`,
   measure(ui, root) { ui.width = Math.max(300, Math.floor(root.querySelector(".pl-stage").clientWidth || 900)); },
   numbers: ["choose_ranks", "choose_elements"],
   handlers,
-  shown,
-  resized: land,
-  waits: ({ ui }, name) => ui.landing && name === "cards",
-  drawn: ({ root, snapshot }) => { root.dataset.at = snapshot.at; },
-  leave(view) { stopPlaying(view); view.ui.landing = null; },
+  ...flying({
+    place: placeOf, flights, waiting: ["cards"],
+    story: (s) => [s.kind, s.algorithm, s.ranks, s.elements].map(({ value }) => value).join(),
+  }),
   ahead: (command, [at]) => (command === "to" ? { at } : null), // a step is shown before the kernel has answered
   alone: {
     to: (s, [at], base) => ({ at, counters: base.counters_by_round?.[at] ?? s.counters }),

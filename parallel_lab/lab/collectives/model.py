@@ -44,7 +44,8 @@ class CollectiveStepper(Lab):
     `at` is how many rounds are done. `follow` is the chunk that is looked at, None for all.
     """
 
-    scripts, styles = ("collectives/collective_stepper.js",), ("collectives/collective_stepper.css",)
+    scripts = ("shared/transport.js", "collectives/collective_stepper.js")
+    styles = ("shared/transport.css", "collectives/collective_stepper.css")
     commands = ("to", "next", "back", "reset", "follow", "choose_kind", "choose_algorithm", "choose_ranks")
     commands += ("choose_elements", "choose_cluster", "choose_contention")
     often = ("at", "follow", "counters", "status")

@@ -3,10 +3,11 @@ between, what it receives, and the least that any steps would need.
 
     lab = RedistributionLab(devices=8, have="8 x 1", want="1 x 8")
     print(lab.to_text())
+    lab.next()                      # the first message is done: who holds what now
     lab.set_steps("all_to_all")     # the same with an eighth of the bytes
 
-A layout is written as a strategy, slices per dim: "2 x 4". Ranks that are left hold copies, or addends of a sum that is
-still pending.
+A layout is written as a strategy, slices per dim: "2 x 4". Ranks that are left hold copies, or the partial sums of a
+sum that is still pending. What moves is drawn frame by frame (`pictures/moves.py`); `at` frames are done.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...base.checks import integer
+from ...base.units import bytes_text
 from ...layout.redistribution import plan_redistribution
 from ...layout.redistribution_steps import Step, move, received_elements
 from ...layout.tensor_layout import TensorLayout, slice_text
 from ...run.calls import Calls
+from ..pictures.moves import move_lines, moves_view
 from ..shared.lab import Choice, Lab, LabRun
 from ..shared.sections import code, table
 
 SHAPE, DTYPE = (16, 32), np.dtype(np.float32)
 DEVICES = (2, 4, 8)
-COPIES = {"copies": "copies of it", "addends": "addends of a pending sum"}
+COPIES = {"copies": "copies of it", "addends": "partial sums"}
 STEPS = {"gather": "all_gather, then slice", "all_to_all": "all_to_all where it fits"}
 
 
@@ -45,14 +49,21 @@ class RedistributionLab(Lab):
 
     devices  2, 4 or 8 ranks
     have     the strategy it has, such as "2 x 4"; want: the one that is needed
-    copies   what ranks with the same slice hold: "copies", or "addends" of a sum
+    copies   what ranks with the same slice hold: "copies", or "addends" (partial sums)
     steps    "gather" (MindSpore's default) or "all_to_all" (its enable_alltoall)
 
     Raises ArgumentError for what is not among these.
     """
 
-    scripts: ClassVar[tuple[str, ...]] = ("shared/plain_lab.js",)
-    commands: ClassVar[tuple[str, ...]] = ("set_devices", "set_have", "set_want", "set_copies", "set_steps", "set_rank")
+    scripts: ClassVar[tuple[str, ...]] = (
+        *("shared/transport.js", "pictures/slices.js", "pictures/moves.js"),
+        "redistribution/redistribution_lab.js",
+    )
+    styles: ClassVar[tuple[str, ...]] = ("shared/transport.css", "pictures/moves.css")
+    commands: ClassVar[tuple[str, ...]] = (
+        *("set_devices", "set_have", "set_want", "set_copies", "set_steps", "set_rank"),
+        *("to", "next", "back", "reset"),
+    )
 
     def __init__(
         self, devices: int = 8, have: str = "2 x 4", want: str = "8 x 1", copies: str = "copies", steps: str = "gather"
@@ -64,7 +75,7 @@ class RedistributionLab(Lab):
         self._want: str = self.one_of(want, strategies(devices), "want", where)
         self._copies: str = self.one_of(copies, COPIES, "copies", where)
         self._steps: str = self.one_of(steps, STEPS, "steps", where)
-        self._rank = 0
+        self._rank = self._at = 0
         self._update()
 
     def choices(self) -> dict[str, Choice]:
@@ -105,6 +116,31 @@ class RedistributionLab(Lab):
         """Whose groups are shown."""
         self._look(rank=rank)
 
+    # ---- stepping ----
+
+    @property
+    def at(self) -> int:
+        """Frames that are done: 0 is the start."""
+        return self._at
+
+    def to(self, number: int) -> None:
+        """To where `number` frames are done. Raises ArgumentError outside 0 ... frames."""
+        with self._lock:
+            self._at = integer(0, len(self.moves["frames"]))(type(self).__name__, "frame", number)
+        self._changed("picture")
+
+    def next(self) -> None:
+        """One frame on; stays at the end."""
+        self.to(min(self._at + 1, len(self.moves["frames"])))
+
+    def back(self) -> None:
+        """One frame back; stays at the start."""
+        self.to(max(self._at - 1, 0))
+
+    def reset(self) -> None:
+        """To the start."""
+        self.to(0)
+
     # ---- what follows ----
 
     def _update(self) -> None:
@@ -113,6 +149,8 @@ class RedistributionLab(Lab):
         self.source = TensorLayout(source.device_matrix, source.tensor_map, partial)
         alltoall = self._steps == "all_to_all"
         self.plan: tuple[Step, ...] = plan_redistribution(self.source, self.target, SHAPE, alltoall=alltoall)
+        self.moves: dict[str, Any] = moves_view(self.plan, self.source, self.target, SHAPE, DTYPE.itemsize)
+        self._at = 0
 
     def _layout(self, strategy: str) -> TensorLayout:
         return TensorLayout.from_strategy(tuple(map(int, strategy.split(" x "))), self._devices)
@@ -121,8 +159,11 @@ class RedistributionLab(Lab):
         """Everything shown: steps of the chosen rank, slices of all ranks, and the same in Python."""
         with self._lock:
             sections = {"steps": self._step_table(), "slices": self._slice_table(), "python": self._python()}
+            small = "drawn as direct exchange; a ring passes the same bytes from neighbour to neighbour"
+            notes = move_lines(self.moves) or ["Nothing moves."]
+            sections["moves"] = {"kind": "lines", "title": "Moves", "small": small, "notes": notes}
             shown = {"version": 1, "title": "Redistribution Lab", "status": self._status(), "run": LabRun().to_dict()}
-            return {**shown, **self.chosen(), "sections": sections}
+            return {**shown, **self.chosen(), "at": self._at, "moves": self.moves, "sections": sections}
 
     def _status(self) -> str:
         if not self.plan:
@@ -130,8 +171,8 @@ class RedistributionLab(Lab):
         received = DTYPE.itemsize * received_elements(self.plan)
         sent = sum(step.communicates for step in self.plan)
         head = f"{len(self.plan)} step{'s' * (len(self.plan) > 1)}, {sent} of them a message"
-        least = "" if self.least_bytes is None else f"; no way needs less than {self.least_bytes}"
-        return f"{head}: predicted, every rank receives {received:g} bytes{least}."
+        least = "" if self.least_bytes is None else f"; no way needs less than {bytes_text(self.least_bytes)}"
+        return f"{head}: predicted, every rank receives {bytes_text(received)}{least}."
 
     @property
     def least_bytes(self) -> int | None:
@@ -152,10 +193,13 @@ class RedistributionLab(Lab):
             for number, step in enumerate(self.plan, 1):
                 group = " ".join(map(str, step.group(rank))) if step.communicates else "alone"
                 size = DTYPE.itemsize * received_elements([step])
-                rows.append([f"{number} {step.kind}", group, step.in_shape, step.out_shape, size])
+                moved = step.kind != "reshape"  # which redescribes what is there
+                held = DTYPE.itemsize * (math.prod(step.in_shape) + moved * math.prod(step.out_shape))
+                rows.append([f"{number} {step.kind}", group, step.in_shape, step.out_shape, held, size])
             return rows
 
-        heads = {"step": "name", "together with": "text", "slice": "shape", "then": "shape", "received": "bytes bar"}
+        heads = {"step": "name", "together with": "text", "slice": "shape", "then": "shape", "held at once": "bytes"}
+        heads["received"] = "bytes bar"
         of = {str(rank): {"rows": rows(rank)} for rank in range(self._devices)}
         return table("Steps", heads, small="groups of the chosen rank", by=["rank"], of=of)
 
@@ -165,10 +209,10 @@ class RedistributionLab(Lab):
             return slice_text(layout.slice_index(SHAPE, rank), SHAPE), others or "-"
 
         columns = {"rank": "name", "has": "text", "also on": "text", "needs": "text", "also on ": "text"}
-        rows, addend = [], " (addend)" if self.source.is_partial else ""
+        rows, pending = [], " (a partial sum)" if self.source.is_partial else ""
         for rank in range(self._devices):
             had, wanted = held(self.source, rank), held(self.target, rank)
-            rows.append([str(rank), had[0] + addend, had[1], *wanted])
+            rows.append([str(rank), had[0] + pending, had[1], *wanted])
         right = self._moved_right()
         verdict = f"moved on {self._devices} simulated ranks: {sum(right)} of {len(right)} have the slice they need"
         return table(f"Slices of a {SHAPE} tensor", columns, rows, notes=[[verdict, all(right)]])
@@ -177,7 +221,7 @@ class RedistributionLab(Lab):
         """Per rank whether the steps, done with numbers, give it the slice it needs."""
         whole = np.arange(np.prod(SHAPE), dtype=DTYPE).reshape(SHAPE)
         arrays = [
-            # of addends, the first rank of a group has the value and the others zeros
+            # of partial sums, the first rank of a group has the value and the others zeros
             whole[self.source.slice_index(SHAPE, rank)] * (self.source.partial_group(rank)[0] == rank)
             for rank in range(self._devices)
         ]

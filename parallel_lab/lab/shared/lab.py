@@ -53,7 +53,8 @@ class Choice(NamedTuple):
 class Lab:
     """A headless model. `__init__` must run before the first change.
 
-    scripts, styles   files of lab/ that draw it; those that all labs share come before them
+    scripts, styles   files of lab/ that draw it; those that all labs share come before them. Unless told otherwise, its
+                      choices and its sections, one below the other
     commands          what a page may ask: names of methods, whose annotations say what arguments may be
     often             parts of the snapshot that change at every step; a widget sends them apart from the others
     frame_height_px   of the page, where widgets are not shown
@@ -61,7 +62,7 @@ class Lab:
     words             a pure function: the text of a snapshot
     """
 
-    scripts: ClassVar[tuple[str, ...]] = ()
+    scripts: ClassVar[tuple[str, ...]] = ("shared/plain_lab.js",)
     styles: ClassVar[tuple[str, ...]] = ()
     commands: ClassVar[tuple[str, ...]] = ()
     often: ClassVar[tuple[str, ...]] = ()

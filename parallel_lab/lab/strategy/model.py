@@ -62,7 +62,7 @@ class StrategyLab(RunsOneThing):
     listeners.
     """
 
-    scripts = ("strategy/graph.js", "strategy/slices.js", "strategy/strategy_lab.js")
+    scripts = ("strategy/graph.js", "pictures/slices.js", "strategy/strategy_lab.js")
     styles = ("strategy/strategy_lab.css",)
     commands = (
         *("set_net", "set_devices", "set_data", "set_preset", "set_strategy"),

@@ -1,6 +1,6 @@
 // The Strategy Lab: operators with their strategies, a card per rank, the selected rank, messages, timeline. What all
 // labs share is in page.js, the loss curve in loss.js, the graph above the picture in graph.js, how slices are drawn in
-// slices.js.
+// pictures/slices.js.
 //
 // Colour = slice (which part of the data), position = rank. Hatching and a sigma = the value is only an addend of a
 // pending sum.

@@ -1,0 +1,109 @@
+"""The Redistribution Lab in a real browser: tokens travel from card to card, and a list stands there where none may."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallel_lab.lab.redistribution.model import RedistributionLab
+from parallel_lab.lab.widgets import RedistributionLabWidget
+from tests.browser.lab_page import MARKS, boxes, browser, live, page_of, sync_api, tabs
+
+__all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
+
+expect = sync_api.expect
+
+pytestmark = MARKS
+
+COLUMNS = ("8 x 1", "1 x 8", "copies", "all_to_all")
+CENTRES = """(all) => all.map((e) => { const { x, y, width, height } = e.getBoundingClientRect();
+  return [Math.round(x + width / 2), Math.round(y + height / 2)]; })"""
+
+
+def tokens(page, side, look):
+    return page.locator(f"[data-side^={side}] .pl-mv-{look} .pl-block")
+
+
+def test_a_step_sends_a_token_from_every_card_to_every_other(page_of):
+    """8 ranks, 7 tokens from each: in flight together, and then where the cards show them."""
+    page = page_of(RedistributionLab(8, *COLUMNS).to_html())
+    expect(tokens(page, "before", "goes")).to_have_count(56)
+    expect(tokens(page, "before", "stays")).to_have_count(8)
+    expect(tokens(page, "after", "goes")).to_have_count(0)
+    page.get_by_role("button", name="one move on").click()
+    expect(page.locator(".pl-ghost")).to_have_count(56)
+    expect(page.locator(".pl-ghost")).to_have_count(0)
+    expect(tokens(page, "after", "goes")).to_have_count(56)
+    expect(tokens(page, "after", "stays")).to_have_count(8)
+
+
+def test_a_token_leaves_and_lands_on_the_place_that_the_cards_show(page_of):
+    page = page_of(RedistributionLab(2, "2 x 1", "1 x 2", steps="all_to_all").to_html())
+    start = sorted(map(tuple, tokens(page, "before", "goes").evaluate_all(CENTRES)))
+    page.evaluate("""() => { const fly = Element.prototype.animate; window.flown = [];
+      Element.prototype.animate = function (frames, how) { const box = this.getBoundingClientRect();
+        const end = frames.at(-1).transform.match(/-?[\\d.]+/g).map(Number), x = box.x + box.width / 2;
+        const y = box.y + box.height / 2; window.flown.push([[x, y], [x + end[0], y + end[1]]]);
+        return fly.call(this, frames, how); }; }""")
+    page.get_by_role("button", name="one move on").click()
+    expect(tokens(page, "after", "goes")).to_have_count(2)
+    end = sorted(map(tuple, tokens(page, "after", "goes").evaluate_all(CENTRES)))
+    flown = page.evaluate("window.flown")
+    for shown, which in ((start, 0), (end, 1)):
+        drawn = sorted(tuple(point[which]) for point in flown)
+        near = [
+            abs(a - b) < 2 for one, other in zip(shown, drawn, strict=True) for a, b in zip(one, other, strict=True)
+        ]
+        assert all(near), (shown, drawn)
+
+
+def test_a_control_never_waits_for_what_flies(page_of):
+    page = page_of(RedistributionLab(8, "8 x 1", "1 x 8").to_html())
+    page.evaluate(
+        "document.querySelector('[data-act=next]').click(); document.querySelector('[data-act=next]').click()"
+    )
+    page.wait_for_selector("[data-at='2']")
+    page.evaluate("document.querySelector('[data-act=reset]').click()")
+    page.wait_for_selector("[data-at='0']")
+    expect(page.locator(".pl-ghost")).to_have_count(0)
+    expect(page.locator(".pl-mv-text")).to_contain_text("move 1, to come")
+
+
+def test_nothing_flies_under_reduced_motion_and_the_list_is_open(page_of):
+    page = page_of(RedistributionLab(8, *COLUMNS).to_html(), reduced_motion="reduce")
+    page.evaluate("() => { window.flown = 0; Element.prototype.animate = () => { window.flown += 1; }; }")
+    page.get_by_role("button", name="one move on").click()
+    expect(tokens(page, "after", "goes")).to_have_count(56)
+    assert page.evaluate("window.flown") == 0
+    expect(page.get_by_role("tabpanel")).to_contain_text("rank 1 keeps [2:4, 4:8]; gets [0:2, 4:8] from 0 (32 B)")
+
+
+def test_the_answer_of_the_kernel_does_not_end_the_flight(live):
+    page, widget = live(RedistributionLabWidget(RedistributionLab(8, *COLUMNS)))
+    page.get_by_role("button", name="one move on").click()
+    page.wait_for_function("document.querySelectorAll('.pl-ghost').length === 56")
+    assert widget.lab.at == 1  # the kernel has answered by now, or will before they land
+    page.wait_for_timeout(150)
+    assert page.locator(".pl-ghost").count() == 56
+    expect(tokens(page, "after", "goes")).to_have_count(56)
+
+
+def test_partial_sums_are_hatched_until_they_are_added(page_of):
+    lab = RedistributionLab(4, "2 x 1", "2 x 1", "addends")
+    page = page_of(lab.to_html())
+    hatched = "[data-side^={}] rect[fill*=hatch]"
+    assert page.locator(hatched.format("before")).count() > 0
+    page.get_by_role("button", name="one move on").click()
+    expect(page.locator(".pl-ghost")).to_have_count(0)
+    assert page.locator(hatched.format("after")).count() == 0
+
+
+@pytest.mark.parametrize("width", [1280, 848, 760, 400])
+def test_every_width_shows_all_cards_whole(page_of, width):
+    page = page_of(RedistributionLab(8, "2 x 2", "1 x 4", "addends").to_html(), width=width)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    cards = boxes(page.locator(".pl-mv-card"))
+    assert len(cards) == 16 and all(c["x"] >= 0 and c["x"] + c["width"] <= width for c in cards)
+    cut = "all => all.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.textContent)"
+    assert page.locator(".pl-mv-card, .pl-mv-card > span, .pl-mv-held *").evaluate_all(cut) == []
+    if width >= 848:  # the result is in view
+        assert max(c["y"] + c["height"] for c in cards) < 800
