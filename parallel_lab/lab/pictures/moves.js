@@ -7,6 +7,10 @@
 
 const tokenOf = ({ block, slice }, dims, room, options, look = "") => html`<g class="${look}">
   ${blockMark(blockBox({ block }, dims, room), slice, options)}</g>`;
+const bare = (tokens, partial, dims, room, id) => tokens.map((t) => {
+  const box = rectOf(blockBox(t, dims, room)), over = html`<rect class="pl-over" ${box} fill="url(#${id}-hatch)"/>`;
+  return html`<rect class="pl-block ${hue(t.slice)}" ${box}/>${partial ? over : ""}`;
+});
 const byPlace = (tokens) => [...new Map(tokens.map((t) => [String([t.block, t.slice]), t])).values()];
 const hopsTo = (step, rank) => step.hops.filter((h) => h.destination === rank);
 const hopsFrom = (step, rank) => step.hops.filter((h) => h.source === rank);
@@ -26,8 +30,9 @@ function moveCards(m, step, ui, { side, done, rank, width, select }) {
       return [mark(step.kept[r], is, "pl-mv-stays"), mark(byPlace(tokens), is, "pl-mv-goes")];
     }
     const sent = byPlace(hopsFrom(step, r).flatMap((hop) => hop.tokens));
-    return [mark(step.before[r], was, "pl-mv-rest"), mark(step.kept[r], was, "pl-mv-stays"),
-      mark(sent, was, "pl-mv-goes")];
+    const places = new Set(sent.map((t) => String(t.block))), stays = (t) => !places.has(String(t.block));
+    return [html`<g class="pl-mv-rest">${bare(step.before[r], was, dims, room, ui.id)}</g>`,
+      mark(step.kept[r].filter(stays), was, "pl-mv-stays"), mark(sent, was, "pl-mv-goes")];
   };
   const team = new Set(hopsTo(step, rank).map((hop) => hop.source));
   const card = (r) => {
