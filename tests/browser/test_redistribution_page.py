@@ -79,11 +79,14 @@ def test_nothing_flies_under_reduced_motion_and_the_list_is_open(page_of):
 
 def test_the_answer_of_the_kernel_does_not_end_the_flight(live):
     page, widget = live(RedistributionLabWidget(RedistributionLab(8, *COLUMNS)))
+    page.evaluate("""() => { const fly = Element.prototype.animate;
+      Element.prototype.animate = function (...how) { const one = fly.apply(this, how); one.pause(); return one; }; }""")
     page.get_by_role("button", name="one move on").click()
-    page.wait_for_function("document.querySelectorAll('.pl-ghost').length === 56")
-    assert widget.lab.at == 1  # the kernel has answered by now, or will before they land
-    page.wait_for_timeout(150)
+    expect(page.locator(".pl-ghost")).to_have_count(56)
+    page.wait_for_timeout(300)
+    assert widget.lab.at == 1  # the kernel has answered while they are in the air
     assert page.locator(".pl-ghost").count() == 56
+    page.evaluate("() => document.getAnimations().forEach((one) => one.finish())")
     expect(tokens(page, "after", "goes")).to_have_count(56)
 
 

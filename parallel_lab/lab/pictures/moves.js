@@ -91,7 +91,7 @@ function moveFlights(root, m, at) {
   const boxOf = (side, rank, token) => {
     const svg = root.querySelector(`[data-side="${side}-${rank}"] svg`);
     if (!svg) return null;
-    const { left, top, width } = svg.getBoundingClientRect(), scale = width / svg.viewBox.baseVal.width;
+    const { left, top, width } = boxIn(root, svg), scale = width / svg.viewBox.baseVal.width;
     const room = frame(m.shape, dims, Math.max(svg.viewBox.baseVal.width, svg.viewBox.baseVal.height) - 2);
     const b = blockBox(token, dims, room);
     return {
