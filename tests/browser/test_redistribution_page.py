@@ -80,7 +80,8 @@ def test_nothing_flies_under_reduced_motion_and_the_list_is_open(page_of):
 def test_the_answer_of_the_kernel_does_not_end_the_flight(live):
     page, widget = live(RedistributionLabWidget(RedistributionLab(8, *COLUMNS)))
     page.evaluate("""() => { const fly = Element.prototype.animate;
-      Element.prototype.animate = function (...how) { const one = fly.apply(this, how); one.pause(); return one; }; }""")
+      Element.prototype.animate = function (...how) { const one = fly.apply(this, how);
+        one.pause(); return one; }; }""")
     page.get_by_role("button", name="one move on").click()
     expect(page.locator(".pl-ghost")).to_have_count(56)
     page.wait_for_timeout(300)
