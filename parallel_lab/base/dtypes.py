@@ -8,12 +8,13 @@ bfloat16 stays, beside float16 it becomes float32, and beside wider floats it gi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
 
-from .errors import MissingPackage
+from .errors import MissingPackage, ShapeError, shorten
 
 BFLOAT16, FLOAT32 = "bfloat16", np.dtype(np.float32)
 HALF = ("float16", BFLOAT16)  # what is summed in float32 where gradient_fp32_sync says so
@@ -62,21 +63,72 @@ def scalar_dtype(dtype: Any) -> np.dtype:
     return FLOAT32 if is_bfloat16(dtype) else dtype
 
 
-def by_rule(rule: Callable[[tuple[str, ...]], str], dtypes: Sequence[str]) -> str:
-    """rule(dtypes), a result's dtype by numpy's promotion, where some are bfloat16.
+UNPROMOTED = ("uint16", "uint32", "uint64")  # beside bools and themselves only
+_CATEGORY = {"b": 0, "u": 1, "i": 1, "f": 2}
 
-    >>> add = lambda dtypes: str(np.result_type(*dtypes))
-    >>> [by_rule(add, (BFLOAT16, other)) for other in ("int32", "float16", "float64")]
-    ['bfloat16', 'float32', 'float64']
+
+def promoted(dtypes: Sequence[Any], where: str = "arithmetic") -> str:
+    """The dtype that operands of these dtypes take together, by MindSpore's rule: bools give way to ints, ints of any
+    width to floats, and inside a category the widest counts. Raises ShapeError for pairs that MindSpore does not
+    convert, those with unsigned ints of more than 8 bits.
+
+    >>> promoted(("int32", "float16")), promoted(("int8", "uint8")), promoted((BFLOAT16, "float16"))
+    ('float16', 'int16', 'float32')
     """
-    dtypes = tuple(dtypes)
-    if BFLOAT16 not in dtypes:
-        return rule(dtypes)
+    return _promoted(tuple([str(d) for d in dtypes]), where)
 
-    def found(stand_in: str, others: dict[str, str]) -> str:
-        return rule(tuple(stand_in if d == BFLOAT16 else others.get(d, d) for d in dtypes))
 
-    # the result is bfloat16 if it goes with what stands for it
-    beside = {"float16": "float32", **dict.fromkeys(("int16", "int32", "int64", "uint8", "uint16", "uint32"), "int8")}
-    narrow = found("float16", beside)
-    return BFLOAT16 if narrow != found("float32", beside) else found("float32", {})
+@lru_cache(maxsize=1024)
+def _promoted(dtypes: tuple[str, ...], where: str) -> str:
+    first, *others = dtypes
+    return reduce(lambda one, other: _of_two(one, other, where), others, first)
+
+
+def _of_two(one: str, other: str, where: str) -> str:
+    if one == other:
+        return one
+    if {one, other} in ({"int8", "uint8"}, set(HALF)):  # neither holds the other's values
+        return "int16" if "int8" in (one, other) else "float32"
+    rank = {name: (_CATEGORY[kind_of(name)], as_dtype(name).itemsize, name == "int8") for name in (one, other)}
+    low, high = sorted(rank, key=rank.__getitem__)
+    if rank[low][0] and (low in UNPROMOTED or high in UNPROMOTED):
+        raise _unconverted(f"{one} beside {other}", [x for x in (one, other) if x in UNPROMOTED], where)
+    return high
+
+
+def _unconverted(what: str, names: Sequence[str], where: str = "arithmetic") -> ShapeError:
+    allowed = f"MindSpore does not convert {' and '.join(names)} by itself"
+    return ShapeError(what, where=where, allowed=allowed, hint="Convert: x.astype('int32')")
+
+
+def beside_number(value: bool | int | float, dtypes: Sequence[Any]) -> np.dtype:
+    """The dtype of a Python number beside tensors: theirs, if it is of the number's category or of a higher one; else
+    int64 for an int beside bools, float32 for a float. Raises ShapeError beside unsigned ints of more than 8 bits.
+
+    >>> [str(beside_number(2.5, (d,))) for d in ("float16", "int32", "bool")], str(beside_number(2, ("bool",)))
+    (['float16', 'float32', 'float32'], 'int64')
+    """
+    dtype = as_dtype(promoted(dtypes))
+    own = "bool" if isinstance(value, bool) else "float32" if isinstance(value, float) else "int64"
+    higher = _CATEGORY[kind_of(own)] > _CATEGORY[kind_of(dtype)]
+    if str(dtype) in UNPROMOTED and own != "bool":
+        raise _unconverted(f"the number {shorten(value)} beside {dtype}", [str(dtype)])
+    return np.dtype(own) if higher else dtype
+
+
+def check_taken_in(where: str, dtype: Any, given: Any) -> None:
+    """Raise ShapeError unless a Parameter of `dtype` takes values of the dtype `given`: it is not converted itself."""
+    if promoted((dtype, given), where) != str(dtype):
+        allowed = f"What {dtype} takes in: a Parameter keeps its dtype"
+        hint = f"Convert: x.astype('{dtype}')"
+        raise ShapeError(f"values of {given} for a Parameter of {dtype}", where=where, allowed=allowed, hint=hint)
+
+
+def alike(operands: Sequence[Any], where: str = "arithmetic") -> tuple[np.ndarray, ...]:
+    """Arrays and Python numbers as arrays of one dtype, the `promoted` one."""
+    known = [x.dtype for x in operands if hasattr(x, "dtype")]
+    if not known:
+        return tuple(map(np.asarray, operands))
+    dtypes = known + [beside_number(x, known) for x in operands if not hasattr(x, "dtype")]
+    dtype = as_dtype(promoted(dtypes, where))
+    return tuple([np.asarray(x, dtype) for x in operands])

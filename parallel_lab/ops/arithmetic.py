@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.checks import choice, number
+from ..base.dtypes import alike
 from .elementwise import (
     BINARY,
     POSITIVE,
@@ -35,16 +36,11 @@ from .unary import exp, exp2, sign, square
 _FRACTIONS = {"dtype": float_result}
 
 
-def _alike(x, y):
-    """Both as arrays of one dtype."""
-    dtype = np.result_type(x, y)
-    return np.asarray(x, dtype), np.asarray(y, dtype)
-
-
-def _floats(x, y):
-    """Both in the dtype of a result that has fractions."""
-    dtype = float_result((np.result_type(x, y),))
-    return np.asarray(x, dtype), np.asarray(y, dtype)
+def _floats(*operands):
+    """All in the dtype of a result that has fractions."""
+    operands = alike(operands)
+    dtype = float_result((operands[0].dtype,))
+    return [np.asarray(x, dtype) for x in operands]
 
 
 def _zero_where(zero, formula, x, y):
@@ -70,7 +66,6 @@ def _xlogy(x, y):
 
 
 def _mul_no_nan(x, y):
-    x, y = _alike(x, y)
     return _zero_where(y == 0, np.multiply, x, y)
 
 
@@ -158,7 +153,6 @@ def _(g, out, x, y):
 
 
 def _truncated(x, y):
-    x, y = _alike(x, y)
     if x.dtype.kind == "f":
         return np.trunc(x / y)
     return (np.abs(x) // np.abs(y) * (np.sign(x) * np.sign(y))).astype(x.dtype)  # no float between: all digits
@@ -322,6 +316,7 @@ def lerp(start, end, weight):
 
     A strategy has a tuple for each tensor; a number has none (MindSpore: Lerp).
     """
+    start, end, weight = alike((start, end, weight), "Lerp")
     return start + weight * (end - start)
 
 
@@ -342,6 +337,7 @@ _THREE = {
 @op("...,...,...,...->...", name="Addcmul", **_THREE)
 def add_product(x, first, second, value):
     """x + value * first * second.  x, first, second: (...), value: (...) or a number -> broadcast (...)."""
+    x, first, second, value = alike((x, first, second, value), "Addcmul")
     return x + value * first * second
 
 
@@ -356,9 +352,10 @@ def _(g, out, x, first, second, value):
     )
 
 
-@op("...,...,...,...->...", name="Addcdiv", **_THREE)
+@op("...,...,...,...->...", name="Addcdiv", **{**_THREE, **_FRACTIONS})
 def add_quotient(x, first, second, value):
     """x + value * first / second.  x, first, second: (...), value: (...) or a number -> broadcast (...)."""
+    x, first, second, value = _floats(x, first, second, value)
     return x + value * first / second
 
 

@@ -20,6 +20,7 @@ import math
 import numpy as np
 
 from ..base.checks import choice, number
+from ..base.dtypes import promoted
 from .activation import SOFTMAX
 from .elementwise import div, mul, sub
 from .kernels.threads import spread_over_threads, thread_count
@@ -207,7 +208,7 @@ def _(g, out, q, k, v, **attrs):
     _masked_labels,
     name="ScaledDotProductAttentionWithMask",
     check=_check_masked,
-    dtype=lambda dtypes, **_: np.result_type(*dtypes[:3]),
+    dtype=lambda dtypes, **_: promoted(dtypes[:3]),
     example=(
         case((4, 2, 8, 6), (4, 2, 5, 6), (4, 2, 5, 4), (8, 5)),
         case((2, 8, 4, 4), (2, 6, 4, 4), (2, 6, 4, 2), (2, 1, 1, 6), input_layout="BSND"),
@@ -232,7 +233,7 @@ def _masked_shapes(shapes, *, of_mask, **_):
     return shapes[2 : 6 if of_mask else 5]
 
 
-@op(result_shape=_masked_shapes, part_size=_rows_of_q, dtype=lambda dtypes, **_: np.result_type(*dtypes[2:5]))
+@op(result_shape=_masked_shapes, part_size=_rows_of_q, dtype=lambda dtypes, **_: promoted(dtypes[2:5]))
 def masked_attention_grad(g, out, q, k, v, mask, *, is_causal, scale, input_layout, of_mask, offset=0):
     """The same with, if `of_mask`, the gradient for the mask.  g, out: (b, h, s, e), others -> like them."""
     attrs = {"is_causal": is_causal, "scale": scale, "input_layout": input_layout, "offset": offset}

@@ -53,7 +53,7 @@ def bounding_box_encode(anchor_box, groundtruth_box, *, means=(0.0, 0.0, 0.0, 0.
     """
     (middle, size), (wanted, true_size) = _spans(anchor_box), _spans(groundtruth_box)
     offsets = np.concatenate([(wanted - middle) / size, np.log(true_size / size)], axis=1)
-    dtype = float_result((np.result_type(anchor_box, groundtruth_box),))
+    dtype = float_result((anchor_box.dtype, groundtruth_box.dtype))
     return ((offsets - np.asarray(means)) / np.asarray(stds)).astype(dtype)
 
 
@@ -91,7 +91,7 @@ def bounding_box_decode(
     reach = size * np.exp(np.clip(offsets[:, 2:], -most, most)) / 2 - 0.5
     limits = np.asarray(max_shape[::-1] * 2) - 1
     made = np.clip(np.concatenate([middle - reach, middle + reach], axis=1), 0, limits)
-    return made.astype(float_result((np.result_type(anchor_box, deltas),)))
+    return made.astype(float_result((anchor_box.dtype, deltas.dtype)))
 
 
 def _check_valid(operands, **_):
@@ -137,7 +137,7 @@ def iou(anchor_boxes, gt_boxes, *, mode="iou"):
     overlap = np.maximum(last - first + 1, 0).prod(axis=-1)
     true, anchor = (_spans(boxes)[1].prod(axis=1) for boxes in (gt_boxes, anchor_boxes))
     total = true[:, None] + anchor - overlap if mode == "iou" else np.broadcast_to(true[:, None], overlap.shape)
-    return (overlap / total).astype(float_result((np.result_type(anchor_boxes, gt_boxes),)))
+    return (overlap / total).astype(float_result((anchor_boxes.dtype, gt_boxes.dtype)))
 
 
 # ---- pictures of another size ----

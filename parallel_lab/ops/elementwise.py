@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import Check, choice
-from ..base.dtypes import as_dtype, kind_of
+from ..base.dtypes import as_dtype, kind_of, promoted
 from ..base.errors import ShapeError
 from .machine.opdef import OpDef
 from .machine.registry import case, form, op, unbroadcast
@@ -57,14 +57,14 @@ def each_element(
 
 def float_result(dtypes: tuple[str, ...], **_: object) -> np.dtype:
     """Result dtype of functions that have fractions: integers and bools give float32."""
-    found = np.result_type(*dtypes)
+    found = as_dtype(promoted(dtypes))
     return found if kind_of(found) == "f" else np.dtype(np.float32)
 
 
 def number_result(dtypes, **_):
-    """Result dtype: numpy's promotion; ShapeError for bools. No `check=`: these operators run too often at once."""
-    found = np.result_type(*dtypes)
-    if found.kind == "b":
+    """Result dtype: the promoted one; ShapeError for bools. No `check=`: these operators run too often at once."""
+    found = promoted(dtypes)
+    if found == "bool":
         what = "the operands are bool"
         raise ShapeError(what, where="arithmetic", allowed="Numbers", hint="Convert them: x.astype('int32')")
     return found
@@ -147,7 +147,7 @@ def _(g, out, x, y):
 )
 def div(x, y):
     """Quotient; integers give float32.  x, y: (...) -> broadcast (...)."""
-    return np.true_divide(x, y, dtype=float_result((np.result_type(x, y),)))
+    return np.true_divide(x, y, dtype=float_result((x.dtype,)))
 
 
 @div.vjp
@@ -224,7 +224,7 @@ def _(g, out, x, y):
 @op(BINARY, name="Hypot", ufunc="hypot", method="hypot(other)", dtype=float_result, example=POSITIVE_PAIR)
 def hypot(x, y):
     """sqrt(x^2 + y^2), without overflow in between.  x, y: (...) -> broadcast (...)."""
-    return np.hypot(x, y, dtype=float_result((np.result_type(x, y),)))
+    return np.hypot(x, y, dtype=float_result((x.dtype,)))
 
 
 @hypot.vjp
@@ -270,7 +270,7 @@ def _(g, out, x, b, *, data_format):
 )
 def addn(*inputs):
     """Sum of any number of tensors of one shape, from the first to the last.  inputs: each (...) -> (...)."""
-    total = np.array(inputs[0], np.result_type(*inputs))
+    total = np.array(inputs[0])
     for x in inputs[1:]:
         total += x
     return total

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.checks import choice, integer, number
+from ..base.dtypes import promoted
 from ..base.errors import NotBuiltYet, ShapeError
 from ..base.origin import caller
 from ..base.seeds import get_seed
@@ -188,7 +189,7 @@ class _Attention:
 
 def _floats(count):
     """The dtypes of softmax_max and softmax_sum, and of results like the query."""
-    return lambda dtypes, **_: (*(np.result_type(dtypes[0], np.float32),) * 2, *(dtypes[0],) * count)
+    return lambda dtypes, **_: (*(promoted((dtypes[0], "float32")),) * 2, *(dtypes[0],) * count)
 
 
 @op(

@@ -20,6 +20,7 @@ import math
 import numpy as np
 
 from ..base.checks import integer, is_int
+from ..base.dtypes import promoted
 from ..base.errors import ShapeError, shorten
 from .elementwise import cast, mul
 from .logic import not_equal
@@ -525,7 +526,7 @@ def _restrict_one_hot(signature, cuts, sizes, *, depth, axis):
     offset="z",
     part_size=lambda shapes, attrs: attrs["depth"],
     localize=lambda attrs, parts: {**attrs, "depth": attrs["depth"] // parts["z"]},
-    dtype=lambda dtypes, **_: np.result_type(*dtypes[1:]),
+    dtype=lambda dtypes, **_: promoted(dtypes[1:]),
     flops=0,
     example=(case((16,), (), (), ints={0: 8}, depth=8), case((8,), (), (), ints={0: 16}, depth=16, axis=0)),
 )

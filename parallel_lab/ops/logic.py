@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.checks import number
+from ..base.dtypes import alike, promoted
 from .elementwise import BINARY, SHAPE, binary, unary
 from .machine.registry import case, op, unbroadcast
 from .machine.signature import but_numbers
@@ -111,7 +112,7 @@ def _truth(operand, name):
     numpy="where",
     mint="select where",
     check=lambda operands: _truth(operands[0], "condition"),
-    dtype=lambda dtypes: np.result_type(*dtypes[1:]),
+    dtype=lambda dtypes: promoted(dtypes[1:]),
     example=(
         case((16, 8), (16, 8), (16, 8), bools={0}),
         case((8,), (16, 8), (), bools={0}),
@@ -120,7 +121,7 @@ def _truth(operand, name):
 )
 def select(condition, x, y):
     """x where the condition is true, y elsewhere.  condition: (...) bool, x, y: (...) -> broadcast (...)."""
-    return np.where(condition, x, y)
+    return np.where(condition, *alike((x, y), "Select"))
 
 
 @select.vjp

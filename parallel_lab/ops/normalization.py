@@ -22,10 +22,11 @@ import math
 import numpy as np
 
 from ..base.checks import choice, integer, integers, number
+from ..base.dtypes import promoted
 from ..base.errors import ShapeError, shorten
 from .elementwise import add, cast, float_result, mul
 from .machine.composed import composed
-from .machine.opdef import SHAPE_ERRORS, common_dtype
+from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import floats, one_dim
 from .machine.registry import case, form, gradient, op, total
 from .machine.signature import along_axis, letters
@@ -274,8 +275,8 @@ def rms_normalization(part, x, gamma, *, epsilon=1e-6):
     if not part.splits(params):
         labels = f"{names},{params}->{names}"
         return part(rms_norm_fused, x, gamma, labels=labels, alone=True, epsilon=epsilon)
-    dtype = common_dtype((float_result((str(x.dtype),)), str(gamma.dtype)))
-    in_float32 = str(x.dtype) == "float16" or float_result((str(x.dtype),)) != x.dtype
+    dtype = promoted((float_result((x.dtype,)), gamma.dtype))
+    in_float32 = str(x.dtype) == "float16" or float_result((x.dtype,)) != str(x.dtype)
     x = part(cast, x, labels=f"{names}->{names}", dtype="float32") if in_float32 else x
     squares = part(square, x, labels=f"{names}->{names}")
     mean = part(reduce_mean, squares, labels=f"{names}->{small}", axis=tuple(range(-count, 0)), keep_dims=True)

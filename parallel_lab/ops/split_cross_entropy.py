@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..base.dtypes import promoted
 from ..base.errors import ShapeError
 from .machine.registry import gradient, op
 from .machine.signature import letters
@@ -56,7 +57,7 @@ def _labels(*operands, out="{rows}"):
 
 
 def _wide(dtypes, **_):
-    return np.result_type(dtypes[0], np.float32)
+    return promoted((dtypes[0], "float32"))
 
 
 class _Own:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Session, Tensor, compile, nn, ops, value_and_grad
-from parallel_lab.base.dtypes import as_dtype, by_rule, load_bfloat16
+from parallel_lab.base.dtypes import as_dtype, load_bfloat16
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.ops import OPS
 from parallel_lab.processes.shm import WorkerPool
@@ -73,12 +73,6 @@ def test_an_operator_gives_the_dtype_that_float16_would_have_and_the_rounded_flo
             np.testing.assert_array_equal(np.asarray(mine).astype(np.float32), rounded(wide))
         elif op.expand is not None:  # each part rounds
             np.testing.assert_allclose(np.asarray(mine, np.float64), wide, rtol=0.1, atol=0.1)
-
-
-def test_by_rule_asks_the_rule_once_where_no_bfloat16_is():
-    asked = []
-    assert by_rule(lambda dtypes: asked.append(dtypes) or "int32", ("float32", "int8")) == "int32"
-    assert asked == [("float32", "int8")]
 
 
 # ---- precision ----

@@ -20,7 +20,7 @@ import numpy as np
 
 from ... import ops
 from ...base.checks import checked, flag, instance, integer
-from ...base.dtypes import as_dtype, kind_of
+from ...base.dtypes import as_dtype, check_taken_in, kind_of
 from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
 from ...base.origin import caller
@@ -168,7 +168,8 @@ class Tensor(ForNumpy):
                 tracked = tracked or x._requires_grad
             else:
                 return NotImplemented
-        if any([a.dtype.kind == "V" for a in arrays]):  # noqa: C419 - bfloat16, which `compute` rounds
+        dtype = arrays[0].dtype
+        if dtype.kind == "V" or arrays[-1].dtype != dtype:  # `compute` rounds bfloat16, and makes dtypes alike
             return NotImplemented
         try:
             data = op.fn(*arrays)
@@ -540,8 +541,8 @@ class Parameter(Tensor):
         ops.assign(self, new)
 
     def set_data(self, data: Any, slice_shape: bool = False) -> None:
-        """Replace the values, keeping shape and dtype. What `initializer(...)` returns is drawn when next read. With
-        slice_shape, values of another shape are taken too, which is the Parameter's from then on.
+        """Replace the values, keeping shape and dtype (MindSpore refuses wider Tensors). What `initializer(...)`
+        returns is drawn when next read. With slice_shape, another shape is taken too, the Parameter's from then on.
 
         A Parameter that holds a slice takes a slice, or the whole tensor, which is sliced when next used.
         """
@@ -553,6 +554,8 @@ class Parameter(Tensor):
                 raise ShapeError(f"data of shape {data.shape}", where=where, allowed=allowed)
             self._initial, self._data, self.layout = Initial(data.draw, data.shape, self.dtype), None, None
             return
+        if isinstance(data, (Tensor, bool, int, float)):
+            check_taken_in(where, self.dtype, as_array(data, [self]).dtype)
         array = np.asarray(plain(tensor_operand(where, "data", data)), self.dtype)
         if flag(where, "slice_shape", slice_shape) and array.shape != self.shape:
             self.layout, self.full_shape, self._data = None, array.shape, array

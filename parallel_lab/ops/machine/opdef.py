@@ -27,13 +27,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.checks import Check, Errors, flag
-from ...base.dtypes import BFLOAT16, FLOAT32, as_dtype, by_rule, in_float32, is_bfloat16, kind_of
+from ...base.dtypes import (
+    FLOAT32,
+    alike,
+    as_dtype,
+    beside_number,
+    check_taken_in,
+    in_float32,
+    is_bfloat16,
+    kind_of,
+    promoted,
+)
 from ...base.errors import ArgumentTypeError, OutOfMemory, ParallelLabError, ShapeError, shorten
 from ...base.hooks import current_tracer
 from ...base.seeds import repeated
 from .operand_checks import Facts, is_operand, refuse
 from .signature import Shape, Signature, resolve
 
+BOOL = np.dtype(bool)
 SHAPE_ERRORS = Errors(ShapeError, ShapeError)
 
 # what MindSpore's functions, methods and classes, old and new, call the same argument
@@ -129,9 +140,9 @@ class OpDef:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.plain and not kwargs and len(args) == len(self.tensors) and current_tracer.get() is None:
-            # the short way for what a tape does most: arrays of numbers, element by element
-
-            if all([type(x) is np.ndarray and x.dtype.kind in "biuf" for x in args]):  # noqa: C419
+            # the short way for what a tape does most: arrays of numbers of one dtype, element by element
+            dtype = args[0].dtype if type(args[0]) is np.ndarray else BOOL
+            if dtype.kind in "biuf" and all([type(x) is np.ndarray and x.dtype == dtype for x in args]):  # noqa: C419
                 try:
                     return np.asarray(self.fn(*args))
                 except (ValueError, TypeError):
@@ -148,6 +159,11 @@ class OpDef:
         """Element by element, with tensors and nothing else as arguments."""
         simple = self.signature in ("...->...", "...,...->...") and self.positional == self.tensors and not self.options
         return simple and self.check is None and self.expand is None and not self.writes
+
+    @cached_property
+    def meets(self) -> bool:
+        """Whether operands of several dtypes are converted to one first (MindSpore's implicit conversion)."""
+        return not self.writes and (self.signature == "...,...->..." or self.dtype is None)
 
     def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Any = None) -> Any:
         """Run at once, or record while tracing. Several results are a tuple.
@@ -214,9 +230,12 @@ class OpDef:
             what = f"{self.tensors[0]} is {shorten(parameter)}"
             raise ArgumentTypeError(what, where=self.class_name, allowed="A Parameter: its value is replaced")
         arrays = [parameter.array, *(getattr(x, "array", x) if hasattr(x, "asnumpy") else x for x in others)]
+        numbers = (bool, int, float)
+        arrays = [scalar_operand(x, [parameter]) if type(x) in numbers else np.asarray(x) for x in arrays]
+        self.infer(tuple([x.shape for x in arrays]), tuple([dtype_name(x.dtype) for x in arrays]), attrs)
         if (noting := repeated.get()) is not None:
             noting.writes(parameter)
-        parameter.set_data(self.attempt([x if isinstance(x, np.ndarray) else np.asarray(x) for x in arrays], attrs))
+        parameter.set_data(self.attempt(arrays, attrs))
         return parameter
 
     def _as_arrays(self, operands: list[Any]) -> list[Any]:
@@ -260,6 +279,8 @@ class OpDef:
             return self.expand(list(arrays), attrs, None)
         if not self.view and any([is_bfloat16(getattr(x, "dtype", FLOAT32)) for x in arrays]):  # noqa: C419
             return self._rounded(arrays, attrs)
+        if self.meets and len({getattr(x, "dtype", None) for x in arrays}) > 1:
+            arrays = alike(arrays, self.class_name)
         if self.variadic:
             made = self.fn(*arrays, **attrs)
         else:
@@ -390,24 +411,24 @@ class OpDef:
                 given = tuple([shapes[i] for i in rule]) if isinstance(rule, tuple) else shapes[rule]
             several = len(given) > 0 and isinstance(given[0], tuple)
             made = tuple(given) if several else (tuple(given),)
-        return Results(made, self.result_dtypes(dtypes, attrs, len(made)), several)
+        try:
+            return Results(made, self.result_dtypes(dtypes, attrs, len(made)), several)
+        except ShapeError as error:  # of a rule about dtypes, which does not know whose it is
+            raise type(error)((where or self.class_name) + str(error).removeprefix("arithmetic")) from None
 
     def result_dtypes(self, dtypes: tuple[str, ...], attrs: dict[str, Any], count: int) -> tuple[str, ...]:
         """Names of the dtypes of `count` results for operands of these dtypes."""
 
-        def found(dtypes: tuple[str, ...]) -> tuple[str, ...]:
-            rule = self.dtype(dtypes, **attrs) if callable(self.dtype) else self.dtype
-            rules = rule if isinstance(rule, tuple) else (rule,) * count
-            return tuple(
-                [
-                    common_dtype(dtypes) if r is None else dtypes[r] if isinstance(r, int) else dtype_name(as_dtype(r))
-                    for r in rules
-                ]
-            )
-
-        if BFLOAT16 not in dtypes:
-            return found(dtypes)
-        return tuple([by_rule(lambda given, i=i: found(given)[i], dtypes) for i in range(count)])
+        if self.writes:
+            check_taken_in("arithmetic", dtypes[0], dtypes[-1])
+        rule = self.dtype(dtypes, **attrs) if callable(self.dtype) else self.dtype
+        rules = rule if isinstance(rule, tuple) else (rule,) * count
+        return tuple(
+            [
+                promoted(dtypes) if r is None else dtypes[r] if isinstance(r, int) else dtype_name(as_dtype(r))
+                for r in rules
+            ]
+        )
 
     @property
     def names_labels(self) -> bool:
@@ -466,12 +487,6 @@ def dtype_name(dtype: np.dtype) -> str:
     return str(dtype)
 
 
-@lru_cache(maxsize=256)
-def common_dtype(dtypes: tuple[str, ...]) -> str:
-    """The dtype that holds values of all of them, by numpy's rules."""
-    return by_rule(lambda given: str(np.result_type(*(np.dtype(d) for d in given))), dtypes)
-
-
 def frozen_attr(value: Any) -> Any:
     """An attribute as plain, hashable Python: tuples for lists and arrays, Python's numbers, dtypes as str."""
     if isinstance(value, (list, tuple)):
@@ -486,14 +501,11 @@ def frozen_attr(value: Any) -> Any:
 
 
 def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
-    """A Python number as a 0-d array: it takes the `others`' dtype, unless that would lose its fraction."""
-    given = [o.dtype for o in others if hasattr(o, "dtype")]
-    dtypes = [d if isinstance(d, np.dtype) else np.dtype(str(d)) for d in given]
+    """A Python number as a 0-d array, in the dtype that it takes beside the `others`."""
+    dtypes = [str(o.dtype) for o in others if hasattr(o, "dtype")]
     if not dtypes:
         return np.asarray(value, np.float32 if isinstance(value, float) else None)
-    dtype = np.dtype(common_dtype(tuple([dtype_name(d) for d in dtypes])))
-    if isinstance(value, float) and dtype.kind in "iub":
-        dtype = np.dtype(np.float32)
+    dtype = beside_number(value, dtypes)
     try:
         return np.asarray(value, dtype)
     except OverflowError:
