@@ -106,7 +106,7 @@ def hswish(x):
     return x * _hsigmoid(x)
 
 
-@gradient(hswish)
+@gradient(hswish, shown="HSwishGrad")
 def hswish_grad(g, x):
     """Gradient of hswish: 0 below -3, 1 above 3, (2 x + 3) / 6 between.  g, x: (...) -> (...)."""
     return g * np.where(x <= -3, 0, np.where(x < 3, (2 * x + 3) / 6, 1)).astype(g.dtype, copy=False)
@@ -228,13 +228,13 @@ def prelu(x, weight):
     return np.where(x > 0, x, weight.reshape((-1,) + (1,) * max(x.ndim - 2, 0)) * x)
 
 
-@gradient(prelu)
+@gradient(prelu, shown="PReLUGrad")
 def prelu_grad(g, x, weight):
     """Gradient for x.  g, x: (n, c, ...), weight: (c,) or (1,) -> (n, c, ...)."""
     return np.where(x > 0, g, weight.reshape((-1,) + (1,) * max(x.ndim - 2, 0)) * g)
 
 
-@gradient(prelu, "weight")
+@gradient(prelu, "weight", shown="PReLUGrad")
 def prelu_weight_grad(g, x, weight):
     """Gradient for the weight: the sum of g * x where x <= 0.  g, x: (n, c, ...), weight: (c,) -> like weight."""
     over = tuple(i for i in range(x.ndim) if i != 1 or weight.shape == (1,))
@@ -281,7 +281,7 @@ def gelu(x, *, approximate="tanh"):
     return inner
 
 
-@gradient(gelu)
+@gradient(gelu, shown="GeLUGrad")
 def gelu_grad(g, x, *, approximate):
     """Gradient of gelu.  g, x: (...) -> (...)."""
     kind = x.dtype.type
@@ -327,7 +327,7 @@ def silu(x):
     return x * _sigmoid(x)
 
 
-@gradient(silu)
+@gradient(silu, shown="SiLUGrad")
 def silu_grad(g, x):
     """Gradient of silu: g * s * (1 + x (1 - s)) with s = sigmoid(x).  g, x: (...) -> (...)."""
     s = _sigmoid(x)
@@ -409,7 +409,7 @@ def fast_gelu(x):
     return x * _sigmoid(x.dtype.type(1.702) * x)
 
 
-@gradient(fast_gelu)
+@gradient(fast_gelu, shown="FastGeLUGrad")
 def fast_gelu_grad(g, x):
     """Gradient of fast_gelu.  g, x: (...) -> (...)."""
     slope = x.dtype.type(1.702)

@@ -117,7 +117,7 @@ def _apply_labels(shapes, *, count, epsilon):
     return f"{names},sb,b,b->{names}"
 
 
-@op(_apply_labels, whole="s", dtype=0, flops=2)
+@op(_apply_labels, shown="BatchNorm", whole="s", dtype=0, flops=2)
 def batch_norm_apply(x, sums, scale, bias, *, count, epsilon):
     """x normalised with `sums`; count: elements of a channel.  x: (n, c, ...), sums: (2, c), others: (c,) -> like x."""
     mean, _, inverse = _moments(sums, count, epsilon)
@@ -212,7 +212,7 @@ def _infer_labels(shapes, *, epsilon):
     return f"{names},b,b,b,b->{names}"
 
 
-@op(_infer_labels, dtype=0, flops=2)
+@op(_infer_labels, shown="BatchNorm", dtype=0, flops=2)
 def batch_norm_infer(x, scale, bias, mean, variance, *, epsilon):
     """x normalised with given statistics.  x: (n, c, ...), the others: (c,) -> (n, c, ...)."""
     factor = scale / np.sqrt(variance.astype(np.float64) + epsilon)

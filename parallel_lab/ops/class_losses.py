@@ -166,7 +166,7 @@ def nll_rows(logits, labels, weight, *, ignore_index):
     return loss.reshape(labels.shape).astype(logits.dtype, copy=False)
 
 
-@gradient(nll_rows)
+@gradient(nll_rows, shown="NLLLossGrad")
 def nll_grad(g, labels, weight, *, ignore_index, shape):
     """Gradient for the log-probabilities.  g: (n, ...) or (), labels: (n, ...), weight: (c,) -> `shape`, as those."""
     numbers, counted = check_labels("NLLLoss", labels.reshape(-1), shape[1], ignore_index)

@@ -320,6 +320,7 @@ def _grad_work(s):
     lambda shapes, *, group, **_: "{},{}->{}".format(*_labels(shapes, inner_label(group))),
     sizes=lambda shapes, *, size, group, **_: {"i": shapes[1][1] * group, **_sized("dhw", size)},
     flops=_grad_work,
+    shown="Conv2DBackpropInput",
 )
 def conv_input_grad(g, weight, *, size, stride, dilation, pads, group):
     """Gradient of a convolution for its picture.  g: (n, o, ...), weight: (o, i / group, ...) -> (n, i, *size)."""
@@ -333,6 +334,7 @@ def conv_input_grad(g, weight, *, size, stride, dilation, pads, group):
         **dict(zip(EXTENTS[len(kernel)], kernel, strict=True)),
     },
     flops=_grad_work,
+    shown="Conv2DBackpropFilter",
 )
 def conv_weight_grad(g, x, *, kernel, stride, dilation, pads, group):
     """Gradient of a convolution for its weight.  g: (n, o, ...), x: (n, i, ...) -> (o, i / group, *kernel)."""

@@ -73,7 +73,7 @@ def number_result(dtypes, **_):
 # ---- helpers of vjp rules ----
 
 
-@op(result_shape=lambda shapes, *, shape: shape)
+@op(result_shape=lambda shapes, *, shape: shape, shown="ReduceSum")
 def sum_to(x, *, shape):
     """Sum over the dims that broadcasting added or stretched.  x: any shape that `shape` broadcasts to -> `shape`."""
     if x.shape == tuple(shape):
@@ -238,7 +238,7 @@ def _bias_labels(shapes, *, data_format="NCHW"):
     return f"{names},{names[-1 if data_format == 'NHWC' else 1]}->{names}"
 
 
-@op(result_shape=lambda shapes: (shapes[0][1],))
+@op(result_shape=lambda shapes: (shapes[0][1],), shown="BiasAddGrad")
 def channel_sum(x):
     """Sum over all dims but dim 1.  x: (a, b, ...) -> (b,)."""
     return x.sum(axis=(0, *range(2, x.ndim)), dtype=x.dtype)
@@ -469,7 +469,7 @@ def count_nonfinite(x):
     return np.float32(x.size - np.count_nonzero(np.isfinite(x)))
 
 
-@op(result_shape=1, dtype=1)
+@op(result_shape=1, dtype=1, shown="Select")
 def choose(flag, new, old):
     """`new` if the flag is true, else `old`, and nothing else is computed.  flag: (), new, old: (...) -> (...)."""
     return new if flag else old

@@ -194,7 +194,7 @@ def _floats(count):
 
 @op(
     _labels,
-    name="FlashAttention",
+    name="FlashAttentionScore",
     attrs={
         "head_num": integer(1),
         "keep_prob": number(0, 1, above=True),
@@ -281,6 +281,7 @@ def flash_attention(
     result_shape=lambda shapes, *, given, **_: tuple(shapes[1 : 4 + ("real_shift" in given)]),
     dtype=lambda dtypes, *, given, **_: tuple(dtypes[1 : 4 + ("real_shift" in given)]),
     part_size=lambda shapes, attrs: _own(shapes[1], attrs["input_layout"]),
+    shown="FlashAttentionScoreGrad",
 )
 def flash_attention_grad(
     *operands,

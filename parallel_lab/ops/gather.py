@@ -464,7 +464,7 @@ def gather_elements(input, dim, index, *, offset=None):
     return found
 
 
-@gradient(gather_elements, part_size=lambda shapes, attrs: attrs["shape"][attrs["dim"]])
+@gradient(gather_elements, part_size=lambda shapes, attrs: attrs["shape"][attrs["dim"]], shown="GatherDGradV2")
 def gather_elements_grad(g, index, *, shape, dim, offset=None):
     """Gradient of gather_elements for its input.  g, index: (..., k, ...) -> `shape`."""
     if not index.size:

@@ -104,7 +104,7 @@ def grid_sampler_2d_grad(g, grid, *, shape, interpolation_mode, padding_mode, al
     return grad
 
 
-@gradient(grid_sampler_2d, "grid")
+@gradient(grid_sampler_2d, "grid", shown="GridSampler2DGrad")
 def grid_sampler_2d_grid_grad(g, input_x, grid, *, interpolation_mode, padding_mode, align_corners):
     """Gradient of grid_sampler_2d for the places.  g: (n, c, i, j), input_x: (n, c, h, w) -> (n, i, j, 2)."""
     grad, given = np.zeros(grid.shape), np.moveaxis(g, 1, -1)

@@ -190,7 +190,7 @@ def strided_slice(
     return np.array(x[key], order="C")
 
 
-@gradient(strided_slice)
+@gradient(strided_slice, shown="StridedSliceGrad")
 def slice_grad(g, *, shape, begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask):
     """Gradient of strided_slice: zeros, with g where its elements came from.  g: (...) -> `shape`."""
     grad = np.zeros(shape, g.dtype)

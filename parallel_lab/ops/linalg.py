@@ -166,7 +166,7 @@ def cdist_grad(g, out, x1, x2, *, p):
     return (g[..., None] * _cdist_slope(out, x1, x2, p)).sum(axis=-2)
 
 
-@gradient(cdist, "x2")
+@gradient(cdist, "x2", shown="CdistGrad")
 def cdist_grad_2(g, out, x1, x2, *, p):
     """Gradient for x2.  g, out: (b, p, r), x1: (b, p, m), x2: (b, r, m) -> like x2."""
     return -(g[..., None] * _cdist_slope(out, x1, x2, p)).sum(axis=-3)

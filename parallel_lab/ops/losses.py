@@ -142,7 +142,7 @@ def smooth_l1_values(prediction, target, *, beta=1.0):
     return np.where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta).astype(size.dtype, copy=False)
 
 
-@op(result_shape=0, dtype=0)
+@op(result_shape=0, dtype=0, shown="SmoothL1LossGrad")
 def smooth_l1_grad(g, prediction, target, *, beta):
     """Gradient for the prediction.  g: (...), prediction, target: broadcast to (...) -> (...)."""
     return g * np.clip((prediction - target) / beta, -1, 1)
@@ -172,7 +172,7 @@ def sigmoid_cross_entropy_with_logits(logits, label):
     return (1 - label) * logits + _softplus_of_minus(logits)
 
 
-@gradient(sigmoid_cross_entropy_with_logits)
+@gradient(sigmoid_cross_entropy_with_logits, shown="SigmoidCrossEntropyWithLogitsGrad")
 def sigmoid_cross_entropy_grad(g, logits, label):
     """Gradient for the logits: g * (sigmoid(x) - y).  g, logits, label: (...) -> (...)."""
     return g * (1 - label - _sigmoid_of_minus(logits))
@@ -194,7 +194,7 @@ def kl_div_values(logits, labels):
 kl_div_values.class_name = "KLDivLoss"  # in plans it is what it is a part of
 
 
-@gradient(kl_div_values)
+@gradient(kl_div_values, shown="KLDivLossGrad")
 def kl_div_grad(g, logits, labels):
     """Gradient for the logits: -g * labels.  g, logits, labels: (...) -> (...)."""
     return -g * np.maximum(labels, 0)

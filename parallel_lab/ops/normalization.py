@@ -218,7 +218,7 @@ def _inverse_rms(rows, epsilon):
 _RMS = {"attrs": {"epsilon": EPSILON}, "check": _check_rms, "flops": 5}
 
 
-@op(_rms_labels, whole=lambda signature, **_: signature.ins[1], **_RMS)
+@op(_rms_labels, whole=lambda signature, **_: signature.ins[1], **_RMS, shown="RmsNorm")
 def rms_norm_fused(x, gamma, *, epsilon=1e-6):
     """`rms_normalization` over dims that are whole.  x: (...), gamma: its last dims -> (...), (..., 1 for each)."""
     rows = wide(x).reshape(-1, gamma.size)
@@ -422,7 +422,7 @@ def local_response(x, *, depth_radius=5, bias=1.0, alpha=1.0, beta=0.5, norm_reg
     return x / (bias + alpha * _neighbours(x * x, depth_radius)) ** beta
 
 
-@gradient(local_response)
+@gradient(local_response, shown="LRNGrad")
 def local_response_grad(g, x, *, depth_radius, bias, alpha, beta):
     """Gradient of local_response.  g, x: (n, c, h, w) -> (n, c, h, w)."""
     base = bias + alpha * _neighbours(x * x, depth_radius)

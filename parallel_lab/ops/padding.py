@@ -74,7 +74,7 @@ def pad_dims(x, *, paddings, mode="constant", value=0.0):
     return np.pad(x, paddings, _PAD_MODES[mode], **fill_with)
 
 
-@op(result_shape=lambda shapes, *, shape, **_: shape)
+@op(result_shape=lambda shapes, *, shape, **_: shape, shown="PadV3Grad")
 def pad_grad(g, *, shape, paddings, mode):
     """Gradient of pad_dims: every copy's gradient is added to its original's.  g: (...) -> `shape`."""
     for dim, (n, pair) in enumerate(zip(shape, paddings, strict=True)):

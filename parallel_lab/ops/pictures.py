@@ -110,7 +110,7 @@ def crop_and_resize(x, boxes, box_index, crop_size, *, method="bilinear", extrap
     return (made * inside[:, None, None, None]).astype(float_result((x.dtype, boxes.dtype)))
 
 
-@gradient(crop_and_resize, part_size=lambda shapes, attrs: attrs["shape"][0])
+@gradient(crop_and_resize, part_size=lambda shapes, attrs: attrs["shape"][0], shown="CropAndResizeGradImage")
 def crop_and_resize_grad(g, boxes, box_index, *, shape, crop_size, method, extrapolation_value, offset=0):
     """Gradient of crop_and_resize for the pictures.  g: (m, r, c, d), boxes: (m, 4), box_index: (m,) -> `shape`."""
     inside, numbers = _mine(box_index, shape[0], offset)
@@ -121,7 +121,7 @@ def crop_and_resize_grad(g, boxes, box_index, *, shape, crop_size, method, extra
     return grad
 
 
-@gradient(crop_and_resize, "boxes", part_size=lambda shapes, attrs: shapes[1][0])
+@gradient(crop_and_resize, "boxes", part_size=lambda shapes, attrs: shapes[1][0], shown="CropAndResizeGradBoxes")
 def crop_and_resize_boxes_grad(g, x, boxes, box_index, *, crop_size, method, extrapolation_value, offset=0):
     """Gradient of crop_and_resize for the boxes.  g: (m, r, c, d), x: (n, h, w, d), box_index: (m,) -> (m, 4)."""
     inside, numbers = _mine(box_index, x.shape[0], offset)
@@ -201,7 +201,7 @@ def roi_align(features, rois, *, pooled_height, pooled_width, spatial_scale, sam
     return (made * inside[:, None, None, None]).astype(features.dtype)
 
 
-@gradient(roi_align, part_size=lambda shapes, attrs: attrs["shape"][0])
+@gradient(roi_align, part_size=lambda shapes, attrs: attrs["shape"][0], shown="ROIAlignGrad")
 def roi_align_grad(g, rois, *, shape, pooled_height, pooled_width, spatial_scale, sample_num, roi_end_mode, offset=0):
     """Gradient of roi_align for the features; regions have none.  g: (m, c, r, s), rois: (m, 5) -> `shape`."""
     inside, numbers = _mine(rois[:, 0], shape[0], offset)

@@ -306,7 +306,7 @@ def adaptive_avg_pool(x, *, output_size):
     return kernels.adaptive_avg(x, _adaptive_size(x.shape[2:], output_size))
 
 
-@gradient(adaptive_avg_pool)
+@gradient(adaptive_avg_pool, shown="AdaptiveAvgPool2DGrad")
 def adaptive_avg_pool_grad(g, *, shape):
     """Gradient of adaptive_avg_pool.  g: (n, c, oh, ow) -> `shape`, (n, c, h, w)."""
     return kernels.adaptive_avg_grad(g, shape[2:])
@@ -318,7 +318,7 @@ def adaptive_max_pool(x, *, output_size):
     return kernels.adaptive_max(x, _adaptive_size(x.shape[2:], output_size))
 
 
-@gradient(adaptive_max_pool)
+@gradient(adaptive_max_pool, shown="AdaptiveMaxPool2DGrad")
 def adaptive_max_pool_grad(g, x):
     """Gradient of adaptive_max_pool.  g: (n, c, oh, ow), x: (n, c, h, w) -> (n, c, h, w)."""
     return kernels.adaptive_max_grad(g, x)

@@ -53,7 +53,7 @@ _CASES = (
 )
 
 
-@op(result_shape=lambda shapes, *, shape, axis: shape)
+@op(result_shape=lambda shapes, *, shape, axis: shape, shown="BroadcastTo")
 def spread(x, *, shape, axis):
     """Undo a reduction's shape: repeat x along the reduced dims `axis`.  x: (...) -> `shape`."""
     kept = tuple(1 if i in axis else n for i, n in enumerate(shape))

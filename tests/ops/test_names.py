@@ -5,7 +5,7 @@ import builtins
 import numpy as np
 import pytest
 
-from parallel_lab import ShapeError, Tensor, nn, ops
+from parallel_lab import ShapeError, Tensor, compile, nn, ops, value_and_grad
 from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.tensor.autograd import gradients
@@ -236,3 +236,25 @@ def test_a_star_import_leaves_pythons_own_functions_alone():
     assert {"where", "topk", "mean", "cross_entropy", "einsum", "norm", "MatMul"} <= set(ops.__all__)
     assert {n for n in ops.__all__ if hasattr(builtins, n)} == set()
     assert all(hasattr(ops, n) for n in ops.__all__)
+
+
+# MindSpore's names of operators that only gradients use, from its public list of gradient primitives (grad_ops)
+IN_GRADIENTS = (
+    (lambda x: ops.gelu(x), (8, 4), "GeLUGrad"),
+    (lambda x: ops.silu(x), (8, 4), "SiLUGrad"),
+    (lambda x: ops.hswish(x), (8, 4), "HSwishGrad"),
+    (lambda x: ops.add(ops.ones((8, 4)), x), (4,), "ReduceSum"),
+    (lambda x: ops.conv2d(x, ops.ones((4, 4, 3, 3))), (8, 4, 6, 6), "Conv2DBackpropInput"),
+    (lambda x: ops.reduce_sum(x, 0), (8, 4), "BroadcastTo"),
+    (lambda x: x[1:5], (8, 4), "StridedSliceGrad"),
+    (lambda x: ops.gather_d(x, 0, np.zeros((2, 4), np.int32)), (8, 4), "GatherDGradV2"),
+)
+
+
+@each_of("fn, shape, name", *IN_GRADIENTS)
+def test_operators_of_gradients_have_mindspores_names(fn, shape, name):
+    net = value_and_grad(lambda x: ops.reduce_sum(ops.square(fn(x))), 0)
+    plan = compile(lambda x: net(x)[1], np.ones(shape, np.float32), device_num=1)
+    shown = {i.op_class for _, i in plan.instructions()}
+    assert name in shown
+    assert not {"ChannelSum", "GeluGrad", "ConvInputGrad", "Spread", "SumTo", "SliceGrad"} & shown

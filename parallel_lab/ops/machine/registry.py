@@ -85,6 +85,7 @@ def op(
     signature: str | Callable | None = None,
     *,
     name: str = "",
+    shown: str = "",
     static: Sequence[str] = (),
     reduce: str = "sum",
     example: Case | Sequence[Case] = (),
@@ -95,6 +96,7 @@ def op(
 
     What it is called (see `spellings.py`):
     name       class names in MindSpore, that of plans first; "": an operator that only vjp rules and optimizers use
+    shown      class name in texts of one without `name`: MindSpore's, where it has such an operator
     also       second names of the function: "negative"
     method     methods of a Tensor, with the names of their arguments where those differ: "pow(exponent)"
     operator   Python's operator: "__neg__", "__add__" (which makes "__radd__", too)
@@ -172,7 +174,7 @@ def op(
                 defaults[parameter.name] = parameter.default
             elif parameter.name not in static:
                 tensors.append(parameter.name)
-        class_names = name.split() or ["".join(part.title() for part in fn.__name__.split("_"))]
+        class_names = (name or shown).split() or ["".join(part.title() for part in fn.__name__.split("_"))]
         made = OpDef(
             name=fn.__name__,
             class_name=class_names[0],
