@@ -451,3 +451,16 @@ def test_stop_is_one_press_away(live):
     page, _ = live
     page.get_by_role("button", name="Stop").press("Enter")
     assert last_command(page) == ("stop", [])
+
+
+def test_a_message_and_its_backward_are_drawn_as_a_pair_and_named(show):
+    lab = FakeLab()
+    page = show(lab.snapshot())
+    page.locator("[data-tab=messages]").click()
+    page.get_by_role("button", name="message 3: select it").click()
+    expect(page.locator(".pl-messages tr.pl-picked td").first).to_have_text("#3")
+    expect(page.locator(".pl-messages tr.pl-dual td").first).to_have_text("#10")
+    expect(page.locator(".pl-badge .pl-picked")).to_have_text("#3")
+    expect(page.get_by_role("status").first).to_contain_text("its backward is #10, the AllReduce of the gradient")
+    drawn = page.locator(".pl-pair .pl-pair-way text")
+    assert drawn.all_text_contents() == ["#3 AllReduce, 512 B", "#10 AllReduce, 512 B"]

@@ -53,6 +53,8 @@ CONTROLS = {
         ([("select_tensor", "w2")], lambda s: s["tensor"] == "w2"),
         ([("select_phase", "backward")], lambda s: s["phase"] == "backward"),
         ([("select_rank", 2)], lambda s: s["rank"] == 2),
+        ([("select_message", 3)], lambda s: s["message"] == 3 and s["tensor"] == "matmul.partial"),
+        ([("select_message", 1), ("to", 2)], lambda s: s["at"] == 2),
         ([("run",)], lambda s: s["run"]["state"] == "running"),
         ([("run",), ("pause",)], lambda s: s["run"]["state"] == "paused"),
         ([("run",), ("pause",), ("resume",)], lambda s: s["run"]["state"] == "running"),

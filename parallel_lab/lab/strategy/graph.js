@@ -62,6 +62,7 @@ function graph(s, ui) {
     seen.add(e.tensor);
     const all = numbers.map((n) => `#${n}`).join(" "), wide = (text) => text.length * 6.4 + 10;
     const badge = flat && wide(all) > room - 8 ? `×${numbers.length}` : all, badgeW = wide(badge);
+    const shown = badge === all ? numbersOf(s, numbers) : badge;
     const shape = t && shapes && first ? shapeText(t.shape) : "", shapeW = shape.length * 6.7;
     // On a level edge the shape stands above the line and the messages on it; on one that climbs, both below its start.
     const below = a.x + nodeW / 2 - (shapeW + (badge && shape ? 5 : 0) + (badge ? badgeW : 0)) / 2;
@@ -78,7 +79,7 @@ function graph(s, ui) {
         aria-label="${name}"><title>${name}</title><path class="pl-reach" d="${d}"/>
       <path class="pl-line" d="${d}" marker-end="url(#${ui.id}-arrow)"/>
       ${shape ? html`<text class="pl-edge-shape" x="${round(lx)}" y="${round(ly)}">${shape}</text>` : ""}
-      ${badge ? badgeAt(badge, bx, by, badgeW) : ""}</g>`;
+      ${badge ? badgeAt(shown, bx, by, badgeW) : ""}</g>`;
   });
   const boxes = nodes.map((n) => {
     const { x, y } = place[n.id], dot = n.label.lastIndexOf("."), cx = round(x + nodeW / 2), cy = round(y + nodeH / 2);

@@ -26,11 +26,13 @@ from ...base.checks import integer
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from ...base.events import Event
 from ...base.settings.context import default_settings
+from ...base.units import bytes_text
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...ops.machine.opdef import OpDef
 from ...ops.machine.sharding import default_strategy, legal_strategies
 from ..pictures import picture
+from ..pictures.duals import redistribution_of, with_duals
 from ..pictures.graph_strip import graph_strip
 from ..pictures.layers import flow_graph, operator_of, parameter_layers, plan_layers
 from ..shared.lab import Choice, RunsOneThing
@@ -62,11 +64,14 @@ class StrategyLab(RunsOneThing):
     listeners.
     """
 
-    scripts = ("strategy/graph.js", "pictures/slices.js", "strategy/strategy_lab.js")
-    styles = ("strategy/strategy_lab.css",)
+    scripts = (
+        *("shared/transport.js", "pictures/slices.js", "pictures/moves.js"),
+        *("strategy/graph.js", "strategy/pairs.js", "strategy/strategy_lab.js"),
+    )
+    styles = ("shared/transport.css", "pictures/moves.css", "strategy/strategy_lab.css", "strategy/pairs.css")
     commands = (
         *("set_net", "set_devices", "set_data", "set_preset", "set_strategy"),
-        *("select_tensor", "select_phase", "select_rank"),
+        *("select_tensor", "select_phase", "select_rank", "select_message", "to"),
         *("run", "pause", "resume", "stop", "reset", "set_speed", "set_steps"),
     )
     often = ("run", "loss")
@@ -92,6 +97,9 @@ class StrategyLab(RunsOneThing):
         self._run: Training = Training(steps=steps)
         self._typed: dict[str, tuple[str, str]] = {}
         self._phase = "forward"
+        self._message: int | None = None  # the selected one, and
+        self._moves: dict[str, Any] | None = None  # of a redistribution, what moves in it
+        self._at = 0  # moves that are done
         self._lanes: tuple[Plan, tuple[Event, ...], dict[str, Any]] | None = None
         self._rank = min(5, devices - 1)
         self._preset, self._tensor = next(iter(NETWORKS[net].presets)), ""
@@ -143,6 +151,7 @@ class StrategyLab(RunsOneThing):
     def _update(self) -> None:
         """Strategies and plan for the chosen preset; what is looked at, as far as it still exists."""
         self._typed = {}
+        self._look_at_message(None)
         self._take_preset()
         self._rank = min(self._rank, self._devices - 1)
         if self._tensor not in self.choices()["tensor"].known:
@@ -167,6 +176,7 @@ class StrategyLab(RunsOneThing):
                 self._typed.pop(operator, None)
                 changed = wanted != self._strategies
                 self._strategies, self._plan = wanted, plan
+                self._look_at_message(None)
                 if changed:
                     self._end_training()
                 known = {e.value: e for e in picture.tensor_entries(plan)}
@@ -176,7 +186,33 @@ class StrategyLab(RunsOneThing):
 
     def select_tensor(self, tensor: str) -> None:
         """The tensor to look at, by its id in the snapshot."""
-        self._look(tensor=tensor)
+        with self._lock:
+            known = self._offered(tensor=tensor)
+            self._look_at_message(None)
+        self._look(**known)
+
+    def select_message(self, number: int) -> None:
+        """A message to look at, by its number: with its partner (the backward of a forward message), its tensor, and
+        what moves in its redistribution.
+        """
+        with self._lock:
+            table = picture.message_table(self._plan, self._rank)
+            number = integer(1, len(table))("StrategyLab.select_message", "number", number)
+            self._look_at_message(number)
+            tensor, phase = table[number - 1]["tensor"], table[number - 1]["phase"]
+            self._set(**({} if tensor is None else {"tensor": tensor, "phase": phase}))
+        self._changed("picture")
+
+    def _look_at_message(self, number: int | None) -> None:
+        self._message, self._at = number, 0
+        self._moves = None if number is None else redistribution_of(self._plan, number)
+
+    def to(self, number: int) -> None:
+        """To where so many moves of the selected message's redistribution are done."""
+        with self._lock:
+            last = len(self._moves["frames"]) if self._moves else 0
+            self._at = integer(0, last)("StrategyLab.to", "move", number)
+        self._changed("picture")
 
     def select_phase(self, phase: str) -> None:
         """Look at the tensor ("forward") or at its gradient ("backward")."""
@@ -380,16 +416,27 @@ class StrategyLab(RunsOneThing):
                 "phase": self._phase,
                 "phases": list(PHASES),
                 "rank": self._rank,
+                "message": self._message,
+                "moves": self._moves,
+                "at": self._at,
                 **tensor,
                 **rank,
                 **self.progress(),
                 "timeline": self._timeline(plan, training.events),
-                "status": f"{tensor['status_tensor']} {rank['status_rank']}",
+                "status": self._pair_text(messages) or f"{tensor['status_tensor']} {rank['status_rank']}",
             }
             if frames:
                 pictures = {f"{e.value}|{phase}": self._tensor_part(e, phase) for e in entries for phase in PHASES}
                 shot["frames"] = pictures | {f"*|*|{n}": self._rank_part(n) for n in range(self._devices)}
         return shot
+
+    def _pair_text(self, messages: list[dict[str, Any]]) -> str:
+        """The selected message and its partner in a sentence."""
+        if self._message is None:
+            return ""
+        m = messages[self._message - 1]
+        what = f"{m['phase']}, {m['collective']} of {m['operator']}, {bytes_text(m['bytes_predicted'])} per rank"
+        return f"#{m['number']} ({what}): {m['dual_text']}."
 
     def _tensor_part(self, entry: picture.TensorEntry, phase: str) -> dict[str, Any]:
         """What depends on the tensor and the phase that are looked at."""
@@ -398,7 +445,7 @@ class StrategyLab(RunsOneThing):
 
     def _rank_part(self, rank: int) -> dict[str, Any]:
         """What depends on the rank that is looked at."""
-        messages = picture.message_table(self._plan, rank, self._run.events)
+        messages = with_duals(self._plan, picture.message_table(self._plan, rank, self._run.events))
         status = rank_status(rank, messages, self._devices)
         told = {"messages": messages, "message_totals": picture.totals(messages), "status_rank": status}
         return {"rank_detail": picture.rank_detail(self._plan, rank), **told}

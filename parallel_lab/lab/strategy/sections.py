@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...base.units import bytes_text
+from ..pictures.moves import move_lines
 from ..shared.sections import Section, snapshot_text, table
 
 Snapshot = Mapping[str, Any]
@@ -33,6 +34,7 @@ def sections(s: Snapshot) -> dict[str, Section]:
         "picture": _picture(s),
         "rank": _rank(s),
         "messages": _messages(s),
+        **_moves(s),
         "loss": {"kind": "loss", "title": "Loss", "loss": s["loss"], "notes": [_earlier(run) for run in s["earlier"]]},
         "timeline": _timeline(s),
     }
@@ -115,12 +117,21 @@ def _messages(s: Snapshot) -> Section:
     for m in s["messages"]:
         number, origin = f"#{m['number']}", f" ({m['origin']})" if m["origin"] else ""
         rows.append((number, m["phase"], m["operator"], m["collective"], _group(m["group"]), *_amounts(m)))
-        notes.append(f"{number} is here because {m['reason']}{origin}.")
+        dual = f" {m['dual_text'][0].upper()}{m['dual_text'][1:]}." if m.get("dual_text") else ""
+        notes.append(f"{number} is here because {m['reason']}{origin}.{dual}")
     rows.append(("total", "", "", "", "", *_amounts(s["message_totals"])))
     columns = {**dict.fromkeys(("#", "phase", "operator", "collective", "group"), "text"), **AMOUNTS}
     if not notes:
         rows, notes = [], ["none: every rank already holds what it needs"]
     return table("Messages and slices of one step", columns, rows, small="bytes and time per rank", notes=notes)
+
+
+def _moves(s: Snapshot) -> dict[str, Section]:
+    """What moves in the redistribution of the selected message."""
+    if not s.get("moves"):
+        return {}
+    lines = move_lines(s["moves"])
+    return {"moves": {"kind": "lines", "title": "Moves", "small": s["moves"]["label"], "notes": lines}}
 
 
 def _group(ranks: Sequence[int]) -> str:

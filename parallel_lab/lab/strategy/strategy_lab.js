@@ -321,13 +321,12 @@ function messages(s, ui) {
   const amounts = (m) => AMOUNTS.map(([name, text]) => html`<td class="pl-number">${text(m[name])}</td>`);
   const why = (m) => html`${breakable(m.reason)}${m.origin ? html` <span class="pl-origin">${m.origin}</span>` : ""}`;
   const row = (m) => {
-    const look = `${m.tensor === s.tensor ? "pl-on" : ""}${m.group.length ? "" : " pl-local"}`;
-    const long = m.collective.length > 16, off = flag("disabled", !ui.can("select_tensor", m.tensor));
+    const look = `${m.tensor === s.tensor ? "pl-on" : ""}${m.group.length ? "" : " pl-local"}${pairLook(s, m)}`;
+    const long = m.collective.length > 16;
     const below = html`<tr data-key="${m.number}w" class="pl-because ${look}"><td></td>
       <td colspan="8" class="pl-why">${why(m)}</td></tr>`;
     return html`<tr data-key="${m.number}" class="${look}">
-      <td><button type="button" class="pl-hash" data-command="select_tensor" data-value="${m.tensor}"
-        aria-label="message ${m.number}: show its tensor ${m.tensor}"${off}>#${m.number}</button></td>
+      <td>${messageButton(s, m, ui)}</td>
       <td>${m.phase}</td><td class="pl-name">${breakable(m.operator)}</td>
       <td class="${long ? "pl-name" : ""}"><b>${long ? breakable(m.collective) : m.collective}</b></td>
       <td><code>${groupText(m)}</code></td>${amounts(m)}
@@ -348,6 +347,7 @@ function messages(s, ui) {
       ${narrow ? "" : html`<td></td>`}</tr></tfoot></table></div>`;
   return html`<section class="pl-panel pl-messages" aria-label="messages">
     <h3>Messages and slices of one step <small>${s.messages.length ? small : ""}</small></h3>
+    ${pairOf(s, ui)}
     ${s.messages.length ? table() : html`<p class="pl-muted">No message: every rank already holds what it needs.</p>`}
   </section>`;
 }
@@ -505,6 +505,7 @@ const picked = (command) => (s, [value], base) => {
 
 const tables = (s, ui) => tabs(ui, {
   messages: ["Messages", s.messages.length, () => messages(s, ui)],
+  ...movesTab(s, ui),
   rank: [`Rank ${s.rank} holds`, s.rank_detail?.holds.length ?? null, () => rankTab(s)],
   key: ["How to read the picture", null, () => key(s, ui)],
 });
@@ -529,15 +530,18 @@ const { render, mountPage } = lab({
   skeleton: html`${slot("patterns")}<div class="pl-top">${["head", "status", "notices"].map(slot)}</div>${slot("graph")}
     <div class="pl-main">${slot("operators")}<div class="pl-centre">
     <div class="pl-shown">${["picture", "rank"].map(slot)}</div>
-    <div class="pl-live">${["loss", "timeline"].map(slot)}</div></div></div>${slot("tables")}`,
+    <div class="pl-live">${["loss", "timeline"].map(slot)}</div></div></div>${slot("tables")}${sky}`,
   measure,
-  numbers: ["set_devices", "select_rank"],
+  ...movesAir,
+  numbers: ["set_devices", "select_rank", "select_message"],
   commit(name, text, { snapshot, send, forget }) {
     if (Number(text) !== snapshot.steps) send("set_steps", [Number(text)]);
     forget("head");
   },
-  handlers,
-  drawn({ root }) {
+  handlers: (view) => withMoves(view, handlers(view)),
+  drawn(view) {
+    const { root } = view;
+    movesAir.drawn(view);
     const list = root.querySelector(".pl-list:not([hidden])");
     if (!list) return;
     // it stands over its column, which scrolls
@@ -547,7 +551,10 @@ const { render, mountPage } = lab({
   },
   // The kernel has dealt with a command: what it says now replaces what was typed.
   answered({ ui }) { for (const name of ui.sent) ui.drafts.delete(name); ui.sent.clear(); },
-  alone: Object.fromEntries(Object.keys(PICKED).map((command) => [command, picked(command)])),
+  alone: {
+    ...Object.fromEntries(Object.keys(PICKED).map((command) => [command, picked(command)])),
+    select_message: pickedMessage, to: (s, [at]) => ({ at }),
+  },
   possible,
 });
 
