@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from parallel_lab.lab.strategy.model import StrategyLab
@@ -464,3 +466,21 @@ def test_a_message_and_its_backward_are_drawn_as_a_pair_and_named(show):
     expect(page.get_by_role("status").first).to_contain_text("its backward is #10, the AllReduce of the gradient")
     drawn = page.locator(".pl-pair .pl-pair-way text")
     assert drawn.all_text_contents() == ["#3 AllReduce, 512 B", "#10 AllReduce, 512 B"]
+
+
+def test_the_numbers_of_a_slice_are_said_on_hover_and_with_the_arrow_keys(show):
+    lab = StrategyLab()
+    lab.show_numbers(True)
+    page, numbers = show(lab.snapshot()), lab.snapshot()["numbers"]["values"]
+    page.locator("[data-tab=numbers]").click()
+    cells, said = page.locator("[data-heat]"), page.locator("[data-heat-said]")
+    assert cells.count() == 8 * 16
+    cells.nth(17).hover()  # row 1, column 1; rank 5 holds rows 8 to 15
+    expect(said).to_have_text(re.compile(r"\[9, 1\] = "))
+    assert float(said.inner_text().split(" = ")[1]) == pytest.approx(numbers[1][1], rel=6e-3)
+    cells.nth(0).focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(said).to_have_text(re.compile(r"\[10, 1\] = "))
+    assert page.evaluate("document.activeElement.ariaLabel").startswith("[10, 1]: ")

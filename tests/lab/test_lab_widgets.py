@@ -55,6 +55,7 @@ CONTROLS = {
         ([("select_rank", 2)], lambda s: s["rank"] == 2),
         ([("select_message", 3)], lambda s: s["message"] == 3 and s["tensor"] == "matmul.partial"),
         ([("select_message", 1), ("to", 2)], lambda s: s["at"] == 2),
+        ([("show_numbers", True)], lambda s: s["numbers"]["rule"] == "each cell is one value"),
         ([("run",)], lambda s: s["run"]["state"] == "running"),
         ([("run",), ("pause",)], lambda s: s["run"]["state"] == "paused"),
         ([("run",), ("pause",), ("resume",)], lambda s: s["run"]["state"] == "running"),

@@ -35,6 +35,7 @@ from ..pictures import picture
 from ..pictures.duals import redistribution_of, with_duals
 from ..pictures.graph_strip import graph_strip
 from ..pictures.layers import flow_graph, operator_of, parameter_layers, plan_layers
+from ..pictures.numbers import simulated_step, slice_numbers
 from ..shared.lab import Choice, RunsOneThing
 from ..shared.networks import NETWORKS, apply_strategies, operator_layers, operator_primitives
 from ..shared.problems import PROBLEMS, get_problem, problems_of
@@ -66,12 +67,12 @@ class StrategyLab(RunsOneThing):
 
     scripts = (
         *("shared/transport.js", "pictures/slices.js", "pictures/moves.js"),
-        *("strategy/graph.js", "strategy/pairs.js", "strategy/strategy_lab.js"),
+        *("strategy/graph.js", "strategy/pairs.js", "strategy/numbers.js", "strategy/strategy_lab.js"),
     )
     styles = ("shared/transport.css", "pictures/moves.css", "strategy/strategy_lab.css", "strategy/pairs.css")
     commands = (
         *("set_net", "set_devices", "set_data", "set_preset", "set_strategy"),
-        *("select_tensor", "select_phase", "select_rank", "select_message", "to"),
+        *("select_tensor", "select_phase", "select_rank", "select_message", "to", "show_numbers"),
         *("run", "pause", "resume", "stop", "reset", "set_speed", "set_steps"),
     )
     often = ("run", "loss")
@@ -100,6 +101,8 @@ class StrategyLab(RunsOneThing):
         self._message: int | None = None  # the selected one, and
         self._moves: dict[str, Any] | None = None  # of a redistribution, what moves in it
         self._at = 0  # moves that are done
+        self._numbers = False  # whether those of the slice are shown
+        self._ranks: tuple[Plan, Any] | None = None  # a plan, and its simulated first step
         self._lanes: tuple[Plan, tuple[Event, ...], dict[str, Any]] | None = None
         self._rank = min(5, devices - 1)
         self._preset, self._tensor = next(iter(NETWORKS[net].presets)), ""
@@ -221,6 +224,22 @@ class StrategyLab(RunsOneThing):
     def select_rank(self, rank: int) -> None:
         """The rank whose holdings, groups and messages are shown."""
         self._look(rank=rank)
+
+    def show_numbers(self, on: bool) -> None:
+        """Show the numbers in the slice that is looked at: of the first step, simulated once for each plan."""
+        with self._lock:
+            self._numbers = on
+        self._changed("picture")
+
+    def _slice_numbers(self, entry: picture.TensorEntry, drawn: dict[str, Any]) -> dict[str, Any] | None:
+        if not self._numbers:
+            return None
+        if self._ranks is None or self._ranks[0] is not self._plan:
+            net, optimizer, batches = self._job()
+            with default_settings():
+                self._ranks = (self._plan, simulated_step(self._plan, net, optimizer, batches[0]))
+        found = slice_numbers(self._plan, self._ranks[1], entry, self._phase, self._rank, drawn)
+        return None if found is None else {**found, "source": "simulated: first step, before the update"}
 
     # ---- training ----
 
@@ -419,6 +438,8 @@ class StrategyLab(RunsOneThing):
                 "message": self._message,
                 "moves": self._moves,
                 "at": self._at,
+                "numbers": self._slice_numbers(entry, tensor["picture"]["drawn"]),
+                "numbers_shown": self._numbers,
                 **tensor,
                 **rank,
                 **self.progress(),

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...base.units import bytes_text
 from ..pictures.moves import move_lines
+from ..pictures.numbers import numbers_section
 from ..shared.sections import Section, snapshot_text, table
 
 Snapshot = Mapping[str, Any]
@@ -33,6 +34,7 @@ def sections(s: Snapshot) -> dict[str, Section]:
         "graph": _layers(s) if s["graph"].get("layers") else _graph(s),
         "picture": _picture(s),
         "rank": _rank(s),
+        **_numbers_of(s),
         "messages": _messages(s),
         **_moves(s),
         "loss": {"kind": "loss", "title": "Loss", "loss": s["loss"], "notes": [_earlier(run) for run in s["earlier"]]},
@@ -110,6 +112,13 @@ def _rank(s: Snapshot) -> Section:
     parts = ", ".join(f"{m['kind']} {bytes_text(m['bytes'])}" for m in detail["memory"])
     notes.append(f"memory (predicted): {parts}; total {bytes_text(detail['memory_total'])}")
     return table(f"Rank {s['rank']} of {len(s['cards'])}", columns, rows, notes=notes)
+
+
+def _numbers_of(s: Snapshot) -> dict[str, Section]:
+    """The numbers in the slice that is looked at, if they are asked for."""
+    if not s.get("numbers"):
+        return {}
+    return {"numbers": numbers_section(s["numbers"], f"Numbers of rank {s['rank']} in {s['picture']['label']}")}
 
 
 def _messages(s: Snapshot) -> Section:

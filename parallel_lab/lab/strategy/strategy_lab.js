@@ -507,6 +507,7 @@ const tables = (s, ui) => tabs(ui, {
   messages: ["Messages", s.messages.length, () => messages(s, ui)],
   ...movesTab(s, ui),
   rank: [`Rank ${s.rank} holds`, s.rank_detail?.holds.length ?? null, () => rankTab(s)],
+  numbers: [`Numbers of rank ${s.rank}`, null, () => numbers(s, ui)],
   key: ["How to read the picture", null, () => key(s, ui)],
 });
 
@@ -538,7 +539,7 @@ const { render, mountPage } = lab({
     if (Number(text) !== snapshot.steps) send("set_steps", [Number(text)]);
     forget("head");
   },
-  handlers: (view) => withMoves(view, handlers(view)),
+  handlers: (view) => withNumbers(view, withMoves(view, handlers(view))),
   drawn(view) {
     const { root } = view;
     movesAir.drawn(view);
