@@ -181,7 +181,8 @@ def _of_waits(order: Order) -> Iterator[Fault]:
     for rank, cells in enumerate(lists):  # what a rank does too late for itself
         for i, cell in enumerate(cells):
             for j, action in enumerate(cell):
-                for key in order.needs(action) if not _number(order, action) else ():
+                # of a backward's needs its own forward is the plainest: it is told first
+                for key in reversed(order.needs(action)) if not _number(order, action) else ():
                     other, later = where.get(key, (-1, 0))
                     before = {key_of(a) for a in cell[:j]}
                     if other == rank and later >= i and key not in before and key not in done:
