@@ -74,6 +74,21 @@ def test_fill_is_the_kind_and_nothing_is_hatched(page_of):
     assert page.locator("[patternTransform]").count() == 0
 
 
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 3), ("dualpipe", 1)])
+def test_cells_of_later_parts_have_dashes_at_their_foot(page_of, schedule, chunks):
+    """None for the first part of a lane, one for the second: a lane has F0 once for each of its parts."""
+    lab = PipelineLab(stages=4, micro_batches=8, schedule=schedule)
+    lab.set_chunks(chunks)
+    page = page_of(lab.to_html(), width=1280)
+    drawn = page.locator(".pl-pi-item .pl-pi-part").evaluate_all("(all) => all.map((e) => e.getAttribute('d'))")
+    cells = [(rank, cell) for rank in range(4) for cell in lab.schedule.cells(rank)]
+    shown = [
+        (rank, a) for rank, cell in cells for a in cell if a.kind != "W" or len(cell) == 1
+    ]  # beside B it has no box
+    later = [lab.schedule.holds[rank].index(a.stage) for rank, a in shown]
+    assert sorted(d.count("M") for d in drawn) == sorted(n for n in later if n)
+
+
 def test_a_schedule_is_drawn_by_keys_alone(live):
     """1F1B of 2 stages, 2 micro-batches: clear, F and B, arrows between the lanes; z takes a step back."""
     lab = PipelineLab(stages=2, micro_batches=2)
@@ -114,6 +129,7 @@ def test_an_action_is_dragged_and_a_refusal_stands_at_its_cell(live):
     assert abs(told["y"] - cell["y"] - cell["height"]) < 12 and told["x"] < cell["x"] < told["x"] + told["width"]
     page.locator('[data-item="c0-0F0"]').click()
     expect(refused).to_have_count(0)
+    expect(page.locator(".pl-notice")).to_have_count(0)  # it was read: no banner that moves the picture down
     drag("0F5", "2F2", 0.1)
     expect(refused).to_contain_text("action 3 of rank 2: 0F5 cannot run here: part 0 lies on rank 0, rank 2 has 2")
     expect(refused).to_contain_text("choose another, or load one as text")

@@ -62,6 +62,15 @@ def test_a_schedule_survives_its_text_and_its_csv(name):
         assert Schedule.from_csv(schedule.to_csv(lowered=True), **same_place(schedule)) == schedule
 
 
+def test_a_schedule_is_shown_as_its_text():
+    made = make_schedule("1f1b", 2, 2)
+    assert repr(made).splitlines() == [
+        "schedule '1f1b', 2 parts, 2 micro-batches",
+        "0F0 0F1 0B0 0B1",
+        "1F0 1B0 1F1 1B1",
+    ]
+
+
 def test_a_drawn_schedule_knows_what_it_runs():
     """Empty lines, comments and empty cells are nothing; parts and micro-batches are those that are named."""
     drawn = Schedule.from_text("# two ranks\n0F0 0F1 0B0 0B1  # the first\n\n1F0 1B0 1F1 1B1\n")

@@ -248,6 +248,10 @@ def test_a_saved_page_is_the_page(make, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["lab.html"]
 
 
+def test_a_model_says_how_it_is_seen():
+    assert "widgets.PipelineLabWidget(lab)" in repr(PipelineLab(stages=2))
+
+
 def test_a_page_that_cannot_be_made_or_saved_leaves_no_part_of_it(tmp_path, monkeypatch):
     lab, old = golf(), tmp_path / "lab.html"
     old.write_text("old")

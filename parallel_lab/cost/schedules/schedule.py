@@ -35,6 +35,10 @@ class Schedule(Order):
     def __len__(self) -> int:
         return len(self.ranks)
 
+    def __repr__(self) -> str:
+        """Its name, and the text: what a cell shows that ends with it."""
+        return f"schedule {self.name!r}, {self.parts} parts, {self.micro_batches} micro-batches\n{self.text()}"
+
     def text(self) -> str:
         """A line per rank: "0F0 0F1 0B0"."""
         return write_text(self)

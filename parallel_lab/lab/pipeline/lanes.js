@@ -2,7 +2,7 @@
 // Hue is the micro-batch (its number is printed too), fill is the kind: F solid, B tint with a border, W dotted.
 // Everything here is a function of the snapshot and of `ui`: what is selected, dragged, and how far it was stepped.
 
-const LABEL = 30, KEPT = 38; // pixels: names of lanes, what a rank keeps
+const LABEL = 30, KEPT = 38, RAN = 47; // pixels: names of lanes, what a rank keeps, how long it ran
 const MUCH_LONGER = 1.3; // than the drawn step: then the drawn lanes keep the width
 const NAMES = { F: "forward", B: "backward", W: "weight gradients" };
 const WORD = /(\d+)([FBW])(\d+)/g;
@@ -21,14 +21,15 @@ function heights(s) {
 }
 
 function geometry(s, ui) {
-  const h = heights(s), left = LABEL, right = ui.width - KEPT;
+  const h = heights(s), left = LABEL, right = ui.width - (h.ran && h.thin >= 9 ? RAN : KEPT);
   const ghosts = s.lanes.some((lane) => lane.left.length || lane.pending.length);
   const drawn = s.axis * (ghosts ? 1.12 : 1) || 1, all = Math.max(drawn, ...ranLanes(s).map(([, ran]) => ran.span));
   const axis = all <= MUCH_LONGER * drawn || ui.all ? all : drawn; // what ran beyond it is cut, until all is asked for
   const x = (t) => left + (t / axis) * (right - left);
   const most = Math.max(1, ...s.lanes.map((lane) => Math.max(lane.peak, lane.cap ?? 0)));
   const top = (rank) => 4 + rank * h.lane, longer = all > MUCH_LONGER * drawn;
-  return { h, left, right, axis, longer, x, most, per: (right - left) / axis, top, bottom: top(s.lanes.length) };
+  const per = (right - left) / axis, bottom = top(s.lanes.length);
+  return { h, left, right, width: ui.width, axis, longer, x, most, per, top, bottom };
 }
 
 // What stands in a lane, in order of time: cells, waits, cells that cannot run yet, and what is left to do.
@@ -73,7 +74,14 @@ function labelOf({ kind, n }, w, h) {
   return w >= 2.5 * short.length + 0.5 ? { text: short, size: w < 8 ? 8 : 9, squeeze: round(w - 1.2) } : null;
 }
 
-function box(action, x, y, w, h, ui, again = 0) {
+// One dash at the foot of a cell of its lane's second part, two of its third: numbers are of micro-batches.
+function dashes(count, x, y, w) {
+  const step = Math.min(6, (w - 4) / count), at = (k) => round(x + 2 + k * step);
+  const line = [...Array(Math.max(0, count)).keys()].map((k) => `M${at(k)} ${round(y)}h${round(step * 0.7)}`).join("");
+  return line && step > 1 ? html`<path class="pl-pi-part" d="${line}"/>` : "";
+}
+
+function box(action, x, y, w, h, ui, again = 0, later = 0) {
   const label = labelOf(action, w, h), inset = action.kind === "F" ? 0 : 0.6;
   const fill = action.kind === "W" ? html`fill="url(#${ui.id}-w${action.n % HUES})"` : "";
   const squeeze = label?.squeeze ? html`textLength="${label.squeeze}" lengthAdjust="spacingAndGlyphs"` : "";
@@ -82,15 +90,16 @@ function box(action, x, y, w, h, ui, again = 0) {
   const split = html`<path class="pl-pi-again" d="M${round(x + again)} ${round(y + 1)}v${round(h - 2)}"/>`;
   return html`<g class="pl-pi-${action.kind} ${hue(action.n)}"><rect x="${round(x + inset)}" y="${round(y + inset)}"
     width="${round(Math.max(0.6, w - 0.7 - 2 * inset))}" height="${round(h - 2 * inset)}" rx="1.5" ${fill}/>
-    ${again > 2 ? split : ""}${text}</g>`;
+    ${again > 2 ? split : ""}${text}${dashes(later, x, y + h - 2.6, w)}</g>`;
 }
 
 // An action, or several that run as one: a forward above, a backward below.
-function cellBoxes(name, x, y, w, h, ui, s) {
+function cellBoxes({ name, rank }, x, y, w, h, ui, s) {
   const actions = actionsOf(name), shown = actions.filter((a) => a.kind !== "W" || actions.length === 1);
   const part = s.nominal.F / (s.nominal.F + s.nominal.B); // of a backward that runs its forward again first
   const again = (a) => (a.kind === "B" && s.again.includes(a.part) ? part * w : 0);
-  return shown.map((a, i) => box(a, x, y + (i * h) / shown.length, w, h / shown.length, ui, again(a)));
+  const one = h / shown.length, { parts } = s.lanes[rank];
+  return shown.map((a, i) => box(a, x, y + i * one, w, one, ui, again(a), parts.indexOf(a.part)));
 }
 
 const severalParts = (s) => s.parts > s.lanes.length || s.twice;
@@ -116,7 +125,7 @@ function itemMark(s, item, g, ui) {
   kinds.push(ui.chain.has(item.key) && "pl-pi-chain", ui.drag?.key === item.key && "pl-pi-drag");
   const empty = html`<rect class="pl-pi-empty" x="${round(x + 0.5)}" y="${y + 0.5}" width="${round(Math.max(1, w - 1))}"
     height="${h.cell - 1}"/>`;
-  const body = item.gap ? empty : cellBoxes(item.name, x, y, w, h.cell, ui, s);
+  const body = item.gap ? empty : cellBoxes(item, x, y, w, h.cell, ui, s);
   const said = sayItem(s, item), title = fault ?? said;
   return html`<g class="${kinds.filter(Boolean).join(" ")}" data-key="${item.key}" data-item="${item.key}"
     role="button" tabindex="${first ? 0 : -1}" aria-label="${fault ? `${said} ${fault}` : said}"><title>${title}</title>
@@ -172,7 +181,7 @@ function axisMarks(g) {
   const mark = (t) => html`<path d="M${round(g.x(t))} ${y}v3"/>
     <text x="${round(g.x(t))}" y="${y + 10}">${timeOf(t)}</text>`;
   return html`<g class="pl-pi-axis" data-key="axis"><path d="M${g.left} ${y}H${round(g.right)}"/>${marks.map(mark)}
-    <text class="pl-pi-unit" x="${round(g.right + KEPT)}" y="${y + 10}">ticks</text></g>`;
+    <text class="pl-pi-unit" x="${g.width}" y="${y + 10}">ticks</text></g>`;
 }
 
 // Where a dragged cell would go, and how far the page was stepped.
@@ -227,7 +236,8 @@ function caption(s, ui) {
   const divided = s.lanes.some((lane) => lane.cells.some(([name]) => name.includes("W")));
   const ran = ranLanes(s).map(([source, one]) => `${source[0]} ${source}, a tick ${timeText(one.tick_s)}`);
   const strip = `strip: results kept${s.lanes[0].cap === null ? "" : ", line: cap"}`;
-  const said = ["hue: micro-batch", strip, ...ran];
+  const parts = severalParts(s) ? ["dash: second part"] : [];
+  const said = ["hue: micro-batch", ...parts, strip, ...ran];
   return html`<p class="pl-pi-caption">${["F", "B", ...(divided ? ["W"] : [])].map(chip)}
     ${said.map((text) => html`<span>${text}</span>`)}</p>`;
 }

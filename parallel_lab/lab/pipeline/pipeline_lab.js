@@ -87,7 +87,7 @@ function lead(s, ui) {
   const going = s.run.text ? html`<p class="pl-pi-going" role="status">${s.run.text}</p>` : "";
   return html`<div class="pl-pi-lead"><p class="pl-status" role="status">${leadText(s, ui)}</p>
     <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}</p></div>
-    ${going}${notices({ n0: s.last_error && !ui.tried ? s.last_error : null, n1: s.run.error })}`;
+    ${going}${notices({ n0: ui.tried || ui.told === s.last_error ? null : s.last_error, n1: s.run.error })}`;
 }
 
 const lanesPart = (s, ui) => {
@@ -153,6 +153,8 @@ function tables(s, ui) {
 function handlers(view) {
   const { root, ui, send } = view;
   const select = (key) => { if (ui.sel !== key) { ui.sel = key; view.ask(); } };
+  // what was refused at a place was read there: once somebody goes on it is not told again
+  const goOn = () => { if (ui.tried) ui.told = view.snapshot.last_error; ui.tried = null; };
   const focus = (key) => { select(key); view.draw(); root.querySelector(`[data-item="${CSS.escape(key)}"]`)?.focus(); };
   // a command at a place: what is refused is told there, and what is made gets the focus
   const ask = (command, given, rank, position, time) => {
@@ -178,7 +180,7 @@ function handlers(view) {
     whole() { ui.at = null; view.ask(); },
     back() { ui.at = (ui.at ?? momentsOf(view.snapshot).length - 1) - 1; ui.sel = null; view.ask(); },
     on() { ui.at = ui.at === null ? 0 : ui.at + 1; ui.sel = null; view.ask(); },
-    load() { ui.tried = null; send("load", [root.querySelector("[data-load]").value]); },
+    load() { ui.tried = ui.told = null; send("load", [root.querySelector("[data-load]").value]); },
   };
   const ghost = (item) => ask("put", [item.rank, item.name, -1], item.rank, item.position, item.start);
   const move = (item, to) => {
@@ -216,7 +218,7 @@ function handlers(view) {
     focusin({ target }) {
       const node = target.closest("[data-item]");
       if (!node) return;
-      ui.tried = null;
+      goOn();
       select(node.dataset.item);
     },
     pointerdown(event) {
@@ -250,7 +252,7 @@ function handlers(view) {
     click(event) {
       const node = event.target.closest("[data-do]");
       if (node && !node.hasAttribute("disabled")) doIt[node.dataset.do]();
-      if (event.target.closest("[data-command]")) ui.tried = ui.then = null;
+      if (event.target.closest("[data-command]")) ui.tried = ui.told = ui.then = null;
       return node;
     },
     input({ target }) {
@@ -265,7 +267,7 @@ function handlers(view) {
       if (!node) return false;
       const item = findItem(view.snapshot, node.dataset.item), letter = key.toUpperCase();
       if (!item) return false;
-      if (key === "Escape") { ui.tried = null; ui.sel = null; view.ask(); return true; }
+      if (key === "Escape") { goOn(); ui.sel = null; view.ask(); return true; }
       if (["ArrowLeft", "ArrowRight"].includes(key) && shiftKey) {
         if (ui.live && item.name && !item.ghost) move(item, item.position + (key === "ArrowLeft" ? -1 : 1));
         return true;
@@ -310,7 +312,7 @@ const { render, mountPage } = lab({
   },
   numbers: NUMBERS_OF,
   commit(name, text, { snapshot, send, ui, forget }) {
-    ui.tried = null;
+    ui.tried = ui.told = null;
     if (text.trim() !== snapshot.typed[name]) send("set_typed", [name, text]);
     forget("settings");
   },

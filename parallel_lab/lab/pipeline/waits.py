@@ -127,8 +127,8 @@ class _Chains:
         cells = self.cells[rank]
         if position == self.timed.counts[rank]:
             if position < len(cells):
-                waits += f": {name_of(cells[position])} cannot run, as {self.missing(cells[position])}"
-                return f"{waits}."
+                stuck = f"{name_of(cells[position])} cannot run, as {self.missing(cells[position])}"
+                return f"Rank {rank} stops at {number(start)}: {stuck}."
             waits += ": it has nothing left to do, and the step ends with"
         else:
             waits += f", before {name_of(cells[position])}, for"

@@ -74,6 +74,13 @@ class Lab:
         self._listeners: list[Callable[..., None]] = []
         self._lock = threading.RLock()
 
+    def __repr__(self) -> str:
+        """What a cell shows that ends with the model, which is no view: how to see it."""
+        name = type(self).__name__
+        return (
+            f"<{name}: in a notebook parallel_lab.widgets.{name}Widget(lab); else lab.to_text(), lab.save_html(path)>"
+        )
+
     # ---- listeners ----
 
     def on_change(self, callback: Callable[..., None]) -> Callable[[], None]:
