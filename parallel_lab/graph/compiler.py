@@ -196,7 +196,10 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         raise at_compile(TraceError, "the network asks for gradients itself", hint=hint)
     schedule = None if config.parallel_mode == "stand_alone" else schedule
     draft = Draft(graph, config, order=_order(network, optimizer or found.optimizer, parameters), schedule=schedule)
-    draft = draft.noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")
+    said, asked = f"{len(graph.nodes)} operators, {len(parameters)} parameters", options.get("device_num") or 1
+    if config.parallel_mode == "stand_alone" and (asked := max(asked, get_auto_parallel_context("device_num"))) > 1:
+        said += f"; for one device: parallel_mode is stand_alone, where device_num={asked} has no effect"
+    draft = draft.noted("trace", said)
     if graph.seeds or graph.updates:
         optimizer = found.optimizer
     if config.enable_parallel_optimizer and optimizer is not None:

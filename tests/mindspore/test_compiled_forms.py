@@ -321,3 +321,16 @@ def test_a_model_tells_what_training_compiled_of_its_network():
     backbone = "Default/network-WithLossCell/_backbone-Net"
     assert found[f"{backbone}/MatMul-op2"] == [[4, 1], [2, 1]] and found[f"{backbone}/ReLU-op1"] == [[8, 1]]
     assert model._train_network.parameter_layout_dict["weight"] == ([4, 2], [0, -1], [24, 24], 0, True, "")
+
+
+def test_a_device_number_without_a_mode_is_said_to_have_no_effect():
+    """As in MindSpore the program is one device's; nothing said so."""
+    ms.set_auto_parallel_context(device_num=8, global_rank=0, parallel_mode="stand_alone")
+    net = Net(((2, 1), (4, 1)))
+    net.compile(zeros(32, 24))
+    plan = net.compiled.plan
+    assert plan.device_num == 1
+    assert "device_num=8 has no effect" in dict(plan.notes)["trace"] and "device_num=8 has no effect" in plan.text()
+    ms.set_auto_parallel_context(device_num=1)
+    net.compile(zeros(32, 24))
+    assert "no effect" not in net.compiled.plan.text()

@@ -25,9 +25,8 @@ from ...ops.spellings import tensor_operand
 from ..cell import Cell
 from ..tensor.tensor import Tensor
 
-MOST_RATES = 10_000_000  # a longer list of rates is taken for an endless iterator
-
-
+# of a list, one rate per step: more takes minutes to write down, and GBs; a longer one is taken for an endless iterator
+MOST_RATES = 50_000_000
 RATE, COUNT = number(0, above=True), integer(1)
 
 
@@ -77,11 +76,17 @@ class _Decay(_Formula):
 
 
 class ExponentialDecayLR(_Decay):
-    """learning_rate * decay_rate ** p with p = step / decay_steps, rounded down if is_stair."""
+    """learning_rate * decay_rate ** p with p = step / decay_steps, rounded down if is_stair.
+
+    A rate that grows beyond all floats is infinite, as MindSpore's, and an optimizer refuses it.
+    """
 
     @_at_step
     def at(self, step: int) -> float:
-        return self.learning_rate * self.decay_rate ** self.p(step)
+        try:
+            return self.learning_rate * float(self.decay_rate) ** self.p(step)
+        except OverflowError:
+            return math.inf
 
 
 class NaturalExpDecayLR(_Decay):
@@ -197,7 +202,6 @@ def piecewise_constant_lr(milestone: Sequence[int], learning_rates: Sequence[flo
     return rates
 
 
-MOST_RATES = 50_000_000  # of a list, one rate per step: more takes minutes to write down, and GBs
 STEPS = {"total_step": integer(1, MOST_RATES), "step_per_epoch": COUNT}
 DECAY = {"learning_rate": RATE, "decay_rate": RATE, **STEPS, "decay_epoch": COUNT, "is_stair": flag}
 
