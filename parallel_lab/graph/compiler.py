@@ -17,6 +17,7 @@ from ..nn.cell import Cell
 from ..nn.layers.losses import WithLossCell
 from ..nn.optim.optimizer import Optimizer
 from ..nn.optim.weight_groups import check_grouping
+from ..nn.tensor.described import sized
 from ..nn.tensor.tensor import Parameter
 from ..nn.wrap import GradAccumulation
 from ..ops.kernels.threads import without_collector
@@ -132,7 +133,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         options, schedule = {**options, "pipeline_scheduler": schedule, "pipeline_interleave": True}, None
     elif schedule is not None:
         options.setdefault("pipeline_stages", stages_of(schedule))
-    needed = not options.pop("without_inputs", False)
+    needed, note = not options.pop("without_inputs", False), options.pop("note", "")
     config = _config(options)
     if not inputs and needed:
         hint = "Give one Tensor or array per input, e.g. compile(net, x, label, loss=...)"
@@ -153,6 +154,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     labels = [] if loss is None else ["label"]
     _check_count(network, len(inputs) - len(labels), with_loss=bool(labels))
     names = input_names(getattr(network, "construct", network), len(inputs) - len(labels)) + labels
+    inputs, unknown = sized(inputs, config.device_num)
     specs = [_check_input(i, name, value) for i, (name, value) in enumerate(zip(names, inputs, strict=True))]
     for name, _, dtype in specs:
         if kind_of(dtype) not in "fiub":
@@ -199,7 +201,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     said, asked = f"{len(graph.nodes)} operators, {len(parameters)} parameters", options.get("device_num") or 1
     if config.parallel_mode == "stand_alone" and (asked := max(asked, get_auto_parallel_context("device_num"))) > 1:
         said += f"; for one device: parallel_mode is stand_alone, where device_num={asked} has no effect"
-    draft = draft.noted("trace", said)
+    draft = draft.noted("trace", "; ".join(filter(None, (said, note or unknown))))
     if graph.seeds or graph.updates:
         optimizer = found.optimizer
     if config.enable_parallel_optimizer and optimizer is not None:

@@ -132,6 +132,9 @@ def range_(start: Any, end: Any, step: Any = 1, maxlen: int = 1_000_000) -> Tens
 
 def lin_space(start: Any, stop: Any, num: int) -> Tensor:
     """`num` numbers at equal distances from start to stop.  start, stop: numbers or Tensors of one -> (num,)."""
+    if any(hasattr(x, "tracer") for x in (start, stop)):  # values come when the program runs
+        first, last = (ops.reshape(tensor_operand("LinSpace", "start and stop", x), (1,)) for x in (start, stop))
+        return ops.add(first, ops.mul(ops.sub(last, first), ops.linspace(0.0, 1.0, num)))
     ends = (_one_number("LinSpace", name, x) for name, x in (("start", start), ("stop", stop)))
     return Tensor(ops.linspace(*(x.item() for x in ends), num))
 

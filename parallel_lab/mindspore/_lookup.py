@@ -140,7 +140,6 @@ HINTS: dict[str, str] = {
     ),
     "set_dump": "Print tensors with ops.Print()",
     **_same("jit_config JitConfig", "@ms.jit compiles; there are no levels"),
-    "Symbol": "Shapes are known when a network is compiled; another shape compiles again",
     "RowTensor": "Gradients are dense tensors",
     **_same("COOTensor CSRTensor", "Tensors are dense"),
 }

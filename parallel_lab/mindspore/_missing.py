@@ -1,7 +1,7 @@
 """What MindSpore has and this package has not: names that can be imported, and that say what is missing when used.
 
-    from mindspore import Symbol, nn      # no error: a script may import what it never uses
-    Symbol(divisor=8)                     # NotBuiltYet: mindspore.Symbol is missing here. Shapes are known when ...
+    from mindspore import RowTensor, nn   # no error: a script may import what it never uses
+    RowTensor(...)                        # NotBuiltYet: mindspore.RowTensor is missing here. Gradients are dense ...
 
 `_names.py` lists the documented names. What MindSpore never had is refused by the import itself, with the nearest name.
 """

@@ -11,7 +11,6 @@ from .elementwise import SHAPE, UNARY, float_result, mul, neg, number_result, su
 from .machine.operand_checks import filled_dim, some_dims
 from .machine.registry import case, gradient, op
 from .machine.signature import along_axis, letters, same_labels
-from .spellings import function
 from .unary import error_function, floats, fractional
 
 EXAMPLE = case(SHAPE)
@@ -417,10 +416,17 @@ def fast_gelu_grad(g, x):
     return g * s * (1 + slope * x * (1 - s))
 
 
-@function(also="logsigmoid", mint="functional.logsigmoid")
-def log_sigmoid(x):
-    """log(sigmoid(x)), without overflow.  x: (...) -> (...)."""
-    return neg(softplus(neg(x)))
+log_sigmoid = fractional(
+    "log_sigmoid",
+    lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))),
+    "log(sigmoid(x)), without overflow",
+    lambda g, out, x: mul(g, sigmoid(neg(x))),
+    name="LogSigmoid",
+    also="logsigmoid",
+    method="",
+    mint="functional.logsigmoid",
+    flops=5,
+)
 
 
 @op(

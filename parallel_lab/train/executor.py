@@ -31,6 +31,7 @@ from ..graph.forms import input_names, of_tensors, tensors_of
 from ..graph.passes.dataset_strategy import dataset_splits
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
+from ..nn.tensor.described import check_described, sized
 from .auto_parallel import AutoParallel
 from .compiled import after_compiling, still_holds
 from .compiled_forms import LayoutForm, full_names, graph_info, inputs_as_read, parameter_forms, shard_strategies
@@ -80,8 +81,10 @@ class CellGraphExecutor:
             args = obj.__dict__.get("_inputs", ())
         inner, own = (obj.network, obj.settings()) if isinstance(obj, AutoParallel) else (obj, {})
         fn, all_inputs = _by_position(inner, args, given)
+        check_described(type(inner).__name__, inner.__dict__.get("_inputs", ()), all_inputs)
         form, tensors = tensors_of(all_inputs)
         network, config = of_tensors(fn, form), frozen(**own) if current_world() is None else frozen_for_run(**own)
+        tensors, note = sized(tensors, config.device_num // config.pipeline_stages)
         inputs, how = _fed(tensors, replace(config, device_num=config.device_num // config.pipeline_stages))
         options = {**own, **how, "global_rank": config.global_rank, "device_num": config.device_num}
         facts = tuple((t.shape, str(t.dtype)) for t in inputs), repr(form), frozen(**options)
@@ -89,7 +92,7 @@ class CellGraphExecutor:
         known = obj.__dict__.setdefault("_known_phases", {}).get(key)
         is_new = known is None or not still_holds(known.made)
         if is_new:
-            made = _program(network, inputs, options)
+            made = _program(network, inputs, {**options, "note": note})
             after_compiling(made, None)
             # without a dataset MindSpore gives every rank what the first operator wants
             splits = config.parallel_mode in SHARDED_MODES

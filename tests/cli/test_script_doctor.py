@@ -13,7 +13,7 @@ import numpy as np
 import mindspore as ms
 import mindspore.numpy as mnp
 import mindspore.common.dtype as mstype
-from mindspore import nn, ops, Symbol, lazy_inline
+from mindspore import nn, ops, RowTensor, lazy_inline
 from mindspore.nn.wrap.cell_wrapper import Cell, TrainOneStepCell
 from mindspore.common.api import _cell_graph_executor
 from mindspore.nn import LSTM, Sofmax
@@ -65,7 +65,7 @@ def test_every_form_of_import_is_followed(source):
 def test_the_command_tells_lines_and_ends_with_1(tmp_path, capsys):
     script, clean = tmp_path / "train.py", tmp_path / "clean.py"
     script.write_text(SCRIPT)
-    clean.write_text("from mindspore import nn, Symbol\nnet = nn.Dense(2, 3)\n")
+    clean.write_text("from mindspore import nn, RowTensor\nnet = nn.Dense(2, 3)\n")
     assert main(["doctor", str(script)]) == 1
     out = capsys.readouterr().out
     assert f"{script}:18: mindspore.nn.LSTM (and line 24). " in out and out.endswith(

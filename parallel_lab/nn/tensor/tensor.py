@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef, scalar_operand
 from ...ops.spellings import tensor_operand
 from .by_slice import drawn_slice, hold_slice, parameter_generator
+from .described import Description, description_of
 from .numpy_calls import ForNumpy, plain
 
 TRUTH_TEST = "a truth test (if, while, and, or)"
@@ -41,7 +43,7 @@ class Tensor(ForNumpy):
 
     input_data  array-like, scalar or Tensor
     dtype       numpy dtype or its name; default: that of the data, Python floats become float32
-    shape, init  instead of input_data: an Initializer, whose values are drawn when they are first read
+    shape, init  instead of input_data: an Initializer, drawn when first read; or no values, see `described.py`
 
     Attributes: `array` (the numpy array), `shape`, `dtype` (numpy dtype).
     """
@@ -49,7 +51,7 @@ class Tensor(ForNumpy):
     __slots__ = ("__weakref__", "_data", "node")
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
-        if kwargs and cls is Tensor and "init" in kwargs:
+        if cls is Tensor and (len(args) > 2 or (kwargs and not kwargs.keys().isdisjoint(("init", "shape")))):
             return Initial.of(*args, **kwargs)
         return _new(cls)
 
@@ -220,7 +222,7 @@ class LaterTensor(Tensor):
 
     @_data.setter
     def _data(self, array: np.ndarray) -> None:
-        self._result = Came(array)
+        self._result = SimpleNamespace(array=array, shape=array.shape, dtype=array.dtype, read=lambda: array)
 
     shape = property(lambda self: self._result.shape)
     dtype = property(lambda self: self._result.dtype)
@@ -228,16 +230,6 @@ class LaterTensor(Tensor):
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, also one in another process, is a Tensor of the values."""
         return Tensor, (self.array,)
-
-
-class Came:
-    """In place of a message's result: an array that is there."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array, self.shape, self.dtype = array, array.shape, array.dtype
-
-    def read(self) -> np.ndarray:
-        return self.array
 
 
 class RankTensor(Tensor):
@@ -330,13 +322,22 @@ class Initial(Tensor):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...  # all is done
 
+    def __repr__(self) -> str:
+        return super().__repr__() if description_of(self) is None else f"Tensor{self.shape, str(self.dtype)}"
+
+    def __str__(self) -> str:
+        return super().__str__() if description_of(self) is None else repr(self)
+
     @staticmethod
     def of(input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None) -> Initial:
-        """`Tensor(shape=, dtype=, init=)`."""
+        """`Tensor(shape=, dtype=, init=)`; without a rule a description of an input, see `described.py`."""
         allowed = "A shape and a dtype, and no input_data"
         if input_data is not None or shape is None or dtype is None:
-            what = f"init with input_data={shorten(input_data)}, shape={shorten(shape)}, dtype={shorten(dtype)}"
+            what = f"input_data={shorten(input_data)}, shape={shorten(shape)}, dtype={shorten(dtype)}"
             raise ArgumentTypeError(what, where="Tensor", allowed=allowed)
+        if init is None:
+            described = Description(shape)
+            return Initial(described.draw, described.shape, dtype)
         if not hasattr(init, "draw"):
             raise ArgumentTypeError(f"init={shorten(init)}", where="Tensor", allowed="An Initializer, such as Normal()")
         shape = tuple(shape) if isinstance(shape, (list, tuple)) else (shape,)

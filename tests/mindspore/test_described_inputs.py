@@ -1,0 +1,136 @@
+"""Inputs whose sizes are not known yet: Tensor(shape=[None, ...]), Symbol, set_inputs, compiled for sizes that fit."""
+
+import numpy as np
+import pytest
+from parallel_lab.mindspore.ops import operations as P
+
+import parallel_lab as pl
+import parallel_lab.mindspore as ms
+from parallel_lab.base.errors import ParallelLabError, ShapeError, TraceError
+from parallel_lab.mindspore import Symbol, Tensor, nn, ops
+from tests.crossed import each_of
+from tests.refusals import refused
+
+
+@pytest.fixture(autouse=True)
+def eight_ranks():
+    ms.set_auto_parallel_context(device_num=8, parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+    yield
+    ms.reset_auto_parallel_context()
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = ms.Parameter(Tensor(np.ones((3, 8)), ms.float32), "w")
+        self.matmul = P.MatMul().shard(((2, 1), (1, 4)))
+
+    def construct(self, x):
+        return self.matmul(x, self.w)
+
+
+def described(*shape):
+    return Tensor(shape=list(shape), dtype=ms.float32)
+
+
+def ones(*shape, dtype=np.float32):
+    return Tensor(np.ones(shape, dtype))
+
+
+def compiled_for(net):
+    return net.compiled.plan.data_inputs[0].shape
+
+
+def test_each_real_shape_is_compiled_anew():
+    net = Net()
+    net.set_inputs(described(None, 3))
+    for rows in (8, 16):
+        net.compile(ones(rows, 3))
+        assert compiled_for(net) == (rows, 3)
+    assert [v.slice_shape for n, v in net.compiled.plan.values if n == "w"] == [(3, 2)]
+
+
+@each_of(
+    ("dims", "shape"),
+    ((None, 3), (8, 3)),
+    ((-1, 3), (8, 3)),
+    ((Symbol(divisor=3), 3), (24, 3)),
+    ((Symbol(min=9, max=15, divisor=2), 3), (10, 3)),  # no size up to 15 is a multiple of 8
+    ((Symbol(min=9, max=4), 3), (16, 3)),  # a max that is not above min bounds nothing
+    ((Symbol(divisor=8, remainder=4), 3), (4, 3)),
+)
+def test_without_sizes_a_network_is_compiled_for_some_that_fit(dims, shape):
+    net = Net()
+    net.set_inputs(described(*dims))
+    net.compile()
+    assert compiled_for(net) == shape
+    shown = [n if isinstance(n, int) and n > 0 else -1 for n in dims]
+    assert f"unknown sizes: {shown} as {list(shape)}; another size compiles again" in net.compiled.plan.text()
+    assert pl.compile(Net(), described(*dims)).data_inputs[0].shape == shape
+
+
+def test_what_does_not_fit_set_inputs_is_refused():
+    """From the documentation of mindspore.Symbol: sizes 8 n + 1, and two that are equal."""
+    net = nn.ReLU()
+    some, same = Symbol(divisor=8, remainder=1), Symbol(max=32, unique=True)
+    net.set_inputs(described(None, some, some, same, same))
+    net.compile(ones(1, 9, 17, 32, 32))
+    for shape in ((1, 8, 17, 32, 32), (1, 9, 17, 32, 16), (1, 9, 17, 64, 64), (1, 9, 17, 32)):
+        with pytest.raises(ShapeError, match=r"ReLU: an input of shape .*that set_inputs was given"):
+            net.compile(ones(*shape))
+    with pytest.raises(TypeError, match="dtype float16"):
+        net.compile(ones(1, 9, 17, 32, 32, dtype=np.float16))
+
+
+def test_a_description_has_a_shape_and_a_dtype_and_no_values():
+    x = described(None, 3)
+    assert (x.shape, str(x.dtype)) == ((-1, 3), "float32")
+    assert str(x) == repr(x) == "Tensor((-1, 3), 'float32')"
+    for read in (x.asnumpy, lambda: x + 1, lambda: ops.relu(x), lambda: Net()(x)):
+        with pytest.raises((TraceError, ShapeError), match=r"\(-1, 3\)"):
+            read()
+
+
+test_what_describes_nothing_is_refused = refused(
+    (lambda: Tensor(shape=[None, 3]), TypeError, "dtype=None"),
+    (lambda: Tensor(shape=None, dtype=ms.float32), TypeError, "shape=None"),
+    (lambda: Tensor(shape="ab", dtype=ms.float32), TypeError, "shape='ab'"),
+    (lambda: described(-2, 3), ValueError, "shape=-2"),
+    (lambda: described(2.5, 3), TypeError, "shape=2.5"),
+    (lambda: Tensor(np.ones(3), shape=(3,), dtype=ms.float32), TypeError, "no input_data"),
+    (lambda: Symbol(min=0), ValueError, "min=0"),
+    (lambda: Symbol(divisor=0), ValueError, "divisor=0"),
+    (lambda: Symbol(divisor=4, remainder=4), ValueError, "Below the divisor, 4"),
+    (lambda: Symbol(max=1.5), TypeError, "max=1.5"),
+    (lambda: Symbol(unique=1), TypeError, "unique=1"),
+)
+
+
+# ---- operators of inputs ----
+
+
+def test_linspace_between_inputs_of_the_network():
+    """It was refused: the ends' values were asked for while the network is compiled."""
+
+    class Between(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.linspace = P.LinSpace()
+
+        def construct(self, first, last):
+            return self.linspace(first, last, 5)
+
+    ends = Tensor(1.0, ms.float32), Tensor(3.0, ms.float32)
+    plan = pl.compile(Between(), *ends)
+    sim = pl.run.simulator.Simulator(plan, {})
+    sim.run_step(*(x.asnumpy() for x in ends))
+    np.testing.assert_allclose(sim.full(plan.outputs[0]), np.linspace(1, 3, 5), rtol=1e-6)
+
+
+def test_log_sigmoid_is_an_operator_that_takes_a_strategy():
+    x = np.linspace(-100, 100, 32, dtype=np.float32).reshape(8, 4)
+    np.testing.assert_allclose(P.LogSigmoid()(Tensor(x)).asnumpy(), -np.logaddexp(0, -x), rtol=1e-6)
+    plan = pl.compile(lambda x: P.LogSigmoid().shard(((4, 2),))(x), x)
+    assert [(n.op_class, n.strategy) for n in plan.graph.nodes] == [("LogSigmoid", ((4, 2),))]
+    with pytest.raises(ParallelLabError, match="LogSigmoid"):
+        P.LogSigmoid()("x")
