@@ -29,6 +29,7 @@ GRACES = {
     "fault_s": 3.0,  # needed on a machine with other work only
     "loading_s": 10.0,  # a rank still imports what the function needs; 1 s was too little on a machine with other work
     "death_s": 0.25,  # the pool is lost anyway
+    "trim_s": 1.0,  # between cells, not between the parts of one training
     # Ctrl-C: ranks stop where they agree to, then in any collective, then by force
     "polite_s": 0.25,
     "interrupt_s": 0.85,
@@ -45,7 +46,7 @@ class JobPool:
     def __init__(self, world_size: int, timeout_s: float, warn_after_s: float, **graces: float) -> None:
         name = type(self).__name__
         self.world_size = integer(1, kinds=int)(name, "world_size", world_size)
-        supervisor.check_seconds(name, timeout_s=timeout_s, warn_after_s=warn_after_s)
+        supervisor.check_seconds(name, timeout_s=timeout_s, warn_after_s=warn_after_s, **graces)
         self.timeout_s, self.warn_after_s = timeout_s, warn_after_s
         self._owner_pid = os.getpid()
         self._lock = threading.RLock()
@@ -103,6 +104,14 @@ class JobPool:
         """End these ranks by force, and see to it that they come to be in `_dead`."""
         raise NotImplementedError
 
+    def _keeps_values(self) -> bool:
+        """Whether idle ranks have values for jobs to come (`comm.state`), so that they must not end."""
+        raise NotImplementedError
+
+    def _trim(self) -> None:
+        """Let ranks and this process give freed memory back to the system; all are idle."""
+        raise NotImplementedError
+
     def _memory_of_run(self) -> outcome.Memory:
         """What is known of the calls of the run."""
         raise NotImplementedError
@@ -110,6 +119,9 @@ class JobPool:
     def _end_ranks(self, idle: bool) -> None:
         """End all ranks and give back what they hold."""
         raise NotImplementedError
+
+    def _released(self) -> None:
+        """The ranks have ended because nobody needs them: give back what their starting again would use."""
 
     # start
 
@@ -145,14 +157,14 @@ class JobPool:
         """fn(comm, *args) on every rank; returns the results by rank. Ctrl-C ends the run within a second
         (`interrupt`); KeyboardInterrupt says whether the workers had to be ended for it.
         """
-        return self._wait_for(Job(self, [packed((fn, args))] * self.world_size, None))
+        return self._wait_for(Job(self, [self._packed(fn, args)] * self.world_size, None))
 
     def run_each(self, fn: Callable, args_per_rank: Sequence[tuple]) -> list:
         """fn(comm, *args_per_rank[rank]) on every rank; otherwise as `run`."""
         if len(args_per_rank) != self.world_size:
             what = f"{len(args_per_rank)} tuples of arguments for {self.world_size} ranks"
             raise ArgumentError(what, where="run_each", allowed="One for each rank")
-        return self._wait_for(Job(self, [packed((fn, tuple(args))) for args in args_per_rank], None))
+        return self._wait_for(Job(self, [self._packed(fn, tuple(args)) for args in args_per_rank], None))
 
     def submit(
         self, fn: Callable, *args: object, on_message: Callable[[tuple[int, object]], object] | None = None
@@ -161,7 +173,11 @@ class JobPool:
 
         on_message  called in a thread of the pool with each (rank, object) that `comm.report` sends
         """
-        return self._enqueue(Job(self, [packed((fn, args))] * self.world_size, on_message))
+        return self._enqueue(Job(self, [self._packed(fn, args)] * self.world_size, on_message))
+
+    def _packed(self, fn: Callable, args: tuple) -> Any:
+        """A function and its arguments for the ranks, as `_send_job` hands them over."""
+        return packed((fn, args))
 
     def _enqueue(self, job: Job) -> Job:
         with self._lock:
@@ -227,9 +243,8 @@ class JobPool:
             while not self._closed:
                 with self._lock:
                     self._look()
-                    state = self._supervisor.state
-                look_s = supervisor.LOOK_S / 2 if state == "stopping" else supervisor.LOOK_S
-                self._wait_for_news(None if state == "idle" else look_s)
+                    look_s = self._supervisor.look_within_s(time.monotonic())
+                self._wait_for_news(look_s)
         except Exception as defect:  # ours; without a supervisor a death would go unnoticed, so the pool ends here
             self.kill(f"the supervisor failed: {defect!r}")
         finally:
@@ -251,6 +266,8 @@ class JobPool:
             own = self._seen()
         elif self._supervisor.state == "starting":
             own = {"stall": supervisor.Stall(tuple(self._not_ready()), "", time.monotonic() - self._starting_since_s)}
+        elif self._supervisor.state == "idle":
+            own = {"kept": self._keeps_values()}
         reported: Mapping | tuple = () if job is None else job._reports
         return supervisor.Facts(ready=self._ready, queued=bool(self._jobs), reported=reported, dead=self._dead, **own)
 
@@ -272,6 +289,12 @@ class JobPool:
                 self._kill_ranks(ranks)
             case supervisor.Settle() if job is not None:
                 self._settle_job(job)
+            case supervisor.Trim():
+                self._trim()
+            case supervisor.Release():
+                self._reason = f"nothing was asked of them for {self._supervisor.limits.idle_s:g} s"
+                self._shut_down()
+                self._released()
 
     def _start_job(self, job: Job) -> None:
         self._runs += 1
@@ -315,6 +338,23 @@ class JobPool:
     def pids(self) -> list[int]:
         """Process id per rank."""
         return list(self._pids)
+
+    def claim(self) -> bool:
+        """Whether it can take jobs; it is not released now, however long it was idle."""
+        with self._lock:
+            if self.alive and self._owner_pid == os.getpid():
+                self._supervisor.rest(time.monotonic())
+                self._wake()
+                return True
+        return False
+
+    def release(self) -> None:
+        """Close it, unless it is busy or its ranks keep values for jobs to come."""
+        with self._lock:
+            if self.alive and not self.busy and not self._keeps_values():
+                self._reason = "nobody used them"
+                self._shut_down()
+                self._released()
 
     def _death_text(self) -> str:
         """Which rank died first, and how."""
@@ -428,7 +468,7 @@ class PoolTable:
         """The pool of this size of this process, a new one if it was lost."""
         with self._lock:
             pool = self._pools.pop(world_size, None)
-            if pool is not None and (not pool.alive or pool._owner_pid != os.getpid()):
+            if pool is not None and not pool.claim():
                 pool.close()
                 pool = None
             if pool is None:
@@ -438,6 +478,12 @@ class PoolTable:
                 pool = self._make(world_size)
             self._pools[world_size] = pool
             return pool
+
+    def release(self) -> None:
+        """Close pools that nobody uses."""
+        with self._lock:
+            for pool in self._pools.values():
+                pool.release()
 
     def close(self) -> None:
         """Close every pool."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import struct
 import threading
 import time
 import warnings
@@ -13,14 +14,35 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import dill
+import numpy as np
 
 _PACKAGE = __name__.partition(".")[0]
 KEPT_MESSAGES = 10_000  # older messages of a job are dropped; a callback has seen them all
 CALLBACK_WAIT_S = 5.0  # result() waits at most this long for callbacks that still run
 
 
+ALIGN = 64  # bytes: where the memory of an array begins, as one cache line and the widest vector register want it
+APART_BYTES = 4096  # of an array from which its memory is kept apart from the pickle
+_HEAD = struct.Struct("<Q")  # size of the pickle, which follows
+
+
 class _Packer(dill.Pickler):
-    """dill, but modules of this package go by name: those of an editable install would be copied."""
+    """dill, but modules of this package go by name, as those of an editable install would be copied, and the memory of
+    large arrays lies apart: `arrays`, with their places, counted from where all of them begin.
+    """
+
+    def __init__(self, out: io.BytesIO) -> None:
+        super().__init__(out, recurse=True)
+        self.arrays: dict[int, tuple[int, np.ndarray]] = {}
+        self.size = 0
+
+    def persistent_id(self, obj: Any) -> Any:
+        if type(obj) is not np.ndarray or obj.nbytes < APART_BYTES or obj.dtype.hasobject or not obj.flags.c_contiguous:
+            return None
+        if id(obj) not in self.arrays:
+            self.arrays[id(obj)] = self.size, obj
+            self.size += -(-obj.nbytes // ALIGN) * ALIGN
+        return self.arrays[id(obj)][0], obj.shape, obj.dtype
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, ModuleType) and obj.__name__.partition(".")[0] == _PACKAGE:
@@ -28,11 +50,48 @@ class _Packer(dill.Pickler):
         return NotImplemented
 
 
-def packed(obj: Any) -> bytes:
-    """`obj` as bytes for a worker; a function goes with the notebook's globals that it uses, and no others."""
+class _Unpacker(dill.Unpickler):
+    """The other side: arrays that lie in `memory`, from `start` on, and keep it."""
+
+    def __init__(self, pickle: bytes, memory: Any, start: int) -> None:
+        super().__init__(io.BytesIO(pickle))
+        self.memory, self.start, self.arrays = memory, start, {}
+
+    def persistent_load(self, pid: tuple[int, tuple[int, ...], np.dtype]) -> np.ndarray:
+        at, shape, dtype = pid
+        if at not in self.arrays:
+            self.arrays[at] = np.ndarray(shape, dtype, self.memory, self.start + at)
+        return self.arrays[at]
+
+
+def packed(obj: Any, room: Callable[[int], Any] = bytearray) -> Any:
+    """`obj` as it is now, for workers, in the memory that `room(size)` gives; a function goes with the notebook's
+    globals that it uses, and no others.
+
+        size of the pickle | pickle | arrays of 4 KiB and more, which `unpacked` finds where they lie
+    """
     out = io.BytesIO()
-    _Packer(out, recurse=True).dump(obj)
-    return out.getvalue()
+    packer = _Packer(out)
+    packer.dump(obj)
+    pickle, start = out.getbuffer(), _start(out.tell())
+    memory = room(start + packer.size)
+    view = memoryview(memory)
+    _HEAD.pack_into(view, 0, len(pickle))
+    view[_HEAD.size : _HEAD.size + len(pickle)] = pickle
+    for at, array in packer.arrays.values():
+        np.ndarray(array.shape, array.dtype, view, start + at)[...] = array
+    return memory
+
+
+def unpacked(memory: Any) -> Any:
+    """What was packed in `memory`; its large arrays are views of it, writable if it is."""
+    (size,) = _HEAD.unpack_from(memory)
+    return _Unpacker(bytes(memory[_HEAD.size : _HEAD.size + size]), memory, _start(size)).load()
+
+
+def _start(size: int) -> int:
+    """Where the arrays begin, behind a pickle of `size` bytes."""
+    return -(-(_HEAD.size + size) // ALIGN) * ALIGN
 
 
 class Owner(Protocol):
@@ -50,7 +109,7 @@ class Job:
     ranks reported, oldest first; `warnings`: texts about ranks that keep others waiting.
     """
 
-    def __init__(self, pool: Owner, payloads: list[bytes], on_message: Callable[[tuple], object] | None) -> None:
+    def __init__(self, pool: Owner, payloads: list, on_message: Callable[[tuple], object] | None) -> None:
         self.messages: deque[tuple[int, object]] = deque(maxlen=KEPT_MESSAGES)
         self.warnings: list[str] = []
         self.callback_errors: list[BaseException] = []

@@ -4,6 +4,8 @@
                              ^               |                                    |
                              +---------------+---- all have reported or are gone -+        closed: nothing any more
 
+    idle for a while: what the last job has used is given back; for long: ranks that keep nothing are released
+
 `Supervisor.tick(now, facts)` is told what a transport sees and returns what it has to do. It reads no clock and holds
 neither processes nor memory, so a test walks through every transition on a virtual clock. The transports are thin: the
 pools (job_pool.py with shm/pool.py and mpi/pool.py), the launcher (launch/processes.py) and the hub (world/hub.py).
@@ -38,6 +40,7 @@ class Limits:
     interrupt_s   the same after an interrupt;  polite_s: of these, until every collective raises; before, ranks leave
                   the run where they agree to
     ask_s         before a rank is killed it is asked to end, so much earlier; 0: it is not asked
+    trim_s, idle_s   ranks without a job give freed memory back after the first time, and end after the second
     """
 
     timeout_s: float
@@ -51,6 +54,8 @@ class Limits:
     interrupt_s: float = math.inf
     polite_s: float = 0.0
     ask_s: float = 0.0
+    trim_s: float = math.inf
+    idle_s: float = math.inf
 
 
 def check_seconds(where: str, **limits: float) -> None:
@@ -79,7 +84,7 @@ class Facts:
     """What a transport sees: ranks that have started (`ready`), are done with the run (`reported`: returned, raised,
     left) or have ended otherwise (`dead`, the first one first); whether a job is `queued`, whether the run has a
     `fault`, and its `culprit` (None: no single rank); ranks `loading` their function; the `stall` (None while a pause
-    is asked for).
+    is asked for); whether idle ranks have `kept` values for jobs to come.
     """
 
     ready: Collection[int] = ()
@@ -90,6 +95,7 @@ class Facts:
     culprit: int | None = None
     loading: Collection[int] = ()
     stall: Stall | None = None
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,17 @@ class Settle:
     """All ranks have reported or are gone: say what became of the run."""
 
 
-Action = StartJob | RefuseJobs | Warn | RecordDeath | StopRun | AskToEnd | Kill | Settle
+@dataclass(frozen=True)
+class Trim:
+    """Let everybody give back the memory that the last job has used."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """End the ranks: nobody has needed them for long."""
+
+
+Action = StartJob | RefuseJobs | Warn | RecordDeath | StopRun | AskToEnd | Kill | Settle | Trim | Release
 
 
 class Supervisor:
@@ -158,6 +174,7 @@ class Supervisor:
         self.world, self.limits, self.takes_jobs = frozenset(range(world_size)), limits, takes_jobs
         self._recorded: set[int] = set()
         self.begin_run(0.0)
+        self.rest(0.0)
         self.state = "starting"
 
     # what is told from outside
@@ -181,6 +198,10 @@ class Supervisor:
         if self.state in ("starting", "running", "stopping"):
             self._stop("interrupt", now)
 
+    def rest(self, now: float) -> None:
+        """The ranks are idle since now, or somebody has just asked for them."""
+        self._idle_since_s, self._rested_s = now, -math.inf
+
     def close(self) -> None:
         """Look after nothing any more."""
         self.state = "closed"
@@ -195,13 +216,14 @@ class Supervisor:
         self._recorded.update(deaths)
         if self.state == "idle":
             if not facts.queued:
-                return []
+                return self._resting(now, facts)
             return [RefuseJobs() if self._recorded else StartJob()]
         actions: list[Action] = []
         if "interrupt" not in self._causes:  # which ends the run anyway
             actions += [RecordDeath(rank) for rank in deaths if rank not in (*self.asked, *self.killed)]
         if self.world <= {*facts.reported, *facts.dead}:
             self.state = "idle"
+            self.rest(now)
             return [*actions, Settle()]
         if actions:
             self._stop("death", now)
@@ -210,11 +232,27 @@ class Supervisor:
         if self.state == "starting" and self.world <= {*facts.ready, *facts.reported}:
             self.state = "idle" if self.takes_jobs else "running"
             self.counting_since_s = now
+            self.rest(now)
         elif self.state == "stopping":
             actions += self._stopping(now, facts)
         elif facts.stall is not None:
             actions += self._stalled(now, facts.stall)
         return actions
+
+    def look_within_s(self, now: float) -> float | None:
+        """Seconds until `tick` has to be called again, if nothing happens; None: it need not be."""
+        if self.state != "idle":
+            return LOOK_S / 2 if self.state == "stopping" else LOOK_S
+        due = [self._idle_since_s + limit for limit in (self.limits.trim_s, self.limits.idle_s)]
+        left = [at - now for at in due if at > self._rested_s and at < math.inf]
+        return max(0.0, min(left)) if left else None
+
+    def _resting(self, now: float, facts: Facts) -> list[Action]:
+        seen, self._rested_s = self._rested_s, now
+        trim_at, release_at = self._idle_since_s + self.limits.trim_s, self._idle_since_s + self.limits.idle_s
+        if now >= release_at > seen and not facts.kept:
+            return [Release()]
+        return [Trim()] if now >= trim_at > seen else []
 
     def _stop(self, cause: str, now: float) -> None:
         self._causes.setdefault(cause, now)

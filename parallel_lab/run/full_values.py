@@ -16,6 +16,11 @@ from ..layout.slices import assemble, cut
 
 def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarray:
     """This rank's slice of a full tensor: a C-contiguous copy."""
+    return cut(full_value(plan, name, full), plan.value(name).layout, rank % plan.stages[0].count)
+
+
+def full_value(plan: Plan, name: str, full: np.ndarray) -> np.ndarray:
+    """A full tensor in the dtype that the plan gives it. Raises ShapeError for another shape or kind of number."""
     value = plan.value(name)
     full = np.asarray(full)
     if full.shape != value.shape:
@@ -26,7 +31,7 @@ def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarra
         hint = "Class numbers are ints; or compile for floats" if floats else f"Convert it: astype({value.dtype!r})"
         allowed = f"{value.dtype}, for which the plan was compiled"
         raise ShapeError(f"{name!r} is {full.dtype}", where="slice_value", allowed=allowed, hint=hint)
-    return cut(full.astype(value.dtype, copy=False), value.layout, rank % plan.stages[0].count)
+    return full.astype(value.dtype, copy=False)
 
 
 def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:
@@ -42,10 +47,19 @@ def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:
 
 def step_inputs(plan: Plan, rank: int, inputs: Iterable[Any]) -> Env:
     """This rank's part of one step's data, from the global batch, in the order `compile` was given it."""
+    return held_slices(plan, rank, full_inputs(plan, inputs) | plan.constant_arrays)
+
+
+def held_slices(plan: Plan, rank: int, full: Env) -> Env:
+    """This rank's slices of the full tensors of which it holds any."""
+    return {name: slice_value(plan, name, array, rank) for name, array in full.items() if plan.held_by(name, rank)}
+
+
+def full_inputs(plan: Plan, inputs: Iterable[Any]) -> Env:
+    """One step's data by name, in the plan's dtypes, from the global batch in the order `compile` was given it."""
     given = [np.asarray(x.asnumpy() if hasattr(x, "asnumpy") else x) for x in inputs]
     expected = plan.data_inputs
     if len(given) != len(expected):
         allowed = f"{len(expected)}: {', '.join(i.name for i in expected)}"
         raise ShapeError(f"got {len(given)} inputs", where=f"plan {plan.graph.name}", allowed=allowed)
-    full = {i.name: x for i, x in zip(expected, given, strict=True)} | plan.constant_arrays
-    return {name: slice_value(plan, name, array, rank) for name, array in full.items() if plan.held_by(name, rank)}
+    return {i.name: full_value(plan, i.name, x) for i, x in zip(expected, given, strict=True)}

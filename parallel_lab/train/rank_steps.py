@@ -16,6 +16,7 @@ from ..cost.simulated_clock import Ran
 from ..graph.plan import Plan
 from ..run.communicator import Start, Wait
 from ..run.computing import computing
+from ..run.full_values import held_slices
 from ..run.interpreter import Env, rank_step
 
 REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny step would cost more than the step
@@ -73,20 +74,15 @@ def ran_events(
     return found
 
 
-def load_values(comm: Any, key: str, plan: Plan, env: Env) -> None:
-    """Keep a plan, and this rank's parameters and states, under `key`."""
-    comm.state[key] = {"plan": plan, "env": env, "batches": [], "left": (0, [])}
-
-
-def feed(comm: Any, key: str, batches: list[Env]) -> None:
-    """Keep this rank's slices of the batches that the next steps take in turn."""
-    comm.state[key]["batches"] = batches
+def load_values(comm: Any, key: str, plan: Plan, values: Env) -> None:
+    """Keep a plan, and this rank's slices of parameters and states, under `key`."""
+    comm.state[key] = {"plan": plan, "env": held_slices(plan, comm.rank, values), "left": (0, [])}
 
 
 def run_forward(comm: Any, key: str, plan: Plan, inputs: Env, step: int) -> None:
-    """Run a plan that trains nothing, on inputs of its own and the values kept under `key`."""
+    """Run a plan that trains nothing, on full inputs of its own and the values kept under `key`."""
     env = comm.state[key]["env"]
-    env.update(inputs)
+    env.update(held_slices(plan, comm.rank, inputs | plan.constant_arrays))
     with computing(plan):
         step_on(comm, plan, env, step=step, show=comm.report)
 
@@ -117,11 +113,23 @@ def rates_of_step(rates: dict[str, np.ndarray], number: int) -> Env:
 
 
 def train_rank(
-    comm: Any, key: str, first: int, steps: int, record: int, phases: Sequence[str] | None, rates: dict[str, np.ndarray]
+    comm: Any,
+    key: str,
+    batches: list[Env],
+    first: int,
+    steps: int,
+    record: int,
+    phases: Sequence[str] | None,
+    rates: dict[str, np.ndarray],
 ) -> tuple[list[float], list[dict]]:
-    """One rank's training loop; every rank takes the same number of steps, also when stopped."""
+    """One rank's training loop; every rank takes the same number of steps, also when stopped.
+
+    batches  full inputs of the steps, gone round, from step `first` on: all ranks of a machine read the same memory,
+             and a rank copies its slices of one batch at a time
+    """
     session = comm.state[key]
-    plan, env, batches = session["plan"], session["env"], session["batches"]
+    plan, env = session["plan"], session["env"]
+    constants = held_slices(plan, comm.rank, plan.constant_arrays)
     losses: list[float] = []
     reported, last_report = 0, time.perf_counter()
     recorded: deque[tuple[int, Record]] = deque(maxlen=record)
@@ -130,7 +138,8 @@ def train_rank(
         for step in range(first, first + steps):
             if not comm.agree_to_continue(step):
                 break
-            env.update(batches[step % len(batches)])
+            env.update(held_slices(plan, comm.rank, batches[(step - first) % len(batches)]))
+            env.update(constants)
             env.update(rates_of_step(rates, step - first))
             seen = Record() if record else None
             replaced = session["left"][1]

@@ -26,8 +26,8 @@ from ..base.events import Event, from_dicts
 from ..graph.plan import Plan
 from ..nn.optim.together import as_optimizer
 from ..nn.tensor.tensor import Tensor
-from ..run.full_values import gather_value, slice_value, step_inputs
-from ..run.interpreter import half_done
+from ..run.full_values import full_inputs, full_value, gather_value
+from ..run.interpreter import Env, half_done
 from ..run.simulator import Simulator
 from . import rank_steps
 from .forward_only import forward_only
@@ -148,11 +148,8 @@ class Session:
             if self._pool.world_size != plan.device_num:
                 what = f"the pool has {self._pool.world_size} workers"
                 raise PlanError(what, where="Session", allowed=f"The plan needs {plan.device_num}")
-            orders = []
-            for rank in range(plan.device_num):
-                env = {n: slice_value(plan, n, v, rank) for n, v in values.items() if plan.held_by(n, rank)}
-                orders.append((self._key, plan, env))
-            self._pool.run_each(rank_steps.load_values, orders)
+            values = {name: full_value(plan, name, value) for name, value in values.items()}
+            self._pool.run(rank_steps.load_values, self._key, plan, values)
 
     # ---- training ----
 
@@ -242,12 +239,12 @@ class Session:
         if self._run is not None and self._run.state == "done":
             self._run.result()  # so that the steps are counted even if nobody asked for the losses
         batches = _checked(self.plan, batches, self.step, steps)
-        per_rank = [[step_inputs(self.plan, r, batch) for batch in batches] for r in range(self.plan.device_num)]
+        turn = range(self.step, self.step + max(1, min(steps, len(batches))))
+        inputs = [full_inputs(self.plan, batches[step % len(batches)]) for step in turn]
         if self._run is not None and not self._run.done():
             what = f"a run is {self._run.state}"
             raise PlanError(what, where="Session.start", hint="Wait for it with result(), or stop() it first")
-        self._pool.run_each(rank_steps.feed, [(self._key, mine) for mine in per_rank])
-        self._run = Run(self, steps, record, phases, on_losses)
+        self._run = Run(self, inputs, steps, record, phases, on_losses)
         return self._run
 
     def outputs(self, *inputs: Any) -> list[np.ndarray]:
@@ -271,8 +268,7 @@ class Session:
         if self.executor == "simulator":
             self._simulator.run_step(*inputs, plan=self._forward, step=self.step)
         else:
-            envs = [step_inputs(self.plan, r, inputs) for r in range(self.plan.device_num)]
-            self._pool.run_each(rank_steps.run_forward, [(self._key, self._forward, env, self.step) for env in envs])
+            self._pool.run(rank_steps.run_forward, self._key, self._forward, full_inputs(self.plan, inputs), self.step)
         found = self.values(self.plan.outputs)
         return [found[name] for name in self.plan.outputs]
 
@@ -386,7 +382,13 @@ class Run:
     """
 
     def __init__(
-        self, session: Session, steps: int, record: int, phases: Sequence[str] | None, on_losses: Callable | None
+        self,
+        session: Session,
+        inputs: list[Env],
+        steps: int,
+        record: int,
+        phases: Sequence[str] | None,
+        on_losses: Callable | None,
     ) -> None:
         self.session, self.steps = session, steps
         self.losses: list[float] = []
@@ -397,9 +399,8 @@ class Run:
         self._first = session.step
         self._taken = False
         rates = rates_of_steps(session.plan, session._optimizer, self._first, steps)
-        self._job = session._pool.submit(
-            rank_steps.train_rank, session._key, self._first, steps, record, phases, rates, on_message=self._receive
-        )
+        order = inputs, self._first, steps, record, phases, rates
+        self._job = session._pool.submit(rank_steps.train_rank, session._key, *order, on_message=self._receive)
 
     def _receive(self, message_: tuple[int, Any]) -> None:
         _, losses = message_

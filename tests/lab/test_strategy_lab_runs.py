@@ -19,6 +19,7 @@ from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.lab.widgets import StrategyLabWidget
 from parallel_lab.processes.shm import close_all, get_pool
 from parallel_lab.train.session import Session
+from tests.processes.processes import gone
 
 PATIENCE_S = 60
 
@@ -270,6 +271,19 @@ def test_a_change_of_network_while_the_workers_start_does_not_mix_two_networks(l
     thread.join(PATIENCE_S)
     loss = lab.snapshot()["loss"]
     assert loss["largest_difference"] <= loss["bound"] and loss["steps"] == 30
+
+
+def test_close_ends_the_workers_and_a_later_run_has_new_ones_and_the_same_losses(lab):
+    """Wrong before: they stayed, with their memory, until the notebook ended."""
+    lab.set_steps(5)
+    lab.run()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done"
+    losses, pids = list(lab._run.parallel), get_pool(2).pids
+    lab.close()
+    assert gone(pids, PATIENCE_S) is not None
+    lab.run()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done"
+    assert lab._run.parallel == losses and len(losses) == 5
 
 
 @pytest.mark.faults

@@ -14,11 +14,13 @@ from parallel_lab.processes.supervisor import (
     Limits,
     RecordDeath,
     RefuseJobs,
+    Release,
     Settle,
     Stall,
     StartJob,
     StopRun,
     Supervisor,
+    Trim,
     Warn,
 )
 
@@ -51,6 +53,48 @@ def acted(supervisor: Supervisor, start_s: float, end_s: float, **facts) -> list
         at = look * STEP_S
         found += [(round(at, 2), action) for action in supervisor.tick(start_s + at, Facts(ready=ALL, **facts))]
     return found
+
+
+# ---- idle ----
+
+RESTS = Limits(timeout_s=30.0, start_s=60.0, trim_s=1.0, idle_s=120.0, **WARNINGS)
+
+
+def rested(supervisor: Supervisor, start_s: float, looks: int, **facts) -> list[tuple[float, object]]:
+    """(seconds since start_s, action), looked at whenever the supervisor asks for it."""
+    found, now = [], start_s
+    for _ in range(looks):
+        within_s = supervisor.look_within_s(now)
+        if within_s is None:
+            return found
+        now += within_s
+        found += [(now - start_s, action) for action in supervisor.tick(now, Facts(ready=ALL, **facts))]
+    raise AssertionError(f"still not at rest after {looks} looks: {found}")
+
+
+def test_idle_ranks_give_memory_back_once_and_end_once():
+    supervisor = idle(RESTS)
+    assert rested(supervisor, 100.0, 9) == [(1.0, Trim()), (120.0, Release())]
+
+
+def test_idle_ranks_that_keep_values_stay_and_are_not_looked_at_again():
+    supervisor = idle(RESTS)
+    assert rested(supervisor, 100.0, 9, kept=True) == [(1.0, Trim())]
+
+
+def test_a_job_or_a_question_begins_the_rest_anew():
+    supervisor = idle(RESTS)
+    supervisor.rest(150.0)
+    assert supervisor.tick(220.1, Facts(ready=ALL)) == [Trim()]  # of one that came late; 120 s are not over
+    assert supervisor.tick(220.2, Facts(ready=ALL, queued=True)) == [StartJob()]
+    supervisor.begin_run(220.2)
+    assert supervisor.look_within_s(220.2) == STEP_S
+    assert supervisor.tick(300.0, Facts(ready=ALL, reported=ALL)) == [Settle()]
+    assert rested(supervisor, 300.0, 9) == [(1.0, Trim()), (120.0, Release())]
+
+
+def test_ranks_without_limits_rest_for_ever():
+    assert idle().look_within_s(100.0) is None
 
 
 # ---- start ----

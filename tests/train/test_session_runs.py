@@ -18,7 +18,6 @@ from parallel_lab.base.events import EventLog, save_chrome_trace
 from parallel_lab.cost import instr_time_s
 from parallel_lab.processes.shm import WorkerPool, close_all
 from parallel_lab.train.rank_steps import Record, ran_events
-from parallel_lab.train.session import Run
 from tests.graph.test_pipeline import planned as planned_pipeline
 from tests.train.sessions import S, net_and_data, plan_for
 
@@ -122,9 +121,9 @@ def test_a_run_that_is_stopped_before_its_turn_has_no_losses(ready):
     """`result()` used to fail with a TypeError."""
     make, data = ready
     other = make("processes")
-    other.train(data, steps=1)  # its batches are on the ranks, so that its next run can wait behind the first
+    other.train(data, steps=1)
     _, first, _ = begun(make, data, 1)
-    second = Run(other, 5, 0, None, None)
+    second = other.start(data, steps=5)  # waits behind the first
     assert second.state == "queued"
     second.stop()
     first.stop()

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 from ...base.checks import integer, number
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from ...base.files import write_whole
+from ...ops.kernels.threads import trim_memory
 from .page import lab_page, read_front_end
 from .sections import snapshot_text
 
@@ -270,10 +271,14 @@ class RunsOneThing(Lab):
         self._run.stop.set()
 
     def close(self) -> None:
-        """Forget the listeners, stop a run that goes on, and wait for its end: its workers are shared."""
+        """Forget the listeners, stop a run that goes on and wait for its end, and let workers go that nobody uses."""
         super().close()
         self.stop()
         self.wait()
+        if self._run.thread is not None:
+            from ...processes.shm import release_pools  # what has never run needs no processes
+
+            release_pools()
 
     def _run_is_stopped(self) -> bool:
         """Whether the result of the present run is no longer wanted."""
@@ -316,6 +321,7 @@ class RunsOneThing(Lab):
             end = ("failed", failed, f"{type(error).__name__}: {error}")
             raise
         finally:
+            trim_memory()  # of the computation on one device, too
             with self._lock:
                 run.state, run.text, run.error = end
             try:

@@ -93,6 +93,13 @@ def keep_freed_memory() -> bool:
     return mallopt is not None and all(mallopt(parameter, size) for parameter, size in wanted)
 
 
+def trim_memory() -> None:
+    """Give all freed memory back to the system: nothing will need it soon (glibc only)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def without_collector(build: Callable) -> Callable:
     """Decorate a function that makes very many lasting objects: the collector would take half of the time in vain."""
 

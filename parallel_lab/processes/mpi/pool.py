@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import RankDied, message
+from ...ops.kernels.threads import trim_memory
 from .. import outcome
 from ..flight import FlightEntry, entry_from_text
 from ..job_pool import JobPool, PoolTable
@@ -169,6 +170,13 @@ class MpiPool(JobPool):
         """MPI cannot go on without one of its ranks: all of them end with the pool."""
         for rank in ranks:
             self._dead.setdefault(rank, -signal.SIGKILL)
+
+    def _keeps_values(self) -> bool:
+        return True  # starting a world again takes seconds
+
+    def _trim(self) -> None:
+        self._ask_all("trim", self._runs)
+        trim_memory()
 
     def _memory_of_run(self) -> _Told:
         return self._told

@@ -22,8 +22,9 @@ from typing import Any
 import dill
 import threadpoolctl
 
-from ...ops.kernels.threads import keep_freed_memory
+from ...ops.kernels.threads import keep_freed_memory, trim_memory
 from ..faults import RunInterrupted, error_report, text_of
+from ..jobs import unpacked
 from . import load_mpi
 from .comm import MpiCommunicator
 
@@ -76,6 +77,8 @@ class _Served:
                 self.comm.control = word
             case "interrupt", _:
                 self.comm._handshake.interrupted = True
+            case "trim", _:
+                trim_memory()
 
     def serve(self) -> None:
         while True:
@@ -93,11 +96,11 @@ class _Served:
             except OSError:
                 os._exit(0)
 
-    def work(self, payload: bytes) -> tuple[bytes, bytes]:
+    def work(self, payload: bytearray) -> tuple[bytes, bytes]:
         """Run one job; returns (kind, body) of the report: b"D" result, b"S" stopped by an interrupt, b"E" error."""
         comm = self.comm
         try:
-            function, args = dill.loads(payload)
+            function, args = unpacked(payload)
             self.send("begun")
             comm._handshake.look()
             comm._handshake.check()  # loading may import much; the others may have failed meanwhile

@@ -19,6 +19,6 @@ The plain data path reads in this order: collectives, groups, barrier.
 from ..flight import FlightEntry
 from ..jobs import Job
 from .comm import Communicator
-from .pool import WorkerPool, close_all, get_pool
+from .pool import WorkerPool, close_all, get_pool, release_pools
 
-__all__ = ["Communicator", "FlightEntry", "Job", "WorkerPool", "close_all", "get_pool"]
+__all__ = ["Communicator", "FlightEntry", "Job", "WorkerPool", "close_all", "get_pool", "release_pools"]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import struct
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -37,7 +38,7 @@ from ..flight import (
     FlightEntry,
     entry_from_text,
 )
-from .shared_memory import PAGE, SharedBlock, fence, round_up
+from .shared_memory import PAGE, SPARSE, SharedBlock, fence, round_up
 
 # control words: author of the fault + 1 (0: none); 0 run, 1 pause, 2 stop; number of the current run; when a rank saw
 # that none but ranks compute
@@ -55,8 +56,9 @@ GROUP_WORDS = 1 << 16  # words for their barriers, per rank: 390 groups of 8
 # Cache Way Predictors"). Sums of 16 MiB took 1.15 times as long.
 HEAP_UNIT = 1 << 16
 
-# words of a slot; PROGRAM and LANE: a `Wait` of the rank's program, and one of the oldest of its started collectives
-PID, FINISHED, REQUESTS, STARTED, PROGRAM, LANE = 0, 1, 2, 3, 4, 11
+# words of a slot; PROGRAM and LANE: a `Wait` of the rank's program, and one of the oldest of its started collectives;
+# KEEPS: whether it has values for jobs to come
+PID, FINISHED, REQUESTS, STARTED, PROGRAM, LANE, KEEPS = 0, 1, 2, 3, 4, 11, 18
 MOVING = 1  # stamp of a LANE: something is started, and not known to wait for anybody; 0: nothing is
 _WAIT = struct.Struct("<6Q")
 
@@ -211,6 +213,13 @@ class Arena:
                 self.words[word] = 0
             self.words[self.map.register(rank)] = 0
         self.words[CONTROL], self.words[RUN], self.words[ABORT] = 0, run, 0
+
+    def trim(self) -> None:
+        """Parent, with all workers idle: give back the memory through which data has moved."""
+        if SPARSE:
+            start = round_up(self.map.data_start, PAGE)
+            with contextlib.suppress(OSError):  # a sandbox that does not know the call: the pages stay
+                self.block.map.madvise(mmap.MADV_REMOVE, start, self.map.size_bytes // PAGE * PAGE - start)
 
     # flight recorder
 

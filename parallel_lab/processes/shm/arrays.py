@@ -128,7 +128,7 @@ class SharedArrays:
         if self._free_starts and self._free_starts[-1] + self._free_sizes[-1] == self._top:
             self._top = self._free_starts.pop()
             self._free_sizes.pop()
-            self._give_back()
+            self._give_back(KEPT_BYTES)
 
     def _merge(self, start: int, size: int) -> None:
         starts, sizes = self._free_starts, self._free_sizes
@@ -142,9 +142,14 @@ class SharedArrays:
             starts.insert(i, start)
             sizes.insert(i, size)
 
-    def _give_back(self) -> None:
-        """Hand pages far above the top back to the system."""
-        keep = round_up(self._top + KEPT_BYTES, COMMIT_BYTES)
+    def trim(self) -> None:
+        """Hand all free pages above the top back to the system."""
+        self._take_back()
+        self._give_back(0)
+
+    def _give_back(self, kept_bytes: int) -> None:
+        """Hand pages that lie more than `kept_bytes` above the top back to the system."""
+        keep = round_up(self._top + kept_bytes, COMMIT_BYTES)
         if SPARSE and self._committed > keep:
             self._arena.block.map.madvise(mmap.MADV_REMOVE, self.start + keep, self._committed - keep)
             self._committed = keep

@@ -13,6 +13,7 @@ Lines that call again and again have a shorter way (`fast/call_sites.py`).
 
 from __future__ import annotations
 
+import gc
 import threading
 from dataclasses import dataclass
 from time import perf_counter
@@ -21,6 +22,7 @@ import dill
 import numpy as np
 
 from ...base.errors import message
+from ...ops.kernels.threads import trim_memory
 from ...run.communicator import Request, answer, delivered
 from ...run.mail import expected
 from ..checked_calls import CheckedCalls
@@ -96,6 +98,17 @@ class Communicator(CheckedCalls):
         ordinary one where that memory is used up. Raises SharedMemoryTooSmall when the system has none left.
         """
         return self._arrays.empty(shape, dtype)
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether there are values for jobs to come: in `state`, or arrays of `empty`."""
+        return bool(self.state) or self._arrays.in_use
+
+    def trim(self) -> None:
+        """Give memory of arrays that are gone back to the system."""
+        gc.collect()
+        self._arrays.trim()
+        trim_memory()
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
         request = self._complete(request)

@@ -12,35 +12,42 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
-import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from multiprocess import connection
 
 from ...base.checks import integer
+from ...base.errors import ArgumentError, shorten
+from ...ops.kernels.threads import trim_memory
 from .. import outcome
 from ..flight import FlightEntry
 from ..job_pool import JobPool, PoolTable
-from ..jobs import Job
+from ..jobs import Job, packed
 from ..supervisor import StopRun
-from .arena import ABORT, CONTROL, STARTED, Arena, ArenaMap
+from .arena import ABORT, CONTROL, KEEPS, STARTED, Arena, ArenaMap
 from .comm import CONTROLS
-from .launch import context, start_processes
-from .shared_memory import SharedBlock
+from .launch import context, end_server, start_processes
+from .shared_memory import Parcel, SharedBlock
 from .watch import Watch
-from .worker_main import WorkerStart, worker_main
+from .worker_main import PARCEL, TRIM, WorkerStart, worker_main
 
 DEFAULT_ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
-SMALL_PAYLOAD = 32 << 10  # fits the socket buffer of an idle worker, so that sending cannot block
+# fits the socket buffer of an idle worker, so that sending cannot block: a stopped worker does not read, and nobody
+# must wait for it. What is larger goes as a parcel, once for all ranks
+SMALL_PAYLOAD = 32 << 10
+IDLE_S, IDLE_VARIABLE = 120.0, "PARALLEL_LAB_IDLE_S"
 KEPT_POOLS = 3  # idle pools of different sizes that get_pool keeps
 
 
 class WorkerPool(JobPool):
     """`world_size` worker processes, one per rank. After `warn_after_s` a warning names missing ranks, after
     `timeout_s` a collective raises CollectiveTimeout. `arena_bytes`: shared memory for data in transit, larger values
-    pass in steps; `fast` False: the plain way, same bits. Raises SharedMemoryTooSmall, RankDied, TimeoutError (both
+    pass in steps; `fast` False: the plain way, same bits; `idle_s`: workers end when nothing was asked of them for so
+    long, unless they keep values in `comm.state`. Raises SharedMemoryTooSmall, RankDied, TimeoutError (both
     while starting).
     """
 
@@ -52,8 +59,9 @@ class WorkerPool(JobPool):
         warn_after_s: float = 2.0,
         arena_bytes: int = DEFAULT_ARENA_BYTES,
         fast: bool = True,
+        idle_s: float = math.inf,
     ) -> None:
-        super().__init__(world_size, timeout_s, warn_after_s)
+        super().__init__(world_size, timeout_s, warn_after_s, idle_s=idle_s)
         layout = ArenaMap.for_budget(world_size, integer(1)(type(self).__name__, "arena_bytes", arena_bytes))
         self._arena = Arena(SharedBlock(layout.size_bytes), layout)
         self._watch = Watch(self._arena)
@@ -149,15 +157,28 @@ class WorkerPool(JobPool):
         self._watch.begin_run()
         self._send_control(job._control)
         for pipe, payload in zip(self._pipes, job._payloads, strict=True):
-            if len(payload) <= SMALL_PAYLOAD:
-                self._send(pipe, payload)
-            else:  # a stopped worker does not read; nobody must wait for it
-                threading.Thread(target=self._send, args=(pipe, payload), daemon=True, name="send job").start()
+            self._send(pipe, payload)
+
+    def _packed(self, fn: Callable, args: tuple) -> bytearray | Parcel:
+        kept = []  # the parcel, as `packed` fills its memory
+
+        def room(size: int) -> Any:
+            if size <= SMALL_PAYLOAD:
+                return bytearray(size)
+            kept.append(Parcel(size))
+            return kept[0].memory
+
+        memory = packed((fn, args), room)
+        return kept[0] if kept else memory
 
     @staticmethod
-    def _send(pipe, payload: bytes) -> None:
+    def _send(pipe, payload: bytes | bytearray | Parcel) -> None:
         with contextlib.suppress(OSError):  # the worker is gone; its sentinel tells
-            pipe.send_bytes(payload)
+            if isinstance(payload, Parcel):
+                pipe.send_bytes(PARCEL)
+                payload.send(pipe)
+            else:
+                pipe.send_bytes(payload)
 
     def _send_control(self, control: str) -> None:
         self._arena.words[CONTROL] = CONTROLS.index(control)
@@ -173,8 +194,21 @@ class WorkerPool(JobPool):
         for rank in ranks:
             self._processes[rank].kill()  # its sentinel tells
 
+    def _keeps_values(self) -> bool:
+        words, slot = self._arena.words, self._arena.map.slot
+        return any(words[slot(rank) + KEEPS] for rank in range(self.world_size))
+
+    def _trim(self) -> None:
+        for pipe in self._pipes:
+            self._send(pipe, TRIM)
+        self._arena.trim()
+        trim_memory()
+
     def _memory_of_run(self) -> Arena:
         return self._arena
+
+    def _released(self) -> None:
+        end_server()
 
     def flight_record(self) -> dict[int, list[FlightEntry]]:
         """The last 64 requests of each rank in the current or last run, oldest first; also of ranks that died."""
@@ -204,14 +238,33 @@ class WorkerPool(JobPool):
 
 # The one table of live pools of this process: `get_pool` is asked by cells that know nothing of each other, and
 # processes that are started again would have lost `comm.state`.
-_pools = PoolTable(WorkerPool, KEPT_POOLS)
+_pools = PoolTable(lambda world_size: WorkerPool(world_size, idle_s=idle_limit_s()), KEPT_POOLS)
 
 
 def get_pool(world_size: int) -> WorkerPool:
     """The pool of this size of this process: made when first asked for, and again when it was lost. A few idle pools of
-    other sizes are kept (they use no processor time); the one used longest ago is closed first.
+    other sizes are kept (they use no processor time); the one used longest ago is closed first. Workers of which
+    nothing was asked for two minutes (PARALLEL_LAB_IDLE_S, in seconds) end, unless they keep values.
     """
     return _pools.get(world_size)
+
+
+def idle_limit_s() -> float:
+    """How long workers of `get_pool` wait for a job."""
+    word = os.environ.get(IDLE_VARIABLE, "")
+    try:
+        seconds = float(word or IDLE_S)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        hint = f"Unset it for {IDLE_S:g} s; inf keeps workers for ever"
+        raise ArgumentError(f"{IDLE_VARIABLE}={shorten(word)}", where="get_pool", allowed="Seconds above 0", hint=hint)
+    return seconds
+
+
+def release_pools() -> None:
+    """Close the pools of `get_pool` that are idle and whose workers keep no values: another job starts new ones."""
+    _pools.release()
 
 
 def close_all() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
+import importlib
 import os
 
 import dill  # noqa: F401
@@ -16,10 +18,17 @@ import numpy  # noqa: F401
 import threadpoolctl
 from multiprocess import forkserver
 
+from .launch import PRELOAD
 from .worker_main import communicator_class
 
 threadpoolctl.threadpool_limits(1)
 communicator_class()  # loaded here, once for all workers
+for name in os.environ.pop(PRELOAD, "").split():
+    importlib.import_module(name)
+# A worker's garbage collections would write into every object that they look at, and take a copy of its page: what is
+# there now stays for ever.
+gc.collect()
+gc.freeze()
 
 
 def _remove_socket() -> None:

@@ -17,7 +17,7 @@ import platform
 import tempfile
 import threading
 
-from multiprocess import reduction
+from multiprocess import connection, reduction
 
 from ...base.errors import SharedMemoryTooSmall
 
@@ -51,6 +51,48 @@ def round_up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
+def _nameless_file() -> int:
+    """The descriptor of a file that goes with its last descriptor and mapping."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("parallel_lab", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile(prefix="parallel_lab") as file:  # unlinked from the start
+        return os.dup(file.fileno())
+
+
+class Parcel:
+    """`size` bytes that are written once, by whoever fills `memory`, and read by many processes where they lie: `send`
+    hands them over, `received` maps them there. Raises SharedMemoryTooSmall.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._fd = _nameless_file()
+        try:
+            os.posix_fallocate(self._fd, 0, size)
+            self.memory = mmap.mmap(self._fd, size)
+        except OSError as error:
+            os.close(self._fd)
+            what = f"the system refused {size} bytes of shared memory for what a job hands to its ranks ({error})"
+            hint = "Hand over less at a time; the container's memory limit also applies"
+            raise SharedMemoryTooSmall(what, where="WorkerPool", hint=hint) from error
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # not made
+            os.close(self._fd)
+
+    def send(self, pipe: connection.Connection) -> None:
+        """Hand it over to the process at the other end, whose id does not matter."""
+        reduction.send_handle(pipe, self._fd, None)
+
+    @staticmethod
+    def received(pipe: connection.Connection) -> mmap.mmap:
+        """The memory of one that was sent; what this process writes there stays its own."""
+        fd = reduction.recv_handle(pipe)
+        try:
+            return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE)
+        finally:
+            os.close(fd)
+
+
 class SharedBlock:
     """`size_bytes` of zeroed memory that parent and workers see, the heaps behind (`heaps_start`, `heaps_bytes`: 0
     where the system gives no more); pickled while a process starts, with its descriptor. Raises SharedMemoryTooSmall.
@@ -59,11 +101,7 @@ class SharedBlock:
     def __init__(self, size_bytes: int) -> None:
         self.fd = -1
         try:
-            if hasattr(os, "memfd_create"):
-                self.fd = os.memfd_create("parallel_lab", os.MFD_CLOEXEC)
-            else:
-                with tempfile.TemporaryFile(prefix="parallel_lab") as file:  # unlinked from the start
-                    self.fd = os.dup(file.fileno())
+            self.fd = _nameless_file()
             for heaps_bytes in HEAPS_BYTES:
                 try:
                     self._make(size_bytes, heaps_bytes)

@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 from dataclasses import dataclass
+from mmap import mmap
 
 import dill
 import threadpoolctl
@@ -22,11 +23,13 @@ from multiprocess import connection, forkserver
 
 from ...ops.kernels.threads import keep_freed_memory
 from ..faults import RunInterrupted, error_report, text_of
-from .arena import FINISHED, PID, RUN, STARTED, Arena, ArenaMap
+from ..jobs import unpacked
+from .arena import FINISHED, KEEPS, PID, RUN, STARTED, Arena, ArenaMap
 from .comm import Communicator
-from .shared_memory import SharedBlock
+from .shared_memory import Parcel, SharedBlock
 
 PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29  # linux/prctl.h
+PARCEL, TRIM = b"P", b"T"  # what is no job: one follows as a `Parcel`; give freed memory back
 TIMER_SLACK_NS = 1_000  # sleeps of 20 us would otherwise take 70 (the default slack is 50 us)
 
 
@@ -61,8 +64,14 @@ def worker_main(start: WorkerStart) -> None:
             os._exit(0)
         if not payload:
             return
-        kind, body = _run(comm, arena, payload)
+        if payload == TRIM:
+            comm.trim()
+            continue
+        memory = Parcel.received(start.pipe) if payload == PARCEL else bytearray(payload)
         del payload
+        kind, body = _run(comm, arena, memory)
+        del memory
+        arena.words[arena.map.slot(comm.rank) + KEEPS] = comm.keeps_values
         try:
             comm._send(kind, body)
         except OSError:
@@ -112,12 +121,12 @@ def _end_with(start: WorkerStart) -> None:
     threading.Thread(target=watch, daemon=True, name="life-pipe").start()
 
 
-def _run(comm: Communicator, arena: Arena, payload: bytes) -> tuple[bytes, bytes]:
+def _run(comm: Communicator, arena: Arena, memory: bytearray | mmap) -> tuple[bytes, bytes]:
     """Run one job; returns (kind, body) of the report: b"D" result, b"S" stopped by an interrupt, b"E" error."""
     comm._begin_run()
     slot = arena.map.slot(comm.rank)
     try:
-        function, args = dill.loads(payload)
+        function, args = unpacked(memory)
         arena.words[slot + STARTED] = arena.words[RUN]
         comm._loop.check_abort()  # loading may import much; the others may have failed meanwhile
         result = function(comm, *args)
