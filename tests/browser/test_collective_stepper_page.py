@@ -288,3 +288,14 @@ def test_another_story_replaces_the_first(live):
     page.evaluate("([t]) => { put('progress', t.progress); put('snapshot', t.snapshot); }", [traits(stepper)])
     expect(page.locator(".pl-rank-card")).to_have_count(8)
     expect(page.locator(".pl-title")).to_have_text("all_reduce by ring, 8 ranks")
+
+
+def test_a_number_is_asked_for_first_and_kept_as_it_was_typed(show):
+    stepper = CollectiveStepper("all_reduce", "ring", 4)
+    stepper.set_predict(True)
+    page = show(stepper)
+    expect(page.locator(".pl-transport")).to_have_count(0)
+    page.get_by_label("your answer").fill("7")
+    page.get_by_role("button", name="Keep").click()
+    expect(page.locator(".pl-predict")).to_contain_text("You: 7 rounds, not yet. 6 rounds: 6 rounds = 2(n-1).")
+    expect(page.locator(".pl-transport")).to_have_count(1)

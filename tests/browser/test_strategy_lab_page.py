@@ -484,3 +484,16 @@ def test_the_numbers_of_a_slice_are_said_on_hover_and_with_the_arrow_keys(show):
     page.keyboard.press("ArrowDown")
     expect(said).to_have_text(re.compile(r"\[10, 1\] = "))
     assert page.evaluate("document.activeElement.ariaLabel").startswith("[10, 1]: ")
+
+
+def test_a_prediction_is_asked_for_before_the_answer_is_shown_and_a_click_gives_it(show):
+    lab = FakeLab()
+    lab.set_predict(True)
+    page = show(lab.snapshot())
+    expect(page.locator(".pl-predict")).to_contain_text("Click its edge in the graph")
+    expect(page.locator(".pl-tabs")).to_have_count(0)  # covered
+    page.locator(".pl-edge").filter(has_text="#3").locator(".pl-reach").click(force=True)
+    expect(page.locator(".pl-predict .pl-good")).to_have_text("You: matmul.partial, right.")
+    expect(page.locator(".pl-tabs")).to_have_count(1)
+    page.get_by_role("checkbox", name="predict first").uncheck()
+    expect(page.locator(".pl-predict")).to_have_count(0)

@@ -169,7 +169,20 @@ CONTROLS = {
         ([("stop",)], lambda s: s["run"]["state"] == "idle"),
     ],
 }
-ELSEWHERE = {"run_simulated", "run_measured", "find_par", "show_best", "count"}  # in the tests of the models
+ELSEWHERE = {
+    "run_simulated",
+    "run_measured",
+    "find_par",
+    "show_best",
+    "count",
+    "answer",
+    "skip",
+}  # in the tests of the models
+for name in ("strategy", "fusion", "memory", "stepper"):
+    CONTROLS[name] += [
+        ([("set_predict", True)], lambda s: s["predict"]["open"]["right"] and not s["predict"]["last"]),
+        ([("set_predict", True), ("ask",), ("set_predict", False)], lambda s: not s["predict"]["on"]),
+    ]
 UNKNOWN = [(name, (), "unknown command") for name in ("close", "snapshot", "__class__", None, ["stop"])]
 REFUSED = {
     "strategy": [

@@ -12,7 +12,7 @@ const breakable = (name) => name.split("_").map((part, i) => html`${i ? html`_<w
 
 function header(s, ui) {
   return html`<header class="pl-head">
-    <h2 class="pl-title">${s.title}</h2>
+    <h2 class="pl-title">${s.title}</h2>${predictSwitch(s, ui)}
     ${choice("kind", "collective", s.kind, "choose_kind", ui)}
     ${segments("n", "ranks", s.ranks, "choose_ranks", ui, { name: (n) => plural(n, "rank") })}
     ${choice("elements", "S", s.elements, "choose_elements", ui)}
@@ -267,7 +267,8 @@ const { render, mountPage } = lab({
   parts: {
     head: header,
     notices: refused,
-    status: (s) => html`<p class="pl-status" role="status">${frameOf(s).text}</p>`,
+    status: (s, ui) => html`${asks(s, ui)}${openQuestion(s) ? "" : html`<p class="pl-status" role="status">
+      ${frameOf(s).text}</p>`}`,
     transport: (s, ui) => transport(ui, placeOf(s)),
     arcs, cards, tables,
   },

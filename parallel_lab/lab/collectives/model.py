@@ -21,6 +21,7 @@ from ...base.cluster import CLUSTERS, get_cluster
 from ...base.units import bytes_text, time_text
 from ...ops.collectives.definitions import MESSAGES
 from ..shared.lab import Lab
+from ..shared.questions import COMMANDS, Question
 from .algorithms.algorithm import CONTENTION, Algorithm, algorithm
 from .algorithms.rounds import KINDS, REDUCING, ROOTED
 from .algorithms.table import algorithm_names, formula_texts
@@ -47,8 +48,8 @@ class CollectiveStepper(Lab):
     scripts = ("shared/transport.js", "collectives/collective_stepper.js")
     styles = ("shared/transport.css", "collectives/collective_stepper.css")
     commands = ("to", "next", "back", "reset", "follow", "choose_kind", "choose_algorithm", "choose_ranks")
-    commands += ("choose_elements", "choose_cluster", "choose_contention")
-    often = ("at", "follow", "counters", "status")
+    commands += ("choose_elements", "choose_cluster", "choose_contention", *COMMANDS)
+    often = ("at", "follow", "counters", "status", "predict")
     frame_height_px = 860
     words = staticmethod(to_text)
 
@@ -196,7 +197,34 @@ class CollectiveStepper(Lab):
                 self._story = self._tell()
             story, at = self._story, self._at
             now = {"at": at, "follow": self._follow, "status": story["frames"][at]["text"]}
-            return {**story, **now, "counters": self._counters(at)}
+            return {**story, **now, "counters": self._counters(at), "predict": self.asked()}
+
+    def questions(self) -> list[Question]:
+        """How many rounds the algorithm needs; what its busiest rank sends, in chunks."""
+        a = self._shown
+        what, hides = f"{a.kind} by {a.name} on {a.ranks} ranks", ("transport", "arcs", "tables")
+        rounds, _, sent, _ = self._counters(len(a.walked.states) - 1)
+        formula = f" = {rounds['formula_text']}" if rounds["formula_text"] else ""
+        chunks = sent["end"] * a.chunks / self.size_bytes
+        of_s = f" of {a.chunks} chunks of {bytes_text(self.size_bytes // a.chunks)} each: {bytes_text(sent['end'])}"
+        return [
+            Question(
+                f"rounds of {what}",
+                f"How many rounds does {what} need?",
+                (len(a.rounds),),
+                f"{len(a.rounds)} rounds{formula}",
+                unit="rounds",
+                hides=hides,
+            ),
+            Question(
+                f"chunks of {what}",
+                f"How many chunks does the busiest rank send in {what}, if a chunk that it sends twice counts twice?",
+                (int(chunks) if chunks == int(chunks) else chunks,),
+                f"{chunks:g} sends{of_s}",
+                unit="chunks",
+                hides=(*hides, "cards"),
+            ),
+        ]
 
     def page_snapshot(self) -> dict[str, Any]:
         """The snapshot, and the counters of every round: what a page without a kernel needs."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...base.units import bytes_text, table_lines, time_text
 from ...ops.collectives.definitions import MESSAGES
+from ..shared.sections import last_answer, open_question
 from .algorithms.algorithm import Algorithm
 from .algorithms.rounds import REDUCING, Send
 
@@ -111,10 +112,12 @@ def cell_text(kind: str, cell: Mapping[str, Any] | None, ranks: int) -> str:
 
 def to_text(snapshot: Mapping[str, Any]) -> str:
     """Everything the Collective Stepper shows, as plain text: its place, the ranks, the counts, rounds, algorithms."""
+    if covered := open_question(snapshot):
+        return covered
     s, frame = snapshot, snapshot["frames"][snapshot["at"]]
     labels = [c["label"] for c in s["chunks"]]
     wrong = [f"This list of sends is no {s['kind']['value']}. {s['fault']}"] if s["fault"] else []
-    lines = [s["title"], *wrong, frame["text"], "", f"RANKS AFTER {s['at']} OF {s['rounds']} ROUNDS"]
+    lines = [s["title"], *wrong, frame["text"], *last_answer(s), "", f"RANKS AFTER {s['at']} OF {s['rounds']} ROUNDS"]
     for card in frame["cards"]:
         lines.append(f"  rank {card['rank']}: {card['text']}")
     for message in frame["messages"]:

@@ -221,7 +221,7 @@ function top(s, ui) {
   return head(s, html`${choice("subject", "gradients of", s.subject, "set_subject", ui)}
     ${segments("d", "devices", s.devices, "set_devices", ui, { name: (n) => plural(n, "device") })}
     ${choice("parallel", "parallel mode", s.parallel_mode, "set_parallel_mode", ui, spaced)}
-    ${s.line.per === "hop" ? choice("cluster", "profile", s.cluster, "set_cluster", ui) : ""}`);
+    ${s.line.per === "hop" ? choice("cluster", "profile", s.cluster, "set_cluster", ui) : ""}`, ui);
 }
 
 function controls(s, ui) {

@@ -30,6 +30,7 @@ from ...base.settings.fusion_rules import indices_of
 from ...base.units import time_text
 from ...graph.plan import Plan
 from ..shared.lab import Choice, ComparesRuns
+from ..shared.questions import COMMANDS, Question
 from .case import MODES, Case, Score, Settings, network_case, paper_case
 from .lanes import Lanes, overlap_lanes, plan_lanes
 from .run import trained
@@ -60,6 +61,7 @@ class FusionLab(ComparesRuns):
         *("set_subject", "set_devices", "set_parallel_mode", "set_mode", "set_config", "set_wording", "set_cluster"),
         *("set_line", "reset_line", "move_cut", "add_cut", "remove_cut", "show_best", "show_source"),
         *("run_simulated", "run_measured", "stop"),
+        *COMMANDS,
     )
     against = ("with this fusion", "without")
     steps = 8
@@ -309,9 +311,23 @@ class FusionLab(ComparesRuns):
                     "beta_s_per_byte": given.beta_s_per_byte,
                 },
                 "cuts": list(self.cuts),
+                "predict": self.asked(),
                 "sections": fusion_sections(self, self._case, lanes_of),
                 "run": {**run, "can": not on_paper and not self._run.goes_on},
             }
+
+    def questions(self) -> list[Question]:
+        """How long messages go on when backward has ended."""
+        lanes, exposed_ms = self._lanes, 1e3 * self._lanes.exposed_s
+        if not lanes.messages:
+            return []
+        sending, exposed = time_text(lanes.communication_s), time_text(lanes.exposed_s)
+        why = f"sending takes {sending}, of which {exposed} lie after the end of backward at "
+        why += time_text(lanes.backward_s)
+        text = "For how many ms are messages sent after backward has ended, with nothing left to compute?"
+        key = f"exposed of {self._subject.name}, {self._devices}, {self._mode}, {self.groups}"
+        right = (float(f"{exposed_ms:.3g}"),)
+        return [Question(key, text, right, why, unit="ms", within=0.1, hides=("picture", "below", "tables"))]
 
     def line_text(self) -> str:
         """What a message costs, in words."""

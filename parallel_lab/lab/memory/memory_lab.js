@@ -18,7 +18,7 @@ function top(s, ui) {
     ${s.width ? typed("width", "width", s.width.value, ui, width) : ""}
     ${segments("set_devices-", "ranks", s.devices, "set_devices", ui)}
     ${choice("set_parallel_mode", "mode", s.parallel_mode, "set_parallel_mode", ui, { text: (c) => MODES[c] })}
-    ${choice("set_optimizer", "optimizer", s.optimizer, "set_optimizer", ui)}`);
+    ${choice("set_optimizer", "optimizer", s.optimizer, "set_optimizer", ui)}`, ui);
 }
 
 function controls(s, ui) {

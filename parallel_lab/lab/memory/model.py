@@ -22,6 +22,7 @@ from ...base.settings.checks import SETTINGS, integer
 from ...base.units import bytes_text
 from ...graph.plan import Plan
 from ..shared.lab import Choice, ComparesRuns
+from ..shared.questions import COMMANDS, Question
 from .count import MOMENTS, Count, predicted_ranks
 from .facts import ParameterFact, parameter_facts
 from .puzzle import ACCUMULATIONS, Par, Score, find_par, fullest
@@ -58,6 +59,7 @@ class MemoryLab(ComparesRuns):
         *("set_threshold", "set_shard_size", "set_accumulation", "set_accumulation_shard", "set_capacity"),
         *("select_rank", "show_moment", "show_source", "set_zero", "run_simulated", "run_measured", "stop"),
         *("find_par", "show_best"),
+        *COMMANDS,
     )
     against = ("with these settings", "without optimizer parallel")
     steps = 20
@@ -302,9 +304,20 @@ class MemoryLab(ComparesRuns):
                 "steps_of": {name: steps_of(found) for name, found in counts.items()},
                 "zero": self._zero,
                 "par": self._subject.width and self._pars.get(self._par_key()) is not None,
+                "predict": self.asked(),
                 "sections": memory_sections(self),
                 "run": {**run, "can": run["state"] != "running"},
             }
+
+    def questions(self) -> list[Question]:
+        """What the fullest rank holds at its fullest moment."""
+        settings, most = self._settings, fullest(self.ranks())
+        parts = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in most.at("peak").items() if size)
+        text = f"How many KiB does the fullest rank hold at its fullest moment (optimizer parallel: {settings.level})?"
+        right = (float(f"{most.peak_bytes / 1024:.4g}"),)
+        key = f"peak of {self._subject.name}, {self._width}, {settings}"
+        hides = ("memory", "tables")
+        return [Question(key, text, right, f"{parts}, predicted", unit="KiB", within=0.1, hides=hides)]
 
     # ---- inside ----
 

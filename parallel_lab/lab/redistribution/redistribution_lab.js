@@ -24,7 +24,7 @@ const { render, mountPage } = lab({
   tab: still.matches ? "moves" : "steps", // where nothing may move, the moves are a list
   parts: {
     patterns: (s, ui) => patterns(ui.id),
-    head: (s, ui) => head(s, controls(s, ui)),
+    head: (s, ui) => head(s, controls(s, ui), ui),
     transport: (s, ui) => (s.moves.frames.length ? transport(ui, placeOf(s)) : html``),
     moves: (s, ui) => moves(s.moves, ui, { at: s.at, rank: s.rank.value, width: ui.width, select: "set_rank" }),
     tables,

@@ -30,6 +30,7 @@ from ...base.errors import ArgumentError, ParallelLabError, shorten
 from ...base.files import write_whole
 from ...ops.kernels.threads import trim_memory
 from .page import lab_page, read_front_end
+from .questions import Asks
 from .sections import snapshot_text
 
 LISTEN_S = 0.1  # how long wait() may not hear an interrupt
@@ -51,7 +52,7 @@ class Choice(NamedTuple):
         return {"label": self.label, "value": self.value, "choices": choices}
 
 
-class Lab:
+class Lab(Asks):
     """A headless model. `__init__` must run before the first change.
 
     scripts, styles   files of lab/ that draw it; those that all labs share come before them. Unless told otherwise, its
@@ -72,6 +73,7 @@ class Lab:
     words: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(snapshot_text)
 
     def __init__(self) -> None:
+        super().__init__()
         self._listeners: list[Callable[..., None]] = []
         self._lock = threading.RLock()
 

@@ -143,11 +143,16 @@ function runLine(run, name, ui) {
 }
 
 // The head of a lab with runs: name, controls, what the picture says, what was refused.
-function head(s, controls) {
-  return html`<header class="pl-head"><h2 class="pl-title">${s.title}</h2>${controls}</header>
-    <p class="pl-status" aria-live="polite">${micro(s.status)}</p>${notices({ n0: s.last_error, n1: s.run.error })}`;
+function head(s, controls, ui) {
+  return html`<header class="pl-head"><h2 class="pl-title">${s.title}</h2>${controls}${predictSwitch(s, ui)}</header>
+    ${asks(s, ui)}${openQuestion(s) ? "" : html`<p class="pl-status" aria-live="polite">${micro(s.status)}</p>`}${notices({ n0: s.last_error, n1: s.run.error })}`;
 }
 
+// A number as people type it; a text that is none stays one: the model says what is wrong with it.
+const numberOf = (text) => {
+  const plain = text.trim().replace(",", ".");
+  return plain !== "" && Number.isFinite(Number(plain)) ? Number(plain) : text;
+};
 const micro = (text) => text.replace(/(\d) us\b/g, "$1 µs"); // texts made for terminals
 const slot = (name) => html`<div class="pl-slot" data-slot="${name}"></div>`;
 
@@ -220,7 +225,7 @@ function mount(root, spec, { live, send, can }) {
       spec.measure(ui, root);
       for (const [name, part] of Object.entries(spec.parts)) {
         if (spec.waits?.(view, name)) continue;
-        const { text } = part(view.snapshot, ui);
+        const { text } = covers(view.snapshot, name) ? cover : part(view.snapshot, ui);
         if (drawn.get(name) === text) continue;
         drawn.set(name, text);
         const next = document.createElement("template");
@@ -235,15 +240,17 @@ function mount(root, spec, { live, send, can }) {
   };
 
   // Everything is delegated to the root, so redrawing never loses a listener.
-  const act = (node) => {
-    const { command, value } = node.dataset;
+  const act = (node, moved) => {
+    const { command, value } = node.dataset, asked = answeredBy(view.snapshot, command);
     if (node.hasAttribute("disabled")) return;
+    if (asked) { if (!moved) send("answer", [asked.key, command === "select_rank" ? Number(value) : value]); return; }
     send(command, value === undefined ? [] : [(spec.numbers ?? []).includes(command) ? Number(value) : value]);
   };
   const commit = (node) => {
     const { field } = node.dataset;
     if (!ui.drafts.has(field)) return;
     ui.drafts.delete(field);
+    if (field === "answer") { send("answer", [node.dataset.answer, numberOf(node.value)]); return; }
     spec.commit(field, node.value, view);
   };
   const usual = {
@@ -276,7 +283,7 @@ function mount(root, spec, { live, send, can }) {
         const items = [...group.querySelectorAll('[role="radio"]:not([disabled])')];
         const at = items.indexOf(target.closest('[role="radio"]'));
         const to = Math.abs(moves[key]) === Infinity ? (moves[key] < 0 ? 0 : items.length - 1) : at + moves[key];
-        if (items[to] && to !== at) { items[to].focus(); act(items[to]); }
+        if (items[to] && to !== at) { items[to].focus(); act(items[to], true); }
         return true;
       }
       if (!["Enter", " "].includes(key) || target.nodeName !== "g" || !target.dataset.command) return false;
@@ -401,9 +408,10 @@ function lab(spec) {
     };
   };
   const mountPage = (root, base) => {
-    const alone = spec.alone ?? {};
+    const alone = base.predict ? { ...ANSWERING, ...spec.alone } : spec.alone ?? {};
     let now = base;
-    const can = (command, value) => command in alone && (spec.possible?.(now, command, value, base) ?? true);
+    const can = (command, value) => command in alone
+      && (command in ANSWERING || (spec.possible?.(now, command, value, base) ?? true));
     const send = (command, args) => {
       const next = alone[command]?.(now, args, base);
       if (next) { now = { ...now, ...next }; view.show(now); }

@@ -19,7 +19,7 @@ from ...base.errors import escape
 
 # The scripts and style sheets of all labs lie in their folders. One module: a page without a network imports nothing.
 FRONT_END = Path(__file__).resolve().parents[1]
-SCRIPTS = ("shared/page.js", "shared/sections.js", "shared/loss.js")  # what all labs share
+SCRIPTS = ("shared/page.js", "shared/predict.js", "shared/sections.js", "shared/loss.js")  # what all labs share
 STYLES = ("shared/lab.css", "shared/sections.css")
 CURVES = ("parallel", "single")  # the losses of a training, in the snapshot's "loss"
 

@@ -9,7 +9,7 @@ const chosenAlone = (s, [rank]) => ({ rank: { ...s.rank, value: rank } });
 
 const { render, mountPage } = lab({
   parts: {
-    head: (s, ui) => head(s, html`${fieldsOf(s).map(([name, field]) => control(`set_${name}`, field, ui))}`),
+    head: (s, ui) => head(s, html`${fieldsOf(s).map(([name, field]) => control(`set_${name}`, field, ui))}`, ui),
     sections: (s, ui) => html`${Object.keys(s.sections).map((name) => section(s, name, ui))}`,
   },
   measure() {},

@@ -66,13 +66,39 @@ def picked(section: Section, shot: Mapping[str, Any]) -> Section:
 
 def snapshot_text(shot: Mapping[str, Any]) -> str:
     """Everything that a lab shows; the second line says the whole picture."""
+    if covered := open_question(shot):
+        return covered
     parts = [_head(shot), *(section_text(section, shot) for section in shot["sections"].values())]
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part))) + "\n"
+
+
+def open_question(shot: Mapping[str, Any]) -> str:
+    """The text of a lab that asks first, until that is answered; "" where nothing is open."""
+    predict = shot.get("predict") or {}
+    if not predict.get("open"):
+        return ""
+    lines = shot["title"], f"Predict first: {predict['open']['text']}", "The rest is shown when you answer or skip it."
+    return "\n".join(lines) + "\n"
+
+
+def last_answer(shot: Mapping[str, Any]) -> list[str]:
+    """What was answered last, with what is right and why."""
+    last = (shot.get("predict") or {}).get("last")
+    if not last:
+        return []
+
+    def text(value: Any) -> str:
+        return value if isinstance(value, str) else f"{value:.6g}"
+
+    yours = "skipped" if last["yours"] is None else f"you said {text(last['yours'])}, {last['verdict']}"
+    right = " or ".join(map(text, last["right"]))
+    return [f"{last['text']} {right} {last['unit']}".rstrip() + f" ({yours}): {last['why']}."]
 
 
 def _head(shot: Mapping[str, Any]) -> Iterable[str]:
     yield shot["title"]
     yield shot["status"]
+    yield from last_answer(shot)
     fields = [f for f in shot.values() if isinstance(f, Mapping) and {"label", "choices"} <= f.keys()]
     labels = [{c["value"]: c["label"] for c in f["choices"] if isinstance(c, Mapping)} for f in fields]
     chosen = [f"{f['label']}: {known.get(f['value'], f['value'])}" for f, known in zip(fields, labels, strict=True)]

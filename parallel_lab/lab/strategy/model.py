@@ -39,6 +39,8 @@ from ..pictures.numbers import simulated_step, slice_numbers
 from ..shared.lab import Choice, RunsOneThing
 from ..shared.networks import NETWORKS, apply_strategies, operator_layers, operator_primitives
 from ..shared.problems import PROBLEMS, get_problem, problems_of
+from ..shared.questions import COMMANDS, Question
+from .ask import strategy_questions
 from .sections import rank_status, strategy_text, tensor_status
 from .training import PACES, Training
 
@@ -72,7 +74,7 @@ class StrategyLab(RunsOneThing):
     styles = ("shared/transport.css", "pictures/moves.css", "strategy/strategy_lab.css", "strategy/pairs.css")
     commands = (
         *("set_net", "set_devices", "set_data", "set_preset", "set_strategy"),
-        *("select_tensor", "select_phase", "select_rank", "select_message", "to", "show_numbers"),
+        *("select_tensor", "select_phase", "select_rank", "select_message", "to", "show_numbers", *COMMANDS),
         *("run", "pause", "resume", "stop", "reset", "set_speed", "set_steps"),
     )
     often = ("run", "loss")
@@ -240,6 +242,10 @@ class StrategyLab(RunsOneThing):
                 self._ranks = (self._plan, simulated_step(self._plan, net, optimizer, batches[0]))
         found = slice_numbers(self._plan, self._ranks[1], entry, self._phase, self._rank, drawn)
         return None if found is None else {**found, "source": "simulated: first step, before the update"}
+
+    def questions(self) -> list[Question]:
+        """Of the selected message its bytes; which edge carries most; who holds the same part of the tensor."""
+        return strategy_questions(self._plan, self._rank, self._message, self._tensor, bool(self._layers))
 
     # ---- training ----
 
@@ -439,6 +445,7 @@ class StrategyLab(RunsOneThing):
                 "moves": self._moves,
                 "at": self._at,
                 "numbers": self._slice_numbers(entry, tensor["picture"]["drawn"]),
+                "predict": self.asked(),
                 "numbers_shown": self._numbers,
                 **tensor,
                 **rank,

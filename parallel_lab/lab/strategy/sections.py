@@ -14,7 +14,7 @@ from typing import Any
 from ...base.units import bytes_text
 from ..pictures.moves import move_lines
 from ..pictures.numbers import numbers_section
-from ..shared.sections import Section, snapshot_text, table
+from ..shared.sections import Section, open_question, snapshot_text, table
 
 Snapshot = Mapping[str, Any]
 AMOUNTS = {"bytes predicted": "bytes", "bytes counted": "bytes", "time predicted": "time", "time measured": "time"}
@@ -23,6 +23,8 @@ AMOUNTS = {"bytes predicted": "bytes", "bytes counted": "bytes", "time predicted
 def strategy_text(s: Snapshot) -> str:
     """Everything the Strategy Lab shows; the second line says the whole picture in one sentence."""
     preset = {**s["preset"], "value": s["preset"]["value"] or "changed by you"}
+    if covered := open_question(s):
+        return covered
     run = f"Training: {s['run']['state']}, {s['run']['text']}."
     return snapshot_text({**s, "preset": preset, "notes": [run], "sections": sections(s)})
 

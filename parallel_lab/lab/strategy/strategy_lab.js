@@ -18,7 +18,7 @@ function header(s, ui) {
     <h2 class="pl-title">${s.title}</h2>
     ${choice("net", "net", s.net, "set_net", ui)}
     ${segments("d", "devices", s.devices, "set_devices", ui, { name: (n) => plural(n, "device") })}
-    ${s.simple ? "" : choice("data", "data", s.data, "set_data", ui)}
+    ${s.simple ? "" : html`${choice("data", "data", s.data, "set_data", ui)}${predictSwitch(s, ui)}`}
     <span class="pl-run" role="group" aria-label="training run">
       ${run_button("run", "Run", run.can.run, "pl-primary")}
       ${run_button(paused ? "resume" : "pause", paused ? "Resume" : "Pause", run.can.pause)}
@@ -523,7 +523,8 @@ const { render, mountPage } = lab({
   parts: {
     patterns: (s, ui) => patterns(ui.id),
     head: header,
-    status: (s) => html`<p class="pl-status" role="status">${s.status}</p>`,
+    status: (s, ui) => html`${asks(s, ui)}${openQuestion(s) ? "" : html`<p class="pl-status" role="status">
+      ${s.status}</p>`}`,
     notices: (s) => notices({ alert: s.last_error, run: s.run.error }),
     operators, picture, loss, ...Object.fromEntries(Object.entries({ graph, rank: rankDetail, timeline, tables })
       .map(([name, part]) => [name, (s, ui) => (s.simple ? html`` : part(s, ui))])),

@@ -1,0 +1,47 @@
+// Predict first (lab/shared/questions.py): the open question with a field or "click ...", a switch, and what was said of
+// the last answer. What shows the answer is covered until it is given.
+
+const openQuestion = (s) => (s?.predict?.on && s.predict.open) || null;
+const covers = (s, part) => openQuestion(s)?.hides.includes(part);
+const cover = html`<p class="pl-cover">Shown when you have answered.</p>`;
+
+// The question that a click on something with this command answers.
+const answeredBy = (s, command) => (openQuestion(s)?.by === command ? openQuestion(s) : null);
+
+const predictSwitch = (s, ui) => (s.predict ? html`<label class="pl-field pl-predict-switch"><input type="checkbox"
+  data-key="predict" data-command="set_predict"${flag("checked", s.predict.on)}${disabledUnless(ui, "set_predict")}>
+  <span>predict first</span></label>` : "");
+
+function asks(s, ui) {
+  const q = openQuestion(s), last = s.predict?.on && !q ? s.predict.last : null;
+  if (!q && !last) return "";
+  const field = () => html`<input type="text" data-key="answer" data-field="answer" data-answer="${q.key}" size="9"
+    inputmode="decimal" autocomplete="off" aria-label="your answer" value="${ui.drafts.get("answer") ?? ""}"
+    ${flag("disabled", !ui.can("answer"))}> ${q.unit} <button type="button" class="pl-button" data-key="keep">Keep</button>`;
+  const open = () => html`<b>Predict:</b> ${micro(q.text)} ${q.by ? "" : field()}
+    <button type="button" class="pl-link pl-skip" data-key="skip" data-command="skip" data-value="${q.key}"
+    ${flag("disabled", !ui.can("skip"))}>show me</button>`;
+  const amount = (v) => (typeof v === "number" ? `${Number(v.toPrecision(6))}${last.unit ? ` ${last.unit}` : ""}` : v);
+  const told = () => html`<span class="${last.verdict === "right" ? "pl-good" : "pl-wrong"}">${last.yours === null ? ""
+    : html`You: ${amount(last.yours)}, ${last.verdict}. `}</span>
+    <b>${last.right.map(amount).join(" or ")}</b>: ${micro(last.why)}. ${s.predict.more
+    ? html`<button type="button" class="pl-link pl-skip" data-key="ask" data-command="ask"${disabledUnless(ui, "ask")}>
+    another question</button>` : ""}`;
+  return html`<p class="pl-predict" role="group" aria-label="predict first">${q ? open() : told()}</p>`;
+}
+
+// On a page of its own: the same, with the answers that the page carries.
+function verdictOf({ right, within, by }, yours) {
+  if (yours === null) return "no answer";
+  const near = (r) => (by ? r === yours : Math.abs(r - yours) <= within * Math.max(Math.abs(r), Math.abs(yours)));
+  return right.some(near) ? "right" : "not yet";
+}
+const told = (s, yours) => {
+  const q = openQuestion(s), last = { ...q, yours, verdict: verdictOf(q, yours) };
+  return { predict: { ...s.predict, open: null, last } };
+};
+const ANSWERING = {
+  set_predict: (s, [on]) => ({ predict: { ...s.predict, on } }),
+  answer: (s, [, value]) => told(s, value),
+  skip: (s) => told(s, null),
+};

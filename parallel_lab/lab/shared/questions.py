@@ -1,0 +1,158 @@
+"""Predict first, in a view: a lab asks before it shows.
+
+    lab = CollectiveStepper("all_reduce", "ring", 4)
+    lab.set_predict(True)           # "How many rounds ...?", and what answers it is covered
+    lab.answer(lab.question().key, 6)
+    lab.predictions()               # what was answered, beside what is right and why
+
+A lab says what it would ask now (`Lab.questions`); it asks one question at a time. One that was answered, or skipped,
+is never asked again, and another one only when something else is looked at, or on demand (`ask`). Answers are kept
+before anything is shown; the first one counts. Asking is a switch of each lab (`set_predict`), off at first;
+PARALLEL_LAB_PREDICT=on or off sets it for all labs of a process.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...base.checks import flag, number
+from ...base.errors import ArgumentError
+from .prediction import Comparison
+
+VARIABLE = "PARALLEL_LAB_PREDICT"
+COMMANDS = ("set_predict", "answer", "skip", "ask")
+Answer = int | float | str | None  # None: skipped
+
+
+def asks_at_first() -> bool:
+    """Whether labs that are made now ask first. Raises ArgumentError for a variable that is neither on nor off."""
+    given = os.environ.get(VARIABLE, "off").strip().lower()
+    if given not in ("on", "off"):
+        raise ArgumentError(f"{VARIABLE}={given!r}", where="predict first", allowed="on or off")
+    return given == "on"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a lab asks.
+
+    key      what it is about, in the present settings: the answer is kept under it
+    text     the question, with the unit of its answer;  unit: after the field that it is typed into
+    right    the answers that are right;  within: so far off, as a share, is right as well
+    why      how one gets there
+    by       "": a number is typed; else the command of what is clicked: "select_rank" (a card) or "select_tensor"
+             (an edge)
+    hides    parts of the view that show the answer
+    """
+
+    key: str
+    text: str
+    right: tuple[Any, ...]
+    why: str
+    by: str = ""
+    unit: str = ""
+    within: float = 0.0
+    hides: tuple[str, ...] = ()
+
+    def is_right(self, answer: Answer) -> bool:
+        if answer is None or isinstance(answer, str) or self.by:
+            return answer in self.right
+        return any(math.isclose(answer, right, rel_tol=self.within, abs_tol=0.0) for right in self.right)
+
+    def read(self, answer: Any, where: str) -> Answer:
+        """An answer as it is kept. Raises ArgumentError for what can be none."""
+        if self.by == "select_tensor":
+            return str(answer)
+        return number()(where, "answer", answer)
+
+    def shown(self, answers: Mapping[str, Answer]) -> dict[str, Any]:
+        """For a snapshot; "yours" is there once it is answered or skipped."""
+        facts = {"key": self.key, "text": self.text, "by": self.by, "unit": self.unit, "hides": list(self.hides)}
+        facts |= {"right": list(self.right), "within": self.within, "why": self.why}
+        if self.key in answers:
+            yours = answers[self.key]
+            facts |= {"yours": yours, "verdict": "right" if self.is_right(yours) else Comparison.verdict(yours, None)}
+        return facts
+
+
+class Asks:
+    """What a lab needs to ask first: `Lab` is one."""
+
+    def __init__(self) -> None:
+        self._predict = asks_at_first()
+        self._answers: dict[str, Answer] = {}
+        self._asked: dict[str, Question] = {}
+        self._quiet: list[str] = []  # the keys among which one was just answered
+
+    def questions(self) -> Iterable[Question]:
+        """What could be asked now, the first first."""
+        return ()
+
+    def question(self) -> Question | None:
+        """The one that is open: what it hides is not shown; None where nothing is asked."""
+        return self._open(list(self.questions())) if self._predict else None
+
+    def _open(self, known: list[Question]) -> Question | None:
+        if [q.key for q in known] == self._quiet:
+            return None
+        return next((q for q in known if q.key not in self._answers), None)
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        """What was answered so far, by key; None: skipped."""
+        return dict(self._answers)
+
+    def set_predict(self, on: bool) -> None:
+        """Whether the lab asks before it shows. Answers stay."""
+        self._predict = flag(type(self).__name__, "predict", on)
+        self._changed("picture")
+
+    def answer(self, key: str, value: int | float | str) -> None:
+        """Answer the open question. Raises ArgumentError for another one (an answer that is kept stays), or for what is
+        no answer.
+        """
+        self._keep(key, lambda question, where: question.read(value, where), "answer")
+
+    def skip(self, key: str) -> None:
+        """Show it without an answer."""
+        self._keep(key, lambda question, where: None, "skip")
+
+    def ask(self) -> None:
+        """Ask the next question, if there is one."""
+        self._quiet = []
+        self._changed("picture")
+
+    def _keep(self, key: str, read: Any, command: str) -> None:
+        where = f"{type(self).__name__}.{command}"
+        with self._lock:
+            question = self.question()
+            if question is None or question.key != key:
+                allowed = "Nothing is asked" if question is None else f"The open one is {question.key!r}"
+                raise ArgumentError(f"question {key!r} is not open", where=where, allowed=allowed)
+            self._answers[key] = read(question, where)
+            self._asked[key] = question
+            self._quiet = [q.key for q in self.questions()]
+        self._changed("picture")
+
+    def asked(self) -> dict[str, Any]:
+        """For the snapshot: whether it asks, the open question, and the last answer about what is shown."""
+        known = list(self.questions()) if self._predict else []
+        opened, order = self._open(known), list(self._answers)
+        told = [q for q in known if q.key in self._answers]
+        last = max(told, key=lambda q: order.index(q.key), default=None)
+        shown = {"open": opened and opened.shown(self._answers), "last": last and last.shown(self._answers)}
+        more = opened is None and len(told) < len(known)
+        return {"on": self._predict, **shown, "more": more, "answers": dict(self._answers)}
+
+    def predictions(self) -> Comparison:
+        """All questions that were answered here, with what is right and why."""
+        rows = []
+        for key, question in self._asked.items():
+            yours, right = self._answers[key], question.right[0]
+            right = yours if question.is_right(yours) else right
+            rows.append((question.text, yours, right, None, question.why))
+        return Comparison(tuple(rows))

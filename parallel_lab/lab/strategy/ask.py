@@ -1,0 +1,57 @@
+"""What the Strategy Lab asks before it shows: bytes of a message, the busiest edge, who holds the same part."""
+
+from __future__ import annotations
+
+from ...base.units import bytes_text
+from ...graph.plan import Plan
+from ..pictures import picture
+from ..pictures.graph_strip import graph_strip
+from ..shared.questions import Question
+
+TABLES = ("tables",)
+
+
+def strategy_questions(plan: Plan, rank: int, message: int | None, tensor: str, layered: bool) -> list[Question]:
+    """message: the selected one, if any;  tensor: the one that is looked at;  layered: the graph has no edges"""
+    about, table = plan.digest[:10], picture.message_table(plan, rank)
+    found = []
+    if message is not None and table[message - 1]["group"]:
+        m = table[message - 1]
+        name = f"#{message}, the {m['collective']} of {m['operator']} ({m['phase']})"
+        text = f"How many bytes does rank {rank} hand to message {name}?"
+        key = f"{about}, bytes of #{message}, rank {rank}"
+        why = f"{bytes_text(m['bytes_predicted'])} because {m['reason']}"
+        found.append(Question(key, text, (m["bytes_predicted"],), why, unit="bytes", hides=TABLES))
+    if not layered and (edges := _bytes_of_edges(plan, table)):
+        most = max(edges.values())
+        text = "Which tensor's messages carry the most bytes per rank in one step? Click its edge in the graph."
+        right = tuple(name for name, size in edges.items() if size == most)
+        why = f"{bytes_text(most)} per rank"
+        found.append(Question(f"{about}, edge", text, right, why, by="select_tensor", hides=TABLES))
+    entry = next(e for e in picture.tensor_entries(plan) if e.value == tensor)
+    layout = plan.value(entry.base).layout
+    if plan.device_num > 1:
+        mine = layout.slice_numbers(rank)
+        others = [r for r in range(plan.device_num) if r != rank and layout.slice_numbers(r) == mine]
+        text = f"Click a rank that holds the same part of {entry.label} as rank {rank} (or {rank} if there is none)."
+        right = tuple(others) or (rank,)
+        why = f"ranks {' '.join(map(str, sorted((*others, rank))))} hold {_part(plan, entry, rank)}"
+        key = f"{about}, part of {tensor}, rank {rank}"
+        found.append(Question(key, text, right, why, by="select_rank", hides=(*TABLES, "rank")))
+    return found
+
+
+def _part(plan: Plan, entry: picture.TensorEntry, rank: int) -> str:
+    value = plan.value(entry.base)
+    return picture.slice_text(value.layout.slice_index(value.shape, rank), value.shape)
+
+
+def _bytes_of_edges(plan: Plan, table: list[dict]) -> dict[str, int]:
+    """Per tensor that stands on an edge the bytes of its messages."""
+    sizes = {m["number"]: m["bytes_predicted"] for m in table if m["group"]}
+    found = {}
+    for edge in graph_strip(plan, table)["edges"]:
+        total = sum(sizes.get(n, 0) for n in edge["messages"])
+        if total:
+            found[edge["tensor"]] = max(total, found.get(edge["tensor"], 0))
+    return found
