@@ -147,6 +147,8 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     if devices % config.pipeline_stages:
         what, hint = f"pipeline_stages={config.pipeline_stages} with {devices} devices", "Set device_num too"
         raise at_compile(ContextConflictError, what, f"A divisor of {devices}", hint if devices == 1 else "")
+    if config.global_rank >= devices > 1:
+        raise at_compile(ContextConflictError, f"global_rank={config.global_rank}", f"Below device_num, {devices}")
     # strategies are written for the devices of one stage
     config = replace(config, device_num=devices // config.pipeline_stages)
     check_device_num(config.device_num)

@@ -285,21 +285,23 @@ MODULES = """
     common.recompute common.sparse_tensor communication.comm_func dataset.audio dataset.callback dataset.debug
     dataset.engine.cache_client dataset.engine.samplers dataset.engine.serializer_deserializer dataset.samplers
     dataset.text dataset.text.transforms dataset.text.utils dataset.transforms.py_transforms dataset.utils
-    dataset.vision.py_transforms experimental experimental.es experimental.llm_boost experimental.map_parameter
-    experimental.optim experimental.optim.adam experimental.optim.adamw experimental.optim.lr_scheduler
-    experimental.optim.sgd graph hal include lite mindrecord mindspore_version mint.distributed mint.linalg mint.optim
-    mint.special multiprocessing nn.distribution nn.grad nn.grad.cell_grad nn.layer.channel_shuffle nn.layer.combined
-    nn.layer.flash_attention nn.layer.image nn.layer.math nn.layer.padding nn.layer.quant nn.layer.rnn_cells
-    nn.layer.rnns nn.layer.thor_layer nn.layer.timedistributed nn.optim.adadelta nn.optim.adafactor nn.optim.adamax
-    nn.optim.adasum nn.optim.asgd nn.optim.ftrl nn.optim.lazyadam nn.optim.proximal_ada_grad nn.optim.rprop
-    nn.optim.tft_wrapper nn.optim.thor nn.probability nn.probability.bijector nn.probability.distribution
-    nn.reinforcement nn.sparse nn.transformer nn.transformer.layers nn.transformer.loss nn.transformer.moe
-    nn.transformer.op_parallel_config nn.transformer.transformer numpy numpy.array_creations numpy.array_ops
-    numpy.math_ops offline_debug ops.auto_generate.gen_ops_def ops.auto_generate.gen_ops_prim ops.bprop_mindir
-    ops.composite.env_ops ops.composite.math_ops ops.composite.multitype_ops ops.composite.vmap_ops ops.custom_ops
-    ops.deprecated ops.extend ops.function.array_func ops.function.clip_func ops.function.debug_func
-    ops.function.fft_func ops.function.grad ops.function.grad.grad_func ops.function.image_func
-    ops.function.linalg_func ops.function.math_func ops.function.nn_func ops.function.other_func
+    dataset.vision.py_transforms device_context device_context.ascend device_context.ascend.op_debug
+    device_context.ascend.op_precision device_context.ascend.op_tuning device_context.cpu device_context.cpu.op_tuning
+    device_context.gpu device_context.gpu.op_precision device_context.gpu.op_tuning experimental experimental.es
+    experimental.llm_boost experimental.map_parameter experimental.optim experimental.optim.adam
+    experimental.optim.adamw experimental.optim.lr_scheduler experimental.optim.sgd graph hal include lite mindrecord
+    mindspore_version mint.distributed mint.linalg mint.optim mint.special multiprocessing nn.distribution nn.grad
+    nn.grad.cell_grad nn.layer.channel_shuffle nn.layer.combined nn.layer.flash_attention nn.layer.image nn.layer.math
+    nn.layer.padding nn.layer.quant nn.layer.rnn_cells nn.layer.rnns nn.layer.thor_layer nn.layer.timedistributed
+    nn.optim.adadelta nn.optim.adafactor nn.optim.adamax nn.optim.adasum nn.optim.asgd nn.optim.ftrl nn.optim.lazyadam
+    nn.optim.proximal_ada_grad nn.optim.rprop nn.optim.tft_wrapper nn.optim.thor nn.probability nn.probability.bijector
+    nn.probability.distribution nn.reinforcement nn.sparse nn.transformer nn.transformer.layers nn.transformer.loss
+    nn.transformer.moe nn.transformer.op_parallel_config nn.transformer.transformer nn.utils.init numpy
+    numpy.array_creations numpy.array_ops numpy.math_ops offline_debug ops.auto_generate.gen_ops_def
+    ops.auto_generate.gen_ops_prim ops.bprop_mindir ops.composite.env_ops ops.composite.math_ops
+    ops.composite.multitype_ops ops.composite.vmap_ops ops.custom_ops ops.deprecated ops.extend ops.function.array_func
+    ops.function.clip_func ops.function.debug_func ops.function.fft_func ops.function.grad ops.function.grad.grad_func
+    ops.function.image_func ops.function.linalg_func ops.function.math_func ops.function.nn_func ops.function.other_func
     ops.function.parameter_func ops.function.random_func ops.function.reshard_func ops.function.sparse_func
     ops.function.spectral_func ops.function.vmap_func ops.op_info_register ops.op_selector ops.operations.array_ops
     ops.operations.custom_ops ops.operations.debug_ops ops.operations.image_ops ops.operations.linalg_ops
@@ -307,10 +309,10 @@ MODULES = """
     ops.signature ops.silent_check ops.tensor_method ops.vm_impl_registry parallel.cluster parallel.distributed
     parallel.function parallel.function.reshard_func parallel.mpi parallel.nn.layers parallel.nn.loss parallel.nn.moe
     parallel.nn.op_parallel_config parallel.nn.parallel_cell_wrapper parallel.nn.parallel_grad_reducer
-    parallel.nn.transformer parallel.parameter_broadcast parallel.strategy profiler profiler.common
-    profiler.envprofiler profiler.mstx profiler.schedule rewrite rewrite.api run_check safeguard scipy scipy.linalg
-    scipy.optimize scipy.sparse train.anf_ir_pb2 train.bert_score train.callback.callback train.data_sink
-    train.dataset_helper train.metrics.metric train.mind_ir_pb2 train.node_strategy_pb2 train.summary
-    train.summary.summary_record train.summary.writer train.train_thor utils utils.dryrun utils.sdc_detect utils.utils
-    version
+    parallel.nn.transformer parallel.parameter_broadcast parallel.strategy profiler profiler.common profiler.envprofiler
+    profiler.mstx profiler.schedule rewrite rewrite.api run_check safeguard scipy scipy.linalg scipy.optimize
+    scipy.sparse train.anf_ir_pb2 train.bert_score train.callback.callback train.data_sink train.dataset_helper
+    train.metrics.metric train.mind_ir_pb2 train.node_strategy_pb2 train.summary train.summary.summary_record
+    train.summary.writer train.train_thor utils utils.dryrun utils.runtime_execution_order_check utils.sdc_detect
+    utils.stress_detect utils.utils version
     """

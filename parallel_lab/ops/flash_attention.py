@@ -55,7 +55,8 @@ def _as_query(x, layout):
 def _labels(shapes, *, given, input_layout, sparse_mode, grouped, **_):
     query, key = LAYOUTS[input_layout]
     sizes = dict(zip(query, shapes[0], strict=True)) | {"t": shapes[1][key.index("t")]}
-    key = key.replace("n", "g") if grouped else key
+    if grouped:  # a single head is every rank's, whatever heads of the query it has
+        key = key.replace("n", "1" if shapes[1][key.index("n")] == 1 else "g")
     ins = [query, key, key]
     for name, shape in zip(given, shapes[3:], strict=True):
         names = "bnst"[4 - len(shape) :]

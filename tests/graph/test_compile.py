@@ -66,3 +66,9 @@ def test_global_shapes_are_shown_only_where_operands_have_them():
 def test_unknown_phases_of_a_text_are_refused(phases):
     with pytest.raises(ValueError, match=r"Plan.text: phases .*forward.*backward.*update"):
         compile(Net(), X, device_num=8, dataset_strategy="full_batch").text(phases=phases)
+
+
+def test_a_rank_beyond_the_devices_is_refused():
+    """MindSpore 2.10, recorded: global_rank=8 with device_num=8 is a RuntimeError where the network is compiled."""
+    with pytest.raises(RuntimeError, match=r"compile: global_rank=8\. Below device_num, 8"):
+        compile(lambda x: ops.relu(x), np.ones((8, 4)), device_num=8, global_rank=8)

@@ -151,9 +151,9 @@ def test_a_given_mask_of_bits_says_which_weights_are_kept():
 class Net(nn.Cell):
     """Attention over Parameters, dropped in training."""
 
-    def __init__(self, layout, strategy=None, mode=0, keep_prob=1.0, with_mask=True):
+    def __init__(self, layout, strategy=None, mode=0, keep_prob=1.0, with_mask=True, heads=N):
         super().__init__()
-        key, value = keys()
+        key, value = keys(heads)
         given = zip("qkv", (QUERY, key, value), strict=True)
         self.q, self.k, self.v = (Parameter(Tensor(laid(x, layout)), name=name) for name, x in given)
         self.shift, self.mask = Parameter(Tensor(SHIFT), name="shift"), Tensor(MASK) if with_mask else None
@@ -211,6 +211,20 @@ def test_a_causal_window_lies_where_the_rows_of_a_rank_are(mode):
     _, losses, parameters = trained(Net("BSH", strategy, mode=mode, with_mask=False), "BSH", **settings)
     np.testing.assert_allclose(losses, wanted[0], rtol=1e-10)
     np.testing.assert_allclose(parameters["k"], wanted[1]["k"], rtol=1e-9, atol=1e-12)
+
+
+def test_heads_of_a_query_are_split_beside_a_single_head_of_keys():
+    """Its count had to be that of the query, which no single head has: no strategy was legal."""
+    wanted = trained(Net("BSH", heads=1), "BSH", parallel_mode="stand_alone")[1:]
+    query, _, _, *others = by_counts("BSH", 2, 1, 4)
+    key = (2, 1, 1)
+    settings = {"device_num": 8, "dataset_strategy": "full_batch"}
+    _, losses, parameters = trained(Net("BSH", (query, key, key, *others), heads=1), "BSH", **settings)
+    np.testing.assert_allclose(losses, wanted[0], rtol=1e-10)
+    for name, values in wanted[1].items():
+        np.testing.assert_allclose(parameters[name], values, rtol=1e-9, atol=1e-12, err_msg=name)
+    with pytest.raises(StrategyError, match="FlashAttentionScore"):
+        trained(Net("BSH", (query, query, query, *others), heads=1), "BSH", **settings)
 
 
 def test_layouts_with_names_split_it_too():
