@@ -182,6 +182,18 @@ def test_a_narrow_page_shows_the_numbers_of_a_step_whole(page_of):
     assert box["x"] + box["width"] <= numbers["x"] + numbers["width"] + 1
 
 
+def test_the_picture_stays_in_place_while_a_run_says_how_it_goes(live):
+    """Guards against a line that pushed the lanes down when a run began, and back when it ended."""
+    tops = []
+    for said in ("", "step 7 of 20"):
+        lab = PipelineLab()
+        lab._run.state, lab._run.text = ("running" if said else "idle"), said
+        page, _ = live(PipelineLabWidget(lab), width=848)
+        assert page.locator(".pl-pi-going").all_text_contents() == [said] * bool(said)
+        tops.append(page.locator(".pl-pi-figure").bounding_box()["y"])
+    assert tops[0] == tops[1]
+
+
 def test_a_text_is_loaded_and_the_cap_is_typed(live):
     lab = PipelineLab(stages=2, micro_batches=2)
     page, _ = live(PipelineLabWidget(lab))

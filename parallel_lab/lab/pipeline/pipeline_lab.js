@@ -85,9 +85,10 @@ function lead(s, ui) {
   const bubble = ([source, , part]) => html`<span class="${part ? "" : "pl-muted"}" data-key="${source}">
     <b>${part ?? "–"}</b> ${source}</span>`;
   const going = s.run.text ? html`<p class="pl-pi-going" role="status">${s.run.text}</p>` : "";
-  return html`<div class="pl-pi-lead"><p class="pl-status" role="status">${leadText(s, ui)}</p>
+  return html`<div class="pl-pi-lead"><div class="pl-pi-said"><p class="pl-status" role="status">${leadText(s, ui)}</p>
+    ${going}</div>
     <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}</p></div>
-    ${going}${notices({ n0: ui.tried || ui.told === s.last_error ? null : s.last_error, n1: s.run.error })}`;
+    ${notices({ n0: ui.tried || ui.told === s.last_error ? null : s.last_error, n1: s.run.error })}`;
 }
 
 const lanesPart = (s, ui) => {
