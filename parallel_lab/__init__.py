@@ -84,7 +84,9 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .lab.pipeline.model import PipelineLab
     from .lab.recompute.model import RecomputeLab
     from .lab.redistribution.model import RedistributionLab
+    from .lab.shared.lab import pages_of
     from .lab.strategy.model import StrategyLab
+    from .lab.widgets import open_lab
     from .nn import models
     from .processes.shm import WorkerPool
     from .run.communicator import Request
@@ -143,6 +145,8 @@ _LATER: dict[str, tuple[str, str]] = {
             "lab.pipeline.model": ("PipelineLab",),
             "lab.recompute.model": ("RecomputeLab",),
             "lab.redistribution.model": ("RedistributionLab",),
+            "lab.shared.lab": ("pages_of",),
+            "lab.widgets": ("open_lab",),
         }.items()
         for name in names
     },

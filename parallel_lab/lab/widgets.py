@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
+
+from ..base.errors import DataFileError, shorten
+from .shared.state import read_state
 
 # Module and class of every lab.
 LABS = {
@@ -15,6 +19,15 @@ LABS = {
     "RedistributionLab": "redistribution",
     "RecomputeLab": "recompute",
 }
+
+
+def open_lab(path: str | os.PathLike[str]) -> Any:
+    """The lab that `lab.save(path)` has written, whichever it is. Raises DataFileError for any other file."""
+    state = read_state(path)
+    kind = state["kind"]
+    if kind not in LABS:
+        raise DataFileError(f"a lab {shorten(kind)}", where=str(path), allowed=f"One of {', '.join(LABS)}")
+    return getattr(import_module(f".{LABS[kind]}.model", __package__), kind).of_state(state, str(path))
 
 
 def __getattr__(name: str) -> Any:

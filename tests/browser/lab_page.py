@@ -13,11 +13,14 @@ import shutil
 
 import pytest
 
+from parallel_lab.lab.shared.replay import Limits
+
 sync_api = pytest.importorskip("playwright.sync_api")
 
 CHROMIUM = os.environ.get("PLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
+FEW = Limits(3)  # settings of a page of its own: what a test of other things can wait for
 MARKS = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
 
 LIVE = """<!doctype html><meta charset="utf-8"><title>live</title>

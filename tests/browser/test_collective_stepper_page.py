@@ -6,7 +6,7 @@ import pytest
 
 from parallel_lab.lab.collectives.algorithms.algorithm import custom_algorithm
 from parallel_lab.lab.collectives.model import CollectiveStepper
-from tests.browser.lab_page import MARKS, browser, page_of, recorded, sync_api, tabs, traits
+from tests.browser.lab_page import FEW, MARKS, browser, page_of, recorded, sync_api, tabs, traits
 
 __all__ = ["browser", "page_of", "recorded", "tabs"]  # the fixtures
 
@@ -18,7 +18,9 @@ pytestmark = MARKS
 @pytest.fixture
 def show(page_of):
     """show(stepper, scheme=..., width=...) -> page."""
-    return lambda stepper, *args, **options: page_of(stepper.to_html(), *args, drawn=".pl-rank-card", **options)
+    return lambda stepper, *args, **options: page_of(
+        stepper.to_html(limits=FEW), *args, drawn=".pl-rank-card", **options
+    )
 
 
 def at(page, number):

@@ -8,7 +8,7 @@ import pytest
 
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.widgets import FusionLabWidget
-from tests.browser.lab_page import MARKS, boxes, browser, live, page_of, sync_api, tabs
+from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
 
 __all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
 
@@ -28,7 +28,7 @@ def test_lanes_are_drawn_to_scale(page_of):
     """Par of golf: backward ends at 10 of 22 ms, messages 1 to 4 take 3, 2.5, 3.5 and 12 ms."""
     lab = FusionLab("golf")
     lab.show_best()
-    page = page_of(lab.to_html())
+    page = page_of(lab.to_html(limits=FEW))
     bars = boxes(page.locator(".pl-fu-box rect"))
     sent = boxes(page.locator(".pl-fu-message > rect:not(.pl-fu-bare)"))
     assert len(bars) == 10 and len(sent) == 4
@@ -44,7 +44,7 @@ def test_three_step_times_say_their_source_and_unit(page_of):
     lab = FusionLab("dense", devices=2)
     lab.run_simulated(steps=1)
     lab.wait(60)
-    page = page_of(lab.to_html())
+    page = page_of(lab.to_html(limits=FEW))
     cards = page.locator(".pl-fu-time")
     expected = ["predicted", "simulated", "measured"]
     assert [cards.nth(i).locator(".pl-fu-source").inner_text() for i in range(3)] == expected
@@ -58,7 +58,7 @@ def test_the_lanes_of_another_source_can_be_chosen_without_a_kernel(page_of):
     lab = FusionLab("dense", devices=2)
     lab.run_simulated(steps=1)
     lab.wait(60)
-    page = page_of(lab.to_html())
+    page = page_of(lab.to_html(limits=FEW))
     page.get_by_role("radio", name="simulated").click()
     page.locator('[data-tab="messages"]').click()
     expect(page.locator(".pl-section-messages h3 small")).to_contain_text("simulated")
@@ -72,7 +72,7 @@ def test_the_lanes_of_another_source_can_be_chosen_without_a_kernel(page_of):
 def test_nothing_is_cut_off(page_of, subject, width, scheme):
     lab = FusionLab(subject, devices=8, parallel_mode="semi_auto_parallel")
     lab.set_mode("each")
-    page = page_of(lab.to_html(), scheme=scheme, width=width)
+    page = page_of(lab.to_html(limits=FEW), scheme=scheme, width=width)
     if width == 848:  # what JupyterLab leaves of 1280 x 800: cause and effect on one screen, the rest in tabs
         assert page.locator(".pl-lab").bounding_box()["height"] <= 700
     for tab in page.locator("[data-tab]").all():

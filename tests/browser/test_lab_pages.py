@@ -10,7 +10,7 @@ from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
-from tests.browser.lab_page import FAULTS, MARKS, browser, page_of, recorded, sync_api, tabs
+from tests.browser.lab_page import FAULTS, FEW, MARKS, browser, page_of, recorded, sync_api, tabs
 from tests.lab.fake_lab import FakeLab
 
 __all__ = ["browser", "page_of", "recorded", "tabs"]  # the fixtures
@@ -44,7 +44,7 @@ pytestmark = [*MARKS, pytest.mark.parametrize("name", LABS)]
 def test_dark_mode_is_dark_and_light_mode_light(page_of, name):
     grounds = {}
     for scheme in ("light", "dark"):
-        page = page_of(LABS[name][0]().to_html(), scheme=scheme)
+        page = page_of(LABS[name][0]().to_html(limits=FEW), scheme=scheme)
         colours = page.evaluate(
             "(s => [s.backgroundColor, s.color])(getComputedStyle(document.querySelector('.pl-lab')))"
         )
@@ -57,7 +57,7 @@ def test_dark_mode_is_dark_and_light_mode_light(page_of, name):
 def test_focus_is_visible(page_of, name):
     """As an outline, or as the stroke of the ground that it is drawn on."""
     make, _, control, _ = LABS[name]
-    node = page_of(make().to_html()).locator(control).first
+    node = page_of(make().to_html(limits=FEW)).locator(control).first
     drawn = "const [css, ground] = [e, e.querySelector('rect') ?? e].map((n) => getComputedStyle(n));"
     look = f"(e) => {{ {drawn} return e.nodeName === 'g' ? ground.stroke : css.outlineStyle; }}"
     before = node.evaluate(look)
@@ -70,7 +70,7 @@ def test_focus_is_visible(page_of, name):
 
 @pytest.mark.quick(1)
 def test_every_control_and_picture_has_a_name(page_of, name):
-    page = page_of(LABS[name][0]().to_html())
+    page = page_of(LABS[name][0]().to_html(limits=FEW))
     nameless = page.evaluate(
         """() => [...document.querySelectorAll(
             '.pl-lab :is(button, select, input, canvas, section, [role=img], [role=radio])')]
@@ -84,7 +84,7 @@ def test_every_control_and_picture_has_a_name(page_of, name):
 @pytest.mark.quick(1)
 def test_without_scripts_the_words_are_there(page_of, name):
     make, *_, words = LABS[name]
-    assert words in page_of(make().to_html(), java_script_enabled=False).locator("#words pre").inner_text()
+    assert words in page_of(make().to_html(limits=FEW), java_script_enabled=False).locator("#words pre").inner_text()
 
 
 @pytest.mark.quick(1)
@@ -115,7 +115,7 @@ SCREEN_PX = 740  # of the 800 of a laptop's screen what a page leaves to the lab
 @pytest.mark.parametrize("width", [1280, 848, 760, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_text_is_cut_or_covered_and_a_laptop_shows_the_whole_lab(page_of, name, width, scheme):
-    page = page_of(LABS[name][0]().to_html(), width=width, scheme=scheme)
+    page = page_of(LABS[name][0]().to_html(limits=FEW), width=width, scheme=scheme)
     assert page.evaluate(FAULTS) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     height = page.locator(".pl-lab").evaluate("(e) => e.getBoundingClientRect().height")
@@ -125,7 +125,7 @@ def test_no_text_is_cut_or_covered_and_a_laptop_shows_the_whole_lab(page_of, nam
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("width", [848, 400])
 def test_no_text_is_cut_or_covered_behind_any_tab(page_of, name, width):
-    page = page_of(LABS[name][0]().to_html(), width=width)
+    page = page_of(LABS[name][0]().to_html(limits=FEW), width=width)
     for tab in page.locator("[data-tab]").all():
         if tab.get_attribute("aria-selected") == "false":
             tab.click()
@@ -134,7 +134,7 @@ def test_no_text_is_cut_or_covered_behind_any_tab(page_of, name, width):
 
 @pytest.mark.quick(1)
 def test_the_head_stays_in_sight_while_a_lab_is_scrolled(page_of, name):
-    page = page_of(LABS[name][0]().to_html(), width=1280)
+    page = page_of(LABS[name][0]().to_html(limits=FEW), width=1280)
     page.set_viewport_size({"width": 1280, "height": 300})
     tops = page.evaluate(
         """() => { const top = () => Math.round(document.querySelector('.pl-title').getBoundingClientRect().top);
@@ -150,9 +150,9 @@ def test_everything_grows_with_the_scale_and_with_the_text_size_of_jupyterlab(pa
         return page.locator(".pl-lab").evaluate_handle(probe).evaluate("(p) => p.getBoundingClientRect().height")
 
     lab = LABS[name][0]()
-    assert high(page_of(lab.to_html())) == 100
+    assert high(page_of(lab.to_html(limits=FEW))) == 100
     lab.set_scale(1.5)
-    page = page_of(lab.to_html())
+    page = page_of(lab.to_html(limits=FEW))
     assert high(page) == pytest.approx(150)
     assert page.evaluate(FAULTS) == []
     page.evaluate("document.documentElement.style.setProperty('--jp-ui-font-size1', '17px')")

@@ -8,7 +8,7 @@ import pytest
 
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.widgets import MemoryLabWidget
-from tests.browser.lab_page import MARKS, boxes, browser, live, page_of, sync_api, tabs
+from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
 
 __all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
 
@@ -34,7 +34,7 @@ def show(page, tab):
 @pytest.mark.exhaustive
 def test_bars_are_drawn_to_scale_in_the_fixed_order(page_of):
     lab = MemoryLab("stack", 4)
-    page = page_of(lab.to_html())
+    page = page_of(lab.to_html(limits=FEW))
     for held, bar in zip(lab.ranks(), page.locator(".pl-mm-bar").all(), strict=True):
         live = held.at("peak")
         found = {kind: bar.locator(f"rect.pl-mm-{kind}").bounding_box() for kind in live if live[kind]}
@@ -54,7 +54,7 @@ def test_bars_are_drawn_to_scale_in_the_fixed_order(page_of):
 
 def test_the_key_has_the_bytes_and_the_off_bar_goes_over_the_line(page_of):
     lab = MemoryLab("stack", 8)
-    page = page_of(lab.to_html())
+    page = page_of(lab.to_html(limits=FEW))
     row = page.locator(".pl-mm-key tbody tr", has_text="parameters")
     assert [c.inner_text() for c in row.locator("td").all()] == ["2 MiB", "256 KiB"]
     expect(page.locator(".pl-mm-figure .pl-mm-total.pl-mm-over")).to_have_count(1)
@@ -68,7 +68,7 @@ def test_the_key_has_the_bytes_and_the_off_bar_goes_over_the_line(page_of):
 
 
 def test_rank_moment_and_source_are_chosen_without_a_kernel(page_of):
-    page = page_of(ran(MemoryLab("stack", 4, "Lamb", "data_parallel", "grouping")).to_html())
+    page = page_of(ran(MemoryLab("stack", 4, "Lamb", "data_parallel", "grouping")).to_html(limits=FEW))
     page.get_by_role("radio", name="between steps").click()
     expect(page.locator(".pl-mm-figure > svg").first).to_have_attribute(
         "aria-label", "bytes per rank, between steps, simulated; the key has the same numbers"
@@ -94,7 +94,7 @@ def test_nothing_is_cut_off(page_of, subject, mode, width, scheme):
     lab = MemoryLab(subject, 8, parallel_mode=mode)
     lab.set_threshold(0)
     lab.set_accumulation(2)
-    page = page_of(lab.to_html(), scheme=scheme, width=width)
+    page = page_of(lab.to_html(limits=FEW), scheme=scheme, width=width)
     tabs = page.locator("[data-tab]").all()
     if width == 848:  # what JupyterLab leaves of 1280 x 800: cause and effect on one screen, the rest in tabs
         assert page.locator(".pl-lab").bounding_box()["height"] <= 700

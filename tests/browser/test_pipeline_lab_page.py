@@ -8,7 +8,7 @@ import pytest
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.pipeline.run import Ran, RunResult
 from parallel_lab.lab.widgets import PipelineLabWidget
-from tests.browser.lab_page import MARKS, boxes, browser, live, page_of, sync_api, tabs
+from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
 
 __all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
 
@@ -56,14 +56,14 @@ def test_eight_stages_and_sixteen_micro_batches_are_on_one_screen(page_of, live,
 @pytest.mark.parametrize("width", [848, 1280])
 def test_every_drawn_action_has_its_number(page_of, width):
     """1F1B of 8 stages and 16 micro-batches: cells are narrow, and each says its micro-batch."""
-    page = page_of(PipelineLab(stages=8, micro_batches=16).to_html(), width=width)
+    page = page_of(PipelineLab(stages=8, micro_batches=16).to_html(limits=FEW), width=width)
     texts = page.locator(".pl-pi-item:not(.pl-pi-gap) text").all_text_contents()
     numbers = [int(text.lstrip("FB")) for text in texts]
     assert sorted(numbers) == sorted([*range(16)] * 2 * 8)
 
 
 def test_fill_is_the_kind_and_nothing_is_hatched(page_of):
-    page = page_of(PipelineLab(schedule="zb_h1").to_html())
+    page = page_of(PipelineLab(schedule="zb_h1").to_html(limits=FEW))
     fills = {}
     for kind in "FBW":
         css = f".pl-pi-item .pl-pi-{kind}.pl-hue-2 rect"
@@ -79,7 +79,7 @@ def test_cells_of_later_parts_have_dashes_at_their_foot(page_of, schedule, chunk
     """None for the first part of a lane, one for the second: a lane has F0 once for each of its parts."""
     lab = PipelineLab(stages=4, micro_batches=8, schedule=schedule)
     lab.set_chunks(chunks)
-    page = page_of(lab.to_html(), width=1280)
+    page = page_of(lab.to_html(limits=FEW), width=1280)
     drawn = page.locator(".pl-pi-item .pl-pi-part").evaluate_all("(all) => all.map((e) => e.getAttribute('d'))")
     cells = [(rank, cell) for rank in range(4) for cell in lab.schedule.cells(rank)]
     shown = [
@@ -145,7 +145,7 @@ def test_an_action_is_dragged_and_a_refusal_stands_at_its_cell(live):
 
 
 def test_a_bubble_tells_what_it_waits_for_and_shows_the_chain(page_of):
-    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html())
+    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(limits=FEW))
     page.locator('[data-item="g3-0"]').click()
     expect(page.locator(".pl-status")).to_contain_text("Rank 3 waits 3, from 0 to 3, before 3F0, for 2F0 of rank 2")
     chain = page.locator(".pl-pi-chain").evaluate_all(KEYS)
@@ -159,7 +159,7 @@ def test_a_bubble_tells_what_it_waits_for_and_shows_the_chain(page_of):
 
 
 def test_a_page_without_a_kernel_is_stepped_and_shows_other_schedules(page_of):
-    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html())
+    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(limits=FEW))
     page.locator("[data-command=set_schedule]").select_option("zb_h1")
     expect(page.locator(".pl-status")).to_contain_text("A step of 27 ticks")
     page.locator("[data-step]").fill("0")
@@ -176,7 +176,7 @@ def test_a_page_without_a_kernel_is_stepped_and_shows_other_schedules(page_of):
 
 
 def test_a_narrow_page_shows_the_numbers_of_a_step_whole(page_of):
-    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(), width=400)
+    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(limits=FEW), width=400)
     cells = page.locator(".pl-pi-numbers td").filter(has_text="the schedule's clock")
     box, numbers = cells.bounding_box(), page.locator(".pl-pi-numbers .pl-scroll").bounding_box()
     assert box["x"] + box["width"] <= numbers["x"] + numbers["width"] + 1

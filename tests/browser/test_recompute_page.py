@@ -6,7 +6,7 @@ import re
 
 from parallel_lab.lab.recompute.chain import moments
 from parallel_lab.lab.recompute.model import RecomputeLab
-from tests.browser.lab_page import MARKS, browser, page_of, tabs
+from tests.browser.lab_page import FEW, MARKS, browser, page_of, tabs
 
 __all__ = ["browser", "page_of", "tabs"]  # the fixtures
 
@@ -21,7 +21,7 @@ def bars(page):
 
 def test_layers_are_chosen_without_a_kernel(page_of):
     lab = RecomputeLab(40)
-    page = page_of(lab.to_html())
+    page = page_of(lab.to_html(limits=FEW))
     assert bars(page) == [m.live for m in moments(lab.again)]
     for layer in (4, 0, 11):
         page.locator(f"[data-key=layer{layer}]").click()

@@ -6,7 +6,7 @@ import pytest
 
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.widgets import RedistributionLabWidget
-from tests.browser.lab_page import MARKS, boxes, browser, live, page_of, sync_api, tabs
+from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
 
 __all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
 
@@ -25,7 +25,7 @@ def tokens(page, side, look):
 
 def test_a_step_sends_a_token_from_every_card_to_every_other(page_of):
     """8 ranks, 7 tokens from each: in flight together, and then where the cards show them."""
-    page = page_of(RedistributionLab(8, *COLUMNS).to_html())
+    page = page_of(RedistributionLab(8, *COLUMNS).to_html(limits=FEW))
     expect(tokens(page, "before", "goes")).to_have_count(56)
     expect(tokens(page, "before", "stays")).to_have_count(8)
     expect(tokens(page, "after", "goes")).to_have_count(0)
@@ -37,7 +37,7 @@ def test_a_step_sends_a_token_from_every_card_to_every_other(page_of):
 
 
 def test_a_token_leaves_and_lands_on_the_place_that_the_cards_show(page_of):
-    page = page_of(RedistributionLab(2, "2 x 1", "1 x 2", steps="all_to_all").to_html())
+    page = page_of(RedistributionLab(2, "2 x 1", "1 x 2", steps="all_to_all").to_html(limits=FEW))
     start = sorted(map(tuple, tokens(page, "before", "goes").evaluate_all(CENTRES)))
     page.evaluate("""() => { const fly = Element.prototype.animate; window.flown = [];
       Element.prototype.animate = function (frames, how) { const box = this.getBoundingClientRect();
@@ -57,7 +57,7 @@ def test_a_token_leaves_and_lands_on_the_place_that_the_cards_show(page_of):
 
 
 def test_a_control_never_waits_for_what_flies(page_of):
-    page = page_of(RedistributionLab(8, "8 x 1", "1 x 8").to_html())
+    page = page_of(RedistributionLab(8, "8 x 1", "1 x 8").to_html(limits=FEW))
     page.evaluate(
         "document.querySelector('[data-act=next]').click(); document.querySelector('[data-act=next]').click()"
     )
@@ -69,7 +69,7 @@ def test_a_control_never_waits_for_what_flies(page_of):
 
 
 def test_nothing_flies_under_reduced_motion_and_the_list_is_open(page_of):
-    page = page_of(RedistributionLab(8, *COLUMNS).to_html(), reduced_motion="reduce")
+    page = page_of(RedistributionLab(8, *COLUMNS).to_html(limits=FEW), reduced_motion="reduce")
     page.evaluate("() => { window.flown = 0; Element.prototype.animate = () => { window.flown += 1; }; }")
     page.get_by_role("button", name="one move on").click()
     expect(tokens(page, "after", "goes")).to_have_count(56)
@@ -93,7 +93,7 @@ def test_the_answer_of_the_kernel_does_not_end_the_flight(live):
 
 def test_partial_sums_are_hatched_until_they_are_added(page_of):
     lab = RedistributionLab(4, "2 x 1", "2 x 1", "addends")
-    page = page_of(lab.to_html())
+    page = page_of(lab.to_html(limits=FEW))
     hatched = "[data-side^={}] rect[fill*=hatch]"
     assert page.locator(hatched.format("before")).count() > 0
     page.get_by_role("button", name="one move on").click()
@@ -103,7 +103,7 @@ def test_partial_sums_are_hatched_until_they_are_added(page_of):
 
 @pytest.mark.parametrize("width", [1280, 848, 760, 400])
 def test_every_width_shows_all_cards_whole(page_of, width):
-    page = page_of(RedistributionLab(8, "2 x 2", "1 x 4", "addends").to_html(), width=width)
+    page = page_of(RedistributionLab(8, "2 x 2", "1 x 4", "addends").to_html(limits=FEW), width=width)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     cards = boxes(page.locator(".pl-mv-card"))
     assert len(cards) == 16 and all(c["x"] >= 0 and c["x"] + c["width"] <= width for c in cards)

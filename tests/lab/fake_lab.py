@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,22 +15,13 @@ TENSORS = ("x", "w", "matmul", "relu", "w2", "matmul2")  # of the quickstart net
 
 
 class FakeLab(StrategyLab):
-    """The quickstart on 1, 2, 4, 8 ranks. calls: its commands; single, parallel: a run's losses, one rounding apart."""
+    """The quickstart on 1, 2, 4, 8 ranks. asked: its commands; single, parallel: a run's losses, one rounding apart."""
 
     def __init__(self, devices: int = 8) -> None:
         super().__init__(devices=devices, steps=STEPS)
-        self.calls: list[tuple] = []
+        self.asked: list[tuple] = []
         self.single = (0.33 * 0.97 ** np.arange(STEPS)).astype(np.float32)
         self.parallel = np.nextafter(self.single, np.float32(1))
-        for name in self.commands:
-            setattr(self, name, self._recorded(name, getattr(self, name)))
-
-    def _recorded(self, name, command):
-        def call(*arguments):
-            self.calls.append((name, *arguments))
-            command(*arguments)
-
-        return call
 
     def run(self) -> None:
         idle = SimpleNamespace(pause=lambda: None, resume=lambda: None, stop=lambda: None)
@@ -48,3 +40,18 @@ class FakeLab(StrategyLab):
             self._run.state = "done"
             self._changed("run")
         self._changed("loss")
+
+
+def _recorded(name):
+    command = getattr(FakeLab, name)
+
+    @functools.wraps(command)
+    def call(self, *arguments):
+        self.asked.append((name, *arguments))
+        command(self, *arguments)
+
+    return call
+
+
+for _name in FakeLab.commands:
+    setattr(FakeLab, _name, _recorded(_name))

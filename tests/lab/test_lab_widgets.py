@@ -304,7 +304,7 @@ def test_a_control_is_one_command_of_the_model(opened, name, commands, seen):
         now.get("loss", {}).pop(curve, None)
     assert shown(widget) == now
     if name == "strategy":
-        assert widget.lab.calls == commands
+        assert widget.lab.asked == commands
 
 
 @each_lab
@@ -326,7 +326,7 @@ def test_what_is_refused_is_told_and_changes_nothing(opened, name, command, argu
     assert told in widget.last_error and shown(widget) == before
     assert widget.sent[-1] == {"kind": "answered", "number": 1, "refused": True}
     if name == "strategy" and command != "select_rank":
-        assert widget.lab.calls == []
+        assert widget.lab.asked == []
     tell(widget, *GOOD[name])
     assert widget.last_error is None
 
@@ -362,7 +362,7 @@ def test_several_views_show_one_lab_until_they_are_closed(opened, name):
 def test_other_forms(opened, name):
     widget = opened(name)
     assert widget.to_text() == widget.lab.to_text()
-    assert widget.to_html("a title").count("<title>a title</title>") == 1
+    assert widget.to_html(title="a title").count("<title>a title</title>") == 1
     frame = widget._repr_html_()
     assert frame.startswith(f'<iframe title="{TITLES[name]}" srcdoc="&lt;!doctype html') and frame.count("<") == 2
 

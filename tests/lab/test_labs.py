@@ -14,10 +14,12 @@ from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
 
+FEW = Limits(3)  # settings of a page
 WIDTH = 64  # of the Memory Lab's stack: 8 weights of 16 KiB
 
 
@@ -193,7 +195,7 @@ def test_a_larger_scale_reaches_page_and_listeners_and_an_impossible_one_is_refu
     lab, heard = stack(2), []
     lab.on_change(heard.append)
     lab.set_scale(2)
-    assert (lab.scale, heard) == (2.0, ["picture"]) and '"scale":2.0' in lab.to_html()
+    assert (lab.scale, heard) == (2.0, ["picture"]) and '"scale":2.0' in lab.to_html(limits=FEW)
     for scale in (0, -1, 5, float("nan"), True, "2"):
         with pytest.raises(ParallelLabError, match="scale"):
             lab.set_scale(scale)
@@ -243,8 +245,8 @@ def test_a_run_can_be_stopped_and_keeps_nothing(make, work):
 @each_of("make", golf, stack, StrategyLab)
 def test_a_saved_page_is_the_page(make, tmp_path):
     lab = make()
-    assert lab.save_html(tmp_path / "lab.html", "mine") == tmp_path / "lab.html"
-    assert (tmp_path / "lab.html").read_text(encoding="utf-8") == lab.to_html("mine")
+    assert lab.to_html(tmp_path / "lab.html", "mine", limits=FEW) == tmp_path / "lab.html"
+    assert (tmp_path / "lab.html").read_text(encoding="utf-8") == lab.to_html(title="mine", limits=FEW)
     assert [file.name for file in tmp_path.iterdir()] == ["lab.html"]
 
 
@@ -256,10 +258,10 @@ def test_a_page_that_cannot_be_made_or_saved_leaves_no_part_of_it(tmp_path, monk
     lab, old = golf(), tmp_path / "lab.html"
     old.write_text("old")
     with pytest.raises(DataFileError):
-        lab.save_html(tmp_path / "missing" / "lab.html")
+        lab.to_html(tmp_path / "missing" / "lab.html", limits=FEW)
     monkeypatch.setattr(lab, "page_snapshot", lambda: {**lab.snapshot(), "more": float("nan")})
     with pytest.raises(ValueError, match="JSON"):
-        lab.save_html(old)
+        lab.to_html(old)
     assert old.read_text() == "old" and [file.name for file in tmp_path.iterdir()] == ["lab.html"]
 
 
@@ -275,9 +277,9 @@ HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror=al
     (lambda: PipelineLab(stages=8, micro_batches=16), 600_000),
 )
 def test_a_page_is_complete_by_itself_and_small(make, most):
-    page = make().to_html('a <title> & "more"')
+    page = make().to_html(title='a <title> & "more"', limits=FEW)
     assert not re.search(r"""(src|href)\s*=|@import|import\(|url\((?!#)|https?://""", page)
-    assert "default-src 'none'" in page and "mountPage" in page and len(page) < most
+    assert "default-src 'none'" in page and "mountAll(kinds)" in page and len(page) < most
     assert "a &lt;title&gt;" in page and "<title> &" not in page
 
 

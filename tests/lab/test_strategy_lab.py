@@ -287,21 +287,17 @@ def test_the_text_names_the_strips_of_a_halo_and_the_cuts_of_every_layer():
     assert any(line.split()[:1] == ["conv2"] and "pool1" in line and "(2, 1, 4, 1)" in line for line in lines)
 
 
-def test_frames_hold_what_selecting_would_show():
+def test_a_page_has_what_selecting_would_show():
     lab = StrategyLab("megatron", 4)
-    frames = lab.snapshot(frames=True)["frames"]
+    looks = lab.page_snapshot()["looks"]
     for tensor, phase, rank in (("w1", "backward", 3), ("x", "forward", 0), ("mm2.partial", "forward", 2)):
         lab.select_tensor(tensor)
         lab.select_phase(phase)
         lab.select_rank(rank)
         shot = lab.snapshot()
-        for key, names in (
-            (f"{tensor}|{phase}", ("picture", "cards")),
-            (f"*|*|{rank}", ("rank_detail", "messages", "message_totals")),
-        ):
-            assert {n: frames[key][n] for n in names} == {n: shot[n] for n in names}
-        found = f"{frames[f'{tensor}|{phase}']['status_tensor']} {frames[f'*|*|{rank}']['status_rank']}"
-        assert found == shot["status"]
+        parts = {**looks["tensor|phase"][f"{tensor}|{phase}"], **looks["rank"][str(rank)]}
+        assert parts == {name: shot[name] for name in parts} and {"picture", "cards", "rank_detail"} <= parts.keys()
+        assert f"{parts['status_tensor']} {parts['status_rank']}" == shot["status"]
 
 
 def test_a_snapshot_is_the_callers_own():

@@ -165,7 +165,7 @@ function compare(s, ui) {
   const mark = (c) => (c.wrong ? html` <b class="pl-unmet">wrong</b>` : best(c));
   const row = (c) => html`<tr data-key="${c.name}" class="${c.shown ? "pl-on" : ""}"><th scope="row"><label>
       <input type="radio" name="${ui.id}-algorithm" data-command="choose_algorithm" value="${c.name}"
-      ${flag("checked", c.shown)}${flag("disabled", !ui.live)}> <span>${breakable(c.name)}</span></label></th>
+      ${flag("checked", c.shown)}${disabledUnless(ui, "choose_algorithm", c.name)}> <span>${breakable(c.name)}</span></label></th>
     <td class="pl-number">${c.rounds}</td><td class="pl-number">${bytesText(c.sent)}</td>
     <td class="pl-number">${timeText(c.time_s)}</td><td class="pl-bars">
       <span class="pl-time-bar" style="width:${round((c.time_s / slowest) * 60)}%"></span>${mark(c)}</td></tr>`;
@@ -284,11 +284,4 @@ const { render, mountPage } = lab({
     story: (s) => [s.kind, s.algorithm, s.ranks, s.elements].map(({ value }) => value).join(),
   }),
   ahead: (command, [at]) => (command === "to" ? { at } : null), // a step is shown before the kernel has answered
-  alone: {
-    to: (s, [at], base) => ({ at, counters: base.counters_by_round?.[at] ?? s.counters }),
-    follow: (s, [follow]) => ({ follow }),
-  },
 });
-
-export { mountPage };
-export default { render };

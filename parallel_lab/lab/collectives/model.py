@@ -13,11 +13,12 @@ the papers; times are predicted by alpha-beta-gamma.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 from ...base.checks import choice, instance, integer
 from ...base.cluster import CLUSTERS, get_cluster
+from ...base.errors import ArgumentError
 from ...base.units import bytes_text, time_text
 from ...ops.collectives.definitions import MESSAGES
 from ..shared.lab import Lab
@@ -49,6 +50,9 @@ class CollectiveStepper(Lab):
     styles = ("shared/transport.css", "collectives/collective_stepper.css")
     commands = ("to", "next", "back", "reset", "follow", "choose_kind", "choose_algorithm", "choose_ranks")
     commands += ("choose_elements", "choose_cluster", "choose_contention", *COMMANDS)
+    looks: ClassVar[dict[str, str]] = {"to": "at", "follow": "follow"}
+    also_kept = ("choose_kind", "choose_ranks", "choose_algorithm", "choose_elements", "choose_cluster")
+    also_kept += ("choose_contention",)
     often = ("at", "follow", "counters", "status", "predict")
     frame_height_px = 860
     words = staticmethod(to_text)
@@ -227,8 +231,31 @@ class CollectiveStepper(Lab):
         ]
 
     def page_snapshot(self) -> dict[str, Any]:
-        """The snapshot, and the counters of every round: what a page without a kernel needs."""
-        return {**self.snapshot(), "counters_by_round": [self._counters(at) for at in range(self.rounds + 1)]}
+        """The snapshot, and what changes with every round: its counters and its sentence."""
+        shot = self.snapshot()
+        rounds = {str(at): {"counters": self._counters(at)} for at in range(self.rounds + 1)}
+        for frame in shot["frames"]:
+            rounds[str(frame["round"])]["status"] = frame["text"]
+        return {**shot, "looks": {"at": rounds}}
+
+    def calls(self) -> list[list[Any]]:
+        """The commands that make a new stepper what this one is. Raises ArgumentError for an algorithm of one's own."""
+        a = self._shown
+        if a.formula is None:
+            hint = "Keep its list of sends, and show it again with custom_algorithm"
+            raise ArgumentError(f"{a.name!r} is an algorithm of your own", where="CollectiveStepper.calls", hint=hint)
+        settings = {"kind": a.kind, "ranks": a.ranks, "algorithm": a.name, "elements": self._elements}
+        settings |= {"cluster": self._cluster.name, "contention": self._contention}
+        chosen = [[f"choose_{name}", value] for name, value in settings.items()]
+        followed = [] if self._follow is None else [["follow", self._follow]]
+        return [*chosen, ["to", self._at], *followed]
+
+    def replays(self) -> Iterable[list[Any]]:
+        """Algorithms, ranks and collectives, then sizes, machines and links."""
+        a = self._shown
+        known = {"algorithm": algorithm_names(a.kind, a.ranks), "ranks": RANKS, "kind": KINDS, "elements": SIZES}
+        known |= {"cluster": [c.name for c in CLUSTERS], "contention": CONTENTION}
+        return ([f"choose_{name}", value] for name, values in known.items() for value in values)
 
     def _link(self) -> Any:
         return self._cluster.node_link or self._cluster.link

@@ -362,9 +362,4 @@ const { render, mountPage } = lab({
   numbers: ["set_devices"],
   commit,
   handlers,
-  alone: { show_source: (s, [value]) => ({ source: { ...s.source, value } }) },
-  possible: (s, command, source) => source in s.sections.lanes.of,
 });
-
-export { mountPage };
-export default { render };

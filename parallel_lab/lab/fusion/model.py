@@ -16,11 +16,11 @@ read off its compiled plan, of the puzzle they are computed from its list.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 from ...base.checks import is_int
 from ...base.cluster import CLUSTERS, Cluster, Link, cluster_for, get_cluster
@@ -63,6 +63,10 @@ class FusionLab(ComparesRuns):
         *("run_simulated", "run_measured", "stop"),
         *COMMANDS,
     )
+    looks: ClassVar[dict[str, str]] = {"show_source": "source"}
+    replayed = ("mode", "devices", "parallel_mode", "wording")
+    free = ("devices", "parallel_mode", "wording")
+    also_kept = ("set_line", "set_config")
     against = ("with this fusion", "without")
     steps = 8
 
@@ -99,6 +103,30 @@ class FusionLab(ComparesRuns):
             "cluster": Choice("profile", cluster, dict.fromkeys([*(c.name for c in CLUSTERS), cluster])),
             "source": self.sources(),
         }
+
+    def calls(self) -> list[list[Any]]:
+        """Those of the choices; each mode that was given something, and last the one that is on."""
+        with self._lock:
+            known = {call[0]: call for call in super().calls()}
+            last = [known.pop(name) for name in ("set_mode", "show_source")]
+            given, plain, own = self._given, Settings(), self._own_line
+            config = {"index": given.indices, "ids": [given.ids[name] for name in self._case.names if given.ids]}
+            if given.size_mb != plain.size_mb:
+                config["size"] = (given.size_mb,)
+            texts = {mode: " ".join(map(str, numbers)) for mode, numbers in config.items() if numbers}
+            asked = [call for mode, text in texts.items() for call in (["set_mode", mode], ["set_config", text])]
+            line = [] if own is None else [["set_line", own.alpha_s, own.beta_s_per_byte]]
+            return [*known.values(), *line, *asked, *last]
+
+    def replays(self) -> Iterable[list[Any]]:
+        """The choices, and the cuts; of the puzzle, where only they matter, the modes and the cuts."""
+        on_paper = self._subject.job is None
+        yield from (call for call in super().replays() if not on_paper or call[0] == "set_mode")
+        cuts, count = self.cuts, len(self._case.names)
+        yield from (["add_cut", at] for at in range(1, count) if at not in cuts)
+        yield from (["remove_cut", cut] for cut in cuts)
+        for cut, low, high in zip(cuts, (0, *cuts), (*cuts[1:], count), strict=False):
+            yield from (["move_cut", cut, to] for to in range(low + 1, high) if to != cut)
 
     def set_subject(self, name: str) -> None:
         """Another network, or the puzzle. Index and ids are forgotten: they belong to a list."""

@@ -1,5 +1,5 @@
 // The Memory Lab: controls, the key beside the bars, and its sections. The drawings are in memory_bars.js; what all
-// labs share is in page.js and sections.js. On a page of its own rank, moment and source can be chosen.
+// labs share is in page.js and sections.js.
 
 const SOURCES = {
   predicted: "formulas on the compiled plan, nothing runs",
@@ -154,8 +154,6 @@ function commit(name, text, { snapshot, send }) {
   } else send(`set_${name}`, [number]);
 }
 
-const chosen = (part) => (s, [value]) => ({ [part]: { ...s[part], value } });
-
 const { render, mountPage } = lab({
   classes: ["pl-mm"],
   parts: { head: top, controls, memory, tables },
@@ -165,8 +163,4 @@ const { render, mountPage } = lab({
   },
   numbers: ["set_devices", "set_accumulation", "set_shard_size", "select_rank"],
   commit,
-  alone: { select_rank: (s, [rank]) => ({ rank }), show_moment: chosen("moment"), show_source: chosen("source") },
 });
-
-export { mountPage };
-export default { render };

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 from ...base.checks import Check, flag
 from ...base.errors import ArgumentError, ParallelLabError
@@ -61,6 +61,9 @@ class MemoryLab(ComparesRuns):
         *("find_par", "show_best"),
         *COMMANDS,
     )
+    looks: ClassVar[dict[str, str]] = {"select_rank": "rank", "show_moment": "moment", "show_source": "source"}
+    replayed = ("level", "optimizer", "devices", "accumulation", "parallel_mode", "shard_size", "subject")
+    also_kept = ("set_width", "set_threshold", "set_accumulation_shard", "set_capacity", "set_zero")
     against = ("with these settings", "without optimizer parallel")
     steps = 20
 
@@ -104,6 +107,19 @@ class MemoryLab(ComparesRuns):
             "source": self.sources(),
             "rank": Choice("rank", self._rank, range(settings.devices)),
         }
+
+    def calls(self) -> list[list[Any]]:
+        """Those of the choices, and what is typed."""
+        with self._lock:
+            known, settings, zero = super().calls(), self._settings, self._zero
+            width = [["set_width", self._width]] if self._width else []
+            more = [
+                ["set_threshold", settings.threshold_kb],
+                ["set_accumulation_shard", settings.accumulation_shard],
+                ["set_capacity", str(self._capacity)],
+                ["set_zero", zero["parameters"], zero["degree"], zero["optimizer_bytes"]],
+            ]
+            return [known[0], *width, *known[1:], *more]
 
     def set_subject(self, name: str) -> None:
         """Another network, with the width and the capacity line that go with it."""

@@ -17,9 +17,8 @@ the schedule's clock until something has run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -44,7 +43,6 @@ MICRO_BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
 CHUNKS = (1, 2, 3, 4)
 MOST_WORKERS = 16  # processes of one run
 LARGEST_TEXT = 100_000  # characters of a schedule
-LARGEST_PAGE = 2500  # parts x micro-batches of all schedules on a page of its own: about 400 KB
 HISTORY = 200  # settings that can be gone back to
 
 
@@ -82,6 +80,9 @@ class PipelineLab(RunsOneThing):
         ),
         *("load", "search", "run_simulated", "run_measured", "stop"),
     )
+    looks: ClassVar[dict[str, str]] = {"set_rank": "rank"}
+    replayed = ("schedule", "stages", "micro_batches", "chunks")
+    also_kept = ("set_typed", "toggle_recompute", "load")
     often = ("run", "loss")
     frame_height_px = 860
     steps = 20
@@ -134,6 +135,16 @@ class PipelineLab(RunsOneThing):
             "cores": Choice("cores of simulated ranks", s.cores, {0: "own", cores(): f"{cores()} shared"}),
             "rank": Choice("rank", self._rank, range(s.stages)),
         }
+
+    def calls(self) -> list[list[Any]]:
+        """Those of the choices, what is typed, and the schedule that was drawn."""
+        with self._lock:
+            s, known = self._settings, {call[0]: call for call in super().calls()}
+            known["set_schedule"] = ["set_schedule", s.named]
+            typed = [["set_typed", name, text] for name, text in self._typed().items()]
+            again = [["toggle_recompute", rank] for rank in s.recompute]
+            drawn = [] if s.drawn is None else [["load", s.drawn.text()]]
+            return [*known.values(), *typed, *again, *drawn]
 
     def set_net(self, net: str) -> None:
         """Another network."""
@@ -411,11 +422,7 @@ class PipelineLab(RunsOneThing):
                 "title": "Pipeline Lab",
                 **self.chosen(),
                 "notes": [f"{SUBJECTS[s.net].label}: {SUBJECTS[s.net].note}."],
-                "typed": {
-                    "times": ":".join(f"{t:g}" for t in s.times),
-                    "latency": f"{s.latency:g}",
-                    "cap": "none" if s.cap is None else str(s.cap),
-                },
+                "typed": self._typed(),
                 "recompute": list(s.recompute),
                 "can_undo": bool(self._past),
                 "can_redo": bool(self._future),
@@ -425,20 +432,13 @@ class PipelineLab(RunsOneThing):
                 **self.progress(),
             }
 
-    def page_snapshot(self) -> dict[str, Any]:
-        """The snapshot, and as "frames" what another named schedule would show: a page of its own can choose it."""
-        with self._lock:
-            shot, frames, size = self.snapshot(), {}, 0
-            for name in schedule_names():
-                with suppress(ArgumentError):  # not defined for these numbers
-                    other = self._settings.with_name(name)
-                    size += other.schedule.parts * other.schedule.micro_batches
-                    if size <= LARGEST_PAGE and name != self._settings.name:
-                        sections = {**pipeline_sections(other, {}), "actions": None}
-                        chunks = {**shot["chunks"], "value": other.chunks, "choices": [other.chunks]}
-                        frames[name] = {**schedule_view(other), "sections": sections, "chunks": chunks}
-            known = [name for name in shot["schedule"]["choices"] if name in (*frames, self._settings.name)]
-            return {**shot, "schedule": {**shot["schedule"], "choices": known}, "frames": frames}
+    def _typed(self) -> dict[str, str]:
+        s = self._settings
+        times, cap = ":".join(f"{t:g}" for t in s.times), "none" if s.cap is None else str(s.cap)
+        return {"times": times, "latency": f"{s.latency:g}", "cap": cap}
+
+    def idle_run(self) -> PipelineRun:
+        return PipelineRun(steps=self.steps)
 
     def progress(self) -> dict[str, Any]:
         """The parts of the snapshot that change with every step: "run" and "loss"."""
@@ -479,7 +479,7 @@ class PipelineLab(RunsOneThing):
     def _show(self, settings: Settings) -> None:
         self._settings = settings
         self._rank = min(self._rank, settings.stages - 1)
-        run, self._run = self._run, PipelineRun(steps=self.steps)
+        run, self._run = self._run, self.idle_run()
         run.ask_to_end()
 
     def _known_rank(self, rank: Any, command: str) -> None:

@@ -331,13 +331,4 @@ const { render, mountPage } = lab({
     root.querySelector(`[data-item="${CSS.escape(ui.wanted)}"]`)?.focus();
     ui.wanted = null;
   },
-  alone: {
-    set_rank: (s, [value]) => ({ rank: { ...s.rank, value } }),
-    set_schedule: (s, [value], base) => (value === base.schedule.value ? base
-      : { ...base.frames[value], schedule: { ...base.schedule, value }, rank: base.rank, ran: {} }),
-  },
-  possible: (s, command, value, base) => command !== "set_schedule" || Object.keys(base.frames ?? {}).length > 0,
 });
-
-export { mountPage };
-export default { render };

@@ -31,6 +31,7 @@ class RecomputeLab(RunsOneThing):
 
     scripts, styles = ("recompute/recompute_lab.js",), ("recompute/recompute_lab.css",)
     commands = ("set_cap", "toggle", "keep_all", "recompute_all", "count", "show_par", "stop")
+    also_kept = ("toggle",)
     frame_height_px = 760
 
     def __init__(self, cap: int = 40) -> None:
@@ -44,6 +45,14 @@ class RecomputeLab(RunsOneThing):
     def choices(self) -> dict[str, Choice]:
         """What can be chosen from a list."""
         return {"cap": Choice("memory for", self._cap, CAPS)}
+
+    def calls(self) -> list[list[Any]]:
+        """The cap, and the layers that are recomputed."""
+        return [*super().calls(), *(["toggle", layer] for layer in self.recomputed)]
+
+    def replays(self) -> list[list[Any]]:
+        """None: the page works all of them out by the model's formula, which is a sum."""
+        return []
 
     # ---- commands ----
 

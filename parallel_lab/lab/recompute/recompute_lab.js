@@ -91,6 +91,3 @@ const { render, mountPage } = lab({
   numbers: ["set_cap", "toggle"],
   alone: { toggle: toggled, set_cap: (s, [cap]) => chosen(s, s.layers, cap) },
 });
-
-export { mountPage };
-export default { render };

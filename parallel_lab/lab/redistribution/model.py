@@ -60,6 +60,8 @@ class RedistributionLab(Lab):
         "redistribution/redistribution_lab.js",
     )
     styles: ClassVar[tuple[str, ...]] = ("shared/transport.css", "pictures/moves.css")
+    looks: ClassVar[dict[str, str]] = {"set_rank": "rank", "to": "at"}
+    free = ("have", "want", "copies", "steps")
     commands: ClassVar[tuple[str, ...]] = (
         *("set_devices", "set_have", "set_want", "set_copies", "set_steps", "set_rank"),
         *("to", "next", "back", "reset"),
@@ -88,6 +90,10 @@ class RedistributionLab(Lab):
             "steps": Choice("steps", self._steps, STEPS),
             "rank": Choice("rank", self._rank, range(self._devices)),
         }
+
+    def calls(self) -> list[list[Any]]:
+        """Those of the choices, and the place."""
+        return [*super().calls(), ["to", self._at]]
 
     def set_devices(self, devices: int) -> None:
         """So many ranks; strategies that they cannot have become the widest split of the rows."""

@@ -38,11 +38,4 @@ const { render, mountPage } = lab({
     story: (s) => FIELDS.slice(0, -1).map((name) => s[name].value).join(),
   }),
   ahead: (command, [at]) => (command === "to" ? { at } : null),
-  alone: {
-    to: (s, [at]) => ({ at }),
-    set_rank: (s, [rank]) => ({ rank: { ...s.rank, value: rank } }),
-  },
 });
-
-export { mountPage };
-export default { render };

@@ -9,29 +9,33 @@ and declares how it is shown.
         def set_mode(self, mode: str) -> None: self._choose(mode=mode)
         def snapshot(self): return {"title": ..., "status": ..., **self.chosen(), "sections": {...}}
 
-From the declaration follow the text (`to_text`), the page that needs no kernel (`to_html`, `save_html`) and the widget
-(`lab_view.widget_of`). The model itself knows neither a notebook nor a browser.
+From the declaration follow the text (`to_text`), the page that needs no kernel and still has its choices (`to_html`),
+the small file and the link (`save`, `open`, `link`), and the widget (`lab_view.widget_of`). The model itself knows
+neither a notebook nor a browser.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Self, get_args, get_type_hints, overload
 
 from ...base.checks import integer, number
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from ...base.files import write_whole
 from ...ops.kernels.threads import trim_memory
-from .page import lab_page, read_front_end
+from .page import LabOnPage, lab_page, read_front_end
 from .questions import Asks
+from .replay import WHOLE, Limits, Replay, explore, ready
 from .sections import snapshot_text
+from .state import Kept
 
 LISTEN_S = 0.1  # how long wait() may not hear an interrupt
 EXECUTORS = {"simulated": "simulator", "measured": "processes"}  # of a Session, by the source of a run
@@ -52,12 +56,17 @@ class Choice(NamedTuple):
         return {"label": self.label, "value": self.value, "choices": choices}
 
 
-class Lab(Asks):
+class Lab(Asks, Kept):
     """A headless model. `__init__` must run before the first change.
 
     scripts, styles   files of lab/ that draw it; those that all labs share come before them. Unless told otherwise, its
                       choices and its sections, one below the other
     commands          what a page may ask: names of methods, whose annotations say what arguments may be
+    looks             commands that only choose what is looked at, and which part of the snapshot each one sets
+    replayed          names of choices that a page of its own keeps without a kernel, the most important one first;
+                      None: all that have a command
+    free              those of them that change nothing else: their command sets this choice, whatever the others are
+    also_kept         commands without a choice of their name that `calls` uses
     often             parts of the snapshot that change at every step; a widget sends them apart from the others
     frame_height_px   of the page, where widgets are not shown
     scale             how much larger than usual its views draw everything (`set_scale`)
@@ -66,7 +75,8 @@ class Lab(Asks):
 
     scripts: ClassVar[tuple[str, ...]] = ("shared/plain_lab.js",)
     styles: ClassVar[tuple[str, ...]] = ()
-    commands: ClassVar[tuple[str, ...]] = ()
+    replayed: ClassVar[tuple[str, ...] | None] = None
+    free: ClassVar[tuple[str, ...]] = ()
     often: ClassVar[tuple[str, ...]] = ()
     frame_height_px: ClassVar[int] = 900
     scale: float = 1.0
@@ -81,7 +91,7 @@ class Lab(Asks):
         """What a cell shows that ends with the model, which is no view: how to see it."""
         name = type(self).__name__
         return (
-            f"<{name}: in a notebook parallel_lab.widgets.{name}Widget(lab); else lab.to_text(), lab.save_html(path)>"
+            f"<{name}: in a notebook parallel_lab.widgets.{name}Widget(lab); else lab.to_text(), lab.to_html(path)>"
         )
 
     # ---- listeners ----
@@ -118,7 +128,7 @@ class Lab(Asks):
         return {name: shot[name] for name in self.often}
 
     def page_snapshot(self) -> dict[str, Any]:
-        """What a page of its own is made from: the snapshot, and what it needs to show more without a kernel."""
+        """What a page of its own is made from: the snapshot, and in "looks" what others of them show (replay.py)."""
         return self.snapshot()
 
     def set_scale(self, scale: float) -> None:
@@ -132,26 +142,68 @@ class Lab(Asks):
         """Everything shown, in words."""
         return type(self).words(self.snapshot())
 
-    def to_html(self, title: str | None = None) -> str:
-        """Everything shown, as one page that needs no kernel and no network; `title` replaces the snapshot's own."""
-        return self.page({**self.page_snapshot(), "scale": self.scale}, title)
+    @overload
+    def to_html(self, path: None = None, title: str | None = None, **how: Any) -> str: ...
+    @overload
+    def to_html(self, path: str | os.PathLike[str], title: str | None = None, **how: Any) -> Path: ...
+    def to_html(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        title: str | None = None,
+        *,
+        controls: bool = True,
+        height: int | None = None,
+        limits: Limits = WHOLE,
+    ) -> str | Path:
+        """Everything shown, as one page that needs no kernel and no network: its text, or, with `path`, the file that
+        was written (whole, or as it was before; DataFileError where it cannot be).
 
-    def save_html(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
-        """Write the page of `to_html` into a file and return `path`: the file is whole, or as it was before.
-        Raises DataFileError where it cannot be written.
+        title      in place of the snapshot's own
+        controls   False: the picture alone, for a slide
+        height     of the page in pixels, for a frame that must not grow; what does not fit scrolls
+        limits     how many settings the page can show without a kernel, and how long they may take to compute
         """
-        return write_whole(path, self.to_html(title))
+        text = pages_of([self], title, controls=controls, height=height, limits=limits)
+        return text if path is None else write_whole(path, text)
+
+    def on_page(self, title: str | None = None, *, controls: bool = True, limits: Limits = WHOLE) -> LabOnPage:
+        """What a page has of this lab."""
+        found = explore(self, limits if controls else Limits(states=1))
+        shown = found.states[0] if title is None else {**found.states[0], "title": title}
+        return LabOnPage(type(self), shown, type(self).words(shown), found)
 
     @classmethod
     def page(cls, snapshot: Mapping[str, Any], title: str | None = None) -> str:
-        """The page of any snapshot of such a lab."""
+        """The page of any `page_snapshot` of such a lab."""
         shown = dict(snapshot) if title is None else {**snapshot, "title": title}
-        return lab_page(shown, cls.words(shown), *cls.front_end())
+        return lab_page([LabOnPage(cls, shown, cls.words(shown), Replay([{**ready(shown), "calls": []}]))])
 
     @classmethod
     def front_end(cls) -> tuple[str, str]:
         """Script and style sheet that draw it."""
         return read_front_end(cls.scripts, cls.styles)
+
+    # ---- on a page, what can be done without a kernel ----
+
+    def replays(self) -> Iterable[list[Any]]:
+        """The commands that a page of its own does without a kernel, from here on."""
+        choices, looked = self.choices(), self.looks
+        for name in choices if self.replayed is None else self.replayed:
+            command = self.command_of(name)
+            if command is not None and command not in looked:
+                yield from ([command, value] for value in choices[name].known)
+
+    def branch(self) -> Self:
+        """A lab with the same settings that nobody listens to and in which nothing runs: what is done with it leaves
+        this one as it is.
+        """
+        with self._lock:
+            other = copy.copy(self)
+            for name, value in vars(self).items():
+                if type(value) in (list, dict, set):
+                    setattr(other, name, copy.copy(value))
+        other._listeners, other._lock = [], threading.RLock()
+        return other
 
     # ---- what may be asked and chosen ----
 
@@ -161,6 +213,23 @@ class Lab(Asks):
         method = getattr(cls, command)
         given = [name for name, p in signature(method).parameters.items() if name != "self" and p.default is not None]
         return [get_args(hint) or (hint,) for name, hint in get_type_hints(method).items() if name in given]
+
+    @classmethod
+    def check_command(cls, name: Any, arguments: tuple[Any, ...], where: str) -> None:
+        """Raise ParallelLabError for unknown commands and other types of arguments. True and False are no numbers."""
+        if not isinstance(name, str) or name not in cls.commands:
+            known = ", ".join(cls.commands)
+            raise ParallelLabError(f"unknown command {shorten(name)}", where=where, allowed=f"One of {known}")
+        wanted = cls.argument_types(name)
+        fits = len(arguments) == len(wanted) and all(
+            isinstance(given, (*types, int) if float in types else types)
+            and (bool in types or not isinstance(given, bool))
+            for given, types in zip(arguments, wanted, strict=True)
+        )
+        if not fits:
+            names = (" or ".join("None" if t is type(None) else t.__name__ for t in types) for types in wanted)
+            allowed = f"Expected {', '.join(names) or 'no arguments'}"
+            raise ParallelLabError(f"arguments {shorten(arguments)}", where=f"{where}, {name}", allowed=allowed)
 
     def choices(self) -> dict[str, Choice]:
         """What can be chosen now, by the name of the attribute that holds it (without its underscore)."""
@@ -218,6 +287,23 @@ class Lab(Asks):
         """Compute what follows from the choices."""
 
 
+def pages_of(
+    labs: Sequence[Lab],
+    title: str | None = None,
+    *,
+    controls: bool = True,
+    height: int | None = None,
+    limits: Limits = WHOLE,
+) -> str:
+    """Several labs on one page, with one script between them: see `Lab.to_html`. title: of the page."""
+    if not labs:
+        raise ArgumentError("no lab", where="pages_of", allowed="At least one")
+    height = None if height is None else integer(1, 100_000)("to_html", "height", height)
+    own = title if len(labs) == 1 else None
+    shown = [lab.on_page(own, controls=controls, limits=limits) for lab in labs]
+    return lab_page(shown, title, controls=controls, height=height)
+
+
 class Stopped(Exception):
     """Raised in a run, and never out of it: its result is no longer wanted."""
 
@@ -253,6 +339,16 @@ class RunsOneThing(Lab):
     def __init__(self) -> None:
         super().__init__()
         self._run = LabRun()
+
+    def idle_run(self) -> LabRun:
+        """As there is before anything has run."""
+        return LabRun()
+
+    def branch(self) -> Self:
+        other = super().branch()
+        if other._run.goes_on:
+            other._run = other.idle_run()
+        return other
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no run goes on; whether that is so. Not for widgets, nor for listeners in the run's own thread."""

@@ -28,7 +28,8 @@ import numpy as np
 
 from ...base.errors import ParallelLabError, escape
 from .lab import Lab
-from .page import CURVES
+from .page import lab_page
+from .replay import CURVES, limits_in_a_cell
 
 try:
     import anywidget
@@ -41,22 +42,6 @@ except ImportError as error:  # pragma: no cover - the environment file lists it
 
 INTERVAL_S = 1 / 30  # between two publications of progress and losses
 CURVE_INTERVAL_S = 1.0  # between two copies of the whole curves into the kept state; messages carry what is newer
-
-
-def check_command(model_type: type[Lab], name: Any, arguments: tuple[Any, ...], where: str) -> None:
-    """Raise ParallelLabError for unknown commands and other types of arguments. True and False are no numbers."""
-    if not isinstance(name, str) or name not in model_type.commands:
-        known = ", ".join(model_type.commands)
-        raise ParallelLabError(f"unknown command {name!r}", where=where, allowed=f"One of {known}")
-    wanted = model_type.argument_types(name)
-    fits = len(arguments) == len(wanted) and all(
-        isinstance(given, (*types, int) if float in types else types) and (bool in types or not isinstance(given, bool))
-        for given, types in zip(arguments, wanted, strict=True)
-    )
-    if not fits:
-        names = (" or ".join("None" if t is type(None) else t.__name__ for t in types) for types in wanted)
-        allowed = f"Expected {', '.join(names) or 'no arguments'}"
-        raise ParallelLabError(f"arguments {arguments!r}", where=f"{where}, {name}", allowed=allowed)
 
 
 class LabView(anywidget.AnyWidget):
@@ -116,7 +101,7 @@ class LabView(anywidget.AnyWidget):
         `last_error`. Any other exception is a defect: its text is shown too, and it is raised.
         """
         try:
-            check_command(self.model_type, name, arguments, type(self).__name__)
+            self.model_type.check_command(name, arguments, type(self).__name__)
             with self._command_lock:
                 self._commanding = True
                 try:
@@ -228,20 +213,18 @@ class LabView(anywidget.AnyWidget):
         """Everything shown, in words."""
         return self._lab.to_text()
 
-    def to_html(self, title: str | None = None) -> str:
-        """Everything shown, as a page of its own that needs no kernel and no network."""
-        return self._lab.to_html(title)
-
-    def save_html(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
-        """Write that page into a file, whole or not at all, and return `path`."""
-        return self._lab.save_html(path, title)
+    def to_html(self, path: str | os.PathLike[str] | None = None, title: str | None = None, **how: Any) -> str | Path:
+        """Everything shown, as a page of its own that needs no kernel and no network: see `Lab.to_html`."""
+        return self._lab.to_html(path, title, **how)
 
     def _repr_html_(self) -> str:
         """The page of its own in a frame, for front-ends that show no widgets. It is in the cell's output beside
         the widget, as the lab was when the cell ran; `jupyter_nbconvert_config.json`, installed to etc/jupyter, makes
-        nbconvert take it.
+        nbconvert take it. Each frame carries its script, deflated: a cell may be run again, moved or deleted, and
+        viewers keep frames apart from the page around them.
         """
-        title, page = escape(self.snapshot["title"]), escape(self.to_html())
+        title = escape(self.snapshot["title"])
+        page = escape(lab_page([self._lab.on_page(limits=limits_in_a_cell())], packed=True))
         text = f'<iframe title="{title}" srcdoc="{page}" '
         return text + f'style="width:100%;height:{self.model_type.frame_height_px}px;border:0"></iframe>'
 

@@ -2,8 +2,8 @@
 // kernel or to a page of its own. `read_front_end` (lab/shared/page.py) joins the shared scripts and a lab's own to one
 // module.
 //
-//   anywidget     export default { render }           snapshot from synced traits, commands as custom messages
-//   static page   mountPage(element, snapshot)        the same picture with no kernel
+//   anywidget     export default { render }              snapshot from synced traits, commands as custom messages
+//   static page   mountPage(element, snapshot, replay)   the same picture with no kernel, see alone.js
 
 // ---- text ----
 
@@ -86,18 +86,20 @@ function morph(live, next) {
 // ---- controls ----
 
 // A control is on where a kernel listens, and on a page of its own where the page can do the command by itself.
-const disabledUnless = (ui, command, value) => flag("disabled", !ui.can(command, value));
+const disabledUnless = (ui, command, ...given) => flag("disabled", !ui.can(command, ...given));
 const valueOf = (choice) => choice?.value ?? choice;
+const numeric = (field) => flag('data-number="1"', typeof field.value === "number");
 
 // One of many, as a drop-down.  field: {value, choices}, a choice is a value or {value, label}
 function choice(key, label, field, command, ui, { text = (c) => c.label ?? c, first = "" } = {}) {
   const option = (c) => {
     const value = valueOf(c);
     const on = flag("selected", String(value) === String(field.value));
-    return html`<option value="${value}" data-key="${value}"${on}>${text(c)}</option>`;
+    const off = disabledUnless(ui, command, value);
+    return html`<option value="${value}" data-key="${value}"${on}${off}>${text(c)}</option>`;
   };
   return html`<label class="pl-field"><span>${label}</span>
-    <select data-key="${key}" data-command="${command}"${disabledUnless(ui, command)}>
+    <select data-key="${key}" data-command="${command}"${numeric(field)}${disabledUnless(ui, command)}>
     ${first}${field.choices.map(option)}</select></label>`;
 }
 
@@ -107,7 +109,7 @@ function segments(key, label, field, command, ui, options = {}) {
   const button = (c) => {
     const value = valueOf(c), on = value === field.value, said = name(c);
     return html`<button type="button" role="radio" aria-checked="${on}" tabindex="${on ? 0 : -1}"
-      data-key="${key}${value}" data-command="${command}" data-value="${value}"${disabledUnless(ui, command, value)}
+      data-key="${key}${value}" data-command="${command}" data-value="${value}"${numeric(field)}${disabledUnless(ui, command, value)}
       ${said ? html`aria-label="${said}"` : ""} title="${title(c)}">${text(c)}</button>`;
   };
   return html`<fieldset class="pl-field pl-segments" role="radiogroup" aria-label="${label}">
@@ -125,7 +127,7 @@ function typed(name, label, value, ui, { unit = "", options = "", type = "text" 
 function button(command, text, ui, { on = true, title = "", kind = "", key = command } = {}) {
   return html`<button type="button" class="pl-button${kind ? ` ${kind}` : ""}" data-key="${key}"
     data-command="${command}"
-    ${flag("disabled", !on || !ui.live)} title="${title}">${text}</button>`;
+    ${flag("disabled", !on || !ui.can(command))} title="${title}">${text}</button>`;
 }
 
 // What was refused and what failed.  found: {key: text or nothing}
@@ -198,7 +200,7 @@ function followTheme(root, scale, changed) {
 // A lab in parts, each drawn when its text has changed: a step of training costs the parts that show it.
 //   parts       {name: (snapshot, ui) => html};  skeleton: html with a slot for each, default one below the other
 //   measure     (ui, root): the room there is
-//   numbers     commands that take a number
+//   numbers     commands that take a number, beside those of `choice` and `segments`
 //   tab         which of the tabs is open at first
 //   commit      (name, text, view): what was typed into the field `name`
 //   handlers    (view) => {event: handler}; one that returns true has dealt with the event
@@ -234,17 +236,19 @@ function mount(root, spec, { live, send, can }) {
       }
       spec.drawn?.(view);
     }
+    view.after?.();
     const canvas = root.querySelector("canvas");
     if (canvas) drawLoss(canvas, curves, view.snapshot.earlier);
     root.dataset.painted = String(Number(root.dataset.painted || 0) + 1);
   };
 
   // Everything is delegated to the root, so redrawing never loses a listener.
+  const given = ({ dataset }, value) => ((dataset.number || spec.numbers?.includes(dataset.command)) ? Number(value) : value);
   const act = (node, moved) => {
     const { command, value } = node.dataset, asked = answeredBy(view.snapshot, command);
     if (node.hasAttribute("disabled")) return;
     if (asked) { if (!moved) send("answer", [asked.key, command === "select_rank" ? Number(value) : value]); return; }
-    send(command, value === undefined ? [] : [(spec.numbers ?? []).includes(command) ? Number(value) : value]);
+    send(command, value === undefined ? [] : [given(node, value)]);
   };
   const commit = (node) => {
     const { field } = node.dataset;
@@ -265,7 +269,7 @@ function mount(root, spec, { live, send, can }) {
     change({ target }) {
       const { command } = target.dataset;
       if (target.type === "checkbox") send(command, [target.checked]);
-      else if (command) send(command, [(spec.numbers ?? []).includes(command) ? Number(target.value) : target.value]);
+      else if (command) send(command, [given(target, target.value)]);
       else if (target.dataset.field) commit(target);
     },
     input({ target }) { if (target.dataset.field) ui.drafts.set(target.dataset.field, target.value); },
@@ -364,8 +368,9 @@ function floats(view) {
 }
 
 // `render` and `mountPage` of a lab. Beside what `mount` takes:
-//   alone       {command: (snapshot, arguments, base) => what then differs, or null}: what a page of its own can do
-//   possible    (snapshot, command, value, base): whether it can;  ahead: what is shown before the kernel answers
+//   alone       {command: (snapshot, arguments, base) => what then differs}: what a page of its own works out by itself
+//   possible    (snapshot, command, value, base): whether it can;  along: {command: what else is looked at then}
+//   ahead: what is shown before the kernel answers
 function lab(spec) {
   const render = ({ model, el }) => {
     let number = 0, lost = null, ahead = {};
@@ -407,20 +412,6 @@ function lab(spec) {
       view.dispose();
     };
   };
-  const mountPage = (root, base) => {
-    const alone = base.predict ? { ...ANSWERING, ...spec.alone } : spec.alone ?? {};
-    let now = base;
-    const can = (command, value) => command in alone
-      && (command in ANSWERING || (spec.possible?.(now, command, value, base) ?? true));
-    const send = (command, args) => {
-      const next = alone[command]?.(now, args, base);
-      if (next) { now = { ...now, ...next }; view.show(now); }
-    };
-    const view = mount(root, spec, { live: false, send, can });
-    const gaps = (curve) => Float32Array.from(curve ?? [], (y) => y ?? NaN); // JSON has no NaN
-    if (base.loss) view.addLoss(0, { parallel: gaps(base.loss.parallel), single: gaps(base.loss.single) });
-    view.show(now);
-    return view;
-  };
+  const mountPage = (root, base, packed) => mountAlone(spec, root, base, packed);
   return { render, mountPage };
 }

@@ -1,29 +1,36 @@
-"""A snapshot of a lab as one HTML page that needs no kernel and no network.
+"""Labs as one HTML page that needs no kernel and no network.
 
-    lab.save_html("lab.html")       # the text of `lab.to_html()`
+    lab.to_html("lab.html")
+    pages_of([fusion, memory])          # several on one page share its script
 
 The page carries the widget's own script and style sheet, so it looks and reads the same; a Content-Security-Policy
-forbids every request. What can be chosen without a kernel is in the snapshot (`Lab.page_snapshot`).
+forbids every request. What can be chosen without a kernel was computed beforehand (replay.py); the page looks it up.
 
 The same content in words is below the picture, and is all there is where scripts are off.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...base.errors import escape
+from .replay import Replay, pack, plain, ready
+
+if TYPE_CHECKING:
+    from .lab import Lab
 
 # The scripts and style sheets of all labs lie in their folders. One module: a page without a network imports nothing.
 FRONT_END = Path(__file__).resolve().parents[1]
-SCRIPTS = ("shared/page.js", "shared/predict.js", "shared/sections.js", "shared/loss.js")  # what all labs share
-STYLES = ("shared/lab.css", "shared/sections.css")
-CURVES = ("parallel", "single")  # the losses of a training, in the snapshot's "loss"
+SCRIPTS = ("page.js", "predict.js", "alone.js", "sections.js", "loss.js")  # of lab/shared/: what all labs share
+STYLES, PAGE_STYLES = ("lab.css", "sections.css"), ("alone.css",)
+LARGEST_PAGE = 400 * 1024  # bytes, of a lab
 
-ALONE = "No kernel here: the page replays what was computed, and controls that need a kernel are off."
+ALONE = "No kernel here: the page replays what was computed; what is dimmed needs a kernel."
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -34,67 +41,101 @@ PAGE = """<!doctype html>
                form-action 'none'">
 <title>{title}</title>
 <style>
-:root {{ color-scheme: light dark; }}
-body {{ margin: 0; background: #fff; color: #1b1f24; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #14171b; color: #eceff2; }} }}
 {style}
 </style>
+<noscript><style>.pl-words > summary {{ display: none; }}
+.pl-words::details-content {{ content-visibility: visible; height: auto; }}</style></noscript>
 </head>
-<body>
+<body{frame}>
 <main class="pl-page">
-<p class="pl-alone">{alone}</p>
-<div id="lab"></div>
-<details class="pl-words" id="words"><summary>The same in words</summary><pre>{words}</pre></details>
+{alone}{labs}
 </main>
-<noscript><style>#words > summary {{ display: none; }}
-#words::details-content {{ content-visibility: visible; height: auto; }}</style></noscript>
-<script type="application/json" id="snapshot">{snapshot}</script>
 <script type="module">
 {script}
-mountPage(document.getElementById("lab"), JSON.parse(document.getElementById("snapshot").textContent));
 </script>
 </body>
 </html>
 """
+ONE = """<div id="lab{n}" data-kind="{kind}"></div>
+<details class="pl-words" id="words{n}"><summary>The same in words</summary><pre>{words}</pre></details>
+<script type="application/json" id="snapshot{n}">{snapshot}</script>
+<script type="text/plain" id="replay{n}">{replay}</script>"""
+# The whole script, packed: for a page inside a cell's output, of which a notebook has many.
+PACKED = """const bytes = Uint8Array.from(atob("{packed}"), (c) => c.charCodeAt(0));
+const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+const script = document.createElement("script");
+script.type = "module";
+script.textContent = await new Response(stream).text();
+document.body.append(script);"""
+
+
+class LabOnPage(NamedTuple):
+    """What a page has of a lab: its class, the snapshot that it opens on, that in words, and what it can replay."""
+
+    kind: type[Lab]
+    snapshot: Mapping[str, Any]
+    words: str
+    replay: Replay
+
+
+def shared_script() -> str:
+    """What all labs share."""
+    return _joined("shared", SCRIPTS)
 
 
 def read_front_end(scripts: Iterable[str], styles: Iterable[str]) -> tuple[str, str]:
-    """A lab's script (an ES module with `default.render` and `mountPage`) and style sheet: shared parts, its own."""
-    script, style = (
-        "\n".join((FRONT_END / name).read_text(encoding="utf-8") for name in names)
-        for names in ((*SCRIPTS, *scripts), (*STYLES, *styles))
-    )
-    return script, style
+    """A lab's script (an ES module with `default.render`) and style sheet: shared parts, its own."""
+    own = _joined("", scripts)
+    script = f"{shared_script()}\n{own}\nexport default {{ render }};\n"
+    return script, f"{_joined('shared', STYLES)}\n{_joined('', styles)}"
 
 
-def lab_page(snapshot: Mapping[str, Any], words: str, script: str, style: str) -> str:
-    """A page of any lab's snapshot: `script` is a module with a function mountPage(element, snapshot), `words` the same
-    content as text. Raises ValueError for NaN or infinity outside the losses.
+def _joined(folder: str, names: Iterable[str]) -> str:
+    return "\n".join((FRONT_END / folder / name).read_text(encoding="utf-8") for name in names)
+
+
+def lab_page(
+    labs: Sequence[LabOnPage],
+    title: str | None = None,
+    *,
+    controls: bool = True,
+    height: int | None = None,
+    packed: bool = False,
+) -> str:
+    """A page of labs.  packed: with a script that is smaller and cannot be read; see `Lab.to_html` for the others.
+    Raises ValueError for NaN or infinity outside the losses.
     """
-    shown = dict(snapshot)
-    if "loss" in shown:
-        shown["loss"] = {**shown["loss"], **{name: _finite(shown["loss"].get(name)) for name in CURVES}}
-    parts = {"title": escape(snapshot["title"]), "style": style, "words": escape(words), "alone": ALONE}
-    parts |= {"snapshot": _json_in_html(shown), "script": script}
-    return PAGE.format(**parts)
+    kinds = {lab.kind.__name__: lab.kind for lab in labs}
+    own = [
+        f"kinds.{name} = (() => {{\n{_joined('', kind.scripts)}\nreturn mountPage;\n}})();"
+        for name, kind in kinds.items()
+    ]
+    script = "\n".join([shared_script(), "const kinds = {};", *own, "mountAll(kinds);"])
+    if packed:
+        script = PACKED.format(packed=base64.b64encode(zlib.compress(script.encode(), 9)).decode())
+    style = "\n".join(
+        [_joined("shared", (*STYLES, *PAGE_STYLES)), *(_joined("", kind.styles) for kind in kinds.values())]
+    )
+    titles = dict.fromkeys(lab.snapshot["title"] for lab in labs)
+    frame = "" if controls else ' class="pl-bare"'
+    frame += "" if height is None else f' style="height: {height}px; overflow: auto"'
+    parts = {"title": escape(title or ", ".join(titles)), "style": style, "script": script, "frame": frame}
+    parts["alone"] = f'<p class="pl-alone">{ALONE}</p>\n' if controls else ""
+    room = LARGEST_PAGE - len(PAGE) - (len(style) + len(script)) // len(labs)
+    ones = (_one(lab, "" if n == 1 else str(n), room) for n, lab in enumerate(labs, 1))
+    return PAGE.format(**parts, labs="\n".join(ones))
 
 
-def _finite(curve: Any) -> list[float | None]:
-    """Losses for JSON: nine digits (which name any float32), NaN and infinity as null (a gap in the drawn line)."""
-    losses = map(float, () if curve is None else curve)
-    return [float(f"{y:.9g}") if abs(y) < float("inf") else None for y in losses]
+def _one(lab: LabOnPage, number: str, room: int) -> str:
+    shown = ready({name: part for name, part in lab.snapshot.items() if name != "looks"})
+    parts = {"n": number, "kind": lab.kind.__name__, "words": escape(lab.words), "snapshot": _json_in_html(shown)}
+    room -= sum(len(part.encode()) for part in parts.values()) + len(ONE)
+    return ONE.format(**parts, replay=pack(lab.replay, lab.kind, room))
 
 
 def _json_in_html(value: Any) -> str:
     """JSON that cannot end its script element: `<`, `>` and `&` occur in strings only, and become \\uXXXX."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain)
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=plain)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return text
-
-
-def _plain(value: Any) -> Any:
-    """numpy scalars and arrays, sets and the like, as JSON can carry them."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"a snapshot may hold plain values only, not {type(value).__name__}")

@@ -5,7 +5,6 @@ const fieldsOf = (s) => Object.entries(s).filter(([, field]) => field?.choices);
 const FEW = 3; // so many choices are buttons
 const control = (command, field, ui) => (field.choices.length > FEW
   ? choice(command, field.label, field, command, ui) : segments(`${command}-`, field.label, field, command, ui));
-const chosenAlone = (s, [rank]) => ({ rank: { ...s.rank, value: rank } });
 
 const { render, mountPage } = lab({
   parts: {
@@ -13,9 +12,4 @@ const { render, mountPage } = lab({
     sections: (s, ui) => html`${Object.keys(s.sections).map((name) => section(s, name, ui))}`,
   },
   measure() {},
-  numbers: ["set_devices", "set_rank"],
-  alone: { set_rank: chosenAlone },
 });
-
-export { mountPage };
-export default { render };

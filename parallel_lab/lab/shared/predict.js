@@ -30,7 +30,7 @@ function asks(s, ui) {
   return html`<p class="pl-predict" role="group" aria-label="predict first">${q ? open() : told()}</p>`;
 }
 
-// On a page of its own: the same, with the answers that the page carries.
+// On a page of its own (alone.js): the same, with the answers that the page carries.
 function verdictOf({ right, within, by }, yours) {
   if (yours === null) return "no answer";
   const near = (r) => (by ? r === yours : Math.abs(r - yours) <= within * Math.max(Math.abs(r), Math.abs(yours)));
@@ -39,9 +39,4 @@ function verdictOf({ right, within, by }, yours) {
 const told = (s, yours) => {
   const q = openQuestion(s), last = { ...q, yours, verdict: verdictOf(q, yours) };
   return { predict: { ...s.predict, open: null, last } };
-};
-const ANSWERING = {
-  set_predict: (s, [on]) => ({ predict: { ...s.predict, on } }),
-  answer: (s, [, value]) => told(s, value),
-  skip: (s) => told(s, null),
 };

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -77,6 +77,10 @@ class StrategyLab(RunsOneThing):
         *("select_tensor", "select_phase", "select_rank", "select_message", "to", "show_numbers", *COMMANDS),
         *("run", "pause", "resume", "stop", "reset", "set_speed", "set_steps"),
     )
+    looks: ClassVar[dict[str, str]] = {"select_tensor": "tensor", "select_message": "message", "to": "at"}
+    looks |= {"select_phase": "phase", "select_rank": "rank"}
+    replayed = ("preset", "devices", "data", "net")
+    also_kept = ("set_strategy", "set_steps", "show_numbers")
     often = ("run", "loss")
     frame_height_px = 860
     words = staticmethod(strategy_text)
@@ -125,6 +129,32 @@ class StrategyLab(RunsOneThing):
             "tensor": Choice("tensor", self._tensor, [e.value for e in picture.tensor_entries(self._plan)]),
             "speed": Choice("speed", self._speed, SPEEDS),
         }
+
+    def options(self) -> dict[str, Any]:
+        return {"simple": self._simple}
+
+    def calls(self) -> list[list[Any]]:
+        """Those of the choices: also the preset that strategies were changed from; then what was changed."""
+        with self._lock:
+            plain = {call[0]: call for call in super().calls()} | {"set_preset": ["set_preset", self._preset]}
+            first = [plain.pop(f"set_{name}") for name in ("net", "devices", "data", "preset")]
+            named = {name: None if value is None else str(value) for name, value in self._strategies.items()}
+            changed = [["set_strategy", n, v] for n, v in named.items() if self._strategies[n] != self._given[n]]
+            looked = [plain.pop(f"select_{name}") for name in ("tensor", "phase", "rank")]
+            message = [] if self._message is None else [["select_message", self._message], ["to", self._at]]
+            numbers = [["show_numbers", True]] if self._numbers else []
+            changed += [*plain.values(), ["set_steps", self._steps], *numbers]
+            return [*first, *changed, looked[0], *message, *looked[1:]]
+
+    def replays(self) -> Iterable[list[Any]]:
+        """Presets and devices, every strategy of an operator by itself, then other data and networks."""
+        choices, strategies = list(super().replays()), []
+        for one in self._operators({e.value for e in picture.tensor_entries(self._plan)}):
+            changed = self._strategies[one["name"]] != self._given[one["name"]]
+            values = [*one["choices"], *([None] if one["source"] != "default" or changed else [])]
+            strategies += [["set_strategy", one["name"], value] for value in values]
+        first = [call for call in choices if call[0] in ("set_preset", "set_devices")]
+        return [*first, *strategies, *(call for call in choices if call not in first)]
 
     def set_net(self, name: str) -> None:
         """Another network, with its first preset, and with data it takes. Raises ArgumentError; ends a run."""
@@ -316,10 +346,13 @@ class StrategyLab(RunsOneThing):
         self._changed("run")
         self._changed("picture")
 
+    def idle_run(self) -> Training:
+        return Training(steps=self._steps)
+
     def _end_training(self) -> None:
         """Detach the present run, so that its thread changes nothing any more, and ask it to end. Its curve stays."""
         self._keep_curve()
-        training, self._run = self._run, Training(steps=self._steps)
+        training, self._run = self._run, self.idle_run()
         training.ask_to_end()
 
     def _keep_curve(self) -> None:
@@ -409,16 +442,32 @@ class StrategyLab(RunsOneThing):
 
     # ---- looking ----
 
-    def snapshot(self, *, frames: bool = False) -> dict[str, Any]:
-        """Everything the views show, as plain data; frames: for pages without a kernel ("tensor|phase", "*|*|rank")."""
+    def page_snapshot(self) -> dict[str, Any]:
+        """The snapshot, and what it has of every other tensor, phase and rank."""
+        with self._lock:
+            entries = picture.tensor_entries(self._plan)
+            pictures = {f"{e.value}|{phase}": self._tensor_part(e, phase) for e in entries for phase in PHASES}
+            ranks = {str(n): self._rank_part(n) for n in range(self._devices)}
+            shot = self.snapshot()
+            messages = {"null": {"moves": None, "status_message": ""}}
+            for m in shot["messages"]:
+                there = {} if m["tensor"] is None else {"tensor": m["tensor"], "phase": m["phase"]}
+                shown = {"moves": redistribution_of(self._plan, m["number"]), "status_message": _pair_text(m)}
+                messages[str(m["number"])] = {**shown, **there, "at": 0}
+            looks = {"message": messages, "tensor|phase": pictures, "rank": ranks}
+            return {**shot, "looks": looks, "numbers": None, "numbers_shown": False}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything the views show, as plain data."""
         with self._lock:
             plan, training = self._plan, self._run
             entries = picture.tensor_entries(plan)
             entry = next(e for e in entries if e.value == self._tensor)
             tensor, rank = self._tensor_part(entry, self._phase), self._rank_part(self._rank)
             messages = rank["messages"]
+            told = "" if self._message is None else _pair_text(messages[self._message - 1])
             layers, layer_of = plan_layers(plan, self._layers) if self._layers else {}, self._layer_of(plan)
-            shot = {
+            return {
                 "version": 1,
                 "title": "Strategy Lab",
                 "simple": self._simple,
@@ -451,20 +500,9 @@ class StrategyLab(RunsOneThing):
                 **rank,
                 **self.progress(),
                 "timeline": self._timeline(plan, training.events),
-                "status": self._pair_text(messages) or f"{tensor['status_tensor']} {rank['status_rank']}",
+                "status_message": told,
+                "status": told or f"{tensor['status_tensor']} {rank['status_rank']}",
             }
-            if frames:
-                pictures = {f"{e.value}|{phase}": self._tensor_part(e, phase) for e in entries for phase in PHASES}
-                shot["frames"] = pictures | {f"*|*|{n}": self._rank_part(n) for n in range(self._devices)}
-        return shot
-
-    def _pair_text(self, messages: list[dict[str, Any]]) -> str:
-        """The selected message and its partner in a sentence."""
-        if self._message is None:
-            return ""
-        m = messages[self._message - 1]
-        what = f"{m['phase']}, {m['collective']} of {m['operator']}, {bytes_text(m['bytes_predicted'])} per rank"
-        return f"#{m['number']} ({what}): {m['dual_text']}."
 
     def _tensor_part(self, entry: picture.TensorEntry, phase: str) -> dict[str, Any]:
         """What depends on the tensor and the phase that are looked at."""
@@ -541,6 +579,12 @@ class StrategyLab(RunsOneThing):
             run, loss = self._run.run_state(self._devices), self._run.loss(self._plan, self._devices)
             run["can"]["reset"] |= bool(self._earlier)
             return {"run": run, "loss": loss}
+
+
+def _pair_text(m: Mapping[str, Any]) -> str:
+    """The selected message and its partner in a sentence."""
+    what = f"{m['phase']}, {m['collective']} of {m['operator']}, {bytes_text(m['bytes_predicted'])} per rank"
+    return f"#{m['number']} ({what}): {m['dual_text']}."
 
 
 def _shapes_text(op: OpDef, shapes: tuple[tuple[int, ...], ...]) -> str:

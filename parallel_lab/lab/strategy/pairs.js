@@ -71,13 +71,3 @@ function withMoves(view, own) {
     keydown: (event) => own.keydown(event) || (within(event) && steps.keydown(event)),
   };
 }
-
-// On a page of its own: the message, and its tensor where the page has it.
-function pickedMessage(s, [number], base) {
-  const m = messageAt(s, number), phase = (now) => ({ ...now, ...(picked("select_phase")(now, [m.phase], base) ?? {}) });
-  const there = m.tensor && possible({ ...s, phase: m.phase }, "select_tensor", m.tensor, base);
-  const now = there ? phase({ ...s, ...picked("select_tensor")(s, [m.tensor], base) }) : s;
-  const size = `${bytesText(m.bytes_predicted)} per rank`;
-  const status = `#${number} (${m.phase}, ${m.collective} of ${m.operator}, ${size}): ${m.dual_text}.`;
-  return { ...now, status, message: number, moves: number === base.message ? base.moves : null, at: 0 };
-}

@@ -50,7 +50,8 @@ function combo(s, o, ui) {
   const active = flag(`aria-activedescendant="${box}-${ui.active}"`, open && ui.active >= 0);
   const option = (c, n) => html`<li id="${box}-${n}" data-key="${c}" role="option" data-choose="${c}"
     data-operator="${o.name}" class="${n === ui.active ? "pl-active" : ""}"
-    aria-selected="${c === o.strategy}">${c}</li>`;
+    ${flag('aria-disabled="true"', !ui.can("set_strategy", o.name, c))} aria-selected="${c === o.strategy}">${c}</li>`;
+  const off = flag("disabled", !ui.can("set_strategy", o.name));
   const refused = () => html`<p class="pl-refused"><b aria-hidden="true">!</b> <span class="pl-hidden">refused: </span>
     ${o.error} <span class="pl-muted">Still in force: <wbr><code
     class="${o.strategy.length > 22 ? "pl-wrap" : ""}">${o.strategy}</code></span></p>`;
@@ -59,9 +60,9 @@ function combo(s, o, ui) {
       <div class="pl-box"><input id="${box}" data-key="input" data-operator="${o.name}" type="text" role="combobox"
         autocomplete="off" autocapitalize="off" spellcheck="false" aria-expanded="${open}" aria-controls="${box}-list"
         aria-autocomplete="list" aria-invalid="${bad}" aria-describedby="${box}-about"${active} value="${value}"
-        title="${value}"${flag("disabled", !ui.live)}>
+        title="${value}"${off}>
       <button type="button" class="pl-drop" data-key="drop" data-drop="${o.name}" tabindex="-1" aria-hidden="true"
-        ${flag("disabled", !ui.live)}>
+        ${off}>
         <svg viewBox="0 0 10 6" width="10" height="6"><path d="M1 1l4 4 4-4"/></svg></button></div>
       <ul id="${box}-list" data-key="list" class="pl-list" role="listbox" aria-label="legal strategies of ${o.name}"
         ${flag("hidden", !open)}>${(open ? shown(o, draft) : []).map(option)}</ul>
@@ -74,7 +75,7 @@ const operatorInView = (s) => s.operators.find((o) => o.tensor === s.tensor) ?? 
 
 function operators(s, ui) {
   const own = (o) => html`<button type="button" class="pl-link" data-key="clear" data-command="set_strategy"
-    data-operator="${o.name}" data-clear="1"${flag("disabled", !ui.live)}
+    data-operator="${o.name}" data-clear="1"${flag("disabled", !ui.can("set_strategy", o.name, null))}
     title="give up this strategy: back to the default"
     aria-label="${o.name}: back to the default strategy">${o.source === "preset" ? "preset" : "yours"} ×</button>`;
   const row = (o) => html`<li class="pl-operator${o.tensor === s.tensor ? " pl-on" : ""}" data-key="${o.name}">
@@ -428,12 +429,13 @@ function handlers(view) {
     click(event) {
       const option = event.target.closest("[data-choose]"), drop = event.target.closest("[data-drop]");
       const clear = event.target.closest("[data-clear]");
+      if (option?.getAttribute("aria-disabled")) return true;
       if (option) commit(option.dataset.operator, option.dataset.choose);
       else if (drop) {
         const name = drop.dataset.drop;
         if (ui.open === name) closeList(); else { ui.drafts.delete(name); openList(name); }
         root.querySelector(`input[data-operator="${CSS.escape(name)}"]`)?.focus();
-      } else if (clear && ui.live) {
+      } else if (clear && !clear.disabled) {
         ui.drafts.delete(clear.dataset.operator);
         send("set_strategy", [clear.dataset.operator, null]);
       }
@@ -471,36 +473,6 @@ function handlers(view) {
   };
 }
 
-// ---- on a page of its own ----
-
-// Selections without a kernel: `frames` maps "tensor|phase", "*|*|rank" (any tensor and phase) or "tensor|phase|rank"
-// to the parts of the snapshot that differ there; `status_tensor` and `status_rank` together are the status of a
-// choice.
-const AT_HOME = (s, base) => s.tensor === base.tensor && s.phase === base.phase;
-const PICKED = { select_tensor: "tensor", select_phase: "phase", select_rank: "rank" };
-
-function possible(s, command, value, base) {
-  const want = { ...s, [PICKED[command]]: value }, both = `${want.tensor}|${want.phase}`;
-  return AT_HOME(want, base) || Object.keys(base.frames ?? {}).some((k) => k === both || k.startsWith(`${both}|`));
-}
-
-const picked = (command) => (s, [value], base) => {
-  if (!possible(s, command, value, base)) return null;
-  const frames = base.frames ?? {}, { tensor, phase, rank } = { ...s, [PICKED[command]]: value };
-  const want = { tensor, phase, rank }, keys = [`${tensor}|${phase}`, `*|*|${rank}`, `${tensor}|${phase}|${rank}`];
-  const found = Object.assign({}, ...keys.map((k) => frames[k]));
-  const home = AT_HOME(want, base), same = rank === base.rank;
-  const now = { ...(home ? base : s), rank_detail: same ? base.rank_detail : null, ...found, ...want };
-  const card = now.cards.find((c) => c.rank === rank);
-  const label = now.tensors.find((t) => t.id === tensor)?.label ?? tensor;
-  if (found.status_tensor && found.status_rank) now.status = `${found.status_tensor} ${found.status_rank}`;
-  else if (!found.status && !(home && same) && card) {
-    const addend = card.addend ? `, addend ${card.addend} of ${card.addends}` : "";
-    now.status = `Rank ${card.rank} holds ${label} ${card.text}${addend}.`;
-  }
-  return now;
-};
-
 // ---- the lab ----
 
 const tables = (s, ui) => tabs(ui, {
@@ -524,7 +496,7 @@ const { render, mountPage } = lab({
     patterns: (s, ui) => patterns(ui.id),
     head: header,
     status: (s, ui) => html`${asks(s, ui)}${openQuestion(s) ? "" : html`<p class="pl-status" role="status">
-      ${s.status}</p>`}`,
+      ${s.status_message || `${s.status_tensor} ${s.status_rank}`}</p>`}`,
     notices: (s) => notices({ alert: s.last_error, run: s.run.error }),
     operators, picture, loss, ...Object.fromEntries(Object.entries({ graph, rank: rankDetail, timeline, tables })
       .map(([name, part]) => [name, (s, ui) => (s.simple ? html`` : part(s, ui))])),
@@ -553,12 +525,5 @@ const { render, mountPage } = lab({
   },
   // The kernel has dealt with a command: what it says now replaces what was typed.
   answered({ ui }) { for (const name of ui.sent) ui.drafts.delete(name); ui.sent.clear(); },
-  alone: {
-    ...Object.fromEntries(Object.keys(PICKED).map((command) => [command, picked(command)])),
-    select_message: pickedMessage, to: (s, [at]) => ({ at }),
-  },
-  possible,
+  along: { select_tensor: { message: null, at: 0 } },
 });
-
-export { mountPage };
-export default { render };

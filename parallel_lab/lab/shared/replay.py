@@ -1,0 +1,205 @@
+"""What a page without a kernel can do: settings that are a few commands away, computed beforehand by the lab itself.
+
+    found = explore(lab, Limits(states=60))
+    found.states[0]                  what the page opens on
+    found.moves[0]                   {'["set_mode","size"]': 3, ...}: which state a command leads to
+    pack(found, kind, room)          the same as text for the page, of at most `room` characters
+
+Breadth first: everything that is one command away from the lab as it stands, then what is two away, until a limit. The
+commands (`Lab.replays`) are really done, on copies of the lab; a page looks their results up and computes nothing. One
+that the lab refuses is refused on the page, with the same words.
+
+What only chooses what is looked at (`Lab.looks`) makes no state: the parts of a snapshot that it changes lie beside it,
+in "looks": {"tensor|phase": {"w|forward": {...}}}, and a section holds its own in "of" (sections.py). Where such a part
+is itself something that is looked at, choosing the one brings the other along.
+
+States have most of their parts in common. `pack` writes every different part once, those of one place beside each
+other, and a state as what differs from the state before it; then it deflates the text.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...base.errors import ArgumentError, ParallelLabError
+
+if TYPE_CHECKING:
+    from .lab import Lab
+
+Call = Sequence[Any]  # a command and its arguments
+CURVES = ("parallel", "single")  # the losses of a training, in the snapshot's "loss"
+DEEP = 5  # levels of a snapshot whose parts are told apart: sections, a section, its "of", one choice, its rows
+
+
+class Limits(NamedTuple):
+    """Where to end: so many states, or so many seconds of this thread's own time, whatever else the machine does."""
+
+    states: int = 1000
+    seconds: float = 3.0
+
+
+WHOLE = Limits()
+IN_A_CELL = Limits(40, 0.3)  # its page is made anew whenever the cell runs, and a learner waits
+WHOLE_PAGES = "PARALLEL_LAB_WHOLE_PAGES"  # set where nobody waits: while notebooks are run to be published
+
+
+@dataclass
+class Replay:
+    """states: snapshots of pages, the first one the lab's own;  moves: of each state, commands as JSON -> number of the
+    state they lead to, or why they are refused. Shorter than `states` where a limit was met: of the last ones nothing
+    is known but the free choices.
+    """
+
+    states: list[dict[str, Any]] = field(default_factory=list)
+    moves: list[dict[str, int | str]] = field(default_factory=list)
+
+
+def limits_in_a_cell() -> Limits:
+    """How much the page in the output of a cell replays."""
+    return WHOLE if os.environ.get(WHOLE_PAGES) else IN_A_CELL
+
+
+def call_text(call: Call) -> str:
+    """A command as JSON, as JSON.stringify writes it."""
+    return json.dumps(list(call), separators=(",", ":"), ensure_ascii=False)
+
+
+def settings_of(lab: Lab) -> list[list[Any]]:
+    """The calls that make the lab what it is, without those that only choose what is looked at."""
+    return [call for call in lab.calls() if call[0] not in lab.looks]
+
+
+def key_of(calls: Sequence[Call]) -> str:
+    """Settings as text: two labs with the same one are in the same state."""
+    return call_text(calls)
+
+
+def replaced(calls: Sequence[Call], call: Call) -> list[Call]:
+    """Settings after a free choice: nothing but its own call differs."""
+    return [call if known[0] == call[0] else known for known in calls]
+
+
+def explore(lab: Lab, limits: Limits) -> Replay:
+    """The lab's state, and those that its `replays` lead to."""
+    end, free = time.thread_time() + limits.seconds, {lab.command_of(name) for name in lab.free}
+
+    def state(of: Lab, calls: Sequence[Call] | None) -> dict[str, Any]:
+        return {**ready(of.page_snapshot()), "scale": of.scale, "calls": calls}
+
+    try:
+        calls = settings_of(lab)
+    except ArgumentError:  # it stands where no command leads: it can be looked at
+        return Replay([state(lab, None)])
+    found, numbers = Replay([state(lab, calls)]), {key_of(calls): 0}
+    waiting = deque([(lab.branch(), calls)]) if limits.states > 1 else deque()
+    while waiting:
+        at, calls = waiting.popleft()
+        moves: dict[str, int | str] = {}
+        found.moves.append(moves)
+        for call in at.replays():
+            known = key_of(replaced(calls, call)) if call[0] in free else None
+            if known in numbers:
+                continue
+            if len(numbers) >= limits.states or time.thread_time() > end:
+                return found
+            other = at.branch()
+            try:
+                getattr(other, call[0])(*call[1:])
+            except ParallelLabError as error:
+                moves[call_text(call)] = str(error)
+                continue
+            then = settings_of(other)
+            key = key_of(then)
+            if key not in numbers:
+                numbers[key] = len(found.states)
+                found.states.append(state(other, then))
+                waiting.append((other, then))
+            if key != known:
+                moves[call_text(call)] = numbers[key]
+    return found
+
+
+# ---- as text ----
+
+
+def pack(found: Replay, kind: type[Lab], room: int) -> str:
+    """Deflated and in base64; as many states as have room in so many characters, "" if not even the first one has."""
+    count = len(found.states)
+    while count:
+        text = json.dumps(_table(found, count, kind), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+        if len(packed) <= room:
+            return packed
+        count = min(count - 1, int(count * room / len(packed)))
+    return ""
+
+
+def _table(found: Replay, count: int, kind: type[Lab]) -> dict[str, Any]:
+    """What the page reads (alone.js): paths, parts, and of every state which path has another part than before."""
+    paths: dict[tuple[str, ...], int] = {}
+    versions: list[dict[str, int]] = []  # of each path its different parts, as JSON
+    placed: list[dict[int, int]] = []
+    for state in found.states[:count]:
+        mine = {}
+        for path, part in _parts(state):
+            place = paths.setdefault(path, len(paths))
+            if place == len(versions):
+                versions.append({})
+            text = json.dumps(part, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=plain)
+            mine[place] = versions[place].setdefault(text, len(versions[place]))
+        placed.append(mine)
+    first, parts = [], []
+    for known in versions:
+        first.append(len(parts))
+        parts += map(json.loads, known)
+    before: dict[int, int] = {}
+    states = []
+    for mine in placed:
+        gone = [[place, -1] for place in before if place not in mine]
+        new = [[place, first[place] + n] for place, n in mine.items() if before.get(place) != n]
+        states.append([x for pair in gone + new for x in pair])
+        before = mine
+    calls: dict[str, int] = {}
+    moves = []
+    for known in found.moves[:count]:
+        kept = {call: to for call, to in known.items() if isinstance(to, str) or to < count}
+        moves.append([x for call, to in kept.items() for x in (calls.setdefault(call, len(calls)), to)])
+    names = {"kind": kind.__name__, "looks": dict(kind.looks), "free": [kind.command_of(name) for name in kind.free]}
+    return {**names, "paths": list(paths), "parts": parts, "states": states, "calls": list(calls), "moves": moves}
+
+
+def _parts(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, part in value.items():
+        here = (*path, str(name))
+        if isinstance(part, Mapping) and part and len(here) < DEEP:
+            yield from _parts(part, here)
+        else:
+            yield here, part
+
+
+def ready(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """A snapshot for JSON: losses with nine digits (which name any float32), NaN and infinity as null (a gap)."""
+    shown = dict(snapshot)
+    if "loss" in shown:
+        shown["loss"] = {**shown["loss"], **{name: _finite(shown["loss"].get(name)) for name in CURVES}}
+    return shown
+
+
+def _finite(curve: Any) -> list[float | None]:
+    losses = map(float, () if curve is None else curve)
+    return [float(f"{y:.9g}") if abs(y) < float("inf") else None for y in losses]
+
+
+def plain(value: Any) -> Any:
+    """numpy scalars and arrays, sets and the like, as JSON can carry them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a snapshot may hold plain values only, not {type(value).__name__}")

@@ -1,0 +1,171 @@
+"""A lab in a small file: the commands that make a new lab what this one is, and the record of what it has run.
+
+    lab.save("mine.json")
+    lab = FusionLab.open("mine.json")           # or pl.open_lab("mine.json"), whatever lab it is
+
+    {"format": "parallel_lab lab", "version": 1, "kind": "FusionLab", "options": {},
+     "calls": [["set_subject", "golf"], ["set_mode", "index"], ["set_config", "0 3 5"], ...], "record": null}
+
+A link to a page (`Lab.link`) carries the same in its fragment, and the page does the calls that it can replay.
+
+A file is nobody's word: only commands that choose something are done, each checked as if a view had sent it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+from urllib.parse import quote
+
+from ...base.errors import ArgumentError, DataFileError, ParallelLabError, shorten
+from ...base.files import write_whole
+from ...base.plain_json import parse_json
+
+FORMAT, VERSION = "parallel_lab lab", 1
+MOST_BYTES = 8 << 20  # a record has the curves of a few runs of 100,000 steps at most
+MOST_CALLS = 500
+MOST_OPTIONS = 20
+VERBS = ("set", "choose", "select", "show")  # of commands that set a choice
+
+
+class Kept:
+    """The part of a lab that is about its state.
+
+    commands    what a view may ask: names of methods, whose annotations say what arguments may be
+    looks       those that only choose what is looked at, and which part of the snapshot each one sets
+    also_kept   those that `calls` uses although there is no choice of their name
+    """
+
+    commands: ClassVar[tuple[str, ...]] = ()
+    looks: ClassVar[Mapping[str, str]] = {}
+    also_kept: ClassVar[tuple[str, ...]] = ()
+
+    def options(self) -> dict[str, Any]:
+        """Arguments of the class that no command sets."""
+        return {}
+
+    def calls(self) -> list[list[Any]]:
+        """The commands that make a new lab of this kind what this one is: one for each choice that has a command."""
+        calls = []
+        for name, choice in self.choices().items():
+            command = self.command_of(name)
+            if command is not None and choice.value in choice.known:
+                calls.append([command, choice.value])
+        return calls
+
+    @classmethod
+    def command_of(cls, name: str) -> str | None:
+        """The command that sets a choice, such as set_mode of "mode"; None if there is none."""
+        found = (f"{verb}_{name}" for verb in VERBS)
+        return next((command for command in found if command in cls.commands), None)
+
+    def record(self) -> Any:
+        """What has run, as plain data; None: nothing."""
+        return None
+
+    def take_record(self, record: Any) -> None:
+        """Show what another lab with these settings has run. Raises ParallelLabError for what is no record of one."""
+        if record is not None:
+            raise ArgumentError("a record", where=type(self).__name__, allowed="None: such a lab runs nothing")
+
+    def state(self) -> dict[str, Any]:
+        """The settings, and the record of what has run, as plain data (state.py)."""
+        with self._lock:
+            asks = [["set_predict", True]] if "set_predict" in self.commands and self._predict else []
+            how = {"options": self.options(), "calls": [*self.calls(), *asks], "record": self.record()}
+        return {"format": FORMAT, "version": VERSION, "kind": type(self).__name__, **how}
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the state into a small file and return `path`: the file is whole, or as it was before."""
+        return write_whole(path, state_text(self.state()))
+
+    def link(self, page: str = "") -> str:
+        """The address of a page of such a lab, with these settings: a page takes those that it can replay."""
+        return f"{page}#{fragment(self.state())}"
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """The lab that `save` has written. Raises DataFileError for another file, also for one of another lab."""
+        return cls.of_state(read_state(path), str(path))
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], where: str = "state") -> Self:
+        """The lab of a `state`. Raises DataFileError, where something is not as it must be."""
+        state = checked_state(state, where)
+        if cls.__name__ != state["kind"]:
+            hint = "pl.open_lab(path) opens any lab"
+            raise DataFileError(f"a {shorten(state['kind'])}", where=where, allowed=f"A {cls.__name__}", hint=hint)
+        known = cls().options()
+        options = dict(state.get("options", {}))
+        if not all(name in known and type(value) is type(known[name]) for name, value in options.items()):
+            raise DataFileError(f"options {shorten(options)}", where=where, allowed=f"Such as {known}")
+        lab = cls(**options)
+        kept = {"set_predict", *cls.looks, *cls.also_kept, *map(cls.command_of, lab.choices())}
+        for call in state["calls"]:
+            if call in lab.calls():
+                continue
+            try:
+                lab.one_of(call[0], sorted(kept - {None}), "command")
+                lab.check_command(call[0], tuple(call[1:]), cls.__name__)
+                getattr(lab, call[0])(*call[1:])
+            except ParallelLabError as error:
+                raise refusal(where, call, error) from error
+        try:
+            lab.take_record(state.get("record"))
+        except ParallelLabError as error:
+            raise refusal(where, ["record"], error) from error
+        return lab
+
+
+def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The state in a file, its outer form checked. Raises DataFileError."""
+    where = str(path)
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError("it is no regular file")
+        if found.st_size > MOST_BYTES:
+            allowed = f"A lab's file has at most {MOST_BYTES} bytes"
+            raise DataFileError(f"{found.st_size} bytes", where=where, allowed=allowed)
+        data = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise DataFileError(f"cannot be read: {reason}", where=where, hint="lab.save(path) writes one") from error
+    return checked_state(parse_json(data, where, DataFileError, max_bytes=MOST_BYTES, max_depth=12), where)
+
+
+def checked_state(state: Any, where: str) -> dict[str, Any]:
+    """`state`, if it has the form of one. Raises DataFileError."""
+    if not isinstance(state, Mapping) or state.get("format") != FORMAT:
+        raise DataFileError("this is no lab", where=where, hint="lab.save(path) writes one")
+    if state.get("version") != VERSION or isinstance(state["version"], bool):
+        what = f"version {shorten(state.get('version'))} of the form of a lab"
+        raise DataFileError(what, where=where, allowed=f"Version {VERSION}", hint="A newer parallel_lab may read it")
+    calls, options = state.get("calls"), state.get("options", {})
+    fits = isinstance(state.get("kind"), str) and isinstance(calls, list) and len(calls) <= MOST_CALLS
+    fits = fits and all(isinstance(call, list) and call and isinstance(call[0], str) for call in calls)
+    if not fits or not isinstance(options, Mapping) or len(options) > MOST_OPTIONS:
+        allowed = f'"kind", a name; "calls", at most {MOST_CALLS} lists of a command and its arguments; "options"'
+        raise DataFileError("the form of a lab is not kept", where=where, allowed=allowed)
+    return dict(state)
+
+
+def state_text(state: Mapping[str, Any]) -> str:
+    """The state as a file has it. Raises ValueError for NaN."""
+    return json.dumps(state, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def fragment(state: Mapping[str, Any]) -> str:
+    """The state as the fragment of a page's address, without options and record."""
+    short = {name: state[name] for name in ("kind", "version", "calls")}
+    return "state=" + quote(json.dumps(short, separators=(",", ":"), ensure_ascii=False), safe="")
+
+
+def refusal(where: str, call: Any, error: ParallelLabError) -> DataFileError:
+    """Why a state cannot be taken."""
+    what = f"{shorten(call[0])}({', '.join(map(shorten, call[1:]))}): {error}"
+    return DataFileError(what, where=where)
