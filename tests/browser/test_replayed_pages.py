@@ -81,7 +81,7 @@ def test_a_link_opens_the_page_where_it_was_copied(page_of, name):
     html = lab.to_html(limits=SOME)
     getattr(lab, call[0])(*call[1:])
     look, part = list(lab.looks.items())[-1]
-    value = {"rank": 1, "follow": 1, "source": "predicted"}[part]
+    value = {"rank": 1, "follow": 1, "source": "predicted", "at": 1}[part]
     getattr(lab, look)(value)
     page = page_of(html)
     page.evaluate("(link) => { location.hash = link; }", lab.link())

@@ -90,9 +90,7 @@ class Lab(Asks, Kept):
     def __repr__(self) -> str:
         """What a cell shows that ends with the model, which is no view: how to see it."""
         name = type(self).__name__
-        return (
-            f"<{name}: in a notebook parallel_lab.widgets.{name}Widget(lab); else lab.to_text(), lab.to_html(path)>"
-        )
+        return f"<{name}: in a notebook parallel_lab.widgets.{name}Widget(lab); else lab.to_text(), lab.to_html(path)>"
 
     # ---- listeners ----
 

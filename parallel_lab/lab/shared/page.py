@@ -16,13 +16,10 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...base.errors import escape
 from .replay import Replay, pack, plain, ready
-
-if TYPE_CHECKING:
-    from .lab import Lab
 
 # The scripts and style sheets of all labs lie in their folders. One module: a page without a network imports nothing.
 FRONT_END = Path(__file__).resolve().parents[1]
@@ -72,7 +69,7 @@ document.body.append(script);"""
 class LabOnPage(NamedTuple):
     """What a page has of a lab: its class, the snapshot that it opens on, that in words, and what it can replay."""
 
-    kind: type[Lab]
+    kind: type[Any]
     snapshot: Mapping[str, Any]
     words: str
     replay: Replay

@@ -27,12 +27,9 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...base.errors import ArgumentError, ParallelLabError
-
-if TYPE_CHECKING:
-    from .lab import Lab
 
 Call = Sequence[Any]  # a command and its arguments
 CURVES = ("parallel", "single")  # the losses of a training, in the snapshot's "loss"
@@ -72,7 +69,7 @@ def call_text(call: Call) -> str:
     return json.dumps(list(call), separators=(",", ":"), ensure_ascii=False)
 
 
-def settings_of(lab: Lab) -> list[list[Any]]:
+def settings_of(lab: Any) -> list[list[Any]]:
     """The calls that make the lab what it is, without those that only choose what is looked at."""
     return [call for call in lab.calls() if call[0] not in lab.looks]
 
@@ -87,11 +84,11 @@ def replaced(calls: Sequence[Call], call: Call) -> list[Call]:
     return [call if known[0] == call[0] else known for known in calls]
 
 
-def explore(lab: Lab, limits: Limits) -> Replay:
+def explore(lab: Any, limits: Limits) -> Replay:
     """The lab's state, and those that its `replays` lead to."""
     end, free = time.thread_time() + limits.seconds, {lab.command_of(name) for name in lab.free}
 
-    def state(of: Lab, calls: Sequence[Call] | None) -> dict[str, Any]:
+    def state(of: Any, calls: Sequence[Call] | None) -> dict[str, Any]:
         return {**ready(of.page_snapshot()), "scale": of.scale, "calls": calls}
 
     try:
@@ -130,7 +127,7 @@ def explore(lab: Lab, limits: Limits) -> Replay:
 # ---- as text ----
 
 
-def pack(found: Replay, kind: type[Lab], room: int) -> str:
+def pack(found: Replay, kind: type[Any], room: int) -> str:
     """Deflated and in base64; as many states as have room in so many characters, "" if not even the first one has."""
     count = len(found.states)
     while count:
@@ -142,7 +139,7 @@ def pack(found: Replay, kind: type[Lab], room: int) -> str:
     return ""
 
 
-def _table(found: Replay, count: int, kind: type[Lab]) -> dict[str, Any]:
+def _table(found: Replay, count: int, kind: type[Any]) -> dict[str, Any]:
     """What the page reads (alone.js): paths, parts, and of every state which path has another part than before."""
     paths: dict[tuple[str, ...], int] = {}
     versions: list[dict[str, int]] = []  # of each path its different parts, as JSON

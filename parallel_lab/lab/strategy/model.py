@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -26,7 +26,6 @@ from ...base.checks import integer
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from ...base.events import Event
 from ...base.settings.context import default_settings
-from ...base.units import bytes_text
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...ops.machine.opdef import OpDef
@@ -41,7 +40,7 @@ from ..shared.networks import NETWORKS, apply_strategies, operator_layers, opera
 from ..shared.problems import PROBLEMS, get_problem, problems_of
 from ..shared.questions import COMMANDS, Question
 from .ask import strategy_questions
-from .sections import rank_status, strategy_text, tensor_status
+from .sections import pair_status, rank_status, shapes_text, strategy_text, tensor_status
 from .training import PACES, Training
 
 DEVICES = (1, 2, 4, 8)
@@ -452,7 +451,7 @@ class StrategyLab(RunsOneThing):
             messages = {"null": {"moves": None, "status_message": ""}}
             for m in shot["messages"]:
                 there = {} if m["tensor"] is None else {"tensor": m["tensor"], "phase": m["phase"]}
-                shown = {"moves": redistribution_of(self._plan, m["number"]), "status_message": _pair_text(m)}
+                shown = {"moves": redistribution_of(self._plan, m["number"]), "status_message": pair_status(m)}
                 messages[str(m["number"])] = {**shown, **there, "at": 0}
             looks = {"message": messages, "tensor|phase": pictures, "rank": ranks}
             return {**shot, "looks": looks, "numbers": None, "numbers_shown": False}
@@ -465,7 +464,7 @@ class StrategyLab(RunsOneThing):
             entry = next(e for e in entries if e.value == self._tensor)
             tensor, rank = self._tensor_part(entry, self._phase), self._rank_part(self._rank)
             messages = rank["messages"]
-            told = "" if self._message is None else _pair_text(messages[self._message - 1])
+            told = "" if self._message is None else pair_status(messages[self._message - 1])
             layers, layer_of = plan_layers(plan, self._layers) if self._layers else {}, self._layer_of(plan)
             return {
                 "version": 1,
@@ -555,7 +554,7 @@ class StrategyLab(RunsOneThing):
             "choices": [str(c) for c in legal_strategies(op, operands, attrs, self._devices)],
             "error": error,
             "typed": typed,
-            "formula": f"{_shapes_text(op, operands)} -> {out}",
+            "formula": f"{shapes_text(op, operands)} -> {out}",
             "tensor": f"{made}.partial" if f"{made}.partial" in outs else made,
             "layer": self._layers.get(name, ""),
         }
@@ -579,22 +578,6 @@ class StrategyLab(RunsOneThing):
             run, loss = self._run.run_state(self._devices), self._run.loss(self._plan, self._devices)
             run["can"]["reset"] |= bool(self._earlier)
             return {"run": run, "loss": loss}
-
-
-def _pair_text(m: Mapping[str, Any]) -> str:
-    """The selected message and its partner in a sentence."""
-    what = f"{m['phase']}, {m['collective']} of {m['operator']}, {bytes_text(m['bytes_predicted'])} per rank"
-    return f"#{m['number']} ({what}): {m['dual_text']}."
-
-
-def _shapes_text(op: OpDef, shapes: tuple[tuple[int, ...], ...]) -> str:
-    """ "(2, 3) x (3, 4)"; of many operands each shape once: "x (32, 8, 4, 4), scale, bias, mean, variance (8,)"."""
-    if len(shapes) < 4 or len(op.tensors) != len(shapes):
-        return " x ".join(map(str, shapes))
-    names: dict[tuple[int, ...], list[str]] = {}
-    for name, shape in zip(op.tensors, shapes, strict=True):
-        names.setdefault(shape, []).append(name)
-    return ", ".join(f"{', '.join(those)} {shape}" for shape, those in names.items())
 
 
 def _parse(text: Any) -> tuple | None:

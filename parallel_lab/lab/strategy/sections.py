@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...base.units import bytes_text
+from ...ops.machine.opdef import OpDef
 from ..pictures.moves import move_lines
 from ..pictures.numbers import numbers_section
 from ..shared.sections import Section, open_question, snapshot_text, table
@@ -212,3 +213,19 @@ def rank_status(rank: int, messages: Iterable[Mapping[str, Any]], devices: int) 
         return "One step sends no messages."
     count = sum(m["bytes_predicted"] for m in sent)
     return f"One step sends {plural(len(sent), 'message')}; rank {rank} hands over {count:,} bytes."
+
+
+def pair_status(m: Mapping[str, Any]) -> str:
+    """The selected message and its partner in a sentence."""
+    what = f"{m['phase']}, {m['collective']} of {m['operator']}, {bytes_text(m['bytes_predicted'])} per rank"
+    return f"#{m['number']} ({what}): {m['dual_text']}."
+
+
+def shapes_text(op: OpDef, shapes: tuple[tuple[int, ...], ...]) -> str:
+    """ "(2, 3) x (3, 4)"; of many operands each shape once: "x (32, 8, 4, 4), scale, bias, mean, variance (8,)"."""
+    if len(shapes) < 4 or len(op.tensors) != len(shapes):
+        return " x ".join(map(str, shapes))
+    names: dict[tuple[int, ...], list[str]] = {}
+    for name, shape in zip(op.tensors, shapes, strict=True):
+        names.setdefault(shape, []).append(name)
+    return ", ".join(f"{', '.join(those)} {shape}" for shape, those in names.items())
