@@ -15,11 +15,11 @@ TENSORS = ("x", "w", "matmul", "relu", "w2", "matmul2")  # of the quickstart net
 
 
 class FakeLab(StrategyLab):
-    """The quickstart on 1, 2, 4, 8 ranks. asked: its commands; single, parallel: a run's losses, one rounding apart."""
+    """The quickstart on 1, 2, 4, 8 ranks. sent: its commands; single, parallel: a run's losses, one rounding apart."""
 
     def __init__(self, devices: int = 8) -> None:
         super().__init__(devices=devices, steps=STEPS)
-        self.asked: list[tuple] = []
+        self.sent: list[tuple] = []
         self.single = (0.33 * 0.97 ** np.arange(STEPS)).astype(np.float32)
         self.parallel = np.nextafter(self.single, np.float32(1))
 
@@ -47,7 +47,7 @@ def _recorded(name):
 
     @functools.wraps(command)
     def call(self, *arguments):
-        self.asked.append((name, *arguments))
+        self.sent.append((name, *arguments))
         command(self, *arguments)
 
     return call

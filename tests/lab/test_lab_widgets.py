@@ -304,7 +304,7 @@ def test_a_control_is_one_command_of_the_model(opened, name, commands, seen):
         now.get("loss", {}).pop(curve, None)
     assert shown(widget) == now
     if name == "strategy":
-        assert widget.lab.asked == commands
+        assert widget.lab.sent == commands
 
 
 @each_lab
@@ -326,7 +326,7 @@ def test_what_is_refused_is_told_and_changes_nothing(opened, name, command, argu
     assert told in widget.last_error and shown(widget) == before
     assert widget.sent[-1] == {"kind": "answered", "number": 1, "refused": True}
     if name == "strategy" and command != "select_rank":
-        assert widget.lab.asked == []
+        assert widget.lab.sent == []
     tell(widget, *GOOD[name])
     assert widget.last_error is None
 
