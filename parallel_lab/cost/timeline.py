@@ -34,6 +34,8 @@ from ..graph.ir import Instr
 from ..graph.plan import Plan
 from .time import border_key, is_border, message_bytes, own_time_s, plan_message_time_s, takes_border
 
+MOST_EVENTS = 5_000_000  # that a timeline returns: of about half a kilobyte each
+
 
 @dataclass(frozen=True)
 class Timeline:
@@ -63,13 +65,16 @@ def predict_timeline(
     step      step number the events carry
     slowdown  {rank: factor}: local work takes `factor` times as long there (a straggler)
 
-    Raises ArgumentError (small cluster, factor not positive), PlanError (ranks that do not exist).
+    Raises ArgumentError (small cluster, factor not positive, more than MOST_EVENTS instructions to show), PlanError
+    (ranks that do not exist).
     """
     cluster.check_device_num(plan.device_num)
     shown = tuple(range(plan.device_num)) if ranks is None else tuple(sorted(set(ranks)))
     factors = _factors(plan, slowdown or {})
-    for rank in shown:
-        plan.stage_of(rank)
+    each = {stage.first: sum(len(stage.part(action)) for action in stage.actions) for stage in plan.stages}
+    if (events := sum(each[plan.stage_of(rank).first] for rank in shown)) > MOST_EVENTS:
+        what, hint = f"{events:,} events of {len(shown)} ranks", "Give ranks=(0,), or ranks=() for the end of the step"
+        raise ArgumentError(what, where="predict_timeline", allowed=f"At most {MOST_EVENTS:,}", hint=hint)
     arrivals: dict[tuple[int, int], np.ndarray] = {}
     clocks = [_StageClock(plan, stage, cluster, factors, shown, step, arrivals) for stage in plan.stages]
     moved = True

@@ -138,6 +138,18 @@ def test_4096_ranks_cost_what_their_formulas_say(slowdown):
     assert made.log.filter(rank=0).end_s == pytest.approx(local_s + message_s)
 
 
+def test_more_events_than_memory_holds_are_refused_before_they_are_made(monkeypatch):
+    """4096 ranks of a deep pipeline have 30 million; the end of their step is told without any."""
+    plan = seed_plan()
+    each = len(list(plan.instructions()))
+    monkeypatch.setattr("parallel_lab.cost.timeline.MOST_EVENTS", 8 * each - 1)
+    with pytest.raises(ArgumentError, match=rf"{8 * each} events of 8 ranks.*ranks=\(\) for the end of the step"):
+        predict_timeline(plan, NODE)
+    assert predict_timeline(plan, NODE, ranks=()).end_s == pytest.approx(
+        predict_timeline(plan, NODE, ranks=range(7)).end_s
+    )
+
+
 def test_events_carry_the_step_and_say_that_they_are_predicted():
     log = predict_timeline(seed_plan(), NODE, ranks=[2], step=7).log
     assert {(e.rank, e.step, e.source) for e in log} == {(2, 7, "predicted")}
