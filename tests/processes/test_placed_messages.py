@@ -1,5 +1,6 @@
-"""Large messages that are read where they lie (`processes/shm/fast/placed.py`): in the sender's shared array while it
-waits, or in a copy in its heap. The values given, whoever is first; who waits for a receiver that dies is told."""
+"""Large messages that are read where they lie (`processes/shm/fast/placed.py`): in the sender's shared array or its own
+memory while it waits, or in a copy in its heap. The values given, whoever is first; who waits for a receiver that dies
+is told."""
 
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 from parallel_lab.base.errors import CollectiveMismatch, RankDied
 from parallel_lab.processes.shm import WorkerPool
 from tests.processes.pools import assert_usable, noted
+from tests.processes.processes import state_of
 
 COUNT = 200_000  # float64: 1.5 MiB
 PROMISE_BOUND_S = 5.0
@@ -51,6 +53,61 @@ def test_a_value_arrives_as_given_whoever_comes_first(pool, where, first):
         return wrong
 
     assert pool.run(program, where, first) == [[], []]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_private_value_is_copied_once_to_who_waits_for_it_and_may_read_it(allowed):
+    """Where the receiver may not read another process's memory, the sender copies the value to its heap."""
+
+    def program(comm, allowed):
+        from tests.processes.test_placed_messages import COUNT, filled
+
+        if not allowed:
+            comm._channels.peers._call = None
+        for turn in range(3):
+            comm.barrier()
+            if comm.rank == 0:
+                time.sleep(0.05)  # the receiver waits
+                x = filled(comm, COUNT, "own", turn)
+                comm.send(x, 1)
+                x[...] = -1
+            elif not np.array_equal(comm.recv(0), np.arange(COUNT) + turn):
+                return None
+        return comm._arrays.committed_bytes
+
+    with WorkerPool(2, timeout_s=20) as mine:
+        sender, receiver = mine.run(program, allowed)
+        assert receiver == 0 and (sender == 0 if allowed else sender >= 8 * COUNT)
+        assert mine.run(program, allowed)[1] == 0  # in another run as in the first
+
+
+@pytest.mark.faults
+def test_who_reads_the_memory_of_a_sender_that_is_gone_is_told():
+    """The receiver is stopped while it waits, and goes on when the sender has died in its send."""
+
+    def program(comm):
+        from tests.processes.test_placed_messages import COUNT
+
+        pids = comm.all_gather(np.array([os.getpid()]))
+        if comm.rank == 0:
+            comm.recv(1)
+            return
+        time.sleep(0.3)
+        os.kill(int(pids[0]), signal.SIGSTOP)
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        comm.send(np.ones(COUNT), 0)
+
+    with WorkerPool(2, timeout_s=20) as mine:
+        job, seen = mine.submit(program), []
+        end = time.monotonic() + PROMISE_BOUND_S
+        while len(seen) < 2 and time.monotonic() < end:  # stopped; then the other one gone
+            wanted = ("T", "Z")[len(seen)]
+            seen += [wanted] if state_of(mine.pids[len(seen)]) == wanted else []
+            time.sleep(0.001)
+        os.kill(mine.pids[0], signal.SIGCONT)
+        with pytest.raises(RankDied, match=r"rank 1 .*SIGKILL"):
+            job.result(PROMISE_BOUND_S)
+        assert seen == ["T", "Z"]
 
 
 def test_many_for_a_receiver_that_is_late_arrive_in_order_with_small_ones_between(pool):
@@ -108,11 +165,12 @@ def test_another_shape_is_told(pool):
 
 
 @pytest.mark.faults
-def test_a_receiver_that_dies_ends_the_sender_that_waits_for_it():
-    """Stopped while it waits, then killed: the sender, whose value lies in a shared array, waits for it till then."""
+@pytest.mark.parametrize("where", ["shared", "own"])
+def test_a_receiver_that_dies_ends_the_sender_that_waits_for_it(where):
+    """Stopped while it waits, then killed: the sender, whose value is not copied, waits for it till then."""
 
-    def program(comm):
-        from tests.processes.test_placed_messages import COUNT
+    def program(comm, where):
+        from tests.processes.test_placed_messages import COUNT, filled
 
         pid = int(comm.all_gather(np.array([os.getpid()]))[1])
         if comm.rank == 1:
@@ -121,11 +179,11 @@ def test_a_receiver_that_dies_ends_the_sender_that_waits_for_it():
             time.sleep(0.3)
             os.kill(pid, signal.SIGSTOP)
             threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
-            comm.send(comm.empty(COUNT, "float64"), 1)
+            comm.send(filled(comm, COUNT, where, 0), 1)
             comm.barrier()
 
     with WorkerPool(2, timeout_s=20) as mine:
         start = time.monotonic()
         with pytest.raises(RankDied, match=r"rank 1 .*SIGKILL"):
-            mine.run(program)
+            mine.run(program, where)
         assert time.monotonic() - start < PROMISE_BOUND_S

@@ -57,8 +57,8 @@ GROUP_WORDS = 1 << 16  # words for their barriers, per rank: 390 groups of 8
 HEAP_UNIT = 1 << 16
 
 # words of a slot; PROGRAM and LANE: a `Wait` of the rank's program, and one of the oldest of its started collectives;
-# KEEPS: whether it has values for jobs to come
-PID, FINISHED, REQUESTS, STARTED, PROGRAM, LANE, KEEPS = 0, 1, 2, 3, 4, 11, 18
+# KEEPS: whether it has values for jobs to come; TOKEN: an address in its own memory (`fast/peer_memory.py`)
+PID, FINISHED, REQUESTS, STARTED, PROGRAM, LANE, KEEPS, TOKEN = 0, 1, 2, 3, 4, 11, 18, 19
 MOVING = 1  # stamp of a LANE: something is started, and not known to wait for anybody; 0: nothing is
 _WAIT = struct.Struct("<6Q")
 
@@ -124,7 +124,9 @@ class ArenaMap:
         return self._pair(4, to, source)
 
     def ring_waits(self, source: int, to: int) -> int:
-        """`to` stays in a wait for messages of `source` until so many bytes are written (`fast/placed.py`)."""
+        """`to` stays in a wait for messages of `source` until half as many bytes are written; odd: it can read the
+        memory of `source` (`fast/placed.py`).
+        """
         return self._pair(5, to, source)
 
     def placed_taken(self, source: int, to: int) -> int:

@@ -83,7 +83,7 @@ class FastCommunicator(FastMessages, Communicator):
     """A communicator with the shortest ways; `barrier`, `all_reduce` look up their place: `_ask` takes 1 us longer."""
 
     def _make_collectives(self) -> tuple[Collectives, Collectives]:
-        peers = PeerMemory(self._arena, self._loop)
+        peers = self._channels.peers
         return FastCollectives(self, peers, started=False), FastCollectives(self, peers, started=True)
 
     def _begin_run(self) -> None:

@@ -25,6 +25,7 @@ from ..arena import ABORT
 from ..channels import HEAD_BYTES, pack_head
 from ..comm import NOTE, Communicator, KnownCall
 from ..shared_memory import NEEDS_FENCE, fence
+from .peer_memory import PeerMemory
 from .placed import PlacedChannels
 
 Give = Callable[[np.ndarray], bool]
@@ -35,7 +36,7 @@ class FastMessages(Communicator):
     """A communicator whose send and recv look up their place."""
 
     def _make_channels(self) -> PlacedChannels:
-        return PlacedChannels(self._arena, self._loop, self._arrays)
+        return PlacedChannels(self._arena, self._loop, self._arrays, PeerMemory(self._arena, self._loop))
 
     def _begin_run(self) -> None:
         self._places: dict[tuple, tuple[CodeType, Give | Take]] = {}  # the code is kept, so that its id stays its own

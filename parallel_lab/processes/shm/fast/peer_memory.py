@@ -6,8 +6,11 @@ process_vm_readv).
 The barriers are those of values in heaps, which every rank can read anyway. A place from PEER on is an address in its
 rank's own memory.
 
+Messages go the same way (`placed.py`), while the sender waits.
+
 The system may forbid it: a sandbox, or a rule that only a debugger may read another process. So before the first large
-value of a group its members try it on each other, and go this way only when all of them could. Where the rule is Yama's
+value of a group its members try it on each other, and go this way only when all of them could; a receiver tries it on
+the sender. Where the rule is Yama's
 (Ubuntu's), each rank lets the family of its parent read it, which are the ranks of this run (PR_SET_PTRACER, Linux
 Documentation/admin-guide/LSM/Yama.rst).
 """
@@ -25,7 +28,7 @@ import numpy as np
 
 from ....base.errors import message
 from ....run.communicator import Request
-from ..arena import ABORT, PID, Arena
+from ..arena import ABORT, PID, TOKEN, Arena
 from ..arrays import address_of
 from ..barrier import WaitLoop
 from ..collectives import Program
@@ -56,7 +59,27 @@ class PeerMemory:
         self._here, self._there = memoryview(array("Q", [0, 0])), memoryview(self._runs.reshape(-1))
         self._here_at, self._there_at = address_of(np.asarray(self._here)), address_of(self._runs)
         self._blocks: list[np.ndarray] = []  # two: adding reads the next one while it holds the one before
-        self._token = np.array([_token(os.getpid(), self.rank)], np.uint64)
+        self._token, self._found = np.array([_token(os.getpid(), self.rank)], np.uint64), np.empty(1, np.uint64)
+        self._readable: dict[int, bool] = {}
+
+    def begin_run(self) -> None:
+        """Let the others find this rank's token."""
+        if self._call is not None:
+            self.arena.words[self.arena.map.slot(self.rank) + TOKEN] = address_of(self._token)
+
+    def reads(self, rank: int) -> bool:
+        """Whether this rank can read what `rank` has in its memory; not yet, while that has not begun the run."""
+        found = self._readable.get(rank)
+        if found is None and self._call is not None:
+            address = self.arena.words[self.arena.map.slot(rank) + TOKEN]
+            if address:
+                found = self._readable[rank] = self._finds_token(rank, address)
+        return bool(found)
+
+    def _finds_token(self, rank: int, address: int) -> bool:
+        pid = self.pid(rank)
+        found = self.read(pid, address, 8, 1, 8, address_of(self._found))
+        return found and int(self._found[0]) == _token(pid, rank)
 
     def wanted(self, group: Group, request: Request) -> bool:
         """Whether a request is to go this way. All members find the same: their kinds, shapes and dtypes are equal."""
@@ -76,14 +99,9 @@ class PeerMemory:
     def try_out(self, group: Group, check: Check) -> Program:
         """Find out, together, whether all members can read each other: `group.reads_far`."""
         yield from group.meet(check, -1 if self._call is None else self.place(self._token))
-        places, _ = group.places()
-        found = np.empty(1, np.uint64)
-
-        def right(rank: int, place: int) -> bool:
-            pid = self.pid(rank)
-            return self.read(pid, place - PEER, 8, 1, 8, address_of(found)) and int(found[0]) == _token(pid, rank)
-
-        can_read = self._call is not None and min(places) >= PEER and all(map(right, group.members, places))
+        addresses = [place - PEER for place in group.places()[0]]
+        can_read = self._call is not None and min(addresses) >= 0
+        can_read = can_read and all(map(self._finds_token, group.members, addresses))
         yield from group.meet(check, int(can_read))
         group.reads_far = min(group.places()[0]) > 0
 
@@ -123,6 +141,12 @@ class PeerMemory:
                 if self._call(pid, self._here_at, 1, self._there_at, count, 0) != count * width:
                     return False
         return True
+
+    def fetch(self, rank: int, place: int, target: np.ndarray) -> None:
+        """Fill a C-contiguous array with what lies at `place` in the memory of a rank. Raises where that has ended."""
+        ctypes.set_errno(0)
+        if not self.read(self.pid(rank), place - PEER, target.nbytes, 1, target.nbytes, address_of(target)):
+            self.explain(rank)
 
     def pid(self, rank: int) -> int:
         """The process of a rank."""

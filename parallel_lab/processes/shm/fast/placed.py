@@ -1,14 +1,16 @@
-"""Large messages: only their head goes through the ring, and tells where the data lies in the block.
+"""Large messages: only their head goes through the ring, and tells where the data lies: in the block, or in the
+sender's own memory, where the receiver can read that (`peer_memory.py`).
 
-    a value in a shared array, and its receiver waits for this very message
-                   it stays where it is: one copy, into the receiver's array; the sender waits for it
+    its receiver waits for this very message, and can read the value where it is
+                   one copy, into the receiver's array; the sender waits for it
     any other      it is copied to the sender's heap (`arrays.py`), from where the receiver takes it when it comes,
                    whatever the sender does then
 
-A receiver that waits says so: in `ring_waits` stands more than has been written. It stays there until more comes, so
-who reads that, and writes more, knows that its message is taken now. A sender looks for it as long as a copy would
-take: who waits so long and copies then loses half its time at most (ski rental; Karlin et al. 1988). As long it looks
-for a receiver that has not taken what is parked, and may take it soon: the same memory is used again, out of the cache.
+A receiver that waits says so: in `ring_waits` stands more than has been written, and whether it can read the sender's
+memory. It stays there until more comes, so who reads that, and writes more, knows that its message is taken now. A
+sender looks for it as long as a copy would take: who waits so long and copies then loses half its time at most (ski
+rental; Karlin et al. 1988). As long it looks for a receiver that has not taken what is parked, and may take it soon:
+the same memory is used again, out of the cache.
 """
 
 from __future__ import annotations
@@ -21,33 +23,36 @@ import numpy as np
 from ....base.errors import SharedMemoryTooSmall
 from ..arena import ABORT, Arena
 from ..arrays import SharedArrays
-from ..barrier import WaitLoop, WordReached, yield_core
+from ..barrier import STOLEN_S, WaitLoop, WordReached, yield_core
 from ..channels import Channels, _Coming, head_place, pack_head, with_place
 from ..shared_memory import NEEDS_FENCE, fence
+from .peer_memory import PEER, PeerMemory
 
 # of a value; below, the ring is as fast
 PLACED_BYTES = 128 << 10
 MOST_PARKED = 2  # messages for one receiver; of more, a sender waits a moment whether the oldest is taken
 LEAST_PATIENCE_S, COPY_BYTES_PER_S = 50e-6, 8e9  # a yield or two; as long as copying takes
+YIELDS = 8  # at least, in that time
 
 
 class PlacedChannels(Channels):
     """One rank's ends of all its channels; large values are read where they lie."""
 
-    def __init__(self, arena: Arena, loop: WaitLoop, arrays: SharedArrays) -> None:
-        self.arrays = arrays
+    def __init__(self, arena: Arena, loop: WaitLoop, arrays: SharedArrays, peers: PeerMemory) -> None:
+        self.arrays, self.peers = arrays, peers
         self.placed: dict[int, int] = {}  # by receiver: messages of this run that it is to read where they lie
         self.parked: dict[int, deque[tuple[int, np.ndarray]]] = {}  # their copies: which of them, memory
         super().__init__(arena, loop)
 
     def begin_run(self) -> None:
         super().begin_run()
+        self.peers.begin_run()
         self.placed.clear()
         self.parked.clear()
 
     def hand_over(self, value: np.ndarray, to: int, sr_tag: int = 0) -> None:
-        place = self.arrays.position(value) if value.nbytes >= PLACED_BYTES else -1
-        if place < 0 or not self._awaited(to, value.nbytes):
+        place = self._readable(value, to) if value.nbytes >= PLACED_BYTES else -1
+        if place < 0:
             super().hand_over(value, to, sr_tag)
             return
         number, words = self._place(value, place, to, sr_tag), self.words
@@ -55,23 +60,31 @@ class PlacedChannels(Channels):
         if words[taken] < number:
             self.loop.wait(WordReached(words, taken, number, to, asked=asked))
 
-    def _awaited(self, to: int, size_bytes: int) -> bool:
-        """Whether `to` stays in a wait for what this rank writes next."""
+    def _readable(self, value: np.ndarray, to: int) -> int:
+        """Where `to`, which stays in a wait for what this rank writes next, reads a value; -1: it is not so."""
         words, waits, written = self.words, self.map.ring_waits(self.rank, to), self.map.ring_written(self.rank, to)
-        return not self.pending.get(to) and self._comes(waits, words[written] + 1, size_bytes)
+        place = self.arrays.position(value)
+        if to == self.rank or self.pending.get(to) or (place < 0 and words[waits] and not words[waits] & 1):
+            return -1
+        if not self._comes(waits, 2 * (words[written] + 1), value.nbytes):
+            return -1
+        return self.peers.place(value) if place < 0 and words[waits] & 1 else place
 
     def _comes(self, word: int, value: int, size_bytes: int) -> bool:
         """Whether a word reaches a value while so much could be copied."""
-        words = self.words
+        words, clock = self.words, perf_counter
         if words[word] >= value:
             return True
-        end_s = perf_counter() + LEAST_PATIENCE_S + size_bytes / COPY_BYTES_PER_S
-        while not words[ABORT]:
+        left_s = patience_s = LEAST_PATIENCE_S + size_bytes / COPY_BYTES_PER_S
+        now = clock()
+        while left_s > 0 and not words[ABORT]:
+            before = now
             yield_core()
             if words[word] >= value:
                 return True
-            if perf_counter() > end_s:
-                break
+            now = clock()
+            # what other ranks of this core do meanwhile is no loss, unless they compute
+            left_s -= min(now - before, patience_s / YIELDS) if now - before < STOLEN_S + patience_s else patience_s
         return False
 
     def send(self, value: np.ndarray, to: int, sr_tag: int = 0) -> list:
@@ -100,8 +113,8 @@ class PlacedChannels(Channels):
         return number
 
     def wait_for(self, source: int) -> None:
-        words = self.words
-        words[self.map.ring_waits(source, self.rank)] = words[self.map.ring_read(source, self.rank)] + 1
+        words, waits = self.words, self.map.ring_waits(source, self.rank)
+        words[waits] = 2 * (words[self.map.ring_read(source, self.rank)] + 1) + self.peers.reads(source)
         super().wait_for(source)
 
     def _open(self, coming: _Coming, source: int) -> None:
@@ -111,9 +124,12 @@ class PlacedChannels(Channels):
             self._fetch(coming, source, place)
 
     def _fetch(self, coming: _Coming, source: int, place: int) -> None:
-        """Fill `coming.bytes` from a byte of the block on, and tell the sender."""
+        """Fill `coming.bytes` with what lies at a place, and tell the sender."""
         size, words, taken = coming.bytes.size, self.words, self.map.placed_taken(source, self.rank)
-        memoryview(coming.bytes)[:] = self.arena.bytes[place : place + size]
+        if place >= PEER:
+            self.peers.fetch(source, place, coming.bytes)
+        else:
+            memoryview(coming.bytes)[:] = self.arena.bytes[place : place + size]
         coming.done = size
         self.loop.check_abort()  # a sender that has heard of a fault may have changed it meanwhile
         if NEEDS_FENCE:
