@@ -22,9 +22,11 @@ COMPUTE = (*HALF, "float32", "float64")  # what a network can be told to compute
 
 
 def as_dtype(given: Any) -> np.dtype:
-    """np.dtype(given), which knows "bfloat16" too. TypeError as numpy's; MissingPackage without ml_dtypes."""
+    """np.dtype(given), which knows "bfloat16" too. TypeError for what is none; MissingPackage without ml_dtypes."""
     if isinstance(given, str) and given == BFLOAT16:
         load_bfloat16()
+    if not isinstance(given, (str, type, np.dtype)):  # numpy reads the dtype of an array, and None as float64
+        raise TypeError("no dtype")
     try:
         return np.dtype(given)
     except (RecursionError, ValueError) as error:

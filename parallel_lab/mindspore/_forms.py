@@ -106,7 +106,7 @@ def fill(type: Any, shape: Any, value: Any) -> Tensor:
 
 def _one_number(where: str, name: str, value: Any) -> np.generic:
     """A number, or the element of a Tensor of one, with its dtype. Raises ShapeError."""
-    given = tensor_operand(where, name, value)
+    given = tensor_operand(where, name, value, number=True)
     if int(np.prod(given.shape)) != 1:
         raise ShapeError(f"{name} has shape {tuple(given.shape)}", where=where, allowed="A number, or a Tensor of one")
     return np.asarray(given).reshape(-1)[0]

@@ -34,6 +34,7 @@ from .unary import exp, exp2, sign, square
 # ---- two operands ----
 
 _FRACTIONS = {"dtype": float_result}
+_TENSORS = {"numbers": ""}  # two tensors, as in MindSpore, and no number
 
 
 def _floats(*operands):
@@ -188,7 +189,7 @@ def _log_of_sum(numpys, class_name, power, base):
     name = numpys.__name__
     text = f"Logarithm of {base}^x + {base}^y to base {base}, without overflow"
     spelled = {"name": class_name, "mint": name, "method": f"{name}(other)", "ufunc": name}
-    made = binary(name, lambda x, y: numpys(*_floats(x, y)), text, **spelled, **_FRACTIONS)
+    made = binary(name, lambda x, y: numpys(*_floats(x, y)), text, **spelled, **_FRACTIONS, **_TENSORS)
 
     @made.vjp
     def _(g, out, x, y):
@@ -206,13 +207,14 @@ heaviside = binary(
     mint="",
     method="heaviside(values)",
     **_FRACTIONS,
+    **_TENSORS,
 )
 nextafter = binary(
-    "nextafter", np.nextafter, "The float next to x towards y; no gradient", name="NextAfter", **_FRACTIONS
+    "nextafter", np.nextafter, "The float next to x towards y; no gradient", name="NextAfter", **_FRACTIONS, **_TENSORS
 )
 _INTS = {"example": (case(SHAPE, SHAPE, ints={0: 50, 1: 50}), case(SHAPE, (8,), ints={0: 50, 1: 50}))}
-gcd = binary("gcd", np.gcd, "Greatest common divisor of ints; no gradient", method="gcd(other)", **_INTS)
-lcm = binary("lcm", np.lcm, "Least common multiple of ints; no gradient", method="lcm(other)", **_INTS)
+gcd = binary("gcd", np.gcd, "Greatest common divisor of ints; no gradient", method="gcd(other)", **_INTS, **_TENSORS)
+lcm = binary("lcm", np.lcm, "Least common multiple of ints; no gradient", method="lcm(other)", **_INTS, **_TENSORS)
 
 
 copysign = binary("copysign", np.copysign, "x with the sign of y", method="copysign(other)", dtype=float_result)
@@ -334,7 +336,7 @@ _THREE = {
 }
 
 
-@op("...,...,...,...->...", name="Addcmul", **_THREE)
+@op("...,...,...,...->...", name="Addcmul", numbers="value", **_THREE)
 def add_product(x, first, second, value):
     """x + value * first * second.  x, first, second: (...), value: (...) or a number -> broadcast (...)."""
     x, first, second, value = alike((x, first, second, value), "Addcmul")
@@ -352,7 +354,7 @@ def _(g, out, x, first, second, value):
     )
 
 
-@op("...,...,...,...->...", name="Addcdiv", **{**_THREE, **_FRACTIONS})
+@op("...,...,...,...->...", name="Addcdiv", numbers="value", **{**_THREE, **_FRACTIONS})
 def add_quotient(x, first, second, value):
     """x + value * first / second.  x, first, second: (...), value: (...) or a number -> broadcast (...)."""
     x, first, second, value = _floats(x, first, second, value)
@@ -396,7 +398,7 @@ _QUOTIENTS = {None: quotient, "floor": floor_div, "trunc": truncate_div}
 _MODE = choice(*_QUOTIENTS)
 
 
-@function(also="divide true_divide", method="div(other) divide(other)", mint="div divide")
+@function(numbers="input other", also="divide true_divide", method="div(other) divide(other)", mint="div divide")
 def div(input, other, *, rounding_mode=None):
     """input / other; integers give float32.  input, other: (...) -> broadcast (...).
 

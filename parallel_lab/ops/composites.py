@@ -158,7 +158,7 @@ def diff(x, n=1, axis=-1):
 # ---- numbers ----
 
 
-@function(method="float_power(exponent)", mint="float_power")
+@function(numbers="input exponent", method="float_power(exponent)", mint="float_power")
 def float_power(input, exponent):
     """input to the power `exponent`, in float64.  input, exponent: (...) -> broadcast (...)."""
     exponent = cast(exponent, dtype="float64") if hasattr(exponent, "dtype") else exponent

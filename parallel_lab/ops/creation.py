@@ -96,7 +96,7 @@ def ones(size, dtype="float32"):
 @function()
 def full(size, fill_value, dtype=None):
     """One number everywhere.  -> array of shape `size`; default dtype: float32 for a float, else the number's."""
-    value = tensor_operand("full", "fill_value", fill_value)
+    value = tensor_operand("full", "fill_value", fill_value, number=True)
     if value.shape:
         raise ShapeError(f"fill_value={shorten(fill_value)}", where="full", allowed="One number")
     if dtype is None:

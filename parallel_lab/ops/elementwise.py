@@ -221,7 +221,7 @@ def _(g, out, x, y):
     return unbroadcast(where_at_least(g, y, x), x), unbroadcast(where_below(g, y, x), y)
 
 
-@op(BINARY, name="Hypot", ufunc="hypot", method="hypot(other)", dtype=float_result, example=POSITIVE_PAIR)
+@op(BINARY, name="Hypot", numbers="", ufunc="hypot", method="hypot(other)", dtype=float_result, example=POSITIVE_PAIR)
 def hypot(x, y):
     """sqrt(x^2 + y^2), without overflow in between.  x, y: (...) -> broadcast (...)."""
     return np.hypot(x, y, dtype=float_result((x.dtype,)))
@@ -336,7 +336,7 @@ def _(g, out, x, *, dtype):
     return (g if str(g.dtype) == str(x.dtype) else cast(g, dtype=str(x.dtype)),)
 
 
-@function(numpy="clip")
+@function(lists="x", numpy="clip")
 def clip_by_value(x, clip_value_min=None, clip_value_max=None):
     """x within bounds; None: no bound.  x, bounds: (...) -> broadcast (...). Lists and tuples of tensors: one by one.
 

@@ -520,6 +520,7 @@ def _restrict_one_hot(signature, cuts, sizes, *, depth, axis):
     attrs={"depth": integer(1), "axis": new_dim},
     check=_check_one_hot,
     static=("depth",),
+    numbers="on_value off_value",
     sizes=lambda shapes, *, depth, axis: {"z": depth},
     strategy_labels=lambda signature: (signature.out, "", ""),
     restrict=_restrict_one_hot,

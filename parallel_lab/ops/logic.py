@@ -59,7 +59,7 @@ def _near(name, class_name, near, text, **facts):
     """Declare whether two elements are near each other."""
     near.__name__ = near.__qualname__ = name
     near.__doc__ = f"Whether {text}; no gradient.  x, y: (...) -> broadcast (...) bool."
-    return op(BINARY, name=class_name, dtype="bool", flops=3, example=VECTOR, **facts)(near)
+    return op(BINARY, name=class_name, dtype="bool", numbers="", flops=3, example=VECTOR, **facts)(near)
 
 
 def _isclose(x, y, *, rtol=1e-05, atol=1e-08, equal_nan=True):

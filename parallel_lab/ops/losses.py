@@ -46,6 +46,7 @@ def _log(x):
 @op(
     "...,...,...->...",
     name="BinaryCrossEntropy",
+    numbers="weight",
     strategy_labels=but_numbers,
     check=_check,
     dtype=float_result,
@@ -90,6 +91,7 @@ def _sigmoid_of_minus(x):
 @op(
     "...,...,...,...->...",
     name="BCEWithLogitsLoss",
+    numbers="weight pos_weight",
     strategy_labels=but_numbers,
     check=_check,
     dtype=float_result,
@@ -131,6 +133,7 @@ def bce_with_logits_pos_weight_grad(g, logits, label, weight):
 @op(
     "...,...->...",
     name="SmoothL1Loss",
+    numbers="",
     attrs={"beta": number(0, above=True)},
     check=_check,
     dtype=float_result,

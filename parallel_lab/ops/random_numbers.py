@@ -302,10 +302,11 @@ def standard_laplace(shape, seed=None):
     return _drawn(standard_laplace_at, "standard_laplace", shape, seed)
 
 
-def _with(where, shape, *parameters):
-    """The shape of a draw with these parameters, which broadcast it, and the parameters."""
+def _with(where, shape, *parameters, number=False):
+    """The shape of a draw with these parameters, which broadcast it, and the parameters. number: or Python's numbers"""
     size = SIZE(where, "shape", shape, SHAPE_ERRORS)
-    given = [tensor_operand(where, "a parameter", np.float32(p) if type(p) in (int, float) else p) for p in parameters]
+    given = [np.float32(p) if number and type(p) in (int, float) else p for p in parameters]
+    given = [tensor_operand(where, "a parameter", p, number=number) for p in given]
     try:
         return np.broadcast_shapes(size, *(tuple(each.shape) for each in given)), given
     except ValueError:
@@ -316,7 +317,7 @@ def _with(where, shape, *parameters):
 @function()
 def normal(shape, mean, stddev, seed=None):
     """Normal numbers.  mean, stddev: broadcast with `shape` -> that shape, float32. Form: mindspore.ops.normal."""
-    size, (mean, stddev) = _with("normal", shape, mean, stddev)
+    size, (mean, stddev) = _with("normal", shape, mean, stddev, number=True)
     return add(mul(_drawn(standard_normal_at, "normal", size, seed), stddev), mean)
 
 

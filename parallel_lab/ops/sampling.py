@@ -115,7 +115,7 @@ def randperm_at(step, first, *, n, count=None, key=0, offset=0):
 def randperm(n, seed=None, offset=0, *, dtype="int64"):
     """0, ..., n - 1 in a random order.  -> (n,) of `dtype`. Form: mindspore.ops.randperm."""
     step, key = moment("randperm", seed)
-    made = randperm_at(step, tensor_operand("randperm", "offset", offset), n=n, key=key)
+    made = randperm_at(step, tensor_operand("randperm", "offset", offset, number=True), n=n, key=key)
     wanted = a_dtype("randperm", "dtype", dtype, SHAPE_ERRORS)
     return made if wanted == np.int64 else cast(made, dtype=str(wanted))
 

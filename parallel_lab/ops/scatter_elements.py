@@ -106,14 +106,14 @@ def _scattered(where, input, dim, index, src, reduction):
     """`tensor_scatter_elements` in PyTorch's form: src may be a number, or larger than the index."""
     shape, wanted = tuple(input.shape), tuple(index.shape)
     axis = check_dim(where, "dim", dim, len(shape), shape)
-    if isinstance(src, (bool, int, float)):
+    if isinstance(src, np.ndarray) and not src.shape:  # a number of `scatter`
         src = np.full(wanted, src, str(input.dtype))
     elif tuple(src.shape) != wanted and len(src.shape) == len(wanted):
         src = strided_slice(src, (0,) * len(wanted), wanted)
     return tensor_scatter_elements(input, index, src, axis=axis, reduction=reduction)
 
 
-@function(method="scatter")
+@function(numbers="src", method="scatter")
 def scatter(input, axis, index, src):
     """Elements of src put where `index` says along `axis`, in a new tensor.  input: (..., n, ...) -> (..., n, ...).
 

@@ -43,13 +43,13 @@ def _terms(a, x, slope=False):
     return np.where(valid, made, np.nan)
 
 
-@op(BINARY, name="Igamma", also="gammainc", example=_PAIRS, **_BOTH)
+@op(BINARY, name="Igamma", numbers="", also="gammainc", example=_PAIRS, **_BOTH)
 def igamma(a, x):
     """The integral of t^(a-1) exp(-t) from 0 to x over that to infinity.  a, x: (...) -> broadcast (...)."""
     return np.minimum(_terms(a, x), 1).astype(float_result((np.asarray(a).dtype, np.asarray(x).dtype)))
 
 
-@op(BINARY, name="Igammac", example=_PAIRS, **_BOTH)
+@op(BINARY, name="Igammac", numbers="", example=_PAIRS, **_BOTH)
 def igammac(a, x):
     """1 - igamma(a, x).  a, x: (...) -> broadcast (...)."""
     return np.maximum(1 - _terms(a, x), 0).astype(float_result((np.asarray(a).dtype, np.asarray(x).dtype)))

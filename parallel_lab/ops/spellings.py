@@ -30,7 +30,11 @@ UFUNCS: dict[str, Callable] = {}  # numpy's element-wise function -> the operato
 NUMPY: dict[str, str] = {}  # numpy's other function -> the name in `ops` of what to use in its place
 MINT: dict[str, str] = {}  # name in mindspore.mint, or "functional." and name in mindspore.mint.nn -> name in `ops`
 
-TENSORS = ("x", "input", "input_x", "target", "logits", "labels", "label")  # parameters of functions
+TENSORS = ("x", "input", "input_x", "target", "logits", "labels", "label")  # parameters of forms and functions
+FURTHER = frozenset(  # and of functions: those that stand beside one of these
+    "other tensor1 tensor2 mat mat1 mat2 vec vec1 vec2 batch1 batch2 x1 x2 y weight pos_weight bias mask index indices "
+    "src updates values sorted_sequence grid running_mean running_var".split()
+)
 SPELLINGS = ("also", "method", "operator", "ufunc", "numpy", "mint")  # keywords of a declaration
 # methods of MindSpore's Tensor that are the function of this name, given the tensor first
 METHODS = """
@@ -84,36 +88,50 @@ def comparable(value: Any) -> bool:
         return False
 
 
-def function(**spellings: str) -> Callable[[Callable], Callable]:
+def function(*, numbers: str = "", lists: str = "", **spellings: str) -> Callable[[Callable], Callable]:
     """Decorator: a function made of operators, public in `ops`, under the spellings that `op` takes too. Parameters
-    with a name of TENSORS are tensors: numbers and lists of numbers become arrays, a number beside a tensor in its
-    dtype, and all else is refused.
+    with a name of TENSORS or FURTHER are tensors, or None where that is the default, and all else is refused.
+
+    numbers  parameters that may be a Python number, which takes the dtype of a tensor beside it
+    lists    parameters that may be a list or tuple of tensors
     """
 
     def publish(fn: Callable) -> Callable:
         parameters = tuple(inspect.signature(fn).parameters)
-        tensors = [(place, each) for place, each in enumerate(parameters) if each in TENSORS]
-        called = _of_tensors(fn, tensors, parameters)
+        tensors = [(place, each) for place, each in enumerate(parameters) if each in TENSORS or each in FURTHER]
+        called = _of_tensors(fn, tensors, parameters, frozenset(numbers.split()), frozenset(lists.split()))
         spell(called, fn.__name__, parameters, **spellings)
         return called
 
     return publish
 
 
-def _of_tensors(fn: Callable, tensors: list[tuple[int, str]], parameters: Sequence[str]) -> Callable:
+def _of_tensors(
+    fn: Callable,
+    tensors: list[tuple[int, str]],
+    parameters: Sequence[str],
+    numbers: frozenset[str],
+    lists: frozenset[str],
+) -> Callable:
+    optional = {name for name, p in inspect.signature(fn).parameters.items() if p.default is None}
+
     @wraps(fn)
     def called(*args: Any, **kwargs: Any) -> Any:
         kwargs = own_names(kwargs, parameters, parameters[: len(args)]) if kwargs else kwargs
         given = list(args)
-        places = [(given, place) if place < len(given) else (kwargs, name) for place, name in tensors]
-        places = [(where, at) for where, at in places if where is given or at in kwargs]
-        # tensors, whose dtype a number takes; operands of other names count too
-        beside = [x for x in (*args, *kwargs.values()) if is_operand(x)]
-        for where, at in places:
-            if beside and type(where[at]) in (bool, int, float):
-                where[at] = scalar_operand(where[at], beside)
+        for place, name in tensors:
+            where, at = (given, place) if place < len(given) else (kwargs, name)
+            value = where[at] if where is given else kwargs.get(name)
+            if is_operand(value) or (value is None and (name in optional or name not in kwargs and where is kwargs)):
+                continue
+            if name in lists and isinstance(value, (list, tuple)):
+                continue
+            # a number takes the dtype of the tensors; operands of other names count too
+            beside = [x for x in (*args, *kwargs.values()) if is_operand(x)]
+            if name in numbers and beside and type(value) in (bool, int, float):
+                where[at] = scalar_operand(value, beside)
             else:
-                where[at] = tensor_operand(fn.__name__, parameters[at] if where is given else at, where[at])
+                where[at] = tensor_operand(fn.__name__, name, value, number=name in numbers)
         try:
             return fn(*given, **kwargs)
         except ParallelLabError:
@@ -128,18 +146,16 @@ def _of_tensors(fn: Callable, tensors: list[tuple[int, str]], parameters: Sequen
     return called
 
 
-def tensor_operand(where: str, name: str, value: Any) -> Any:
-    """`value` as something with shape and dtype; ShapeError for what is no tensor, number, or list of numbers."""
+def tensor_operand(where: str, name: str, value: Any, *, number: bool = False) -> Any:
+    """`value` as something with shape and dtype; ShapeError for what is no tensor. number: or a Python number."""
     if is_operand(value):
         return value
-    try:
-        array = np.asarray(value) if isinstance(value, (bool, int, float, list, tuple)) else None
-    except (ValueError, TypeError, OverflowError):  # rows of different lengths
-        array = None
-    if array is None or array.dtype.kind not in "biuf":
-        allowed = "A Tensor, an array, or numbers in a rectangular shape"
-        raise ShapeError(f"{name}={shorten(value)}", where=where, allowed=allowed)
-    return array
+    is_number = isinstance(value, (bool, int, float))
+    if number and is_number and (array := np.asarray(value)).dtype.kind in "biuf":
+        return array
+    hint = "Write Tensor(...)" if is_number and not number or isinstance(value, (list, tuple)) else ""
+    allowed = f"A Tensor or an array of numbers{', or a number' if number else ''}"
+    raise ShapeError(f"{name}={shorten(value)}", where=where, allowed=allowed, hint=hint)
 
 
 def spell(
@@ -185,6 +201,16 @@ def _method(called: Callable, name: str, renamed: Sequence[str], parameters: Seq
     return method
 
 
+def _beside(other: Any) -> Any:
+    """What stands beside a tensor in Python's operators, where a list of numbers is an array: x + [1, 2]."""
+    if not isinstance(other, (list, tuple)):
+        return other
+    try:
+        return np.asarray(other)
+    except (ValueError, TypeError):  # rows of different lengths: the operator refuses it
+        return other
+
+
 def _operator(called: Callable, name: str, unary: bool = False, reflected: bool = False) -> Callable:
     """The special method that Python calls for `-x`, `x + y`, `y + x`, `x == y`."""
     if name in _BITWISE:
@@ -195,7 +221,7 @@ def _operator(called: Callable, name: str, unary: bool = False, reflected: bool 
     elif name in ("__eq__", "__ne__"):
 
         def method(self: Any, other: Any) -> Any:
-            return called(self, other) if comparable(other) else NotImplemented
+            return called(self, _beside(other)) if comparable(other) else NotImplemented
 
     elif unary:
 
@@ -205,12 +231,12 @@ def _operator(called: Callable, name: str, unary: bool = False, reflected: bool 
     elif reflected:
 
         def method(self: Any, other: Any) -> Any:
-            return called(other, self)
+            return called(_beside(other), self)
 
     else:
 
         def method(self: Any, other: Any) -> Any:
-            return called(self, other)
+            return called(self, _beside(other))
 
     method.__name__, method.__doc__ = name, called.__doc__
     return method

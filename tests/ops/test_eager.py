@@ -290,9 +290,22 @@ def test_what_an_operator_cannot_take_is_refused_with_its_name(how, wrap):
         call(wrap(GIVEN))
 
 
-def test_lists_and_numbers_are_taken_as_arrays():
-    np.testing.assert_array_equal(ops.relu([1, -1]), [1, 0])
-    assert ops.relu(-2.0) == 0
+@pytest.mark.parametrize("given", [[1, -1], (1.0,), -2.0, 3, True, [[1], [2, 3]]], ids=repr)
+def test_a_list_or_number_is_no_tensor(given):
+    """MindSpore: TypeError. An array is one: this package computes with numpy."""
+    with pytest.raises(
+        TypeError, match=r"ReLU: operand 0 \(x\) is .*A Tensor or an array of numbers.*Tensor\(\.\.\.\)"
+    ):
+        ops.relu(given)
+
+
+def test_a_number_stands_beside_a_tensor_where_they_broadcast():
+    np.testing.assert_array_equal(ops.add(np.float32([1, 2]), 1), [2, 3])
+    assert ops.add(1, 2) == 3 and ops.maximum(0, np.float32(2)) == 2
+    with pytest.raises(
+        ShapeError, match=r"Add: operand 1 \(y\) is \[1\]\. A Tensor or an array of numbers, or a number"
+    ):
+        ops.add(np.float32([1, 2]), [1])
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float16"])

@@ -57,7 +57,7 @@ CASES = {
     "trapz": (lambda x: ops.trapz(x, dx=0.5), X, (X[:, 1:] + X[:, :-1]).sum(1) / 4),
     "trapz at places": (lambda x: ops.trapz(x, PLACES), X, ((X[:, 1:] + X[:, :-1]) / 2 * np.diff(PLACES)).sum(1)),
     "trapz, first dim": (lambda x: ops.trapz(x, X, dim=0), X, ((X[1:] + X[:-1]) / 2 * np.diff(X, axis=0)).sum(0)),
-    "dist": (lambda x: ops.dist(x, 2.0, 3), X, (np.abs(X - 2.0) ** 3).sum() ** (1 / 3)),
+    "dist": (lambda x: ops.dist(x, np.float64(2), 3), X, (np.abs(X - 2.0) ** 3).sum() ** (1 / 3)),
     "masked_select": (lambda x: ops.masked_select(x, X > 0.3), X, X[X > 0.3]),
     "masked_select, one row": (lambda x: ops.masked_select(x, X[0] > 0), X, X[:, X[0] > 0].ravel()),
     "inverse": (lambda x: ops.inverse(x), MATRIX, np.linalg.inv(MATRIX)),
@@ -72,7 +72,7 @@ CASES = {
 }
 INTS = {
     "searchsorted": (lambda: ops.searchsorted(V[[1, 0, 2]], X), np.searchsorted(V[[1, 0, 2]], X)),
-    "searchsorted, right": (lambda: ops.searchsorted([1, 3, 3], [3.0, 0.0], right=True), [3, 0]),
+    "searchsorted, right": (lambda: ops.searchsorted(np.array([1, 3, 3]), np.array([3.0, 0.0]), right=True), [3, 0]),
     "searchsorted, rows": (
         lambda: ops.searchsorted(ROWS, X[:, :3]),
         [np.searchsorted(*pair) for pair in zip(ROWS, X[:, :3], strict=True)],

@@ -254,14 +254,14 @@ def test_a_sliced_dim_is_not_cut():
 GIVEN = np.ones((4, 3), np.float32)
 WRONG = {
     "gather floats": (lambda: ops.gather(GIVEN, GIVEN), "Gather: the indices are float32"),
-    "gather axis": (lambda: ops.gather(GIVEN, [0], 2), "Gather: axis=2"),
+    "gather axis": (lambda: ops.gather(GIVEN, np.array([0]), 2), "Gather: axis=2"),
     "slice length": (lambda: ops.strided_slice(GIVEN, (0, 0, 0), (1, 1, 1)), "At most one int per dim"),
     "slice step": (lambda: ops.strided_slice(GIVEN, (0,), (1,), (0,)), "Steps other than 0"),
     "slice text": (lambda: ops.strided_slice(GIVEN, (0,), "a"), "end='a'"),
-    "elements dims": (lambda: ops.gather_elements(GIVEN, 0, [0]), r"index has shape \(1,\)"),
-    "segments count": (lambda: ops.unsorted_segment_sum(GIVEN, [0, 0, 0, 0], -1), "num_segments=-1"),
-    "segments shape": (lambda: ops.unsorted_segment_sum(GIVEN, [0, 0, 0], 2), "The first dims of x"),
-    "lookup dims": (lambda: ops.embedding_lookup(np.ones((2, 2, 2)), [0]), "a table with 1 or 2 dims"),
+    "elements dims": (lambda: ops.gather_elements(GIVEN, 0, np.array([0])), r"index has shape \(1,\)"),
+    "segments count": (lambda: ops.unsorted_segment_sum(GIVEN, np.zeros(4, int), -1), "num_segments=-1"),
+    "segments shape": (lambda: ops.unsorted_segment_sum(GIVEN, np.zeros(3, int), 2), "The first dims of x"),
+    "lookup dims": (lambda: ops.embedding_lookup(np.ones((2, 2, 2)), np.array([0])), "a table with 1 or 2 dims"),
 }
 
 

@@ -24,8 +24,8 @@ def moments(x):
 # means and variances of the distributions, from their definitions
 DRAWS = {
     "normal": (lambda: ops.normal(MANY, 3.0, 2.0, seed=1), 3, 4),
-    "uniform": (lambda: ops.uniform(MANY, 1.0, 4.0, seed=1), 2.5, 9 / 12),
-    "laplace": (lambda: ops.laplace(MANY, 1.0, 2.0, seed=1), 1, 8),
+    "uniform": (lambda: ops.uniform(MANY, np.float32(1), np.float32(4), seed=1), 2.5, 9 / 12),
+    "laplace": (lambda: ops.laplace(MANY, np.float32(1), np.float32(2), seed=1), 1, 8),
     "gamma": (lambda: ops.gamma(MANY, np.float32(2.5), np.float32(2), seed=1), 1.25, 0.625),
     "gamma below one": (lambda: ops.gamma(MANY, np.float32(0.3), np.float32(1), seed=1), 0.3, 0.3),
     "poisson": (lambda: ops.random_poisson(MANY, np.float32(7), seed=1), 7, 7),
@@ -150,7 +150,7 @@ def test_calls_outside_of_a_network_differ_and_repeat_with_the_seed():
     (lambda: ops.randint(3, 3, (2,)), "low below high"),
     (lambda: ops.bernoulli(np.zeros(2), 1.5), "From 0 to 1"),
     (lambda: ops.normal((2, 3), np.zeros(2), 1.0), "shape \\(2, 3\\) and parameters"),
-    (lambda: ops.gamma_at(0, np.ones(3), np.ones(()), shape=(2,)), "What broadcasts to it"),
+    (lambda: ops.gamma_at(np.int64(0), np.ones(3), np.ones(()), shape=(2,)), "What broadcasts to it"),
     (lambda: ops.multinomial(np.ones(3), 4, replacement=False), "as many samples as there are classes"),
     (lambda: ops.multinomial(np.ones((2, 2, 2)), 4), "weights of shape"),
     (lambda: ops.choice_with_mask(np.ones(3)), "bool, with 1 to 5 dims"),

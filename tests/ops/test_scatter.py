@@ -239,7 +239,11 @@ WRONG = {
     "fractions": (lambda x, r: ops.gather_nd(x, Tensor([[1.0]])), ShapeError, "must be ints"),
     "rows of another length": (lambda x, r: ops.scatter_add(x, Tensor([0, 1]), r), ShapeError, "ScatterAdd: operand 2"),
     "a Tensor": (lambda x, r: ops.scatter_add(Tensor(x.asnumpy()), Tensor([0]), r), TypeError, "A Parameter"),
-    "a number as a table": (lambda x, r: ops.embedding_lookup(1.0, [0]), ShapeError, "Look-ups need a table with 1 or"),
+    "a number as a table": (
+        lambda x, r: ops.embedding_lookup(np.float32(1), np.array([0])),
+        ShapeError,
+        "Look-ups need a table with 1 or",
+    ),
     "indices of Inplace": (lambda x, r: ops.inplace_add(x, r, indices=(8,)), ShapeError, "from 0 to 7"),
     "rows of Inplace": (lambda x, r: ops.inplace_add(x, r, indices=(1, 2)), ShapeError, r"v has shape \(1, 4\)"),
 }

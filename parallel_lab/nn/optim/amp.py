@@ -92,7 +92,7 @@ class LossScaler:
     def adjust(self, grads_finite: Any) -> bool:
         """Tell the scaler whether a step's gradients were finite. Returns whether such news can change the scale."""
         states = {name: np.float32(value) for name, value in self.scalar_state().items()}
-        flag = np.asarray(tensor_operand("adjust", "grads_finite", grads_finite))
+        flag = np.asarray(tensor_operand("adjust", "grads_finite", grads_finite, number=True))
         self.take(self.update_scalars(states, np.asarray(flag, bool)))
         return len(states) > 1
 

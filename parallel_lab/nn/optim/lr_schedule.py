@@ -53,7 +53,7 @@ class _Formula(LearningRateSchedule):
     """A schedule that says `at(step)`: the rate of a step."""
 
     def construct(self, global_step: Any) -> float:
-        value = np.asarray(tensor_operand(type(self).__name__, "global_step", global_step))
+        value = np.asarray(tensor_operand(type(self).__name__, "global_step", global_step, number=True))
         if value.size != 1:
             what = f"global_step of shape {value.shape}"
             raise ArgumentError(what, where=type(self).__name__, allowed="The number of a step")

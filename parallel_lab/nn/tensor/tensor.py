@@ -557,7 +557,7 @@ class Parameter(Tensor):
             return
         if isinstance(data, (Tensor, bool, int, float)):
             check_taken_in(where, self.dtype, as_array(data, [self]).dtype)
-        array = np.asarray(plain(tensor_operand(where, "data", data)), self.dtype)
+        array = np.asarray(plain(tensor_operand(where, "data", data, number=True)), self.dtype)
         if flag(where, "slice_shape", slice_shape) and array.shape != self.shape:
             self.layout, self.full_shape, self._data = None, array.shape, array
         if array.shape not in (self.shape, self.full_shape):

@@ -133,6 +133,7 @@ class OpDef:
     vjp_needs: bool = False
     vjp_total: bool = False
     internal: bool = False
+    numbers: str | None = None
     host_only: bool = False  # in modes that split operators it runs where `set_device("CPU")` says
     __doc__: str | None = field(default=None, repr=False)
 
@@ -173,8 +174,7 @@ class OpDef:
         tracer = current_tracer.get()
         try:
             operands, attrs = self.bind(args, kwargs, as_class=primitive is not None)
-            if tracer is None:
-                operands = self._as_arrays(operands)
+            operands = self._as_arrays(operands, tracer is None)
             if self.attrs or self.check is not None:
                 self.examine(operands, attrs)
             shapes = tuple([tuple(getattr(x, "shape", ())) for x in operands])
@@ -238,25 +238,43 @@ class OpDef:
         parameter.set_data(self.attempt(arrays, attrs))
         return parameter
 
-    def _as_arrays(self, operands: list[Any]) -> list[Any]:
-        """Lists become arrays; numbers too, unless an operand has a dtype for them. ShapeError for anything else."""
+    @cached_property
+    def takes_number(self) -> tuple[bool, ...]:
+        """Whether a Python number may stand for the tensor, for each: where `numbers=` or a label of one number says so."""
+        if self.numbers is not None:
+            return tuple(name in self.numbers.split() for name in self.tensors)
+        labels = self.signature.partition("->")[0].split(",") if isinstance(self.signature, str) else []
+        several = len(labels) == len(self.tensors) > 1
+        return tuple([self.internal or (several and each in ("", "...")) for each in (labels or self.tensors)])
+
+    def _as_arrays(self, operands: list[Any], at_once: bool) -> list[Any]:
+        """The operands; at once, numbers become arrays unless another has a dtype for them. ShapeError: no tensor."""
         known = [is_operand(x) for x in operands]
-        beside = any(known)
+        if all(known):
+            return operands
+        beside = any(known) or not at_once
+        allowed = [isinstance(x, (bool, int, float)) and self._takes(i) for i, x in enumerate(operands)]
         return [
-            x if known[i] or (beside and isinstance(x, (bool, int, float))) else self._as_array(i, x)
+            x if known[i] or (beside and allowed[i]) else self._as_array(i, x, allowed[i])
             for i, x in enumerate(operands)
         ]
 
-    def _as_array(self, position: int, value: Any) -> np.ndarray:
-        try:
-            array = scalar_operand(value, ()) if isinstance(value, (bool, int, float)) else np.asarray(value)
-        except (ValueError, TypeError):  # rows of different lengths
-            array = None
-        if array is None or kind_of(array.dtype) not in "biuf":
-            name = "" if self.variadic else f" ({self.tensors[position]})"
-            allowed = "A Tensor, an array, or numbers in a rectangular shape"
-            raise ShapeError(f"operand {position}{name} is {shorten(value)}", where=self.class_name, allowed=allowed)
-        return array
+    def _takes(self, position: int) -> bool:
+        return not self.variadic and self.takes_number[position]
+
+    def _as_array(self, position: int, value: Any, is_number: bool) -> np.ndarray:
+        if is_number:
+            array = scalar_operand(value, ())
+            if kind_of(array.dtype) in "biuf":
+                return array
+        number = self._takes(position)
+        name = "" if self.variadic else f" ({self.tensors[position]})"
+        allowed = f"A Tensor or an array of numbers{', or a number' if number else ''}"
+        unwrapped = isinstance(value, (list, tuple)) or (isinstance(value, (bool, int, float)) and not number)
+        hint = "Write Tensor(...)" if unwrapped else ""
+        raise ShapeError(
+            f"operand {position}{name} is {shorten(value)}", where=self.class_name, allowed=allowed, hint=hint
+        )
 
     def attempt(self, arrays: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """`compute`; what numpy cannot do raises ShapeError with the operator's name."""

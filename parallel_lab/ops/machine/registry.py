@@ -109,6 +109,8 @@ def op(
                are a tuple, in labels ("ab->ab,a") as in what the function returns
     static     parameters without a default that are attributes, not tensors
     attrs      what attributes may be, by name: checks (`operand_checks.py`)
+    numbers    tensors that a Python number may stand for (default: of several tensors those that broadcast, or have
+               no dims)
     check      function of (operands with shape and dtype, **attributes), called after those and before the operator
                runs or is recorded: None, or (what is wrong, what is allowed) and perhaps a hint
     dtype      result dtype: a name, the number of the operand that has it, or a function of (operand dtypes,
