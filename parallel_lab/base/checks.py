@@ -100,11 +100,44 @@ def checked(
     return decorate
 
 
+def switches_of(function: Callable) -> dict[str, tuple[int, Check]]:
+    """Position and check of the parameters that say by their default or name what they take: those that are True or
+    False, and seeds.
+    """
+    found = {}
+    for place, (name, p) in enumerate(inspect.signature(function).parameters.items()):
+        if type(p.default) is bool:
+            found[name] = (place, flag)
+        elif name == "seed" and p.default is None:
+            found[name] = (place, SEED)
+        elif name == "generator" and p.default is None:
+            found[name] = (place, NOTHING)
+        elif name == "device" and p.default is None:
+            found[name] = (place, text | None)
+    return found
+
+
+def check_switches(
+    where: str, switches: dict[str, tuple[int, Check]], args: tuple[Any, ...], kwargs: dict[str, Any], errors: Errors
+) -> None:
+    """Raise for a switch (`switches_of`) that is neither True nor False, and the like."""
+    for name, (place, check) in switches.items():
+        if place < len(args):
+            check(where, name, args[place], errors)
+        elif name in kwargs:
+            check(where, name, kwargs[name], errors)
+
+
 def fitting(function: Function) -> Function:
-    """`checked` for a function that checks no values: arguments that fit no parameter are refused in our words."""
+    """`checked` for a function that checks no values: arguments that fit no parameter are refused in our words, and
+    switches that are neither True nor False.
+    """
+    switches = {} if isinstance(function, type) else switches_of(function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if switches:
+            check_switches(function.__name__, switches, args, kwargs, ARGUMENT)
         try:
             return function(*args, **kwargs)
         except TypeError as error:
@@ -223,6 +256,11 @@ def number(
     return Check(allowed, read)
 
 
+def floating(low: float = -math.inf, high: float = math.inf, **ends: bool) -> Check:
+    """`number`, and no int: what MindSpore's documents call a float and refuse otherwise."""
+    return number(low, high, kinds=float, **ends)
+
+
 probability = number(0, 1, below=True)
 
 
@@ -246,7 +284,16 @@ def _read_flag(value: Any) -> bool:
     return value
 
 
+def _read_nothing(value: Any) -> None:
+    if value is not None:
+        raise TypeError("Draws are numbered, and repeat with set_seed")
+
+
+NOTHING = Check("None: there are no generators", _read_nothing)
+
+
 flag = Check("True or False", _read_flag)
+SEED = integer(0, 2**64 - 1) | None
 
 
 def instance(kinds: Kinds, allowed: str, call: str = "...") -> Check:

@@ -400,8 +400,14 @@ def dispatch_threads_num(threads_num: int) -> None:
 
 
 def unchanged(fn: Any = None, **options: Any) -> Any:
-    """A decorator for MindSpore's graph compiler (lazy_inline, jit_class, ...): what it decorates stays as it is."""
+    """A decorator for MindSpore's graph compiler (lazy_inline, no_inline): what it decorates stays as it is."""
     return fn if fn is not None else lambda inner: inner
+
+
+@checked("jit_class", cls=instance(type, "A class"))
+def jit_class(cls: type) -> type:
+    """A decorator for classes that a compiled network uses: here all can be."""
+    return cls
 
 
 def mutable(input_data: Any, dynamic_len: bool = False) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import nn, ops
-from ..base.checks import checked, flag, integer
+from ..base.checks import checked, flag, integer, number
 from ..base.errors import NotBuiltYet, ShapeError
 from ..nn.initializer import Normal
 from ..nn.tensor.tensor import Tensor
@@ -95,7 +95,7 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1
 
 def item(input: Any) -> Any:
     """The single element as a Python number.  input: () or (1, ...)."""
-    return Tensor(input).item()
+    return Tensor(tensor_operand("item", "input", input)).item()
 
 
 def empty(*size: Any, dtype: Any = None, device: str | None = None) -> Any:
@@ -313,6 +313,18 @@ class GELU(nn.Cell):
         return self.gelu(input)
 
 
+class ELU(nn.Cell):
+    """x where x > 0, alpha * (exp(x) - 1) elsewhere: operator `elu`.  input: (...) -> (...)."""
+
+    @checked(alpha=number())
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        self.elu = ops.Elu(alpha=alpha)
+
+    def construct(self, input: Any) -> Any:
+        return self.elu(input)
+
+
 class LeakyReLU(nn.LeakyReLU):
     """`nn.LeakyReLU`: x where x > 0, negative_slope * x elsewhere.  x: (...) -> (...)."""
 
@@ -367,7 +379,13 @@ class Embedding(nn.Cell):
     Operator: `embedding` (Embedding), strategy ((one count per dim of input), (rows, columns)).
     """
 
-    @checked(num_embeddings=integer(1), embedding_dim=integer(1), sparse=flag, _freeze=flag)
+    @checked(
+        num_embeddings=integer(1),
+        embedding_dim=integer(1),
+        max_norm=number(0, above=True) | None,
+        norm_type=number(),
+        **dict.fromkeys(("scale_grad_by_freq", "sparse", "_freeze"), flag),
+    )
     def __init__(
         self,
         num_embeddings: int,

@@ -59,7 +59,8 @@ INITIALIZERS = _of(
 JIT = {
     "jit": f"{TRAIN}:jit",
     "ms_function": f"{TRAIN}:jit",
-    **dict.fromkeys(("ms_class", "jit_class", "lazy_inline", "no_inline"), f"{FORMS}:unchanged"),
+    **dict.fromkeys(("lazy_inline", "no_inline"), f"{FORMS}:unchanged"),
+    **dict.fromkeys(("ms_class", "jit_class"), f"{FORMS}:jit_class"),
     "sync_pipeline_shared_parameters": f"{FORMS}:sync_pipeline_shared_parameters",
 }
 INTERNALS, CONTEXT_READERS = "parallel_lab.mindspore._internals", "parallel_lab.mindspore._context"
@@ -194,7 +195,7 @@ COMMUNICATION_OPERATORS = {
 
 # PyTorch's spellings of layers that are this package's too; those of operators are in their declarations
 MINT_LAYERS = (
-    "BCELoss CELU CrossEntropyLoss ELU GroupNorm Hardtanh Identity L1Loss LogSigmoid MSELoss Mish NLLLoss PReLU "
+    "BCELoss CELU CrossEntropyLoss GroupNorm Hardtanh Identity L1Loss LogSigmoid MSELoss Mish NLLLoss PReLU "
     "ReLU ReLU6 SiLU Sigmoid Softsign Tanh Tanhshrink Threshold"
 )
 MINT_FORMS = "parallel_lab.mindspore._mint"
@@ -206,7 +207,9 @@ MINT_WORDS = (
 )
 MINT_NN = {
     **_of("parallel_lab.nn", MINT_LAYERS),
-    **_of(MINT_FORMS, "BCEWithLogitsLoss Dropout Embedding GELU GLU LeakyReLU Linear LogSoftmax SmoothL1Loss Softmax"),
+    **_of(
+        MINT_FORMS, "BCEWithLogitsLoss Dropout ELU Embedding GELU GLU LeakyReLU Linear LogSoftmax SmoothL1Loss Softmax"
+    ),
     **_of(f"{MINT_FORMS}_nn", "AvgPool2d BatchNorm2d Conv2d LayerNorm MaxPool2d Softplus"),
     "Hardshrink": "parallel_lab.nn:HShrink",
     "Hardsigmoid": "parallel_lab.nn:HSigmoid",

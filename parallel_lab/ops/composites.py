@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from ..base.checks import instance, is_int
+from ..base.checks import instance, integer, is_int, number
 from ..base.dtypes import is_bfloat16, kind_of
 from ..base.errors import ShapeError, shorten
 from .activation import elu, leaky_relu, log_softmax, sigmoid, softmax, tanh
@@ -18,6 +18,7 @@ from .gather import one_hot
 from .join import concat, split_parts
 from .linalg import bmm, einsum, matmul, outer
 from .logic import isnan, near, not_equal, select
+from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import check_dim, refuse, some_dims
 from .machine.registry import PRIMITIVES, case, form, gradient, op
 from .machine.signature import letters
@@ -262,7 +263,8 @@ def var_mean(input, axis=None, ddof=0, keepdims=False):
 @function(mint="functional.cosine_similarity")
 def cosine_similarity(x1, x2, dim=1, eps=1e-08):
     """Sum of products along `dim` over the product of both norms, each at least eps.  x1, x2: (...) -> (...)."""
-    x1, x2 = (tensor_operand("cosine_similarity", name, x) for name, x in (("x1", x1), ("x2", x2)))
+    eps = number(0)("cosine_similarity", "eps", eps, SHAPE_ERRORS)
+    dim = integer()("cosine_similarity", "dim", dim, SHAPE_ERRORS)
     norms = (maximum(lp_norm(x, axis=dim, p=2), eps) for x in (x1, x2))
     return div(reduce_sum(mul(x1, x2), dim), mul(*norms))
 
@@ -270,6 +272,7 @@ def cosine_similarity(x1, x2, dim=1, eps=1e-08):
 @function(mint="functional.normalize")
 def normalize(input, p=2.0, dim=1, eps=1e-12):
     """input over its p-norm along `dim`, which is at least eps.  input: (...) -> (...)."""
+    eps = number(0)("normalize", "eps", eps, SHAPE_ERRORS)
     return div(input, maximum(lp_norm(input, axis=dim, p=p, keep_dims=True), eps))
 
 
@@ -316,7 +319,7 @@ def inner(input, other):
 @function(method="vecdot")
 def vecdot(x, y, *, axis=-1):
     """Sums of products of elements along `axis`.  x, y: broadcast to (..., n, ...) -> (..., ...)."""
-    return reduce_sum(mul(x, y), axis)
+    return reduce_sum(mul(x, y), integer()("vecdot", "axis", axis, SHAPE_ERRORS))
 
 
 @function()

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import misfit
+from ..base.checks import Errors, check_switches, misfit, switches_of
 from ..base.errors import OutOfMemory, ParallelLabError, ShapeError, shorten
 from .machine.opdef import own_names, scalar_operand
 from .machine.operand_checks import is_operand
@@ -32,8 +32,11 @@ MINT: dict[str, str] = {}  # name in mindspore.mint, or "functional." and name i
 
 TENSORS = ("x", "input", "input_x", "target", "logits", "labels", "label")  # parameters of forms and functions
 FURTHER = frozenset(  # and of functions: those that stand beside one of these
-    "other tensor1 tensor2 mat mat1 mat2 vec vec1 vec2 batch1 batch2 x1 x2 y weight pos_weight bias mask index indices "
-    "src updates values sorted_sequence grid running_mean running_var".split()
+    (
+        *("other", "tensor1", "tensor2", "mat", "mat1", "mat2", "vec", "vec1", "vec2", "batch1", "batch2", "x1", "x2"),
+        *("y", "weight", "pos_weight", "bias", "mask", "index", "indices", "src", "updates", "values", "grid"),
+        *("sorted_sequence", "running_mean", "running_var"),
+    )
 )
 SPELLINGS = ("also", "method", "operator", "ufunc", "numpy", "mint")  # keywords of a declaration
 # methods of MindSpore's Tensor that are the function of this name, given the tensor first
@@ -113,11 +116,14 @@ def _of_tensors(
     numbers: frozenset[str],
     lists: frozenset[str],
 ) -> Callable:
+    switches = switches_of(fn)
     optional = {name for name, p in inspect.signature(fn).parameters.items() if p.default is None}
 
     @wraps(fn)
     def called(*args: Any, **kwargs: Any) -> Any:
         kwargs = own_names(kwargs, parameters, parameters[: len(args)]) if kwargs else kwargs
+        if switches:
+            check_switches(fn.__name__, switches, args, kwargs, Errors(ShapeError, ShapeError))
         given = list(args)
         for place, name in tensors:
             where, at = (given, place) if place < len(given) else (kwargs, name)

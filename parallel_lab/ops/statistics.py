@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from ..base.checks import Check, number
+from ..base.checks import Check, integer, number
 from .elementwise import add, cast, float_result, maximum, mul, power, sub
 from .logic import equal, isfinite, not_equal, select
 from .machine.composed import composed
@@ -144,8 +144,14 @@ def _squares(do, x, ddof):
     return do.each(mul, total, 1.0 / (count - ddof))
 
 
+def _read_ddof(value):
+    if type(value) is not bool:
+        return integer().read(value)
+    return int(value)
+
+
 _VARIANCE = {
-    "attrs": {**DIMS, "ddof": number()},
+    "attrs": {**DIMS, "ddof": Check("An int", _read_ddof)},
     "check": _check_var,
     "dtype": float_result,
     "example": (*CASES, case((16, 8), axis=0, ddof=1)),

@@ -147,7 +147,7 @@ def test_sure_probabilities_have_a_finite_loss_and_large_logits_do_not_overflow(
 
 
 def test_losses_of_float32_are_float32():
-    for loss in (nn.BCEWithLogitsLoss(pos_weight=[1.0, 2.0, 3.0]), nn.SmoothL1Loss(), nn.L1Loss()):
+    for loss in (nn.BCEWithLogitsLoss(pos_weight=Tensor([1.0, 2.0, 3.0])), nn.SmoothL1Loss(), nn.L1Loss()):
         assert loss(Tensor(X.astype(np.float32)), Tensor(Y.astype(np.float32))).dtype == np.float32
     loss = nn.CrossEntropyLoss(WEIGHT, ignore_index=-1)
     assert loss(Tensor(LOGITS.astype(np.float32)), Tensor(LABELS)).dtype == np.float32
@@ -165,10 +165,11 @@ test_what_losses_refuse = refused(
         ShapeError,
         "weight has 3 numbers. One per class: 5",
     ),
-    (lambda: nn.CrossEntropyLoss([[1.0]]), TypeError, "One number per class"),
-    (lambda: nn.CrossEntropyLoss([-1.0, 2.0]), ValueError, "at least 0"),
+    (lambda: nn.CrossEntropyLoss([1.0]), TypeError, "A Tensor of one number per class"),
+    (lambda: nn.CrossEntropyLoss(Tensor([[1.0]])), TypeError, "one number per class"),
+    (lambda: nn.CrossEntropyLoss(Tensor([-1.0, 2.0])), ValueError, "at least 0"),
     (lambda: nn.CrossEntropyLoss(ignore_index=1.5), TypeError, "ignore_index=1.5"),
-    (lambda: nn.CrossEntropyLoss(label_smoothing=2), ValueError, "label_smoothing=2.*at most 1"),
+    (lambda: nn.CrossEntropyLoss(label_smoothing=2.0), ValueError, "label_smoothing=2.*at most 1"),
     (lambda: nn.CrossEntropyLoss()(Tensor(PICTURE), Tensor(LABELS)), ShapeError, "with .a, d1"),
     (lambda: nn.NLLLoss()(Tensor(LOGITS), Tensor(PROBABILITIES)), ShapeError, "the labels are float64"),
     (lambda: nn.SmoothL1Loss(0), ValueError, "beta=0"),

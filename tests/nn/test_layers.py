@@ -264,7 +264,7 @@ def test_a_sequence_of_other_things_is_refused():
     (nn.LeakyReLU(), "LeakyReLU(alpha=0.2)"),
     (nn.SmoothL1Loss(0.5), "SmoothL1Loss(reduction='none', beta=0.5)"),
     (nn.RMSNorm([2, 3]), "RMSNorm(normalized_shape=(2, 3), epsilon=1e-06)"),
-    (nn.WarmUpLR(1, warmup_steps=3), "WarmUpLR(learning_rate=1.0, warmup_steps=3)"),
+    (nn.WarmUpLR(1.0, warmup_steps=3), "WarmUpLR(learning_rate=1.0, warmup_steps=3)"),
 )
 def test_settings_as_checked_are_what_repr_shows_those_of_the_base_class_first(layer, shown):
     assert repr(layer) == shown

@@ -171,7 +171,7 @@ def test_layer_norm_normalises_the_last_dims():
     np.testing.assert_allclose(found, normalized(X, (2, 3), 1e-3) * gamma + beta, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("layer", [lambda: nn.LayerNorm(6), lambda: nn.RMSNorm(6)], ids=["layer", "rms"])
+@pytest.mark.parametrize("layer", [lambda: nn.LayerNorm((6,)), lambda: nn.RMSNorm((6,))], ids=["layer", "rms"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_results_have_the_wider_dtype_of_input_and_parameters(layer, dtype):
     assert layer()(Tensor(X.astype(dtype))).dtype == max(np.dtype(dtype), np.dtype(np.float32))
@@ -179,7 +179,7 @@ def test_results_have_the_wider_dtype_of_input_and_parameters(layer, dtype):
 
 test_what_normalising_layers_refuse = refused(
     (lambda: nn.BatchNorm2d(0), ValueError, "BatchNorm2d: num_features=0"),
-    (lambda: nn.BatchNorm2d(4, eps=0), ValueError, "eps=0.*above 0"),
+    (lambda: nn.BatchNorm2d(4, eps=0.0), ValueError, "eps=0.*above 0"),
     (lambda: nn.BatchNorm2d(4, momentum=1.5), ValueError, "momentum=1.5.*at least 0, at most 1"),
     (lambda: nn.BatchNorm2d(4, momentum="0.9"), TypeError, "momentum='0.9'"),
     (lambda: nn.BatchNorm2d(4, data_format="NHWC"), ValueError, "'NHWC'. One of 'NCHW'"),
@@ -187,9 +187,10 @@ test_what_normalising_layers_refuse = refused(
     (lambda: nn.BatchNorm2d(3)(Tensor(X)), ShapeError, r"shape \(8, 4, 2, 6\).*c = 3"),
     (lambda: nn.BatchNorm1d(4)(Tensor(X)), ShapeError, r"\(n, c\) or \(n, c, l\)"),
     (lambda: nn.LayerNorm((2, 6)), ValueError, "Give begin_params_axis=-2"),
-    (lambda: nn.LayerNorm(5)(Tensor(X)), ShapeError, r"LayerNorm: gamma has shape \(5,\). \(6,\)"),
+    (lambda: nn.LayerNorm((5,))(Tensor(X)), ShapeError, r"LayerNorm: gamma has shape \(5,\). \(6,\)"),
     (lambda: nn.LayerNorm("6"), TypeError, "normalized_shape='6'"),
-    (lambda: nn.RMSNorm(5)(Tensor(X)), ShapeError, r"gamma has shape \(5,\)"),
+    (lambda: nn.LayerNorm(6), TypeError, "normalized_shape=6. A list or tuple"),
+    (lambda: nn.RMSNorm((5,))(Tensor(X)), ShapeError, r"gamma has shape \(5,\)"),
     (lambda: nn.GroupNorm(3, 4), ValueError, "num_groups=3 with num_channels=4"),
     (lambda: ops.BatchNorm(is_training=True)(X[:1, :, 0, 0], *[SCALE] * 4), ShapeError, "one element per channel"),
     (lambda: ops.layer_norm(X, (3,), SCALE, SHIFT), ShapeError, "normalized_shape="),

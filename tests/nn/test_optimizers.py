@@ -189,7 +189,7 @@ FORMULAS = {
     "sgd nesterov": (making(nn.SGD, RATE, momentum=0.9, nesterov=True), path(GRADS + 0.9 * momentum_sums(0.9))),
     "sgd decay and scale": (making(nn.SGD, RATE, weight_decay=0.3, loss_scale=4.0), decayed_sgd_path(0.3, 4.0)),
     "momentum": (making(nn.Momentum, RATE, 0.8), path(momentum_sums(0.8))),
-    "momentum 0": (making(nn.Momentum, RATE, 0), path(GRADS)),
+    "momentum 0": (making(nn.Momentum, RATE, 0.0), path(GRADS)),
     "momentum nesterov": (making(nn.Momentum, RATE, 0.8, use_nesterov=True), path(GRADS + 0.8 * momentum_sums(0.8))),
     "momentum scale": (making(nn.Momentum, RATE, 0.8, loss_scale=8.0), path(momentum_sums(0.8) / 8)),
     "adam": (making(nn.Adam, RATE), path(adam_directions())),

@@ -71,7 +71,7 @@ def test_softplus_is_its_operator_with_a_strategy():
 
 
 def test_losses_keep_their_operators():
-    loss = nn.CrossEntropyLoss(weight=[1.0, 2.0], ignore_index=0)
+    loss = nn.CrossEntropyLoss(weight=Tensor([1.0, 2.0]), ignore_index=0)
     fused = ("class_cross_entropy", "sparse_cross_entropy", "softmax_cross_entropy")
     for name in (*fused, "label_weight", "reduce_sum", "sum_weights", "div"):
         assert isinstance(getattr(loss, name), ops.Primitive), name

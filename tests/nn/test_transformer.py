@@ -84,7 +84,7 @@ def test_a_causal_row_does_not_see_later_keys(attention):
 
 
 def test_the_layers_of_an_encoder_begin_with_weights_of_their_own():
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(E, HEADS, 8), 3, nn.LayerNorm(E))
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(E, HEADS, 8), 3, nn.LayerNorm((E,)))
     weights = [layer.linear1.weight for layer in encoder.layers]
     assert [w.name for w in weights] == [f"layers.{i}.linear1.weight" for i in range(3)]
     assert not np.array_equal(weights[0].asnumpy(), weights[1].asnumpy())

@@ -172,12 +172,6 @@ def test_cross_entropy_of_weighted_samples_divides_by_their_weights():
     assert values(ops.nll_loss(LOG_PROBABILITIES, LABELS, WEIGHT, 3)) == pytest.approx(expected, rel=1e-12)
 
 
-def test_losses_take_lists():
-    assert values(ops.cross_entropy([[0.0, 0.0]], [1])) == pytest.approx(np.log(2))
-    assert values(ops.cross_entropy([[0.0, 0.0], [0.0, 0.0]], [1, 0], weight=[1, 3])) == pytest.approx(np.log(2))
-    assert values(ops.mse_loss([1.0, 3.0], [0.0, 0.0])) == 5
-
-
 def test_default_reductions_are_mindspores():
     assert values(ops.smooth_l1_loss(BATCH, TARGETS)).shape == BATCH.shape
     assert values(ops.l1_loss(BATCH, TARGETS)).shape == ()
@@ -202,7 +196,7 @@ WRONG = {
     "reduction": (lambda: ops.mse_loss(X, X, "average"), "mse_loss: reduction='average'"),
     "smoothing": (lambda: ops.cross_entropy(BATCH, LABELS, label_smoothing=2), "label_smoothing=2"),
     "ignored": (lambda: ops.cross_entropy(BATCH, LABELS, ignore_index=1.5), "ignore_index=1.5"),
-    "weights": (lambda: ops.cross_entropy(BATCH, LABELS, weight=[1.0, 2.0]), "weight has 2 numbers. One per class: 6"),
+    "weights": (lambda: ops.cross_entropy(BATCH, LABELS, weight=np.ones(2)), "weight has 2 numbers. One per class: 6"),
     "weight matrix": (lambda: ops.cross_entropy(BATCH, LABELS, weight=np.ones((6, 1))), r"weight has shape \(6, 1\)"),
     "labels": (lambda: ops.cross_entropy(BATCH, LABELS[:4]), "cross_entropy: logits of shape"),
     "one dim": (lambda: ops.nll_loss(BATCH[0], LABELS[:1]), r"Floats, \(n, c\)"),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from parallel_lab import nn
+from parallel_lab.mindspore import mint
 from parallel_lab.nn.tensor.tensor import Parameter
 from tests.recorded.torch_table import Row, Spec, floats, given, ints, positive, row
 
@@ -183,7 +184,7 @@ WEIGHTED: tuple[Row, ...] = (
     *norm_rows("BatchNorm2d", (2, 3, 2, 2)),
     *norm_rows("BatchNorm3d", (2, 2, 2, 1, 2)),
     layer(
-        *("LayerNorm", lambda: nn.LayerNorm(6), lambda n: n.LayerNorm(6, 1e-7), AFFINE),
+        *("LayerNorm", lambda: nn.LayerNorm((6,)), lambda n: n.LayerNorm(6, 1e-7), AFFINE),
         *(floats(2, 3, 6), positive(6), floats(6)),
     ),
     layer(
@@ -195,7 +196,9 @@ WEIGHTED: tuple[Row, ...] = (
         ),
         *(floats(2, 3, 4), positive(3, 4), floats(3, 4)),
     ),
-    layer("RMSNorm", lambda: nn.RMSNorm(6), lambda n: n.RMSNorm(6, 1e-6), "gamma=weight", floats(2, 3, 6), positive(6)),
+    layer(
+        "RMSNorm", lambda: nn.RMSNorm((6,)), lambda n: n.RMSNorm(6, 1e-6), "gamma=weight", floats(2, 3, 6), positive(6)
+    ),
     layer(
         *("GroupNorm", lambda: nn.GroupNorm(2, 4), lambda n: n.GroupNorm(2, 4), AFFINE),
         *(floats(2, 4, 3), positive(4), floats(4)),
@@ -240,7 +243,7 @@ PICTURE, LINE = floats(2, 2, 5, 6), floats(4, 6, low=-8.0, high=8.0)
 PLAIN: tuple[Row, ...] = (
     *(plain(name, LINE) for name in ("ReLU", "ReLU6", "SiLU", "Sigmoid", "Softplus", "Identity", "LogSigmoid", "Tanh")),
     plain("LeakyReLU", LINE, make=lambda n: n.LeakyReLU(0.2)),
-    plain("ELU", LINE, lambda: nn.ELU(0.5), lambda n: n.ELU(0.5)),
+    plain("ELU", LINE, lambda: mint.nn.ELU(0.5), lambda n: n.ELU(0.5)),
     plain("GELU", LINE, make=lambda n: n.GELU("tanh")),
     plain("GELU-erf", LINE, lambda: nn.GELU(False)),
     # by its definition: the gradient of PyTorch's own has a sixth in float32

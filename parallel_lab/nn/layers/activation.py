@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, flag, integer, kept, number
+from ...base.checks import Check, checked, choice, flag, floating, integer, kept, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...ops.machine.primitive import Primitive
 from ..cell import Cell
@@ -70,6 +70,8 @@ class PReLU(Cell):
     @checked(channel=integer(1))
     def __init__(self, channel: int = 1, w: Any = 0.25) -> None:
         super().__init__()
+        if isinstance(w, int):  # True too
+            raise ArgumentTypeError(f"w={w}", where="PReLU", allowed="A float, a Tensor of floats, or an initializer")
         self.w = Parameter(initializer(w, (channel,), np.float32), name="a")
         self.prelu = ops.PReLU()
 
@@ -78,11 +80,11 @@ class PReLU(Cell):
 
 
 class ELU(OneOperator):
-    """x where x > 0, alpha * (exp(x) - 1) elsewhere.  x: (...) -> (...)."""
+    """x where x > 0, exp(x) - 1 elsewhere.  x: (...) -> (...). alpha: 1.0, as in MindSpore; `ops.Elu` takes others."""
 
     operator = ops.Elu
 
-    @kept(alpha=number())
+    @kept(alpha=choice(1.0))
     def __init__(self, alpha: float = 1.0) -> None:
         self._begin(alpha=alpha)
 
@@ -97,12 +99,21 @@ class GELU(OneOperator):
         self._begin(approximate="tanh" if approximate else "none")
 
 
+def _read_slope(value: Any) -> float:
+    if floating().read(value) == 0:
+        raise ValueError
+    return float(value)
+
+
+_SLOPE = Check("A finite float other than 0", _read_slope)
+
+
 class CELU(OneOperator):
     """x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere.  x: (...) -> (...). alpha: not 0."""
 
     operator = ops.CeLU
 
-    @kept(alpha=number())
+    @kept(alpha=_SLOPE)
     def __init__(self, alpha: float = 1.0) -> None:
         self._begin(alpha=alpha)
 
@@ -112,7 +123,7 @@ class HShrink(OneOperator):
 
     operator = ops.HShrink
 
-    @kept(lambd=number(0))
+    @kept(lambd=floating(0))
     def __init__(self, lambd: float = 0.5) -> None:
         self._begin(lambd=lambd)
 
@@ -130,6 +141,9 @@ class Hardtanh(OneOperator):
 
     @kept(min_val=number(), max_val=number())
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        if min_val >= max_val:
+            what = f"min_val={min_val} and max_val={max_val}"
+            raise ArgumentError(what, where="Hardtanh", allowed="min_val below max_val")
         self._begin(min_val=min_val, max_val=max_val)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import flag, integer, kept
+from ...base.checks import flag, integer, kept, sequence_of
 from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, shorten
 from ...ops.machine.primitive import Primitive
 from ..cell import Cell
@@ -44,9 +44,9 @@ class ClipByNorm(Cell):
     axis  an int or several; None: of all elements
     """
 
+    @kept(axis=sequence_of(integer(), "An int, or a tuple of ints", one=True) | None)
     def __init__(self, axis: int | tuple[int, ...] | None = None) -> None:
         super().__init__()
-        self.axis = axis
 
     def construct(self, x: Any, clip_norm: Any) -> Any:
         if not hasattr(x, "dtype"):

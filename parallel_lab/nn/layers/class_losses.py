@@ -1,6 +1,6 @@
 """Cross-entropy losses: fused, weighted, from log-probabilities, and expanded into small operators.
 
-    loss = nn.CrossEntropyLoss(weight=[1.0, 2.0, 1.0], ignore_index=-100)
+    loss = nn.CrossEntropyLoss(weight=Tensor([1.0, 2.0, 1.0]), ignore_index=-100)
 
 A weighted mean is sum(weight * loss) / sum(weight), with both sums over the whole batch: two all_reduces when the batch
 is split, where a mean of the ranks' means would be wrong where their weights differ. The formulas are those of the
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import flag, integer, kept, number
+from ...base.checks import flag, floating, integer, kept
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...ops.class_losses import cross_entropy_of, nll_of
 from ..cell import Cell
@@ -28,12 +28,10 @@ def _class_weights(weight: Any, where: str) -> Tensor | None:
     """Weights of classes as a Tensor (c,), or None."""
     if weight is None:
         return None
-    try:
-        values = np.asarray(weight.asnumpy() if isinstance(weight, Tensor) else weight)
-    except ValueError:
-        values = np.empty(0, object)
+    values = weight.asnumpy() if isinstance(weight, Tensor) else weight
+    values = values if isinstance(values, np.ndarray) else np.empty(0, object)
     if values.ndim != 1 or values.dtype.kind not in "fiu":
-        raise ArgumentTypeError(f"weight={shorten(weight)}", where=where, allowed="One number per class: (c,), or None")
+        raise ArgumentTypeError(f"weight={shorten(weight)}", where=where, allowed="A Tensor of one number per class")
     if not np.all(np.isfinite(values)) or np.any(values < 0) or not np.any(values > 0):
         allowed = "Finite numbers, at least 0, not all of them 0"
         raise ArgumentError(f"weight={shorten(weight)}", where=where, allowed=allowed)
@@ -72,7 +70,7 @@ class CrossEntropyLoss(_ClassLoss):
     split it.
     """
 
-    @kept(label_smoothing=number(0, 1))
+    @kept(label_smoothing=floating(0, 1))
     def __init__(
         self, weight: Any = None, ignore_index: int | None = None, reduction: str = "mean", label_smoothing: float = 0.0
     ) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ... import ops
-from ...base.checks import number, probability
+from ...base.checks import checked, number, probability
 from ...base.errors import ArgumentError, ShapeError
 from ...base.seeds import get_seed
 from ...ops.elementwise import a_dtype
@@ -63,6 +63,7 @@ class Dropout(Cell):
 class _ChannelDropout(Dropout):
     dims = 2
 
+    @checked(p=probability)
     def __init__(self, p: float = 0.5) -> None:
         super().__init__(p=p)
 

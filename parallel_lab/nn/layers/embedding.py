@@ -199,7 +199,11 @@ class MultiFieldEmbeddingLookup(EmbeddingLookup):
     Other arguments: `EmbeddingLookup`. Operators: `lookup`, `weigh`, `merge_op`. Names: MindSpore.
     """
 
-    @kept(field_size=integer(1), operator=choice("SUM", "MEAN", "MAX"))
+    @kept(
+        field_size=integer(1),
+        feature_num_list=sequence_of(integer(1), "A tuple of ints, each at least 1") | None,
+        operator=choice("SUM", "MEAN", "MAX"),
+    )
     def __init__(
         self,
         vocab_size: int,
@@ -221,7 +225,6 @@ class MultiFieldEmbeddingLookup(EmbeddingLookup):
             raise ArgumentError(f"slice_mode={slice_mode!r}", where="MultiFieldEmbeddingLookup", allowed=allowed)
         how = {"max_norm": max_norm, "sparse": sparse, "dtype": dtype, "slices": slices}
         super().__init__(vocab_size, embedding_size, param_init, target, slice_mode, **how)
-        self.feature_num_list = feature_num_list
         self.weigh, self.div_no_nan = ops.Mul(), ops.DivNoNan()
         self.merge_op = ops.UnsortedSegmentMax() if operator == "MAX" else ops.UnsortedSegmentSum()
         if self.slices > 1:

@@ -123,20 +123,14 @@ class KLDivLoss(Cell):
 
 
 def _factor(value: Any, where: str, name: str) -> Any:
-    """A number or tensor that multiplies losses; 1.0 for None."""
+    """A tensor that multiplies losses; 1.0 for None."""
     if value is None:
         return 1.0
     if isinstance(value, Tensor):
         return value
-    numeric = isinstance(value, (list, tuple, np.ndarray, int, float)) and not isinstance(value, bool)
-    try:
-        array = np.asarray(value) if numeric else None
-    except ValueError:  # rows of different lengths
-        array = None
-    if array is None or array.dtype.kind not in "fiu":
-        raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed="A Tensor, an array, numbers, or None")
-    is_double = array.dtype == np.float64 and isinstance(value, np.ndarray)
-    return Tensor(array if is_double else array.astype(np.float32))
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
+        raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed="A Tensor, an array, or None")
+    return Tensor(value if value.dtype == np.float64 else value.astype(np.float32))
 
 
 class BCELoss(FormulaLoss):

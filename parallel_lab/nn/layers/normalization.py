@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ... import ops
-from ...base.checks import Check, checked, choice, flag, integer, integers, kept, number
+from ...base.checks import Check, checked, choice, flag, floating, integer, kept, number, sequence_of
 from ...base.errors import ArgumentError, ShapeError, TracedCommunication, shorten
 from ...base.hooks import current_tracer, current_world
 from ...base.settings.checks import SHARDED_MODES
@@ -51,7 +51,7 @@ class _BatchNorm(Cell):
     @checked(data_format=choice("NCHW"))
     @kept(
         num_features=integer(1),
-        eps=number(0, above=True),
+        eps=floating(0, above=True),
         momentum=number(0, 1),
         use_batch_statistics=choice(None, True, False),
         **dict.fromkeys(("affine", "sync", "unbiased"), flag),
@@ -167,10 +167,13 @@ class SyncBatchNorm(_BatchNorm):
         return super().construct(x)
 
 
+DIMS = sequence_of(integer(1), "A list or tuple of ints, each at least 1")
+
+
 class LayerNorm(Cell):
     """Every sample normalised over its last dims.  x: (..., *normalized_shape) -> the same.
 
-    normalized_shape   int or tuple: the dims that gamma and beta have
+    normalized_shape   list or tuple: the dims that gamma and beta have
     begin_norm_axis    first dim that is normalised;  begin_params_axis  first dim that gamma and beta have
     epsilon            added to the variance
 
@@ -179,14 +182,11 @@ class LayerNorm(Cell):
     """
 
     @kept(
-        normalized_shape=integers(1),
-        begin_norm_axis=integer(),
-        begin_params_axis=integer(),
-        epsilon=number(0, above=True),
+        normalized_shape=DIMS, begin_norm_axis=integer(), begin_params_axis=integer(), epsilon=floating(0, above=True)
     )
     def __init__(
         self,
-        normalized_shape: int | tuple[int, ...] | list[int],
+        normalized_shape: tuple[int, ...] | list[int],
         begin_norm_axis: int = -1,
         begin_params_axis: int = -1,
         gamma_init: Any = "ones",
@@ -211,10 +211,10 @@ class LayerNorm(Cell):
 class RMSNorm(Cell):
     """gamma * x / root of its mean square in the last dims.  x: (..., *normalized_shape) -> like x. See `rms_norm`."""
 
-    @kept(normalized_shape=integers(1), epsilon=number(0, above=True))
+    @kept(normalized_shape=DIMS, epsilon=floating(0, above=True))
     def __init__(
         self,
-        normalized_shape: int | tuple[int, ...] | list[int],
+        normalized_shape: tuple[int, ...] | list[int],
         epsilon: float = 1e-6,
         gamma_init: Any = "ones",
         dtype: Any = np.float32,
@@ -235,7 +235,7 @@ class GroupNorm(Cell):
     Operator: `group_norm` (GroupNorm). Channels are split at the borders of groups only. Defaults: MindSpore.
     """
 
-    @kept(num_groups=integer(1), num_channels=integer(1), eps=number(0, above=True), affine=flag)
+    @kept(num_groups=integer(1), num_channels=integer(1), eps=floating(0, above=True), affine=flag)
     def __init__(
         self,
         num_groups: int,

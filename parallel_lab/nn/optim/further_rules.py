@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...base.checks import number, sequence_of
+from ...base.checks import floating, sequence_of
 from ...base.errors import ArgumentError
 from ...ops import elementwise
 from .rules import _BETA1, _BETA2, ABOVE_0, AT_LEAST_0, EPS, _powers, _rest, rate, real, switch
@@ -62,7 +62,8 @@ def ProximalAdagrad(h, p, g, s):
 
 
 @update_rule(
-    *(rate(0.1), real("lambd", number(), 1e-4), real("alpha", number(), 0.75), real("t0", number(), 1e6), WEIGHT_DECAY),
+    *(rate(0.1), real("lambd", floating(), 1e-4), real("alpha", floating(), 0.75), real("t0", floating(), 1e6)),
+    WEIGHT_DECAY,
     states={"ax": 0.0},
     shared=_steps,
 )

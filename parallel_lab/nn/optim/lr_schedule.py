@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import INT_LIMIT, checked, flag, integer, kept, number
+from ...base.checks import INT_LIMIT, checked, flag, floating, integer, kept, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...base.hooks import cells_at_once
 from ...ops.spellings import tensor_operand
@@ -27,7 +27,7 @@ from ..tensor.tensor import Tensor
 
 # of a list, one rate per step: more takes minutes to write down, and GBs; a longer one is taken for an endless iterator
 MOST_RATES = 50_000_000
-RATE, COUNT = number(0, above=True), integer(1)
+RATE, FROM_0, COUNT = floating(0, above=True), floating(0), integer(1)
 
 
 class LearningRateSchedule(Cell):
@@ -111,7 +111,7 @@ class InverseDecayLR(_Decay):
 class CosineDecayLR(_Formula):
     """min_lr + (max_lr - min_lr) / 2 * (1 + cos(pi * step / decay_steps)); from decay_steps on min_lr."""
 
-    @kept(min_lr=number(0), max_lr=RATE, decay_steps=COUNT)
+    @kept(min_lr=FROM_0, max_lr=RATE, decay_steps=COUNT)
     def __init__(self, min_lr: float, max_lr: float, decay_steps: int) -> None:
         super().__init__()
         _check_bounds("CosineDecayLR", min_lr, max_lr)
@@ -128,7 +128,7 @@ class PolynomialDecayLR(_Formula):
     update_decay_steps  instead of ending, go on with the next multiple of decay_steps
     """
 
-    @kept(learning_rate=RATE, end_learning_rate=number(0), decay_steps=COUNT, power=RATE, update_decay_steps=flag)
+    @kept(learning_rate=RATE, end_learning_rate=FROM_0, decay_steps=COUNT, power=RATE, update_decay_steps=flag)
     def __init__(
         self,
         learning_rate: float,
@@ -149,7 +149,7 @@ class PolynomialDecayLR(_Formula):
 class WarmUpLR(_Formula):
     """learning_rate * step / warmup_steps; from warmup_steps on learning_rate. The first step has rate 0."""
 
-    @kept(learning_rate=number(0), warmup_steps=COUNT)
+    @kept(learning_rate=FROM_0, warmup_steps=COUNT)
     def __init__(self, learning_rate: float, warmup_steps: int) -> None:
         super().__init__()
 
@@ -198,7 +198,7 @@ def piecewise_constant_lr(milestone: Sequence[int], learning_rates: Sequence[flo
         if integer(1, MOST_RATES)(where, f"milestone[{i}]", end) < len(rates):
             given = f"milestone[{i}]={end} after {milestone[i - 1]}"
             raise ArgumentError(given, where=where, allowed="Milestones that grow")
-        rates += [number(0)(where, f"learning_rates[{i}]", rate)] * (end - len(rates))
+        rates += [FROM_0(where, f"learning_rates[{i}]", rate)] * (end - len(rates))
     return rates
 
 
@@ -228,16 +228,14 @@ def inverse_decay_lr(learning_rate, decay_rate, total_step, step_per_epoch, deca
     return schedule.per_epoch(total_step, step_per_epoch)
 
 
-@checked(min_lr=number(0), max_lr=RATE, **STEPS, decay_epoch=COUNT)
+@checked(min_lr=FROM_0, max_lr=RATE, **STEPS, decay_epoch=COUNT)
 def cosine_decay_lr(min_lr, max_lr, total_step, step_per_epoch, decay_epoch):
     """min_lr + (max_lr - min_lr) / 2 * (1 + cos(pi * epoch / decay_epoch)) per step; from decay_epoch on min_lr."""
     _check_bounds("cosine_decay_lr", min_lr, max_lr)
     return CosineDecayLR(min_lr, max_lr, decay_epoch).per_epoch(total_step, step_per_epoch)
 
 
-@checked(
-    learning_rate=RATE, end_learning_rate=number(0), **STEPS, decay_epoch=COUNT, power=RATE, update_decay_epoch=flag
-)
+@checked(learning_rate=RATE, end_learning_rate=FROM_0, **STEPS, decay_epoch=COUNT, power=RATE, update_decay_epoch=flag)
 def polynomial_decay_lr(
     learning_rate, end_learning_rate, total_step, step_per_epoch, decay_epoch, power, update_decay_epoch=False
 ):
@@ -249,7 +247,7 @@ def polynomial_decay_lr(
     return schedule.per_epoch(total_step, step_per_epoch)
 
 
-@checked(learning_rate=number(0), **STEPS, warmup_epoch=COUNT)
+@checked(learning_rate=FROM_0, **STEPS, warmup_epoch=COUNT)
 def warmup_lr(learning_rate, total_step, step_per_epoch, warmup_epoch):
     """learning_rate * epoch / warmup_epoch per step; from warmup_epoch on learning_rate."""
     return WarmUpLR(learning_rate, warmup_epoch).per_epoch(total_step, step_per_epoch)

@@ -12,11 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...base.checks import sequence_of
+from ...base.checks import number, sequence_of
 from ...base.errors import ArgumentError
 from ...ops import elementwise
-from .rules import ABOVE_0, AT_LEAST_0, FRACTION, _rest, check_nesterov, real, sgd, switch
+from .rules import _rest, check_nesterov, real, sgd, switch
 from .update_rule import WEIGHT_DECAY, Argument, update_rule
+
+AT_LEAST_0, ABOVE_0, FRACTION = number(0), number(0, above=True), number(0, 1, above=True, below=True)
 
 
 def _check_pair(adam: Any, given: dict[str, Any]) -> None:

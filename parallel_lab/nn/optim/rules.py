@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import Check, flag, number, sequence_of
+from ...base.checks import Check, flag, floating, number, sequence_of
 from ...base.errors import ArgumentError
 from ...ops import elementwise
 from .global_norm import in_dtype_of, wide
 from .update_rule import LOSS_SCALE, WEIGHT_DECAY, Argument, update_rule
 
-AT_LEAST_0, ABOVE_0, FRACTION = number(0), number(0, above=True), number(0, 1, above=True, below=True)
+AT_LEAST_0, ABOVE_0, FRACTION = floating(0), floating(0, above=True), floating(0, 1, above=True, below=True)
 
 
 def rate(*default: float) -> Argument:
@@ -51,8 +51,8 @@ def check_nesterov(sgd: Any, given: dict[str, Any]) -> None:
 
 @update_rule(
     rate(0.1),
-    real("momentum", AT_LEAST_0, 0.0),
-    real("dampening", AT_LEAST_0, 0.0),
+    real("momentum", number(0), 0.0),
+    real("dampening", number(0), 0.0),
     WEIGHT_DECAY,
     switch("nesterov"),
     LOSS_SCALE,
@@ -249,7 +249,7 @@ def Lamb(h, p, g, m, v):
 
 @update_rule(
     rate(0.1),
-    real("decay", number(0, 1), 0.9),
+    real("decay", floating(0, 1), 0.9),
     real("momentum", AT_LEAST_0, 0.0),
     real("epsilon", ABOVE_0, 1e-10),
     switch("use_locking", kept=False),
@@ -335,8 +335,8 @@ def _moving(old: Any, new: Any, keep: Any) -> Any:
     Argument("learning_rate", "Rate | None", None),
     Argument("eps", "tuple[float, float]", (1e-30, 1e-3), sequence_of(ABOVE_0, "Two numbers above 0")),
     real("clip_threshold", ABOVE_0, 1.0),
-    real("decay_rate", number(0, 1, above=True), 0.8),
-    real("beta1", number(0, 1, below=True), 0.9),
+    real("decay_rate", floating(0, 1, above=True), 0.8),
+    real("beta1", floating(0, 1, below=True), 0.9),
     WEIGHT_DECAY,
     switch("scale_parameter", True),
     switch("relative_step", True),
@@ -416,7 +416,7 @@ def _check_constant_rate(ftrl: Any, given: dict[str, Any]) -> None:
 @update_rule(
     real("initial_accum", AT_LEAST_0, 0.1),
     rate(0.001),
-    real("lr_power", number(-math.inf, 0), -0.5),
+    real("lr_power", floating(-math.inf, 0), -0.5),
     real("l1", AT_LEAST_0, 0.0),
     real("l2", AT_LEAST_0, 0.0),
     switch("use_locking", kept=False),

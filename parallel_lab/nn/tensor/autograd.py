@@ -248,7 +248,9 @@ def _weights(given: Any, where: str) -> list[Parameter]:
     """The Parameters to differentiate for."""
     allowed = "A Parameter, or a list or tuple of them, for instance net.trainable_params()"
     given = [given] if isinstance(given, Parameter) else given
-    if given is not None and (isinstance(given, (Tensor, str, np.ndarray, type)) or not isinstance(given, Iterable)):
+    if given is not None and (
+        isinstance(given, (Tensor, str, np.ndarray, type, dict)) or not isinstance(given, Iterable)
+    ):
         raise ArgumentTypeError(f"weights={shorten(given)}", where=where, allowed=allowed)
     weights = list(given or ())
     for i, weight in enumerate(weights):

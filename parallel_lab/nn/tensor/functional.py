@@ -25,7 +25,7 @@ from ...base.dtypes import kind_of
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from .arithmetic import Arithmetic
 from .autograd import value_and_grad
-from .tensor import Parameter
+from .tensor import Parameter, ParameterTuple
 
 # ---- gradients ----
 
@@ -75,7 +75,7 @@ class GradOperation:
                 what, hint = "get_by_list=True without weights", "grad(fn, net.trainable_params())"
                 raise ArgumentTypeError(what, where="GradOperation", allowed="Parameters", hint=hint)
             weights = fn.trainable_params()
-        return [weights] if isinstance(weights, Parameter) else list(weights)
+        return [weights] if isinstance(weights, Parameter) else list(ParameterTuple(weights))
 
     def __repr__(self) -> str:
         return f"GradOperation(get_all={self.get_all}, get_by_list={self.get_by_list}, sens_param={self.sens_param})"

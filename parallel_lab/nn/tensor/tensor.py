@@ -585,7 +585,7 @@ class ParameterTuple(tuple):
     """Several Parameters that a Cell registers under their own names."""
 
     def __new__(cls, parameters: Iterator[Parameter] | list[Parameter]) -> ParameterTuple:
-        if isinstance(parameters, (str, type)) or not hasattr(parameters, "__iter__"):
+        if isinstance(parameters, (str, type, dict)) or not hasattr(parameters, "__iter__"):
             raise ShapeError(shorten(parameters), where="ParameterTuple", allowed="A list or tuple of Parameters")
         parameters = tuple(parameters)
         for p in parameters:

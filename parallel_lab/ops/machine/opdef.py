@@ -240,7 +240,7 @@ class OpDef:
 
     @cached_property
     def takes_number(self) -> tuple[bool, ...]:
-        """Whether a Python number may stand for the tensor, for each: where `numbers=` or a label of one number says so."""
+        """For each tensor, whether a Python number may stand for it: `numbers=`, or what broadcasts among several."""
         if self.numbers is not None:
             return tuple(name in self.numbers.split() for name in self.tensors)
         labels = self.signature.partition("->")[0].split(",") if isinstance(self.signature, str) else []
@@ -352,7 +352,9 @@ class OpDef:
             raise ShapeError("got no tensors", where=self.name, allowed=usage)
         for name, value in attrs.items():
             if hasattr(value, "asnumpy"):
-                if not hasattr(value, "tracer") and str(value.dtype).lstrip("u").startswith("int"):
+                # what MindSpore gives to the class (`kernel_size`) is no tensor there
+                given_at_call = name not in self.options and not hasattr(value, "tracer")
+                if given_at_call and str(value.dtype).lstrip("u").startswith("int"):
                     attrs[name] = value.asnumpy().tolist()  # a Tensor of axes is as good as a tuple
                     continue
                 allowed = "Attributes are Python numbers or tuples, known before anything runs"
