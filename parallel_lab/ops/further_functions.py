@@ -10,10 +10,12 @@ at once, and in a network that is compiled they say that its tensors have no val
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 
 from ..base.checks import flag, integer, is_int, number
+from ..base.dtypes import kind_of
 from ..base.errors import ShapeError, shorten
 from .creation import eye
 from .elementwise import add, cast, mul, sub
@@ -21,6 +23,7 @@ from .gather import gather
 from .indexing import narrow
 from .join import concat
 from .logic import greater, greater_equal, select
+from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import check_dim
 from .machine.registry import OPS
 from .order import sort
@@ -172,9 +175,9 @@ def searchsorted(sorted_sequence, values, *, out_int32=False, right=False):
 @function(mint="bucketize")
 def bucketize(input, boundaries, *, right=False):
     """The number of the interval that each element is in.  input: (...), boundaries: (n,), ascending -> (...) int."""
-    edges = as_array(boundaries)
-    if len(edges.shape) != 1:
-        what = f"boundaries of shape {tuple(edges.shape)}"
+    edges = np.asarray(boundaries) if isinstance(boundaries, (list, tuple)) else as_array(boundaries)
+    if len(edges.shape) != 1 or kind_of(edges.dtype) not in "biuf":
+        what = f"boundaries={shorten(boundaries)}"
         raise ShapeError(what, where="bucketize", allowed="One row of numbers, the smaller ones first")
     return searchsorted(edges, input, right=right)
 
@@ -208,7 +211,8 @@ def index_fill(x, axis, index, value):
     """The rows (columns, ...) with these numbers set to a value.  x: (..., n, ...), index: (k,) int -> like x."""
     axis = _dim("index_fill", "axis", axis, x)
     moved, places = _rows("index_fill", x, index, axis)
-    value = number()("index_fill", "value", value.item() if hasattr(value, "item") else value)
+    value = value.item() if hasattr(value, "item") and math.prod(value.shape) == 1 else value
+    value = number()("index_fill", "value", value, SHAPE_ERRORS)
     filled = np.full((places.shape[0], *moved.shape[1:]), value, str(x.dtype))
     made = OPS["tensor_scatter_update"](moved, places, filled)
     return swapaxes(made, 0, axis) if axis else made

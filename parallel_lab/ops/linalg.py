@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 
+from ..base.checks import number
 from ..base.errors import ShapeError, shorten
 from .elementwise import add, float_result, mul
+from .machine.opdef import SHAPE_ERRORS
 from .machine.registry import case, gradient, op, unbroadcast
 from .reduce import reduce_sum
 from .shape import as_array, expand_dims, reshape, transpose
@@ -191,6 +193,10 @@ def dot(input, other):
 
 
 def _plus(input, product, beta, alpha):
+    beta, alpha = (
+        x if isinstance(x, (bool, int, float)) else number()("a sum of products", name, x, SHAPE_ERRORS)
+        for name, x in (("beta", beta), ("alpha", alpha))
+    )
     return add(input if beta == 1 else mul(input, beta), product if alpha == 1 else mul(product, alpha))
 
 

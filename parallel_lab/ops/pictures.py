@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from ..base.checks import choice, integer, number, sequence_of
+from ..base.checks import choice, flag, integer, number, sequence_of, text
 from ..base.errors import ShapeError, shorten
 from .boxes import resize_nearest_neighbor
 from .elementwise import float_result
@@ -442,6 +442,8 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     Form: mindspore.ops.interpolate, for tensors with 4 dims.
     """
     shape = tuple(input.shape)
+    (flag | None)("interpolate", "align_corners", align_corners, SHAPE_ERRORS)
+    mode = text("interpolate", "mode", mode, SHAPE_ERRORS)
     if len(shape) != 4 or (size is None) == (scale_factor is None) or mode not in ("bilinear", "nearest"):
         what = f"size={size}, scale_factor={scale_factor} and mode={shorten(mode)} for a tensor of shape {shape}"
         allowed = '(n, c, h, w), one of size and scale_factor, "bilinear" or "nearest"'

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from types import BuiltinFunctionType
 from typing import Any
 
 import numpy as np
@@ -269,7 +270,9 @@ def as_schedule(value: Any, where: str, name: str = "learning_rate") -> float | 
         value = value.item()
     if isinstance(value, np.ndarray) and value.ndim > 1:
         raise ArgumentError(f"{name} of shape {value.shape}", where=where, allowed=allowed)
-    if isinstance(value, Cell) or (callable(value) and not isinstance(value, type)):
+    if isinstance(value, Cell) and not isinstance(value, LearningRateSchedule):
+        raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed=allowed)
+    if callable(value) and not isinstance(value, (type, BuiltinFunctionType)):
         return value
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes, dict)):
         rates = list(itertools.islice(value, MOST_RATES + 1))

@@ -413,6 +413,9 @@ class Parameter(Tensor):
         layerwise_parallel: bool = False,
         parallel_optimizer: bool = True,
     ) -> None:
+        if isinstance(default_input, (bool, tuple)):
+            allowed = "A Tensor, an array, a list, an int or a float"
+            raise ArgumentTypeError(f"default_input={shorten(default_input)}", where="Parameter", allowed=allowed)
         self._initial = default_input if isinstance(default_input, Initial) and default_input.has_init else None
         if self._initial is None:
             super().__init__(default_input)

@@ -83,6 +83,7 @@ ASYNC = Check("True or False, or 'thread' or 'process'", _read_async)
     integrated_save=flag,
     async_save=ASYNC,
     append_dict=instance(Mapping, "A dict") | None,
+    enc_mode=text,
     crc_check=flag,
     choice_func=CHOICE | None,
     format=choice(*SUFFIXES),
