@@ -248,7 +248,7 @@ def test_a_short_list_is_refused_before_anything_runs():
 @each_of("is_stair", False, True)
 def test_a_rate_that_outgrows_floats_is_infinite_and_an_optimizer_refuses_it(is_stair):
     """It was Python's own OverflowError, out of the formula."""
-    schedule = nn.ExponentialDecayLR(0.1, 2, 1, is_stair)
+    schedule = nn.ExponentialDecayLR(0.1, 2.0, 1, is_stair)
     assert schedule(1000) == 0.1 * 2.0**1000 and schedule(2000) == math.inf
     assert nn.exponential_decay_lr(0.1, 2.0, 2000, 1, 1)[-1] == math.inf
     with pytest.raises(ArgumentError, match=r"SGD: the learning rate of step 2000=inf\. A finite number"):
