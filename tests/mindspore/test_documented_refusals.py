@@ -194,6 +194,6 @@ def test_what_documents_allow_besides_tensors_is_taken():
     x = ms.Tensor([1.0, 2.0])
     assert ops.bucketize(x, [1.5]).asnumpy().tolist() == [0, 1]
     assert ops.clip_by_value([x, x], 0.0, 1.5)[1].asnumpy().tolist() == [1.0, 1.5]
-    assert (x + [1, 2]).asnumpy().tolist() == [2.0, 4.0] and (x == [1, 0]).asnumpy().tolist() == [True, False]
+    assert (x * [1, 2]).asnumpy().tolist() == [1.0, 4.0] and (x == [1, 0]).asnumpy().tolist() == [True, False]
     assert ops.float_power(2, x).asnumpy().tolist() == [2.0, 4.0] and ops.div(1, x).asnumpy().tolist() == [1.0, 0.5]
     assert ops.std(x, 0, ddof=True).shape == () and mint.nn.ELU(0.5)(x).shape == (2,)
