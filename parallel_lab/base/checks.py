@@ -278,6 +278,13 @@ def _is(value: Any, kinds: Kinds) -> bool:
 # ---- other values ----
 
 
+def no_tensor(kind: type[ParallelLabError], where: str, what: str, value: Any, number: bool) -> ParallelLabError:
+    """The error for what is no tensor. what: the text before the value; number: whether a number would do, too."""
+    unwrapped = isinstance(value, (list, tuple)) or (isinstance(value, (bool, int, float)) and not number)
+    allowed = f"A Tensor or an array of numbers{', or a number' if number else ''}"
+    return kind(f"{what}{shorten(value)}", where=where, allowed=allowed, hint="Write Tensor(...)" if unwrapped else "")
+
+
 def _read_flag(value: Any) -> bool:
     if value is not True and value is not False:
         raise TypeError

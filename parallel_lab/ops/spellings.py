@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import Errors, check_switches, misfit, switches_of
-from ..base.errors import OutOfMemory, ParallelLabError, ShapeError, shorten
-from .machine.opdef import own_names, scalar_operand
+from ..base.checks import Errors, check_switches, misfit, no_tensor, switches_of
+from ..base.errors import OutOfMemory, ParallelLabError, ShapeError
+from .machine.opdef import scalar_operand
 from .machine.operand_checks import is_operand
+from .synonyms import own_names
 
 NAMES: dict[str, Callable] = {}  # public functions of `parallel_lab.ops` by name
 UFUNCS: dict[str, Callable] = {}  # numpy's element-wise function -> the operator
@@ -159,9 +160,7 @@ def tensor_operand(where: str, name: str, value: Any, *, number: bool = False) -
     is_number = isinstance(value, (bool, int, float))
     if number and is_number and (array := np.asarray(value)).dtype.kind in "biuf":
         return array
-    hint = "Write Tensor(...)" if is_number and not number or isinstance(value, (list, tuple)) else ""
-    allowed = f"A Tensor or an array of numbers{', or a number' if number else ''}"
-    raise ShapeError(f"{name}={shorten(value)}", where=where, allowed=allowed, hint=hint)
+    raise no_tensor(ShapeError, where, f"{name}=", value, number)
 
 
 def spell(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, flag, instance, integer
+from ...base.checks import checked, flag, instance, integer, no_tensor
 from ...base.dtypes import as_dtype, check_taken_in, kind_of
 from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
@@ -414,15 +414,13 @@ class Parameter(Tensor):
         parallel_optimizer: bool = True,
     ) -> None:
         if isinstance(default_input, (bool, tuple)):
-            allowed = "A Tensor, an array, a list, an int or a float"
-            raise ArgumentTypeError(f"default_input={shorten(default_input)}", where="Parameter", allowed=allowed)
+            raise no_tensor(ArgumentTypeError, "Parameter", "default_input=", default_input, True)
         self._initial = default_input if isinstance(default_input, Initial) and default_input.has_init else None
         if self._initial is None:
             super().__init__(default_input)
             self._data = np.array(self._data)
         else:
-            self.node = None
-            self._data = None
+            self.node = self._data = None
         if name is not None and (not isinstance(name, str) or not name):
             allowed = "A non-empty str, or None to take the attribute's name"
             raise ShapeError(f"name {shorten(name)}", where="Parameter", allowed=allowed)
@@ -591,9 +589,8 @@ class ParameterTuple(tuple):
         if isinstance(parameters, (str, type, dict)) or not hasattr(parameters, "__iter__"):
             raise ShapeError(shorten(parameters), where="ParameterTuple", allowed="A list or tuple of Parameters")
         parameters = tuple(parameters)
-        for p in parameters:
-            if not isinstance(p, Parameter):
-                raise ShapeError(f"element {shorten(p)}", where="ParameterTuple", allowed="Parameters only")
+        if others := [p for p in parameters if not isinstance(p, Parameter)]:
+            raise ShapeError(f"element {shorten(others[0])}", where="ParameterTuple", allowed="Parameters only")
         return super().__new__(cls, parameters)
 
     def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:

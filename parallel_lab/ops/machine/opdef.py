@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import SimpleNamespace
@@ -26,52 +26,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...base.checks import Check, Errors, flag
-from ...base.dtypes import (
-    FLOAT32,
-    alike,
-    as_dtype,
-    beside_number,
-    check_taken_in,
-    in_float32,
-    is_bfloat16,
-    kind_of,
-    promoted,
-)
+from ...base.checks import Check, Errors, flag, no_tensor
+from ...base.dtypes import FLOAT32, alike, as_dtype, beside_number, check_taken_in, in_float32, is_bfloat16, promoted
 from ...base.errors import ArgumentTypeError, OutOfMemory, ParallelLabError, ShapeError, shorten
 from ...base.hooks import current_tracer
 from ...base.seeds import repeated
+from ..synonyms import own_names
 from .operand_checks import Facts, is_operand, refuse
 from .signature import Shape, Signature, resolve
 
 BOOL = np.dtype(bool)
 SHAPE_ERRORS = Errors(ShapeError, ShapeError)
-
-# what MindSpore's functions, methods and classes, old and new, call the same argument
-_SYNONYMS = [
-    frozenset(names.split())
-    for names in (
-        "x input input_x tensor a",
-        "y other input_y exponent mat2 b",
-        "axis dim",
-        "keep_dims keepdims keepdim",
-        "multiples dims",
-        "perm input_perm",
-        "shift shifts",
-    )
-]
-
-
-def own_names(given: dict[str, Any], known: Sequence[str], taken: Collection[str] = ()) -> dict[str, Any]:
-    """`given`, with names of `known` for others that mean the same: {"input": x} is {"x": x} where there is an x."""
-
-    def own(name: str) -> str:
-        if name in known:
-            return name
-        alike = [k for group in _SYNONYMS if name in group for k in group if k in known]
-        return alike[0] if len(alike) == 1 and alike[0] not in given and alike[0] not in taken else name
-
-    return {own(name): value for name, value in given.items()}
 
 
 class Results(NamedTuple):
@@ -243,38 +208,28 @@ class OpDef:
         """For each tensor, whether a Python number may stand for it: `numbers=`, or what broadcasts among several."""
         if self.numbers is not None:
             return tuple(name in self.numbers.split() for name in self.tensors)
-        labels = self.signature.partition("->")[0].split(",") if isinstance(self.signature, str) else []
+        labels = self.signature.partition("->")[0].split(",") if isinstance(self.signature, str) else self.tensors
         several = len(labels) == len(self.tensors) > 1
-        return tuple([self.internal or (several and each in ("", "...")) for each in (labels or self.tensors)])
+        return tuple([self.internal or (several and each in ("", "...")) for each in labels])
 
     def _as_arrays(self, operands: list[Any], at_once: bool) -> list[Any]:
         """The operands; at once, numbers become arrays unless another has a dtype for them. ShapeError: no tensor."""
         known = [is_operand(x) for x in operands]
-        if all(known):
-            return operands
         beside = any(known) or not at_once
-        allowed = [isinstance(x, (bool, int, float)) and self._takes(i) for i, x in enumerate(operands)]
-        return [
-            x if known[i] or (beside and allowed[i]) else self._as_array(i, x, allowed[i])
-            for i, x in enumerate(operands)
-        ]
-
-    def _takes(self, position: int) -> bool:
-        return not self.variadic and self.takes_number[position]
-
-    def _as_array(self, position: int, value: Any, is_number: bool) -> np.ndarray:
-        if is_number:
-            array = scalar_operand(value, ())
-            if kind_of(array.dtype) in "biuf":
-                return array
-        number = self._takes(position)
-        name = "" if self.variadic else f" ({self.tensors[position]})"
-        allowed = f"A Tensor or an array of numbers{', or a number' if number else ''}"
-        unwrapped = isinstance(value, (list, tuple)) or (isinstance(value, (bool, int, float)) and not number)
-        hint = "Write Tensor(...)" if unwrapped else ""
-        raise ShapeError(
-            f"operand {position}{name} is {shorten(value)}", where=self.class_name, allowed=allowed, hint=hint
+        return (
+            operands
+            if all(known)
+            else [x if known[i] else self._as_array(i, x, beside) for i, x in enumerate(operands)]
         )
+
+    def _as_array(self, position: int, value: Any, beside: bool) -> Any:
+        number = not self.variadic and self.takes_number[position]
+        if number and isinstance(value, (bool, int, float)):
+            array = value if beside else scalar_operand(value, ())
+            if beside or array.dtype.kind in "biuf":
+                return array
+        name = "" if self.variadic else f" ({self.tensors[position]})"
+        raise no_tensor(ShapeError, self.class_name, f"operand {position}{name} is ", value, number)
 
     def attempt(self, arrays: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """`compute`; what numpy cannot do raises ShapeError with the operator's name."""

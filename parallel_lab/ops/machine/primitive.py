@@ -16,8 +16,9 @@ from ...base.origin import Origin, caller
 from ...base.settings.context import get_compat
 from ...layout.named_layout import Layout
 from ..spellings import TENSORS, tensor_operand
+from ..synonyms import own_names
 from .attributes import TARGET, Attributed
-from .opdef import OpDef, own_names
+from .opdef import OpDef
 
 Strategy = tuple[tuple[int, ...], ...]
 
