@@ -312,6 +312,10 @@ class Simulator:
             self.steps = number + 1
         return self.full(self.plan.outputs[0])
 
+    def go_on(self, plan: Plan, envs: list[Env]) -> None:
+        """Take the next steps with another plan, on these arrays of its ranks."""
+        self.plan, self.ranks, self.envs, self._engine = plan, range(plan.device_num), envs, None
+
     # ---- stepping ----
 
     def begin(self, *inputs: Any) -> None:

@@ -18,6 +18,7 @@ from ..run.communicator import Start, Wait
 from ..run.computing import computing
 from ..run.full_values import held_slices
 from ..run.interpreter import Env, rank_step
+from .plan_switch import RankMoves, move_on_rank, size_of
 
 REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny step would cost more than the step
 
@@ -76,7 +77,24 @@ def ran_events(
 
 def load_values(comm: Any, key: str, plan: Plan, values: Env) -> None:
     """Keep a plan, and this rank's slices of parameters and states, under `key`."""
-    comm.state[key] = {"plan": plan, "env": held_slices(plan, comm.rank, values), "left": (0, [])}
+    _keep(comm, key, plan, held_slices(plan, comm.rank, values), 0)
+
+
+def load_slices(comm: Any, key: str, plan: Plan, env: Env, step: int) -> None:
+    """Keep a plan, and copies of what are this rank's slices already, under `key`, after so many steps."""
+    _keep(comm, key, plan, {name: np.array(part, order="C") for name, part in env.items()}, step)
+
+
+def switch_values(comm: Any, key: str, plan: Plan, moves: RankMoves, step: int) -> tuple[int, int, int]:
+    """Bring what is kept under `key` into the slices of another plan: (bytes sent, messages sent, bytes held now)."""
+    env, sent, messages = drive(move_on_rank(moves, comm.rank, comm.state[key]["env"]), comm)
+    comm.barrier(tag="all ranks have their new slices")  # until then all have the old ones, if something fails
+    _keep(comm, key, plan, env, step)
+    return sent, messages, size_of([env])
+
+
+def _keep(comm: Any, key: str, plan: Plan, env: Env, step: int) -> None:
+    comm.state[key] = {"plan": plan, "env": env, "left": (step, [])}
 
 
 def run_forward(comm: Any, key: str, plan: Plan, inputs: Env, step: int) -> None:

@@ -11,9 +11,9 @@ be compared step by step (`single_device` gives the plan of the undivided comput
 from __future__ import annotations
 
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,21 +22,22 @@ import numpy as np
 from ..base.checks import is_int
 from ..base.cluster import cluster_for, get_cluster
 from ..base.errors import ArgumentError, PlanError, ShapeError, shorten
-from ..base.events import Event, from_dicts
+from ..base.events import Event
 from ..graph.plan import Plan
 from ..nn.optim.together import as_optimizer
 from ..nn.tensor.tensor import Tensor
 from ..run.full_values import full_inputs, full_value, gather_value
-from ..run.interpreter import Env, half_done
+from ..run.interpreter import half_done
 from ..run.simulator import Simulator
-from . import rank_steps
+from . import plan_switch, rank_steps
+from .background_run import Run, rates_of_steps
 from .forward_only import forward_only
+from .plan_switch import Switched
 
 if TYPE_CHECKING:
     from ..cost.simulated_clock import Ran
 
 EXECUTORS = ("simulator", "processes", "mpi")
-STOP_S = 0.5  # an interrupted cell must be over within a second: half of it for ending in order
 LOOK_S = 0.05  # how often train() asks whether it is to stop
 
 Batch = Sequence[Any]
@@ -72,15 +73,6 @@ def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[s
         initial = optimizer.starts_of(state.parameter, table[state.parameter]) if state.parameter else scalars
         values[state.name] = np.asarray(initial[state.kind], plan.value(state.name).dtype)
     return values
-
-
-def rates_of_steps(plan: Plan, optimizer: Any, first: int, steps: int) -> dict[str, np.ndarray]:
-    """Learning rates from step `first` on: {value name: (steps,), or (1,)}. Raises ArgumentError past a schedule."""
-    if optimizer is None or not steps:
-        return {}
-    per_step = [optimizer.rates(step) for step in range(first, first + (steps if optimizer.has_schedule else 1))]
-    wanted = [s for s in plan.states if not s.parameter and s.kind in per_step[0]]
-    return {s.name: np.array([rates[s.kind] for rates in per_step], plan.value(s.name).dtype) for s in wanted}
 
 
 def _shared_pool(executor: str, world_size: int) -> Any:
@@ -239,13 +231,61 @@ class Session:
         if self._run is not None and self._run.state == "done":
             self._run.result()  # so that the steps are counted even if nobody asked for the losses
         batches = _checked(self.plan, batches, self.step, steps)
-        turn = range(self.step, self.step + max(1, min(steps, len(batches))))
-        inputs = [full_inputs(self.plan, batches[step % len(batches)]) for step in turn]
         if self._run is not None and not self._run.done():
             what = f"a run is {self._run.state}"
             raise PlanError(what, where="Session.start", hint="Wait for it with result(), or stop() it first")
-        self._run = Run(self, inputs, steps, record, phases, on_losses)
+        self._run = Run(self, batches, steps, record, phases, on_losses)
         return self._run
+
+    def switch(self, plan: Plan, *, pool: Any = None) -> Switched:
+        """Go on with another plan of the same network from the next step on: other strategies, number of ranks, fusion
+        or optimizer parallel. Parameters and optimizer states go from the old slices to the new ones, by messages
+        between the ranks; with another number of ranks through this process. Step number, order of the batches,
+        learning rates and random masks go on, so losses are those of an unchanged training, to rounding.
+
+        plan  compiled from the same network, loss, optimizer and batch, each with other settings
+        pool  workers for another number of ranks; default: this process's shared pool of that size
+
+        A run that goes on halts after its present step, and takes its other steps with the new plan: its Run stays.
+        -> what was moved; print it. Raises PlanError for a plan that trains something else: nothing has halted then.
+        """
+        self._check_open(may_be_paused=True)
+        moves = plan_switch.moves_of(self.plan, plan)
+        if self.cluster is not None:
+            get_cluster(self.cluster).check_device_num(plan.device_num)
+        if self.executor != "simulator" and plan.device_num != self.plan.device_num:
+            pool = _shared_pool(self.executor, plan.device_num) if pool is None else pool
+            if pool.world_size != plan.device_num:
+                what = f"the pool has {pool.world_size} workers"
+                raise PlanError(what, where="Session.switch", allowed=f"The plan needs {plan.device_num}")
+        run = self._run if self._run is not None and not self._run.done() else None
+        with nullcontext() if run is None else run.halted():
+            return self._switch(plan, moves, pool)
+
+    def _switch(self, plan: Plan, moves: list[plan_switch.RankMoves], pool: Any) -> Switched:
+        """`switch` between two steps, for what was checked."""
+        devices, same = (self.plan.device_num, plan.device_num), plan.device_num == self.plan.device_num
+        if self.executor != "simulator" and same:
+            found = self._pool.run_each(
+                rank_steps.switch_values, [(self._key, plan, mine, self.step) for mine in moves]
+            )
+            amount = plan_switch.between_ranks(found)
+        else:
+            if self.executor != "simulator":
+                needed = plan_switch.needed(moves, devices[0])
+                envs = self._pool.run_each(rank_steps.collect, [(self._key, names) for names in needed])
+            else:
+                envs = self._simulator.envs
+            envs, amount = (plan_switch.on_simulator if same else plan_switch.through_here)(moves, envs)
+            if self.executor == "simulator":
+                self._simulator.go_on(plan, envs)
+            else:
+                pool.run_each(rank_steps.load_slices, [(self._key, plan, env, self.step) for env in envs])
+                self._pool.run(rank_steps.drop_values, self._key)
+                self._pool = pool
+        self.plan, self.events = plan, []
+        self.__dict__.pop("_forward", None)
+        return Switched(self.step, devices, *amount, same)
 
     def outputs(self, *inputs: Any) -> list[np.ndarray]:
         """Run the network forward on the global `inputs`: its outputs in full, or the loss. Nothing is trained.
@@ -355,7 +395,7 @@ class Session:
             hint = "Compile with loss=..., or use outputs(*inputs) to run the network forward"
             raise PlanError(what, where="Session.train", allowed="One number per step: the loss", hint=hint)
 
-    def _check_open(self) -> None:
+    def _check_open(self, *, may_be_paused: bool = False) -> None:
         if self._closed:
             raise PlanError("the session was closed", where="Session")
         if self._run is not None:
@@ -363,7 +403,7 @@ class Session:
         broken = self._broken or (self._simulator.half_done if self.executor == "simulator" else "")
         if broken:
             raise PlanError(f"the session {broken}", where="Session", hint="Make a new Session")
-        if self._run is not None and self._run.state == "paused":
+        if self._run is not None and self._run.state == "paused" and not may_be_paused:
             raise PlanError("the ranks are paused in a run", where="Session", hint="resume() or stop() it first")
 
     def __enter__(self) -> Session:
@@ -371,103 +411,6 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class Run:
-    """Training in the background. `result()` waits for the losses; `pause()`, `resume()`, `stop()` act between steps.
-
-    losses     losses so far (grows while it runs)
-    printed    what `construct` printed on the ranks, by arrival; `result()` prints it: a helper thread has no cell
-    started_s  perf_counter at the start
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        inputs: list[Env],
-        steps: int,
-        record: int,
-        phases: Sequence[str] | None,
-        on_losses: Callable | None,
-    ) -> None:
-        self.session, self.steps = session, steps
-        self.losses: list[float] = []
-        self.printed: list[str] = []
-        self.started_s = time.perf_counter()
-        self._on_losses = on_losses
-        self._record = record
-        self._first = session.step
-        self._taken = False
-        rates = rates_of_steps(session.plan, session._optimizer, self._first, steps)
-        order = inputs, self._first, steps, record, phases, rates
-        self._job = session._pool.submit(rank_steps.train_rank, session._key, *order, on_message=self._receive)
-
-    def _receive(self, message_: tuple[int, Any]) -> None:
-        _, losses = message_
-        if isinstance(losses, str):
-            self.printed.append(losses)
-            return
-        first = self._first + len(self.losses)
-        self.losses.extend(losses)
-        if self._on_losses is not None:
-            self._on_losses(first, losses)
-
-    @property
-    def state(self) -> str:
-        return self._job.state
-
-    def done(self) -> bool:
-        return self._job.done()
-
-    def wait_for_change(self, timeout: float | None = None) -> bool:
-        """Block until losses come or the run ends; False when `timeout` seconds pass first."""
-        return self._job.wait_for_change(timeout)
-
-    def pause(self) -> None:
-        self._job.pause()
-
-    def resume(self) -> None:
-        self._job.resume()
-
-    def stop(self) -> None:
-        """Ask all ranks to end after the same step; `result()` then returns the losses up to it."""
-        self._job.stop()
-
-    def interrupt(self) -> None:
-        """End the run within a second, after the same step; a longer step is broken off, and the session with it."""
-        self.stop()
-        end = time.monotonic() + STOP_S
-        while not self.done() and time.monotonic() < end:
-            self._job.wait_for_change(end - time.monotonic())
-        if self.done():
-            self.result()
-            return
-        self.session._pool.interrupt(self._job)
-        self.session._broken = "was interrupted in the middle of a step"
-
-    def look_after_fault(self) -> None:
-        """If this run has failed: let the session ask, once, what the ranks have left."""
-        if self.state == "failed" and not self._taken:
-            self._taken = True
-            self.session._after_fault()
-
-    def result(self, timeout: float | None = None) -> list[float]:
-        """Wait for the end: the losses of the steps taken. Raises what ended the run (RankDied, ...)."""
-        try:
-            results = self._job.result(timeout)
-        except BaseException:
-            self.look_after_fault()
-            raise
-        if not self._taken:
-            self._taken = True
-            for text in self.printed:
-                print(text)
-            results = [r or ([], []) for r in results]  # None: stopped before its turn came, no step was taken
-            self.losses[:] = results[0][0]
-            self.session.step = self._first + len(self.losses)
-            if self._record:
-                self.session.events = [e for _, events in results for e in from_dicts(events)]
-        return list(self.losses)
 
 
 def _checked(plan: Plan, batches: Iterable[Batch], first: int, steps: int) -> list[Batch]:

@@ -238,17 +238,82 @@ def test_reset_forgets_the_run_at_once_even_in_the_middle(lab):
     assert not old.is_alive() and state(lab) == "idle" and lab.progress()["loss"]["steps"] == 0
 
 
-def test_another_strategy_in_the_middle_ends_the_run_and_the_next_one_uses_it(lab):
+def test_another_strategy_in_the_middle_is_trained_with_from_the_next_step_on_and_says_so(lab):
+    """The same run, with the losses of one device; what is measured is of the new plan; the text tells what moved."""
+    lab.set_speed("medium")
     running_for_long(lab)
-    old = lab._run.thread
+    thread = lab._run.thread
     lab.set_strategy("matmul", "((1, 2), (2, 1))")
-    assert state(lab) == "idle"
-    lab._steps = 5
-    lab.run()
-    assert lab.wait(PATIENCE_S) and state(lab) == "done" and lab.progress()["loss"]["steps"] == 5
-    old.join(PATIENCE_S)
+    assert lab._run.thread is thread and state(lab) == "running" and lab.events == ()
+    assert until(lambda: lab.events)
+    sliced = lab.plan
+    lab.set_strategy("matmul", "((2, 1), (1, 1))")
+    assert until(lambda: lab.events)
+    down, switch = lab.progress()["loss"]["switches"]
+    assert down["bytes"] == 0 and "nothing moved" in down["text"]  # each rank had the whole, and keeps its half
+    assert switch["change"] == "matmul as in the preset" and "moved between the 2 ranks" in switch["text"]
+    # each rank lacks the other's half of w and of its moment
+    have, want = sliced.value("w"), lab.plan.value("w")
+    lacks = 0
+    for rank in range(2):
+        mask = np.zeros(have.shape, bool)
+        mask[have.layout.slice_index(have.shape, rank)] = True
+        lacks += int((~mask[want.layout.slice_index(want.shape, rank)]).sum()) * 4 * 2
+    assert switch["bytes"] == lacks > 0
     found = {e.name for e in lab.events if e.kind == "communication"}
     assert found == {i.out for _, i in lab.plan.instructions() if i.is_communication}
+    lab.stop()
+    assert lab.wait(PATIENCE_S)
+    shot = lab.snapshot()
+    assert shot["loss"]["largest_difference"] <= shot["loss"]["bound"]
+    assert f"After step {switch['step']}: matmul as in the preset; parameters and optimizer states" in lab.to_text()
+
+
+def test_devices_fusion_and_optimizer_parallel_change_while_it_trains_and_the_curve_does_not_bend(lab):
+    lab.set_speed("medium")
+    running_for_long(lab)
+    for change in (
+        lambda: lab.set_devices(4),
+        lambda: lab.set_optimizer("sliced"),
+        lambda: lab.set_fusion("fused"),
+        lambda: lab.set_preset("data parallel"),
+        lambda: lab.set_devices(1),
+    ):
+        before = lab.progress()["loss"]["steps"]
+        change()
+        assert until(lambda before=before: lab.progress()["loss"]["steps"] > before + 1 and lab.events)
+    lab.stop()
+    assert lab.wait(PATIENCE_S)
+    shot = lab.snapshot()
+    assert shot["run"]["state"] == "done" and shot["loss"]["steps"] == len(shot["loss"]["single"])
+    assert shot["loss"]["largest_difference"] <= shot["loss"]["bound"]
+    steps = [one["step"] for one in shot["loss"]["switches"]]
+    assert len(steps) == 5 and steps == sorted(steps)
+    assert "from 2 to 4 ranks" in shot["loss"]["switches"][0]["text"]
+
+
+def test_a_change_while_paused_is_made_at_once_and_it_stays_paused(lab):
+    lab.set_speed("medium")
+    running_for_long(lab)
+    lab.pause()
+    lab.set_optimizer("sliced")
+    assert until(lambda: lab.progress()["loss"]["switches"])
+    held = lab.progress()["loss"]["steps"]
+    time.sleep(0.3)
+    assert state(lab) == "paused" and lab.progress()["loss"]["steps"] == held
+    lab.resume()
+    assert until(lambda: lab.progress()["loss"]["steps"] > held)
+    lab.stop()
+    assert lab.wait(PATIENCE_S)
+
+
+def test_other_data_end_the_run_and_say_so_and_its_curve_stays(lab):
+    lab.set_speed("medium")
+    running_for_long(lab)
+    lab.set_data("digits")
+    assert state(lab) == "idle"
+    assert "was ended after step" in lab.snapshot()["said"] and "its curve stays" in lab.to_text()
+    assert "fixed batch" in lab.snapshot()["earlier"][-1]["label"]
 
 
 def test_a_refused_strategy_does_not_disturb_the_run(lab):

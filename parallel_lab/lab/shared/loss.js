@@ -7,6 +7,17 @@ function earlierKey(s) {
     <span class="pl-hidden">: ${said}</span></span>`;
 }
 
+// What was changed while it trained: the last change in full, the others when it is pointed at.
+function switchesText(s, within) {
+  const list = s.loss.switches ?? [], last = list.at(-1);
+  if (!last) return s.said ? html`<p class="pl-said">${s.said}</p>` : "";
+  const line = (one) => `after step ${one.step}: ${one.change}; ${one.text}`;
+  const more = list.length > 1 ? html` <span class="pl-muted">(${plural(list.length, "change")})</span>` : "";
+  const bend = within && s.loss.steps > last.step ? " The curve does not bend." : "";
+  return html`<p class="pl-said" role="status" title="${list.map(line).join("\n")}"><i class="pl-mark-switch"></i><b>after
+    step ${last.step}</b> ${last.change}: ${last.text}.${bend}${more}</p>`;
+}
+
 function loss(s, ui) {
   const l = s.loss, none = !l.steps;
   const within = l.largest_difference != null && l.bound != null ? l.largest_difference <= l.bound : null;
@@ -23,14 +34,15 @@ function loss(s, ui) {
       ${none ? empty : ""}</div>
     <p class="pl-legend"><span><i class="pl-line-parallel"></i>${l.label_parallel}</span>
       <span><i class="pl-line-single"></i>${l.label_single}</span>${earlierKey(s)}</p>
-    <p class="pl-verdict">${words}${within === null ? "" : verdict}</p></section>`;
+    <p class="pl-verdict">${words}${within === null ? "" : verdict}</p>${switchesText(s, within)}</section>`;
 }
 
 
 // ---- the live curve ----
 
-// earlier: runs with other settings, [{steps, losses (some of them, evenly)}]
-function drawLoss(canvas, curves, earlier = []) {
+// earlier: runs with other settings, [{steps, losses (some of them, evenly)}]; switches: steps after which the plan was
+// changed
+function drawLoss(canvas, curves, earlier = [], switches = []) {
   const box = boxIn(canvas, canvas), ratio = (window.devicePixelRatio || 1) * zoomOf(canvas);
   if (!box.width || !box.height) return;
   const [w, h] = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
@@ -77,6 +89,13 @@ function drawLoss(canvas, curves, earlier = []) {
     if (curve.length === 1) c.lineTo(across(0) + 0.01, y(curve[0]));
     c.stroke();
   };
+  c.setLineDash([2, 2]);
+  c.strokeStyle = colour("--pl-fg");
+  for (const { step } of switches) {
+    if (step < 1 || step > n) continue;
+    const at = Math.round(x(step - 0.5)) + 0.5;
+    c.beginPath(); c.moveTo(at, top); c.lineTo(at, bottom); c.stroke();
+  }
   for (const { steps, losses } of earlier) {
     const scale = losses.length > 1 ? (steps - 1) / (losses.length - 1) : 1;
     line(losses, (i) => x(i * scale), 1, "--pl-muted", [3, 3]);

@@ -238,7 +238,7 @@ function mount(root, spec, { live, send, can }) {
     }
     view.after?.();
     const canvas = root.querySelector("canvas");
-    if (canvas) drawLoss(canvas, curves, view.snapshot.earlier);
+    if (canvas) drawLoss(canvas, curves, view.snapshot.earlier, view.snapshot.loss?.switches);
     root.dataset.painted = String(Number(root.dataset.painted || 0) + 1);
   };
 

@@ -14,7 +14,6 @@ command waits for it.
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -23,13 +22,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...base.checks import integer
-from ...base.errors import ArgumentError, ParallelLabError, shorten
+from ...base.errors import ParallelLabError
 from ...base.events import Event
 from ...base.settings.context import default_settings
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
-from ...ops.machine.opdef import OpDef
-from ...ops.machine.sharding import default_strategy, legal_strategies
 from ..pictures import picture
 from ..pictures.duals import redistribution_of, with_duals
 from ..pictures.graph_strip import graph_strip
@@ -40,12 +37,16 @@ from ..shared.networks import NETWORKS, apply_strategies, operator_layers, opera
 from ..shared.problems import PROBLEMS, get_problem, problems_of
 from ..shared.questions import COMMANDS, Question
 from .ask import strategy_questions
-from .sections import pair_status, rank_status, shapes_text, strategy_text, tensor_status
+from .operators import Operators, first_tensor, parse_strategy, same_source
+from .sections import pair_status, rank_status, strategy_text, tensor_status
 from .training import PACES, Training
 
 DEVICES = (1, 2, 4, 8)
 PHASES = ("forward", "backward")
-LARGEST_TEXT = 200  # characters of a typed strategy
+FUSIONS = {"alone": "single", "fused": "fused"}  # gradient sums
+OPTIMIZERS = {"whole": "whole", "sliced": "sliced"}  # what ranks with the same parameter keep of its states
+FUSED = {"comm_fusion": {"allreduce": {"mode": "auto", "config": None}}}
+SLICED = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
 SPEEDS = {name: f"{pace:g} steps/s" if pace < math.inf else "full" for name, pace in PACES.items()}
 MOST_STEPS = 100_000
 EARLIER = 3  # runs whose curves stay
@@ -72,7 +73,7 @@ class StrategyLab(RunsOneThing):
     )
     styles = ("shared/transport.css", "pictures/moves.css", "strategy/strategy_lab.css", "strategy/pairs.css")
     commands = (
-        *("set_net", "set_devices", "set_data", "set_preset", "set_strategy"),
+        *("set_net", "set_devices", "set_data", "set_preset", "set_strategy", "set_fusion", "set_optimizer"),
         *("select_tensor", "select_phase", "select_rank", "select_message", "to", "show_numbers", *COMMANDS),
         *("run", "pause", "resume", "stop", "reset", "set_speed", "set_steps"),
     )
@@ -96,6 +97,7 @@ class StrategyLab(RunsOneThing):
     ) -> None:
         super().__init__()
         self._simple, self._speed = simple, self.one_of(speed, PACES, "speed")
+        self._fusion, self._optimizer, self._said = "alone", "whole", ""
         self._earlier: list[dict[str, Any]] = []
         self._net = self.one_of(net, NETWORKS, "net")
         self._devices, self._steps = self.one_of(devices, DEVICES, "devices"), steps
@@ -127,6 +129,8 @@ class StrategyLab(RunsOneThing):
             "rank": Choice("rank", self._rank, range(self._devices)),
             "tensor": Choice("tensor", self._tensor, [e.value for e in picture.tensor_entries(self._plan)]),
             "speed": Choice("speed", self._speed, SPEEDS),
+            "fusion": Choice("gradient sums", self._fusion, FUSIONS),
+            "optimizer": Choice("optimizer states", self._optimizer, OPTIMIZERS),
         }
 
     def options(self) -> dict[str, Any]:
@@ -148,7 +152,7 @@ class StrategyLab(RunsOneThing):
     def replays(self) -> Iterable[list[Any]]:
         """Presets and devices, every strategy of an operator by itself, then other data and networks."""
         choices, strategies = list(super().replays()), []
-        for one in self._operators({e.value for e in picture.tensor_entries(self._plan)}):
+        for one in self._operators().shown({e.value for e in picture.tensor_entries(self._plan)}):
             changed = self._strategies[one["name"]] != self._given[one["name"]]
             values = [*one["choices"], *([None] if one["source"] != "default" or changed else [])]
             strategies += [["set_strategy", one["name"], value] for value in values]
@@ -156,7 +160,9 @@ class StrategyLab(RunsOneThing):
         return [*first, *strategies, *(call for call in choices if call not in first)]
 
     def set_net(self, name: str) -> None:
-        """Another network, with its first preset, and with data it takes. Raises ArgumentError; ends a run."""
+        """Another network, with its first preset, and with data it takes. Raises ArgumentError; ends a run, whose curve
+        stays.
+        """
         with self._lock:
             known = problems_of(NETWORKS[self.one_of(name, NETWORKS, "net")].kind)
             changes = {"net": name, "data": self._data if self._data in known else known[0]}
@@ -165,16 +171,40 @@ class StrategyLab(RunsOneThing):
             self._change(**changes)
 
     def set_devices(self, n: int) -> None:
-        """Another number of ranks, with the strategies of the chosen preset for it."""
+        """Another number of ranks, with the strategies of the chosen preset for it. A training goes on with them."""
         self._choose(devices=n)
 
+    def set_fusion(self, name: str) -> None:
+        """Sum gradients "alone", one message each, or "fused" into few. A training goes on that way."""
+        self._resettle(fusion=name)
+
+    def set_optimizer(self, name: str) -> None:
+        """Optimizer parallel: ranks with the same parameter keep its states "whole", or each a slice of parameter and
+        states ("sliced"). A training goes on that way.
+        """
+        self._resettle(optimizer=name)
+
+    def _resettle(self, **given: str) -> None:
+        """Other settings with the same strategies."""
+        with self._lock:
+            changes, before = self._offered(**given), dict(vars(self))
+            self._set(**changes)
+            try:
+                self._adopt(self._strategies, self._compile(self._strategies)[0])
+            except ParallelLabError:
+                vars(self).update(before)
+                raise
+        self._changed("picture")
+
     def set_data(self, name: str) -> None:
-        """Other data: one of PROBLEMS that the network takes."""
+        """Other data: one of PROBLEMS that the network takes. Ends a run, whose curve stays."""
         with self._lock:
             self._change(data=self._checked_data(name))
 
     def set_preset(self, name: str) -> None:
-        """Take one of the network's sets of strategies, such as "data parallel". Raises ArgumentError; ends a run."""
+        """Take one of the network's sets of strategies, such as "data parallel". Raises ArgumentError. A training goes
+        on with them.
+        """
         with self._lock:
             self._change(**self._offered(preset=name), tensor="")
 
@@ -189,33 +219,45 @@ class StrategyLab(RunsOneThing):
         self._take_preset()
         self._rank = min(self._rank, self._devices - 1)
         if self._tensor not in self.choices()["tensor"].known:
-            self._tensor = self._first_tensor()
-        self._end_training()
+            self._tensor = first_tensor(self._plan, self._strategies, NETWORKS[self._net].look)
+        self._after_change()
+
+    def _adopt(self, strategies: dict[str, Any], plan: Plan) -> None:
+        """Other strategies or settings, and their plan, in place of the present ones."""
+        self._strategies, self._plan = strategies, plan
+        self._look_at_message(None)
+        self._after_change()
+        known = {e.value: e for e in picture.tensor_entries(plan)}
+        if self._tensor not in known:
+            self._tensor = same_source(self._tensor, known)
+
+    def _after_change(self) -> None:
+        """A training that goes on takes its next step with the present plan. Where it cannot, it ends and says so."""
+        run, now = self._run, self._settings()
+        same = all(run.settings.get(key) == now[key] for key in ("net", "data"))
+        if run.goes_on and run.state != "stopping" and same:
+            run.ask_to_switch(self._plan, now)
+        else:
+            self._end_training()
 
     def set_strategy(self, operator: str, text: str | tuple | None) -> None:
         """Give an operator a strategy: as text such as "((2, 4), (4, 1))", as a tuple, or None for the default.
 
         A refused one does not raise: the operator shows the text and the reason, and the picture stays. An unknown
-        operator raises ArgumentError.
+        operator raises ArgumentError. A training that goes on takes its next step with the new strategy; parameters
+        and optimizer states are moved there between two steps.
         """
         with self._lock:
             self.one_of(operator, self._strategies, "operator", "set_strategy")
-            before = self._tensor
             try:
-                wanted = {**self._strategies, operator: _parse(text)}
+                wanted = {**self._strategies, operator: parse_strategy(text)}
                 plan = self._compile(wanted)[0]
             except ParallelLabError as error:
                 self._typed[operator] = (str(text), str(error))
             else:
                 self._typed.pop(operator, None)
-                changed = wanted != self._strategies
-                self._strategies, self._plan = wanted, plan
-                self._look_at_message(None)
-                if changed:
-                    self._end_training()
-                known = {e.value: e for e in picture.tensor_entries(plan)}
-                if before not in known:
-                    self._tensor = self._same_source(before, known)
+                if wanted != self._strategies:
+                    self._adopt(wanted, plan)
         self._changed("picture")
 
     def select_tensor(self, tensor: str) -> None:
@@ -283,7 +325,8 @@ class StrategyLab(RunsOneThing):
         with self._lock:
             if self._run.goes_on:
                 return
-            training = Training("starting", steps=self._steps, pace=PACES[self._speed], label=self._run_label())
+            how = {"steps": self._steps, "pace": PACES[self._speed], "settings": self._settings()}
+            training, self._said = Training("starting", **how), ""
             one_device = self._compile(dict.fromkeys(self._strategies), devices=1)[0]
             self._keep_curve()
             # everything the thread needs is taken here: the lab may be set to another network while it works
@@ -341,7 +384,7 @@ class StrategyLab(RunsOneThing):
         """Forget the run and the earlier ones: curves, counts and times."""
         with self._lock:
             self._end_training()
-            self._earlier = []
+            self._earlier, self._said = [], ""
         self._changed("run")
         self._changed("picture")
 
@@ -352,6 +395,11 @@ class StrategyLab(RunsOneThing):
         """Detach the present run, so that its thread changes nothing any more, and ask it to end. Its curve stays."""
         self._keep_curve()
         training, self._run = self._run, self.idle_run()
+        if training.goes_on:
+            at = len(training.parallel)
+            self._said = f"the run before (of {training.label}) was ended after step {at} by this change" + (
+                "; its curve stays" if at else ""
+            )
         training.ask_to_end()
 
     def _keep_curve(self) -> None:
@@ -359,13 +407,18 @@ class StrategyLab(RunsOneThing):
         if self._run.parallel:
             self._earlier = [*self._earlier, self._run.curve()][-EARLIER:]
 
-    def _run_label(self) -> str:
-        """What a run that begins now is called later."""
-        changed = [
-            f"{name} {value or 'default'}" for name, value in self._strategies.items() if value != self._given[name]
-        ]
-        settings = [NETWORKS[self._net].label, get_problem(self._data).label, f"{self._devices} ranks", self._preset]
-        return ", ".join([*settings, *changed])
+    def _settings(self) -> dict[str, str]:
+        """What is set, in words; strategies only where they are not the preset's."""
+        changed = {n: v for n, v in self._strategies.items() if v != self._given[n]}
+        return {
+            "net": NETWORKS[self._net].label,
+            "data": get_problem(self._data).label,
+            "devices": f"{self._devices} rank{'s' if self._devices > 1 else ''}",
+            "preset": self._preset,
+            **{name: f"{name} {value or 'default'}" for name, value in changed.items()},
+            **({"fusion": "gradient sums fused"} if self._fusion == "fused" else {}),
+            **({"optimizer": "optimizer states sliced"} if self._optimizer == "sliced" else {}),
+        }
 
     # ---- compiling ----
 
@@ -376,8 +429,8 @@ class StrategyLab(RunsOneThing):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What was measured in the last step of the last run; empty before a run has ended."""
-        return self._run.events
+        """What was measured of the present plan in the last step that was looked at; empty before there was one."""
+        return self._run.events_of(self._plan)
 
     def _job(self, strategies: dict[str, Any] | None = None) -> tuple[Any, Any, list]:
         problem = get_problem(self._data)
@@ -390,7 +443,9 @@ class StrategyLab(RunsOneThing):
         """The plan, and the network it was made of."""
         problem = get_problem(self._data)
         net, optimizer, batches = self._job(strategies)
-        how = {"device_num": devices or self._devices, "dataset_strategy": "full_batch"}
+        how: dict[str, Any] = {"device_num": devices or self._devices, "dataset_strategy": "full_batch"}
+        how |= FUSED if self._fusion == "fused" else {}
+        how |= SLICED if self._optimizer == "sliced" else {}
         with default_settings():
             return compile_network(net, *batches[0], loss=problem.loss(), optimizer=optimizer, **how), net
 
@@ -421,24 +476,6 @@ class StrategyLab(RunsOneThing):
                 chosen[operator] = strategy
         return chosen
 
-    def _first_tensor(self) -> str:
-        """What tells most: the network's own choice, a value with a halo, the largest addends, or its first result."""
-        entries = picture.tensor_entries(self._plan)
-        known = [e.value for e in entries]
-        halos = [e.value for e in entries if e.base != e.value]
-        partial = [e.value for e in entries if e.value.endswith(".partial") and e.source in self._strategies]
-        partial.sort(key=lambda v: -math.prod(self._plan.value(v).shape))
-        made = [name for n in self._plan.graph.nodes for name in n.outs if name in known]
-        look = [NETWORKS[self._net].look] if NETWORKS[self._net].look in known else []
-        return next(iter((*look, *halos, *partial, *made, *known)))
-
-    @staticmethod
-    def _same_source(before: str, known: dict[str, Any]) -> str:
-        base, _, reader = before.partition(".halo.")
-        halos = [v for v in known if reader and v.startswith(f"{base.partition('.for.')[0]}.") and ".halo." in v]
-        source = base.removesuffix(".partial").partition(".for.")[0]
-        return next((v for v in (*halos, f"{source}.partial", source) if v in known), next(iter(known)))
-
     # ---- looking ----
 
     def page_snapshot(self) -> dict[str, Any]:
@@ -459,7 +496,7 @@ class StrategyLab(RunsOneThing):
     def snapshot(self) -> dict[str, Any]:
         """Everything the views show, as plain data."""
         with self._lock:
-            plan, training = self._plan, self._run
+            plan = self._plan
             entries = picture.tensor_entries(plan)
             entry = next(e for e in entries if e.value == self._tensor)
             tensor, rank = self._tensor_part(entry, self._phase), self._rank_part(self._rank)
@@ -472,8 +509,9 @@ class StrategyLab(RunsOneThing):
                 "simple": self._simple,
                 "steps": self._steps,
                 "earlier": list(self._earlier),
+                "said": self._said,
                 **self.chosen(),
-                "operators": self._operators({e.value for e in entries}),
+                "operators": self._operators().shown({e.value for e in entries}),
                 "graph": flow_graph(plan, messages, layers) if layers else graph_strip(plan, messages),
                 "tensors": [
                     {
@@ -498,7 +536,7 @@ class StrategyLab(RunsOneThing):
                 **tensor,
                 **rank,
                 **self.progress(),
-                "timeline": self._timeline(plan, training.events),
+                "timeline": self._timeline(plan, self.events),
                 "status_message": told,
                 "status": told or f"{tensor['status_tensor']} {rank['status_rank']}",
             }
@@ -510,7 +548,7 @@ class StrategyLab(RunsOneThing):
 
     def _rank_part(self, rank: int) -> dict[str, Any]:
         """What depends on the rank that is looked at."""
-        messages = with_duals(self._plan, picture.message_table(self._plan, rank, self._run.events))
+        messages = with_duals(self._plan, picture.message_table(self._plan, rank, self.events))
         status = rank_status(rank, messages, self._devices)
         told = {"messages": messages, "message_totals": picture.totals(messages), "status_rank": status}
         return {"rank_detail": picture.rank_detail(self._plan, rank), **told}
@@ -531,42 +569,8 @@ class StrategyLab(RunsOneThing):
         kept = self._lanes[2]
         return {**kept, "lanes": [{**lane, "bars": [dict(bar) for bar in lane["bars"]]} for lane in kept["lanes"]]}
 
-    def _operators(self, tensors: set[str]) -> list[dict[str, Any]]:
-        """Every operator. tensors: ids of those one can look at."""
-        nodes: dict[str, list[Any]] = {name: [] for name in self._strategies}
-        for node in self._plan.graph.nodes:
-            nodes.get(operator_of(node.name, nodes), []).append(node)
-        return [self._operator(name, nodes[name], tensors) for name in nodes]
-
-    def _operator(self, name: str, nodes: list[Any], outs: set[str]) -> dict[str, Any]:
-        """One operator, its strategy and those it may have; one made of others gives each of them its splits."""
-        op, operands, attrs, out, source = self._facts(name, nodes)
-        strategy = nodes[0].strategy if name not in self._composed else self._strategies[name]
-        if strategy is None:
-            strategy = default_strategy(op, operands, attrs, self._devices)
-        typed, error = self._typed.get(name, (None, None))
-        made = picture.first_read(self._plan, nodes[-1])
-        return {
-            "name": name,
-            "op": op.class_name,
-            "strategy": str(strategy),
-            "source": "preset" if source == "user" and self._strategies[name] == self._given[name] else source,
-            "choices": [str(c) for c in legal_strategies(op, operands, attrs, self._devices)],
-            "error": error,
-            "typed": typed,
-            "formula": f"{shapes_text(op, operands)} -> {out}",
-            "tensor": f"{made}.partial" if f"{made}.partial" in outs else made,
-            "layer": self._layers.get(name, ""),
-        }
-
-    def _facts(self, name: str, nodes: list[Any]) -> tuple[OpDef, tuple, dict[str, Any], tuple[int, ...], str]:
-        """An operator's (declaration, shapes of operands, attributes, result shape, who set the strategy)."""
-        node = nodes[-1]
-        if name in self._composed:
-            return *self._composed[name], node.shape, "default" if self._strategies[name] is None else "user"
-        shapes = self._plan.graph.shapes()
-        node = nodes[0]
-        return node.opdef, tuple(shapes[i] for i in node.ins), dict(node.attrs), node.shape, node.strategy_source
+    def _operators(self) -> Operators:
+        return Operators(self._plan, self._strategies, self._given, self._typed, self._composed, self._layers)
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
         """Losses from step `since` on, as float32: "parallel" and "single"."""
@@ -578,18 +582,3 @@ class StrategyLab(RunsOneThing):
             run, loss = self._run.run_state(self._devices), self._run.loss(self._plan, self._devices)
             run["can"]["reset"] |= bool(self._earlier)
             return {"run": run, "loss": loss}
-
-
-def _parse(text: Any) -> tuple | None:
-    """A typed strategy as a value; anything that is not a Python literal is refused with an example."""
-    if text is None or isinstance(text, tuple):
-        return text
-    text = str(text).strip()
-    example = "Type counts per dim for each input, such as ((2, 4), (4, 1))"
-    if len(text) > LARGEST_TEXT:
-        what = f"{len(text)} characters"
-        raise ArgumentError(what, where="strategy", allowed=f"At most {LARGEST_TEXT}", hint=example)
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        raise ArgumentError(f"{shorten(text)} cannot be read", where="strategy", hint=example) from None

@@ -40,7 +40,7 @@ def sections(s: Snapshot) -> dict[str, Section]:
         **_numbers_of(s),
         "messages": _messages(s),
         **_moves(s),
-        "loss": {"kind": "loss", "title": "Loss", "loss": s["loss"], "notes": [_earlier(run) for run in s["earlier"]]},
+        "loss": {"kind": "loss", "title": "Loss", "loss": s["loss"], "notes": _told(s)},
         "timeline": _timeline(s),
     }
 
@@ -152,6 +152,16 @@ def _group(ranks: Sequence[int]) -> str:
 
 def _amounts(m: Mapping[str, Any]) -> Iterable[Any]:
     return (m[key] for key in ("bytes_predicted", "bytes_counted", "time_predicted_s", "time_measured_s"))
+
+
+def _told(s: Snapshot) -> list[str]:
+    """What was changed while it trained, what ended the run before, and the earlier runs."""
+    switches = [f"After step {one['step']}: {one['change']}; {one['text']}." for one in s["loss"]["switches"]]
+    return [
+        *switches,
+        *([s["said"][:1].upper() + s["said"][1:] + "."] if s["said"] else []),
+        *map(_earlier, s["earlier"]),
+    ]
 
 
 def _earlier(run: Mapping[str, Any]) -> str:

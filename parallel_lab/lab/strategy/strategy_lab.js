@@ -92,7 +92,9 @@ function operators(s, ui) {
   return html`<section class="pl-panel pl-operators" aria-label="operators and their strategies">
     <h3>Strategies <small>slices per dim</small></h3>
     ${s.simple ? "" : html`<div class="pl-preset">
-      ${choice("preset", "preset", s.preset, "set_preset", ui, { first: changed })}</div>`}
+      ${choice("preset", "preset", s.preset, "set_preset", ui, { first: changed })}
+      ${choice("fusion", "gradient sums", s.fusion, "set_fusion", ui)}
+      ${choice("optimizer", "optimizer states", s.optimizer, "set_optimizer", ui)}</div>`}
     ${list}</section>`;
 }
 

@@ -3,8 +3,9 @@
     training = Training(steps=100)
     training.work(plan, one_device_plan, net, optimizer, batches, sensitive=False, tell=print)
 
-It goes on in parts of one or many steps: between two of them it keeps its pace, waits while it is paused, and tells
-what was measured. What the lab shows of it, `run_state` and `loss`, are pure functions of what was measured so far.
+It goes on in parts of one or many steps: between two of them it keeps its pace, waits while it is paused, switches to
+another plan if it is asked to, and tells what was measured. What the lab shows of it, `run_state` and `loss`, are pure
+functions of what was measured so far.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ from typing import Any
 
 import numpy as np
 
+from ...base.errors import PlanError
 from ...base.events import Event
+from ...base.units import bytes_text
 from ...graph.plan import Plan
+from ...train.plan_switch import Switched, matched
 from ...train.session import Run, Session
 from ..shared.equality import nudge, rounding_bound
 from ..shared.lab import LabRun
 
 PACES = {"slow": 10.0, "medium": 40.0, "full": inf}  # steps a second, at most
 CURVE = 200  # points of an earlier run's curve
+BACK = {"fusion": "gradient sums each alone", "optimizer": "optimizer states whole"}
 PART_S = 0.5  # how long a part takes at full speed: so often its last step is shown as measured
 
 
@@ -35,13 +40,16 @@ class Training(LabRun):
 
     steps    that it takes; may change while it runs
     pace     steps a second, at most; may change while it runs
-    label    of its curve, once it is an earlier one
+    settings   in words, by what they are of; those it has begun with are the label of its curve
     nudged   `single` with moved parameters, if rounding may grow;  since: (seconds, steps) now
-    go       cleared while it is paused
+    go       cleared while it is paused;  wake: set when there is something to do between two parts
+    plan     that it trains with: its events are of this one;  wanted: (plan, what changed) to switch to
+    switches   what it has switched to so far, for the snapshot
     """
 
     steps: int = 100
     pace: float = inf
+    settings: dict[str, str] = field(default_factory=dict)
     label: str = ""
     parallel: list[float] = field(default_factory=list)
     single: list[float] = field(default_factory=list)
@@ -52,12 +60,39 @@ class Training(LabRun):
     step_s: float = 0.0  # of the last part, without what its pace adds
     since: tuple[float, int] = (0.0, 0)
     go: threading.Event = field(default_factory=threading.Event)
+    wake: threading.Event = field(default_factory=threading.Event)
+    plan: Plan | None = None
+    wanted: tuple[Plan, list[str]] | None = None
+    switches: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.label = ", ".join(self.settings.values())
 
     def ask_to_end(self) -> None:
         """End after the present step; also before the first one."""
         self.stop.set()
         self.end_part()
-        self.go.set()
+        self.wake.set()
+
+    def ask_to_switch(self, plan: Plan, settings: dict[str, str]) -> None:
+        """Go on with another plan after the present step, also while it is paused. Raises PlanError for a plan that
+        does not train the same; nothing happens then.
+        """
+        if self.plan is not None:
+            matched(self.plan, plan)
+        before, self.settings = self.settings, settings
+        dropped = [key for key in before if key not in settings and before.get("preset") == settings.get("preset")]
+        changes = [value for key, value in settings.items() if before.get(key) != value]
+        changes += [BACK.get(key, f"{key} as in the preset") for key in dropped]
+        if self.wanted is not None:
+            changes = [*self.wanted[1], *changes]
+        self.wanted = plan, changes or ["the same settings"]
+        self.end_part()
+        self.wake.set()
+
+    def events_of(self, plan: Plan) -> tuple[Event, ...]:
+        """What was measured of a step with this plan, if that is the one it trains with."""
+        return self.events if plan is self.plan else ()
 
     def end_part(self) -> None:
         """End the part under way after its present step; the next one begins with what is set by then."""
@@ -74,6 +109,7 @@ class Training(LabRun):
         """Go on after a pause."""
         self.state, self.since = "running", (time.perf_counter(), len(self.parallel))
         self.go.set()
+        self.wake.set()
 
     def work(
         self,
@@ -92,6 +128,7 @@ class Training(LabRun):
         sensitive   rounding may grow: train a nudged copy, too
         lock        held where the state changes;  tell: called with "run" or "loss" when it has
         """
+        self.plan = plan
         with Session(plan, net, optimizer, executor="processes") as session:
             singles = [(self.single, Session(one_device, net, optimizer))]
             if sensitive:
@@ -113,7 +150,7 @@ class Training(LabRun):
                     self.go.set()
             tell("run")
             shown_s = 0.0
-            while (began_s := self._begin_part(session, batches, on_losses, lock)) is not None:
+            while (began_s := self._begin_part(session, batches, on_losses, lock, tell)) is not None:
                 first = session.step
                 losses = self.session_run.result()
                 self.parallel[session.step - len(losses) :] = losses
@@ -129,20 +166,44 @@ class Training(LabRun):
                 self.stop.wait(max(0.0, (session.step - first) / self.pace - (now_s - began_s)))
 
     def _begin_part(
-        self, session: Session, batches: list, on_losses: Callable[..., None], lock: threading.RLock
+        self,
+        session: Session,
+        batches: list,
+        on_losses: Callable[..., None],
+        lock: threading.RLock,
+        tell: Callable[[str], None],
     ) -> float | None:
         """Begin the next part once it may go on: when it began; None at the end of the run."""
         while True:
-            self.go.wait()
             with lock:
                 left = self.steps - session.step
                 if self.stop.is_set() or left <= 0:
                     return None
-                if not self.go.is_set():  # paused again meanwhile
-                    continue
-                count = 1 if self.pace < inf or not self.step_s else max(1, round(PART_S / self.step_s))
-                self.session_run = session.start(batches, min(left, count), record=1, on_losses=on_losses)
-                return time.perf_counter()
+                wanted, self.wanted = self.wanted, None
+                if wanted is None and self.go.is_set():
+                    count = 1 if self.pace < inf or not self.step_s else max(1, round(PART_S / self.step_s))
+                    self.session_run = session.start(batches, min(left, count), record=1, on_losses=on_losses)
+                    return time.perf_counter()
+                self.wake.clear()
+            if wanted is None:
+                self.wake.wait()
+                continue
+            self._switch(session, *wanted, lock)
+            tell("picture")
+
+    def _switch(self, session: Session, plan: Plan, changes: list[str], lock: threading.RLock) -> None:
+        """Go on with another plan. A refusal keeps the old one."""
+        change = ", ".join(dict.fromkeys(changes))
+        try:
+            found = session.switch(plan)
+        except PlanError as error:
+            said = {"step": session.step, "change": change, "text": f"not switched: {error}"}
+        else:
+            said = {"step": found.step, "change": change, "text": _moved(found), "bytes": found.moved_bytes}
+        with lock:
+            self.plan, self.events, self.step_s = session.plan, (), 0.0
+            self.since = time.perf_counter(), len(self.parallel)
+            self.switches = [*self.switches, said]
 
     # ---- what is shown ----
 
@@ -191,6 +252,7 @@ class Training(LabRun):
             "bound": self._bound(plan, n) if plan is not None and n else None,
             "label_parallel": f"{devices} process{'es' if devices > 1 else ''} (measured)",
             "label_single": "one device (computed here)",
+            "switches": list(self.switches),
         }
 
     def _bound(self, plan: Plan, steps: int) -> float:
@@ -202,7 +264,8 @@ class Training(LabRun):
     def curve(self) -> dict[str, Any]:
         """An earlier run for the snapshot: label, steps, and its losses, thinned to at most CURVE of them."""
         losses, every = self.parallel, -(-len(self.parallel) // CURVE)
-        return {"label": self.label, "steps": len(losses), "losses": losses[::every] if losses else []}
+        label = "; ".join([self.label, *(f"after step {one['step']} {one['change']}" for one in self.switches)])
+        return {"label": label, "steps": len(losses), "losses": losses[::every] if losses else []}
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
         """Losses from step `since` on, as float32: "parallel" and "single"."""
@@ -223,3 +286,15 @@ def _follower(singles: list[tuple[list[float], Session]], batches: list) -> Call
                     losses.extend(session.train(batches, missing))
 
     return follow
+
+
+def _moved(found: Switched) -> str:
+    """What a switch has moved, in words; the numbers are counted."""
+    before, after = found.devices
+    several = "message" if found.messages == 1 else "messages"
+    moved = f"{bytes_text(found.moved_bytes)} in {found.messages} {several}"
+    if not found.same_workers:
+        return f"parameters and optimizer states went from {before} to {after} ranks through this notebook: {moved}"
+    if not found.messages:
+        return "every rank had its parameters and optimizer states already: nothing moved"
+    return f"parameters and optimizer states moved between the {after} ranks: {moved}"

@@ -57,7 +57,7 @@ def _holder_among(layout: TensorLayout, numbers: tuple[int, ...], prefer: int, a
     return next(others, found)
 
 
-def _overlaps(
+def overlaps(
     src: TensorLayout, dst: TensorLayout | None, shape: tuple[int, ...], rank: int, among: Collection[int]
 ) -> Iterator[tuple[int, Index, Index]]:
     """(source rank, elements of its part, where they go in the target's part), each target element once."""
@@ -93,7 +93,7 @@ def needed_ranks(
     (2, 3)
     """
     src = src or whole(len(shape))
-    found = {source for source, _, _ in _overlaps(src, dst, shape, rank, among)}
+    found = {source for source, _, _ in overlaps(src, dst, shape, rank, among)}
     return tuple(sorted(found or {holder(src, (0,) * len(shape), rank)}))  # of an empty tensor any part will do
 
 
@@ -109,7 +109,7 @@ def reslice(
     parts  {source rank: its part} of `needed_ranks`. Raises CheckpointError (part missing, other shape), LayoutError.
     """
     src = src or whole(len(shape))
-    moves = list(_overlaps(src, dst, shape, rank, parts))
+    moves = list(overlaps(src, dst, shape, rank, parts))
     expected = src.slice_shape(shape)
     for source in sorted({source for source, _, _ in moves}):
         if source not in parts:

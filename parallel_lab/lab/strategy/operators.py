@@ -1,0 +1,107 @@
+"""The operators of the Strategy Lab's network: what each is, its strategy, and those it may have."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from ...base.errors import ArgumentError, shorten
+from ...graph.plan import Plan
+from ...ops.machine.opdef import OpDef
+from ...ops.machine.sharding import default_strategy, legal_strategies
+from ..pictures import picture
+from ..pictures.layers import operator_of
+from .sections import shapes_text
+
+LARGEST_TEXT = 200  # characters of a typed strategy
+
+
+@dataclass(frozen=True)
+class Operators:
+    """What a snapshot says of them.
+
+    strategies, given   chosen, and those of the preset;  typed: {operator: (text, why it was refused)}
+    composed   {operator made of others: (declaration, shapes of operands, attributes)};  layers: {operator: its layer}
+    """
+
+    plan: Plan
+    strategies: dict[str, Any]
+    given: dict[str, Any]
+    typed: dict[str, tuple[str, str]]
+    composed: dict[str, tuple]
+    layers: dict[str, str]
+
+    def shown(self, tensors: set[str]) -> list[dict[str, Any]]:
+        """Every operator. tensors: ids of those one can look at."""
+        nodes: dict[str, list[Any]] = {name: [] for name in self.strategies}
+        for node in self.plan.graph.nodes:
+            nodes.get(operator_of(node.name, nodes), []).append(node)
+        return [self._operator(name, nodes[name], tensors) for name in nodes]
+
+    def _operator(self, name: str, nodes: list[Any], outs: set[str]) -> dict[str, Any]:
+        """One operator, its strategy and those it may have; one made of others gives each of them its splits."""
+        op, operands, attrs, out, source = self._facts(name, nodes)
+        devices = self.plan.device_num
+        strategy = nodes[0].strategy if name not in self.composed else self.strategies[name]
+        if strategy is None:
+            strategy = default_strategy(op, operands, attrs, devices)
+        typed, error = self.typed.get(name, (None, None))
+        made = picture.first_read(self.plan, nodes[-1])
+        return {
+            "name": name,
+            "op": op.class_name,
+            "strategy": str(strategy),
+            "source": "preset" if source == "user" and self.strategies[name] == self.given[name] else source,
+            "choices": [str(c) for c in legal_strategies(op, operands, attrs, devices)],
+            "error": error,
+            "typed": typed,
+            "formula": f"{shapes_text(op, operands)} -> {out}",
+            "tensor": f"{made}.partial" if f"{made}.partial" in outs else made,
+            "layer": self.layers.get(name, ""),
+        }
+
+    def _facts(self, name: str, nodes: list[Any]) -> tuple[OpDef, tuple, dict[str, Any], tuple[int, ...], str]:
+        """An operator's (declaration, shapes of operands, attributes, result shape, who set the strategy)."""
+        node = nodes[-1]
+        if name in self.composed:
+            return *self.composed[name], node.shape, "default" if self.strategies[name] is None else "user"
+        shapes = self.plan.graph.shapes()
+        node = nodes[0]
+        return node.opdef, tuple(shapes[i] for i in node.ins), dict(node.attrs), node.shape, node.strategy_source
+
+
+def parse_strategy(text: Any) -> tuple | None:
+    """A typed strategy as a value; anything that is not a Python literal is refused with an example."""
+    if text is None or isinstance(text, tuple):
+        return text
+    text = str(text).strip()
+    example = "Type counts per dim for each input, such as ((2, 4), (4, 1))"
+    if len(text) > LARGEST_TEXT:
+        what = f"{len(text)} characters"
+        raise ArgumentError(what, where="strategy", allowed=f"At most {LARGEST_TEXT}", hint=example)
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise ArgumentError(f"{shorten(text)} cannot be read", where="strategy", hint=example) from None
+
+
+def first_tensor(plan: Plan, operators: Collection[str], look: str) -> str:
+    """What tells most: the network's choice `look`, a value with a halo, the largest addends, or the first result."""
+    entries = picture.tensor_entries(plan)
+    known = [e.value for e in entries]
+    halos = [e.value for e in entries if e.base != e.value]
+    partial = [e.value for e in entries if e.value.endswith(".partial") and e.source in operators]
+    partial.sort(key=lambda v: -math.prod(plan.value(v).shape))
+    made = [name for n in plan.graph.nodes for name in n.outs if name in known]
+    return next(iter((*([look] if look in known else []), *halos, *partial, *made, *known)))
+
+
+def same_source(before: str, known: dict[str, Any]) -> str:
+    """The one of the `known` tensors that stands for what `before` was in another plan."""
+    base, _, reader = before.partition(".halo.")
+    halos = [v for v in known if reader and v.startswith(f"{base.partition('.for.')[0]}.") and ".halo." in v]
+    source = base.removesuffix(".partial").partition(".for.")[0]
+    return next((v for v in (*halos, f"{source}.partial", source) if v in known), next(iter(known)))
