@@ -458,7 +458,7 @@ def test_stop_is_one_press_away(live):
 
 def test_a_message_and_its_backward_are_drawn_as_a_pair_and_named(show):
     lab = FakeLab()
-    page = show(lab.snapshot())
+    page = show(lab.page_snapshot())
     page.locator("[data-tab=messages]").click()
     page.get_by_role("button", name="message 3: select it").click()
     expect(page.locator(".pl-messages tr.pl-picked td").first).to_have_text("#3")
@@ -472,7 +472,7 @@ def test_a_message_and_its_backward_are_drawn_as_a_pair_and_named(show):
 def test_the_numbers_of_a_slice_are_said_on_hover_and_with_the_arrow_keys(show):
     lab = StrategyLab()
     lab.show_numbers(True)
-    page, numbers = show(lab.snapshot()), lab.snapshot()["numbers"]["values"]
+    page, numbers = show(lab.page_snapshot()), lab.snapshot()["numbers"]["values"]
     page.locator("[data-tab=numbers]").click()
     cells, said = page.locator("[data-heat]"), page.locator("[data-heat-said]")
     assert cells.count() == 8 * 16
@@ -490,7 +490,7 @@ def test_the_numbers_of_a_slice_are_said_on_hover_and_with_the_arrow_keys(show):
 def test_a_prediction_is_asked_for_before_the_answer_is_shown_and_a_click_gives_it(show):
     lab = FakeLab()
     lab.set_predict(True)
-    page = show(lab.snapshot())
+    page = show(lab.page_snapshot())
     expect(page.locator(".pl-predict")).to_contain_text("Click its edge in the graph")
     expect(page.locator(".pl-tabs")).to_have_count(0)  # covered
     page.locator(".pl-edge").filter(has_text="#3").locator(".pl-reach").click(force=True)

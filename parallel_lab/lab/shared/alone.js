@@ -73,7 +73,7 @@ function lookedAt(state, chosen, fields) {
     s[name] = now?.choices ? { ...now, value } : value;
   }
   for (const [by, table] of Object.entries(state.looks ?? {})) {
-    const found = table[by.split("|").map((name) => valueOf(s[name])).join("|")];
+    const found = table[by.split("|").map((name) => String(valueOf(s[name]))).join("|")] ?? table["*"];
     if (!found) return null;
     for (const [name, part] of Object.entries(found)) if (!fields.has(name)) s[name] = part;
   }

@@ -11,7 +11,7 @@ that the lab refuses is refused on the page, with the same words.
 
 What only chooses what is looked at (`Lab.looks`) makes no state: the parts of a snapshot that it changes lie beside it,
 in "looks": {"tensor|phase": {"w|forward": {...}}}, and a section holds its own in "of" (sections.py). Where such a part
-is itself something that is looked at, choosing the one brings the other along.
+is itself something that is looked at, choosing the one brings the other along. "*" stands for all that is not listed.
 
 States have most of their parts in common. `pack` writes every different part once, those of one place beside each
 other, and a state as what differs from the state before it; then it deflates the text.

@@ -490,8 +490,9 @@ class StrategyLab(RunsOneThing):
                 there = {} if m["tensor"] is None else {"tensor": m["tensor"], "phase": m["phase"]}
                 shown = {"moves": redistribution_of(self._plan, m["number"]), "status_message": pair_status(m)}
                 messages[str(m["number"])] = {**shown, **there, "at": 0}
-            looks = {"message": messages, "tensor|phase": pictures, "rank": ranks}
-            return {**shot, "looks": looks, "numbers": None, "numbers_shown": False}
+            here = {f"{self._tensor}|{self._phase}|{self._rank}": {"numbers": shot["numbers"]}, "*": {"numbers": None}}
+            looks = {"message": messages, "tensor|phase": pictures, "rank": ranks, "tensor|phase|rank": here}
+            return {**shot, "looks": looks}
 
     def snapshot(self) -> dict[str, Any]:
         """Everything the views show, as plain data."""
