@@ -6,19 +6,19 @@ from collections.abc import Collection, Sequence
 
 
 def bytes_text(size_bytes: float | None) -> str:
-    """A size with its unit; `-` while it is unknown.
+    """A size with its unit, three significant digits of it; whole bytes are exact; `-` while it is unknown.
 
-    >>> bytes_text(512), bytes_text(1536), bytes_text(1 << 24), bytes_text(None)
-    ('512 B', '1.5 KiB', '16 MiB', '-')
+    >>> bytes_text(512), bytes_text(1536), bytes_text(1 << 24), bytes_text(1_870_000), bytes_text(None)
+    ('512 B', '1.5 KiB', '16 MiB', '1.78 MiB', '-')
     """
     if size_bytes is None:
         return "-"
     size, unit = float(size_bytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
+        if size < (1024 if unit == "B" else 1023.5):  # from there on it would read 1024
             break
         size, unit = size / 1024, larger
-    return f"{size:g} {unit}" if size == int(size) else f"{size:.1f} {unit}"
+    return f"{size:.0f} {unit}" if size >= 100 else f"{size:.3g} {unit}"
 
 
 def time_text(time_s: float | None) -> str:

@@ -178,7 +178,7 @@ def _elements_fault(
         before, after = set(source.layout.partial_group(rank)), set(out.layout.partial_group(rank))
         together = set(group) if definition is not None and definition.reducing else {rank}
         if not together <= before:
-            held = f"rank {rank}'s value has its addends on ranks {sorted(before)} ({source.layout})"
+            held = f"rank {rank}'s value has its partial sums on ranks {sorted(before)} ({source.layout})"
             return f"{kind} combines ranks {sorted(together)}, but {held}"
         if together & after != {rank} or len(together) * len(after) != len(before):
             return f"{kind} over ranks {sorted(together)} of {source.layout} does not leave {out.layout}"

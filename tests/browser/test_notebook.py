@@ -118,7 +118,7 @@ def test_choosing_in_the_lab_changes_the_picture(opened):
     lab.root.get_by_role("radio", name="8 devices").click()
     expect(lab.cards).to_have_count(8)
     expect(lab.cards.nth(5)).to_have_accessible_name(
-        "rank 5, at m1 k1: holds [8:16, :], slice 1, partial: addend 2 of 4, no replica"
+        "rank 5, at m1 k1: holds [8:16, :], slice 1, partial sum 2 of 4, no replica"
     )
 
     # a strategy from the list

@@ -70,7 +70,7 @@ def test_the_lesson_runs_from_top_to_bottom_and_shows_what_it_promises(opened):
     assert len(set(together)) == 1 and float(together[0]) == pytest.approx(float(alone), rel=1e-6)
     assert book.printed("cell-17").count("(16, 16)") == 4 and "ranks [0, 2]" in book.printed("cell-17")
     assert "ReLU         relu         ((2, 2),)" in book.printed("cell-19")
-    assert "AllReduce" in book.printed("cell-20") and "each rank holds one of 2 addends" in book.printed("cell-20")
+    assert "AllReduce" in book.printed("cell-20") and "each rank holds one of 2 partial sums" in book.printed("cell-20")
     # the formula's bytes and those counted, in one row of the table
     assert re.search(r"bytes one rank sends .* 6144 +6144 ", book.shown("cell-22")), book.shown("cell-22")
     assert "EQUAL to rounding" in book.printed("cell-32") and "NOT" not in book.printed("cell-32")

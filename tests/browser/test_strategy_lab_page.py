@@ -38,8 +38,8 @@ def test_every_rank_is_a_card_in_order_with_its_slice_and_addend(show):
     expected = ["true" if r == 5 else "false" for r in range(8)]
     assert [cards.nth(i).get_attribute("aria-checked") for i in range(cards.count())] == expected
     assert names == [
-        f"rank {r}, at m{r // 4} k{r % 4}: holds [{8 * (r // 4)}:{8 * (r // 4) + 8}, :], slice {r // 4}, partial: "
-        f"addend {r % 4 + 1} of 4, no replica"
+        f"rank {r}, at m{r // 4} k{r % 4}: holds [{8 * (r // 4)}:{8 * (r // 4) + 8}, :], slice {r // 4}, partial sum "
+        f"{r % 4 + 1} of 4, no replica"
         for r in range(8)
     ]
 
@@ -114,7 +114,7 @@ def test_tensors_can_be_selected_offline_where_the_page_has_them(show):
     page.wait_for_selector('.pl-card[data-slice="7"]')
     page.locator('.pl-edge[data-value="matmul.partial"]').focus()
     page.keyboard.press("Enter")
-    expect(page.locator("select[data-key=tensor] option:checked")).to_have_text("out of matmul, addends")
+    expect(page.locator("select[data-key=tensor] option:checked")).to_have_text("out of matmul, partial sums")
 
 
 @pytest.mark.exhaustive

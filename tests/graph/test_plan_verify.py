@@ -182,7 +182,7 @@ def test_partial_result_that_is_never_summed(plan):
     program = plan.stages[0].program("forward")
     at, _ = position_of(plan, "forward", lambda i: i.kind == "all_reduce" and i.out == "matmul")
     program = read_instead((*program[:at], *program[at + 1 :]), "matmul", "matmul.partial")
-    verify_refuses(with_program(plan, "forward", program), "leave|wants|combines|addends")
+    verify_refuses(with_program(plan, "forward", program), "leave|wants|combines|partial sums")
 
 
 # ---- the value table changed: (name of the value, what becomes of it, what is said) ----

@@ -206,7 +206,7 @@ def test_the_messages_are_in_the_view_of_a_rank():
 
 @each_of(
     ("layout", "matrix", "words"),
-    ("rows, copied twice", (8,), "has its addends on ranks"),  # counts copies twice
+    ("rows, copied twice", (8,), "has its partial sums on ranks"),  # counts copies twice
     ("columns then rows", (2, 4), "does not leave"),  # over half of the slices
 )
 def test_a_norm_over_other_ranks_is_refused(layout, matrix, words):

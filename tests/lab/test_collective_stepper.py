@@ -231,7 +231,7 @@ def test_the_text_names_every_message_and_every_rank(kind, name, ranks):
         assert f"rank {card['rank']}: {card['text']}" in text
     assert text.count(" met") == 4 and "NOT MET" not in text
     assert all(f["text"] in text for f in shot["frames"])
-    assert "addend" not in text or kind in REDUCING or "sums" in text
+    assert "partial sum" not in text or kind in REDUCING or "sums" in text
     json.dumps(shot, allow_nan=False)
 
 
@@ -242,10 +242,10 @@ def test_the_text_names_every_message_and_every_rank(kind, name, ranks):
     ("all_reduce", "recursive_doubling", 8, 3, "partners 4 apart swap 8 chunks (64 KiB) and add."),
     ("all_reduce", "direct", 4, 1, "every rank sends 1 chunk (16 KiB) to every other, which adds it."),
     ("all_reduce", "tree", 4, 1, "1→0, 3→2: 4 chunks (64 KiB) each, added."),
-    ("all_gather", "bruck", 8, 3, "partners 4 apart swap 4 pieces (32 KiB)"),
+    ("all_gather", "bruck", 8, 3, "partners 4 apart swap 4 chunks (32 KiB)"),
     ("broadcast", "direct", 4, 1, "rank 0 sends 4 chunks (64 KiB) to each other rank."),
-    ("gather", "direct", 4, 1, "rank 0 receives 1 piece (16 KiB) from each other rank."),
-    ("all_to_all", "pairwise", 5, 2, "every rank sends 1 piece (2.6 KiB) to the rank 2 places on."),
+    ("gather", "direct", 4, 1, "rank 0 receives 1 chunk (16 KiB) from each other rank."),
+    ("all_to_all", "pairwise", 5, 2, "every rank sends 1 chunk (2.56 KiB) to the rank 2 places on."),
 )
 def test_a_round_is_one_sentence(kind, name, ranks, number, sentence):
     stepper = CollectiveStepper(kind, name, ranks)

@@ -132,8 +132,8 @@ def test_an_operator_made_of_others_takes_one_strategy_for_all_of_them():
 @each_of(
     ("net", "preset", "tensor"),
     ("convnet", "batch and height", "x for conv1.conv2d, with halo"),
-    ("convnet", "batch and channels", "out of conv2.conv2d, addends"),
-    ("transformer", "tensor parallel", "out of blocks.0.attention.out.matmul, addends"),
+    ("convnet", "batch and channels", "out of conv2.conv2d, partial sums"),
+    ("transformer", "tensor parallel", "out of blocks.0.attention.out.matmul, partial sums"),
     ("embedding", "tables by columns", "deep_table"),
 )
 def test_a_preset_begins_with_what_it_is_there_to_show(net, preset, tensor):

@@ -30,7 +30,7 @@ def test_the_text_names_every_rank_with_its_slice(devices, tensor):
     assert len(rows) == devices
     for row, card in zip(rows, snapshot["cards"], strict=True):
         assert row.split()[0] == str(card["rank"]) and card["text"] in row
-        assert (f"addend {card['addend']} of {card['addends']}" in row) == bool(card["addend"])
+        assert (f"partial sum {card['addend']} of {card['addends']}" in row) == bool(card["addend"])
 
 
 def test_the_text_has_every_message_with_its_reason_and_says_what_is_predicted():

@@ -454,7 +454,7 @@ class _Backward:
             self.wide.add(source)
         made = self.gradient_value(source)
         attrs = {"dim": gather.attr("dim"), "reduce": "sum", "fusion": gather.attr("fusion"), "parameter": parameter}
-        has = f"each of {gather.group_size} ranks has an addend of the gradient of {parameter!r}"
+        has = f"each of {gather.group_size} ranks has a partial sum of the gradient of {parameter!r}"
         reason = f"optimizer parallel: {has}, and needs the sum of the part it keeps"
         value, out = Value(made.shape, sent, made.layout), f"{parameter}.grad.scattered"
         return self.message("reduce_scatter", gather, gradient, value, reason, attrs, out, name=parameter)
@@ -482,7 +482,7 @@ class _Backward:
         own = config.local and (given.layerwise or given.role == "data")  # stays each rank's own
         shared = self.shares.get(name, 1)
         if axes and not own:
-            why = "each has an addend of it, from its own samples or from its own part of the network"
+            why = "each has a partial sum of it, from its own samples or from its own part of the network"
             same = f"{layout.replica_count} ranks hold the same slice of {name!r} and must apply the same gradient"
             reason = f"{same}: {why}"
             sent = self.sum_dtype(given.dtype)

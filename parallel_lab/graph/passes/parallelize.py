@@ -312,7 +312,7 @@ class Builder:
         count = math.prod(layout.axis_size(a) for a in layout.partial)
         name = fresh_name(f"{result}.sum", self.values) if node.opdef.mean else result
         does, what = {
-            "sum": ("averages" if node.opdef.mean else "sums", "addends"),
+            "sum": ("averages" if node.opdef.mean else "sums", "partial sums"),
             "max": ("takes the maximum", "candidates"),
             "min": ("takes the minimum", "candidates"),
             "prod": ("multiplies", "factors"),

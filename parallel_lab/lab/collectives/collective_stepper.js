@@ -1,7 +1,7 @@
 // The Collective Stepper: cards of ranks, messages above them, and tokens that fly from card to card when a round is
 // done. What all labs share is in page.js. A page of its own steps by the frames that the snapshot carries.
 //
-// Colour = chunk (which part of the data), position = rank. Hatching and a sigma = addends are missing; the little
+// Colour = chunk (which part of the data), position = rank. Hatching and a sigma = a partial sum; the little
 // squares say whose are in it.
 
 const frameOf = (s) => s.frames[s.at];
@@ -181,7 +181,7 @@ function key(s) {
   const spent = ["scatter", "gather", "all_to_all"].includes(s.kind.value);
   const place = s.slots > 1 ? "colour and place in the line: from which rank; line r is for rank r"
     : "colour and number: which chunk of the data";
-  const missing = html`hatched <i class="pl-sigma">Σ</i>: addends are missing; bar r is tall when rank r's is in`;
+  const missing = html`hatched <i class="pl-sigma">Σ</i>: a partial sum, others are missing; bar r is tall when rank r's is in`;
   const sums = [
     [chip("partial", [two, who(Math.max(1, n - 1))]), missing],
     [chip("done", [two, who(n)]), "plain: the complete sum"],

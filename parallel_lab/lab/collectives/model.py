@@ -27,7 +27,7 @@ from .algorithms.algorithm import CONTENTION, Algorithm, algorithm
 from .algorithms.rounds import KINDS, REDUCING, ROOTED
 from .algorithms.table import algorithm_names, formula_texts
 from .algorithms.walk import Arrival, goal
-from .words import cell_text, chunk_label, chunk_unit, goal_text, round_text, start_text, to_text
+from .words import cell_text, chunk_label, goal_text, round_text, start_text, to_text
 
 RANKS = (2, 3, 4, 5, 6, 8)
 SIZES = (64, 1024, 16384, 262144, 16777216)  # elements of S: 256 B to 64 MiB of float32
@@ -323,7 +323,7 @@ class CollectiveStepper(Lab):
         cards = []
         for rank, cells in enumerate(self._cells(at, wanted)):
             held = [(chunk_label(a.kind, chunk, a.ranks), cell) for chunk, cell in enumerate(cells) if cell]
-            texts = [f"{chunk_unit(a.kind)} {label} {cell_text(a.kind, cell, a.ranks)}" for label, cell in held]
+            texts = [f"chunk {label} {cell_text(a.kind, cell, a.ranks)}" for label, cell in held]
             cards.append({"rank": rank, "cells": cells, "text": "; ".join(texts) or "nothing yet"})
         sends = [(send, list(send.chunks)) for send in (a.rounds[at - 1] if at else ())]
         messages = [{**vars(send), "chunks": c, "bytes": len(c) * chunk_bytes} for send, c in sends]

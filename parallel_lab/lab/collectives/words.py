@@ -34,11 +34,6 @@ def chunk_label(kind: str, chunk: int, ranks: int) -> str:
     return f"{chunk // ranks}→{chunk % ranks}" if MESSAGES[kind].chunks == "pair" else str(chunk)
 
 
-def chunk_unit(kind: str) -> str:
-    """What a chunk is to a reader: a piece where each rank owns one."""
-    return "chunk" if MESSAGES[kind].chunks == "chunk" else "piece"
-
-
 def round_text(algorithm: Algorithm, number: int, chunk_bytes: int) -> str:
     """What happens in round `number`, counted from 1, in a sentence.
 
@@ -55,7 +50,7 @@ def round_text(algorithm: Algorithm, number: int, chunk_bytes: int) -> str:
         few, many = counts[0], counts[-1]
         of = " to ".join(map(str, sorted({few, many})))
         size = " to ".join(bytes_text(count * chunk_bytes) for count in sorted({few, many}))
-        amount = f"{of} {chunk_unit(algorithm.kind)}{'' if many == 1 else 's'} ({size})"
+        amount = f"{of} chunk{'' if many == 1 else 's'} ({size})"
     adds = {s.add for s in sends}
     it = "it" if counts == [1] else "them"
     ending = f", which adds {it}" if adds == {True} else ""
@@ -102,9 +97,9 @@ def cell_text(kind: str, cell: Mapping[str, Any] | None, ranks: int) -> str:
     elif len(who) == ranks:
         text = "complete sum"
     elif len(who) == 1:
-        text = f"addend of rank {who[0]}"
+        text = f"partial sum of rank {who[0]}"
     else:
-        text = f"sum of ranks {', '.join(map(str, who))} ({len(who)} of {ranks} addends)"
+        text = f"sum of ranks {', '.join(map(str, who))} ({len(who)} of {ranks} partial sums)"
     if sources:
         text += f", {'added' if cell['add'] else 'came'} from rank{'s' if len(cell['from']) > 1 else ''} {sources}"
     return text + (", passed on" if cell["state"] == "spent" else "")

@@ -25,8 +25,8 @@ from .subjects import GOLF, MB, Job
 MODES = {
     "off": "nothing set: one by one, after backward",
     "each": "each alone, while backward goes on",
-    "auto": f"auto: {FUSION_THRESHOLD_MB} MB",
-    "size": "size: a threshold in MB",
+    "auto": f"auto: {FUSION_THRESHOLD_MB} MiB",
+    "size": "size: a threshold in MiB",
     "index": "index: positions",
     "ids": "ids of the parameters",
 }

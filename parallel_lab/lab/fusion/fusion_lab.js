@@ -225,7 +225,7 @@ function top(s, ui) {
 }
 
 function controls(s, ui) {
-  const mode = s.mode.value, label = { size: "MB", index: "positions", ids: "ids" }[mode];
+  const mode = s.mode.value, label = { size: "MiB", index: "positions", ids: "ids" }[mode];
   const several = lanesOf(s).boxes.length > s.cuts.length + 1;
   const wordings = { inclusive: "ends a message", first_n: "counts what comes before" };
   const wording = () => choice("wording", "an index", s.wording, "set_wording", ui, { text: (c) => wordings[c] });
@@ -268,7 +268,7 @@ function cost(s, ui) {
   });
   return section(s, "cost", ui, { below: html`<div class="pl-fu-line">
     ${field("alpha", `α of a ${per}`, s.line.alpha_s * 1e3, "ms")}
-    ${field("beta", `β of a ${per}`, s.line.beta_s_per_byte * 1e3 * MB, "ms per MB")}
+    ${field("beta", `β of a ${per}`, s.line.beta_s_per_byte * 1e3 * MB, "ms per MiB")}
     ${button("reset_line", "Reset", ui, { on: own })}</div>` });
 }
 

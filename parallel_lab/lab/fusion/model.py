@@ -360,8 +360,8 @@ class FusionLab(ComparesRuns):
     def line_text(self) -> str:
         """What a message costs, in words."""
         line = self._case.line
-        start, per_mb = time_text(line.alpha_s), time_text(line.beta_s_per_byte * 1024 * 1024)
-        text = f"A message takes alpha + beta m: alpha {start} to start, beta {per_mb} per MB (m: its size)."
+        start, per_mib = time_text(line.alpha_s), time_text(line.beta_s_per_byte * 1024 * 1024)
+        text = f"A message takes alpha + beta m: alpha {start} to start, beta {per_mib} per MiB (m: its size)."
         if self._subject.job is None:
             return text
         costs, n = self._costs(), self._devices

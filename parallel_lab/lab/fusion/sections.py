@@ -82,7 +82,7 @@ def _verdict(result: RunResult) -> str:
 def _golf(case: Case, score: Score) -> list[list[Any]]:
     size_mb, best_size_s = score.best_size
     rows = [["nothing set", case.off.step_s], ["each alone", case.each.step_s]]
-    return [*rows, [f"best size, {size_mb} MB", best_size_s], ["yours", score.step_s], ["par", score.par_s]]
+    return [*rows, [f"best size, {size_mb} MiB", best_size_s], ["yours", score.step_s], ["par", score.par_s]]
 
 
 def config_view(lab: Any, settings: Settings, mode: str, names: Sequence[str], last: int) -> dict[str, Any]:
@@ -95,15 +95,15 @@ def config_view(lab: Any, settings: Settings, mode: str, names: Sequence[str], l
     local = lab.parallel_mode == "data_parallel"
     counted = "optimizer's parameters" if local else "messages in the order they are sent"
     counted = counted if lab.plan else "gradients of the list"
-    unit = "1 MB = 1048576 bytes" if local else "1 MB = 262144 elements"
+    unit = "MindSpore's MB is 1048576 bytes here" if local else "MindSpore's MB is 262144 elements here"
     wordings = {"inclusive": "each ends a message.", "first_n": "so many come before."}
     beyond = [str(k) for k in settings.indices if k > last]
     cut = f" {', '.join(beyond)} {'cuts' if len(beyond) == 1 else 'cut'} nothing: the last is {last}."
     hints = {
         "off": "Every gradient is sent by itself, once backward has ended.",
         "each": "Every gradient is sent by itself, as soon as it is ready.",
-        "auto": f"The threshold is {FUSION_THRESHOLD_MB} MB; {unit}.",
-        "size": f"MB; {unit}.",
+        "auto": f"The threshold is {FUSION_THRESHOLD_MB} MiB; {unit}.",
+        "size": f"In MiB; {unit}.",
         "index": f"Positions among the {counted}, from 0; {wordings[settings.wording]}{cut if beyond else ''}",
         "ids": "comm_fusion of each parameter, in the order of backward; equal ones travel together, 0 alone.",
     }

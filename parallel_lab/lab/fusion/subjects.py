@@ -125,8 +125,8 @@ def _network(name: str, data: str, note: str) -> Subject:
     return Subject(name, NETWORKS[name].label, note, job)
 
 
-_GOLF = "ten gradients on paper: 1 ms of backward each, messages of 1 ms + 0.25 ms per MB"
-_CHAIN = "ten Dense layers without bias; weights of 0.25 MB to 4 MB, a quarter of golf's"
+_GOLF = "ten gradients on paper: 1 ms of backward each, messages of 1 ms + 0.25 ms per MiB"
+_CHAIN = "ten Dense layers without bias; weights of 0.25 MiB to 4 MiB, a quarter of golf's"
 _SUBJECTS = (
     Subject("golf", "fusion golf (puzzle)", _GOLF),
     Subject("chain", "a quarter of golf's sizes, as a network", _CHAIN, _chain),

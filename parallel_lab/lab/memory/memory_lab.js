@@ -34,7 +34,7 @@ function controls(s, ui) {
     ${run("run_simulated", "Simulate", "count one step on simulated ranks, and compare 20 with those without")}
     ${run("run_measured", "Measure", "the same on worker processes")}</span></div>
     <div class="pl-mm-controls pl-mm-fine">${semi ? html`
-    ${typed("threshold", "threshold", s.threshold_kb, ui, { unit: "KB", options: NUMBER })}
+    ${typed("threshold", "threshold", s.threshold_kb, ui, { unit: "KiB", options: NUMBER })}
     ${choice("set_shard_size", "shared by", s.shard_size, "set_shard_size", ui, { text: shared })}` : ""}
     ${segments("set_accumulation-", "micro-batches", s.accumulation, "set_accumulation", ui)}
     ${semi ? html`<label class="pl-field" title="keep added-up gradients in slices"><input type="checkbox" data-key="acc" data-command="set_accumulation_shard"

@@ -280,6 +280,6 @@ def notes(lab: Any, note: str) -> list[str]:
     parts = f"Gradients of {settings.accumulation} micro-batches are added up, {kept}."
     width = f"width {lab.width}, " if lab.width else ""
     return [
-        f"{note}; {width}{lab.parameter_count} parameters; threshold {settings.threshold_kb} KB, shared by {size}.",
+        f"{note}; {width}{lab.parameter_count} parameters; threshold {settings.threshold_kb} KiB, shared by {size}.",
         parts if settings.accumulation > 1 else "No gradient accumulation.",
     ]

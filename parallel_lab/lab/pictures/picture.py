@@ -90,7 +90,7 @@ def tensor_entries(plan: Plan) -> tuple[TensorEntry, ...]:
             combined = f"{source}.partial" in plan.value_table
             note = "after its all_reduce" if combined else "as it leaves the operator"
             note = f"as it leaves {source}, before its all_reduce" if partial else note
-            add(out, spoken + (", addends" if partial else ""), source, maker, note)
+            add(out, spoken + (", partial sums" if partial else ""), source, maker, note)
         elif out.startswith(f"{source}.for."):
             add(out, f"{spoken} for {consumer}", source, consumer, f"as {consumer} reads it")
     return tuple(found.values())
@@ -232,7 +232,7 @@ def _gradient_of(plan: Plan, entry: TensorEntry, has_halo: bool) -> tuple[Value,
     value = plan.value(gradient)
     if value.layout is None:
         return here, label, "every rank computes its own part"
-    addends = "its addends lie on the ranks that hold the same slice"
+    addends = "its partial sums lie on the ranks that hold the same slice"
     return value, label, addends if value.layout.is_partial else "complete on every rank"
 
 
@@ -315,7 +315,7 @@ def rank_detail(plan: Plan, rank: int) -> dict[str, Any]:
 def _holding(value: Value) -> str:
     layout: TensorLayout = value.layout
     if layout.is_partial:
-        return f"1 of {len(layout.partial_group(0))} addends"
+        return f"1 of {len(layout.partial_group(0))} partial sums"
     return f"{layout.replica_count} copies" if layout.replica_count > 1 else ""
 
 

@@ -4,8 +4,8 @@
 
 The story from top to bottom: what ran and whether it was right; who held which slice of which tensor; what had to move
 and why; how the loss fell; where the time of one step went; what memory one rank needed; the proof of equality. Colour
-is the slice, position is the rank; hatched is an addend of a sum that is still pending. Everything drawn is also there
-as a number or a word.
+is the slice, position is the rank; hatched is a partial sum of what is still to be added. Everything drawn is also
+there as a number or a word.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _pictures(plan: Plan) -> str:
     halo = _rect("hue-0", y=3, height=8) + _rect("hue-1", height=3) + _rect("hue-2", y=11, height=3)
     keys = (
         (_rect("hue-0", width=11) + _rect("hue-1", 11, width=11), "colour and number: which slice"),
-        (_rect("hue-0") + _rect("hatched"), "hatched, Σ: an addend; the sum is still pending"),
+        (_rect("hue-0") + _rect("hatched"), "hatched, Σ: a partial sum; the others are still to be added"),
         (_rect("ground"), "lies on other ranks"),
         *(((halo, "strips: read from the neighbours (halo)"),) if halos else ()),
     )
@@ -158,7 +158,7 @@ def _ranks_svg(label: str, picture: dict, cards: Sequence[dict]) -> str:
             seen = (sx + sw - thick_w if sx < x else sx, sy + sh - thick_h if sy < y else sy, thick_w, thick_h)
             parts.append(_rect(f"hue-{strip['slice'] % 8}", *seen))
         parts += [_rect("frame", *frame), _number(card["slice"], box, left + width + 3, bool(card["addend"]))]
-    addends = [f" addend {c['addend']} of {c['addends']}" if c["addend"] else "" for c in cards]
+    addends = [f" partial sum {c['addend']} of {c['addends']}" if c["addend"] else "" for c in cards]
     said = "; ".join(f"rank {c['rank']} {c['text']}{addend}" for c, addend in zip(cards, addends, strict=True))
     return _svg(_COLUMN * len(cards), height + (16 if picture["partial"] else 4), "".join(parts), f"{label}: {said}")
 

@@ -24,8 +24,8 @@ function bytesText(n) {
   if (n == null) return "–";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let i = 0;
-  while (n >= 1024 && i < units.length - 1) { n /= 1024; i += 1; }
-  return `${Number.isInteger(n) ? n : n.toFixed(1)} ${units[i]}`;
+  while (n >= (i ? 1023.5 : 1024) && i < units.length - 1) { n /= 1024; i += 1; }
+  return `${n >= 100 ? n.toFixed(0) : Number(n.toPrecision(3))} ${units[i]}`; // as bytes_text of base/units.py
 }
 
 function timeText(s) {

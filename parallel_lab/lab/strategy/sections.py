@@ -86,7 +86,7 @@ def _picture(s: Snapshot) -> Section:
     names = [*p["axis_names"], *(f"axis{i}" for i in range(len(p["axis_names"]), len(p["device_matrix"])))]
     pending = ""
     if p["partial"]:
-        addends = f"{p['partial']['count']} addends over {', '.join(p['partial']['axes'])}"
+        addends = f"{p['partial']['count']} partial sums over {', '.join(p['partial']['axes'])}"
         pending = f", each a pending {p['partial']['reduce']} of {addends}"
     matrix = " x ".join(f"{name} {size}" for name, size in zip(names, p["device_matrix"], strict=True))
     slices = f"{plural(p['slices'], 'slice')}{pending}"
@@ -95,7 +95,7 @@ def _picture(s: Snapshot) -> Section:
     notes += [reach.format_map(halo) for halo in p["halo"]]
     rows = []
     for card in s["cards"]:
-        value = f"addend {card['addend']} of {card['addends']}" if card["addend"] else "complete"
+        value = f"partial sum {card['addend']} of {card['addends']}" if card["addend"] else "complete"
         if card.get("strips"):
             value = "; ".join(f"{strip['text']} from rank {strip['rank']}" for strip in card["strips"])
         where = " ".join(f"{name}={at}" for name, at in zip(names, card["coordinates"], strict=False))
@@ -201,7 +201,7 @@ def tensor_status(picture: Mapping[str, Any], devices: int) -> str:
     held = ""
     if partial:
         what = "each slice is" if slices > 1 else "it is"
-        held = f"; {what} a sum of {partial['count']} addends that lie on different ranks"
+        held = f"; {what} a sum of {partial['count']} partial sums that lie on different ranks"
         lies = f"not split on {devices} ranks" if slices == 1 else lies
     elif slices > 1:
         held = f", each held by {plural(devices // slices, 'rank')}"

@@ -2,8 +2,7 @@
 // labs share is in page.js, the loss curve in loss.js, the graph above the picture in graph.js, how slices are drawn in
 // pictures/slices.js.
 //
-// Colour = slice (which part of the data), position = rank. Hatching and a sigma = the value is only an addend of a
-// pending sum.
+// Colour = slice (which part of the data), position = rank. Hatching and a sigma = the value is only a partial sum.
 
 const KIND_OF_MEMORY = ["params", "grads", "optimizer", "activations"];
 
@@ -98,7 +97,7 @@ function operators(s, ui) {
     ${list}</section>`;
 }
 
-// A tensor's label where its layer is known: "out of fc.matmul, addends" is "matmul, addends".
+// A tensor's label where its layer is known: "out of fc.matmul, partial sums" is "matmul, partial sums".
 function shortLabel(s, label, layer) {
   const around = layer.includes(".") ? [`${layer.slice(0, layer.lastIndexOf("."))}.`] : [];
   const operators = s.operators.filter((o) => o.layer === layer);
@@ -154,7 +153,7 @@ function cardName(s, c) {
   const where = coordinateText(s, c), copies = replicasOf(s.cards, c), several = copies.length > 1 ? "ranks" : "rank";
   return [
     `rank ${c.rank}${where ? `, at ${where}` : ""}: holds ${c.text}, slice ${c.slice}`,
-    c.addend ? `, partial: addend ${c.addend} of ${c.addends}` : "",
+    c.addend ? `, partial sum ${c.addend} of ${c.addends}` : "",
     copies.length ? `, same data as ${several} ${copies.join(", ")}` : ", no replica",
     ...(c.strips ?? []).map((t) => `; ${t.text} of it from rank ${t.rank}`),
   ].join("");
@@ -236,7 +235,7 @@ function key(s, ui) {
   return html`<p class="pl-key-title">${note ? `${label}: ${note}.` : ""}</p><dl class="pl-key">
     ${row(halves, "colour and number: which slice of the data")}
     ${row([rect("pl-block pl-hue-0", 0.5, 0.5, 21, 13), hatch],
-      html`hatched ${sigma}: only an addend, the sum is still pending`)}
+      html`hatched ${sigma}: a partial sum, the others are still to be added`)}
     ${s.picture.halo?.length ? row(strips, "strips in other colours: read from the neighbours (halo)") : ""}
     <dt><i class="pl-ring pl-team"></i></dt><dd>adds up with rank ${s.rank}</dd>
     <dt><i class="pl-ring pl-copy"></i></dt><dd>holds the same data as rank ${s.rank}</dd>
@@ -248,7 +247,7 @@ function rankDetail(s, ui) {
   const mine = s.cards.find((c) => c.rank === s.rank), d = s.rank_detail, dims = plane(s.picture);
   if (!mine) return html`<section class="pl-panel pl-rank" aria-label="selected rank"></section>`;
   const team = addendsOf(s.cards, mine), copies = replicasOf(s.cards, mine);
-  const value = mine.addend ? html`${sigma} partial: addend ${mine.addend} of ${mine.addends}` : "complete values";
+  const value = mine.addend ? html`${sigma} partial sum ${mine.addend} of ${mine.addends}` : "complete values";
   const sum = team.length > 1 ? html`<p>adds up with ${team.filter((r) => r !== s.rank).join(", ")}</p>` : "";
   return html`<section class="pl-panel pl-rank" aria-label="rank ${s.rank}">
     <div class="pl-lead">${wholeTensor(s, ui, dims)}<div>${leadText(s, dims)}</div></div>

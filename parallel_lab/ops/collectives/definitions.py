@@ -381,10 +381,10 @@ _DEFS = (
         ),
         payload=of_n(lambda n: Fraction(2 * (n - 1), n), "2(n-1)/n·m"),
         adjoint="all_reduce",
-        why="backward of the all_reduce of {name!r}: the gradient of its replicated result lies in addends on its {n} "
-        "holders",
+        why="backward of the all_reduce of {name!r}: the gradient of its replicated result lies in partial sums on its "
+        "{n} holders",
         chunks="chunk",
-        starts="every rank has an addend of each chunk (hatched)",
+        starts="every rank has a partial sum of each chunk (hatched)",
         goal="every rank has the sum of every chunk",
     ),
     CollectiveDef(
@@ -402,8 +402,8 @@ _DEFS = (
         why="backward of the all_gather for {name!r}: each rank needs the sum of all gradients of the part it had "
         "given",
         chunks="piece",
-        starts="every rank has one piece",
-        goal="every rank has every piece",
+        starts="every rank has one chunk",
+        goal="every rank has every chunk",
     ),
     CollectiveDef(
         "reduce_scatter",
@@ -416,10 +416,10 @@ _DEFS = (
         formula=formula(LESS_ONE, SHARE, "(n-1)·α + (n-1)/n·S·β + (n-1)/n·S·γ", gammas=SHARE),
         payload=of_n(lambda n: Fraction(n - 1, n), "(n-1)/n·m"),
         adjoint="all_gather",
-        why="backward of the reduce_scatter for {name!r}: every addend of a part has that part's gradient",
+        why="backward of the reduce_scatter for {name!r}: every partial sum of a part has that part's gradient",
         chunks="piece",
-        starts="every rank has an addend of each piece (hatched)",
-        goal="every rank has the sum of its own piece",
+        starts="every rank has a partial sum of each chunk (hatched)",
+        goal="every rank has the sum of its own chunk",
     ),
     CollectiveDef(
         "all_to_all",
@@ -436,8 +436,8 @@ _DEFS = (
         adjoint="all_to_all",
         why="backward of the all_to_all for {name!r}: gradients go back the way the values came",
         chunks="pair",
-        starts="every rank has a piece for each rank",
-        goal="every rank has the pieces that are for it",
+        starts="every rank has a chunk for each rank",
+        goal="every rank has the chunks that are for it",
     ),
     CollectiveDef(
         "broadcast",
@@ -466,9 +466,9 @@ _DEFS = (
         formula=formula(LOG, WHOLE, "⌈log₂n⌉·(α + S·β + S·γ)", messages=ONE, betas=LOG_WHOLES, gammas=LOG_WHOLES),
         payload=of_n(lambda n: 1, "m"),
         adjoint="broadcast",
-        why="backward of the reduce for {name!r}: every addend has the gradient of the sum",
+        why="backward of the reduce for {name!r}: every partial sum has the gradient of the sum",
         chunks="chunk",
-        starts="every rank has an addend of each chunk (hatched)",
+        starts="every rank has a partial sum of each chunk (hatched)",
         goal="rank {root} has the sum of every chunk",
     ),
     CollectiveDef(
@@ -492,8 +492,8 @@ _DEFS = (
         adjoint="scatter",
         why="backward of the gather for {name!r}: each rank gets the gradient of the piece it had given",
         chunks="piece",
-        starts="every rank has one piece",
-        goal="rank {root} has every piece",
+        starts="every rank has one chunk",
+        goal="rank {root} has every chunk",
     ),
     CollectiveDef(
         "scatter",
@@ -512,7 +512,7 @@ _DEFS = (
         why="backward of the scatter for {name!r}: the root gets the gradients of all pieces",
         chunks="piece",
         starts="rank {root} has everything",
-        goal="every rank has its own piece",
+        goal="every rank has its own chunk",
     ),
     CollectiveDef(
         "barrier",
@@ -537,7 +537,7 @@ _DEFS = (
         "NeighborExchangeV2Grad",
         "halo_exchange",
         "rank i: slice i of the sum of all windows, each put where it lies and added to zeros in group order",
-        "backward of the halo_reduce of {name!r}: every addend of an element has that element's gradient",
+        "backward of the halo_reduce of {name!r}: every partial sum of an element has that element's gradient",
     ),
     CollectiveDef(
         "send",

@@ -125,7 +125,7 @@ def rounds_of(kind: str, name: str, ranks: int, root: int = 0, segments: int | N
 
     ranks      group size
     root       position of the root, for broadcast, reduce, scatter and gather
-    segments   pieces in which a chain ("ring" of broadcast and reduce) passes the data on; default: `ranks`
+    segments   chunks in which a chain ("ring" of broadcast and reduce) passes the data on; default: `ranks`
 
     Raises ArgumentError for what is not known, and for a number of ranks that the algorithm cannot take.
     """
@@ -224,8 +224,7 @@ TABLE: dict[str, dict[str, Recipe]] = {
         "ring": Recipe(
             lambda n, root, k: [phase("reduce_scatter", ring_scatter(n)), phase("all_gather", ring_gather(n))],
             _usual("all_reduce"),
-            "Partial sums travel once around the ring, growing by an addend at each rank; then the complete sums "
-            "travel around it",
+            "Partial sums travel once around the ring, growing at each rank; then the complete sums travel around it",
         ),
         "recursive_doubling": Recipe(
             _all_reduce_doubling,
@@ -300,14 +299,14 @@ TABLE: dict[str, dict[str, Recipe]] = {
         "direct": Recipe(
             lambda n, root, k: [phase("all_gather", everybody(n, lambda i, j: i))],
             _direct(SHARE, "(n-1)·α + (n-1)/n·S·β"),
-            "Every rank reads every other rank's piece, as in shared memory",
+            "Every rank reads every other rank's chunk, as in shared memory",
         ),
     },
     "reduce_scatter": {
         "ring": Recipe(
             lambda n, root, k: [phase("reduce_scatter", ring_scatter(n))],
             _usual("reduce_scatter"),
-            "Partial sums travel once around the ring, growing by an addend at each rank",
+            "Partial sums travel once around the ring, growing at each rank",
         ),
         "recursive_halving": Recipe(
             lambda n, root, k: [phase("halving", halving(range(n)))],
@@ -325,12 +324,12 @@ TABLE: dict[str, dict[str, Recipe]] = {
                 betas=of_n(lambda n: ceil_log2(n) + Fraction(n - 1, n)),
                 gammas=LOG,
             ),
-            "A binomial tree adds everything up on rank 0, which deals out the pieces",
+            "A binomial tree adds everything up on rank 0, which deals out the chunks",
         ),
         "direct": Recipe(
             lambda n, root, k: [phase("reduce_scatter", everybody(n, lambda i, j: j, add=True))],
             _direct(SHARE, "(n-1)·α + (n-1)/n·S·β + (n-1)/n·S·γ", gammas=SHARE),
-            "Each rank reads its piece of every rank's value and adds in rank order, as in shared memory",
+            "Each rank reads its chunk of every rank's value and adds in rank order, as in shared memory",
         ),
     },
     "broadcast": {
@@ -348,7 +347,7 @@ TABLE: dict[str, dict[str, Recipe]] = {
         "scatter_all_gather": Recipe(
             lambda n, root, k: [phase("scatter", mirrored(tree_gather(n, root))), phase("all_gather", ring_gather(n))],
             formula(_LOG_AND_LESS_ONE, TWO_SHARES, "(⌈log₂n⌉+n-1)·α + 2(n-1)/n·S·β"),
-            "The root deals out pieces by a tree, and a ring all_gather completes them everywhere: for large values",
+            "The root deals out chunks by a tree, and a ring all_gather completes them everywhere: for large values",
         ),
         "direct": Recipe(
             lambda n, root, k: [phase("broadcast", [[Send(root, r, tuple(range(n))) for r in range(n) if r != root]])],
@@ -372,7 +371,7 @@ TABLE: dict[str, dict[str, Recipe]] = {
                 betas=_CHAIN_BETAS,
                 gammas=_CHAIN_BETAS,
             ),
-            "Segments follow each other down a chain of ranks to the root, growing by an addend at each",
+            "Segments follow each other down a chain of ranks to the root, growing at each",
             chunks=lambda n, k: k,
         ),
         "direct": Recipe(
@@ -387,17 +386,17 @@ TABLE: dict[str, dict[str, Recipe]] = {
         "tree": Recipe(
             lambda n, root, k: [phase("scatter", mirrored(tree_gather(n, root)))],
             _usual("scatter"),
-            "The root sends half of the pieces away, then a quarter, ...; who has many passes them on",
+            "The root sends half of the chunks away, then a quarter, ...; who has many passes them on",
         ),
         "ring": Recipe(
             lambda n, root, k: [phase("scatter", mirrored(chain_gather(n, root)))],
             formula(LESS_ONE, SHARE, "(n-1)·α + (n-1)/n·S·β"),
-            "Pieces follow each other down a chain of ranks, the one with the longest way first",
+            "Chunks follow each other down a chain of ranks, the one with the longest way first",
         ),
         "direct": Recipe(
             lambda n, root, k: [phase("scatter", [[Send(root, r, (r,)) for r in range(n) if r != root]])],
             _direct(SHARE, "(n-1)·α + (n-1)/n·S·β"),
-            "The root sends every rank its piece; in shared memory each takes it",
+            "The root sends every rank its chunk; in shared memory each takes it",
         ),
     },
     "gather": {
@@ -409,12 +408,12 @@ TABLE: dict[str, dict[str, Recipe]] = {
         "ring": Recipe(
             lambda n, root, k: [phase("gather", chain_gather(n, root))],
             formula(LESS_ONE, SHARE, "(n-1)·α + (n-1)/n·S·β"),
-            "Pieces follow each other down a chain of ranks to the root",
+            "Chunks follow each other down a chain of ranks to the root",
         ),
         "direct": Recipe(
             lambda n, root, k: [phase("gather", [[Send(r, root, (r,)) for r in range(n) if r != root]])],
             _direct(of_n(lambda n: Fraction(1, n), "S/n"), "(n-1)·α + (n-1)/n·S·β", messages=ONE, betas=SHARE),
-            "Every rank sends its piece to the root; in shared memory the root reads it",
+            "Every rank sends its chunk to the root; in shared memory the root reads it",
         ),
     },
     "all_to_all": {
@@ -433,17 +432,17 @@ TABLE: dict[str, dict[str, Recipe]] = {
                 ),
                 "log₂n·α + ½·log₂n·S/n·β (other n: ⌈log₂n⌉·α + one-bits of 0 … n-1, · S/n²·β)",
             ),
-            "A piece with d places to go moves 1, 2, 4, ... places, as the bits of d say: few rounds, more data",
+            "A chunk with d places to go moves 1, 2, 4, ... places, as the bits of d say: few rounds, more data",
         ),
         "ring": Recipe(
             lambda n, root, k: [phase("all_to_all", to_all_ring(n))],
             formula(LESS_ONE, of_n(lambda n: Fraction(n - 1, 2 * n), "(n-1)/2n·S"), "(n-1)·α + (n-1)/2n·S·β"),
-            "Only neighbours talk: pieces travel on until they are where they belong",
+            "Only neighbours talk: chunks travel on until they are where they belong",
         ),
         "direct": Recipe(
             lambda n, root, k: [phase("all_to_all", everybody(n, lambda i, j: i * n + j))],
             _direct(PAIR_SHARE, "(n-1)·α + (n-1)/n²·S·β"),
-            "Every rank reads its piece of every other's value, as in shared memory",
+            "Every rank reads its chunk of every other's value, as in shared memory",
         ),
     },
 }
