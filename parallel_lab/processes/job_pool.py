@@ -29,7 +29,7 @@ GRACES = {
     "fault_s": 3.0,  # needed on a machine with other work only
     "loading_s": 10.0,  # a rank still imports what the function needs; 1 s was too little on a machine with other work
     "death_s": 0.25,  # the pool is lost anyway
-    "trim_s": 1.0,  # between cells, not between the parts of one training
+    "trim_s": 5.0,  # while a learner reads, not between the parts of one training or one measurement
     # Ctrl-C: ranks stop where they agree to, then in any collective, then by force
     "polite_s": 0.25,
     "interrupt_s": 0.85,

@@ -32,7 +32,7 @@ from .peer_memory import PEER, PeerMemory
 PLACED_BYTES = 128 << 10
 MOST_PARKED = 2  # messages for one receiver; of more, a sender waits a moment whether the oldest is taken
 LEAST_PATIENCE_S, COPY_BYTES_PER_S = 50e-6, 8e9  # a yield or two; as long as copying takes
-YIELDS = 8  # at least, in that time
+YIELDS, OTHERS = 8, 4  # at least, in that time; ranks of one core that copy as much
 
 
 class PlacedChannels(Channels):
@@ -83,8 +83,9 @@ class PlacedChannels(Channels):
             if words[word] >= value:
                 return True
             now = clock()
-            # what other ranks of this core do meanwhile is no loss, unless they compute
-            left_s -= min(now - before, patience_s / YIELDS) if now - before < STOLEN_S + patience_s else patience_s
+            # what other ranks of this core copy meanwhile is no loss; where they compute, it takes longer
+            copying = now - before < STOLEN_S + OTHERS * patience_s
+            left_s -= min(now - before, patience_s / YIELDS) if copying else patience_s
         return False
 
     def send(self, value: np.ndarray, to: int, sr_tag: int = 0) -> list:
