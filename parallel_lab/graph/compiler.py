@@ -293,7 +293,8 @@ def _check_sums(graph: Graph) -> None:
         found = next((name for name in names if name in each), None)
         if found is not None:
             what = f"{found!r}, which every one of {graph.micro_batches} micro-batches makes, is read outside of them"
-            raise TraceError(what, where=where, allowed="What the network with micro-batches returns: sums over them")
+            hint = "Return the loss alone; under jit a whole training step may leave the rest unread"
+            raise TraceError(what, where=where, allowed="What micro-batches give together: sums over them", hint=hint)
 
 
 def _check_input(position: int, name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
