@@ -175,8 +175,12 @@ def test_a_page_without_a_kernel_is_stepped_and_shows_other_schedules(page_of):
     expect(said).to_contain_text("This page runs nothing. ◀ and ▶ step")
 
 
-def test_a_narrow_page_shows_the_numbers_of_a_step_whole(page_of):
-    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(limits=FEW), width=400)
+@pytest.mark.parametrize("width", [340, 400, 700])  # 700: what a sidebar leaves of a window of 848
+def test_a_narrow_page_shows_lanes_and_the_numbers_of_a_step_whole(page_of, width):
+    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(limits=FEW), width=width)
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    svg, figure = (page.locator(css).bounding_box() for css in (".pl-pi-figure > svg", ".pl-pi-figure"))
+    assert svg["x"] + svg["width"] <= figure["x"] + figure["width"] + 1
     cells = page.locator(".pl-pi-numbers td").filter(has_text="the schedule's clock")
     box, numbers = cells.bounding_box(), page.locator(".pl-pi-numbers .pl-scroll").bounding_box()
     assert box["x"] + box["width"] <= numbers["x"] + numbers["width"] + 1

@@ -306,7 +306,7 @@ const { render, mountPage } = lab({
   classes: ["pl-pi"],
   parts: { head: top, settings, lead, lanes: lanesPart, caption, tools, below, tables },
   measure(ui, root) {
-    ui.width = Math.max(320, Math.floor(root.clientWidth || 940) - 8);
+    ui.width = Math.max(200, Math.floor(root.clientWidth || 940) - 8);
     ui.at ??= null;
     ui.sel ??= null;
     ui.all ??= false;

@@ -81,6 +81,8 @@ class RecomputeLab(RunsOneThing):
             found = count(again)
             with self._lock:
                 self._counted[again] = found
+                if again != self._again:
+                    return "counted another choice than this one: count again"
             return f"counted: {found.peak} results at the fullest moment, {found.extra} products made again"
 
         self._start("counting a step on a simulated rank", work)
