@@ -7,6 +7,7 @@ import pytest
 
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.pipeline.run import Ran, RunResult
+from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.widgets import PipelineLabWidget
 from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
 
@@ -159,7 +160,7 @@ def test_a_bubble_tells_what_it_waits_for_and_shows_the_chain(page_of):
 
 
 def test_a_page_without_a_kernel_is_stepped_and_shows_other_schedules(page_of):
-    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(limits=FEW))
+    page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(limits=Limits(20, 60)))  # all its schedules
     page.locator("[data-command=set_schedule]").select_option("zb_h1")
     expect(page.locator(".pl-status")).to_contain_text("A step of 27 ticks")
     page.locator("[data-step]").fill("0")
