@@ -345,3 +345,19 @@ def test_words_say_every_message_and_every_source():
     lab.run_simulated(steps=1)
     lab.wait(60)
     assert "simulated: equal bit for bit with and without fusion (4 parameters and the losses)" in lab.to_text()
+
+
+def test_the_time_axis_is_that_of_nothing_set_whatever_is_tried_and_the_last_try_stays():
+    """Golf: 10 ms of backward, then ten messages of 1 ms + 0.25 ms per MiB of 68 MiB: 37 ms."""
+    lab = FusionLab("golf")
+    unfused_s = 10e-3 + 10 * 1e-3 + 68 * 0.25e-3
+    assert lab.snapshot()["tried"] is None
+    for cuts in ([4], [1, 4, 6], [2, 5]):
+        before = lab.snapshot()["sections"]["lanes"]["of"]["predicted"]["lanes"]
+        lab.set_cuts(cuts)
+        shot = lab.snapshot()
+        assert shot["axis_s"] == pytest.approx(unfused_s)
+        assert [m["end_s"] for m in shot["tried"]["messages"]] == [m["end_s"] for m in before["messages"]]
+        assert f"Before: {len(before['messages'])} message" in lab.to_text()
+    lab.set_subject("dense")
+    assert lab.snapshot()["tried"] is None

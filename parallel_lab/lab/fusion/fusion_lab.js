@@ -3,7 +3,7 @@
 
 // pixels: margin, lane names, blocks of forward and update, least distance of cuts
 const PAD = 2, LABEL = 104, SIDE = 72, GAP = 13;
-const Y = { back: 24, backH: 34, mark: 66, markH: 26, line: 128, lineH: 34, axis: 176, height: 204 };
+const Y = { back: 24, backH: 34, mark: 66, markH: 26, line: 128, lineH: 34, tried: 170, triedH: 9, axis: 188, height: 216 };
 const SOURCES = {
   predicted: "formula, nothing runs",
   simulated: "this machine's numpy, messages from the profile",
@@ -22,14 +22,22 @@ CELLS.hue = (number) => html`<span class="pl-dot ${hueOf(number)}"></span>${numb
 
 function geometry(s, width) {
   const lanes = lanesOf(s), n = lanes.boxes.length, last = lanes.messages.at(-1)?.end_s ?? 0;
-  const begin = lanes.forward_s, end = Math.max(lanes.backward_s, last), rest = Math.max(0, lanes.step_s - end);
+  const begin = lanes.forward_s, ended = Math.max(lanes.backward_s, last), rest = Math.max(0, lanes.step_s - ended);
+  const end = Math.max(ended, s.source.value === "predicted" ? begin + s.axis_s : 0); // the same for every try
   const left = LABEL + (begin > 0 ? SIDE : 0), right = width - PAD - (rest > 1e-9 ? SIDE : 0);
   const x = (t) => left + ((t - begin) / (end - begin || 1)) * (right - left);
   // borders of the brackets: where the gradients end, but never closer than a cut is wide
   const place = [left, ...lanes.boxes.map((b) => x(b.end_s))];
   for (let k = 1; k <= n; k += 1) place[k] = Math.max(place[k], place[k - 1] + GAP);
   if (place[n] > right) for (let k = n, most = right; k > 0 && place[k] > most; k -= 1, most -= GAP) place[k] = most;
-  return { n, begin, end, rest, left, right, x, place };
+  return { n, begin, end, ended, rest, left, right, x, place, unit: unitOfSizes(lanes.boxes) };
+}
+
+// The unit that all sizes in the boxes are given in: that of the largest.
+function unitOfSizes(boxes) {
+  const [, name] = bytesText(Math.max(0, ...boxes.map((b) => b.size_bytes))).split(" ");
+  const scale = 1024 ** ["B", "KiB", "MiB", "GiB", "TiB"].indexOf(name);
+  return { name, text: (n) => String(Number((n / scale).toPrecision(3))) };
 }
 
 // The number of its message, per gradient.
@@ -74,13 +82,16 @@ function sideBlock(name, x, time) {
 // What backward computes for one gradient.
 function boxMark(b, k, number, g) {
   const from = g.x(b.start_s), w = Math.max(0.5, g.x(b.end_s) - from - 1), cx = round(from + w / 2);
-  const label = nameOf(b.name), size = bytesText(b.size_bytes), both = fits(size, w, 5.9);
-  const sizeText = html`<text class="pl-fu-small" x="${cx}" y="${Y.back + 26}">${size}</text>`;
-  const text = html`<text x="${cx}" y="${Y.back + (both ? 12 : 17)}">${label}</text>${both ? sizeText : ""}`;
+  const label = fits(nameOf(b.name), w) ? nameOf(b.name) : "", size = bytesText(b.size_bytes);
+  // the size always, where only a number has room in the unit that stands before the lane
+  const shown = fits(size, w, 5.9) ? size : g.unit.text(b.size_bytes);
+  const room = w >= shown.length * 5.4;
+  const sizeText = html`<text class="pl-fu-small" x="${cx}" y="${Y.back + (label ? 26 : 18)}">${shown}</text>`;
+  const text = html`${label ? html`<text x="${cx}" y="${Y.back + (room ? 12 : 17)}">${label}</text>` : ""}`;
   return html`<g class="pl-fu-box ${hueOf(number)}" data-key="b${k}">
     <title>${`${b.name}, ${size}: computed until ${timeText(b.end_s - g.begin)}`}</title>
     <rect x="${round(from)}" y="${Y.back}" width="${round(w)}" height="${Y.backH}"/>
-    ${fits(label, w) ? text : ""}</g>`;
+    ${text}${room ? sizeText : ""}</g>`;
 }
 
 // From the end of a gradient to its border between brackets, where the two are apart.
@@ -130,6 +141,15 @@ function messageMark(m, tailX, g) {
     <text x="${round(cx)}" y="${middle("line", "lineH") + 1}">${text}</text></g>`;
 }
 
+// The messages of the grouping before this one, pale: what the last change did.
+function triedMarks(s, g) {
+  if (!s.tried || s.source.value !== "predicted") return "";
+  const one = (m) => html`<rect class="pl-fu-tried ${hueOf(m.number)}" x="${round(g.x(m.start_s))}" y="${Y.tried}"
+    width="${round(Math.max(2, g.x(m.end_s) - g.x(m.start_s) - 1))}" height="${Y.triedH}"/>`;
+  return html`<text class="pl-fu-unit" x="0" y="${Y.tried + 8}">before: ${timeText(s.tried.step_s)}</text>
+    <g><title>the grouping before: a step of ${timeText(s.tried.step_s)}</title>${s.tried.messages.map(one)}</g>`;
+}
+
 function cutMark(k, i, cuts, boxes, g, ui) {
   const at = round(g.place[k]), between = `between ${boxes[k - 1].name} and ${boxes[k].name}`;
   const how = ui.live ? ": drag it or use the arrow keys; Delete removes it" : "";
@@ -161,7 +181,7 @@ function axisMarks(g) {
 
 // Where backward ends, and how much is exposed after it.
 function endMark(lanes, g) {
-  const x = g.x(lanes.backward_s), end = g.x(g.end), text = `exposed ${timeText(lanes.exposed_s)}`;
+  const x = g.x(lanes.backward_s), end = g.x(g.ended), text = `exposed ${timeText(lanes.exposed_s)}`;
   const roomy = end - x > text.length * 7, at = round(roomy ? (x + end) / 2 : x - 6), y = Y.back - 9;
   const exposed = html`<text class="pl-fu-exposed" x="${at}" y="${y}"
     text-anchor="${roomy ? "middle" : "end"}">${text}</text>`;
@@ -188,7 +208,7 @@ function picture(s, ui) {
   const { runs, cuts } = brackets(s, ui.drag);
   const number = numbersOf(lanes), inner = [...Array(Math.max(0, g.n - 1)).keys()].map((k) => k + 1);
   const tailX = g.x(lanes.backward_s), lastX = g.x(boxes.at(-1)?.end_s ?? 0);
-  const tail = html`<rect class="pl-fu-tail" x="${round(tailX)}" y="${Y.back - 20}" width="${round(g.x(g.end) - tailX)}"
+  const tail = html`<rect class="pl-fu-tail" x="${round(tailX)}" y="${Y.back - 20}" width="${round(g.x(g.ended) - tailX)}"
     height="${Y.axis - Y.back + 20}"/>`;
   const rest = html`<rect class="pl-fu-rest" x="${round(lastX)}" y="${Y.back}"
     width="${round(Math.max(1, tailX - lastX - 1))}"
@@ -200,6 +220,7 @@ function picture(s, ui) {
       aria-label="backward and its messages, ${s.source.value}; the table of messages has the same numbers">
     <g data-key="under">${lanes.exposed_s > 0 ? tail : ""}${name("backward", middle("back", "backH"))}
       ${name("buckets", middle("mark", "markH"))}${name("messages", middle("line", "lineH"))}
+      <text class="pl-fu-unit" x="0" y="${middle("back", "backH") + 13}">sizes in ${g.unit.name}</text>${triedMarks(s, g)}
       ${g.begin > 0 ? sideBlock("forward", LABEL, g.begin) : ""}
       ${g.rest > 1e-9 ? sideBlock("update", g.right + 4, g.rest) : ""}
       <rect class="pl-fu-lane" x="${g.left}" y="${Y.line}" width="${round(g.right - g.left)}" height="${Y.lineH}"/></g>

@@ -34,7 +34,7 @@ from ..shared.questions import COMMANDS, Question
 from .case import MODES, Case, Score, Settings, network_case, paper_case
 from .lanes import Lanes, overlap_lanes, plan_lanes
 from .run import trained
-from .sections import config_view, export_line, fusion_sections, lanes_view, status_text
+from .sections import config_view, export_line, fusion_sections, lanes_view, status_text, tried_view
 from .subjects import GOLF, GOLF_LINE, SUBJECTS, Job, get_subject
 
 DEVICES = (2, 4, 8)
@@ -87,6 +87,8 @@ class FusionLab(ComparesRuns):
         self._job: Job | None = None
         self._cases: dict[_Key, Case] = {}
         self._scores: dict[_Key, Score] = {}
+        self._tried: Lanes | None = None  # the grouping before this one, and what both are of
+        self._tried_of: _Key | None = None
         self._update()
 
     # ---- choosing what is looked at ----
@@ -330,7 +332,7 @@ class FusionLab(ComparesRuns):
                 "title": "Fusion Lab",
                 "status": status_text(self._lanes, self.score),
                 **self.chosen(),
-                "notes": [f"{self._subject.note}.", config["hint"]],
+                "notes": [f"{self._subject.note}.", config["hint"], *self._tried_note()],
                 "config": config,
                 "line": {
                     "own": self._own_line is not None,
@@ -339,10 +341,23 @@ class FusionLab(ComparesRuns):
                     "beta_s_per_byte": given.beta_s_per_byte,
                 },
                 "cuts": list(self.cuts),
+                "axis_s": self._axis_s(),
+                "tried": self._tried and tried_view(self._tried),
                 "predict": self.asked(),
                 "sections": fusion_sections(self, self._case, lanes_of),
                 "run": {**run, "can": not on_paper and not self._run.goes_on},
             }
+
+    def _tried_note(self) -> list[str]:
+        if self._tried is None:
+            return []
+        count = len(self._tried.messages)
+        return [f"Before: {count} message{'s' * (count > 1)}, a step of {time_text(self._tried.step_s)}."]
+
+    def _axis_s(self) -> float:
+        """The time axis, from the start of backward, is that of "nothing set", so that tries can be compared by eye."""
+        off = self._case.off
+        return max([off.backward_s, *(m.end_s for m in off.messages)]) - off.forward_s
 
     def questions(self) -> list[Question]:
         """How long messages go on when backward has ended."""
@@ -387,6 +402,11 @@ class FusionLab(ComparesRuns):
         else:
             plan = self._compiled(self._mode)
             lanes = plan_lanes(plan, self._costs())
+        before, key = getattr(self, "_lanes", None), self._key()
+        if key != self._tried_of:  # another network, or other costs: no try of this one
+            self._tried, self._tried_of = None, key
+        elif before is not None and before.groups != lanes.groups:
+            self._tried = before
         self._case, self._plan, self._lanes = case, plan, lanes
         self._forget_runs()
 

@@ -24,7 +24,7 @@ def fusion_sections(lab: Any, case: Case, lanes_of: Mapping[str, dict[str, Any]]
     times = {"source": "name", "with this fusion": "time", "without any": "time", "messages": "count", "": "text"}
     score, results = lab.score, lab.results
     verdicts = [[_verdict(result), result.equal] for result in results.values()]
-    small = "par" if score.ratio <= 1 + 1e-9 else f"{score.ratio:.3f} x par"
+    small = "par" if score.ratio <= 1 + 1e-9 else f"{score.ratio:.3g} x par"
     return {
         "lanes": {"kind": "lanes", "by": ["source"], "of": lanes},
         "times": table("Step time", times, _times(lab, case, results), notes=verdicts),
@@ -83,6 +83,15 @@ def _golf(case: Case, score: Score) -> list[list[Any]]:
     size_mb, best_size_s = score.best_size
     rows = [["nothing set", case.off.step_s], ["each alone", case.each.step_s]]
     return [*rows, [f"best size, {size_mb} MiB", best_size_s], ["yours", score.step_s], ["par", score.par_s]]
+
+
+def tried_view(lanes: Lanes) -> dict[str, Any]:
+    """The messages of the grouping that was tried before, and what its step takes."""
+    sent = [
+        {"number": number, "start_s": m.start_s, "end_s": m.end_s, "size_bytes": m.size_bytes}
+        for number, m in enumerate(lanes.messages, 1)
+    ]
+    return {"step_s": lanes.step_s, "messages": sent}
 
 
 def config_view(lab: Any, settings: Settings, mode: str, names: Sequence[str], last: int) -> dict[str, Any]:
@@ -162,5 +171,5 @@ def status_text(lanes: Lanes, score: Score) -> str:
     tail = f"All of the {sending} of sending travel beside backward"
     if exposed_s > 1e-9 * lanes.step_s:
         tail = f"{time_text(exposed_s)} of {sending} of sending come after backward, with nothing left to compute"
-    par = "which is par" if score.ratio <= 1 + 1e-9 else f"{score.ratio:.2f} x par ({time_text(score.par_s)})"
+    par = "which is par" if score.ratio <= 1 + 1e-9 else f"{score.ratio:.3g} x par ({time_text(score.par_s)})"
     return f"{sent}: a step of {time_text(score.step_s)} (predicted), {par}. {tail}."
