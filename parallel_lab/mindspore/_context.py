@@ -14,14 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import integer, sequence_of
+from ..base.checks import checked, choice, flag, integer, sequence_of
 from ..base.errors import ArgumentError, ContextConflictError, MissingName, ShapeError, message, shorten
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.context import (
     get_auto_parallel_context,
+    get_cost_model_context,
     is_set,
     reset_auto_parallel_context,
+    reset_cost_model_context,
     set_auto_parallel_context,
+    set_cost_model_context,
 )
 from ..nn.tensor.tensor import Tensor
 from ..train.executor import cell_graph_executor
@@ -170,6 +173,8 @@ class AutoParallelContext:
                 return lambda: _fusion(kind)["config"] if _fusion(kind)["mode"] == "size" else 64
             if name == f"get_enable_{words}_fusion":
                 return lambda: is_set("comm_fusion") and _fusion(kind) is not None
+            if name == f"set_enable_{words}_fusion":
+                return lambda value: _switch_fusion(kind, flag("auto_parallel_context", name, value))
         how, _, key = name.partition("_")
         key = OTHER_KEYS.get(key, key)
         if how == "get" and key.endswith("_is_set"):
@@ -198,9 +203,62 @@ def _fusion(kind: str) -> Any:
     return fusion[kind] if fusion["openstate"] else None
 
 
-_CONTEXT = AutoParallelContext()
+def _switch_fusion(kind: str, on: bool) -> None:
+    """Fuse messages of one kind by MindSpore's own rule, or none of any kind."""
+    set_auto_parallel_context(comm_fusion={kind: {"mode": "auto", "config": None}} if on else {"openstate": False})
+
+
+class CostModelContext:
+    """The constants of the cost model as an object: `set_costmodel_alpha(1.0)`, `get_costmodel_alpha()`."""
+
+    def __getattr__(self, name: str) -> Any:
+        how, _, key = name.partition("_")
+        if how == "get":
+            return lambda: get_cost_model_context(key)
+        if how == "set":
+            return lambda value: set_cost_model_context(**{key: value})
+        what, allowed = (
+            f"cost_model_context() has no {shorten(name)}",
+            "set_ or get_ and a key of set_cost_model_context",
+        )
+        raise MissingName(message(what, allowed=allowed), name=name, obj=self)
+
+    def reset_cost_model(self) -> None:
+        """Every constant back to its default."""
+        reset_cost_model_context()
+
+
+_CONTEXT, _COST_MODEL = AutoParallelContext(), CostModelContext()
 
 
 def auto_parallel_context() -> AutoParallelContext:
     """The parallel context as an object."""
     return _CONTEXT
+
+
+def cost_model_context() -> CostModelContext:
+    """The constants of the cost model as an object."""
+    return _COST_MODEL
+
+
+class JitConfig:
+    """Settings of MindSpore's graph compiler for one Cell (`cell.set_jit_config`): checked, and without effect here."""
+
+    @checked(
+        jit_level=choice("", "O0", "O1", "O2"),
+        exc_mode=choice("auto", "sink", "no_sink"),
+        jit_syntax_level=choice("", "STRICT", "LAX"),
+        debug_level=choice("RELEASE", "DEBUG"),
+        infer_boost=choice("on", "off"),
+    )
+    def __init__(
+        self,
+        jit_level: str = "",
+        exc_mode: str = "auto",
+        jit_syntax_level: str = "",
+        debug_level: str = "RELEASE",
+        infer_boost: str = "off",
+        **options: Any,
+    ) -> None:
+        own = {"exc_mode": exc_mode, "debug_level": debug_level, "infer_boost": infer_boost}
+        self.jit_config_dict = {"jit_level": jit_level, "jit_syntax_level": jit_syntax_level, **own, **options}

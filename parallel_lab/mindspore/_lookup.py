@@ -139,7 +139,6 @@ HINTS: dict[str, str] = {
         "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",
     ),
     "set_dump": "Print tensors with ops.Print()",
-    **_same("jit_config JitConfig", "@ms.jit compiles; there are no levels"),
     "RowTensor": "Gradients are dense tensors",
     **_same("COOTensor CSRTensor", "Tensors are dense"),
 }

@@ -56,14 +56,15 @@ INITIALIZERS = _of(
     "parallel_lab.nn.initializer",
     "initializer Initializer Constant HeNormal HeUniform Normal One TruncatedNormal Uniform XavierUniform Zero",
 )
+INTERNALS, CONTEXT_READERS = "parallel_lab.mindspore._internals", "parallel_lab.mindspore._context"
 JIT = {
     "jit": f"{TRAIN}:jit",
     "ms_function": f"{TRAIN}:jit",
     **dict.fromkeys(("lazy_inline", "no_inline"), f"{FORMS}:unchanged"),
     **dict.fromkeys(("ms_class", "jit_class"), f"{FORMS}:jit_class"),
+    "JitConfig": f"{CONTEXT_READERS}:JitConfig",
     "sync_pipeline_shared_parameters": f"{FORMS}:sync_pipeline_shared_parameters",
 }
-INTERNALS, CONTEXT_READERS = "parallel_lab.mindspore._internals", "parallel_lab.mindspore._context"
 SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}
 GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad grad get_grad")
 RECOMPUTE = _of("parallel_lab.nn.tensor.recompute", "recompute")
@@ -365,6 +366,7 @@ PAGES: dict[str, Page] = {
     "common.initializer": Page("Initial values.", names=INITIALIZERS),
     "common.parameter": Page("Parameters.", names=PARAMETERS),
     "common.seed": Page("The global seed.", names=SEED),
+    "common.jit_config": Page("Settings of the graph compiler.", names=_of(CONTEXT_READERS, "JitConfig")),
     "common.tensor": Page("Tensors.", names=TENSORS),
     # ---- communication ----
     **_several("Ranks and groups.", "communication communication.management", {}, "parallel_lab.train.communication"),
@@ -440,7 +442,9 @@ PAGES: dict[str, Page] = {
             **{f"_{function}": target for function, target in CONTEXT.items() if "auto_parallel_context" in function},
         },
     ),
-    "parallel._cost_model_context": Page("Settings of the cost model.", names=COST_MODEL),
+    "parallel._cost_model_context": Page(
+        "Settings of the cost model.", names={**COST_MODEL, **_of(CONTEXT_READERS, "cost_model_context")}
+    ),
     "parallel.checkpoint_transform": Page(
         "Checkpoints for other strategies.", names={**RESLICED, **CONVERTED, **OPERATOR_STRATEGIES}
     ),

@@ -142,6 +142,11 @@ class CellGraphExecutor:
         return shard_strategies(known.made.plan, known.names)
 
     @checked("_cell_graph_executor", obj=_CELL)
+    def _get_num_parallel_ops(self, obj: Cell) -> int:
+        """How many operators of a Cell that was compiled have a strategy."""
+        return len(self._get_shard_strategy(obj))
+
+    @checked("_cell_graph_executor", obj=_CELL)
     def get_layouts(self, obj: Cell) -> dict[str, TensorLayout]:
         """{parameter: its TensorLayout}, this package's own form, of a Cell that was compiled."""
         plan = _known(obj).made.plan
@@ -151,6 +156,10 @@ class CellGraphExecutor:
         """`_get_shard_strategy` of what was compiled under this phase."""
         known = self._of(phase)
         return shard_strategies(known.made.plan, known.names)
+
+    def get_num_parallel_ops(self, phase: str) -> int:
+        """`_get_num_parallel_ops` of what was compiled under this phase."""
+        return len(self.get_strategy(phase))
 
     def get_parameter_layout(self, phase: str) -> dict[str, LayoutForm]:
         """`parameter_layout_dict` of what was compiled under this phase."""
