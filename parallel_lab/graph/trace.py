@@ -212,6 +212,9 @@ class Tracer(TracedStep):
         """What `fn` returns, of which gradients are asked for: with `parts` the sums over so many micro-batches."""
         if self.parts == 1:
             return fn(*inputs)
+        if self.micro_batches > 1:
+            hint = "Differentiate one function that returns all losses added"
+            raise self.twice(f"gradients are asked for a second time, with grad_accumulation_step={self.parts}", hint)
         for at, x in enumerate(inputs):
             if getattr(x, "shape", ()) and x.shape[0] % self.parts:
                 what = (

@@ -5,7 +5,7 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab import nn, ops
-from parallel_lab.base.errors import ShapeError, TraceError
+from parallel_lab.base.errors import NotBuiltYet, ShapeError, TraceError
 from parallel_lab.base.hooks import current_step
 from parallel_lab.cost import get_cluster, predict_memory, predict_timeline, step_time_s
 from parallel_lab.graph.plan import Plan
@@ -189,7 +189,7 @@ def test_a_batch_that_does_not_divide_is_refused():
         compiled(3)
 
 
-def asks_for_gradients(net, optimizer, *, has_aux=False, beside=False):
+def asks_for_gradients(net, optimizer, *, has_aux=False, beside=False, again=False):
     """A training step with `value_and_grad` inside: of the loss (and what the network gives), or beside a label."""
     loss_fn = nn.MSELoss()
 
@@ -202,6 +202,8 @@ def asks_for_gradients(net, optimizer, *, has_aux=False, beside=False):
             loss, grads = pl.value_and_grad(lambda part: forward(part, y), None, optimizer.parameters)(x)
         else:
             loss, grads = pl.value_and_grad(forward, None, optimizer.parameters, has_aux=has_aux)(x, y)
+        if again:
+            pl.value_and_grad(forward, None, optimizer.parameters)(x, y)
         optimizer(grads)
         return loss
 
@@ -229,6 +231,7 @@ def test_a_step_that_asks_for_gradients_itself_runs_in_micro_batches(devices, st
     ("how", "parts", "error", "words"),
     [
         ({"has_aux": True}, 2, TraceError, "every one of 2 micro-batches makes, is read outside"),
+        ({"again": True}, 2, NotBuiltYet, "a second time, with grad_accumulation_step=2.*all losses added"),
         ({"beside": True}, 2, TraceError, "a micro-batch reads 'y' of the whole batch.*as an argument"),
         ({}, 3, ShapeError, r"dim 0 of argument 0 of shape \(8, 8\) is not divided by grad_accumulation_step=3"),
     ],
