@@ -120,7 +120,9 @@ class WaitLoop:
             cores = os.sched_getaffinity(0)
             if 1 < len(cores) <= self.arena.map.world_size:
                 try:
-                    os.sched_setaffinity(0, {sorted(cores)[self.rank % len(cores)]})
+                    # each round begins one core further, so that those of one part, the even ranks say, are on all
+                    core = (self.rank + self.rank // len(cores)) % len(cores)
+                    os.sched_setaffinity(0, {sorted(cores)[core]})
                 finally:
                     os.sched_setaffinity(0, cores)
         except OSError:  # a system that does not allow it
