@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -240,6 +241,39 @@ def test_the_kinds_are_those_of_the_cost_model():
     assert sorted(KINDS) == sorted(MEMORY_KINDS) and list(KINDS)[:4] == ["params", "grads", "optimizer", "activations"]
 
 
+def elements(shape):
+    """Of [256, 256], or of "8 x (256, 256)": parameters that are alike stand in one row."""
+    if not isinstance(shape, str):
+        return math.prod(shape)
+    count, each = shape.split(" x ", 1)
+    return int(count) * math.prod(int(n) for n in re.findall(r"\d+", each))
+
+
+def test_equal_parameters_are_one_row_and_a_column_that_says_nothing_is_left_out():
+    table = MemoryLab("stack", 4).snapshot()["sections"]["parameters"]
+    assert [row[:4] for row in table["rows"]] == [
+        ["layers.0.weight to layers.7.weight", "8 x (256, 256)", 8 * 256 * 256 * 4, "8 x (64, 256)"]
+    ]
+    assert "why not" not in table["columns"]
+    lab = MemoryLab("stack", 4)
+    lab.set_threshold(1000)  # more than a weight has: each row says so
+    assert "why not" in lab.snapshot()["sections"]["parameters"]["columns"]
+
+
+def test_the_lab_opens_on_model_states_the_papers_four_terms():
+    """Adam on 8 x 256 x 256 float32 parameters: 2 MiB of them, as much of gradients, twice as much of moments; level1
+    keeps a quarter of each on 4 ranks.
+    """
+    shot = MemoryLab("stack", 4).snapshot()
+    assert shot["moment"]["value"] == "states"
+    off, rank, *_ = shot["sections"]["memory"]["of"]["states|predicted"]["bars"]
+    size = 8 * 256 * 256 * 4
+    small = 64  # bytes beside the moments: learning rate and step
+    for bar, ways in ((off, 1), (rank, 4)):
+        assert bar["live"][:2] == [size // ways] * 2 and 0 <= bar["live"][2] - 2 * size // ways <= small
+        assert bar["live"][3:] == [0] * (len(bar["live"]) - 3)
+
+
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_snapshot_is_plain_data_that_adds_up(subject):
@@ -257,7 +291,7 @@ def test_a_snapshot_is_plain_data_that_adds_up(subject):
     assert max(map(sum, step["live"])) == sum(step["live"][step["peak"]]) == peak
     assert sum(p["count"] for p in step["phases"]) == len(step["live"])
     shapes = [row[1] for row in shot["sections"]["parameters"]["rows"]]
-    assert lab.parameter_count == sum(map(math.prod, shapes))
+    assert lab.parameter_count == sum(map(elements, shapes))
     assert f" {lab.parameter_count} parameters;" in shot["notes"][0]
     rows = shot["sections"]["traffic"]["of"]["predicted|0"]["rows"]
     assert sum(row[1] for row in rows) == lab.ranks()[0].messages

@@ -32,8 +32,10 @@ from ...run.interpreter import Env
 from ...run.simulator import Simulator
 from ...train.rank_steps import step_on
 
-MOMENTS = {"peak": "fullest moment", "training": "before the update", "resident": "between steps"}
+MOMENTS = {"states": "model states", "peak": "fullest moment", "training": "before the update"}
+MOMENTS |= {"resident": "between steps"}
 PURPOSES = ("gradients", "parameters", "network")
+_STATES = ("params", "grads", "optimizer")  # what memory is discussed in
 _STAYS = ("params", "optimizer", "inputs")  # from the start of the step to its end
 
 Live = tuple[int, ...]
@@ -54,11 +56,17 @@ class Count:
 
     def point(self, moment: str) -> MemoryPoint | None:
         """The fullest instruction of the step ("peak"), or of the step without its update ("training"), or None."""
+        if moment in ("states", "resident"):
+            return None
         points = self.timeline if moment == "peak" else [p for p in self.timeline if p.phase != "update"]
         return max(points, key=lambda p: p.total_bytes, default=None)
 
     def at(self, moment: str) -> dict[str, int]:
-        """Bytes by kind at one of MOMENTS; "resident": what stays from step to step."""
+        """Bytes by kind at one of MOMENTS; "states": parameters, gradients and optimizer states, each when there is
+        most of it; "resident": what stays from step to step.
+        """
+        if moment == "states":
+            return {kind: self.most(kind) if kind in _STATES else 0 for kind in MEMORY_KINDS}
         if moment == "resident":
             first = self.timeline[0].by_kind if self.timeline else {}
             return {kind: first.get(kind, 0) if kind in _STAYS else 0 for kind in MEMORY_KINDS}

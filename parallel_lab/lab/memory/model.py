@@ -86,7 +86,7 @@ class MemoryLab(ComparesRuns):
             self.one_of(("level1" if "level1" in levels else "off") if level is None else level, levels, "level"),
         )
         self._pars: dict[tuple[int, str, int], Par | None] = {}
-        self._rank, self._moment = 0, "peak"
+        self._rank, self._moment = 0, "states"
         self._zero = zero_table(7.5e9, 64, 12)
         self._update()
 
@@ -179,7 +179,9 @@ class MemoryLab(ComparesRuns):
         self._look(rank=rank)
 
     def show_moment(self, moment: str) -> None:
-        """When: "peak" (of the step), "training" (peak of forward and backward), "resident" (between steps)."""
+        """When: "states" (model states, each at its most), "peak" (of the step), "training" (peak of forward and
+        backward), "resident" (between steps).
+        """
         self._look(moment=moment)
 
     def set_zero(self, parameters: float | str, degree: float | str, optimizer_bytes: float | str = 12) -> None:

@@ -72,7 +72,7 @@ def _memory(ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Count], capac
 def _bar(name: str, count: Count, moment: str) -> dict[str, Any]:
     """Bytes by kind at a moment, in the order in which they are stacked; and where the moment is."""
     held = count.at(moment)
-    point = count.point(moment) if moment != "resident" else None
+    point = count.point(moment)
     live, where = [held[kind] for kind in KINDS], f"{point.phase}: {point.name}" if point else ""
     return {"name": name, "live": live, "total": sum(live), "where": where, "grown_bytes": count.grown_bytes}
 
@@ -155,15 +155,28 @@ def _traffic(lab: Any, ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Co
 
 def _parameters(facts: Sequence[ParameterFact], level: str) -> Section:
     columns = {"parameter": "name", "slice": "shape", "size": "bytes", "a rank keeps": "shape", "share": "share"}
-    columns |= {"why not": "why"}
+    columns |= {"why not": "why"} if any(f.why for f in facts) else {}
     sharded, owned = sum(f.ways > 1 for f in facts), sum(f.owner is not None for f in facts)
     told = f"{owned} of {len(facts)} have an owner" if owned else f"{sharded} of {len(facts)} are sharded"
     rows = []
-    for f in facts:
+    for alike in _alike(facts):
+        f, count = alike[0], len(alike)
         owner = "whole" if f.owner is None else f"rank {f.owner} updates it"
         share = f"{f.ways} of {f.replicas} share it" if f.ways > 1 else owner
-        rows.append((f.name, list(f.shape), f.size_bytes, list(f.kept_shape), [f.ways, share], f.why))
+        name = f.name if count == 1 else f"{f.name} to {alike[-1].name}"
+        shapes = [list(s) if count == 1 else f"{count} x {tuple(s)}" for s in (f.shape, f.kept_shape)]
+        size = sum(one.size_bytes for one in alike)
+        rows.append((name, shapes[0], size, shapes[1], [f.ways, share], *([f.why] if "why not" in columns else [])))
     return table("Parameters", columns, rows, small="nothing is sharded" if level == "off" else told)
+
+
+def _alike(facts: Sequence[ParameterFact]) -> Iterable[list[ParameterFact]]:
+    """Parameters that follow each other and whose rows would differ in their names only."""
+
+    def row(f: ParameterFact) -> tuple[Any, ...]:
+        return f.shape, f.size_bytes, f.kept_shape, f.ways, f.replicas, f.owner, f.why
+
+    return (list(run) for _, run in groupby(facts, key=row))
 
 
 def _equality(result: RunResult) -> Section:

@@ -167,8 +167,10 @@ def _bars(section: Section) -> Iterable[str]:
         yield f"  {bar['name']:<7}{text.rstrip():<{BAR + 2}} {bytes_text(bar['total'])}"
     key = ", ".join(f"{LETTERS[kind['name']]} {kind['label']}" for kind in kinds)
     yield f"  {key}" + (f"; | the capacity, {bytes_text(line)}" if line else "")
-    head = ["", *(kind["label"] for kind in kinds), "together"]
-    yield from _columns([head, *([b["name"], *map(bytes_text, [*b["live"], b["total"]])] for b in bars)])
+    there = [i for i in range(len(kinds)) if any(bar["live"][i] for bar in bars)]
+    head = ["", *(kinds[i]["label"] for i in there), "together"]
+    rows = [[b["name"], *(bytes_text(b["live"][i]) for i in there), bytes_text(b["total"])] for b in bars]
+    yield from _columns([head, *rows])
 
 
 def _lanes(section: Section) -> Iterable[str]:
