@@ -8,7 +8,7 @@ bfloat16 stays, beside float16 it becomes float32, and beside wider floats it gi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -103,6 +103,21 @@ def _unconverted(what: str, names: Sequence[str], where: str = "arithmetic") -> 
     return ShapeError(what, where=where, allowed=allowed, hint="Convert: x.astype('int32')")
 
 
+def float_result(dtypes: Sequence[Any], **_: object) -> np.dtype:
+    """Result dtype of functions that have fractions: integers and bools give float32. Operands have it too."""
+    found = as_dtype(promoted(dtypes))
+    return found if kind_of(found) == "f" else FLOAT32
+
+
+def number_result(dtypes: Sequence[Any], **_: object) -> str:
+    """Result dtype: the promoted one. Raises ShapeError for bools."""
+    found = promoted(dtypes)
+    if found == "bool":
+        what = "the operands are bool"
+        raise ShapeError(what, where="arithmetic", allowed="Numbers", hint="Convert them: x.astype('int32')")
+    return found
+
+
 def beside_number(value: bool | int | float, dtypes: Sequence[Any]) -> np.dtype:
     """The dtype of a Python number beside tensors: theirs, if it is of the number's category or of a higher one; else
     int64 for an int beside bools, float32 for a float. Raises ShapeError beside unsigned ints of more than 8 bits.
@@ -118,6 +133,18 @@ def beside_number(value: bool | int | float, dtypes: Sequence[Any]) -> np.dtype:
     return np.dtype(own) if higher else dtype
 
 
+def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
+    """A Python number as a 0-d array, in the dtype that it takes beside the `others`."""
+    dtypes = [str(o.dtype) for o in others if hasattr(o, "dtype")]
+    if not dtypes:
+        return np.asarray(value, np.float32 if isinstance(value, float) else None)
+    dtype = beside_number(value, dtypes)
+    try:
+        return np.asarray(value, dtype)
+    except OverflowError:
+        raise ShapeError(f"the number {shorten(value)} beside {dtype}", allowed=f"What {dtype} holds") from None
+
+
 def check_taken_in(where: str, dtype: Any, given: Any) -> None:
     """Raise ShapeError unless a Parameter of `dtype` takes values of the dtype `given`: it is not converted itself."""
     if promoted((dtype, given), where) != str(dtype):
@@ -126,11 +153,13 @@ def check_taken_in(where: str, dtype: Any, given: Any) -> None:
         raise ShapeError(f"values of {given} for a Parameter of {dtype}", where=where, allowed=allowed, hint=hint)
 
 
-def alike(operands: Sequence[Any], where: str = "arithmetic") -> tuple[np.ndarray, ...]:
-    """Arrays and Python numbers as arrays of one dtype, the `promoted` one."""
+def alike(
+    operands: Sequence[Any], where: str = "arithmetic", rule: Callable[..., Any] = promoted
+) -> tuple[np.ndarray, ...]:
+    """Arrays and Python numbers as arrays of one dtype, the `promoted` one, or what another rule says of it."""
     known = [x.dtype for x in operands if hasattr(x, "dtype")]
     if not known:
         return tuple(map(np.asarray, operands))
     dtypes = known + [beside_number(x, known) for x in operands if not hasattr(x, "dtype")]
-    dtype = as_dtype(promoted(dtypes, where))
+    dtype = as_dtype(rule((promoted(dtypes, where),)))
     return tuple([np.asarray(x, dtype) for x in operands])

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.dtypes import scalar_operand
 from ..base.errors import ShapeError, TraceError, shorten
 from ..base.hooks import current_tracer
 from ..base.origin import Origin, caller
 from ..layout.named_layout import as_strategy
 from ..nn.tensor.tensor import Parameter, Tensor
-from ..ops.machine.opdef import OpDef, dtype_name, scalar_operand
+from ..ops.machine.opdef import OpDef, dtype_name
 from ..ops.machine.primitive import Primitive
 from ..ops.machine.registry import OPS
 from .forms import computed, map_form, slot_for

@@ -170,6 +170,9 @@ def flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = 
 
 def one_hot(indices: Any, depth: int, on_value: Any = 1, off_value: Any = 0, axis: int = -1) -> Any:
     """`on_value` at each index, `off_value` elsewhere.  indices: (...) int -> (..., depth, ...)."""
+    on_value, off_value = (
+        np.int64(x) if type(x) is int else x for x in (on_value, off_value)
+    )  # not the indices' dtype
     return ops.one_hot(indices, depth, on_value, off_value, axis=axis)
 
 

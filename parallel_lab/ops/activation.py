@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..base.checks import choice, integer, number, sequence_of
-from .elementwise import SHAPE, UNARY, float_result, mul, neg, number_result, sub
+from .elementwise import SHAPE, UNARY, float_result, mul, neg, sub
 from .machine.operand_checks import filled_dim, some_dims
 from .machine.registry import case, gradient, op
 from .machine.signature import along_axis, letters, same_labels
@@ -121,7 +121,7 @@ def _shrink(name, formula, text, class_name, **spelled):
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = f"{text} where |x| > lambd, 0 elsewhere.  x: (...) -> (...)."
     declared = {"name": class_name, "attrs": {"lambd": number(0)}, "example": (EXAMPLE, case(SHAPE, lambd=1.0))}
-    made = op(UNARY, dtype=number_result, **declared, **spelled)(fn)
+    made = op(UNARY, dtype=float_result, **declared, **spelled)(fn)
 
     @made.vjp
     def _(g, out, x, *, lambd):

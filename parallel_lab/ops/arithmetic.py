@@ -37,13 +37,6 @@ _FRACTIONS = {"dtype": float_result}
 _TENSORS = {"numbers": ""}  # two tensors, as in MindSpore, and no number
 
 
-def _floats(*operands):
-    """All in the dtype of a result that has fractions."""
-    operands = alike(operands)
-    dtype = float_result((operands[0].dtype,))
-    return [np.asarray(x, dtype) for x in operands]
-
-
 def _zero_where(zero, formula, x, y):
     """formula(x, y), and 0 where `zero`, where the formula sees ones."""
     one = np.ones((), x.dtype)
@@ -52,17 +45,14 @@ def _zero_where(zero, formula, x, y):
 
 
 def _div_no_nan(x, y):
-    x, y = _floats(x, y)
     return _zero_where(y == 0, np.divide, x, y)
 
 
 def _xdivy(x, y):
-    x, y = _floats(x, y)
     return _zero_where(x == 0, np.divide, x, y)
 
 
 def _xlogy(x, y):
-    x, y = _floats(x, y)
     return _zero_where(x == 0, lambda x, y: x * np.log(y), x, y)
 
 
@@ -83,7 +73,7 @@ def _(g, out, x, y):
 
 atan2 = binary(
     "atan2",
-    lambda x, y: np.arctan2(*_floats(x, y)),
+    np.arctan2,
     "Angle of the point with height x and width y, from -pi to pi",
     name="Atan2 Atan2Ext",
     also="arctan2",
@@ -189,7 +179,7 @@ def _log_of_sum(numpys, class_name, power, base):
     name = numpys.__name__
     text = f"Logarithm of {base}^x + {base}^y to base {base}, without overflow"
     spelled = {"name": class_name, "mint": name, "method": f"{name}(other)", "ufunc": name}
-    made = binary(name, lambda x, y: numpys(*_floats(x, y)), text, **spelled, **_FRACTIONS, **_TENSORS)
+    made = binary(name, numpys, text, **spelled, **_FRACTIONS, **_TENSORS)
 
     @made.vjp
     def _(g, out, x, y):
@@ -275,6 +265,12 @@ population_count = unary(
 # ---- a number between or beside them ----
 
 
+def _check_alpha(operands, *, alpha):
+    if isinstance(alpha, float) and not any(x.dtype.kind == "f" for x in operands):
+        given = " and ".join(str(x.dtype) for x in operands)
+        return f"alpha={alpha} for {given}", "An int: whole numbers have no fractions", "Convert: x.astype('float32')"
+
+
 def _scaled(name, class_name, sign, text):
     """Declare x plus or minus alpha * y."""
 
@@ -287,7 +283,8 @@ def _scaled(name, class_name, sign, text):
         BINARY,
         name=class_name,
         attrs={"alpha": number()},
-        dtype=lambda dtypes, *, alpha: number_result(dtypes),
+        check=_check_alpha,
+        dtype=number_result,
         flops=2,
         example=(case(SHAPE, SHAPE, alpha=0.5), case((8, 16, 4), (16, 1), alpha=-2.0)),
     )(fn)
@@ -357,7 +354,6 @@ def _(g, out, x, first, second, value):
 @op("...,...,...,...->...", name="Addcdiv", numbers="value", **{**_THREE, **_FRACTIONS})
 def add_quotient(x, first, second, value):
     """x + value * first / second.  x, first, second: (...), value: (...) or a number -> broadcast (...)."""
-    x, first, second, value = _floats(x, first, second, value)
     return x + value * first / second
 
 

@@ -32,7 +32,7 @@ from .elementwise import add, cast, div, float_result, mul, neg
 from .losses import FormulaParts, float_operand
 from .machine.composed import composed
 from .machine.opdef import SHAPE_ERRORS
-from .machine.operand_checks import ints
+from .machine.operand_checks import floats, ints
 from .machine.registry import case, gradient, op, total
 from .machine.signature import letters
 from .reduce import reduce_max, reduce_sum
@@ -55,7 +55,7 @@ def _check(operands, **_):
     x, labels, weight = operands
     if len(x.shape) < 2 or x.dtype.kind != "f":
         return f"logits are {x.dtype} of shape {x.shape}", "Floats, (n, c) or (n, c, d1, ...)"
-    if fault := ints(labels, "labels"):
+    if fault := ints(labels, "labels") or floats(weight, "weight"):
         return fault
     if labels.shape != (x.shape[0], *x.shape[2:]):
         return f"labels of shape {labels.shape} for {x.shape}", f"Shape {(x.shape[0], *x.shape[2:])}"
@@ -362,7 +362,8 @@ def sparse_mean(logits, labels):
 @op("ac,a->ac", whole="c", **_SPARSE)
 def sparse_mean_slope(logits, labels, *, rows):
     """(softmax - one-hot rows) / `rows`.  logits: (a, c), labels: (a,) int -> (a, c)."""
-    return sparse_cross_entropy_grad.fn(np.full(len(labels), 1 / rows, logits.dtype), logits, labels)
+    each = np.full(len(labels), 1 / rows, float_result((logits.dtype,)))
+    return sparse_cross_entropy_grad.fn(each, logits, labels)
 
 
 @sparse_mean.vjp

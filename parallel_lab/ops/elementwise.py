@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import Check, choice
-from ..base.dtypes import as_dtype, kind_of, promoted
+from ..base.dtypes import as_dtype, float_result, kind_of, number_result
 from ..base.errors import ShapeError
 from .machine.opdef import OpDef
 from .machine.registry import case, form, op, unbroadcast
@@ -53,21 +53,6 @@ def each_element(
     if vjp is not None:
         made.vjp(vjp if fn is two else lambda g, out, x: (vjp(g, out, x),))
     return made
-
-
-def float_result(dtypes: tuple[str, ...], **_: object) -> np.dtype:
-    """Result dtype of functions that have fractions: integers and bools give float32."""
-    found = as_dtype(promoted(dtypes))
-    return found if kind_of(found) == "f" else np.dtype(np.float32)
-
-
-def number_result(dtypes, **_):
-    """Result dtype: the promoted one; ShapeError for bools. No `check=`: these operators run too often at once."""
-    found = promoted(dtypes)
-    if found == "bool":
-        what = "the operands are bool"
-        raise ShapeError(what, where="arithmetic", allowed="Numbers", hint="Convert them: x.astype('int32')")
-    return found
 
 
 # ---- helpers of vjp rules ----
@@ -147,7 +132,7 @@ def _(g, out, x, y):
 )
 def div(x, y):
     """Quotient; integers give float32.  x, y: (...) -> broadcast (...)."""
-    return np.true_divide(x, y, dtype=float_result((x.dtype,)))
+    return np.true_divide(x, y)
 
 
 @div.vjp
@@ -224,7 +209,7 @@ def _(g, out, x, y):
 @op(BINARY, name="Hypot", numbers="", ufunc="hypot", method="hypot(other)", dtype=float_result, example=POSITIVE_PAIR)
 def hypot(x, y):
     """sqrt(x^2 + y^2), without overflow in between.  x, y: (...) -> broadcast (...)."""
-    return np.hypot(x, y, dtype=float_result((x.dtype,)))
+    return np.hypot(x, y)
 
 
 @hypot.vjp

@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from ..base.checks import integer, is_int
-from ..base.dtypes import promoted
+from ..base.dtypes import alike, promoted
 from ..base.errors import ShapeError, shorten
 from .elementwise import cast, mul
 from .logic import not_equal
@@ -539,4 +539,4 @@ def one_hot(indices, depth, on_value, off_value, *, axis=-1, offset=0):
     hit = np.expand_dims(indices, axis) - offset == np.arange(depth).reshape(
         [-1 if i == axis % (indices.ndim + 1) else 1 for i in range(indices.ndim + 1)]
     )
-    return np.where(hit, on_value, off_value)
+    return np.where(hit, *alike((on_value, off_value), "OneHot"))

@@ -412,6 +412,7 @@ def _neighbours(values, radius):
         "norm_region": choice("ACROSS_CHANNELS"),
     },
     whole=letters(4)[1],
+    dtype=float_result,
     flops=lambda s: 12 * s.a * s.b * s.c * s.d,
     example=(case((8, 6, 4, 2)), case((8, 6, 4, 2), depth_radius=1, bias=2.0, alpha=0.5, beta=0.75)),
 )

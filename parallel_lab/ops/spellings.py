@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import Errors, check_switches, misfit, no_tensor, switches_of
+from ..base.dtypes import scalar_operand
 from ..base.errors import OutOfMemory, ParallelLabError, ShapeError
-from .machine.opdef import scalar_operand
 from .machine.operand_checks import is_operand
 from .synonyms import own_names
 

@@ -21,9 +21,7 @@ def floats(x):
 
 def fractional(name, function, text, vjp, /, **facts):
     """Declare a function whose results have fractions; of integers it is float32. Method, mint: its own name."""
-    spelled = {"ufunc": function.__name__} if isinstance(function, np.ufunc) else {}
-    facts = {"dtype": float_result, "method": name, "mint": name, **spelled, **facts}
-    return unary(name, lambda x: function(floats(x)), text, vjp, **facts)
+    return unary(name, function, text, vjp, **{"dtype": float_result, "method": name, "mint": name, **facts})
 
 
 def _one_over(x):

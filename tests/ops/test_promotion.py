@@ -1,13 +1,15 @@
 """Dtypes of operands that differ: MindSpore's implicit conversion, eagerly, traced and on ranks."""
 
 import itertools
+import random
 
 import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, grad, ops
-from parallel_lab.base.dtypes import load_bfloat16
+from parallel_lab.base.dtypes import as_dtype, load_bfloat16
 from parallel_lab.base.errors import ShapeError
+from parallel_lab.ops import OPS
 from tests.crossed import each_of
 from tests.ops.compiled import results
 
@@ -107,6 +109,31 @@ def test_a_gradient_has_the_dtype_of_its_own_operand():
     assert (str(by_x.dtype), str(by_w.dtype)) == ("float16", "float32")
 
 
+SEVERAL = [name for name, op in sorted(OPS.items()) if op.cases and not op.writes]
+KINDS = {"f": ["float16", "float32", "float64", "bfloat16", "int32", "int64", "bool"], "i": ["int32", "int64"]}
+
+
+@pytest.mark.quick(30)
+@pytest.mark.parametrize("name", SEVERAL)
+def test_results_have_the_inferred_dtype_whatever_the_operands_are(name):
+    """14 operators gave float64, or one element's type, where the plan said float32: of ints beside floats."""
+    op, draw = OPS[name], random.Random(name)
+    for case in op.cases:
+        for _ in range(6):
+            arrays = case.arrays(np.random.default_rng(1))
+            arrays = [a.astype(as_dtype(draw.choice(KINDS.get(a.dtype.kind, [a.dtype.name])))) for a in arrays]
+            positional, named = (arrays, {}) if op.variadic else ((), dict(zip(op.tensors, arrays, strict=True)))
+            try:
+                with np.errstate(all="ignore"):  # zeros and ones where the values do not count
+                    made = op(*positional, **named, **dict(case.attrs))
+            except ShapeError:  # dtypes that the operator does not take
+                continue
+            attrs = {**op.default_attrs, **dict(case.attrs)}
+            wanted = op.infer(tuple(a.shape for a in arrays), tuple(str(a.dtype) for a in arrays), attrs).dtypes
+            made = made if isinstance(made, tuple) else (made,)
+            assert tuple(str(np.asarray(each).dtype) for each in made) == wanted, [str(a.dtype) for a in arrays]
+
+
 # ---- Parameters keep their dtype ----
 
 
@@ -146,3 +173,13 @@ def test_numbers_for_a_parameter_are_of_its_category():
     for write in (lambda p, x: p.set_data(x), ops.assign):
         with pytest.raises(TypeError, match="float32 for a Parameter of int32"):
             write(parameter("int32"), 0.5)
+
+
+def test_a_fraction_of_ints_is_refused_and_a_bound_of_ints_is_kept():
+    """alpha=0.5 was 0 beside ints, and so was the bound of a shrink."""
+    x = Tensor(ones("int32"))
+    with pytest.raises(ShapeError, match=r"AddExt: alpha=0\.5 for int32 and int32\. An int"):
+        ops.add_ext(x, x, alpha=0.5)
+    assert np.all(ops.add_ext(x, x, alpha=2).asnumpy() == 3)
+    assert np.all(ops.add_ext(x, Tensor(ones("float16")), alpha=0.5).asnumpy() == 1.5)
+    assert np.all(ops.soft_shrink(x, lambd=0.25).asnumpy() == 0.75)

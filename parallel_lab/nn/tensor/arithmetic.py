@@ -79,18 +79,18 @@ class Arithmetic(Spelled):
         return (ops.min if return_indices else ops.amin)(self, axis, keep_dims, **spelled)
 
     def argmax(self, axis=None, keep_dims=False, **spelled):
-        """The number of the largest element along `axis` (or `dim`); None: among all, in row-major order."""
+        """The number (int64) of the largest element along `axis` (or `dim`); None: among all, in row-major order."""
         return self._place("argmax", ops.argmax, axis, keep_dims, spelled)
 
     def argmin(self, axis=None, keep_dims=False, **spelled):
-        """The number of the smallest element along `axis` (or `dim`); None: among all, in row-major order."""
+        """The number (int64) of the smallest element along `axis` (or `dim`); None: among all, in row-major order."""
         return self._place("argmin", ops.argmin, axis, keep_dims, spelled)
 
     def _place(self, name, operator, axis, keep_dims, spelled):
         axis, keep_dims = spelling(name, axis, keep_dims, spelled)
         if axis is not None:
-            return operator(self, axis=axis, keep_dims=keep_dims)
-        number = operator(ops.reshape(self, (-1,)))
+            return operator(self, axis=axis, keep_dims=keep_dims, output_type="int64")
+        number = operator(ops.reshape(self, (-1,)), output_type="int64")
         return ops.reshape(number, (1,) * self.ndim) if keep_dims else number
 
     def var(self, axis=None, ddof=0, keep_dims=False, **spelled):

@@ -21,7 +21,7 @@ import numpy as np
 
 from ... import ops
 from ...base.checks import checked, flag, instance, integer, no_tensor
-from ...base.dtypes import as_dtype, check_taken_in, kind_of
+from ...base.dtypes import as_dtype, check_taken_in, kind_of, scalar_operand
 from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
 from ...base.origin import caller
@@ -29,7 +29,7 @@ from ...base.settings.context import get_auto_parallel_context, get_context
 from ...base.settings.tables import PYNATIVE_MODE
 from ...layout.slices import cut, gather_full, is_split
 from ...layout.tensor_layout import TensorLayout
-from ...ops.machine.opdef import OpDef, scalar_operand
+from ...ops.machine.opdef import OpDef
 from ...ops.spellings import tensor_operand
 from .by_slice import drawn_slice, hold_slice, parameter_generator
 from .described import Description, description_of
@@ -171,7 +171,7 @@ class Tensor(ForNumpy):
             else:
                 return NotImplemented
         dtype = arrays[0].dtype
-        if dtype.kind == "V" or arrays[-1].dtype != dtype:  # `compute` rounds bfloat16, and makes dtypes alike
+        if dtype.kind not in op.plain_kinds or arrays[-1].dtype != dtype:  # `compute` converts them
             return NotImplemented
         try:
             data = op.fn(*arrays)

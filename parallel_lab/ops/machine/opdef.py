@@ -27,7 +27,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.checks import Check, Errors, flag, no_tensor
-from ...base.dtypes import FLOAT32, alike, as_dtype, beside_number, check_taken_in, in_float32, is_bfloat16, promoted
+from ...base.dtypes import (
+    FLOAT32,
+    alike,
+    as_dtype,
+    check_taken_in,
+    float_result,
+    in_float32,
+    is_bfloat16,
+    number_result,
+    promoted,
+    scalar_operand,
+)
 from ...base.errors import ArgumentTypeError, OutOfMemory, ParallelLabError, ShapeError, shorten
 from ...base.hooks import current_tracer
 from ...base.seeds import repeated
@@ -35,7 +46,7 @@ from ..synonyms import own_names
 from .operand_checks import Facts, is_operand, refuse
 from .signature import Shape, Signature, resolve
 
-BOOL = np.dtype(bool)
+OBJECT = np.dtype(object)
 SHAPE_ERRORS = Errors(ShapeError, ShapeError)
 
 
@@ -107,8 +118,8 @@ class OpDef:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.plain and not kwargs and len(args) == len(self.tensors) and current_tracer.get() is None:
             # the short way for what a tape does most: arrays of numbers of one dtype, element by element
-            dtype = args[0].dtype if type(args[0]) is np.ndarray else BOOL
-            if dtype.kind in "biuf" and all([type(x) is np.ndarray and x.dtype == dtype for x in args]):  # noqa: C419
+            dtype = args[0].dtype if type(args[0]) is np.ndarray else OBJECT
+            if dtype.kind in self.plain_kinds and all([type(x) is np.ndarray and x.dtype == dtype for x in args]):  # noqa: C419
                 try:
                     return np.asarray(self.fn(*args))
                 except (ValueError, TypeError):
@@ -127,9 +138,15 @@ class OpDef:
         return simple and self.check is None and self.expand is None and not self.writes
 
     @cached_property
-    def meets(self) -> bool:
-        """Whether operands of several dtypes are converted to one first (MindSpore's implicit conversion)."""
-        return not self.writes and (self.signature == "...,...->..." or self.dtype is None)
+    def plain_kinds(self) -> str:
+        """Kinds of dtypes that `fn` takes as they are, if the operator is `plain`: the others `compute` converts."""
+        return "f" if self.dtype is float_result else "iuf" if self.dtype is number_result else "biuf"
+
+    @cached_property
+    def meets(self) -> Callable | None:
+        """What makes one dtype of the operands' (MindSpore's implicit conversion); None: they stay as they are."""
+        alone = self.writes or not (self.signature == "...,...->..." or self.dtype is None)
+        return float_result if self.dtype is float_result else None if alone else promoted
 
     def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Any = None) -> Any:
         """Run at once, or record while tracing. Several results are a tuple.
@@ -145,7 +162,6 @@ class OpDef:
             shapes = tuple([tuple(getattr(x, "shape", ())) for x in operands])
             if self.expand is not None:
                 self.signature_for(shapes, attrs)  # its parts may take more than it does: a matrix product broadcasts
-            if self.expand is not None:
                 return self.expand(operands, attrs, primitive)
             return self._one(operands, shapes, attrs, tracer, primitive)
         except ShapeError as error:
@@ -252,8 +268,11 @@ class OpDef:
             return self.expand(list(arrays), attrs, None)
         if not self.view and any([is_bfloat16(getattr(x, "dtype", FLOAT32)) for x in arrays]):  # noqa: C419
             return self._rounded(arrays, attrs)
-        if self.meets and len({getattr(x, "dtype", None) for x in arrays}) > 1:
-            arrays = alike(arrays, self.class_name)
+        several, rule = len({getattr(x, "dtype", None) for x in arrays}) > 1, self.meets
+        if rule is not None and (several or (rule is float_result and arrays[0].dtype.kind != "f")):
+            arrays = alike(arrays, self.class_name, rule)
+        if self.dtype is number_result and all([getattr(x, "dtype", FLOAT32).kind == "b" for x in arrays]):  # noqa: C419
+            raise TypeError  # numpy does not refuse them all
         if self.variadic:
             made = self.fn(*arrays, **attrs)
         else:
@@ -473,15 +492,3 @@ def frozen_attr(value: Any) -> Any:
     if isinstance(value, (np.dtype, type)):
         return str(np.dtype(value))
     return value
-
-
-def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
-    """A Python number as a 0-d array, in the dtype that it takes beside the `others`."""
-    dtypes = [str(o.dtype) for o in others if hasattr(o, "dtype")]
-    if not dtypes:
-        return np.asarray(value, np.float32 if isinstance(value, float) else None)
-    dtype = beside_number(value, dtypes)
-    try:
-        return np.asarray(value, dtype)
-    except OverflowError:
-        raise ShapeError(f"the number {shorten(value)} beside {dtype}", allowed=f"What {dtype} holds") from None
