@@ -27,10 +27,14 @@ from ...layout.tensor_layout import TensorLayout, canonical_axes, ranks_along
 FORM = "(device matrix, tensor map, slice shape, field size, uniform split, optimizer shard group)"
 
 
+def parameter_key(name: str) -> list[int]:
+    """The seed of a parameter's initial values: (global seed, a number from its name)."""
+    return [get_seed(), int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")]
+
+
 def parameter_generator(name: str) -> np.random.Generator:
-    """The generator of a parameter's initial values, keyed by (global seed, parameter name)."""
-    digest = hashlib.sha256(name.encode()).digest()
-    return np.random.default_rng([get_seed(), int.from_bytes(digest[:8], "little")])
+    """The generator of a parameter's initial values."""
+    return np.random.default_rng(parameter_key(name))
 
 
 class Elsewhere:

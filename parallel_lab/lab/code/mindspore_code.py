@@ -1,0 +1,142 @@
+"""A program for MindSpore: the network with its `shard` calls, what is set, and the training.
+
+    print(mindspore_code(program, Strategies()))
+"""
+
+from __future__ import annotations
+
+from .forms import FORMS
+from .program import NoForm, Program, Step
+from .text import beginning, block, call, initial_lines
+
+
+def network(program: Program, extra: dict[str, list[str]] | None = None) -> list[str]:
+    """The Cell that gives the loss.  extra: lines after an operator is made, by its name"""
+    names, made, run = program.names, [], []
+    for drawn in program.parameters:
+        made.append(f'self.{names[drawn.name]} = Parameter(Tensor(initial["{drawn.name}"]), "{drawn.name}")')
+    known = {p.name: f"self.{names[p.name]}" for p in program.parameters}
+    for step in program.steps:
+        form = FORMS.get(step.op)
+        if form is None:
+            raise NoForm(f"operator {step.class_name} {step.name!r}", where="code for MindSpore", hint="Not written yet")
+        ins = [known.get(name, names.get(name, name)) for name in step.ins]
+        out, op = names[step.out], f"self.{names[step.out]}"
+        if step.op == "scaled_dot_product_attention":
+            more, lines = _attention(step, op, out, ins)
+            made += more
+            run += lines
+            continue
+        if step.op == "batch_norm":
+            made += [f'{op}_{name}' for name in _moving(step)]
+        if form.mindspore != FUNCTION:
+            made.append(f"{op} = ops.{form.mindspore or step.class_name}({form.made(step.attrs)}){_sharded(step)}")
+            made += (extra or {}).get(step.name, [])
+        run.append(f"{out} = {form.called(op, ins, step.attrs)}")
+    run[-1] = f"return {run[-1].split(' = ', 1)[1]}"
+    arguments = ", ".join(names[name] for name in program.inputs)
+    return [
+        "class Net(nn.Cell):",
+        *block(["def __init__(self):", *block(["super().__init__()", *made])]),
+        "",
+        *block([f"def construct(self, {arguments}):", *block(run)]),
+    ]
+
+
+def _moving(step: Step) -> list[str]:
+    """The averages that a batch norm keeps beside training."""
+    kept = {"mean": "np.zeros", "variance": "np.ones"}
+    of = step.name.removesuffix(".batch_norm")
+    return [
+        f'{name} = Parameter(Tensor({make}({step.shape[1]}, np.float32)), "{of}.moving_{name}", requires_grad=False)'
+        for name, make in kept.items()
+    ]
+
+
+def _attention(step: Step, op: str, out: str, ins: list[str]) -> tuple[list[str], list[str]]:
+    """MindSpore has no such operator on every device: products, mask and softmax, split by batch and heads."""
+    *_, length, _, size = step.shape if len(step.shape) == 4 else (0, 0, 0, 0)
+    cuts = None if step.strategy is None else (step.strategy[0][0], step.strategy[0][2])
+
+    def shard(*strategy: tuple[int, ...]) -> str:
+        return "" if cuts is None else f".shard({strategy})"
+
+    batch, heads = cuts or (1, 1)
+    before, after = (batch, 1, heads, 1), (batch, heads, 1, 1)
+    made = [
+        f"{op}_turn = ops.Transpose(){shard(before)}",
+        f"{op}_scores = ops.BatchMatMul(transpose_b=True){shard(after, after)}",
+        f"{op}_scale = ops.Mul(){shard(after, ())}",
+        f"{op}_mask = ops.Add(){shard(after, (1, 1))}",
+        f"{op}_softmax = ops.Softmax(){shard(after)}",
+        f"{op}_values = ops.BatchMatMul(){shard(after, after)}",
+        f"{op}_back = ops.Transpose(){shard(after)}",
+        f"{op}_hidden = Tensor(np.triu(np.full(({length}, {length}), -1e9, np.float32), 1))",
+    ]
+    q, k, v = (f"{op}_turn({name}, (0, 2, 1, 3))" for name in ins)
+    scale = step.attrs["scale"] or size**-0.5
+    masked = [f"{out} = {op}_mask({out}, {op}_hidden)"] if step.attrs["is_causal"] else []
+    run = [
+        f"{out} = {op}_scale({op}_scores({q}, {k}), {scale!r})",
+        *masked,
+        f"{out} = {op}_values({op}_softmax({out}), {v})",
+        f"{out} = {op}_back({out}, (0, 2, 1, 3))",
+    ]
+    return made, run
+
+
+FUNCTION = "-"  # of a Form: called as a function, not as a Primitive
+
+
+def _sharded(step: Step) -> str:
+    return "" if step.strategy is None else f".shard({step.strategy})"
+
+
+def optimizer_line(program: Program) -> str:
+    """How MindSpore makes the optimizer."""
+    rates = [f"{name}={value!r}" for name, value in program.rates.items()]
+    return call(f"optimizer = nn.{program.optimizer}", ["net.trainable_params()", *rates])
+
+
+IMPORTS = [
+    "import mindspore as ms",
+    "import numpy as np",
+    "from mindspore import Parameter, Tensor, nn, ops",
+    "from mindspore.communication import get_group_size, get_rank, init",
+]
+
+
+def mindspore_code(program: Program, steps: int, settings: list[str], wrapped: list[str], *, rows: bool = False) -> str:
+    """The whole program.
+
+    settings   lines before the network is made;  wrapped: lines that make `train` of `net` and `optimizer`
+    rows       each rank is fed its own rows of a batch
+    """
+    how = f"parallel-lab run -n {program.devices} --as-mindspore program.py     (or: mpirun -n {program.devices} python)"
+    auto = any("AutoParallel" in line for line in wrapped)
+    imports = [*IMPORTS, *(["from mindspore.parallel.auto_parallel import AutoParallel"] if auto else [])]
+    if not rows:
+        imports[3] = "from mindspore.communication import init"
+    fed = ["batch = batches[number % len(batches)]"]
+    if rows:
+        fed += ["rows = len(batch[0]) // get_group_size()"]
+        fed += ["batch = [part[get_rank() * rows : (get_rank() + 1) * rows] for part in batch]"]
+    return beginning(program, how, imports) + "\n".join(
+        [
+            *initial_lines(program),
+            "",
+            "",
+            *network(program),
+            "",
+            "",
+            "ms.set_context(mode=ms.GRAPH_MODE)",
+            "init()",
+            *settings,
+            "net = Net()",
+            optimizer_line(program),
+            *wrapped,
+            f"for number in range({steps}):",
+            *block([*fed, "loss = train(*map(Tensor, batch))", 'print(f"step {number + 1}: loss {float(loss.asnumpy()):.8g}")']),
+            "",
+        ]
+    )
