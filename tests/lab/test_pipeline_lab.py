@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from parallel_lab import nn
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.memory import predict_memory
 from parallel_lab.cost.schedules import make_schedule, schedule_names
@@ -320,18 +319,6 @@ def test_the_code_in_our_words_compiles_the_schedule_that_is_shown(change):
     exec(lab.snapshot()["sections"]["ours"]["text"], given)
     ran = [[str(a) for a in stage.actions if a.kind in KINDS] for stage in given["plan"].stages]
     assert ran == [[str(a) for a in lane] for lane in lab.schedule]
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved"])
-def test_the_code_for_mindspore_sets_the_same_pipeline(schedule):
-    lab = PipelineLab(stages=2, micro_batches=4, schedule=schedule)
-    net = get_subject("stack").job(lab.schedule.parts, 4).make(8, "one")
-    given = {"net": net, "loss": nn.MSELoss()}
-    text = lab.snapshot()["sections"]["mindspore"]["text"]
-    exec(text.replace("from mindspore", "from parallel_lab.mindspore"), given)
-    config = given["net"]._config
-    assert config["pipeline_stages"] == 2 and config["pipeline_interleave"] == (schedule == "interleaved")
-    assert config["pipeline_scheduler"] == ("gpipe" if schedule == "gpipe" else "1f1b")
 
 
 def test_a_drawn_schedule_on_workers_equals_one_device_bit_for_bit(workers):

@@ -1,6 +1,6 @@
 """What each lab's setting is in MindSpore, PyTorch and JAX: `code_of_strategies` and so on give all three as text.
 
-    code_of_fusion(...)["torch"]          a program, or in words why PyTorch has no such form
+code_of_fusion(...)["torch"]          a program, or in words why PyTorch has no such form
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ def code_of_fusion(
     if mode == "ids":
         numbers = ", ".join(f'"{name}": {number}' for name, number in ids.items())
         wrapped.insert(0, f"fusion = {{{numbers}}}")
-        wrapped[1:1] = ["for parameter in net.trainable_params():", "    parameter.comm_fusion = fusion[parameter.name]"]
+        wrapped[1:1] = [
+            "for parameter in net.trainable_params():",
+            "    parameter.comm_fusion = fusion[parameter.name]",
+        ]
     elif not local:
         wrapped.append(f"train.comm_fusion({config!r})".replace("'", '"'))
     if local:
@@ -123,6 +126,4 @@ def code_of_memory(program: Program, whole: Program, settings: Any, context: str
         return jax_code(_global(whole, local), STEPS, parts=parts)
 
     wrapped = [f"train = {STEP_CELL.replace('net', inner, 1)}"]
-    return _all(
-        mindspore=lambda: mindspore_code(program, STEPS, lines[:1], wrapped, rows=True), torch=torch, jax=jax
-    )
+    return _all(mindspore=lambda: mindspore_code(program, STEPS, lines[:1], wrapped, rows=True), torch=torch, jax=jax)

@@ -138,8 +138,7 @@ FORMS: dict[str, Form] = {
     ),
     "flatten": Form(*_of("{0}.flatten(1)", "{0}.reshape(len({0}), -1)")),
     "gather": Form(
-        *_of("F.embedding({1}.long(), {0})", "{0}[{1}]"),
-        called=lambda op, i, a: f"{op}({i[0]}, {i[1]}, {a['axis']})",
+        *_of("F.embedding({1}.long(), {0})", "{0}[{1}]"), called=lambda op, i, a: f"{op}({i[0]}, {i[1]}, {a['axis']})"
     ),
     "layer_normalization": Form(
         _norm,
@@ -158,11 +157,11 @@ FORMS: dict[str, Form] = {
     "scaled_dot_product_attention": Form(_attention, _attention_jax),
     "bce_with_logits_values": Form(
         *_of(
-            'F.binary_cross_entropy_with_logits({0}, {1}, reduction="none")',
-            "(1 - {1}) * {0} + jax.nn.softplus(-{0})",
+            'F.binary_cross_entropy_with_logits({0}, {1}, reduction="none")', "(1 - {1}) * {0} + jax.nn.softplus(-{0})"
         ),
         called=lambda op, i, a: (
-            f'ops.binary_cross_entropy_with_logits({i[0]}, {i[1]}, ops.ones_like({i[1]}), ops.ones_like({i[1]}), "none")'
+            f"ops.binary_cross_entropy_with_logits({i[0]}, {i[1]}, "
+            f'ops.ones_like({i[1]}), ops.ones_like({i[1]}), "none")'
         ),
         mindspore="-",
     ),

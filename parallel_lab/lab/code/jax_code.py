@@ -118,7 +118,9 @@ def jax_code(program: Program, steps: int, notes: Sequence[str] = (), *, parts: 
         "def train(p, states, t, *batch):",
         *block(
             [
-                "loss, gradients = jax.value_and_grad(LOSS)(p, *batch)".replace("LOSS", "loss_of" if parts == 1 else "summed"),
+                "loss, gradients = jax.value_and_grad(LOSS)(p, *batch)".replace(
+                    "LOSS", "loss_of" if parts == 1 else "summed"
+                ),
                 "made = {name: update(p[name], gradients[name], states[name], t) for name in p}",
                 "p = {name: split(new, *where[name]) for name, (new, _) in made.items()}",
                 "return loss, p, {name: state for name, (_, state) in made.items()}",

@@ -1,25 +1,32 @@
 """A program for MindSpore: the network with its `shard` calls, what is set, and the training.
 
-    print(mindspore_code(program, Strategies()))
+print(mindspore_code(program, Strategies()))
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from .forms import FORMS
 from .program import NoForm, Program, Step
 from .text import beginning, block, call, initial_lines
 
 
-def network(program: Program, extra: dict[str, list[str]] | None = None) -> list[str]:
-    """The Cell that gives the loss.  extra: lines after an operator is made, by its name"""
+def cell(program: Program, name: str, steps: Sequence[Step], inputs: Sequence[str]) -> list[str]:
+    """A Cell of some of the steps; it gives what the last of them makes.  inputs: what it is given"""
     names, made, run = program.names, [], []
+    used = {value for step in steps for value in step.ins}
     for drawn in program.parameters:
+        if drawn.name not in used:
+            continue
         made.append(f'self.{names[drawn.name]} = Parameter(Tensor(initial["{drawn.name}"]), "{drawn.name}")')
     known = {p.name: f"self.{names[p.name]}" for p in program.parameters}
-    for step in program.steps:
+    for step in steps:
         form = FORMS.get(step.op)
         if form is None:
-            raise NoForm(f"operator {step.class_name} {step.name!r}", where="code for MindSpore", hint="Not written yet")
+            raise NoForm(
+                f"operator {step.class_name} {step.name!r}", where="code for MindSpore", hint="Not written yet"
+            )
         ins = [known.get(name, names.get(name, name)) for name in step.ins]
         out, op = names[step.out], f"self.{names[step.out]}"
         if step.op == "scaled_dot_product_attention":
@@ -28,15 +35,14 @@ def network(program: Program, extra: dict[str, list[str]] | None = None) -> list
             run += lines
             continue
         if step.op == "batch_norm":
-            made += [f'{op}_{name}' for name in _moving(step)]
+            made += [f"{op}_{name}" for name in _moving(step)]
         if form.mindspore != FUNCTION:
             made.append(f"{op} = ops.{form.mindspore or step.class_name}({form.made(step.attrs)}){_sharded(step)}")
-            made += (extra or {}).get(step.name, [])
         run.append(f"{out} = {form.called(op, ins, step.attrs)}")
     run[-1] = f"return {run[-1].split(' = ', 1)[1]}"
-    arguments = ", ".join(names[name] for name in program.inputs)
+    arguments = ", ".join(names[name] for name in inputs)
     return [
-        "class Net(nn.Cell):",
+        f"class {name}(nn.Cell):",
         *block(["def __init__(self):", *block(["super().__init__()", *made])]),
         "",
         *block([f"def construct(self, {arguments}):", *block(run)]),
@@ -106,13 +112,24 @@ IMPORTS = [
 ]
 
 
-def mindspore_code(program: Program, steps: int, settings: list[str], wrapped: list[str], *, rows: bool = False) -> str:
+def mindspore_code(
+    program: Program,
+    steps: int,
+    settings: Sequence[str],
+    wrapped: Sequence[str],
+    *,
+    rows: bool = False,
+    net: Sequence[str] = (),
+) -> str:
     """The whole program.
 
     settings   lines before the network is made;  wrapped: lines that make `train` of `net` and `optimizer`
+    net        the class Net, if it is not one Cell of all steps
     rows       each rank is fed its own rows of a batch
     """
-    how = f"parallel-lab run -n {program.devices} --as-mindspore program.py     (or: mpirun -n {program.devices} python)"
+    how = (
+        f"parallel-lab run -n {program.devices} --as-mindspore program.py     (or: mpirun -n {program.devices} python)"
+    )
     auto = any("AutoParallel" in line for line in wrapped)
     imports = [*IMPORTS, *(["from mindspore.parallel.auto_parallel import AutoParallel"] if auto else [])]
     if not rows:
@@ -126,7 +143,7 @@ def mindspore_code(program: Program, steps: int, settings: list[str], wrapped: l
             *initial_lines(program),
             "",
             "",
-            *network(program),
+            *(net or cell(program, "Net", program.steps, program.inputs)),
             "",
             "",
             "ms.set_context(mode=ms.GRAPH_MODE)",
@@ -136,7 +153,13 @@ def mindspore_code(program: Program, steps: int, settings: list[str], wrapped: l
             optimizer_line(program),
             *wrapped,
             f"for number in range({steps}):",
-            *block([*fed, "loss = train(*map(Tensor, batch))", 'print(f"step {number + 1}: loss {float(loss.asnumpy()):.8g}")']),
+            *block(
+                [
+                    *fed,
+                    "loss = train(*map(Tensor, batch))",
+                    'print(f"step {number + 1}: loss {float(loss.asnumpy()):.8g}")',
+                ]
+            ),
             "",
         ]
     )

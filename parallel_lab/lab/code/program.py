@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A parameter and how its initial values are drawn: `text` is numpy's, such as "rng(5).normal(0.0, 0.01, (4, 2))"."""
+    """A parameter and how its initial values are drawn, as numpy's: "rng(5).normal(0.0, 0.01, (4, 2))"."""
 
     name: str
     shape: tuple[int, ...]
@@ -93,13 +94,15 @@ class Program:
     device_matrix: tuple[int, ...]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def names(self) -> dict[str, str]:
         """{value: a Python name for it}, all different."""
-        taken: dict[str, str] = {}
+        found: dict[str, str] = {}
+        taken = set(RESERVED)
         for value in (*self.inputs, *(p.name for p in self.parameters), *(s.out for s in self.steps)):
-            taken[value] = fresh(value, {*taken.values(), *RESERVED})
-        return taken
+            found[value] = fresh(value, taken)
+            taken.add(found[value])
+        return found
 
     def placements(self) -> tuple[dict[str, TensorLayout], list[dict[str, TensorLayout]]]:
         """(how data and parameters lie at the start, what each step needs in another layout than it was left in)."""
@@ -124,7 +127,7 @@ class Program:
         return start, moves
 
 
-def fresh(value: str, taken: Iterable[str]) -> str:
+def fresh(value: str, taken: Container[str]) -> str:
     """A Python name that is not taken.
 
     >>> fresh("blocks.0.relu", ["relu"]), fresh("in", [])
@@ -133,8 +136,7 @@ def fresh(value: str, taken: Iterable[str]) -> str:
     name = "".join(c if c.isidentifier() or c.isdigit() else "_" for c in value).strip("_") or "value"
     name = f"v{name}" if name[0].isdigit() else name
     name = f"{name}_" if keyword.iskeyword(name) else name
-    taken = set(taken)
-    return name if name not in taken else next(f"{name}_{n}" for n in range(2, len(taken) + 3) if f"{name}_{n}" not in taken)
+    return name if name not in taken else next(f"{name}_{n}" for n in count(2) if f"{name}_{n}" not in taken)
 
 
 # ---- from a plan ----
@@ -154,7 +156,17 @@ def program_of(plan: Plan, optimizer: Optimizer, data: str, title: str) -> Progr
     shapes = {i.name: i.shape for i in graph.inputs}
     last = steps[-1].out
     return Program(
-        title, data, data_names, drawn, steps, last, type(optimizer).__name__, _rates(optimizer), plan.device_num, matrix, shapes
+        title,
+        data,
+        data_names,
+        drawn,
+        steps,
+        last,
+        type(optimizer).__name__,
+        _rates(optimizer),
+        plan.device_num,
+        matrix,
+        shapes,
     )
 
 

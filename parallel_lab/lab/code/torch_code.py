@@ -104,7 +104,7 @@ def attention(q, k, v, is_causal):  # (batch, sequence, heads, size); split by b
 """
 
 
-def _helpers(program: Program, *, split: bool = False) -> list[str]:
+def helpers(program: Program, *, split: bool = False) -> list[str]:
     """Functions and classes that the program's lines call."""
     asked = any(step.op == "scaled_dot_product_attention" for step in program.steps)
     attention = (ATTENTION_SPLIT if split else ATTENTION).splitlines() if asked else []
@@ -131,7 +131,7 @@ def module(
     init, run = ["super().__init__()"], []
     for p in own:
         where = f", {placements(start[p.name])}" if moved else ""
-        init.append(f'{known[p.name]} = torch.nn.Parameter({made.format(f"{chr(34)}{p.name}{chr(34)}").removesuffix(")")}{where}))')
+        init.append(f"{known[p.name]} = torch.nn.Parameter({made.format(_quoted(p.name)).removesuffix(')')}{where}))")
     for step in steps:
         for value, layout in moves[number[step.out]].items():
             target = names[value]
@@ -149,13 +149,15 @@ def module(
     ]
 
 
-def _imports(program: Program, *more: str) -> list[str]:
+def imports(program: Program, *more: str) -> list[str]:
+    """The lines that import what the program names."""
     functional = any("F." in expression(s, s.ins) or "attention(" in expression(s, s.ins) for s in program.steps)
     named = ["import torch.nn.functional as F"] if functional else []
     return ["import numpy as np", "import torch", "import torch.distributed as dist", *named, *more]
 
 
-def _how(program: Program) -> str:
+def how(program: Program) -> str:
+    """The command that runs it."""
     return f"torchrun --nproc-per-node {program.devices} program.py"
 
 
@@ -182,7 +184,7 @@ def dtensor_code(program: Program, steps: int) -> str:
         *block(["return distribute_tensor(torch.from_numpy(values), mesh, where)"]),
         "",
         "",
-        *_helpers(program, split=True),
+        *helpers(program, split=True),
         *module(program, "Net", program.steps, program.inputs, "placed(initial[{}]", moved=True),
         "",
         "",
@@ -203,11 +205,11 @@ def dtensor_code(program: Program, steps: int) -> str:
         *END,
     ]
     words = [name for name in ("DTensor", "Replicate", "Shard") if any(name in line for line in lines)]
-    imports = [
+    more = [
         "from torch.distributed.device_mesh import init_device_mesh",
         f"from torch.distributed.tensor import {', '.join([*words, 'distribute_tensor'])}",
     ]
-    return beginning(program, _how(program), _imports(program, *imports)) + "\n".join(lines)
+    return beginning(program, how(program), imports(program, *more)) + "\n".join(lines)
 
 
 END = ["dist.destroy_process_group()", ""]
@@ -260,6 +262,10 @@ def layered(program: Program) -> list[str]:
     ]
 
 
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
 ROWS = [
     "batch = batches[number % len(batches)]",
     "rows = len(batch[0]) // dist.get_world_size()",
@@ -272,7 +278,7 @@ def rows_code(
     program: Program,
     steps: int,
     wrapped: Sequence[str],
-    imports: Sequence[str] = (),
+    more: Sequence[str] = (),
     *,
     notes: Sequence[str] = (),
     layers: bool = False,
@@ -280,7 +286,8 @@ def rows_code(
 ) -> str:
     """A program whose ranks compute with rows of their own.
 
-    wrapped   lines after `net = Net()`;  layers: every operator with parameters is a Module;  step: lines of a step
+    wrapped   lines after `net = Net()`;  more: imports;  layers: every operator with parameters is a Module
+    step      lines of a step
     """
     net = layered(program) if layers else module(program, "Net", program.steps, program.inputs, FROM_ARRAY)
     lines = [
@@ -289,7 +296,7 @@ def rows_code(
         *BEGIN,
         "",
         "",
-        *_helpers(program),
+        *helpers(program),
         *net,
         "",
         "",
@@ -300,7 +307,7 @@ def rows_code(
         *block([*ROWS, *step, "loss = loss.detach()", *MEAN, *_said("loss")]),
         *END,
     ]
-    return beginning(program, _how(program), _imports(program, *imports), notes) + "\n".join(lines)
+    return beginning(program, how(program), imports(program, *more), notes) + "\n".join(lines)
 
 
 FROM_ARRAY = "torch.from_numpy(initial[{}])"
@@ -329,15 +336,19 @@ def fsdp_code(
     share   ranks that share a parameter;  parts: micro-batches whose gradients are added up;  every: gradients are
             reduced after each of them
     """
-    devices, how = program.devices, f"reshard_after_forward={reshard}"
+    devices, given = program.devices, f"reshard_after_forward={reshard}"
     mesh, more = [], ["from torch.distributed.fsdp import fully_shard"]
     if 0 < share < devices:
         names = 'mesh_dim_names=("copies", "shares")'
         mesh = [f'mesh = init_device_mesh("cpu", ({devices // share}, {share}), {names})']
         more.insert(0, "from torch.distributed.device_mesh import init_device_mesh")
-        how = f"mesh=mesh, {how}"
-    wrapped = [*mesh, "for layer in net.children():", f"    fully_shard(layer, {how})", f"fully_shard(net, {how})"]
-    step = STEP if parts == 1 else accumulated(parts, [] if every else [f"net.set_requires_gradient_sync(k == {parts - 1})"])
+        given = f"mesh=mesh, {given}"
+    wrapped = [*mesh, "for layer in net.children():", f"    fully_shard(layer, {given})", f"fully_shard(net, {given})"]
+    step = (
+        STEP
+        if parts == 1
+        else accumulated(parts, [] if every else [f"net.set_requires_gradient_sync(k == {parts - 1})"])
+    )
     return rows_code(program, steps, wrapped, more, notes=notes, layers=True, step=step)
 
 

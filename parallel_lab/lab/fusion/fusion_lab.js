@@ -298,7 +298,7 @@ function tables(s, ui) {
   return tabs(ui, {
     messages: ["Messages", rows.length, () => section(s, "messages", ui)],
     cost: ["Cost of a message", null, () => cost(s, ui)],
-    export: ["Code", null, () => section(s, "export", ui)],
+    ...codeTabs(s, ui),
   });
 }
 

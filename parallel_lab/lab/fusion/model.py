@@ -24,11 +24,16 @@ from typing import Any, ClassVar
 
 from ...base.checks import is_int
 from ...base.cluster import CLUSTERS, Cluster, Link, cluster_for, get_cluster
-from ...base.errors import ArgumentError, shorten
-from ...base.settings.checks import FUSION_WORDINGS, SETTINGS, check_fusion_indices, integer
+from ...base.errors import ArgumentError, ParallelLabError, shorten
+from ...base.settings.checks import FUSION_WORDINGS, SETTINGS, check_comm_fusion, check_fusion_indices, integer
 from ...base.settings.fusion_rules import indices_of
 from ...base.units import time_text
 from ...graph.plan import Plan
+from ..code.data import DATA
+from ..code.exports import code_of_fusion
+from ..code.lab_code import WritesCode
+from ..code.pasted import fault, read_code
+from ..code.program import TARGETS, Program, program_of
 from ..shared.lab import Choice, ComparesRuns
 from ..shared.questions import COMMANDS, Question
 from .case import MODES, Case, Score, Settings, network_case, paper_case
@@ -44,7 +49,7 @@ LARGEST_TEXT = 2000  # characters of a typed list
 _Key = tuple[Any, ...]
 
 
-class FusionLab(ComparesRuns):
+class FusionLab(ComparesRuns, WritesCode):
     """The gradients of one training step, and the messages they travel in.
 
     subject        one of SUBJECTS: "golf" (the puzzle, on paper), "chain", "dense", "convnet", "transformer"
@@ -58,7 +63,16 @@ class FusionLab(ComparesRuns):
 
     scripts, styles = ("fusion/fusion_lab.js",), ("fusion/fusion_lab.css",)
     commands = (
-        *("set_subject", "set_devices", "set_parallel_mode", "set_mode", "set_config", "set_wording", "set_cluster"),
+        *(
+            "set_subject",
+            "set_devices",
+            "set_parallel_mode",
+            "set_mode",
+            "set_config",
+            "set_wording",
+            "set_cluster",
+            "set_code",
+        ),
         *("set_line", "reset_line", "move_cut", "add_cut", "remove_cut", "show_best", "show_source"),
         *("run_simulated", "run_measured", "stop"),
         *COMMANDS,
@@ -89,6 +103,7 @@ class FusionLab(ComparesRuns):
         self._scores: dict[_Key, Score] = {}
         self._tried: Lanes | None = None  # the grouping before this one, and what both are of
         self._tried_of: _Key | None = None
+        self._wholes: dict[tuple[str, int], Program] = {}
         self._update()
 
     # ---- choosing what is looked at ----
@@ -220,6 +235,53 @@ class FusionLab(ComparesRuns):
             raise ArgumentError(what, where=where, allowed=allowed)
         give([int(word) for word in words])
 
+    def set_code(self, text: str) -> None:
+        """Parallel mode and fusion from lines of MindSpore: `set_auto_parallel_context(comm_fusion=...)`, the same of
+        AutoParallel, `parameter.comm_fusion = 2`; read, not executed. Raises ArgumentError and changes nothing.
+        """
+        found = read_code(text)
+        changes: dict[str, Any] = {}
+        if mode := found.value("parallel_mode"):
+            mode = {"semi_auto": "semi_auto_parallel"}.get(mode, mode)
+            changes["parallel_mode"] = self.one_of(mode, PARALLEL_MODES, "parallel_mode")
+        if "comm_fusion" in found.settings:
+            changes |= self._of_config(*found.settings["comm_fusion"])
+        elif found.ids:
+            changes |= {"mode": "ids", "given": replace(self._given, ids=self._of_ids(found.ids))}
+        if not changes:
+            raise found.nothing_for("fusion")
+        self._change(**changes)
+
+    def _of_config(self, line: int, config: Any) -> dict[str, Any]:
+        """Mode and settings of a `comm_fusion` dict."""
+        try:
+            check_comm_fusion("set_code", "comm_fusion", config)
+        except ParallelLabError as error:
+            raise fault(line, str(error)) from None
+        if config.get("openstate") is False:
+            return {"mode": "off"}
+        part = config.get("allreduce")
+        if part is None:
+            raise fault(
+                line, f"comm_fusion {shorten(config)} is not about gradients", "A key 'allreduce', or 'openstate'"
+            )
+        mode, given = part["mode"], self._given
+        if mode == "size":
+            given = replace(given, size_mb=part["config"])
+        elif mode == "index":
+            given = replace(given, indices=tuple(part["config"]), wording="inclusive")
+        return {"mode": mode, "given": given}
+
+    def _of_ids(self, ids: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+        """comm_fusion of every parameter: of those that are named, or whose names begin so; the others keep 1."""
+        chosen = dict.fromkeys(self._case.names, 1)
+        for name, (line, number) in ids.items():
+            mine = [n for n in chosen if n == name or n.startswith(f"{name}.")]
+            if not mine:
+                raise fault(line, f"there is no parameter {shorten(name)}", f"One of {', '.join(chosen)}")
+            chosen |= dict.fromkeys(mine, integer(0)("set_code", f"comm_fusion of {name}, line {line}", number))
+        return chosen
+
     def set_wording(self, wording: str) -> None:
         """How positions are counted: "inclusive" as the real system does, "first_n" as the seeds' text reads."""
         self._give(self._mode, **self._offered(wording=wording))
@@ -344,7 +406,7 @@ class FusionLab(ComparesRuns):
                 "axis_s": self._axis_s(),
                 "tried": self._tried and tried_view(self._tried),
                 "predict": self.asked(),
-                "sections": fusion_sections(self, self._case, lanes_of),
+                "sections": {**fusion_sections(self, self._case, lanes_of), **self.code_sections()},
                 "run": {**run, "can": not on_paper and not self._run.goes_on},
             }
 
@@ -387,9 +449,13 @@ class FusionLab(ComparesRuns):
         """The lines that ask MindSpore for these messages; its positions are inclusive, whatever the wording here."""
         given, setting = self._given, self.comm_fusion
         if self._mode == "index" and given.wording == "first_n":
-            ends = [first - 1 for first in given.indices if first] or [self._last_position()]
-            setting = {"allreduce": {"mode": "index", "config": ends}}
+            setting = self._inclusive()
         return export_line(self._mode, setting, given.ids, self._parallel_mode)
+
+    def _inclusive(self) -> dict[str, Any]:
+        """The index by MindSpore's own count."""
+        ends = [first - 1 for first in self._given.indices if first] or [self._last_position()]
+        return {"allreduce": {"mode": "index", "config": ends}}
 
     # ---- inside ----
 
@@ -409,6 +475,32 @@ class FusionLab(ComparesRuns):
             self._tried = before
         self._case, self._plan, self._lanes = case, plan, lanes
         self._forget_runs()
+
+    def _code_key(self) -> _Key:
+        return self._settings_now()
+
+    def _codes(self) -> dict[str, str]:
+        if self._plan is None:
+            lines = f"# {self._subject.label} is on paper; the subject 'chain' is a network of these proportions\n"
+            return dict.fromkeys(TARGETS, lines) | {"mindspore": self.export()}
+        local = self._parallel_mode == "data_parallel"
+        title = f"{self._subject.label}, gradients fused by {self._mode!r}, {self._devices} ranks"
+        job, data = self._job_made(), DATA[self._subject.data]
+        program = program_of(self._plan, job.optimizer, data, title)
+        whole = replace(self._whole_program(data), title=title) if local else program
+        setting = dict(self.comm_fusion)
+        if self._mode == "index" and self._given.wording == "first_n":
+            setting = self._inclusive()
+        return code_of_fusion(program, whole, self._mode, setting, self._given.ids or {}, local)
+
+    def _whole_program(self, data: str) -> Program:
+        """The network on global shapes, its batch split: nothing in it depends on fusion."""
+        key = self._subject.name, self._devices
+        if key not in self._wholes:
+            job = self._job_made()
+            plan = job.compile(devices=self._devices, parallel_mode="semi_auto_parallel", comm_fusion={})
+            self._wholes[key] = program_of(plan, job.optimizer, data, "")
+        return self._wholes[key]
 
     def _key(self) -> _Key:
         return self._subject.name, self._devices, self._parallel_mode, self._costs(), self._own_line

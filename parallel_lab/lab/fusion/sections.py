@@ -9,7 +9,7 @@ from typing import Any
 
 from ...base.settings.config import FUSION_THRESHOLD_MB
 from ...base.units import time_text
-from ..shared.sections import Section, code, table
+from ..shared.sections import Section, table
 from .case import Case, Score, Settings
 from .lanes import Lanes
 from .run import RunResult
@@ -36,7 +36,6 @@ def fusion_sections(lab: Any, case: Case, lanes_of: Mapping[str, dict[str, Any]]
             "small": "t = alpha + beta m",
             "notes": [lab.line_text()],
         },
-        "export": code("The same in MindSpore", lab.export()),
     }
 
 

@@ -96,12 +96,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Subject:
-    """Something whose gradients are sent; `job` makes network, loss, optimizer and data, None: a puzzle on paper."""
+    """Something whose gradients are sent; `job` makes network, loss, optimizer and data, None: a puzzle on paper.
+    data: the name of its data, where programs are written (`lab/code/data.py`)
+    """
 
     name: str
     label: str
     note: str
     job: Callable[[], Job] | None = None
+    data: str = ""
 
 
 def _chain() -> Job:
@@ -122,14 +125,14 @@ def _network(name: str, data: str, note: str) -> Subject:
             net = NETWORKS[name].factory(problem)
             return Job(net, problem.loss(), problem.optimizer(net.trainable_params()), problem.batches)
 
-    return Subject(name, NETWORKS[name].label, note, job)
+    return Subject(name, NETWORKS[name].label, note, job, data)
 
 
 _GOLF = "ten gradients on paper: 1 ms of backward each, messages of 1 ms + 0.25 ms per MiB"
 _CHAIN = "ten Dense layers without bias; weights of 0.25 MiB to 4 MiB, a quarter of golf's"
 _SUBJECTS = (
     Subject("golf", "fusion golf (puzzle)", _GOLF),
-    Subject("chain", "a quarter of golf's sizes, as a network", _CHAIN, _chain),
+    Subject("chain", "a quarter of golf's sizes, as a network", _CHAIN, _chain, "chain"),
     _network("dense", "digits", "two Dense layers on handwritten digits"),
     _network("convnet", "pictures", "two convolutions with batch norm on colour digits"),
     _network("transformer", "text", "a GPT of one block that counts in words"),

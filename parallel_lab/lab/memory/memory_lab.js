@@ -129,7 +129,7 @@ CELLS.stack = (parts, { rows }, ui) => {
 
 // ---- what is looked at one at a time ----
 
-const TABS = { levels: "Every level", traffic: "Messages", parameters: "Parameters", export: "Code" };
+const TABS = { levels: "Every level", traffic: "Messages", parameters: "Parameters" };
 
 function tables(s, ui) {
   const rows = (found) => forChoices(found, s).rows?.length ?? null;
@@ -138,7 +138,7 @@ function tables(s, ui) {
     levels: plain("levels"), traffic: plain("traffic"), step: ["One step", null, () => step(s, ui)],
     parameters: plain("parameters"), equality: ["Same numbers?", null, () => equality(s, ui)],
     ...(s.sections.puzzle ? { puzzle: ["Puzzle", null, () => puzzle(s, ui)] } : {}),
-    paper: ["ZeRO paper", null, () => paper(s, ui)], export: plain("export"),
+    paper: ["ZeRO paper", null, () => paper(s, ui)], ...codeTabs(s, ui),
   });
 }
 

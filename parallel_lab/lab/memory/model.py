@@ -12,6 +12,7 @@ simulated ranks and on worker processes, and says which.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, ClassVar
@@ -21,13 +22,19 @@ from ...base.errors import ArgumentError, ParallelLabError
 from ...base.settings.checks import SETTINGS, integer
 from ...base.units import bytes_text
 from ...graph.plan import Plan
+from ..code.data import DATA, stack_of_memory
+from ..code.exports import code_of_memory
+from ..code.lab_code import WritesCode
+from ..code.pasted import read_code
+from ..code.program import program_of
+from ..pictures.charts import Chart, memory_chart, zero_chart
 from ..shared.lab import Choice, ComparesRuns
 from ..shared.questions import COMMANDS, Question
 from .count import MOMENTS, Count, predicted_ranks
 from .facts import ParameterFact, parameter_facts
 from .puzzle import ACCUMULATIONS, Par, Score, find_par, fullest
 from .run import counted
-from .sections import memory_sections, notes, status_text, steps_of
+from .sections import KINDS, export_line, memory_sections, notes, status_text, steps_of
 from .subjects import LEVELS, OPTIMIZERS, SUBJECTS, WIDTHS, Job, Settings, get_subject
 from .zero import parse_count, zero_table
 
@@ -41,7 +48,7 @@ UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _Key = tuple[str, int, Settings]
 
 
-class MemoryLab(ComparesRuns):
+class MemoryLab(ComparesRuns, WritesCode):
     """One training step of a network, and what every rank holds of it.
 
     subject        one of memory_subjects.SUBJECTS: "stack", "dense", "convnet", "transformer", "embedding"
@@ -58,7 +65,7 @@ class MemoryLab(ComparesRuns):
         *("set_subject", "set_width", "set_devices", "set_parallel_mode", "set_optimizer", "set_level"),
         *("set_threshold", "set_shard_size", "set_accumulation", "set_accumulation_shard", "set_capacity"),
         *("select_rank", "show_moment", "show_source", "set_zero", "run_simulated", "run_measured", "stop"),
-        *("find_par", "show_best"),
+        *("find_par", "show_best", "set_code"),
         *COMMANDS,
     )
     looks: ClassVar[dict[str, str]] = {"select_rank": "rank", "show_moment": "moment", "show_source": "source"}
@@ -168,6 +175,40 @@ class MemoryLab(ComparesRuns):
     def set_accumulation_shard(self, on: bool) -> None:
         """gradient_accumulation_shard: keep level1's accumulated gradients in slices (sent per micro-batch)."""
         self._compile(accumulation_shard=flag("MemoryLab", "accumulation_shard", on))
+
+    def set_code(self, text: str) -> None:
+        """Mode, optimizer and optimizer parallel from lines of MindSpore: `set_auto_parallel_context(...)`,
+        `hsdp(...)`, `nn.Adam(...)`, `nn.GradAccumulation(net, 2)`; read, not executed. Raises ArgumentError and changes
+        nothing.
+        """
+        found = read_code(text)
+        config = dict(found.value("parallel_optimizer_config") or {})
+        names = {"threshold": "parallel_optimizer_threshold", "shard_size": "optimizer_weight_shard_size"}
+        config |= {names.get(n, n): found.value(n) for n in (*names, "optimizer_level") if n in found.settings}
+        mode = found.value("parallel_mode", self._settings.parallel_mode)
+        mode = self.one_of({"semi_auto": "semi_auto_parallel"}.get(mode, mode), LEVELS, "parallel_mode")
+        changes: dict[str, Any] = {"parallel_mode": mode}
+        on = found.value("enable_parallel_optimizer", bool(config) or self._settings.level != "off")
+        level = "grouping" if mode == "data_parallel" else config.get("optimizer_level", "level1")
+        changes["level"] = self.one_of(level if on else "off", LEVELS[mode], "optimizer_level")
+        if "parallel_optimizer_threshold" in config:
+            kb = config["parallel_optimizer_threshold"]
+            changes["threshold_kb"] = integer(0)("set_code", "parallel_optimizer_threshold", kb)
+        if "optimizer_weight_shard_size" in config:
+            changes["shard_size"] = self.one_of(config["optimizer_weight_shard_size"], SHARD_SIZES, "shard_size")
+        if "gradient_accumulation_shard" in config:
+            changes["accumulation_shard"] = flag(
+                "set_code", "accumulation_shard", config["gradient_accumulation_shard"]
+            )
+        if "optimizer" in found.settings:
+            changes["optimizer"] = self.one_of(found.value("optimizer"), OPTIMIZERS, "optimizer")
+        if "GradAccumulation" in found.settings:
+            changes["accumulation"] = self.one_of(found.value("GradAccumulation"), ACCUMULATIONS, "micro_size")
+        if not {*found.settings} & {"parallel_mode", "enable_parallel_optimizer", "optimizer", "GradAccumulation"} | {
+            *config
+        }:
+            raise found.nothing_for("setting of memory")
+        self._compile(**changes)
 
     def set_capacity(self, capacity: int | str | None) -> None:
         """A device's memory, a line across the bars: bytes, or a text such as "4 MiB"; None, 0 or blank: no line."""
@@ -323,7 +364,7 @@ class MemoryLab(ComparesRuns):
                 "zero": self._zero,
                 "par": self._subject.width and self._pars.get(self._par_key()) is not None,
                 "predict": self.asked(),
-                "sections": memory_sections(self),
+                "sections": {**memory_sections(self), **self.code_sections()},
                 "run": {**run, "can": run["state"] != "running"},
             }
 
@@ -337,7 +378,32 @@ class MemoryLab(ComparesRuns):
         hides = ("memory", "tables")
         return [Question(key, text, right, f"{parts}, predicted", unit="KiB", within=0.1, hides=hides)]
 
+    def charts(self) -> dict[str, Callable[[], Chart]]:
+        """ "memory": of the chosen rank, instruction by instruction; "zero": the ZeRO paper's table as lines."""
+
+        def memory() -> Chart:
+            found = steps_of(self.ranks(self._source))
+            kinds = [{"name": name, "label": label} for name, (label, _) in KINDS.items()]
+            return memory_chart(found["steps"][found["of"][self._rank]], kinds, self._rank, self._source)
+
+        return {"memory": memory, "zero": lambda: zero_chart(self._zero)}
+
     # ---- inside ----
+
+    def _code_key(self) -> _Key:
+        return self._key(self._settings)
+
+    def _codes(self) -> dict[str, str]:
+        s, name = self._settings, self._subject.data
+        data = DATA[name] if name else stack_of_memory(self._width)
+        title = f"{self._subject.label}, {s.optimizer}, optimizer parallel {s.level!r}, {s.devices} ranks"
+        job = self._job()
+        program = program_of(self.plan, job.optimizer(s.optimizer), data, title)
+        whole = program
+        if s.parallel_mode == "data_parallel" and s.level == "off":
+            split = self._planned(replace(s, parallel_mode="semi_auto_parallel"))
+            whole = program_of(split, job.optimizer(s.optimizer), data, title)
+        return code_of_memory(program, whole, s, export_line(s))
 
     def _compile(self, **fields: Any) -> None:
         self._change(settings=replace(self._settings, **fields))

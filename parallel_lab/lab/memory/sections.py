@@ -10,7 +10,7 @@ from typing import Any
 
 from ...base.errors import ParallelLabError
 from ...base.units import bytes_text
-from ..shared.sections import Section, code, table
+from ..shared.sections import Section, table
 from .count import MOMENTS, PURPOSES, Count
 from .facts import ParameterFact, formulas
 from .puzzle import Score, fullest
@@ -45,7 +45,6 @@ def memory_sections(lab: Any) -> dict[str, Section]:
         **{f"equality_{source}": _equality(result) for source, result in lab.results.items()},
         **({"puzzle": _puzzle(lab.score)} if lab.width and lab.capacity_bytes else {}),
         **_zero(lab.zero),
-        "export": code("The same in MindSpore", export_line(settings)),
     }
     return found
 

@@ -125,6 +125,7 @@ class Job:
 class Subject:
     """A network whose memory is looked at; `job` makes it, of a width if `width` (the one to begin with) is not 0.
     capacity_bytes   memory of a device to begin with; 0: no line
+    data             name of its data, where programs are written (`lab/code/data.py`)
     """
 
     name: str
@@ -133,6 +134,7 @@ class Subject:
     job: Callable[[int], Job]
     width: int = 0
     capacity_bytes: int = 0
+    data: str = ""
 
 
 def _stack(width: int) -> Job:
@@ -148,7 +150,7 @@ def _network(name: str, data: str, note: str) -> Subject:
         problem = get_problem(data)
         return Job(NETWORKS[name].factory(problem), problem.loss(), problem.batches)
 
-    return Subject(name, NETWORKS[name].label, note, job)
+    return Subject(name, NETWORKS[name].label, note, job, data=data)
 
 
 _STACK = "eight Dense layers without bias, tanh between them, 512 rows"

@@ -1,15 +1,19 @@
-"""The present pipeline as code: in our own words, in MindSpore's, and for PyTorch's pipeline runtime.
+"""The present pipeline as code: in our own words, as the CSV of PyTorch's pipeline runtime, and as whole programs.
 
-print(our_code(settings)); print(mindspore_code(settings)); print(torch_code(settings))
+print(our_code(settings)); print(torch_csv(settings)); print(codes_of(settings)["mindspore"])
 """
 
 from __future__ import annotations
 
-from ...base.errors import ParallelLabError
-from .settings import DRAWN, Settings
+from functools import lru_cache
 
-# our names of schedules that the context of MindSpore 2.10 takes (pipeline_scheduler)
-MINDSPORE = {"gpipe": "gpipe", "1f1b": "1f1b", "zero_bubble_v": "zero_bubble_v"}
+from ...base.errors import ParallelLabError
+from ..code.data import stack_of_pipeline, text_of_pipeline
+from ..code.exports import NoForm, in_words
+from ..code.pipelines import code_of_pipeline, in_parts
+from ..code.program import TARGETS, Program, program_of
+from .settings import DRAWN, Settings
+from .subjects import GPT_SEQUENCES, STACK_ROWS, STACK_WIDTH, SUBJECTS, get_subject, layers_of
 
 
 def our_code(settings: Settings) -> str:
@@ -52,30 +56,32 @@ def _stages(settings: Settings) -> list[str]:
     return lines
 
 
-def mindspore_code(settings: Settings) -> str:
-    """The same for MindSpore, where it has the schedule; where it has not, what comes nearest."""
-    s = settings
-    known = MINDSPORE.get(s.named if s.name != DRAWN else "")
-    interleave = s.named == "interleaved" or (s.named == "1f1b" and s.chunks > 1)
-    if s.name != DRAWN and s.named == "interleaved":
-        known = "1f1b"
-    name = known or "1f1b"
-    remark = f"# {name} is the nearest: MindSpore takes {', '.join(MINDSPORE)} and no schedule of one's own"
-    lines = ["from mindspore import nn", "from mindspore.parallel.auto_parallel import AutoParallel", ""]
-    lines += [] if known else [remark]
-    interleaved = ", interleave=True" if interleave or s.chunks > 1 else ""
-    lines += [
-        *_stages(s),
-        f"net = nn.PipelineCell(nn.WithLossCell(net, loss), micro_size={s.micro_batches})",
-        'net = AutoParallel(net, parallel_mode="semi_auto")',
-        f'net.pipeline(stages={s.stages}{interleaved}, scheduler="{name}")',
-    ]
-    return "\n".join(lines)
-
-
-def torch_code(settings: Settings) -> str:
+def torch_csv(settings: Settings) -> str:
     """A CSV for PyTorch's pipeline runtime, or why it cannot hold this schedule."""
     try:
         return settings.schedule.to_csv()
     except ParallelLabError as error:
         return f"# {error}\n"
+
+
+def codes_of(settings: Settings) -> dict[str, str]:
+    """Programs by target; of a schedule that cannot run as it is drawn, what is missing."""
+    s = settings
+    if not s.timed.complete:
+
+        def unfinished() -> str:
+            raise NoForm("a schedule with actions still to draw, or that cannot run", where="code")
+
+        return {target: in_words(target, unfinished) for target in TARGETS}
+    return code_of_pipeline(_program(s.net, s.schedule.parts, s.micro_batches), s)
+
+
+@lru_cache(maxsize=16)
+def _program(net: str, parts: int, micro_batches: int) -> Program:
+    """The network in parts; which rank runs which part when is not in it."""
+    job = get_subject(net).job(parts, micro_batches)
+    plan, _, optimizer = job.compile(None)
+    stack = stack_of_pipeline(micro_batches * STACK_ROWS, STACK_WIDTH)
+    data = stack if net == "stack" else text_of_pipeline(micro_batches * GPT_SEQUENCES)
+    title = f"{SUBJECTS[net].label} in {parts} parts, {micro_batches} micro-batches"
+    return in_parts(program_of(plan, optimizer, data, title), layers_of(parts), parts)

@@ -30,8 +30,11 @@ from ...cost.schedules.naming import find
 from ...cost.schedules.order import loop, shape_v
 from ...graph.plan import Plan
 from ...processes.measure.measure import cores
+from ..code.lab_code import WritesCode
+from ..code.pasted import read_code
 from ..shared.lab import Choice, RunsOneThing
 from . import drawing
+from .code_out import codes_of
 from .run import Given, PipelineRun, RunResult
 from .sections import pipeline_sections, runs_view, schedule_view
 from .settings import DRAWN, Settings
@@ -46,7 +49,7 @@ LARGEST_TEXT = 100_000  # characters of a schedule
 HISTORY = 200  # settings that can be gone back to
 
 
-class PipelineLab(RunsOneThing):
+class PipelineLab(RunsOneThing, WritesCode):
     """A pipeline's schedule: chosen or drawn, timed, checked, and run.
 
     net            one of SUBJECTS: "stack", "gpt"
@@ -78,7 +81,7 @@ class PipelineLab(RunsOneThing):
             "undo",
             "redo",
         ),
-        *("load", "search", "run_simulated", "run_measured", "stop"),
+        *("load", "set_code", "search", "run_simulated", "run_measured", "stop"),
     )
     looks: ClassVar[dict[str, str]] = {"set_rank": "rank"}
     replayed = ("schedule", "stages", "micro_batches", "chunks")
@@ -169,6 +172,31 @@ class PipelineLab(RunsOneThing):
         """Parts on each rank, for the named schedule."""
         given = self._offered(chunks=chunks)["chunks"]
         self._to(self._settings.with_name(self._settings.named, given))
+
+    def set_code(self, text: str) -> None:
+        """Stages, micro-batches and schedule from lines of MindSpore: AutoParallel's `pipeline(stages=...)`,
+        `set_auto_parallel_context(pipeline_stages=...)`, `nn.PipelineCell(net, micro_size=...)`; read, not executed.
+        Raises ArgumentError and changes nothing.
+        """
+        found, s = read_code(text), self._settings
+        config = found.value("pipeline_config") or {}
+        stages = found.first("stages", "pipeline_stages")
+        micro_batches = found.value("PipelineCell")
+        name = config.get("pipeline_scheduler", found.value("scheduler"))
+        interleave = config.get("pipeline_interleave", found.value("interleave", False))
+        if stages is None and micro_batches is None and name is None:
+            raise found.nothing_for("pipeline")
+        name = "interleaved" if interleave and name in (None, "1f1b") else name or s.named
+        now = replace(
+            s,
+            stages=s.stages if stages is None else self.one_of(stages, STAGES, "stages"),
+            micro_batches=s.micro_batches
+            if micro_batches is None
+            else self.one_of(micro_batches, MICRO_BATCHES, "micro_size"),
+            drawn=None,
+        )
+        now = replace(now, recompute=tuple(r for r in now.recompute if r < now.stages))
+        self._to(now.with_name(self.one_of(name, schedule_names(), "scheduler")))
 
     def set_strategy(self, strategy: str) -> None:
         """How the products of a stage are split: "one" device, or 2 that split "batch" or "inner" dim."""
@@ -428,7 +456,7 @@ class PipelineLab(RunsOneThing):
                 "can_redo": bool(self._future),
                 "ran": runs_view(s, run.results),
                 **schedule_view(s),
-                "sections": pipeline_sections(s, run.results),
+                "sections": {**pipeline_sections(s, run.results), **self.code_sections()},
                 **self.progress(),
             }
 
@@ -453,6 +481,12 @@ class PipelineLab(RunsOneThing):
         return self._run.loss_arrays(since)
 
     # ---- inside ----
+
+    def _code_key(self) -> Settings:
+        return self._settings
+
+    def _codes(self) -> dict[str, str]:
+        return codes_of(self._settings)
 
     def _to(self, settings: Settings) -> None:
         """Other settings, if they are possible; what was run is forgotten, what was set can be gone back to."""

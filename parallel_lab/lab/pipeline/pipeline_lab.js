@@ -4,7 +4,7 @@ const NUMBERS_OF = ["set_stages", "set_micro_batches", "set_chunks", "set_rank",
 const TABS = {
   actions: ["Actions", ["actions"]], messages: ["Messages", ["messages"]], memory: ["Memory", ["memory"]],
   equality: ["Equality", ["equality"]], text: ["Schedule as text", ["text"]], csv: ["CSV", ["torch"]],
-  code: ["Code out", ["ours", "mindspore"]],
+  code: ["parallel_lab", ["ours"]],
 };
 
 // ---- what is selected, and how far the page was stepped ----
@@ -146,7 +146,7 @@ function tables(s, ui) {
   const one = (name) => section(s, name, ui, { above: name === "actions" ? ranks : "" });
   const tab = ([name, [title, names]]) => [name, [title, rows(names),
     () => (name === "text" && ui.live ? loader(s) : names.map(one))]];
-  return tabs(ui, Object.fromEntries(known.map(tab)));
+  return tabs(ui, { ...Object.fromEntries(known.map(tab)), ...codeTabs(s, ui) });
 }
 
 // ---- what can be done ----

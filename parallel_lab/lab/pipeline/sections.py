@@ -13,7 +13,7 @@ from ...cost.schedules import Fault
 from ...processes.measure.measure import cores
 from ..shared.sections import Section, code, table
 from . import drawing
-from .code_out import mindspore_code, our_code, torch_code
+from .code_out import our_code, torch_csv
 from .run import RunResult
 from .settings import Settings, cells_of
 from .waits import all_waits, gaps, name_of, number
@@ -167,13 +167,11 @@ def pipeline_sections(settings: Settings, results: Mapping[str, RunResult]) -> d
     if not s.timed.complete:
         left = [f"rank {rank}: {', '.join(names)}" for rank, names in drawing.next_missing(s.schedule).items()]
         found["left"] = {"kind": "lines", "title": "Still to do, next of each kind", "notes": left}
-    ours, theirs = our_code(s), mindspore_code(s)
     return {
         **found,
         "text": code("The schedule as text", s.schedule.text()),
-        "ours": code("The same in parallel_lab", ours),
-        "mindspore": code("In MindSpore", theirs),
-        "torch": code("For PyTorch's pipeline runtime (CSV)", torch_code(s)),
+        "ours": code("The same in parallel_lab", our_code(s)),
+        "torch": code("For PyTorch's pipeline runtime (CSV)", torch_csv(s)),
     }
 
 

@@ -31,6 +31,8 @@ from ...base.checks import integer, number
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from ...base.files import write_whole
 from ...ops.kernels.threads import trim_memory
+from ..pictures.charts import Chart
+from ..pictures.plotted import Plotted
 from .page import LabOnPage, lab_page, read_front_end
 from .questions import Asks
 from .replay import WHOLE, Limits, Replay, explore, ready
@@ -169,6 +171,14 @@ class Lab(Asks, Kept):
         found = explore(self, limits if controls else Limits(states=1))
         shown = found.states[0] if title is None else {**found.states[0], "title": title}
         return LabOnPage(type(self), shown, type(self).words(shown), found)
+
+    def charts(self) -> dict[str, Callable[[], Chart]]:
+        """What can be looked into with `figure`, by name."""
+        return {}
+
+    def figure(self, name: str) -> Plotted:
+        """A chart with hover and zoom in a notebook, and its static picture elsewhere. Raises ArgumentError."""
+        return Plotted(self.charts()[self.one_of(name, self.charts(), "figure")]())
 
     @classmethod
     def page(cls, snapshot: Mapping[str, Any], title: str | None = None) -> str:

@@ -261,8 +261,10 @@ function mount(root, spec, { live, send, can }) {
     click(event) {
       const tab = event.target.closest("[data-tab]");
       if (tab) { ui.tab = ui.tab === tab.dataset.tab ? null : tab.dataset.tab; view.ask(); return; }
+      const copy = event.target.closest("[data-copy]");
+      if (copy) { navigator.clipboard?.writeText(copy.closest("section").querySelector("pre").textContent); return; }
       const node = event.target.closest("[data-command]");
-      if (!node || ["SELECT", "INPUT"].includes(node.nodeName)) return;
+      if (!node || ["SELECT", "INPUT", "TEXTAREA"].includes(node.nodeName)) return;
       if (node.nodeName === "g") node.focus();
       act(node);
     },

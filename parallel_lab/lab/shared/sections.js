@@ -71,7 +71,8 @@ const MANY_ROWS = 9; // more of them scroll
 const BODIES = {
   table: (section, ui) => html`<div class="pl-scroll${section.rows.length > MANY_ROWS ? " pl-long" : ""}"><table>
     ${tableHead(section)}<tbody>${tableRows(section, ui)}</tbody></table></div>`,
-  code: (section) => html`<pre>${section.text}</pre>`,
+  code: (section) => html`<p class="pl-copy-line"><button type="button" class="pl-button" data-copy="1"
+    >Copy</button></p><pre tabindex="0">${section.text}</pre>`,
   lines: () => "",
 };
 
@@ -89,6 +90,14 @@ function section(s, name, ui, { above = "", below = "", body } = {}) {
 
 // Parts of a lab, each one section.
 const sectionParts = (names) => Object.fromEntries(names.map((name) => [name, (s, ui) => section(s, name, ui)]));
+
+// The tabs with the setting as programs; lines of MindSpore that are pasted into the first set the lab.
+const paste = (ui) => html`<label class="pl-field pl-paste"><span>Lines of MindSpore set the lab:</span>
+  <textarea rows="2" data-key="paste" data-command="set_code" spellcheck="false"
+  placeholder="self.matmul.shard(((2, 4), (4, 1)))"${flag("disabled", !ui.live)}></textarea></label>`;
+const codeTabs = (s, ui) => Object.fromEntries(Object.entries({ mindspore: "MindSpore", torch: "PyTorch", jax: "JAX" })
+  .filter(([name]) => s.sections[`code_${name}`]).map(([name, title]) => [`code_${name}`, [title, null, () =>
+    section(s, `code_${name}`, ui, { below: name === "mindspore" ? paste(ui) : "" })]]));
 
 // What is looked at one at a time: a row of tabs, and below it what the chosen one shows; a second click closes it.
 //   known   {name: [title, rows that its table has or null, () => html]}

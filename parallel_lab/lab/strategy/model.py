@@ -37,8 +37,13 @@ from ..shared.networks import NETWORKS, apply_strategies, operator_layers, opera
 from ..shared.problems import PROBLEMS, get_problem, problems_of
 from ..shared.questions import COMMANDS, Question
 from .ask import strategy_questions
+<<<<<<< HEAD
 from .operators import Operators, first_tensor, parse_strategy, same_source
 from .sections import pair_status, rank_status, strategy_text, tensor_status
+=======
+from .exports import StrategyExports
+from .sections import pair_status, rank_status, shapes_text, strategy_text, tensor_status
+>>>>>>> 5d2c20c (labs: code out as programs for MindSpore, PyTorch and JAX, code in from lines of MindSpore, and figures with hover and zoom beside static ones)
 from .training import PACES, Training
 
 DEVICES = (1, 2, 4, 8)
@@ -53,7 +58,7 @@ EARLIER = 3  # runs whose curves stay
 SHORT = 8  # operators up to which a network is shown operator by operator, above it layer by layer
 
 
-class StrategyLab(RunsOneThing):
+class StrategyLab(RunsOneThing, StrategyExports):
     """A small network, its strategies, and a training run to watch.
 
     net      one of NETWORKS: "quickstart", "megatron", "dense", "convnet", "transformer", "embedding"
@@ -73,7 +78,11 @@ class StrategyLab(RunsOneThing):
     )
     styles = ("shared/transport.css", "pictures/moves.css", "strategy/strategy_lab.css", "strategy/pairs.css")
     commands = (
+<<<<<<< HEAD
         *("set_net", "set_devices", "set_data", "set_preset", "set_strategy", "set_fusion", "set_optimizer"),
+=======
+        *("set_net", "set_devices", "set_data", "set_preset", "set_strategy", "set_code"),
+>>>>>>> 5d2c20c (labs: code out as programs for MindSpore, PyTorch and JAX, code in from lines of MindSpore, and figures with hover and zoom beside static ones)
         *("select_tensor", "select_phase", "select_rank", "select_message", "to", "show_numbers", *COMMANDS),
         *("run", "pause", "resume", "stop", "reset", "set_speed", "set_steps"),
     )
@@ -537,7 +546,12 @@ class StrategyLab(RunsOneThing):
                 **tensor,
                 **rank,
                 **self.progress(),
+<<<<<<< HEAD
                 "timeline": self._timeline(plan, self.events),
+=======
+                "timeline": self._timeline(plan, training.events),
+                "sections": {} if self._simple else self.code_sections(),
+>>>>>>> 5d2c20c (labs: code out as programs for MindSpore, PyTorch and JAX, code in from lines of MindSpore, and figures with hover and zoom beside static ones)
                 "status_message": told,
                 "status": told or f"{tensor['status_tensor']} {rank['status_rank']}",
             }

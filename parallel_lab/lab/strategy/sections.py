@@ -42,6 +42,7 @@ def sections(s: Snapshot) -> dict[str, Section]:
         **_moves(s),
         "loss": {"kind": "loss", "title": "Loss", "loss": s["loss"], "notes": _told(s)},
         "timeline": _timeline(s),
+        **s["sections"],
     }
 
 

@@ -482,6 +482,7 @@ const tables = (s, ui) => tabs(ui, {
   rank: [`Rank ${s.rank} holds`, s.rank_detail?.holds.length ?? null, () => rankTab(s)],
   numbers: [`Numbers of rank ${s.rank}`, null, () => numbers(s, ui)],
   key: ["How to read the picture", null, () => key(s, ui)],
+  ...codeTabs(s, ui),
 });
 
 // What the style sheet's columns leave: for the graph and the tables, for the cards, and for one of two beside another.
