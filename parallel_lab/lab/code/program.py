@@ -25,7 +25,7 @@ from ...graph.plan import Plan
 from ...layout.refinement import common_factors, on_device_matrix
 from ...layout.tensor_layout import TensorLayout
 from ...nn.optim.optimizer import Optimizer
-from ...nn.tensor.by_slice import parameter_key
+from ...nn.tensor.by_slice import parameter_key, rule_of
 from ...nn.tensor.tensor import Parameter
 from ...ops.machine.sharding import sharding_rule
 
@@ -264,7 +264,7 @@ class _Note(np.random.Generator):
 
 def _drawn(parameter: Parameter) -> Drawn:
     """How the initial values of a parameter are drawn, as numpy's code."""
-    note, shape, initial = _Note(), tuple(parameter.shape), parameter.initial
+    note, shape, initial = _Note(), tuple(parameter.shape), rule_of(parameter)
     values = parameter.asnumpy() if initial is None else initial.draw(note, shape)
     if len(note.calls) == 1:
         return Drawn(parameter.name, shape, f"rng({parameter_key(parameter.name)}).{note.calls[0]}")

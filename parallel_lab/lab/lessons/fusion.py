@@ -7,6 +7,8 @@ from ..exercises import check, hint
 from ..fusion.case import Settings
 from ..fusion.model import FusionLab
 from ..fusion.subjects import ChainNet, get_subject
+from ..pictures.charts import fit_chart
+from ..pictures.plotted import plotted
 from ..shared.equality import compare_sessions
 from ..shared.prediction import Comparison
 from ..shared.step_times import step_times

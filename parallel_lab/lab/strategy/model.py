@@ -58,7 +58,7 @@ EARLIER = 3  # runs whose curves stay
 SHORT = 8  # operators up to which a network is shown operator by operator, above it layer by layer
 
 
-class StrategyLab(RunsOneThing, StrategyExports):
+class StrategyLab(StrategyExports, RunsOneThing):
     """A small network, its strategies, and a training run to watch.
 
     net      one of NETWORKS: "quickstart", "megatron", "dense", "convnet", "transformer", "embedding"

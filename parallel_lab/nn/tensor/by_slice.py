@@ -37,6 +37,11 @@ def parameter_generator(name: str) -> np.random.Generator:
     return np.random.default_rng(parameter_key(name))
 
 
+def rule_of(parameter: Any) -> Any:
+    """What draws a parameter's first values, with `draw(generator, shape)`; None: they were given."""
+    return parameter._initial
+
+
 class Elsewhere:
     """The rule of a Parameter whose values this rank does not have: those of another pipeline stage. Drawing raises.
 

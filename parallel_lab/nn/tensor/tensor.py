@@ -456,7 +456,6 @@ class Parameter(Tensor):
         return self._drawn()
 
     has_init = property(lambda self: self._data is None)
-    initial = property(lambda self: self._initial, doc="The rule its first values are drawn by; None: they were given.")
 
     def init_data(self, layout: tuple[Any, ...] | None = None, set_sliced: bool = False) -> Parameter:
         """Draw the values now, if they were not yet; with a layout hold this rank's slice (`by_slice`). Returns self.
