@@ -1,0 +1,61 @@
+"""The tabs with programs in a real browser: the text as `code()` gives it, a button that copies it, on one screen."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallel_lab.lab.code.program import LABELS
+from parallel_lab.lab.fusion.model import FusionLab
+from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.strategy.model import StrategyLab
+from parallel_lab.lab.widgets import FusionLabWidget
+from tests.browser.lab_page import MARKS, browser, live, page_of, recorded, sync_api, tabs
+
+__all__ = ["browser", "live", "page_of", "recorded", "tabs"]  # the fixtures
+
+expect = sync_api.expect
+
+LABS = {
+    "strategy": lambda: StrategyLab(devices=4),
+    "fusion": lambda: FusionLab("dense", 2),
+    "memory": lambda: MemoryLab("stack", 2),
+    "pipeline": lambda: PipelineLab("stack", 2, 4),
+}
+pytestmark = MARKS
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("name", LABS)
+def test_a_tab_shows_the_program_copies_it_and_stays_within_a_screen(page_of, name):
+    lab = LABS[name]()
+    page = page_of(lab.to_html())
+    # a page from a file may not use the clipboard: what it is given is kept
+    page.evaluate("navigator.clipboard ?? Object.defineProperty(navigator, 'clipboard', { value: {} })")
+    page.evaluate("Object.assign(navigator.clipboard, { writeText(text) { window.copied = text; } })")
+    for target, label in LABELS.items():
+        page.locator(f"[data-tab=code_{target}]").click()
+        box = page.locator(f".pl-section-code_{target}")
+        expect(box.locator("h3")).to_contain_text(label)
+        assert box.locator("pre").text_content() == lab.code(target)
+        assert box.bounding_box()["height"] < 500
+        box.locator("[data-copy]").click()
+        assert page.evaluate("window.copied") == lab.code(target)
+    page.locator("[data-tab=code_mindspore]").click()
+    expect(page.locator("textarea[data-command=set_code]")).to_be_disabled()  # this page has no kernel
+
+
+@pytest.mark.exhaustive
+def test_lines_that_are_pasted_set_the_lab_and_a_refusal_names_the_line(live):
+    lab = FusionLab("dense", 2)
+    page, widget = live(FusionLabWidget(lab))
+    page.locator("[data-tab=code_mindspore]").click()
+    field = page.locator("textarea[data-command=set_code]")
+    field.fill('net.comm_fusion({"allreduce": {"mode": "index", "config": [1]}})')
+    field.blur()
+    expect(page.locator("[data-value=index]")).to_have_attribute("aria-checked", "true")
+    assert lab.groups == (0, 0, 1, 1) and widget.last_error is None
+    field = page.locator("textarea[data-command=set_code]")
+    field.fill("# nothing\nnet.dense9.set_comm_fusion(2)")
+    field.blur()
+    expect(page.get_by_text("line 2: there is no parameter")).to_be_visible()
