@@ -14,7 +14,7 @@ import ast
 import operator
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...base.errors import ArgumentError, ParallelLabError, shorten
@@ -29,6 +29,7 @@ CALLS = {
     "set_auto_parallel_context": (),
     "comm_fusion": ("comm_fusion",),
     "hsdp": ("shard_size", "threshold", "optimizer_level"),
+    "AutoParallel": (None, "parallel_mode"),
     "pipeline": ("stages", "output_broadcast", "interleave", "scheduler"),
     "PipelineCell": (None, "micro_size"),
     "GradAccumulation": (None, "micro_size"),
@@ -257,6 +258,11 @@ def named_strategies(found: Pasted, operators: Mapping[str, str]) -> dict[str, S
     taken: dict[str, Sharded] = {}
     for one in found.strategies:
         name = one.name if one.name in operators else plain.get(one.name.replace(".", "_"), "")
+        whole = next((n for flat, n in plain.items() if one.name.replace(".", "_").startswith(f"{flat}_")), "")
+        if not name and whole and operators[whole] == "ScaledDotProductAttention":
+            if one.name.endswith("_turn"):  # written as products, mask and softmax; q, k and v are turned
+                taken[whole] = replace(one, strategy=one.strategy * 3)
+            continue
         if not name and (not one.name or one.op):
             name = next((n for n, op in operators.items() if op == one.op and n not in taken), "")
         if not name:

@@ -4,7 +4,7 @@ const NUMBERS_OF = ["set_stages", "set_micro_batches", "set_chunks", "set_rank",
 const TABS = {
   actions: ["Actions", ["actions"]], messages: ["Messages", ["messages"]], memory: ["Memory", ["memory"]],
   equality: ["Equality", ["equality"]], text: ["Schedule as text", ["text"]], csv: ["CSV", ["torch"]],
-  code: ["parallel_lab", ["ours"]],
+  code: ["Code out", ["ours"]],
 };
 
 // ---- what is selected, and how far the page was stepped ----

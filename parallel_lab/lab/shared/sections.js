@@ -95,18 +95,26 @@ const sectionParts = (names) => Object.fromEntries(names.map((name) => [name, (s
 const paste = (ui) => html`<label class="pl-field pl-paste"><span>Lines of MindSpore set the lab:</span>
   <textarea rows="2" data-key="paste" data-command="set_code" spellcheck="false"
   placeholder="self.matmul.shard(((2, 4), (4, 1)))"${flag("disabled", !ui.live)}></textarea></label>`;
-const codeTabs = (s, ui) => Object.fromEntries(Object.entries({ mindspore: "MindSpore", torch: "PyTorch", jax: "JAX" })
-  .filter(([name]) => s.sections[`code_${name}`]).map(([name, title]) => [`code_${name}`, [title, null, () =>
-    section(s, `code_${name}`, ui, { below: name === "mindspore" ? paste(ui) : "" })]]));
+const TARGETS = { code_mindspore: "MindSpore", code_torch: "PyTorch", code_jax: "JAX" };
+function codeTabs(s, ui) {
+  const known = Object.keys(TARGETS).filter((name) => s.sections[name]);
+  const one = (name) => html`<button type="button" class="pl-button" data-key="of-${name}" data-tab="${name}"
+    aria-pressed="${ui.tab === name}"${flag("disabled", ui.tab === name)}>${TARGETS[name]}</button>`;
+  const content = (name) => html`<p class="pl-targets" role="group" aria-label="library">${known.map(one)}</p>
+    ${section(s, name, ui, { below: name === "code_mindspore" ? paste(ui) : "" })}`;
+  return Object.fromEntries(known.map((name, n) => [name, [n ? null : "Code", null, () => content(name)]]));
+}
 
 // What is looked at one at a time: a row of tabs, and below it what the chosen one shows; a second click closes it.
-//   known   {name: [title, rows that its table has or null, () => html]}
+//   known   {name: [title, rows that its table has or null, () => html]}; title null: it belongs to the tab before it
 function tabs(ui, known) {
-  const tab = ([name, [title, rows]]) => html`<button type="button" role="tab" data-key="tab-${name}"
-    data-tab="${name}" aria-selected="${ui.tab === name}"
+  const names = Object.keys(known), of = {};
+  for (const name of names) of[name] = known[name][0] === null ? of[names[names.indexOf(name) - 1]] : name;
+  const tab = ([name, [title, rows]]) => title === null ? "" : html`<button type="button" role="tab"
+    data-key="tab-${name}" data-tab="${name}" aria-selected="${of[ui.tab] === name}"
     aria-controls="${ui.id}-panel">${title}${rows === null ? "" : html` <small>${rows}</small>`}</button>`;
   const [title, , content] = known[ui.tab] ?? ["closed", null, () => ""];
   return html`<div class="pl-tabs" role="tablist" aria-label="tables and code">${Object.entries(known).map(tab)}</div>
-    <div class="pl-tab-panel" id="${ui.id}-panel" role="tabpanel" aria-label="${title}"
+    <div class="pl-tab-panel" id="${ui.id}-panel" role="tabpanel" aria-label="${title ?? "Code"}"
     ${flag("hidden", !known[ui.tab])}>${content()}</div>`;
 }
