@@ -32,7 +32,7 @@ def charts():
     strategy, memory = StrategyLab(devices=4), MemoryLab("stack", 2)
     found = {name: strategy.figure(name).chart for name in strategy.charts()}
     found |= {name: memory.figure(name).chart for name in memory.charts()}
-    found["loss of three"] = loss_chart([("a", [3, 2, 1]), ("b", [3, 2.5]), ("c < d", [2.0])])
+    found["loss of three"] = loss_chart([("a", [3, 2, 1], 1), ("b", [3, 2.5], 5), ("c < d", [2.0], 1)])
     return found
 
 
@@ -108,6 +108,10 @@ def test_a_measured_run_and_earlier_ones_are_curves_of_one_chart():
     lab.close()
 
 
+def test_a_thinned_curve_keeps_its_steps():
+    assert loss_chart([("long", [4, 3, 2], 10)]).traces[0].x == (1, 11, 21)
+
+
 def test_without_plotly_the_static_form_is_shown_and_the_error_names_the_package(monkeypatch):
     real = builtins.__import__
 
@@ -117,7 +121,7 @@ def test_without_plotly_the_static_form_is_shown_and_the_error_names_the_package
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    shown = plotted(loss_chart([("a", [2, 1])]))
+    shown = plotted(loss_chart([("a", [2, 1], 1)]))
     assert list(shown._repr_mimebundle_()) == ["text/plain", "text/html"]
     with pytest.raises(MissingPlotly, match="pip install plotly"):
         shown.plotly()

@@ -127,6 +127,15 @@ def test_where_a_library_has_no_form_the_text_says_why(case, target, words):
     assert not is_program(text) and words in text and all(line.startswith("#") for line in text.splitlines())
 
 
+def test_gradient_sums_fused_and_slices_of_states_are_in_mindspore_s_program_and_named_in_the_others():
+    lab = StrategyLab(devices=2)
+    lab.set_fusion("fused")
+    lab.set_optimizer("sliced")
+    assert "train.comm_fusion(" in lab.code() and 'train.hsdp(threshold=0, optimizer_level="level1")' in lab.code()
+    for target in ("torch", "jax"):
+        assert "sums of gradients in few messages and a slice of parameter" in lab.code(target)
+
+
 def test_jax_has_no_bucket_setting_and_the_program_says_so():
     assert "JAX has no setting for fusion" in lab_of("fusion dense each").code("jax")
 

@@ -41,12 +41,20 @@ STEP_CELL = "nn.TrainOneStepCell(net, optimizer)"
 AUTO = [f'train = AutoParallel({STEP_CELL}, parallel_mode="semi_auto")', 'train.dataset_strategy("full_batch")']
 
 
-def code_of_strategies(program: Program) -> Codes:
-    """The Strategy Lab's setting."""
+def code_of_strategies(program: Program, *, fused: bool = False, sliced: bool = False) -> Codes:
+    """The Strategy Lab's setting.  fused: gradient sums in few messages;  sliced: optimizer parallel"""
+    wrapped, missing = list(AUTO), []
+    if fused:
+        wrapped.append('train.comm_fusion({"allreduce": {"mode": "auto", "config": None}})')
+        missing.append("sums of gradients in few messages")
+    if sliced:
+        wrapped.append('train.hsdp(threshold=0, optimizer_level="level1")')
+        missing.append("a slice of parameter and optimizer states per rank")
+    notes = [f"Not in it, for it has no setting of its own: {' and '.join(missing)}."] if missing else []
     return _all(
-        mindspore=lambda: mindspore_code(program, STEPS, [], AUTO),
-        torch=lambda: dtensor_code(program, STEPS),
-        jax=lambda: jax_code(program, STEPS),
+        mindspore=lambda: mindspore_code(program, STEPS, [], wrapped),
+        torch=lambda: dtensor_code(program, STEPS, notes),
+        jax=lambda: jax_code(program, STEPS, notes),
     )
 
 

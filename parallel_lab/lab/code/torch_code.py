@@ -165,8 +165,11 @@ BEGIN = ["torch.set_num_threads(1)", 'dist.init_process_group("gloo")']
 STEP = ["optimizer.zero_grad()", "loss = net(*batch)", "loss.backward()", "optimizer.step()"]
 
 
-def dtensor_code(program: Program, steps: int) -> str:
-    """The strategies as DTensor placements. Raises NoForm with what DTensor has no form for."""
+def dtensor_code(program: Program, steps: int, notes: Sequence[str] = ()) -> str:
+    """The strategies as DTensor placements.  notes: what is not in it
+
+    Raises NoForm with what DTensor has no form for.
+    """
     for step in program.steps:
         split = any(layout.tensor_map and any(map(_splits, layout.tensor_map[1:])) for layout in step.layouts)
         if step.op in NO_DTENSOR and (split or step.op == "batch_norm"):
@@ -209,7 +212,7 @@ def dtensor_code(program: Program, steps: int) -> str:
         "from torch.distributed.device_mesh import init_device_mesh",
         f"from torch.distributed.tensor import {', '.join([*words, 'distribute_tensor'])}",
     ]
-    return beginning(program, how(program), imports(program, *more)) + "\n".join(lines)
+    return beginning(program, how(program), imports(program, *more), notes) + "\n".join(lines)
 
 
 END = ["dist.destroy_process_group()", ""]

@@ -116,13 +116,15 @@ def timeline_chart(timeline: Mapping[str, Any], title: str = "Timeline of one st
     return Chart(title, timeline["source"], "time in us", "", traces, alt, rows=lanes)
 
 
-def loss_chart(runs: Sequence[tuple[str, Sequence[float]]], title: str = "Loss", source: str = "measured") -> Chart:
-    """Losses of several runs over their steps.  runs: (name, losses); losses that are thinned say so in their name"""
+def loss_chart(
+    runs: Sequence[tuple[str, Sequence[float], int]], title: str = "Loss", source: str = "measured"
+) -> Chart:
+    """Losses of several runs over their steps.  runs: (name, losses, how many steps lie between two of them)"""
     traces = tuple(
-        Trace(name, "line", tuple(range(1, len(losses) + 1)), tuple(map(float, losses)), HUES[n % len(HUES)])
-        for n, (name, losses) in enumerate(runs)
+        Trace(name, "line", tuple(1 + every * k for k in range(len(losses))), tuple(map(float, losses)), HUES[n % 8])
+        for n, (name, losses, every) in enumerate(runs)
     )
-    ends = [f"{t.name}: {t.y[0]:.6g} at step 1, {t.y[-1]:.6g} at step {len(t.y)}" for t in traces if t.y]
+    ends = [f"{t.name}: {t.y[0]:.6g} at step 1, {t.y[-1]:.6g} at step {t.x[-1]}" for t in traces if t.y]
     return Chart(title, source, "step", "loss", traces, f"{title}. {'; '.join(ends) or 'no step has run yet'}.")
 
 

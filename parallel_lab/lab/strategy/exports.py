@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...base.errors import ParallelLabError
 from ..code.data import DATA
 from ..code.exports import code_of_strategies
 from ..code.lab_code import WritesCode
@@ -14,6 +13,7 @@ from ..code.program import program_of
 from ..pictures.charts import Chart, loss_chart, timeline_chart
 from ..shared.networks import NETWORKS
 from ..shared.problems import get_problem
+from .training import CURVE
 
 
 class StrategyExports(WritesCode):
@@ -25,30 +25,32 @@ class StrategyExports(WritesCode):
         """
         found = read_code(text)
         with self._lock:
-            before = self._devices
-            if "device_num" in found.settings and found.value("device_num") != before:
-                self.set_devices(found.value("device_num"))
-            elif not found.strategies:
+            devices = found.value("device_num", self._devices)
+            if not found.strategies and "device_num" not in found.settings:
                 raise found.nothing_for("strategy")
-            try:
-                wanted = named_strategies(found, {o["name"]: o["op"] for o in self._operators(set())})
-                check_strategies(wanted, lambda some: self._compile({**self._strategies, **some}))
-            except ParallelLabError:
-                if self._devices != before:
-                    self.set_devices(before)
-                raise
-            for name, sharded in wanted.items():
-                self.set_strategy(name, sharded.strategy)
+            self._offered(devices=devices)
+            wanted = named_strategies(found, {o["name"]: o["op"] for o in self._operators().shown(set())})
+            plain = dict.fromkeys(self._strategies)
+            check_strategies(wanted, lambda some: self._compile({**plain, **some}, devices=devices))
+            if devices != self._devices:
+                self._take(devices=devices)
+            given = {**self._strategies, **{name: one.strategy for name, one in wanted.items()}}
+            for name in wanted:
+                self._typed.pop(name, None)
+            if given != self._strategies:
+                self._adopt(given, self._compile(given)[0])
+        self._changed("picture")
 
     def charts(self) -> dict[str, Callable[[], Chart]]:
         """ "timeline": one step, event by event; "loss": this run, one device, and earlier runs."""
 
         def runs() -> Chart:
             loss = self._run.loss(None, self._devices)
-            now = [(loss[f"label_{name}"], loss[name]) for name in ("parallel", "single") if loss[name]]
-            return loss_chart([*now, *((run["label"], run["losses"]) for run in self._earlier)])
+            now = [(loss[f"label_{name}"], loss[name], 1) for name in ("parallel", "single") if loss[name]]
+            before = [(run["label"], run["losses"], -(-run["steps"] // CURVE)) for run in self._earlier]
+            return loss_chart([*now, *before])
 
-        return {"timeline": lambda: timeline_chart(self._timeline(self._plan, self._run.events)), "loss": runs}
+        return {"timeline": lambda: timeline_chart(self._timeline(self._plan, self.events)), "loss": runs}
 
     def _code_key(self) -> Any:
         return self._plan
@@ -56,4 +58,4 @@ class StrategyExports(WritesCode):
     def _codes(self) -> dict[str, str]:
         title = f"{NETWORKS[self._net].label} on {get_problem(self._data).label}, {self._devices} devices"
         program = program_of(self._plan, self._job()[1], DATA[self._data], title)
-        return code_of_strategies(program)
+        return code_of_strategies(program, fused=self._fusion == "fused", sliced=self._optimizer == "sliced")

@@ -37,13 +37,9 @@ from ..shared.networks import NETWORKS, apply_strategies, operator_layers, opera
 from ..shared.problems import PROBLEMS, get_problem, problems_of
 from ..shared.questions import COMMANDS, Question
 from .ask import strategy_questions
-<<<<<<< HEAD
+from .exports import StrategyExports
 from .operators import Operators, first_tensor, parse_strategy, same_source
 from .sections import pair_status, rank_status, strategy_text, tensor_status
-=======
-from .exports import StrategyExports
-from .sections import pair_status, rank_status, shapes_text, strategy_text, tensor_status
->>>>>>> 5d2c20c (labs: code out as programs for MindSpore, PyTorch and JAX, code in from lines of MindSpore, and figures with hover and zoom beside static ones)
 from .training import PACES, Training
 
 DEVICES = (1, 2, 4, 8)
@@ -78,11 +74,16 @@ class StrategyLab(StrategyExports, RunsOneThing):
     )
     styles = ("shared/transport.css", "pictures/moves.css", "strategy/strategy_lab.css", "strategy/pairs.css")
     commands = (
-<<<<<<< HEAD
-        *("set_net", "set_devices", "set_data", "set_preset", "set_strategy", "set_fusion", "set_optimizer"),
-=======
-        *("set_net", "set_devices", "set_data", "set_preset", "set_strategy", "set_code"),
->>>>>>> 5d2c20c (labs: code out as programs for MindSpore, PyTorch and JAX, code in from lines of MindSpore, and figures with hover and zoom beside static ones)
+        *(
+            "set_net",
+            "set_devices",
+            "set_data",
+            "set_preset",
+            "set_strategy",
+            "set_code",
+            "set_fusion",
+            "set_optimizer",
+        ),
         *("select_tensor", "select_phase", "select_rank", "select_message", "to", "show_numbers", *COMMANDS),
         *("run", "pause", "resume", "stop", "reset", "set_speed", "set_steps"),
     )
@@ -546,12 +547,8 @@ class StrategyLab(StrategyExports, RunsOneThing):
                 **tensor,
                 **rank,
                 **self.progress(),
-<<<<<<< HEAD
                 "timeline": self._timeline(plan, self.events),
-=======
-                "timeline": self._timeline(plan, training.events),
                 "sections": {} if self._simple else self.code_sections(),
->>>>>>> 5d2c20c (labs: code out as programs for MindSpore, PyTorch and JAX, code in from lines of MindSpore, and figures with hover and zoom beside static ones)
                 "status_message": told,
                 "status": told or f"{tensor['status_tensor']} {rank['status_rank']}",
             }
