@@ -6,6 +6,7 @@
     parallel-lab quickstart          the quickstart in the terminal (quickstart_command.py)
     parallel-lab bench               speed beside PyTorch's and MPI's (bench_command.py)
     parallel-lab run, msrun          a script on N ranks (run_command.py)
+    parallel-lab site public         the lessons as static pages with working labs (site_command.py)
 
 Exit codes: 0 done; 1 the doctor found a problem, or JupyterLab ended with one; 2 wrong arguments, or an error of ours,
 told in one line; 130 interrupted.
@@ -24,6 +25,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+
+import parallel_lab.lab.shared
 
 from ..base.errors import MissingPackage, ParallelLabError
 from ..base.files import checkout_folder, shipped_folder, version
@@ -65,6 +68,15 @@ def jupyterlab_command(
     return command + list(extra)
 
 
+def jupyter_environment() -> dict[str, str]:
+    """With the defaults that we ship: no news pop-up, file names at full width, exports that show labs' pages. They go
+    last: what a user or an administrator has set wins.
+    """
+    ours = str(Path(parallel_lab.lab.shared.__file__).parent)
+    given = os.environ.get("JUPYTER_CONFIG_PATH")
+    return {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join([*([given] if given else []), ours])}
+
+
 @contextlib.contextmanager
 def _passing_on_signals(server: subprocess.Popen) -> Iterator[None]:
     """Ctrl-C reaches JupyterLab by itself (same terminal) and is its business (it asks back); SIGTERM is passed on."""
@@ -90,7 +102,7 @@ def _open_notebooks(args: argparse.Namespace) -> int:
     if "--allow-root" in command:
         print("You are root: JupyterLab is started with --allow-root.")
     print("Starting JupyterLab; end it with Ctrl-C.", flush=True)
-    server = subprocess.Popen(command)
+    server = subprocess.Popen(command, env=jupyter_environment())
     with _passing_on_signals(server):
         code = server.wait()
     return 128 - code if code < 0 else code  # ended by a signal: the shell's convention
@@ -159,7 +171,7 @@ _OPTIONS = (
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import bench_command, quickstart_command, run_command
+    from . import bench_command, quickstart_command, run_command, site_command
 
     parser = argparse.ArgumentParser(
         prog="parallel-lab",
@@ -187,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="examples:\n  parallel-lab doctor\n  parallel-lab doctor train.py\n"
         "  parallel-lab doctor --json > doctor.json\n",
     )
-    for part in (quickstart_command, bench_command, run_command):
+    for part in (quickstart_command, bench_command, run_command, site_command):
         part.add_parser(subparsers)
     return parser
 

@@ -100,6 +100,21 @@ def test_a_kernel_that_is_gone_is_told_at_the_first_click(recorded, name):
 
 
 @pytest.mark.quick(1)
+def test_a_kernel_that_is_gone_is_told_at_once_and_its_controls_are_off(recorded, name):
+    """JupyterLab marks the view, and tells its model; a kernel that comes back is told, too."""
+    make, control, *_ = LABS[name]
+    page = recorded(make())
+    mark = "document.getElementById('lab').classList.toggle('jupyter-widgets-disconnected'); tell('comm_live_update')"
+    page.evaluate(mark)
+    expect(page.get_by_role("alert")).to_contain_text("No kernel here")
+    expect(page.locator(".pl-lab select:enabled")).to_have_count(0)
+    page.evaluate(mark)
+    expect(page.get_by_role("alert")).not_to_contain_text("No kernel here")
+    page.locator(control).first.click()
+    assert page.evaluate("sent.filter((m) => m.command).length") == 1
+
+
+@pytest.mark.quick(1)
 def test_leaving_leaves_no_listener(recorded, name):
     page = recorded(LABS[name][0]())
     page.locator(LABS[name][1]).first.click()

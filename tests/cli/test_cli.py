@@ -39,8 +39,9 @@ def lessons(tmp_path, monkeypatch):
     started = []
 
     class Server:
-        def __init__(self, command):
+        def __init__(self, command, env):
             started.append(command)
+            assert env["JUPYTER_CONFIG_PATH"].endswith("shared")
 
         def wait(self):
             return 0
@@ -156,7 +157,7 @@ def test_python_m_parallel_lab_is_the_command():
     assert found.stdout.startswith("parallel-lab ")
 
 
-SUBCOMMANDS = ["doctor", "quickstart", "bench", "run", "msrun", "as-mindspore"]
+SUBCOMMANDS = ["doctor", "quickstart", "bench", "run", "msrun", "as-mindspore", "site"]
 
 
 @pytest.mark.parametrize("word", ["foo", "--folder=x foo"])

@@ -55,7 +55,14 @@ def imported_packages() -> set[str]:
 
 
 def test_every_foreign_package_that_is_imported_is_declared():
-    with_jupyterlab = {"IPython", "ipykernel", "jupyter_client", "nbformat", "traitlets"}  # and with ipywidgets
+    with_jupyterlab = {
+        "IPython",
+        "ipykernel",
+        "jupyter_client",
+        "nbconvert",
+        "nbformat",
+        "traitlets",
+    }  # and with ipywidgets
     with_multiprocess = {"dill"}
     declared = {line.split(">=")[0] for line in [*PROJECT["dependencies"], *EXTRAS["mpi"], *EXTRAS["oracle"]]}
     foreign = imported_packages() - set(sys.stdlib_module_names) - {"parallel_lab"}

@@ -361,7 +361,7 @@ let mounted = 0;
 
 // ---- in a notebook, and on a page of its own ----
 
-const UNANSWERED = "Nobody answers: the kernel was restarted or has ended. Run the cell again.";
+const UNANSWERED = "No kernel here: nobody answers, the kernel was restarted or has ended. Run the cell again.";
 
 // A buffer from the kernel may start at any byte: copy it before reading floats.
 function floats(view) {
@@ -402,11 +402,22 @@ function lab(spec) {
       }
     };
     const other = () => { ahead = {}; refresh(); };
-    const heardOf = { "change:snapshot": other, "msg:custom": heard };
+    // Jupyter marks the views of a kernel that is gone, and of a saved notebook that never had one: nothing on them is
+    // on that would do nothing.
+    const kernel = () => {
+      const gone = root.closest(".jupyter-widgets-disconnected") !== null;
+      if (gone === !view.ui.live) return;
+      Object.assign(view.ui, { live: !gone, can: () => !gone });
+      lost = gone ? UNANSWERED : null;
+      refresh();
+      view.forget();
+    };
+    const heardOf = { "change:snapshot": other, "msg:custom": heard, comm_live_update: kernel };
     Object.assign(heardOf, { "change:progress": refresh, "change:last_error": refresh });
     for (const [name, handler] of Object.entries(heardOf)) model.on(name, handler);
     view.addLoss(0, { parallel: floats(model.get("loss_parallel")), single: floats(model.get("loss_single")) });
     refresh();
+    kernel();
     const { length } = view.curves.parallel;
     if (length < (model.get("progress")?.loss?.steps ?? 0)) model.send({ want_loss_since: length });
     return () => {

@@ -1,0 +1,200 @@
+"""`parallel-lab site OUT`: the lessons as static pages, run, with labs that work, and an index page.
+
+Every notebook is run in a kernel of its own and becomes one page: text, code, outputs, and each lab as the page that it
+is without a kernel (lab/shared/page.py), with all that it can replay. The pages need no network; a
+Content-Security-Policy forbids every request. OUT appears when all pages are there, or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import ArgumentError, DataFileError, ParallelLabError, escape
+from ..base.files import shipped_folder
+from ..lab.shared.page import FRONT_END
+from ..lab.shared.replay import WHOLE_PAGES
+from .options import option, subcommand
+
+NBCONVERT = FRONT_END / "shared" / "jupyter_nbconvert_config.json"
+CELL_LIMIT_S = 600
+MARK = "<!-- a site of parallel-lab -->"  # in the index: such a folder may be replaced
+FRAME = """<!doctype html>
+{mark}
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+      content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; font-src data:;
+               base-uri 'none'; form-action 'none'">
+<title>{title}</title>
+<style>
+{style}
+</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+STYLE = """
+:root { color-scheme: light dark; --fg: #1b1f24; --bg: #fff; --soft: #f4f6f8; --rule: #d9dde2; --link: #1a5fb4;
+  --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --fg: #eceff2; --bg: #14171b; --soft: #1f242a; --rule: #3a4048;
+  --link: #8ab8ff; --bad: #ff9d94; } }
+body { margin: 0; background: var(--bg); color: var(--fg);
+  font: 15px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", Arial,
+    sans-serif; }
+main { max-width: 1180px; margin: 0 auto; padding: 24px 20px 60px; }
+main > nav, p, ul, ol, h1, h2, h3 { max-width: 84ch; }
+h1, h2, h3 { line-height: 1.25; }
+a { color: var(--link); } .anchor-link { display: none; }
+pre, code { font: 13px/1.45 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+pre { overflow-x: auto; background: var(--soft); padding: 8px 12px; margin: 8px 0; }
+.prompt, .jp-InputPrompt, .jp-OutputPrompt { display: none; }
+.output_stderr pre, .output_error pre { border-left: 3px solid var(--bad); }
+table { border-collapse: collapse; } th, td { padding: 3px 10px 3px 0; border-bottom: 1px solid var(--rule); }
+.highlight, .highlight pre { background: none; } .input_area { background: var(--soft); }
+@media (prefers-color-scheme: dark) { .highlight { filter: invert(0.92) hue-rotate(180deg); } }
+iframe { background: var(--bg); } img, svg { max-width: 100%; }
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand."""
+    subcommand(
+        subparsers,
+        "site",
+        _site,
+        (
+            option("out", metavar="OUT", help="the folder to make; one that this command made before is replaced"),
+            option("--lesson", nargs="+", metavar="NN", default=None, help="only these lessons, by number: 01 04"),
+        ),
+        help="write the lessons as static pages with working labs",
+        description="Runs the lessons, and writes each as a page that needs no kernel and no network, with an index. "
+        "Labs on it keep the choices that were computed beforehand.",
+        epilog="examples:\n  parallel-lab site public\n  parallel-lab site public --lesson 01 02\n",
+    )
+
+
+def _site(args: argparse.Namespace) -> int:
+    paths = chosen_lessons(args.lesson)
+    print(f"Site: {write_site(Path(args.out), paths, tell=lambda text: print(text, flush=True))}")
+    return 0
+
+
+def chosen_lessons(numbers: Iterable[str] | None) -> list[Path]:
+    """The notebooks of the lessons, or of some. Raises ArgumentError for a number that is none."""
+    known = {path.name[:2]: path for path in sorted(shipped_folder("notebooks").glob("*.ipynb"))}
+    for number in numbers or ():
+        if number not in known:
+            raise ArgumentError(f"lesson {number!r}", where="site", allowed=f"One of {', '.join(known)}")
+    return [known[number] for number in dict.fromkeys(known if numbers is None else numbers)]
+
+
+def write_site(out: Path, paths: Iterable[Path], tell: Any = lambda text: None) -> Path:
+    """The pages of these notebooks, and `index.html`, in the folder `out`. Raises DataFileError where something else is
+    there or nothing can be written, ParallelLabError where a cell fails that must not.
+    """
+    out = out.expanduser().resolve()
+    index = out / "index.html"
+    if out.exists() and not (index.is_file() and MARK in index.read_text(encoding="utf-8", errors="replace")[:200]):
+        what = "is there already, and was not made by parallel-lab site"
+        raise DataFileError(what, where=str(out), hint="Name another folder")
+    part = out.parent / f".{out.name}.{secrets.token_hex(8)}.part"
+    try:
+        part.mkdir(parents=True)
+        try:
+            lessons = []
+            for path in paths:
+                tell(f"running {path.name}")
+                book = _executed(path, part)
+                page = path.with_suffix(".html").name
+                (part / page).write_text(_lesson_page(book), encoding="utf-8")
+                lessons.append((page, *_about(book)))
+            (part / "index.html").write_text(_index_page(lessons), encoding="utf-8")
+            _put(part, out)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        raise DataFileError(f"cannot be written: {error.strerror or error}", where=str(out)) from error
+    return out
+
+
+def _put(part: Path, out: Path) -> None:
+    """The new folder in the place of the old one, which goes last."""
+    old = part.with_suffix(".old")
+    if out.exists():
+        out.rename(old)
+    try:
+        part.rename(out)
+    except OSError:
+        if old.exists():
+            old.rename(out)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _executed(path: Path, place: Path) -> Any:
+    """The notebook with its outputs; it runs in a folder that goes away."""
+    import nbformat
+    from nbconvert.preprocessors import CellExecutionError, ExecutePreprocessor
+
+    book = nbformat.read(path, as_version=4)
+    work = place / "work"
+    work.mkdir()
+    before = os.environ.get(WHOLE_PAGES)
+    os.environ[WHOLE_PAGES] = "1"
+    try:
+        run = ExecutePreprocessor(timeout=CELL_LIMIT_S, kernel_name="python3")
+        run.preprocess(book, {"metadata": {"path": str(work)}})
+    except CellExecutionError as error:
+        raise ParallelLabError(f"{path.name}: a cell failed: {error.ename}: {error.evalue}") from error
+    finally:
+        if before is None:
+            del os.environ[WHOLE_PAGES]
+        else:
+            os.environ[WHOLE_PAGES] = before
+        shutil.rmtree(work, ignore_errors=True)
+    return book
+
+
+def _lesson_page(book: Any) -> str:
+    from nbconvert import HTMLExporter
+    from traitlets.config import Config
+
+    config = Config(json.loads(NBCONVERT.read_text(encoding="utf-8")))
+    exporter = HTMLExporter(config=config, template_name="basic", exclude_anchor_links=True)
+    body, resources = exporter.from_notebook_node(book)
+    style = "\n".join([*resources["inlining"]["css"], STYLE])
+    home = '<nav><a href="index.html">All lessons</a></nav>\n'
+    return FRAME.format(mark=MARK, title=escape(_about(book)[0]), style=style, body=home + _pages_only(body))
+
+
+def _pages_only(body: str) -> str:
+    """Links between notebooks as links between pages."""
+    return re.sub(r'href="([\w./-]+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', body)
+
+
+def _about(book: Any) -> tuple[str, str]:
+    """Title and first paragraph."""
+    text = next((cell.source for cell in book.cells if cell.cell_type == "markdown"), "")
+    title, _, rest = text.strip().partition("\n")
+    first = re.sub(r"[*`]|\[([^]]*)\]\([^)]*\)", r"\1", rest.strip().split("\n\n")[0])
+    return title.lstrip("# ").strip(), " ".join(first.split())
+
+
+def _index_page(lessons: Iterable[tuple[str, str, str]]) -> str:
+    items = (f'<li><a href="{page}">{escape(title)}</a><br>{escape(first)}</li>' for page, title, first in lessons)
+    body = "<h1>parallel_lab</h1>\n<p>Lessons with labs that work on the page: no kernel, no network.</p>\n<ul>\n"
+    return FRAME.format(mark=MARK, title="parallel_lab", style=STYLE, body=f"{body}{chr(10).join(items)}\n</ul>")

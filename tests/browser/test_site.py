@@ -1,0 +1,72 @@
+"""`parallel-lab site`: lessons as pages, clicked through from file:// without a network."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallel_lab.base.errors import DataFileError
+from parallel_lab.cli.main import main
+from parallel_lab.cli.site_command import chosen_lessons, write_site
+from tests.browser.lab_page import MARKS, browser, sync_api
+
+__all__ = ["browser"]  # the fixture
+
+expect = sync_api.expect
+
+pytestmark = MARKS
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+def test_a_site_is_clicked_through_offline(browser, tmp_path):
+    """From the index to a lesson, in whose lab a choice that was computed changes the picture; nothing is asked for."""
+    out = tmp_path / "public"
+    assert main(["site", str(out), "--lesson", "01", "06"]) == 0
+    assert sorted(file.name for file in out.iterdir()) == ["01_quickstart.html", "06_layouts.html", "index.html"]
+    assert [file.name for file in tmp_path.iterdir()] == ["public"]
+    context, asked, broken = browser.new_context(offline=True), [], []
+    page = context.new_page()
+    page.on("request", lambda r: asked.append(r.url) if not r.url.startswith(("file:", "about:")) else None)
+    page.on("pageerror", lambda e: broken.append(str(e)))
+    page.on("console", lambda m: broken.append(m.text) if m.type == "error" else None)
+    page.goto((out / "index.html").as_uri())
+    page.get_by_role("link").nth(1).click()
+    frame = page.frame_locator("iframe").first
+    expect(frame.get_by_text("No kernel here")).to_be_visible()
+    head = frame.locator(".pl-status")
+    before = head.inner_text()
+    frame.locator("[data-value=all_to_all]").click()
+    expect(head).not_to_have_text(before)
+    page.get_by_role("link", name="All lessons").click()
+    page.get_by_role("link").first.click()
+    frame = page.frame_locator("iframe").first
+    frame.locator("[data-command=set_devices][data-value='4']").click()
+    expect(frame.locator(".pl-cards [role=radio]")).to_have_count(4)
+    context.close()
+    assert not asked and not broken
+
+
+def test_a_folder_that_is_no_site_is_left_alone(tmp_path):
+    (tmp_path / "public").mkdir()
+    (tmp_path / "public" / "mine.txt").write_text("mine")
+    with pytest.raises(DataFileError, match="was not made by parallel-lab site"):
+        write_site(tmp_path / "public", [])
+    assert [file.name for file in tmp_path.rglob("*.txt")] == ["mine.txt"] and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_lesson_that_fails_leaves_the_old_site_and_no_part_of_the_new_one(tmp_path, monkeypatch):
+    out = write_site(tmp_path / "public", [])
+    old = (out / "index.html").read_text()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("parallel_lab.cli.site_command._executed", fail)
+    with pytest.raises(DataFileError, match="No space left"):
+        write_site(out, chosen_lessons(["01"]))
+    assert (out / "index.html").read_text() == old and [file.name for file in tmp_path.iterdir()] == ["public"]
+
+
+def test_a_lesson_that_is_none_is_named(tmp_path, capsys):
+    assert main(["site", str(tmp_path / "public"), "--lesson", "99"]) == 2
+    assert "lesson '99'" in capsys.readouterr().err and not list(tmp_path.iterdir())
