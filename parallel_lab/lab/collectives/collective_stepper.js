@@ -18,15 +18,16 @@ function header(s, ui) {
     ${choice("elements", "S", s.elements, "choose_elements", ui)}
     ${choice("cluster", "machine", s.cluster, "choose_cluster", ui)}
     ${choice("contention", "links", s.contention, "choose_contention", ui)}
-    ${follow(s)}
+    ${follow(s, ui)}
   </header>`;
 }
 
 // Which chunk is shown bright, the others being dimmed.
-function follow(s) {
+function follow(s, ui) {
   const option = (c, i) => html`<option value="${i}" data-key="f${i}"
     ${flag("selected", s.follow === i)}>chunk ${c.label}</option>`;
-  return html`<label class="pl-field"><span>follow</span><select data-key="follow" data-command="follow">
+  return html`<label class="pl-field"><span>follow</span><select data-key="follow" data-command="follow"
+    ${disabledUnless(ui, "follow")}>
     <option value=""${flag("selected", s.follow === null)}>all</option>${s.chunks.map(option)}</select></label>`;
 }
 

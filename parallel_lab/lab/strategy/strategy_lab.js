@@ -211,9 +211,11 @@ function picture(s, ui) {
     ${disabledUnless(ui, "select_phase", name)}>${name}</option>`;
   return html`<section class="pl-panel pl-picture" aria-label="slices of the selected tensor">
     <div class="pl-pick"><label class="pl-field"><span>tensor</span>
-        <select data-key="tensor" data-command="select_tensor">${tensorOptions(s, ui)}</select></label>
+        <select data-key="tensor" data-command="select_tensor"
+          ${disabledUnless(ui, "select_tensor")}>${tensorOptions(s, ui)}</select></label>
       <label class="pl-field"><span>phase</span>
-        <select data-key="phase" data-command="select_phase">${s.phases.map(phase)}</select></label></div>
+        <select data-key="phase" data-command="select_phase"
+          ${disabledUnless(ui, "select_phase")}>${s.phases.map(phase)}</select></label></div>
     <div class="pl-cards" role="radiogroup" aria-label="ranks, in device-matrix order" data-roving="${COLUMNS}"
       style="--columns:${COLUMNS}">${s.cards.map((c) => card(s, ui, c, dims, side, ring(c.rank)))}</div>
   </section>`;
