@@ -142,8 +142,10 @@ def fitting(function: Function) -> Function:
             return function(*args, **kwargs)
         except TypeError as error:
             # an error of this very call has no frame of the function
-            of_class = function.__name__ == "__init__" and args
-            place = type(args[0]).__name__ if of_class else function.__name__
+            if function.__name__ in ("__init__", "__new__") and args:
+                place = (args[0] if isinstance(args[0], type) else type(args[0])).__name__
+            else:
+                place = function.__name__
             inside = error.__traceback__ is None or error.__traceback__.tb_next is not None
             fault = None if inside else misfit(place, inspect.signature(function), args, kwargs)
             if fault is None:
@@ -151,6 +153,13 @@ def fitting(function: Function) -> Function:
         raise fault
 
     return call  # type: ignore[return-value]
+
+
+def fitting_class(cls: type) -> type:
+    """`fitting` for what makes objects of a class, such as a dataclass."""
+    name = "__init__" if "__init__" in vars(cls) else "__new__"
+    setattr(cls, name, fitting(vars(cls)[name]))
+    return cls
 
 
 def kept(**checks: Callable[..., Any]) -> Callable[[Function], Function]:
@@ -202,7 +211,8 @@ def misfit(
         if not missing:
             return None
         what = f"missing argument{'s' * (len(missing) > 1)} {', '.join(missing)}"
-    shown = inspect.Signature([p.replace(annotation=p.empty) for name, p in known.items() if name != "self"])
+    own = ("self", "cls")
+    shown = inspect.Signature([p.replace(annotation=p.empty) for name, p in known.items() if name not in own])
     return kind(what, where=where, allowed=f"It takes {shown}", hint=hint)
 
 

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..base.checks import fitting_class
 from ..base.errors import LayoutError, LayoutTypeError, shorten
 from ..base.settings.checks import INTERLEAVED
 from .tensor_layout import TensorLayout
@@ -34,6 +35,7 @@ WHOLE = "None"  # the name that splits nothing
 Dim = str | tuple[str, ...]
 
 
+@fitting_class
 @dataclass(frozen=True, repr=False, eq=False)
 class Layout:
     """A device matrix with a name for every axis; called with one name per tensor dim, the placement of that tensor.
@@ -62,6 +64,8 @@ class Layout:
         if len(self.device_matrix) != len(self.alias_name):
             what = f"device_matrix has {len(self.device_matrix)} axes and alias_name {len(self.alias_name)} names"
             raise LayoutError(what, where=given, allowed="One name per axis")
+        if not isinstance(self.dims, tuple | None):
+            raise LayoutTypeError(f"dims={shorten(self.dims)}", where=given, allowed="A tuple, or None")
         if self.dims is not None:
             self._check_dims(f"{given}({', '.join(map(shorten, self.dims))})")
 

@@ -92,7 +92,7 @@ def tensor(input_data: Any = None, dtype: Any = None) -> Tensor:
 def tuple_to_array(input_x: Any) -> Tensor:
     """A tuple of numbers of one kind as a Tensor: ints are int64, floats float32.  -> (count,)."""
     where, what = "tuple_to_array", f"input_x={shorten(input_x)}"
-    if input_x == ():
+    if isinstance(input_x, tuple) and not input_x:
         raise ShapeError(what, where=where, allowed="At least one number")
     if not isinstance(input_x, tuple) or {type(n) for n in input_x} not in ({int}, {float}):
         raise ArgumentTypeError(what, where=where, allowed="A tuple of ints, or of floats")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..base.checks import checked
+
 __all__ = ["no_init_parameters"]
 
 
+@checked("no_init_parameters")
 @contextmanager
 def no_init_parameters() -> Iterator[None]:
     """Build networks and optimizers inside; initial values are drawn later, when they are first read.

@@ -89,7 +89,7 @@ def _check_numbers(operands, **_):
 
 
 _DRAWN = {
-    "attrs": {"shape": SIZE, "key": KEY},
+    "attrs": {"shape": sequence_of(integer(0), "A tuple of ints, none below 0", empty=True), "key": KEY},
     "sizes": lambda shapes, *, shape, **_: dict(zip(letters(len(shape)), shape, strict=True)),
     "axes": lambda signature: signature.out,
     "whole": lambda signature, **_: "".join(signature.ins),

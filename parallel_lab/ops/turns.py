@@ -16,7 +16,7 @@ from .elementwise import mul, sub
 from .machine.operand_checks import floats, one_dim
 from .machine.registry import case, op, unbroadcast
 from .machine.signature import along_axis, letters
-from .shape import as_array, broadcast_to
+from .shape import broadcast_to
 from .spellings import function
 
 # ---- positions as angles (Su et al. 2021, "RoFormer") ----
@@ -97,8 +97,12 @@ def _(g, out, x1, x2, *, dim):
 @function(method="cross(other,dim)", mint="cross")
 def cross(input, other, dim=None):
     """Vector products along `dim` (None: the first with 3 elements).  input, other: (..., 3, ...) -> broadcast."""
-    shape = np.broadcast_shapes(tuple(input.shape), tuple(as_array(other).shape))
-    given = [each if tuple(each.shape) == shape else broadcast_to(each, shape) for each in (input, as_array(other))]
+    shapes = tuple(input.shape), tuple(other.shape)
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ShapeError(f"shapes {shapes[0]} and {shapes[1]}", where="cross", allowed="What broadcasts") from None
+    given = [each if tuple(each.shape) == shape else broadcast_to(each, shape) for each in (input, other)]
     if dim is None and 3 not in shape:
         raise ShapeError(f"tensors of shape {shape}", where="cross", allowed="A dim with 3 elements")
     return cross_product(*given, dim=shape.index(3) if dim is None else dim)

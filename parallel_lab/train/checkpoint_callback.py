@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import Check, checked, choice, flag, function, instance, integer, path_text, text
+from ..base.checks import Check, checked, choice, fitting_class, flag, function, instance, integer, path_text, text
 from ..base.errors import ArgumentError, CollectiveMismatch, NotBuiltYet, shorten
 from ..base.files import write_whole
 from ..base.hooks import current_world
@@ -74,6 +74,7 @@ CONFIG = {
 }
 
 
+@fitting_class
 @dataclass(eq=False)
 class CheckpointConfig:
     """When to save, and what to keep.

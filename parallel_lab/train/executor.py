@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import checked, instance, text
+from ..base.checks import checked, fitting, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, TracedCommunication, shorten
 from ..base.hooks import current_world
 from ..base.settings.checks import SHARDED_MODES
@@ -113,6 +113,7 @@ class CellGraphExecutor:
             obj.parameter_layout_dict = known.forms
         return obj
 
+    @fitting
     def __call__(self, obj: Cell, *args: Any, phase: str = "predict") -> Any:
         """Compile `obj` for these inputs, if need be, and run it on this rank."""
         self.compile(obj, *args, phase=phase)

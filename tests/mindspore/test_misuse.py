@@ -1,7 +1,7 @@
 """Junk given to every public class and function of the facade: refused in words, with an error of this package.
 
 Drawn with a seed: the arguments of an example call, one of them replaced; or all of them drawn. What a class makes is
-called and sharded with junk, too. Python's own words stay for the arguments of a Tensor and of a few classes.
+called and sharded with junk, too. Python's own words stay for names of constants (ParallelMode) and bases.
 """
 
 import importlib
@@ -231,6 +231,19 @@ def test_junk_is_refused_in_words(path, tmp_path, monkeypatch, capsys):
         (lambda: nn.F1(beta=2), r"F1: unexpected argument 'beta'"),
         (lambda: ms.set_context(0), r"set_context: too many positional arguments"),
         (lambda: ms.set_seed(sed=1), r"set_seed: unexpected argument 'sed'.*nearest is 'seed'"),
+        (
+            lambda: ms.Tensor([1.0], unit=1),
+            r"Tensor: unexpected argument 'unit'\. It takes \(input_data=None",
+        ),
+        (lambda: ms.Tensor(*range(9)), r"Tensor: too many positional arguments"),
+        (lambda: ms.Tensor(), r"Tensor: data None"),
+        (lambda: ms.Layout((2,)), r"Layout: missing argument 'alias_name'"),
+        (lambda: ms.Layout((2,), ("a",), 3), r"Layout\(\(2,\), \('a',\)\): dims=3\. A tuple, or None"),
+        (lambda: ms.CheckpointConfig(steps=1), r"CheckpointConfig: unexpected argument 'steps'"),
+        (lambda: ms.ParameterTuple(), r"ParameterTuple: missing argument 'parameters'\. It takes \(parameters\)"),
+        (lambda: nn.GradientClip(), r"GradientClip: missing arguments 'kind', 'limit'"),
+        (lambda: vision.HWC2CHW(1), r"HWC2CHW: too many positional arguments"),
+        (lambda: nn.utils.no_init_parameters(1), r"no_init_parameters: too many positional arguments"),
         (lambda: ops.depend(1), r"depend: missing argument 'expr'\. It takes \(value, expr\)"),
     ],
 )

@@ -233,6 +233,7 @@ class _UpdateCell(_OlderNames):
 class FixedLossScaleUpdateCell(_UpdateCell, StaticLossScaler):
     """Called with (loss_scale, overflow) after a step: returns overflow; the scale stays."""
 
+    @fitting
     def __init__(self, loss_scale_value: float) -> None:
         super().__init__(self._scale("loss_scale_value", loss_scale_value))
 
@@ -240,6 +241,7 @@ class FixedLossScaleUpdateCell(_UpdateCell, StaticLossScaler):
 class DynamicLossScaleUpdateCell(_UpdateCell, DynamicLossScaler):
     """Called with (loss_scale of the step, overflow): returns overflow and adjusts `scale_value`."""
 
+    @fitting
     def __init__(self, loss_scale_value: float, scale_factor: int, scale_window: int) -> None:
         super().__init__(self._scale("loss_scale_value", loss_scale_value), scale_factor, scale_window)
 

@@ -17,12 +17,13 @@ from numbers import Real
 from typing import Any
 
 from ... import ops
-from ...base.checks import checked, choice, flag, number
+from ...base.checks import checked, choice, fitting_class, flag, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...ops.machine.operand_checks import is_operand
 from .global_norm import Totals, added, all_finite, as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
 
 
+@fitting_class
 @dataclass(frozen=True)
 class GradientClip:
     """How an optimizer clips its gradients.

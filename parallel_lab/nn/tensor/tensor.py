@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, flag, instance, integer, no_tensor
+from ...base.checks import checked, fitting, flag, instance, integer, no_tensor
 from ...base.dtypes import as_dtype, check_taken_in, kind_of, scalar_operand
 from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
@@ -51,11 +51,11 @@ class Tensor(ForNumpy):
     __slots__ = ("__weakref__", "_data", "node")
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
-        if cls is Tensor and (len(args) > 2 or (kwargs and not kwargs.keys().isdisjoint(("init", "shape")))):
+        if cls is Tensor and (len(args) > 2 or not kwargs.keys() <= {"input_data", "dtype"}):
             return Initial.of(*args, **kwargs)
         return _new(cls)
 
-    def __init__(self, input_data: Any, dtype: Any = None) -> None:
+    def __init__(self, input_data: Any = None, dtype: Any = None) -> None:
         if isinstance(input_data, Tensor):
             input_data = input_data.asnumpy()
         try:
@@ -329,12 +329,12 @@ class Initial(Tensor):
         return super().__str__() if description_of(self) is None else repr(self)
 
     @staticmethod
+    @checked("Tensor")
     def of(input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None) -> Initial:
         """`Tensor(shape=, dtype=, init=)`; without a rule a description of an input, see `described.py`."""
-        allowed = "A shape and a dtype, and no input_data"
         if input_data is not None or shape is None or dtype is None:
             what = f"input_data={shorten(input_data)}, shape={shorten(shape)}, dtype={shorten(dtype)}"
-            raise ArgumentTypeError(what, where="Tensor", allowed=allowed)
+            raise ArgumentTypeError(what, where="Tensor", allowed="A shape and a dtype, and no input_data")
         if init is None:
             described = Description(shape)
             return Initial(described.draw, described.shape, dtype)
@@ -422,8 +422,7 @@ class Parameter(Tensor):
         else:
             self.node = self._data = None
         if name is not None and (not isinstance(name, str) or not name):
-            allowed = "A non-empty str, or None to take the attribute's name"
-            raise ShapeError(f"name {shorten(name)}", where="Parameter", allowed=allowed)
+            raise ShapeError(f"name {shorten(name)}", where="Parameter", allowed="A non-empty str, or None")
         self.name = name or "Parameter"
         self._requires_grad, self.layerwise_parallel = requires_grad, layerwise_parallel
         self._comm_fusion: int | None = None
@@ -585,13 +584,14 @@ class Parameter(Tensor):
 class ParameterTuple(tuple):
     """Several Parameters that a Cell registers under their own names."""
 
+    @fitting
     def __new__(cls, parameters: Iterator[Parameter] | list[Parameter]) -> ParameterTuple:
         if isinstance(parameters, (str, type, dict)) or not hasattr(parameters, "__iter__"):
             raise ShapeError(shorten(parameters), where="ParameterTuple", allowed="A list or tuple of Parameters")
-        parameters = tuple(parameters)
-        if others := [p for p in parameters if not isinstance(p, Parameter)]:
+        made = super().__new__(cls, parameters)
+        if others := [p for p in made if not isinstance(p, Parameter)]:
             raise ShapeError(f"element {shorten(others[0])}", where="ParameterTuple", allowed="Parameters only")
-        return super().__new__(cls, parameters)
+        return made
 
     def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:
         """New Parameters of these shapes, named `prefix.name`.  init: "same", or what `initializer` takes ("zeros")."""

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import Check, checked, flag, instance, integer, number, sequence_of
+from ...base.checks import Check, checked, fitting, flag, instance, integer, number, sequence_of
 from ...base.errors import ArgumentError, ShapeError, shorten
 from .checks import at_least, member
 from .transforms import RandomTransform, Transform
@@ -261,6 +261,10 @@ class Normalize(Transform):
 
 class HWC2CHW(Transform):
     """Channels first.  (h, w, c) -> (c, h, w), same dtype; (h, w) stays as it is."""
+
+    @fitting
+    def __init__(self) -> None:
+        super().__init__()
 
     def apply(self, data: np.ndarray) -> np.ndarray:
         image = _picture("HWC2CHW", data)
