@@ -231,10 +231,7 @@ def test_junk_is_refused_in_words(path, tmp_path, monkeypatch, capsys):
         (lambda: nn.F1(beta=2), r"F1: unexpected argument 'beta'"),
         (lambda: ms.set_context(0), r"set_context: too many positional arguments"),
         (lambda: ms.set_seed(sed=1), r"set_seed: unexpected argument 'sed'.*nearest is 'seed'"),
-        (
-            lambda: ms.Tensor([1.0], unit=1),
-            r"Tensor: unexpected argument 'unit'\. It takes \(input_data=None",
-        ),
+        (lambda: ms.Tensor([1.0], unit=1), r"Tensor: unexpected argument 'unit'\. It takes \(input_data=None"),
         (lambda: ms.Tensor(*range(9)), r"Tensor: too many positional arguments"),
         (lambda: ms.Tensor(), r"Tensor: data None"),
         (lambda: ms.Layout((2,)), r"Layout: missing argument 'alias_name'"),
