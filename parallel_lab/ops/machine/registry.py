@@ -114,7 +114,7 @@ def op(
     check      function of (operands with shape and dtype, **attributes), called after those and before the operator
                runs or is recorded: None, or (what is wrong, what is allowed) and perhaps a hint
     dtype      result dtype: a name, the number of the operand that has it, or a function of (operand dtypes,
-               **attributes) that returns one; default: numpy's promotion. A tuple: one for each of several results
+               **attributes) that returns one; default: MindSpore's promotion. A tuple: one for each of several results
     sizes      function of (shapes, **attributes): extents of labels that only the result has
     out_sizes  function of (shapes, **attributes): extents in the result of labels that have another one there (a
                convolution's height and width)
