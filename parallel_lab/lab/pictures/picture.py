@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...base.cluster import get_cluster
+from ...base.cluster import Cluster, get_cluster
 from ...base.events import Event, one_after_the_other
 from ...cost.memory import predict_memory
 from ...cost.time import instr_time_s, message_bytes
@@ -239,7 +239,9 @@ def _gradient_of(plan: Plan, entry: TensorEntry, has_halo: bool) -> tuple[Value,
 # ---- messages ----
 
 
-def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: str = "laptop") -> list[dict[str, Any]]:
+def message_table(
+    plan: Plan, rank: int, events: Iterable[Event] = (), cluster: str | Cluster = "laptop"
+) -> list[dict[str, Any]]:
     """Messages of one step as `rank` sees them, and the slices the compiler inserted, in the order in which they run.
 
     events  what was measured: bytes and times of this rank's instructions are taken from it where it has them
@@ -345,7 +347,7 @@ def _use(when: str, names: list[str]) -> str:
 # ---- the timeline ----
 
 
-def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str = "laptop") -> dict[str, Any]:
+def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str | Cluster = "laptop") -> dict[str, Any]:
     """One lane of bars per rank, in microseconds: the last recorded step if there is one, else the predicted step.
 
     A measured message begins, for a rank, when it arrives; until the last member of its group has arrived it waits.

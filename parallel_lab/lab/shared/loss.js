@@ -14,8 +14,8 @@ function switchesText(s, within) {
   const line = (one) => `after step ${one.step}: ${one.change}; ${one.text}`;
   const more = list.length > 1 ? html` <span class="pl-muted">(${plural(list.length, "change")})</span>` : "";
   const bend = within && s.loss.steps > last.step ? " The curve does not bend." : "";
-  return html`<p class="pl-said" role="status" title="${list.map(line).join("\n")}"><i class="pl-mark-switch"></i><b>after
-    step ${last.step}</b> ${last.change}: ${last.text}.${bend}${more}</p>`;
+  return html`<p class="pl-said" role="status" title="${list.map(line).join("\n")}"><i class="pl-mark-switch"></i><b
+    >after step ${last.step}</b> ${last.change}: ${last.text}.${bend}${more}</p>`;
 }
 
 function loss(s, ui) {

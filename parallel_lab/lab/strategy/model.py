@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...base.checks import integer
+from ...base.cluster import Cluster
 from ...base.errors import ParallelLabError
 from ...base.events import Event
 from ...base.settings.context import default_settings
@@ -38,6 +39,7 @@ from ..shared.problems import PROBLEMS, get_problem, problems_of
 from ..shared.questions import COMMANDS, Question
 from .ask import strategy_questions
 from .exports import StrategyExports
+from .gap import Machine
 from .operators import Operators, first_tensor, parse_strategy, same_source
 from .sections import pair_status, rank_status, strategy_text, tensor_status
 from .training import PACES, Training
@@ -74,18 +76,10 @@ class StrategyLab(StrategyExports, RunsOneThing):
     )
     styles = ("shared/transport.css", "pictures/moves.css", "strategy/strategy_lab.css", "strategy/pairs.css")
     commands = (
-        *(
-            "set_net",
-            "set_devices",
-            "set_data",
-            "set_preset",
-            "set_strategy",
-            "set_code",
-            "set_fusion",
-            "set_optimizer",
-        ),
+        *("set_net", "set_devices", "set_data", "set_preset", "set_strategy", "set_code"),
+        *("set_fusion", "set_optimizer"),
         *("select_tensor", "select_phase", "select_rank", "select_message", "to", "show_numbers", *COMMANDS),
-        *("run", "pause", "resume", "stop", "reset", "set_speed", "set_steps"),
+        *("run", "pause", "resume", "stop", "reset", "set_speed", "set_steps", "fit_machine"),
     )
     looks: ClassVar[dict[str, str]] = {"select_tensor": "tensor", "select_message": "message", "to": "at"}
     looks |= {"select_phase": "phase", "select_rank": "rank"}
@@ -120,7 +114,8 @@ class StrategyLab(StrategyExports, RunsOneThing):
         self._at = 0  # moves that are done
         self._numbers = False  # whether those of the slice are shown
         self._ranks: tuple[Plan, Any] | None = None  # a plan, and its simulated first step
-        self._lanes: tuple[Plan, tuple[Event, ...], dict[str, Any]] | None = None
+        self._lanes: tuple[Plan, tuple[Event, ...], Cluster, dict[str, Any]] | None = None
+        self._machine = Machine(DEVICES[-1])  # that predictions are made for
         self._rank = min(5, devices - 1)
         self._preset, self._tensor = next(iter(NETWORKS[net].presets)), ""
         self._update()
@@ -407,9 +402,8 @@ class StrategyLab(StrategyExports, RunsOneThing):
         training, self._run = self._run, self.idle_run()
         if training.goes_on:
             at = len(training.parallel)
-            self._said = f"the run before (of {training.label}) was ended after step {at} by this change" + (
-                "; its curve stays" if at else ""
-            )
+            stays = "; its curve stays" if at else ""
+            self._said = f"the run before (of {training.label}) was ended after step {at} by this change{stays}"
         training.ask_to_end()
 
     def _keep_curve(self) -> None:
@@ -549,6 +543,8 @@ class StrategyLab(StrategyExports, RunsOneThing):
                 **self.progress(),
                 "timeline": self._timeline(plan, self.events),
                 "sections": {} if self._simple else self.code_sections(),
+                "gap": self._machine.gap(plan, self._timeline(plan, self.events), messages, self._rank),
+                "fit": self._machine.to_dict(),
                 "status_message": told,
                 "status": told or f"{tensor['status_tensor']} {rank['status_rank']}",
             }
@@ -560,7 +556,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
 
     def _rank_part(self, rank: int) -> dict[str, Any]:
         """What depends on the rank that is looked at."""
-        messages = with_duals(self._plan, picture.message_table(self._plan, rank, self.events))
+        messages = with_duals(self._plan, picture.message_table(self._plan, rank, self.events, self._machine.profile))
         status = rank_status(rank, messages, self._devices)
         told = {"messages": messages, "message_totals": picture.totals(messages), "status_rank": status}
         return {"rank_detail": picture.rank_detail(self._plan, rank), **told}
@@ -576,10 +572,22 @@ class StrategyLab(StrategyExports, RunsOneThing):
 
     def _timeline(self, plan: Plan, events: tuple[Event, ...]) -> dict[str, Any]:
         """The lanes, kept until plan or events change: to predict them takes as long as the rest of a snapshot."""
-        if self._lanes is None or self._lanes[0] is not plan or self._lanes[1] is not events:
-            self._lanes = (plan, events, picture.timeline_lanes(plan, events))
-        kept = self._lanes[2]
+        key = plan, events, self._machine.profile
+        if self._lanes is None or any(one is not other for one, other in zip(self._lanes, key, strict=False)):
+            self._lanes = (*key, picture.timeline_lanes(*key))
+        kept = self._lanes[3]
         return {**kept, "lanes": [{**lane, "bars": [dict(bar) for bar in lane["bars"]]} for lane in kept["lanes"]]}
+
+    def fit_machine(self) -> None:
+        """Measure this machine for some seconds, and predict with its own profile from now on, in place of "laptop".
+        Returns at once, `wait()` waits; nothing while it is measured or a training goes on.
+        """
+        if not (self._run.goes_on or self._machine.fit.goes_on):
+            self._machine.start_fit(max(2, self._devices), lambda: self._changed("picture"))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no run and no measuring goes on."""
+        return super().wait(timeout) and self._machine.wait(timeout)
 
     def _operators(self) -> Operators:
         return Operators(self._plan, self._strategies, self._given, self._typed, self._composed, self._layers)

@@ -178,7 +178,10 @@ def _timeline(s: Snapshot) -> Section:
         parts = [f"{kind} {time:.4g} {timeline['unit']}" for kind, time in spent.items()]
         rows.append((f"rank {lane['rank']}", ", ".join(parts) or "idle"))
     small = f"{timeline['source']}: {timeline['end']:.4g} {timeline['unit']}"
-    return table("Timeline of one step", {"": "text", " ": "text"}, rows, small=small)
+    notes = [s["gap"]["text"]] if s.get("gap") and s["gap"]["text"] else []
+    if s["fit"]["text"]:
+        notes.append(s["fit"]["text"])
+    return table("Timeline of one step", {"": "text", " ": "text"}, rows, small=small, notes=notes)
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -403,7 +403,17 @@ function timeline(s, ui) {
     <p class="pl-legend"><span><i class="pl-swatch pl-swatch-half pl-bar-compute"></i>compute</span>
       <span><i class="pl-swatch pl-bar-communication"></i>communication</span>
       <span><i class="pl-swatch pl-bar-wait"></i>wait</span></p>
-    <p class="pl-verdict">${spent}</p>`);
+    <p class="pl-verdict">${spent}</p>${whyFar(s, ui)}`);
+}
+
+// Why measured is far from predicted, and a button that measures the machine that predictions are made for.
+function whyFar(s, ui) {
+  const busy = s.fit?.state === "running", why = s.gap?.text ?? "", said = s.fit?.text ?? "";
+  if (!why && !said && !s.fit?.error) return "";
+  const press = button("fit_machine", busy ? "measuring …" : "fit this machine", ui,
+    { on: !busy && !s.run.can.stop, key: "fit" });
+  const words = [why, said, s.fit?.error].filter(Boolean).join("; ");
+  return html`<p class="pl-said">${words} ${why || busy ? press : ""}</p>`;
 }
 
 // ---- what can be done ----

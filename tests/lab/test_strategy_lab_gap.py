@@ -1,0 +1,61 @@
+"""Predicted and measured steps of the Strategy Lab: why they differ, and the profile of the machine itself."""
+
+import pytest
+
+from parallel_lab.base.cluster import get_cluster
+from parallel_lab.lab.strategy.gap import FAR, gap_of
+from parallel_lab.lab.strategy.model import StrategyLab
+from parallel_lab.processes.shm import close_all
+
+MESSAGES = [{"group": [0, 1], "time_predicted_s": 1e-5}, {"group": [0, 1], "time_predicted_s": 3e-5}]
+MESSAGES.append({"group": [], "time_predicted_s": 1.0})  # a slice is no message
+
+
+def lanes(end_us, in_messages_us, source="measured"):
+    bars = [
+        {"kind": "compute", "start": 0, "end": 1},
+        {"kind": "communication", "start": 1, "end": 1 + in_messages_us},
+        {"kind": "wait", "start": 1 + in_messages_us, "end": end_us},
+    ]
+    return {"source": source, "end": end_us, "unit": "us", "lanes": [{"rank": r, "bars": bars} for r in (0, 1)]}
+
+
+def test_far_apart_one_line_says_how_many_share_how_few_cores_and_what_a_message_takes():
+    """10 ms against 0.1 ms: 100 times; two messages in 8 ms are 4 ms each, predicted (10 + 30) / 2 = 20 us."""
+    found = gap_of(1e-4, lanes(10_000, 8_000), MESSAGES, 1, get_cluster("laptop"), 1)
+    assert found["ratio"] == pytest.approx(100)
+    assert found["text"] == (
+        "100 times the predicted 100 us: 2 Python processes share 1 core; a message takes 4 ms, by profile 'laptop' 20 us"
+    )
+    assert "share" not in gap_of(1e-4, lanes(10_000, 8_000), MESSAGES, 1, get_cluster("laptop"), 2)["text"]
+    assert (
+        "1/50 of the predicted 500 ms"
+        in gap_of(0.5, lanes(10_000, 8_000), MESSAGES, 1, get_cluster("laptop"), 2)["text"]
+    )
+
+
+def test_near_each_other_and_before_anything_was_measured_nothing_is_said():
+    near = gap_of(10e-3 / FAR * 1.01, lanes(10_000, 8_000), MESSAGES, 0, get_cluster("laptop"), 2)
+    assert near["text"] == "" and near["ratio"] < FAR
+    assert gap_of(1e-4, lanes(10, 8, "predicted"), MESSAGES, 0, get_cluster("laptop"), 2) is None
+
+
+def test_fitting_the_machine_changes_what_is_predicted_and_not_what_was_measured():
+    lab = StrategyLab(devices=2, steps=3)
+    try:
+        lab.run()
+        assert lab.wait(60)
+        before = lab.snapshot()
+        lab.fit_machine()
+        assert lab.snapshot()["fit"]["state"] in ("running", "done")
+        assert lab.wait(60)
+        after = lab.snapshot()
+        assert after["fit"] == {**after["fit"], "state": "done", "error": None, "profile": "this machine"}
+        assert "2 ranks on this machine" in lab.to_text()
+        assert after["gap"]["measured_s"] == before["gap"]["measured_s"]
+        assert after["gap"]["predicted_s"] != before["gap"]["predicted_s"]
+        for one, other in zip(before["messages"], after["messages"], strict=True):
+            assert one["time_measured_s"] == other["time_measured_s"]
+    finally:
+        lab.close()
+        close_all()
