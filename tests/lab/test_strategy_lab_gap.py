@@ -25,7 +25,8 @@ def test_far_apart_one_line_says_how_many_share_how_few_cores_and_what_a_message
     found = gap_of(1e-4, lanes(10_000, 8_000), MESSAGES, 1, get_cluster("laptop"), 1)
     assert found["ratio"] == pytest.approx(100)
     assert found["text"] == (
-        "100 times the predicted 100 us: 2 Python processes share 1 core; a message takes 4 ms, by profile 'laptop' 20 us"
+        "100 times the predicted 100 us: 2 Python processes share 1 core; a message takes 4 ms, "
+        "by profile 'laptop' 20 us"
     )
     assert "share" not in gap_of(1e-4, lanes(10_000, 8_000), MESSAGES, 1, get_cluster("laptop"), 2)["text"]
     assert (
