@@ -15,7 +15,7 @@ command waits for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -31,7 +31,7 @@ from ...graph.plan import Plan
 from ..pictures import picture
 from ..pictures.duals import redistribution_of, with_duals
 from ..pictures.graph_strip import graph_strip
-from ..pictures.layers import flow_graph, operator_of, parameter_layers, plan_layers
+from ..pictures.layers import flow_graph, operator_of, plan_layers
 from ..pictures.numbers import simulated_step, slice_numbers
 from ..shared.lab import Choice, RunsOneThing
 from ..shared.networks import NETWORKS, apply_strategies, operator_layers, operator_primitives
@@ -40,7 +40,7 @@ from ..shared.questions import COMMANDS, Question
 from .ask import strategy_questions
 from .exports import StrategyExports
 from .gap import Machine
-from .operators import Operators, first_tensor, parse_strategy, same_source
+from .operators import Operators, first_tensor, layer_of_entries, parse_strategy, same_source
 from .sections import pair_status, rank_status, strategy_text, tensor_status
 from .training import PACES, Training
 
@@ -507,7 +507,10 @@ class StrategyLab(StrategyExports, RunsOneThing):
             tensor, rank = self._tensor_part(entry, self._phase), self._rank_part(self._rank)
             messages = rank["messages"]
             told = "" if self._message is None else pair_status(messages[self._message - 1])
-            layers, layer_of = plan_layers(plan, self._layers) if self._layers else {}, self._layer_of(plan)
+            layers, layer_of = (
+                plan_layers(plan, self._layers) if self._layers else {},
+                layer_of_entries(plan, self._layers),
+            )
             return {
                 "version": 1,
                 "title": "Strategy Lab",
@@ -560,15 +563,6 @@ class StrategyLab(StrategyExports, RunsOneThing):
         status = rank_status(rank, messages, self._devices)
         told = {"messages": messages, "message_totals": picture.totals(messages), "status_rank": status}
         return {"rank_detail": picture.rank_detail(self._plan, rank), **told}
-
-    def _layer_of(self, plan: Plan) -> Callable[[picture.TensorEntry], str]:
-        """A function: the layer of a tensor; "" for data, and in a network that is shown operator by operator."""
-        if not self._layers:
-            return lambda entry: ""
-        layers = plan_layers(plan, self._layers)
-        known = {**layers, **parameter_layers(plan, layers)}
-        # what is read in another form than it was made belongs to its reader
-        return lambda entry: known.get(entry.owner) or known.get(entry.source, "")
 
     def _timeline(self, plan: Plan, events: tuple[Event, ...]) -> dict[str, Any]:
         """The lanes, kept until plan or events change: to predict them takes as long as the rest of a snapshot."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from ...graph.plan import Plan
 from ...ops.machine.opdef import OpDef
 from ...ops.machine.sharding import default_strategy, legal_strategies
 from ..pictures import picture
-from ..pictures.layers import operator_of
+from ..pictures.layers import operator_of, parameter_layers, plan_layers
 from .sections import shapes_text
 
 LARGEST_TEXT = 200  # characters of a typed strategy
@@ -105,3 +105,13 @@ def same_source(before: str, known: dict[str, Any]) -> str:
     halos = [v for v in known if reader and v.startswith(f"{base.partition('.for.')[0]}.") and ".halo." in v]
     source = base.removesuffix(".partial").partition(".for.")[0]
     return next((v for v in (*halos, f"{source}.partial", source) if v in known), next(iter(known)))
+
+
+def layer_of_entries(plan: Plan, layers: dict[str, str]) -> Callable[[picture.TensorEntry], str]:
+    """A function: the layer of a tensor; "" for data, and in a network that is shown operator by operator."""
+    if not layers:
+        return lambda entry: ""
+    known = plan_layers(plan, layers)
+    known = {**known, **parameter_layers(plan, known)}
+    # what is read in another form than it was made belongs to its reader
+    return lambda entry: known.get(entry.owner) or known.get(entry.source, "")
