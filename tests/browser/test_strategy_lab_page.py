@@ -475,7 +475,7 @@ def test_the_numbers_of_a_slice_are_said_on_hover_and_with_the_arrow_keys(show):
     page, numbers = show(lab.page_snapshot()), lab.snapshot()["numbers"]["values"]
     page.locator("[data-tab=numbers]").click()
     cells, said = page.locator("[data-heat]"), page.locator("[data-heat-said]")
-    assert cells.count() == 8 * 16
+    expect(cells).to_have_count(8 * 16)
     cells.nth(17).hover()  # row 1, column 1; rank 5 holds rows 8 to 15
     expect(said).to_have_text(re.compile(r"\[9, 1\] = "))
     assert float(said.inner_text().split(" = ")[1]) == pytest.approx(numbers[1][1], rel=6e-3)

@@ -14,6 +14,7 @@ from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.shared.page import FRONT_END
 from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.processes.shm import close_all
@@ -302,3 +303,17 @@ def test_names_cannot_leave_their_place_in_a_page(make, place):
     assert "<img src" not in page
     data = re.search(r'<script type="application/json" id="snapshot">(.*?)</script>', page, re.S).group(1)
     assert json.loads(data)["title"] == HOSTILE == functools.reduce(operator.getitem, place, json.loads(data))
+
+
+def test_hatching_is_the_pending_sum_and_nothing_else():
+    """Which rules of the style sheets and which drawings use it, read from the files."""
+    allowed = {".pl-token.pl-partial", ".pl-mv-sum", ".hatched"}
+    for path in FRONT_END.rglob("*"):
+        if path.suffix == ".css" or path.name == "report_page.py":
+            for rule in path.read_text(encoding="utf-8").split("}"):
+                if "repeating-linear-gradient(135deg" in rule or "url(#hatch)" in rule:
+                    assert any(name in rule.split("{")[0] for name in allowed), (path.name, rule)
+        if path.suffix == ".js":  # drawn where `partial` is asked for, in the key of the picture, and as its pattern
+            for line in path.read_text(encoding="utf-8").splitlines():
+                if '-hatch)"' in line or 'over("hatch")' in line:
+                    assert path.name in ("slices.js", "moves.js") or "const hatch" in line, (path.name, line)

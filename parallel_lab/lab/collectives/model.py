@@ -307,7 +307,7 @@ class CollectiveStepper(Lab):
         link = self._link()
         bandwidth = f"{1e-9 / link.beta_s_per_byte:.3g} GB/s" if link.beta_s_per_byte else "free bytes"
         gamma = f"gamma {self._cluster.device.gamma_s_per_byte * 1e9:.3g} ns for each byte that is added"
-        text = f"{self._cluster.name}: alpha {time_text(link.alpha_s)}, {bandwidth}, {gamma}; "
+        text = f"{self._cluster.name}: alpha {time_text(link.alpha_s)} to start a message, {bandwidth}, {gamma}; "
         return text + f"{CONTENTION_WORDS[self._contention]}"
 
     def _chunk(self, chunk: int, columns: int) -> dict[str, Any]:

@@ -59,12 +59,8 @@ function brackets(s, drag) {
 }
 
 function ticks(span) {
-  const unit = span < 1e-3 ? [1e-6, "µs"] : span < 1 ? [1e-3, "ms"] : [1, "s"];
-  const rough = span / unit[0] / 8, power = 10 ** Math.floor(Math.log10(rough || 1));
-  const step = [1, 2, 5, 10].map((f) => f * power).find((f) => f >= rough) ?? power;
-  const found = [];
-  for (let t = 0; t * unit[0] <= span * 1.0001; t += step) found.push([t * unit[0], Number(t.toPrecision(6))]);
-  return { found, unit: unit[1] };
+  const [scale, unit] = span < 1e-3 ? [1e-6, "µs"] : span < 1 ? [1e-3, "ms"] : [1, "s"];
+  return { found: roundTicks(0, span / scale, 8).map((t) => [t * scale, t]), unit };
 }
 
 // ---- the picture: each mark is a function of what it marks and of `g`, the geometry ----

@@ -30,6 +30,8 @@ PATTERNS = """<svg width="0" height="0" aria-hidden="true" focusable="false" sty
 <rect class="stroke" width="2" height="6"/></pattern>
 <pattern id="dots" width="6" height="6" patternUnits="userSpaceOnUse">
 <circle class="stroke" cx="3" cy="3" r="1.1"/></pattern>
+<pattern id="plus" width="7" height="7" patternUnits="userSpaceOnUse">
+<path class="stroke" d="M2.9 1h1.2v1.9h1.9v1.2h-1.9v1.9h-1.2v-1.9h-1.9v-1.2h1.9z"/></pattern>
 </defs></svg>"""
 
 

@@ -68,7 +68,7 @@ thead th { color: var(--muted); vertical-align: bottom; white-space: nowrap; } t
 .memory-0 { fill: var(--fg); } .memory-1, .memory-2 { fill: var(--compute); } .memory-3 { fill: var(--ground); }
 .memory-4 { fill: var(--bg); stroke: var(--muted); }
 .memory-0-over, .memory-2-over, .memory-4-over { fill: none; }
-.memory-1-over { fill: url(#hatch); } .memory-3-over { fill: url(#dots); }
+.memory-1-over { fill: url(#plus); } .memory-3-over { fill: url(#dots); }
 details { margin: 8px 0; } summary { cursor: pointer; color: var(--accent); }
 pre { overflow-x: auto; background: var(--soft); padding: 10px 12px; }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }

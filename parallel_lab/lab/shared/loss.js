@@ -68,8 +68,8 @@ function drawLoss(canvas, curves, earlier = [], switches = []) {
   c.font = `11px ${style.fontFamily}`;
   c.lineWidth = 1;
   c.textBaseline = "middle";
-  for (const q of [0, 0.5, 1]) {
-    const v = low + q * (high - low), at = Math.round(y(v)) + 0.5;
+  for (const v of roundTicks(low, high, 4)) {
+    const at = Math.round(y(v)) + 0.5;
     c.strokeStyle = colour("--pl-rule");
     c.beginPath(); c.moveTo(left, at); c.lineTo(right, at); c.stroke();
     c.fillStyle = colour("--pl-muted"); c.textAlign = "right"; c.fillText(smallText(v), left - 6, at);

@@ -42,6 +42,14 @@ function smallText(x) {
   return String(Number(x.toPrecision(3)));
 }
 
+// Round values for an axis, in steps of 1, 2 or 5 times a power of ten: at most about `most` steps.
+function roundTicks(low, high, most) {
+  const rough = (high - low) / most || 1, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((f) => f * power).find((f) => f >= rough * 0.9999), first = Math.ceil(low / step - 1e-9);
+  const count = Math.floor((high / step) * (1 + 1e-9) - first + 1e-9) + 1;
+  return Array.from({ length: Math.max(0, count) }, (_, i) => Number(((first + i) * step).toPrecision(10)));
+}
+
 // ---- the page follows the HTML: keep what can be kept ----
 
 const keyOf = (node) => (node.nodeType === 1 ? node.getAttribute("data-key") : null);

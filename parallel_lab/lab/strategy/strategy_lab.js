@@ -197,7 +197,8 @@ function leadText(s, dims) {
   const axes = p.device_matrix.map(axis).map(([name, n]) => `${name}${/\d$/.test(name) ? " =" : ""} ${n}`).join(" × ");
   const panels = dims[2] === null ? "" : `, ${dimName(dims[2])} in panels`;
   const drawn = html`<p class="pl-lead-fact">drawn: ${dimName(dims[0])} down, ${dimName(dims[1])} across${panels}</p>`;
-  return html`<p class="pl-lead-fact">device matrix ${axes}</p>${p.shape.length > 2 ? drawn : ""}`;
+  return html`<p class="pl-lead-fact" title="the ranks as a matrix; its axes are named by the dims of the operator that
+    gave the tensor this layout">device matrix ${axes}</p>${p.shape.length > 2 ? drawn : ""}`;
 }
 
 const COLUMNS = 4; // always four to a row: a rank keeps its place when the strategy changes
@@ -238,6 +239,8 @@ function key(s, ui) {
     ${row(halves, "colour and number: which slice of the data")}
     ${row([rect("pl-block pl-hue-0", 0.5, 0.5, 21, 13), hatch],
       html`hatched ${sigma}: a partial sum, the others are still to be added`)}
+    ${coordinateText(s, s.cards[0]) ? html`<dt><b>${coordinateText(s, s.cards.at(-1)).split(" ")[0]}</b></dt><dd>a rank's
+      place along an axis of the device matrix, from 0; axes are named by the dims of the operator</dd>` : ""}
     ${s.picture.halo?.length ? row(strips, "strips in other colours: read from the neighbours (halo)") : ""}
     <dt><i class="pl-ring pl-team"></i></dt><dd>adds up with rank ${s.rank}</dd>
     <dt><i class="pl-ring pl-copy"></i></dt><dd>holds the same data as rank ${s.rank}</dd>
@@ -253,13 +256,19 @@ function rankDetail(s, ui) {
   const sum = team.length > 1 ? html`<p>adds up with ${team.filter((r) => r !== s.rank).join(", ")}</p>` : "";
   return html`<section class="pl-panel pl-rank" aria-label="rank ${s.rank}">
     <div class="pl-lead">${wholeTensor(s, ui, dims)}<div>${leadText(s, dims)}</div></div>
-    <h3>Rank <b class="pl-big">${s.rank}</b> of ${s.cards.length} <small>${coordinateText(s, mine)}</small></h3>
+    <h3>Rank <b class="pl-big">${s.rank}</b> of ${s.cards.length} <small
+      title="its place along each axis of the device matrix, from 0">${placeText(s, mine)}</small></h3>
     <p class="pl-now"><i class="pl-dot ${hue(mine.slice)}"></i><code
       class="${mine.text.length > 22 ? "pl-wrap" : ""}">${mine.text}</code> ${value}</p>${sum}
     <p>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}</p>
     ${d ? memoryBar(s, d) : ""}
   </section>`;
 }
+
+const placeText = (s, card) => {
+  const at = coordinateText(s, card);
+  return at ? `at ${at}` : "";
+};
 
 function groupsOf(s, d) {
   const chip = (r) => html`<span class="${r === s.rank ? "pl-me" : ""}">${r}</span>`;
@@ -394,12 +403,13 @@ function timeline(s, ui) {
       <text class="pl-lane-name" x="${left - 7}" y="${y + laneH / 2}">${one.rank}</text>
       ${one.bars.map((b, n) => bar(b, n, one, y))}</g>`;
   };
-  const anchors = { 0: "start", 1: "end" };
-  const tick = (q) => html`<text class="pl-tick" x="${round(x(q * end))}" y="${height - 4}"
-    text-anchor="${anchors[q] ?? "middle"}">${amount(q * end)}${q === 1 ? ` ${unit}` : ""}</text>`;
+  const marks = roundTicks(0, end * scale, 5);
+  const tick = (v, i) => html`<text class="pl-tick" x="${round(x(v / scale))}" y="${height - 4}"
+    text-anchor="${i === 0 ? "start" : x(v / scale) > width - 34 ? "end" : "middle"}">${v}${i === marks.length - 1
+    ? ` ${unit}` : ""}</text>`;
   return panel(t.source, html`<svg viewBox="0 0 ${width} ${height}" role="img"
       aria-label="timeline, ${t.source}: ${lanes.length} lanes; ${spent}">
-      ${lanes.map(lane)}${[0, 0.25, 0.5, 0.75, 1].map(tick)}</svg>
+      ${lanes.map(lane)}${marks.map(tick)}</svg>
     <p class="pl-legend"><span><i class="pl-swatch pl-swatch-half pl-bar-compute"></i>compute</span>
       <span><i class="pl-swatch pl-bar-communication"></i>communication</span>
       <span><i class="pl-swatch pl-bar-wait"></i>wait</span></p>
