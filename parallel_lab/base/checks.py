@@ -106,6 +106,8 @@ def switches_of(function: Callable) -> dict[str, tuple[int, Check]]:
     """
     found = {}
     for place, (name, p) in enumerate(inspect.signature(function).parameters.items()):
+        # what only a name gives stands at no place
+        place = INT_LIMIT if p.kind is p.KEYWORD_ONLY else place
         if type(p.default) is bool:
             found[name] = (place, flag)
         elif name == "seed" and p.default is None:

@@ -101,7 +101,10 @@ def full(size, fill_value, dtype=None):
         raise ShapeError(f"fill_value={shorten(fill_value)}", where="full", allowed="One number")
     if dtype is None:
         dtype = "float32" if isinstance(fill_value, float) else str(value.dtype)
-    return np.full(_shape(size, "full"), fill_value, _dtype(dtype, "full"))
+    try:
+        return np.full(_shape(size, "full"), fill_value, _dtype(dtype, "full"))
+    except OverflowError:
+        raise ShapeError(f"fill_value={shorten(fill_value)}", where="full", allowed=f"What {dtype} holds") from None
 
 
 @function()

@@ -190,6 +190,11 @@ def test_a_value_that_documents_exclude_is_refused(call, error):
     assert isinstance(caught.value, ParallelLabError)
 
 
+def test_what_only_a_name_gives_is_at_no_place():
+    """The third argument of randint was taken for its generator."""
+    assert mint.randint(0, 4, (3,)).shape == (3,) and mint.randint(4, (2,)).shape == (2,)
+
+
 def test_what_documents_allow_besides_tensors_is_taken():
     x = ms.Tensor([1.0, 2.0])
     assert ops.bucketize(x, [1.5]).asnumpy().tolist() == [0, 1]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, choice, flag, integer, kept, number, sequence_of
+from ...base.checks import checked, choice, flag, integer, kept, number, sequence_of, text
 from ...base.errors import ArgumentError, NotBuiltYet, ShapeError
 from ...base.settings.context import get_auto_parallel_context
 from ...ops.machine.primitive import Strategy
@@ -160,7 +160,7 @@ class EmbeddingLookup(Cell):
         table = initializer(param_init, (vocab_size, embedding_size), dtype)
         self.embedding_table = Parameter(table, name="embedding_table")
         self.lookup = ops.EmbeddingLookup().set_device("CPU") if target == "CPU" else ops.Gather()
-        if slice_mode == self.FIELD_SLICE:
+        if text("MultiFieldEmbeddingLookup", "slice_mode", slice_mode) == self.FIELD_SLICE:
             self.lookup.add_prim_attr("manual_split", parts)
         if max_norm is not None:
             self.square, self.reduce_sum, self.sqrt = ops.Square(), ops.ReduceSum(keep_dims=True), ops.Sqrt()
