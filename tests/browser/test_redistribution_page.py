@@ -36,6 +36,7 @@ def test_a_step_sends_a_token_from_every_card_to_every_other(page_of):
     expect(tokens(page, "after", "stays")).to_have_count(8)
 
 
+@pytest.mark.exhaustive
 def test_a_token_leaves_and_lands_on_the_place_that_the_cards_show(page_of):
     page = page_of(RedistributionLab(2, "2 x 1", "1 x 2", steps="all_to_all").to_html(limits=FEW))
     start = sorted(map(tuple, tokens(page, "before", "goes").evaluate_all(CENTRES)))
@@ -56,6 +57,7 @@ def test_a_token_leaves_and_lands_on_the_place_that_the_cards_show(page_of):
         assert all(near), (shown, drawn)
 
 
+@pytest.mark.exhaustive
 def test_a_control_never_waits_for_what_flies(page_of):
     page = page_of(RedistributionLab(8, "8 x 1", "1 x 8").to_html(limits=FEW))
     page.evaluate(
@@ -77,6 +79,7 @@ def test_nothing_flies_under_reduced_motion_and_the_list_is_open(page_of):
     expect(page.get_by_role("tabpanel")).to_contain_text("rank 1 keeps [2:4, 4:8]; gets [0:2, 4:8] from 0 (32 B)")
 
 
+@pytest.mark.exhaustive
 def test_the_answer_of_the_kernel_does_not_end_the_flight(live):
     page, widget = live(RedistributionLabWidget(RedistributionLab(8, *COLUMNS)))
     page.evaluate("""() => { const fly = Element.prototype.animate;
@@ -91,6 +94,7 @@ def test_the_answer_of_the_kernel_does_not_end_the_flight(live):
     expect(tokens(page, "after", "goes")).to_have_count(56)
 
 
+@pytest.mark.exhaustive
 def test_partial_sums_are_hatched_until_they_are_added(page_of):
     lab = RedistributionLab(4, "2 x 1", "2 x 1", "addends")
     page = page_of(lab.to_html(limits=FEW))
@@ -101,6 +105,7 @@ def test_partial_sums_are_hatched_until_they_are_added(page_of):
     assert page.locator(hatched.format("after")).count() == 0
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("width", [1280, 848, 760, 400])
 def test_every_width_shows_all_cards_whole(page_of, width):
     page = page_of(RedistributionLab(8, "2 x 2", "1 x 4", "addends").to_html(limits=FEW), width=width)

@@ -46,7 +46,7 @@ def at(block):
     return tuple(slice(*span) for span in block)
 
 
-@pytest.mark.quick(40)
+@pytest.mark.quick(20)
 @pytest.mark.parametrize(("devices", "have", "want", "copies"), EVERY)
 @pytest.mark.parametrize("steps", STEPS)
 def test_moves_bring_every_rank_exactly_its_slice_and_send_what_is_counted(devices, have, want, copies, steps):
