@@ -128,8 +128,8 @@ def test_without_plotly_the_static_form_is_shown_and_the_error_names_the_package
 
 
 def test_labs_are_made_and_shown_without_loading_plotly():
-    code = "import sys; from parallel_lab.lab.strategy.model import StrategyLab; StrategyLab(devices=2).to_html(); "
-    code += "sys.exit('plotly' in sys.modules)"
+    code = "import sys; from parallel_lab.lab.strategy.model import StrategyLab; lab = StrategyLab(devices=2); "
+    code += "lab.snapshot(); lab.figure('timeline').svg(); sys.exit('plotly' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
 
 

@@ -44,7 +44,7 @@ def begun(text: str, folder: Path | None = None) -> dict:
     return names
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("case", CASES)
 def test_data_and_initial_values_of_a_program_are_those_of_the_lab_bit_for_bit(case, tmp_path):
     lab = CASES[case]()  # fresh: parameters have their first values
@@ -79,7 +79,7 @@ def lab_job(lab: PipelineLab):
 
 
 @pytest.mark.parametrize("target", ["torch", "jax"])
-@pytest.mark.quick(8)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("case", CASES)
 def test_a_program_is_the_one_that_ran_elsewhere_with_the_losses_of_one_device(case, target):
     recorded, text = RECORDED[case][target], lab_of(case).code(target)
@@ -176,10 +176,18 @@ def test_a_very_long_program_is_named_in_its_tab_and_not_printed_there():
     assert len(lab.code("mindspore")) > 20_000 > len(text) and "lab.save_code" in text
 
 
+def test_a_page_has_the_programs_of_the_lab_s_own_setting_and_not_of_all_that_it_replays():
+    lab = MemoryLab("stack", 2)
+    other = lab.branch()
+    other.set_level("level3")
+    shown = {of: of.snapshot()["sections"]["code_torch"]["text"] for of in (lab, other)}
+    assert shown[lab] == lab.code("torch") and shown[other] == '# with these settings, in a notebook: lab.code("torch")\n'
+
+
 # ---- the way back ----
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("case", [c for c in CASES if "zb_h1" not in c and "v_half" not in c])
 def test_a_program_that_is_pasted_into_a_fresh_lab_sets_it(case):
     """Strategies, fusion, optimizer parallel and schedule; not the network, which a paste leaves as it is."""

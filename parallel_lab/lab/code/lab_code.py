@@ -25,6 +25,7 @@ class WritesCode:
     """A lab whose setting can be had as programs. What it shows of them is kept until the setting changes."""
 
     _kept_codes: tuple[Any, dict[str, str]] | None = None
+    is_branch: bool = False  # as of a Lab
 
     def _codes(self) -> dict[str, str]:
         """The programs by target."""
@@ -61,11 +62,13 @@ class WritesCode:
         return write_whole(folder / f"lab_{target}.py", text)
 
     def code_sections(self) -> dict[str, Section]:
-        """A section per target."""
-        return {
-            f"code_{target}": code(f"In {LABELS[target]}", _shown(target, text))
-            for target, text in self.codes().items()
-        }
+        """A section per target. Of the many settings that a page is computed for, only the lab's own has its programs:
+        they would take the room of all others.
+        """
+        texts = {t: f'# with these settings, in a notebook: lab.code("{t}")\n' for t in TARGETS}
+        if not self.is_branch:
+            texts = {target: _shown(target, text) for target, text in self.codes().items()}
+        return {f"code_{target}": code(f"In {LABELS[target]}", text) for target, text in texts.items()}
 
 
 LONGEST = 20_000  # characters in a tab; longer ones are for a file

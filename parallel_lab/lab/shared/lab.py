@@ -82,6 +82,7 @@ class Lab(Asks, Kept):
     often: ClassVar[tuple[str, ...]] = ()
     frame_height_px: ClassVar[int] = 900
     scale: float = 1.0
+    is_branch: bool = False  # made by `branch`: a setting that a page is computed for
     words: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(snapshot_text)
 
     def __init__(self) -> None:
@@ -210,7 +211,7 @@ class Lab(Asks, Kept):
             for name, value in vars(self).items():
                 if type(value) in (list, dict, set):
                     setattr(other, name, copy.copy(value))
-        other._listeners, other._lock = [], threading.RLock()
+        other._listeners, other._lock, other.is_branch = [], threading.RLock(), True
         return other
 
     # ---- what may be asked and chosen ----
