@@ -181,7 +181,9 @@ def test_a_page_has_the_programs_of_the_lab_s_own_setting_and_not_of_all_that_it
     other = lab.branch()
     other.set_level("level3")
     shown = {of: of.snapshot()["sections"]["code_torch"]["text"] for of in (lab, other)}
-    assert shown[lab] == lab.code("torch") and shown[other] == '# with these settings, in a notebook: lab.code("torch")\n'
+    assert (
+        shown[lab] == lab.code("torch") and shown[other] == '# with these settings, in a notebook: lab.code("torch")\n'
+    )
 
 
 # ---- the way back ----

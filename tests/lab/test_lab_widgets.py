@@ -24,7 +24,7 @@ from .fake_lab import FakeLab
 
 def shares(shot) -> set[int]:
     """How many ranks share each parameter of the Memory Lab."""
-    return {share[0] for _, _, _, _, share, _ in shot["sections"]["parameters"]["rows"]}
+    return {row[4][0] for row in shot["sections"]["parameters"]["rows"]}
 
 
 LABS = {
@@ -48,6 +48,8 @@ CONTROLS = {
             lambda s: s["operators"][0]["strategy"] == "((4, 2), (2, 1))",
         ),
         ([("set_strategy", "matmul", None)], lambda s: s["operators"][0]["source"] == "default"),
+        ([("set_fusion", "fused")], lambda s: s["fusion"]["value"] == "fused"),
+        ([("set_optimizer", "sliced")], lambda s: s["optimizer"]["value"] == "sliced"),
         ([("set_speed", "slow")], lambda s: s["speed"]["value"] == "slow"),
         ([("set_steps", 7)], lambda s: s["steps"] == s["run"]["steps"] == 7),
         (
