@@ -71,8 +71,8 @@ def test_an_exported_notebook_shows_its_labs_offline(exported, offline):
     fusion, stepper = (offline.frame_locator(f"iframe[title='{title}']") for title in TITLES)
     expect(fusion.get_by_role("region", name="Fusion Lab")).to_be_visible()
     expect(fusion.get_by_text("No kernel here")).to_be_visible()
-    # what needs a kernel is off: another mode is another plan
-    expect(fusion.locator("[data-value=size]")).to_be_disabled()
+    # what needs a kernel is off: another network is compiled
+    expect(fusion.locator("[data-key=subject]")).to_be_disabled()
     # and what is on does something: one round on changes the picture
     step = stepper.get_by_role("button", name="one round on")
     said = stepper.get_by_role("status").first
@@ -83,7 +83,7 @@ def test_an_exported_notebook_shows_its_labs_offline(exported, offline):
 
 def test_slides_carry_the_pages_too(exported):
     text = exported("slides").read_text(encoding="utf-8")
-    assert text.count("<iframe") == len(LABS) and text.count("No kernel here") == len(LABS)
+    assert text.count("<iframe") == len(LABS) and text.count("No kernel here: the page") == len(LABS)
 
 
 VIEW = "application/vnd.jupyter.widget-view+json"
