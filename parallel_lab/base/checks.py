@@ -102,13 +102,13 @@ def checked(
 
 def switches_of(function: Callable) -> dict[str, tuple[int, Check]]:
     """Position and check of the parameters that say by their default or name what they take: those that are True or
-    False, and seeds.
+    False (unless annotated with other types, too), and seeds.
     """
     found = {}
     for place, (name, p) in enumerate(inspect.signature(function).parameters.items()):
         # what only a name gives stands at no place
         place = INT_LIMIT if p.kind is p.KEYWORD_ONLY else place
-        if type(p.default) is bool:
+        if type(p.default) is bool and p.annotation in (p.empty, bool, "bool"):
             found[name] = (place, flag)
         elif name == "seed" and p.default is None:
             found[name] = (place, SEED)
@@ -136,18 +136,19 @@ def fitting(function: Function) -> Function:
     """
     switches = {} if isinstance(function, type) else switches_of(function)
 
+    makes = function.__name__ in ("__init__", "__new__")
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        place = function.__name__
+        if makes and args:
+            place = (args[0] if isinstance(args[0], type) else type(args[0])).__name__
         if switches:
-            check_switches(function.__name__, switches, args, kwargs, ARGUMENT)
+            check_switches(place, switches, args, kwargs, ARGUMENT)
         try:
             return function(*args, **kwargs)
         except TypeError as error:
             # an error of this very call has no frame of the function
-            if function.__name__ in ("__init__", "__new__") and args:
-                place = (args[0] if isinstance(args[0], type) else type(args[0])).__name__
-            else:
-                place = function.__name__
             inside = error.__traceback__ is None or error.__traceback__.tb_next is not None
             fault = None if inside else misfit(place, inspect.signature(function), args, kwargs)
             if fault is None:

@@ -16,6 +16,7 @@ from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.shared.lab_view import widget_of
+from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.strategy.model import StrategyLab
 from tests import conftest as everywhere
 
@@ -187,6 +188,7 @@ ELSEWHERE = {
     "find_par",
     "show_best",
     "count",
+    "fit_machine",
     "answer",
     "skip",
 }  # in the tests of the models
@@ -374,7 +376,7 @@ def test_several_views_show_one_lab_until_they_are_closed(opened, name):
 def test_other_forms(opened, name):
     widget = opened(name)
     assert widget.to_text() == widget.lab.to_text()
-    assert widget.to_html(title="a title").count("<title>a title</title>") == 1
+    assert widget.to_html(title="a title", limits=Limits(states=1)).count("<title>a title</title>") == 1
     frame = widget._repr_html_()
     assert frame.startswith(f'<iframe title="{TITLES[name]}" srcdoc="&lt;!doctype html') and frame.count("<") == 2
 
