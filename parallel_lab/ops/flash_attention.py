@@ -195,7 +195,8 @@ def _floats(count):
 
 @op(
     _labels,
-    name="FlashAttentionScore",
+    name="FlashAttention",
+    shown="FlashAttentionScore",
     attrs={
         "head_num": integer(1),
         "keep_prob": number(0, 1, above=True),
