@@ -167,13 +167,20 @@ class JobPool:
         return self._wait_for(Job(self, [self._packed(fn, tuple(args)) for args in args_per_rank], None))
 
     def submit(
-        self, fn: Callable, *args: object, on_message: Callable[[tuple[int, object]], object] | None = None
+        self,
+        fn: Callable,
+        *args: object,
+        on_message: Callable[[tuple[int, object]], object] | None = None,
+        paused: bool = False,
     ) -> Job:
         """Start fn(comm, *args) on every rank and return at once; a busy pool runs it afterwards.
 
         on_message  called in a thread of the pool with each (rank, object) that `comm.report` sends
+        paused      begin as after `Job.pause`
         """
-        return self._enqueue(Job(self, [self._packed(fn, args)] * self.world_size, on_message))
+        job = Job(self, [self._packed(fn, args)] * self.world_size, on_message)
+        job._control = "pause" if paused else "run"
+        return self._enqueue(job)
 
     def _packed(self, fn: Callable, args: tuple) -> Any:
         """A function and its arguments for the ranks, as `_send_job` hands them over."""

@@ -62,7 +62,9 @@ class Run:
         self._taken = False
         self._asked = ""  # "pause" or "stop": also of the next part, if the session switches to another plan
         self._turn, self._is_halted = threading.RLock(), False  # held while it does
+        self._asking = threading.Lock()  # a part that begins is asked what the one before was
         self._kept: Any = None  # the part whose end is known
+        self._lost: BaseException | None = None  # why no part could follow
         self._begin()
 
     def _begin(self) -> None:
@@ -75,9 +77,11 @@ class Run:
         rates = rates_of_steps(plan, session._optimizer, first, steps)
         order = session._key, inputs, first, steps, self._record, self._phases, rates
         self._before = before
-        self._job = pool.submit(rank_steps.train_rank, *order, on_message=self._receive)
-        if self._asked:
-            getattr(self._job, self._asked)()
+        with self._asking:
+            paused = self._asked == "pause"
+            self._job = pool.submit(rank_steps.train_rank, *order, on_message=self._receive, paused=paused)
+            if self._asked == "stop":
+                self._job.stop()
 
     @contextmanager
     def halted(self) -> Iterator[None]:
@@ -87,16 +91,26 @@ class Run:
             try:
                 job.stop()
                 self._keep(job.result())
-                if len(self.losses) < self.steps and self._asked != "stop":
-                    try:
-                        yield
-                    finally:
-                        if self.session._pool.alive:
-                            self._begin()
-                else:
+                is_over = len(self.losses) == self.steps or self._asked == "stop"
+                try:
                     yield
+                except BaseException as error:  # with the plan that it had, if the workers still have their values
+                    if not is_over:
+                        self._go_on(error)
+                    raise
+                if not is_over:
+                    self._go_on(None)
             finally:
                 self._is_halted = False
+
+    def _go_on(self, error: BaseException | None) -> None:
+        try:
+            if error is not None and not self.session._pool.alive:
+                raise error
+            self._begin()
+        except BaseException as lost:
+            self._lost = lost
+            raise
 
     def _keep(self, results: list) -> None:
         """What the ranks tell at the end of a part: losses, and events."""
@@ -119,7 +133,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        return "running" if self._is_halted else self._job.state
+        return "running" if self._is_halted else "failed" if self._lost is not None else self._job.state
 
     def done(self) -> bool:
         return not self._is_halted and self._job.done()
@@ -127,8 +141,10 @@ class Run:
     def wait_for_change(self, timeout: float | None = None) -> bool:
         """Block until losses come or the run ends; False when `timeout` seconds pass first."""
         if self._is_halted:
-            with self._turn:
-                return True
+            ended = self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0))
+            if ended:
+                self._turn.release()
+            return ended
         return self._job.wait_for_change(timeout)
 
     def pause(self) -> None:
@@ -142,9 +158,10 @@ class Run:
         self._ask("stop")
 
     def _ask(self, what: str) -> None:
-        if self._asked != "stop":
-            self._asked = what
-        getattr(self._job, what or "resume")()
+        with self._asking:
+            if self._asked != "stop":
+                self._asked = what
+            getattr(self._job, what or "resume")()
 
     def interrupt(self) -> None:
         """End the run within a second, after the same step; a longer step is broken off, and the session with it."""
@@ -166,13 +183,15 @@ class Run:
 
     def result(self, timeout: float | None = None) -> list[float]:
         """Wait for the end: the losses of the steps taken. Raises what ended the run (RankDied, ...)."""
-        job = None
+        job, deadline = None, None if timeout is None else time.monotonic() + timeout
         try:
             while job is not self._job:  # another one has gone on with another plan
                 job = self._job
-                results = job.result(timeout)
+                results = job.result(None if deadline is None else deadline - time.monotonic())
                 with self._turn:
                     pass
+            if self._lost is not None:
+                raise self._lost
         except BaseException:
             self.look_after_fault()
             raise

@@ -187,6 +187,21 @@ def test_pause_holds_all_ranks_and_resume_goes_on(submit):
     assert len(set(job.result(timeout=10))) == 1
 
 
+@over_mpi_too
+def test_a_job_submitted_paused_takes_no_step_before_it_is_resumed(submit):
+    def count(comm):
+        for step in range(3):
+            comm.wait_if_paused()
+            comm.report(step)
+
+    job = submit(count, paused=True)
+    time.sleep(0.2)
+    assert job.state == "paused" and not job.messages
+    job.resume()
+    job.result(timeout=10)
+    assert len(job.messages) == 12
+
+
 @pytest.mark.exhaustive
 def test_pause_does_not_count_as_waiting():
     with WorkerPool(2, timeout_s=1.5, warn_after_s=1.0) as pool:

@@ -1,5 +1,6 @@
 """A training that goes on with another plan: the same losses as one that was left alone, and nothing lost."""
 
+import os
 import threading
 import time
 from functools import lru_cache
@@ -7,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from parallel_lab import PlanError, Session, StrategyError, compile, nn
+from parallel_lab import PlanError, RankDied, Session, StrategyError, compile, nn
 from parallel_lab.lab.shared.equality import nudge, rounding_bound
 from parallel_lab.lab.shared.networks import NETWORKS, apply_strategies, operator_primitives
 from parallel_lab.lab.shared.problems import get_problem, problems_of
@@ -252,6 +253,42 @@ def test_a_paused_run_switches_and_stays_paused_until_it_resumes(pools):
             run.wait_for_change(5)
         run.stop()
         assert len(run.result()) == session.step > before
+
+
+@pytest.mark.exhaustive
+def test_a_run_whose_workers_die_in_a_switch_ends_with_that(monkeypatch):
+    """Not with the losses of the steps before it, as if they were all."""
+    net, data, optimizer, plan, changed = two_plans()
+    with WorkerPool(8) as pool, Session(plan, net, optimizer, executor="processes", pool=pool) as session:
+        run = session.start(data, 20_000)
+        run.wait_for_change(5)
+        monkeypatch.setattr("parallel_lab.train.rank_steps.switch_values", die_on_rank_3)
+        with pytest.raises(RankDied, match="rank 3"):
+            session.switch(changed)
+        assert run.state == "failed" and run.done()
+        with pytest.raises(RankDied, match="rank 3"):
+            run.result(5)
+
+
+def die_on_rank_3(comm, key, plan, moves, step):
+    if comm.rank == 3:
+        os._exit(3)
+    comm.barrier()
+
+
+@pytest.mark.exhaustive
+def test_waiting_for_change_keeps_its_limit_in_a_switch(pools):
+    net, data, optimizer, plan, changed = two_plans()
+    with Session(plan, net, optimizer, executor="processes", pool=pools[8]) as session:
+        run = session.start(data, 20_000)
+        with run.halted():
+            waited = []
+            waiter = threading.Thread(target=lambda: waited.append(run.wait_for_change(0.1)))
+            waiter.start()
+            waiter.join(10)
+            assert waited == [False] and run.state == "running"
+        run.stop()
+        run.result(30)
 
 
 @pytest.mark.exhaustive

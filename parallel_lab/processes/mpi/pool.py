@@ -185,11 +185,9 @@ class MpiPool(JobPool):
         self._told, self._begun, self._faulty = _Told(), set(), False
         for rank, payload in enumerate(job._payloads):
             # a stopped rank does not read: nobody but this thread waits for it
-            message = "job", self._runs, self._fresh, payload
+            message = "job", self._runs, self._fresh, job._control, payload
             threading.Thread(target=self._send, args=(rank, message), daemon=True, name="send job").start()
         self._fresh = True  # until it has ended well
-        if job._control != "run":
-            self._send_control(job._control)
 
     def _settle_job(self, job: Job) -> None:
         self._dead = self._died_first or self._dead

@@ -3,10 +3,10 @@ socket between them ends.
 
     mpirun -n 8 python -m parallel_lab.processes.mpi.worker       # name and key of its socket: in the environment
 
-Messages are tuples. From the notebook: ("job", run, whether communicators are to be fresh, function and arguments),
-("control", run, "run" / "pause" / "stop"), ("interrupt", run). To the notebook: ("ready", rank, pid), ("begun",),
-("message", an object reported), ("warning", text), ("report", run, calls, fault, kind and body as `outcome.load_report`
-takes them).
+Messages are tuples. From the notebook: ("job", run, whether communicators are to be fresh, control, function and
+arguments), ("control", run, "run" / "pause" / "stop"), ("interrupt", run). To the notebook: ("ready", rank, pid),
+("begun",), ("message", an object reported), ("warning", text), ("report", run, calls, fault, kind and body as
+`outcome.load_report` takes them).
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ class _Served:
 
     def serve(self) -> None:
         while True:
-            run, fresh, payload = self.jobs.get()
+            run, fresh, control, payload = self.jobs.get()
             with self.lock:
                 self.comm._begin_run(run, fresh=fresh)
+                self.comm.control = control
                 for message in self.early:
                     if message[1] == run:
                         self.apply(message)
