@@ -11,7 +11,8 @@ from parallel_lab.base.errors import CollectiveMismatch, RankDied, RankRaised
 from parallel_lab.processes.shm import WorkerPool
 from tests.processes.pools import assert_usable, noted
 
-SIZES = (1, 1000, 1000, 1000, 70_000)  # mostly like the last one; rings of 64 KiB are gone over, or too small
+# mostly like the last one; rings of 64 KiB are gone over, or too small: then values are read where they lie
+SIZES = ((1, 1000, 1000, 1000, 70_000), (1000, 70_000, 70_000, 70_000, 70_001))
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +22,9 @@ def pool():
 
 
 def drawn(seed, count=300):
-    """Messages of rank 0 and of rank 1: (size, first value), drawn alike everywhere."""
+    """Messages of rank 0 and of rank 1: (size, first value), drawn alike everywhere; of odd seeds mostly large."""
     rng = np.random.default_rng(20261123 + seed)
-    return [[(int(rng.choice(SIZES)), float(k + 1000 * r)) for k in range(count)] for r in (0, 1)]
+    return [[(int(rng.choice(SIZES[seed % 2])), float(k + 1000 * r)) for k in range(count)] for r in (0, 1)]
 
 
 def exchange(comm, seed, kind):
@@ -44,7 +45,8 @@ def exchange(comm, seed, kind):
 
     started = []
     for number, (size, first) in enumerate(mine):
-        x = np.arange(size) + first
+        x = (comm.empty if number % 3 else np.empty)(size, np.float64)
+        x[...] = np.arange(size) + first
         if comm.rank:
             take(number)
         if kind == "started" and number % 7 == 3:
@@ -60,7 +62,7 @@ def exchange(comm, seed, kind):
 
 
 @pytest.mark.parametrize("kind", ["new", "out", "told", "started"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(4))
 def test_values_are_those_given_each_time(pool, seed, kind):
     assert pool.run(exchange, seed, kind) == [[], []], f"seed {seed}"
 
@@ -93,23 +95,24 @@ def test_each_is_in_the_flight_recorder_with_its_number(pool):
         assert pool.run(program)[rank] == [(kind, number, True) for number in range(5)]
 
 
+@pytest.mark.parametrize("count", [4, 200_000])
 @pytest.mark.parametrize(
     ("last", "error", "words"),
     [
-        ("shape", CollectiveMismatch, r"expects float64 \(4,\) from rank 0, which sent float64 \(5,\)"),
-        ("dtype", CollectiveMismatch, r"expects float64 \(4,\) from rank 0, which sent float32 \(4,\)"),
+        ("shape", CollectiveMismatch, r"expects float64 \({0},\) from rank 0, which sent float64 \({1},\)"),
+        ("dtype", CollectiveMismatch, r"expects float64 \({0},\) from rank 0, which sent float32 \({0},\)"),
         ("return", CollectiveMismatch, "rank 0 has returned while rank 1 waits for it in recv"),
         ("raise", RankRaised, "rank 0 .*raised ValueError: enough"),
         ("die", RankDied, "rank 0"),
     ],
 )
-def test_what_ends_a_known_place_is_told(last, error, words):
-    def program(comm):
+def test_what_ends_a_known_place_is_told(last, error, words, count):
+    def program(comm, last, count):
         for turn in range(6):
             if comm.rank == 1:
-                comm.recv(0, (4,), "float64")
+                comm.recv(0, (count,), "float64")
             elif turn < 5 or last in ("shape", "dtype"):
-                size, dtype = (5 if last == "shape" and turn == 5 else 4), "f8"
+                size, dtype = (count + 1 if last == "shape" and turn == 5 else count), "f8"
                 comm.send(np.ones(size, "f4" if last == "dtype" and turn == 5 else dtype), 1)
             elif last == "raise":
                 raise ValueError("enough")
@@ -118,8 +121,8 @@ def test_what_ends_a_known_place_is_told(last, error, words):
 
     with WorkerPool(2, timeout_s=20) as pool:
         noted(pool)
-        with pytest.raises(error, match=words):
-            pool.run(program)
+        with pytest.raises(error, match=words.format(count, count + 1)):
+            pool.run(program, last, count)
         if last != "die":
             assert_usable(pool)
 

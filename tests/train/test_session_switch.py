@@ -278,7 +278,7 @@ def die_on_rank_3(comm, key, plan, moves, step):
 
 @pytest.mark.exhaustive
 def test_waiting_for_change_keeps_its_limit_in_a_switch(pools):
-    net, data, optimizer, plan, changed = two_plans()
+    net, data, optimizer, plan, _ = two_plans()
     with Session(plan, net, optimizer, executor="processes", pool=pools[8]) as session:
         run = session.start(data, 20_000)
         with run.halted():

@@ -1,11 +1,15 @@
-"""send and recv of places that call again: messages that fit the ring of two ranks whole, each like the last one.
+"""send and recv of places that call again, each message like the last one: those that fit the ring of two ranks whole,
+and larger ones that are read where they lie (`placed.py`).
 
     send      ring[written:] = head, value            written += head + value        wake the receiver if it sleeps
     recv      look at written | is the head the last one's?  out = ring[read:]        read += head + value
 
+    send      ring[written:] = head, place            written += head                wait until it is read
+    recv      look at written | is the head the last one's?  out = what lies there    read += head
+
 A value that goes over the ring's end is copied in two parts. What is different takes the way of `channels.py`, which
 reads and writes the same ring: another dtype, shape or sr_tag, a message that finds no room or whose head goes over the
-ring's end, messages that are kept or were asked for before.
+ring's end, a large one for a receiver that does something else, messages that are kept or were asked for before.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from ....run.calls import caller
 from ....run.communicator import Request
 from ...flight import FLIGHT_RECORDS, KEPT_CALLS
 from ..arena import ABORT
-from ..channels import HEAD_BYTES, pack_head
+from ..channels import HEAD_BYTES, head_place, pack_head, with_place
 from ..comm import NOTE, Communicator, KnownCall
 from ..shared_memory import NEEDS_FENCE, fence
 from .peer_memory import PeerMemory
@@ -90,15 +94,17 @@ class FastMessages(Communicator):
     def _remember_place(self, key: tuple, frame, request: Request, value: np.ndarray) -> None:
         """Let a place go the short way from now on; its last message was `value`."""
         code, dtype = frame.f_code, value.dtype
-        total = HEAD_BYTES + value.nbytes
-        size, (source, to) = self._arena.map.ring_bytes, request.group
+        source, to = request.group
         own = request.origin == f"{short_file(code.co_filename)}:{frame.f_lineno}"
-        if not own or source == to or dtype.kind not in "fiubc" or not dtype.isnative or not value.size or total > size:
+        if not own or source == to or dtype.kind not in "fiubc" or not dtype.isnative or not value.size:
             self._places.pop(key, None)
             return
         if len(self._places) >= KEPT_CALLS:
             self._places.clear()
-        way = self._giver if request.kind == "send" else self._taker
+        if HEAD_BYTES + value.nbytes > self._arena.map.ring_bytes:
+            way = self._placer if request.kind == "send" else self._fetcher
+        else:
+            way = self._giver if request.kind == "send" else self._taker
         self._places[key] = code, way(self._call(request, False), source, to, value, request.sr_tag)
 
     # What a call needs is bound once: attributes and calls that are left out are half of a small message's time.
@@ -209,6 +215,98 @@ class FastMessages(Communicator):
             if NEEDS_FENCE:
                 fence()
             words[read_word] = read + total
+            words[received] += 1
+            ends[ends_at[record]] = perf_counter()
+            return out
+
+        return take
+
+    def _placer(self, known: KnownCall, source: int, to: int, like: np.ndarray, sr_tag: int) -> Give:
+        """As `_giver`, what lets a receiver that waits read a value where it lies."""
+        known_head, head = _known_head(like, sr_tag), pack_head(like.dtype, like.shape, sr_tag)
+        words, data, channels, loop = self._words, self._bytes, self._channels, self._loop
+        sent, written_word, _, asked, size, ring = self._ring_words(source, to, "sent")
+        length, requests, group, slot = len(known_head), self._requests_word, known.group, known.slot
+        records, ends, ends_at = self._records_at, self._ends, self._ends_at
+
+        def give(x: np.ndarray) -> bool:
+            if words[ABORT]:
+                raise loop.fault_error()
+            if loop.progress is not None:
+                self._move_on()
+            written = words[written_word]
+            start = written % size
+            if start + length > size:
+                return False
+            place = channels.readable(x, to)
+            if place < 0:
+                return False
+            index = self._index
+            self._index = index + 1
+            record, number = index % FLIGHT_RECORDS, group.number
+            group.number = number + 1
+            NOTE(data, records[record], index, number, perf_counter(), 0.0, slot)
+            if NEEDS_FENCE:
+                fence()
+            words[requests] = index + 1
+            words[sent] += 1
+            channels.count(to)
+            data[ring + start : ring + start + length] = with_place(head, place)[:length]
+            if NEEDS_FENCE:
+                fence()
+            words[written_word] = written + HEAD_BYTES
+            if words[asked] > written:
+                channels.wake(to, written)
+            channels.wait_until_read(x, to)
+            ends[ends_at[record]] = perf_counter()
+            return True
+
+        return give
+
+    def _fetcher(self, known: KnownCall, source: int, to: int, like: np.ndarray, sr_tag: int) -> Take:
+        """As `_taker`, what reads a value where it lies."""
+        head, dtype, shape = _known_head(like, sr_tag), like.dtype, like.shape
+        words, data, channels, loop = self._words, self._bytes, self._channels, self._loop
+        received, written_word, read_word, asked, size, ring = self._ring_words(source, to, "received")
+        more = channels.more_of(source)
+        length, requests, group, slot = len(head), self._requests_word, known.group, known.slot
+        records, ends, ends_at, queue = self._records_at, self._ends, self._ends_at, (source, sr_tag)
+
+        def take(out: np.ndarray | None) -> np.ndarray | None:
+            if words[ABORT]:
+                raise loop.fault_error()
+            if source in channels.asking or source in channels.coming or channels.mail.kept.get(queue):
+                return None
+            if loop.progress is not None:
+                self._move_on()
+            read = words[read_word]
+            start = read % size
+            if start + length > size:
+                return None
+            index, record = self._index, self._index % FLIGHT_RECORDS
+            number, now = group.number, perf_counter()
+            self._index, group.number = index + 1, number + 1
+            NOTE(data, records[record], index, number, now, 0.0, slot)
+            if NEEDS_FENCE:
+                fence()
+            words[requests] = index + 1
+            if words[written_word] == read:
+                channels.say_waiting(source)
+                more.read, more.bell = read, (written_word, asked, read + 1)
+                loop.wait(more, now)
+            if NEEDS_FENCE:
+                fence()
+            found = bytes(data[ring + start : ring + start + length])
+            place = head_place(found)
+            if not place or words[written_word] - read < HEAD_BYTES or with_place(found, 0) != head:
+                # taken by the other way, as the same call
+                group.number, self._index = number, index
+                words[requests] = index
+                return None
+            if out is None:
+                out = np.empty(shape, dtype)
+            words[read_word] = read + HEAD_BYTES
+            channels.fetch(source, place, out.reshape(-1).view(np.uint8))
             words[received] += 1
             ends[ends_at[record]] = perf_counter()
             return out

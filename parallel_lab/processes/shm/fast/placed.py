@@ -54,16 +54,21 @@ class PlacedChannels(Channels):
         self.parked.clear()
 
     def hand_over(self, value: np.ndarray, to: int, sr_tag: int = 0) -> None:
-        place = self._readable(value, to) if value.nbytes >= PLACED_BYTES else -1
+        place = self.readable(value, to) if value.nbytes >= PLACED_BYTES else -1
         if place < 0:
             super().hand_over(value, to, sr_tag)
             return
-        number, words = self._place(value, place, to, sr_tag), self.words
+        self._place(value, place, to, sr_tag)
+        self.wait_until_read(value, to)
+
+    def wait_until_read(self, value: np.ndarray, to: int) -> None:
+        """Wait until `to` has read what was placed for it last."""
+        number, words = self.placed[to], self.words
         taken, asked = self.map.placed_taken(self.rank, to), self.map.placed_asked(self.rank, to)
         if not self._comes(taken, number, min(value.nbytes, SPUN_BYTES)):
             self.loop.wait(WordReached(words, taken, number, to, asked=asked))
 
-    def _readable(self, value: np.ndarray, to: int) -> int:
+    def readable(self, value: np.ndarray, to: int) -> int:
         """Where `to`, which stays in a wait for what this rank writes next, reads a value; -1: it is not so."""
         words, waits, written = self.words, self.map.ring_waits(self.rank, to), self.map.ring_written(self.rank, to)
         place = self.arrays.position(value)
@@ -112,29 +117,38 @@ class PlacedChannels(Channels):
 
     def _place(self, value: np.ndarray, place: int, to: int, sr_tag: int) -> int:
         """Send the head of a message that lies at `place`; returns its number among such messages."""
-        number = self.placed[to] = self.placed.get(to, 0) + 1
+        number = self.count(to)
         self._queue(with_place(pack_head(value.dtype, value.shape, sr_tag), place), np.empty(0, np.uint8), to)
         return number
 
+    def count(self, to: int) -> int:
+        """The number of one more message that `to` reads where it lies."""
+        self.placed[to] = number = self.placed.get(to, 0) + 1
+        return number
+
     def wait_for(self, source: int) -> None:
-        words, waits = self.words, self.map.ring_waits(source, self.rank)
-        words[waits] = 2 * (words[self.map.ring_read(source, self.rank)] + 1) + self.peers.reads(source)
+        self.say_waiting(source)
         super().wait_for(source)
+
+    def say_waiting(self, source: int) -> None:
+        """Tell `source` that this rank takes what it writes next at once, and whether its memory can be read."""
+        read = self.words[self.map.ring_read(source, self.rank)]
+        self.words[self.map.ring_waits(source, self.rank)] = 2 * (read + 1) + self.peers.reads(source)
 
     def _open(self, coming: _Coming, source: int) -> None:
         place = head_place(coming.bytes)
         super()._open(coming, source)
         if place:
-            self._fetch(coming, source, place)
+            self.fetch(source, place, coming.bytes)
+            coming.done = coming.bytes.size
 
-    def _fetch(self, coming: _Coming, source: int, place: int) -> None:
-        """Fill `coming.bytes` with what lies at a place, and tell the sender."""
-        size, words, taken = coming.bytes.size, self.words, self.map.placed_taken(source, self.rank)
+    def fetch(self, source: int, place: int, target: np.ndarray) -> None:
+        """Fill an array of bytes with what lies at a place, and tell the sender."""
+        words, taken = self.words, self.map.placed_taken(source, self.rank)
         if place >= PEER:
-            self.peers.fetch(source, place, coming.bytes)
+            self.peers.fetch(source, place, target)
         else:
-            memoryview(coming.bytes)[:] = self.arena.bytes[place : place + size]
-        coming.done = size
+            memoryview(target)[:] = self.arena.bytes[place : place + target.size]
         self.loop.check_abort()  # a sender that has heard of a fault may have changed it meanwhile
         if NEEDS_FENCE:
             fence()
