@@ -6,7 +6,7 @@
 Ours is timed in three forms: "ours" gives an array and gets a new one, "ours out=" gets the result in an array made
 before (as MPI and gloo do), and "ours arena" has both in memory that all ranks see (`comm.empty`), all_reduce and
 broadcast in place. Memory bound of p ranks from 1 MiB on: p N / (bandwidth of two processes that copy); of messages
-one copy each, two at a time.
+one copy each, two at a time, among as many arrays.
 """
 
 from __future__ import annotations
@@ -134,16 +134,18 @@ def measure_collectives(
                 skipped.append((case.op, case.size_bytes, reason))
                 continue
             tell(f"{case.op} of {case.size_bytes} bytes")
-            timings.append(_timing(case.op, case.size_bytes, competitors, rounds, batch_s))
+            timings.append(_timing(case.op, case.size_bytes, ranks, competitors, rounds, batch_s))
             pool.run(_own_end)
         meeting = [ours[0], *(c for c in others if c.name != COPY)]
         tell("barrier")
-        quiet = _timing("barrier", 0, meeting, BARRIER_ROUNDS * rounds, batch_s)
+        quiet = _timing("barrier", 0, ranks, meeting, BARRIER_ROUNDS * rounds, batch_s)
         loaded = None
         if busy:
             tell(f"barrier with {busy} foreign busy processes")
             with busy_processes(busy):
-                loaded = _timing("barrier", 0, [c for c in meeting if c.name != GLOO], BARRIER_ROUNDS * rounds, batch_s)
+                loaded = _timing(
+                    "barrier", 0, ranks, [c for c in meeting if c.name != GLOO], BARRIER_ROUNDS * rounds, batch_s
+                )
         tell("what the checks cost")
         checks = measure_checks(pool, rounds)
     return CollectivesReport(
@@ -229,8 +231,10 @@ def busy_processes(count: int) -> Iterator[None]:
 # ---- one case ----
 
 
-def _timing(op: str, size_bytes: int, competitors: Sequence[Competing], rounds: int, batch_s: float) -> Timing:
-    order = {"op": op, "bytes": size_bytes}
+def _timing(
+    op: str, size_bytes: int, ranks: int, competitors: Sequence[Competing], rounds: int, batch_s: float
+) -> Timing:
+    order = {"op": op, "bytes": size_bytes, "ranks": ranks}
     seconds, failed = interleaved_batches(competitors, order, rounds, batch_s, LEAST)
     timed = tuple((name, tuple(times)) for name, times in seconds.items())
     return Timing(op, size_bytes, timed, tuple(failed.items()), load())

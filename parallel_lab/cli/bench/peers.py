@@ -6,14 +6,15 @@
     which sleeps in a futex
     python -m parallel_lab.cli.bench.peers copy --rank 0 --ranks 2        memory: copies between two own arrays
 
-What is asked is {"op": ..., "bytes": S}: S is the full tensor of each rank, float32. all_reduce, all_to_all, broadcast:
-S in and out; all_gather: S/p in, S out; reduce_scatter: S in, S/p out; ping_pong, stream: S from rank to rank. Results
-are looked at once per case, on values that tell the ranks apart, before anything is timed.
+What is asked is {"op": ..., "bytes": S, "ranks": p}: S is the full tensor of each rank, float32. all_reduce,
+all_to_all, broadcast: S in and out; all_gather: S/p in, S out; reduce_scatter: S in, S/p out; ping_pong, stream: S from
+rank to rank. Results are looked at once per case, on values that tell the ranks apart, before anything is timed.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 import time
@@ -169,15 +170,19 @@ def _shared_barrier(folder: Path, rank: int, ranks: int) -> Callable[[], object]
 
 
 def _copy(rank: int, ranks: int) -> None:
-    """Each process copies `bytes` from one array of its own to another, all at the same time."""
+    """Each process copies `bytes` from one array of its own to another, all at the same time; in place of messages in
+    turn between as many as the ranks of one core have, as what was copied last is still in the caches.
+    """
     pipe, folder = connect_rank(rank)
     meet = _shared_barrier(folder, rank, ranks)
 
     def make(order: Mapping[str, Any]) -> Callable[[], object]:
-        source, target = (np.zeros(order["bytes"] // 4, np.float32) for _ in range(2))
-        source.fill(1)
-        target.fill(0)
-        return lambda: np.copyto(target, source)
+        messages = {"ping_pong": order["ranks"] // 2, "stream": order["ranks"] // 4}.get(order["op"], 1)
+        arrays = [
+            [np.full(order["bytes"] // 4, value, np.float32) for value in (0, 1)] for _ in range(max(messages, 1))
+        ]
+        turns = itertools.cycle(arrays)
+        return lambda: np.copyto(*next(turns))
 
     serve_rank(pipe, make, meet)
 
