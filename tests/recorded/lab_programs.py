@@ -18,6 +18,7 @@ from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.pipeline.subjects import get_subject
 from parallel_lab.lab.strategy.model import StrategyLab
+from parallel_lab.lab.strategy.plans import job_of
 from parallel_lab.train.session import Session
 
 STEPS = 8
@@ -112,8 +113,8 @@ def one_device_losses(lab: Any) -> list[float]:
         plan, net, optimizer = job.compile(None)
         batches = job.batches
     elif isinstance(lab, StrategyLab):
-        net, optimizer, batches = lab._job(dict.fromkeys(lab._strategies))
-        plan = lab._compile(dict.fromkeys(lab._strategies), devices=1)[0]
+        net, optimizer, batches = job_of(lab._net, lab._data, {})
+        plan = lab._compile({}, devices=1)
     else:
         job = lab._job_made() if isinstance(lab, FusionLab) else lab._job()
         optimizer = job.optimizer if isinstance(lab, FusionLab) else job.optimizer(lab.settings.optimizer)

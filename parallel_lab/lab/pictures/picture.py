@@ -353,12 +353,17 @@ def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str | Clus
     A measured message begins, for a rank, when it arrives; until the last member of its group has arrived it waits.
     That part is a bar of its own. Messages that travel while the rank computes are bars of the lane's `meanwhile`.
     """
-    events = list(events)
+    events, alike = list(events), (0,)  # ranks whose lanes are the first one's
     if events:
         last = max(e.step for e in events)
         events = [part for e in _arrivals(one_after_the_other(e for e in events if e.step == last)) for part in e]
     else:
-        events = list(predict_timeline(plan, get_cluster(cluster)).log)
+        profile = get_cluster(cluster)
+        one = predict_timeline(plan, profile, ranks=(0,))
+        if one.symmetric and len(plan.stages) == 1:
+            events, alike = list(one.log), tuple(range(plan.device_num))
+        else:
+            events = list(predict_timeline(plan, profile).log)
     start, end = min(e.start_s for e in events), max(e.end_s for e in events)  # all ranks' clocks are the machine's own
     by_rank: dict[int, list[Event]] = {}
     for e in sorted(events, key=lambda e: (e.rank, e.start_s)):
@@ -378,6 +383,7 @@ def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str | Clus
             for overlapped in (False, True)
         ]
         lanes.append({"rank": rank, "bars": rows[0]} | ({"meanwhile": rows[1]} if rows[1] else {}))
+    lanes += [{**lanes[0], "rank": rank} for rank in alike[1:]]
     return {"source": events[0].source, "unit": "us", "end": (end - start) * 1e6, "lanes": lanes}
 
 

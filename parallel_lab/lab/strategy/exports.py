@@ -38,7 +38,7 @@ class StrategyExports(WritesCode):
             for name in wanted:
                 self._typed.pop(name, None)
             if given != self._strategies:
-                self._adopt(given, self._compile(given)[0])
+                self._adopt(given, self._compile(given))
         self._changed("picture")
 
     def charts(self) -> dict[str, Callable[[], Chart]]:
@@ -50,12 +50,15 @@ class StrategyExports(WritesCode):
             before = [(run["label"], run["losses"], -(-run["steps"] // CURVE)) for run in self._earlier]
             return loss_chart([*now, *before])
 
-        return {"timeline": lambda: timeline_chart(self._timeline(self._plan, self.events)), "loss": runs}
+        return {"timeline": lambda: timeline_chart(self._timeline()), "loss": runs}
 
     def _code_key(self) -> Any:
         return self._plan
 
     def _codes(self) -> dict[str, str]:
+        return self._plans.drawn(self._plan, "codes", self._written)
+
+    def _written(self) -> dict[str, str]:
         title = f"{NETWORKS[self._net].label} on {get_problem(self._data).label}, {self._devices} devices"
         program = program_of(self._plan, self._job()[1], DATA[self._data], title)
         return code_of_strategies(program, fused=self._fusion == "fused", sliced=self._optimizer == "sliced")

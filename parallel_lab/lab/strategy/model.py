@@ -15,32 +15,30 @@ command waits for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...base.checks import integer
-from ...base.cluster import Cluster
 from ...base.errors import ParallelLabError
 from ...base.events import Event
 from ...base.settings.context import default_settings
-from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ..pictures import picture
 from ..pictures.duals import redistribution_of, with_duals
 from ..pictures.graph_strip import graph_strip
-from ..pictures.layers import flow_graph, operator_of, plan_layers
+from ..pictures.layers import flow_graph, plan_layers
 from ..pictures.numbers import simulated_step, slice_numbers
 from ..shared.lab import Choice, RunsOneThing
-from ..shared.networks import NETWORKS, apply_strategies, operator_layers, operator_primitives
+from ..shared.networks import NETWORKS
 from ..shared.problems import PROBLEMS, get_problem, problems_of
 from ..shared.questions import COMMANDS, Question
 from .ask import strategy_questions
 from .exports import StrategyExports
 from .gap import Machine
 from .operators import Operators, first_tensor, layer_of_entries, parse_strategy, same_source
+from .plans import Plans, Setting, job_of, own_copy
 from .sections import pair_status, rank_status, strategy_text, tensor_status
 from .training import PACES, Training
 
@@ -48,12 +46,9 @@ DEVICES = (1, 2, 4, 8)
 PHASES = ("forward", "backward")
 FUSIONS = {"alone": "single", "fused": "fused"}  # gradient sums
 OPTIMIZERS = {"whole": "whole", "sliced": "sliced"}  # what ranks with the same parameter keep of its states
-FUSED = {"comm_fusion": {"allreduce": {"mode": "auto", "config": None}}}
-SLICED = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
 SPEEDS = {name: f"{pace:g} steps/s" if pace < math.inf else "full" for name, pace in PACES.items()}
 MOST_STEPS = 100_000
 EARLIER = 3  # runs whose curves stay
-SHORT = 8  # operators up to which a network is shown operator by operator, above it layer by layer
 
 
 class StrategyLab(StrategyExports, RunsOneThing):
@@ -103,6 +98,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
         self._simple, self._speed = simple, self.one_of(speed, PACES, "speed")
         self._fusion, self._optimizer, self._said = "alone", "whole", ""
         self._earlier: list[dict[str, Any]] = []
+        self._plans = Plans()
         self._net = self.one_of(net, NETWORKS, "net")
         self._devices, self._steps = self.one_of(devices, DEVICES, "devices"), steps
         self._data = self._checked_data(problems_of(NETWORKS[net].kind)[0] if data is None else data)
@@ -114,7 +110,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
         self._at = 0  # moves that are done
         self._numbers = False  # whether those of the slice are shown
         self._ranks: tuple[Plan, Any] | None = None  # a plan, and its simulated first step
-        self._lanes: tuple[Plan, tuple[Event, ...], Cluster, dict[str, Any]] | None = None
+        self._lanes: tuple[tuple[Event, ...], dict[str, Any]] | None = None  # of the measured step
         self._machine = Machine(DEVICES[-1])  # that predictions are made for
         self._rank = min(5, devices - 1)
         self._preset, self._tensor = next(iter(NETWORKS[net].presets)), ""
@@ -132,7 +128,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
             "preset": Choice("preset", self._preset if self._strategies == self._given else "", presets),
             "phase": Choice("phase", self._phase, PHASES),
             "rank": Choice("rank", self._rank, range(self._devices)),
-            "tensor": Choice("tensor", self._tensor, [e.value for e in picture.tensor_entries(self._plan)]),
+            "tensor": Choice("tensor", self._tensor, [e.value for e in self._entries()]),
             "speed": Choice("speed", self._speed, SPEEDS),
             "fusion": Choice("gradient sums", self._fusion, FUSIONS),
             "optimizer": Choice("optimizer states", self._optimizer, OPTIMIZERS),
@@ -157,7 +153,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
     def replays(self) -> Iterable[list[Any]]:
         """Presets and devices, every strategy of an operator by itself, then other data and networks."""
         choices, strategies = list(super().replays()), []
-        for one in self._operators().shown({e.value for e in picture.tensor_entries(self._plan)}):
+        for one in self._operators().shown({e.value for e in self._entries()}):
             changed = self._strategies[one["name"]] != self._given[one["name"]]
             values = [*one["choices"], *([None] if one["source"] != "default" or changed else [])]
             strategies += [["set_strategy", one["name"], value] for value in values]
@@ -195,7 +191,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
             changes, before = self._offered(**given), dict(vars(self))
             self._set(**changes)
             try:
-                self._adopt(self._strategies, self._compile(self._strategies)[0])
+                self._adopt(self._strategies, self._compile(self._strategies))
             except ParallelLabError:
                 vars(self).update(before)
                 raise
@@ -232,7 +228,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
         self._strategies, self._plan = strategies, plan
         self._look_at_message(None)
         self._after_change()
-        known = {e.value: e for e in picture.tensor_entries(plan)}
+        known = {e.value: e for e in self._entries()}
         if self._tensor not in known:
             self._tensor = same_source(self._tensor, known)
 
@@ -256,7 +252,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
             self.one_of(operator, self._strategies, "operator", "set_strategy")
             try:
                 wanted = {**self._strategies, operator: parse_strategy(text)}
-                plan = self._compile(wanted)[0]
+                plan = self._compile(wanted)
             except ParallelLabError as error:
                 self._typed[operator] = (str(text), str(error))
             else:
@@ -321,7 +317,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
 
     def questions(self) -> list[Question]:
         """Of the selected message its bytes; which edge carries most; who holds the same part of the tensor."""
-        return strategy_questions(self._plan, self._rank, self._message, self._tensor, bool(self._layers))
+        return strategy_questions(self._plan, self._rank, self._message, self._tensor, bool(self._facts.layers))
 
     # ---- training ----
 
@@ -332,7 +328,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
                 return
             how = {"steps": self._steps, "pace": PACES[self._speed], "settings": self._settings()}
             training, self._said = Training("starting", **how), ""
-            one_device = self._compile(dict.fromkeys(self._strategies), devices=1)[0]
+            one_device = self._compile({}, devices=1)
             self._keep_curve()
             # everything the thread needs is taken here: the lab may be set to another network while it works
             given, sensitive = (self._plan, one_device, *self._job()), get_problem(self._data).sensitive
@@ -436,56 +432,30 @@ class StrategyLab(StrategyExports, RunsOneThing):
         """What was measured of the present plan in the last step that was looked at; empty before there was one."""
         return self._run.events_of(self._plan)
 
-    def _job(self, strategies: dict[str, Any] | None = None) -> tuple[Any, Any, list]:
-        problem = get_problem(self._data)
-        with default_settings():
-            net = NETWORKS[self._net].factory(problem)
-            apply_strategies(net, self._strategies if strategies is None else strategies)
-            return net, problem.optimizer(net.trainable_params()), list(problem.batches)
+    def _setting(self) -> Setting:
+        return Setting(self._net, self._data, self._devices, self._fusion == "fused", self._optimizer == "sliced")
 
-    def _compile(self, strategies: dict[str, Any], devices: int | None = None) -> tuple[Plan, Any]:
-        """The plan, and the network it was made of."""
-        problem = get_problem(self._data)
-        net, optimizer, batches = self._job(strategies)
-        how: dict[str, Any] = {"device_num": devices or self._devices, "dataset_strategy": "full_batch"}
-        how |= FUSED if self._fusion == "fused" else {}
-        how |= SLICED if self._optimizer == "sliced" else {}
-        with default_settings():
-            return compile_network(net, *batches[0], loss=problem.loss(), optimizer=optimizer, **how), net
+    def _job(self) -> tuple[Any, Any, list]:
+        """The network as it is before the first step, its optimizer, and the batches."""
+        return job_of(self._net, self._data, self._strategies)
+
+    def _compile(self, strategies: Mapping[str, Any], **other: Any) -> Plan:
+        """The plan with these strategies.  other: fields of the setting that differ"""
+        return self._plans.plan(self._setting()._replace(**other), strategies)
 
     def _take_preset(self) -> None:
         """Set strategies, plan and facts of the operators from the preset for the present network, devices and data."""
-        plain, net = self._compile({})
-        primitives = operator_primitives(net)
-        names = dict.fromkeys(operator_of(n.name, primitives) for n in plain.graph.nodes)
-        names.pop("", None)
-        # operators made of others are no node of the plan; what they are called with does not depend on strategies
-        self._composed = {
-            n: (primitives[n].op, *primitives[n].called_with) for n in names if primitives[n].op.expand is not None
-        }
-        self._layers = operator_layers(net) if len(names) > SHORT else {}
-        self._given = self._strategies = self._fitting(
-            dict.fromkeys(names), NETWORKS[self._net].presets[self._preset](self._devices)
-        )
-        self._plan = self._compile(self._strategies)[0]
-
-    def _fitting(self, chosen: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-        """`given` as far as it fits the data; None (default) elsewhere. In order of the network."""
-        with suppress(ParallelLabError):
-            self._compile({**chosen, **given})
-            return {**chosen, **given}
-        for operator, strategy in given.items():
-            with suppress(ParallelLabError):
-                self._compile({**chosen, operator: strategy})
-                chosen[operator] = strategy
-        return chosen
+        self._facts = self._plans.facts(self._net, self._data)
+        wanted = NETWORKS[self._net].presets[self._preset](self._devices)
+        self._given = self._strategies = self._plans.fitting(self._setting(), wanted)
+        self._plan = self._compile(self._strategies)
 
     # ---- looking ----
 
     def page_snapshot(self) -> dict[str, Any]:
         """The snapshot, and what it has of every other tensor, phase and rank."""
         with self._lock:
-            entries = picture.tensor_entries(self._plan)
+            entries = self._entries()
             pictures = {f"{e.value}|{phase}": self._tensor_part(e, phase) for e in entries for phase in PHASES}
             ranks = {str(n): self._rank_part(n) for n in range(self._devices)}
             shot = self.snapshot()
@@ -502,14 +472,14 @@ class StrategyLab(StrategyExports, RunsOneThing):
         """Everything the views show, as plain data."""
         with self._lock:
             plan = self._plan
-            entries = picture.tensor_entries(plan)
+            entries = self._entries()
             entry = next(e for e in entries if e.value == self._tensor)
             tensor, rank = self._tensor_part(entry, self._phase), self._rank_part(self._rank)
             messages = rank["messages"]
-            told = "" if self._message is None else pair_status(messages[self._message - 1])
+            timeline, told = self._timeline(), "" if self._message is None else pair_status(messages[self._message - 1])
             layers, layer_of = (
-                plan_layers(plan, self._layers) if self._layers else {},
-                layer_of_entries(plan, self._layers),
+                plan_layers(plan, self._facts.layers) if self._facts.layers else {},
+                layer_of_entries(plan, self._facts.layers),
             )
             return {
                 "version": 1,
@@ -544,33 +514,44 @@ class StrategyLab(StrategyExports, RunsOneThing):
                 **tensor,
                 **rank,
                 **self.progress(),
-                "timeline": self._timeline(plan, self.events),
+                "timeline": timeline,
                 "sections": {} if self._simple else self.code_sections(),
-                "gap": self._machine.gap(plan, self._timeline(plan, self.events), messages, self._rank),
+                "gap": self._machine.gap(plan, timeline, messages, self._rank),
                 "fit": self._machine.to_dict(),
                 "status_message": told,
                 "status": told or f"{tensor['status_tensor']} {rank['status_rank']}",
             }
 
+    def _entries(self) -> tuple[picture.TensorEntry, ...]:
+        return self._plans.drawn(self._plan, "entries", lambda: picture.tensor_entries(self._plan))
+
     def _tensor_part(self, entry: picture.TensorEntry, phase: str) -> dict[str, Any]:
         """What depends on the tensor and the phase that are looked at."""
-        shown, cards = picture.tensor_picture(self._plan, entry, phase)
+        shown, cards = self._plans.drawn(
+            self._plan, (entry.value, phase), lambda: list(picture.tensor_picture(self._plan, entry, phase))
+        )
         return {"picture": shown, "cards": cards, "status_tensor": tensor_status(shown, self._devices)}
 
     def _rank_part(self, rank: int) -> dict[str, Any]:
         """What depends on the rank that is looked at."""
-        messages = with_duals(self._plan, picture.message_table(self._plan, rank, self.events, self._machine.profile))
-        status = rank_status(rank, messages, self._devices)
-        told = {"messages": messages, "message_totals": picture.totals(messages), "status_rank": status}
-        return {"rank_detail": picture.rank_detail(self._plan, rank), **told}
+        plan, events, profile = self._plan, self.events, self._machine.profile
 
-    def _timeline(self, plan: Plan, events: tuple[Event, ...]) -> dict[str, Any]:
+        def messages() -> list[dict[str, Any]]:
+            return with_duals(plan, picture.message_table(plan, rank, events, profile))
+
+        table = messages() if events else self._plans.drawn(plan, ("messages", rank, profile), messages)
+        detail = self._plans.drawn(plan, ("rank", rank), lambda: picture.rank_detail(plan, rank))
+        told = {"messages": table, "message_totals": picture.totals(table)}
+        return {"rank_detail": detail, **told, "status_rank": rank_status(rank, table, self._devices)}
+
+    def _timeline(self) -> dict[str, Any]:
         """The lanes, kept until plan or events change: to predict them takes as long as the rest of a snapshot."""
-        key = plan, events, self._machine.profile
-        if self._lanes is None or any(one is not other for one, other in zip(self._lanes, key, strict=False)):
-            self._lanes = (*key, picture.timeline_lanes(*key))
-        kept = self._lanes[3]
-        return {**kept, "lanes": [{**lane, "bars": [dict(bar) for bar in lane["bars"]]} for lane in kept["lanes"]]}
+        plan, events, profile = self._plan, self.events, self._machine.profile
+        if not events:
+            return self._plans.drawn(plan, ("lanes", profile), lambda: picture.timeline_lanes(plan, (), profile))
+        if self._lanes is None or self._lanes[0] is not events:
+            self._lanes = events, picture.timeline_lanes(plan, events)
+        return own_copy(self._lanes[1])
 
     def fit_machine(self) -> None:
         """Measure this machine for some seconds, and predict with its own profile from now on, in place of "laptop".
@@ -584,7 +565,8 @@ class StrategyLab(StrategyExports, RunsOneThing):
         return super().wait(timeout) and self._machine.wait(timeout)
 
     def _operators(self) -> Operators:
-        return Operators(self._plan, self._strategies, self._given, self._typed, self._composed, self._layers)
+        facts = self._facts
+        return Operators(self._plan, self._strategies, self._given, self._typed, facts.composed, facts.layers)
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
         """Losses from step `since` on, as float32: "parallel" and "single"."""
