@@ -21,7 +21,8 @@ from typing import Any
 
 from .checks import Check, flag, integer, number, path_text, text
 from .errors import ArgumentError, ArgumentTypeError, DataFileError, shorten
-from .files import write_whole
+from .files import open_regular, write_whole
+from .plain_json import entries_of
 
 SOURCES = ("predicted", "simulated", "measured")
 
@@ -123,13 +124,16 @@ class EventLog:
         Raises DataFileError for a file that is missing or has another format, ArgumentError for an invalid event.
         """
         path = path_text(kinds=(str, os.PathLike))("EventLog.load", "path", path)
+        allowed = "A file that `parallel-lab run --events FILE` wrote"
         try:
-            return from_dicts(json.loads(Path(path).read_text(encoding="utf-8"))["events"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            with open_regular(path) as file:
+                return from_dicts(entries_of(file, "events", "EventLog.load", DataFileError))
+        except DataFileError as error:
+            raise DataFileError(f"{path!r} has no events", where="EventLog.load", allowed=allowed) from error
+        except (OSError, ValueError) as error:
             if isinstance(error, ArgumentError | ArgumentTypeError):
                 raise
-            allowed = "A file that `parallel-lab run --events FILE` wrote"
-            raise DataFileError(f"{path!r} has no events", where="EventLog.load", allowed=allowed) from error
+            raise DataFileError(f"{path!r} cannot be read", where="EventLog.load", allowed=allowed) from error
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)

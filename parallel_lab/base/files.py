@@ -1,8 +1,9 @@
-"""Writing a file whole (a reader sees the old file or the new one, never a part, also after a crash), and where the
-files that came with the package are.
+"""Writing a file whole (a reader sees the old file or the new one, never a part, also after a crash), reading one that
+may be anything, and where the files that came with the package are.
 
     check_writable("report.html")            # before the work whose result goes there; raises DataFileError
     write_whole("report.html", text)
+    data = read_regular("manifest.json", 8 << 20)     # raises OSError, also for a pipe, and at once
 
 A rename replaces whatever has the name, so what is there is looked at first: the file behind a symbolic link is written
 and the link stays, and a folder, a pipe or a device is refused.
@@ -15,6 +16,8 @@ another container.
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import re
 import secrets
@@ -85,6 +88,44 @@ def write_whole(
         raise _refusal(path, error, hint) from error
     _sync_folder(real.parent)
     return Path(path)
+
+
+# ---- reading ----
+
+
+def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
+    """A regular file, open for reading, unbuffered. Raises OSError as `open` does, and for a folder, a pipe or a
+    device: at once, where `open` would wait for a pipe's other end. It is looked at when it is open: what has the name
+    may change.
+    """
+    wanted = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
+    flags = os.O_RDONLY
+    for name in wanted:
+        flags |= getattr(os, name, 0)
+    descriptor = os.open(path, flags)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+        if not stat.S_ISREG(mode):
+            what = f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file"
+            raise OSError(errno.EINVAL, what, str(path))
+        return io.FileIO(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """The content of a regular file. Raises OSError as `open_regular`, and for more than `max_bytes`."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, at most {max_bytes} are read", str(path))
+        return file.read(size)  # one that grows meanwhile as it was
+
+
+# ---- the steps of writing ----
 
 
 def _refusal(path: str | os.PathLike[str], error: OSError | ValueError, hint: str) -> DataFileError:

@@ -9,7 +9,6 @@ train.OnRequestExit.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -20,10 +19,14 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import checked, flag, integer, path_text
-from ..base.errors import DataFileError, shorten
+from ..base.errors import DataFileError
+from ..base.files import read_regular
+from ..base.plain_json import parse_json
 from .agreement import training_world
 from .callbacks import Callback, RunContext, params_of
 from .checkpoint_callback import FOLDER, PREFIX, training_records, write_records
+
+LARGEST_FILE = 1 << 16  # bytes of the file that ends a run
 
 
 class OnRequestExit(Callback):
@@ -91,12 +94,15 @@ class OnRequestExit(Callback):
 
     def _told_by_file(self) -> bool:
         path = self._config_file
-        if path is None or not path.is_file():
+        if path is None:
             return False
+        allowed = '{"GracefulExit": 1}'
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            told = None
+            told = parse_json(read_regular(path, LARGEST_FILE), str(path), DataFileError)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise DataFileError(f"cannot be read: {error.strerror}", where=str(path), allowed=allowed) from error
         if not isinstance(told, dict):
-            raise DataFileError(f"{shorten(str(path))} holds no JSON object", allowed='{"GracefulExit": 1}')
+            raise DataFileError("holds no JSON object", where=str(path), allowed=allowed)
         return told.get("GracefulExit") == 1

@@ -111,7 +111,7 @@ def test_an_empty_or_missing_file_is_an_error(tmp_path):
         datasets.read_cifar10(tmp_path / "a.bin")
     with pytest.raises(DataFileError, match=r"b\.bin: cannot be read: No such file"):
         datasets.read_cifar10(tmp_path / "b.bin")
-    with pytest.raises(DataFileError, match="cannot be read: Is a directory"):
+    with pytest.raises(DataFileError, match="cannot be read: it is a folder"):
         datasets.read_cifar10(tmp_path)
 
 

@@ -133,7 +133,7 @@ def test_what_is_no_lab_is_refused(tmp_path, what):
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "lab.json")
-    with pytest.raises(DataFileError, match="no regular file"):
+    with pytest.raises(DataFileError, match="not a regular file"):
         pl.open_lab(tmp_path / "lab.json")
 
 

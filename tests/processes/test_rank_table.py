@@ -90,8 +90,8 @@ def card(**changes):
 
 @each_of(
     ("content", "words"),
-    ("{", "not JSON"),
-    ("[" * 100_000, "not JSON"),
+    ("{", "invalid JSON"),
+    ("[" * 100_000, "nested deeper"),
     ("[1]", "stands where an object belongs"),
     (table((0, 1), server_list="x"), "server_list='x'.*a list"),
     (table((0, 1), version="0.9"), "version '0.9'.*1.0"),

@@ -48,5 +48,5 @@ def test_a_file_that_says_so_ends_the_training(text, steps, tmp_path):
 
 def test_a_file_that_is_no_json_object_is_refused(tmp_path):
     (tmp_path / "exit.json").write_text("[1")
-    with pytest.raises(DataFileError, match="GracefulExit"):
+    with pytest.raises(DataFileError, match=r"exit.*invalid JSON"):
         steps_of(lambda step: None, affine_model(), config_file=str(tmp_path / "exit.json"))

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 from ...base.errors import ArgumentError, DataFileError, ParallelLabError, shorten
-from ...base.files import write_whole
+from ...base.files import read_regular, write_whole
 from ...base.plain_json import parse_json
 
 FORMAT, VERSION = "parallel_lab lab", 1
@@ -125,13 +124,7 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The state in a file, its outer form checked. Raises DataFileError."""
     where = str(path)
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError("it is no regular file")
-        if found.st_size > MOST_BYTES:
-            allowed = f"A lab's file has at most {MOST_BYTES} bytes"
-            raise DataFileError(f"{found.st_size} bytes", where=where, allowed=allowed)
-        data = Path(path).read_bytes()
+        data = read_regular(path, MOST_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DataFileError(f"cannot be read: {reason}", where=where, hint="lab.save(path) writes one") from error

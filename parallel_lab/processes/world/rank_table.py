@@ -22,10 +22,11 @@ import json
 import os
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...base.errors import NotBuiltYet, WorldArgumentError, shorten
+from ...base.files import read_regular
+from ...base.plain_json import parse_json
 from .hub import RendezvousSpec
 from .rendezvous import host_rendezvous, join_rendezvous
 from .world import World, collective_timeout_s, seconds_from, whole_number
@@ -33,7 +34,7 @@ from .world import World, collective_timeout_s, seconds_from, whole_number
 LIMIT_VARIABLE = "HCCL_CONNECT_TIMEOUT"
 LIMIT_S = 120.0
 CARDS = 8  # of a server
-LARGEST_FILE = 16 << 20  # bytes
+LARGEST_FILE = 1 << 20  # bytes: eight thousand cards
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,14 @@ def read_rank_table(path: str | os.PathLike[str]) -> RankTable:
     """
     where = f"rank table {path}"
     refused = functools.partial(WorldArgumentError, where=where)
-    file = Path(path)
-    if not file.is_file():
-        raise refused("there is no such file", hint="RANK_TABLE_FILE is its path")
-    if file.stat().st_size > LARGEST_FILE:
-        raise refused(f"the file has {file.stat().st_size} bytes", allowed=f"At most {LARGEST_FILE}")
     try:
-        table = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise refused(f"it is not JSON ({error})") from error
+        data = read_regular(path, LARGEST_FILE)
+    except FileNotFoundError:
+        raise refused("there is no such file", hint="RANK_TABLE_FILE is its path") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise refused(f"it cannot be read: {reason}", hint="RANK_TABLE_FILE is its path") from error
+    table = parse_json(data, where, WorldArgumentError)
     servers = _field(table, "server_list", list, where)
     for name, wanted, meaning in (("version", "1.0", ""), ("status", "completed", ": the table is whole")):
         found = _field(table, name, str, where)

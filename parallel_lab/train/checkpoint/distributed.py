@@ -30,9 +30,9 @@ from ...base.errors import (
     message,
     shorten,
 )
-from ...base.files import write_whole
+from ...base.files import read_regular, write_whole
 from ...base.hooks import current_world
-from ...base.plain_json import dump_json, parse_json
+from ...base.plain_json import MAX_BYTES, dump_json, parse_json
 from ...base.settings.context import get_auto_parallel_context
 from ...graph.plan import Plan
 from ...layout.named_layout import Layout
@@ -352,7 +352,7 @@ def restore_group_info_list(group_info_file_name: str) -> list[int]:
         what = f"group_info_file_name={shorten(group_info_file_name)}"
         raise CheckpointTypeError(what, where="restore_group_info_list", allowed="The name of a file, as str")
     try:
-        data = Path(group_info_file_name).read_bytes()
+        data = read_regular(group_info_file_name, MAX_BYTES)
     except (OSError, ValueError) as error:
         hint = "group_ckpt_save_file of the run that trained names it"
         raise CheckpointError("it cannot be read", where=group_info_file_name, hint=hint) from error

@@ -29,9 +29,9 @@ from ...base.errors import (
     DataFileError,
     shorten,
 )
-from ...base.files import write_whole
+from ...base.files import read_regular, write_whole
 from ...base.hooks import current_world
-from ...base.plain_json import dump_json, parse_json
+from ...base.plain_json import MAX_BYTES, dump_json, parse_json
 from ...layout.tensor_layout import TensorLayout
 from . import format as file_format
 from .records import CHECKPOINT, FOLDER, TensorInfo, TensorRecord, check_name, layout_from_plain, layout_to_plain
@@ -199,7 +199,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
         what = "it is not a folder"
         raise CheckpointFolderError(what, where=str(folder), allowed="The folder of a distributed checkpoint")
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_BYTES)
     except FileNotFoundError:
         what = "there is no manifest: no save was ever finished here, or the folder was copied without it"
         raise CheckpointError(what, where=where, allowed="A folder that save_distributed wrote") from None

@@ -24,7 +24,6 @@ import hashlib
 import io
 import math
 import os
-import stat
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,8 +41,8 @@ from ...base.errors import (
     DataFileError,
     shorten,
 )
-from ...base.files import write_whole
-from ...base.plain_json import dump_json, parse_json
+from ...base.files import open_regular, write_whole
+from ...base.plain_json import MAX_BYTES, dump_json, parse_json
 from .records import (
     CHECKPOINT,
     FILE,
@@ -57,7 +56,7 @@ from .records import (
 
 FORMAT = "parallel_lab-checkpoint"
 VERSION = "1"
-MAX_HEADER_BYTES = 16 << 20  # about 50,000 tensors; safetensors itself stops at 100 MB
+MAX_HEADER_BYTES = MAX_BYTES  # about 25,000 tensors; safetensors itself stops at 100 MB
 ALIGNMENT = 8  # elements begin at a multiple, so that a reader can map them into memory
 
 # safetensors' name -> numpy's, in the byte order of the file
@@ -146,7 +145,7 @@ def _header(entries: dict[str, Any], extra: dict[str, Any], meta: Mapping[str, A
     data = dump_json({RESERVED: texts, **entries}).encode()
     data += b" " * (-len(data) % ALIGNMENT)
     parse_json(texts["meta"].encode(), f"{where}, meta", CheckpointError)  # what could not be read again is not written
-    parse_json(data, where, CheckpointError, max_bytes=MAX_HEADER_BYTES)
+    parse_json(data, where, CheckpointError)
     return with_sum(data)
 
 
@@ -178,16 +177,10 @@ def read_checkpoint(path: str | os.PathLike[str], names: Collection[str] | None 
 
 
 def _opened(path: str | os.PathLike[str]) -> io.FileIO:
-    """The file, if it is a regular one: to open a pipe would wait for its other end."""
     try:
-        kind = os.stat(path).st_mode
-        if stat.S_ISDIR(kind):
-            raise CheckpointFolderError("it is a folder", where=str(path), allowed="A checkpoint file")
-        if not stat.S_ISREG(kind):
-            raise CheckpointError("it is not a regular file", where=str(path), allowed="A checkpoint file")
-        return open(path, "rb", buffering=0)
-    except CheckpointError:
-        raise
+        return open_regular(path)
+    except IsADirectoryError:
+        raise CheckpointFolderError("it is a folder", where=str(path), allowed="A checkpoint file") from None
     except FileNotFoundError:
         raise CheckpointError("there is no such file", where=str(path), allowed="An existing checkpoint file") from None
     except (OSError, ValueError) as error:
@@ -216,7 +209,7 @@ def _read_header(file: io.FileIO, path: Path) -> tuple[CheckpointInfo, dict[str,
         allowed = f"2 to {min(size - 8, MAX_HEADER_BYTES)}, in a file of {size} bytes"
         raise CheckpointCorrupt(f"header length {length}", where=where, allowed=allowed)
     data = bytes(_exactly(file, bytearray(length), where))
-    header = parse_json(data, f"{where}, header", CheckpointCorrupt, max_bytes=MAX_HEADER_BYTES)
+    header = parse_json(data, f"{where}, header", CheckpointCorrupt)
     texts = header.pop(RESERVED, None) if isinstance(header, dict) else None
     is_ours = isinstance(texts, dict) and set(texts) == {"format", "version", "sha256", "tensors", "meta"}
     if not is_ours or texts["format"] != FORMAT:

@@ -30,7 +30,7 @@ from ...base.errors import (
     LayoutError,
     shorten,
 )
-from ...base.files import write_whole
+from ...base.files import read_regular, write_whole
 from ...base.plain_json import MAX_BYTES, dump_json, parse_json
 from ...graph.plan import Plan
 from ...layout.named_layout import Layout, LayoutStrategy
@@ -212,8 +212,7 @@ def load_strategy(path: str | os.PathLike[str]) -> StrategyFile:
         if not real.is_file():
             what, hint = "there is no such strategy file", "strategy_ckpt_save_file of the run that trained names it"
             raise CheckpointError(what, where=where, allowed="A file that save_strategy wrote", hint=hint)
-        with real.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(real, MAX_BYTES)
     except OSError as error:
         if isinstance(error, CheckpointError):
             raise

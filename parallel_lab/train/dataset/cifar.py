@@ -22,50 +22,65 @@ from pathlib import Path
 
 import numpy as np
 
+from ...base.checks import checked, integer
 from ...base.errors import ShapeError
-from .idx import FILE, MAX_SIZE_BYTES, fault, opened, read_up_to, write_packed
+from .idx import FILE, LARGER, fault, most_bytes, opened, read_up_to, write_packed
 
 CHANNELS, SIDE = 3, 32
 RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE  # 3073
 CLASSES = 10
+CHUNK_RECORDS = 400  # read at once: 1.2 MB
 # usage -> files of the folder
 BATCH_NAMES = {"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test": ("test_batch.bin",)}
 
 
-def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTES) -> tuple[np.ndarray, np.ndarray]:
+@checked(max_size_bytes=integer(0) | None)
+def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, 32, 32, 3) uint8, channels last, and labels (n,) uint8 of one batch file, plain or gzipped.
 
-    max_size_bytes  refuse files that hold (or unpack to) more than this
+    max_size_bytes  refuse files that hold (or unpack to) more than this; None: 2 GiB, and of a gzip file three times
+                    its own size and 48 MiB
 
     Raises DataFileError, naming file, offset, what was expected and what was found: a missing or empty file, one split
     short or with extra bytes, a label above 9 (as other files have), damaged gzip data. Offsets in a gzipped file are
     those of its unpacked content, unless the text says else.
     """
     path = Path(FILE("read_cifar10", "path", path))
-    with opened(path) as (stream, _):
-        content = read_up_to(stream, max_size_bytes + 1)
-    if len(content) > max_size_bytes:
-        hint = "If the file is right, pass a larger max_size_bytes"
-        raise fault(path, max_size_bytes, f"at most {max_size_bytes:,} bytes", "more", hint)
+    images, labels = bytearray(), bytearray()  # they grow with what arrives: there is no second copy of the file
+    with opened(path) as (stream, packed):
+        most = most_bytes(path, packed, max_size_bytes)
+        while content := read_up_to(stream, CHUNK_RECORDS * RECORD_BYTES):
+            if len(labels) * RECORD_BYTES + len(content) > most:
+                raise fault(path, most, f"at most {most:,} bytes", "more", LARGER)
+            records = _records(path, content, len(labels))
+            labels += records[:, 0].tobytes()
+            images += records[:, 1:].reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1).tobytes()
+    if not labels:
+        raise fault(path, 0, f"a record of {RECORD_BYTES:,} bytes", "an empty file")
+    return np.frombuffer(images, np.uint8).reshape(-1, SIDE, SIDE, CHANNELS), np.frombuffer(labels, np.uint8)
+
+
+def _records(path: Path, content: bytearray, before: int) -> np.ndarray:
+    """(n, 3073): the records of a piece of a file, before which `before` records stand."""
     count, rest = divmod(len(content), RECORD_BYTES)
-    if rest or not count:
-        found = f"the end of the file after {rest:,} bytes" if content else "an empty file"
-        hint = "The file is truncated, or is none of CIFAR-10's" if rest else ""
-        raise fault(path, count * RECORD_BYTES, f"a record of {RECORD_BYTES:,} bytes", found, hint)
-    records = np.frombuffer(content, np.uint8).reshape(count, RECORD_BYTES)
-    labels = records[:, 0].copy()
-    wrong = np.flatnonzero(labels >= CLASSES)
+    records = np.frombuffer(content, np.uint8, count * RECORD_BYTES).reshape(count, RECORD_BYTES)
+    wrong = np.flatnonzero(records[:, 0] >= CLASSES)
     if wrong.size:
-        first = int(wrong[0])
+        first = before + int(wrong[0])
         expected = f"a label from 0 to {CLASSES - 1} (record {first})"
         hint = "The file is damaged, or is none of CIFAR-10's"
-        raise fault(path, first * RECORD_BYTES, expected, str(labels[first]), hint)
-    images = records[:, 1:].reshape(count, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(images), labels
+        raise fault(path, first * RECORD_BYTES, expected, str(records[wrong[0], 0]), hint)
+    if rest:
+        found, hint = f"the end of the file after {rest:,} bytes", "The file is truncated, or is none of CIFAR-10's"
+        raise fault(path, (before + count) * RECORD_BYTES, f"a record of {RECORD_BYTES:,} bytes", found, hint)
+    return records
 
 
 def write_cifar10(path: str | os.PathLike, images: np.ndarray, labels: np.ndarray) -> None:
-    """Write (n, 32, 32, 3) uint8 and labels (n,) 0 to 9 as a batch file (`.gz`: gzipped). Raises ShapeError."""
+    """Write (n, 32, 32, 3) uint8 and labels (n,) 0 to 9 as a batch file (`.gz`: gzipped), whole.
+
+    Raises ShapeError for other arrays, DataFileError if the file cannot be written.
+    """
     path, images, labels = Path(FILE("write_cifar10", "path", path)), np.asarray(images), np.asarray(labels)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (SIDE, SIDE, CHANNELS):
         what = f"images are {images.dtype} {images.shape}"

@@ -1,0 +1,99 @@
+"""In place of a file a folder, a pipe, a socket, a device, a link that leads in a circle, nothing: told at once."""
+
+import os
+import socket
+import threading
+
+import pytest
+
+from parallel_lab.base.errors import ParallelLabError
+from parallel_lab.base.files import open_regular, read_regular
+from tests.crossed import crossed
+from tests.files.readers import FILES, READERS, read_plain
+
+
+def make_pipe(path):
+    os.mkfifo(path)
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)  # in the folder of the test: a long path is no address
+
+
+SPECIAL = {
+    "pipe": make_pipe,
+    "folder": lambda path: path.mkdir(),
+    "socket": make_socket,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "empty device": lambda path: path.symlink_to("/dev/null"),
+    "circle": lambda path: path.symlink_to(path.name),
+    "dangling link": lambda path: path.symlink_to("nowhere"),
+    "link to a pipe": lambda path: (make_pipe(path.with_name("pipe")), path.symlink_to("pipe")),
+}
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_the_good_file_is_read(tmp_path, reader):
+    reader.write(tmp_path / reader.name)
+    assert read_plain(reader, tmp_path / reader.name) == read_plain(reader, tmp_path / reader.name)
+
+
+# `crossed` marks most of them exhaustive
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("kind", "special"), crossed(FILES, SPECIAL))
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path, monkeypatch, kind, special):
+    reader, path = FILES[kind], tmp_path / FILES[kind].name
+    reader.write(path)
+    path.unlink()
+    monkeypatch.chdir(tmp_path)
+    SPECIAL[special](path)
+    if kind == "request to end" and special == "dangling link":
+        assert reader.read(path) is False  # nothing there yet: nobody asks
+        return
+    with pytest.raises(ParallelLabError) as caught:
+        reader.read(path)
+    assert path.name in str(caught.value)
+
+
+def test_a_file_is_looked_at_when_it_is_open(tmp_path):
+    """What has the name may be replaced between a look and the opening: 300 times by another thread."""
+    path, over = tmp_path / "x", threading.Event()
+
+    def replace():
+        while not over.is_set():
+            (tmp_path / "file").write_bytes(b"whole")
+            os.replace(tmp_path / "file", path)
+            os.mkfifo(tmp_path / "pipe")
+            os.replace(tmp_path / "pipe", path)
+
+    path.write_bytes(b"whole")
+    thread = threading.Thread(target=replace, daemon=True)
+    thread.start()
+    seen = set()
+    for _ in range(300):
+        try:
+            seen.add(read_regular(path, 100))
+        except OSError as error:
+            seen.add(error.strerror)
+    over.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert seen <= {b"whole", "it is a pipe, not a regular file"}
+
+
+def test_no_descriptor_stays_open(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    make_pipe(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        for _ in range(5):
+            with pytest.raises(OSError):
+                open_regular(path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_is_larger_than_allowed_is_not_read(tmp_path):
+    (tmp_path / "x").write_bytes(b"12345")
+    assert read_regular(tmp_path / "x", 5) == b"12345"
+    with pytest.raises(OSError, match="it has 5 bytes, at most 4 are read"):
+        read_regular(tmp_path / "x", 4)
