@@ -97,6 +97,30 @@ def test_a_link_opens_the_page_where_it_was_copied(page_of, name):
 
 
 @pytest.mark.quick(1)
+@pytest.mark.parametrize("name", LABS)
+def test_a_page_that_is_reloaded_stays_where_it_was(page_of, name):
+    make, call, _ = LABS[name]
+    page = page_of(make().to_html(limits=SOME))
+    if name == "stepper":
+        open_tab(page)
+    choose(page, *call)
+    page.wait_for_function("location.hash.startsWith('#state=')")
+    address = page.url
+    page.reload()
+    page.wait_for_selector(".pl-lab[data-painted]")
+    if name == "stepper":
+        open_tab(page)
+    lab = make()
+    getattr(lab, call[0])(*call[1:])
+    same = page_of(lab.to_html(limits=Limits(1)))
+    if name == "stepper":
+        open_tab(same)
+    expect(page.locator("#lab")).to_have_text(same.locator("#lab").text_content())
+    assert page.url == address
+    assert not page.get_by_role("alert").all_inner_texts()[0].strip()
+
+
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", [name for name, (_, _, control) in LABS.items() if control])
 def test_what_was_not_computed_is_off_and_says_why(page_of, name):
     make, _, control = LABS[name]
