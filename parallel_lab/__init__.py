@@ -31,7 +31,10 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-from . import nn, ops
+from .base.interrupts import AFTER_IMPORT_S, held
+
+with held(AFTER_IMPORT_S):  # half of numpy, or of the operators, is of no use to the next cell
+    from . import nn, ops
 from .base.errors import (
     CollectiveMismatch,
     CollectiveTimeout,
@@ -241,7 +244,8 @@ def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'parallel_lab' has no attribute {name!r}")
     module, inside = _LATER[name]
-    found: Any = importlib.import_module(f".{module}", __name__)
+    with held():
+        found: Any = importlib.import_module(f".{module}", __name__)
     if inside:
         found = getattr(found, inside)
     globals()[name] = found  # asked once

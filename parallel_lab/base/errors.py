@@ -169,6 +169,10 @@ class OutOfMemory(ParallelLabError, MemoryError):
     """A tensor larger than this machine's memory."""
 
 
+class LimitTooLow(WorldError, OSError):
+    """A limit of the system that is too low for so many ranks."""
+
+
 class SharedMemoryTooSmall(ParallelLabError, OSError):
     """The machine cannot give the shared memory that was asked for."""
 

@@ -9,3 +9,8 @@ measures.
     world/, launch/      how processes become ranks of one world; starting them
     measure/             the alpha-beta model of this machine
 """
+
+from ..base.interrupts import import_whole
+
+# a notebook that was interrupted in the middle of one would need another kernel
+import_whole("dill", "multiprocess", "multiprocess.connection", "multiprocess.forkserver")

@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dill
+import multiprocess
 
 from ..base.checks import integer
-from ..base.errors import ArgumentError, ParallelLabError, RankDied, WorkersClosed, message
+from ..base.errors import ArgumentError, ParallelLabError, RankDied, WorkersClosed, WorldError, message
 from . import outcome, supervisor
 from .jobs import Job, packed
 
@@ -45,6 +46,12 @@ class JobPool:
 
     def __init__(self, world_size: int, timeout_s: float, warn_after_s: float, **graces: float) -> None:
         name = type(self).__name__
+        if multiprocess.current_process().daemon:
+            what, hint = (
+                "a worker cannot start workers of its own",
+                "Start both pools in the notebook, one after the other",
+            )
+            raise WorldError(what, where=name, hint=hint)
         self.world_size = integer(1, kinds=int)(name, "world_size", world_size)
         supervisor.check_seconds(name, timeout_s=timeout_s, warn_after_s=warn_after_s, **graces)
         self.timeout_s, self.warn_after_s = timeout_s, warn_after_s
@@ -187,6 +194,7 @@ class JobPool:
         return packed((fn, args))
 
     def _enqueue(self, job: Job) -> Job:
+        self._check_owner()
         with self._lock:
             self._check_usable()
             self._jobs.append(job)
@@ -367,6 +375,12 @@ class JobPool:
         """Which rank died first, and how."""
         rank, code = next(iter(self._dead.items()))
         return outcome.death_text(rank, self._pids[rank], code)
+
+    def _check_owner(self) -> None:
+        """A fork has copies of the pipes, and none of the threads that serve them."""
+        if os.getpid() != self._owner_pid:
+            what = f"these workers are those of process {self._owner_pid}, and this one (pid {os.getpid()}) is its fork"
+            raise WorkersClosed(what, where=type(self).__name__, hint="A pool that is made here has workers of its own")
 
     def _check_usable(self) -> None:
         if self._closed:

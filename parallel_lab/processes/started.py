@@ -12,15 +12,13 @@ between. Replies are handed out in the order of the starts.
 from __future__ import annotations
 
 import time
-from _thread import get_ident
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import numpy as np
 
 from ..base.errors import PlanError
 from ..run.calls import Handle, not_waited_for
 from ..run.communicator import Request, answer, delivered, describe
-from .one_caller import OneCaller
 
 
 class Started(Handle):
@@ -89,8 +87,8 @@ class Started(Handle):
 class Lane:
     """The started collectives of one rank in a run.  kept: those not waited for yet, oldest first."""
 
-    def __init__(self, caller: OneCaller) -> None:
-        self.rank, self._caller = caller.rank, caller
+    def __init__(self, rank: int, raise_fault: Callable) -> None:
+        self.rank, self._raise_fault = rank, raise_fault
         self.kept: dict[int, Started] = {}
 
     def look(self, started: Started) -> bool:
@@ -102,9 +100,7 @@ class Lane:
         raise NotImplementedError
 
     def check_kept(self, started: Started) -> None:
-        """Raise PlanError for one that has been waited for, and what `check_caller` raises."""
-        if get_ident() != self._caller.thread:
-            self._caller.check_caller()
+        """Raise PlanError for one that has been waited for."""
         if self.kept.get(started.order) is not started:
             what = f"{started} has been waited for, or belongs to a run that is over"
             raise PlanError(what, where=f"Handle.wait, rank {self.rank}", allowed="A handle is waited for once")
@@ -113,7 +109,7 @@ class Lane:
         """Raise CollectiveMismatch, on every rank, when something was started here and never waited for."""
         if self.kept:
             oldest = next(iter(self.kept.values()))
-            self._caller.raise_fault("CollectiveMismatch", not_waited_for(self.rank, oldest.request), ranks=[self.rank])
+            self._raise_fault("CollectiveMismatch", not_waited_for(self.rank, oldest.request), ranks=[self.rank])
 
 
 def at_once(request: Request) -> Generator:

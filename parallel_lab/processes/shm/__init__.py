@@ -16,9 +16,12 @@ The plain data path reads in this order: collectives, groups, barrier.
     watch                  who waits for whom
 """
 
-from ..flight import FlightEntry
-from ..jobs import Job
-from .comm import Communicator
-from .pool import WorkerPool, close_all, get_pool, release_pools
+from ...base.interrupts import AFTER_IMPORT_S, held
+
+with held(AFTER_IMPORT_S):
+    from ..flight import FlightEntry
+    from ..jobs import Job
+    from .comm import Communicator
+    from .pool import WorkerPool, close_all, get_pool, release_pools
 
 __all__ = ["Communicator", "FlightEntry", "Job", "WorkerPool", "close_all", "get_pool", "release_pools"]

@@ -14,12 +14,23 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
+try:
+    import resource
+except ImportError:  # Windows, whose processes have no such limit
+    resource = None
+
 import multiprocess
 from multiprocess import forkserver, resource_tracker, spawn
+
+from ...base.errors import LimitTooLow, WorldError, WorldTimeout
+from ...base.interrupts import blocked_at_birth, held, let_through
 
 PRELOAD = "PARALLEL_LAB_PRELOAD"  # names of modules for `server_preload.py`
 ABOVE = ("lab", "mindspore", "cli")  # rooms with nothing that most ranks use
 BLAS_VARIABLES = tuple(f"{library}_NUM_THREADS" for library in ("OPENBLAS", "OMP", "MKL", "BLIS", "NUMEXPR"))
+START_LIMIT_S = 60.0
+DESCRIPTORS_PER_RANK, SPARE_DESCRIPTORS = 3, 18  # of the notebook: job pipe, exit code, its other end; memory, pipes
+_owner: list[int] = []  # the process whose child the fork server is
 _starting = threading.Lock()  # guards the process-wide settings below while they are changed
 
 
@@ -94,14 +105,91 @@ def end_server() -> None:
     with _starting:
         server = forkserver._forkserver
         if server._forkserver_pid is not None and not multiprocess.active_children():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(server._forkserver_pid, signal.SIGKILL)
-            server._stop()
+            _forget_server()
 
 
 def start_processes(make_processes: Callable[[int], None]) -> None:
-    """Call `make_processes(pid of the fork server)`, which starts workers, with everything arranged."""
-    with _starting, _environment(), _without_main(), _without_tracker():
+    """Call `make_processes(pid of the fork server)`, which starts workers, with everything arranged. A server that died
+    is replaced once, and `make_processes` called again.
+
+    Raises WorldError for a server that dies again, WorldTimeout for one that does not answer within START_LIMIT_S.
+    """
+    with held(), _starting, _environment(), _without_main(), _without_tracker():
         context().set_forkserver_preload([f"{__package__}.server_preload"])
+        for attempt in range(2):
+            is_new = _ensure_server()
+            pid = forkserver._forkserver._forkserver_pid
+            silent = threading.Event()
+            limit = threading.Timer(START_LIMIT_S, lambda pid=pid, silent=silent: (silent.set(), _kill(pid)))
+            limit.daemon = True
+            limit.start()
+            try:
+                # the first answer of a new server waits for its imports; nobody else needs it yet if that is cut off
+                with let_through() if is_new else contextlib.nullcontext():
+                    make_processes(pid)
+                if forkserver._forkserver._forkserver_pid != pid:  # it was dead; multiprocess started another
+                    raise ConnectionResetError
+                return
+            except (EOFError, ConnectionError, FileNotFoundError) as error:
+                _forget_server()
+                if silent.is_set():
+                    what = f"the process that starts workers (pid {pid}) did not answer within {START_LIMIT_S:g} s"
+                    raise WorldTimeout(what, where="start of workers", hint="Start again: it was ended") from error
+                if attempt:
+                    what = f"the process that starts workers (pid {pid}) has died, and the one before it as well"
+                    hint = "Is the machine out of memory? The system's log says who ends processes"
+                    raise WorldError(what, where="start of workers", hint=hint) from error
+            except BaseException:
+                if is_new:
+                    _forget_server()
+                raise
+            finally:
+                limit.cancel()
+
+
+def check_descriptors(world_size: int) -> None:
+    """Raise LimitTooLow if this process may not open what it needs for so many workers: looked at before, as the
+    server, whose limit is the same, can only die of it.
+    """
+    if resource is None:
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        opened = len(os.listdir("/dev/fd"))
+    except FileNotFoundError:
+        return
+    except OSError:  # not one more can be opened
+        opened = limit
+    needed = opened + DESCRIPTORS_PER_RANK * world_size + SPARE_DESCRIPTORS
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        what = f"{world_size} workers need {needed} open files, and this process may have {limit} (ulimit -n)"
+        hint = f"Ask for fewer, or start the notebook after `ulimit -n {max(1024, needed)}`"
+        raise LimitTooLow(what, where="start of workers", hint=hint)
+
+
+def _ensure_server() -> bool:
+    """Let a fork server run; whether it is a new one."""
+    server = forkserver._forkserver
+    if server._forkserver_pid is not None and _owner != [os.getpid()]:  # this process was forked from the one it serves
+        os.close(server._forkserver_alive_fd)
+        server._lock, server._forkserver_pid, server._forkserver_address = threading.Lock(), None, None
+    before = server._forkserver_pid
+    with blocked_at_birth():  # Ctrl-C in a terminal goes to the whole group, also to a server that still imports
         forkserver.ensure_running()
-        make_processes(forkserver._forkserver._forkserver_pid)
+    _owner[:] = [os.getpid()]
+    return server._forkserver_pid != before
+
+
+def _forget_server() -> None:
+    """End the server, if it lives, so that the next start makes another; with `_starting` held."""
+    server = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        _kill(server._forkserver_pid)
+        with contextlib.suppress(OSError):  # its socket, which it may have removed itself
+            server._stop()
+    server._forkserver_pid = server._forkserver_address = None
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

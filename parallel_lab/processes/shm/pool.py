@@ -30,7 +30,7 @@ from ..jobs import Job, packed
 from ..supervisor import StopRun
 from .arena import ABORT, CONTROL, KEEPS, STARTED, Arena, ArenaMap
 from .comm import CONTROLS
-from .launch import context, end_server, start_processes
+from .launch import check_descriptors, context, end_server, start_processes
 from .shared_memory import Parcel, SharedBlock
 from .watch import Watch
 from .worker_main import PARCEL, TRIM, WorkerStart, worker_main
@@ -47,8 +47,8 @@ class WorkerPool(JobPool):
     """`world_size` worker processes, one per rank. After `warn_after_s` a warning names missing ranks, after
     `timeout_s` a collective raises CollectiveTimeout. `arena_bytes`: shared memory for data in transit, larger values
     pass in steps; `fast` False: the plain way, same bits; `idle_s`: workers end when nothing was asked of them for so
-    long, unless they keep values in `comm.state`. Raises SharedMemoryTooSmall, RankDied, TimeoutError (both
-    while starting).
+    long, unless they keep values in `comm.state`. Raises SharedMemoryTooSmall, LimitTooLow, RankDied,
+    TimeoutError (both while starting).
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class WorkerPool(JobPool):
         idle_s: float = math.inf,
     ) -> None:
         super().__init__(world_size, timeout_s, warn_after_s, idle_s=idle_s)
+        check_descriptors(world_size)
         layout = ArenaMap.for_budget(world_size, integer(1)(type(self).__name__, "arena_bytes", arena_bytes))
         self._arena = Arena(SharedBlock(layout.size_bytes), layout)
         self._watch = Watch(self._arena)
@@ -81,6 +82,10 @@ class WorkerPool(JobPool):
 
     def _start_workers(self, server_pid: int) -> None:
         block, layout, life = self._arena.block, self._arena.map, self._life_read
+        for pipe in self._pipes:  # of an attempt before, whose server died: its workers have died with it
+            pipe.close()
+        for made in (self._pipes, self._processes, self._pids):
+            made.clear()
         for rank in range(self.world_size):
             here, there = context().Pipe()
             start = WorkerStart(rank, block, layout, life, there, os.getpid(), server_pid, self._fast)
@@ -121,7 +126,7 @@ class WorkerPool(JobPool):
         while True:
             try:
                 body = pipe.recv_bytes()
-            except (EOFError, OSError):
+            except (EOFError, OSError, TypeError):  # closed here, before or within the call
                 return
             kind, body = body[:1], body[1:]
             job = self._current

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import importlib
 import os
+import signal
 
 import dill  # noqa: F401
 import numpy  # noqa: F401
@@ -41,5 +42,8 @@ def _remove_socket() -> None:
                 remove(path)
 
 
+# born with it blocked (launch.py): what has come meanwhile is dropped here, and workers are born ignoring it
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 os.setpgid(0, 0)
 atexit.register(_remove_socket)
