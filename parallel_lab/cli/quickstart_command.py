@@ -116,9 +116,7 @@ def _strategies(texts: list[str]) -> dict[str, Any]:
 
 def _quickstart(args: argparse.Namespace) -> int:
     from ..base.events import save_chrome_trace
-    from ..base.files import version
     from ..lab.quickstart.model import Quickstart
-    from ..lab.quickstart.report import write_report
     from ..train.session import EXECUTORS
 
     _check_files(args.report, args.trace)
@@ -144,5 +142,5 @@ def _quickstart(args: argparse.Namespace) -> int:
     if args.trace is not None:
         print(f"Trace: {save_chrome_trace(result.events, args.trace)}")
     if args.report is not None:
-        print(f"Report: {write_report(result, args.report, version())}")
+        print(f"Report: {result.to_html(args.report)}")
     return 0 if result.equal else 1

@@ -31,6 +31,7 @@ from ..base.settings.context import frozen
 from ..ops.collectives.deferred import holding_messages
 from ..ops.machine.primitive import check_strategy_value
 from .hooks import Hooks
+from .tensor.described import check_described
 from .tensor.recompute import run_again
 from .tensor.tensor import Parameter
 
@@ -73,6 +74,7 @@ class Cell(Hooks):
             if self._hooks and tracer is None:
                 construct = self._around(self._with_hooks, construct)
             if tracer is None:
+                self.check_inputs(args, kwargs)
                 compiled = cell_runner()(self, args, kwargs)
                 if compiled is not NotImplemented:
                     return compiled
@@ -162,16 +164,29 @@ class Cell(Hooks):
         self.__dict__["_layout_forms"] = instance(dict, "A dict")(self._where(), "parameter_layout_dict", value)
 
     def set_inputs(self, *inputs: Any, **named: Any) -> Cell:
-        """Keep inputs, for `get_inputs` and for a `compile` that is given none. Returns self."""
+        """Keep inputs, for `get_inputs` and for a `compile` that is given none; calls with others are refused where
+        these are Tensors: shape and dtype must fit, and the number of inputs, unless some were given by name. Returns
+        self. Raises ArgumentError.
+        """
         if inputs and named:
             raise ArgumentError("inputs by position and by name", where="set_inputs", allowed="One of both")
         names = list(inspect.signature(self.construct).parameters) if named else []
-        self.__dict__["_inputs"] = inputs or tuple(named[name] for name in names if name in named)
+        if unknown := next((name for name in named if name not in names), None):
+            raise ArgumentError(
+                f"input {unknown!r}", where="set_inputs", allowed=f"Those of construct: {', '.join(names)}"
+            )
+        self.__dict__["_inputs"] = {name: named[name] for name in names if name in named} if named else inputs
         return self
 
     def get_inputs(self) -> tuple[Any, ...] | None:
         """What `set_inputs` was given; None before."""
-        return self.__dict__.get("_inputs")
+        told = self.__dict__.get("_inputs")
+        return tuple(told.values()) if isinstance(told, dict) else told
+
+    def check_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise ShapeError, ArgumentTypeError or ArgumentError unless inputs fit those of `set_inputs`."""
+        if told := self.__dict__.get("_inputs"):
+            check_described(self._where(), self.construct, told, args, kwargs)
 
     def compile(self, *inputs: Any, **named: Any) -> None:
         """Compile for these inputs by the parallel context, without running (`train/executor.py`)."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,28 @@ from ..ops.collectives.definitions import MESSAGES
 from ..run.calls import Calls, caller
 from ..run.communicator import Request, check_request, detail
 from .flight import KEPT_CALLS, flight_text
+from .lines import LINE
+from .one_caller import OneCaller
 
 PAUSE_LOOK_S = 2e-3  # how often a paused rank looks whether it may go on
 _MIX = 0x9E3779B1  # odd 32-bit constant (golden ratio): spreads the call number over the digest
 
 
+@dataclass(frozen=True)
+class Meeting(Request):
+    """A barrier before a call that is made of messages (`how`: of which ones). Members compare `call`."""
+
+    call: Request | None = None
+    how: str = ""
+
+
 class CheckedCalls(Calls):
-    """A communicator that knows the calls it has seen.  control: what the notebook asks for (run, pause, stop)."""
+    """A communicator that knows the calls it has seen.  control: what the notebook asks for (run, pause, stop);
+    caller: who may call
+    """
 
     control: str
+    caller: OneCaller
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__(rank, world_size)
@@ -39,6 +53,8 @@ class CheckedCalls(Calls):
 
     def _call(self, request: Request, explicit: bool) -> Any:
         """What is known of a request, kept per different call: (check, loose, flight text) or `_examined`'s result."""
+        if type(request) is Meeting:
+            return self._known_meeting(request)
         value = request.value
         signature = (value.dtype, value.shape) if isinstance(value, np.ndarray) else value is None
         out, place = request.out, request.out is None
@@ -67,6 +83,26 @@ class CheckedCalls(Calls):
                 self._forget_calls()
             known = self._calls[key] = self._examined(request, *self._examine(request, explicit))
         return known
+
+    def _known_meeting(self, request: Meeting) -> Any:
+        call, value = request.call, request.call.value
+        check, loose = digests(call, False)
+        dtype, shape = ("", ()) if value is None else (str(value.dtype), value.shape)
+        kind = f"{call.kind} by {request.how}"
+        text = flight_text(kind, call.group, dtype, shape, detail(call), call.origin)
+        found = digest(check, request.how), loose, text
+        known = self._calls.get(found)
+        if known is None:
+            if len(self._calls) >= KEPT_CALLS:
+                self._forget_calls()
+            known = self._calls[found] = self._examined(request, *found)
+        return known
+
+    def meet_for(self, call: Request, how: str) -> None:
+        """Meet the members of `call`, a collective that will be made of sends and recvs: CollectiveMismatch, on every
+        rank, unless all of them ask for the same, in the same way.  how: which messages, in a few words
+        """
+        self._answer(Meeting("barrier", call.group, origin=call.origin, call=call, how=how), False, quiet=True)
 
     @staticmethod
     def _complete(request: Request) -> Request:
@@ -133,6 +169,12 @@ class CheckedCalls(Calls):
         return bool(self._answer(request, True, quiet=True)[0])
 
 
+def root_position(request: Request) -> int | None:
+    """Position of the root in the group of a rooted call; None: any other."""
+    call = request.call if type(request) is Meeting else request
+    return call.group.index(call.root) if MESSAGES[call.kind].rooted else None
+
+
 def digest(*parts: object) -> int:
     """32 bits that are equal in every process for equal parts; never 0, which means "nothing to compare"."""
     return zlib.crc32(repr(parts).encode()) or 1
@@ -141,13 +183,16 @@ def digest(*parts: object) -> int:
 def digests(request: Request, explicit_origin: bool) -> tuple[int, tuple[int, int] | None]:
     """(check, loose): the digest all members must share, and those of origin and shape, compared where members give
     them. Symmetric collectives compare the source line too: two swapped all_reduce calls differ in nothing else. Rooted
-    ones and barriers are often on other lines: their origin counts when given on purpose, a shape where it is known.
+    ones are often on other lines, which are compared as `lines.py` says; a barrier's origin counts when given on
+    purpose, and a shape where it is known.
     """
     definition, kind, group = MESSAGES[request.kind], request.kind, request.group
     origin = digest(request.origin) if request.origin else 0
     if definition.symmetric:
         return digest(request.descriptor(), origin), None
-    loose_origin = origin if explicit_origin else 0
+    loose_origin = 0
+    if origin and (explicit_origin or definition.rooted):
+        loose_origin = (origin & ~LINE or 1) | (0 if explicit_origin else LINE)
     if definition.receiver == "root":
         return digest(request.descriptor()), (loose_origin, 0)
     if definition.sender == "root":

@@ -12,13 +12,15 @@ between. Replies are handed out in the order of the starts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from _thread import get_ident
+from collections.abc import Generator
 
 import numpy as np
 
 from ..base.errors import PlanError
 from ..run.calls import Handle, not_waited_for
 from ..run.communicator import Request, answer, delivered, describe
+from .one_caller import OneCaller
 
 
 class Started(Handle):
@@ -87,8 +89,8 @@ class Started(Handle):
 class Lane:
     """The started collectives of one rank in a run.  kept: those not waited for yet, oldest first."""
 
-    def __init__(self, rank: int, raise_fault: Callable) -> None:
-        self.rank, self._raise_fault = rank, raise_fault
+    def __init__(self, caller: OneCaller) -> None:
+        self.rank, self._caller = caller.rank, caller
         self.kept: dict[int, Started] = {}
 
     def look(self, started: Started) -> bool:
@@ -100,7 +102,9 @@ class Lane:
         raise NotImplementedError
 
     def check_kept(self, started: Started) -> None:
-        """Raise PlanError for one that has been waited for."""
+        """Raise PlanError for one that has been waited for, and what `check_caller` raises."""
+        if get_ident() != self._caller.thread:
+            self._caller.check_caller()
         if self.kept.get(started.order) is not started:
             what = f"{started} has been waited for, or belongs to a run that is over"
             raise PlanError(what, where=f"Handle.wait, rank {self.rank}", allowed="A handle is waited for once")
@@ -109,7 +113,7 @@ class Lane:
         """Raise CollectiveMismatch, on every rank, when something was started here and never waited for."""
         if self.kept:
             oldest = next(iter(self.kept.values()))
-            self._raise_fault("CollectiveMismatch", not_waited_for(self.rank, oldest.request), ranks=[self.rank])
+            self._caller.raise_fault("CollectiveMismatch", not_waited_for(self.rank, oldest.request), ranks=[self.rank])
 
 
 def at_once(request: Request) -> Generator:

@@ -31,7 +31,7 @@ from ..graph.forms import input_names, of_tensors, tensors_of
 from ..graph.passes.dataset_strategy import dataset_splits
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
-from ..nn.tensor.described import check_described, sized
+from ..nn.tensor.described import sized
 from .auto_parallel import AutoParallel
 from .compiled import after_compiling, still_holds
 from .compiled_forms import LayoutForm, full_names, graph_info, inputs_as_read, parameter_forms, shard_strategies
@@ -78,10 +78,12 @@ class CellGraphExecutor:
         """
         given = {name: value for name, value in kwargs.items() if name not in OPTIONS}
         if not args and not given:
-            args = obj.__dict__.get("_inputs", ())
+            told = obj.__dict__.get("_inputs", ())
+            args, given = ((), told) if isinstance(told, dict) else (told, {})
         inner, own = (obj.network, obj.settings()) if isinstance(obj, AutoParallel) else (obj, {})
         fn, all_inputs = _by_position(inner, args, given)
-        check_described(type(inner).__name__, inner.__dict__.get("_inputs", ()), all_inputs)
+        if isinstance(inner, Cell):
+            inner.check_inputs(args, given)
         form, tensors = tensors_of(all_inputs)
         network, config = of_tensors(fn, form), frozen(**own) if current_world() is None else frozen_for_run(**own)
         tensors, note = sized(tensors, config.device_num // config.pipeline_stages)

@@ -6,14 +6,16 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..base.checks import checked, instance
-from ..base.errors import ArgumentTypeError, TraceError
+from ..base.checks import ARGUMENT, Errors, checked, instance
+from ..base.errors import ArgumentTypeError, TraceError, shorten
 from ..base.hooks import current_tracer, current_world, on_tape
 from ..base.origin import caller
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.context import frozen
 from ..graph.forms import is_tensor, tensors_of
 from ..nn.cell import Cell, ShardedCell, check_propagates
+from ..nn.tensor.described import Told, check_described
+from ..nn.tensor.tensor import Tensor
 from .compiled import CompiledFunction, positional, runs_compiled
 from .region import run_region
 
@@ -38,40 +40,79 @@ def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     given = positional(getattr(cell, "construct", cell), args, kwargs)
     if not any(a.ndim for a in tensors_of(given)[1]):
         return NotImplemented  # a function of numbers, such as a learning rate schedule: there is nothing to split
-    refuse_on_tape(getattr(cell, "__name__", type(cell).__name__))
+    refuse_on_tape(_name(cell))
     compiled = cell.__dict__.get("_compiled")
     if compiled is None:
         compiled = cell.__dict__["_compiled"] = CompiledFunction(cell)
     return compiled(*given)
 
 
-@checked(fn=instance(Callable, "A function, a method or a Cell") | None)
-def jit(fn: Callable | None = None, **options: Any) -> Callable:
+def _signature(where: str, name: str, given: Any, errors: Errors = ARGUMENT) -> Told:
+    """A tuple or dict of Tensors."""
+    told = given if isinstance(given, dict) else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    other = [value for value in (told.values() if isinstance(told, dict) else told) if not isinstance(value, Tensor)]
+    if other and given is not None:
+        what = f"{name} with {shorten(other[0])}"
+        raise errors.type(what, where=where, allowed="A Tensor, or a tuple, list or dict of them")
+    return () if given is None else told
+
+
+@checked(fn=instance(Callable, "A function, a method or a Cell") | None, input_signature=_signature)
+def jit(fn: Callable | None = None, *, input_signature: Any = (), **options: Any) -> Callable:
     """Compile a function or method where the parallel mode splits operators; else run it, with equal results.
 
-    Used as `@jit`, `@jit(...)` or `jit(fn)`. MindSpore's options change nothing: there is one compiler.
+    Used as `@jit`, `@jit(...)` or `jit(fn)`.
+
+    input_signature  Tensors, one for each argument (a tuple, a list, or the Tensor of a single one) or for some of them
+                     (a dict by name): a call whose shapes or dtypes do not fit raises ArgumentTypeError, and so do
+                     arguments by name. Dims of -1 or None in them fit any size
+
+    MindSpore's other options change nothing: there is one compiler.
     """
     known = (
-        *("mode", "input_signature", "hash_args", "jit_config", "compile_once", "jit_level"),
+        *("mode", "hash_args", "jit_config", "compile_once", "jit_level"),
         *("dynamic", "fullgraph", "backend", "capture_mode"),
     )
     unknown = next((name for name in options if name not in known), None)
     if unknown is not None:
-        raise ArgumentTypeError(f"option {unknown!r}", where="jit", allowed=f"Options: {', '.join(known)}")
+        raise ArgumentTypeError(
+            f"option {unknown!r}", where="jit", allowed=f"Options: input_signature, {', '.join(known)}"
+        )
     if fn is None:
-        return functools.partial(jit, **options)
+        return functools.partial(jit, input_signature=input_signature, **options)
     compiled: dict[int, tuple[Any, CompiledFunction]] = {}
 
     @functools.wraps(fn if not isinstance(fn, Cell) else fn.construct)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if current_tracer.get() is not None or not runs_compiled():
+        traced = current_tracer.get() is not None
+        if input_signature and not traced:
+            _check_signature(fn, input_signature, args, kwargs)
+        if traced or not runs_compiled():
             return fn(*args, **kwargs)
-        refuse_on_tape(getattr(fn, "__name__", type(fn).__name__))
+        refuse_on_tape(_name(fn))
         args = positional(fn, args, kwargs)
-        is_method = args and not is_tensor(args[0]) and callable(getattr(type(args[0]), fn.__name__, None))
-        owner = args[0] if is_method else None
+        owner = args[0] if _is_method_call(fn, args) else None
         if id(owner) not in compiled:
             compiled[id(owner)] = owner, CompiledFunction(functools.partial(fn, owner) if owner is not None else fn)
         return compiled[id(owner)][1](*(args[1:] if owner is not None else args))
 
     return call
+
+
+def _name(fn: Callable) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def _is_method_call(fn: Callable, args: tuple[Any, ...]) -> bool:
+    """Whether the first argument is the object whose method `fn` is."""
+    return bool(args) and not is_tensor(args[0]) and callable(getattr(type(args[0]), _name(fn), None))
+
+
+def _check_signature(fn: Callable, told: Told, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise ArgumentTypeError or ArgumentError unless a call's arguments fit the `input_signature`."""
+    if kwargs:
+        what = f"arguments by name: {', '.join(kwargs)}"
+        raise ArgumentTypeError(what, where=_name(fn), allowed="With input_signature, arguments by position")
+    method = _is_method_call(fn, args)
+    inner = fn.construct if isinstance(fn, Cell) else functools.partial(fn, args[0]) if method else fn
+    check_described(_name(fn), inner, told, args[1:] if method else args, {}, "input_signature")

@@ -34,6 +34,7 @@ def show(page, tab):
 @pytest.mark.exhaustive
 def test_bars_are_drawn_to_scale_in_the_fixed_order(page_of):
     lab = MemoryLab("stack", 4)
+    lab.show_moment("peak")
     page = page_of(lab.to_html(limits=FEW))
     for held, bar in zip(lab.ranks(), page.locator(".pl-mm-bar").all(), strict=True):
         live = held.at("peak")
@@ -60,7 +61,7 @@ def test_the_key_has_the_bytes_and_the_off_bar_goes_over_the_line(page_of):
     expect(page.locator(".pl-mm-figure .pl-mm-total.pl-mm-over")).to_have_count(1)
     show(page, "levels")
     levels = page.locator(".pl-section-levels")
-    assert levels.locator("tbody tr th").all_inner_texts() == ["off", "level1", "level2", "level3"]
+    expect(levels.locator("tbody tr th")).to_have_text(["off", "level1", "level2", "level3"])
     expect(levels.locator(".pl-wrong")).to_have_count(1)
     show(page, "traffic")
     expect(page.locator(".pl-section-traffic td .pl-good")).to_have_count(2)

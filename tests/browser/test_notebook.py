@@ -6,6 +6,9 @@ Each test opens a notebook with a kernel of its own. Deadlines are generous, and
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from tests.browser.jupyterlab import MARKS, Notebook, descendants, living, opened, shared_files, sync_api, until, world
@@ -243,6 +246,35 @@ def test_a_restart_in_the_middle_leaves_no_worker_and_no_shared_memory(opened):
     book.wait_idle()
     book.run_cell(2)
     assert book.printed("c2") == "alive\n"
+
+
+ENDS = {
+    "restarted": "() => window.jupyterapp.shell.currentWidget.context.sessionContext.restartKernel()",
+    "shut down": "() => window.jupyterapp.shell.currentWidget.context.sessionContext.shutdown()",
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("how", [*ENDS, "killed"])
+def test_a_paused_lab_says_without_a_click_that_its_kernel_is_gone(opened, how):
+    book, lab, (kernel, *_) = started(opened, f"{how}.ipynb")
+    lab.button("Pause").click()
+    expect(lab.button("Resume")).to_be_enabled()
+    at = lab.step()
+    if how in ENDS:
+        book.page.evaluate(ENDS[how])
+    else:
+        os.kill(kernel, signal.SIGKILL)
+    alert = lab.root.get_by_role("alert")
+    expect(alert).to_contain_text("No kernel here", timeout=PATIENCE_MS)
+    expect(alert).to_contain_text("Run the cell again")
+    expect(lab.root.locator("[data-command]:enabled")).to_have_count(0)
+    assert lab.enabled() == [] and lab.step() == at
+    expect(lab.cards).to_have_count(2)  # the picture stays
+    if how == "restarted":
+        book.run_cell(0)  # a new view of a new lab
+        expect(lab.root.get_by_role("alert")).not_to_contain_text("No kernel here", timeout=PATIENCE_MS)
+        assert lab.enabled() == ["Run"]
 
 
 @pytest.mark.exhaustive

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import random
 import re
 
+import pytest
+
 from parallel_lab.lab.recompute.chain import moments
-from parallel_lab.lab.recompute.model import RecomputeLab
+from parallel_lab.lab.recompute.model import CAPS, RecomputeLab
 from tests.browser.lab_page import FEW, MARKS, browser, page_of, tabs
 
 __all__ = ["browser", "page_of", "tabs"]  # the fixtures
@@ -36,3 +40,30 @@ def test_layers_are_chosen_without_a_kernel(page_of):
     assert page.locator(".pl-section-python pre").inner_text() == shot["sections"]["python"]["text"]
     assert "does not fit under 60" in page.locator(".pl-section-puzzle").inner_text()
     assert page.locator("[data-key=show_par]").is_disabled()
+    for command in ("recompute_all", "keep_all"):
+        page.locator(f"[data-command={command}]").click()
+        getattr(lab, command)()
+        assert bars(page) == [m.live for m in moments(lab.again)]
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(6))
+def test_any_choice_shows_what_the_lab_shows_and_stays_in_the_address(page_of, seed):
+    draw, lab = random.Random(seed), RecomputeLab(30)
+    lab.toggle(draw.randrange(12))
+    page = page_of(lab.to_html(limits=FEW))
+    for layer in draw.sample(range(12), draw.randint(1, 11)):
+        page.locator(f"[data-key=layer{layer}]").click()
+        lab.toggle(layer)
+    cap = draw.choice(CAPS)
+    page.locator(f"[data-key=set_cap-{cap}]").click()
+    lab.set_cap(cap)
+    for _ in range(2):
+        assert bars(page) == [m.live for m in moments(lab.again)]
+        assert page.locator(".pl-status").inner_text() == lab.snapshot()["status"]
+        cells = page.locator(".pl-section-puzzle tbody tr").first.locator("td")
+        assert [int(text) for text in cells.all_inner_texts()] == [lab.predicted.peak_bytes, lab.predicted.extra_s]
+        page.reload()
+        page.wait_for_selector(".pl-lab[data-painted]")
+    kept = json.loads(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('state')"))
+    assert kept["calls"] == lab.calls()

@@ -15,8 +15,11 @@ from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.quickstart.model import Quickstart
+from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.shared.lab import pages_of
+from parallel_lab.lab.shared.page import LARGEST_PAGE
 from parallel_lab.lab.shared.replay import Limits, explore, settings_of
 from parallel_lab.lab.strategy.model import StrategyLab
 from tests.browser.lab_page import FEW, MARKS, browser, page_of, sync_api, tabs
@@ -37,6 +40,7 @@ LABS = {
     "pipeline": (lambda: PipelineLab(stages=2), ["set_schedule", "gpipe"], "[data-command=run_measured]"),
     "redistribution": (RedistributionLab, ["set_steps", "all_to_all"], None),
 }
+ALL_LABS = {name: make for name, (make, _, _) in LABS.items()} | {"recompute": RecomputeLab}
 
 
 def choose(page, command, value):
@@ -93,6 +97,30 @@ def test_a_link_opens_the_page_where_it_was_copied(page_of, name):
 
 
 @pytest.mark.quick(1)
+@pytest.mark.parametrize("name", LABS)
+def test_a_page_that_is_reloaded_stays_where_it_was(page_of, name):
+    make, call, _ = LABS[name]
+    page = page_of(make().to_html(limits=SOME))
+    if name == "stepper":
+        open_tab(page)
+    choose(page, *call)
+    page.wait_for_function("location.hash.startsWith('#state=')")
+    address = page.url
+    page.reload()
+    page.wait_for_selector(".pl-lab[data-painted]")
+    if name == "stepper":
+        open_tab(page)
+    lab = make()
+    getattr(lab, call[0])(*call[1:])
+    same = page_of(lab.to_html(limits=Limits(1)))
+    if name == "stepper":
+        open_tab(same)
+    expect(page.locator("#lab")).to_have_text(same.locator("#lab").text_content())
+    assert page.url == address
+    assert not page.get_by_role("alert").all_inner_texts()[0].strip()
+
+
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", [name for name, (_, _, control) in LABS.items() if control])
 def test_what_was_not_computed_is_off_and_says_why(page_of, name):
     make, _, control = LABS[name]
@@ -141,6 +169,20 @@ def test_several_labs_share_a_page_and_its_script(page_of):
     expect(page.locator("#lab3 [data-value=each]")).to_have_attribute("aria-checked", "true")
     expect(page.locator("#lab [data-value=each]")).to_have_attribute("aria-checked", "false")
     assert "state3=" in page.url and "state=" not in page.url
+
+
+REPORT = "report of the quickstart"
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("name", [*ALL_LABS, REPORT])
+def test_the_whole_page_of_a_lab_is_small_and_asks_for_nothing(page_of, name):
+    """With every setting that it can replay; `page_of` fails for a request, an exception or a line in the console."""
+    shown = Quickstart(epochs=1, executor="simulator").run() if name == REPORT else ALL_LABS[name]()
+    html = shown.to_html()
+    assert len(html.encode()) <= LARGEST_PAGE
+    page = page_of(html, drawn="main h1" if name == REPORT else ".pl-lab[data-painted]")
+    assert page.locator("script[src], link, img").count() == 0
 
 
 def test_a_page_without_controls_is_the_picture_in_a_fixed_frame(page_of):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 
 import numpy as np
@@ -152,6 +153,53 @@ def test_ranks_that_disagree_are_refused_and_the_old_save_stays(tmp_path):
     with pytest.raises(CheckpointError, match="One dtype, shape and layout on all ranks"):
         run_ranks(2, rank_main)
     assert checkpoint.load_distributed(tmp_path)["w"].array.tolist() == [0] * 4
+
+
+LAYOUTS = {
+    "whole": (4, None),
+    "split_nowhere": (4, TensorLayout((4,), (-1, -1))),
+    "rows_held_twice": (4, TensorLayout((2, 2), (1, -1))),
+    "columns_held_by_four": (8, TensorLayout((4, 2), (-1, 0))),
+}
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_copies_that_differ_are_refused_and_the_old_save_stays(tmp_path, rng, layout, dtype):
+    """Each rank once holds one other bit than those that have the same part."""
+    ranks, layout = LAYOUTS[layout]
+    full = draw_array(rng, (8, 4), dtype)
+    save(tmp_path, {"first": full, "w": full}, {"first": None, "w": layout}, ranks)
+    for odd in range(ranks):
+        parts = parts_of(full, layout, ranks)
+        changed = np.array(parts[odd].array)
+        changed.reshape(-1).view(np.uint8)[odd] ^= 1
+        own = checkpoint.TensorRecord(changed, full.shape, layout, parts[odd].rank)
+
+        def rank_main(rank, barrier, odd=odd, parts=parts, own=own):
+            mine = {"first": checkpoint.TensorRecord(full), "w": own if rank == odd else parts[rank]}
+            return checkpoint.save_distributed(tmp_path, mine, rank=rank, world_size=ranks, barrier=barrier)
+
+        with pytest.raises(CheckpointError, match=r"tensor 'w' has other values on rank \d than on rank \d") as caught:
+            run_ranks(ranks, rank_main)
+        found = {int(word) for word in re.findall(r"on rank (\d)", str(caught.value))}
+        alike = {r for r in range(ranks) if layout is None or layout.slice_index(full.shape, r) == slices(layout, odd)}
+        assert len(found) == 2 and found <= alike and (odd in found or len(alike) > 2)
+        assert same_bits(checkpoint.load_distributed(tmp_path)["w"].array, full)
+
+
+def slices(layout, rank):
+    return layout.slice_index((8, 4), rank)
+
+
+def test_each_rank_may_have_statistics_of_its_own(tmp_path):
+    def rank_main(rank, barrier):
+        own = {"moving_mean": checkpoint.TensorRecord(np.full(3, float(rank)), own=True)}
+        return checkpoint.save_distributed(tmp_path, own, rank=rank, world_size=3, barrier=barrier)
+
+    run_ranks(3, rank_main)
+    assert set(checkpoint.load_distributed(tmp_path)["moving_mean"].array.tolist()) <= {0.0, 1.0, 2.0}
 
 
 def test_a_reader_beside_a_writer_sees_whole_saves_only(tmp_path):

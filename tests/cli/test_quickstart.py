@@ -16,7 +16,7 @@ from parallel_lab.cli import main as cli
 from parallel_lab.cli.quickstart_command import Progress
 from parallel_lab.lab.quickstart import model as quickstart
 from parallel_lab.lab.quickstart.model import Quickstart, parse_strategy
-from parallel_lab.lab.quickstart.report import report_page, write_report
+from parallel_lab.lab.quickstart.report import report_page
 from parallel_lab.lab.shared.equality import equality_rows
 from parallel_lab.lab.shared.networks import QuickNet, apply_strategies
 from tests.crossed import each_of
@@ -422,12 +422,12 @@ def test_a_page_is_written_whole_or_not_at_all(result, tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("old")
     with pytest.raises(DataFileError, match="cannot be written"):
-        write_report(result, tmp_path / "missing" / "report.html")
+        result.to_html(tmp_path / "missing" / "report.html")
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         with pytest.raises(DataFileError, match="No space left"):
-            write_report(result, path)
+            result.to_html(path)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
-    assert write_report(result, path) == path
-    assert path.read_text(encoding="utf-8") == report_page(result)
+    assert result.to_html(path) == path
+    assert path.read_text(encoding="utf-8") == result.to_html()

@@ -167,6 +167,40 @@ def test_a_wrong_field_is_named(plan, tmp_path, change, said):
     assert isinstance(caught.value, ValueError) and str(caught.value).startswith(str(path))
 
 
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("part", range(8))
+def test_no_changed_byte_is_read_as_something_else(plan, tmp_path, part):
+    """Each byte replaced by others, and left out: refused, or read as it was (space between the tokens)."""
+    path = strategy_file.save_strategy(plan, tmp_path / "s.json")
+    data, right, refused = path.read_bytes(), strategy_file.load_strategy(path), 0
+    for at in range(part, len(data), 8):
+        for byte in (*(bytes([data[at] ^ bit]) for bit in (1, 2, 16)), b"1", b" ", b""):
+            if byte == data[at : at + 1]:
+                continue
+            path.write_bytes(data[:at] + byte + data[at + 1 :])
+            try:
+                assert strategy_file.load_strategy(path) == right, (at, byte)
+            except CheckpointError:
+                refused += 1
+    print(f"{refused} of {len(data)} x 6 / 8 refused")
+    assert refused > len(data) / 2
+
+
+@pytest.mark.parametrize("stages", [[[0, 1]], [[0, 4], [0, 4]], [[0, 2], [4, 4]], [[1, 7]], [[0, 4], [5, 3]]])
+def test_stages_have_all_ranks_between_them(plan, tmp_path, stages):
+    path = written(plan, tmp_path / "s.json", lambda c, p, o: (c.update(stages=stages), c.pop("sha256")))
+    with pytest.raises(CheckpointError, match="together all 8"):
+        strategy_file.load_strategy(path)
+
+
+def test_file_that_was_changed_on_purpose_has_no_sum(plan, tmp_path):
+    changed = written(plan, tmp_path / "s.json", lambda c, p, o: o.update(source="user, later"))
+    with pytest.raises(CheckpointError, match="sha256 does not fit"):
+        strategy_file.load_strategy(changed)
+    changed = written(plan, tmp_path / "s.json", lambda c, p, o: (o.update(source="user, later"), c.pop("sha256")))
+    assert "user, later" in {one.source for one in strategy_file.load_strategy(changed).operators}
+
+
 BYTES = {
     "empty": b"",
     "binary": bytes(range(256)),

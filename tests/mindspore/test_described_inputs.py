@@ -82,6 +82,70 @@ def test_what_does_not_fit_set_inputs_is_refused():
         net.compile(ones(1, 9, 17, 32, 32, dtype=np.float16))
 
 
+def test_inputs_of_a_call_that_runs_at_once_are_checked_too():
+    """A call with inputs that set_inputs excludes ran, where MindSpore refuses it."""
+    ms.reset_auto_parallel_context()
+    net = nn.ReLU()
+    net.set_inputs(described(None, 3))
+    assert net(ones(5, 3)).shape == (5, 3)
+    for given, kind, said in (
+        ((ones(5, 4),), ValueError, r"ReLU: an input of shape \(5, 4\). The shape that set_inputs was given: "),
+        ((ones(5, 3, dtype=np.float16),), TypeError, "dtype float16. That of set_inputs: float32"),
+        ((2.0,), TypeError, "the input 2.0. A Tensor, as set_inputs was given"),
+        ((ones(5, 3), ones(5, 3)), ValueError, "2 inputs. As many as set_inputs was given: 1"),
+    ):
+        with pytest.raises(kind, match=said) as found:
+            net(*given)
+        assert isinstance(found.value, ParallelLabError)
+
+
+def test_some_inputs_may_be_told_by_name():
+    class Sum(nn.Cell):
+        def construct(self, x, y, z):
+            return x + y * z
+
+    ms.reset_auto_parallel_context()
+    net = Sum().set_inputs(z=described(None))
+    assert net(ones(2, 3), ones(3), ones(3)).shape == (2, 3)
+    with pytest.raises(ShapeError, match=r"an input of shape \(2, 3\)"):
+        net(ones(2, 3), ones(3), z=ones(2, 3))
+    with pytest.raises(ValueError, match=r"input 'w'\. Those of construct: x, y, z"):
+        net.set_inputs(w=described(None))
+
+
+@each_of(("mode",), ("stand_alone",), ("semi_auto_parallel",))
+def test_the_signature_of_a_compiled_function_is_kept(mode):
+    """From the documentation of mindspore.jit: other shapes and dtypes are a TypeError, arguments by name too."""
+    ms.set_auto_parallel_context(parallel_mode=mode)
+    for signature in ((described(None, 3), ones(3)), [described(-1, 3), ones(3)], {"y": ones(3)}):
+        add = ms.jit(lambda x, y: x + y, input_signature=signature)
+        for given, said in (
+            ((ones(2, 3), ones(1)), r"shape \(1,\). The shape that input_signature was given: \[3\]"),
+            ((ones(2, 3), ones(3, dtype=np.float64)), "dtype float64. That of input_signature: float32"),
+        ):
+            with pytest.raises(TypeError, match=said):
+                add(*given)
+        with pytest.raises(TypeError, match="arguments by name: y"):
+            add(ones(2, 3), y=ones(3))
+    ms.set_auto_parallel_context(parallel_mode="stand_alone")
+    assert add(ones(2, 3), ones(3)).shape == (2, 3)
+
+
+def test_the_signature_of_a_method_is_that_of_its_arguments():
+    ms.reset_auto_parallel_context()
+
+    class Scale:
+        @ms.jit(input_signature=described(None))
+        def double(self, x):
+            return x + x
+
+    assert Scale().double(ones(3)).shape == (3,)
+    with pytest.raises(TypeError, match=r"double: an input of shape \(3, 1\)"):
+        Scale().double(ones(3, 1))
+    with pytest.raises(TypeError, match="input_signature with 3"):
+        ms.jit(lambda x: x, input_signature=3)
+
+
 def test_a_description_has_a_shape_and_a_dtype_and_no_values():
     x = described(None, 3)
     assert (x.shape, str(x.dtype)) == ((-1, 3), "float32")

@@ -213,7 +213,7 @@ function picture(s, ui) {
   const more = lanes.backward_s > (boxes.at(-1)?.end_s ?? 0) + 1e-9;
   return html`<figure class="pl-fu-figure"><svg width="${ui.width}" height="${Y.height}"
       viewBox="0 0 ${ui.width} ${Y.height}" role="group"
-      aria-label="backward and its messages, ${s.source.value}; the table of messages has the same numbers">
+      aria-label="backward and its messages, ${sourceText(s)}; the table of messages has the same numbers">
     <g data-key="under">${lanes.exposed_s > 0 ? tail : ""}${name("backward", middle("back", "backH"))}
       ${name("buckets", middle("mark", "markH"))}${name("messages", middle("line", "lineH"))}
       <text class="pl-fu-unit" x="0" y="${middle("back", "backH") + 13}">sizes in ${g.unit.name}</text>${triedMarks(s, g)}

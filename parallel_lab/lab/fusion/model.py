@@ -38,7 +38,7 @@ from ..shared.lab import Choice, ComparesRuns
 from ..shared.questions import COMMANDS, Question
 from .case import MODES, Case, Score, Settings, network_case, paper_case
 from .lanes import Lanes, overlap_lanes, plan_lanes
-from .run import trained
+from .run import RunResult, check_result, trained
 from .sections import config_view, export_line, fusion_sections, lanes_view, status_text, tried_view
 from .subjects import GOLF, GOLF_LINE, SUBJECTS, Job, get_subject
 
@@ -82,7 +82,7 @@ class FusionLab(ComparesRuns, WritesCode):
     free = ("devices", "parallel_mode", "wording")
     also_kept = ("set_line", "set_config")
     against = ("with this fusion", "without")
-    steps = 8
+    steps, result_type = 8, RunResult
 
     def __init__(
         self,
@@ -374,6 +374,10 @@ class FusionLab(ComparesRuns, WritesCode):
 
     def _settings_now(self) -> _Key:
         return (*self._key(), self._mode, self._given)
+
+    def _check_result(self, result: RunResult) -> None:
+        self._work_of(result.source, result.steps)  # raises where nothing can run
+        check_result(result, self._case.names)
 
     def _done(self, source: str, steps: int) -> str:
         return f"{source}: median of {steps} steps"

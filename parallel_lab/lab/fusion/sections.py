@@ -17,13 +17,15 @@ from .run import RunResult
 
 def fusion_sections(lab: Any, case: Case, lanes_of: Mapping[str, dict[str, Any]]) -> dict[str, Section]:
     """All sections of a `FusionLab`, in the order in which they are shown.  lanes_of: by source (`lanes_view`)."""
-    lanes = {source: {"lanes": found, "title": _lanes_title(source, found)} for source, found in lanes_of.items()}
-    messages = {source: {"small": f"{source}; {SINCE}", "rows": _messages(found)} for source, found in lanes_of.items()}
+    lanes = {name: {"lanes": found, "title": _lanes_title(lab.said(name), found)} for name, found in lanes_of.items()}
+    messages = {
+        name: {"small": f"{lab.said(name)}; {SINCE}", "rows": _messages(found)} for name, found in lanes_of.items()
+    }
     columns = {"no.": "hue", "size": "bytes", "ready": "time", "starts": "time", "ends": "time", "hidden": "time"}
     columns |= {"exposed": "late", "gradients": "why"}
     times = {"source": "name", "with this fusion": "time", "without any": "time", "messages": "count", "": "text"}
     score, results = lab.score, lab.results
-    verdicts = [[_verdict(result), result.equal] for result in results.values()]
+    verdicts = [[_verdict(lab.said(name), result), result.equal] for name, result in results.items()]
     small = "par" if score.ratio <= 1 + 1e-9 else f"{score.ratio:.3g} x par"
     return {
         "lanes": {"kind": "lanes", "by": ["source"], "of": lanes},
@@ -63,19 +65,19 @@ def _times(lab: Any, case: Case, results: Mapping[str, RunResult]) -> list[list[
     rows: list[list[Any]] = [["predicted", lab.lanes.step_s, case.off.step_s, len(lab.lanes.messages), note]]
     for source in ("simulated", "measured"):
         if found := results.get(source):
-            note = f"median of {found.steps} steps"
+            note = f"{'recorded: ' * (lab.said(source) != source)}median of {found.steps} steps"
             rows.append([source, found.step_s, found.unfused_s, found.sent, note])
         else:
             rows.append([source, None, None, None, "the puzzle is on paper" if on_paper else "not run yet"])
     return rows
 
 
-def _verdict(result: RunResult) -> str:
+def _verdict(source: str, result: RunResult) -> str:
     """Whether a run with fusion and one without it gave the same numbers."""
     if not result.equal:
-        return f"{result.source}: {result.differs} differs from the run without fusion"
+        return f"{source}: {result.differs} differs from the run without fusion"
     compared = f"{result.compared - 1} parameters and the losses"
-    return f"{result.source}: equal bit for bit with and without fusion ({compared}) after {result.taken} steps"
+    return f"{source}: equal bit for bit with and without fusion ({compared}) after {result.taken} steps"
 
 
 def _golf(case: Case, score: Score) -> list[list[Any]]:

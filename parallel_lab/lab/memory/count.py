@@ -34,6 +34,7 @@ from ...train.rank_steps import step_on
 
 MOMENTS = {"states": "model states", "peak": "fullest moment", "training": "before the update"}
 MOMENTS |= {"resident": "between steps"}
+PHASES = ("forward", "backward", "update")
 PURPOSES = ("gradients", "parameters", "network")
 _STATES = ("params", "grads", "optimizer")  # what memory is discussed in
 _STAYS = ("params", "optimizer", "inputs")  # from the start of the step to its end

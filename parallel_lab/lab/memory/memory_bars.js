@@ -93,7 +93,7 @@ function bars(s, ui) {
     <path class="pl-mm-cap" d="M${M.left} ${round(y(cap))}H${width}"/>
     <text class="pl-mm-axis pl-mm-over" x="${M.left - 6}" y="${round(y(cap))}">${bytesText(cap)}</text></g>`;
   return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="group"
-    aria-label="bytes per rank, ${moment.label}, ${s.source.value}; the key has the same numbers">
+    aria-label="bytes per rank, ${moment.label}, ${sourceText(s)}; the key has the same numbers">
     ${grid(most, y, width, cap)}${cap ? capLine : ""}
     <g data-key="off"><title>${said(off)}</title>${stack(off, offX, offW)}${total(off, offX, offW)}
       <text class="pl-mm-name" x="${round(offX + offW / 2)}" y="${bottom + 15}">off</text></g>
@@ -132,7 +132,7 @@ function overTheStep(s, ui) {
   };
   const at = step.peak, px = (x(at) + x(at + 1)) / 2, right = px > width - 190;
   return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img"
-    aria-label="memory of rank ${s.rank} over one step, ${s.source.value}: at most ${bytesText(peak)} in instruction
+    aria-label="memory of rank ${s.rank} over one step, ${sourceText(s)}: at most ${bytesText(peak)} in instruction
     ${at + 1} of ${n}">${grid(most, y, width, 0)}
     <g>${kindsOf(s).map(area)}</g><g>${step.phases.map(phase)}</g>
     ${cap ? html`<path class="pl-mm-cap" d="M${M.left} ${round(y(cap))}H${width}"/>` : ""}

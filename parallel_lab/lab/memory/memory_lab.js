@@ -51,7 +51,7 @@ const equalities = (s) => Object.keys(s.sections).filter((name) => name.startsWi
 function memory(s, ui) {
   return html`${patterns(ui.id)}<div class="pl-mm-main"><section aria-label="memory per rank"><div class="pl-mm-title">
       <h3>Memory per rank</h3>
-      ${segments("show_source-", "source", s.source, "show_source", ui, { title: (c) => SOURCES[c] })}
+      ${segments("show_source-", "source", s.source, "show_source", ui, { title: (c) => SOURCES[valueOf(c)] })}
       ${segments("show_moment-", "moment", s.moment, "show_moment", ui)}</div>
     <figure class="pl-mm-figure">${bars(s, ui)}</figure></section>${key(s, ui)}</div>`;
 }
@@ -68,7 +68,7 @@ function key(s, ui) {
     <td class="pl-number">${s.capacity.text}</td></tr>`;
   const grown = held.grown_bytes;
   return html`<section class="pl-mm-key" aria-label="key, with the bytes">
-    <h3>Rank ${s.rank} <small>${s.source.value}</small></h3>
+    <h3>Rank ${s.rank} <small>${sourceText(s)}</small></h3>
     <table><thead><tr><th></th><th scope="col" class="pl-number">off</th>
       <th scope="col" class="pl-number">${s.level.value === "off" ? "rank" : s.level.value}</th></tr></thead>
     <tbody>${kinds.map(row).reverse()}</tbody>
@@ -81,7 +81,7 @@ function key(s, ui) {
 
 function step(s, ui) {
   return html`<section class="pl-section" aria-label="memory over one step">
-    <h3>Rank ${s.rank} over one step <small>${s.source.value}; one column per instruction</small></h3>
+    <h3>Rank ${s.rank} over one step <small>${sourceText(s)}; one column per instruction</small></h3>
     <figure class="pl-mm-figure">${overTheStep(s, ui)}</figure></section>`;
 }
 

@@ -33,7 +33,7 @@ from ..shared.questions import COMMANDS, Question
 from .count import MOMENTS, Count, predicted_ranks
 from .facts import ParameterFact, parameter_facts
 from .puzzle import ACCUMULATIONS, Par, Score, find_par, fullest
-from .run import counted
+from .run import RunResult, check_result, counted
 from .sections import KINDS, export_line, memory_sections, notes, status_text, steps_of
 from .subjects import LEVELS, OPTIMIZERS, SUBJECTS, WIDTHS, Job, Settings, get_subject
 from .zero import parse_count, zero_table
@@ -72,7 +72,7 @@ class MemoryLab(ComparesRuns, WritesCode):
     replayed = ("level", "optimizer", "devices", "accumulation", "parallel_mode", "shard_size", "subject")
     also_kept = ("set_width", "set_threshold", "set_accumulation_shard", "set_capacity", "set_zero")
     against = ("with these settings", "without optimizer parallel")
-    steps = 20
+    steps, result_type = 20, RunResult
 
     def __init__(
         self,
@@ -313,6 +313,9 @@ class MemoryLab(ComparesRuns, WritesCode):
 
     def _settings_now(self) -> _Key:
         return self._key(self._settings)
+
+    def _check_result(self, result: RunResult) -> None:
+        check_result(result, self._settings.devices)
 
     def _done(self, source: str, steps: int) -> str:
         self._source = source

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ...base.errors import ArgumentError
+from ...cost.memory import MEMORY_KINDS
 from ...graph.plan import Plan
+from ...ops.collectives.definitions import MESSAGES
 from ...train.session import Session, initial_values
 from ..shared.equality import Equality, compare_sessions, nudge
 from ..shared.lab import EXECUTORS
-from .count import Count, measured_ranks, simulated_ranks
+from .count import PHASES, PURPOSES, Count, measured_ranks, simulated_ranks
 from .subjects import Job, Settings
 
 
@@ -52,3 +55,19 @@ def counted(
     where = {"simulated": "simulated ranks", "measured": "worker processes"}[source]
     title = f"{settings.level} on {settings.devices} {where} against the same ranks without optimizer parallel"
     return RunResult(source, steps, ranks, replace(equality, title=title))
+
+
+def check_result(result: RunResult, devices: int) -> None:
+    """Raise ArgumentError where a recorded result is none of so many ranks."""
+    points = [point for count in result.ranks for point in count.timeline]
+    kinds, traffic = len(MEMORY_KINDS), [key for count in result.ranks for key in count.traffic]
+    for fits, what, allowed in (
+        ([count.rank for count in result.ranks] == list(range(devices)), "ranks", f"0 to {devices - 1}"),
+        (all(count.timeline for count in result.ranks), "a rank", "One that ran an instruction"),
+        (all(len(p.live) == len(p.host) == kinds for p in points), "an instruction", f"{kinds} kinds of memory"),
+        (all(p.phase in PHASES for p in points), "a phase", f"One of {', '.join(PHASES)}"),
+        (all(use in PURPOSES and sent in MESSAGES for use, sent in traffic), "a message", "Kind and purpose of one"),
+        (result.steps and result.equality.rows, "a comparison", "At least one step and one tensor"),
+    ):
+        if not fits:
+            raise ArgumentError(what, where=result.source, allowed=allowed)

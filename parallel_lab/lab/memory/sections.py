@@ -38,12 +38,12 @@ def memory_sections(lab: Any) -> dict[str, Section]:
     facts, off, settings = lab.facts, lab.ranks_without(), lab.settings
     ranks_of = {"predicted": lab.ranks(), **{source: result.ranks for source, result in lab.results.items()}}
     found = {
-        "memory": _memory(ranks_of, off, lab.capacity_bytes),
+        "memory": _memory(lab, ranks_of, off),
         "levels": _levels(lab),
         "traffic": _traffic(lab, ranks_of, off),
         "parameters": _parameters(facts, settings.level),
-        **{f"equality_{source}": _equality(result) for source, result in lab.results.items()},
-        **({"puzzle": _puzzle(lab.score)} if lab.width and lab.capacity_bytes else {}),
+        **{f"equality_{source}": _equality(lab.said(source), result) for source, result in lab.results.items()},
+        **({"puzzle": _puzzle(lab.score, lab.said(lab.score.source))} if lab.width and lab.capacity_bytes else {}),
         **_zero(lab.zero),
     }
     return found
@@ -52,7 +52,7 @@ def memory_sections(lab: Any) -> dict[str, Section]:
 # ---- memory ----
 
 
-def _memory(ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Count], capacity_bytes: int) -> Section:
+def _memory(lab: Any, ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Count]) -> Section:
     """Bars of the fullest rank without optimizer parallel, and of every rank with it, per moment and source."""
     of = {}
     for source, counts in ranks_of.items():
@@ -62,9 +62,10 @@ def _memory(ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Count], capac
         )
         for moment, label in MOMENTS.items():
             bars = [_bar("off", fullest(off), moment), *(_bar(f"rank {c.rank}", c, moment) for c in counts)]
-            of[f"{moment}|{source}"] = {"small": f"{label}, {source} (off: predicted)", "bars": bars, "notes": notes}
+            small = f"{label}, {lab.said(source)} (off: predicted)"
+            of[f"{moment}|{source}"] = {"small": small, "bars": bars, "notes": notes}
     kinds = [{"name": name, "label": label, "note": note} for name, (label, note) in KINDS.items()]
-    bars = {"kind": "bars", "title": "Bytes per rank", "kinds": kinds, "line": capacity_bytes}
+    bars = {"kind": "bars", "title": "Bytes per rank", "kinds": kinds, "line": lab.capacity_bytes}
     return {**bars, "by": ["moment", "source"], "of": of}
 
 
@@ -148,7 +149,7 @@ def _traffic(lab: Any, ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Co
             note = f"{bytes_text(count.sent_bytes)} sent in {count.messages} messages; off: "
             note += f"{bytes_text(without.sent_bytes)} in {without.messages}"
             title = f"Messages of rank {count.rank} in one step"
-            of[f"{source}|{count.rank}"] = {"title": title, "small": source, "rows": rows, "notes": [note]}
+            of[f"{source}|{count.rank}"] = {"title": title, "small": lab.said(source), "rows": rows, "notes": [note]}
     return table("Messages", columns, by=["source", "rank"], of=of)
 
 
@@ -178,17 +179,17 @@ def _alike(facts: Sequence[ParameterFact]) -> Iterable[list[ParameterFact]]:
     return (list(run) for _, run in groupby(facts, key=row))
 
 
-def _equality(result: RunResult) -> Section:
+def _equality(source: str, result: RunResult) -> Section:
     columns = {"tensor": "name", "largest difference": "small", "rounding bound": "small", "verdict": "verdict"}
     found = result.equality
     rows = [(r.tensor, r.largest_difference, r.bound, [r.verdict, r.equal]) for r in found.rows]
     verdict = f"{found.verdict} after {result.steps} steps"
-    return table(f"{result.source}: {found.title}", columns, rows, notes=[[verdict, found.equal]])
+    return table(f"{source}: {found.title}", columns, rows, notes=[[verdict, found.equal]])
 
 
-def _puzzle(score: Score) -> Section:
+def _puzzle(score: Score, source: str) -> Section:
     rows = [("yours", score.parameters), *([("par", score.par.parameters)] if score.par else [])]
-    verdict = f"{'fits' if score.fits else 'does not fit'}: {bytes_text(score.peak_bytes)}, {score.source}"
+    verdict = f"{'fits' if score.fits else 'does not fit'}: {bytes_text(score.peak_bytes)}, {source}"
     notes: list[Any] = [[verdict, score.fits]]
     if score.par is None:
         notes.append("Par is not known yet: it is searched for when asked.")

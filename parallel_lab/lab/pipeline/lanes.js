@@ -234,7 +234,8 @@ function caption(s, ui) {
   const chip = (kind) => html`<span><svg width="17" height="12" aria-hidden="true">
     ${box({ kind, n: 2 }, 0, 0, 17, 12, ui)}</svg>${NAMES[kind]}</span>`;
   const divided = s.lanes.some((lane) => lane.cells.some(([name]) => name.includes("W")));
-  const ran = ranLanes(s).map(([source, one]) => `${source[0]} ${source}, a tick ${timeText(one.tick_s)}`);
+  const how = s.run.state === "recorded" ? " (recorded)" : "";
+  const ran = ranLanes(s).map(([source, one]) => `${source[0]} ${source}${how}, a tick ${timeText(one.tick_s)}`);
   const strip = `strip: results kept${s.lanes[0].cap === null ? "" : ", line: cap"}`;
   const parts = severalParts(s) ? ["dash: second part"] : [];
   const said = ["hue: micro-batch", ...parts, strip, ...ran];

@@ -456,7 +456,7 @@ class PipelineLab(RunsOneThing, WritesCode):
                 "can_redo": bool(self._future),
                 "ran": runs_view(s, run.results),
                 **schedule_view(s),
-                "sections": {**pipeline_sections(s, run.results), **self.code_sections()},
+                "sections": {**pipeline_sections(s, run.results, run.state == "recorded"), **self.code_sections()},
                 **self.progress(),
             }
 
@@ -464,6 +464,16 @@ class PipelineLab(RunsOneThing, WritesCode):
         s = self._settings
         times, cap = ":".join(f"{t:g}" for t in s.times), "none" if s.cap is None else str(s.cap)
         return {"times": times, "latency": f"{s.latency:g}", "cap": cap}
+
+    def record(self) -> Any:
+        return self._run.record()
+
+    def take_record(self, record: Any) -> None:
+        """Show what was run with this schedule, as a recorded run. Raises ArgumentError for what is none."""
+        if record is not None:
+            with self._lock:
+                self._run = PipelineRun.of_record(record, self._settings.schedule)
+            self._changed("picture")
 
     def idle_run(self) -> PipelineRun:
         return PipelineRun(steps=self.steps)
@@ -473,6 +483,7 @@ class PipelineLab(RunsOneThing, WritesCode):
         with self._lock:
             run, devices = self._run, self._settings.devices
             text = run.text if run.goes_on or run.state in ("failed", "stopped") else ""
+            text = "recorded: times, losses and bytes are of an earlier run" if run.state == "recorded" else text
             can = {"run": not run.goes_on, "stop": run.goes_on}
             return {"run": {**run.to_dict(), "text": text, "can": can}, "loss": run.loss_of(devices)}
 

@@ -19,13 +19,16 @@ from typing import Any
 import numpy as np
 
 from ... import nn
+from ...base.errors import ArgumentError
 from ...base.events import Event
+from ...cost.schedules import Schedule
 from ...cost.schedules.order import KINDS
 from ...graph.plan import Plan
 from ...train.session import Session, initial_values
 from ..memory.count import Count, measured_ranks, simulated_ranks
 from ..shared.equality import Equality, equality_rows, nudge
 from ..shared.lab import EXECUTORS, Stopped
+from ..shared.records import losses_taken, losses_written, part_of, taken, written
 from ..strategy.training import Training
 
 RECORDED = 5  # steps whose times count
@@ -94,18 +97,49 @@ class Given:
 
 @dataclass
 class PipelineRun(Training):
-    """A run of a schedule, and how it goes.  given: what is run;  results: by source, as they come."""
+    """A run of a schedule, and how it goes.
+
+    given   what is run;  results: by source, as they come
+    bound   of a recorded run: how far rounding may have taken its curves apart
+    """
 
     given: Given | None = None
     results: dict[str, RunResult] = field(default_factory=dict)
+    bound: float | None = None
 
     def loss_of(self, devices: int) -> dict[str, Any]:
         """The snapshot's "loss": curves, largest difference and how far rounding may take them apart."""
         if self.given is None:
-            return self.loss(None, devices)
+            found = self.loss(None, devices)
+            return {**found, "bound": self.bound if found["steps"] else None}
         found = self.loss(self.given.alone[0], devices)
         found |= {"label_parallel": f"{devices} workers (measured)", "label_single": "one device"}
         return {**found, "bound": 0.0} if self.given.exact and found["steps"] else found
+
+    def record(self) -> dict[str, Any] | None:
+        """Results, and the losses of a measured run, as plain data; None: nothing has run to its end."""
+        if not self.results:
+            return None
+        losses = {name: losses_written(getattr(self, name)) for name in ("parallel", "single")}
+        return {"results": written(tuple(self.results.values())), **losses, "bound": self.loss_of(1)["bound"]}
+
+    @classmethod
+    def of_record(cls, record: Any, schedule: Schedule) -> PipelineRun:
+        """The run again, as a recorded one of this schedule. Raises ArgumentError."""
+        results, parallel, single, bound = part_of(record, "PipelineLab", "results", "parallel", "single", "bound")
+        found = cls("recorded", bound=taken(float | None, bound, "bound"))
+        for one in taken(tuple[RunResult, ...], results, "results"):
+            check_result(one, schedule)
+            found.results[one.source] = one
+        found.parallel, found.single = losses_taken(parallel, "parallel"), losses_taken(single, "single")
+        steps, sources = {len(found.parallel), len(found.single)}, list(found.results)
+        known = (["simulated"], ["simulated", "measured"])
+        if len(sources) != len(results) or sources not in known or (steps != {0}) != ("measured" in sources):
+            raise ArgumentError(f"results of {sources}, losses of {steps} steps", where="PipelineLab")
+        if len(steps) > 1:
+            raise ArgumentError(f"losses of {steps} steps", where="PipelineLab", allowed="Both curves alike long")
+        found.steps = max(1, *steps)
+        return found
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
         """Losses from step `since` on, as float32: one device is ahead, its curve is there before the ranks'."""
@@ -187,6 +221,23 @@ def _values(
     found = {f"loss, {steps} steps": (np.asarray(losses, dtype), steps)}
     found |= {f"gradient of {n}, step 1": (gradients[n], 1) for n in parameters if n in gradients}
     return found | {f"{n} after step {steps}": (p, steps) for n, p in parameters.items()}
+
+
+def check_result(result: RunResult, schedule: Schedule) -> None:
+    """Raise ArgumentError where a recorded result is none of the schedule."""
+    ranks, steps = len(schedule), [str(action) for lane in schedule.ranks for action in lane]
+    ran = [one for lane in result.lanes for one in lane]
+    equality = result.equality
+    for fits, what, allowed in (
+        (len(result.lanes) == len(result.kept_bytes) == ranks, "lanes", f"One for each of {ranks} ranks"),
+        (sorted(one.name for one in ran) == sorted(steps), "actions", "Those of the schedule"),
+        (all(one.start_s <= one.end_s <= 1e9 for one in ran), "times", "No end before its start"),
+        (result.steps and result.step_s and result.work_s, "a step", "One that takes time"),
+        ((equality is None) == (result.source == "simulated"), "a comparison", "Of the measured run"),
+        (equality is None or equality.rows, "a comparison", "Of at least one tensor"),
+    ):
+        if not fits:
+            raise ArgumentError(what, where=result.source, allowed=allowed)
 
 
 def result_of(source: str, plan: Plan, events: Iterable[Event]) -> RunResult:

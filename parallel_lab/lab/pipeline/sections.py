@@ -143,13 +143,18 @@ def status_text(settings: Settings, faults: list[Fault]) -> str:
 # ---- the sections ----
 
 
-def pipeline_sections(settings: Settings, results: Mapping[str, RunResult]) -> dict[str, Section]:
-    """All sections of a `PipelineLab`."""
-    s = settings
+def pipeline_sections(
+    settings: Settings, results: Mapping[str, RunResult], recorded: bool = False
+) -> dict[str, Section]:
+    """All sections of a `PipelineLab`.  recorded: the results were read from a file"""
+    s, how = settings, " (recorded)" if recorded else ""
     found = {
         "picture": code("Lanes (predicted): actions in order, waits in brackets", _lanes_text(s)),
         "bubble": table(
-            "Step", {"source": "name", "step": "text", "bubble": "text", "": "text"}, _times(s, results), on=None
+            "Step",
+            {"source": "name", "step": "text", "bubble": "text", "": "text"},
+            _times(s, results, recorded),
+            on=None,
         ),
         "actions": table(
             "Actions",
@@ -158,12 +163,12 @@ def pipeline_sections(settings: Settings, results: Mapping[str, RunResult]) -> d
             of={str(rank): _actions(s, rank) for rank in range(s.stages)},
         ),
         "messages": table("Messages", MESSAGES, _messages(s), small="predicted: counted in the schedule"),
-        "memory": table("Memory", MEMORY, _memory(s, results), small=KEPT),
+        "memory": table("Memory", MEMORY, _memory(s, results), small=KEPT + "; counted ones are recorded" * recorded),
     }
     if equality := next((r.equality for r in results.values() if r.equality is not None), None):
         columns = {"tensor": "name", "largest difference": "small", "rounding bound": "small", "verdict": "text"}
         rows = [[r.tensor, r.largest_difference, r.bound, r.verdict] for r in equality.rows]
-        found["equality"] = table(f"Equality: {equality.title}", columns, rows, notes=[_verdict(equality)])
+        found["equality"] = table(f"Equality: {equality.title}", columns, rows, notes=[_verdict(equality, how)])
     if not s.timed.complete:
         left = [f"rank {rank}: {', '.join(names)}" for rank, names in drawing.next_missing(s.schedule).items()]
         found["left"] = {"kind": "lines", "title": "Still to do, next of each kind", "notes": left}
@@ -181,11 +186,11 @@ MEMORY = {"rank": "name", "kept at most, predicted": "text", "counted, simulated
 MEMORY |= {"parts": "text", "recompute": "text", "cap": "text"}
 
 
-def _verdict(equality: Any) -> list[Any]:
+def _verdict(equality: Any, how: str) -> list[Any]:
     same = sum(row.verdict == "identical" for row in equality.rows)
     if same == len(equality.rows):
-        return [f"measured: all {same} tensors are equal bit for bit", True]
-    return [f"measured: {equality.verdict}, {same} bit for bit", equality.equal]
+        return [f"measured{how}: all {same} tensors are equal bit for bit", True]
+    return [f"measured{how}: {equality.verdict}, {same} bit for bit", equality.equal]
 
 
 def _lanes_text(settings: Settings) -> str:
@@ -205,7 +210,7 @@ def _lanes_text(settings: Settings) -> str:
     return "\n".join([*lines, f"{unit}; ?: cannot run yet" if stuck else unit])
 
 
-def _times(settings: Settings, results: Mapping[str, RunResult]) -> list[list[Any]]:
+def _times(settings: Settings, results: Mapping[str, RunResult], recorded: bool) -> list[list[Any]]:
     """Step and bubble of each source."""
     whole = settings.timed.complete
     step = ticks(settings.timed.timing.makespan) if whole else None
@@ -218,7 +223,7 @@ def _times(settings: Settings, results: Mapping[str, RunResult]) -> list[list[An
     }
     for source in SOURCES[1:]:
         if found := results.get(source):
-            note = f"{notes[source]}; median of {found.steps}"
+            note = f"{'recorded' if recorded else notes[source]}; median of {found.steps}"
             rows.append([source, time_text(found.step_s), percent(found.bubble), note])
         else:
             rows.append([source, None, None, "not run yet"])

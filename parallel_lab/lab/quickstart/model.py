@@ -5,8 +5,9 @@
     result = job.run()
     print(result.text())             # training log, messages, equality
     result.equal                     # True if every tensor equals one device's to rounding
+    result.to_html("report.html")    # all of it as a page that needs no network
 
-The outcome and its texts are in `result.py`; `report_page(result)` (`report.py`) makes a page of it.
+The outcome and its texts are in `result.py`, the page in `report.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from ...train.session import Session
 from ..shared.equality import Equality, Values, equality_rows, nudge
 from ..shared.networks import NETWORKS, Network, apply_strategies, operator_primitives
 from ..shared.problems import PROBLEMS, Problem, get_problem, problems_of
-from .result import QuickstartResult, environment, messages_of, operators_text, ranks_text, slices_text
+from .report import QuickstartReport
+from .result import environment, messages_of, operators_text, ranks_text, slices_text
 
 DEVICES = (1, 2, 4, 8)
 # 5: the quickstart's epoch_size; of the others as many as are enough to see the loss fall, some 80 or 90 steps
@@ -151,7 +153,7 @@ class Quickstart:
             losses += _train(single, self.problem.batches, self.steps - 1, lambda done, total: None, record=0)
             return losses, _compared(losses, gradients, single.parameters())
 
-    def run(self, on_progress: Progress | None = None) -> QuickstartResult:
+    def run(self, on_progress: Progress | None = None) -> QuickstartReport:
         """Train on the ranks and on one device. on_progress(steps done, steps) may be called from a helper thread."""
         progress = on_progress or (lambda done, total: None)
         batches, began = self.problem.batches, time.perf_counter()
@@ -170,7 +172,7 @@ class Quickstart:
             start = {name: p.asnumpy() for name, p in net.parameters_dict().items()}
             _, near = self._alone(nudge(self.single_plan, start))
         rows = equality_rows(self.single_plan, _compared(losses, gradients, parameters), want, near)
-        return QuickstartResult(
+        return QuickstartReport(
             problem=self.problem,
             net=self.network.label,
             plan=self.plan,

@@ -1,6 +1,6 @@
 """A finished quickstart as one HTML page: no script, no network, light and dark, printable.
 
-    write_report(result, "report.html")
+    Quickstart().run().to_html("report.html")
 
 The story from top to bottom: what ran and whether it was right; who held which slice of which tensor; what had to move
 and why; how the loss fell; where the time of one step went; what memory one rank needed; the proof of equality. Colour
@@ -15,9 +15,10 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import overload
 
 from ...base.errors import escape
-from ...base.files import write_whole
+from ...base.files import version, write_whole
 from ...base.units import bytes_text, time_text
 from ...cost.memory import predict_memory
 from ...graph.plan import Plan
@@ -35,18 +36,28 @@ PATTERNS = """<svg width="0" height="0" aria-hidden="true" focusable="false" sty
 </defs></svg>"""
 
 
-def report_page(result: QuickstartResult, version: str = "") -> str:
+class QuickstartReport(QuickstartResult):
+    """A finished run that can be written as a page."""
+
+    @overload
+    def to_html(self, path: None = None, title: str | None = None) -> str: ...
+    @overload
+    def to_html(self, path: str | os.PathLike[str], title: str | None = None) -> Path: ...
+    def to_html(self, path: str | os.PathLike[str] | None = None, title: str | None = None) -> str | Path:
+        """The page as text, or, with `path`, the file that was written (whole, or as it was before). DataFileError: it
+        cannot be written, or is no regular file.  title: of the page, in place of network and ranks
+        """
+        text = report_page(self, version(), title)
+        return text if path is None else write_whole(path, text)
+
+
+def report_page(result: QuickstartResult, version: str = "", title: str | None = None) -> str:
     """The page as text. version: of parallel_lab, for the list of what it ran on."""
-    title = f"{result.net} on {ranks_text(result.plan.device_num)}"
+    title = f"{result.net} on {ranks_text(result.plan.device_num)}" if title is None else title
     sections = [_headline(result), _pictures(result.plan), _messages(result)]
     sections += [f'<div class="two">{_loss(result)}{_timeline(result)}</div>', _memory(result), _equality(result)]
     sections.append(_ending(result, version))
     return page(title, "\n".join([PATTERNS, *sections]))
-
-
-def write_report(result: QuickstartResult, path: str | os.PathLike[str], version: str = "") -> Path:
-    """Write the page atomically and return its path. DataFileError: it cannot be written, or is no regular file."""
-    return write_whole(path, report_page(result, version))
 
 
 # ---- what ran ----

@@ -12,6 +12,8 @@ the widget is one of these calls. `show_par` asks for an own choice under the ca
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import product
 from typing import Any
 
 from ...base.errors import ArgumentError
@@ -21,6 +23,11 @@ from ..shared.sections import code, table
 from .chain import LAYERS, Counted, count, moments
 
 CAPS = (20, 30, 40, 50, 60, 72)
+STATUS = "At the fullest moment {peak} results are in memory, and {fit}; {extra} of {products} products are made twice "
+STATUS += "(predicted)."
+FIT = {True: ("{cap} fit", "fits under {cap}"), False: ("only {cap} fit", "does not fit under {cap}")}
+LINE, NO_LINE = "net.layers[{layer}].recompute()", "# every layer is kept"
+SIGNS = "".join(sign for sign in map(chr, range(35, 127)) if sign not in "&<>\\")  # of 0, 1, 2, ... in `every_choice`
 
 
 class RecomputeLab(RunsOneThing):
@@ -51,8 +58,13 @@ class RecomputeLab(RunsOneThing):
         return [*super().calls(), *(["toggle", layer] for layer in self.recomputed)]
 
     def replays(self) -> list[list[Any]]:
-        """None: the page works all of them out by the model's formula, which is a sum."""
+        """None: a page has the numbers of all choices (`every_choice`)."""
         return []
+
+    def page_snapshot(self) -> dict[str, Any]:
+        """The snapshot, and what is shown of any other choice: its numbers, and the texts that they go into."""
+        texts = {"status": STATUS, "fit": [FIT[False], FIT[True]], "line": LINE, "no_line": NO_LINE}
+        return {**self.snapshot(), "every": {"signs": SIGNS, "numbers": every_choice(), **texts}}
 
     # ---- commands ----
 
@@ -131,7 +143,13 @@ class RecomputeLab(RunsOneThing):
         with self._lock:
             names = [f"layer {n}" for n in range(len(LAYERS))]
             layers = [
-                {"name": name, "inside": layer.inside_bytes, "work": int(layer.forward_s), "again": again}
+                {
+                    "name": name,
+                    "inside": layer.inside_bytes,
+                    "made": layer.inside_bytes - layer.input_bytes,
+                    "work": int(layer.forward_s),
+                    "again": again,
+                }
                 for name, layer, again in zip(names, LAYERS, self._again, strict=True)
             ]
             over = [{"name": m.name, "phase": m.phase, "layer": m.layer, "live": m.live} for m in moments(self._again)]
@@ -150,9 +168,9 @@ class RecomputeLab(RunsOneThing):
 
     def _status(self) -> str:
         now = self.predicted
-        fits = f"{self._cap} fit" if now.peak_bytes <= self._cap else f"only {self._cap} fit"
-        work = f"{now.extra_s:g} of {sum(layer.forward_s for layer in LAYERS):g} products are made twice"
-        return f"At the fullest moment {now.peak_bytes} results are in memory, and {fits}; {work} (predicted)."
+        fit = FIT[now.peak_bytes <= self._cap][0].format(cap=self._cap)
+        products = sum(layer.forward_s for layer in LAYERS)
+        return STATUS.format(peak=now.peak_bytes, fit=fit, extra=f"{now.extra_s:g}", products=f"{products:g}")
 
     def _sections(self, layers: list[dict[str, Any]], over: list[dict[str, Any]]) -> dict[str, Any]:
         kept = {True: "recomputed: its input", False: "kept"}
@@ -164,8 +182,8 @@ class RecomputeLab(RunsOneThing):
             "step": table("Memory over the step", {"action": "name", "results": "count bar"}, steps, small="predicted"),
             "puzzle": self._puzzle(),
         }
-        lines = [f"net.layers[{n}].recompute()" for n in self.recomputed]
-        found["python"] = code("In MindSpore, and here", "\n".join(lines) or "# every layer is kept")
+        lines = [LINE.format(layer=n) for n in self.recomputed]
+        found["python"] = code("In MindSpore, and here", "\n".join(lines) or NO_LINE)
         return found
 
     def _puzzle(self) -> dict[str, Any]:
@@ -173,7 +191,7 @@ class RecomputeLab(RunsOneThing):
         columns = {"": "name", "results at the peak": "count", "products made again": "count"}
         rows: list[tuple[Any, ...]] = [("by formula", now.peak_bytes, int(now.extra_s))]
         fits = now.peak_bytes <= self._cap
-        notes: list[Any] = [[f"{'fits' if fits else 'does not fit'} under {self._cap}", fits]]
+        notes: list[Any] = [[FIT[fits][1].format(cap=self._cap), fits]]
         if counted is not None:
             rows.append(("counted on a simulated rank", counted.peak, counted.extra))
             same = "losses and parameters have the bits of a training that keeps everything"
@@ -185,3 +203,16 @@ class RecomputeLab(RunsOneThing):
         else:
             notes.append("Par is told once a choice of your own fits.")
         return table("The least work under the cap", columns, rows, notes=notes)
+
+
+@cache
+def every_choice() -> str:
+    """Of all choices (in the order in which layer 0 changes fastest) 2 x 12 + 2 numbers, a sign of SIGNS for each:
+    results at every moment, results at the peak, products made again.
+    """
+    found = []
+    for again in product((False, True), repeat=len(LAYERS)):
+        choice = again[::-1]
+        predicted = predict_choice(LAYERS, choice)
+        found += [*(moment.live for moment in moments(choice)), predicted.peak_bytes, int(predicted.extra_s)]
+    return "".join(SIGNS[number] for number in found)

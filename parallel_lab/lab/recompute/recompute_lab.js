@@ -1,5 +1,6 @@
 // The Recompute Lab: a button for every layer, and a bar for every forward and backward of the step. What all labs
-// share is in page.js and sections.js. On a page of its own layers and cap can be chosen: the formula is short.
+// share is in page.js and sections.js. On a page of its own layers and cap can be chosen: it has the numbers of all
+// choices.
 
 const RC = { left: 34, top: 22, bottom: 24, height: 220 }; // pixels
 
@@ -28,7 +29,7 @@ function curve(s, ui) {
   const each = (width - RC.left - 6) / s.moments.length, wide = each * 0.82;
   const left = (i) => RC.left + i * each + (each - wide) / 2;
   const bar = ({ name, phase, layer, live }, i) => {
-    const { inside, again } = s.layers[layer], made = phase === "backward" && again ? inside - 1 : 0;
+    const own = s.layers[layer], made = phase === "backward" && own.again ? own.made : 0;
     const rect = (kind, from, to) => html`<rect class="pl-rc-${kind}" x="${round(left(i))}" y="${round(y(to))}"
       width="${round(wide)}" height="${round(y(from) - y(to))}"/>`;
     const said = `${name}: ${plural(live, "result")}${made ? `, ${made} of them made again` : ""}`;
@@ -55,33 +56,29 @@ function curve(s, ui) {
     ${s.moments.map(number)}</svg></figure></section>`;
 }
 
-// ---- without a kernel: what the model would say of these layers under this cap, by formula ----
+// ---- without a kernel: what the model has found out about every choice (every_choice of model.py) is looked up ----
 
 function chosen(s, layers, cap) {
-  let live = 0;
-  const keeps = ({ inside, again }) => (again ? 1 : inside);
-  const forward = layers.map((one, n) => ({ name: `F${n}`, phase: "forward", layer: n, live: (live += keeps(one)) }));
-  const backward = layers.map((one, n) => [one, n]).reverse().map(([one, n]) => {
-    const found = { name: `B${n}`, phase: "backward", layer: n, live: live + (one.again ? one.inside - 1 : 0) };
-    live -= keeps(one);
-    return found;
-  });
-  const moments = [...forward, ...backward], peak = Math.max(...moments.map((m) => m.live)), fits = peak <= cap;
-  const sum = (all) => all.reduce((total, { work }) => total + work, 0), extra = sum(layers.filter((one) => one.again));
-  const status = `At the fullest moment ${peak} results are in memory, and ${fits ? "" : "only "}${cap} fit; ${extra} of `
-    + `${sum(layers)} products are made twice (predicted).`;
-  const notes = [[`${fits ? "fits" : "does not fit"} under ${cap}`, fits]];
-  const text = layers.map((one, n) => (one.again ? `net.layers[${n}].recompute()` : "")).filter(Boolean).join("\n");
+  const { signs, numbers, status, fit, line, no_line } = s.every, size = s.moments.length + 2;
+  const at = size * layers.reduce((row, { again }, n) => row + (again ? 2 ** n : 0), 0);
+  const found = [...numbers.slice(at, at + size)].map((sign) => signs.indexOf(sign)), [peak, extra] = found.slice(-2);
+  const fits = peak <= cap, products = layers.reduce((sum, { work }) => sum + work, 0);
+  const told = (text, given) => text.replace(/\{(\w+)\}/g, (_, name) => given[name]);
+  const [can, note] = fit[Number(fits)].map((text) => told(text, { cap }));
+  const text = layers.map(({ again }, layer) => (again ? told(line, { layer }) : "")).filter(Boolean).join("\n");
   const sections = {
-    ...s.sections, puzzle: { ...s.sections.puzzle, rows: [["by formula", peak, extra]], notes },
-    python: { ...s.sections.python, text: text || "# every layer is kept" },
+    ...s.sections, puzzle: { ...s.sections.puzzle, rows: [["by formula", peak, extra]], notes: [[note, fits]] },
+    python: { ...s.sections.python, text: text || no_line },
   };
-  const run = { ...s.run, text: "" }; // it counted another choice
-  return { layers, moments, peak, status, sections, run, cap: { ...s.cap, value: cap } };
+  return {
+    layers, peak, sections, cap: { ...s.cap, value: cap }, status: told(status, { peak, fit: can, extra, products }),
+    moments: s.moments.map((moment, n) => ({ ...moment, live: found[n] })),
+    run: { ...s.run, text: "" }, // it counted another choice
+  };
 }
 
-const toggled = (s, [at]) => chosen(
-  s, s.layers.map((one, n) => (n === at ? { ...one, again: !one.again } : one)), s.cap.value,
+const each = (change) => (s, given) => chosen(
+  s, s.layers.map((one, n) => ({ ...one, again: change(one, n, given) })), s.cap.value,
 );
 
 const { render, mountPage } = lab({
@@ -89,5 +86,12 @@ const { render, mountPage } = lab({
   parts: { head: top, layers, curve, ...sectionParts(["puzzle", "python"]) },
   measure(ui, root) { ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8); },
   numbers: ["set_cap", "toggle"],
-  alone: { toggle: toggled, set_cap: (s, [cap]) => chosen(s, s.layers, cap) },
+  alone: {
+    keep_all: each(() => false),
+    recompute_all: each(() => true),
+    toggle: each(({ again }, n, [at]) => again !== (n === at)),
+    set_cap: (s, [cap]) => chosen(s, s.layers, cap),
+  },
+  settings: (s) => [["set_cap", s.cap.value], ...s.layers.flatMap(({ again }, n) => (again ? [["toggle", n]] : []))],
+  begin: "keep_all",
 });

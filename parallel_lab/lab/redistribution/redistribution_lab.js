@@ -29,7 +29,8 @@ const { render, mountPage } = lab({
     moves: (s, ui) => moves(s.moves, ui, { at: s.at, rank: s.rank.value, width: ui.width, select: "set_rank" }),
     tables,
   },
-  skeleton: html`${["patterns", "head", "transport", "moves", "tables"].map(slot)}${sky}`,
+  skeleton: html`${slot("patterns")}<div class="pl-top">${slot("head")}</div>
+    ${["transport", "moves", "tables"].map(slot)}${sky}`,
   measure(ui, root) { ui.width = Math.floor(root.clientWidth || 940) - 8; },
   numbers: ["set_devices", "set_rank"],
   handlers: (view) => transportHandlers(view, () => placeOf(view.snapshot)),

@@ -161,7 +161,7 @@ async function mountAlone(spec, root, base, packed) {
   const key = `state${root.id.replace("lab", "")}`;
   const calls = () => {
     const looking = Object.entries(replay.looks).map(([command, field]) => [command, valueOf(now()[field])]);
-    return [...replay.settings(at), ...looking.filter(([, value]) => value !== null)];
+    return [...(spec.settings?.(now()) ?? replay.settings(at)), ...looking.filter(([, value]) => value !== null)];
   };
   const address = () => {
     if (!replay?.settings(at) || location.protocol === "about:") return; // in a frame of text there is no address
@@ -179,6 +179,7 @@ async function mountAlone(spec, root, base, packed) {
     if (!fits) { refused = `The address of this page has no settings of a ${replay.kind}.`; return; }
     const settings = wanted.calls.filter(([command]) => !(command in replay.looks)), exact = replay.find(settings);
     if (exact !== undefined) go(exact);
+    else if (spec.begin) done(spec.begin, []);
     let left = wanted.calls, before = Infinity;
     while (left.length && left.length < before) {
       before = left.length;

@@ -35,6 +35,7 @@ from ..pictures.charts import Chart
 from ..pictures.plotted import Plotted
 from .page import LabOnPage, lab_page, read_front_end
 from .questions import Asks
+from .records import taken, written
 from .replay import WHOLE, Limits, Replay, explore, ready
 from .sections import snapshot_text
 from .state import Kept
@@ -321,7 +322,8 @@ class Stopped(Exception):
 class LabRun:
     """One run beside the notebook, and how it goes.
 
-    state   "idle", "starting", "running", "paused", "stopping", "done", "stopped" or "failed"
+    state   "idle", "starting", "running", "paused", "stopping", "done", "stopped" or "failed"; "recorded": read from a
+            file, as another lab has run it
     stop    set when the result is no longer wanted: the work then raises Stopped when it next looks
     ended   set after the listeners were told of the end: who waits finds views that show it
     """
@@ -448,10 +450,12 @@ class ComparesRuns(RunsOneThing):
 
     against: ClassVar[tuple[str, str]]  # what is compared: "with this fusion", "without"
     steps: ClassVar[int]  # of a run, unless told otherwise
+    result_type: ClassVar[type]  # a frozen dataclass with a `source`
 
     def __init__(self) -> None:
         super().__init__()
         self._results: dict[str, Any] = {}
+        self._recorded: set[str] = set()  # sources whose results were read from a file
         self._source = "predicted"
 
     @property
@@ -461,7 +465,12 @@ class ComparesRuns(RunsOneThing):
 
     def sources(self) -> Choice:
         """Whose numbers can be shown."""
-        return Choice("source", self._source, ("predicted", *self._results))
+        names = ("predicted", *self._results)
+        return Choice("source", self._source, {n: self.said(n) for n in names} if self._recorded else names)
+
+    def said(self, source: str) -> str:
+        """A source as it is shown: what was read from a file is no measurement of here and now."""
+        return f"{source} (recorded)" if source in self._recorded else source
 
     def show_source(self, source: str) -> None:
         """Whose numbers are shown: "predicted", or "simulated" or "measured" once that was run."""
@@ -475,9 +484,34 @@ class ComparesRuns(RunsOneThing):
         """The same on worker processes, one per rank."""
         self._start_run("measured", steps)
 
+    def record(self) -> Any:
+        """The results by source; None: nothing has run."""
+        return {source: written(result) for source, result in self._results.items()} or None
+
+    def take_record(self, record: Any) -> None:
+        """Show these results, as recorded ones. Raises ArgumentError for others than such a lab has."""
+        if record is None:
+            return
+        where, found = type(self).__name__, {}
+        if not isinstance(record, Mapping) or not record or not set(record) <= EXECUTORS.keys():
+            raise ArgumentError("the record", where=where, allowed=f"Results of {' and '.join(EXECUTORS)}")
+        with self._lock:
+            for source in record:
+                found[source] = taken(self.result_type, record[source], source)
+                if found[source].source != source:
+                    raise ArgumentError(f"a result of {shorten(found[source].source)}", where=source)
+                self._check_result(found[source])
+            self._results, self._recorded = found, set(found)
+            self._run = LabRun("recorded", f"recorded: {' and '.join(found)} numbers are of an earlier run")
+        self._changed("picture")
+
+    def _check_result(self, result: Any) -> None:
+        """Raise ArgumentError for a result that cannot be of the present settings."""
+        raise NotImplementedError
+
     def _forget_runs(self) -> None:
         """What was run before is no longer about the present settings."""
-        self._results, self._source = {}, "predicted"
+        self._results, self._recorded, self._source = {}, set(), "predicted"
         if not self._run.goes_on:
             self._run = LabRun()
 
@@ -504,6 +538,7 @@ class ComparesRuns(RunsOneThing):
                 if settings != self._settings_now():  # the lab shows something else by now
                     return f"{source}: the settings have changed since"
                 self._results[source] = result
+                self._recorded.discard(source)
             return self._done(source, steps)
 
         this, other = self.against

@@ -380,6 +380,7 @@ function floats(view) {
 // `render` and `mountPage` of a lab. Beside what `mount` takes:
 //   alone       {command: (snapshot, arguments, base) => what then differs}: what a page of its own works out by itself
 //   possible    (snapshot, command, value, base): whether it can;  along: {command: what else is looked at then}
+//   settings    (snapshot): the commands that lead there, in the address; begin: the command that takes them all back
 //   ahead: what is shown before the kernel answers
 function lab(spec) {
   const render = ({ model, el }) => {
@@ -410,16 +411,22 @@ function lab(spec) {
       }
     };
     const other = () => { ahead = {}; refresh(); };
-    // Jupyter marks the views of a kernel that is gone, and of a saved notebook that never had one: nothing on them is
-    // on that would do nothing.
+    // Nothing is on that would do nothing: Jupyter marks views of a saved notebook that never had a kernel. Of one that
+    // ends under a view JupyterLab tells its own listeners alone (anywidget 0.11 takes the mark's away).
+    const { widget_manager: manager } = model, process = manager?.kernel;
+    let ended = manager !== undefined && "kernel" in manager && !process;
     const kernel = () => {
-      const gone = root.closest(".jupyter-widgets-disconnected") !== null;
+      const gone = ended || root.closest(".jupyter-widgets-disconnected") !== null;
       if (gone === !view.ui.live) return;
       Object.assign(view.ui, { live: !gone, can: () => !gone });
       lost = gone ? UNANSWERED : null;
       refresh();
       view.forget();
     };
+    const over = () => { ended = true; kernel(); };
+    const status = (_, now) => { if (["restarting", "autorestarting", "dead"].includes(now)) over(); };
+    process?.statusChanged?.connect(status);
+    process?.disposed?.connect(over);
     const heardOf = { "change:snapshot": other, "msg:custom": heard, comm_live_update: kernel };
     Object.assign(heardOf, { "change:progress": refresh, "change:last_error": refresh });
     for (const [name, handler] of Object.entries(heardOf)) model.on(name, handler);
@@ -430,6 +437,8 @@ function lab(spec) {
     if (length < (model.get("progress")?.loss?.steps ?? 0)) model.send({ want_loss_since: length });
     return () => {
       for (const [name, handler] of Object.entries(heardOf)) model.off(name, handler);
+      process?.statusChanged?.disconnect(status);
+      process?.disposed?.disconnect(over);
       view.dispose();
     };
   };

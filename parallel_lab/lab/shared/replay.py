@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import time
 import zlib
@@ -89,7 +90,8 @@ def explore(lab: Any, limits: Limits) -> Replay:
     end, free = time.thread_time() + limits.seconds, {lab.command_of(name) for name in lab.free}
 
     def state(of: Any, calls: Sequence[Call] | None) -> dict[str, Any]:
-        return {**ready(of.page_snapshot()), "scale": of.scale, "calls": calls}
+        form = ready if of is lab else _nine_digits  # the lab's own stands on the page as it is, others are packed
+        return {**form(of.page_snapshot()), "scale": of.scale, "calls": calls}
 
     try:
         calls = settings_of(lab)
@@ -150,8 +152,7 @@ def _table(found: Replay, count: int, kind: type[Any]) -> dict[str, Any]:
             place = paths.setdefault(path, len(paths))
             if place == len(versions):
                 versions.append({})
-            text = json.dumps(part, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=plain)
-            mine[place] = versions[place].setdefault(text, len(versions[place]))
+            mine[place] = versions[place].setdefault(_text(part), len(versions[place]))
         placed.append(mine)
     first, parts = [], []
     for known in versions:
@@ -184,15 +185,36 @@ def _parts(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 def ready(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     """A snapshot for JSON: losses with nine digits (which name any float32), NaN and infinity as null (a gap)."""
+    return _nine_digits(_finite(snapshot))
+
+
+def _nine_digits(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     shown = dict(snapshot)
     if "loss" in shown:
-        shown["loss"] = {**shown["loss"], **{name: _finite(shown["loss"].get(name)) for name in CURVES}}
+        curves = {name: _finite(shown["loss"].get(name)) or [] for name in CURVES}
+        curves = {name: [y if y is None else float(f"{y:.9g}") for y in curve] for name, curve in curves.items()}
+        shown["loss"] = {**shown["loss"], **curves}
     return shown
 
 
-def _finite(curve: Any) -> list[float | None]:
-    losses = map(float, () if curve is None else curve)
-    return [float(f"{y:.9g}") if abs(y) < float("inf") else None for y in losses]
+def _text(part: Any) -> str:
+    """A part of a state as JSON. Few have NaN in them, and to look for it takes longer than to write it."""
+    how = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False, "default": plain}
+    try:
+        return json.dumps(part, **how)
+    except ValueError:
+        return json.dumps(_finite(part), **how)
+
+
+def _finite(value: Any) -> Any:
+    """Plain data of the same form, without NaN and infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return _finite(value.tolist()) if hasattr(value, "tolist") else value
 
 
 def plain(value: Any) -> Any:

@@ -7,6 +7,9 @@ function forChoices(section, s) {
   return { ...section, ...section.of[section.by.map((name) => valueOf(s[name])).join("|")] };
 }
 
+// Whose numbers are shown, in words: those of a file are recorded ones.
+const sourceText = ({ source }) => source.choices.find((c) => valueOf(c) === source.value)?.label ?? source.value;
+
 const times = (text) => text.replaceAll(" x ", " × ");
 const verdictText = ([text, good]) => html`<span class="${good ? "pl-good" : "pl-wrong"}">${text}</span>`;
 

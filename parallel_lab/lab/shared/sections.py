@@ -205,10 +205,19 @@ def _loss(section: Section) -> Iterable[str]:
         return
     for name in ("parallel", "single"):
         curve = loss[name]
-        yield f"  {loss[f'label_{name}']}: {curve[0]:.6g} at step 1, {curve[-1]:.6g} at step {len(curve)}"
+        first, last = (loss_text(curve[n]) for n in (0, -1))
+        yield f"  {loss[f'label_{name}']}: {first} at step 1, {last} at step {len(curve)}"
     apart, bound = loss["largest_difference"], loss["bound"]
+    if apart is None or bound is None:
+        yield "  no largest difference: a loss is no number"
+        return
     verdict = "within" if apart <= bound else "BEYOND"
     yield f"  largest difference {apart:.2g} at step {loss['at_step']}, {verdict} the rounding bound {bound:.2g}"
+
+
+def loss_text(loss: float | None) -> str:
+    """A loss; None stands for one that is no number."""
+    return "no number" if loss is None or loss != loss else f"{loss:.6g}"
 
 
 TEXTS: dict[str, Callable[[Section], Iterable[str]]] = {

@@ -79,8 +79,14 @@ class Kept:
         return {"format": FORMAT, "version": VERSION, "kind": type(self).__name__, **how}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the state into a small file and return `path`: the file is whole, or as it was before."""
-        return write_whole(path, state_text(self.state()))
+        """Write the state into a small file and return `path`: the file is whole, or as it was before. Raises
+        DataFileError where it cannot be written.
+        """
+        text = state_text(self.state())
+        if len(text.encode()) > MOST_BYTES:
+            hint = "Without the record: lab.reset(), or a change of a setting, forgets what has run"
+            raise DataFileError(f"{len(text)} characters", where=str(path), allowed=f"{MOST_BYTES} bytes", hint=hint)
+        return write_whole(path, text)
 
     def link(self, page: str = "") -> str:
         """The address of a page of such a lab, with these settings: a page takes those that it can replay."""
@@ -104,19 +110,24 @@ class Kept:
             raise DataFileError(f"options {shorten(options)}", where=where, allowed=f"Such as {known}")
         lab = cls(**options)
         kept = {"set_predict", *cls.looks, *cls.also_kept, *map(cls.command_of, lab.choices())}
-        for call in state["calls"]:
-            if call in lab.calls():
-                continue
-            try:
-                lab.one_of(call[0], sorted(kept - {None}), "command")
-                lab.check_command(call[0], tuple(call[1:]), cls.__name__)
-                getattr(lab, call[0])(*call[1:])
-            except ParallelLabError as error:
-                raise refusal(where, call, error) from error
+
+        def do(calls: list[list[Any]]) -> None:
+            for call in calls:
+                if call in lab.calls():
+                    continue
+                try:
+                    lab.one_of(call[0], sorted(kept - {None}), "command")
+                    lab.check_command(call[0], tuple(call[1:]), cls.__name__)
+                    getattr(lab, call[0])(*call[1:])
+                except ParallelLabError as error:
+                    raise refusal(where, call, error) from error
+
+        do([call for call in state["calls"] if call[0] not in cls.looks])
         try:
             lab.take_record(state.get("record"))
         except ParallelLabError as error:
             raise refusal(where, ["record"], error) from error
+        do([call for call in state["calls"] if call[0] in cls.looks])  # what has run can be looked at
         return lab
 
 
@@ -148,8 +159,10 @@ def checked_state(state: Any, where: str) -> dict[str, Any]:
 
 
 def state_text(state: Mapping[str, Any]) -> str:
-    """The state as a file has it. Raises ValueError for NaN."""
-    return json.dumps(state, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """The state as a file has it, the record on a line of its own. Raises ValueError for NaN."""
+    how = {"ensure_ascii": False, "allow_nan": False}
+    record = json.dumps(state["record"], separators=(",", ":"), **how)
+    return json.dumps({**state, "record": None}, indent=1, **how).removesuffix("null\n}") + record + "\n}\n"
 
 
 def fragment(state: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...base.errors import ArgumentError
 from ..code.data import DATA
 from ..code.exports import code_of_strategies
 from ..code.lab_code import WritesCode
@@ -13,7 +14,11 @@ from ..code.program import program_of
 from ..pictures.charts import Chart, loss_chart, timeline_chart
 from ..shared.networks import NETWORKS
 from ..shared.problems import get_problem
-from .training import CURVE
+from ..shared.records import LONGEST, MOST_LOSSES, Plain, losses_taken, losses_written, part_of, taken
+from .training import CURVE, Training
+
+EARLIER = 3  # runs whose curves stay
+RECORDED = "recorded: "  # before the settings of a run that was read from a file
 
 
 class StrategyExports(WritesCode):
@@ -39,6 +44,33 @@ class StrategyExports(WritesCode):
                 self._typed.pop(name, None)
             if given != self._strategies:
                 self._adopt(given, self._compile(given))
+        self._changed("picture")
+
+    def record(self) -> dict[str, Any] | None:
+        """The run, if it has begun, and the curves of the earlier ones with their settings."""
+        with self._lock:
+            earlier = [
+                [one["label"].removeprefix(RECORDED)[:LONGEST], one["steps"], losses_written(one["losses"])]
+                for one in self._earlier
+            ]
+            run = self._run.record() if self._run.parallel else None
+            return {"run": run, "earlier": earlier} if run or earlier else None
+
+    def take_record(self, record: Any) -> None:
+        """Show these runs, as recorded ones. Raises ArgumentError for what no such lab has run."""
+        if record is None:
+            return
+        run, earlier = part_of(record, "StrategyLab", "run", "earlier")
+        curves = []
+        for label, steps, losses in taken(tuple[tuple[str, int, Plain], ...], earlier, "earlier"):
+            curve = losses_taken(losses, "earlier", CURVE)
+            if not 0 < len(curve) <= steps <= MOST_LOSSES:
+                raise ArgumentError(f"{len(curve)} losses of {steps} steps", where="earlier")
+            curves.append({"label": f"{RECORDED}{label}", "steps": steps, "losses": curve})
+        if len(curves) > EARLIER:
+            raise ArgumentError(f"{len(curves)} earlier runs", where="StrategyLab", allowed=f"At most {EARLIER}")
+        with self._lock:
+            self._run, self._earlier = self.idle_run() if run is None else Training.of_record(run), curves
         self._changed("picture")
 
     def charts(self) -> dict[str, Callable[[], Chart]]:

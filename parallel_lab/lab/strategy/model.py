@@ -35,7 +35,7 @@ from ..shared.networks import NETWORKS
 from ..shared.problems import PROBLEMS, get_problem, problems_of
 from ..shared.questions import COMMANDS, Question
 from .ask import strategy_questions
-from .exports import StrategyExports
+from .exports import EARLIER, RECORDED, StrategyExports
 from .gap import Machine
 from .operators import Operators, first_tensor, layer_of_entries, parse_strategy, same_source
 from .plans import Plans, Setting, job_of, own_copy
@@ -48,7 +48,6 @@ FUSIONS = {"alone": "single", "fused": "fused"}  # gradient sums
 OPTIMIZERS = {"whole": "whole", "sliced": "sliced"}  # what ranks with the same parameter keep of its states
 SPEEDS = {name: f"{pace:g} steps/s" if pace < math.inf else "full" for name, pace in PACES.items()}
 MOST_STEPS = 100_000
-EARLIER = 3  # runs whose curves stay
 
 
 class StrategyLab(StrategyExports, RunsOneThing):
@@ -405,7 +404,10 @@ class StrategyLab(StrategyExports, RunsOneThing):
     def _keep_curve(self) -> None:
         """The present run is an earlier one from now on."""
         if self._run.parallel:
-            self._earlier = [*self._earlier, self._run.curve()][-EARLIER:]
+            curve = self._run.curve()
+            if self._run.state == "recorded":
+                curve["label"] = f"{RECORDED}{curve['label']}"
+            self._earlier = [*self._earlier, curve][-EARLIER:]
 
     def _settings(self) -> dict[str, str]:
         """What is set, in words; strategies only where they are not the preset's."""

@@ -15,7 +15,7 @@ from ...base.units import bytes_text
 from ...ops.machine.opdef import OpDef
 from ..pictures.moves import move_lines
 from ..pictures.numbers import numbers_section
-from ..shared.sections import Section, open_question, snapshot_text, table
+from ..shared.sections import Section, loss_text, open_question, snapshot_text, table
 
 Snapshot = Mapping[str, Any]
 AMOUNTS = {"bytes predicted": "bytes", "bytes counted": "bytes", "time predicted": "time", "time measured": "time"}
@@ -166,7 +166,7 @@ def _told(s: Snapshot) -> list[str]:
 
 
 def _earlier(run: Mapping[str, Any]) -> str:
-    return f"earlier run ({run['label']}): {run['losses'][-1]:.6g} near step {run['steps']}"
+    return f"earlier run ({run['label']}): {loss_text(run['losses'][-1])} near step {run['steps']}"
 
 
 def _timeline(s: Snapshot) -> Section:

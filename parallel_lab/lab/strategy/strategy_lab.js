@@ -169,7 +169,7 @@ function card(s, ui, c, dims, side, ring) {
   return html`<button type="button" class="pl-card${selected ? " pl-selected" : ""}${ring ? ` pl-${ring}` : ""}"
       role="radio" aria-checked="${selected}" tabindex="${selected ? 0 : -1}" data-key="r${c.rank}"
       data-command="select_rank" data-value="${c.rank}" data-slice="${c.slice}" aria-label="${cardName(s, c)}"
-      title="${coordinateText(s, c)}">
+      title="${coordinateText(s, c)}"${disabledUnless(ui, "select_rank", c.rank)}>
     <span class="pl-card-head"><b>${c.rank}</b><span class="pl-card-sum">${sum}</span></span>
     <svg viewBox="-1 -1 ${w} ${h}" width="${w}" height="${h}" aria-hidden="true">
       <rect class="pl-ground" width="${round(room.w)}" height="${round(room.h)}"/>${byOne(s.cards).map(cut)}

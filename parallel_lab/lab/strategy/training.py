@@ -19,17 +19,21 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import PlanError
+from ...base.checks import integer
+from ...base.errors import ArgumentError, PlanError
 from ...base.events import Event
-from ...base.units import bytes_text
+from ...base.units import bytes_text, time_text
 from ...graph.plan import Plan
 from ...train.plan_switch import Switched, matched
 from ...train.session import Run, Session
 from ..shared.equality import nudge, rounding_bound
 from ..shared.lab import LabRun
+from ..shared.records import LONGEST, MOST_LOSSES, losses_taken, losses_written, part_of, taken
 
 PACES = {"slow": 10.0, "medium": 40.0, "full": inf}  # steps a second, at most
 CURVE = 200  # points of an earlier run's curve
+CURVES = ("parallel", "single", "nudged")
+RECORD = ("label", "steps", "step_s", "switches", *CURVES)  # of a run in a file
 BACK = {"fusion": "gradient sums each alone", "optimizer": "optimizer states whole"}
 PART_S = 0.5  # how long a part takes at full speed: so often its last step is shown as measured
 
@@ -66,7 +70,7 @@ class Training(LabRun):
     switches: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.label = ", ".join(self.settings.values())
+        self.label = self.label or ", ".join(self.settings.values())
 
     def ask_to_end(self) -> None:
         """End after the present step; also before the first one."""
@@ -210,13 +214,14 @@ class Training(LabRun):
     def run_state(self, devices: int) -> dict[str, Any]:
         """The snapshot's "run"."""
         step, state = len(self.parallel), self.state
-        left = None
+        left, each = None, time_text(self.seconds_per_step) if self.seconds_per_step else ""
         if self.goes_on and self.seconds_per_step is not None:
             left = (self.steps - step) * self.seconds_per_step
         text = {
             "idle": f"not run yet, {self.steps} steps",
             "starting": f"starting {devices} processes",
             "failed": f"ended badly at step {step}",
+            "recorded": f"recorded: step {step}/{self.steps}" + (f", {each} a step" if each else ""),
         }.get(state, f"step {step}/{self.steps}")
         if left is not None and state == "running":
             text += f", {left:.0f} s left" if left >= 1 else ", under 1 s left"
@@ -243,6 +248,7 @@ class Training(LabRun):
         """
         n = min(len(self.parallel), len(self.single))
         difference = np.abs(np.subtract(self.parallel[:n], self.single[:n], dtype=np.float64))
+        how = ("recorded", "recorded") if self.state == "recorded" else ("measured", "computed here")
         return {
             "steps": n,
             "parallel": self.parallel[:n],
@@ -250,8 +256,8 @@ class Training(LabRun):
             "largest_difference": float(difference.max()) if n else None,
             "at_step": int(difference.argmax()) + 1 if n else None,
             "bound": self._bound(plan, n) if plan is not None and n else None,
-            "label_parallel": f"{devices} process{'es' if devices > 1 else ''} (measured)",
-            "label_single": "one device (computed here)",
+            "label_parallel": f"{devices} process{'es' if devices > 1 else ''} ({how[0]})",
+            "label_single": f"one device ({how[1]})",
             "switches": list(self.switches),
         }
 
@@ -266,6 +272,37 @@ class Training(LabRun):
         losses, every = self.parallel, -(-len(self.parallel) // CURVE)
         label = "; ".join([self.label, *(f"after step {one['step']} {one['change']}" for one in self.switches)])
         return {"label": label, "steps": len(losses), "losses": losses[::every] if losses else []}
+
+    # ---- in a file ----
+
+    def record(self) -> dict[str, Any]:
+        """Losses, the time of a step and what was changed on the way, as plain data; of a run that has begun."""
+        losses = {name: losses_written(getattr(self, name)) for name in CURVES}
+        switches = [[one["step"], one["change"][:LONGEST], one["text"][:LONGEST]] for one in self.switches]
+        how = {"label": self.label[:LONGEST], "steps": self.steps, "step_s": self.seconds_per_step}
+        return {**how, "switches": switches, **losses}
+
+    @classmethod
+    def of_record(cls, record: Any) -> Training:
+        """The run again, as a recorded one. Raises ArgumentError."""
+        label, steps, step_s, switches, *losses = part_of(record, "run", *RECORD)
+        found = cls(
+            "recorded",
+            steps=integer(1, MOST_LOSSES)("record", "steps", steps),
+            label=taken(str, label, "run.label"),
+            seconds_per_step=taken(float | None, step_s, "run.step_s"),
+            switches=[
+                dict(zip(("step", "change", "text"), one, strict=True))
+                for one in taken(tuple[tuple[int, str, str], ...], switches, "run.switches")
+            ],
+        )
+        for name, curve in zip(CURVES, losses, strict=True):
+            getattr(found, name).extend(losses_taken(curve, f"run.{name}"))
+        counts = [len(found.parallel), len(found.single), len(found.nudged)]
+        if not counts[0] or max(counts) > steps or counts[2] > counts[1]:
+            what = f"losses of {counts[0]}, {counts[1]} and {counts[2]} steps"
+            raise ArgumentError(what, where="run", allowed=f"At least 1 and at most {steps}")
+        return found
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
         """Losses from step `since` on, as float32: "parallel" and "single"."""

@@ -10,13 +10,14 @@ asked for, and stands for sizes that fit it where something is compiled for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...base.checks import flag, integer, is_int, kept
-from ...base.errors import ArgumentTypeError, ShapeError, TraceError, shorten
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError, shorten
 
 
 class Symbol:
@@ -77,16 +78,13 @@ class Description:
             made.append(n)
         return tuple(made)
 
-    def check(self, where: str, shape: Sequence[int], chosen: dict[int, int]) -> None:
-        """Raise ShapeError unless an input of this shape fits."""
-        wrong = len(shape) != len(self.dims) or any(
+    def fits(self, shape: Sequence[int], chosen: dict[int, int]) -> bool:
+        """Whether an input may have this shape. `chosen` gets the sizes of unique Symbols, by id."""
+        return len(shape) == len(self.dims) and not any(
             n != size if not isinstance(n, Symbol) else not n.fits(size) or chosen.setdefault(id(n), size) != size
             for n, size in zip(self.dims, shape, strict=True)
             if not isinstance(n, Symbol) or n.unique or not n.fits(size)
         )
-        if wrong:
-            allowed = f"The shape that set_inputs was given: {list(self.dims)}"
-            raise ShapeError(f"an input of shape {tuple(shape)}", where=where, allowed=allowed)
 
 
 def description_of(value: Any) -> Description | None:
@@ -95,18 +93,45 @@ def description_of(value: Any) -> Description | None:
     return rule if isinstance(rule, Description) else None
 
 
-def check_described(where: str, described: Sequence[Any], given: Sequence[Any]) -> None:
-    """Raise ShapeError unless inputs fit what `set_inputs` was given of them, where both are Tensors."""
+Told = Sequence[Any] | Mapping[str, Any]  # the inputs of a call that were told before it: all in order, or some by name
+
+
+def check_described(
+    where: str, fn: Callable, told: Told, args: Sequence[Any], named: Mapping[str, Any], by: str = "set_inputs"
+) -> None:
+    """Raise unless the inputs of a call to `fn` fit what was told of them, where that is a Tensor: shape and dtype.
+
+    by  what told them: "set_inputs", or "input_signature" of `jit`. By MindSpore's documents a shape that does not fit
+        is a ValueError (ShapeError) for the first, a TypeError (ArgumentTypeError) for the second
+    """
+    names = list(inspect.signature(fn).parameters)
+    given: Sequence[Any] = [*args, *(named[name] for name in names if name in named)]
+    if isinstance(told, Mapping):
+        every = {**dict(zip(names, args, strict=False)), **named}
+        known_names = [name for name in told if name in every]
+        told, given = [told[n] for n in known_names], [every[n] for n in known_names]
+    elif told and len(told) != len(given):
+        raise ArgumentError(f"{len(given)} inputs", where=where, allowed=f"As many as {by} was given: {len(told)}")
     chosen: dict[int, int] = {}
-    for known, value in zip(described, given, strict=False):
-        description = description_of(known)
-        if description is None or not hasattr(value, "shape"):
+    for known, value in zip(told, given, strict=False):
+        if not is_tensor(known) or description_of(value) is not None:
             continue
-        if description_of(value) is None:
-            description.check(where, tuple(value.shape), chosen)
-            if str(value.dtype) != str(known.dtype):
-                what = f"an input of dtype {value.dtype}"
-                raise ArgumentTypeError(what, where=where, allowed=f"That of set_inputs: {known.dtype}")
+        if not is_tensor(value):
+            raise ArgumentTypeError(f"the input {shorten(value)}", where=where, allowed=f"A Tensor, as {by} was given")
+        description = description_of(known) or Description(known.shape)
+        if not description.fits(tuple(value.shape), chosen):
+            fault = ShapeError if by == "set_inputs" else ArgumentTypeError
+            allowed = f"The shape that {by} was given: {list(description.dims)}"
+            raise fault(f"an input of shape {tuple(value.shape)}", where=where, allowed=allowed)
+        if str(value.dtype) != str(known.dtype):
+            raise ArgumentTypeError(
+                f"an input of dtype {value.dtype}", where=where, allowed=f"That of {by}: {known.dtype}"
+            )
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it has a shape and a dtype, as Tensors, arrays and the values of a trace."""
+    return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
 def sized(inputs: Sequence[Any], devices: int) -> tuple[list[Any], str]:

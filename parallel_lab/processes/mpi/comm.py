@@ -18,6 +18,7 @@ import functools
 import json
 import time
 import zlib
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,7 @@ import numpy as np
 
 from ...base.errors import RankDied
 from ...run.communicator import Request, answer, delivered
-from ..checked_calls import CheckedCalls
+from ..checked_calls import CheckedCalls, root_position
 from ..faults import unread_text
 from ..flight import FLIGHT_RECORDS, FlightEntry, entry_from_text
 from .handshake import ARRIVED, DATA_TAG, Asked, Handshake, died
@@ -38,9 +39,10 @@ MAX_TAG = 32767  # the least that MPI promises
 
 
 class MpiCommunicator(CheckedCalls):
-    """One rank of an MPI world, over `mpi` (mpi4py.MPI). For one thread at a time, `report` excepted (default: it
-    prints). `reproducible`: sums in group order, bit for bit the simulator's; False: the MPI library's own. After
-    `warn_after_s` `warn` gets a text naming the missing ranks, after `timeout_s` a request raises CollectiveTimeout.
+    """One rank of an MPI world, over `mpi` (mpi4py.MPI). One thread makes all calls of a run, `report` excepted
+    (default: it prints). `reproducible`: sums in group order, bit for bit the simulator's; False: the MPI library's
+    own. After `warn_after_s` `warn` gets a text naming the missing ranks, after `timeout_s` a request raises
+    CollectiveTimeout.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class MpiCommunicator(CheckedCalls):
         self.reproducible = reproducible
         self.control = "run"
         self._mpi, self._report = mpi, report
-        self._handshake = Handshake(mpi, timeout_s, warn_after_s, warn)
+        self._handshake = self.caller = Handshake(mpi, timeout_s, warn_after_s, warn)
         self._types = Types(mpi)
         self._lane = Lane(mpi, self._handshake, self._await_started, self._end_started)
         self._messages = MessageLane(mpi, self._types, self._handshake, self._await_started, self._end_started)
@@ -91,6 +93,8 @@ class MpiCommunicator(CheckedCalls):
 
     def _asked(self, request: Request, explicit: bool, numbers: dict[tuple[int, ...], int]) -> Asked:
         """What the group compares.  numbers: of the next call, by group"""
+        if get_ident() != self._handshake.thread:
+            self._handshake.check_caller()
         self._handshake.check()
         check, loose, text = self._call(request, explicit)
         number = numbers.get(request.group, 0) if request.number is None else request.number
@@ -108,7 +112,9 @@ class MpiCommunicator(CheckedCalls):
     def _together(self, request: Request, asked: Asked) -> np.ndarray | None:
         """A collective of two members or more: meet, then go all the way to the reply."""
         handshake = self._handshake
-        found = handshake.meet(request.group, self._movement.arrival(ARRIVED, request, asked), asked)
+        found = handshake.meet(
+            request.group, self._movement.arrival(ARRIVED, request, asked), asked, root_position(request)
+        )
         steps = self._movement.steps(request, found, lambda rank, step: DATA_TAG + step)
         while True:
             try:
@@ -143,6 +149,8 @@ class MpiCommunicator(CheckedCalls):
 
     def progress(self) -> None:
         """Move on what was started, without waiting. Raises what stopped the run."""
+        if get_ident() != self._handshake.thread:
+            self._handshake.check_caller()
         try:
             self._handshake.attend()
         except self._mpi.Exception as error:

@@ -26,12 +26,14 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ...base.errors import ParallelLabError, RankDied, message
 from ...run.communicator import Request
 from ..faults import FAULT_ERRORS, SAME_CALLS, RunInterrupted, difference
 from ..flight import FlightEntry, entry_from_text
+from ..lines import LINE, Lines
+from ..one_caller import OneCaller
 from ..shm.barrier import yield_core
 from ..shm.watch import ranks_text
 
@@ -92,7 +94,7 @@ class _Waiting(NamedTuple):
     moving: bool
 
 
-class Handshake:
+class Handshake(OneCaller):
     """One rank's side of all handshakes; it warns of missing ranks, and raises after `timeout_s`."""
 
     def __init__(self, mpi: Any, timeout_s: float, warn_after_s: float, warn: Callable[[str], object]) -> None:
@@ -113,6 +115,7 @@ class Handshake:
         self._status = mpi.Status()
         self.outgoing: deque = deque()
         self.unfinished: list = []
+        self.watch_forks()
         self.begin_run(0, fresh=True)
 
     def begin_run(self, run: int, *, fresh: bool) -> None:
@@ -125,6 +128,7 @@ class Handshake:
             self.unfinished = []
             self.comm, self.started_comm = self.mpi.COMM_WORLD.Dup(), self.mpi.COMM_WORLD.Dup()
         self.run = run
+        self.anybody_may_call()
         self.fault: tuple[int, dict] | None = None
         self.interrupted = False
         self.inbox: list[deque[Arrival]] = [deque() for _ in range(self.world_size)]
@@ -133,6 +137,8 @@ class Handshake:
         self.through: set[int] = set()
         self.waiting: dict[int, _Waiting] = {}
         self.entry: Callable[[], FlightEntry | None] = lambda: None
+        self.lines: dict[tuple[int, ...], Lines] = {}
+        self.started_lines: dict[tuple[int, ...], Lines] = {}
         self._stamp = 0
 
     @property
@@ -202,8 +208,10 @@ class Handshake:
 
     # handshake
 
-    def meet(self, members: Sequence[int], data: bytes, asked: Asked) -> dict[int, Arrival]:
-        """Arrive with `data` (see pack_arrival); what each other member said. Raises as `compare` and `until` do."""
+    def meet(self, members: tuple[int, ...], data: bytes, asked: Asked, root: int | None) -> dict[int, Arrival]:
+        """Arrive with `data` (see pack_arrival); what each other member said. Raises as `compare`, `compare_lines` and
+        `until` do.
+        """
         peers = [m for m in members if m != self.rank]
         for peer in peers:
             self.post(data, peer)
@@ -219,15 +227,38 @@ class Handshake:
             return not missing
 
         self.until(met, lambda: missing, lost=lambda rank: not self.inbox[rank])
+        self.compare_lines(self.lines, members, found, asked, root)
         self.sent_all()
         return found
 
     def compare(self, peer: int, theirs: Asked, mine: Asked) -> None:
         """Raise CollectiveMismatch, on every rank, unless `peer` asks for what this rank asks for."""
-        loose = zip(mine[1:3], theirs[1:3], strict=True)
-        if theirs.check != mine.check or any(a and b and a != b for a, b in loose):
-            text = difference(mine.entry(self.rank), theirs.entry(peer))
-            self.raise_fault("CollectiveMismatch", text, ranks=sorted((self.rank, peer)))
+        tags = (0 if origin & LINE else origin for origin in (mine.origin, theirs.origin))
+        if theirs.check != mine.check or any(a and b and a != b for a, b in (tags, (mine.shape, theirs.shape))):
+            self._differ((self.rank, mine), (peer, theirs))
+
+    def compare_lines(
+        self,
+        lines: dict[tuple[int, ...], Lines],
+        members: tuple[int, ...],
+        found: dict[int, Arrival],
+        mine: Asked,
+        root: int | None,
+    ) -> None:
+        """Raise CollectiveMismatch, on every rank, if the lines of a call with a root are not those of one call.
+
+        lines  by group, what is known;  found: what the others said;  root: its position
+        """
+        if root is not None:
+            asked = [mine if rank == self.rank else found[rank].asked for rank in members]
+            known = lines.setdefault(members, Lines())
+            differing = known.differing([one.origin for one in asked], root)
+            if differing is not None:
+                self._differ(*((members[at], asked[at]) for at in differing))
+
+    def _differ(self, one: tuple[int, Asked], other: tuple[int, Asked]) -> NoReturn:
+        text = difference(*(asked.entry(rank) for rank, asked in (one, other)))
+        self.raise_fault("CollectiveMismatch", text, ranks=sorted((one[0], other[0])))
 
     def complete(self, requests: list, members: Sequence[int], size_bytes: int) -> None:
         """Wait until MPI has moved the data of `requests`; `members` are those who take part."""
@@ -346,7 +377,7 @@ class Handshake:
         with contextlib.suppress(self.mpi.Exception):  # MPI itself may be what failed
             self._tell(FAULT, self.others, note)
 
-    def raise_fault(self, kind: str, text: str, **attributes: object) -> None:
+    def raise_fault(self, kind: str, text: str, **attributes: object) -> NoReturn:
         """Stop every rank, and raise the fault here."""
         self.write_fault(kind, text, **attributes)
         raise self.fault_error()

@@ -55,7 +55,7 @@ class MessageLane(base.Lane):
         awaits: Callable[[Any], None],
         ended: Callable[[StartedMessage], None],
     ) -> None:
-        super().__init__(handshake.rank, handshake.raise_fault)
+        super().__init__(handshake)
         self.mpi, self._types, self._handshake, self._awaits, self._ended = mpi, types, handshake, awaits, ended
         handshake.messages = self.progress
         handshake.messages_in_flight = lambda: [coming.data for coming in self._coming.values()]

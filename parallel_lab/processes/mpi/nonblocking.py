@@ -12,6 +12,7 @@ from typing import Any
 
 from ...run.communicator import Request
 from .. import started as base
+from ..checked_calls import root_position
 from .handshake import SLOWEST_BYTES_PER_S, STARTED, Arrival, Asked, Handshake, died
 from .movement import Movement, Step, Steps
 
@@ -57,7 +58,7 @@ class Lane(base.Lane):
     def __init__(
         self, mpi: Any, handshake: Handshake, awaits: Callable[[Started | None], None], ended: Callable[[Started], None]
     ) -> None:
-        super().__init__(handshake.rank, handshake.raise_fault)
+        super().__init__(handshake)
         self.mpi, self._handshake, self._awaits, self._ended = mpi, handshake, awaits, ended
         self._movement: Movement | None = None
         handshake.in_flight = self._in_flight
@@ -99,13 +100,18 @@ class Lane(base.Lane):
 
     def progress(self) -> None:
         """Compare the arrivals that have come, and move complete collectives on. Raises CollectiveMismatch."""
+        handshake = self._handshake
         for peer, awaited in enumerate(self._awaited):
-            arrivals = self._handshake.started[peer]
+            arrivals = handshake.started[peer]
             while awaited and arrivals:
                 started, arrival = awaited.popleft(), arrivals.popleft()
                 started.found[peer] = arrival
                 started.absent.discard(peer)
-                self._handshake.compare(peer, arrival.asked, started.asked)
+                handshake.compare(peer, arrival.asked, started.asked)
+                if not started.absent:
+                    request, found = started.request, started.found
+                    root = root_position(request)
+                    handshake.compare_lines(handshake.started_lines, request.group, found, started.asked, root)
         # in the order of their starts: for the whole world the library moves the data, and must be asked in one order
         for started in self._open:
             if not started.absent and started.advance():

@@ -23,7 +23,7 @@ import dill
 import threadpoolctl
 
 from ...ops.kernels.threads import keep_freed_memory, trim_memory
-from ..faults import RunInterrupted, error_report, text_of
+from ..faults import RunInterrupted, error_report, print_error, text_of
 from ..jobs import unpacked
 from . import load_mpi
 from .comm import MpiCommunicator
@@ -91,6 +91,8 @@ class _Served:
                         self.apply(message)
                 self.early.clear()
             kind, body = self.work(payload)
+            if self.comm.caller.forked:  # by the program, and it has come out of it
+                os._exit(0 if kind == b"D" else 1)
             del payload
             try:
                 self.send("report", run, self.comm._past(), self.comm._handshake.fault, kind, body)
@@ -106,12 +108,16 @@ class _Served:
             comm._handshake.look()
             comm._handshake.check()  # loading may import much; the others may have failed meanwhile
             result = function(comm, *args)
+            if comm.caller.forked:
+                return b"D", b""
             comm._end_run()
             return b"D", dill.dumps(result, recurse=True)
         except RunInterrupted:
             return b"S", b""
         except BaseException as error:  # everything is reported: SystemExit and KeyboardInterrupt of user code too
-            if getattr(error, "secondary", None) is None:
+            if comm.caller.forked:
+                print_error(error, error.__traceback__, False)
+            elif getattr(error, "secondary", None) is None:
                 text = f"rank {comm.rank} raised {type(error).__name__}: {text_of(error)[:500]}."
                 comm._handshake.write_fault("RankRaised", text, ranks=[comm.rank])
                 comm._handshake.look()  # lets the messages go

@@ -19,10 +19,12 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NoReturn
 
 from ...base.errors import ParallelLabError, message
 from ..faults import FAULT_ERRORS, SAME_CALLS, difference
 from ..flight import FlightEntry
+from ..one_caller import OneCaller
 from . import futex
 from .arena import ABORT, FINISHED, LANE, MOVING, PID, PROGRAM, QUIET_NS, RUN, Arena, Wait
 from .shared_memory import NEEDS_FENCE, fence
@@ -86,7 +88,7 @@ class WordReached(Condition):
         return None if self.test() else (self.peer, *self.edge, False)
 
 
-class WaitLoop:
+class WaitLoop(OneCaller):
     """One rank's side of all waits of a run. `progress`: called in waits, moves something, returns whether there is
     more (None: nothing to move); `fault_raised`: this rank's program knows of the fault; `behind`: (who has what to do
     for the oldest started collective, its index + 1) or None; `entry`: the coming wait's index + 1 (0: newest).
@@ -108,10 +110,12 @@ class WaitLoop:
         self._settling = 0
         self._calm_s = FIRST_CALM_S
         self._yielding_since, self._lost_s = time.perf_counter(), 0.0
+        self.watch_forks()
 
     def begin_run(self) -> None:
         self.entry, self.progress, self._told_behind = 0, None, None
         self._settling = SETTLING
+        self.anybody_may_call()
         self._go_to_core()
 
     def _go_to_core(self) -> None:
@@ -330,7 +334,7 @@ class WaitLoop:
         error.secondary = author != self.rank  # the parent folds these into one line
         return error
 
-    def raise_fault(self, kind: str, text: str, **attributes: object) -> None:
+    def raise_fault(self, kind: str, text: str, **attributes: object) -> NoReturn:
         """Write the fault note, so that every rank stops, and raise it here."""
         self.arena.write_fault(self.rank, kind, text, **attributes)
         raise self.fault_error()

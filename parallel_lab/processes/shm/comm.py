@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from _thread import get_ident
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -25,7 +26,7 @@ from ...base.errors import message
 from ...ops.kernels.threads import trim_memory
 from ...run.communicator import Request, answer, delivered
 from ...run.mail import expected
-from ..checked_calls import CheckedCalls
+from ..checked_calls import CheckedCalls, root_position
 from ..flight import FLIGHT_HEAD, FLIGHT_RECORDS
 from ..started import at_once
 from .arena import ABORT, CONTROL, REQUESTS, Arena
@@ -58,16 +59,16 @@ class KnownCall:
 
 
 class Communicator(CheckedCalls):
-    """One rank's side of the pool: `rank`, `world_size`. For one thread at a time, `report` excepted. `state`: a dict
-    that lives as long as the worker, kept between runs; `recording`: True appends a `MessageRecord` per request to
-    `records`.
+    """One rank's side of the pool: `rank`, `world_size`. One thread makes all calls of a run, `report` excepted.
+    `state`: a dict that lives as long as the worker, kept between runs; `recording`: True appends a `MessageRecord` per
+    request to `records`.
     """
 
     def __init__(self, arena: Arena, rank: int, pipe) -> None:
         super().__init__(rank, arena.map.world_size)
         self._arena, self._pipe, self._pipe_lock = arena, pipe, threading.Lock()
         self._words, self._bytes = arena.words, arena.bytes
-        self._loop = WaitLoop(arena, rank)
+        self._loop = self.caller = WaitLoop(arena, rank)
         self._loop.behind = self._behind
         self._arrays = SharedArrays(arena, rank)
         self._channels = self._make_channels()
@@ -97,6 +98,8 @@ class Communicator(CheckedCalls):
         """A new array, contents arbitrary, where other ranks can read it too: a collective copies nothing in. An
         ordinary one where that memory is used up. Raises SharedMemoryTooSmall when the system has none left.
         """
+        if self._loop.forked:
+            self._loop.check_caller()
         return self._arrays.empty(shape, dtype)
 
     @property
@@ -111,6 +114,8 @@ class Communicator(CheckedCalls):
         trim_memory()
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
+        if get_ident() != self._loop.thread:
+            self._loop.check_caller()
         request = self._complete(request)
         self._loop.check_abort()
         known = self._call(request, explicit)
@@ -146,7 +151,8 @@ class Communicator(CheckedCalls):
         group.number = number + 1
         if request.number is None:
             return known.check, number
-        return Check(self._numbered(known.check.digest, number), group.n, known.check.loose), number
+        known = known.check
+        return Check(self._numbered(known.digest, number), group.n, known.loose, known.root), number
 
     def _drive(self, program: Program) -> np.ndarray | None:
         """The reply of a collective, waiting wherever it has to."""
@@ -162,6 +168,8 @@ class Communicator(CheckedCalls):
     # working while a message travels
 
     def _begin(self, request: Request, explicit: bool) -> Started | StartedMessage:
+        if get_ident() != self._loop.thread:
+            self._loop.check_caller()
         request = self._complete(request)
         self._loop.check_abort()
         known = self._call(request, explicit)
@@ -193,6 +201,8 @@ class Communicator(CheckedCalls):
 
     def progress(self) -> None:
         """Go on with what was started, without waiting. Raises what stopped the run."""
+        if get_ident() != self._loop.thread:
+            self._loop.check_caller()
         self._loop.check_abort()
         if self._loop.progress is not None:
             self._move_on()
@@ -228,7 +238,8 @@ class Communicator(CheckedCalls):
     def _examined(self, request: Request, check: int, loose: tuple[int, int] | None, text: bytes) -> KnownCall:
         slot, self._texts = self._texts, self._texts + 1
         self._arena.write_text(self.rank, slot, text)
-        return KnownCall(Check(check, len(request.group), loose or (0, 0)), slot, self._group(request.group))
+        root = root_position(request)
+        return KnownCall(Check(check, len(request.group), loose or (0, 0), root), slot, self._group(request.group))
 
     def _group(self, members: tuple[int, ...], *, started: bool = False) -> Group:
         key = (members, started)

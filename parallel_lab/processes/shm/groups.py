@@ -32,6 +32,7 @@ import numpy as np
 
 from ...base.errors import ParallelLabError
 from ..flight import FlightEntry
+from ..lines import Lines
 from .arena import MAX_GROUPS, Arena
 from .barrier import Bell, Condition, Missing, WaitLoop, WordReached
 from .shared_memory import NEEDS_FENCE, fence, round_up
@@ -44,13 +45,14 @@ VIEWS = 512  # kept views of members' memory per group; a training step uses few
 
 class Check:
     """What a group's members must agree on in one call: the words they write, rows to compare with by barrier number &
-    3; `loose`: digests compared only with members that give them too; `told`: whether this one does.
+    3; `loose`: digests of origin and shape, compared only with members that give them too; `told`: whether this one
+    does; `root`: position of the member that may stand on another line.
     """
 
-    __slots__ = ("digest", "loose", "rows", "told", "words")
+    __slots__ = ("digest", "loose", "root", "rows", "told", "words")
 
-    def __init__(self, digest: int, members: int, loose: tuple[int, int] = (0, 0)) -> None:
-        self.digest, self.loose, self.told = digest, loose, any(loose)
+    def __init__(self, digest: int, members: int, loose: tuple[int, int] = (0, 0), root: int | None = None) -> None:
+        self.digest, self.loose, self.told, self.root = digest, loose, any(loose), root
         # bits 0 and 1: the barrier; the bit above: never 0, which is what fresh memory holds
         self.words = tuple((digest << 3) | 4 | phase for phase in range(4))
         self.rows = tuple(memoryview(array("Q", [word]) * members) for word in self.words)
@@ -124,6 +126,7 @@ class Group:
         self.row, self.expected = None, None
         digest = hashlib.blake2b(repr((members, started)).encode(), digest_size=8).digest()
         self.digest = int.from_bytes(digest, "little") or 1
+        self.lines = Lines()
         self.met, self.finished = Met(self), Finished(self)
         self.call: tuple[int, int, int] = (0, 0, 0)  # index + 1, number and text slot of the started request under way
         self._all_details = struct.Struct(f"<{self.n * DETAIL_WORDS}Q")
@@ -221,13 +224,19 @@ class Group:
     def compare(self, check: Check) -> None:
         """Raise, on every rank, if members gave different loose digests. All ranks name the same two."""
         told, words = self._told_by_all()
-        for mine, which in zip(check.loose, (3, 4), strict=True):
-            given = words[which::DETAIL_WORDS]
-            if mine and given.count(mine) != self.n:
-                first, *others = (member for member in told if given[member])
-                for member in others:
-                    if given[member] != given[first]:
-                        self.differ(first, member)
+        origins, shapes = words[3::DETAIL_WORDS], words[4::DETAIL_WORDS]
+        if len(told) < self.n:  # what others wrote belongs to an earlier barrier
+            origins, shapes = (
+                [given[member] if member in told else 0 for member in range(self.n)] for given in (origins, shapes)
+            )
+        differing = self.lines.differing(origins, check.root)
+        if differing is not None:
+            self.differ(*differing)
+        if check.loose[1] and shapes.count(check.loose[1]) != self.n:
+            first, *others = (member for member in told if shapes[member])
+            for member in others:
+                if shapes[member] != shapes[first]:
+                    self.differ(first, member)
 
     def take_other_buffer(self, for_sum: bool) -> None:
         """After a large sum (`fast/large_sum.py`) members may still read from the second half of the buffer whose turn

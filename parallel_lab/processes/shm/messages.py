@@ -43,7 +43,7 @@ class MessageLane(base.Lane):
         ended: Callable[[StartedMessage], None],
         check: Callable[[Request, np.ndarray], None],
     ) -> None:
-        super().__init__(loop.rank, loop.raise_fault)
+        super().__init__(loop)
         self._loop, self._channels, self._ended, self._check = loop, channels, ended, check
         self.begin_run()
 

@@ -42,7 +42,7 @@ class Lane(base.Lane):
     """The queue of one rank.  ended: called with each collective that is complete."""
 
     def __init__(self, loop: WaitLoop, ended: Callable[[Started], None]) -> None:
-        super().__init__(loop.rank, loop.raise_fault)
+        super().__init__(loop)
         self._loop, self._ended = loop, ended
         self.begin_run()
 

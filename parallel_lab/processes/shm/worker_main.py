@@ -22,7 +22,7 @@ import threadpoolctl
 from multiprocess import connection, forkserver
 
 from ...ops.kernels.threads import keep_freed_memory
-from ..faults import RunInterrupted, error_report, text_of
+from ..faults import RunInterrupted, error_report, print_error, text_of
 from ..jobs import unpacked
 from .arena import FINISHED, KEEPS, PID, RUN, STARTED, Arena, ArenaMap
 from .comm import Communicator
@@ -70,6 +70,8 @@ def worker_main(start: WorkerStart) -> None:
         memory = Parcel.received(start.pipe) if payload == PARCEL else bytearray(payload)
         del payload
         kind, body = _run(comm, arena, memory)
+        if comm.caller.forked:  # by the program, and it has come out of it: no rank reports, nor serves, twice
+            os._exit(0 if kind == b"D" else 1)
         del memory
         arena.words[arena.map.slot(comm.rank) + KEEPS] = comm.keeps_values
         try:
@@ -130,11 +132,16 @@ def _run(comm: Communicator, arena: Arena, memory: bytearray | mmap) -> tuple[by
         arena.words[slot + STARTED] = arena.words[RUN]
         comm._loop.check_abort()  # loading may import much; the others may have failed meanwhile
         result = function(comm, *args)
+        if comm.caller.forked:
+            return b"D", b""
         comm._end_run()
         body = dill.dumps(result, recurse=True)
     except RunInterrupted:
         return b"S", b""
     except BaseException as error:  # everything is reported: SystemExit and KeyboardInterrupt of user code too
+        if comm.caller.forked:
+            print_error(error, error.__traceback__, False)
+            return b"E", b""
         return b"E", _report_error(comm, arena, error)
     arena.words[slot + FINISHED] = arena.words[RUN]
     return b"D", body

@@ -53,6 +53,7 @@ def connect(library: str | None = None) -> World:
     set_world(world)
     try:
         world.agree()
+        world.comm.caller.anybody_may_call()  # a program may join in one thread and train in another
     except BaseException:
         set_world(None)
         raise

@@ -32,6 +32,7 @@ from ...base.errors import (
 from ...base.files import read_regular, write_whole
 from ...base.hooks import current_world
 from ...base.plain_json import MAX_BYTES, dump_json, parse_json
+from ...layout.slices import is_split
 from ...layout.tensor_layout import TensorLayout
 from . import format as file_format
 from .records import CHECKPOINT, FOLDER, TensorInfo, TensorRecord, check_name, layout_from_plain, layout_to_plain
@@ -104,8 +105,9 @@ def save_distributed(
 
     rank, world_size, barrier  default: this process's world, or one rank;  meta: rank 0's goes to the manifest
 
-    Raises CheckpointWriteError (an OSError) where the disk is full: the save before is whole then. A rank that raises
-    leaves its peers in `barrier`, whose own rule (a dead or raising rank ends the wait of all) lets them go.
+    Raises CheckpointWriteError (an OSError) where the disk is full, CheckpointError where ranks hold the same part with
+    other values (but for a TensorRecord with own=True): the save before is whole then. A rank that raises leaves its
+    peers in `barrier`, whose own rule (a dead or raising rank ends the wait of all) lets them go.
     """
     world = current_world()
     rank = (world.rank if world else 0) if rank is None else rank
@@ -124,7 +126,8 @@ def save_distributed(
     barrier()
     save = 1 + max((int(found[2]) for found in map(_RANK_FILE.fullmatch, os.listdir(folder)) if found), default=0)
     barrier()
-    meta_of_file = {"rank": rank, "world_size": world_size, "save": save}
+    own = [name for name, record in tensors.items() if record.own]
+    meta_of_file = {"rank": rank, "world_size": world_size, "save": save} | ({"own": own} if own else {})
     file_format.write_checkpoint(folder / _file_name(rank, save), tensors, meta=meta_of_file)
     barrier()  # every file is on the disk
     if rank == 0:
@@ -152,7 +155,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _commit(folder: Path, save: int, world_size: int, meta: dict[str, Any]) -> None:
-    files, tensors = [], {}
+    files, tensors, copies = [], {}, {}
     for rank in range(world_size):
         info = file_format.describe_checkpoint(folder / _file_name(rank, save))
         files.append({"name": info.path.name, "rank": rank, "size_bytes": info.size_bytes, "sha256": info.sha256})
@@ -164,6 +167,14 @@ def _commit(folder: Path, save: int, world_size: int, meta: dict[str, Any]) -> N
                 what = f"rank {rank} has tensor {name!r} as {shorten(entry, 200)}, {earlier}"
                 raise CheckpointError(what, where=str(folder), allowed="One dtype, shape and layout on all ranks")
             known["holders"].append([one.rank, rank])
+            if name not in info.meta.get("own", ()):
+                part = str(one.layout.slice_index(one.global_shape, one.rank)) if is_split(one.layout) else ""
+                first, crc32 = copies.setdefault((name, part), (rank, info.sums[name]))
+                if info.sums[name] != crc32:
+                    what = f"tensor {name!r} has other values on rank {rank} than on rank {first}"
+                    allowed = "Equal copies of what several ranks hold" + (f": here {part}" if part else "")
+                    hint = "TensorRecord(..., own=True) for what each rank is to have of its own: one of them is loaded"
+                    raise CheckpointError(what, where=str(folder), allowed=allowed, hint=hint)
     for entry in tensors.values():
         if entry["holders"] == [[rank, rank] for rank in range(world_size)]:
             entry["holders"] = "all"  # as almost always; spelled out it would be most of the file

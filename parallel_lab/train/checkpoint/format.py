@@ -69,13 +69,16 @@ CODES = {text if text == BFLOAT16 else np.dtype(text).name: code for code, text 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """A file's header: {name: TensorInfo} in order, the writer's `meta`, and its sha256, over all crc32s too."""
+    """A file's header: {name: TensorInfo} in order, the writer's `meta`, and its sha256, over all crc32s too; `sums`:
+    {name: crc32 of its elements}.
+    """
 
     path: Path
     size_bytes: int
     tensors: dict[str, TensorInfo]
     meta: dict[str, Any]
     sha256: str
+    sums: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -238,7 +241,7 @@ def _read_header(file: io.FileIO, path: Path) -> tuple[CheckpointInfo, dict[str,
         places[name], end = 8 + length + begin, stop
     if 8 + length + end != size:
         raise CheckpointCorrupt(f"the file has {size} bytes", where=where, allowed=f"{8 + length + end}, by its header")
-    return CheckpointInfo(path, size, tensors, meta, texts["sha256"]), places, sums
+    return CheckpointInfo(path, size, tensors, meta, texts["sha256"], sums), places, sums
 
 
 def _begin(item: tuple[str, Any], where: str) -> tuple[int, int]:

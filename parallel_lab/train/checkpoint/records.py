@@ -109,6 +109,7 @@ class TensorRecord:
     array         the part; 0-d for a number
     global_shape  shape of the whole; default: the part is the whole
     layout        how the whole is split; None, or one that splits nothing: not at all;  rank: which holds the part
+    own           other ranks that hold the same part may hold other values: statistics of a rank's own batches
 
     Raises CheckpointError if they do not fit together.
     """
@@ -117,6 +118,7 @@ class TensorRecord:
     global_shape: tuple[int, ...] | None = None
     layout: TensorLayout | None = None
     rank: int = 0
+    own: bool = False
 
     def __post_init__(self) -> None:
         array = np.asarray(self.array)

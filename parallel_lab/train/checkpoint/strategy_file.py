@@ -6,8 +6,9 @@
 
 What MindSpore keeps in its strategy files is here under the same words: per parameter device_matrix, tensor_map,
 slice_shape, field_size (0: split evenly), the steps of the optimizer shard, its stages; per operator its strategy; the
-stages. The format is ours, with a version; the name may end in .json, .ckpt or anything else. A folder ("./") stands
-for the file strategy.json in it. Reading has limits (base/plain_json.py), and what does not fit together is refused.
+stages. The format is ours, with a version and a sha256; the name may end in .json, .ckpt or anything else. A folder
+("./") stands for the file strategy.json in it. Reading has limits (base/plain_json.py), and what does not fit together
+is refused.
 
 Our checkpoints know their layouts; the file splits for a later run, or brings back operator strategies.
 """
@@ -35,6 +36,7 @@ from ...base.plain_json import MAX_BYTES, dump_json, parse_json
 from ...graph.plan import Plan
 from ...layout.named_layout import Layout, LayoutStrategy
 from ...layout.tensor_layout import TensorLayout
+from .format import NO_SUM, sum_fits, with_sum
 
 FORMAT = "parallel_lab-strategy"
 VERSION = 1
@@ -162,12 +164,11 @@ def save_strategy(
     real, strategy = strategy_path(path), plan
     if not isinstance(plan, StrategyFile):
         strategy = plan_strategy(plan, only_trainable_params=only_trainable_params)
-    text = dump_json(_to_plain(strategy)) + "\n"
-    # what could not be read again is not written
-    _from_plain(parse_json(text.encode(), str(real), CheckpointError), str(real))
+    data = with_sum((dump_json(_to_plain(strategy)) + "\n").encode())
+    _read(data, str(real))  # what could not be read again is not written
     try:
         real.parent.mkdir(parents=True, exist_ok=True)
-        return write_whole(real, text)
+        return write_whole(real, data)
     except (DataFileError, OSError) as error:
         raise CheckpointWriteError(f"the strategy cannot be written: {error}", where=str(real)) from error
 
@@ -182,7 +183,8 @@ def _to_plain(strategy: StrategyFile) -> dict[str, Any]:
     for o in strategy.operators:
         how = {"strategy": _strategy_to_plain(o.strategy), "out_strategy": _strategy_to_plain(o.out_strategy)}
         operators[o.name] = {"op": o.op, **how, "source": o.source}
-    head = {"format": FORMAT, "version": VERSION, "device_num": strategy.device_num, "stages": strategy.stages}
+    head = {"format": FORMAT, "version": VERSION, "sha256": NO_SUM.decode()}
+    head |= {"device_num": strategy.device_num, "stages": strategy.stages}
     return {**head, "parameters": parameters, "operators": operators}
 
 
@@ -203,7 +205,7 @@ def _strategy_to_plain(strategy: Any) -> Any:
 
 
 def load_strategy(path: str | os.PathLike[str]) -> StrategyFile:
-    """Read a strategy file. Raises CheckpointError naming the field, or that the file is missing or not one."""
+    """Read a strategy file. Raises CheckpointError naming the field, or if the file is missing, damaged or not one."""
     real = strategy_path(path)
     where = str(real)
     try:
@@ -217,7 +219,16 @@ def load_strategy(path: str | os.PathLike[str]) -> StrategyFile:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"it cannot be read: {error.strerror}", where=where) from error
-    return _from_plain(parse_json(data, where, CheckpointError), where)
+    return _read(data, where)
+
+
+def _read(data: bytes, where: str) -> StrategyFile:
+    content = parse_json(data, where, CheckpointError)
+    found = _from_plain(content, where)
+    if "sha256" in content and not sum_fits(data, content["sha256"]):
+        hint = "Save it again; from a file that was changed on purpose take out the entry sha256"
+        raise CheckpointError("its sha256 does not fit its content", where=where, hint=hint)
+    return found
 
 
 class _Field:
@@ -261,19 +272,24 @@ def _from_plain(content: Any, where: str) -> StrategyFile:
         raise CheckpointError("it is not a strategy file", where=where, allowed="JSON that save_strategy wrote")
     if content.get("version") != VERSION:
         raise CheckpointError(f"version {shorten(content.get('version'))}", where=where, allowed=f"Version {VERSION}")
-    field.table("the content", content, keys)
+    field.table("the content", content, keys | ({"sha256"} & set(content)))  # files of before had none
     device_num = field.number("device_num", content["device_num"], 1, MAX_RANKS)
     stages = field.lists("stages", content["stages"])
     fits = all(len(stage) == 2 and stage[1] >= 1 and sum(stage) <= device_num for stage in stages)
-    allowed = f"Pairs of first rank and number of ranks, within {device_num}"
-    field.check(fits, "stages", content["stages"], allowed)
+    covered = 0
+    for first, count in sorted(stages) if fits else ():  # several may lie on the same ranks
+        covered = max(covered, first + count) if first <= covered else covered
+    allowed = f"Pairs of first rank and number of ranks, together all {device_num}"
+    field.check(fits and (covered == device_num or not stages), "stages", content["stages"], allowed)
     given = field.table("parameters", content["parameters"]).items()
-    parameters = tuple(_parameter(field, name, p, device_num, len(stages)) for name, p in given)
+    parameters = tuple(_parameter(field, name, p, device_num, stages) for name, p in given)
     given = field.table("operators", content["operators"]).items()
     return StrategyFile(device_num, parameters, tuple(_operator(field, n, o, device_num) for n, o in given), stages)
 
 
-def _parameter(field: _Field, name: str, given: Any, device_num: int, stage_count: int) -> ParameterStrategy:
+def _parameter(
+    field: _Field, name: str, given: Any, device_num: int, stages: tuple[tuple[int, ...], ...]
+) -> ParameterStrategy:
     at = f"parameters[{shorten(name)}]"
     field.text(f"the name in {at}", name)
     uneven = {"rows"} & set(given if isinstance(given, dict) else ())
@@ -294,8 +310,11 @@ def _parameter(field: _Field, name: str, given: Any, device_num: int, stage_coun
     check("device_matrix", device_num % math.prod(matrix) == 0, f"A product that divides the {device_num} devices")
     check("trainable", isinstance(given["trainable"], bool), "true or false")
     check("field_size", field.number(f"{at}.field_size", given["field_size"]) == 0, "0: parameters are split evenly")
-    held, count = field.numbers(f"{at}.stages", given["stages"]), max(stage_count, 1)
+    held, count = field.numbers(f"{at}.stages", given["stages"]), max(len(stages), 1)
     check("stages", all(stage < count for stage in held), f"Numbers below {count}")
+    ranks = [stages[stage][1] for stage in held] if stages else []
+    fits = all(number % math.prod(matrix) == 0 for number in ranks)
+    check("device_matrix", fits, f"A product that divides the numbers of ranks of its stages: {ranks}")
     shard = [field.number(f"{at}.{key}", given[key], -1, MAX_RANKS) for key in ("opt_shard_step", "opt_shard_size")]
     dtype = field.text(f"{at}.dtype", given["dtype"])
     return ParameterStrategy(name, shape, dtype, layout, given["trainable"], 0, *shard, held)

@@ -53,6 +53,11 @@ def _rank() -> int:
     return world.rank if world else 0
 
 
+def is_own(parameter: Parameter) -> bool:
+    """Whether each rank may have values of its own: layerwise_parallel, or not trained (batch statistics)."""
+    return parameter.layerwise_parallel or not parameter.requires_grad
+
+
 # ---- to records ----
 
 
@@ -73,7 +78,8 @@ def record_of(
         rank = place_in(value.layout, _rank()) if rank is None else rank
         return TensorRecord(value.asnumpy(), value.full_shape, value.layout, rank)
     if isinstance(value, (Tensor, np.ndarray, np.generic, bool, int, float)):
-        return TensorRecord(value.asnumpy() if isinstance(value, Tensor) else np.asarray(value), rank=_rank())
+        array = value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)
+        return TensorRecord(array, rank=_rank(), own=isinstance(value, Parameter) and is_own(value))
     what = f"{shorten(value)} of type {type(value).__name__}"
     raise CheckpointTypeError(what, where=where, allowed="A Parameter, Tensor, array or number")
 

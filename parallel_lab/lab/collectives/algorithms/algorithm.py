@@ -14,6 +14,7 @@ it runs; `direct` adds in rank order and gives those of `comm.all_reduce`. A lis
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -75,6 +76,15 @@ class Algorithm:
     root: int = 0
     formula: Formula | None = None
     words: str = ""
+
+    @cached_property
+    def told(self) -> str:
+        """What tells it from every other algorithm: its name, and of a list of one's own a number for that list."""
+        if self.formula is not None and self == algorithm(self.kind, self.name, self.ranks, root=self.root):
+            return self.name
+        return (
+            f"{self.name} ({len(self.rounds)} rounds, list {zlib.crc32(repr((self.chunks, self.rounds)).encode()):x})"
+        )
 
     # the list
 
@@ -382,7 +392,9 @@ def run_algorithm(
     root   a rank, as for `comm.broadcast`
     dims   dim, split_dim, concat_dim, as for the collective
 
-    Raises WorldError without a communicator and a world, and what `Algorithm.program`, its sends and recvs raise.
+    The ranks meet once before the first message: CollectiveMismatch, naming two ranks and their lines, if they want
+    different things or send them in different ways. Raises WorldError without a communicator and a world, and what
+    `Algorithm.program`, its sends and recvs raise.
     """
     if comm is None:
         world = current_world()
@@ -402,7 +414,11 @@ def run_algorithm(
         raise ArgumentError(f"an algorithm for {found.kind}", where=f"run_algorithm, {kind}", allowed=f"One for {kind}")
     place = caller().place
     origin = f"{kind} at {place}" if place else ""
-    return drive(found.program(comm.rank, x, group=members, reduce=reduce, origin=origin, **dims), comm)
+    program = found.program(comm.rank, x, group=members, reduce=reduce, origin=origin, **dims)
+    value = None if x is None else np.asarray(x)
+    at = members[found.root] if kind in ROOTED else None
+    comm.meet_for(Request(kind, members, value, reduce, root=at, origin=place or kind, **dims), found.told)
+    return drive(program, comm)
 
 
 def ring_distance(source: int, destination: int, ranks: int) -> int:

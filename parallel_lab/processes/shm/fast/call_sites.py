@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from _thread import get_ident
 from dataclasses import dataclass
 from time import perf_counter
 from types import CodeType
@@ -110,6 +111,8 @@ class FastCommunicator(FastMessages, Communicator):
             self._last_barrier = frame.f_code, frame.f_lasti, group, site
         # `_repeat`, `Group.come` and the first look of `WaitLoop.wait` in one: each call more is seen eight times
         words, loop, members = self._words, self._loop, site.group
+        if get_ident() != loop.thread:
+            loop.check_caller()
         if words[ABORT]:
             raise loop.fault_error()
         index, number, start = self._index, members.number, perf_counter()
@@ -201,6 +204,8 @@ class FastCommunicator(FastMessages, Communicator):
     def _repeat(self, site: CallSite, value: np.ndarray | None, out: np.ndarray | None) -> np.ndarray | None:
         """What `_answer` does, for a call that is known."""
         loop, group, prepared = self._loop, site.group, site.prepared
+        if get_ident() != loop.thread:
+            loop.check_caller()
         if self._words[ABORT]:
             raise loop.fault_error()
         number = group.number

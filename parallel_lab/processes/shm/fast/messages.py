@@ -15,6 +15,7 @@ ring's end, a large one for a receiver that does something else, messages that a
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter
 from types import CodeType
@@ -121,6 +122,8 @@ class FastMessages(Communicator):
 
         def give(x: np.ndarray) -> bool:
             nonlocal room_until
+            if get_ident() != loop.thread:
+                loop.check_caller()
             if words[ABORT]:
                 raise loop.fault_error()
             if loop.progress is not None:
@@ -175,6 +178,8 @@ class FastMessages(Communicator):
         records, ends, ends_at, queue = self._records_at, self._ends, self._ends_at, (source, sr_tag)
 
         def take(out: np.ndarray | None) -> np.ndarray | None:
+            if get_ident() != loop.thread:
+                loop.check_caller()
             if words[ABORT]:
                 raise loop.fault_error()
             if source in channels.asking or source in channels.coming or channels.mail.kept.get(queue):

@@ -10,9 +10,8 @@ Messages go the same way (`placed.py`), while the sender waits.
 
 The system may forbid it: a sandbox, or a rule that only a debugger may read another process. So before the first large
 value of a group its members try it on each other, and go this way only when all of them could; a receiver tries it on
-the sender. Where the rule is Yama's
-(Ubuntu's), each rank lets the family of its parent read it, which are the ranks of this run (PR_SET_PTRACER, Linux
-Documentation/admin-guide/LSM/Yama.rst).
+the sender. Where the rule is Yama's (Ubuntu's), each rank lets the family of its parent read it, which are the ranks
+of this run (PR_SET_PTRACER, Linux Documentation/admin-guide/LSM/Yama.rst).
 """
 
 from __future__ import annotations

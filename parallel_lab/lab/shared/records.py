@@ -1,0 +1,118 @@
+"""Results of runs in a lab's file: frozen dataclasses, whose fields say how they are written and what may be read.
+
+    written(result)                    {"source": "measured", "step_s": 0.012, "lanes": [[["0F0", 0.0, 0.5, 0.5], ...]]}
+    taken(RunResult, record, "run")    the result again. Raises ArgumentError that names the field
+
+A dataclass is an object; one of several in a tuple is a row, its fields in order. A dict is a list of pairs. A number
+that is not finite is null, and is read where it may be missing (`GAPS`). All numbers are 0 or more: times, bytes,
+counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from ...base.errors import ArgumentError, shorten
+
+GAPS = ("largest_difference", "bound")  # of tensors that have overflown
+LONGEST = 1000  # characters of a text
+LARGEST = 2**62  # of a number
+MOST_LOSSES = 100_000  # steps of a run
+Plain = object  # the type of what `taken` hands on as it is
+LARGEST_LOSS = float(np.finfo(np.float32).max)
+
+
+def written(value: Any, row: bool = False) -> Any:
+    """A result as plain data."""
+    if is_dataclass(value):
+        parts = {f.name: written(getattr(value, f.name)) for f in fields(value)}
+        return list(parts.values()) if row else parts
+    if isinstance(value, Mapping):
+        return [[written(key), written(of)] for key, of in value.items()]
+    if isinstance(value, tuple | list):
+        return [written(one, row=True) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def taken(kind: Any, value: Any, where: str) -> Any:
+    """What `written` has made of a `kind`: a dataclass, or the type of a field. Raises ArgumentError."""
+    origin, of = get_origin(kind), get_args(kind)
+    if kind is Plain:
+        return value
+    if is_dataclass(kind):
+        return _object(kind, value, where)
+    if origin is tuple and of[1:] == (...,):
+        return tuple(taken(of[0], one, f"{where}[{n}]") for n, one in enumerate(_list(value, where)))
+    if origin is tuple:
+        return tuple(taken(*pair, where) for pair in zip(of, _list(value, where, len(of)), strict=True))
+    if origin is dict:
+        pairs = [_list(pair, where, 2) for pair in _list(value, where)]
+        found = {taken(of[0], key, where): taken(of[1], one, where) for key, one in pairs}
+        return found if len(found) == len(pairs) else _refuse(value, where, "Each key once")
+    if NoneType in of:
+        return None if value is None else taken(of[0], value, where)
+    if kind is float:
+        if value is None and where.rpartition(".")[2] in GAPS:
+            return math.nan
+        return float(_number(value, where, (int, float)))
+    if kind is int:
+        return _number(value, where, (int,))
+    fits = type(value) is kind and (kind is not str or len(value) <= LONGEST)
+    return (
+        value if fits else _refuse(value, where, {str: f"A text of at most {LONGEST} characters"}.get(kind, "A flag"))
+    )
+
+
+def _object(kind: Any, value: Any, where: str) -> Any:
+    hints = get_type_hints(kind)
+    names = [f.name for f in fields(kind)]
+    if isinstance(value, Mapping):
+        parts = dict(value) if set(value) == set(names) else _refuse(list(value), where, f"Fields {', '.join(names)}")
+    else:
+        parts = dict(zip(names, _list(value, where, len(names)), strict=True))
+    return kind(**{name: taken(hints[name], parts[name], f"{where}.{name}") for name in names})
+
+
+def _list(value: Any, where: str, count: int | None = None) -> list[Any]:
+    fits = isinstance(value, list) and count in (None, len(value))
+    return value if fits else _refuse(value, where, "A list" if count is None else f"A list of {count}")
+
+
+def _number(value: Any, where: str, types: tuple[type, ...]) -> Any:
+    fits = isinstance(value, types) and not isinstance(value, bool) and 0 <= value < LARGEST
+    return value if fits else _refuse(value, where, f"A {'whole' if types == (int,) else 'finite'} number from 0")
+
+
+def _refuse(value: Any, where: str, allowed: str) -> Any:
+    raise ArgumentError(shorten(value), where=where, allowed=allowed)
+
+
+# ---- parts of records that are no dataclass ----
+
+
+def part_of(record: Any, where: str, *names: str) -> list[Any]:
+    """The parts of an object that has these and no others."""
+    if not isinstance(record, Mapping) or set(record) != set(names):
+        _refuse(record, where, f"An object with {', '.join(names)}")
+    return [record[name] for name in names]
+
+
+def losses_written(losses: Iterable[float]) -> list[float | None]:
+    """A curve of float32, which nine digits name; null for what is not finite."""
+    return [float(f"{y:.9g}") if math.isfinite(y) else None for y in losses]
+
+
+def losses_taken(value: Any, where: str, most: int = MOST_LOSSES) -> list[float]:
+    """The curve again."""
+    if not isinstance(value, list) or len(value) > most:
+        _refuse(value, where, f"A list of at most {most} numbers")
+    for number, y in enumerate(value):
+        if y is not None and not (isinstance(y, int | float) and not isinstance(y, bool) and abs(y) <= LARGEST_LOSS):
+            _refuse(y, f"{where}[{number}]", "A float32 that is finite, or null")
+    return [math.nan if y is None else float(np.float32(y)) for y in value]

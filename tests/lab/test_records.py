@@ -1,0 +1,309 @@
+"""What has run, in a lab's file: it comes back, as a recorded run, and what is no record is refused in words."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pytest
+
+import parallel_lab as pl
+from parallel_lab.base.errors import ArgumentError, DataFileError
+from parallel_lab.lab.shared.records import losses_taken, losses_written, taken, written
+from parallel_lab.lab.shared.replay import ready
+from parallel_lab.processes.shm import close_all
+
+
+def fusion():
+    lab = pl.FusionLab("dense", 2)
+    lab.run_simulated(3)
+    lab.wait()
+    lab.run_measured(3)
+    lab.wait()
+    return lab
+
+
+def memory():
+    lab = pl.MemoryLab("dense", 2)
+    lab.run_simulated(2)
+    lab.wait()
+    lab.run_measured(2)
+    lab.wait()
+    lab.select_rank(1)
+    return lab
+
+
+def pipeline():
+    lab = pl.PipelineLab("stack", 2, 2)
+    lab.run_measured(3)
+    lab.wait()
+    return lab
+
+
+def strategy():
+    lab = pl.StrategyLab("quickstart", 2, steps=4)
+    lab.run()
+    lab.wait()
+    lab.set_devices(4)  # the first run is an earlier one now
+    lab.set_steps(6)
+    lab.run()
+    lab.wait()
+    return lab
+
+
+MAKE = {"fusion": fusion, "memory": memory, "pipeline": pipeline, "strategy": strategy}
+
+
+@cache
+def ran(name):
+    """The state of a lab that has run, and its losses, if it has some."""
+    lab = MAKE[name]()
+    assert lab._run.error is None
+    state = json.loads(json.dumps(lab.state(), allow_nan=False))
+    shot = lab.snapshot()
+    lab.close()
+    close_all()
+    return state, shot
+
+
+def opened(name, record):
+    state = {**ran(name)[0], "record": record}
+    return getattr(pl, state["kind"]).of_state(state)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_what_has_run_comes_back_from_the_file_with_the_settings(tmp_path, name):
+    state, _ = ran(name)
+    kind = getattr(pl, state["kind"])
+    lab = kind.of_state(state)
+    again = kind.open(lab.save(tmp_path / "lab.json"))
+    assert lab.record() == state["record"] is not None
+    assert again.state() == lab.state() == state
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_recorded_run_is_called_so_in_the_text_and_on_the_page(name):
+    state, _ = ran(name)
+    lab = getattr(pl, state["kind"]).of_state(state)
+    shot, text = lab.snapshot(), lab.to_text()
+    assert shot["run"]["state"] == "recorded" and "recorded" in shot["run"]["text"]
+    assert "recorded" in text
+    for line in text.splitlines():  # a number that was measured says that it was another time
+        if "(measured)" in line or line.startswith(("measured:", "  measured:")):
+            pytest.fail(line)
+    assert "recorded" in lab.to_html()
+
+
+def test_losses_step_time_and_earlier_curves_of_a_training_are_those_that_were_saved():
+    state, shot = ran("strategy")
+    lab = pl.StrategyLab.of_state(state)
+    again = lab.snapshot()
+    for name in ("parallel", "single"):
+        assert np.array_equal(np.float32(again["loss"][name]), np.float32(shot["loss"][name]))
+    assert again["loss"]["bound"] == pytest.approx(shot["loss"]["bound"])
+    assert [(e["steps"], len(e["losses"])) for e in again["earlier"]] == [(4, 4)]
+    assert again["earlier"][0]["label"] == f"recorded: {shot['earlier'][0]['label']}"
+    assert "2 ranks" in again["earlier"][0]["label"] and "a step" in again["run"]["text"]
+    assert "4 processes (recorded)" in lab.to_text()
+
+
+def test_a_recorded_training_becomes_an_earlier_one_when_settings_change_and_can_be_run_anew():
+    lab = pl.StrategyLab.of_state(ran("strategy")[0])
+    lab.set_data("digits")
+    labels = [one["label"] for one in lab.snapshot()["earlier"]]
+    assert len(labels) == 2 and all(label.startswith("recorded: ") for label in labels)
+    lab.set_steps(2)
+    lab.run()
+    lab.wait()
+    assert "processes (measured)" in lab.to_text()
+    lab.close()
+    close_all()
+
+
+@pytest.mark.parametrize("name", ["fusion", "memory"])
+def test_a_new_run_takes_the_place_of_the_recorded_one_of_its_source_only(name):
+    lab = getattr(pl, ran(name)[0]["kind"]).of_state(ran(name)[0])
+    lab.run_simulated(2)
+    lab.wait()
+    assert (lab.said("simulated"), lab.said("measured")) == ("simulated", "measured (recorded)")
+    lab.set_devices(4)
+    assert lab.record() is None and lab.sources().known == ("predicted",)
+
+
+def test_results_of_a_pipeline_are_those_that_were_saved():
+    state, shot = ran("pipeline")
+    lab = pl.PipelineLab.of_state(state)
+    again = lab.snapshot()
+    assert again["ran"] == shot["ran"]
+    assert again["loss"]["largest_difference"] == shot["loss"]["largest_difference"] == 0 == again["loss"]["bound"]
+    assert lab.results["measured"].equality.equal
+
+
+# ---- what is no record ----
+
+
+def places(value, path=()):
+    """Paths of everything in a record."""
+    yield path
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from places(part, (*path, key))
+
+
+def put(value, path, junk):
+    if not path:
+        return junk
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = put(value[path[0]], path[1:], junk)
+    return copy
+
+
+JUNK = (
+    None,
+    True,
+    -1,
+    0,
+    10**30,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x" * 5000,
+    [],
+    {},
+    [[]],
+    [None] * 3,
+    {"a": 1},
+)
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("name", MAKE)
+def test_junk_in_a_record_is_refused_or_shown_without_harm(name, seed):
+    draw = random.Random(f"{name} {seed}")
+    record = ran(name)[0]["record"]
+    known = list(places(record))
+    shallow = [path for path in known if len(path) < 4]
+    for _ in range(6):
+        path, junk = draw.choice(draw.choice((known, shallow))), draw.choice(JUNK)
+        broken = put(record, path, junk)
+        try:
+            lab = opened(name, broken)
+        except DataFileError as error:
+            assert len(str(error)) < 1500
+            continue
+        lab.to_text()
+        json.dumps(ready(lab.page_snapshot()), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "junk"),
+    [
+        ("strategy", ("run", "parallel"), [1.0] * 7),  # more than its 6 steps
+        ("strategy", ("run", "parallel"), []),
+        ("strategy", ("run", "steps"), 10**9),
+        ("strategy", ("run", "step_s"), float("inf")),
+        ("strategy", ("earlier",), [["a", 1, [1.0]]] * 4),
+        ("strategy", ("earlier", 0, 2), [1.0] * 500),
+        ("strategy", ("earlier", 0, 1), 1),
+        ("fusion", ("measured", "source"), "simulated"),
+        ("fusion", ("measured", "lanes", "boxes"), []),
+        ("fusion", ("simulated", "sent"), 77),
+        ("fusion", ("simulated", "step_s"), 0),
+        ("memory", ("simulated", "ranks"), []),
+        ("memory", ("measured", "ranks", 1, 0), 0),
+        ("memory", ("measured", "ranks", 0, 1, 0, 3), [1, 2]),
+        ("pipeline", ("parallel",), [1.0]),
+        ("pipeline", ("results", 0, 0), "measured"),
+        ("pipeline", ("results", 0, 1, 0), []),
+        ("pipeline", ("results", 0, 1, 0, 0, 0), "9F9"),
+        ("pipeline", ("results", 0, 4), [1, 2, 3]),
+    ],
+)
+def test_a_record_of_other_lengths_or_numbers_is_refused(name, path, junk):
+    with pytest.raises(DataFileError, match="record"):
+        opened(name, put(ran(name)[0]["record"], path, junk))
+
+
+def test_the_puzzle_on_paper_has_no_record():
+    state = {**pl.FusionLab("golf").state(), "record": ran("fusion")[0]["record"]}
+    with pytest.raises(DataFileError, match="paper"):
+        pl.FusionLab.of_state(state)
+
+
+# ---- forms ----
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Whole:
+    source: str
+    parts: tuple[Part, ...]
+    pair: tuple[int, float]
+    table: dict[tuple[str, str], tuple[int, int]]
+    bound: float
+    maybe: int | None = None
+
+
+WHOLE = Whole("here", (Part("a", 1), Part("b", 2)), (3, 0.5), {("x", "y"): (1, 2)}, math.nan)
+PLAIN = {"source": "here", "parts": [["a", 1], ["b", 2]], "pair": [3, 0.5], "table": [[["x", "y"], [1, 2]]]}
+PLAIN |= {"bound": None, "maybe": None}
+
+
+def test_a_dataclass_is_written_by_its_fields_and_read_by_their_types():
+    assert written(WHOLE) == PLAIN
+    again = taken(Whole, PLAIN, "record")
+    assert math.isnan(again.bound) and written(again) == PLAIN and again.table == WHOLE.table
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"source": 3}, r"record\.source"),
+        ({"parts": [["a", 1.5]]}, r"record\.parts\[0\]\.size"),
+        ({"parts": [["a"]]}, r"record\.parts\[0\]"),
+        ({"pair": [3]}, r"record\.pair"),
+        ({"pair": [True, 1.0]}, r"record\.pair"),
+        ({"table": PLAIN["table"] * 2}, r"record\.table"),
+        ({"maybe": -1}, r"record\.maybe"),
+        ({"more": 1}, r"record"),
+    ],
+)
+def test_a_field_of_another_type_is_named(change, where):
+    with pytest.raises(ArgumentError, match=where):
+        taken(Whole, {**PLAIN, **change}, "record")
+
+
+def test_losses_are_float32_and_a_gap_is_null():
+    losses = [float(np.float32(x)) for x in (0.1, 1 / 3, 3e38)] + [math.nan, math.inf]
+    again = losses_taken(json.loads(json.dumps(losses_written(losses))), "losses")
+    assert again[:3] == losses[:3] and all(map(math.isnan, again[3:]))
+
+
+def test_nan_is_a_gap_wherever_it_stands_in_a_snapshot():
+    shot = {
+        "earlier": [{"losses": [1.0, math.nan]}],
+        "x": (math.inf, {"y": np.float32("nan")}),
+        "z": np.array([1, np.nan]),
+    }
+    assert ready(shot) == {"earlier": [{"losses": [1.0, None]}], "x": [None, {"y": None}], "z": [1.0, None]}
+
+
+def test_a_page_of_a_training_that_became_nan_shows_gaps():
+    lab = pl.StrategyLab("quickstart", 2, steps=3)
+    lab._run = pl.StrategyLab.of_state(ran("strategy")[0])._run
+    lab._run.parallel[-1] = lab._run.single[-1] = math.nan
+    lab._earlier = [{"label": "a", "steps": 2, "losses": [1.0, math.nan]}]
+    page = lab.to_html()
+    assert '"losses":[1.0,null]' in page and "NaN" not in page.split('id="snapshot"')[1].split("</script>")[0]
+    assert "no number" in lab.to_text()

@@ -1,0 +1,124 @@
+"""One thread of one process makes a rank's calls: a forked child and a second thread are refused, whatever the call."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_lab.base.errors import CollectiveMismatch, WorldError
+from parallel_lab.lab.collectives.algorithms.algorithm import run_algorithm
+from tests.processes.pools import BACKENDS, assert_usable, noted
+
+pytestmark = pytest.mark.timeout(60)
+RANKS = 2
+CALLS = {
+    "all_reduce": lambda comm, x: comm.all_reduce(x),
+    "all_gather": lambda comm, x: comm.all_gather(x),
+    "broadcast": lambda comm, x: comm.broadcast(x),
+    "reduce": lambda comm, x: comm.reduce(x),
+    "barrier": lambda comm, x: comm.barrier(),
+    "send and recv": lambda comm, x: (comm.send(x, 1 - comm.rank), comm.recv(1 - comm.rank)),
+    "started": lambda comm, x: comm.start("all_reduce", x).wait(),
+    "agree_to_continue": lambda comm, x: comm.agree_to_continue(),
+    "algorithm": lambda comm, x: run_algorithm(comm, "all_reduce", "ring", x),
+}
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def pool(request):
+    with request.param(RANKS, timeout_s=20) as pool:
+        yield noted(pool)
+
+
+def forked(comm, folder, call, odd, before):
+    """The odd rank forks; its child makes the rank's next call, on its line, with a hundredfold value."""
+    results, child = [], 0
+    for i in range(before + 4):
+        value = comm.rank + 1.0
+        if i == before and comm.rank == odd:
+            child = os.fork()
+            value = value if child else 100.0
+        try:
+            got = CALLS[call](comm, np.full(3, value))
+        except WorldError as error:
+            Path(folder, "refused").write_text(str(error))
+            os._exit(0)
+        finally:
+            if value == 100.0:
+                os._exit(0)
+        results.append(got if not isinstance(got, tuple) else got[1])
+    if child:
+        os.waitpid(child, 0)
+    return results
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("before", [0, 3], ids=["first_call", "known_line"])
+@pytest.mark.parametrize("odd", range(RANKS))
+@pytest.mark.parametrize("call", CALLS)
+def test_forked_child_is_refused_and_its_rank_goes_on(pool, tmp_path, call, odd, before):
+    found = pool.run(forked, str(tmp_path), call, odd, before)
+    assert f"forked by rank {odd}" in (tmp_path / "refused").read_text()
+    for results in found:
+        for got in results:
+            assert got is None or got is True or set(np.asarray(got).tolist()) <= {1.0, 2.0, 3.0}
+    assert_usable(pool)
+
+
+def child_that_comes_out(comm, way):
+    """Of the function: it must not report for the rank, nor serve its next job."""
+    if comm.rank == 0 and os.fork() == 0:
+        if way == "raises":
+            comm.barrier()
+        return "the child"
+    return comm.all_reduce(np.ones(1))[0]
+
+
+@pytest.mark.parametrize("way", ["raises", "returns"])
+def test_forked_child_does_not_answer_for_its_rank(pool, way):
+    assert pool.run(child_that_comes_out, way) == [RANKS, RANKS]
+    assert_usable(pool)
+
+
+def in_two_threads(comm, call):
+    """Both threads make the same calls."""
+    results, failed = [], []
+
+    def work(value):
+        try:
+            for _ in range(20):
+                results.append(CALLS[call](comm, np.full(3, value)))
+        except CollectiveMismatch as error:
+            failed.append(str(error))
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in (1.0, 10.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failed
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("call", CALLS)
+def test_second_thread_is_refused_on_every_rank(pool, call):
+    with pytest.raises(CollectiveMismatch, match="calls from thread"):
+        pool.run(in_two_threads, call)
+    assert_usable(pool)
+
+
+def in_one_other_thread(comm):
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(comm.all_reduce(np.ones(1))[0] for _ in range(5)))
+    thread.start()
+    thread.join()
+    return found
+
+
+def test_one_thread_may_make_all_calls_of_a_run(pool):
+    assert pool.run(in_one_other_thread) == [[2.0] * 5] * RANKS
+    assert_usable(pool)
