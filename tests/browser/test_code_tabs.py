@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from parallel_lab.lab import widgets
 from parallel_lab.lab.code.program import LABELS
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
@@ -42,6 +43,7 @@ def test_a_tab_shows_the_program_copies_it_and_stays_within_a_screen(page_of, na
         assert box.locator("pre").text_content() == lab.code(target)
         assert box.bounding_box()["height"] < 500
         box.locator("[data-copy]").click()
+        expect(box.locator("[data-copy]")).to_have_text("Copied")
         assert page.evaluate("window.copied") == lab.code(target)
     page.get_by_role("tab", name="Code", exact=True).click()
     expect(page.locator("textarea[data-command=set_code]")).to_be_disabled()  # this page has no kernel
@@ -61,3 +63,44 @@ def test_lines_that_are_pasted_set_the_lab_and_a_refusal_names_the_line(live):
     field.fill("# nothing\nnet.dense9.set_comm_fusion(2)")
     field.blur()
     expect(page.get_by_text("line 2: there is no parameter")).to_be_visible()
+
+
+def test_where_a_page_may_not_use_the_clipboard_the_program_is_selected(page_of):
+    lab = LABS["fusion"]()
+    page = page_of(lab.to_html())
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.get_by_role("tab", name="Code", exact=True).click()
+    page.locator(".pl-section-code_mindspore [data-copy]").click()
+    expect(page.locator(".pl-section-code_mindspore [data-copy]")).to_have_text("Selected: press Ctrl+C")
+    assert page.evaluate("getSelection().toString()").strip() == lab.code().strip()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("way", ["button", "Control+Enter", "blur"])
+@pytest.mark.parametrize("name", LABS)
+def test_pasted_lines_are_taken_once_whichever_way_they_are_given(live, name, way):
+    lab = LABS[name]()
+    page, widget = live(getattr(widgets, f"{type(lab).__name__}Widget")(lab))
+    taken, set_code = [], lab.set_code
+    lab.set_code = lambda text: taken.append(text) or set_code(text)
+    page.get_by_role("tab", name="Code", exact=True).click()
+    field = page.locator("textarea[data-command=set_code]")
+    field.fill(LINES[name])
+    if way == "button":
+        page.get_by_role("button", name="Set the lab").click()
+    elif way == "blur":
+        field.blur()
+    else:
+        field.press(way)
+    page.wait_for_timeout(200)
+    page.get_by_role("tab", name="Code", exact=True).focus()  # the field is left
+    page.wait_for_timeout(100)
+    assert taken == [LINES[name]] and widget.last_error is None
+
+
+LINES = {
+    "strategy": "self.matmul.shard(((4, 1), (1, 1)))",
+    "fusion": 'net.comm_fusion({"allreduce": {"mode": "index", "config": [1]}})',
+    "memory": "opt = nn.Momentum(params, 0.1, 0.9)",
+    "pipeline": 'net.pipeline(stages=2, scheduler="gpipe")',
+}

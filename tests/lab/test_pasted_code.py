@@ -49,6 +49,8 @@ def test_the_device_count_of_the_context_is_taken_before_the_strategies():
     [
         ("x = 1\nself.matmul.shard(((2, 4), (2, 1)))", ["line 2", "splits"]),
         ("self.matmul9.shard(((2, 4), (4, 1)))", ["line 1", "matmul9", "matmul2 (MatMul)"]),
+        ("self.dense = ops.MatMul().shard(((2, 4), (4, 1)))", ["line 1", "no operator 'dense'", "matmul (MatMul)"]),
+        ("dense = P.MatMul().shard(((2, 4), (4, 1)))", ["line 1", "no operator 'dense'", "matmul2 (MatMul)"]),
         ("\nself.matmul.shard(parts(8))", ["line 2", "'parts(8)' is not known", "Literals"]),
         ("self.matmul.shard(((2, 4), (4, 1))", ["line 1", "cannot be read"]),
         ("self.matmul.shard()", ["line 1", "without in_strategy"]),

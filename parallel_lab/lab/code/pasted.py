@@ -248,22 +248,27 @@ def _path(node: ast.AST) -> str:
 # ---- strategies for operators that a lab has ----
 
 
+RESULTS = ("_0", "_batch_norm_apply")  # what names of results end in, behind the operator's
+
+
 def named_strategies(found: Pasted, operators: Mapping[str, str]) -> dict[str, Sharded]:
     """{operator of the lab: its `shard` call}.  operators: {name: class}, in order.
 
-    A name may be written with _ for the dot, as in programs that a lab writes. Calls without a name belong to the
-    operators of their class, in order. Raises ArgumentError naming the line and the operators there are.
+    A name may be written with _ for the dot, or be that of a result, as in programs that a lab writes. Calls without a
+    name belong to the operators of their class, in order. Raises ArgumentError naming the line and the operators.
     """
     plain = {name.replace(".", "_"): name for name in operators}
     taken: dict[str, Sharded] = {}
     for one in found.strategies:
-        name = one.name if one.name in operators else plain.get(one.name.replace(".", "_"), "")
-        whole = next((n for flat, n in plain.items() if one.name.replace(".", "_").startswith(f"{flat}_")), "")
+        flat = one.name.replace(".", "_")
+        of_result = next((flat.removesuffix(end) for end in RESULTS if flat.endswith(end)), "")
+        name = one.name if one.name in operators else plain.get(flat) or plain.get(of_result, "")
+        whole = next((n for known, n in plain.items() if flat.startswith(f"{known}_")), "")
         if not name and whole and operators[whole] == "ScaledDotProductAttention":
             if one.name.endswith("_turn"):  # written as products, mask and softmax; q, k and v are turned
                 taken[whole] = replace(one, strategy=one.strategy * 3)
             continue
-        if not name and (not one.name or one.op):
+        if not name and not one.name:
             name = next((n for n, op in operators.items() if op == one.op and n not in taken), "")
         if not name:
             known = ", ".join(f"{n} ({op})" for n, op in operators.items())

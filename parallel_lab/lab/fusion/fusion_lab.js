@@ -378,5 +378,5 @@ const { render, mountPage } = lab({
   measure(ui, root) { ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8); },
   numbers: ["set_devices"],
   commit,
-  handlers,
+  handlers: (view) => withCode(view, handlers(view)),
 });

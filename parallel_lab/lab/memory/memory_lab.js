@@ -163,4 +163,5 @@ const { render, mountPage } = lab({
   },
   numbers: ["set_devices", "set_accumulation", "set_shard_size", "select_rank"],
   commit,
+  handlers: (view) => withCode(view),
 });

@@ -74,8 +74,9 @@ const MANY_ROWS = 9; // more of them scroll
 const BODIES = {
   table: (section, ui) => html`<div class="pl-scroll${section.rows.length > MANY_ROWS ? " pl-long" : ""}"><table>
     ${tableHead(section)}<tbody>${tableRows(section, ui)}</tbody></table></div>`,
-  code: (section) => html`<p class="pl-copy-line"><button type="button" class="pl-button" data-copy="1"
-    >Copy</button></p><pre tabindex="0">${section.text}</pre>`,
+  code: (section, ui) => html`<p class="pl-copy-line"><button type="button" class="pl-button" data-copy="1"
+    aria-live="polite">${ui.copied?.text === section.text ? ui.copied.said : "Copy"}</button></p>
+    <pre tabindex="0">${section.text}</pre>`,
   lines: () => "",
 };
 
@@ -95,9 +96,61 @@ function section(s, name, ui, { above = "", below = "", body } = {}) {
 const sectionParts = (names) => Object.fromEntries(names.map((name) => [name, (s, ui) => section(s, name, ui)]));
 
 // The tabs with the setting as programs; lines of MindSpore that are pasted into the first set the lab.
-const paste = (ui) => html`<label class="pl-field pl-paste"><span>Lines of MindSpore set the lab:</span>
-  <textarea rows="2" data-key="paste" data-command="set_code" spellcheck="false"
-  placeholder="self.matmul.shard(((2, 4), (4, 1)))"${flag("disabled", !ui.live)}></textarea></label>`;
+const paste = (ui) => html`<div class="pl-field pl-paste">
+  <label for="${ui.id}-paste">Lines of MindSpore set the lab:</label>
+  <textarea id="${ui.id}-paste" rows="2" data-key="paste" data-command="set_code" spellcheck="false"
+  title="taken with Ctrl+Enter, by the button, or when the field is left"
+  placeholder="self.matmul.shard(((2, 4), (4, 1)))"${flag("disabled", !ui.live)}></textarea>
+  <button type="button" class="pl-button" data-key="take" data-take="1"${flag("disabled", !ui.live)}
+  >Set the lab</button></div>`;
+
+// Handlers of a lab with such tabs: a paste is taken by its button and by Ctrl+Enter, too, and a copy says so.
+function withCode(view, own = {}) {
+  const { root, ui } = view, field = () => root.querySelector("textarea[data-command=set_code]");
+  const take = () => {
+    const text = field()?.value ?? "";
+    if (text.trim()) view.send("set_code", [text]);
+    ui.taken = text;
+  };
+  const copy = async (node) => {
+    const code = node.closest("section").querySelector("pre"), text = code.textContent;
+    try {
+      await navigator.clipboard.writeText(text);
+      ui.copied = { text, said: "Copied" };
+    } catch { // where a page may not use the clipboard
+      getSelection().selectAllChildren(code);
+      ui.copied = { text, said: "Selected: press Ctrl+C" };
+    }
+    view.ask();
+  };
+  // Listened to here: with Ctrl held no handler of a lab hears a key, and JupyterLab would run the cell.
+  root.addEventListener("keydown", (event) => {
+    if (event.target !== field() || event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    take();
+  }, true);
+  return {
+    ...own,
+    click(event) {
+      const { target } = event, button = target.closest("[data-copy]");
+      if (button) copy(button);
+      else if (target.closest("[data-take]")) take();
+      else return own.click?.(event);
+      return true;
+    },
+    // the button takes the text itself
+    mousedown(event) {
+      if (!event.target.closest("[data-take]")) return own.mousedown?.(event);
+      event.preventDefault();
+      return true;
+    },
+    change(event) {
+      const known = event.target === field() && event.target.value === ui.taken;
+      return known || own.change?.(event);
+    },
+  };
+}
 const TARGETS = { code_mindspore: "MindSpore", code_torch: "PyTorch", code_jax: "JAX" };
 function codeTabs(s, ui) {
   const known = Object.keys(TARGETS).filter((name) => s.sections[name]);

@@ -536,7 +536,7 @@ const { render, mountPage } = lab({
     if (Number(text) !== snapshot.steps) send("set_steps", [Number(text)]);
     forget("head");
   },
-  handlers: (view) => withNumbers(view, withMoves(view, handlers(view))),
+  handlers: (view) => withCode(view, withNumbers(view, withMoves(view, handlers(view)))),
   drawn(view) {
     const { root } = view;
     movesAir.drawn(view);
