@@ -133,14 +133,11 @@ def test_slides_show_their_labs_with_reveal_from_npm(exported, reveal, offline):
     where += ["--SlidesExporter.require_js_url=node_modules/requirejs/require.js"]
     still = ["--no-input", "--SlidesExporter.reveal_transition=none"]
     offline.goto(exported("slides", *where, *still).as_uri())
-    stepper, fusion = (offline.frame_locator(f"iframe[title='{title}']") for title in reversed(TITLES))
-    expect(fusion.locator(".pl-lab")).to_be_visible()  # reveal.js has taken over: one slide is there
-    expect(offline.locator("section.present iframe")).to_have_count(1)
-    expect(stepper.locator(".pl-lab")).not_to_be_in_viewport()
-    fuses(fusion)
-    offline.locator(".navigate-right").click()
-    expect(stepper.locator(".pl-lab")).to_be_in_viewport()
-    steps(stepper)
+    for title, use in zip(TITLES, (fuses, steps), strict=True):
+        slide = offline.locator("section.present:not(:has(section))")  # where reveal.js is
+        expect(slide.locator("iframe")).to_have_attribute("title", title)
+        use(slide.frame_locator("iframe"))
+        offline.locator(".navigate-right").click()
 
 
 CONF = """extensions = ["myst_nb"]
@@ -163,12 +160,13 @@ def test_a_book_built_by_myst_nb_shows_its_labs(exported, offline, tmp_path):
 
 def test_a_viewer_of_saved_notebooks_shows_the_labs_in_its_sandbox(pages_of_labs, offline, tmp_path):
     """It takes the HTML that was saved, and lets scripts run in a frame that may do nothing else."""
+    box = 'sandbox="allow-scripts" width="1000" height="960"'
     held = "".join(
-        f'<iframe sandbox="allow-scripts" title="output {n}" width="1000" height="960" srcdoc="{escape(text)}"></iframe>'
-        for n, text in enumerate(pages_of_labs)
+        f'<iframe {box} title="output {n}" srcdoc="{escape(text)}"></iframe>' for n, text in enumerate(pages_of_labs)
     )
     (tmp_path / "viewer.html").write_text(f"<!doctype html><title>viewer</title>{held}", encoding="utf-8")
     offline.goto((tmp_path / "viewer.html").as_uri())
+    expect(offline.locator("iframe")).to_have_count(len(LABS))
     for n, (title, use) in enumerate(zip(TITLES, (fuses, steps), strict=True)):
         output = f"iframe[title='output {n}']"
         offline.locator(output).scroll_into_view_if_needed()  # Chromium draws in a sandbox only what is in sight
