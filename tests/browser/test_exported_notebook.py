@@ -133,11 +133,12 @@ def test_slides_show_their_labs_with_reveal_from_npm(exported, reveal, offline):
     where += ["--SlidesExporter.require_js_url=node_modules/requirejs/require.js"]
     still = ["--no-input", "--SlidesExporter.reveal_transition=none"]
     offline.goto(exported("slides", *where, *still).as_uri())
-    for title, use in zip(TITLES, (fuses, steps), strict=True):
+    for number, (title, use) in enumerate(zip(TITLES, (fuses, steps), strict=True)):
+        if number:
+            offline.locator(".navigate-right").click()
         slide = offline.locator("section.present:not(:has(section))")  # where reveal.js is
         expect(slide.locator("iframe")).to_have_attribute("title", title)
         use(slide.frame_locator("iframe"))
-        offline.locator(".navigate-right").click()
 
 
 CONF = """extensions = ["myst_nb"]
