@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import io
 import json
 import os
 import signal
@@ -206,6 +207,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code. argparse ends wrong arguments, --help and --version by SystemExit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # no message is lost for a character that the terminal does not have
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except ParallelLabError as error:

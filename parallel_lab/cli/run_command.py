@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import WorldArgumentError
+from ..base.files import check_writable
 from ..base.settings.checks import MAX_DEVICES
 from ..processes.world.world import TIMEOUT_S
 from .options import Option, option, seconds, subcommand, true_or_false, whole_number
@@ -56,6 +57,8 @@ def launched(args: argparse.Namespace, console: Any, argv: tuple[str, ...] = (),
     more["events"] = os.path.abspath(args.events) if args.events else None
     spec = LaunchSpec(argv, args.world_size, timeout_s=args.timeout, as_mindspore=args.as_mindspore, **more)
     try:
+        if args.events:
+            check_writable(args.events)  # before the work, not after it
         return (launch_over_mpi if args.backend == "mpi" else launch)(spec, console)
     finally:
         console.close()

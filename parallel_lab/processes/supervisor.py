@@ -83,8 +83,9 @@ class Stall:
 class Facts:
     """What a transport sees: ranks that have started (`ready`), are done with the run (`reported`: returned, raised,
     left) or have ended otherwise (`dead`, the first one first); whether a job is `queued`, whether the run has a
-    `fault`, and its `culprit` (None: no single rank); ranks `loading` their function; the `stall` (None while a pause
-    is asked for); whether idle ranks have `kept` values for jobs to come.
+    `fault`, and its `culprit` (None: no single rank); ranks `loading` their function, ranks `halted` by a signal, which
+    cannot report; the `stall` (None while a pause is asked for); whether idle ranks have `kept` values for jobs to
+    come.
     """
 
     ready: Collection[int] = ()
@@ -94,6 +95,7 @@ class Facts:
     fault: bool = False
     culprit: int | None = None
     loading: Collection[int] = ()
+    halted: Collection[int] = ()
     stall: Stall | None = None
     kept: bool = False
 
@@ -259,19 +261,24 @@ class Supervisor:
         self.state = "stopping"
 
     def _stopping(self, now: float, facts: Facts) -> list[Action]:
-        if self.killed:
-            return []
         actions: list[Action] = []
         since_s = self._causes.get("interrupt", math.inf)
         if now - since_s >= self.limits.polite_s and not self._raising:
             self._raising = True
             actions.append(StopRun("Interrupted", "The run was interrupted."))
-        missing = tuple(sorted(self.world - {*facts.reported, *facts.dead}))
+        missing = tuple(sorted(self.world - {*facts.reported, *facts.dead, *self.killed}))
+        halted = tuple(rank for rank in missing if rank in facts.halted and "fault" in self._causes)
+        if halted:  # to wait for them is in vain
+            self.killed += halted
+            actions.append(Kill(halted, "is stopped by a signal"))
+            missing = tuple(rank for rank in missing if rank not in halted)
+        if not missing:
+            return actions
         graces = {cause: self._grace_s(cause, missing, facts) for cause in self._causes}
         cause = min(graces, key=lambda c: self._causes[c] + graces[c])
         left_s = self._causes[cause] + graces[cause] - now
         if left_s <= 0:
-            self.killed = missing
+            self.killed += missing
             within = "" if cause == "interrupt" else f" within {graces[cause]:g} s"
             actions.append(Kill(missing, f"did not stop{within}"))
         elif left_s <= self.limits.ask_s and not self.asked:

@@ -65,14 +65,21 @@ class Console:
         self._waiting: list[_Line] = []
         self._living = set(range(world_size)) if only is None else set(only)
         self._files: list[BinaryIO] = []
-        for path in logs or ():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._files.append(open(path, "wb", buffering=0))  # noqa: SIM115 - closed by close(); unbuffered: it can be read while the rank runs
+        self._unsaid = ""  # what the next `flush` tells
+        try:
+            for path in logs or ():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._files.append(open(path, "wb", buffering=0))  # noqa: SIM115 - closed by close(); unbuffered: it can be read while the rank runs
+        except OSError as error:
+            self._lose_logs(error)
 
     def feed(self, rank: int, data: bytes) -> None:
         """Bytes that `rank` has written."""
         if self._files:
-            self._files[rank].write(data)
+            try:
+                self._files[rank].write(data)
+            except OSError as error:  # a full disk is no reason to lose the run as well
+                self._lose_logs(error)
         *lines, rest = (self._rest[rank] + data).split(b"\n")
         if len(rest) > LONGEST_LINE:
             lines, rest = [*lines, rest], b""
@@ -96,6 +103,9 @@ class Console:
 
     def flush(self, *, everything: bool = False) -> None:
         """Show the lines that wait for nothing any more."""
+        if self._unsaid:
+            text, self._unsaid = self._unsaid, ""
+            self.note(text)
         now = time.monotonic()
         while self._waiting:
             line = self._waiting[0]
@@ -114,7 +124,19 @@ class Console:
                 self.end_of(rank)
             self.flush(everything=True)
         finally:
-            for file in self._files:
+            self._close_files()
+
+    def _lose_logs(self, error: OSError) -> None:
+        """Go on without log files."""
+        self._close_files()
+        where = f" ({error.filename})" if error.filename else ""
+        self._unsaid = f"warning: log files cannot be written{where}: {error.strerror}; the run goes on without them"
+        self.logs = None
+
+    def _close_files(self) -> None:
+        files, self._files = self._files, []
+        for file in files:
+            with contextlib.suppress(OSError):
                 file.close()
 
     def _line(self, rank: int, line: bytes) -> None:
@@ -142,8 +164,13 @@ class Console:
 
     def _write(self, text: str) -> None:
         with self._reader_may_go():
-            if self.stream is not None:
+            if self.stream is None:
+                return
+            try:
                 self.stream.write(text)
+            except UnicodeEncodeError:  # a terminal of another alphabet: shown as \u03b1, not lost
+                code = self.stream.encoding
+                self.stream.write(text.encode(code, "backslashreplace").decode(code))
 
     @contextlib.contextmanager
     def _reader_may_go(self) -> Iterator[None]:

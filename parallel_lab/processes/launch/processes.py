@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...base.errors import WorldError
+from ...base.interrupts import blocked_at_birth, held
 from ..outcome import death_text
 from ..shm.arena import Arena, ArenaMap
 from ..shm.attach import VARIABLE, Place
@@ -172,7 +173,8 @@ class _Ranks:
             argv = ("--cell", spec.cell[0], f"fd:{self.cell_file.fileno()}")
         for rank in range(spec.world_size):
             try:
-                self._start_rank(rank, python_command(argv), variables, passed)
+                with held():  # a process is either not started, or noted
+                    self._start_rank(rank, python_command(argv), variables, passed)
             except OSError as error:
                 what = f"process {rank + 1} of {spec.world_size} cannot be started: {error.strerror}"
                 hint = "Start fewer ranks, or allow more processes (ulimit -u) and open files (ulimit -n)"
@@ -193,7 +195,10 @@ class _Ranks:
         streams = {"stdin": subprocess.DEVNULL, "stdout": theirs, "stderr": theirs}
         try:
             # a group of its own: Ctrl-C is the launcher's to pass on, and what the rank starts can be ended with it
-            process = subprocess.Popen(command, **streams, pass_fds=passed, process_group=0, env={**variables, **own})
+            with blocked_at_birth():  # rank_main.py lets Ctrl-C through when it can end without a word
+                process = subprocess.Popen(
+                    command, **streams, pass_fds=passed, process_group=0, env={**variables, **own}
+                )
         finally:
             os.close(theirs)
         self.processes.append(process)

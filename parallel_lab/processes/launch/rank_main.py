@@ -23,6 +23,7 @@ from types import ModuleType, TracebackType
 
 VARIABLE = "PARALLEL_LAB_WORLD"  # processes/shm/attach.py says what it holds; not imported from there, see above
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+asked_to_end: list[bool] = []  # holds something after Ctrl-C
 
 
 def take_place() -> None:
@@ -51,6 +52,18 @@ def take_place() -> None:
     threading.Thread(target=watch, daemon=True, name="life-pipe").start()
     if os.environ.get("PARALLEL_LAB_CORES"):
         os.sched_setaffinity(0, {int(core) for core in os.environ["PARALLEL_LAB_CORES"].split(",")})
+
+
+def note_interrupt(number: int, frame: object) -> None:
+    """Ctrl-C, which the launcher passes on and tells of itself."""
+    asked_to_end.append(True)
+    signal.default_int_handler(number, frame)
+
+
+def listen_to_interrupts() -> None:
+    """From here on Ctrl-C is raised; what came since the process was born, blocked, is raised here."""
+    signal.signal(signal.SIGINT, note_interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def tell_peers(error: BaseException) -> bool:
@@ -89,7 +102,11 @@ def explain(error: BaseException) -> None:
 
 
 def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Tell the peers, then print; in one line what only follows from another rank's error."""
+    """Tell the peers, then print; in one line what only follows from another rank's error. Of a Ctrl-C the launcher
+    has told everybody, and what it has cut off may be the import of what would be needed here.
+    """
+    if asked_to_end and isinstance(error, (KeyboardInterrupt, ImportError)):
+        return
     follows = tell_peers(error)
     from parallel_lab.processes.faults import print_error
 
@@ -144,6 +161,8 @@ def main() -> None:
     arguments = sys.argv[1:]
     take_place()
     sys.excepthook = excepthook
+    if os.environ.get(VARIABLE):  # under mpirun nobody has blocked it
+        listen_to_interrupts()
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         put_first(os.getcwd())

@@ -38,6 +38,7 @@ from ..flight import FlightEntry, entry_from_text
 from ..job_pool import JobPool, PoolTable
 from ..jobs import Job
 from ..shm.launch import BLAS_VARIABLES
+from ..shm.watch import is_halted
 from ..supervisor import StopRun
 from .launch import KeptMpirun
 from .worker import ADDRESS_VARIABLE
@@ -219,7 +220,9 @@ class MpiPool(JobPool):
                 self._dead[0] = self._keeper.returncode
 
     def _seen(self) -> dict[str, Any]:
-        return {"fault": self._faulty, "loading": set(range(self.world_size)) - self._begun}
+        absent = [r for r in range(self.world_size) if r not in self._dead and r not in self._current._reports]
+        halted = [r for r in absent if is_halted(self._pids[r])] if self._faulty else []
+        return {"fault": self._faulty, "loading": set(range(self.world_size)) - self._begun, "halted": halted}
 
     def _receive(self, rank: int) -> None:
         pipe = self._pipes[rank]

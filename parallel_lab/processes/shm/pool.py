@@ -32,7 +32,7 @@ from .arena import ABORT, CONTROL, KEEPS, STARTED, Arena, ArenaMap
 from .comm import CONTROLS
 from .launch import check_descriptors, context, end_server, start_processes
 from .shared_memory import Parcel, SharedBlock
-from .watch import Watch
+from .watch import Watch, is_halted
 from .worker_main import PARCEL, TRIM, WorkerStart, worker_main
 
 DEFAULT_ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
@@ -149,7 +149,7 @@ class WorkerPool(JobPool):
         if words[ABORT]:
             absent = [rank for rank in range(self.world_size) if rank not in job._reports and rank not in self._dead]
             loading = [rank for rank in absent if words[self._arena.map.slot(rank) + STARTED] != self._runs]
-            return {"fault": True, "loading": loading}
+            return {"fault": True, "loading": loading, "halted": [r for r in absent if is_halted(self._pids[r])]}
         if job._control == "pause" or len(job._reports) == self.world_size:
             return {}
         patience_s = min(self.warn_after_s, self.timeout_s)

@@ -41,6 +41,11 @@ def os_state(pid: int) -> str:
     return STATES.get(letter, letter)
 
 
+def is_halted(pid: int | None) -> bool:
+    """Whether a signal has stopped the process (SIGSTOP, Ctrl-Z)."""
+    return pid is not None and pid > 0 and os_state(pid) == STATES["T"]
+
+
 class Watch:
     """What a supervisor sees of the waits in one arena."""
 
