@@ -65,6 +65,7 @@ from .base.settings.context import (
     set_compat,
     set_context,
 )
+from .base.settings.run_checks import run_checks, set_run_checks
 from .base.settings.tables import GRAPH_MODE, PYNATIVE_MODE
 from .layout.named_layout import Layout
 from .layout.redistribution import plan_redistribution
@@ -192,10 +193,12 @@ __all__ = [
     "plan_redistribution",
     "reset_algo_parameters",
     "reset_auto_parallel_context",
+    "run_checks",
     "set_algo_parameters",
     "set_auto_parallel_context",
     "set_compat",
     "set_context",
+    "set_run_checks",
     "set_seed",
     "shard",
     "value_and_grad",

@@ -68,6 +68,7 @@ class TrainOneStepCell(Cell):
         self.return_grad = return_grad
         # not registered a second time under the optimizer's order: the network has them
         self.__dict__["weights"] = ParameterTuple(optimizer.parameters)
+        self.weights.optimizer = optimizer
         self.grad = GradOperation(get_by_list=True, sens_param=True)
         reduces = get_auto_parallel_context("parallel_mode") in LOCAL_MODES
         self.reducer_flag = reduces

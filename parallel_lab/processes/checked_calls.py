@@ -138,6 +138,11 @@ class CheckedCalls(Calls):
         shape = tuple(int(s) for s in shape)
         return check, loose, flight_text(kind, group, str(dtype), shape, detail(request), request.origin)
 
+    def told_by_all(self, note: np.ndarray, group: tuple[int, ...], tag: str) -> np.ndarray:
+        """What each member gives as `note`, for comparisons; not among the recorded messages.  (...) -> (n, ...)."""
+        request = Request("all_gather", group, note.reshape(1, *note.shape), origin=tag)
+        return self._answer(request, True, quiet=True)
+
     @staticmethod
     def _numbered(check: int, number: int) -> int:
         """The digest of the group's call `number`; never 0, which stands for no call."""

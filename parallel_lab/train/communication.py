@@ -98,9 +98,12 @@ def init(backend_name: str | None = None) -> None:
                 raise
             return
         # Cells called from now on may have to run compiled; a process that is not a rank need not load the compiler
+        from .replicas import after_update, before_sum
         from .run_cell import run_cell
 
         hooks.set_cell_runner(run_cell)
+        world = hooks.current_world()
+        world.before_sum, world.after_update = before_sum, after_update
 
 
 def release() -> None:

@@ -25,6 +25,7 @@ from ..base.errors import ContextConflictError, TracedCommunication, shorten
 from ..base.hooks import current_step, current_world
 from ..base.settings.checks import LOCAL_MODES, SHARDED_MODES
 from ..base.settings.context import frozen, frozen_for_run
+from ..base.settings.run_checks import run_checks
 from ..graph.compiler import Compiled, check_built
 from ..graph.plan import Plan
 from ..layout.slices import gather_full
@@ -37,7 +38,7 @@ from ..nn.tensor.autograd import value_and_grad
 from ..nn.tensor.tensor import Parameter, RankTensor, Tensor
 from ..nn.wrap import GradAccumulation, TrainOneStepCell
 from ..ops.machine.state import StepNumber
-from .agreement import broadcast_parameters, warn_of_other_starts
+from .agreement import agree_on_start, broadcast_parameters, warn_of_other_starts
 from .auto_parallel import AutoParallel
 from .compiled import CompiledFunction
 
@@ -166,14 +167,19 @@ class TrainStep(_Step):
             return self._at_once(*columns)
 
     def _before_first_step(self) -> None:
-        """With parameter_broadcast all ranks start with rank 0's parameters; else a warning tells where they differ."""
+        """With parameter_broadcast all ranks start with rank 0's parameters; else those that differ are told."""
         world = self.world
         if world is None or world.world_size == 1 or self.mode == "stand_alone":
             return
         if frozen().parameter_broadcast:
             broadcast_parameters(self._parameters(), world)
-        elif self.mode in LOCAL_MODES:
-            warn_of_other_starts(self._parameters(), world)
+        elif self.mode in LOCAL_MODES and (how := run_checks().on_difference) != "off":
+            if how == "warning":
+                warn_of_other_starts(self._parameters(), world)
+            else:
+                # what is trained is compared with the settings that change it, in `replicas.py`
+                frozen_ones = [p for p in self._parameters() if not (p.requires_grad or p.layerwise_parallel)]
+                agree_on_start(frozen_ones, world, broadcast=False)
 
     def _parameters(self) -> list[Parameter]:
         cells = [c for c in (self.network, self.loss_fn) if isinstance(c, Cell)]

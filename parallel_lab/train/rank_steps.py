@@ -19,6 +19,7 @@ from ..run.computing import computing
 from ..run.full_values import held_slices
 from ..run.interpreter import Env, rank_step
 from .plan_switch import RankMoves, move_on_rank, size_of
+from .replicas import of_plan
 
 REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny step would cost more than the step
 
@@ -152,6 +153,9 @@ def train_rank(
     reported, last_report = 0, time.perf_counter()
     recorded: deque[tuple[int, Record]] = deque(maxlen=record)
     session["left"] = first, []
+    if "copies" not in session:
+        session["copies"] = of_plan(plan, comm)
+    copies = session["copies"]
     with computing(plan):
         for step in range(first, first + steps):
             if not comm.agree_to_continue(step):
@@ -159,6 +163,8 @@ def train_rank(
             env.update(held_slices(plan, comm.rank, batches[(step - first) % len(batches)]))
             env.update(constants)
             env.update(rates_of_step(rates, step - first))
+            if copies is not None and copies.due():
+                copies.compare({n: env[n] for n in copies.names if plan.held_by(n, comm.rank)}, {}, step)
             seen = Record() if record else None
             replaced = session["left"][1]
             step_on(comm, plan, env, phases=phases, step=step, observe=seen, show=comm.report, replaced=replaced)

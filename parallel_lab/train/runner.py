@@ -32,6 +32,7 @@ from ..run.computing import computing
 from ..run.interpreter import Env
 from .comparison import compare_programs
 from .rank_steps import step_on
+from .replicas import Replicas, of_plan, settings_of
 
 
 class RankProgram:
@@ -71,8 +72,11 @@ class RankProgram:
             there = [f"stage {n}" for n, stage in enumerate(plan.stages) if plan.held_by(given.name, stage.first)]
             if there and given.name not in self._layouts:
                 self._elsewhere[given.name] = f"the ranks of {' and '.join(there)}"
+        self._copies: Replicas | None = None
         if size > 1:
             optimizer = compiled.optimizer
+            if optimizer is not None:
+                self._copies = of_plan(plan, world.comm, compiled.parameters)
             compare_programs(plan, world, {} if optimizer is None else optimizer.rates(optimizer.global_step))
 
     def __call__(self, *inputs: Any, step: int | None = None) -> Any:
@@ -89,6 +93,9 @@ class RankProgram:
             scaler, name = self.compiled.scaler
             env[name] = np.asarray(scaler.scale_value, np.float32)
         shared = self._states()
+        if self._copies is not None and self._copies.due():
+            more = {"gradients_mean": plan.config.gradients_mean}
+            self._copies.compare(self._held(), settings_of(self.compiled.optimizer, **more), self._number())
         observe, events = self._observer()
         if self.world is not None:
             self.world.comm.step = self._number()  # of the messages that it records
@@ -148,6 +155,10 @@ class RankProgram:
                 shared.setdefault(dtype, {})[state.kind] = state.name
             self.env[state.name] = np.asarray(value, dtype)
         return shared
+
+    def _held(self) -> dict[str, np.ndarray]:
+        """What this rank holds of the copies that are compared."""
+        return {name: self.env[name] for name in self._copies.names if self.plan.held_by(name, self.rank)}
 
     # ---- what is kept ----
 

@@ -77,11 +77,13 @@ def test_ranks_had_drawn_other_weights_before_the_broadcast(worlds, size, how):
     assert all(not np.array_equal(drawn[0], other) for other in drawn[1:])
 
 
-def test_without_a_broadcast_ranks_go_on_with_different_weights(worlds):
+def test_without_a_broadcast_ranks_go_on_with_different_weights_if_a_warning_is_enough(worlds):
     first, second = worlds.notes(2, "without_a_broadcast_copies_differ")
     assert not np.array_equal(first["before"], second["before"]) and not np.array_equal(first["after"], second["after"])
     assert "parameter 'weight' begins with other values on rank 1 than on rank 0" in first["warned"][0]
     assert not second["warned"]
+    for kinds, text in (first["refused"], second["refused"]):  # unless a warning is asked for
+        assert "WorldError" in kinds and "parameter 'weight' has other values on rank 1 than on rank 0" in text
     # gradients are each rank's at its own weights, averaged: both go the same way
     np.testing.assert_allclose(first["after"] - first["before"], second["after"] - second["before"], atol=1e-6)
 

@@ -42,7 +42,9 @@ def _parameters(where: str, parameters: Any) -> ParameterTuple:
     found = list(parameters)
     for i, p in enumerate(found):
         instance(Parameter, "Parameters: optimizer.parameters")(where, f"parameters[{i}]", p)
-    return ParameterTuple(found)
+    made = ParameterTuple(found)
+    made.optimizer = getattr(parameters, "optimizer", None)
+    return made
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,9 @@ class DistributedGradReducer(Cell):
         """Replace the gradients by the sums at `places`, message by message."""
         world, members = members_of("DistributedGradReducer", self.group)
         comm, line = world.comm, origin_of("DistributedGradReducer")
+        before_sum = getattr(world, "before_sum", None)
+        if before_sum is not None:
+            before_sum(self, members, {"gradients_mean": self.mean, "degree": self.degree or len(members)})
         arrays = [grads[i].asnumpy() if isinstance(grads[i], Tensor) else np.asarray(grads[i]) for i in places]
         dtypes = [np.dtype(np.float32) if wide and str(a.dtype) in HALF else a.dtype for a in arrays]
         under_way = []

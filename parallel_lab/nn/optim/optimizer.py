@@ -137,6 +137,7 @@ class Optimizer(HeldStates, Cell):
         self._groups: list[tuple[int, ...]] = []
         # not registered: they are the network's, which names them
         self.__dict__["parameters"] = ParameterTuple(self._grouped(params))
+        self.parameters.optimizer = self
         self._begin()
 
     def _begin(self) -> None:
@@ -410,6 +411,9 @@ class Optimizer(HeldStates, Cell):
         if scaler:
             scaler.adjust(finite)
         self.global_step += 1
+        world = current_world()
+        if world is not None and world.summed:
+            world.after_update(self)
 
     def _gradients(self, grads: Sequence[Any]) -> dict[str, np.ndarray]:
         """The gradients of the parameters that are still trained, checked."""

@@ -16,7 +16,7 @@ import numpy as np
 from ...base.checks import flag
 from ...base.dtypes import kind_of
 from ...base.errors import ArgumentError, ArgumentTypeError, TraceError, shorten
-from ...base.hooks import cell_runner, current_tracer, on_tape
+from ...base.hooks import cell_runner, current_tracer, current_world, on_tape
 from .arithmetic import Arithmetic
 from .tensor import Node, Parameter, Tensor
 
@@ -177,6 +177,8 @@ def value_and_grad(
         wanted = [args[i] for i in positions] + weight_list
         # in a trace the gradients are written down as values that the compiler will know how to make
         grads = [Tensor(g) for g in gradients(output, wanted)] if tracer is None else tracer.gradients(output, wanted)
+        if tracer is None and (world := current_world()) is not None:
+            world.summed = []  # what AllReduce adds from now on may be these
         if return_ids:
             names = [*positions, *(weight.name for weight in weight_list)]
             grads = list(zip(names, grads, strict=True))

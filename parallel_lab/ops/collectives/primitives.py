@@ -158,6 +158,8 @@ def _exchange(kind: str, x: np.ndarray, group: str | None, **attrs: Any) -> np.n
     message = MESSAGES[kind]
     world, members = members_of(message.class_name, group)
     tag = {"tag": origin_of(message.class_name)} if message.symmetric else {}
+    if kind == "all_reduce":
+        world.summed.append((x.shape, members))
     return getattr(world.comm, kind)(x, group=members, **attrs, **tag)
 
 

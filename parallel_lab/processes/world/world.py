@@ -34,6 +34,7 @@ import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -57,7 +58,10 @@ class World:
     """This process as `rank` of `world_size`. `comm` answers `answer(Request)` and named methods (run/calls.py);
     `backend`: "shared_memory" or "mpi", what carries data; `library`: "hccl" (unless `init` named another), "nccl",
     "mccl", whose names a script uses; `launcher`: how processes were started, for messages; `groups`: name -> ranks,
-    ascending, the world's own too; `events`: recorded besides the communicator's (PARALLEL_LAB_EVENTS).
+    ascending, the world's own too; `events`: recorded besides the communicator's (PARALLEL_LAB_EVENTS); `before_sum`:
+    (reducer, ranks, settings), called before gradients are added up by hand; `summed`: (shape, ranks) of what AllReduce
+    has added since gradients were made; `after_update`: called with an optimizer that has used them; `copies`: what
+    these keep, per reducer and optimizer.
     """
 
     def __init__(
@@ -73,6 +77,10 @@ class World:
         self.rank, self.world_size = comm.rank, comm.world_size
         self.groups: dict[str, tuple[int, ...]] = dict.fromkeys(WORLD_GROUPS.values(), tuple(range(self.world_size)))
         self.events: list[Event] = []
+        self.before_sum: Callable | None = None
+        self.after_update: Callable = lambda optimizer: None
+        self.summed: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self.copies: WeakKeyDictionary = WeakKeyDictionary()
         self.closed = False
         self._on_close, self._pid = on_close, os.getpid()
         self._events_file = os.environ.get(EVENTS_VARIABLE) or ""
