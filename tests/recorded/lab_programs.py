@@ -47,8 +47,10 @@ def _fusion(subject: str, devices: int, mode: str = "auto", size: int = 0, of: s
 
 
 def _memory(subject: str, devices: int, optimizer: str, level: str, parts: int = 1, share: int = -1) -> Any:
+    mode = "data_parallel" if level == "grouping" else "semi_auto_parallel"
+
     def make() -> MemoryLab:
-        lab = MemoryLab(subject, devices, optimizer, level=level)
+        lab = MemoryLab(subject, devices, optimizer, mode, level)
         if subject == "stack":
             lab.set_width(32)
         lab.set_accumulation(parts)
@@ -58,9 +60,11 @@ def _memory(subject: str, devices: int, optimizer: str, level: str, parts: int =
     return make
 
 
-def _pipeline(net: str, stages: int, schedule: str, chunks: int | None = None, again: tuple[int, ...] = ()) -> Any:
+def _pipeline(
+    net: str, stages: int, schedule: str, chunks: int | None = None, again: tuple[int, ...] = (), inside: str = "one"
+) -> Any:
     def make() -> PipelineLab:
-        lab = PipelineLab(net, stages, 4, schedule, chunks)
+        lab = PipelineLab(net, stages, 4, schedule, chunks, strategy=inside)
         lab.set_recompute(again)
         return lab
 
@@ -88,6 +92,12 @@ CASES: dict[str, Callable[[], Any]] = {
     "memory stack level1, parts, shares of 2": _memory("stack", 4, "Momentum", "level1", 2, 2),
     "memory stack level2": _memory("stack", 2, "SGD", "level2"),
     "memory transformer level3": _memory("transformer", 2, "Adam", "level3"),
+    "memory dense off, Lamb": _memory("dense", 2, "Lamb", "off"),
+    "memory stack off, AdamWeightDecay": _memory("stack", 2, "AdamWeightDecay", "off"),
+    "memory stack level3, Lamb": _memory("stack", 4, "Lamb", "level3"),
+    "memory dense level1, AdamWeightDecay": _memory("dense", 2, "AdamWeightDecay", "level1"),
+    "memory stack grouping, Lamb": _memory("stack", 2, "Lamb", "grouping"),
+    "memory stack grouping, AdamWeightDecay, parts": _memory("stack", 2, "AdamWeightDecay", "grouping", 2),
     "pipeline stack gpipe": _pipeline("stack", 2, "gpipe"),
     "pipeline stack 1f1b": _pipeline("stack", 4, "1f1b"),
     "pipeline stack 1f1b, recompute": _pipeline("stack", 2, "1f1b", again=(1,)),
@@ -96,13 +106,18 @@ CASES: dict[str, Callable[[], Any]] = {
     "pipeline stack zero_bubble_v": _pipeline("stack", 2, "zero_bubble_v"),
     "pipeline stack v_half": _pipeline("stack", 2, "v_half"),
     "pipeline gpt 1f1b": _pipeline("gpt", 2, "1f1b"),
+    "pipeline stack 1f1b, batch split": _pipeline("stack", 2, "1f1b", inside="batch"),
+    "pipeline stack interleaved, products split": _pipeline("stack", 2, "interleaved", 2, (1,), "inner"),
+    "pipeline stack v_half, batch split": _pipeline("stack", 2, "v_half", inside="batch"),
+    "pipeline gpt gpipe, batch split": _pipeline("gpt", 2, "gpipe", inside="batch"),
+    "pipeline gpt 1f1b, products split": _pipeline("gpt", 2, "1f1b", inside="inner"),
 }
 
 
 def devices_of(lab: Any) -> int:
     """Ranks of a lab's setting."""
     if isinstance(lab, PipelineLab):
-        return lab.settings.stages
+        return lab.settings.devices
     return lab.plan.device_num
 
 

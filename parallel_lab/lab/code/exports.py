@@ -119,8 +119,10 @@ def code_of_memory(program: Program, whole: Program, settings: Any, context: str
 
     def torch() -> str:
         if level == "grouping":
-            what = "whole parameters dealt out to ranks, for optimizers that torch.optim does not have"
-            raise NoForm(what, where="code for PyTorch")
+            told = [
+                "ZeroRedundancyOptimizer deals parameters out by rules of its own: which rank has which may differ."
+            ]
+            return ddp_code(program, STEPS, FUSION_THRESHOLD_MB, parts=parts, dealt=True, notes=told)
         if level == "off":
             return ddp_code(program, STEPS, FUSION_THRESHOLD_MB, parts=parts)
         every = level != "level1" or settings.accumulation_shard

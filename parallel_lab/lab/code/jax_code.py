@@ -17,6 +17,12 @@ from .text import beginning, block, initial_lines
 WHERE = "code for JAX"
 AXES = "abcdefgh"  # names of the mesh's axes
 
+_TWO = "(jnp.zeros_like(p), jnp.zeros_like(p))"
+_MEANS = [
+    "mean, square = state",
+    "mean = mean + (1 - {beta1!r}) * (g - mean)",
+    "square = square + (1 - {beta2!r}) * (g * g - square)",
+]
 # per optimizer: the states it begins with, and the lines that give (p, state) of (p, g, state)
 RULES = {
     "SGD": ("()", ["return p - {learning_rate!r} * g, state"]),
@@ -25,13 +31,25 @@ RULES = {
         ["state = {momentum!r} * state + g", "return p - {learning_rate!r} * state, state"],
     ),
     "Adam": (
-        "(jnp.zeros_like(p), jnp.zeros_like(p))",
+        _TWO,
         [
-            "mean, square = state",
-            "mean = mean + (1 - {beta1!r}) * (g - mean)",
-            "square = square + (1 - {beta2!r}) * (g * g - square)",
+            *_MEANS,
             "rate = {learning_rate!r} * jnp.sqrt(1 - {beta2!r} ** t) / (1 - {beta1!r} ** t)",
             "return p - rate * mean / (jnp.sqrt(square) + {eps!r}), (mean, square)",
+        ],
+    ),
+    "AdamWeightDecay": (
+        _TWO,
+        [*_MEANS, "return p - {learning_rate!r} * mean / (jnp.sqrt(square) + {eps!r}), (mean, square)"],
+    ),
+    "Lamb": (
+        _TWO,
+        [
+            *_MEANS,
+            "step = mean / (1 - {beta1!r} ** t) / (jnp.sqrt(square / (1 - {beta2!r} ** t)) + {eps!r})",
+            "long, short = (jnp.sqrt((x * x).sum()) for x in (p, step))",
+            "ratio = jnp.where((long > 0) & (short > 0), long / short, 1.0)",
+            "return p - {learning_rate!r} * ratio * step, (mean, square)",
         ],
     ),
 }

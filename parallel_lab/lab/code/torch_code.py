@@ -21,27 +21,51 @@ NO_DTENSOR = {
     "max_pool": "a pooling of split pictures",
     "batch_norm": "a batch norm whose sums run over ranks",
 }
-OPTIMIZERS = {"SGD": "torch.optim.SGD", "Momentum": "torch.optim.SGD", "Adam": "Adam"}
-ADAM = '''\
-class Adam(torch.optim.Optimizer):
-    """MindSpore's rule, which adds eps before the means are corrected; torch.optim.Adam adds it afterwards."""
+OPTIMIZERS = {"SGD": "torch.optim.SGD", "Momentum": "torch.optim.SGD"}  # the others are written out: `OWN`
+
+# Per optimizer: what its text says, and the lines that move `p` by `mean` and `square`, the means of gradients and of
+# their squares
+OWN = {
+    "Adam": (
+        "MindSpore's rule, which adds eps before the means are corrected; torch.optim.Adam adds it afterwards.",
+        ["rate = lr * (1 - beta2**t) ** 0.5 / (1 - beta1**t)", "p.sub_(mean / (square.sqrt() + eps), alpha=rate)"],
+    ),
+    "AdamWeightDecay": (
+        "MindSpore's rule, that of BERT: the means are not corrected as torch.optim.AdamW does.",
+        ["p.sub_(mean / (square.sqrt() + eps), alpha=lr)"],
+    ),
+    "Lamb": (
+        "A step as long as the parameter; torch.optim has none.",
+        [
+            "step = mean / (1 - beta1**t) / ((square / (1 - beta2**t)).sqrt() + eps)",
+            "long, short = length(p), length(step)",
+            "p.sub_(step, alpha=lr * (long / short if long and short else 1.0))",
+        ],
+    ),
+}
+OWN_CLASS = '''\
+class {name}(torch.optim.Optimizer):
+    """{text}"""
 
     def __init__(self, parameters, lr, betas, eps):
-        super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps})
+        super().__init__(parameters, {{"lr": lr, "betas": betas, "eps": eps}})
 
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
-            (beta1, beta2), eps = group["betas"], group["eps"]
+            (beta1, beta2), eps, lr = group["betas"], group["eps"], group["lr"]
             for p in group["params"]:
                 state = self.state[p]
                 if not state:
                     state.update(t=0, mean=torch.zeros_like(p), square=torch.zeros_like(p))
                 state["t"] += 1
-                state["mean"].lerp_(p.grad, 1 - beta1)
-                state["square"].mul_(beta2).add_(p.grad * p.grad, alpha=1 - beta2)
-                rate = group["lr"] * (1 - beta2 ** state["t"]) ** 0.5 / (1 - beta1 ** state["t"])
-                p.sub_(state["mean"] / (state["square"].sqrt() + eps), alpha=rate)'''
+                t, mean, square = state["t"], state["mean"], state["square"]
+                mean.lerp_(p.grad, 1 - beta1)
+                square.mul_(beta2).add_(p.grad * p.grad, alpha=1 - beta2)'''
+LENGTH = """\
+def length(values):  # of all values, of which a rank may have a share
+    found = torch.linalg.vector_norm(values)
+    return (found.full_tensor() if hasattr(found, "full_tensor") else found).item()"""
 
 
 def placements(layout: TensorLayout) -> str:
@@ -72,18 +96,24 @@ def expression(step: Step, ins: Sequence[str]) -> str:
     return form.torch(ins, step.attrs)
 
 
-def optimizer_line(program: Program) -> str:
-    """How PyTorch makes the optimizer. Raises NoForm for those it has no equal of."""
+def optimizer_line(program: Program, *, dealt: bool = False) -> str:
+    """How PyTorch makes the optimizer. Raises NoForm for those it has no equal of.
+
+    dealt   whole parameters are dealt out to ranks: each updates its own and sends them to the others
+    """
     rates, name = program.rates, program.optimizer
-    if name not in OPTIMIZERS:
+    if name not in OPTIMIZERS and name not in OWN:
         what = f"MindSpore's {name} has no equal in torch.optim"
-        raise NoForm(what, where=WHERE, allowed=f"One of {', '.join(OPTIMIZERS)}")
+        raise NoForm(what, where=WHERE, allowed=f"One of {', '.join([*OPTIMIZERS, *OWN])}")
     given = [f"lr={rates['learning_rate']!r}"]
     if name == "Momentum":
         given.append(f"momentum={rates['momentum']!r}")
-    if name == "Adam":
+    if name in OWN:
         given += [f"betas=({rates['beta1']!r}, {rates['beta2']!r})", f"eps={rates['eps']!r}"]
-    return call(f"optimizer = {OPTIMIZERS[name]}", ["net.parameters()", *given])
+    made = OPTIMIZERS.get(name, name)
+    if dealt:
+        return call("optimizer = ZeroRedundancyOptimizer", ["net.parameters()", made, *given])
+    return call(f"optimizer = {made}", ["net.parameters()", *given])
 
 
 ATTENTION = """\
@@ -113,7 +143,14 @@ def helpers(program: Program, *, split: bool = False) -> list[str]:
 
 def optimizer_class(program: Program) -> list[str]:
     """The class that `optimizer_line` names, where PyTorch has none."""
-    return [*ADAM.splitlines(), "", ""] if program.optimizer == "Adam" else []
+    if program.optimizer not in OWN:
+        return []
+    text, update = OWN[program.optimizer]
+    lines = [
+        *OWN_CLASS.format(name=program.optimizer, text=text).splitlines(),
+        *(f"{' ' * 16}{line}" for line in update),
+    ]
+    return [*([*LENGTH.splitlines(), "", ""] if any("length(" in line for line in update) else []), *lines, "", ""]
 
 
 def module(
@@ -123,15 +160,34 @@ def module(
     redistributions.
     """
     names, steps = program.names, list(steps)
-    start, moves = program.placements() if moved else ({}, [{}] * len(program.steps))
-    number = {step.out: n for n, step in enumerate(program.steps)}
+    start = program.placements()[0] if moved else {}
     used = {value for step in steps for value in step.ins}
     own = [p for p in program.parameters if p.name in used]
     known = {p.name: f"self.{names[p.name]}" for p in own}
-    init, run = ["super().__init__()"], []
+    init = ["super().__init__()"]
     for p in own:
         where = f", {placements(start[p.name])}" if moved else ""
         init.append(f"{known[p.name]} = torch.nn.Parameter({made.format(_quoted(p.name)).removesuffix(')')}{where}))")
+    arguments = ", ".join(["self", *(names[value] for value in ins)])
+    return [
+        f"class {name}(torch.nn.Module):",
+        *block(["def __init__(self):", *block(init)]),
+        "",
+        *block([f"def forward({arguments}):", *block(_run(program, steps, known, moved))]),
+    ]
+
+
+def function(program: Program, name: str, moved: bool = False) -> list[str]:
+    """A function of the program's inputs, without parameters."""
+    arguments = ", ".join(program.names[value] for value in program.inputs)
+    return [f"def {name}({arguments}):", *block(_run(program, program.steps, {}, moved))]
+
+
+def _run(program: Program, steps: Iterable[Step], known: dict[str, str], moved: bool) -> list[str]:
+    """The lines of the steps, the last of which returns.  known: {parameter: what it is called}"""
+    names, run = program.names, []
+    moves = program.placements()[1] if moved else [{}] * len(program.steps)
+    number = {step.out: n for n, step in enumerate(program.steps)}
     for step in steps:
         for value, layout in moves[number[step.out]].items():
             target = names[value]
@@ -139,14 +195,7 @@ def module(
             run.append(f"{target} = {source}.redistribute(mesh, {placements(layout)})")
         args = [known.get(value, names.get(value, value)) for value in step.ins]
         run.append(f"{names[step.out]} = {expression(step, args)}")
-    run[-1] = f"return {run[-1].split(' = ', 1)[1]}"
-    arguments = ", ".join(["self", *(names[value] for value in ins)])
-    return [
-        f"class {name}(torch.nn.Module):",
-        *block(["def __init__(self):", *block(init)]),
-        "",
-        *block([f"def forward({arguments}):", *block(run)]),
-    ]
+    return [*run[:-1], f"return {run[-1].split(' = ', 1)[1]}"]
 
 
 def imports(program: Program, *more: str) -> list[str]:
@@ -285,12 +334,13 @@ def rows_code(
     *,
     notes: Sequence[str] = (),
     layers: bool = False,
+    dealt: bool = False,
     step: Sequence[str] = STEP,
 ) -> str:
     """A program whose ranks compute with rows of their own.
 
     wrapped   lines after `net = Net()`;  more: imports;  layers: every operator with parameters is a Module
-    step      lines of a step
+    dealt     as of `optimizer_line`;  step: lines of a step
     """
     net = layered(program) if layers else module(program, "Net", program.steps, program.inputs, FROM_ARRAY)
     lines = [
@@ -305,7 +355,7 @@ def rows_code(
         "",
         "net = Net()",
         *wrapped,
-        optimizer_line(program),
+        optimizer_line(program, dealt=dealt),
         f"for number in range({steps}):",
         *block([*ROWS, *step, "loss = loss.detach()", *MEAN, *_said("loss")]),
         *END,
@@ -317,10 +367,21 @@ FROM_ARRAY = "torch.from_numpy(initial[{}])"
 DDP = "from torch.nn.parallel import DistributedDataParallel"
 
 
-def ddp_code(program: Program, steps: int, bucket_mb: float | None, *, parts: int = 1) -> str:
+ZERO = "from torch.distributed.optim import ZeroRedundancyOptimizer"
+
+
+def ddp_code(
+    program: Program,
+    steps: int,
+    bucket_mb: float | None,
+    *,
+    parts: int = 1,
+    dealt: bool = False,
+    notes: Sequence[str] = (),
+) -> str:
     """Gradients in DDP's buckets of so many MB; None: each by itself after backward, as without DDP.
 
-    parts   micro-batches whose gradients are added up before they are sent
+    parts   micro-batches whose gradients are added up before they are sent;  dealt: as of `optimizer_line`
     """
     if bucket_mb is None:
         each = ["for parameter in net.parameters():  # one message each, after backward"]
@@ -328,7 +389,8 @@ def ddp_code(program: Program, steps: int, bucket_mb: float | None, *, parts: in
         return rows_code(program, steps, [], step=[*STEP[:-1], *each, STEP[-1]])
     wrapped = [f"net = DistributedDataParallel(net, bucket_cap_mb={bucket_mb!r})"]
     step = STEP if parts == 1 else accumulated(parts, [f"net.require_backward_grad_sync = k == {parts - 1}"])
-    return rows_code(program, steps, wrapped, [DDP], step=step)
+    more = [*([ZERO] if dealt else []), DDP]
+    return rows_code(program, steps, wrapped, more, notes=notes, dealt=dealt, step=step)
 
 
 def fsdp_code(

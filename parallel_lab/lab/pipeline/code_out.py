@@ -8,6 +8,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ...base.errors import ParallelLabError
+from ...base.settings.context import default_settings
+from ...cost.schedules import make_schedule
+from ...graph.plan import Plan
+from ...nn.tensor.tensor import Parameter
 from ..code.data import stack_of_pipeline, text_of_pipeline
 from ..code.exports import NoForm, in_words
 from ..code.pipelines import code_of_pipeline, in_parts
@@ -73,15 +77,28 @@ def codes_of(settings: Settings) -> dict[str, str]:
             raise NoForm("a schedule with actions still to draw, or that cannot run", where="code")
 
         return {target: in_words(target, unfinished) for target in TARGETS}
-    return code_of_pipeline(_program(s.net, s.schedule.parts, s.micro_batches), s)
+    return code_of_pipeline(_program(s), s)
+
+
+def _program(s: Settings) -> Program:
+    """The network in parts, of several devices with their strategies; which rank runs which part when is not in it."""
+    parts, micro_batches, split = s.schedule.parts, s.micro_batches, s.strategy != "one"
+    plan, parameters = _compiled(s.net, parts if split else layers_of(parts), s.strategy)
+    with default_settings():
+        optimizer = get_subject(s.net).job(parts, micro_batches).optimizer(parameters)
+    stack = stack_of_pipeline(micro_batches * STACK_ROWS, STACK_WIDTH)
+    data = stack if s.net == "stack" else text_of_pipeline(micro_batches * GPT_SEQUENCES)
+    title = f"{SUBJECTS[s.net].label} in {parts} parts, {micro_batches} micro-batches"
+    title += f", {s.devices // s.stages} devices a stage" if split else ""
+    return in_parts(program_of(plan, optimizer, data, title), layers_of(parts), parts, split=split)
 
 
 @lru_cache(maxsize=16)
-def _program(net: str, parts: int, micro_batches: int) -> Program:
-    """The network in parts; which rank runs which part when is not in it."""
-    job = get_subject(net).job(parts, micro_batches)
-    plan, _, optimizer = job.compile(None)
-    stack = stack_of_pipeline(micro_batches * STACK_ROWS, STACK_WIDTH)
-    data = stack if net == "stack" else text_of_pipeline(micro_batches * GPT_SEQUENCES)
-    title = f"{SUBJECTS[net].label} in {parts} parts, {micro_batches} micro-batches"
-    return in_parts(program_of(plan, optimizer, data, title), layers_of(parts), parts)
+def _compiled(net: str, parts: int, strategy: str) -> tuple[Plan, list[Parameter]]:
+    """One micro-batch of a network in so many parts, and its parameters. A network of one device a part needs no
+    stages: it is the same in as many parts as it has layers.
+    """
+    job = get_subject(net).job(parts, 1)
+    schedule = None if strategy == "one" else make_schedule("gpipe", stages=parts, micro_batches=1)
+    plan, made, _ = job.compile(schedule, strategy)
+    return plan, made.trainable_params()
