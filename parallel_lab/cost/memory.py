@@ -127,7 +127,8 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
         both = (tuple(live[kind] for kind in MEMORY_KINDS) for live in (memory.live, memory.host_live))
         timeline.append(MemoryPoint(action.program, position, instr.out, *both))
     kept = {kind: memory.resident[kind] for kind in ("params", "optimizer", "inputs")}
-    most = {kind: max((p.by_kind[kind] for p in timeline), default=0) for kind in ("activations", "gathered")}
+    places = {kind: MEMORY_KINDS.index(kind) for kind in ("activations", "gathered")}
+    most = {kind: max((p.live[at] for p in timeline), default=0) for kind, at in places.items()}
     sizes = {f"{kind}_bytes": size for kind, size in {**kept, **most, "grads": grads_bytes}.items()}
     return MemoryReport(timeline=tuple(timeline), host_resident_bytes=memory.host_resident_bytes, **sizes)
 

@@ -272,7 +272,7 @@ HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror=al
 @each_of(
     ("make", "most"),
     (StrategyLab, 400 * 1024),
-    (lambda: FusionLab("golf"), 100_000),
+    (lambda: FusionLab("golf"), 110_000),
     (lambda: MemoryLab("dense", 2), 150_000),
     (lambda: CollectiveStepper("all_reduce", "ring", 8), 400_000),
     (lambda: PipelineLab(stages=8, micro_batches=16), 600_000),

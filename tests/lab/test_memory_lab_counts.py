@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_lab.cost import predict_memory, zero_memory, zero_traffic
+from parallel_lab.cost.memory import MEMORY_KINDS
 from parallel_lab.graph.compiler import compile_network
 from parallel_lab.lab.memory.count import predicted_ranks, simulated_ranks
 from parallel_lab.lab.memory.facts import formulas, parameter_facts
@@ -267,3 +268,16 @@ def test_states_of_the_optimizers_are_as_many_as_the_tests_say():
         job = get_subject("stack").job(16)
         states = job.optimizer(name).initial_state(job.net.trainable_params()[0])
         assert sum(np.ndim(v.asnumpy() if hasattr(v, "asnumpy") else v) == 2 for v in states.values()) == count
+
+
+def test_ranks_that_are_alike_share_what_is_worked_out_of_their_timeline():
+    ranks = MemoryLab("dense", 8).ranks()
+    assert len({id(count.timeline) for count in ranks}) == 1
+    assert all(count.timeline.fullest is ranks[0].timeline.fullest for count in ranks)
+    for moment, points in (
+        ("peak", ranks[0].timeline),
+        ("training", [p for p in ranks[0].timeline if p.phase != "update"]),
+    ):
+        assert ranks[5].point(moment) == max(points, key=lambda p: sum(p.live))
+    for place, kind in enumerate(MEMORY_KINDS):
+        assert ranks[5].most(kind) == max(p.live[place] for p in ranks[0].timeline)

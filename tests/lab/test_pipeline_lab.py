@@ -10,6 +10,8 @@ from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.memory import predict_memory
 from parallel_lab.cost.schedules import make_schedule, schedule_names
 from parallel_lab.cost.schedules.order import KINDS
+from parallel_lab.graph.compiler import compile_network
+from parallel_lab.lab.pipeline import code_out
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.pipeline.settings import cells_of
 from parallel_lab.lab.pipeline.subjects import get_subject, layers_of
@@ -353,3 +355,23 @@ def test_a_strategy_inside_a_stage_has_a_lane_per_stage():
     lab.run_simulated(2)
     assert lab.wait(120) and lab.snapshot()["run"]["error"] is None
     assert len(lab.results["simulated"].lanes) == 2 and lab.settings.devices == 4
+
+
+def test_only_another_number_of_layers_compiles_for_the_programs(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(
+        code_out, "compile_network", lambda *args, **how: compiled.append(1) or compile_network(*args, **how)
+    )
+    code_out._compiled.cache_clear()
+    lab = PipelineLab("stack", 2, 2)
+    lab.snapshot()
+    for stages, micro_batches, schedule in ((4, 2, "1f1b"), (4, 8, "gpipe"), (8, 8, "gpipe"), (2, 4, "interleaved")):
+        lab.set_stages(stages)
+        lab.set_micro_batches(micro_batches)
+        lab.set_schedule(schedule)
+        lab.snapshot()
+    assert len(compiled) == 1  # 8 layers, whatever the parts are
+    lab.set_stages(6)
+    lab.set_schedule("gpipe")
+    lab.snapshot()
+    assert len(compiled) == 2  # 12

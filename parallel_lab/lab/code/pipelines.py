@@ -136,15 +136,15 @@ def _torch(program: Program, s: Any) -> str:
     borders = [start[n + 1][one.inputs[0]] for n, one in enumerate(made[1:])] if split else [None] * len(parts)
     cells = []
     for part, one in enumerate(made[:-1]):
-        body = pt.module(
-            one, f"Part{part}", one.steps, one.inputs, "placed(initial[{}]" if split else pt.FROM_ARRAY, split
-        )
+        names = (one if split else program).names
+        how = ("placed(initial[{}]", True) if split else (pt.FROM_ARRAY, False)
+        body = pt.module(one if split else program, f"Part{part}", one.steps, one.inputs, *how)
         if split:
             body = _on_devices(body, one, start[part], borders[part])
         if part in s.recomputed:
             at = next(n for n, line in enumerate(body) if "def forward" in line)
             body[at] = body[at].replace("def forward", "def computed")
-            name = one.names[one.inputs[0]]
+            name = names[one.inputs[0]]
             body += [
                 "",
                 f"    def forward(self, {name}):",

@@ -16,6 +16,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,26 @@ Live = tuple[int, ...]
 Traffic = dict[tuple[str, str], tuple[int, int]]
 
 
+class Timeline(tuple[MemoryPoint, ...]):
+    """What a rank holds, instruction by instruction. What is asked of it is worked out once for all ranks alike."""
+
+    @cached_property
+    def fullest(self) -> dict[str, MemoryPoint | None]:
+        """The fullest instruction of the step ("peak"), and of the step without its update ("training")."""
+        most: dict[str, MemoryPoint | None] = {"peak": None, "training": None}
+        for point in self:
+            for moment, known in most.items():
+                if moment == "peak" or point.phase != "update":
+                    most[moment] = point if known is None or point.total_bytes > known.total_bytes else known
+        return most
+
+    @cached_property
+    def most(self) -> dict[str, int]:
+        """Bytes of each kind at the instruction at which there were most of it."""
+        columns = zip(*(point.live for point in self), strict=True)
+        return dict(zip(MEMORY_KINDS, map(max, columns), strict=True)) if self else dict.fromkeys(MEMORY_KINDS, 0)
+
+
 @dataclass(frozen=True)
 class Count:
     """One rank over one step: what it held per instruction, and {(purpose, kind): (messages, bytes to send at best)}.
@@ -55,12 +76,13 @@ class Count:
     traffic: Traffic
     grown_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.timeline, Timeline):
+            object.__setattr__(self, "timeline", Timeline(self.timeline))
+
     def point(self, moment: str) -> MemoryPoint | None:
         """The fullest instruction of the step ("peak"), or of the step without its update ("training"), or None."""
-        if moment in ("states", "resident"):
-            return None
-        points = self.timeline if moment == "peak" else [p for p in self.timeline if p.phase != "update"]
-        return max(points, key=lambda p: p.total_bytes, default=None)
+        return self.timeline.fullest.get(moment)
 
     def at(self, moment: str) -> dict[str, int]:
         """Bytes by kind at one of MOMENTS; "states": parameters, gradients and optimizer states, each when there is
@@ -76,7 +98,7 @@ class Count:
 
     def most(self, kind: str) -> int:
         """Bytes of one kind at the instruction at which there were most of it."""
-        return max((point.by_kind[kind] for point in self.timeline), default=0)
+        return self.timeline.most[kind]
 
     @property
     def peak_bytes(self) -> int:

@@ -80,15 +80,20 @@ def _bar(name: str, count: Count, moment: str) -> dict[str, Any]:
 def steps_of(counts: Sequence[Count]) -> dict[str, Any]:
     """Memory over the step, once for ranks alike (`of`: rank -> number in `steps`): bytes by kind, and the phases."""
     known: dict[Any, int] = {}
+    seen: dict[int, int] = {}  # timelines that ranks share
     steps: list[dict[str, Any]] = []
     of = []
     for count in counts:
+        if id(count.timeline) in seen:
+            of.append(seen[id(count.timeline)])
+            continue
         key = tuple((p.phase, p.live) for p in count.timeline)
         if key not in known:
             known[key] = len(steps)
             live = [[p.by_kind[kind] for kind in KINDS] for p in count.timeline]
             peak = max(range(len(live)), key=lambda i: sum(live[i]), default=0)
             steps.append({"live": live, "phases": _phases(p.phase for p in count.timeline), "peak": peak})
+        seen[id(count.timeline)] = known[key]
         of.append(known[key])
     return {"of": of, "steps": steps}
 
@@ -132,7 +137,8 @@ def _traffic(lab: Any, ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Co
     columns = {"message": "name", "count": "count", "sent": "bytes bar"}
     columns |= {"off: count": "count", "off: sent": "bytes bar"}
     columns |= {"formula": "why", "": "verdict"}
-    said = {c.rank: formulas(lab.plan, lab.facts, c.rank) for c in off}
+    plan, facts = lab.plan, lab.facts
+    said = {c.rank: formulas(plan, facts, c.rank) for c in off}
     of = {}
     for source, counts in ranks_of.items():
         for count in counts:

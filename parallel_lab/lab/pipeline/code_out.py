@@ -9,7 +9,8 @@ from functools import lru_cache
 
 from ...base.errors import ParallelLabError
 from ...base.settings.context import default_settings
-from ...cost.schedules import make_schedule
+from ...graph.compiler import compile_network
+from ...graph.passes import PASSES
 from ...graph.plan import Plan
 from ...nn.tensor.tensor import Parameter
 from ..code.data import stack_of_pipeline, text_of_pipeline
@@ -17,7 +18,7 @@ from ..code.exports import NoForm, in_words
 from ..code.pipelines import code_of_pipeline, in_parts
 from ..code.program import TARGETS, Program, program_of
 from .settings import DRAWN, Settings
-from .subjects import GPT_SEQUENCES, STACK_ROWS, STACK_WIDTH, SUBJECTS, get_subject, layers_of
+from .subjects import GPT_SEQUENCES, STACK_ROWS, STACK_WIDTH, STRATEGIES, SUBJECTS, get_subject, layers_of
 
 
 def our_code(settings: Settings) -> str:
@@ -83,7 +84,7 @@ def codes_of(settings: Settings) -> dict[str, str]:
 def _program(s: Settings) -> Program:
     """The network in parts, of several devices with their strategies; which rank runs which part when is not in it."""
     parts, micro_batches, split = s.schedule.parts, s.micro_batches, s.strategy != "one"
-    plan, parameters = _compiled(s.net, parts if split else layers_of(parts), s.strategy)
+    plan, parameters = _compiled(s.net, layers_of(parts), s.strategy)
     with default_settings():
         optimizer = get_subject(s.net).job(parts, micro_batches).optimizer(parameters)
     stack = stack_of_pipeline(micro_batches * STACK_ROWS, STACK_WIDTH)
@@ -94,11 +95,11 @@ def _program(s: Settings) -> Program:
 
 
 @lru_cache(maxsize=16)
-def _compiled(net: str, parts: int, strategy: str) -> tuple[Plan, list[Parameter]]:
-    """One micro-batch of a network in so many parts, and its parameters. A network of one device a part needs no
-    stages: it is the same in as many parts as it has layers.
-    """
-    job = get_subject(net).job(parts, 1)
-    schedule = None if strategy == "one" else make_schedule("gpipe", stages=parts, micro_batches=1)
-    plan, made, _ = job.compile(schedule, strategy)
-    return plan, made.trainable_params()
+def _compiled(net: str, layers: int, strategy: str) -> tuple[Plan, list[Parameter]]:
+    """The operators of one micro-batch on the devices of a stage, and the parameters: whatever the parts are."""
+    job = get_subject(net).job(layers, 1)
+    forward = [one for one in PASSES if one.name != "differentiate"]
+    how = {"device_num": STRATEGIES[strategy], "dataset_strategy": "full_batch", "passes": forward}
+    with default_settings():
+        made = job.make(layers, strategy)
+        return compile_network(made, *job.batches[0], loss=job.loss(), **how), made.trainable_params()
