@@ -213,6 +213,10 @@ class LossNotFinite(ParallelLabError, ValueError):
     """A loss that became NaN or infinite: the training cannot recover (ValueError, as MindSpore's LossMonitor)."""
 
 
+class NonFinite(LossNotFinite):
+    """NaN or an infinity in a rank's inputs, gradients, parameters or loss."""
+
+
 class MetricEmpty(ParallelLabError, RuntimeError):
     """A metric asked for its result before it was given a sample."""
 

@@ -75,7 +75,7 @@ class Run:
         turn = range(first, first + max(1, min(steps, len(self._batches))))
         inputs = [full_inputs(plan, self._batches[step % len(self._batches)]) for step in turn]
         rates = rates_of_steps(plan, session._optimizer, first, steps)
-        order = session._key, inputs, first, steps, self._record, self._phases, rates
+        order = session._key, inputs, first, steps, self._record, self._phases, rates, session.checks_finite
         self._before = before
         with self._asking:
             paused = self._asked == "pause"

@@ -35,9 +35,11 @@ from ..nn.layers.losses import WithLossCell, check_outputs
 from ..nn.optim.grad_reducer import DistributedGradReducer
 from ..nn.optim.weight_groups import check_grouping_in_context
 from ..nn.tensor.autograd import value_and_grad
+from ..nn.tensor.by_slice import is_elsewhere
 from ..nn.tensor.tensor import Parameter, RankTensor, Tensor
 from ..nn.wrap import GradAccumulation, TrainOneStepCell
 from ..ops.machine.state import StepNumber
+from . import finite
 from .agreement import agree_on_start, broadcast_parameters, warn_of_other_starts
 from .auto_parallel import AutoParallel
 from .compiled import CompiledFunction
@@ -153,7 +155,7 @@ class TrainStep(_Step):
         if self._first:
             self._before_first_step()
         if self._at_once is not None:
-            return self._at_once(*columns)
+            return self._run_at_once(*columns)
         if not self._first:
             return self._compiled(*columns)
         self._first = False
@@ -164,7 +166,22 @@ class TrainStep(_Step):
                 raise
             # gradients that the learner adds up by hand are not those of a plan: each rank runs what was written
             self._compiled, self._at_once = None, self._eager_step(reduce=True)
+            return self._run_at_once(*columns)
+
+    def _run_at_once(self, *columns: Any) -> Any:
+        """A step that is not compiled; what goes in and comes out is looked at, where that is wanted (`finite.py`)."""
+        optimizer = self.optimizer or getattr(self.network, "optimizer", None)
+        if optimizer is None or not finite.wanted(optimizer, self.network):
             return self._at_once(*columns)
+        step = optimizer.global_step
+        finite.check_columns(columns, step)
+        loss = self._at_once(*columns)
+        if isinstance(loss, Tensor):
+            finite.check("the loss", loss, step)
+        for p in optimizer.parameters:
+            if not is_elsewhere(p):
+                finite.check(f"parameter {p.name!r}", p, step)
+        return loss
 
     def _before_first_step(self) -> None:
         """With parameter_broadcast all ranks start with rank 0's parameters; else those that differ are told."""

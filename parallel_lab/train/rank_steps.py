@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from ..run.communicator import Start, Wait
 from ..run.computing import computing
 from ..run.full_values import held_slices
 from ..run.interpreter import Env, rank_step
+from .finite import PlanCheck, gradients_of
 from .plan_switch import RankMoves, move_on_rank, size_of
 from .replicas import of_plan
 
@@ -140,9 +141,11 @@ def train_rank(
     record: int,
     phases: Sequence[str] | None,
     rates: dict[str, np.ndarray],
+    finite: bool = False,
 ) -> tuple[list[float], list[dict]]:
     """One rank's training loop; every rank takes the same number of steps, also when stopped.
 
+    finite   whether NaN and infinities are an error
     batches  full inputs of the steps, gone round, from step `first` on: all ranks of a machine read the same memory,
              and a rank copies its slices of one batch at a time
     """
@@ -156,6 +159,7 @@ def train_rank(
     if "copies" not in session:
         session["copies"] = of_plan(plan, comm)
     copies = session["copies"]
+    check = PlanCheck(plan, comm.rank, env, gradients_of(plan)) if finite else None
     with computing(plan):
         for step in range(first, first + steps):
             if not comm.agree_to_continue(step):
@@ -167,7 +171,12 @@ def train_rank(
                 copies.compare({n: env[n] for n in copies.names if plan.held_by(n, comm.rank)}, {}, step)
             seen = Record() if record else None
             replaced = session["left"][1]
-            step_on(comm, plan, env, phases=phases, step=step, observe=seen, show=comm.report, replaced=replaced)
+            if check is not None:
+                check.begin(step)
+            more = {"phases": phases, "step": step, "observe": seen, "show": comm.report, "replaced": replaced}
+            step_on(comm, plan, env, None if check is None else check.look, **more)
+            if check is not None:
+                check.end()
             session["left"] = step + 1, []
             losses.append(float(env[plan.outputs[0]].reshape(-1)[0]))
             if seen is not None:
@@ -184,21 +193,25 @@ def train_rank(
     return losses, to_dicts(event for one in found for event in ran_events(comm.rank, *one))
 
 
-def step_on(comm: Any, plan: Plan, env: Env, **options: Any) -> Env:
-    """One step of a plan on this rank. comm: None for a plan of one device. options: those of `rank_step`."""
+def step_on(comm: Any, plan: Plan, env: Env, look: Callable | None = None, **options: Any) -> Env:
+    """One step of a plan on this rank. comm: None for a plan of one device. look: as in `drive`; options: those of
+    `rank_step`.
+    """
     if comm is None:
         return drive(rank_step(plan, 0, env, **options), None)
-    return drive(rank_step(plan, comm.rank, env, empty=comm.empty, progress=comm.progress, **options), comm)
+    return drive(rank_step(plan, comm.rank, env, empty=comm.empty, progress=comm.progress, **options), comm, look)
 
 
-def drive(program: Any, comm: Any) -> Any:
-    """Run one rank's generator; `comm` answers what it asks for."""
+def drive(program: Any, comm: Any, look: Callable | None = None) -> Any:
+    """Run one rank's generator; `comm` answers what it asks for.  look: called with each request before"""
     reply = None
     while True:
         try:
             asked = program.send(reply)
         except StopIteration as end:
             return end.value
+        if look is not None and not isinstance(asked, Wait):
+            look(asked.request if isinstance(asked, Start) else asked)
         match asked:
             case Start(request):
                 reply = comm.begin(request)

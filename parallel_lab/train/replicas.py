@@ -30,6 +30,7 @@ from ..base.settings.run_checks import run_checks
 from ..graph.plan import Plan
 from ..layout.slices import is_split
 from ..nn.tensor.by_slice import is_elsewhere
+from . import finite
 from .agreement import groups_of
 
 SEED = "seed"  # may differ: masks of dropout are each rank's own. It is told where values differ
@@ -179,17 +180,22 @@ def of_plan(plan: Plan, comm: Any, optimizer_parameters: Mapping[str, Any] | Non
     return copies
 
 
-def before_sum(reducer: Any, members: tuple[int, ...], settings: Mapping[str, Any]) -> None:
-    """Gradients are about to be added up by hand: compare the parameters that they are of, and their optimizer's."""
+def before_sum(reducer: Any, members: tuple[int, ...], gradients: Sequence[Any], settings: Mapping[str, Any]) -> None:
+    """Gradients are about to be added up by hand: look whether they are finite, and compare the parameters that they
+    are of, and their optimizer's states.
+    """
     world = current_world()
     copies = world.copies.get(reducer)
     if copies is None or copies.members != members:
         copies = world.copies[reducer] = Replicas(world.comm, members)
+    optimizer = getattr(reducer.parameters, "optimizer", None)
+    steps = copies.steps if optimizer is None else optimizer.global_step
+    if finite.wanted(optimizer):
+        for p, gradient in zip(reducer.parameters, gradients, strict=True):
+            finite.check(f"the gradient of parameter {p.name!r}", gradient, steps)
     if not copies.due():
         return
-    optimizer = getattr(reducer.parameters, "optimizer", None)
     trained = [p for p in reducer.parameters if _is_copy(p)]
-    steps = copies.steps - 1 if optimizer is None else optimizer.global_step
     copies.compare(*_told(copies, trained, optimizer, **settings), steps)
 
 

@@ -31,6 +31,7 @@ from ..nn.tensor.tensor import Initial, RankTensor, Tensor
 from ..run.computing import computing
 from ..run.interpreter import Env
 from .comparison import compare_programs
+from .finite import PlanCheck, gradients_of, wanted
 from .rank_steps import step_on
 from .replicas import Replicas, of_plan, settings_of
 
@@ -72,6 +73,7 @@ class RankProgram:
             there = [f"stage {n}" for n, stage in enumerate(plan.stages) if plan.held_by(given.name, stage.first)]
             if there and given.name not in self._layouts:
                 self._elsewhere[given.name] = f"the ranks of {' and '.join(there)}"
+        self._check: PlanCheck | None = None
         self._copies: Replicas | None = None
         if size > 1:
             optimizer = compiled.optimizer
@@ -97,10 +99,17 @@ class RankProgram:
             more = {"gradients_mean": plan.config.gradients_mean}
             self._copies.compare(self._held(), settings_of(self.compiled.optimizer, **more), self._number())
         observe, events = self._observer()
+        check = self._finite_check()
+        if check is not None:
+            check.begin(self._number())
         if self.world is not None:
             self.world.comm.step = self._number()  # of the messages that it records
         with computing(plan):
-            step_on(None if self.world is None else self.world.comm, plan, env, step=self._number(), observe=observe)
+            look = None if check is None else check.look
+            comm = None if self.world is None else self.world.comm
+            step_on(comm, plan, env, look, step=self._number(), observe=observe)
+        if check is not None:
+            check.end()
         self.steps += 1
         self._keep(shared)
         if events:
@@ -159,6 +168,15 @@ class RankProgram:
     def _held(self) -> dict[str, np.ndarray]:
         """What this rank holds of the copies that are compared."""
         return {name: self.env[name] for name in self._copies.names if self.plan.held_by(name, self.rank)}
+
+    def _finite_check(self) -> PlanCheck | None:
+        """What looks for NaN and infinities in this step of a training."""
+        optimizer = self.compiled.optimizer
+        if optimizer is None or self.compiled.scaler is not None or not wanted(optimizer):
+            return None
+        if self._check is None:
+            self._check = PlanCheck(self.plan, self.rank, self.env, gradients_of(self.plan))
+        return self._check
 
     # ---- what is kept ----
 

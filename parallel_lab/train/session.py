@@ -26,10 +26,10 @@ from ..base.events import Event
 from ..graph.plan import Plan
 from ..nn.optim.together import as_optimizer
 from ..nn.tensor.tensor import Tensor
-from ..run.full_values import full_inputs, full_value, gather_value
+from ..run.full_values import full_inputs, full_value, gather_value, step_inputs
 from ..run.interpreter import half_done
 from ..run.simulator import Simulator
-from . import plan_switch, rank_steps
+from . import finite, plan_switch, rank_steps
 from .background_run import Run, rates_of_steps
 from .forward_only import forward_only
 from .plan_switch import Switched
@@ -189,6 +189,7 @@ class Session:
         losses = []
         recorded: deque[tuple[int, rank_steps.Record]] = deque(maxlen=record)
         first, rates = self.step, rates_of_steps(self.plan, self._optimizer, self.step, steps)
+        checks = self._finite_checks()
         for step in range(first, first + steps):
             if stopped is not None and stopped():
                 break
@@ -197,13 +198,33 @@ class Session:
             seen = rank_steps.Record(self.plan.device_num)
             inputs = batches[step % len(batches)]
             observe = seen.of if record else None
+            if checks:
+                observe = _noted_and_checked(observe, checks)
+                for check in checks:
+                    check.env = step_inputs(self.plan, check.rank, inputs)
+                    check.begin(step)
+                    check.env = self._simulator.envs[check.rank]
             loss = self._simulator.run_step(*inputs, phases=phases, step=step, observe=observe)
+            for check in checks:
+                check.end()
             losses.append(float(loss.reshape(-1)[0]))
             self.step = step + 1
             recorded.append((step, seen))
         if record:
             self.events = [e for step, seen in recorded for e in self._simulated_events(step, seen.on_cores())]
         return losses
+
+    @property
+    def checks_finite(self) -> bool:
+        """Whether steps look for NaN and infinities (`finite.py`)."""
+        return self._optimizer is not None and finite.wanted(self._optimizer)
+
+    def _finite_checks(self) -> list[finite.PlanCheck]:
+        """What looks for them in the ranks of the simulator."""
+        if not self.checks_finite:
+            return []
+        watched = finite.gradients_of(self.plan)
+        return [finite.PlanCheck(self.plan, rank, env, watched) for rank, env in enumerate(self._simulator.envs)]
 
     def _simulated_events(self, step: int, ran: list[list[Ran]]) -> Iterator[Event]:
         # the cost model is only needed here: importing parallel_lab stays light
@@ -411,6 +432,17 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _noted_and_checked(observe: Callable | None, checks: list[finite.PlanCheck]) -> Callable:
+    """What the simulator calls after an instruction of a rank."""
+
+    def call(rank: int, *what: Any) -> None:
+        if observe is not None:
+            observe(rank, *what)
+        checks[rank](*what)
+
+    return call
 
 
 def _checked(plan: Plan, batches: Iterable[Batch], first: int, steps: int) -> list[Batch]:

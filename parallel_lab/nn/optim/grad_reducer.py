@@ -184,7 +184,7 @@ class DistributedGradReducer(Cell):
         comm, line = world.comm, origin_of("DistributedGradReducer")
         before_sum = getattr(world, "before_sum", None)
         if before_sum is not None:
-            before_sum(self, members, {"gradients_mean": self.mean, "degree": self.degree or len(members)})
+            before_sum(self, members, grads, {"gradients_mean": self.mean, "degree": self.degree or len(members)})
         arrays = [grads[i].asnumpy() if isinstance(grads[i], Tensor) else np.asarray(grads[i]) for i in places]
         dtypes = [np.dtype(np.float32) if wide and str(a.dtype) in HALF else a.dtype for a in arrays]
         under_way = []

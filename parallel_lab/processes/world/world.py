@@ -57,11 +57,11 @@ LOCAL_VARIABLES = {"OMPI_COMM_WORLD_LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_SIZE", "
 class World:
     """This process as `rank` of `world_size`. `comm` answers `answer(Request)` and named methods (run/calls.py);
     `backend`: "shared_memory" or "mpi", what carries data; `library`: "hccl" (unless `init` named another), "nccl",
-    "mccl", whose names a script uses; `launcher`: how processes were started, for messages; `groups`: name -> ranks,
-    ascending, the world's own too; `events`: recorded besides the communicator's (PARALLEL_LAB_EVENTS); `before_sum`:
-    (reducer, ranks, settings), called before gradients are added up by hand; `summed`: (shape, ranks) of what AllReduce
-    has added since gradients were made; `after_update`: called with an optimizer that has used them; `copies`: what
-    these keep, per reducer and optimizer.
+    "mccl", whose names a script uses; `launcher`: how processes were started, for messages; `groups`: name ->
+    ranks, ascending, the world's own too; `events`: recorded besides the communicator's (PARALLEL_LAB_EVENTS);
+    `before_sum`: (reducer, ranks, gradients, settings), called before gradients are added up by hand; `summed`:
+    (shape, ranks) of what AllReduce has added since gradients were made; `after_update`: called with an optimizer
+    that has used them; `copies`: what these keep, per reducer and optimizer.
     """
 
     def __init__(
