@@ -41,7 +41,7 @@ function controls(s, ui) {
       ${flag("checked", s.accumulation_shard)}${disabledUnless(ui, "set_accumulation_shard")}>
       <span>sums in slices</span></label>` : ""}</div>
     ${runLine(s.run, "pl-mm-run", ui)}${equalities(s).map((name) => html`<p class="pl-mm-run">
-      ${name.slice("equality_".length)}: ${s.sections[name].notes.map(verdictText)}</p>`)}`;
+      ${s.sections[name].title.split(":")[0]}: ${s.sections[name].notes.map(verdictText)}</p>`)}`;
 }
 
 const equalities = (s) => Object.keys(s.sections).filter((name) => name.startsWith("equality_"));

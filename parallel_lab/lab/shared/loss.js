@@ -68,11 +68,16 @@ function drawLoss(canvas, curves, earlier = [], switches = []) {
   c.font = `11px ${style.fontFamily}`;
   c.lineWidth = 1;
   c.textBaseline = "middle";
-  for (const v of roundTicks(low, high, 4)) {
+  // four digits have room; two lines never bear the same number
+  const ticks = roundTicks(low, high, 4), three = ticks.map(smallText), told = new Set();
+  const labels = new Set(three).size === ticks.length ? three : ticks.map((v) => String(Number(v.toPrecision(4))));
+  for (const [i, v] of ticks.entries()) {
     const at = Math.round(y(v)) + 0.5;
     c.strokeStyle = colour("--pl-rule");
     c.beginPath(); c.moveTo(left, at); c.lineTo(right, at); c.stroke();
-    c.fillStyle = colour("--pl-muted"); c.textAlign = "right"; c.fillText(smallText(v), left - 6, at);
+    c.fillStyle = colour("--pl-muted"); c.textAlign = "right";
+    if (!told.has(labels[i])) c.fillText(labels[i], left - 6, at);
+    told.add(labels[i]);
   }
   c.textBaseline = "alphabetic";
   c.textAlign = "left"; c.fillText("step 1", left, box.height - 4);

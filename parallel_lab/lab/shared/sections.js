@@ -146,8 +146,10 @@ function withCode(view, own = {}) {
       return true;
     },
     change(event) {
-      const known = event.target === field() && event.target.value === ui.taken;
-      return known || own.change?.(event);
+      const { target } = event, pasted = target === field();
+      if (pasted && target.value === ui.taken) return true;
+      if (pasted) ui.taken = target.value;
+      return own.change?.(event);
     },
   };
 }
