@@ -14,7 +14,7 @@ from parallel_lab.cost import predict_timeline
 from parallel_lab.lab.fusion.case import MODES
 from parallel_lab.lab.fusion.lanes import event_lanes, plan_lanes
 from parallel_lab.lab.fusion.model import DEVICES, PARALLEL_MODES, FusionLab
-from parallel_lab.lab.fusion.subjects import GOLF, SUBJECTS
+from parallel_lab.lab.fusion.subjects import GOLF, SUBJECTS, Job
 from parallel_lab.lab.shared.sections import picked
 from parallel_lab.processes.shm import close_all
 
@@ -361,3 +361,24 @@ def test_the_time_axis_is_that_of_nothing_set_whatever_is_tried_and_the_last_try
         assert f"Before: {len(before['messages'])} message" in lab.to_text()
     lab.set_subject("dense")
     assert lab.snapshot()["tried"] is None
+
+
+def test_settings_that_were_there_before_and_other_costs_compile_nothing(monkeypatch):
+    compiled, compile_job = [], Job.compile
+    monkeypatch.setattr(Job, "compile", lambda job, **how: compiled.append(how) or compile_job(job, **how))
+    lab = FusionLab("dense", 2)
+    assert len(compiled) == 3  # without fusion, each alone, and the setting
+    lab.set_mode("size")
+    first = lab.plan
+    assert len(compiled) == 4
+    lab.set_cluster("gpu_node")
+    lab.set_line(1e-3, 1e-9)
+    lab.set_mode("auto")
+    lab.set_mode("size")
+    assert len(compiled) == 4 and lab.plan is first
+    lab.set_ids({"dense1.weight": 2})
+    grouped = lab.groups
+    lab.set_mode("size")
+    assert lab.plan is first and lab.groups != grouped
+    lab.set_mode("ids")
+    assert len(compiled) == 5 and lab.groups == grouped

@@ -45,6 +45,7 @@ from .subjects import GOLF, GOLF_LINE, SUBJECTS, Job, get_subject
 DEVICES = (2, 4, 8)
 PARALLEL_MODES = ("data_parallel", "semi_auto_parallel")
 LARGEST_TEXT = 2000  # characters of a typed list
+KEPT = 32  # plans
 
 _Key = tuple[Any, ...]
 
@@ -99,6 +100,7 @@ class FusionLab(ComparesRuns, WritesCode):
         self._own_line: Link | None = None
         self._mode, self._given = "auto", Settings()
         self._job: Job | None = None
+        self._plans: dict[str, Plan] = {}  # by their settings
         self._cases: dict[_Key, Case] = {}
         self._scores: dict[_Key, Score] = {}
         self._tried: Lanes | None = None  # the grouping before this one, and what both are of
@@ -519,14 +521,20 @@ class FusionLab(ComparesRuns, WritesCode):
         return self._job
 
     def _compiled(self, mode: str) -> Plan:
-        """The plan of the subject, made anew: a network keeps the ids of its parameters for good."""
+        """The plan of the subject, of a new network where one has ids: it keeps those of its parameters for good."""
         if mode == "ids" or (
             self._job is not None and any(p.comm_fusion_given for p in self._job.net.trainable_params())
         ):
             self._job = None
         ids = self._given.ids if mode == "ids" else None
-        how = {"comm_fusion": self._setting(mode), "ids": ids, "fusion_index": self._given.wording}
-        return self._job_made().compile(devices=self._devices, parallel_mode=self._parallel_mode, **how)
+        how = {"devices": self._devices, "parallel_mode": self._parallel_mode, "comm_fusion": self._setting(mode)}
+        how |= {"ids": ids, "fusion_index": self._given.wording}
+        key = f"{self._subject.name} {how}"
+        if key not in self._plans:
+            while len(self._plans) >= KEPT:
+                del self._plans[next(iter(self._plans))]
+            self._plans[key] = self._job_made().compile(**how)
+        return self._plans[key]
 
     def _setting(self, mode: str) -> dict[str, Any]:
         return self._given.comm_fusion(mode, self._last_position() + 1)

@@ -281,7 +281,11 @@ class StrategyLab(StrategyExports, RunsOneThing):
 
     def _look_at_message(self, number: int | None) -> None:
         self._message, self._at = number, 0
-        self._moves = None if number is None else redistribution_of(self._plan, number)
+        self._moves = None if number is None else self._moves_of(number)
+
+    def _moves_of(self, number: int) -> dict[str, Any] | None:
+        plan = self._plan
+        return self._plans.drawn(plan, ("moves", number), lambda: redistribution_of(plan, number))
 
     def to(self, number: int) -> None:
         """To where so many moves of the selected message's redistribution are done."""
@@ -464,7 +468,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
             messages = {"null": {"moves": None, "status_message": ""}}
             for m in shot["messages"]:
                 there = {} if m["tensor"] is None else {"tensor": m["tensor"], "phase": m["phase"]}
-                shown = {"moves": redistribution_of(self._plan, m["number"]), "status_message": pair_status(m)}
+                shown = {"moves": self._moves_of(m["number"]), "status_message": pair_status(m)}
                 messages[str(m["number"])] = {**shown, **there, "at": 0}
             here = {f"{self._tensor}|{self._phase}|{self._rank}": {"numbers": shot["numbers"]}, "*": {"numbers": None}}
             looks = {"message": messages, "tensor|phase": pictures, "rank": ranks, "tensor|phase|rank": here}
