@@ -83,6 +83,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .graph.plan import Plan
     from .lab import widgets
     from .lab.collectives.model import CollectiveStepper
+    from .lab.costs.model import CostLab
     from .lab.fusion.model import FusionLab
     from .lab.memory.model import MemoryLab
     from .lab.pipeline.model import PipelineLab
@@ -148,6 +149,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "lab.memory.model": ("MemoryLab",),
             "lab.pipeline.model": ("PipelineLab",),
             "lab.recompute.model": ("RecomputeLab",),
+            "lab.costs.model": ("CostLab",),
             "lab.redistribution.model": ("RedistributionLab",),
             "lab.shared.lab": ("pages_of",),
             "lab.widgets": ("open_lab",),

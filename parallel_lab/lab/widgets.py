@@ -18,6 +18,7 @@ LABS = {
     "PipelineLab": "pipeline",
     "RedistributionLab": "redistribution",
     "RecomputeLab": "recompute",
+    "CostLab": "costs",
 }
 
 

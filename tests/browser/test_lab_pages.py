@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parallel_lab.lab.collectives.model import CollectiveStepper
+from parallel_lab.lab.costs.model import CostLab
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
@@ -35,6 +36,7 @@ LABS = {
     "stepper": (CollectiveStepper, "[aria-label='8 ranks']", "[aria-label='one round on']", "COUNTED, AND BY FORMULA"),
     "pipeline": (lambda: PipelineLab(stages=2), ".pl-pi-toggle", "[data-do=back]", "waits n ticks"),
     "redistribution": (RedistributionLab, "[data-value=all_to_all]", "[data-key=set_rank]", "together with"),
+    "costs": (CostLab, "[data-command=set_kind][data-value=all_gather]", "[data-key=set_size]", "Time over size"),
     "recompute": (RecomputeLab, "[data-key=set_cap-30]", "[data-key=layer3]", "Memory over the step"),
 }
 pytestmark = [*MARKS, pytest.mark.parametrize("name", LABS)]

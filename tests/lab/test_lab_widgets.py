@@ -10,6 +10,7 @@ from IPython.core.formatters import DisplayFormatter
 
 from parallel_lab.lab import widgets
 from parallel_lab.lab.collectives.model import CollectiveStepper
+from parallel_lab.lab.costs.model import CostLab
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
@@ -36,6 +37,7 @@ LABS = {
     "pipeline": lambda: PipelineLab(stages=4, micro_batches=4),
     "redistribution": RedistributionLab,
     "recompute": RecomputeLab,
+    "costs": CostLab,
 }
 # (commands in turn, what the whole snapshot then says)
 CONTROLS = {
@@ -172,6 +174,13 @@ CONTROLS = {
         ([("next",)], lambda s: s["at"] == 1),
         ([("next",), ("reset",)], lambda s: s["at"] == 0),
     ],
+    "costs": [
+        ([("set_kind", "all_gather")], lambda s: s["kind"]["value"] == "all_gather"),
+        ([("set_ranks", 16)], lambda s: s["ranks"]["value"] == 16),
+        ([("set_alpha_us", 25)], lambda s: s["alpha_us"]["value"] == 25),
+        ([("set_gigabytes_per_s", 1)], lambda s: s["gigabytes_per_s"]["value"] == 1),
+        ([("set_size", 1024)], lambda s: s["size"]["value"] == 1024),
+    ],
     "recompute": [
         ([("set_cap", 30)], lambda s: s["cap"]["value"] == 30),
         ([("toggle", 4)], lambda s: [one["again"] for one in s["layers"]].index(True) == 4 and s["peak"] == 65),
@@ -256,6 +265,7 @@ REFUSED = {
         ("set_rank", (8,), "One of 0, 1, 2"),
         ("to", (9,), "from 0 to"),
     ],
+    "costs": [("set_ranks", (5,), "One of 2, 3"), ("set_kind", (3,), "Expected str"), ("set_size", (1,), "One of")],
     "recompute": [
         ("set_cap", (41,), "One of 20, 30, 40"),
         ("toggle", (12,), "One of 0, 1, 2"),
@@ -271,6 +281,7 @@ NUMBERED |= {"redistribution": "set_rank", "pipeline": "clear_rank"}
 TITLES = {"strategy": "Strategy Lab", "fusion": "Fusion Lab", "memory": "Memory Lab"}
 TITLES |= {"stepper": "all_reduce by ring, 4 ranks", "redistribution": "Redistribution Lab", "pipeline": "Pipeline Lab"}
 GOOD["recompute"], NUMBERED["recompute"], TITLES["recompute"] = ("toggle", 3), "toggle", "Recompute Lab"
+GOOD["costs"], NUMBERED["costs"], TITLES["costs"] = ("set_ranks", 16), "set_ranks", "Cost Lab"
 each_lab = pytest.mark.parametrize("name", LABS)
 
 

@@ -1,15 +1,22 @@
-// A lab that is choices and sections, and has no drawing of its own: what its snapshot lists, in that order. A choice
-// named "have" is the command set_have.
+// A lab that is choices and sections, and has no drawing of its own: what its snapshot lists, in that order; sections
+// with "tab" are behind tabs. A choice named "have" is the command set_have.
 
 const fieldsOf = (s) => Object.entries(s).filter(([, field]) => field?.choices);
-const FEW = 3; // so many choices are buttons
+const FEW = 4; // so many choices are buttons
 const control = (command, field, ui) => (field.choices.length > FEW
   ? choice(command, field.label, field, command, ui) : segments(`${command}-`, field.label, field, command, ui));
+
+const plainTabs = (s, ui) => {
+  const behind = Object.keys(s.sections).filter((name) => s.sections[name].tab);
+  const one = (name) => [name, [s.sections[name].title, null, () => section(s, name, ui)]];
+  return behind.length ? tabs(ui, Object.fromEntries(behind.map(one))) : "";
+};
 
 const { render, mountPage } = lab({
   parts: {
     head: (s, ui) => head(s, html`${fieldsOf(s).map(([name, field]) => control(`set_${name}`, field, ui))}`, ui),
-    sections: (s, ui) => html`${Object.keys(s.sections).map((name) => section(s, name, ui))}`,
+    sections: (s, ui) => html`${Object.keys(s.sections).filter((name) => !s.sections[name].tab)
+      .map((name) => section(s, name, ui))}${plainTabs(s, ui)}`,
   },
-  measure() {},
+  measure(ui, root) { ui.width = Math.max(280, Math.floor(root.clientWidth || 940) - 8); },
 });

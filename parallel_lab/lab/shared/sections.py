@@ -12,7 +12,11 @@ choices that "by" names: {"by": ["source", "rank"], "of": {"predicted|0": {"rows
     bars    stacked bars: "kinds" from below, "bars" with "name", "live" (bytes per kind), "total", and "line" across
     lanes   what is computed ("boxes") and sent ("messages") over the time of one step
     loss    two curves, how far they are apart, and how far rounding may take them
+    curves  times ("curves": pairs of a name and a list) over sizes in bytes ("x", named "axis"), both logarithmic;
+            "marks": pairs of bytes and what is there
     lines   notes only;  code: lines to copy
+
+A lab that has nothing but sections (plain_lab.js) puts those with "tab" behind tabs.
 """
 
 from __future__ import annotations
@@ -48,9 +52,15 @@ def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]] 
     return {"kind": "table", "title": title, "columns": dict(columns), "rows": [list(row) for row in rows], **more}
 
 
-def code(title: str, text: str) -> Section:
+def code(title: str, text: str, **more: Any) -> Section:
     """Lines to copy."""
-    return {"kind": "code", "title": title, "text": text}
+    return {"kind": "code", "title": title, "text": text, **more}
+
+
+def curves(title: str, axis: str, x: Sequence[float], times_s: Mapping[str, Sequence[float]], **more: Any) -> Section:
+    """Times over sizes, to four digits: more cannot be seen."""
+    rounded = [[name, [float(f"{time_s:.4g}") for time_s in curve]] for name, curve in times_s.items()]
+    return {"kind": "curves", "title": title, "axis": axis, "x": list(x), "curves": rounded, **more}
 
 
 def picked(section: Section, shot: Mapping[str, Any]) -> Section:
@@ -198,6 +208,14 @@ def _lanes(section: Section) -> Iterable[str]:
     yield f"  exposed        |{tail}|"
 
 
+def _curves(section: Section) -> Iterable[str]:
+    """Every fourth size as a row; then what is marked."""
+    shown = range(0, len(section["x"]), 4)
+    rows = [[bytes_text(section["x"][i]), *(time_text(curve[i]) for _, curve in section["curves"])] for i in shown]
+    yield from _columns([[section["axis"], *(name for name, _ in section["curves"])], *rows])
+    yield from (f"  {text}" for _, text in section.get("marks", ()))
+
+
 def _loss(section: Section) -> Iterable[str]:
     loss = section["loss"]
     if not loss["steps"]:
@@ -225,6 +243,7 @@ TEXTS: dict[str, Callable[[Section], Iterable[str]]] = {
     "bars": _bars,
     "lanes": _lanes,
     "loss": _loss,
+    "curves": _curves,
     "lines": lambda section: (),
     "code": lambda section: (f"  {line}" for line in section["text"].splitlines()),
 }

@@ -1,0 +1,1 @@
+"""The Cost Lab: when which algorithm of a collective is the fastest."""

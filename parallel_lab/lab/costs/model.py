@@ -1,0 +1,164 @@
+"""The Cost Lab: a collective can be made by several algorithms, and which one is the fastest depends on the size.
+
+    lab = CostLab("all_reduce", ranks=8, alpha_us=5, gigabytes_per_s=10)
+    print(lab.to_text())
+    lab.fastest                     # by recursive_doubling up to 117 KiB, then by halving_doubling
+
+Of a lab this file is all there is: choices, their commands, and sections (`shared/sections.py`). Its numbers are in
+`lines.py`; text, page, link, file and widget follow from the declaration.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from ...base.units import bytes_text
+from ..shared.lab import Choice, Lab, LabRun
+from ..shared.sections import code, curves, table
+from .lines import Line, Part, fastest, line_at, lines_of
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter")
+RANKS = (2, 3, 4, 8, 16, 32, 64)
+ALPHAS = {1: "1 us", 5: "5 us", 25: "25 us", 100: "100 us"}
+SPEEDS = {1: "1 GB/s", 10: "10 GB/s", 100: "100 GB/s"}
+SIZES = {1 << power: bytes_text(1 << power) for power in (10, 14, 17, 20, 24, 28)}
+DRAWN = [1 << power for power in range(8, 31)]  # bytes, from 256 B to 1 GiB
+
+
+class CostLab(Lab):
+    """The algorithms of one collective on one machine, with a link for every pair of ranks.
+
+    kind     "all_reduce", "all_gather" or "reduce_scatter"; S is the whole value, all ranks' chunks together
+    alpha_us, gigabytes_per_s   microseconds to start a message, and what a link carries
+    size     bytes of S for which the algorithms are compared in a table
+
+    Raises ArgumentError for what is not offered.
+    """
+
+    scripts = ("shared/curves.js", "shared/plain_lab.js")
+    commands = ("set_kind", "set_ranks", "set_alpha_us", "set_gigabytes_per_s", "set_size")
+    looks: ClassVar[dict[str, str]] = {"set_size": "size"}
+    free = ("kind", "ranks", "alpha_us", "gigabytes_per_s")
+    frame_height_px = 780
+
+    def __init__(
+        self,
+        kind: str = "all_reduce",
+        ranks: int = 8,
+        alpha_us: int = 5,
+        gigabytes_per_s: int = 10,
+        size: int = 1 << 17,
+    ) -> None:
+        super().__init__()
+        given = {"kind": kind, "ranks": ranks, "alpha_us": alpha_us, "gigabytes_per_s": gigabytes_per_s, "size": size}
+        self._set(**given)
+        self._offered(**given)
+
+    def choices(self) -> dict[str, Choice]:
+        return {
+            "kind": Choice("collective", self._kind, KINDS),
+            "ranks": Choice("ranks", self._ranks, RANKS),
+            "alpha_us": Choice("alpha", self._alpha_us, ALPHAS),
+            "gigabytes_per_s": Choice("1 / beta", self._gigabytes_per_s, SPEEDS),
+            "size": Choice("S", self._size, SIZES),
+        }
+
+    def set_kind(self, kind: str) -> None:
+        """Another collective."""
+        self._choose(kind=kind)
+
+    def set_ranks(self, ranks: int) -> None:
+        """Another number of ranks."""
+        self._choose(ranks=ranks)
+
+    def set_alpha_us(self, alpha_us: int) -> None:
+        """Microseconds to start a message: 1, 5, 25 or 100."""
+        self._choose(alpha_us=alpha_us)
+
+    def set_gigabytes_per_s(self, speed: int) -> None:
+        """What a link carries, in 10^9 bytes per second: 1, 10 or 100."""
+        self._choose(gigabytes_per_s=speed)
+
+    def set_size(self, size: int) -> None:
+        """Bytes of S in the table."""
+        self._look(size=size)
+
+    # ---- what there is ----
+
+    @property
+    def machine(self) -> tuple[float, float]:
+        """Alpha in seconds, beta in seconds per byte."""
+        return self._alpha_us / 1e6, 1e-9 / self._gigabytes_per_s
+
+    @property
+    def lines(self) -> list[Line]:
+        """The algorithms, those with equal costs together."""
+        return lines_of(self._kind, self._ranks)
+
+    @property
+    def fastest(self) -> list[Part]:
+        """Which of them is the fastest from how many bytes on."""
+        return fastest(self.lines, *self.machine)
+
+    # ---- what is shown ----
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything the views show, as plain data."""
+        with self._lock:
+            lines, parts = self.lines, self.fastest
+            return {
+                "version": 1,
+                "title": "Cost Lab",
+                "status": self._status(parts),
+                **self.chosen(),
+                "sections": {
+                    "times": self._curves(lines, parts),
+                    "table": self._table(lines, parts),
+                    "formulas": table(
+                        "Formulas",
+                        {"": "name", "time": "text", "costs the same": "why"},
+                        [(line.name, line.formula, ", ".join(line.names[1:])) for line in lines],
+                        notes=["alpha to start a message, beta for each byte of S; adding up, gamma, is not counted"],
+                        tab=True,
+                    ),
+                    "python": code("In Python", "", tab=True, by=["size"], of=self._python(parts)),
+                },
+                "run": LabRun().to_dict(),
+            }
+
+    def _status(self, parts: list[Part]) -> str:
+        turns = [f"{part.line.name} up to {bytes_text(after.from_bytes)}" for part, after in pairwise(parts)]
+        last = parts[-1].line.name
+        told = f"{', then '.join(turns)}, from there {last}" if turns else f"{last} for every size"
+        return f"{self._kind} on {self._ranks} ranks is fastest by {told} (predicted)."
+
+    def _curves(self, lines: list[Line], parts: list[Part]) -> dict[str, Any]:
+        found = {line.name: [line.time_s(size, *self.machine) for size in DRAWN] for line in lines}
+        marks = [(part.from_bytes, f"{bytes_text(part.from_bytes)}: {part.line.name}") for part in parts[1:]]
+        return curves("Time over size", "S", DRAWN, found, marks=marks, small="predicted; a dot is a crossing")
+
+    def _table(self, lines: list[Line], parts: list[Part]) -> dict[str, Any]:
+        columns = {"": "name", "sent": "bytes", "to start": "time", "to send": "time", "together": "time bar"}
+        of = {}
+        for size, label in SIZES.items():
+            rows = []
+            for line in lines:
+                starts_s, sends_s = line.parts_s(size, *self.machine)
+                rows.append([line.name, int(line.sent * size), starts_s, sends_s, starts_s + sends_s])
+            of[str(size)] = {
+                "rows": rows,
+                "on": line_at(parts, size).name,
+                "small": f"S = {label}; of the busiest rank, predicted",
+            }
+        return table("For one size", columns, by=["size"], of=of)
+
+    def _python(self, parts: list[Part]) -> dict[str, dict[str, str]]:
+        alpha_s, beta_s_per_byte = self.machine
+        head = (
+            "from parallel_lab.base.cluster import Link\n"
+            "from parallel_lab.lab.collectives.algorithms.algorithm import algorithm\n\n"
+            f"link = Link(alpha_s={alpha_s:g}, beta_s_per_byte={beta_s_per_byte:g})\n"
+        )
+        calls = {size: f'algorithm("{self._kind}", "{line_at(parts, size).name}", {self._ranks})' for size in SIZES}
+        return {str(size): {"text": f"{head}{call}.time_s({size}, link)"} for size, call in calls.items()}
