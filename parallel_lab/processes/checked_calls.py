@@ -32,9 +32,29 @@ class Meeting(Request):
     how: str = ""
 
 
+@dataclass(frozen=True)
+class Named(Request):
+    """The request of a Parameter.  operand: its name, compared among the members that give a Parameter"""
+
+    operand: str = ""
+
+
+def name_of(value: Any) -> str:
+    """The name of a Parameter that was given one; "" for anything else."""
+    name = getattr(value, "name", "") if hasattr(value, "requires_grad") else ""
+    return name if isinstance(name, str) and name != "Parameter" else ""
+
+
 class CheckedCalls(Calls):
     """A communicator that knows the calls it has seen.  control: what the notebook asks for (run, pause, stop);
     caller: who may call
+
+    Members are compared in each call: kind, number, dtype, shape, reduction, root, and the source line. In a loop such
+    as `for t in tensors: comm.all_reduce(t)` all calls stand on one line, so a rank that takes the tensors in another
+    order, or leaves out a turn, adds unlike tensors and nothing shows it. A name does: `comm.all_reduce(t, tag=name)`;
+    a Parameter brings its own. Calls with a root (broadcast, reduce, gather, scatter) may stand on one line for the
+    root and on another for the others; if they are swapped when these lines meet for the first time, only a tag can
+    tell.
     """
 
     control: str
@@ -53,8 +73,11 @@ class CheckedCalls(Calls):
 
     def _call(self, request: Request, explicit: bool) -> Any:
         """What is known of a request, kept per different call: (check, loose, flight text) or `_examined`'s result."""
-        if type(request) is Meeting:
-            return self._known_meeting(request)
+        operand = ""
+        if type(request) is not Request:
+            if type(request) is Meeting:
+                return self._known_meeting(request)
+            operand = request.operand
         value = request.value
         signature = (value.dtype, value.shape) if isinstance(value, np.ndarray) else value is None
         out, place = request.out, request.out is None
@@ -76,6 +99,7 @@ class CheckedCalls(Calls):
             r.origin,
             explicit,
             place,
+            operand,
         )
         known = self._calls.get(key)
         if known is None:
@@ -97,6 +121,47 @@ class CheckedCalls(Calls):
                 self._forget_calls()
             known = self._calls[found] = self._examined(request, *found)
         return known
+
+    # a Parameter's name is compared too: of calls from one line in a loop it is all that tells them apart
+
+    def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, **fields) -> np.ndarray | None:
+        value = fields.get("value")
+        if value is not None:
+            fields["value"] = np.asarray(value, order="C")
+        origin = tag or caller(2)  # a tag replaces the source line, so that two lines can be declared to meet
+        request = self._request(kind, self._members(kind, group, origin), "" if tag else value, origin, fields)
+        return self._answer(request, bool(tag))
+
+    @staticmethod
+    def _request(kind: str, group: tuple[int, ...], operand: Any, origin: str, fields: dict[str, Any]) -> Request:
+        """The request; `Named` if `operand` is a Parameter, or the name of one."""
+        name = operand if isinstance(operand, str) else name_of(operand)
+        if not name:
+            return Request(kind, group, origin=origin, **fields)
+        return Named(kind, group, origin=origin, operand=name, **fields)
+
+    def broadcast(self, x=None, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
+        """The root's value on every member. Off the root x may be None, or must have the root's shape and dtype."""
+        if self.rank == root or x is None:
+            return self._ask("broadcast", group, tag, value=x, root=root, out=out)
+        array = np.asarray(x)
+        fields = {"root": root, "shape": array.shape, "dtype": str(array.dtype), "out": out}
+        if tag or not name_of(x):
+            return self._ask("broadcast", group, tag, **fields)
+        origin = caller(1)
+        return self._answer(
+            self._request("broadcast", self._members("broadcast", group, origin), x, origin, fields), False
+        )
+
+    def start(self, kind: str, x=None, group=None, *, tag: str = "", **fields) -> Any:
+        """As `Calls.start`."""
+        origin = tag or caller(1)
+        if x is not None:
+            fields["value"] = np.asarray(x, order="C")
+        request = self._request(kind, self._members(kind, group, origin), "" if tag else x, origin, fields)
+        return self._begin(request, bool(tag))
+
+    start.__doc__ = Calls.start.__doc__
 
     def meet_for(self, call: Request, how: str) -> None:
         """Meet the members of `call`, a collective that will be made of sends and recvs: CollectiveMismatch, on every
@@ -136,7 +201,8 @@ class CheckedCalls(Calls):
         else:
             dtype, shape = request.dtype or "", request.shape or ()
         shape = tuple(int(s) for s in shape)
-        return check, loose, flight_text(kind, group, str(dtype), shape, detail(request), request.origin)
+        origin = f"{request.operand} at {request.origin}" if type(request) is Named else request.origin
+        return check, loose, flight_text(kind, group, str(dtype), shape, detail(request), origin)
 
     def told_by_all(self, note: np.ndarray, group: tuple[int, ...], tag: str) -> np.ndarray:
         """What each member gives as `note`, for comparisons; not among the recorded messages.  (...) -> (n, ...)."""
@@ -193,10 +259,11 @@ def digests(request: Request, explicit_origin: bool) -> tuple[int, tuple[int, in
     """
     definition, kind, group = MESSAGES[request.kind], request.kind, request.group
     origin = digest(request.origin) if request.origin else 0
+    operand = digest(request.operand) & ~LINE or 1 if type(request) is Named else 0
     if definition.symmetric:
-        return digest(request.descriptor(), origin), None
-    loose_origin = 0
-    if origin and (explicit_origin or definition.rooted):
+        return digest(request.descriptor(), origin), (operand, 0) if operand else None
+    loose_origin = operand
+    if origin and not operand and (explicit_origin or definition.rooted):
         loose_origin = (origin & ~LINE or 1) | (0 if explicit_origin else LINE)
     if definition.receiver == "root":
         return digest(request.descriptor()), (loose_origin, 0)

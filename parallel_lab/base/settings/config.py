@@ -83,8 +83,10 @@ class ParallelConfig:
     device_num                   ranks of the program (1, 2, 4 or a multiple of 8)
     global_rank                  this rank, where a run needs it
     parallel_mode                one of PARALLEL_MODES
-    dataset_strategy             "full_batch": inputs are global; "data_parallel": inputs are one rank's rows; tuple:
-                                 counts or a Layout per input
+    dataset_strategy             "full_batch": inputs are global, and every rank gives the same ones: as in MindSpore
+                                 nothing compares them, and with other data on each rank every slice of the network has
+                                 seen another batch; "data_parallel": inputs are one rank's rows; tuple: counts or a
+                                 Layout per input
     gradients_mean               multiply each synchronised gradient by 1 / (ranks that were summed)
     loss_repeated_mean           divide the seed gradient by the number of ranks that hold the same loss
     enable_alltoall              use AllToAll in redistributions

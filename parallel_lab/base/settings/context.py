@@ -110,9 +110,10 @@ def set_auto_parallel_context(**settings: Any) -> None:
     nothing reads is kept and returned (`mindspore/_settings.py`).
 
     Beside the fields of ParallelConfig there are keys that stand for others: full_batch (dataset_strategy "full_batch"
-    or not), sharding_propagation and auto_parallel_search_mode (search_mode), all_reduce_fusion_config (comm_fusion,
-    allreduce by index), and the dicts parallel_optimizer_config, strategy_ckpt_config and pipeline_config. The folder
-    of a strategy_ckpt_save_file or group_ckpt_save_file is made if it is missing.
+    or not; True: all ranks have to feed the same batch, which is not compared), sharding_propagation and
+    auto_parallel_search_mode (search_mode), all_reduce_fusion_config (comm_fusion, allreduce by index), and the dicts
+    parallel_optimizer_config, strategy_ckpt_config and pipeline_config. The folder of a strategy_ckpt_save_file or
+    group_ckpt_save_file is made if it is missing.
 
     Raises ContextError (a ValueError) for an unknown key and a value out of range, ContextTypeError (also a TypeError)
     for a wrong type, ContextKeyError (also a KeyError) for a wrong key in a dict, ContextStrategyError (also a

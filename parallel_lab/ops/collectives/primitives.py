@@ -238,6 +238,9 @@ class _Collective(Communication):
 class AllReduce(_Collective):
     """The combination of all ranks' values, on every rank.  x: (...) -> (...).
 
+    Ranks compare the source line of a call. In a loop over tensors that is one line: a rank with another order of them
+    adds unlike tensors, and nothing shows it. `comm.all_reduce(x, tag=name)` of a rank does.
+
     op     ReduceOp.SUM, MAX, MIN or PROD
     group  name of a group (`create_group`); None: all ranks
     """

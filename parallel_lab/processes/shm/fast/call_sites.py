@@ -148,7 +148,11 @@ class FastCommunicator(FastMessages, Communicator):
         self._ends[self._ends_at[record]] = perf_counter()
 
     def all_reduce(self, x, reduce: str = "sum", group=None, *, out=None, tag: str = "") -> np.ndarray:
-        """x combined in group order.  x: any shape, equal on all members -> same shape, in `out` (or x) if given."""
+        """x combined in group order.  x: any shape, equal on all members -> same shape, in `out` (or x) if given.
+
+        tag   a name that is compared in place of the source line: in a loop over tensors, tag=name shows a rank that
+              takes them in another order, which nothing else can. A Parameter brings its own name
+        """
         if type(x) is np.ndarray and x.flags.c_contiguous and (out is None or (type(out) is np.ndarray)):
             frame = sys._getframe(1)
             place = None if out is None else (out.dtype, out.shape, out.flags.carray)
@@ -182,10 +186,12 @@ class FastCommunicator(FastMessages, Communicator):
                 key = None
             if site is not None and not self.recording:
                 return self._repeat(site, value, out)
+        operand = "" if tag or type(value) is np.ndarray else value
         if value is not None:
             value = np.asarray(value, order="C")
         origin = tag or caller(2)  # a tag replaces the source line, so that two lines can be declared to meet
-        request = Request(kind, self._members(kind, group, origin), value, origin=origin, out=out, **rest)
+        fields = {"value": value, "out": out, **rest}
+        request = self._request(kind, self._members(kind, group, origin), operand, origin, fields)
         reply = self._answer(request, bool(tag))
         # the line of an operator of this package stands for many of the learner's
         own = tag or origin == f"{short_file(frame.f_code.co_filename)}:{frame.f_lineno}"
