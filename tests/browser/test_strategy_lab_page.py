@@ -494,7 +494,7 @@ def test_a_prediction_is_asked_for_before_the_answer_is_shown_and_a_click_gives_
     expect(page.locator(".pl-predict")).to_contain_text("Click its edge in the graph")
     expect(page.locator(".pl-tabs")).to_have_count(0)  # covered
     page.locator(".pl-edge").filter(has_text="#3").locator(".pl-reach").click(force=True)
-    expect(page.locator(".pl-predict .pl-good")).to_have_text("You: matmul.partial, right.")
+    expect(page.locator(".pl-predict .pl-good")).to_have_text("You: out of matmul, partial sums, right.")
     expect(page.locator(".pl-tabs")).to_have_count(1)
     page.get_by_role("checkbox", name="predict first").uncheck()
     expect(page.locator(".pl-predict")).to_have_count(0)

@@ -121,3 +121,17 @@ def test_an_answer_is_right_as_it_is_or_within_its_share():
     exact, near = Question("k", "?", (6, 7), ""), Question("k", "?", (100.0,), "", within=0.1)
     assert exact.is_right(7) and not exact.is_right(6.1) and not exact.is_right(None)
     assert near.is_right(91) and not near.is_right(89)
+
+
+def test_a_tensor_that_was_clicked_is_told_by_its_name_in_the_lab():
+    lab, question = asking(StrategyLab)
+    assert question.by == "select_tensor" and "matmul.partial" in question.right
+    labels = {t["id"]: t["label"] for t in lab.snapshot()["tensors"]}
+    lab.answer(question.key, "x.for.matmul")
+    ((_, yours, right, *_),) = lab.predictions().rows
+    assert (
+        (yours, right)
+        == (labels["x.for.matmul"], labels["matmul.partial"])
+        == ("x for matmul", "out of matmul, partial sums")
+    )
+    assert "out of matmul, partial sums or out of matmul2, partial sums (you said x for matmul" in lab.to_text()

@@ -139,13 +139,13 @@ class CostLab(Lab):
         return curves("Time over size", "S", DRAWN, found, marks=marks, small="predicted; a dot is a crossing")
 
     def _table(self, lines: list[Line], parts: list[Part]) -> dict[str, Any]:
-        columns = {"": "name", "sent": "bytes", "to start": "time", "to send": "time", "together": "time bar"}
+        columns = {"": "name", "time": "time bar", "to start": "time", "to send": "time", "sent": "bytes"}
         of = {}
         for size, label in SIZES.items():
             rows = []
             for line in lines:
                 starts_s, sends_s = line.parts_s(size, *self.machine)
-                rows.append([line.name, int(line.sent * size), starts_s, sends_s, starts_s + sends_s])
+                rows.append([line.name, starts_s + sends_s, starts_s, sends_s, int(line.sent * size)])
             of[str(size)] = {
                 "rows": rows,
                 "on": line_at(parts, size).name,

@@ -21,7 +21,7 @@ function asks(s, ui) {
   const open = () => html`<b>Predict:</b> ${micro(q.text)} ${q.by ? "" : field()}
     <button type="button" class="pl-link pl-skip" data-key="skip" data-command="skip" data-value="${q.key}"
     ${flag("disabled", !ui.can("skip"))}>show me</button>`;
-  const amount = (v) => (typeof v === "number" ? `${Number(v.toPrecision(6))}${last.unit ? ` ${last.unit}` : ""}` : v);
+  const amount = (v) => (typeof v === "number" ? `${Number(v.toPrecision(6))}${last.unit ? ` ${last.unit}` : ""}` : last.names[v] ?? v);
   const told = () => html`<span class="${last.verdict === "right" ? "pl-good" : "pl-wrong"}">${last.yours === null ? ""
     : html`You: ${amount(last.yours)}, ${last.verdict}. `}</span>
     <b>${last.right.map(amount).join(" or ")}</b>: ${micro(last.why)}. ${s.predict.more

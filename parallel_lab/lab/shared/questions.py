@@ -47,6 +47,7 @@ class Question:
     by       "": a number is typed; else the command of what is clicked: "select_rank" (a card) or "select_tensor"
              (an edge)
     hides    parts of the view that show the answer
+    names    what answers are called where they are shown: (a tensor, its name in the lab)
     """
 
     key: str
@@ -57,6 +58,11 @@ class Question:
     unit: str = ""
     within: float = 0.0
     hides: tuple[str, ...] = ()
+    names: tuple[tuple[str, str], ...] = ()
+
+    def named(self, answer: Answer) -> Answer:
+        """The answer as it is shown."""
+        return answer if answer is None else dict(self.names).get(str(answer), answer)
 
     def is_right(self, answer: Answer) -> bool:
         if answer is None or isinstance(answer, str) or self.by:
@@ -72,7 +78,7 @@ class Question:
     def shown(self, answers: Mapping[str, Answer]) -> dict[str, Any]:
         """For a snapshot; "yours" is there once it is answered or skipped."""
         facts = {"key": self.key, "text": self.text, "by": self.by, "unit": self.unit, "hides": list(self.hides)}
-        facts |= {"right": list(self.right), "within": self.within, "why": self.why}
+        facts |= {"right": list(self.right), "within": self.within, "why": self.why, "names": dict(self.names)}
         if self.key in answers:
             yours = answers[self.key]
             facts |= {"yours": yours, "verdict": "right" if self.is_right(yours) else Comparison.verdict(yours, None)}
@@ -154,5 +160,5 @@ class Asks:
         for key, question in self._asked.items():
             yours, right = self._answers[key], question.right[0]
             right = yours if question.is_right(yours) else right
-            rows.append((question.text, yours, right, None, question.why))
+            rows.append((question.text, question.named(yours), question.named(right), None, question.why))
         return Comparison(tuple(rows))

@@ -98,7 +98,7 @@ def last_answer(shot: Mapping[str, Any]) -> list[str]:
         return []
 
     def text(value: Any) -> str:
-        return value if isinstance(value, str) else f"{value:.6g}"
+        return last["names"].get(value, value) if isinstance(value, str) else f"{value:.6g}"
 
     yours = "skipped" if last["yours"] is None else f"you said {text(last['yours'])}, {last['verdict']}"
     right = " or ".join(map(text, last["right"]))

@@ -27,7 +27,8 @@ def strategy_questions(plan: Plan, rank: int, message: int | None, tensor: str, 
         text = "Which tensor's messages carry the most bytes per rank in one step? Click its edge in the graph."
         right = tuple(name for name, size in edges.items() if size == most)
         why = f"{bytes_text(most)} per rank"
-        found.append(Question(f"{about}, edge", text, right, why, by="select_tensor", hides=TABLES))
+        names = tuple((e.value, e.label) for e in picture.tensor_entries(plan))
+        found.append(Question(f"{about}, edge", text, right, why, by="select_tensor", hides=TABLES, names=names))
     entry = next(e for e in picture.tensor_entries(plan) if e.value == tensor)
     layout = plan.value(entry.base).layout
     if plan.device_num > 1:
