@@ -317,6 +317,63 @@ def check_mpi() -> Result:
     return "ok", f"{answers[0]}; 2 ranks added and ended. Run a script: {shlex.join(command)}"
 
 
+_HOSTS_TRIAL = """
+import platform, socket
+from importlib.metadata import version
+from mpi4py import MPI
+facts = MPI.COMM_WORLD.gather([socket.gethostname(), platform.python_version(), version("parallel-lab")])
+total = MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.Get_rank() + 1)
+if MPI.COMM_WORLD.Get_rank() == 0:
+    import json
+    print("trial", total, json.dumps(facts))
+"""
+
+
+def check_hosts(file: str, interface: str = "") -> Result:
+    """Ranks start on all hosts of a file, as many as it has slots, and add over the network; every host has the same
+    Python and the same version of this package. Says the lines that run a script there.
+    """
+    from ..processes.mpi.launch import Hosts, mpirun_command, rank_environment
+
+    try:
+        slots = _slots(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        return "problem", f"{file} cannot be read: {error}", 'Write a line "NAME slots=RANKS" for each host'
+    if not slots:
+        return "problem", f"{file} names no host", 'Write a line "NAME slots=RANKS" for each host'
+    ranks, hosts = sum(slots.values()), Hosts(file, interface)
+    command = mpirun_command(ranks, [sys.executable, "-c", _HOSTS_TRIAL], hosts=hosts)
+    code, lines = _finish(command, _MPI_LIMIT_S, rank_environment())
+    start = f"trial {ranks * (ranks + 1) // 2} "
+    answers = [line.removeprefix(start) for line in lines if line.startswith(start)]
+    if code != 0 or not answers:
+        said = " | ".join(line for line in lines if line.strip("-*"))[:500] or f"exit code {code}"
+        mend = "ssh must reach each host without a password, with the same paths to Python and the script on all; "
+        mend += "--interface names the network that joins them (ip -br addr)"
+        return "problem", f"{ranks} ranks on {', '.join(slots)}: {'no answer' if code is None else said}", mend
+    facts = json.loads(answers[0])
+    found = "; ".join(f"{name} {sum(f[0] == name for f in facts)} ranks" for name in dict.fromkeys(f[0] for f in facts))
+    versions = {f"Python {python}, parallel-lab {own}" for _, python, own in facts}
+    if len(versions) > 1:
+        each = "; ".join(dict.fromkeys(f"{name}: Python {python}, parallel-lab {own}" for name, python, own in facts))
+        return "problem", f"the hosts differ: {each}", "Install the same versions on all"
+    script = mpirun_command(ranks, ["python", "script.py"], hosts=hosts)
+    script[0] = "mpirun"
+    slurm = f'sbatch -N {len(slots)} -n {ranks} --wrap "mpirun -x PYTHONPATH python script.py"'
+    return "ok", f"{found} added and ended ({versions.pop()}). Run a script: {shlex.join(script)}; under Slurm: {slurm}"
+
+
+def _slots(text: str) -> dict[str, int]:
+    """{host: ranks} of a hostfile: lines "NAME slots=RANKS", one rank where nothing is said; # begins a comment."""
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        name, *rest = line.partition("#")[0].split() or [""]
+        if name:
+            said = re.search(r"slots\s*=\s*(\d+)", " ".join(rest))
+            found[name] = found.get(name, 0) + (int(said[1]) if said else 1)
+    return found
+
+
 def find_chromium() -> str | None:
     """Path of a Chromium or Chrome, or None. PARALLEL_LAB_CHROMIUM names one explicitly."""
     named = os.environ.get("PARALLEL_LAB_CHROMIUM")

@@ -3,6 +3,7 @@
     parallel-lab                     JupyterLab on the notebooks
     parallel-lab doctor              can this machine do what the lessons need?
     parallel-lab doctor train.py     what does this MindSpore script need that is missing here?
+    parallel-lab doctor --hosts FILE can these hosts run a script together, over MPI?
     parallel-lab quickstart          the quickstart in the terminal (quickstart_command.py)
     parallel-lab bench               speed beside PyTorch's and MPI's (bench_command.py)
     parallel-lab run, msrun          a script on N ranks (run_command.py)
@@ -119,15 +120,18 @@ def _count(n: int, word: str) -> str:
 def _doctor(args: argparse.Namespace) -> int:
     if args.scripts:
         return _doctor_of_scripts(args)
-    from .doctor import examine, report_json
+    from .doctor import CHECKS, check_hosts, examine, report_json
 
+    checks = {"hosts": lambda: check_hosts(args.hosts, args.interface)} if args.hosts else CHECKS
     findings = []
-    for finding in examine():
+    for finding in examine(checks):
         findings.append(finding)
         if not args.json:
             print(finding.text(), flush=True)
     problems, warnings = (sum(f.status == status for f in findings) for status in ("problem", "warning"))
     usable, broken = "This machine can run the lessons", "The lessons will not run until the problems are fixed"
+    if args.hosts:
+        usable, broken = "These hosts can run scripts together", "They cannot until the problems are fixed"
     if args.json:
         print(report_json(findings))
     else:
@@ -192,12 +196,15 @@ def _parser() -> argparse.ArgumentParser:
         _doctor,
         (
             option("scripts", nargs="*", metavar="SCRIPT", help="list what a MindSpore script uses and is missing"),
+            option("--hosts", metavar="FILE", help="check the hosts of a file of mpirun's (NAME slots=RANKS a line)"),
+            option("--interface", default="", metavar="NAME", help="the network that joins them: eth0 or 10.0.0.0/24"),
             option("--json", action="store_true", help="print one JSON object instead of lines"),
         ),
         help="check this machine, or what MindSpore scripts need",
         description="Checks what the lessons need, and says how to fix what is missing; or lists what MindSpore "
         "scripts use and this package lacks, with lines. Exit code 0: usable; 1: a problem was found.",
         epilog="examples:\n  parallel-lab doctor\n  parallel-lab doctor train.py\n"
+        "  parallel-lab doctor --hosts hosts.txt --interface eth0\n"
         "  parallel-lab doctor --json > doctor.json\n",
     )
     for part in (quickstart_command, bench_command, run_command, site_command):

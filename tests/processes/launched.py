@@ -78,11 +78,11 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def started(*command: str, cwd: Path, **extra: str) -> Iterator[Started]:
+def started(*command: str, cwd: Path, stdout: Any = subprocess.PIPE, **extra: str) -> Iterator[Started]:
     """Start a command; at the end nothing of it is left, whatever happened."""
     tag = f"PARALLEL_LAB_TEST_TAG={uuid.uuid4().hex}"
     name, value = tag.split("=")
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    streams = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": subprocess.STDOUT}
     options = {"cwd": cwd, "env": environment(**extra, **{name: value}), "text": True, "start_new_session": True}
     process = subprocess.Popen([str(word) for word in command], **streams, **options)
     run = Started(process, tag)
@@ -94,7 +94,8 @@ def started(*command: str, cwd: Path, **extra: str) -> Iterator[Started]:
                 os.kill(pid, signal.SIGKILL)
         process.kill()
         process.wait()
-        process.stdout.close()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def script(folder: Path, body: str, name: str = "train.py") -> Path:

@@ -4,14 +4,14 @@ import pytest
 
 from tests.processes.pools import NEEDS_MPI
 from tests.train.cases import pipeline, pipeline_files
-from tests.train.worlds import Worlds, assert_equals_one_device, assert_refused, compared, pairs, sizes
+from tests.train.worlds import Worlds, assert_equals_one_device, assert_refused, by_mpirun, compared, pairs, sizes
 
 worlds, test_ranks_equal_one_device = compared(pipeline, quick=2)  # the others are exhaustive
 
 
 @pytest.fixture(scope="module")
 def by_mpi(tmp_path_factory):
-    return Worlds(pipeline, tmp_path_factory.mktemp("mpi"), mpi=True)
+    return Worlds(pipeline, tmp_path_factory.mktemp("mpi"), by_mpirun)
 
 
 @NEEDS_MPI

@@ -146,11 +146,11 @@ def run_all(module_name: str, folder: Path, suite: str) -> None:
 class Worlds:
     """The results of a module's cases: a world is started when a case of its size and suite is first asked for.
 
-    mpi  whether mpirun starts the ranks, instead of `parallel-lab run`
+    launch  (size, a script and its arguments) -> the command that starts the ranks; default `parallel-lab run`
     """
 
-    def __init__(self, module: Any, folder: Path, mpi: bool = False) -> None:
-        self.module, self.folder, self.mpi = module, folder, mpi
+    def __init__(self, module: Any, folder: Path, launch: Callable[[int, Iterable[str]], list[str]] | None = None):
+        self.module, self.folder, self.launch = module, folder, launch
         self.found: dict[tuple[int, str], tuple[list[dict[str, Any]], str]] = {}
 
     def of(self, size: int, name: str) -> list[Any]:
@@ -177,11 +177,8 @@ class Worlds:
             folder = self.folder / f"{suite}_{size}"
             folder.mkdir()
             words = (__file__, self.module.__name__.rpartition(".")[2], str(folder), suite)
-            command = [*LAB, "run", "-n", str(size), *words]
-            if self.mpi:
-                from parallel_lab.processes.mpi import mpirun_command
-
-                command = mpirun_command(size, [sys.executable, *words])
+            launch = self.launch or (lambda size, words: [*LAB, "run", "-n", str(size), *words])
+            command = launch(size, words)
             with started(*command, cwd=folder) as run:
                 code, console = run.wait(LIMIT_S)
                 assert run.gone_after() is not None, f"left: {run.family()}"
@@ -189,6 +186,13 @@ class Worlds:
             assert code == 0 and all(f.exists() for f in files), console
             self.found[size, suite] = [pickle.loads(f.read_bytes()) for f in files], console
         return self.found[size, suite]
+
+
+def by_mpirun(size: int, words: Iterable[str], **more: Any) -> list[str]:
+    """The command of a script on ranks of mpirun."""
+    from parallel_lab.processes.mpi import mpirun_command
+
+    return mpirun_command(size, [sys.executable, *words], **more)
 
 
 # ---- for the files of tests; ranks do without pytest ----

@@ -19,9 +19,9 @@ import warnings
 
 from ...base.errors import ArgumentError, MissingPackage, shorten
 from ..supervisor import check_seconds
-from .launch import INSTALL_HINT, find_mpirun, launched_by_mpi, mpirun_command
+from .launch import INSTALL_HINT, Hosts, find_mpirun, launched_by_mpi, mpirun_command
 
-__all__ = ["connect", "find_mpirun", "launched_by_mpi", "load_mpi", "mpirun_command"]
+__all__ = ["Hosts", "connect", "find_mpirun", "launched_by_mpi", "load_mpi", "mpirun_command"]
 
 # The one communicator of this process: MPI can be started once per process, and ended once.
 _connected: list = []

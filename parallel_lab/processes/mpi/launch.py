@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ INSTALL_HINT += "environment.yml says the same"
 # environment of a rank
 _MARKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
 _VERSION_LIMIT_S = 20.0
+LOST_HOST_S = 8  # a host that says nothing for so long
 _END_LIMIT_S = 5.0  # for the keeper to end everything; measured: 0.1 s
 
 
@@ -68,11 +70,11 @@ def _version_text(launcher: str) -> str:
 
 
 def mpirun_command(
-    n: int, argv: Sequence[str], *, oversubscribe: bool = True, launcher: str | None = None
+    n: int, argv: Sequence[str], *, oversubscribe: bool = True, launcher: str | None = None, hosts: Hosts | None = None
 ) -> list[str]:
-    """The command that starts `argv` as `n` ranks here; `oversubscribe`: more ranks than cores, none tied to a core;
-    `launcher`: path of mpirun (default: the one found). Open MPI refuses root unless told; MPICH and its relatives
-    neither know nor need these options. Raises MissingPackage without mpirun.
+    """The command that starts `argv` as `n` ranks here, or on `hosts`; `oversubscribe`: more ranks than cores, none
+    tied to a core; `launcher`: path of mpirun (default: the one found). Open MPI refuses root unless told; MPICH and
+    its relatives neither know nor need these options. Raises MissingPackage without mpirun.
     """
     integer(1, kinds=int)("mpirun_command", "n", n)
     launcher = launcher or find_mpirun()
@@ -84,7 +86,34 @@ def mpirun_command(
             options += ["--oversubscribe", "--bind-to", "none"]
         if os.geteuid() == 0:
             options.append("--allow-run-as-root")
+        if hosts is not None:
+            options += hosts.options()
+    elif hosts is not None:
+        what, hint = f"{launcher} is not Open MPI", "Start the script with your MPI's own options for hosts"
+        raise MissingPackage(what, where="MPI over hosts", hint=hint)
     return [launcher, *options, "-n", str(n), *argv]
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Hosts to run on: `file` has a line "NAME slots=RANKS" for each, as Open MPI's --hostfile. `interface`: the
+    network between them, as "eth0" or "10.0.0.0/24"; without it Open MPI tries all that it finds, and may wait for one
+    that leads nowhere.
+    """
+
+    file: str
+    interface: str = ""
+
+    def options(self) -> list[str]:
+        """mpirun's: where, over what, that ranks find the packages that this process finds, and that a host which is
+        no longer heard of is given up after LOST_HOST_S, not 480 s.
+        """
+        options = ["--hostfile", self.file, "-x", "PYTHONPATH", "-x", "PATH"]
+        for layer in ("oob_tcp", "btl_tcp") if self.interface else ():  # control, data
+            options += ["--mca", f"{layer}_if_include", self.interface]
+        for name, seconds in (("time", LOST_HOST_S - 3), ("intvl", 1), ("probes", 3)):
+            options += ["--mca", f"oob_tcp_keepalive_{name}", str(seconds)]
+        return options
 
 
 class KeptMpirun:
