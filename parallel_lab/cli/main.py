@@ -120,11 +120,11 @@ def _count(n: int, word: str) -> str:
 def _doctor(args: argparse.Namespace) -> int:
     if args.scripts:
         return _doctor_of_scripts(args)
-    from .doctor import CHECKS, check_hosts, examine, report_json
+    from .doctor import check_hosts, examine, report_json
 
-    checks = {"hosts": lambda: check_hosts(args.hosts, args.interface)} if args.hosts else CHECKS
+    hosts = {"hosts": lambda: check_hosts(args.hosts, args.interface)}
     findings = []
-    for finding in examine(checks):
+    for finding in examine(hosts) if args.hosts else examine():
         findings.append(finding)
         if not args.json:
             print(finding.text(), flush=True)
