@@ -102,6 +102,8 @@ class Session:
     cluster     machine profile of simulated times; default: laptop up to 8 ranks, nodes of 8 beyond
     cores       processor cores that simulated ranks share (`cost/simulated_clock.py`); default: each has its own
 
+    check_finite  whether NaN and infinities are an error (`finite.py`); None: as `set_run_checks` says
+
     A context manager; `close()` frees what the ranks hold (the pool itself stays for the next session).
     """
 
@@ -115,6 +117,7 @@ class Session:
         pool: Any = None,
         cluster: str | None = None,
         cores: int | None = None,
+        check_finite: bool | None = None,
     ) -> None:
         if executor not in EXECUTORS:
             raise PlanError(f"executor {executor!r}", where="Session", allowed=f"One of {EXECUTORS}")
@@ -122,7 +125,7 @@ class Session:
             raise ArgumentError(f"cores={shorten(cores)}", where="Session", allowed="A whole number, 1 or more")
         self.plan, self.executor = plan, executor
         self.step = 0
-        self.cluster, self.cores = cluster, cores
+        self.cluster, self.cores, self.check_finite = cluster, cores, check_finite
         if cluster is not None:
             get_cluster(cluster).check_device_num(plan.device_num)
         self.events: list[Event] = []
@@ -217,7 +220,9 @@ class Session:
     @property
     def checks_finite(self) -> bool:
         """Whether steps look for NaN and infinities (`finite.py`)."""
-        return self._optimizer is not None and finite.wanted(self._optimizer)
+        if self.check_finite is not None or self._optimizer is None:
+            return bool(self.check_finite)
+        return finite.wanted(self._optimizer)
 
     def _finite_checks(self) -> list[finite.PlanCheck]:
         """What looks for them in the ranks of the simulator."""

@@ -89,11 +89,10 @@ def test_a_session_tells_the_rank_of_a_bad_row(pools, executor):
     )
     batches[2][0][5, 3] = np.nan
     pool = {"pool": pools[4]} if executor == "processes" else {}
-    with Session(plan, net, optimizer, executor=executor, **pool) as session:
-        with pytest.raises((NonFinite, RankRaised), match=r"rank \d, step 3: input 'x' is nan .* at index \(5, 3\)"):
-            session.train(batches, 4)
-        set_run_checks(finite=False)
-    with Session(plan, net, optimizer, executor=executor, **pool) as session:
+    told = pytest.raises((NonFinite, RankRaised), match=r"rank \d, step 3: input 'x' is nan .* at index \(5, 3\)")
+    with Session(plan, net, optimizer, executor=executor, **pool) as session, told:
+        session.train(batches, 4)
+    with Session(plan, net, optimizer, executor=executor, check_finite=False, **pool) as session:
         assert [bool(np.isfinite(loss)) for loss in session.train(batches, 4)] == [True, True, False, False]
 
 

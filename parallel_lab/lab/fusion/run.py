@@ -66,7 +66,7 @@ def trained(
     options = {"cluster": cluster} if source == "simulated" else {}
     times, tensors, lanes = [], [], []
     for one in (plan, unfused):
-        with Session(one, job.net, job.optimizer, executor=EXECUTORS[source], **options) as session:
+        with Session(one, job.net, job.optimizer, executor=EXECUTORS[source], **options, check_finite=False) as session:
             losses = session.train(job.batches, WARM_UPS)
             losses += session.train(job.batches, steps, record=steps, stopped=stopped)
             if stopped is not None and stopped():

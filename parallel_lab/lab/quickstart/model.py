@@ -147,7 +147,7 @@ class Quickstart:
 
     def _alone(self, start: Any) -> tuple[list[float], Values]:
         """The losses, and what is compared, of one device that begins with `start` (a network, or parameters)."""
-        with Session(self.single_plan, start, self._single_parts[1]) as single:
+        with Session(self.single_plan, start, self._single_parts[1], check_finite=False) as single:
             losses = single.train(self.problem.batches, 1)
             gradients = single.gradients()
             losses += _train(single, self.problem.batches, self.steps - 1, lambda done, total: None, record=0)
@@ -157,7 +157,7 @@ class Quickstart:
         """Train on the ranks and on one device. on_progress(steps done, steps) may be called from a helper thread."""
         progress = on_progress or (lambda done, total: None)
         batches, began = self.problem.batches, time.perf_counter()
-        with Session(self.plan, *self._parts, executor=self.executor) as session:
+        with Session(self.plan, *self._parts, executor=self.executor, check_finite=False) as session:
             # the first step on its own: its gradients are compared, and it carries the start of the workers
             losses = session.train(batches, 1, record=1)
             start_s = time.perf_counter() - began

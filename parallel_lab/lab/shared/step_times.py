@@ -128,7 +128,7 @@ def step_times(
     bubbles: dict[str, float] = {}
     for executor in ("simulator", "processes"):
         options = {"pool": pool} if executor == "processes" else {"cluster": cluster, "cores": cores}
-        with Session(plan, net, optimizer, executor=executor, **options) as session:
+        with Session(plan, net, optimizer, executor=executor, **options, check_finite=False) as session:
             session.train(batches, WARM_UPS)
             session.train(batches, steps, record=steps)
             log = EventLog(session.events)

@@ -133,11 +133,13 @@ class Training(LabRun):
         lock        held where the state changes;  tell: called with "run" or "loss" when it has
         """
         self.plan = plan
-        with Session(plan, net, optimizer, executor="processes") as session:
-            singles = [(self.single, Session(one_device, net, optimizer))]
+        with Session(plan, net, optimizer, executor="processes", check_finite=False) as session:
+            singles = [(self.single, Session(one_device, net, optimizer, check_finite=False))]
             if sensitive:
                 start = {name: p.asnumpy() for name, p in net.parameters_dict().items()}
-                singles.append((self.nudged, Session(one_device, nudge(one_device, start), optimizer)))
+                singles.append(
+                    (self.nudged, Session(one_device, nudge(one_device, start), optimizer, check_finite=False))
+                )
             follow = _follower(singles, batches)
 
             def on_losses(first: int, losses: list[float]) -> None:
