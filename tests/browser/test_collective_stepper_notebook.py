@@ -60,6 +60,31 @@ def test_a_step_in_the_page_is_a_step_of_the_model_and_back(world, opened):
     assert not book.errors()
 
 
+REDISTRIBUTION = """from parallel_lab.lab.redistribution.model import RedistributionLab
+from parallel_lab.lab.widgets import RedistributionLabWidget
+lab = RedistributionLab(8, "8 x 1", "1 x 8")
+RedistributionLabWidget(lab)"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("cell", "at", "last"),
+    [(STEPPER, "stepper.at", 6), (REDISTRIBUTION, "lab.at", 2)],
+    ids=["stepper", "redistribution"],
+)
+def test_play_goes_to_the_end_and_the_model_with_it(world, opened, cell, at, last):
+    page = world[0]
+    book = opened("play.ipynb", cell, f"print({at})")
+    book.run_cell(0)
+    play = page.locator(".pl-lab [data-act=play]")
+    play.click(timeout=PATIENCE_MS)
+    expect(play).to_have_text("❚❚ Stop", timeout=PATIENCE_MS)
+    expect(page.locator(".pl-lab input[type=range]").first).to_have_value(str(last), timeout=PATIENCE_MS)
+    expect(play).to_be_disabled(timeout=PATIENCE_MS)
+    book.run_cell(1)
+    assert until(lambda: book.printed("c1") == f"{last}\n") and not book.errors()
+
+
 @pytest.mark.exhaustive
 def test_an_algorithm_runs_on_the_ranks_of_a_cell(opened):
     book = opened("ranks.ipynb", "%load_ext parallel_lab", RANKS)
