@@ -25,6 +25,7 @@ from .options import option, subcommand
 
 NBCONVERT = FRONT_END / "shared" / "jupyter_nbconvert_config.json"
 CELL_LIMIT_S = 600
+VIEW = "application/vnd.jupyter.widget-view+json"
 MARK = "<!-- a site of parallel-lab -->"  # in the index: such a folder may be replaced
 FRAME = """<!doctype html>
 {mark}
@@ -175,10 +176,18 @@ def _lesson_page(book: Any) -> str:
 
     config = Config(json.loads(NBCONVERT.read_text(encoding="utf-8")))
     exporter = HTMLExporter(config=config, template_name="basic", exclude_anchor_links=True)
-    body, resources = exporter.from_notebook_node(book)
+    body, resources = exporter.from_notebook_node(_without_widgets(book))
     style = "\n".join([*resources["inlining"]["css"], STYLE])
     home = '<nav><a href="index.html">All lessons</a></nav>\n'
     return FRAME.format(mark=MARK, title=escape(_about(book)[0]), style=style, body=home + _pages_only(body))
+
+
+def _without_widgets(book: Any) -> Any:
+    """Widgets have their page of their own, or a line that says why nothing is there."""
+    for data in (o["data"] for cell in book.cells for o in cell.get("outputs", ()) if VIEW in o.get("data", {})):
+        del data[VIEW]
+        data.setdefault("text/html", "<p><em>What is shown here needs a kernel: open the notebook.</em></p>")
+    return book
 
 
 def _pages_only(body: str) -> str:

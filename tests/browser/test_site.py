@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import nbformat
 import pytest
 
 from parallel_lab.base.errors import DataFileError
 from parallel_lab.cli.main import main
-from parallel_lab.cli.site_command import chosen_lessons, write_site
+from parallel_lab.cli.site_command import _lesson_page, chosen_lessons, write_site
 from tests.browser.lab_page import MARKS, browser, sync_api
 
 __all__ = ["browser"]  # the fixture
@@ -44,6 +45,15 @@ def test_a_site_is_clicked_through_offline(browser, tmp_path):
     expect(frame.locator(".pl-cards [role=radio]")).to_have_count(4)
     context.close()
     assert not asked and not broken
+
+
+@pytest.mark.parametrize(("own", "shown"), [({}, "needs a kernel"), ({"text/html": "<b>its page</b>"}, "its page")])
+def test_a_widget_is_shown_as_its_page_or_says_that_it_needs_a_kernel(own, shown):
+    """Once a widget without a page left a script behind that failed, and nothing to be seen."""
+    view = {"application/vnd.jupyter.widget-view+json": {"model_id": "m"}, "text/plain": "IntSlider()", **own}
+    cell = nbformat.v4.new_code_cell("w", outputs=[nbformat.v4.new_output("display_data", view)])
+    page = _lesson_page(nbformat.v4.new_notebook(cells=[cell]))
+    assert shown in page and "<script" not in page and "IntSlider" not in page
 
 
 def test_a_folder_that_is_no_site_is_left_alone(tmp_path):
