@@ -374,7 +374,7 @@ class MemoryLab(ComparesRuns, WritesCode):
     def questions(self) -> list[Question]:
         """What the fullest rank holds at its fullest moment."""
         settings, most = self._settings, fullest(self.ranks())
-        parts = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in most.at("peak").items() if size)
+        parts = ", ".join(f"{KINDS[kind][0]} {bytes_text(size)}" for kind, size in most.at("peak").items() if size)
         text = f"How many KiB does the fullest rank hold at its fullest moment (optimizer parallel: {settings.level})?"
         right = (float(f"{most.peak_bytes / 1024:.4g}"),)
         key = f"peak of {self._subject.name}, {self._width}, {settings}"
