@@ -271,3 +271,35 @@ def test_a_manifest_for_many_ranks_stays_small(tmp_path):
     content = json.loads((tmp_path / MANIFEST).read_text())
     assert {one["holders"] for one in content["tensors"].values()} == {"all"}
     assert os.path.getsize(tmp_path / MANIFEST) < 8000
+
+
+def test_what_a_save_left_that_did_not_end_is_removed_before_the_next_one_writes(tmp_path, monkeypatch):
+    """On a full disk there was no room for the next, smaller save until somebody deleted the files by hand."""
+    from parallel_lab.train.checkpoint import folder as module
+
+    record = {"w": checkpoint.TensorRecord(np.ones(3, np.float32))}
+
+    def save():
+        return checkpoint.save_distributed(tmp_path, record, rank=0, world_size=1, barrier=lambda: None)
+
+    save()
+    litter = [tmp_path / name for name in ("rank_0-2.ckpt", "rank_1-2.ckpt", "rank_3-5.ckpt")]
+    for path in litter:
+        path.write_bytes(b"x" * 100)
+    there = []
+    write = module.file_format.write_checkpoint
+    noted = lambda *given, **more: (there.extend(os.listdir(tmp_path)), write(*given, **more))[1]  # noqa: E731
+    monkeypatch.setattr(module.file_format, "write_checkpoint", noted)
+    save()
+    assert sorted(there) == ["manifest.json", "rank_0-1.ckpt"]  # the whole one stays until the new one counts
+    assert sorted(os.listdir(tmp_path)) == ["manifest.json", "rank_0-6.ckpt"]
+
+
+def test_a_damaged_manifest_keeps_the_files_it_may_have_named(tmp_path):
+    record = {"w": checkpoint.TensorRecord(np.ones(3, np.float32))}
+    checkpoint.save_distributed(tmp_path, record, rank=0, world_size=1, barrier=lambda: None)
+    (tmp_path / MANIFEST).write_text("{")
+    from parallel_lab.train.checkpoint.folder import _remove_unfinished
+
+    _remove_unfinished(tmp_path)
+    assert "rank_0-1.ckpt" in os.listdir(tmp_path)

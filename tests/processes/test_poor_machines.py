@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -143,3 +144,24 @@ def test_an_interrupt_of_a_run_at_any_moment_is_one_line(tmp_path, seed):
         return
     assert code == 130 and len(output.splitlines()) <= 5 and "Traceback" not in output, output
     assert took_s < 5.0  # promised: 2 s
+
+
+# ---- MPI on one machine ----
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
+def test_ranks_of_mpirun_on_one_machine_do_not_listen(tmp_path):
+    """Open MPI lets every rank listen on all interfaces unless told otherwise."""
+    body = """
+    init()
+    from pathlib import Path
+    descriptors = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    own = {os.readlink(path) for path in descriptors}
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            words = line.split()
+            assert not (words[3] == "0A" and f"socket:[{words[9]}]" in own), f"listens on {words[1]}"
+    print(float(hooks.current_world().comm.all_reduce(np.ones(2))[0]) == 2.0, flush=True)
+    """
+    code, output = run_ranks(tmp_path, 2, body, "--backend", "mpi")
+    assert code == 0 and output.count("True") == 2, output

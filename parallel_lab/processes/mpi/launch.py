@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import json
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -116,6 +117,15 @@ class Hosts:
         return options
 
 
+def _on_one_machine() -> dict[str, str]:
+    """What lets Open MPI's ranks talk through shared memory alone: otherwise each of them listens on all interfaces
+    (`ss -ltnp`). The socket of mpirun 4.1 itself is bound to all of them whatever it is told; it asks for a key.
+    """
+    own_memory = "vader" if re.search(r"\b4\.\d+\.\d+", _version_text(find_mpirun() or "mpirun")) else "sm"
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    return {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{own_memory}", "OMPI_MCA_oob_tcp_if_include": loopback}
+
+
 class KeptMpirun:
     """mpirun under a keeper (keeper.py), with a `folder` for files and `segments` for Open MPI's shared memory, named
     after `prefix` and this process. Leaving the `with` statement, or `end`, ends everything and removes them.
@@ -142,6 +152,7 @@ class KeptMpirun:
         order = json.dumps({"command": mpirun_command(ranks, argv), "folders": self.folders})
         require_mpi4py()
         variables = {
+            **_on_one_machine(),
             **rank_environment(environment),
             "OMPI_MCA_orte_tmpdir_base": str(self.folder),  # Open MPI 4
             "PRTE_MCA_prte_tmpdir_base": str(self.folder),  # Open MPI 5

@@ -126,6 +126,9 @@ def save_distributed(
     barrier()
     save = 1 + max((int(found[2]) for found in map(_RANK_FILE.fullmatch, os.listdir(folder)) if found), default=0)
     barrier()
+    if rank == 0:
+        _remove_unfinished(folder)
+    barrier()
     own = [name for name, record in tensors.items() if record.own]
     meta_of_file = {"rank": rank, "world_size": world_size, "save": save} | ({"own": own} if own else {})
     file_format.write_checkpoint(folder / _file_name(rank, save), tensors, meta=meta_of_file)
@@ -134,6 +137,26 @@ def save_distributed(
         _commit(folder, save, world_size, dict(meta or {}))
     barrier()  # nobody returns before the save counts, nor begins the next one while files are removed
     return folder / MANIFEST
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what a save left that did not come to its end: on a full disk there would be no room for the next one."""
+    try:
+        named = {file.name for file in read_manifest(folder).files}
+    except CheckpointCorrupt:  # whoever repairs it may need them
+        return
+    except CheckpointError:
+        if (folder / MANIFEST).exists():
+            return
+        named = set()  # no save was ever finished here
+    _remove_others(folder, named)
+
+
+def _remove_others(folder: Path, named: set[str]) -> None:
+    for name in os.listdir(folder):
+        if _RANK_FILE.fullmatch(name) and name not in named:
+            with contextlib.suppress(OSError):  # it counts no more; the next save tries again
+                os.unlink(folder / name)
 
 
 def _nothing_to_wait_for() -> None:
@@ -191,11 +214,7 @@ def _commit(folder: Path, save: int, world_size: int, meta: dict[str, Any]) -> N
         write_whole(folder / MANIFEST, data)
     except DataFileError as error:
         raise CheckpointWriteError(str(error)) from error
-    named = {file["name"] for file in files}
-    for name in os.listdir(folder):
-        if _RANK_FILE.fullmatch(name) and name not in named:
-            with contextlib.suppress(OSError):  # it counts no more; the next save tries again
-                os.unlink(folder / name)
+    _remove_others(folder, {file["name"] for file in files})
 
 
 # ---- loading ----
