@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import math
 from collections.abc import Callable
@@ -71,9 +72,11 @@ def pytype_to_dtype(obj: Any) -> np.dtype:
 
 def _tensor(fn: Callable) -> Callable:
     """`fn`, giving a Tensor; dtype=None is the function's own default."""
+    parameters = list(inspect.signature(fn).parameters)
 
     @functools.wraps(fn)
     def make(*args: Any, **kwargs: Any) -> Tensor:
+        args = args[:-1] if args and args[-1] is None and parameters[len(args) - 1 :] == ["dtype"] else args
         return Tensor(fn(*args, **{k: v for k, v in kwargs.items() if k != "dtype" or v is not None}))
 
     return make
@@ -84,9 +87,14 @@ full, ones, zeros = _tensor(ops.full), _tensor(ops.ones), _tensor(ops.zeros)
 full_like, ones_like, zeros_like = _tensor(ops.full_like), _tensor(ops.ones_like), _tensor(ops.zeros_like)
 
 
-def tensor(input_data: Any = None, dtype: Any = None) -> Tensor:
-    """`Tensor(input_data, dtype)`."""
-    return Tensor(input_data, dtype)
+def tensor(
+    input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None, const_arg: bool = False
+) -> Tensor:
+    """`Tensor(input_data, dtype)`, or `Tensor(shape=, dtype=, init=)`. const_arg: accepted."""
+    flag("tensor", "const_arg", const_arg)
+    return (
+        Tensor(input_data, dtype, shape, init) if shape is not None or init is not None else Tensor(input_data, dtype)
+    )
 
 
 def tuple_to_array(input_x: Any) -> Tensor:
@@ -189,14 +197,14 @@ def dtype(x: Any) -> np.dtype:
     return np.dtype(str(tensor_operand("dtype", "x", x).dtype))
 
 
-def rank(x: Any) -> int:
-    """How many dims x has."""
-    return len(tensor_operand("rank", "x", x).shape)
+def rank(input_x: Any) -> int:
+    """How many dims input_x has."""
+    return len(tensor_operand("rank", "input_x", input_x).shape)
 
 
-def size(x: Any) -> int:
-    """How many elements x has."""
-    return int(np.prod(tensor_operand("size", "x", x).shape))
+def size(input_x: Any) -> int:
+    """How many elements input_x has."""
+    return int(np.prod(tensor_operand("size", "input_x", input_x).shape))
 
 
 # ---- operators that are classes there ----

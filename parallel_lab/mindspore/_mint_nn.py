@@ -94,19 +94,12 @@ def avg_pool2d(
 ) -> Any:
     """Means of windows; the stride is the kernel's size unless given.  input: (n, c, h, w) -> (n, c, oh, ow).
 
-    ceil_mode  False;  divisor_override: what sums are divided by in place of the window's size
+    ceil_mode  a last window that begins inside counts;  divisor_override: what sums are divided by in place of the
+               window's size
     """
-    _only("avg_pool2d", ceil_mode=(ceil_mode, False))
     stride = kernel_size if stride is None else stride
-    if divisor_override is None:
-        return ops.avg_pool2d(input, kernel_size, stride, "pad", padding, count_include_pad)
-    divisor = integer(1)("avg_pool2d", "divisor_override", divisor_override)
-    size = int(
-        np.prod(
-            _as_tuple(_SHAPE("avg_pool2d", "kernel_size", kernel_size)) * (2 if isinstance(kernel_size, int) else 1)
-        )
-    )
-    return ops.mul(ops.avg_pool2d(input, kernel_size, stride, "pad", padding, True), size / divisor)
+    divisor = 0 if divisor_override is None else integer(1)("avg_pool2d", "divisor_override", divisor_override)
+    return ops.avg_pool2d(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor)
 
 
 def max_pool2d(
@@ -120,11 +113,10 @@ def max_pool2d(
 ) -> Any:
     """Largest elements of windows; the stride is the kernel's size unless given.  input: (n, c, h, w) -> the same dims.
 
-    dilation, ceil_mode, return_indices   stay at their defaults
+    ceil_mode  a last window that begins inside counts;  dilation, return_indices: stay at their defaults
     """
-    given = {"ceil_mode": (ceil_mode, False), "return_indices": (return_indices, False)}
-    _only("max_pool2d", dilation=(1 if dilation == (1, 1) else dilation, 1), **given)
-    return ops.max_pool2d(input, kernel_size, stride, padding)
+    _only("max_pool2d", dilation=(1 if dilation == (1, 1) else dilation, 1), return_indices=(return_indices, False))
+    return ops.max_pool2d(input, kernel_size, stride, padding, ceil_mode=ceil_mode)
 
 
 @checked("softplus", beta=number(0, above=True), threshold=number(0))
@@ -204,7 +196,7 @@ class AvgPool2d(nn.AvgPool2d):
         self, kernel_size: Any, stride: Any = None, padding: Any = 0, *, count_include_pad: bool = True
     ) -> None:
         stride = kernel_size if stride is None else stride
-        super().__init__(kernel_size, stride, "pad", padding, count_include_pad)
+        super().__init__(kernel_size, stride, "pad", padding, count_include_pad=count_include_pad)
 
 
 class BatchNorm2d(nn.BatchNorm2d):

@@ -40,6 +40,7 @@ class Cell(Hooks):
     """Base of every network and layer. Override `construct`.
 
     auto_prefix  give Parameters of child Cells the path of attributes as their name
+    flags        given to `add_flags`
 
     Attributes: `cell_name` (the attribute under which the parent holds this Cell, "" for the outermost), `training`
     (set by `set_train`), `pipeline_stage` (int, or None: as its inputs), `recompute_options` (dict once `recompute` was

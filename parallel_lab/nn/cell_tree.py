@@ -35,11 +35,13 @@ class CellTree:
             cls.__init__ = fitting(own)  # type: ignore[method-assign]
 
     @fitting
-    def __init__(self, auto_prefix: bool = True) -> None:
+    def __init__(self, auto_prefix: bool = True, flags: dict[str, Any] | None = None) -> None:
         self.__dict__.update(_cells={}, _params={}, _primitives={}, cell_name="", training=False)
         self.__dict__.update(
             _auto_prefix=flag(type(self).__name__, "auto_prefix", auto_prefix), _prefix="", _holder=None
         )
+        if flags is not None:
+            self.add_flags(**instance(dict, "A dict")(type(self).__name__, "flags", flags))
 
     # ---- attributes ----
 

@@ -34,8 +34,8 @@ from .optim.global_norm import all_finite, in_dtype_of
 from .optim.grad_reducer import DistributedGradReducer, check_compiled
 from .optim.optimizer import Optimizer
 from .tensor.arithmetic import Arithmetic
-from .tensor.autograd import value_and_grad
-from .tensor.functional import GradOperation, HyperMap, weighted_sum
+from .tensor.autograd import value_and_grad, weighted_sum
+from .tensor.functional import GradOperation, HyperMap
 from .tensor.tensor import Parameter, ParameterTuple, Tensor
 
 
@@ -51,7 +51,8 @@ class TrainOneStepCell(Cell):
 
     network      gives the loss: `WithLossCell(net, loss)`, or a Cell that computes it itself
     optimizer    its parameters are differentiated for
-    sens         the gradient of the loss itself: gradients are multiplied by it (undo: an optimizer's loss_scale)
+    sens         the gradient of the loss itself, 1 by default: gradients are multiplied by it (undo: an optimizer's
+                 loss_scale)
     return_grad  return (loss, {parameter name: gradient}) instead
 
     In data_parallel and hybrid_parallel mode the gradients are added up over the ranks before the update
@@ -60,8 +61,11 @@ class TrainOneStepCell(Cell):
     """
 
     @checked(network=NETWORK, optimizer=instance(Optimizer, "An optimizer, such as nn.Momentum(...)"), return_grad=flag)
-    def __init__(self, network: Cell, optimizer: Optimizer, sens: float = 1.0, return_grad: bool = False) -> None:
+    def __init__(
+        self, network: Cell, optimizer: Optimizer, sens: float | None = None, return_grad: bool = False
+    ) -> None:
         super().__init__(auto_prefix=False)
+        sens = 1.0 if sens is None else sens
         if isinstance(sens, bool) or not isinstance(sens, (int, float, Tensor)):
             raise ArgumentTypeError(f"sens={shorten(sens)}", where=type(self).__name__, allowed="A number")
         self.network, self.optimizer, self.sens = network, optimizer, sens
@@ -332,6 +336,7 @@ class PipelineCell(_MicroBatches):
     them.
 
     stage_config  {name of a Cell in the network: its stage}; sets their `pipeline_stage`
+    segment_config  accepted: chunks of stages are those of the schedule
 
     In several stages (pipeline_stages) it has to be compiled: by Model, jit, `parallel_lab.compile`. Checks as
     GradAccumulation; an unknown name in stage_config raises StageNameError (a KeyError), fewer micro-batches than
@@ -341,8 +346,15 @@ class PipelineCell(_MicroBatches):
     _one_by_one = True
 
     @checked(stage_config=instance(dict, "A dict {name of a Cell: stage}") | None)
+    @checked(segment_config=instance(dict, "A dict {name of a Cell: segment}") | None)
     @kept(micro_size=integer(1))
-    def __init__(self, network: Cell, micro_size: int = 1, stage_config: dict[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        network: Cell,
+        micro_size: int = 1,
+        stage_config: dict[str, int] | None = None,
+        segment_config: dict[str, int] | None = None,
+    ) -> None:
         super().__init__(network, micro_size)
         self._set_stages(stage_config or {})
 

@@ -13,7 +13,7 @@ from ..base.dtypes import is_bfloat16, kind_of
 from ..base.errors import ShapeError, shorten
 from .activation import elu, leaky_relu, log_softmax, sigmoid, softmax, tanh
 from .creation import eye, tril
-from .elementwise import SHAPE, UNARY, add, cast, div, maximum, mul, neg, power, sub
+from .elementwise import SHAPE, UNARY, a_dtype, add, cast, div, maximum, mul, neg, power, sub
 from .gather import one_hot
 from .join import concat, split_parts
 from .linalg import bmm, einsum, matmul, outer
@@ -143,8 +143,16 @@ def column_stack(tensors):
 
 
 @function(method="diff", mint="diff")
-def diff(x, n=1, axis=-1):
-    """Differences of neighbours along `axis`, n times.  x: (..., k, ...) -> (..., k - n, ...)."""
+def diff(x, n=1, axis=-1, prepend=None, append=None):
+    """Differences of neighbours along `axis`, n times.  x: (..., k, ...) -> (..., k - n, ...).
+
+    prepend, append  tensors that are joined to x before and after it, along `axis`
+    """
+    around = [
+        tensor_operand("diff", name, y) for name, y in (("prepend", prepend), ("append", append)) if y is not None
+    ]
+    if around:
+        x = concat(*around[: prepend is not None], x, *around[prepend is not None :], axis=axis)
     shape = tuple(x.shape)
     axis = check_dim("diff", "axis", axis, len(shape), shape)
     if not is_int(n, 0, shape[axis] - 1):
@@ -212,9 +220,9 @@ def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
 
 
 @function(mint="functional.softmin")
-def softmin(x, axis=-1):
-    """softmax(-x) along `axis`.  x: (...) -> (...)."""
-    return softmax(neg(x), axis=axis)
+def softmin(x, axis=-1, *, dtype=None):
+    """softmax(-x) along `axis`, of x in `dtype`.  x: (...) -> (...)."""
+    return softmax(neg(x if dtype is None else cast(x, dtype=str(a_dtype("softmin", "dtype", dtype)))), axis=axis)
 
 
 @function(mint="functional.tanhshrink")

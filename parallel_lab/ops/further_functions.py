@@ -14,12 +14,12 @@ import math
 
 import numpy as np
 
-from ..base.checks import flag, integer, is_int, number
+from ..base.checks import choice, flag, integer, is_int, number
 from ..base.dtypes import kind_of
 from ..base.errors import ShapeError, shorten
 from .creation import eye
 from .elementwise import add, cast, mul, sub
-from .gather import gather
+from .gather import gather, gather_elements
 from .indexing import narrow
 from .join import concat
 from .logic import greater, greater_equal, select
@@ -30,7 +30,7 @@ from .order import sort
 from .padding import flip, pad_dims
 from .reduce import reduce_sum
 from .shape import as_array, broadcast_to, expand_dims, reshape, swapaxes, transpose
-from .spellings import function
+from .spellings import function, tensor_operand
 from .statistics import lp_norm
 
 
@@ -157,10 +157,20 @@ def msort(input):
 
 
 @function(mint="searchsorted")
-def searchsorted(sorted_sequence, values, *, out_int32=False, right=False):
+def searchsorted(sorted_sequence, values, *, out_int32=False, right=False, side=None, sorter=None):
     """Where values would stand in an ordered sequence: how many of its elements are smaller, with `right` how many are
     not larger.  sorted_sequence: (n,) or (..., n), values: (...) or (..., m) -> like values, int64 or int32.
+
+    side    "left" or "right", in place of `right`;  sorter: the order of the sequence where it has none, like argsort's
     """
+    if side is not None:
+        at_right = choice("left", "right")("searchsorted", "side", side, SHAPE_ERRORS) == "right"
+        if right and not at_right:
+            raise ShapeError("side='left' with right=True", where="searchsorted", allowed="One of both")
+        right = at_right
+    if sorter is not None:
+        order = tensor_operand("searchsorted", "sorter", sorter)
+        sorted_sequence = gather_elements(as_array(sorted_sequence), -1, order)
     dtype = "int32" if flag("searchsorted", "out_int32", out_int32) else "int64"
     row, wanted = as_array(sorted_sequence), as_array(values)
     if len(row.shape) > 1:

@@ -115,10 +115,11 @@ def grid_sampler_2d_grid_grad(g, input_x, grid, *, interpolation_mode, padding_m
 
 
 @function(mint="functional.grid_sample")
-def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners=False):
+def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners: bool | None = False):
     """Pictures at places.  input: (n, c, h, w), grid: (n, i, j, 2) -> (n, c, i, j). See `grid_sampler_2d`.
 
     Form: mindspore.ops.grid_sample.
     """
     how = {"interpolation_mode": mode, "padding_mode": padding_mode}
-    return grid_sampler_2d(input, grid, **how, align_corners=flag("grid_sample", "align_corners", align_corners))
+    corners = (flag | None)("grid_sample", "align_corners", align_corners)
+    return grid_sampler_2d(input, grid, **how, align_corners=bool(corners))

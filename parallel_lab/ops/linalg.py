@@ -213,7 +213,7 @@ def addmv(input, mat, vec, *, beta=1, alpha=1):
 
 
 @function(method="baddbmm", mint="baddbmm")
-def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
+def baddbmm(input, batch1, batch2, beta=1, alpha=1):
     """beta * input + alpha * batch1 @ batch2.  input: broadcast to (b, m, n), batches: (b, m, k), (b, k, n)
     -> (b, m, n).
     """

@@ -92,7 +92,7 @@ def _(g, out, x):
     return (None if g[1] is None else _spread(g[1], x),)
 
 
-@function(also="inv", method="inverse", mint="inverse")
+@function(method="inverse", mint="inverse")
 def inverse(input):
     """Inverse of square matrices.  input: (..., n, n) -> (..., n, n)."""
     return matrix_inverse(input)

@@ -175,13 +175,17 @@ def _(g, out, x, gamma, beta, *, begin_norm_axis, **attrs):
 
 
 @function()
-def layer_norm(x, normalized_shape, gamma, beta, eps=1e-5):
-    """x normalised over its last dims.  x: (..., *normalized_shape), gamma, beta: normalized_shape -> (...)."""
+def layer_norm(x, normalized_shape, gamma=None, beta=None, eps=1e-5):
+    """x normalised over its last dims.  x: (..., *normalized_shape), gamma, beta: normalized_shape, or None: ones and
+    zeros -> (...).
+    """
     shape = integers(0)("layer_norm", "normalized_shape", normalized_shape, SHAPE_ERRORS)
     if tuple(x.shape[-len(shape) :]) != shape:
         given = f"normalized_shape={shorten(normalized_shape)} for x of shape {tuple(x.shape)}"
         raise ShapeError(given, where="layer_norm", allowed="Its last dims")
     axis = -len(shape)
+    gamma = np.ones(shape, str(x.dtype)) if gamma is None else gamma
+    beta = np.zeros(shape, str(x.dtype)) if beta is None else beta
     return layer_normalization(x, gamma, beta, begin_norm_axis=axis, begin_params_axis=axis, epsilon=eps)[0]
 
 

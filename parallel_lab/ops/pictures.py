@@ -433,7 +433,7 @@ def _picture(where, x, wrong, allowed):
 
 
 @function(mint="functional.interpolate")
-def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corners=None):
+def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None):
     """Pictures in another size, "bilinear" or "nearest".  input: (n, c, h, w) -> (n, c, *size).
 
     size or scale_factor  a pair, or one number for both dims
@@ -443,6 +443,7 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     """
     shape = tuple(input.shape)
     (flag | None)("interpolate", "align_corners", align_corners, SHAPE_ERRORS)
+    (flag | None)("interpolate", "recompute_scale_factor", recompute_scale_factor, SHAPE_ERRORS)
     mode = text("interpolate", "mode", mode, SHAPE_ERRORS)
     if len(shape) != 4 or (size is None) == (scale_factor is None) or mode not in ("bilinear", "nearest"):
         what = f"size={size}, scale_factor={scale_factor} and mode={shorten(mode)} for a tensor of shape {shape}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..base.checks import Check, choice, integer, is_int
+from ..base.errors import ShapeError
 from .conv import conv_window, window_refusal
 from .kernels import pool as kernels
 from .kernels.windows import EXTENTS, SPACE, Pair, Windows, extents, padding, padding_fault, read_extents, windows
@@ -20,6 +21,7 @@ from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import floats
 from .machine.registry import case, gradient, op
 from .machine.signature import Fault
+from .shape import expand_dims, squeeze
 from .spellings import function
 
 _PICTURES = {2: "A picture (n, c, h, w)", 3: "A volume (n, c, d, h, w)"}
@@ -328,18 +330,42 @@ def adaptive_max_pool_grad(g, x):
 
 
 @function()
-def max_pool2d(x, kernel_size, stride=None, padding=0):
-    """Largest elements of windows; the stride is the kernel's size unless given.  x: (n, c, h, w) -> (n, c, oh, ow)."""
+def max_pool2d(x, kernel_size, stride=None, padding=0, dilation=1, return_indices=False, ceil_mode=False):
+    """Largest elements of windows; the stride is the kernel's size unless given.  x: (n, c, h, w) -> (n, c, oh, ow).
+
+    ceil_mode  a last window that begins inside counts;  dilation, return_indices: 1 and False, others are not available
+    """
+    choice(1, (1, 1))("max_pool2d", "dilation", dilation, SHAPE_ERRORS)
+    choice(False)("max_pool2d", "return_indices", return_indices, SHAPE_ERRORS)
+    if ceil_mode:
+        return _as_volume(max_pool3d, x, kernel_size, stride, padding, ceil_mode=True)
     stride = kernel_size if stride is None else stride
     return max_pool(x, kernel_size=kernel_size, strides=stride, pad_mode="pad", pad=padding)
 
 
 @function()
-def avg_pool2d(x, kernel_size=1, stride=1, pad_mode="valid", padding=0, count_include_pad=True):
-    """Means of windows.  x: (n, c, h, w) -> (n, c, oh, ow)."""
-    return avg_pool(
-        x, kernel_size=kernel_size, strides=stride, pad_mode=pad_mode, pad=padding, count_include_pad=count_include_pad
-    )
+def avg_pool2d(x, kernel_size=1, stride=1, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=0):
+    """Means of windows.  x: (n, c, h, w) -> (n, c, oh, ow).
+
+    ceil_mode  a last window that begins inside counts;  divisor_override: what sums are divided by, unless it is 0
+    """
+    if ceil_mode or divisor_override:
+        counts = {"count_include_pad": count_include_pad, "divisor_override": divisor_override}
+        return _as_volume(avg_pool3d, x, kernel_size, stride, padding, ceil_mode=ceil_mode, **counts)
+    window = {"kernel_size": kernel_size, "strides": stride, "pad_mode": "pad", "pad": padding}
+    return avg_pool(x, **window, count_include_pad=count_include_pad)
+
+
+def _as_volume(pool, x, kernel_size, stride, padding, **how):
+    """Pooling of pictures by that of volumes one layer deep, which has more settings."""
+    flat = lambda n, own: (own, *n) if isinstance(n, (tuple, list)) else (own, n, n)  # noqa: E731
+    if fault := _picture_fault((x,)):
+        raise ShapeError(fault[0], where="pooling", allowed=fault[1])
+    if isinstance(padding, (tuple, list)) and len(padding) == 4:
+        raise ShapeError(f"padding={padding}", where="pooling", allowed="An int, or (height, width)")
+    stride = kernel_size if stride is None else stride
+    made = pool(expand_dims(x, 2), flat(kernel_size, 1), flat(stride, 1), flat(padding, 0), **how)
+    return squeeze(made, axis=2)
 
 
 @function()
@@ -349,8 +375,12 @@ def adaptive_avg_pool2d(x, output_size):
 
 
 @function()
-def adaptive_max_pool2d(x, output_size):
-    """Largest elements of windows that fit the result.  x: (n, c, h, w) -> (n, c, *output_size)."""
+def adaptive_max_pool2d(x, output_size, return_indices=False):
+    """Largest elements of windows that fit the result.  x: (n, c, h, w) -> (n, c, *output_size).
+
+    return_indices  False, True is not available
+    """
+    choice(False)("adaptive_max_pool2d", "return_indices", return_indices, SHAPE_ERRORS)
     return adaptive_max_pool(x, output_size=output_size)
 
 

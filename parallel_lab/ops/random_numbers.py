@@ -398,6 +398,7 @@ def randint(low, high, size, seed=None, *, dtype="int64"):
         integer(-(2**31), 2**31 - 1)("randint", name, value, SHAPE_ERRORS)
     if high <= low:
         raise ShapeError(f"low={low} and high={high}", where="randint", allowed="low below high")
+    dtype = "int64" if dtype is None else dtype
     return _of_ints("randint", size, seed, np.asarray(low, np.int32), np.asarray(high, np.int32), dtype)
 
 

@@ -112,7 +112,7 @@ def randperm_at(step, first, *, n, count=None, key=0, offset=0):
 
 
 @function(mint="randperm")
-def randperm(n, seed=None, offset=0, *, dtype="int64"):
+def randperm(n, seed=None, offset=0, dtype="int64"):
     """0, ..., n - 1 in a random order.  -> (n,) of `dtype`. Form: mindspore.ops.randperm."""
     step, key = moment("randperm", seed)
     made = randperm_at(step, tensor_operand("randperm", "offset", offset, number=True), n=n, key=key)

@@ -16,6 +16,15 @@ _SYNONYMS = [
         "multiples dims",
         "perm input_perm",
         "shift shifts",
+        "logits input inputs",
+        "label target",
+        "gamma weight",
+        "beta bias",
+        "index indices",
+        "size shape",
+        "rate mean",
+        "tensors inputs",
+        "x A",
     )
 ]
 

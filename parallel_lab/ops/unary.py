@@ -75,6 +75,7 @@ reciprocal = fractional(
     "1 / x",
     lambda g, out, x: neg(mul(g, square(out))),
     name="Reciprocal Inv",
+    also="inv",
     ufunc="reciprocal",
     example=POSITIVE_CASE,
 )

@@ -87,7 +87,7 @@ def test_arguments_have_pytorchs_names_and_values_are_numpys(name):
     lambda: mint.unique(X, dim=2),
     lambda: functional.dropout(X, inplace=True),
     lambda: functional.max_pool2d(X[None, None], 2, return_indices=True),
-    lambda: functional.avg_pool2d(X[None, None], 2, ceil_mode=True),
+    lambda: functional.avg_pool2d(X[None, None], 2, ceil_mode=3),
     lambda: functional.avg_pool2d(X[None, None], 2, divisor_override=0),
 )
 def test_what_is_wrong_or_not_there_is_refused(call):

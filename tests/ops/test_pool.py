@@ -130,8 +130,8 @@ def test_same_counts_real_elements_only_in_a_mean():
 
 def test_padded_zeros_count_in_a_mean_unless_told():
     x = np.full((1, 1, 2, 2), 4.0)
-    assert ops.avg_pool2d(x, 2, 2, "pad", 1).ravel().tolist() == [1.0] * 4
-    assert ops.avg_pool2d(x, 2, 2, "pad", 1, count_include_pad=False).ravel().tolist() == [4.0] * 4
+    assert ops.avg_pool2d(x, 2, 2, 1).ravel().tolist() == [1.0] * 4
+    assert ops.avg_pool2d(x, 2, 2, 1, count_include_pad=False).ravel().tolist() == [4.0] * 4
 
 
 def test_a_mean_of_float16_is_summed_in_float32():

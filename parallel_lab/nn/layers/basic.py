@@ -26,9 +26,16 @@ from .activation import OneOperator, get_activation
 
 
 class Flatten(OneOperator):
-    """All dims but the first joined.  x: (a, ...) -> (a, product of the rest)."""
+    """The dims from start_dim to end_dim joined: all but the first.  x: (a, ...) -> (a, product of the rest)."""
 
     operator = ops.Flatten
+
+    @kept(start_dim=integer(), end_dim=integer())
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        self._begin()
+
+    def construct(self, x: Any) -> Any:
+        return self.flatten(x) if (self.start_dim, self.end_dim) == (1, -1) else x.flatten(self.start_dim, self.end_dim)
 
 
 class Identity(Cell):

@@ -299,48 +299,65 @@ class Conv1dTranspose(_Conv):
         self._convolve(weight_init, bias_init, dtype)
 
 
+_WINDOWS = {"kernel_size": _each(2), "stride": _each(2), "pad_mode": PAD_MODE, "padding": _pads(2)}
+
+
 class _Pool(OneOperator):
     """What both pooling layers share."""
 
-    @checked(data_format=choice("NCHW"))
-    @kept(kernel_size=_each(2), stride=_each(2), pad_mode=PAD_MODE, padding=_pads(2))
+    def _pool(self) -> None:
+        _check_padding(self)
+        self._begin(kernel_size=self.kernel_size, strides=self.stride, pad_mode=self.pad_mode, pad=self.padding)
+
+
+class MaxPool2d(_Pool):
+    """The largest element of each window, as nn.MaxPool2d.  x: (n, c, h, w) -> (n, c, oh, ow). Operator: `max_pool`.
+
+    dilation, return_indices, ceil_mode  1, False and False: others are not available
+    """
+
+    operator = ops.MaxPool
+
+    @checked(data_format=choice("NCHW"), dilation=choice(1, (1, 1)))
+    @checked(return_indices=choice(False), ceil_mode=choice(False))
+    @kept(**_WINDOWS)
     def __init__(
         self,
         kernel_size: Any = 1,
         stride: Any = 1,
         pad_mode: str = "valid",
         padding: Any = 0,
+        dilation: Any = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
         data_format: str = "NCHW",
     ) -> None:
-        _check_padding(self)
-        self._begin(kernel_size=kernel_size, strides=stride, pad_mode=pad_mode, pad=padding)
-
-
-class MaxPool2d(_Pool):
-    """The largest element of each window, as nn.MaxPool2d.  x: (n, c, h, w) -> (n, c, oh, ow). Operator: `max_pool`."""
-
-    operator = ops.MaxPool
+        self._pool()
 
 
 class AvgPool2d(_Pool):
     """The mean of every window, as nn.AvgPool2d.  x: (n, c, h, w) -> (n, c, oh, ow). Operator: `avg_pool`.
 
-    count_include_pad  with pad_mode="pad", whether padded zeros count
+    count_include_pad            with pad_mode="pad", whether padded zeros count
+    ceil_mode, divisor_override  False and None: others are not available
     """
 
     operator = ops.AvgPool
 
-    @checked(count_include_pad=flag)
+    @checked(data_format=choice("NCHW"), count_include_pad=flag, ceil_mode=choice(False), divisor_override=choice(None))
+    @kept(**_WINDOWS)
     def __init__(
         self,
         kernel_size: Any = 1,
         stride: Any = 1,
         pad_mode: str = "valid",
         padding: Any = 0,
+        ceil_mode: bool = False,
         count_include_pad: bool = True,
+        divisor_override: int | None = None,
         data_format: str = "NCHW",
     ) -> None:
-        super().__init__(kernel_size, stride, pad_mode, padding, data_format)
+        self._pool()
         self.avg_pool.given["count_include_pad"] = count_include_pad
 
 
@@ -427,6 +444,13 @@ class AdaptiveAvgPool2d(OneOperator):
 
 
 class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
-    """AdaptiveAvgPool2d with maxima.  x: (n, c, h, w) -> (n, c, *output_size). Operator: `adaptive_max_pool`."""
+    """AdaptiveAvgPool2d with maxima.  x: (n, c, h, w) -> (n, c, *output_size). Operator: `adaptive_max_pool`.
+
+    return_indices  False, True is not available
+    """
 
     operator = ops.AdaptiveMaxPool2D
+
+    @checked(return_indices=choice(False))
+    def __init__(self, output_size: int | tuple[int | None, int | None] | None, return_indices: bool = False) -> None:
+        super().__init__(output_size)

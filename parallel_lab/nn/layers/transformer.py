@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, flag, instance, integer, kept, number, probability
+from ...base.checks import checked, choice, flag, instance, integer, kept, number, probability
 from ...base.dtypes import kind_of
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from ...ops.machine.primitive import Primitive
@@ -57,6 +57,7 @@ class MultiheadAttention(Cell):
     dropout      of the attention weights, in training
     has_bias     biases of the projections
     kdim, vdim   columns of key and value; default embed_dim
+    add_bias_kv, add_zero_attn  False: others are not available
 
     Called with (query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None,
     average_attn_weights=True), and is_causal=True by name:
@@ -72,6 +73,7 @@ class MultiheadAttention(Cell):
     """
 
     @checked(has_bias=flag, kdim=integer(1) | None, vdim=integer(1) | None, dropout=probability)
+    @checked(add_bias_kv=choice(False), add_zero_attn=choice(False))
     @kept(embed_dim=integer(1), num_heads=integer(1), batch_first=flag)
     def __init__(
         self,
@@ -79,6 +81,8 @@ class MultiheadAttention(Cell):
         num_heads: int,
         dropout: float = 0.0,
         has_bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = False,

@@ -8,14 +8,16 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ... import ops
 from ...base.checks import flag
 from ...base.dtypes import kind_of
-from ...base.errors import ArgumentError, ArgumentTypeError, TraceError, shorten
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError, shorten
 from ...base.hooks import cell_runner, current_tracer, current_world, on_tape
 from .arithmetic import Arithmetic
 from .tensor import Node, Parameter, Tensor
@@ -118,6 +120,7 @@ def value_and_grad(
     weights: Sequence[Parameter] | None = None,
     has_aux: bool = False,
     return_ids: bool = False,
+    sens_param: bool = False,
 ) -> Callable:
     """A function that returns (fn's value, gradients).
 
@@ -125,6 +128,8 @@ def value_and_grad(
     weights        Parameters to differentiate for, or one
     has_aux        fn returns (loss, more...), and only the loss is differentiated
     return_ids     a gradient is the pair (number of the argument or name of the weight, Tensor): see `get_grad`
+    sens_param     the function takes one more argument, at its end: the gradient of fn's value (of the loss alone with
+                   has_aux), 1 for every element without it
 
     Gradients are Tensors: those of the arguments (one, or a tuple), of the weights (likewise), or the pair of both.
     On a rank, where Cells that are called run compiled, so does this function, and gradients are this rank's slices.
@@ -133,6 +138,8 @@ def value_and_grad(
     where = "value_and_grad"
     flag(where, "has_aux", has_aux)
     flag(where, "return_ids", return_ids)
+    if flag(where, "sens_param", sens_param):
+        return _with_sens(fn, grad_position, weights, has_aux, return_ids)
     if not callable(fn):
         raise ArgumentTypeError(f"fn is {shorten(fn)}", where=where, allowed="A function or a Cell")
     if grad_position is None and weights is None:
@@ -192,6 +199,67 @@ def value_and_grad(
     return run
 
 
+def _with_sens(fn: Any, grad_position: Any, weights: Any, has_aux: bool, return_ids: bool) -> Callable:
+    """`value_and_grad` of a function that is given the gradient of its result as its last argument."""
+
+    def run(*args: Any) -> tuple[Any, Any]:
+        if not args:
+            allowed = "The inputs, and last the result's gradient"
+            raise ArgumentError("no argument is given", where="value_and_grad", allowed=allowed)
+        made = weighted(fn, args[-1], loss_alone=has_aux)
+        (_, result), grads = value_and_grad(made, grad_position, weights, True, return_ids)(*args[:-1])
+        return result, grads
+
+    return run
+
+
+def weighted(fn: Callable, sens: Any, loss_alone: bool = False) -> Callable:
+    """A function of fn's inputs -> (what a gradient `sens` of its results is the gradient of, fn's results).
+
+    loss_alone  `sens` is the gradient of the first result
+    """
+
+    @functools.wraps(fn, updated=())
+    def run(*inputs: Any) -> tuple[Any, Any]:
+        result = fn(*inputs)
+        return weighted_sum(result[0] if loss_alone else result, sens), result
+
+    return run
+
+
+def weighted_sum(value: Any, sens: Any = None) -> Any:
+    """sum(value * sens), whose gradient is that with `sens` for the results.  Tensors or tuples -> (...) or ().
+
+    sens None and one tensor: the tensor itself, whose gradient starts with ones.
+    """
+    if isinstance(value, (tuple, list)):
+        value = [v for v in value if v is not None]  # such as the mask of a Dropout
+        each = sens if isinstance(sens, (tuple, list)) else [sens] * len(value)
+        if len(each) != len(value):
+            raise ShapeError(f"{len(each)} gradients for {len(value)} results", where="sens", allowed="One each")
+        parts = [_total(weighted_sum(v, s)) for v, s in zip(value, each, strict=True)]
+        return functools.reduce(ops.add, parts)
+    if kind_of(value.dtype) != "f":
+        value = ops.cast(value, "float32")  # truth values and numbers of elements: their gradient is 0
+    if sens is None:
+        return value
+    if isinstance(sens, (bool, int, float)) and sens == 1:
+        return value
+    shape = tuple(getattr(sens, "shape", ()))
+    if shape not in ((), (1,), tuple(value.shape)):
+        what = f"a gradient of shape {shape} for a result of shape {tuple(value.shape)}"
+        raise ShapeError(what, where="sens", allowed="The result's shape, or one number")
+    if shape == (1,) != tuple(value.shape):
+        sens = ops.reshape(sens, ())
+    if str(getattr(sens, "dtype", value.dtype)) != str(value.dtype):
+        sens = ops.cast(sens, str(value.dtype))
+    return ops.mul(value, sens)
+
+
+def _total(value: Any) -> Any:
+    return ops.reduce_sum(value) if tuple(value.shape) else value
+
+
 def _named_like(fn: Callable) -> Callable:
     """A decorator: the name and the arguments of `fn`, a function or a Cell, which a compiled program shows."""
 
@@ -209,9 +277,10 @@ def grad(
     weights: Sequence[Parameter] | None = None,
     has_aux: bool = False,
     return_ids: bool = False,
+    sens_param: bool = False,
 ) -> Callable:
     """As `value_and_grad`, without the value (with has_aux: gradients and the rest)."""
-    both = value_and_grad(fn, grad_position, weights, has_aux, return_ids)
+    both = value_and_grad(fn, grad_position, weights, has_aux, return_ids, sens_param)
 
     def run(*args: Any) -> Any:
         value, grads = both(*args)

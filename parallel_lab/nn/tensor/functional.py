@@ -19,12 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import checked, flag, function, instance, kept, text
-from ...base.dtypes import kind_of
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from .arithmetic import Arithmetic
-from .autograd import value_and_grad
+from .autograd import value_and_grad, weighted
 from .tensor import Parameter, ParameterTuple
 
 # ---- gradients ----
@@ -63,7 +61,7 @@ class GradOperation:
         if not positions and wanted is None:
             allowed = "At least one, to differentiate for"
             raise ArgumentError("no tensor among the inputs", where=where, allowed=allowed)
-        (_, result), grads = value_and_grad(_weighted(fn, sens), positions or None, wanted, has_aux=True)(*inputs)
+        (_, result), grads = value_and_grad(weighted(fn, sens), positions or None, wanted, has_aux=True)(*inputs)
         if wanted is None:
             return result, grads if self.get_all else grads[0]
         return result, grads if not self.get_all or positions else ((), grads)
@@ -79,50 +77,6 @@ class GradOperation:
 
     def __repr__(self) -> str:
         return f"GradOperation(get_all={self.get_all}, get_by_list={self.get_by_list}, sens_param={self.sens_param})"
-
-
-def _weighted(fn: Callable, sens: Any) -> Callable:
-    """A function of fn's inputs -> (what a gradient `sens` of its results is the gradient of, fn's results)."""
-
-    @functools.wraps(fn, updated=())
-    def run(*inputs: Any) -> tuple[Any, Any]:
-        result = fn(*inputs)
-        return weighted_sum(result, sens), result
-
-    return run
-
-
-def weighted_sum(value: Any, sens: Any = None) -> Any:
-    """sum(value * sens), whose gradient is that with `sens` for the results.  Tensors or tuples -> (...) or ().
-
-    sens None and one tensor: the tensor itself, whose gradient starts with ones.
-    """
-    if isinstance(value, (tuple, list)):
-        value = [v for v in value if v is not None]  # such as the mask of a Dropout
-        each = sens if isinstance(sens, (tuple, list)) else [sens] * len(value)
-        if len(each) != len(value):
-            raise ShapeError(f"{len(each)} gradients for {len(value)} results", where="sens", allowed="One each")
-        parts = [_total(weighted_sum(v, s)) for v, s in zip(value, each, strict=True)]
-        return functools.reduce(ops.add, parts)
-    if kind_of(value.dtype) != "f":
-        value = ops.cast(value, "float32")  # truth values and numbers of elements: their gradient is 0
-    if sens is None:
-        return value
-    if isinstance(sens, (bool, int, float)) and sens == 1:
-        return value
-    shape = tuple(getattr(sens, "shape", ()))
-    if shape not in ((), (1,), tuple(value.shape)):
-        what = f"a gradient of shape {shape} for a result of shape {tuple(value.shape)}"
-        raise ShapeError(what, where="sens", allowed="The result's shape, or one number")
-    if shape == (1,) != tuple(value.shape):
-        sens = ops.reshape(sens, ())
-    if str(getattr(sens, "dtype", value.dtype)) != str(value.dtype):
-        sens = ops.cast(sens, str(value.dtype))
-    return ops.mul(value, sens)
-
-
-def _total(value: Any) -> Any:
-    return ops.reduce_sum(value) if tuple(value.shape) else value
 
 
 # ---- functions of tuples ----
