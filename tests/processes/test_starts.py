@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -311,3 +312,13 @@ def test_too_few_open_files_are_told_with_the_limit_and_what_is_needed(tmp_path,
     told = f"LimitTooLow True start of workers: {ranks} workers need "
     assert output == "right\n" or (output.startswith(told) and f"may have {limit} (ulimit -n)" in output)
     assert limit < 64 or output == "right\n"
+
+
+def test_the_file_of_the_fork_server_changes_nothing_where_examples_are_collected():
+    """As pytest does that runs doctests of all modules; SIGINT would be ignored from then on."""
+    program = """
+import os, signal
+import parallel_lab.processes.shm.server_preload
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler and os.getpgid(0) == group
+""".replace("group", str(os.getpgid(0)))
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

@@ -22,28 +22,31 @@ from multiprocess import forkserver
 from .launch import PRELOAD
 from .worker_main import communicator_class
 
-threadpoolctl.threadpool_limits(1)
-communicator_class()  # loaded here, once for all workers
-for name in os.environ.pop(PRELOAD, "").split():
-    importlib.import_module(name)
-# A worker's garbage collections would write into every object that they look at, and take a copy of its page: what is
-# there now stays for ever.
-gc.collect()
-gc.freeze()
-
 
 def _remove_socket() -> None:
     address = getattr(forkserver._forkserver, "_forkserver_address", None)
     if isinstance(address, str) and address.startswith(os.sep):
         for remove, path in ((os.unlink, address), (os.rmdir, os.path.dirname(address))):
-            with contextlib.suppress(
-                OSError
-            ):  # the notebook ended in order and was quicker, or keeps other files there
+            # the notebook ended in order and was quicker, or keeps other files there
+            with contextlib.suppress(OSError):
                 remove(path)
 
 
-# born with it blocked (launch.py): what has come meanwhile is dropped here, and workers are born ignoring it
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-os.setpgid(0, 0)
-atexit.register(_remove_socket)
+def _arrange(names: list[str]) -> None:
+    threadpoolctl.threadpool_limits(1)
+    communicator_class()  # loaded here, once for all workers
+    for name in names:
+        importlib.import_module(name)
+    # A worker's garbage collections would write into every object that they look at, and take a copy of its page: what
+    # is there now stays for ever.
+    gc.collect()
+    gc.freeze()
+    # born with it blocked (launch.py): what has come meanwhile is dropped here, and workers are born ignoring it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    os.setpgid(0, 0)
+    atexit.register(_remove_socket)
+
+
+if PRELOAD in os.environ:  # in the server: what imports all files, to run their examples, is no server
+    _arrange(os.environ.pop(PRELOAD).split())
