@@ -536,7 +536,11 @@ def one_hot(indices, depth, on_value, off_value, *, axis=-1, offset=0):
 
     The strategy's first tuple splits the result, the other two are (): other ranks' classes are "elsewhere".
     """
-    hit = np.expand_dims(indices, axis) - offset == np.arange(depth).reshape(
-        [-1 if i == axis % (indices.ndim + 1) else 1 for i in range(indices.ndim + 1)]
-    )
-    return np.where(hit, *alike((on_value, off_value), "OneHot"))
+    on, off = alike((on_value, off_value), "OneHot")
+    shape = list(indices.shape)
+    shape.insert(axis % (indices.ndim + 1), depth)
+    found = np.full(shape, off)
+    at = np.expand_dims(indices, axis).astype(np.int64) - offset
+    inside = (at >= 0) & (at < depth)
+    np.put_along_axis(found, np.where(inside, at, 0).astype(np.intp), np.where(inside, on, off), axis)
+    return found
