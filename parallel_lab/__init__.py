@@ -49,7 +49,7 @@ from .base.errors import (
     StrategyError,
     TraceError,
 )
-from .base.hooks import set_cell_executor, set_schedule_maker, set_strategy_reader
+from .base.hooks import set_cell_executor, set_schedule_maker, set_strategy_reader, set_strategy_searcher
 from .base.seeds import get_seed, set_seed
 from .base.settings.context import (
     ParallelMode,
@@ -232,6 +232,12 @@ def _strategies(path: Any) -> Any:
     return load_strategy(path)
 
 
+def _searched(graph: Any, config: Any) -> Any:
+    from .cost.search import search_strategies
+
+    return search_strategies(graph, config)
+
+
 def _schedule_names() -> tuple[str, ...]:
     from .cost.schedules import schedule_names
 
@@ -241,6 +247,7 @@ def _schedule_names() -> tuple[str, ...]:
 set_cell_executor(_executor)
 set_schedule_maker(_schedule, _schedule_names)
 set_strategy_reader(_strategies)
+set_strategy_searcher(_searched)
 keep_also(_kept_settings)  # settings that nothing reads: the facade is loaded when a script sets one
 
 

@@ -140,3 +140,17 @@ def set_strategy_reader(reader: Any) -> None:
     """Let `reader` read strategy files."""
     global _strategy_reader
     _strategy_reader = reader
+
+
+_strategy_searcher: Any = None
+
+
+def strategy_searcher() -> Any:
+    """What chooses strategies in auto_parallel mode: (graph, config) -> graph (`cost/search`, which knows costs)."""
+    return _strategy_searcher
+
+
+def set_strategy_searcher(search: Any) -> None:
+    """Let `search` choose strategies."""
+    global _strategy_searcher
+    _strategy_searcher = search

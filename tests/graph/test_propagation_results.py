@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from parallel_lab import nn, ops
+from parallel_lab.cost.search.propagation import propagate_strategies
 from parallel_lab.graph.compiler import compile_steps
-from parallel_lab.graph.passes.propagate import propagate_strategies
 from parallel_lab.graph.plan import Plan
 from tests.graph.propagated import AUTO, S, array, forgetful, propagated, strategies, why
 from tests.graph.random_choices import Seeded

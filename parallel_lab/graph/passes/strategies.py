@@ -1,4 +1,4 @@
-"""Pass `strategies`: each operator's, as given, batch-parallel or (auto_parallel) propagated; refuses wrong ones.
+"""Pass `strategies`: each operator's, as given, batch-parallel or (auto_parallel) searched for; refuses wrong ones.
 
 Pass `strategy file`, before it, reads those that an earlier run has saved.
 """
@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from ...base.errors import ContextConflictError, StrategyError
-from ...base.hooks import strategy_reader
-from ...base.settings.context import get_compat
+from ...base.hooks import strategy_reader, strategy_searcher
 from ...layout.named_layout import LayoutStrategy
 from ...ops.machine.sharding import completed, default_strategy, result_layouts, sharding_rule
 from ..ir import Draft, Node, at_compile
-from .propagate import propagate_strategies
 from .wishes import check_wishes
+
+SOURCES = {"propagated": "propagated from them", "searched": "searched for", "default": "by default"}
 
 
 def check_device_num(device_num: int) -> None:
@@ -51,9 +51,9 @@ def choose_strategies(draft: Draft) -> Draft:
     )
     graph = replace(graph, nodes=tuple(chosen))
     if searched:
-        graph = propagate_strategies(graph, config, need_given=get_compat() == "seeds")
+        graph = strategy_searcher()(graph, config)
     count = Counter(n.strategy_source for n in graph.nodes)
-    others = f"{count['propagated']} propagated from them" if searched else f"{count['default']} by default"
+    others = ", ".join(f"{count[how]} {said}" for how, said in SOURCES.items() if count[how]) or "0 by default"
     return replace(draft, graph=graph).noted("strategies", f"{count['user']} given, {others}")
 
 

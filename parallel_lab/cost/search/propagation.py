@@ -28,46 +28,36 @@ candidates: with False relu above is ((2, 1),) and matmul2 ((2, 1), (1, 4)); wha
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
-
-import numpy as np
 
 from ...base.errors import StrategyError, message
 from ...base.settings.config import ParallelConfig
+from ...base.settings.context import get_compat
+from ...graph.ir import Graph, Node
+from ...graph.passes.candidates import Edge, Operator, chosen, meeting
 from ...layout.redistribution_cost import redistribution_cost
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.primitive import Strategy
-from ...ops.machine.sharding import ShardingRule, default_strategy, legal_strategies, result_layouts, sharding_rule
-from ..ir import Graph, Node
-from .candidates import Edge, Operator, candidate_strategies, chosen, meeting
-from .dataset_strategy import dataset_layouts
-
-DATASET = ""  # the place of all data inputs among the operators
+from ...ops.machine.sharding import ShardingRule, legal_strategies, sharding_rule
+from .places import DATASET, Link, Places, configured
 
 
-def propagate_strategies(graph: Graph, config: ParallelConfig, *, need_given: bool = True) -> Graph:
+def propagate_strategies(graph: Graph, config: ParallelConfig) -> Graph:
     """The graph with strategies (and reasons) for all forward operators, spread from those that have one.
-
-    need_given  True: refuse a graph without given strategies. False (MindSpore 2.10): start from the dataset
 
     Raises StrategyError if nothing was given, or if operators that read one parameter cannot split it equally.
     """
+    search = _Propagation(graph, config)
     nodes = [n for n in graph.of_phase("forward") if not n.follows]
-    if need_given and nodes and not any(map(_configured, nodes)):
+    if get_compat() == "seeds" and nodes and not any(map(configured, nodes)):
         example = next((n.where for n in (*(n for n in nodes if n.op == "matmul"), *nodes)), "")
         what = f"there is no operator that is configured with a sharding strategy; {len(nodes)} operators"
         hint = "Give one: .shard(...) on an operator" + (f" such as {example}" if example else "")
         where, allowed = "compile, search_mode='sharding_propagation'", "At least one: the others follow from it"
         raise StrategyError(what, where=where, allowed=allowed, hint=hint)
-    return _Propagation(graph, config, nodes).run()
-
-
-def _configured(node: Node) -> bool:
-    """Whether a strategy was given that counts: a Cast goes with its neighbours."""
-    return node.strategy is not None and node.op != "cast"
+    return search.run()
 
 
 @dataclass(frozen=True)
@@ -79,98 +69,17 @@ class _Decided:
     reason: str
 
 
-class _Link(NamedTuple):
-    """`target` reads the tensor `tensor` of `source` as operand `position`."""
+class _Propagation(Places):
+    """The walks over one graph."""
 
-    source: str
-    target: str
-    position: int
-    tensor: str
-
-
-class _Propagation:
-    """The walks over one graph. Its places are operators, reshapes, parameters that several read, and the dataset."""
-
-    def __init__(self, graph: Graph, config: ParallelConfig, nodes: list[Node]) -> None:
-        self.graph, self.config, self.device_num = graph, config, config.device_num
-        self.shapes = graph.shapes()
-        self.itemsizes = {name: np.dtype(dtype).itemsize for name, dtype in graph.dtypes().items()}
-        self.inputs = {i.name: i for i in graph.inputs}
-        forward = graph.of_phase("forward")
-        self.views = {n.name: n for n in forward if n.opdef.view}
-        # a parameter that is read in another dtype (the cast is made where it is used, in the layout wanted there), or
-        # as the new value that it was given
-        self.copies: dict[str, Node] = {}
-        for node in forward:
-            copy = node.op == "cast" or (node.opdef.writes and node.follows)
-            if copy and self.parameter(node.ins[0]) is not None:
-                self.copies[node.name] = node
-        self.nodes = {n.name: n for n in nodes if n.name not in self.copies}
-        self.order = {name: place for place, name in enumerate(self.nodes)}
-        self.given = [n for n in self.nodes.values() if _configured(n)]
-        self.data = self.data_layouts()
+    def __init__(self, graph: Graph, config: ParallelConfig) -> None:
+        super().__init__(graph, config)
         self.decided: dict[str, _Decided] = {}
         self.held: dict[str, tuple[TensorLayout, str]] = {}  # shared parameters: layout, and who wants it
         self.reshaped: dict[str, tuple[TensorLayout, TensorLayout] | None] = {}
-        self.waiting: dict[str, list[_Link]] = {}
-        self.after: dict[str, list[_Link]] = defaultdict(list)
-        self.before: dict[str, list[_Link]] = defaultdict(list)
-        self.connect()
+        self.waiting: dict[str, list[Link]] = {}
 
-    # ---- the graph as places and links ----
-
-    def parameter(self, name: str) -> str | None:
-        """The parameter that `name` is, or is a copy of."""
-        while name in self.copies:
-            name = self.copies[name].ins[0]
-        given = self.inputs.get(name)
-        return name if given is not None and given.role == "parameter" else None
-
-    def data_layouts(self) -> dict[str, TensorLayout]:
-        """Layouts of the inputs that are fed."""
-        given = [i for i in self.graph.inputs if i.role == "data"]
-        layouts = dataset_layouts(self.config, tuple(i.shape for i in given))
-        return {i.name: layout for i, layout in zip(given, layouts, strict=True)}
-
-    def connect(self) -> None:
-        """Make the links, in the order of the network; reshapes in a row are one."""
-        found: dict[tuple[str, int], _Link] = {}
-
-        def read(name: str, target: str, position: int) -> None:
-            tensor = self.parameter(name) or name
-            source = DATASET if name in self.data else self.graph.maker(tensor)
-            found.setdefault((target, position), _Link(source, target, position, tensor))
-
-        for node in self.nodes.values():
-            for position, name in enumerate(node.ins):
-                source = name
-                while source in self.views:
-                    source = self.views[source].ins[0]
-                if name in self.views:
-                    read(source, name, 0)
-                read(name, node.name, position)
-        reads = Counter(link.source for link in found.values())
-        for link in found.values():
-            # constants have no place, nor a parameter with one reader, nor a reshape of these
-            shared = self.parameter(link.source) is not None and reads[link.source] > 1
-            if shared or link.source == DATASET or link.source in self.nodes or self.before.get(link.source):
-                self.after[link.source].append(link)
-                self.before[link.target].append(link)
-
-    def tensors(self, node: Node) -> int:
-        """How many operands are tensors, not numbers."""
-        return sum(name not in self.inputs or not self.inputs[name].is_number for name in node.ins)
-
-    def operator(self, node: Node) -> Operator:
-        shapes, itemsize = self.graph.operand_shapes(node), self.itemsizes[node.outs[0]]
-        parameters = tuple(i for i, name in enumerate(node.ins) if self.parameter(name) is not None)
-        return Operator(node.opdef, shapes, node.attrs, node.shapes, self.device_num, itemsize, parameters)
-
-    def candidates(self, node: Node) -> tuple[Strategy, ...]:
-        shapes = self.graph.operand_shapes(node)
-        return candidate_strategies(node.opdef, shapes, dict(node.attrs), self.device_num, self.config)
-
-    def known(self, link: _Link) -> TensorLayout | None:
+    def known(self, link: Link) -> TensorLayout | None:
         """The layout in which the source of a link leaves the tensor, if that is settled."""
         if link.source == DATASET:
             return self.data[link.tensor]
@@ -181,24 +90,14 @@ class _Propagation:
             return self.decided[link.source].results[link.tensor] if link.source in self.decided else None
         return self.held[link.source][0] if link.source in self.held else None
 
-    def wanted(self, link: _Link) -> TensorLayout | None:
+    def wanted(self, link: Link) -> TensorLayout | None:
         """The layout in which the target of a link wants the tensor, if that is settled."""
         if link.target in self.views:
             both = self.reshaped.get(link.target)
             return both and both[0]
         return self.decided[link.target].rule.wanted[link.position] if link.target in self.decided else None
 
-    def there(self, link: _Link) -> tuple[int, ...]:
-        """The shape that the target reads."""
-        if link.target in self.views:
-            return self.shapes[link.tensor]
-        return self.shapes[self.nodes[link.target].ins[link.position]]
-
-    def number(self, link: _Link) -> int:
-        """Which result of its source a link reads."""
-        return self.nodes[link.source].outs.index(link.tensor)
-
-    def edge(self, link: _Link, *, backward: bool = False) -> Edge:
+    def edge(self, link: Link, *, backward: bool = False) -> Edge:
         """What the target of a link knows of its source; or (backward) the source of its target."""
         shape, position = self.there(link), None if backward else link.position
         layout = self.wanted(link) if backward else self.known(link)
@@ -222,7 +121,7 @@ class _Propagation:
         self.agree()
         if self.config.elementwise_op_strategy_follow:
             self.follow_producers()
-        return replace(self.graph, nodes=tuple(self.finished(n) for n in self.graph.nodes))
+        return replace(self.graph, nodes=tuple(map(self.told, self.graph.nodes)))
 
     def walk(self, start: str, end: int) -> None:
         """Breadth first from one place. end: the place in the network of the next given operator."""
@@ -238,7 +137,7 @@ class _Propagation:
             self.choose(self.nodes[ready], self.waiting[ready], waited=True)
             queue.append(ready)
 
-    def forward(self, link: _Link) -> bool:
+    def forward(self, link: Link) -> bool:
         """Settle the target of a link whose source is settled; whether that could be done now."""
         if link.target in self.decided or link.target in self.reshaped or self.known(link) is None:
             return False
@@ -246,7 +145,7 @@ class _Propagation:
             self.choose_reshape(link.target, next(iter(self.after[link.target]), None))
             return True
         node, source = self.nodes[link.target], self.nodes.get(link.source)
-        by_counts = source is not None and source.out_strategy is not None and _configured(source)
+        by_counts = source is not None and source.out_strategy is not None and configured(source)
         if link.source in self.views or by_counts:
             self.first(node, link, by_counts=by_counts)
         elif self.tensors(node) == 1:
@@ -260,7 +159,7 @@ class _Propagation:
             self.choose(node, reached, waited=True)
         return True
 
-    def backward(self, link: _Link) -> bool:
+    def backward(self, link: Link) -> bool:
         """Settle the source of a link whose target is settled; whether that could be done now."""
         settled = link.source in self.decided or link.source in self.reshaped or link.source in self.held
         layout = self.wanted(link)
@@ -276,7 +175,7 @@ class _Propagation:
             self.choose(self.nodes[link.source], [link])
         return True
 
-    def choose_reshape(self, view: str, behind: _Link | None) -> None:
+    def choose_reshape(self, view: str, behind: Link | None) -> None:
         """Settle the layouts before and behind a reshape: no message forward and least work, or least communication.
 
         behind  the consumer that is asked. Before a Concat, or without a consumer, nothing is settled
@@ -301,9 +200,14 @@ class _Propagation:
 
         self.reshaped[view] = min(itertools.product(befores, afters), key=price)
 
+    def told(self, node: Node) -> Node:
+        """The node with what was settled for it."""
+        made = self.decided.get(node.name)
+        return self.finished(node, made and made.rule.strategy, "propagated", made.reason if made else "")
+
     # ---- one choice ----
 
-    def choose(self, node: Node, links: list[_Link], *, waited: bool = False) -> None:
+    def choose(self, node: Node, links: list[Link], *, waited: bool = False) -> None:
         """Settle `node` by what is known at the other end of `links`."""
         self.waiting.pop(node.name, None)
         operator, attrs = self.operator(node), dict(node.attrs)
@@ -321,7 +225,7 @@ class _Propagation:
         reason = self.reason(operator, best, edges, links, options, legal)
         self.settle(node, operator.rule(best[0]), reason)
 
-    def first(self, node: Node, link: _Link, *, by_counts: bool = False) -> None:
+    def first(self, node: Node, link: Link, *, by_counts: bool = False) -> None:
         """Settle `node` by its first candidate with the layout at the other end of `link`; by cost if none has it.
 
         by_counts  behind a given out_strategy counts are compared, not where slices lie; if none has them, the first
@@ -350,7 +254,7 @@ class _Propagation:
         candidates: tuple[Strategy, ...],
         legal: tuple[Strategy, ...],
         edges: list[Edge],
-        links: list[_Link],
+        links: list[Link],
     ) -> Sequence[Strategy]:
         """Rule of `elementwise_op_strategy_follow`: split an element-wise operator as its producer, or that as it."""
         reads = [e for e in edges if e.position is not None]
@@ -366,7 +270,7 @@ class _Propagation:
         """Element-wise operators reached before their producer: split as it is in the end, if parameters allow."""
         for node in self.nodes.values():
             operator = self.operator(node)
-            if _configured(node) or not operator.is_elementwise:
+            if configured(node) or not operator.is_elementwise:
                 continue
             producers = [link for link in self.before[node.name] if link.source in self.nodes]
             whole = [link for link in producers if self.shapes[link.tensor] == node.shape]
@@ -385,18 +289,18 @@ class _Propagation:
 
     def agree(self) -> None:
         """Choose again for operators that split a shared parameter otherwise than a given one, or the first, does."""
-        readers: dict[str, list[_Link]] = {}
+        readers: dict[str, list[Link]] = {}
         for link in itertools.chain.from_iterable(self.before.values()):
             if link.target in self.nodes and self.parameter(link.source) is not None:
                 readers.setdefault(link.source, []).append(link)
         for parameter, links in readers.items():
-            fixed = next((link for link in links if _configured(self.nodes[link.target])), None)
+            fixed = next((link for link in links if configured(self.nodes[link.target])), None)
             link = fixed or next((i for i in links if i.target == self.held.get(parameter, ("", ""))[1]), links[0])
             self.held[parameter] = (self.wanted(link), link.target)
         for parameter, links in readers.items():
             for link in links:
                 node, (layout, _) = self.nodes[link.target], self.held[parameter]
-                if not _configured(node) and not self.wanted(link).same_placement(layout):
+                if not configured(node) and not self.wanted(link).same_placement(layout):
                     self.choose(node, [link])
 
     def agreeing(self, node: Node, strategies: Iterable[Strategy]) -> list[Strategy]:
@@ -416,11 +320,7 @@ class _Propagation:
         return found
 
     def settle(self, node: Node, rule: ShardingRule, reason: str) -> None:
-        given = node.out_strategy if _configured(node) else None
-        results = result_layouts(node.opdef, rule, node.shapes, given, node.where)
-        if replace(node, strategy=rule.strategy).keeps_own_part(self.device_num):
-            results = tuple(layout.whole() for layout in rule.outs)
-        self.decided[node.name] = _Decided(rule, dict(zip(node.outs, results, strict=True)), reason)
+        self.decided[node.name] = _Decided(rule, self.results(node, rule), reason)
 
     # ---- what to tell the learner ----
 
@@ -429,7 +329,7 @@ class _Propagation:
         operator: Operator,
         best: tuple[Strategy, float, float],
         edges: list[Edge],
-        links: list[_Link],
+        links: list[Link],
         options: list[Strategy],
         legal: tuple[Strategy, ...],
     ) -> str:
@@ -456,7 +356,7 @@ class _Propagation:
         text = f"{subject}: {moved if touched or communication else lies} ({len(options)} candidates)"
         return text + self.excluded(operator, strategy, edges, touched, legal)
 
-    def other_end(self, link: _Link, backward: bool) -> str:
+    def other_end(self, link: Link, backward: bool) -> str:
         """The neighbour of a first candidate in words."""
         view = link.target if backward else link.source
         if view not in self.views:
@@ -494,15 +394,3 @@ class _Propagation:
         hint = f"Configure these operators with consistent sharding strategies: .shard(...), for example {example}"
         allowed = "All operators that use a parameter must split it equally"
         return message(what, where=node.where, allowed=allowed, hint=hint)
-
-    def finished(self, node: Node) -> Node:
-        """The node with what was settled for it."""
-        if node.name in self.decided and not _configured(node):
-            made = self.decided[node.name]
-            found = {"strategy": made.rule.strategy, "strategy_source": "propagated", "strategy_reason": made.reason}
-            return replace(node, **found, out_strategy=None)
-        if node.name in self.copies and not node.follows:
-            shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
-            strategy = default_strategy(node.opdef, shapes, attrs, self.device_num)
-            return replace(node, strategy=strategy, strategy_source="default")
-        return node
