@@ -23,6 +23,7 @@ from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
 from ...nn.optim.amp import nonfinite
 from ...nn.optim.global_norm import Totals, added, layout_of_state, shape_of_state
+from ...nn.optim.held_states import Like
 from ...ops.machine.registry import OPS
 from ...ops.machine.state import LOSS_SCALE
 from ..ir import SKIP, Draft, Instr, Value, at_compile, attr_pairs, fresh_name
@@ -167,7 +168,7 @@ class _Update:
         self.totals.at(name)
         dtype, layout, shape = self.values[name].dtype, self.values[name].layout, self.values[name].shape
         state, targets = {}, {}
-        for s, initial in optimizer.initial_state(parameter).items():
+        for s, initial in optimizer.starts_of(name, Like((0,) * len(shape), dtype)).items():  # kinds and dtypes alone
             # a parameter may itself be called "moments.w"
             label = targets[s] = fresh_name(f"{s}.{name}", self.values)
             held = layout_of_state(s, layout)

@@ -25,7 +25,7 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _Like:
+class Like:
     """A shape and a dtype, for `initial_state`."""
 
     shape: tuple[int, ...]
@@ -98,7 +98,7 @@ class HeldStates:
                 return mine
             what = f"the states of {parameter.name!r} are held by rank {owner} alone"
             raise WorldError(what, where=type(self).__name__, hint="Call it in the run that trained, on every rank")
-        like = self.initial_state(_Like(parameter.full_shape, parameter.dtype))  # what it looks like, where it is not
+        like = self.initial_state(Like(parameter.full_shape, parameter.dtype))  # what it looks like, where it is not
         return {
             kind: world.comm.broadcast(mine.get(kind, start), root=owner, tag=f"{kind} of {parameter.name}")
             for kind, start in like.items()
@@ -138,7 +138,7 @@ class HeldStates:
             if not mine:
                 # what a state starts as does not depend on where it lies
                 shape = shape if want is None else want.slice_shape(shape)
-                mine = self.initial_state(_Like(shape, parameter.dtype))
+                mine = self.initial_state(Like(shape, parameter.dtype))
             elif have is None and is_split(want):
                 mine = {k: cut(v, layout_of_state(k, want), rank) for k, v in mine.items()}
             found[parameter.name] = dict(mine)
