@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
+from parallel_lab.layout.named_layout import Layout
 from parallel_lab.ops.machine.registry import PRIMITIVES
 from parallel_lab.ops.machine.sharding import completed
 
@@ -46,6 +47,42 @@ def test_a_strategy_for_some_inputs_but_not_the_first_is_refused():
     norm.layer_norm.shard(((), (4, 8, 1), ()))
     with pytest.raises(StrategyError, match="has 0 counts for input 0, which has 4 dims"):
         compile(norm, np.ones(NORM[0], np.float32), device_num=64, dataset_strategy="full_batch")
+
+
+NOTHING_GIVEN = {
+    "MatMul": ((8, 16), (16, 4)),
+    "Add": ((8, 16), (8, 16)),
+    "BiasAdd": ((8, 16), (16,)),
+    "ReLU": ((8, 16),),
+    "LayerNorm": NORM,
+    "MaskedFill": ((8, 16), (8, 16), ()),
+    "Mul": ((), (8, 16)),
+}
+
+
+@pytest.mark.parametrize("layouts", [False, True])
+@pytest.mark.parametrize("name", NOTHING_GIVEN)
+def test_a_strategy_that_says_nothing_is_refused(name, layouts):
+    """It was taken for one that leaves all inputs whole."""
+    shapes, op = NOTHING_GIVEN[name], PRIMITIVES[name].op
+    first = next(i for i, shape in enumerate(shapes) if shape)
+    empty = Layout((8,), ("x",))() if layouts else ()
+    net = Called(PRIMITIVES[name]().shard((empty,) * len(shapes)))
+    inputs = [
+        np.ones(shape, bool if op.class_name == "MaskedFill" and i == 1 else "f4") for i, shape in enumerate(shapes)
+    ]
+    told = f"has 0 (counts|entries) for input {first}, which has {len(shapes[first])} dims .*(?s:.)*Try"
+    with pytest.raises(StrategyError, match=told):
+        compile(net, *inputs, device_num=8, dataset_strategy="full_batch")
+
+
+class Called(nn.Cell):
+    def __init__(self, primitive):
+        super().__init__()
+        self.primitive = primitive
+
+    def construct(self, *inputs):
+        return self.primitive(*inputs)
 
 
 class Net(nn.Cell):
