@@ -15,14 +15,26 @@ from typing import NoReturn
 
 from ..base.errors import WorldError, message
 
-NOBODY, FORKED = 0, -1  # no thread's number
+NOBODY, FORKED, ENDED = 0, -1, -2  # no thread's number
+
+
+class _Mark:
+    """Something that lives as long as a thread does."""
+
+
+_of_thread = threading.local()
 
 
 class OneCaller:
-    """What takes a rank's calls.  thread: number of the thread that calls in this run, NOBODY before its first call"""
+    """What takes a rank's calls.
+
+    thread   number of the thread that calls in this run; NOBODY before its first call, ENDED when it has ended: the
+             system gives numbers of threads that have ended to new ones
+    """
 
     rank: int
     thread = NOBODY
+    _mark: weakref.ref | None = None
 
     def watch_forks(self) -> None:
         """From now on a child that this process forks is refused. Called once."""
@@ -44,7 +56,7 @@ class OneCaller:
     def anybody_may_call(self) -> None:
         """A run begins: whoever calls first is the one that calls."""
         if not self.forked:
-            self.thread = NOBODY
+            self.thread, self._mark = NOBODY, None
 
     def check_caller(self) -> None:
         """Take the present thread for the caller, if it is the first. Raises WorldError in a forked child, and
@@ -56,7 +68,7 @@ class OneCaller:
             raise WorldError(what, where="the communicator", allowed="The process that the launcher started", hint=hint)
         mine = get_ident()
         if self.thread == NOBODY:
-            self.thread = mine
+            self.thread, self._mark = mine, self._until_it_ends()
         elif self.thread != mine:
             names = {thread.ident: thread.name for thread in threading.enumerate()}
             first = names.get(self.thread, "that has ended")
@@ -66,6 +78,19 @@ class OneCaller:
             hint = "Let one thread make the calls; others hand it their values, in a queue for instance"
             text = message(what, allowed="One thread makes all calls of a rank in a run", hint=hint)
             self.raise_fault("CollectiveMismatch", text, ranks=[self.rank])
+
+    def _until_it_ends(self) -> weakref.ref:
+        """Told by the present thread, at its end: whoever calls then is another one, whatever its number."""
+        kept = weakref.ref(self)
+        if not hasattr(_of_thread, "mark"):
+            _of_thread.mark = _Mark()
+
+        def ended(mark: weakref.ref) -> None:
+            caller = kept()
+            if caller is not None and caller._mark is mark and not caller.forked:
+                caller.thread = ENDED
+
+        return weakref.ref(_of_thread.mark, ended)
 
     def raise_fault(self, kind: str, text: str, **attributes: object) -> NoReturn:
         """Stop every rank, and raise the fault here."""

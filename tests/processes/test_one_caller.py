@@ -122,3 +122,37 @@ def in_one_other_thread(comm):
 def test_one_thread_may_make_all_calls_of_a_run(pool):
     assert pool.run(in_one_other_thread) == [[2.0] * 5] * RANKS
     assert_usable(pool)
+
+
+def in_threads_one_after_the_other(comm, call, known):
+    """The second thread has the number of the first, which has ended."""
+    numbers, failed = [], []
+
+    def work():
+        numbers.append(threading.get_ident())
+        try:
+            for _ in range(known if len(numbers) == 1 else 1):
+                CALLS[call](comm, np.full(3, 1.0))
+        except CollectiveMismatch as error:
+            failed.append(str(error))
+
+    def run_in_thread(target):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+
+    run_in_thread(work)
+    for left in reversed(range(100)):  # until the system gives the number again
+        run_in_thread(lambda left=left: None if left and threading.get_ident() != numbers[0] else work())
+        if len(numbers) == 2:
+            break
+    return failed
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("known", [1, 3])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_thread_with_the_number_of_one_that_has_ended_is_another(pool, call, known):
+    with pytest.raises(CollectiveMismatch, match="has called from thread 'that has ended' before"):
+        pool.run(in_threads_one_after_the_other, call, known)
+    assert_usable(pool)
