@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import ShapeError
+from ..ops.collectives.base import name_of
 from ..ops.collectives.definitions import MESSAGES
 from ..run.calls import Calls, caller
 from ..run.communicator import Request, check_request, detail
@@ -37,12 +38,6 @@ class Named(Request):
     """The request of a Parameter.  operand: its name, compared among the members that give a Parameter"""
 
     operand: str = ""
-
-
-def name_of(value: Any) -> str:
-    """The name of a Parameter that was given one; "" for anything else."""
-    name = getattr(value, "name", "") if hasattr(value, "requires_grad") else ""
-    return name if isinstance(name, str) and name != "Parameter" else ""
 
 
 class CheckedCalls(Calls):
@@ -162,6 +157,16 @@ class CheckedCalls(Calls):
         return self._begin(request, bool(tag))
 
     start.__doc__ = Calls.start.__doc__
+
+    def named(
+        self, kind: str, x: np.ndarray, operand: str, group: tuple[int, ...], origin: str, **fields: Any
+    ) -> np.ndarray | None:
+        """A call of an operator with a Parameter.  operand: its name, compared beside `origin`"""
+        value: np.ndarray | None = np.asarray(x, order="C")
+        if not MESSAGES[kind].gives(self.rank, fields.get("root")):
+            fields |= {"shape": value.shape, "dtype": str(value.dtype)} if kind == "broadcast" else {}
+            value = None
+        return self._answer(self._request(kind, group, operand, origin, {"value": value, **fields}), True)
 
     def meet_for(self, call: Request, how: str) -> None:
         """Meet the members of `call`, a collective that will be made of sends and recvs: CollectiveMismatch, on every

@@ -19,7 +19,8 @@ from .communicator import Request, describe
 
 # the hint of a CollectiveMismatch whose calls differ in nothing but where they stand
 TWO_LINES = (
-    "If two source lines are meant to meet, let all ranks run one line, or give both calls of comm the same tag=..."
+    "If two source lines are meant to meet, let all ranks run one line, or give both calls of comm the same tag=...; "
+    "Parameters of two names meet as Tensors: w.value()"
 )
 
 _OPERATORS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "ops") + os.sep

@@ -70,8 +70,10 @@ def messages_of(plan: Plan, rank: int) -> list[Message]:
     kind, group   of the message; of a wait "wait", and `start`, the number of what was started
     about         what its members must agree on: dtype, shape, attributes
     at            operator and source line
+    operand       the Parameter that it is given, if so; compared where both ranks give one
     """
     found: list[Message] = []
+    parameters = {given.name for given in plan.parameters}
     started: dict[str, int] = {}
     for _, i in plan.instructions():
         if not i.runs_on(rank) or not (i.is_communication or i.kind == "wait"):
@@ -87,6 +89,8 @@ def messages_of(plan: Plan, rank: int) -> list[Message]:
             about |= {"shape": list(value.slice_shape), "dtype": value.dtype}
         at = f"{i.name} at {i.origin.place}" if i.origin.place else i.name
         message = {"kind": i.message, "group": group, "about": about, "at": f"{class_name(i)} of {at}"}
+        if i.ins and i.ins[0] in parameters:
+            message["operand"] = i.ins[0]
         if i.kind == "start":
             started[i.out] = len(found)
             message["started"] = True
@@ -143,7 +147,7 @@ def _taken(rank: int, ranks: list[list[Message]], at: list[int], mail: dict, beg
         for other, theirs in places.items():
             if len(theirs) >= len(mine):
                 there = ranks[other][theirs[len(mine) - 1]]
-                if _compared(there) != _compared(message):
+                if not _meet(there, message):
                     return _differ(other, there, rank, message)
         at[rank] += 1
         return ""
@@ -159,15 +163,17 @@ def _taken(rank: int, ranks: list[list[Message]], at: list[int], mail: dict, beg
         there = ranks[member][at[member]]
         if tuple(there["group"]) != group or there["kind"] in ("send", "recv", "wait") or there.get("started"):
             return None
-        if _compared(there) != _compared(message):
+        if not _meet(there, message):
             return _differ(member, there, rank, message)
     for member in group:
         at[member] += 1
     return ""
 
 
-def _compared(message: Message) -> tuple:
-    return message["kind"], message["group"], message["about"]
+def _meet(one: Message, other: Message) -> bool:
+    """Whether these are one collective."""
+    named = [message["operand"] for message in (one, other) if "operand" in message]
+    return len(set(named)) < 2 and all(one[what] == other[what] for what in ("kind", "group", "about"))
 
 
 def _differ(one: int, first: Message, other: int, second: Message) -> str:
@@ -186,4 +192,5 @@ def _words(message: Message) -> str:
     dtype, shape = about.pop("dtype", ""), about.pop("shape", None)
     value = f"{dtype} {tuple(shape)}" if shape is not None else ""
     attributes = [f"{name} {given}" for name, given in about.items() if (name, given) != ("sr_tag", 0)]
-    return ", ".join(filter(None, (message["at"], value, *attributes)))
+    operand = f"parameter {message['operand']!r}" if "operand" in message else ""
+    return ", ".join(filter(None, (message["at"], operand, value, *attributes)))

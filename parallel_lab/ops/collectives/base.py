@@ -60,6 +60,12 @@ def origin_of(name: str) -> str:
     return f"{name} at {place}" if place else name
 
 
+def name_of(value: Any) -> str:
+    """The name of a Parameter that was given one; "" for anything else."""
+    name = getattr(value, "name", "") if hasattr(value, "requires_grad") else ""
+    return name if isinstance(name, str) and name != "Parameter" else ""
+
+
 def checked_root(name: str, label: str, root: int, members: tuple[int, ...]) -> int:
     """`root`, which must be in the group. Raises WorldArgumentError."""
     if root not in members:

@@ -68,7 +68,15 @@ def send_held() -> None:
 
 
 def hold(
-    kind: str, name: str, value: np.ndarray, *, world: Any, members: tuple[int, ...], fusion: int, reduce: str = ""
+    kind: str,
+    name: str,
+    value: np.ndarray,
+    *,
+    world: Any,
+    members: tuple[int, ...],
+    fusion: int,
+    reduce: str = "",
+    operand: str = "",
 ) -> Promised:
     """Put a call into the message that is held back for its like.
 
@@ -77,23 +85,24 @@ def hold(
     name      of the operator;  fusion: its number, above 0
     value     this rank's, which is copied: what happens to it afterwards does not matter
     members   ranks of the group, at least two
+    operand   name of a Parameter that has the value
     """
     held, dtype = held_messages.get(), value.dtype.newbyteorder("=")
     key = (kind, members, reduce, dtype, fusion)
     waiting = held.get(key)
     if waiting is None:
         waiting = held[key] = _Message(key, name, world, held)
-    return waiting.promise(np.array(value, dtype, order="C"))
+    return waiting.promise(np.array(value, dtype, order="C"), operand)
 
 
 class Promised:
     """The result of a call: `shape` and `dtype` now, the array when it is read."""
 
-    __slots__ = ("array", "dtype", "place", "sent_with", "shape", "value")
+    __slots__ = ("array", "dtype", "operand", "place", "sent_with", "shape", "value")
 
-    def __init__(self, sent_with: _Message, value: np.ndarray, shape: tuple[int, ...]) -> None:
+    def __init__(self, sent_with: _Message, value: np.ndarray, shape: tuple[int, ...], operand: str) -> None:
         self.sent_with, self.shape, self.dtype, self.place = sent_with, shape, value.dtype, caller().place
-        self.value: np.ndarray | None = value
+        self.operand, self.value = operand, value
         self.array: np.ndarray | None = None
 
     def read(self) -> np.ndarray:
@@ -114,9 +123,9 @@ class _Message:
         self.calls: list[Promised] = []
         self.is_open = True
 
-    def promise(self, value: np.ndarray) -> Promised:
+    def promise(self, value: np.ndarray, operand: str) -> Promised:
         shape = MESSAGES[self.kind].reply_shape(value.shape, {"dim": 0}, len(self.members))
-        self.calls.append(Promised(self, value, shape))
+        self.calls.append(Promised(self, value, shape, operand))
         return self.calls[-1]
 
     def send(self) -> None:
@@ -137,7 +146,11 @@ class _Message:
         came = given if rows == rows_back else comm.empty((rows_back, ends[-1]), self.dtype)
         about = {"reduce": self.reduce, "dim": 0}
         attrs = {name: about[name] for name in MESSAGES[self.kind].attributes}
-        came = getattr(comm, self.kind)(given, group=self.members, out=came, tag=self._tag(), **attrs)
+        names = [call.operand for call in self.calls]
+        if all(names):
+            came = comm.named(self.kind, given, ", ".join(names), self.members, self._tag(), out=came, **attrs)
+        else:
+            came = getattr(comm, self.kind)(given, group=self.members, out=came, tag=self._tag(), **attrs)
         for call, span in zip(self.calls, spans, strict=True):
             call.array = np.ascontiguousarray(came[:, span]).reshape(call.shape)
 

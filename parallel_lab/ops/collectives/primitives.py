@@ -27,7 +27,7 @@ from ...base.checks import checked, integer
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, shorten
 from ..machine.opdef import OpDef
 from ..machine.registry import OPS
-from .base import CALLS, REDUCTION, Communication, a_group, checked_root, group_of, members_of, origin_of
+from .base import CALLS, REDUCTION, Communication, a_group, checked_root, group_of, members_of, name_of, origin_of
 from .deferred import hold, holdable
 from .definitions import MESSAGES
 
@@ -106,15 +106,17 @@ def _definition(kind: str, /, **options: Any) -> OpDef:
     """The OpDef of a kind of message in `MESSAGES`; its gradient is the adjoint's reply.
 
     options  default attributes. In a network that is compiled: those of the request, and `group`, the ranks
+
+    At once there is `operand` too, the name of a Parameter that is sent.
     """
     message = MESSAGES[kind]
     name = message.class_name
 
-    def fn(x: np.ndarray, *, group: str | None, **attrs: Any) -> np.ndarray:
+    def fn(x: np.ndarray, *, group: str | None, operand: str, **attrs: Any) -> np.ndarray:
         _, members = members_of(name, group)
         if kind == "reduce_scatter":
             _check_pieces(kind, x.shape, {"dim": 0}, len(members))
-        reply = _exchange(kind, x, group, **_asked(kind, attrs, members))
+        reply = _exchange(kind, x, group, operand, **_asked(kind, attrs, members))
         return np.zeros(NOTHING, x.dtype) if reply is None else reply
 
     def vjp(g: np.ndarray, out: Any, x: np.ndarray, *, group: str | None, **attrs: Any) -> tuple[np.ndarray]:
@@ -135,7 +137,7 @@ def _definition(kind: str, /, **options: Any) -> OpDef:
         signature=None,
         positional=("x",),
         tensors=("x",),
-        options=options,
+        options={**options, "operand": ""},
         defaults={},
         dtype=0,
         result_shape=lambda shapes, **attrs: _traced_shape(kind, shapes[0], attrs),
@@ -153,13 +155,15 @@ def without_gradient(name: str, reduce: str) -> ArgumentError:
     return ArgumentError(what, where=name, allowed="op 'sum'", hint=hint)
 
 
-def _exchange(kind: str, x: np.ndarray, group: str | None, **attrs: Any) -> np.ndarray | None:
+def _exchange(kind: str, x: np.ndarray, group: str | None, operand: str = "", **attrs: Any) -> np.ndarray | None:
     """What a message of this rank's x brings it; None where it is not a receiver."""
     message = MESSAGES[kind]
     world, members = members_of(message.class_name, group)
-    tag = {"tag": origin_of(message.class_name)} if message.symmetric else {}
     if kind == "all_reduce":
         world.summed.append((x.shape, members))
+    if operand:
+        return world.comm.named(kind, x, operand, members, origin_of(message.class_name), **attrs)
+    tag = {"tag": origin_of(message.class_name)} if message.symmetric else {}
     return getattr(world.comm, kind)(x, group=members, **attrs, **tag)
 
 
@@ -167,7 +171,7 @@ _ALL_REDUCE = _definition("all_reduce", reduce="sum", group=None)
 
 
 @_ALL_REDUCE.vjp
-def _(g, out, x, *, reduce, group):
+def _(g, out, x, *, reduce, group, operand):
     total = _exchange("all_reduce", g, group, reduce="sum")
     if reduce == "sum":
         return (total,)
@@ -199,9 +203,9 @@ class _Collective(Communication):
             if holdable(self.fused_as, x.shape, len(members)):
                 about = {"world": world, "members": members, "fusion": self.prim_attrs["fusion"]}
                 (x,), attrs = self.op.bind((x,), self.given)
-                held = hold(self.fused_as, self.name, x.array, reduce=self.given.get("reduce", ""), **about)
-                return x.__parallel_lab_later__(self.op, attrs, held)
-        return self.op.call((x,), self.given)
+                about |= {"reduce": self.given.get("reduce", ""), "operand": name_of(x)}
+                return x.__parallel_lab_later__(self.op, attrs, hold(self.fused_as, self.name, x.array, **about))
+        return self.op.call((x,), {**self.given, "operand": name_of(x)})
 
     def one_tensor(self, x: Any) -> Any:
         """The input. Raises ArgumentTypeError for several, and for truth values that are to be added up."""
@@ -238,8 +242,8 @@ class _Collective(Communication):
 class AllReduce(_Collective):
     """The combination of all ranks' values, on every rank.  x: (...) -> (...).
 
-    Ranks compare the source line of a call. In a loop over tensors that is one line: a rank with another order of them
-    adds unlike tensors, and nothing shows it. `comm.all_reduce(x, tag=name)` of a rank does.
+    Ranks compare the source line of a call, and the name of a Parameter. In a loop over other tensors that is one line:
+    a rank with another order of them adds unlike tensors, and nothing shows it. `comm.all_reduce(x, tag=name)` does.
 
     op     ReduceOp.SUM, MAX, MIN or PROD
     group  name of a group (`create_group`); None: all ranks
