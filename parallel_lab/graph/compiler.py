@@ -226,10 +226,6 @@ def targets_of(optimizer: Any) -> tuple[str | None, ...]:
 
 def check_built(config: ParallelConfig, network: Callable) -> None:
     """Raise NotBuiltYet for what is known and kept as a setting, and cannot be run by this version."""
-    if config.parallel_mode == "auto_parallel" and config.search_mode != "sharding_propagation":
-        given = "give the operators that matter a strategy, or use semi_auto_parallel"
-        hint = f"Set search_mode='sharding_propagation' and {given}"
-        raise _not_built(f"search_mode={config.search_mode!r} in auto_parallel mode", hint)
     if config.memory_offload and config.offload_param == "disk":
         raise _not_built("offload_param='disk'", "Set it to 'cpu': Parameters live in the host's memory")
 

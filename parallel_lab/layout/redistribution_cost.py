@@ -11,9 +11,10 @@ part out of what it has. The other way round the columns must be gathered:
 
 The prices are MindSpore's (tensor_redistribution: ComputeCost), of the moves between two layouts written over common
 ground, in the order in which they are planned and with the sizes that slices have by then; a Reshape before or behind
-costs once, by the first slice. They say which of two strategies MindSpore prefers. (Its sources price every move with
-the first slice; what 2.10 chose for a cross-entropy behind a product split by columns follows from growing slices
-only.) Seconds and bytes of a compiled plan are counted elsewhere, from its instructions.
+costs once, by the first slice. They say which of two strategies MindSpore prefers. (`first_slice`: every move is priced
+with the first slice, as in its sources. What 2.10's propagation chose for a cross-entropy behind a product split by
+columns follows from growing slices only; what its dynamic programming chose for three layers of 512 from the first.)
+Seconds and bytes of a compiled plan are counted elsewhere, from its instructions.
 """
 
 from __future__ import annotations
@@ -66,17 +67,20 @@ def redistribution_cost(
     dst_shape: Iterable[int] | None = None,
     *,
     alltoall: bool = False,
+    first_slice: bool = False,
 ) -> RedistributionCost:
     """Cost from `src` to `dst`, layouts over the same ranks, nothing pending. dst_shape: after a Reshape between."""
     shape = tuple(shape)
-    return _cost(src, dst, shape, shape if dst_shape is None else tuple(dst_shape), alltoall)
+    return _cost(src, dst, shape, shape if dst_shape is None else tuple(dst_shape), alltoall, first_slice)
 
 
 @lru_cache(maxsize=65536)
-def _cost(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape, alltoall: bool) -> RedistributionCost:
+def _cost(
+    src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape, alltoall: bool, first_slice: bool
+) -> RedistributionCost:
     if shape == dst_shape and src.same_placement(dst):
         return RedistributionCost()
-    counter = _Counter(float(math.prod(src.slice_shape(shape))))
+    counter = _Counter(float(math.prod(src.slice_shape(shape))), first_slice)
     common = common_refinement(src, dst, shape, dst_shape)
     if common is None:  # no common ground: every rank gets everything, then keeps its part
         if shape != dst_shape:
@@ -110,7 +114,8 @@ def _cost(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape, 
 class _Counter:
     """Adds up moves. `held` is the number of elements a rank has at this point."""
 
-    def __init__(self, held: float) -> None:
+    def __init__(self, held: float, first_slice: bool) -> None:
+        self.first_slice = first_slice
         self.held, self.forward, self.backward, self.computation = held, 0.0, 0.0, 0.0
 
     def total(self) -> RedistributionCost:
@@ -121,14 +126,14 @@ class _Counter:
 
     def cut(self, count: int) -> None:
         self.computation += self.held
-        self.held /= count
+        self.held /= 1 if self.first_slice else count
 
     def gather(self, dim: int, count: int) -> None:
         """all_gather; not along dim 0, Split and Concat follow. The last `held`: for every kind of move."""
         self.forward += self.held * count * GATHER_SCALE
         self.backward += self.held * GATHER_SCALE
         self._along(dim, count)
-        self.held *= count
+        self.held *= 1 if self.first_slice else count
 
     def _along(self, dim: int, count: int) -> None:
         self.computation += (self.held if dim == 0 else self.held + 2 * self.held * count) + self.held

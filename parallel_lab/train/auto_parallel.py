@@ -54,7 +54,7 @@ class AutoParallel(Cell):
 
     network        a Cell, or a function such as a training step that asks for gradients and calls an optimizer
     parallel_mode  "semi_auto": strategies given by shard(), batch-parallel without one; "sharding_propagation":
-                   given ones spread; "recursive_programming": searched for (missing, as a run says)
+                   given ones spread; "recursive_programming": every product is halved again and again
 
     Called with slices of the inputs (whole after dataset_strategy("full_batch")); returns this rank's slices.
     """

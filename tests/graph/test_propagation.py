@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_lab import ParallelLabError, StrategyError, compile, nn, ops
-from parallel_lab.base.errors import NotBuiltYet
+from parallel_lab import StrategyError, nn, ops
 from parallel_lab.base.settings.config import ParallelConfig
 from parallel_lab.base.settings.context import reset_auto_parallel_context, set_compat
 from parallel_lab.graph.passes.candidates import candidate_strategies, choose_from_inputs
@@ -432,13 +431,6 @@ def test_a_net_without_any_strategy_is_refused():
 def test_a_net_without_any_strategy_starts_from_its_inputs_in_2_10(compat_of_2_10):
     plan = propagated(nets.Quick(32, 16, 16), array(2, 32), dataset_strategy="data_parallel")
     assert set(strategies(plan).values()) == {((8, 1), (1, 1)), ((8, 1),)}
-
-
-@pytest.mark.parametrize("mode", ["dynamic_programming", "recursive_programming"])
-def test_other_searches_say_that_they_are_not_built(mode):
-    with pytest.raises(NotBuiltYet, match=f"{mode}.*sharding_propagation") as caught:
-        compile(nets.Quick(32, 16, 16, S), array(16, 32), device_num=8, parallel_mode="auto_parallel", search_mode=mode)
-    assert isinstance(caught.value, ParallelLabError) and isinstance(caught.value, NotImplementedError)
 
 
 def test_a_wrong_given_strategy_is_refused_as_in_semi_auto():

@@ -32,7 +32,6 @@ def test_the_network_keeps_its_names(worlds):
     ("what", "kind", "words"),
     ("pipeline", "StrategyError", ("is fed no micro-batches, with pipeline_stages=2",)),
     ("hsdp", "OptimizerParallelError", ("optimizer_weight_shard_size=4 with 2 devices",)),
-    ("search", "NotBuiltYet", ("recursive_programming", "sharding_propagation")),
     ("tuple", "ContextStrategyError", ("1 tuples", "2 inputs")),
     ("cuts", "ContextStrategyError", ("3 counts for input 0",)),
     ("devices", "ContextStrategyError", ("8 slices of input 0", "2 devices")),

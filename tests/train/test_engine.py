@@ -110,7 +110,6 @@ def test_print_in_construct_shows_every_rank_s_slice_in_every_step(worlds, name,
     ("shape", "ShapeError", ("MatMul 'fc1'", "nets.py:", "12 elements")),
     ("dtype", "ShapeError", ("input 'x' has dtype complex128",)),
     ("devices", "ContextConflictError", ("device_num=8", "2, the number of ranks")),
-    ("search", "NotBuiltYet", ("dynamic_programming", "sharding_propagation")),
 )
 def test_errors_of_a_step_name_operator_and_line(worlds, what, kind, words):
     for rank, note in enumerate(worlds.notes(2, "errors_in_a_step")):

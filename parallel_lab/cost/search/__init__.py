@@ -1,15 +1,19 @@
-"""Who gives operators their strategies in auto_parallel mode.
+"""Who gives operators their strategies in auto_parallel mode, as `search_mode` says.
 
-`sharding_propagation` spreads given strategies to the neighbours (`propagation.py`).
+sharding_propagation     spreads given strategies to the neighbours (`propagation.py`)
+dynamic_programming      the least of MindSpore's costs, computation and communication (`mindspore_model.py`), found
+                         by taking out one operator after the other (`eliminate.py`)
+recursive_programming    halves every product again and again (`recursive.py`)
+
+problem = mindspore_problem(graph, config)     what there is to choose, in numbers (`problem.py`)
+best = eliminate(problem)                      best.chosen, best.cost, best.steps
 """
 
-from __future__ import annotations
+# ruff: noqa: F401 - imported for others: this is a public face
 
-from ...base.settings.config import ParallelConfig
-from ...graph.ir import Graph
+from .eliminate import Elimination, Solution, eliminate
+from .mindspore_model import mindspore_problem
+from .problem import Choice, Pair, Problem, Term
 from .propagation import propagate_strategies
-
-
-def search_strategies(graph: Graph, config: ParallelConfig) -> Graph:
-    """The graph with strategies for all forward operators, found as `config.search_mode` says."""
-    return propagate_strategies(graph, config)
+from .recursive import Halving, recursive_search
+from .search_modes import search_strategies

@@ -129,12 +129,16 @@ def _computation_first(operator: Operator, strategy: Strategy) -> tuple[float, f
     Forward: the operands' slices, and the result's where addends are combined. Backward: a parameter's slice if its
     gradient has to be summed. A batch split among all devices wins ties by a byte.
     """
-    rule = operator.rule(strategy)
+    return operator_cost(operator, operator.rule(strategy))[:2]
+
+
+def operator_cost(operator: Operator, rule: ShardingRule) -> tuple[float, float, float]:
+    """Bytes computed on, communicated forward, start-up included, and for the gradients of parameters."""
     slices = [math.prod(x.slice_shape(s)) for x, s in zip(rule.ins, operator.shapes, strict=True)]
-    held = sum(slices) + sum(slices[i] for i in operator.parameters if rule.ins[i].replica_count > 1)
-    held += _addends(operator, rule)
-    costs = float(held * operator.itemsize), practical(_forward_bytes(operator, rule))
-    by_batch = bool(strategy) and strategy[0][:1] == (operator.device_num,)
+    summed = sum(slices[i] for i in operator.parameters if rule.ins[i].replica_count > 1) * operator.itemsize
+    held = (sum(slices) + _addends(operator, rule)) * operator.itemsize
+    costs = float(held + summed), practical(_forward_bytes(operator, rule)), float(summed)
+    by_batch = bool(rule.strategy) and rule.strategy[0][:1] == (operator.device_num,)
     return tuple(cost - 1 if by_batch and cost > 1 else cost for cost in costs)
 
 

@@ -81,6 +81,7 @@ CASES = {
     "function, tuple": function("semi_auto", one_cut, lambda size: ((1, size), (size, 1)), in_tuple),
     "function, layouts": function("semi_auto", one_cut, named, in_layouts),
     "function, sharding_propagation": function("sharding_propagation", one_cut, "full_batch", all_rows),
+    "function, recursive_programming": function("recursive_programming", one_cut, "full_batch", all_rows),
 }
 
 
@@ -151,7 +152,6 @@ def what_is_refused(here):
 
     asked("pipeline", lambda w: w.pipeline(2))
     asked("hsdp", lambda w: w.hsdp(shard_size=4))
-    asked("search", lambda w: None, "recursive_programming")
     asked("tuple", lambda w: w.dataset_strategy(((2, 1),)))
     asked("cuts", lambda w: w.dataset_strategy(((2, 1, 1), (2, 1))))
     asked("devices", lambda w: w.dataset_strategy(((8, 1), (8, 1))))

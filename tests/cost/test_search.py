@@ -1,0 +1,285 @@
+"""Searches: strategies that MindSpore 2.10 chose (`tests/recorded/searched.json`), the optimum by trying all, and
+searched networks against one device."""
+
+import itertools
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_lab import StrategyError, compile, nn, ops
+from parallel_lab.base.settings.context import reset_cost_model_context, set_cost_model_context
+from parallel_lab.cost.search import Choice, Pair, Problem, Term, eliminate, mindspore_problem, recursive_search
+from parallel_lab.cost.search.problem import NEVER
+from parallel_lab.graph.compiler import compile_steps
+from tests.graph.random_choices import Seeded
+from tests.graph.random_nets import compare, draw_net, until_compared
+from tests.graph.random_programs import draw_program
+from tests.recorded import nets
+
+RECORDED = json.loads((Path(__file__).parents[1] / "recorded" / "searched.json").read_text())
+S = ((2, 4), (4, 1))
+CASES = {
+    "chain_first_only": (lambda: nets.Chain([64] * 4, [S, None, None]), (64, 64), (64, 64)),
+    "mlp_square": (lambda: nets.Mlp(512, 512, 512), (512, 512), (512, 512)),
+    "operator_parallel": (lambda: nets.OpPar(True), (32, 1, 28, 28), (32, 10)),
+    "quick_noshard": (lambda: nets.Quick(32, 16, 16), (16, 32), (16, 16)),
+    "quick_seed": (lambda: nets.Quick(32, 16, 16, S), (2, 32), (2, 16)),
+}
+
+
+def ones(*shape):
+    return np.ones(shape, "f")
+
+
+def searched(net, *inputs, mode="dynamic_programming", device_num=8, dataset_strategy="full_batch", **settings):
+    how = {"parallel_mode": "auto_parallel", "search_mode": mode, "device_num": device_num}
+    return compile(net, *inputs, **how, dataset_strategy=dataset_strategy, **settings)
+
+
+def strategies(plan):
+    return {n.name: n.strategy for n in plan.graph.nodes if n.strategy is not None}
+
+
+def listed(value):
+    return tuple(map(listed, value)) if isinstance(value, list) else value
+
+
+# ---- what MindSpore chose ----
+
+
+@pytest.mark.parametrize("key", RECORDED)
+def test_strategies_are_those_of_2_10(key):
+    case, _, mode = key.partition(":")
+    make, x, y = CASES[case]
+    given = RECORDED[key]["context"].get("dataset_strategy", "full_batch")
+    settings = {"mode": mode, "dataset_strategy": given, "fully_use_devices": False}
+    plan = searched(make(), ones(*x), ones(*y), loss=nn.MSELoss(), **settings)
+    recorded = [(o["op"], listed(o["strategy"])) for o in RECORDED[key]["ops"] if o["op"] != "_VirtualDataset"]
+    assert [(n.op_class, n.strategy) for n in plan.graph.nodes] == recorded
+
+
+def test_every_recording_is_compared():
+    assert {key.partition(":")[0] for key in RECORDED} == set(CASES) and len(RECORDED) == 2 * len(CASES)
+
+
+class MulPReLU(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.mul, self.prelu = ops.Mul(), ops.PReLU()
+        self.weight = nn.PReLU(3).w
+
+    def construct(self, x, y):
+        return self.prelu(self.mul(x, y), self.weight)
+
+
+def test_a_product_and_a_prelu_of_16_devices_split_the_batch():
+    """MindSpore's own unit test (test_auto_parallel_matmul_prelu) asserts these."""
+    x = ones(16, 3, 128, 32)
+    plan = searched(MulPReLU(), x, x, device_num=16)
+    batch = (16, 1, 1, 1)
+    assert strategies(plan) == {"mul": (batch, batch), "prelu": (batch, (1,))}
+
+
+# (i, k, j), devices: what 2.10 chose for one product of (i, k) and (k, j) with a mean of squares behind it
+HALVINGS = [
+    ((16, 64, 64), 8, ((4, 1), (1, 2))),
+    ((16, 256, 256), 8, ((2, 1), (1, 4))),
+    ((16, 1024, 256), 8, ((1, 8), (8, 1))),
+    ((64, 1024, 1024), 8, ((2, 1), (1, 4))),
+    ((256, 1024, 1024), 8, ((4, 1), (1, 2))),
+    ((64, 64, 128), 2, ((2, 1), (1, 1))),
+    ((64, 128, 64), 2, ((2, 1), (1, 1))),
+    ((64, 64, 1024), 2, ((1, 1), (1, 2))),
+    ((64, 1024, 64), 2, ((1, 2), (2, 1))),
+    ((3072, 1024, 4096), 2, ((2, 1), (1, 1))),
+    ((16, 512, 512), 2, ((1, 1), (1, 2))),
+    ((3000, 1000, 4000), 2, ((2, 1), (1, 1))),
+]
+
+
+@pytest.mark.parametrize(("sizes", "devices", "wanted"), HALVINGS)
+def test_halving_one_product(sizes, devices, wanted):
+    i, k, j = sizes
+    net = nets.Chain([k, j], [None])
+    plan = searched(net, ones(i, k), ones(i, j), loss=nn.MSELoss(), mode="recursive_programming", device_num=devices)
+    assert plan.graph.nodes[0].strategy == wanted
+
+
+# ---- against trying everything ----
+
+TERMS = (Term("work", "s", 1.0, ""), Term("messages", "s", 0.5, ""))
+
+
+def draw_problem(rng, shape):
+    """A problem of few choices: a chain, a tree or any graph; now and then pairs that cannot be."""
+    count = int(rng.integers(1, 6))
+    sizes = rng.integers(1, 4, count)
+    choices = [
+        Choice(
+            f"op{n}",
+            "Op",
+            tuple(((int(i),),) for i in range(size)),
+            rng.integers(0, 20, (size, 2)).astype(float),
+            rng.integers(0, 9, size),
+        )
+        for n, size in enumerate(sizes)
+    ]
+    if shape == "chain":
+        edges = [(n, n + 1) for n in range(count - 1)]
+    elif shape == "tree":
+        edges = [(int(rng.integers(n)), n) for n in range(1, count)]
+    else:
+        edges = [pair for pair in itertools.combinations(range(count), 2) if rng.random() < 0.6]
+        edges += edges[:1]  # two edges between two operators
+    pairs = []
+    for a, b in edges:
+        costs = rng.integers(0, 20, (sizes[a], sizes[b], 2)).astype(float)
+        costs[rng.random(costs.shape[:2]) < 0.1] = NEVER
+        pairs.append(Pair(a, b, costs))
+    return Problem("drawn", 8, TERMS, tuple(choices), tuple(pairs))
+
+
+def all_plans(problem):
+    """[(cost, bytes)] of every way to choose."""
+    ways = itertools.product(*(range(len(choice.candidates)) for choice in problem.choices))
+    return [(problem.cost(way), problem.memory_bytes(way)) for way in ways]
+
+
+@pytest.mark.parametrize("shape", ["chain", "tree", "graph"])
+@pytest.mark.parametrize("seed", range(120))
+def test_dynamic_programming_finds_the_least(shape, seed):
+    problem = draw_problem(np.random.default_rng(seed), shape)
+    plans = all_plans(problem)
+    least = min(cost for cost, _ in plans)
+    if least == NEVER:
+        with pytest.raises(StrategyError, match="no choice of strategies fits together"):
+            eliminate(problem)
+        return
+    found = eliminate(problem)
+    assert found.cost == least == problem.cost(found.chosen) and found.proved
+    assert {step.operator for step in found.steps if step.kind != "Edge"} == set(problem.numbers)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_a_memory_limit_is_kept_and_the_least_within_it_found(seed):
+    rng = np.random.default_rng(seed)
+    problem = draw_problem(rng, ("chain", "tree", "graph")[seed % 3])
+    limit = int(rng.integers(0, 25))
+    within = [cost for cost, size_bytes in all_plans(problem) if size_bytes <= limit]
+    least = min(within, default=NEVER)
+    if min(cost for cost, _ in all_plans(problem)) == NEVER:
+        return
+    if least == NEVER:
+        with pytest.raises(StrategyError, match="no choice of strategies needs at most"):
+            eliminate(problem, limit)
+        return
+    exact, rough = eliminate(problem, limit), eliminate(problem, limit, approximate=0.1)
+    assert exact.cost == least and exact.memory_bytes <= limit
+    steps = len(rough.steps) + 1
+    assert least <= rough.cost <= least * 1.1**steps + 1e-9 and rough.memory_bytes <= limit
+
+
+def test_what_can_be_pinned_and_weighed():
+    problem = draw_problem(np.random.default_rng(5), "graph")
+    free = eliminate(problem)
+    for number, choice in enumerate(problem.choices):
+        for at, candidate in enumerate(choice.candidates):
+            pinned = problem.pinned({choice.name: candidate})
+            ways = list(itertools.product(*(range(len(c.candidates)) for c in problem.choices)))
+            least = min(problem.cost(way) for way in ways if way[number] == at)
+            if least < NEVER:
+                assert eliminate(pinned).cost == least >= free.cost
+    doubled = problem.weighed(work=2.0, messages=1.0)
+    assert eliminate(doubled).cost == 2 * free.cost and eliminate(doubled).chosen == free.chosen
+    with pytest.raises(ValueError, match="heat"):
+        problem.weighed(heat=1.0)
+    with pytest.raises(ValueError, match="candidates"):
+        problem.pinned({problem.choices[0].name: ((99,),)})
+
+
+# ---- MindSpore's costs ----
+
+
+def problem_of(net, *inputs, device_num=8, **settings):
+    how = {"parallel_mode": "semi_auto_parallel", "device_num": device_num, "dataset_strategy": "full_batch"}
+    steps = compile_steps(net, *inputs, **how, **settings)
+    return mindspore_problem(steps[0][1].graph, steps[0][1].config)
+
+
+def test_costs_of_a_product_are_those_of_the_rule():
+    """x (64, 32), w (32, 64), float32, 8 devices: slices of x, w, and y where the contraction is split."""
+    problem = problem_of(nets.Chain([32, 64], [None]), ones(64, 32), fully_use_devices=False)
+    choice = problem.choices[problem.numbers["matmul"]]
+    costs = dict(zip(choice.candidates, choice.costs.tolist(), strict=True))
+    # x slice 4096 B and w slice 2048 B; w lies twice: once more, and as communication
+    assert costs[((2, 1), (1, 4))] == [4096 + 2048 + 2048, 0.0, 2048.0]
+    # y slice (32, 64) 8192 B is summed, with 1024 B more for the start
+    assert costs[((2, 4), (4, 1))] == [1024 + 2048 + 8192 + 2048, 8192 + 1024, 2048.0]
+    assert len(choice.candidates) == 20  # ways to give three factors of two, or fewer, to three dims
+
+
+def test_the_cost_model_s_settings_act():
+    make, x, y = CASES["quick_noshard"]
+    plan = searched(make(), ones(*x), ones(*y), loss=nn.MSELoss(), fully_use_devices=False)
+    assert set(itertools.chain(*itertools.chain(*strategies(plan).values()))) == {1}
+    try:
+        set_cost_model_context(costmodel_beta=0.001)  # messages cost nearly nothing: everything is split
+        cheap = searched(make(), ones(*x), ones(*y), loss=nn.MSELoss(), fully_use_devices=False)
+        products = [cuts for name, cuts in strategies(cheap).items() if "matmul" in name]
+        assert len(products) == 2 and all(np.prod(x) * w[1] == 8 for x, w in products)
+        set_cost_model_context(device_memory_capacity=1.0e-7)
+        with pytest.raises(StrategyError, match="no choice of strategies needs at most"):
+            searched(make(), ones(*x), ones(*y), loss=nn.MSELoss())
+    finally:
+        reset_cost_model_context()
+
+
+def test_every_operator_has_a_reason_and_every_step_a_text():
+    make, x, y = CASES["operator_parallel"]
+    for mode in ("dynamic_programming", "recursive_programming"):
+        plan = searched(make(), ones(*x), ones(*y), loss=nn.MSELoss(), mode=mode)
+        sources = {n.strategy_source for n in plan.graph.nodes}
+        assert all(n.strategy_reason for n in plan.graph.nodes if n.strategy_source == "searched")
+        assert sources == ({"user", "searched"} if mode == "dynamic_programming" else {"searched"})
+        assert "searched for" in dict(plan.notes)["strategies"]
+    steps = compile_steps(make(), ones(*x), parallel_mode="semi_auto_parallel", device_num=8)[0][1]
+    problem = mindspore_problem(steps.graph, steps.config)
+    texts = [step.text() for step in eliminate(problem).steps]
+    assert texts[0].startswith("Op: 'flatten' is taken out") and "'the dataset' and 'matmul1'" in texts[0]
+    _, halvings = recursive_search(steps.graph, steps.config)
+    assert len(halvings) == 3 * 3 and all(step.text().startswith(f"level {step.level}: ") for step in halvings)
+
+
+def test_recursive_programming_takes_at_most_1024_devices_unless_told():
+    net = nets.Chain([4096, 4096], [None])
+    for devices in (2, 1024):
+        plan = searched(net, ones(4096, 4096), mode="recursive_programming", device_num=devices)
+        assert np.prod(plan.graph.nodes[0].strategy[0]) * plan.graph.nodes[0].strategy[1][1] == devices
+    with pytest.raises(StrategyError, match=r"2048 devices.*At most 1024"):
+        searched(net, ones(4096, 4096), mode="recursive_programming", device_num=2048)
+    steps = compile_steps(net, ones(4096, 4096), parallel_mode="semi_auto_parallel", device_num=2048)
+    found, _ = recursive_search(steps[0][1].graph, steps[0][1].config, most_devices=4096)
+    assert np.prod([n for cuts in found.values() for pair in cuts for n in pair]) >= 2048
+
+
+# ---- against one device ----
+
+
+@pytest.mark.quick(20)
+@pytest.mark.parametrize("mode", ["dynamic_programming", "recursive_programming"])
+@pytest.mark.parametrize("fully", [True, False])
+@pytest.mark.parametrize("seed", range(40))
+def test_a_searched_net_equals_one_device(mode, fully, seed):
+    settings = {"parallel_mode": "auto_parallel", "search_mode": mode, "fully_use_devices": fully}
+    until_compared(lambda s, devices: draw_net(s, devices), seed, partial(compare, **settings), settings)
+
+
+@pytest.mark.quick(10)
+@pytest.mark.parametrize("mode", ["dynamic_programming", "recursive_programming"])
+@pytest.mark.parametrize("seed", range(30))
+def test_a_searched_program_equals_one_device(mode, seed):
+    settings = {"parallel_mode": "auto_parallel", "search_mode": mode, "fully_use_devices": False}
+    until_compared(lambda s, devices: draw_program(Seeded(s), devices), seed, partial(compare, **settings), settings)
