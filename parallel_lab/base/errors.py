@@ -17,6 +17,8 @@ from __future__ import annotations
 import html
 from typing import Any
 
+_LONGEST_PART = 3000  # characters
+
 
 class ParallelLabError(Exception):
     """Base of every error raised on purpose by parallel_lab.
@@ -256,10 +258,16 @@ def message(what: str, *, where: str = "", allowed: str = "", hint: str = "") ->
     >>> message("strategy ((3, 1),) has a 3", where=where, allowed="Counts are powers of two", hint="Try ((2, 1),)")
     "ReLU 'act' (lesson.py:14): strategy ((3, 1),) has a 3. Counts are powers of two. Try ((2, 1),)."
     """
-    parts = [part.strip() for part in (what, allowed, hint) if part]
+    where, *parts = (_whole(part) for part in (where, what.strip(), allowed.strip(), hint.strip()))
+    parts = [part for part in parts if part]
     # one full stop after each part; the three dots of "1, 2, 4, ..." stay
     body = " ".join(part if part.endswith("...") else part.rstrip(".") + "." for part in parts)
     return f"{where}: {body}" if where else body
+
+
+def _whole(part: str) -> str:
+    """A part of a text; of one that quotes half a file, the beginning."""
+    return part if len(part) <= _LONGEST_PART else part[: _LONGEST_PART - 3] + "..."
 
 
 def shorten(value: object, limit: int = 80) -> str:

@@ -25,6 +25,7 @@ MAX_DEPTH = 8
 SPARE_BYTES = 32 << 20
 
 MAX_ENTRY_BYTES, _PIECE_BYTES = 64 << 10, 1 << 20  # of a list that is read entry by entry
+_SHORT_ENTRIES, _LEAST_BYTES = 10_000, 16  # so many may be short; then an entry has so many bytes on average
 _BLANKS = re.compile(r"[ \t\r\n]*")
 
 # bytes that one of them in the text may stand for in memory, while it is parsed: the most that tracemalloc saw in
@@ -68,18 +69,20 @@ def parse_json(
 
 def entries_of(file: BinaryIO, key: str, where: str, error: type[ParallelLabError]) -> Iterator[Any]:
     """The entries of the list `key` in the object that a file of ASCII holds, one after the other: of a file of any
-    length one piece is in memory. Raises `error` as parse_json does; an entry has at most MAX_ENTRY_BYTES.
+    length one piece is in memory. Raises `error` as parse_json does; an entry has at most MAX_ENTRY_BYTES, and millions
+    of entries of a byte or two, each of which takes as long as a long one, are refused.
 
     >>> import io
     >>> list(entries_of(io.BytesIO(b'{"a": [1, 2], "b": [{"c": 3}, 4]}'), "b", "here", ParallelLabError))
     [{'c': 3}, 4]
     """
     decode = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_constant, parse_float=_finite).raw_decode
-    text, at, found = "", 0, False
+    text, at, found, passed, values = "", 0, False, 0, 0
 
     def next_sign() -> str:
-        nonlocal text, at
+        nonlocal text, at, passed
         if len(text) - at < 2 * MAX_ENTRY_BYTES:  # what may come next is in memory as a whole
+            passed += at
             text, at = text[at:] + file.read(_PIECE_BYTES).decode("ascii"), 0
         at = _BLANKS.match(text, at).end()
         return text[at : at + 1]
@@ -93,12 +96,18 @@ def entries_of(file: BinaryIO, key: str, where: str, error: type[ParallelLabErro
         return sign
 
     def value() -> Any:
-        nonlocal at
+        nonlocal at, values
         next_sign()
-        piece = text[at : at + MAX_ENTRY_BYTES]
-        one, end = decode(piece)
-        at += end
-        if _is_deeper(one, MAX_DEPTH):
+        values += 1
+        if values > _SHORT_ENTRIES and values * _LEAST_BYTES > passed + at:
+            raise _Refused(f"{values:,} entries in {passed + at:,} bytes")
+        one, end = decode(text, at)
+        if end - at > MAX_ENTRY_BYTES:
+            raise _Refused(f"an entry of {end - at:,} bytes")
+        # a look at every value of every entry would take as long as the parsing
+        may_be_deep = text.count("[", at, end) + text.count("{", at, end) > MAX_DEPTH
+        at = end
+        if may_be_deep and _is_deeper(one, MAX_DEPTH):
             raise _Refused(f"an entry nested deeper than {MAX_DEPTH}")
         return one
 

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..base.errors import DataFileError
-from ..base.files import checkout_folder, shipped_folder
+from ..base.files import checkout_folder, read_regular, shipped_folder
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _MINIMUM_PYTHON = (3, 11)
@@ -317,6 +317,7 @@ def check_mpi() -> Result:
     return "ok", f"{answers[0]}; 2 ranks added and ended. Run a script: {shlex.join(command)}"
 
 
+_LARGEST_HOSTFILE = 1 << 20  # bytes: thirty thousand hosts
 _HOSTS_TRIAL = """
 import platform, socket
 from importlib.metadata import version
@@ -336,11 +337,9 @@ def check_hosts(file: str, interface: str = "") -> Result:
     from ..processes.mpi.launch import Hosts, mpirun_command, rank_environment
 
     try:
-        slots = _slots(Path(file).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        return "problem", f"{file} cannot be read: {error}", 'Write a line "NAME slots=RANKS" for each host'
-    if not slots:
-        return "problem", f"{file} names no host", 'Write a line "NAME slots=RANKS" for each host'
+        slots = read_slots(file)
+    except DataFileError as error:
+        return "problem", str(error), 'Write a line "NAME slots=RANKS" for each host'
     ranks, hosts = sum(slots.values()), Hosts(file, interface)
     command = mpirun_command(ranks, [sys.executable, "-c", _HOSTS_TRIAL], hosts=hosts)
     code, lines = _finish(command, _MPI_LIMIT_S, rank_environment())
@@ -363,14 +362,22 @@ def check_hosts(file: str, interface: str = "") -> Result:
     return "ok", f"{found} added and ended ({versions.pop()}). Run a script: {shlex.join(script)}; under Slurm: {slurm}"
 
 
-def _slots(text: str) -> dict[str, int]:
-    """{host: ranks} of a hostfile: lines "NAME slots=RANKS", one rank where nothing is said; # begins a comment."""
+def read_slots(file: str | os.PathLike[str]) -> dict[str, int]:
+    """{host: ranks} of a hostfile: lines "NAME slots=RANKS", one rank where nothing is said; # begins a comment. Raises
+    DataFileError for what cannot be read, names no host, or asks for more ranks than there can be.
+    """
+    try:
+        text = read_regular(file, _LARGEST_HOSTFILE).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataFileError(f"{file} cannot be read: {error}", where="doctor") from error
     found: dict[str, int] = {}
     for line in text.splitlines():
         name, *rest = line.partition("#")[0].split() or [""]
         if name:
-            said = re.search(r"slots\s*=\s*(\d+)", " ".join(rest))
+            said = re.search(r"slots\s*=\s*(\d{1,9})", " ".join(rest), re.ASCII)
             found[name] = found.get(name, 0) + (int(said[1]) if said else 1)
+    if not found:
+        raise DataFileError(f"{file} names no host", where="doctor")
     return found
 
 

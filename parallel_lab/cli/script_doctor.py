@@ -13,12 +13,13 @@ import ast
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ..base.errors import DataFileError, MissingImport, MissingModule, MissingName
+from ..base.files import read_regular
 
+LARGEST_SCRIPT = 1 << 20  # bytes
 FACADE, THEIRS = "parallel_lab.mindspore", "mindspore"
 
 
@@ -41,10 +42,10 @@ class Need:
 def script_needs(file: str) -> list[Need]:
     """`needs` of a file. Raises DataFileError where it cannot be read or parsed."""
     try:
-        return needs(Path(file).read_text(encoding="utf-8"))
+        return needs(read_regular(file, LARGEST_SCRIPT).decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise DataFileError(f"{file} cannot be read: {error}", where="doctor") from error
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise DataFileError(f"{file} is no Python: {error}", where="doctor") from error
 
 

@@ -112,8 +112,9 @@ def _faults_of_results(plan: Any, known: Makers) -> Iterator[str]:
 def _around(program: tuple[Instr, ...], position: int) -> str:
     lines = []
     for at, i in list(enumerate(program))[max(0, position - 2) : position + 3]:
-        call = f"{i.op_class or i.kind}({', '.join('%' + n for n in i.ins)})"
-        lines.append(f"  {at:4} {', '.join('%' + o for o in i.kept)} = {call}{'   <-- here' if at == position else ''}")
+        outs, ins = (", ".join("%" + name for name in names) for names in (i.kept, i.ins))
+        line = f"  {at:4} {outs} = {i.op_class or i.kind}({ins})"[:300]
+        lines.append(f"{line}{'   <-- here' if at == position else ''}")
     return "\n".join(lines)
 
 

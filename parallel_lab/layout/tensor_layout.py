@@ -135,6 +135,10 @@ class TensorLayout:
         self._check()
 
     def _check(self) -> None:
+        if len(self.device_matrix) > 64:  # nobody has so many; their product takes seconds
+            raise LayoutError(
+                f"a device matrix of {len(self.device_matrix)} axes", where="layout", allowed="At most 64"
+            )
         for size in self.device_matrix:
             if not isinstance(size, int) or size < 1:
                 raise LayoutError(f"device-matrix entry {size!r} is not a positive int", where=self._given)
@@ -145,7 +149,7 @@ class TensorLayout:
                 hint = "Use -1 or () for a dim that stays whole"
                 raise LayoutError(f"axis {axis!r} does not exist", where=self._given, allowed=allowed, hint=hint)
         if len(set(used)) < len(used):
-            twice = min(axis for axis in used if used.count(axis) > 1)
+            twice = min(axis for axis in set(used) if used.count(axis) > 1)
             allowed = "An axis may split one tensor dim, or be partial, not both and not twice"
             raise LayoutError(f"axis {twice} is used {used.count(twice)} times", where=self._given, allowed=allowed)
         if self.reduce not in REDUCTIONS:

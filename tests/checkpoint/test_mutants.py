@@ -15,50 +15,9 @@ from parallel_lab.train.checkpoint import TensorRecord, read_checkpoint, save_di
 from parallel_lab.train.checkpoint.folder import MANIFEST, load_distributed
 from tests.checkpoint.drawn import draw_array, parts_of, same_bits
 from tests.checkpoint.ranks import run_ranks
+from tests.files.mutants import damaged
 
 MUTANTS = 1000
-
-
-def mutate(rng, data: bytes) -> tuple[str, bytes]:
-    """One random damage: (what was done, the bytes after it, different from those before)."""
-    while True:
-        made, at, other = bytearray(data), int(rng.integers(len(data))), int(rng.integers(len(data)))
-        count = int(rng.integers(1, 65))
-        kinds = ["bit", "byte", "cut", "longer", "zeros", "swap", "copy", "drop", "insert", "digit", "text", "length"]
-        kind = str(rng.choice(kinds))
-        if kind == "bit":
-            made[at] ^= 1 << int(rng.integers(8))
-        elif kind == "byte":
-            made[at] = int(rng.integers(256))
-        elif kind == "cut":
-            del made[at:]
-        elif kind == "longer":
-            made += rng.bytes(count)
-        elif kind == "zeros":
-            made[at : at + count] = bytes(len(made[at : at + count]))
-        elif kind == "swap":
-            a, b = sorted((at, other))
-            count = min(count, b - a, len(data) - b)
-            made[a : a + count], made[b : b + count] = data[b : b + count], data[a : a + count]
-        elif kind == "copy":
-            count = min(count, len(data) - at, len(data) - other)
-            made[at : at + count] = data[other : other + count]
-        elif kind == "drop":
-            del made[at : at + count]
-        elif kind == "insert":
-            made[at:at] = rng.bytes(count)
-        elif kind == "digit":
-            digits = [i for i, byte in enumerate(data) if 48 <= byte <= 57]
-            made[int(rng.choice(digits))] = 48 + int(rng.integers(10))
-        elif kind == "text":
-            pairs = [(b"F32", b"I32"), (b"F16", b"I16"), (b"null", b"nuln"), (b'"w"', b'"v"')]
-            pairs += [(b",", b";"), (b"[", b"("), (b" ", b"\t")]
-            old, new = pairs[int(rng.integers(7))]
-            made = bytearray(data.replace(old, new, 1))
-        else:
-            made[:8] = int(rng.integers(0, 2 * len(data))).to_bytes(8, "little")
-        if bytes(made) != data:
-            return f"{kind} at {at} ({other}, {count})", bytes(made)
 
 
 @pytest.fixture
@@ -80,7 +39,7 @@ def test_a_thousand_damaged_files_are_all_noticed(small, rng):
     data, path = small.read_bytes(), small.with_name("mutant.ckpt")
     silent, wrong_class = [], []
     for _ in range(MUTANTS):
-        what, mutant = mutate(rng, data)
+        what, mutant = damaged(rng, data)
         path.write_bytes(mutant)
         try:
             read_checkpoint(path)
@@ -97,7 +56,7 @@ def test_without_the_sums_many_of_them_would_pass(small, rng):
     """The tooth: what the safetensors library, which has no checksums, makes of the same damages."""
     data, path, passed = small.read_bytes(), small.with_name("mutant.ckpt"), 0
     for _ in range(300):
-        path.write_bytes(mutate(rng, data)[1])
+        path.write_bytes(damaged(rng, data)[1])
         try:
             safetensors.numpy.load_file(path)
             passed += 1
@@ -198,7 +157,7 @@ def test_damage_to_any_file_of_a_folder_is_noticed_or_harmless(folder, rng):
     silent, noticed = [], 0
     for _ in range(400):
         file = files[int(rng.integers(len(files)))]
-        what, mutant = mutate(rng, originals[file])
+        what, mutant = damaged(rng, originals[file])
         file.write_bytes(mutant)
         try:
             if not same_bits(load_distributed(path)["w"].array, full):

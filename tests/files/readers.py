@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
 import parallel_lab as pl
+from parallel_lab import Plan, compile, nn
+from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.base.events import Event, EventLog, chrome_trace, to_dicts
+from parallel_lab.cli.doctor import read_slots
+from parallel_lab.cli.script_doctor import script_needs
 from parallel_lab.cost.schedules import Schedule, make_schedule
 from parallel_lab.lab.code.pasted import read_code
 from parallel_lab.layout.tensor_layout import TensorLayout
@@ -30,15 +35,18 @@ from parallel_lab.train.dataset.idx import read_idx, write_idx
 from parallel_lab.train.request_exit import OnRequestExit
 from tests.checkpoint.drawn import strategy_file
 from tests.processes.test_rank_table import table
+from tests.recorded.nets import Quick
 
 
 @dataclass(frozen=True)
 class Reader:
-    """write(path) makes a good file;  read(path) what it holds, comparable.  name: of the file;  sums: it carries
-    checksums of all of it;  is_file: False for a text that is read by somebody else, and given as a text."""
+    """write(path) makes a good file;  read(path) what it holds, comparable.  form: of its variants (mutants.py);  name:
+    of the file;  sums: it carries checksums of all of it;  is_file: False for a text that is read by somebody else, and
+    given as a text."""
 
     write: Callable[[Path], Any]
     read: Callable[[Path], Any]
+    form: str
     name: str = "file"
     sums: bool = False
     is_file: bool = True
@@ -99,6 +107,29 @@ def _code(path: Path) -> Any:
     return repr(read_code(path.read_text(encoding="utf-8", errors="replace")))
 
 
+def _lab(kind: str, path: Path) -> None:
+    getattr(pl, kind)().save(path)
+
+
+def _strategy(path: Path) -> None:
+    strategy_file(path, {"fc.w": LAYOUT}, {"fc.w": (6, 4)}, 4)
+
+
+def _plan(path: Path) -> None:
+    layouts = {"device_num": 4, "dataset_strategy": "full_batch"}
+    net = Quick(16, 8, 8, ((2, 2), (2, 1)), ((2, 2),), ((2, 2), (2, 1)))
+    x, y = np.ones((8, 16), np.float32), np.ones((8, 8), np.float32)
+    path.write_text(json.dumps(compile(net, x, y, loss=nn.MSELoss(), **layouts).to_dict()))
+
+
+def _json(path: Path) -> Any:
+    """What the user's own reader makes of it; where that refuses, so do we."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ParallelLabError(str(error)) from None
+
+
 CODE = """import mindspore.ops as ops
 class Net(nn.Cell):
     def __init__(self):
@@ -110,44 +141,66 @@ COLOURS = (np.arange(2 * 32 * 32 * 3, dtype=np.uint32).reshape(2, 32, 32, 3) % 2
 _group = {"format": "parallel_lab-group", "version": 1, "ranks": [0, 4]}
 
 READERS = {
-    "checkpoint": Reader(_checkpoint, lambda path: read_checkpoint(path).tensors, "x.ckpt", sums=True),
+    "checkpoint": Reader(_checkpoint, lambda path: read_checkpoint(path).tensors, "header", "x.ckpt", sums=True),
     "load_checkpoint": Reader(
         _checkpoint,
         lambda path: {name: one.asnumpy() for name, one in load_checkpoint(str(path)).items()},
+        "header",
         "x.ckpt",
         sums=True,
     ),
-    "manifest": Reader(_folder, _read_folder, MANIFEST, sums=True),
-    "rank file": Reader(_rank_file, _read_folder, "rank_0-1.ckpt", sums=True),
-    "strategy": Reader(
-        lambda path: strategy_file(path, {"fc.w": LAYOUT}, {"fc.w": (6, 4)}, 4), load_strategy, "strategy.json"
+    "safetensors of others": Reader(
+        lambda path: safetensors.numpy.save_file({"w": PICTURES[0].astype("f4"), "b": np.arange(3)}, path),
+        lambda path: {name: one.asnumpy() for name, one in load_checkpoint(str(path), format="safetensors").items()},
+        "header",
+        "x.safetensors",
     ),
-    "group": Reader(lambda path: path.write_text(json.dumps(_group)), lambda path: restore_group_info_list(str(path))),
-    "idx": Reader(lambda path: write_idx(path, PICTURES.astype(np.uint8)), read_idx, "images-idx3-ubyte"),
-    "idx of floats": Reader(lambda path: write_idx(path, PICTURES.astype(np.float64)), read_idx),
-    "idx, packed": Reader(lambda path: write_idx(path, PICTURES.astype(np.uint8)), read_idx, "images.gz", sums=True),
-    "cifar": Reader(lambda path: write_cifar10(path, COLOURS, np.array([7, 1])), read_cifar10, "test_batch.bin"),
+    "manifest": Reader(_folder, _read_folder, "json", MANIFEST, sums=True),
+    "rank file": Reader(_rank_file, _read_folder, "header", "rank_0-1.ckpt", sums=True),
+    "strategy": Reader(_strategy, load_strategy, "json", "strategy.json", sums=True),
+    "group": Reader(
+        lambda path: path.write_text(json.dumps(_group)), lambda path: restore_group_info_list(str(path)), "json"
+    ),
+    "idx": Reader(lambda path: write_idx(path, PICTURES.astype(np.uint8)), read_idx, "sizes", "images-idx3-ubyte"),
+    "idx of floats": Reader(lambda path: write_idx(path, PICTURES.astype(np.float64)), read_idx, "sizes"),
+    "idx, packed": Reader(
+        lambda path: write_idx(path, PICTURES.astype(np.uint8)), read_idx, "packed", "images.gz", sums=True
+    ),
+    "cifar": Reader(
+        lambda path: write_cifar10(path, COLOURS, np.array([7, 1])), read_cifar10, "sizes", "test_batch.bin"
+    ),
     "cifar, packed": Reader(
-        lambda path: write_cifar10(path, COLOURS, np.array([7, 1])), read_cifar10, "test_batch.bin.gz", sums=True
+        lambda path: write_cifar10(path, COLOURS, np.array([7, 1])),
+        read_cifar10,
+        "packed",
+        "test_batch.bin.gz",
+        sums=True,
     ),
-    "fusion lab": Reader(lambda path: pl.FusionLab().save(path), lambda path: pl.open_lab(path).state(), "lab.json"),
-    "pipeline lab": Reader(
-        lambda path: pl.PipelineLab().save(path), lambda path: pl.open_lab(path).state(), "lab.json"
+    "events": Reader(_events, lambda path: to_dicts(EventLog.load(path)), "json", "run.json"),
+    "rank table": Reader(lambda path: path.write_text(json.dumps(table((0, 1)))), read_rank_table, "json", "hccl.json"),
+    "request to end": Reader(lambda path: path.write_text('{"GracefulExit": 1}'), _asked_to_end, "json", "exit.json"),
+    "hostfile": Reader(lambda path: path.write_text("# two\none slots=2\ntwo slots=3\n"), read_slots, "words", "hosts"),
+    "script for doctor": Reader(
+        lambda path: path.write_text(CODE), lambda path: repr(script_needs(str(path))), "words", "train.py"
     ),
-    "events": Reader(_events, lambda path: to_dicts(EventLog.load(path)), "run.json"),
-    "rank table": Reader(lambda path: path.write_text(json.dumps(table((0, 1)))), read_rank_table, "hccl.json"),
-    "request to end": Reader(lambda path: path.write_text('{"GracefulExit": 1}'), _asked_to_end, "exit.json"),
+    "plan": Reader(_plan, lambda path: Plan.from_dict(_json(path)).to_dict(), "json", is_file=False),
     "schedule": Reader(
         lambda path: path.write_text(make_schedule("1f1b", 4, 8).text()),
         _schedule(functools.partial(Schedule.from_text, name="mine")),
+        "words",
         is_file=False,
     ),
     "schedule of PyTorch": Reader(
         lambda path: path.write_text(make_schedule("1f1b", 4, 8).to_csv()),
         _schedule(functools.partial(Schedule.from_csv, name="mine")),
+        "words",
         is_file=False,
     ),
-    "notebook's program": Reader(lambda path: path.write_text(CODE), _code, is_file=False),
+    "notebook's program": Reader(lambda path: path.write_text(CODE), _code, "words", is_file=False),
+}
+READERS |= {
+    f"lab: {kind}": Reader(functools.partial(_lab, kind), lambda path: pl.open_lab(path).state(), "json", "lab.json")
+    for kind in ("CostLab", "FusionLab", "MemoryLab", "PipelineLab", "RecomputeLab", "RedistributionLab", "StrategyLab")
 }
 FILES = {kind: reader for kind, reader in READERS.items() if reader.is_file}
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ...base.errors import ArgumentError
+from ...base.errors import ArgumentError, shorten
 from ...graph.actions import Action
 from .order import Order, do, key_of
+from .text import check_length, check_numbers
 
-_WORD = re.compile(r"(\d+)(F|I|B|W|UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)(\d*)")
+_KINDS = "F|I|B|W|UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B"
+_WORD = re.compile(rf"(\d{{1,9}})({_KINDS})(\d{{0,9}})", re.ASCII)
 _AS_ONE = re.compile(r"\((.*)\)OVERLAP_F_B")
 _MOST_GATHERED = 3  # parts whose parameters PyTorch's lowering gathers ahead
 _FORMS = "0F0, 0B0, 0I0, 0W0, (0F1;1B0)OVERLAP_F_B; lowered also 0SEND_F0, 1RECV_F0, 1SEND_B0, 0RECV_B0, 0UNSHARD, ..."
@@ -109,6 +111,7 @@ def _with_messages(order: Order, rows: list[list[_Cell]]) -> list[list[str]]:
 
 def read_csv(text: str) -> list[list[tuple[Action, ...]]]:
     """The actions of each rank. Raises ArgumentError: line and cell of what is wrong."""
+    check_length(text, "schedule as CSV")
     rows: list[list[list[tuple[int, str, int]]]] = []
     for number, line in enumerate(text.splitlines(), 1):
         row = []
@@ -126,13 +129,15 @@ def read_csv(text: str) -> list[list[tuple[Action, ...]]]:
     kinds = {"F": "F", "I": "B", "W": "W", "B": "B"}
     if any(letter in "IW" for row in rows for cell in row for _, letter, _ in cell):
         kinds["B"] = "BW"
-    return [[tuple(do(k, kind, n) for k, x, n in cell for kind in kinds[x]) for cell in row] for row in rows]
+    ranks = [[tuple(do(k, kind, n) for k, x, n in cell for kind in kinds[x]) for cell in row] for row in rows]
+    check_numbers(ranks, "schedule as CSV")
+    return ranks
 
 
 def _read(word: str, where: str) -> tuple[int, str, int] | None:
     """Part, letter and micro-batch of a word; None for what is no computation."""
     found = _WORD.fullmatch(word)
     if not found or (not found[3]) != (found[2] in ("UNSHARD", "RESHARD", "REDUCE_GRAD")):
-        raise ArgumentError(f"{word!r} is no action", where=where, allowed=_FORMS)
+        raise ArgumentError(f"{shorten(word)} is no action", where=where, allowed=_FORMS)
     part, letter, n = found.groups()
     return (int(part), letter, int(n)) if len(letter) == 1 else None

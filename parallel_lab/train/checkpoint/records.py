@@ -155,7 +155,7 @@ def layout_from_plain(data: Any, where: str, error: type[ParallelLabError] = Che
     matrix, entries, rows = data["device_matrix"], data["tensor_map"], data.get("rows", [])
     lists = [matrix, rows, *entries] if isinstance(entries, list) else [None]
     are_ints = all(isinstance(one, list) and all(type(n) is int for n in one) for one in lists)
-    if not are_ints or len(matrix) > MAX_AXES:
+    if not are_ints or max(map(len, (entries, matrix, *entries))) > MAX_AXES:
         raise error(what, where=where, allowed=f"Lists of ints, at most {MAX_AXES} axes")
     try:
         layout = TensorLayout(tuple(matrix), tuple(map(tuple, entries)), rows=tuple(rows))
