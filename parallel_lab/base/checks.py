@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from .dtypes import is_masked
 from .errors import ArgumentError, ArgumentTypeError, ParallelLabError, shorten
 
 INT_LIMIT = 2**31 - 1  # of counts, sizes and indices that MindSpore bounds on one side only: more is a slip
@@ -295,7 +296,8 @@ def no_tensor(kind: type[ParallelLabError], where: str, what: str, value: Any, n
     """The error for what is no tensor. what: the text before the value; number: whether a number would do, too."""
     unwrapped = isinstance(value, (list, tuple)) or (isinstance(value, (bool, int, float)) and not number)
     allowed = f"A Tensor or an array of numbers{', or a number' if number else ''}"
-    return kind(f"{what}{shorten(value)}", where=where, allowed=allowed, hint="Write Tensor(...)" if unwrapped else "")
+    hint = "Fill what is masked: x.filled(0)" if is_masked(value) else "Write Tensor(...)" if unwrapped else ""
+    return kind(f"{what}{shorten(value)}", where=where, allowed=allowed, hint=hint)
 
 
 def _read_flag(value: Any) -> bool:

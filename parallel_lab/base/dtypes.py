@@ -8,13 +8,14 @@ bfloat16 stays, beside float16 it becomes float32, and beside wider floats it gi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
 
-from .errors import MissingPackage, ShapeError, shorten
+from .errors import ArgumentTypeError, MissingPackage, ShapeError, shorten
 
 BFLOAT16, FLOAT32 = "bfloat16", np.dtype(np.float32)
 HALF = ("float16", BFLOAT16)  # what is summed in float32 where gradient_fp32_sync says so
@@ -57,6 +58,33 @@ def kind_of(dtype: Any) -> str:
 def in_float32(x: Any) -> Any:
     """x, in float32 if it is a bfloat16 array."""
     return x.astype(FLOAT32) if isinstance(x, (np.ndarray, np.generic)) and is_bfloat16(x.dtype) else x
+
+
+def is_masked(given: Any) -> bool:
+    """Whether an array, or one in a list, has masked elements. numpy.ma is not imported for it."""
+    masks = sys.modules.get("numpy.ma")
+    if masks is None or type(given) is np.ndarray:
+        return False
+    if isinstance(given, masks.MaskedArray):
+        return bool(masks.is_masked(given))
+    if not isinstance(given, (list, tuple)):
+        return False
+    try:
+        nested = any(issubclass(kind, (list, tuple, masks.MaskedArray)) for kind in set(map(type, given)))
+        return nested and any(map(is_masked, given))
+    except RecursionError:  # a list that contains itself
+        return False
+
+
+def plain_array(given: Any, dtype: Any = None, *, order: Any = None, where: str = "") -> np.ndarray:
+    """np.asarray(given), no subclass. Raises ArgumentTypeError for masked elements, which would count again."""
+    if is_masked(given):
+        hint = "x.filled(0) puts numbers there, x.compressed() leaves them out; or give the mask as a tensor of its own"
+        raise ArgumentTypeError(f"masked elements of {shorten(given)}", where=where, allowed=UNMASKED, hint=hint)
+    return np.asarray(given, dtype, order)
+
+
+UNMASKED = "Arrays without a mask: it would be lost, and what it hides count"
 
 
 def scalar_dtype(dtype: Any) -> np.dtype:

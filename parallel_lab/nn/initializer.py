@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import checked, choice, fitting, instance, integer, kept, number, sequence_of
+from ..base.dtypes import kind_of, plain_array
 from ..base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, shorten
 from ..base.hooks import set_cloner
 from ..ops.creation import MOST_ELEMENTS
@@ -190,7 +191,9 @@ def initializer(
     (32, 16)
     """
     if isinstance(init, (Tensor, np.ndarray)):
-        values = np.array(init.asnumpy() if isinstance(init, Tensor) else init)
+        values = np.array(init.asnumpy() if isinstance(init, Tensor) else plain_array(init, where="initializer"))
+        if kind_of(values.dtype) not in "biuf":
+            raise ArgumentTypeError(f"values of {values.dtype}", where="initializer", allowed="Numbers")
         if shape is not None and _shape(shape) != values.shape:
             raise ShapeError(f"values of shape {values.shape}", where="initializer", allowed=f"Shape {_shape(shape)}")
         return Initial(lambda generator, _: values, values.shape, dtype)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.dtypes import plain_array
 from ..base.errors import ArgumentTypeError, NotBuiltYet, ShapeError
 from .machine.registry import OPS, op
 from .machine.signature import letters, more_letters
@@ -55,7 +56,7 @@ def custom(*inputs, called, number, results, dtypes, several):
         hint = f"Give {called} a __call__(self, ...), and run it in this process while its network is there"
         raise NotBuiltYet(f"{called} says what its result looks like, and not how it is computed", hint=hint)
     found = compute(*inputs)
-    arrays = tuple(map(np.asarray, found if several else (found,)))
+    arrays = tuple(plain_array(each, where=called) for each in (found if several else (found,)))
     given = [(array.shape, str(array.dtype)) for array in arrays]
     if given != list(zip(results, dtypes, strict=True)):
         told = ", ".join(f"{dtype} {shape}" for shape, dtype in given)

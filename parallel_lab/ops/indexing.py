@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import integer, is_int, sequence_of
-from ..base.errors import ShapeError, message, shorten
+from ..base.dtypes import plain_array
+from ..base.errors import ArgumentTypeError, ShapeError, message, shorten
 from ..base.hooks import current_tracer
 from .elementwise import add, cast, mul
 from .gather import gather
@@ -310,7 +311,9 @@ def setitem(x: Any, key: Any, value: Any) -> Any:
 def _numbers(value: Any) -> np.ndarray:
     """A number, or nested lists of numbers, as an array."""
     try:
-        array = np.asarray(value)
+        array = plain_array(value, where="x[...] = value")
+    except ArgumentTypeError:
+        raise
     except ValueError:  # rows of different lengths
         array = np.asarray(None)
     if array.dtype.kind not in "biuf":
@@ -360,7 +363,7 @@ class _Array:
 def _known(value: Any) -> np.ndarray | None:
     """The numbers of an index, where they are known."""
     if not hasattr(value, "dtype") or isinstance(value, (np.ndarray, np.generic)):
-        return np.asarray(value)
+        return plain_array(value, where="an index")
     if not hasattr(value, "__parallel_lab_op__"):  # a value of a trace
         return None
     if current_tracer.get() is not None and hasattr(value, "comm_fusion"):  # a Parameter: it will change

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import Errors, check_switches, misfit, no_tensor, switches_of
-from ..base.dtypes import scalar_operand
-from ..base.errors import OutOfMemory, ParallelLabError, ShapeError
+from ..base.dtypes import plain_array, scalar_operand
+from ..base.errors import ArgumentTypeError, OutOfMemory, ParallelLabError, ShapeError
 from .machine.operand_checks import is_operand
 from .synonyms import own_names
 
@@ -211,7 +211,9 @@ def _beside(other: Any) -> Any:
     if not isinstance(other, (list, tuple)):
         return other
     try:
-        return np.asarray(other)
+        return plain_array(other, where="a list beside a Tensor")
+    except ArgumentTypeError:
+        raise
     except (ValueError, TypeError):  # rows of different lengths: the operator refuses it
         return other
 

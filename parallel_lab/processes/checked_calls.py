@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.dtypes import plain_array
 from ..base.errors import ShapeError
 from ..ops.collectives.base import name_of
 from ..ops.collectives.definitions import MESSAGES
@@ -122,7 +123,7 @@ class CheckedCalls(Calls):
     def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, **fields) -> np.ndarray | None:
         value = fields.get("value")
         if value is not None:
-            fields["value"] = np.asarray(value, order="C")
+            fields["value"] = plain_array(value, order="C", where=kind)
         origin = tag or caller(2)  # a tag replaces the source line, so that two lines can be declared to meet
         request = self._request(kind, self._members(kind, group, origin), "" if tag else value, origin, fields)
         return self._answer(request, bool(tag))
@@ -139,7 +140,7 @@ class CheckedCalls(Calls):
         """The root's value on every member. Off the root x may be None, or must have the root's shape and dtype."""
         if self.rank == root or x is None:
             return self._ask("broadcast", group, tag, value=x, root=root, out=out)
-        array = np.asarray(x)
+        array = plain_array(x, where="broadcast")
         fields = {"root": root, "shape": array.shape, "dtype": str(array.dtype), "out": out}
         if tag or not name_of(x):
             return self._ask("broadcast", group, tag, **fields)
@@ -152,7 +153,7 @@ class CheckedCalls(Calls):
         """As `Calls.start`."""
         origin = tag or caller(1)
         if x is not None:
-            fields["value"] = np.asarray(x, order="C")
+            fields["value"] = plain_array(x, order="C", where=kind)
         request = self._request(kind, self._members(kind, group, origin), "" if tag else x, origin, fields)
         return self._begin(request, bool(tag))
 

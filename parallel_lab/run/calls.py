@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base.dtypes import plain_array
 from ..base.errors import CollectiveMismatch, message, shorten
 from ..base.origin import caller as learners_line, short_file
 from ..ops.collectives.definitions import MESSAGES
@@ -106,7 +107,7 @@ class Calls:
     def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, **fields) -> np.ndarray | None:
         value = fields.get("value")
         if value is not None:
-            fields["value"] = np.asarray(value, order="C")
+            fields["value"] = plain_array(value, order="C", where=kind)
         origin = tag or caller(2)  # a tag replaces the source line, so that two lines can be declared to meet
         return self._answer(Request(kind, self._members(kind, group, origin), origin=origin, **fields), bool(tag))
 
@@ -136,7 +137,7 @@ class Calls:
         group   of a send or recv: (source, destination)
         fields  what the call of that name takes: reduce, dim, root, split_dim, concat_dim, out, sr_tag, shape, dtype
         """
-        value = None if x is None else np.asarray(x, order="C")
+        value = None if x is None else plain_array(x, order="C", where=kind)
         origin = tag or caller(1)
         return self._begin(Request(kind, self._members(kind, group, origin), value, origin=origin, **fields), bool(tag))
 
@@ -181,7 +182,7 @@ class Calls:
         """The root's value on every member. Off the root x may be None, or must have the root's shape and dtype."""
         if self.rank == root or x is None:
             return self._ask("broadcast", group, tag, value=x, root=root, out=out)
-        x = np.asarray(x)
+        x = plain_array(x, where="broadcast")
         return self._ask("broadcast", group, tag, root=root, shape=x.shape, dtype=str(x.dtype), out=out)
 
     def reduce(

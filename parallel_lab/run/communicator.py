@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..base.checks import INTS, is_int
-from ..base.dtypes import kind_of
-from ..base.errors import CollectiveMismatch, ParallelLabError, ShapeError, shorten
+from ..base.dtypes import kind_of, plain_array
+from ..base.errors import ArgumentTypeError, CollectiveMismatch, ParallelLabError, ShapeError, shorten
 from ..ops.collectives.definitions import MESSAGES, REDUCTIONS
 
 NUMBERS = "A numpy array of numbers"
@@ -88,9 +88,11 @@ class Request:
             given = getattr(self, name)
             if isinstance(given, (np.integer, np.str_)):
                 object.__setattr__(self, name, given.item())
-        if self.value is not None and not isinstance(self.value, np.ndarray):
+        if self.value is not None and type(self.value) is not np.ndarray:
             try:
-                object.__setattr__(self, "value", np.asarray(self.value))
+                object.__setattr__(self, "value", plain_array(self.value, where=self.kind))
+            except ArgumentTypeError:
+                raise
             except ValueError as error:  # rows of different lengths
                 where = f"{self.kind}{' at ' + self.origin if self.origin else ''}"
                 what = f"the value {shorten(self.value)} is not an array"

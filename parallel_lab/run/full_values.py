@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.dtypes import kind_of
+from ..base.dtypes import kind_of, plain_array
 from ..base.errors import ShapeError
 from ..graph.kinds import Env
 from ..graph.plan import Plan
@@ -22,7 +22,7 @@ def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarra
 def full_value(plan: Plan, name: str, full: np.ndarray) -> np.ndarray:
     """A full tensor in the dtype that the plan gives it. Raises ShapeError for another shape or kind of number."""
     value = plan.value(name)
-    full = np.asarray(full)
+    full = plain_array(full, where=name)
     if full.shape != value.shape:
         what = f"{name!r} has shape {full.shape}"
         raise ShapeError(what, where="slice_value", allowed=f"Its global shape {value.shape}")
@@ -57,7 +57,7 @@ def held_slices(plan: Plan, rank: int, full: Env) -> Env:
 
 def full_inputs(plan: Plan, inputs: Iterable[Any]) -> Env:
     """One step's data by name, in the plan's dtypes, from the global batch in the order `compile` was given it."""
-    given = [np.asarray(x.asnumpy() if hasattr(x, "asnumpy") else x) for x in inputs]
+    given = [plain_array(x.asnumpy() if hasattr(x, "asnumpy") else x, where="inputs") for x in inputs]
     expected = plan.data_inputs
     if len(given) != len(expected):
         allowed = f"{len(expected)}: {', '.join(i.name for i in expected)}"

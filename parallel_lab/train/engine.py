@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.dtypes import plain_array
 from ..base.errors import ContextConflictError, TracedCommunication, shorten
 from ..base.hooks import current_step, current_world
 from ..base.settings.checks import LOCAL_MODES, SHARDED_MODES
@@ -256,7 +257,7 @@ class EvalStep(_Step):
             loss, outputs = None, self._predict(*columns[:-1])
         else:
             loss, outputs = self._compiled(*columns)
-        given = np.asarray(label.asnumpy() if isinstance(label, Tensor) else label)
+        given = plain_array(label.asnumpy() if isinstance(label, Tensor) else label, where="label")
         return loss, tuple(o.full() for o in outputs), Tensor(self._whole(given))
 
     def _predict(self, *inputs: Any) -> tuple[Any, ...]:

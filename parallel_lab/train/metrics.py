@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import Errors, checked, choice, fitting, flag, integer, is_int, nearest, number
+from ..base.dtypes import plain_array
 from ..base.errors import ArgumentError, ArgumentTypeError, MetricEmpty, MetricKeyError, shorten
 from ..nn.tensor.tensor import Tensor
 
@@ -84,7 +85,7 @@ class Metric(ABC):
         if isinstance(data, Tensor):
             return data.asnumpy()
         if isinstance(data, (np.ndarray, list, np.generic)):
-            return np.asarray(data)
+            return plain_array(data, where=type(self).__name__)
         raise ArgumentTypeError(f"input {shorten(data)}", where=type(self).__name__, allowed="A Tensor, array or list")
 
     def _pair(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.dtypes import plain_array
 from ..base.errors import ShapeError, WorldError
 from ..base.events import Event
 from ..base.settings.checks import LOCAL_MODES
@@ -262,7 +263,7 @@ class Rehearsal:
 def local_array(plan: Plan, name: str, given: Any, rank: int, whole: bool) -> np.ndarray:
     """This rank's part of an input, C-contiguous, in the plan's dtype; split here if `whole`. Raises ShapeError."""
     value = plan.value(name)
-    array = np.asarray(given.asnumpy() if isinstance(given, Tensor) else given)
+    array = plain_array(given.asnumpy() if isinstance(given, Tensor) else given, where=name)
     expected = value.shape if whole else value.slice_shape
     if array.shape != expected:
         allowed = f"The program was compiled for {'whole tensors' if whole else 'slices'} of shape {expected}"

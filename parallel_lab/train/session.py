@@ -21,6 +21,7 @@ import numpy as np
 
 from ..base.checks import is_int
 from ..base.cluster import cluster_for, get_cluster
+from ..base.dtypes import plain_array
 from ..base.errors import ArgumentError, PlanError, ShapeError, shorten
 from ..base.events import Event
 from ..graph.plan import Plan
@@ -87,7 +88,7 @@ def _shared_pool(executor: str, world_size: int) -> Any:
 
 
 def _array(value: Any) -> np.ndarray:
-    return value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)
+    return value.asnumpy() if isinstance(value, Tensor) else plain_array(value, where="Session")
 
 
 class Session:

@@ -22,7 +22,7 @@ import numpy as np
 
 from ... import ops
 from ...base.checks import checked, flag, instance, integer, text
-from ...base.dtypes import HALF
+from ...base.dtypes import HALF, plain_array
 from ...base.errors import ArgumentTypeError, ContextConflictError, shorten
 from ...base.hooks import current_tracer, current_world
 from ...base.settings.checks import LOCAL_MODES, SHARDED_MODES
@@ -185,7 +185,7 @@ class DistributedGradReducer(Cell):
         before_sum = getattr(world, "before_sum", None)
         if before_sum is not None:
             before_sum(self, members, grads, {"gradients_mean": self.mean, "degree": self.degree or len(members)})
-        arrays = [grads[i].asnumpy() if isinstance(grads[i], Tensor) else np.asarray(grads[i]) for i in places]
+        arrays = [grads[i].asnumpy() if isinstance(grads[i], Tensor) else plain_array(grads[i]) for i in places]
         dtypes = [np.dtype(np.float32) if wide and str(a.dtype) in HALF else a.dtype for a in arrays]
         under_way = []
         messages = self._shared(places, arrays, dtypes)

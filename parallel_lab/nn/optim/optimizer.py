@@ -23,7 +23,7 @@ import numpy as np
 
 from ... import ops
 from ...base.checks import Check, flag, instance, number
-from ...base.dtypes import scalar_dtype
+from ...base.dtypes import kind_of, plain_array, scalar_dtype
 from ...base.errors import ArgumentError, ArgumentTypeError, CellError, NotBuiltYet, ShapeError, TraceError, shorten
 from ...base.hooks import current_tracer, current_world
 from ...layout.slices import cut, is_split, same_slices
@@ -424,7 +424,11 @@ class Optimizer(HeldStates, Cell):
                 gradient = gradient.full()
                 if parameter.layout is not None:
                     gradient = cut(gradient.asnumpy(), parameter.layout, current_world().rank)
-            array = np.asarray(gradient.asnumpy() if isinstance(gradient, Tensor) else gradient, parameter.dtype)
+            array = gradient.asnumpy() if isinstance(gradient, Tensor) else plain_array(gradient, where=where)
+            if kind_of(array.dtype) not in "biuf":
+                what = f"the gradient of {parameter.name!r} is {array.dtype}"
+                raise ArgumentTypeError(what, where=where, allowed="Numbers")
+            array = np.asarray(array, parameter.dtype)
             if array.shape != parameter.shape:
                 what = f"the gradient of {parameter.name!r} has shape {array.shape}"
                 raise ShapeError(what, where=where, allowed=f"Shape {parameter.shape}")

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import checked, fitting, function, text
+from ...base.dtypes import plain_array
 from ...base.errors import ArgumentTypeError, ShapeError, shorten
 from ...base.hooks import current_tracer
 from ...ops.custom import MADE, custom, own_gradient
@@ -100,7 +101,7 @@ class PrimitiveWithInfer(Uncut):
         if "number" not in self.__dict__:
             what = f"{type(self).__name__}.__init__ did not call super().__init__(name)"
             raise ArgumentTypeError(what, hint="Or decorate it: @prim_attr_register")
-        operands = [x if hasattr(x, "shape") and hasattr(x, "dtype") else np.asarray(x) for x in args]
+        operands = [x if hasattr(x, "shape") and hasattr(x, "dtype") else plain_array(x) for x in args]
         facts = [(tuple(x.shape), np.dtype(str(x.dtype))) for x in operands]
         results, dtypes, several = self._inferred(facts)
         attrs = {"called": self.name, "number": self.number, "results": results, "dtypes": dtypes}

@@ -21,7 +21,7 @@ import numpy as np
 
 from ... import ops
 from ...base.checks import checked, fitting, flag, instance, integer, no_tensor
-from ...base.dtypes import as_dtype, check_taken_in, kind_of, scalar_operand
+from ...base.dtypes import as_dtype, check_taken_in, kind_of, plain_array, scalar_operand
 from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
 from ...base.origin import caller
@@ -56,10 +56,11 @@ class Tensor(ForNumpy):
         return _new(cls)
 
     def __init__(self, input_data: Any = None, dtype: Any = None) -> None:
-        if isinstance(input_data, Tensor):
-            input_data = input_data.asnumpy()
+        input_data = input_data.asnumpy() if isinstance(input_data, Tensor) else input_data
         try:
-            data = np.asarray(input_data, None if dtype is None else as_dtype(dtype))
+            data = plain_array(input_data, None if dtype is None else as_dtype(dtype), where="Tensor")
+        except ArgumentTypeError:
+            raise
         except (ValueError, TypeError) as error:  # rows of different lengths; text where a number should be
             raise _no_numbers(input_data) from error
         if kind_of(data.dtype) not in "biuf":
@@ -191,9 +192,8 @@ class Tensor(ForNumpy):
         if op.result_shape is None and not alike:
             op.signature_for(shapes, attrs)
         made = op.attempt(arrays, attrs)
-        node = None
-        if op.vjp_fn is not None and any(t.requires_grad for t in tensors):
-            node = Node(op, tuple(tensors), attrs, arrays)
+        wanted = op.vjp_fn is not None and any(t.requires_grad for t in tensors)
+        node = Node(op, tuple(tensors), attrs, arrays) if wanted else None
         if type(made) is tuple:
             return node.results(made) if node is not None else tuple(map(Tensor, made))
         out = Tensor(made)
@@ -258,7 +258,7 @@ def as_array(value: Any, operands: list[Any]) -> np.ndarray:
     """An operand that is not a Tensor, as an array: numbers take the dtype of the Tensors beside them."""
     if isinstance(value, (bool, int, float)):
         return scalar_operand(value, operands)
-    return np.asarray(value)
+    return plain_array(value, where="Tensor")
 
 
 _new = object.__new__

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import Check, checked, choice, integer, sequence_of
+from ...base.dtypes import plain_array
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, shorten
 from ...base.hooks import current_tracer
 from ..machine.opdef import OpDef
@@ -430,7 +431,9 @@ def _values(where: str, x: Any) -> np.ndarray:
         what = "a tensor made from parameters"
         raise ArgumentTypeError(what, where=where, allowed="Values without a gradient", hint=hint)
     try:
-        array = np.asarray(x.asnumpy() if hasattr(x, "asnumpy") else x, order="C")
+        array = plain_array(x.asnumpy() if hasattr(x, "asnumpy") else x, order="C", where=where)
+    except ArgumentTypeError:
+        raise
     except (TypeError, ValueError):
         array = np.asarray(None)
     if array.dtype.kind not in "biufcV":

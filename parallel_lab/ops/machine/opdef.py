@@ -266,6 +266,8 @@ class OpDef:
         """The numpy computation itself: arrays in, array out; several results are a tuple of arrays."""
         if self.expand is not None:
             return self.expand(list(arrays), attrs, None)
+        # of subclasses the array: to an np.matrix * is another product
+        arrays = tuple([np.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays])
         if not self.view and any([is_bfloat16(getattr(x, "dtype", FLOAT32)) for x in arrays]):  # noqa: C419
             return self._rounded(arrays, attrs)
         several, rule = len({getattr(x, "dtype", None) for x in arrays}) > 1, self.meets

@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import integer, is_int, sequence_of
-from ...base.dtypes import is_bfloat16
+from ...base.dtypes import is_bfloat16, is_masked
 from ...base.errors import ShapeError, shorten
 from .signature import Fault, Shape
 
 
 def is_operand(value: Any) -> bool:
-    """Whether `value` is a tensor, or an array or number of numpy that could be one: no text, object, complex."""
+    """Whether `value` is a tensor, or an array or number of numpy that could be one: no text, object, complex, mask."""
     dtype = getattr(value, "dtype", None)
     if isinstance(dtype, np.dtype):
-        return dtype.kind in "biuf" or is_bfloat16(dtype)
+        return (dtype.kind in "biuf" or is_bfloat16(dtype)) and not is_masked(value)
     return isinstance(dtype, str)  # of what inference knows
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import Errors, path_text
+from ...base.dtypes import plain_array
 from ...base.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -121,7 +122,7 @@ class TensorRecord:
     own: bool = False
 
     def __post_init__(self) -> None:
-        array = np.asarray(self.array)
+        array = plain_array(self.array, where="TensorRecord")
         object.__setattr__(self, "array", array)
         object.__setattr__(self, "global_shape", array.shape if self.global_shape is None else tuple(self.global_shape))
         self.info.check("TensorRecord", CheckpointError)

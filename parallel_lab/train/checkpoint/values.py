@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.dtypes import kind_of, scalar_dtype
+from ...base.dtypes import kind_of, plain_array, scalar_dtype
 from ...base.errors import CheckpointError, CheckpointTypeError, shorten
 from ...base.hooks import current_world
 from ...base.settings.context import get_auto_parallel_context
@@ -78,7 +78,7 @@ def record_of(
         rank = place_in(value.layout, _rank()) if rank is None else rank
         return TensorRecord(value.asnumpy(), value.full_shape, value.layout, rank)
     if isinstance(value, (Tensor, np.ndarray, np.generic, bool, int, float)):
-        array = value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)
+        array = value.asnumpy() if isinstance(value, Tensor) else plain_array(value, where=where)
         return TensorRecord(array, rank=_rank(), own=isinstance(value, Parameter) and is_own(value))
     what = f"{shorten(value)} of type {type(value).__name__}"
     raise CheckpointTypeError(what, where=where, allowed="A Parameter, Tensor, array or number")

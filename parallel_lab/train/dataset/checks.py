@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import INT_LIMIT, Check, integer
-from ...base.errors import DatasetError, shorten
+from ...base.dtypes import plain_array
+from ...base.errors import ArgumentTypeError, DatasetError, shorten
 from ...nn.tensor.tensor import Tensor
 
 
@@ -60,7 +61,9 @@ def as_value(value: Any, column: str, where: str) -> np.ndarray:
     if isinstance(value, Tensor):
         return value.asnumpy()
     try:
-        array = np.asarray(value)
+        array = plain_array(value, where=f"{where}, column {column!r}")
+    except ArgumentTypeError as error:
+        raise DatasetError(str(error)) from None
     except ValueError:  # rows of different lengths
         array = np.asarray(None)
     if array.dtype.kind not in "biufUS":

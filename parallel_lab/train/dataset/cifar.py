@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from ...base.checks import checked, integer
+from ...base.dtypes import plain_array
 from ...base.errors import ShapeError
 from .idx import FILE, LARGER, fault, most_bytes, opened, read_up_to, write_packed
 
@@ -81,7 +82,8 @@ def write_cifar10(path: str | os.PathLike, images: np.ndarray, labels: np.ndarra
 
     Raises ShapeError for other arrays, DataFileError if the file cannot be written.
     """
-    path, images, labels = Path(FILE("write_cifar10", "path", path)), np.asarray(images), np.asarray(labels)
+    path, where = Path(FILE("write_cifar10", "path", path)), "write_cifar10"
+    images, labels = plain_array(images, where=where), plain_array(labels, where=where)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (SIDE, SIDE, CHANNELS):
         what = f"images are {images.dtype} {images.shape}"
         raise ShapeError(what, where=str(path), allowed=f"uint8 (n, {SIDE}, {SIDE}, {CHANNELS})")

@@ -29,6 +29,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ...base.checks import checked, integer, path_text
+from ...base.dtypes import plain_array
 from ...base.errors import DataFileError, ShapeError
 from ...base.files import open_regular, write_whole
 
@@ -167,7 +168,7 @@ def write_idx(path: str | os.PathLike, array: np.ndarray) -> None:
     Equal arrays give equal bytes: no time or name in the gzip header. A file that was there is replaced whole.
     Raises ShapeError for what IDX cannot hold, DataFileError if the file cannot be written.
     """
-    path, array = Path(FILE("write_idx", "path", path)), np.asarray(array)
+    path, array = Path(FILE("write_idx", "path", path)), plain_array(array, where="write_idx")
     code = _CODES.get(array.dtype.newbyteorder("="))
     if code is None:
         what = f"dtype {array.dtype} cannot be written as IDX"

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import checked, fitting
+from ...base.dtypes import plain_array
 from ...base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, shorten
 from ...base.seeds import get_dataset_seed as get_seed
 from ...nn.tensor.tensor import Tensor
@@ -42,7 +43,9 @@ def keyed_generator(seed: int, *key: int | str) -> np.random.Generator:
 def as_column(where: str, data: Any) -> np.ndarray:
     """What a Transform is called with as an array. Raises ArgumentTypeError."""
     try:
-        return data.asnumpy() if isinstance(data, Tensor) else np.asarray(data)
+        return data.asnumpy() if isinstance(data, Tensor) else plain_array(data, where=where)
+    except ArgumentTypeError:
+        raise
     except ValueError:  # rows of different lengths
         raise ArgumentTypeError(f"data {shorten(data)}", where=where, allowed="An array, or what makes one") from None
 

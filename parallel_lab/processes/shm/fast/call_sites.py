@@ -19,6 +19,7 @@ from types import CodeType
 
 import numpy as np
 
+from ....base.dtypes import plain_array
 from ....base.origin import short_file
 from ....run.calls import caller
 from ....run.communicator import Request
@@ -188,7 +189,7 @@ class FastCommunicator(FastMessages, Communicator):
                 return self._repeat(site, value, out)
         operand = "" if tag or type(value) is np.ndarray else value
         if value is not None:
-            value = np.asarray(value, order="C")
+            value = plain_array(value, order="C", where=kind)
         origin = tag or caller(2)  # a tag replaces the source line, so that two lines can be declared to meet
         fields = {"value": value, "out": out, **rest}
         request = self._request(kind, self._members(kind, group, origin), operand, origin, fields)

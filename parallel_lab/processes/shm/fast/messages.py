@@ -22,6 +22,7 @@ from types import CodeType
 
 import numpy as np
 
+from ....base.dtypes import plain_array
 from ....base.origin import short_file
 from ....run.calls import caller
 from ....run.communicator import Request
@@ -63,7 +64,7 @@ class FastMessages(Communicator):
             if place is not None and place[1](x):
                 return
         origin = caller(1)
-        value = np.asarray(x, order="C")
+        value = plain_array(x, order="C", where="send")
         request = Request("send", self._members("send", (self.rank, to), origin), value, origin=origin, sr_tag=sr_tag)
         self._answer(request, False)
         if key is not None and place is None:
