@@ -73,7 +73,8 @@ from .layout.tensor_layout import TensorLayout
 from .nn.cell import shard
 from .nn.initializer import initializer
 from .nn.tensor.autograd import grad, value_and_grad
-from .nn.tensor.tensor import Parameter, ParameterTuple, Tensor
+from .nn.tensor.parameter_tuple import ParameterTuple
+from .nn.tensor.tensor import Parameter, Tensor
 
 if TYPE_CHECKING:  # what `_LATER` says, for editors
     from . import train

@@ -27,7 +27,7 @@ from typing import Any
 
 from ..base.checks import fitting_class
 from ..base.errors import LayoutError, LayoutTypeError, shorten
-from ..base.settings.checks import INTERLEAVED
+from ..base.settings.checks import INTERLEAVED, check_rank_list
 from .tensor_layout import TensorLayout
 
 WHOLE = "None"  # the name that splits nothing
@@ -43,6 +43,7 @@ class Layout:
     device_matrix  ranks as a row-major matrix; its product is the number of ranks
     alias_name     one name per axis; "None" is no name; "interleaved_parallel" stands last only, and has no ranks: it
                    asks for a rank's slice to be computed in parts, which changes no number
+    rank_list      None, or the ranks in the order of the matrix, which is theirs: [0, 1, 2, ...]
     dims           per tensor dim an axis, a tuple of axes (outer split first) or "None"; None until it is called
 
     Two that were called are equal if they place a tensor's slices equally, whatever the names of their axes.
@@ -55,6 +56,7 @@ class Layout:
 
     device_matrix: tuple[int, ...]
     alias_name: tuple[str, ...]
+    rank_list: list[int] | None = None
     dims: tuple[Dim, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +66,8 @@ class Layout:
         if len(self.device_matrix) != len(self.alias_name):
             what = f"device_matrix has {len(self.device_matrix)} axes and alias_name {len(self.alias_name)} names"
             raise LayoutError(what, where=given, allowed="One name per axis")
+        if self.rank_list is not None:
+            check_rank_list(self.rank_list, math.prod(self.device_matrix), given)
         if not isinstance(self.dims, tuple | None):
             raise LayoutTypeError(f"dims={shorten(self.dims)}", where=given, allowed="A tuple, or None")
         if self.dims is not None:

@@ -73,6 +73,41 @@ class InvertPermutation(ops.InvertPermutation):
         return tuple(ops.OPS["invert_permutation"](given).tolist())
 
 
+# ---- numbers ----
+
+FIRST_OF_THREE = -65530  # MindSpore's number for "the first dim with 3 elements"
+
+
+class Cross(ops.Cross):
+    """`Cross(dim)(input, other)`: vector products along `dim`; -65530: the first dim with 3 elements.
+
+    input, other: (..., 3, ...) -> (..., 3, ...)
+    """
+
+    @fitting
+    def __init__(self, dim: int = FIRST_OF_THREE) -> None:
+        super().__init__(dim=dim)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        whole = {**self.given}
+        shape = tuple(getattr(next(iter((*args, *named.values())), None), "shape", ()))
+        if whole["dim"] == FIRST_OF_THREE:
+            self.given = {"dim": shape.index(3) if 3 in shape else -1}
+        try:
+            return super().__call__(*args, **named)
+        finally:
+            self.given = whole
+
+
+class Round(ops.Round):
+    """`Round()(input, decimals)`: the nearest number with so many decimals, halves to the even one."""
+
+    def __call__(self, input: Any, decimals: int = 0) -> Any:
+        if not integer()("Round", "decimals", decimals):
+            return super().__call__(input)
+        return ops.div(super().__call__(ops.mul(input, 10.0**decimals)), 10.0**decimals)
+
+
 # ---- dropout ----
 
 

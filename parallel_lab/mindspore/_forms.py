@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import ops
 from ..base import seeds
-from ..base.checks import checked, choice, fitting, flag, instance, integer, number
+from ..base.checks import checked, choice, fitting, flag, instance, integer, number, text
 from ..base.dtypes import kind_of, load_bfloat16
 from ..base.errors import ArgumentTypeError, ShapeError, StrategyError, shorten
 from ..base.hooks import current_tracer
@@ -26,6 +26,7 @@ from ..ops.elementwise import a_dtype
 from ..ops.machine.attributes import check_target
 from ..ops.machine.primitive import Uncut, check_strategy_value
 from ..ops.spellings import tensor_operand
+from ..ops.synonyms import own_names
 from ._settings import gigabytes
 
 # the newest MindSpore whose paths these are, and a local version label (PEP 440) that says they are ours
@@ -88,13 +89,24 @@ full_like, ones_like, zeros_like = _tensor(ops.full_like), _tensor(ops.ones_like
 
 
 def tensor(
-    input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None, const_arg: bool = False
+    input_data: Any = None,
+    dtype: Any = None,
+    shape: Any = None,
+    init: Any = None,
+    const_arg: bool = False,
+    device: str | None = None,
 ) -> Tensor:
-    """`Tensor(input_data, dtype)`, or `Tensor(shape=, dtype=, init=)`. const_arg: accepted."""
+    """`Tensor(input_data, dtype)`, or `Tensor(shape=, dtype=, init=)`. const_arg, device (a text): without effect."""
     flag("tensor", "const_arg", const_arg)
+    (text | None)("tensor", "device", device)
     return (
         Tensor(input_data, dtype, shape, init) if shape is not None or init is not None else Tensor(input_data, dtype)
     )
+
+
+def scalar_to_tensor(input_x: Any, dtype: Any = None) -> Tensor:
+    """A number as a Tensor, of dtype float32 unless `dtype` is another.  -> ()."""
+    return Tensor(input_x, np.float32 if dtype is None else dtype)
 
 
 def tuple_to_array(input_x: Any) -> Tensor:
@@ -162,7 +174,12 @@ def _place(name: str) -> Callable:
     return called
 
 
-argmax, argmin = _place("argmax"), _place("argmin")
+argmax = _place("argmax")
+
+
+def argmin(input: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+    """`ops.argmin` along `axis`; None: of all elements.  input: (...) -> (...) int64."""
+    return _place("argmin")(input, axis, keepdims)
 
 
 @checked("flatten", order=choice("C", "F"))
@@ -230,8 +247,11 @@ class _Form(Uncut):
         self.in_strategy, self.out_strategy = in_strategy, out_strategy
         return self
 
-    def __call__(self, *args: Any) -> Any:
-        return self.fn(*args)
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        if named:
+            names = list(inspect.signature(self.fn).parameters)
+            named = own_names(named, names, names[: len(args)])
+        return self.fn(*args, **named)
 
 
 def _form(name: str, fn: Callable, base: type[_Form] = _Form) -> type[_Form]:
@@ -244,8 +264,8 @@ class _Made(_Form):
     want, without a message. A strategy is for the tensor that is made.
     """
 
-    def __call__(self, *args: Any) -> Any:
-        made = super().__call__(*args)
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        made = super().__call__(*args, **named)
         devices = getattr(current_tracer.get(), "device_num", None)
         for cuts in filter(None, strategy_counts(self.in_strategy or ())):
             if devices and devices % math.prod(cuts):
@@ -291,7 +311,7 @@ Ones = _form("Ones", ones, _Made)
 OnesLike, OnesLikeExt = (_form(name, ones_like, _Made) for name in ("OnesLike", "OnesLikeExt"))
 Rank = _form("Rank", rank)
 ScalarToArray = _form("ScalarToArray", ops.scalar_to_array)
-ScalarToTensor = _form("ScalarToTensor", tensor)
+ScalarToTensor = _form("ScalarToTensor", scalar_to_tensor)
 Shape = _form("Shape", ops.shape)
 Size = _form("Size", size)
 TupleToArray = _form("TupleToArray", tuple_to_array)

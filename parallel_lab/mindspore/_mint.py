@@ -6,19 +6,20 @@ mint.cat(xs, dim=1), mint.softmax(x, dim=0), mint.std(x, 1, correction=0)
 
 from __future__ import annotations
 
-import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .. import nn, ops
-from ..base.checks import checked, flag, integer, number
-from ..base.errors import NotBuiltYet, ShapeError
+from ..base.checks import checked, choice, flag, integer, misfit, number, text
+from ..base.errors import ShapeError
 from ..nn.initializer import Normal
 from ..nn.tensor.tensor import Tensor
 from ..ops.spellings import comparable, tensor_operand
 from ._forms import dropout as drop
+from ._functions import in_place_is_refused
 
 
 def _renamed(name: str, **words: str) -> Callable:
@@ -52,6 +53,14 @@ lerp, mv = _renamed("lerp", input="start"), _renamed("mv", input="mat")
 broadcast_to, tensor_split = _renamed("broadcast_to", input="x", size="shape"), _renamed("tensor_split", dim="axis")
 take = _renamed("take", input="x", index="indices")
 binary_cross_entropy = _renamed("binary_cross_entropy", input="logits", target="labels")
+
+
+@checked(
+    compute_mode=choice("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
+)
+def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Any:
+    """`ops.cdist`. compute_mode: how sums of squares would be made; here from the differences, the exact way."""
+    return ops.cdist(x1, x2, p)
 
 
 # ---- dims ----
@@ -104,8 +113,9 @@ def empty(*size: Any, dtype: Any = None, device: str | None = None) -> Any:
     return ops.zeros(tuple(shape), np.float32 if dtype is None else dtype)
 
 
-def empty_like(input: Any, *, dtype: Any = None, device: str | None = None) -> Any:
-    """`empty` in the shape of a tensor.  input: (...) -> (...)."""
+@checked("empty_like", device=text | None, pin_memory=flag)
+def empty_like(input: Any, *, dtype: Any = None, device: str | None = None, pin_memory: bool = False) -> Any:
+    """`empty` in the shape of a tensor.  input: (...) -> (...). device, pin_memory: without effect."""
     x = tensor_operand("empty_like", "input", input)
     return empty(tuple(x.shape), dtype=str(x.dtype) if dtype is None else dtype)
 
@@ -132,14 +142,22 @@ def cumsum(input: Any, dim: int, dtype: Any = None) -> Any:
     return ops.cumsum(_cast(input, dtype), dim)
 
 
-def softmax(input: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    """exp(x) / sum of exp(x) along `dim`.  input: (...) -> (...). dtype: that of the result."""
-    return ops.softmax(_cast(input, dtype), axis=dim)
+def _softmax_dim(input: Any, dim: int | None) -> int:
+    """`dim`; None: the first of 0, 1 or 3 dims, else the second, as PyTorch's old rule has it."""
+    return (0 if len(tensor_operand("softmax", "input", input).shape) in (0, 1, 3) else 1) if dim is None else dim
 
 
-def log_softmax(input: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    """log(softmax(x)) along `dim`.  input: (...) -> (...). dtype: that of the result."""
-    return ops.log_softmax(_cast(input, dtype), axis=dim)
+def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
+    """exp(x) / sum of exp(x) along `dim` (None: 0 of 0, 1 or 3 dims, else 1).  input: (...) -> (...).
+
+    dtype  that of the result
+    """
+    return ops.softmax(_cast(input, dtype), axis=_softmax_dim(input, dim))
+
+
+def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Any:
+    """log(softmax(x)), with `dim` and `dtype` as there.  input: (...) -> (...)."""
+    return ops.log_softmax(_cast(input, dtype), axis=_softmax_dim(input, dim))
 
 
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
@@ -262,9 +280,38 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """A share p of the elements set to 0, the others divided by 1 - p.  input: (...) -> (...). inplace: False."""
-    if flag("mint.nn.functional.dropout", "inplace", inplace):
-        raise NotBuiltYet("inplace=True", where="dropout", allowed="False", hint="x = dropout(x)")
+    in_place_is_refused("mint.nn.functional.dropout", inplace)
     return drop(input, p, training)
+
+
+def _with_in_place(name: str, **settings: Any) -> Callable:
+    """`ops.name` with a last argument `inplace`, which stays False. settings: its others with their defaults, `...` for
+    none.
+    """
+    function, kind = getattr(ops, name), inspect.Parameter
+    defaults = {"input": ..., **settings, "inplace": False}
+    place, none = kind.POSITIONAL_OR_KEYWORD, kind.empty
+    shown = [kind(n, place, default=none if d is ... else d) for n, d in defaults.items()]
+    signature = inspect.Signature(shown)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError:
+            raise misfit(name, signature, args, kwargs) from None  # type: ignore[misc]
+        given.apply_defaults()
+        in_place_is_refused(f"mint.nn.functional.{name}", given.arguments.pop("inplace"))
+        return function(given.arguments.pop("input"), *given.arguments.values())
+
+    called.__name__ = called.__qualname__ = name
+    called.__signature__ = signature  # type: ignore[attr-defined]
+    called.__doc__ = f"`ops.{name}`; inplace: False.\n\n    {function.__doc__}"
+    return called
+
+
+elu, hardtanh = _with_in_place("elu", alpha=1.0), _with_in_place("hardtanh", min_val=-1.0, max_val=1.0)
+relu, relu6, silu = _with_in_place("relu"), _with_in_place("relu6"), _with_in_place("silu")
+threshold = _with_in_place("threshold", threshold=..., value=...)
 
 
 def gelu(input: Any, *, approximate: str = "none") -> Any:
@@ -314,11 +361,12 @@ class GELU(nn.Cell):
 
 
 class ELU(nn.Cell):
-    """x where x > 0, alpha * (exp(x) - 1) elsewhere: operator `elu`.  input: (...) -> (...)."""
+    """x where x > 0, alpha * (exp(x) - 1) elsewhere: operator `elu`.  input: (...) -> (...). inplace: False."""
 
     @checked(alpha=number())
-    def __init__(self, alpha: float = 1.0) -> None:
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
+        in_place_is_refused("mint.nn.ELU", inplace)
         self.elu = ops.Elu(alpha=alpha)
 
     def construct(self, input: Any) -> Any:
@@ -363,10 +411,46 @@ class Linear(nn.Dense):
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout`: a share p of the elements set to 0, the others divided by 1 - p; in training only."""
+    """`nn.Dropout`: a share p of the elements set to 0, the others divided by 1 - p; in training only.
 
-    def __init__(self, p: float = 0.5) -> None:
+    inplace: False.
+    """
+
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__(p=p)
+        in_place_is_refused("mint.nn.Dropout", inplace)
+
+
+class Hardtanh(nn.Hardtanh):
+    """`nn.Hardtanh`: x, at least min_val and at most max_val.  x: (...) -> (...). inplace: False."""
+
+    def __init__(self, min_val: float = -1, max_val: float = 1, inplace: bool = False) -> None:
+        super().__init__(min_val, max_val)
+        in_place_is_refused("mint.nn.Hardtanh", inplace)
+
+
+class ReLU6(nn.ReLU6):
+    """`nn.ReLU6`: x, at least 0 and at most 6.  x: (...) -> (...). inplace: False."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        in_place_is_refused("mint.nn.ReLU6", inplace)
+
+
+class SiLU(nn.SiLU):
+    """`nn.SiLU`: x * sigmoid(x).  x: (...) -> (...). inplace: False."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        in_place_is_refused("mint.nn.SiLU", inplace)
+
+
+class Threshold(nn.Threshold):
+    """`nn.Threshold`: x above the threshold, `value` elsewhere.  x: (...) -> (...). inplace: False."""
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        super().__init__(threshold, value)
+        in_place_is_refused("mint.nn.Threshold", inplace)
 
 
 class Embedding(nn.Cell):
@@ -412,16 +496,29 @@ class Embedding(nn.Cell):
         return self.embedding(input, self.weight, *self.arguments)
 
 
-def _layer(name: str, base: type[nn.Cell], **words: str) -> type[nn.Cell]:
-    """A layer class whose arguments have PyTorch's names. words: theirs -> ours."""
+class _Softmax(nn.Softmax):
+    @checked(dim=integer() | None)
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__(-1 if dim is None else dim)
+        self.dim = dim
 
-    @functools.wraps(base.__init__)
-    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
-        base.__init__(self, *args, **{words.get(word, word): value for word, value in kwargs.items()})
-
-    text = f"`nn.{base.__name__}`, with {', '.join(f'{theirs} for {own}' for theirs, own in words.items())}."
-    return type(name, (base,), {"__init__": begin, "__doc__": f"{text} {base.__doc__}", "__module__": __name__})
+    def construct(self, x: Any) -> Any:
+        getattr(self, self.operator.op.name).given["axis"] = _softmax_dim(x, self.dim)
+        return super().construct(x)
 
 
-Softmax, LogSoftmax = _layer("Softmax", nn.Softmax, dim="axis"), _layer("LogSoftmax", nn.LogSoftmax, dim="axis")
-GLU = _layer("GLU", nn.GLU, dim="axis")
+class Softmax(_Softmax):
+    """`mint.nn.functional.softmax` as a layer: operator `softmax`.  x: (...) -> (...)."""
+
+
+class LogSoftmax(_Softmax):
+    """`mint.nn.functional.log_softmax` as a layer: operator `log_softmax`.  x: (...) -> (...)."""
+
+    operator = ops.LogSoftmax
+
+
+class GLU(nn.GLU):
+    """`nn.GLU` along `dim`."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__(axis=dim)

@@ -171,8 +171,10 @@ class Conv2d(nn.Conv2d):
         dilation: Any = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: str = "zeros",
         dtype: Any = None,
     ) -> None:
+        _only("Conv2d", padding_mode=(padding_mode, "zeros"))
         mode, padding = (padding, 0) if isinstance(padding, str) else ("pad", padding)
         if isinstance(padding, (tuple, list)) and len(padding) == 2:
             padding = (padding[0], padding[0], padding[1], padding[1])
@@ -185,26 +187,63 @@ class Conv2d(nn.Conv2d):
 class MaxPool2d(nn.MaxPool2d):
     """`nn.MaxPool2d`; the stride is the kernel's size unless given."""
 
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
-        super().__init__(kernel_size, kernel_size if stride is None else stride, "pad", padding)
+    def __init__(
+        self,
+        kernel_size: Any = 1,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+    ) -> None:
+        stride = kernel_size if stride is None else stride
+        super().__init__(kernel_size, stride, "pad", padding, dilation, return_indices, ceil_mode)
 
 
 class AvgPool2d(nn.AvgPool2d):
     """`nn.AvgPool2d`; the stride is the kernel's size unless given."""
 
     def __init__(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, *, count_include_pad: bool = True
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
     ) -> None:
         stride = kernel_size if stride is None else stride
-        super().__init__(kernel_size, stride, "pad", padding, count_include_pad=count_include_pad)
+        super().__init__(kernel_size, stride, "pad", padding, ceil_mode, count_include_pad, divisor_override)
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """`nn.BatchNorm2d`, whose momentum is here the share of the new batch: 0.1 for MindSpore's 0.9."""
+    """`nn.BatchNorm2d`, whose momentum is here the share of the new batch: 0.1 for MindSpore's 0.9.
 
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True) -> None:
+    track_running_stats  False: the statistics of the batch in evaluation, too
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        dtype: Any = None,
+    ) -> None:
         share = number(0, 1)("BatchNorm2d", "momentum", momentum)
-        super().__init__(num_features, eps=eps, momentum=1 - share, affine=affine)
+        tracked = None if flag("BatchNorm2d", "track_running_stats", track_running_stats) else True
+        more = {"use_batch_statistics": tracked, "dtype": np.float32 if dtype is None else dtype}
+        super().__init__(num_features, eps=eps, momentum=1 - share, affine=affine, **more)
+
+
+class GroupNorm(nn.GroupNorm):
+    """`nn.GroupNorm`, without its initial values."""
+
+    def __init__(
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, dtype: Any = None
+    ) -> None:
+        super().__init__(num_groups, num_channels, eps, affine, dtype=np.float32 if dtype is None else dtype)
 
 
 class Softplus(nn.Cell):

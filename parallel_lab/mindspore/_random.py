@@ -108,9 +108,31 @@ class _Typed(_Draw):
 
 
 class TruncatedNormal(_Typed, ops.TruncatedNormal):
-    """`TruncatedNormal(seed, seed2, dtype)(shape)`: normal numbers between -2 and 2.  -> `shape`."""
+    """`TruncatedNormal(dtype, seed, seed2)(shape)`: normal numbers between -2 and 2.  -> `shape`."""
+
+    @fitting
+    def __init__(self, dtype: Any = None, seed: int = 0, seed2: int = 0) -> None:
+        super().__init__(seed, seed2, dtype)
 
     __call__ = _OfShape.__call__
+
+
+class Randperm(_Draw, ops.Randperm):
+    """`Randperm(max_length, pad, dtype)(n)`: 0 to n - 1 in some order, then `pad`.  -> (max_length,)."""
+
+    @checked(max_length=integer(1), pad=integer())
+    def __init__(self, max_length: int = 1, pad: int = -1, dtype: Any = np.int32) -> None:
+        self.max_length, self.pad, self.result = max_length, pad, str(a_dtype("Randperm", "dtype", dtype))
+        self._prepare(n=1)
+
+    def __call__(self, n: Any) -> Any:
+        given = int(n.asnumpy().reshape(())) if hasattr(n, "asnumpy") and not hasattr(n, "tracer") else n
+        count = integer(0, self.max_length)("Randperm", "n", given)
+        if not count:
+            return Tensor(np.full(self.max_length, self.pad, self.result))
+        made = ops.cast(self._draw(np.int64(0), n=count), dtype=self.result)
+        rest = Tensor(np.full(self.max_length - count, self.pad, self.result))
+        return ops.concat((made, rest)) if count < self.max_length else made
 
 
 class UniformInt(_Draw, ops.UniformInt):
@@ -217,19 +239,28 @@ class LogUniformCandidateSampler(_Sampler, ops.LogUniformCandidateSampler):
 # ---- mindspore.mint, PyTorch's words ----
 
 
-def mint_normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: None = None) -> Any:
+def mint_normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, generator: None = None) -> Any:
     """Normal numbers.  mean, std: numbers or tensors -> their broadcast shape, or `size`, float32."""
     return as_tensors(ops.normal(() if size is None else size, mean, std))
 
 
-def mint_randint(*given: Any, generator: None = None, dtype: Any = np.int64) -> Any:
-    """Ints from low to below high: `randint(high, size)` or `randint(low, high, size)`.  -> `size`."""
+def mint_randint(*given: Any, generator: None = None, dtype: Any = None, device: str | None = None) -> Any:
+    """Ints from low to below high: `randint(high, size)` or `randint(low, high, size)`.  -> `size`, int64 unless given.
+
+    device  a text, without effect
+    """
+    dtype = np.int64 if dtype is None else dtype
     return as_tensors(ops.randint(*((0, *given) if len(given) == 2 else given), dtype=dtype))
 
 
-def mint_randint_like(input: Any, *given: Any, dtype: Any = None) -> Any:
+def mint_randint_like(input: Any, *given: Any, dtype: Any = None, device: str | None = None) -> Any:
     """Ints from low to below high in the shape of input: `randint_like(input, high)`, `(input, low, high)`."""
     return as_tensors(ops.randint_like(input, *((0, *given) if len(given) == 1 else given), dtype=dtype))
+
+
+def mint_randperm(n: int, *, generator: None = None, dtype: Any = np.int64) -> Any:
+    """0 to n - 1 in some order.  -> (n,)."""
+    return as_tensors(ops.randperm(n, dtype=dtype))
 
 
 def mint_bernoulli(input: Any, *, generator: None = None) -> Any:

@@ -50,7 +50,7 @@ CONTEXT = _of(
 )
 COST_MODEL = _of(CONTEXTS, "set_cost_model_context get_cost_model_context reset_cost_model_context")
 ALGORITHM = _of(CONTEXTS, "set_algo_parameters get_algo_parameters reset_algo_parameters") | COST_MODEL
-PARAMETERS = _of(TENSOR, "Parameter ParameterTuple")
+PARAMETERS = _of(TENSOR, "Parameter") | _of("parallel_lab.nn.tensor.parameter_tuple", "ParameterTuple")
 TENSORS = _of(TENSOR, "Tensor") | _of(FORMS, "tensor") | _of("parallel_lab.nn.tensor.described", "Symbol")
 INITIALIZERS = _of(
     "parallel_lab.nn.initializer",
@@ -141,19 +141,24 @@ OPERATOR_FORMS = _of(
     "AlltoAllV BatchISendIRecv FloatStatus NPUAllocFloatStatus NPUClearFloatStatus NPUGetFloatStatus",
 ) | {
     "range": f"{FORMS}:range_",
-    "scalar_to_tensor": f"{FORMS}:tensor",
+    "scalar_to_tensor": f"{FORMS}:scalar_to_tensor",
     "deepcopy": "parallel_lab.ops:identity",
     **{f"tensor_{name}": f"parallel_lab.ops:{name}" for name in ("add", "div", "mod", "mul", "pow", "sub")},
     **{f"tensor_{name}": f"parallel_lab.ops:{name}" for name in ("ge", "gt", "le", "lt")},
     "tensor_floordiv": "parallel_lab.ops:floor_div",
 }
+FUNCTIONS = _of(
+    "parallel_lab.mindspore._functions",
+    "gelu igamma igammac leaky_relu norm prod relu roll scalar_to_array softmax subtract",
+) | _of("parallel_lab.mindspore._mint_nn", "group_norm softplus")
 CLASSES = _of(
     "parallel_lab.mindspore._classes",
-    "Dropout2D Dropout3D DropoutDoMask DropoutGenMask InvertPermutation ResizeBilinear ResizeBilinearV2 Unique print_",
+    "Cross Dropout2D Dropout3D DropoutDoMask DropoutGenMask InvertPermutation ResizeBilinear ResizeBilinearV2 Round "
+    "Unique print_",
 )
 RANDOM = "parallel_lab.mindspore._random"
 RANDOM_CLASSES = (
-    "Gamma LogUniformCandidateSampler Multinomial Poisson RandomChoiceWithMask StandardLaplace StandardNormal "
+    "Gamma LogUniformCandidateSampler Multinomial Poisson RandomChoiceWithMask Randperm StandardLaplace StandardNormal "
     "TruncatedNormal UniformCandidateSampler UniformInt UniformReal"
 )
 RANDOM_FUNCTIONS = (
@@ -161,7 +166,7 @@ RANDOM_FUNCTIONS = (
     "randint_like randn randn_like random_gamma random_poisson randperm shuffle standard_laplace standard_normal "
     "uniform uniform_candidate_sampler"
 )
-MINT_RANDOM = "bernoulli multinomial normal randint randint_like"
+MINT_RANDOM = "bernoulli multinomial normal randint randint_like randperm"
 COMPOSITE = {
     **dict.fromkeys(("add_flags", "core"), f"{FORMS}:unchanged"),
     **_of(FUNCTIONAL, "GradOperation HyperMap Map MultitypeFuncGraph Partial depend"),
@@ -176,6 +181,7 @@ PRIMITIVES = {
 CLIPS = _of("parallel_lab.nn.optim.clip", "clip_by_global_norm clip_by_norm")
 OPERATORS = {
     **OPERATOR_FORMS,
+    **FUNCTIONS,
     **CLASSES,
     **_of(RANDOM, f"{RANDOM_CLASSES} {RANDOM_FUNCTIONS}"),
     **CLIPS,
@@ -196,12 +202,12 @@ COMMUNICATION_OPERATORS = {
 
 # PyTorch's spellings of layers that are this package's too; those of operators are in their declarations
 MINT_LAYERS = (
-    "BCELoss CELU CrossEntropyLoss GroupNorm Hardtanh Identity L1Loss LogSigmoid MSELoss Mish NLLLoss PReLU "
-    "ReLU ReLU6 SiLU Sigmoid Softsign Tanh Tanhshrink Threshold"
+    "BCELoss CELU CrossEntropyLoss Identity L1Loss LogSigmoid MSELoss Mish NLLLoss PReLU ReLU Sigmoid Softsign "
+    "Tanh Tanhshrink"
 )
 MINT_FORMS = "parallel_lab.mindspore._mint"
 MINT_WORDS = (
-    "add argmax argmin argsort broadcast_to cat chunk concat count_nonzero cummax cummin cumsum diff empty "
+    "add argmax argmin argsort broadcast_to cat cdist chunk concat count_nonzero cummax cummin cumsum diff empty "
     "empty_like expand_as flatten flip index_add item lerp log_softmax logsumexp max median meshgrid min mv norm "
     "permute repeat_interleave roll round scatter select softmax sort split squeeze stack std std_mean sub swapaxes "
     "take tensor_split tile transpose unique var var_mean"
@@ -209,9 +215,11 @@ MINT_WORDS = (
 MINT_NN = {
     **_of("parallel_lab.nn", MINT_LAYERS),
     **_of(
-        MINT_FORMS, "BCEWithLogitsLoss Dropout ELU Embedding GELU GLU LeakyReLU Linear LogSoftmax SmoothL1Loss Softmax"
+        MINT_FORMS,
+        "BCEWithLogitsLoss Dropout ELU Embedding GELU GLU Hardtanh LeakyReLU Linear LogSoftmax ReLU6 SiLU SmoothL1Loss "
+        "Softmax Threshold",
     ),
-    **_of(f"{MINT_FORMS}_nn", "AvgPool2d BatchNorm2d Conv2d LayerNorm MaxPool2d Softplus"),
+    **_of(f"{MINT_FORMS}_nn", "AvgPool2d BatchNorm2d Conv2d GroupNorm LayerNorm MaxPool2d Softplus"),
     "Hardshrink": "parallel_lab.nn:HShrink",
     "Hardsigmoid": "parallel_lab.nn:HSigmoid",
     "Hardswish": "parallel_lab.nn:HSwish",
@@ -332,7 +340,7 @@ PAGES: dict[str, Page] = {
                 "true_divide": "parallel_lab.ops:div",
             },
             **_of("parallel_lab.ops", "gcd hypot lcm nonzero view_as"),
-            **_of(RANDOM, "rand rand_like randn randn_like randperm"),
+            **_of(RANDOM, "rand rand_like randn randn_like"),
             **{name: f"{RANDOM}:mint_{name}" for name in MINT_RANDOM.split()},
             "clone": "parallel_lab.ops:identity",
         },
@@ -350,8 +358,8 @@ PAGES: dict[str, Page] = {
         }
         | _of(
             MINT_FORMS,
-            "binary_cross_entropy binary_cross_entropy_with_logits dropout gelu glu kl_div log_softmax one_hot pad "
-            "smooth_l1_loss softmax softmin",
+            "binary_cross_entropy binary_cross_entropy_with_logits dropout elu gelu glu hardtanh kl_div log_softmax "
+            "one_hot pad relu relu6 silu smooth_l1_loss softmax softmin threshold",
         )
         | _of(f"{MINT_FORMS}_nn", "avg_pool2d batch_norm conv2d group_norm layer_norm max_pool2d softplus")
         | _of("parallel_lab.ops", "adaptive_avg_pool2d"),

@@ -114,7 +114,8 @@ from .optim.rules import (
     Momentum,
     RMSProp,
 )
-from .tensor.tensor import Parameter, ParameterTuple
+from .tensor.parameter_tuple import ParameterTuple
+from .tensor.tensor import Parameter
 from .wrap import (
     ForwardValueAndGrad,
     GradAccumulation,

@@ -36,7 +36,8 @@ from .optim.optimizer import Optimizer
 from .tensor.arithmetic import Arithmetic
 from .tensor.autograd import value_and_grad, weighted_sum
 from .tensor.functional import GradOperation, HyperMap
-from .tensor.tensor import Parameter, ParameterTuple, Tensor
+from .tensor.parameter_tuple import ParameterTuple
+from .tensor.tensor import Parameter, Tensor
 
 
 def _weights_of(network: Any) -> tuple[Parameter, ...]:

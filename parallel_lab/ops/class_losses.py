@@ -465,15 +465,27 @@ def _class_loss(where, weight, ignore_index, reduction, **settings):
 
 
 @function(mint="functional.nll_loss")
-def nll_loss(input, target, weight=None, ignore_index=None, reduction="mean"):
+def nll_loss(input, target, weight=None, ignore_index=None, reduction="mean", label_smoothing=0.0):
     """Negative log-likelihood, as `nn.NLLLoss`.  input: (n, c, ...), target: (n, ...) int -> (), or (n, ...).
 
     weight  (c,): a mean divides by the sum of the samples' weights;  ignore_index: class number to ignore, or None
+    label_smoothing  share of the target that is spread over all classes equally
     """
+    SMOOTHING("nll_loss", "label_smoothing", label_smoothing, SHAPE_ERRORS)
     loss = _class_loss(
         "nll_loss", weight, ignore_index, reduction, nll=partial(nll, reduction="none", ignore_index=ignore_index)
     )
-    return nll_of(loss, as_array(input), as_array(target))
+    found, x = nll_of(loss, as_array(input), as_array(target)), as_array(input)
+    if not label_smoothing:
+        return found
+    # the logarithms of all classes, weighted, of the samples that count
+    count = tuple(x.shape)[1]
+    weighted = x if loss.weight is None else mul(x, reshape(loss.weight, (count, *[1] * (len(x.shape) - 2))))
+    spread, weights = neg(reduce_sum(weighted, 1)), _class_weights(loss, count)
+    if ignore_index is not None:
+        spread = mul(spread, label_weight(as_array(target), np.ones(count, np.float32), ignore_index=ignore_index))
+    spread = _weighted(loss, spread, as_array(target), weights)
+    return add(mul(found, 1 - label_smoothing), mul(spread, label_smoothing / count))
 
 
 @function(mint="functional.cross_entropy")

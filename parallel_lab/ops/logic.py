@@ -62,7 +62,7 @@ def _near(name, class_name, near, text, **facts):
     return op(BINARY, name=class_name, dtype="bool", numbers="", flops=3, example=VECTOR, **facts)(near)
 
 
-def _isclose(x, y, *, rtol=1e-05, atol=1e-08, equal_nan=True):
+def _isclose(x, y, *, rtol=1e-05, atol=1e-08, equal_nan=False):
     return np.isclose(x, y, rtol, atol, equal_nan)
 
 

@@ -25,6 +25,38 @@ _SYNONYMS = [
         "rate mean",
         "tensors inputs",
         "x A",
+        "x logits",
+        "x image",
+        "x value",
+        "x x1",
+        "y x2",
+        "y values",
+        "x1 input",
+        "x2 other",
+        "first tensor1 x1",
+        "second tensor2 x2",
+        "start input",
+        "input dividend",
+        "other divisor",
+        "mat input",
+        "q other",
+        "b bias",
+        "labels target",
+        "logits prediction",
+        "pos_weight posWeight",
+        "input_x data",
+        "input_data input_x x",
+        "box_index box_indices",
+        "threshold thr",
+        "axis dims",
+        "perm dims",
+        "split_sizes split_size",
+        "reduction reduce",
+        "tensors x",
+        "type dtype",
+        "shape dims",
+        "num steps",
+        "stop end",
     )
 ]
 
@@ -35,7 +67,7 @@ def own_names(given: dict[str, Any], known: Sequence[str], taken: Collection[str
     def own(name: str) -> str:
         if name in known:
             return name
-        alike = [k for group in _SYNONYMS if name in group for k in group if k in known]
+        alike = list({k for group in _SYNONYMS if name in group for k in group if k in known})
         return alike[0] if len(alike) == 1 and alike[0] not in given and alike[0] not in taken else name
 
     return {own(name): value for name, value in given.items()}

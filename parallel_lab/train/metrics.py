@@ -24,20 +24,20 @@ from ..base.errors import ArgumentError, ArgumentTypeError, MetricEmpty, MetricK
 from ..nn.tensor.tensor import Tensor
 
 
-def rearrange_inputs(function: Callable) -> Callable:
+def rearrange_inputs(func: Callable) -> Callable:
     """For the `update` of a metric of your own: gives it the inputs that `set_indexes` chose, in that order."""
 
-    @functools.wraps(function)
+    @functools.wraps(func)
     def wrapper(self: Any, *inputs: Any) -> Any:
         chosen = self.indexes
         if not chosen:
-            return function(self, *inputs)
+            return func(self, *inputs)
         beyond = [i for i in chosen if not -len(inputs) <= i < len(inputs)]
         if beyond:
             what = f"index {beyond[0]}, but update got {len(inputs)} inputs"
             where = f"{type(self).__name__}.set_indexes"
             raise ArgumentError(what, where=where, allowed="Positions among the inputs of update")
-        return function(self, *(inputs[i] for i in chosen))
+        return func(self, *(inputs[i] for i in chosen))
 
     return wrapper
 

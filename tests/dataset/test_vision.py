@@ -241,7 +241,7 @@ def test_type_cast_takes_dtypes_and_their_names(dtype, name):
 
 @pytest.mark.parametrize("dtype", ["integer", None, 3])
 def test_type_cast_refuses_what_is_no_dtype(dtype):
-    with pytest.raises(ArgumentTypeError, match="output_type="):
+    with pytest.raises(ArgumentTypeError, match="data_type="):
         TypeCast(dtype)
 
 

@@ -29,6 +29,7 @@ LAYOUT, INITIALIZER = "parallel_lab.layout.named_layout", "parallel_lab.nn.initi
 
 
 FACADE = "parallel_lab.mindspore"
+FUNCTIONS = f"{FACADE}._functions"
 
 
 def page(path):
@@ -64,11 +65,7 @@ SEEDS = {
     **same("train", TRAIN, "Model"),
     **same("train.callback", TRAIN, "CheckpointConfig ModelCheckpoint LossMonitor"),
     **same("train.model", TRAIN, "Model"),
-    **same(
-        "ops",
-        OPS,
-        "Mul MatMul AllReduce ReLU Exp ReduceSum OneHot Div Log ReduceMean ReduceMax Sub Equal shape scalar_to_array",
-    ),
+    **same("ops", OPS, "Mul MatMul AllReduce ReLU Exp ReduceSum OneHot Div Log ReduceMean ReduceMax Sub Equal shape"),
     **same("dataset", DATASET, "Cifar10Dataset MnistDataset GeneratorDataset"),
     **same("dataset.transforms.c_transforms", f"{DATASET}.transforms", "TypeCast"),
     **same("dataset.transforms", f"{DATASET}.transforms", "TypeCast"),
@@ -94,7 +91,7 @@ SAMPLES = {
         "PYNATIVE_MODE set_algo_parameters get_algo_parameters reset_algo_parameters reset_auto_parallel_context",
     ),
     **same("", TRAIN, "Model LossMonitor ModelCheckpoint CheckpointConfig TimeMonitor Callback RunContext jit"),
-    **same("", TENSOR, "ParameterTuple"),
+    **same("", "parallel_lab.nn.tensor.parameter_tuple", "ParameterTuple"),
     **same("", AUTOGRAD, "grad"),
     **same(
         "",
@@ -134,18 +131,20 @@ SAMPLES = {
         "ops",
         OPS,
         "Add BatchMatMul ExpandDims Flatten Print RealDiv Softmax Transpose Cast Reshape AllGather ReduceScatter "
-        "Broadcast AlltoAll ReduceOp Barrier Send ReduceSum matmul relu sum assign_add",
+        "Broadcast AlltoAll ReduceOp Barrier Send ReduceSum matmul sum assign_add",
     ),
     **same("ops", FUNCTIONAL, "GradOperation HyperMap MultitypeFuncGraph depend"),
     **same("ops", AUTOGRAD, "value_and_grad grad"),
     ("ops", "partial"): f"{FUNCTIONAL}:Partial",
     **same("ops.operations", OPS, "MatMul AllReduce"),
     **same("ops.operations.comm_ops", OPS, "AllReduce ReduceOp"),
-    **same("ops.functional", OPS, "relu shape"),
+    **same("ops.functional", OPS, "shape"),
+    **same("ops.functional", FUNCTIONS, "relu"),
+    **same("ops", FUNCTIONS, "relu"),
     **same("ops.composite", FUNCTIONAL, "GradOperation HyperMap MultitypeFuncGraph"),
     **same("ops.primitive", OPS, "Primitive"),
     **same("mint", OPS, "matmul sum mul"),
-    **same("mint.nn.functional", OPS, "relu"),
+    **same("mint.nn.functional", "parallel_lab.mindspore._mint", "relu"),
     **same("mint.nn.functional", "parallel_lab.mindspore._mint", "gelu"),
     **same("parallel", LAYOUT, "Layout"),
     **same("", LAYOUT, "Layout"),

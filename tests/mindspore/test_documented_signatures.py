@@ -1,11 +1,13 @@
 """Arguments by the names and in the order of MindSpore 2.10's signatures, for families that had others."""
 
+import math
+
 import numpy as np
 import pytest
 
 import parallel_lab.mindspore as ms
 from parallel_lab.base.errors import ParallelLabError
-from parallel_lab.mindspore import Tensor, nn, ops
+from parallel_lab.mindspore import Tensor, mint, nn, ops
 from tests.crossed import each_of
 
 X = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
@@ -23,6 +25,17 @@ def by_windows(array, kernel, stride, how):
     places = [range(0, n - kernel + stride, stride) for n in (height, width)]
     rows = [[how(array[..., i : i + kernel, j : j + kernel]) for j in places[1]] for i in places[0]]
     return np.moveaxis(np.array(rows), (0, 1), (-2, -1))
+
+
+def softmax_of(x, axis):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+@np.vectorize
+def ndtr(x):
+    """The normal distribution."""
+    return (1 + math.erf(x / math.sqrt(2))) / 2
 
 
 NAMED = {
@@ -77,6 +90,56 @@ NAMED = {
         lambda: nn.AvgPool2d(2, 1, "pad", 0, False, True, None, "NCHW")(tensor(PICTURES)),
         by_windows(PICTURES, 2, 1, lambda w: w.mean((-1, -2)))[..., :4, :4],
     ),
+    "gelu": (lambda: ops.gelu(tensor(X)), X * ndtr(X)),
+    "gelu by tanh": (
+        lambda: ops.gelu(tensor(X), "tanh"),
+        X / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (X + 0.044715 * X**3))),
+    ),
+    "leaky_relu": (lambda: ops.leaky_relu(tensor(-X)), -0.2 * X),
+    "mint leaky_relu": (lambda: mint.nn.functional.leaky_relu(tensor(-X)), -0.01 * X),
+    "softmax": (lambda: ops.softmax(tensor(X), 0, dtype=ms.float64), softmax_of(np.float64(X), 0)),
+    "mint softmax of 3 dims": (lambda: mint.nn.functional.softmax(tensor(X[None])), softmax_of(X[None], 0)),
+    "mint.nn.Softmax of 2 dims": (lambda: mint.nn.Softmax()(tensor(X)), softmax_of(X, 1)),
+    "mint.nn.LogSoftmax": (lambda: mint.nn.LogSoftmax(dim=0)(tensor(X)), np.log(softmax_of(X, 0))),
+    "softplus": (lambda: ops.softplus(tensor(X), 2, 30), np.log1p(np.exp(2 * X)) / 2),
+    "norm dtype": (lambda: ops.norm(tensor(X), dtype=ms.float64), np.linalg.norm(np.float64(X))),
+    "prod": (lambda: ops.prod(tensor(X), 1, True, ms.float64), np.float64(X).prod(1, keepdims=True)),
+    "argmin": (lambda: ops.argmin(tensor(-X), axis=1, keepdims=True), [[3], [3], [3]]),
+    "subtract": (lambda: ops.subtract(tensor(X), tensor(ONES), alpha=3), X - 3),
+    "roll of all": (lambda: ops.roll(tensor(X), 2), np.roll(X, 2)),
+    "roll dims": (lambda: ops.roll(tensor(X), shifts=1, dims=0), np.roll(X, 1, 0)),
+    "group_norm": (
+        lambda: ops.group_norm(tensor(PICTURES), 2),
+        (PICTURES - PICTURES.mean((2, 3), keepdims=True)) / np.sqrt(PICTURES.var((2, 3), keepdims=True) + 1e-5),
+    ),
+    "scalar_to_tensor": (lambda: ops.scalar_to_tensor(3) / 2, 1.5),
+    "Cross": (lambda: ops.Cross()(tensor(X), tensor(X[::-1])), np.cross(X, X[::-1], axis=0)),
+    "Round": (lambda: ops.Round()(tensor(X / 7), decimals=2), np.round(X / 7, 2)),
+    "IsClose": (lambda: ops.IsClose()(tensor([np.nan]), tensor([np.nan])), [False]),
+    "Fill": (lambda: ops.Fill()(type=ms.float32, dims=(2,), x=4), [4, 4]),
+    "Roll": (lambda: ops.Roll(shifts=1, dims=1)(tensor(X)), np.roll(X, 1, 1)),
+    "Transpose": (lambda: ops.Transpose()(tensor(X), dims=(1, 0)), X.T),
+    "nll_loss": (
+        lambda: ops.nll_loss(tensor(-X), tensor(np.array([1, 3, 0])), label_smoothing=0.25),
+        0.75 * np.mean([2, 8, 9]) + 0.25 / 4 * X.sum(1).mean(),
+    ),
+    "nll_loss weight": (
+        lambda: ops.nll_loss(tensor(-X), tensor(np.array([1, 3, 0])), tensor(X[0]), 0, "mean", 0.25),
+        (0.75 * (2 * 2 + 8 * 4) + 0.25 / 4 * (X[:2] @ X[0]).sum()) / (2 + 4),
+    ),
+    "nn.BatchNorm3d": (
+        lambda: nn.BatchNorm3d(2, 1e-5, 0.9, True, "ones", "zeros", "zeros", "ones", None, ms.float64).gamma,
+        [1, 1],
+    ),
+    "nn.EmbeddingLookup": (
+        lambda: nn.EmbeddingLookup(2, 2, "ones", "DEVICE", "batch_slice", None, None, False, ms.float64)(tensor([1])),
+        [[1, 1]],
+    ),
+    "mint.nn.GroupNorm": (lambda: mint.nn.GroupNorm(2, 4, 1e-5, True, ms.float64).gamma, [1, 1, 1, 1]),
+    "mint.nn.MaxPool2d": (
+        lambda: mint.nn.MaxPool2d(2, 1, 0, 1, False, False)(tensor(PICTURES)),
+        by_windows(PICTURES, 2, 1, lambda w: w.max((-1, -2)))[..., :4, :4],
+    ),
     "nn.Flatten": (lambda: nn.Flatten(start_dim=0, end_dim=1)(tensor(PICTURES)), PICTURES.reshape(2, 5, 5)),
 }
 
@@ -121,7 +184,58 @@ def test_the_gradient_of_a_result_can_be_given_last(has_aux):
     lambda: ops.adaptive_max_pool2d(tensor(PICTURES), 2, True),
     lambda: ops.searchsorted(tensor([1.0]), tensor([1.0]), right=True, side="left"),
     lambda: nn.Cell(True, 3),
+    lambda: ops.relu(tensor(X), inplace=True),
+    lambda: mint.nn.functional.relu6(tensor(X), True),
+    lambda: mint.nn.SiLU(inplace=True),
+    lambda: mint.nn.Dropout(0.5, True),
+    lambda: mint.nn.Conv2d(1, 1, 1, padding_mode="reflect"),
+    lambda: ms.Parameter(tensor(X), storage_format="FRACTAL_NZ"),
+    lambda: ms.Parameter(tensor(X), device="Ascend"),
+    lambda: ms.Layout((2, 2), ("a", "b"), [0, 2, 1, 3]),
+    lambda: ms.load_distributed_checkpoint(nn.Dense(1, 1), ["a.ckpt"], rank_id=0),
+    lambda: ms.dataset.GeneratorDataset([1], "x", collate_fn=len),
 )
 def test_settings_that_are_not_available_are_refused(call):
     with pytest.raises(ParallelLabError):
         call()
+
+
+def test_ranks_of_a_layout_in_their_own_order_may_be_written_out():
+    assert ms.Layout((2, 2), ("a", "b"), rank_list=[0, 1, 2, 3])("a", "None") == ms.Layout((2, 2), ("a", "b"))(
+        "a", "None"
+    )
+    with pytest.raises(TypeError):
+        ms.Layout((2, 2), ("a", "b"), (0, 1, 2, 3))
+
+
+def test_an_optimizer_of_ones_own_names_the_arguments_of_the_base():
+    weight = ms.Parameter(tensor(X), "w")
+    for made in (nn.Optimizer(0.5, [weight]), nn.Optimizer(learning_rate=0.5, parameters=[weight])):
+        assert made.parameters[0] is weight and made.get_lr() == 0.5
+    for wrong in ({"parameters": [weight]}, {"learning_rate": 0.5}, {"params": 0.1, "learning_rate": 0.5}):
+        with pytest.raises(ParallelLabError):
+            nn.Optimizer(**wrong, **({"parameters": [weight]} if "params" in wrong else {}))
+
+
+def test_a_sampler_says_which_samples_are_read():
+    """As a list, or as an object that is iterated anew for every epoch."""
+
+    class Backwards:
+        def __iter__(self):
+            return iter((3, 1))
+
+    for sampler in ([3, 1], Backwards()):
+        data = ms.dataset.NumpySlicesDataset(np.arange(5), ["x"], None, 1, None, sampler)
+        assert data.get_dataset_size() == 2
+        assert [[int(row[0]) for row in data] for _ in range(2)] == [[3, 1], [3, 1]]
+    with pytest.raises(ParallelLabError, match="number of a sample"):
+        list(ms.dataset.GeneratorDataset([1, 2], "x", sampler=[2]))
+    for wrong in ({"sampler": [0], "shuffle": True}, {"sampler": [0], "num_shards": 2, "shard_id": 0}, {"sampler": 3}):
+        with pytest.raises(ParallelLabError):
+            ms.dataset.GeneratorDataset([1, 2], "x", **wrong)
+
+
+@each_of(("n", "expected"), (4, []), (2, [-7, -7]), (0, [-7] * 4))
+def test_a_permutation_is_filled_up(n, expected):
+    found = ops.Randperm(4, -7, ms.int32)(tensor(np.array([n], np.int32))).asnumpy()
+    assert found.dtype == np.int32 and sorted(found[:n]) == list(range(n)) and found[n:].tolist() == expected

@@ -235,7 +235,7 @@ def test_junk_is_refused_in_words(path, tmp_path, monkeypatch, capsys):
         (lambda: ms.Tensor(*range(9)), r"Tensor: too many positional arguments"),
         (lambda: ms.Tensor(), r"Tensor: data None"),
         (lambda: ms.Layout((2,)), r"Layout: missing argument 'alias_name'"),
-        (lambda: ms.Layout((2,), ("a",), 3), r"Layout\(\(2,\), \('a',\)\): dims=3\. A tuple, or None"),
+        (lambda: ms.Layout((2,), ("a",), 3), r"Layout\(\(2,\), \('a',\)\): rank_list=3\. None, or a list of ints"),
         (lambda: ms.CheckpointConfig(steps=1), r"CheckpointConfig: unexpected argument 'steps'"),
         (lambda: ms.ParameterTuple(), r"ParameterTuple: missing argument 'parameters'\. It takes \(parameters\)"),
         (lambda: nn.GradientClip(), r"GradientClip: missing arguments 'kind', 'limit'"),

@@ -7,7 +7,8 @@ from parallel_lab import nn, ops
 from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, CellError, ParallelLabError
 from parallel_lab.base.hooks import current_tracer
 from parallel_lab.nn.initializer import initializer
-from parallel_lab.nn.tensor.tensor import Parameter, ParameterTuple, Tensor
+from parallel_lab.nn.tensor.parameter_tuple import ParameterTuple
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from tests.crossed import each_of
 from tests.recorded import nets
 

@@ -2,7 +2,8 @@
 
 from parallel_lab import nn, ops
 from parallel_lab.nn.initializer import initializer
-from parallel_lab.nn.tensor.tensor import Parameter, ParameterTuple
+from parallel_lab.nn.tensor.parameter_tuple import ParameterTuple
+from parallel_lab.nn.tensor.tensor import Parameter
 
 
 def new_parameter(shape, name, init="normal"):

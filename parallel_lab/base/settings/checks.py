@@ -22,7 +22,15 @@ from typing import Any, Protocol, runtime_checkable
 
 from .. import checks
 from ..checks import INT_LIMIT, Errors, choice, flag, is_int, nearest
-from ..errors import ContextError, ContextKeyError, ContextStrategyError, ContextTypeError, shorten
+from ..errors import (
+    ContextError,
+    ContextKeyError,
+    ContextStrategyError,
+    ContextTypeError,
+    LayoutError,
+    LayoutTypeError,
+    shorten,
+)
 from ..hooks import schedule_names
 
 SETTINGS = Errors(ContextTypeError, ContextError)
@@ -266,3 +274,14 @@ def _cuts(where: str, key: str, cuts: object, value: object, allowed: str) -> tu
             raise refuse(ContextStrategyError, where, key, value, allowed, f"{shorten(n, 40)} is not")
         plain.append(count)
     return tuple(plain)
+
+
+def check_rank_list(rank_list: object, count: int, given: str) -> None:
+    """The `rank_list` of a Layout of `count` ranks. Another order than the matrix's would be another placement."""
+    if not isinstance(rank_list, list) or not all(is_int(rank) for rank in rank_list):
+        raise LayoutTypeError(f"rank_list={shorten(rank_list)}", where=given, allowed="None, or a list of ints")
+    first = rank_list[0] if rank_list else 0
+    if rank_list != list(range(first, first + count)):
+        hint = "Write the axes of device_matrix in the order in which ranks lie"
+        allowed = f"{count} ranks one after another: slices lie on ranks row by row"
+        raise LayoutError(f"rank_list={shorten(rank_list)}", where=given, allowed=allowed, hint=hint)

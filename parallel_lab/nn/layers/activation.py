@@ -229,14 +229,17 @@ _NAMED += (Hardtanh, Tanhshrink)
 ACTIVATIONS: dict[str, type[Cell]] = {cell.__name__.lower(): cell for cell in _NAMED} | {"fast_gelu": FastGelu}
 
 
-def get_activation(activation: str | Cell | Primitive | None, where: str = "get_activation") -> Cell | Primitive | None:
-    """The activation of this name as a new Cell; Cells, Primitives and None are returned as they are."""
-    if activation is None or isinstance(activation, (Cell, Primitive)):
-        return activation
-    if not isinstance(activation, str):
+def get_activation(name: str | Cell | Primitive | None, prim_name: str | None = None) -> Cell | Primitive | None:
+    """The activation of this name as a new Cell; Cells, Primitives and None are returned as they are.
+
+    prim_name  what errors begin with
+    """
+    if name is None or isinstance(name, (Cell, Primitive)):
+        return name
+    if not isinstance(name, str):
         allowed = "A name, a Cell, a Primitive or None"
-        raise ArgumentTypeError(f"activation={shorten(activation)}", where=where, allowed=allowed)
-    if activation not in ACTIVATIONS:
+        raise ArgumentTypeError(f"name={shorten(name)}", where=prim_name or "get_activation", allowed=allowed)
+    if name not in ACTIVATIONS:
         allowed = f"Names: {', '.join(ACTIVATIONS)}"
-        raise ArgumentError(f"activation={activation!r} is not known", where=where, allowed=allowed)
-    return ACTIVATIONS[activation]()
+        raise ArgumentError(f"name={name!r} is not known", where=prim_name or "get_activation", allowed=allowed)
+    return ACTIVATIONS[name]()

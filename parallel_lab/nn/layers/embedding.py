@@ -140,8 +140,8 @@ class EmbeddingLookup(Cell):
         manual_shapes: tuple[int, ...] | None = None,
         max_norm: float | None = None,
         sparse: bool = True,
-        vocab_cache_size: int = 0,
         dtype: Any = np.float32,
+        vocab_cache_size: int = 0,
         *,
         slices: int | None = None,
     ) -> None:

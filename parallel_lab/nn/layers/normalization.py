@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ... import ops
-from ...base.checks import Check, checked, choice, flag, floating, integer, kept, number, sequence_of
+from ...base.checks import Check, checked, choice, fitting, flag, floating, integer, kept, number, sequence_of
 from ...base.errors import ArgumentError, ShapeError, TracedCommunication, shorten
 from ...base.hooks import current_tracer, current_world
 from ...base.settings.checks import SHARDED_MODES
@@ -92,15 +92,43 @@ class _BatchNorm(Cell):
         return self.batch_norm(x, self.gamma, self.beta, self.moving_mean, self.moving_variance)[0]
 
 
-def _batch_norm(name: str, inputs: str, dims: tuple[int, ...], form: str) -> type[_BatchNorm]:
+class _VolumeNorm(_BatchNorm):
+    """A batch norm that takes no `data_format`."""
+
+    @fitting
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.9,
+        affine: bool = True,
+        gamma_init: Any = "ones",
+        beta_init: Any = "zeros",
+        moving_mean_init: Any = "zeros",
+        moving_var_init: Any = "ones",
+        use_batch_statistics: bool | None = None,
+        dtype: Any = np.float32,
+        *,
+        sync: bool = False,
+        unbiased: bool = False,
+    ) -> None:
+        inits = {"gamma_init": gamma_init, "beta_init": beta_init}
+        moving = {"moving_mean_init": moving_mean_init, "moving_var_init": moving_var_init}
+        how = {"use_batch_statistics": use_batch_statistics, "dtype": dtype, "sync": sync, "unbiased": unbiased}
+        super().__init__(num_features, eps, momentum, affine, **inits, **moving, **how)
+
+
+def _batch_norm(
+    name: str, inputs: str, dims: tuple[int, ...], form: str, base: type[_BatchNorm] = _BatchNorm
+) -> type[_BatchNorm]:
     """The class for inputs of these counts of dims; help() of each shows all arguments."""
     text = f"Batch norm of {inputs}.  x: {form} -> the same.{_BATCH_NORM}"
-    return type(name, (_BatchNorm,), {"dims": dims, "form": form, "__doc__": text, "__module__": __name__})
+    return type(name, (base,), {"dims": dims, "form": form, "__doc__": text, "__module__": __name__})
 
 
 BatchNorm1d = _batch_norm("BatchNorm1d", "vectors", (2, 3), "(n, c) or (n, c, l)")
 BatchNorm2d = _batch_norm("BatchNorm2d", "pictures", (4,), "(n, c, h, w)")
-BatchNorm3d = _batch_norm("BatchNorm3d", "volumes", (5,), "(n, c, d, h, w)")
+BatchNorm3d = _batch_norm("BatchNorm3d", "volumes", (5,), "(n, c, d, h, w)", _VolumeNorm)
 
 
 def _read_groups(value: Any) -> tuple[tuple[int, ...], ...]:

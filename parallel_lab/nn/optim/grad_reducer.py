@@ -31,7 +31,8 @@ from ...base.settings.fusion_rules import buckets_of, index_groups, size_groups_
 from ...ops.collectives.base import members_of, origin_of
 from ..cell import Cell
 from ..tensor.arithmetic import Arithmetic
-from ..tensor.tensor import Parameter, ParameterTuple, RankTensor, Tensor
+from ..tensor.parameter_tuple import ParameterTuple
+from ..tensor.tensor import Parameter, RankTensor, Tensor
 from .parameter_groups import one_gradient_each
 
 

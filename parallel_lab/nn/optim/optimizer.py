@@ -31,7 +31,8 @@ from ...layout.tensor_layout import TensorLayout
 from ...ops.kernels.threads import keep_freed_memory
 from ...ops.machine.attributes import check_target
 from ..cell import Cell
-from ..tensor.tensor import Parameter, ParameterTuple, RankTensor, Tensor
+from ..tensor.parameter_tuple import ParameterTuple
+from ..tensor.tensor import Parameter, RankTensor, Tensor
 from .amp import LossScaler, nonfinite, unscaled
 from .clip import GradientClip
 from .global_norm import Place, RankTotals, Totals, centralized
@@ -112,18 +113,26 @@ class Optimizer(HeldStates, Cell):
 
     def __init__(
         self,
-        params: Params,
-        learning_rate: Rate,
+        params: Params | None = None,
+        learning_rate: Rate | None = None,
         weight_decay: Decay = 0.0,
         loss_scale: float = 1.0,
         *,
+        parameters: Params | None = None,
         clip: GradientClip | None = None,
         loss_scaler: LossScaler | None = None,
     ) -> None:
         super().__init__(auto_prefix=False)
         where = type(self).__name__
-        if _are_parameters(learning_rate):  # MindSpore's base is Optimizer(learning_rate, parameters, ...)
+        # MindSpore's base is Optimizer(learning_rate, parameters, ...)
+        if _are_parameters(learning_rate):
             params, learning_rate = learning_rate, params
+        if parameters is not None and (params is None or learning_rate is None):
+            params, learning_rate = parameters, params if learning_rate is None else learning_rate
+        elif parameters is not None or params is None or learning_rate is None:
+            missing = "params" if params is None else "learning_rate"
+            what = f"{missing}=None" if parameters is None else "parameters are given twice"
+            raise ArgumentTypeError(what, where=where, allowed="Parameters, and their learning rate")
         self._decays: dict[str, Cell] = {}
         # a Cell is no part of this one
         self.__dict__["weight_decay"] = A_DECAY(where, "weight_decay", plain_number(weight_decay))

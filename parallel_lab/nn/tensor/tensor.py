@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, fitting, flag, instance, integer, no_tensor
+from ...base.checks import checked, choice, flag, instance, integer, no_tensor
 from ...base.dtypes import as_dtype, check_taken_in, kind_of, plain_array, scalar_operand
 from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
@@ -388,6 +388,7 @@ class Parameter(Tensor):
     requires_grad  False: never updated
     layerwise_parallel  in data/hybrid parallel: keep the gradient local
     parallel_optimizer  in optimizer parallel: its states may be split among replicas
+    storage_format, device  of accelerators: "" and None or "CPU"
 
     `comm_fusion`, an int, at least 0, is the number of the message that carries its gradient: gradients with equal ones
     travel together, 0 alone. It is 1 by default (`comm_fusion_given` is then False), which says nothing by itself.
@@ -404,7 +405,12 @@ class Parameter(Tensor):
     layerwise_parallel, parallel_optimizer = _flag("layerwise_parallel"), _flag("parallel_optimizer")
     parallel_optimizer_comm_recompute = _flag("parallel_optimizer_comm_recompute")  # kept, without effect
 
-    @checked("Parameter", **dict.fromkeys(("requires_grad", "layerwise_parallel", "parallel_optimizer"), flag))
+    @checked(
+        "Parameter",
+        **dict.fromkeys(("requires_grad", "layerwise_parallel", "parallel_optimizer"), flag),
+        storage_format=choice(""),
+        device=choice("CPU") | None,
+    )
     def __init__(
         self,
         default_input: Any,
@@ -412,6 +418,8 @@ class Parameter(Tensor):
         requires_grad: bool = True,
         layerwise_parallel: bool = False,
         parallel_optimizer: bool = True,
+        storage_format: str = "",
+        device: str | None = None,
     ) -> None:
         if isinstance(default_input, (bool, tuple)):
             raise no_tensor(ArgumentTypeError, "Parameter", "default_input=", default_input, True)
@@ -579,22 +587,3 @@ class Parameter(Tensor):
         return f"Parameter({shown})"
 
     __str__ = __repr__
-
-
-class ParameterTuple(tuple):
-    """Several Parameters that a Cell registers under their own names."""
-
-    @fitting
-    def __new__(cls, parameters: Iterator[Parameter] | list[Parameter]) -> ParameterTuple:
-        if isinstance(parameters, (str, type, dict)) or not hasattr(parameters, "__iter__"):
-            raise ShapeError(shorten(parameters), where="ParameterTuple", allowed="A list or tuple of Parameters")
-        made = super().__new__(cls, parameters)
-        if others := [p for p in made if not isinstance(p, Parameter)]:
-            raise ShapeError(f"element {shorten(others[0])}", where="ParameterTuple", allowed="Parameters only")
-        return made
-
-    def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:
-        """New Parameters of these shapes, named `prefix.name`.  init: "same", or what `initializer` takes ("zeros")."""
-        if not isinstance(prefix, str) or not prefix:
-            raise ArgumentTypeError(f"prefix={shorten(prefix)}", where="clone", allowed="A non-empty str")
-        return ParameterTuple([cloner()(p, f"{prefix}.{p.name}", init) for p in self])

@@ -102,7 +102,8 @@ class Primitive(Attributed):
         allowed = f"Attributes: {', '.join(names) or 'none'}"
         if len(args) > len(names):
             raise ShapeError(f"got {len(args)} arguments", where=where, allowed=allowed)
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        placed = dict(zip(names, args, strict=False))
+        given = {**placed, **own_names(kwargs, names, placed)}
         unknown = [k for k in given if k not in names]
         if unknown:
             raise ShapeError(f"unknown attribute {unknown[0]!r}", where=where, allowed=allowed)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, instance
+from ...base.checks import checked, instance, integer
 from ...base.errors import (
     CheckpointError,
     CheckpointKeyError,
@@ -27,6 +27,7 @@ from ...base.errors import (
     CheckpointWriteError,
     DataFileError,
     LayoutError,
+    NotBuiltYet,
     message,
     shorten,
 )
@@ -211,15 +212,24 @@ def _merged(arrays: list[np.ndarray], layout: TensorLayout | None, where: str) -
     network=instance(Cell, "A Cell"),
     checkpoint_filenames=instance(Sequence, "A list of file names, one per rank, in the order of the ranks"),
     predict_strategy=LAYOUTS | None,
+    max_process_num=integer(1),
 )
 def load_distributed_checkpoint(
     network: Cell,
-    checkpoint_filenames: Sequence[str | os.PathLike[str]],
+    checkpoint_filenames: Sequence[str | os.PathLike[str]] = (),
     predict_strategy: Mapping[str, Any] | None = None,
     train_strategy_filename: str | os.PathLike[str] | None = None,
     strict_load: bool = False,
     dec_key: bytes | None = None,
     dec_mode: str = "AES-GCM",
+    format: str = "ckpt",
+    unified_safetensors_dir: None = None,
+    dst_safetensors_dir: None = None,
+    rank_id: None = None,
+    output_format: str = "safetensors",
+    name_map: None = None,
+    max_process_num: int = 64,
+    return_param_dict: bool = False,
 ) -> None:
     """Load the files of all ranks into a network, whatever the numbers of ranks and layouts on both sides.
 
@@ -229,12 +239,23 @@ def load_distributed_checkpoint(
     train_strategy_filename  strategy file of the run that wrote them; None: the context's strategy_ckpt_load_file if
                              that is set. Files of `save_checkpoint` say themselves how they are split
 
+    max_process_num          without effect: each rank reads what it needs, by itself
+    format to return_param_dict   stay at their defaults: they are for whole .safetensors files on a common disk, where
+                             `load_checkpoint` and `load_param_into_net` do here
+
     A rank reads the elements of those files only that hold something of its own: under an unchanged strategy its own
     file. Parameters that are in none of the files keep their values, with a warning. Raises CheckpointTypeError (a
     TypeError) for other types; CheckpointError (a ValueError) for missing files, not one per rank, or that do not fit.
     """
     where = "load_distributed_checkpoint"
     refuse_encryption(dec_key, where)
+    others = {"format": format, "output_format": output_format, "return_param_dict": return_param_dict}
+    others |= {"unified_safetensors_dir": unified_safetensors_dir, "dst_safetensors_dir": dst_safetensors_dir}
+    for name, value in {**others, "rank_id": rank_id, "name_map": name_map}.items():
+        usual = {"format": "ckpt", "output_format": "safetensors", "return_param_dict": False}.get(name)
+        if value is not usual and (type(value) is not type(usual) or value != usual):
+            hint = "Use load_checkpoint and load_param_into_net for a .safetensors file"
+            raise NotBuiltYet(f"{name}={shorten(value)}", where=where, allowed=repr(usual), hint=hint)
     files = _checked_files(checkpoint_filenames, where)
     wait_for_saves()
     strategy_file = train_strategy_filename or get_auto_parallel_context("strategy_ckpt_load_file")

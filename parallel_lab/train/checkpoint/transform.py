@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...base.checks import checked, instance, integer, is_int, text
+from ...base.checks import checked, choice, instance, integer, is_int, text
 from ...base.errors import CheckpointError, CheckpointFolderError, CheckpointTypeError, CheckpointWriteError, shorten
 from ...base.settings.context import get_compat
 from ...layout.redistribution import plan_redistribution
@@ -147,6 +147,8 @@ def transform_checkpoint_by_rank(
     ckpt_prefix=text,
     src_strategy_file=FILE | None,
     dst_strategy_file=FILE | None,
+    process_num=integer(1),
+    output_format=choice("ckpt", "safetensors"),
 )
 def transform_checkpoints(
     src_checkpoints_dir: str | os.PathLike[str],
@@ -154,6 +156,8 @@ def transform_checkpoints(
     ckpt_prefix: str,
     src_strategy_file: str | os.PathLike[str] | None = None,
     dst_strategy_file: str | os.PathLike[str] | None = None,
+    process_num: int = 1,
+    output_format: str = "ckpt",
 ) -> None:
     """Make the checkpoint files of all ranks of the target.
 
@@ -163,11 +167,16 @@ def transform_checkpoints(
     dst_checkpoints_dir  gets rank_<n>/<ckpt_prefix><n>.ckpt
     src_strategy_file    None: the files say how they are split
     dst_strategy_file    None: whole tensors, for rank 0
+    process_num          without effect: files are made one after another, by this process
+    output_format        "ckpt". "safetensors" is refused for .ckpt files, as MindSpore does
 
     Raises CheckpointFolderError (a NotADirectoryError) if the source is no folder, CheckpointError (a ValueError) if
     files or strategies are missing or do not fit, CheckpointTypeError (a TypeError) for other types.
     """
     where = "transform_checkpoints"
+    if output_format != "ckpt":
+        allowed = "'ckpt', where the source has .ckpt files (which are safetensors files here)"
+        raise CheckpointError(f"output_format={output_format!r}", where=where, allowed=allowed)
     check_name(ckpt_prefix, f"{where}, ckpt_prefix")
     if not os.path.isdir(src_checkpoints_dir):
         what = f"src_checkpoints_dir={str(src_checkpoints_dir)!r} is not a folder"

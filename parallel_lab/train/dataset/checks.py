@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ...base.checks import INT_LIMIT, Check, integer
 from ...base.dtypes import plain_array
-from ...base.errors import ArgumentTypeError, DatasetError, shorten
+from ...base.errors import ArgumentTypeError, DatasetError, NotBuiltYet, shorten
 from ...nn.tensor.tensor import Tensor
 
 
@@ -36,6 +36,17 @@ def _read_dtype(value: Any) -> np.dtype:
     raise TypeError
 
 
+def unavailable(why: str) -> Callable[..., None]:
+    """A check of an argument that stays None here: anything else raises NotBuiltYet, with the reason."""
+
+    def check(where: str, name: str, value: Any, errors: Any = None) -> None:
+        if value is not None:
+            raise NotBuiltYet(f"{name}={shorten(value)}", where=where, allowed="None", hint=why)
+
+    return check
+
+
+CACHE = unavailable("Files are read once, when the dataset is made, and then held in memory")
 WORKERS = at_least(1) | None  # a number of MindSpore's worker threads, without effect here
 NAMES = Check("A column name or a list of column names", _read_names)
 DTYPE = Check("A dtype or its name, such as 'int32'", _read_dtype)

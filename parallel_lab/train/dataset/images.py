@@ -12,6 +12,7 @@ point `dataset_dir` at a downloaded MNIST or at `cifar-10-batches-bin` and the s
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from ...base.checks import Errors, checked, choice
 from ...base.errors import ArgumentError, DataFileError, shorten
 from ...base.files import shipped_folder
-from .checks import WORKERS
+from .checks import CACHE, WORKERS
 from .cifar import BATCH_NAMES, read_cifar10
 from .digits import read_digit_files
 from .sources import IndexedDataset, check_shards
@@ -31,7 +32,7 @@ MNIST_SIDE = 28
 class ImageDataset(IndexedDataset):
     """Pictures in memory: `image` (height, width, channels) uint8, `label` () uint32. Subclasses write `load`."""
 
-    @checked(num_parallel_workers=WORKERS)
+    @checked(num_parallel_workers=WORKERS, cache=CACHE)
     def __init__(
         self,
         dataset_dir: str | os.PathLike,
@@ -39,9 +40,10 @@ class ImageDataset(IndexedDataset):
         num_samples: int | None = None,
         num_parallel_workers: int | None = None,
         shuffle: bool | None = None,
-        *,
+        sampler: Iterable[int] | None = None,
         num_shards: int | None = None,
         shard_id: int | None = None,
+        cache: None = None,
     ) -> None:
         where = type(self).__name__
         check_shards(where, num_shards, shard_id)  # before files are read
@@ -55,7 +57,7 @@ class ImageDataset(IndexedDataset):
             return images[index].copy(), np.array(labels[index])
 
         settings = {"num_samples": num_samples, "shuffle": shuffle, "num_shards": num_shards, "shard_id": shard_id}
-        super().__init__(len(images), ("image", "label"), read, **settings)
+        super().__init__(len(images), ("image", "label"), read, **settings, sampler=sampler)
 
     @staticmethod
     def load(folder: Path, usage: str) -> tuple[np.ndarray, np.ndarray]:
@@ -74,7 +76,10 @@ class MnistDataset(ImageDataset):
     num_samples  at most so many pictures per epoch and shard (None or 0: all); of shuffled ones others each epoch
     num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
     shuffle      None or True: a new order each epoch; False: as in the files
+    sampler      numbers of the pictures to read, in order, in place of shuffle and shards: a list, or an object that
+                 can be iterated for every epoch
     num_shards, shard_id  read shard `shard_id` of `num_shards`, every num_shards-th picture; both or neither
+    cache        None
 
     Raises DataFileError for files that are missing or not what they should be, ArgumentError for another usage and for
     numbers out of range, DatasetError for one of num_shards and shard_id without the other.
@@ -112,6 +117,7 @@ class Cifar10Dataset(ImageDataset):
                  epoch
     num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
     shuffle      None or True: a new order each epoch; False: as in the files
+    sampler, cache  as of MnistDataset
     num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th picture;
                           both or neither
 

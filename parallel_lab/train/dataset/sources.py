@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, flag, integer
+from ...base.checks import checked, flag, integer, sequence_of
 from ...base.errors import ArgumentError, ArgumentTypeError, DatasetError, shorten
-from .checks import DTYPE, NAMES, WORKERS, as_value, at_least
+from .checks import DTYPE, NAMES, WORKERS, as_value, at_least, unavailable
 from .pipeline import Dataset, Row
 from .transforms import keyed_generator
 
@@ -35,8 +35,11 @@ class IndexedDataset(Dataset):
                  epoch
     shuffle      None or True: a new order each epoch; False: 0 to N-1
     num_shards, shard_id  read shard `shard_id` of `num_shards` (see the module); both or neither
+    sampler      numbers of samples in the order in which an epoch reads them: what can be iterated again for every
+                 epoch, such as a list or an object with __iter__. In place of shuffle and shards
 
-    Raises DatasetError for one of the two without the other, ArgumentError for numbers out of range.
+    Raises DatasetError for one of the two without the other and for a sampler beside them, ArgumentError for numbers
+    out of range.
     """
 
     @checked(num_samples=at_least(0) | None, shuffle=flag | None)
@@ -50,8 +53,10 @@ class IndexedDataset(Dataset):
         shuffle: bool | None = None,
         num_shards: int | None = None,
         shard_id: int | None = None,
+        sampler: Iterable[int] | None = None,
     ) -> None:
         where = type(self).__name__
+        self._sampler = _read_sampler(where, sampler, shuffle, num_shards)
         self._length, self._names, self._read = length, tuple(column_names), read
         self._limit = 0 if num_samples is None else num_samples
         self._shuffle = True if shuffle is None else shuffle
@@ -60,7 +65,7 @@ class IndexedDataset(Dataset):
             raise DatasetError("there are no samples", where=where)
 
     def _size(self) -> int:
-        share = -(-self._length // self._shards)
+        share = -(-self._length // self._shards) if self._sampler is None else len(self._sampled())
         return min(share, self._limit) if self._limit else share
 
     def _sized(self) -> bool:
@@ -68,8 +73,15 @@ class IndexedDataset(Dataset):
 
     def sample_indices(self, seed: int, epoch: int) -> np.ndarray:
         """Numbers of the samples this shard reads in one epoch, in order: (get_dataset_size(),) int64."""
+        if self._sampler is not None:
+            return np.array(self._sampled()[: self._limit or None], np.int64)
         places = (np.arange(self._size(), dtype=np.int64) * self._shards + self._shard) % self._length
         return keyed_generator(seed, "order", epoch).permutation(self._length)[places] if self._shuffle else places
+
+    def _sampled(self) -> list[int]:
+        """What the sampler gives for an epoch."""
+        check = integer(0, self._length - 1)
+        return [check(type(self).__name__, "number of a sample", number) for number in self._sampler]  # type: ignore
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         for index in self.sample_indices(seed, epoch).tolist():
@@ -89,10 +101,13 @@ class GeneratorDataset(IndexedDataset):
     column_types  None, or a dtype per column that is compared with what comes
     num_samples   at most this many samples per epoch and shard (None or 0: all); of shuffled data another choice each
                   epoch
-    num_parallel_workers, python_multiprocessing  MindSpore's, without effect here
+    num_parallel_workers, python_multiprocessing, max_rowsize  MindSpore's, without effect here
     shuffle       None: a new order each epoch if samples are numbered; True: an error if not; False: as they come
+    sampler       numbers of the samples to read, in order, in place of shuffle and shards: a list, or an object that
+                  can be iterated for every epoch
     num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th sample; both
                           or neither
+    schema, batch_sampler, collate_fn   stay None
 
     A function or iterable comes in its own order: `shuffle` and shards need numbered samples (`Dataset.shuffle` works
     on anything). A generator object can be read once, its function every epoch. A zip becomes a list.
@@ -105,19 +120,31 @@ class GeneratorDataset(IndexedDataset):
     numbered samples and, while running, for another number of columns or dtype than `column_types`.
     """
 
-    @checked(python_multiprocessing=flag, num_samples=at_least(0) | None, num_parallel_workers=WORKERS)
+    @checked(
+        schema=unavailable("Give column_types"),
+        python_multiprocessing=flag,
+        num_samples=at_least(0) | None,
+        num_parallel_workers=WORKERS,
+        max_rowsize=sequence_of(integer(-1), "An int, or a list of ints", one=True) | None,
+        batch_sampler=unavailable("Use .batch(batch_size)"),
+        collate_fn=unavailable("Use .map(function) before .batch(batch_size)"),
+    )
     def __init__(
         self,
         source: Any,
         column_names: str | Sequence[str] | None = None,
         column_types: Sequence[Any] | None = None,
-        *,
+        schema: None = None,
         num_samples: int | None = None,
         num_parallel_workers: int | None = 1,
         shuffle: bool | None = None,
+        sampler: Iterable[int] | None = None,
         num_shards: int | None = None,
         shard_id: int | None = None,
         python_multiprocessing: bool = True,
+        max_rowsize: Any = None,
+        batch_sampler: None = None,
+        collate_fn: None = None,
     ) -> None:
         where = type(self).__name__
         if column_names is None:
@@ -141,14 +168,14 @@ class GeneratorDataset(IndexedDataset):
                 what = f"source {type(source).__name__} has __getitem__ but no __len__"
                 raise DatasetError(what, where=where, hint="Add __len__, the number of samples")
             settings = {"num_samples": num_samples, "shuffle": shuffle, "num_shards": num_shards, "shard_id": shard_id}
-            super().__init__(len(source), self._names, self._read_source, **settings)
+            super().__init__(len(source), self._names, self._read_source, **settings, sampler=sampler)
             return
         if not callable(source) and not isinstance(source, Iterable):
             allowed = "An object with __getitem__ and __len__, a function that returns an iterator, or an iterable"
             raise ArgumentTypeError(f"source={shorten(source)}", where=where, allowed=allowed)
         check_shards(where, num_shards, shard_id)
-        if num_shards is not None or (shuffle is not None and flag(where, "shuffle", shuffle)):
-            wanted = "shards" if num_shards is not None else "shuffle=True"
+        if sampler is not None or num_shards is not None or (shuffle is not None and flag(where, "shuffle", shuffle)):
+            wanted = "a sampler" if sampler is not None else "shards" if num_shards is not None else "shuffle=True"
             what = f"{wanted} of a source whose samples have no numbers ({shorten(source, 40)})"
             hint = "Give an object with __getitem__ and __len__, such as a list; or use .shuffle(buffer_size)"
             raise DatasetError(what, where=where, hint=hint)
@@ -223,6 +250,7 @@ class NumpySlicesDataset(IndexedDataset):
                   epoch
     num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
     shuffle       None or True: a new order each epoch; False: as in the arrays
+    sampler       as of GeneratorDataset
     num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th sample; both
                           or neither
 
@@ -242,8 +270,8 @@ class NumpySlicesDataset(IndexedDataset):
         column_names: str | Sequence[str] | None = None,
         num_samples: int | None = None,
         num_parallel_workers: int | None = 1,
-        *,
         shuffle: bool | None = None,
+        sampler: Iterable[int] | None = None,
         num_shards: int | None = None,
         shard_id: int | None = None,
     ) -> None:
@@ -267,7 +295,20 @@ class NumpySlicesDataset(IndexedDataset):
             return tuple(np.array(array[index]) for array in arrays)
 
         settings = {"num_samples": num_samples, "shuffle": shuffle, "num_shards": num_shards, "shard_id": shard_id}
-        super().__init__(len(arrays[0]), names, read, **settings)
+        super().__init__(len(arrays[0]), names, read, **settings, sampler=sampler)
+
+
+def _read_sampler(where: str, sampler: Any, shuffle: Any, num_shards: Any) -> Any:
+    """`sampler`, if it can be iterated again and again and nothing else orders the samples. Raises DatasetError."""
+    if sampler is None:
+        return None
+    if not isinstance(sampler, Iterable) or isinstance(sampler, (str, bytes, dict, Iterator)):
+        allowed = "Numbers of samples, as a list or as an object whose __iter__ begins again for every epoch"
+        raise ArgumentTypeError(f"sampler={shorten(sampler)}", where=where, allowed=allowed)
+    if shuffle is not None or num_shards is not None:
+        other = "shuffle" if shuffle is not None else "num_shards"
+        raise DatasetError(f"sampler and {other} are both given", where=where, allowed="One of them")
+    return sampler
 
 
 def check_shards(where: str, num_shards: Any, shard_id: Any) -> tuple[int, int]:

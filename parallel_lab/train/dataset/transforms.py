@@ -148,14 +148,14 @@ class Compose(Transform):
 
 
 class TypeCast(Transform):
-    """Change the element type.  data: any shape -> the same shape, `output_type` (a numpy dtype or its name)."""
+    """Change the element type.  data: any shape -> the same shape, `data_type` (a numpy dtype or its name)."""
 
-    @checked(output_type=DTYPE)
-    def __init__(self, output_type: Any) -> None:
-        self.output_type = output_type
+    @checked(data_type=DTYPE)
+    def __init__(self, data_type: Any) -> None:
+        self.data_type = data_type
 
     def apply(self, data: np.ndarray) -> np.ndarray:
         try:
-            return data.astype(self.output_type)
+            return data.astype(self.data_type)
         except (TypeError, ValueError) as error:  # a text that is no number
-            raise ArgumentError(f"{data.dtype} to {self.output_type}: {error}", where="TypeCast") from None
+            raise ArgumentError(f"{data.dtype} to {self.data_type}: {error}", where="TypeCast") from None

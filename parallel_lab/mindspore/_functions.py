@@ -1,0 +1,94 @@
+"""Functions of mindspore.ops that begin with other defaults, or take more, than the operator they are made of.
+
+ops.gelu(x)                      by the normal distribution itself; the class ops.GeLU and nn.GELU by tanh
+ops.leaky_relu(x)                slope 0.2; mint's has 0.01
+ops.softmax(x, 1, dtype=ms.float64)
+
+Defaults, names and places: MindSpore 2.10.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import ops
+from ..base.checks import flag
+from ..base.errors import NotBuiltYet
+from ..ops.spellings import tensor_operand
+
+
+def in_place_is_refused(where: str, inplace: Any) -> None:
+    """Refuse inplace=True: a tensor may be read by the tape and by others, and no function here changes it."""
+    if flag(where, "inplace", inplace):
+        name = where.rpartition(".")[2]
+        hint = f"x = {name}(x)" if name.islower() else "x = layer(x)"
+        raise NotBuiltYet("inplace=True", where=name, allowed="False: no tensor is changed by a function", hint=hint)
+
+
+def _cast(input: Any, dtype: Any) -> Any:
+    return input if dtype is None else ops.cast(input, dtype)
+
+
+def gelu(input: Any, approximate: str = "none") -> Any:
+    """`parallel_lab.ops.gelu`, by default by the normal distribution itself.  input: (...) -> (...).
+
+    approximate  "none" or "tanh"
+    """
+    return ops.gelu(input, approximate=approximate)
+
+
+def leaky_relu(input: Any, alpha: float = 0.2) -> Any:
+    """input where it is above 0, alpha * input elsewhere.  input: (...) -> (...)."""
+    return ops.leaky_relu(input, negative_slope=alpha)
+
+
+def relu(input: Any, inplace: bool = False) -> Any:
+    """The larger of each element and 0.  input: (...) -> (...). inplace: False."""
+    in_place_is_refused("ops.relu", inplace)
+    return ops.relu(input)
+
+
+def softmax(input: Any, axis: int = -1, *, dtype: Any = None) -> Any:
+    """exp(x) / sum of exp(x) along `axis`.  input: (...) -> (...). dtype: that of the result."""
+    return ops.softmax(_cast(input, dtype), axis=axis)
+
+
+def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
+    """Elements moved along `dims`, those that leave at one end come in at the other; None: of all, row by row.
+
+    input: (...) -> (...)
+    """
+    if dims is not None:
+        return ops.roll(input, shifts, dims)
+    x = tensor_operand("roll", "input", input)
+    return ops.reshape(ops.roll(ops.reshape(x, (-1,)), shifts, 0), tuple(x.shape))
+
+
+def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """`parallel_lab.ops.norm`.  A: (...) -> (...) without `dim`. dtype: A is converted to it first."""
+    return ops.norm(_cast(A, dtype), ord, dim, keepdim)
+
+
+def prod(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None) -> Any:
+    """The product over `axis`, None: of all.  input: (...) -> (...). dtype: input is converted to it first."""
+    return ops.prod(_cast(input, dtype), axis, keep_dims)
+
+
+def subtract(input: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """input - alpha * other, broadcast."""
+    return ops.sub(input, other) if type(alpha) is int and alpha == 1 else ops.sub_ext(input, other, alpha)
+
+
+def igamma(input: Any, other: Any) -> Any:
+    """The regularised lower incomplete gamma function of order `input` at `other`, broadcast."""
+    return ops.igamma(input, other)
+
+
+def igammac(input: Any, other: Any) -> Any:
+    """The regularised upper incomplete gamma function of order `input` at `other`, broadcast."""
+    return ops.igammac(input, other)
+
+
+def scalar_to_array(input_x: Any) -> Any:
+    """A number as a tensor.  -> ()."""
+    return ops.scalar_to_array(input_x)

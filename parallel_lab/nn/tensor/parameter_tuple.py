@@ -1,0 +1,30 @@
+"""`ParameterTuple`: several Parameters held as one, under their own names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...base.checks import fitting
+from ...base.errors import ArgumentTypeError, ShapeError, shorten
+from ...base.hooks import cloner
+from .tensor import Parameter
+
+
+class ParameterTuple(tuple):
+    """Several Parameters that a Cell registers under their own names."""
+
+    @fitting
+    def __new__(cls, parameters: Iterator[Parameter] | list[Parameter]) -> ParameterTuple:
+        if isinstance(parameters, (str, type, dict)) or not hasattr(parameters, "__iter__"):
+            raise ShapeError(shorten(parameters), where="ParameterTuple", allowed="A list or tuple of Parameters")
+        made = super().__new__(cls, parameters)
+        if others := [p for p in made if not isinstance(p, Parameter)]:
+            raise ShapeError(f"element {shorten(others[0])}", where="ParameterTuple", allowed="Parameters only")
+        return made
+
+    def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:
+        """New Parameters of these shapes, named `prefix.name`.  init: "same", or what `initializer` takes ("zeros")."""
+        if not isinstance(prefix, str) or not prefix:
+            raise ArgumentTypeError(f"prefix={shorten(prefix)}", where="clone", allowed="A non-empty str")
+        return ParameterTuple([cloner()(p, f"{prefix}.{p.name}", init) for p in self])
