@@ -212,8 +212,9 @@ function followTheme(root, scale, changed) {
 //   tab         which of the tabs is open at first
 //   commit      (name, text, view): what was typed into the field `name`
 //   handlers    (view) => {event: handler}; one that returns true has dealt with the event
+//   acts        (view): called before a command is sent, or a tab opened
 //   waits, drawn, shown, answered, leave    hooks of a view, see where they are called
-function mount(root, spec, { live, send, can }) {
+function mount(root, spec, { live, send: tell, can }) {
   mounted += 1;
   const id = `pl${mounted}-${Math.random().toString(36).slice(2, 7)}`;
   const ui = { live, can, id, width: 940, drafts: new Map(), tab: spec.tab ?? null };
@@ -250,6 +251,7 @@ function mount(root, spec, { live, send, can }) {
     root.dataset.painted = String(Number(root.dataset.painted || 0) + 1);
   };
 
+  const send = (command, args) => { spec.acts?.(view); tell(command, args); };
   // Everything is delegated to the root, so redrawing never loses a listener.
   const given = ({ dataset }, value) => ((dataset.number || spec.numbers?.includes(dataset.command)) ? Number(value) : value);
   const act = (node, moved) => {
@@ -268,7 +270,12 @@ function mount(root, spec, { live, send, can }) {
   const usual = {
     click(event) {
       const tab = event.target.closest("[data-tab]");
-      if (tab) { ui.tab = ui.tab === tab.dataset.tab ? null : tab.dataset.tab; view.ask(); return; }
+      if (tab) {
+        spec.acts?.(view);
+        ui.tab = ui.tab === tab.dataset.tab ? null : tab.dataset.tab;
+        view.ask();
+        return;
+      }
       const copy = event.target.closest("[data-copy]");
       if (copy) { navigator.clipboard?.writeText(copy.closest("section").querySelector("pre").textContent); return; }
       const node = event.target.closest("[data-command]");

@@ -1,6 +1,6 @@
 // Steps that are done one after the other: buttons, a slider and play, and the tokens that fly from where they lay to
-// where they come. A control never waits for them: the next command lands all at once. None fly where motion is
-// reduced.
+// where they come. A control never waits for them: whatever is asked for next, they land first, all at once. None fly
+// where motion is reduced.
 //
 //   transport(ui, place)             place: {at, last, text, noun, phases}: of `last` steps so many are done
 //   transportHandlers(view, place)   place: the same as a function; what is asked for is the command `to`
@@ -126,7 +126,7 @@ const flying = ({ place, story, flights, waiting }) => ({
     view.root.dataset.at = place(view.snapshot).at;
     if (view.ui.landing && !view.ui.landing.length) takeOff(view, flights(view));
   },
-  resized: land,
+  resized: land, acts: land,
   waits: ({ ui }, name) => ui.landing && waiting.includes(name),
   leave(view) { stopPlaying(view); view.ui.landing = null; },
 });
