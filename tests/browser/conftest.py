@@ -1,4 +1,7 @@
-"""Leak check for tests that share a browser: Chromium's helpers come and go with it; its own process is looked at."""
+"""What holds for all browser tests: actions wait until they are painted, and nothing is left behind.
+
+Of tests that share a browser: Chromium's helpers come and go with it; its own process is looked at.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,14 @@ def processes() -> dict[int, str]:
     return {
         pid: text for pid, text in everywhere.living_processes().items() if not ("chrom" in text and "--type=" in text)
     }
+
+
+@pytest.fixture(autouse=True, scope="session")
+def actions_are_painted() -> Iterator[None]:
+    from tests.browser.lab_page import painted_actions  # skips where there is no playwright
+
+    with painted_actions():
+        yield
 
 
 @pytest.fixture(autouse=True)

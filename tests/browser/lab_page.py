@@ -3,13 +3,20 @@
 The live page talks to a real model in this process, through a stand-in of anywidget's `model`: what the page sends are
 the widget's own commands. `recorded` is the page of a kernel that only records what it is asked. Import the fixtures
 and `MARKS`: `from tests.browser.lab_page import MARKS, browser, live, page_of`. `boxes` says where elements are.
+
+Whatever a test does on any page (a click, a key, a new size) returns when the page shows what came of it: see
+`painted_actions`. A kernel in another process answers when it likes: what it changes is waited for with `expect`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -33,13 +40,83 @@ render({{ el: document.getElementById("lab"), model: {{
   get: (name) => state[name],
   on: (name, f) => (listeners[name] ??= []).push(f),
   off: () => {{}},
-  send: async (message) => {{
-    Object.assign(state, JSON.parse(await window.python(JSON.stringify(message))));
-    tell("change:snapshot"); tell("change:last_error");
-    tell("msg:custom", {{ kind: "answered", number: message.number }});
+  send: (message) => {{
+    const answered = async () => {{
+      Object.assign(state, JSON.parse(await window.python(JSON.stringify(message))));
+      tell("change:snapshot"); tell("change:last_error");
+      tell("msg:custom", {{ kind: "answered", number: message.number }});
+    }};
+    window.answered = Promise.all([window.answered, answered()]);
   }},
 }} }});
 </script>"""
+
+# Labs draw in the next frame, and once more where that has changed their size. Drawing was asked for before, and so
+# comes first. In a frame that is out of sight the browser draws nothing.
+PAINTED = """async () => {
+  if (!document.querySelector(".pl-lab") || !innerWidth) return;
+  await window.answered;
+  const frame = () => new Promise((done) => {
+    requestAnimationFrame(done);
+    if (window !== window.parent) setTimeout(done, 1000);
+  });
+  await frame();
+  await frame();
+}"""
+ACTIONS = {
+    "Locator": "blur check clear click dblclick dispatch_event drag_to fill focus hover press press_sequentially "
+    "select_option set_checked tap type uncheck",
+    "Page": "check click dblclick dispatch_event drag_and_drop emulate_media fill focus hover press select_option "
+    "set_checked set_viewport_size tap type uncheck",
+    "Keyboard": "down insert_text press type up",
+    "Mouse": "click dblclick down move up wheel",
+}
+
+
+def wait_painted(page: Any) -> None:
+    """Wait until all labs of the page, also those in frames, show what they were told so far."""
+    for frame in page.frames:
+        try:
+            frame.evaluate(PAINTED)
+        except sync_api.Error as error:  # the action has led to another page
+            if not any(word in error.message for word in ("navigation", "detached", "closed")):
+                raise
+
+
+@contextlib.contextmanager
+def painted_actions() -> Iterator[None]:
+    """Meanwhile every action of Playwright on a page waits until the page shows what came of it."""
+
+    def painted(action: Callable[..., Any], page_of: Callable[[Any], Any]) -> Callable[..., Any]:
+        @functools.wraps(action)
+        def acted(self: Any, *args: Any, **options: Any) -> Any:
+            found = action(self, *args, **options)
+            wait_painted(page_of(self))
+            return found
+
+        return acted
+
+    def owned(name: str) -> property:
+        """A keyboard or a mouse that knows its page."""
+        known = getattr(sync_api.Page, name)
+
+        def device(page: Any) -> Any:
+            found = known.fget(page)
+            found.page = page
+            return found
+
+        return property(device)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("keyboard", "mouse"):
+            patch.setattr(sync_api.Page, name, owned(name))
+        for kind, names in ACTIONS.items():
+            known = getattr(sync_api, kind)
+            for name in names.split():
+                on = (lambda page: page) if kind == "Page" else (lambda what: what.page)
+                patch.setattr(known, name, painted(getattr(known, name), on))
+        yield
+
 
 BOXES = (
     "(all) => all.map((e) => { const { x, y, width, height } = e.getBoundingClientRect(); return { x, y, width, "
@@ -77,7 +154,8 @@ FAULTS = r"""() => {
   const inSight = [];
   for (const one of texts) {
     const { e, box } = one, view = { left: -Infinity, top: -Infinity, right: Infinity, bottom: Infinity };
-    let inside = true, scroller = false;
+    const seen = { left: box.left, top: box.top, right: box.right, bottom: box.bottom }; // of it, in what scrolls
+    let scroller = false;
     for (const [n, css] of up(e, document.body)) {
       if (css.overflowX === "visible" && css.overflowY === "visible") continue;
       const own = n.getBoundingClientRect(), least = (side, value) => { view[side] = Math.min(view[side], value); };
@@ -85,13 +163,15 @@ FAULTS = r"""() => {
       if (scrolls(css.overflowX)) scroller = true;
       else { most("left", own.left); least("right", own.right); }
       if (!scrolls(css.overflowY)) { most("top", own.top); least("bottom", own.bottom); }
-      inside = inside && box.left < own.right && box.right > own.left && box.top < own.bottom && box.bottom > own.top;
+      for (const [side, near] of [["left", Math.max], ["top", Math.max], ["right", Math.min], ["bottom", Math.min]]) {
+        seen[side] = near(seen[side], own[side]);
+      }
     }
     const off = 3 * zoom; // pixels that a line's box reaches beyond its letters
     if (box.left < view.left - off || box.right > view.right + off) tell("clipped at the side", one);
     if (box.top < view.top - off || box.bottom > view.bottom + off) tell("clipped above or below", one);
     if (!scroller && (box.left < 0 || box.right > room + 1)) tell("beyond the page", one);
-    if (inside) inSight.push(one);
+    if (seen.left < seen.right && seen.top < seen.bottom) inSight.push({ ...one, box: seen });
   }
   inSight.forEach((a, i) => inSight.slice(i + 1).forEach((b) => {
     const wide = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);

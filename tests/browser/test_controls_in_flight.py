@@ -17,7 +17,8 @@ __all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
 
 pytestmark = MARKS
 LONG = """() => { const fly = Element.prototype.animate;
-  Element.prototype.animate = function (frames, how) { return fly.call(this, frames, { ...how, duration: 60000 }); }; }"""
+  Element.prototype.animate = function (frames, how) {
+    return fly.call(this, frames, { ...how, duration: 60000 }); }; }"""
 
 
 def stepper():

@@ -179,12 +179,14 @@ def test_training_is_seen_and_steered_and_does_not_block_the_kernel(opened):
     book = opened("train.ipynb", LAB.format(devices=2, steps=1_000_000), state, "import threading")
     book.run_cell(0)
     lab = Lab(book.page)
+    expect(lab.button("Run")).to_be_enabled(timeout=PATIENCE_MS)
     assert lab.enabled() == ["Run"]
     expect(lab.root.locator(".pl-empty")).to_contain_text("Press Run")
     empty = lab.ink()
 
     lab.button("Run").click()
     lab.reach(5)
+    expect(lab.button("Pause")).to_be_enabled()
     assert lab.enabled() == ["Pause", "Stop", "Reset"]
     lab.reach(lab.step() + 50)
     assert lab.ink() > empty + 500
@@ -215,6 +217,7 @@ def test_training_is_seen_and_steered_and_does_not_block_the_kernel(opened):
     lab.button("Reset").click()
     expect(lab.root.locator(".pl-empty")).to_contain_text("Press Run")
     expect(lab.root.get_by_role("progressbar", name="training steps")).to_have_attribute("aria-valuenow", "0")
+    expect(lab.button("Run")).to_be_enabled()
     assert lab.enabled() == ["Run"] and book.errors() == []
 
 
@@ -274,6 +277,7 @@ def test_a_paused_lab_says_without_a_click_that_its_kernel_is_gone(opened, how):
     if how == "restarted":
         book.run_cell(0)  # a new view of a new lab
         expect(lab.root.get_by_role("alert")).not_to_contain_text("No kernel here", timeout=PATIENCE_MS)
+        expect(lab.button("Run")).to_be_enabled()
         assert lab.enabled() == ["Run"]
 
 
