@@ -111,6 +111,25 @@ def test_losses_step_time_and_earlier_curves_of_a_training_are_those_that_were_s
     assert "4 processes (recorded)" in lab.to_text()
 
 
+def test_what_was_measured_of_the_last_step_of_a_training_comes_back_and_says_that_it_is_recorded():
+    state, shot = ran("strategy")
+    lab = pl.StrategyLab.of_state(state)
+    again, lanes = lab.snapshot(), shot["timeline"]["lanes"]
+    assert shot["timeline"]["source"] == "measured" and again["timeline"]["source"] == "measured (recorded)"
+    assert [m["bytes_counted"] for m in again["messages"]] == [m["bytes_counted"] for m in shot["messages"]]
+    assert again["message_totals"]["bytes_counted"] == again["message_totals"]["bytes_predicted"] > 0
+    assert again["timeline"]["end"] == pytest.approx(shot["timeline"]["end"], abs=0.11)  # us: kept to a tenth
+    assert [lane["rank"] for lane in again["timeline"]["lanes"]] == [lane["rank"] for lane in lanes]
+    times = [
+        (m["time_measured_s"], one["time_measured_s"])
+        for m, one in zip(again["messages"], shot["messages"], strict=True)
+    ]
+    assert all(a == pytest.approx(b, abs=2.1e-7) for a, b in times)
+    assert again["gap"] is None  # it was not measured on this machine, now
+    lab.set_strategy("matmul", "((4, 1), (1, 1))")
+    assert lab.snapshot()["timeline"]["source"] == "predicted" and lab.events == ()
+
+
 def test_a_recorded_training_becomes_an_earlier_one_when_settings_change_and_can_be_run_anew():
     lab = pl.StrategyLab.of_state(ran("strategy")[0])
     lab.set_data("digits")
@@ -208,6 +227,11 @@ def test_junk_in_a_record_is_refused_or_shown_without_harm(name, seed):
         ("strategy", ("run", "parallel"), []),
         ("strategy", ("run", "steps"), 10**9),
         ("strategy", ("run", "step_s"), float("inf")),
+        ("strategy", ("run", "events", "rows"), []),  # no rank has measured anything
+        ("strategy", ("run", "events", "rows", 0, 0), 4),  # of 4 ranks
+        ("strategy", ("run", "events", "rows", 0, 1), 10**6),
+        ("strategy", ("run", "events", "rows", 0, 3), -1),
+        ("strategy", ("run", "events", "groups"), [[0, 9]]),
         ("strategy", ("earlier",), [["a", 1, [1.0]]] * 4),
         ("strategy", ("earlier", 0, 2), [1.0] * 500),
         ("strategy", ("earlier", 0, 1), 1),

@@ -19,11 +19,14 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 
 from ...base.errors import ArgumentError, shorten
+from ...base.events import Event
 
 GAPS = ("largest_difference", "bound")  # of tensors that have overflown
 LONGEST = 1000  # characters of a text
 LARGEST = 2**62  # of a number
 MOST_LOSSES = 100_000  # steps of a run
+MOST_EVENTS = 50_000  # of a step, on all ranks
+EVENTS = ("what", "groups", "rows")
 Plain = object  # the type of what `taken` hands on as it is
 LARGEST_LOSS = float(np.finfo(np.float32).max)
 
@@ -116,3 +119,44 @@ def losses_taken(value: Any, where: str, most: int = MOST_LOSSES) -> list[float]
         if y is not None and not (isinstance(y, int | float) and not isinstance(y, bool) and abs(y) <= LARGEST_LOSS):
             _refuse(y, f"{where}[{number}]", "A float32 that is finite, or null")
     return [math.nan if y is None else float(np.float32(y)) for y in value]
+
+
+def events_written(events: Iterable[Event]) -> dict[str, Any]:
+    """What was measured in one step: "what" was done (phase, kind, name, op, overlapped) and the "groups" once each;
+    "rows" of rank, number in "what", start and end in us since the first start, number in "groups", bytes.
+    """
+    found = list(events)
+    first_s = min((e.start_s for e in found), default=0.0)
+    what: dict[tuple[Any, ...], int] = {}
+    groups: dict[tuple[int, ...], int] = {}
+    rows = []
+    for e in found:
+        numbers = (
+            what.setdefault((e.phase, e.kind, e.name, e.op, e.overlapped), len(what)),
+            groups.setdefault(e.group, len(groups)),
+        )
+        start_us, end_us = (round((t - first_s) * 1e6, 1) for t in (e.start_s, e.end_s))
+        rows.append([e.rank, numbers[0], start_us, end_us, numbers[1], e.bytes])
+    return {"what": [list(one) for one in what], "groups": [list(one) for one in groups], "rows": rows}
+
+
+def events_taken(record: Any, where: str, devices: int) -> tuple[Event, ...]:
+    """The events of a step of so many ranks again. Raises ArgumentError, also where a rank has none."""
+    what, groups, rows = part_of(record, where, *EVENTS)
+    if len(_list(rows, f"{where}.rows")) > MOST_EVENTS:
+        _refuse(len(rows), f"{where}.rows", f"At most {MOST_EVENTS}")
+    what = taken(tuple[tuple[str, str, str, str, bool], ...], what, f"{where}.what")
+    groups = taken(tuple[tuple[int, ...], ...], groups, f"{where}.groups")
+    found = []
+    for n, row in enumerate(taken(tuple[tuple[int, int, float, float, int, int], ...], rows, f"{where}.rows")):
+        rank, of, start_us, end_us, group, size_bytes = row
+        fits = rank < devices and of < len(what) and group < len(groups) and start_us <= end_us
+        if not fits or not all(member < devices for member in groups[group]):
+            _refuse(list(row), f"{where}.rows[{n}]", f"An event of one of {devices} ranks")
+        phase, kind, name, op, overlapped = what[of]
+        times = {"start_s": start_us * 1e-6, "end_s": end_us * 1e-6}
+        more = {"group": groups[group], "bytes": size_bytes, "overlapped": overlapped}
+        found.append(Event(rank=rank, step=0, phase=phase, kind=kind, name=name, op=op, **times, **more))
+    if {e.rank for e in found} != set(range(devices)):
+        _refuse(len(found), f"{where}.rows", f"Events of each of {devices} ranks")
+    return tuple(found)

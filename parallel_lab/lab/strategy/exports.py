@@ -47,13 +47,15 @@ class StrategyExports(WritesCode):
         self._changed("picture")
 
     def record(self) -> dict[str, Any] | None:
-        """The run, if it has begun, and the curves of the earlier ones with their settings."""
+        """The run, if it has begun, with its last measured step, and the curves of the earlier ones with their
+        settings.
+        """
         with self._lock:
             earlier = [
                 [one["label"].removeprefix(RECORDED)[:LONGEST], one["steps"], losses_written(one["losses"])]
                 for one in self._earlier
             ]
-            run = self._run.record() if self._run.parallel else None
+            run = self._run.record(self._plan) if self._run.parallel else None
             return {"run": run, "earlier": earlier} if run or earlier else None
 
     def take_record(self, record: Any) -> None:
@@ -70,7 +72,7 @@ class StrategyExports(WritesCode):
         if len(curves) > EARLIER:
             raise ArgumentError(f"{len(curves)} earlier runs", where="StrategyLab", allowed=f"At most {EARLIER}")
         with self._lock:
-            self._run, self._earlier = self.idle_run() if run is None else Training.of_record(run), curves
+            self._run, self._earlier = self.idle_run() if run is None else Training.of_record(run, self._plan), curves
         self._changed("picture")
 
     def charts(self) -> dict[str, Callable[[], Chart]]:

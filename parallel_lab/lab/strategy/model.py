@@ -557,7 +557,8 @@ class StrategyLab(StrategyExports, RunsOneThing):
             return self._plans.drawn(plan, ("lanes", profile), lambda: picture.timeline_lanes(plan, (), profile))
         if self._lanes is None or self._lanes[0] is not events:
             self._lanes = events, picture.timeline_lanes(plan, events)
-        return own_copy(self._lanes[1])
+        recorded = {"source": "measured (recorded)"} if self._run.state == "recorded" else {}
+        return {**own_copy(self._lanes[1]), **recorded}
 
     def fit_machine(self) -> None:
         """Measure this machine for some seconds, and predict with its own profile from now on, in place of "laptop".

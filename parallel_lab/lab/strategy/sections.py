@@ -136,7 +136,10 @@ def _messages(s: Snapshot) -> Section:
     columns = {**dict.fromkeys(("#", "phase", "operator", "collective", "group"), "text"), **AMOUNTS}
     if not notes:
         rows, notes = [], ["none: every rank already holds what it needs"]
-    return table("Messages and slices of one step", columns, rows, small="bytes and time per rank", notes=notes)
+    small = "bytes and time per rank"
+    if s["timeline"]["source"].endswith("(recorded)"):
+        small += "; counted and measured: recorded"
+    return table("Messages and slices of one step", columns, rows, small=small, notes=notes)
 
 
 def _moves(s: Snapshot) -> dict[str, Section]:

@@ -28,12 +28,21 @@ from ...train.plan_switch import Switched, matched
 from ...train.session import Run, Session
 from ..shared.equality import nudge, rounding_bound
 from ..shared.lab import LabRun
-from ..shared.records import LONGEST, MOST_LOSSES, losses_taken, losses_written, part_of, taken
+from ..shared.records import (
+    LONGEST,
+    MOST_LOSSES,
+    events_taken,
+    events_written,
+    losses_taken,
+    losses_written,
+    part_of,
+    taken,
+)
 
 PACES = {"slow": 10.0, "medium": 40.0, "full": inf}  # steps a second, at most
 CURVE = 200  # points of an earlier run's curve
 CURVES = ("parallel", "single", "nudged")
-RECORD = ("label", "steps", "step_s", "switches", *CURVES)  # of a run in a file
+RECORD = ("label", "steps", "step_s", "switches", "events", *CURVES)  # of a run in a file
 BACK = {"fusion": "gradient sums each alone", "optimizer": "optimizer states whole"}
 PART_S = 0.5  # how long a part takes at full speed: so often its last step is shown as measured
 
@@ -277,22 +286,27 @@ class Training(LabRun):
 
     # ---- in a file ----
 
-    def record(self) -> dict[str, Any]:
-        """Losses, the time of a step and what was changed on the way, as plain data; of a run that has begun."""
+    def record(self, plan: Plan) -> dict[str, Any]:
+        """Losses, the time of a step, what was changed on the way, and what was measured in the last step, if that was
+        one of `plan`; of a run that has begun.
+        """
         losses = {name: losses_written(getattr(self, name)) for name in CURVES}
         switches = [[one["step"], one["change"][:LONGEST], one["text"][:LONGEST]] for one in self.switches]
         how = {"label": self.label[:LONGEST], "steps": self.steps, "step_s": self.seconds_per_step}
-        return {**how, "switches": switches, **losses}
+        events = events_written(found) if (found := self.events_of(plan)) else None
+        return {**how, "switches": switches, "events": events, **losses}
 
     @classmethod
-    def of_record(cls, record: Any) -> Training:
-        """The run again, as a recorded one. Raises ArgumentError."""
-        label, steps, step_s, switches, *losses = part_of(record, "run", *RECORD)
+    def of_record(cls, record: Any, plan: Plan) -> Training:
+        """The run again, as a recorded one with this plan. Raises ArgumentError."""
+        label, steps, step_s, switches, events, *losses = part_of(record, "run", *RECORD)
         found = cls(
             "recorded",
             steps=integer(1, MOST_LOSSES)("record", "steps", steps),
             label=taken(str, label, "run.label"),
             seconds_per_step=taken(float | None, step_s, "run.step_s"),
+            plan=plan,
+            events=() if events is None else events_taken(events, "run.events", plan.device_num),
             switches=[
                 dict(zip(("step", "change", "text"), one, strict=True))
                 for one in taken(tuple[tuple[int, str, str], ...], switches, "run.switches")
