@@ -12,11 +12,13 @@ MindSpore, mindspore.communication; texts are ours.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ..base import hooks
 from ..base.checks import Errors, checked, choice, instance, integer, text
 from ..base.errors import NotLaunched, WorldArgumentError, WorldError, WorldTypeError, shorten
+from ..base.settings.context import get_compat
 from ..base.settings.tables import WORLD_GROUPS
 from ..processes.world.connect import connect, ways_to_start
 from ..processes.world.world import BACKENDS, World
@@ -114,14 +116,17 @@ def release() -> None:
 def get_rank(group: str | None = None) -> int:
     """This process's number in `group` (its name; default: all ranks).
 
-    Raises WorldError (a RuntimeError) before `init`, WorldTypeError, WorldArgumentError (unknown, without this rank).
+    Before `init` with compat "2.10": the environment's RANK_ID, or 0. Raises WorldError (a RuntimeError) before `init`,
+    WorldTypeError, WorldArgumentError (unknown, without this rank).
     """
-    return _place("get_rank", group)
+    found = _of_environment("get_rank", group, "RANK_ID", 0)
+    return _place("get_rank", group) if found is None else found
 
 
 def get_group_size(group: str | None = None) -> int:
-    """How many ranks `group` has (default: all). Errors as `get_rank`."""
-    return len(_members("get_group_size", group))
+    """How many ranks `group` has (default: all). Before `init` with compat "2.10": RANK_SIZE, or 1. As `get_rank`."""
+    found = _of_environment("get_group_size", group, "RANK_SIZE", 1)
+    return len(_members("get_group_size", group)) if found is None else found
 
 
 def get_local_rank(group: str | None = None) -> int:
@@ -228,6 +233,15 @@ def _members(where: str, group: str | None, *, needed: bool = False) -> tuple[in
         return world.group(group)
     except WorldArgumentError as error:
         raise WorldArgumentError(f"{where}: {error}") from None
+
+
+def _of_environment(where: str, group: str | None, variable: str, usual: int) -> int | None:
+    """What MindSpore 2.10 says before `init`, whatever the group; None if ranks are known, or by the seeds' rules."""
+    if hooks.current_world() is not None or get_compat() != "2.10":
+        return None
+    (text | None)(where, "group", group, Errors(WorldTypeError, WorldArgumentError))
+    given = os.environ.get(variable, "")
+    return int(given) if given.isdecimal() else usual
 
 
 def _place(where: str, group: str | None) -> int:

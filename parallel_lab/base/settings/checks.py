@@ -194,6 +194,18 @@ def check_comm_fusion(where: str, key: str, value: object, errors: Errors = SETT
     return plain
 
 
+def comm_fusion_of_2_10(where: str, key: str, value: object, errors: Errors = SETTINGS) -> dict[str, Any]:
+    """`check_comm_fusion`, which takes no notice of a config beside mode "auto": so does MindSpore 2.10 (recorded)."""
+    plain = value
+    if type(value) is dict:
+        plain = {name: {**part, "config": None} if _is_auto(part) else part for name, part in value.items()}
+    return check_comm_fusion(where, key, plain, errors)
+
+
+def _is_auto(part: object) -> bool:
+    return type(part) is dict and "config" in part and type(part.get("mode")) is str and part["mode"] == "auto"
+
+
 def _fusion(where: str, place: str, value: object, modes: tuple[str, ...]) -> dict[str, Any]:
     """The mode and config of one kind of message."""
     given = dict(_known_parts(where, place, value, ("mode", "config")))

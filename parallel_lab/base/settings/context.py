@@ -27,6 +27,7 @@ from .checks import PARALLEL_MODES, SETTING, SETTINGS, refuse
 from .config import Fusion, ParallelConfig, resolved_fusion
 from .tables import (
     ALGORITHM,
+    CHECKS_OF_2_10,
     COST_MODEL,
     DEFAULTS_OF_2_10,
     DP_ALGO,
@@ -125,7 +126,7 @@ def set_auto_parallel_context(**settings: Any) -> None:
     state = {**before, **_combined(checked, where)}
     mode = _set["context"].get("mode", GRAPH_MODE)
     _check_pynative(mode, state.get("parallel_mode", "stand_alone"), state.get("dataset_strategy"), where)
-    if "device_num" in checked and "global_rank" in checked:
+    if {"device_num", "global_rank"} <= checked.keys() and _compat == "seeds":  # 2.10 compares them when it compiles
         _check_rank(checked["global_rank"], checked["device_num"], where)
     for key in ("strategy_ckpt_save_file", "group_ckpt_save_file"):
         if state.get(key) and state.get(key) != before.get(key):
@@ -357,7 +358,7 @@ def _checked(settings: dict[str, Any], where: str) -> dict[str, Any]:
     for given, value in settings.items():
         key = _known_key(where, given)
         known = _checks_of(where.removeprefix("set_"), key)
-        wide = RANGES_OF_2_10 if _compat == "2.10" else known
+        wide = CHECKS_OF_2_10 if _compat == "2.10" else known
         checked[key] = wide.get(key, known[key])(where, key, value, SETTINGS)
     return checked
 
@@ -467,9 +468,11 @@ def set_compat(version: str) -> None:
 
     With "2.10", search_mode is recursive_programming, fully_use_devices and gradient_accumulation_shard are False by
     default; a kind of message set after comm_fusion's openstate False is fused again; a dataset_strategy of tuples
-    reads as lists; device_num may be above 4096; a search needs no operator with a strategy; sums of a look-up in split
-    rows are scattered, where they can be; a transformation of checkpoints names whole groups of ranks. Raises
-    ContextError for another version.
+    reads as lists; device_num may be above 4096; comm_fusion takes a config beside mode "auto"; a global_rank beyond
+    device_num and counts below 1 are refused when a network is compiled, not before; `get_rank` and `get_group_size`
+    answer before `init`; a search needs no operator with a strategy; sums of a look-up in split rows are scattered,
+    where they can be; a transformation of checkpoints names whole groups of ranks. Raises ContextError for another
+    version.
     """
     global _compat
     _compat = choice("seeds", "2.10")("set_compat", "compat", version, SETTINGS)

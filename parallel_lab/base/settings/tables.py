@@ -97,6 +97,7 @@ DEFAULTS_OF_2_10: dict[str, Any] = {
 
 # a range that the documents bound (1 to 4096), and 2.10 does not
 RANGES_OF_2_10: Checks = {"device_num": checks.integer(1)}
+CHECKS_OF_2_10: Checks = {**RANGES_OF_2_10, "comm_fusion": checks.comm_fusion_of_2_10}
 
 # ---- set_cost_model_context ----
 

@@ -46,7 +46,7 @@ def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> S
             if not is_int(count):
                 fault = f"{given} has {shorten(count)} {spot}, dim {dim}"
                 raise StrategyTypeError(fault, where=where, allowed="Counts are ints")
-            if count < 1:
+            if count < 1 and get_compat() == "seeds":  # 2.10 says so when the network is compiled
                 fault = f"{given} splits dim {dim} of input {position} {count} ways"
                 allowed = "Counts are at least 1, which leaves a dim whole"
                 raise StrategyError(fault, where=where, allowed=allowed, hint=f"Try {shorten(_mended(strategy))}")

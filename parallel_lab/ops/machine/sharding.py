@@ -343,11 +343,11 @@ def _rule(
         return _named_rule(facts, strategy, device_num)
     cuts: dict[str, int] = {}
     seen: dict[str, tuple[int, int]] = {}
-    if device_num & (device_num - 1) == 0:  # with 24 devices any divisor will do (MindSpore, CheckStrategyValue)
-        for position, counts in enumerate(strategy):
-            for dim, count in enumerate(counts):
-                if count & (count - 1):
-                    return f"splits dim {dim} of input {position} {count} ways", POWERS_OF_TWO
+    powers = device_num & (device_num - 1) == 0  # with 24 devices any divisor will do (MindSpore, CheckStrategyValue)
+    for position, counts in enumerate(strategy):
+        for dim, count in enumerate(counts):
+            if count < 1 or powers and count & (count - 1):
+                return f"splits dim {dim} of input {position} {count} ways", POWERS_OF_TWO if powers else EQUAL_SLICES
     for position, (labels, counts) in enumerate(zip(operands, strategy, strict=True)):
         if fault := facts.dims_fault(position, counts, "count", "counts"):
             return fault
