@@ -133,7 +133,10 @@ HINTS: dict[str, str] = {
     "mint.distributed": "Use mindspore.communication and the operators ops.AllReduce, ops.AllGather, ...",
     **_same("nn.Transformer parallel.nn.Transformer", "Use nn.TransformerEncoder"),
     "nn.transformer": "Use nn.TransformerEncoder and nn.MultiheadAttention",
-    "nn.AdamW": "nn.AdamWeightDecay is near, but does not correct the bias of the moments",
+    "nn.Linear": "Use nn.Dense(in_channels, out_channels)",
+    "nn.Conv": "Use nn.Conv2d",
+    "nn.AdamW": "Use mint.optim.AdamW: nn.AdamWeightDecay does not correct the bias of the moments",
+    "nn.BatchNorm": "Use nn.BatchNorm1d, nn.BatchNorm2d or nn.BatchNorm3d, by the dims of the input",
     **_same(
         "set_ps_context get_ps_context reset_ps_context",
         "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",

@@ -115,8 +115,12 @@ def hint_for(path: str, name: str) -> str:
         path = path.rpartition(".")[0]
     if known:
         return known
+    if alike := same_letters(name, names_of(path)):
+        return f"The nearest here: {' or '.join(alike)}"
     if home := home_of(name):
         return f"It is in {home}: from {home} import {name}"
+    if any(name in names.split() for names in NAMES.values()):
+        return f"dir({shown(path)}) lists what there is"  # no slip of the pen: what is spelled alike is another thing
     near = nearest(name, names_of(path))
     everywhere = dict.fromkeys(n for page in PAGES for n in names_of(page) if joined(page, n) not in PAGES)
     close = difflib.get_close_matches(name, everywhere, 1, 0.85)
@@ -127,12 +131,17 @@ def hint_for(path: str, name: str) -> str:
     return f"dir({shown(path)}) lists what there is"
 
 
+def same_letters(name: str, names: Sequence[str]) -> list[str]:
+    """At most three of `names` that differ from `name` in capitals and underscores only."""
+    wanted = name.replace("_", "").lower()
+    return [n for n in names if n != name and n.replace("_", "").lower() == wanted][:3]
+
+
 def nearest(name: str, names: Sequence[str]) -> list[str]:
     """At most three of `names` that look like `name`."""
+    if same := same_letters(name, names):
+        return same
     plain = {n: n.replace("_", "").lower() for n in names}
     wanted = name.replace("_", "").lower()
-    same = [n for n, p in plain.items() if p == wanted]
-    if same:
-        return same[:3]
-    close = difflib.get_close_matches(name, names, 3, 0.6)
+    close = difflib.get_close_matches(name, names, 3, 0.7)
     return close or [n for n, p in plain.items() if len(p) > 3 and (p in wanted or wanted in p)][:3]

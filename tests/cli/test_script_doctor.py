@@ -79,3 +79,19 @@ def test_the_command_tells_lines_and_ends_with_1(tmp_path, capsys):
     clean.write_text("def (:\n")
     assert main(["doctor", str(clean)]) == 2 and "is no Python" in capsys.readouterr().err
     assert main(["doctor", str(tmp_path / "no.py")]) == 2 and "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nn.Linear", "Use nn.Dense(in_channels, out_channels)."),
+        ("nn.Relu", "The nearest here: ReLU."),
+        ("nn.MultiHeadAttention", "The nearest here: MultiheadAttention."),
+        ("nn.Droput", "The nearest here: Dropout or"),
+        ("nn.CTCLoss", "dir(mindspore.nn) lists"),  # was: CrossEntropyLoss
+        ("ops.Svd", "dir(mindspore.ops) lists"),  # was: Std
+    ],
+)
+def test_what_is_named_as_near_is_a_slip_of_the_pen_and_no_other_thing(name, hint):
+    (need,) = needs(f"from mindspore import nn, ops\n{name}()")
+    assert need.hint.startswith(hint)
