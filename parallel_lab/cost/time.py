@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from ..base.cluster import Cluster, Device, Host, Link
 from ..base.errors import ArgumentError, PlanError
@@ -30,10 +31,12 @@ def message_time_s(
     link: Link,
     gamma_s_per_byte: float = 0.0,
     window: tuple[int, int, int, int] | None = None,
+    route: tuple[Any, ...] | None = None,
 ) -> float:
     """Seconds for one message of any kind, from the bytes of the operand one rank hands over (for scatter: the root's).
 
     window   halo_exchange and halo_reduce: their attribute (step, origin, length, part)
+    route    exchange and exchange_reduce: theirs, `Route(src, dst, shape).attr`
 
     A collective of one rank costs nothing. Raises ArgumentError: no closed form, negative size, empty group.
 
@@ -47,20 +50,20 @@ def message_time_s(
     if group_size < 1 or not operand_bytes >= 0:
         what = f"{operand_bytes} bytes in a group of {group_size}"
         raise ArgumentError(what, where="cost of a message", allowed="At least 0 bytes and 1 rank")
-    return MESSAGES[kind].time_s(operand_bytes, group_size, link, gamma_s_per_byte, window)
+    return MESSAGES[kind].time_s(operand_bytes, group_size, link, gamma_s_per_byte, window or route)
 
 
 # ---- instructions ----
 
 
 def message_bytes(plan: Plan, instr: Instr, rank: int | None = None) -> int:
-    """Bytes a rank hands over: its operand, its strips of a halo; of a recv what arrives, 0 for local instructions."""
+    """Bytes a rank hands over: its operand, its pieces for others; of a recv what arrives, 0 for local instructions."""
     if not instr.is_communication:
         return 0
     definition = MESSAGES[instr.message]
     if rank is not None and definition.sender == "root" and not definition.gives(rank, instr.attr("root")):
         return 0
-    if definition.windowed:
+    if definition.piecewise:
         return sent_bytes(plan, instr, None if rank is None else instr.position(rank))
     return _operand_bytes(plan, instr)
 
@@ -90,20 +93,19 @@ def border_key(instr: Instr, action: Action) -> tuple[int, int]:
 def plan_message_time_s(plan: Plan, instr: Instr, cluster: Cluster, link: Link) -> float:
     """Seconds for one message of a plan over `link`."""
     gamma = cluster.device.gamma_s_per_byte
-    size_bytes, window = _operand_bytes(plan, instr), instr.attr("window")
-    return message_time_s(instr.message, size_bytes, instr.group_size, link, gamma, window)
+    return MESSAGES[instr.message].time_s(_operand_bytes(plan, instr), instr.group_size, link, gamma, instr.how)
 
 
 def sent_bytes(plan: Plan, instr: Instr, position: int | None = None) -> int:
     """Bytes a rank must send for this message in the bandwidth-optimal form (see `CollectiveDef.payload`); 0 for local
-    instructions. Of a halo: the member at `position`, or the one that sends most.
+    instructions. Piece by piece: the member at `position`, or the one that sends most.
     """
     if not instr.is_communication:
         return 0
     definition = MESSAGES[instr.message]
     # a send has no axes along which its two ranks would differ
     members = instr.group_size if definition.is_collective else 2
-    return definition.payload_bytes(_operand_bytes(plan, instr), members, instr.attr("window"), position)
+    return definition.payload_bytes(_operand_bytes(plan, instr), members, instr.how, position)
 
 
 def is_view(instr: Instr) -> bool:

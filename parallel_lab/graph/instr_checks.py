@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -124,6 +125,8 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
         return f"{instr.kind} over axes {instr.axes} of {instr.device_matrix} has a group of one rank"
     if definition is not None and not definition.symmetric:
         return ""  # what the root alone has, or gets, is no slice that a layout could describe
+    if definition is not None and definition.fault_of and (fault := definition.fault_of(have, dict(instr.attrs), n)):
+        return f"{instr.kind} of a slice {have}: {fault[0]}"
     if instr.kind == "reshape":
         if math.prod(have) != math.prod(gives):
             return f"reshape of a slice {have} to {gives}"
@@ -144,8 +147,13 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
         return f"%{instr.ins[0] if source.layout is None else instr.out} has no layout" if phase == "forward" else ""
     if source.layout.device_num > MOST_RANKS or math.prod(source.shape) > MOST_ELEMENTS:
         return ""
-    dims = tuple((name, value) for name, value in instr.attrs if name.endswith("dim"))
-    return _elements_fault(instr.kind, dims, instr.axes, instr.device_matrix, source, out)
+    dims, kind = (
+        tuple((name, value) for name, value in instr.attrs if name.endswith("dim") or name == "route"),
+        instr.kind,
+    )
+    if kind == "exchange_reduce":  # is right if the exchange that it takes back is
+        kind, (out, source) = "exchange", (replace(v, layout=v.layout.whole()) for v in (source, out))
+    return _elements_fault(kind, dims, instr.axes, instr.device_matrix, source, out)
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..layout.route import box_size
 from ..layout.tensor_layout import slice_text
 from ..ops.collectives.definitions import MESSAGES
 from .ir import Instr, Value
@@ -95,7 +96,8 @@ def shown_message(plan: Any, instr: Instr, rank: int) -> Shown:
     name = instr.name if instr.by_hand else f"{kind}, for: {instr.name}"
     shown = f" {{instance name: {name}}} {{{', '.join(f'{k}: {v}' for k, v in facts.items())}}}"
     before: tuple[str, ...] = ()
-    after = (f"    # {_halo_words(instr, rank)}",) if definition.windowed else ()
+    words = _halo_words if definition.windowed else _exchange_words
+    after = (f"    # {words(instr, rank)}",) if definition.piecewise else ()
     dim, n = instr.attr("dim", 0), instr.group_size
     if dim and definition.join and not definition.cut:
         after = (f"    then Split(axis 0, {n} parts), Concat(axis {dim}) -> ({tensor_text(out)})",)
@@ -117,6 +119,16 @@ def _halo_words(instr: Instr, rank: int) -> str:
         zeros = f", {outside} zeros outside the tensor" if outside else ""
         return f"this rank gets [{start}, {stop}) {where}{zeros}"
     return f"this rank adds up its slice [{low}, {high}) {where}"
+
+
+def _exchange_words(instr: Instr, rank: int) -> str:
+    """What an exchange brings to one rank."""
+    definition, group = MESSAGES[instr.message], instr.group(rank)
+    me = group.index(rank)
+    taken = definition.pieces(dict(instr.attrs), len(group)).taken[me]
+    came = [f"{box_size(box)} from rank {group[j]}" for j, box in taken.items() if j != me] or ["nothing from others"]
+    own = f"{box_size(taken[me]) if me in taken else 0} elements of its own"
+    return f"this rank {'adds up' if definition.adds else 'keeps'} {own} and gets {', '.join(came)}"
 
 
 def printed_text(plan: Any, instr: Instr, rank: int, array: np.ndarray) -> str:

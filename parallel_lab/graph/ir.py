@@ -21,11 +21,11 @@ from ..base.dtypes import as_dtype
 from ..base.errors import ParallelLabError
 from ..base.origin import Origin
 from ..base.settings.config import ParallelConfig
-from ..layout.halo import Halo
 from ..layout.named_layout import strategy_counts
 from ..layout.tensor_layout import TensorLayout, ranks_along
 from ..ops.collectives.base import CALLS
 from ..ops.collectives.definitions import MESSAGES
+from ..ops.collectives.halo import Halo
 from ..ops.machine.opdef import OpDef, Results
 from ..ops.machine.registry import OPS
 from ..ops.machine.sharding import AnyStrategy
@@ -320,12 +320,12 @@ class Instr:
     kind           one of `kinds.KINDS`
     outs, ins      value names; of several results that of one that nothing reads is "": it is not kept
     name           operator  ("d1.matmul"), or the parameter of a message; op: of compute
-    attrs          operator attributes, or dim / split_dim / concat_dim / reduce / window / fusion of a communication,
-                   with `parameter` whose gradient or slice it carries. Of a start: these, `message`, the kind of
-                   communication, and, of a bucket, `members`, its parameters. Of a concat: `rows`, for its operands
-                   stand as (rows, size / rows) side by side; of a split: `rows`, start, stop (columns of such an
-                   array), `member` (number of the concat's operand), shape. Of communication that the network itself
-                   calls: `group`, its ranks; axes and device matrix then only say how many there are
+    attrs          operator attributes, or dim / split_dim / concat_dim / reduce / window / route / fusion of a
+                   communication, with `parameter` whose gradient or slice it carries. Of a start: these, `message`,
+                   the kind of communication, and, of a bucket, `members`, its parameters. Of a concat: `rows`, for its
+                   operands stand as (rows, size / rows) side by side; of a split: `rows`, start, stop (columns of such
+                   an array), `member` (number of the concat's operand), shape. Of communication that the network
+                   itself calls: `group`, its ranks; axes and device matrix then only say how many there are
     axes, device_matrix   which ranks take part: those that differ along `axes`; or which part a rank keeps (slice)
     offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that split it
     reason         why a communication or a slice is here, in a sentence
@@ -421,14 +421,19 @@ class Instr:
         """The windows of a halo_exchange or halo_reduce."""
         return Halo(*self.attr("window"), members=self.group_size)
 
+    @property
+    def how(self) -> Any:
+        """What says which pieces a message sends: the window of a halo, the route of an exchange; None of others."""
+        return self.attr("window") or self.attr("route")
+
     def handed_bytes(self, operand_bytes: int, rank: int) -> int:
-        """Bytes of an operand that `rank` hands over: all; of a halo its neighbours' strips; off a root nothing."""
+        """Bytes of an operand that `rank` hands over: all; the pieces for others; off a root nothing."""
         definition = MESSAGES.get(self.message)
         if definition is not None and not definition.gives(rank, self.attr("root")):
             return 0
-        if definition is None or not definition.windowed:
+        if definition is None or not definition.piecewise:
             return operand_bytes
-        return definition.payload_bytes(operand_bytes, self.group_size, self.attr("window"), self.position(rank))
+        return definition.payload_bytes(operand_bytes, self.group_size, self.how, self.position(rank))
 
     def group(self, rank: int) -> tuple[int, ...]:
         """The ranks `rank` communicates with here, itself included, ascending; of a border (source, destination)."""

@@ -32,6 +32,7 @@ from .redistribution_steps import (
     AllGather,
     AllReduce,
     AllToAll,
+    Exchange,
     ReduceScatter,
     Reshape,
     Slice,
@@ -41,6 +42,7 @@ from .redistribution_steps import (
     sliced,
 )
 from .refinement import Refinement, common_factors, common_refinement, flat_placement, join_axes, on_device_matrix
+from .route import narrowed
 from .tensor_layout import Shape, TensorLayout
 
 
@@ -51,6 +53,7 @@ def plan_redistribution(
     *,
     dst_shape: Iterable[int] | None = None,
     alltoall: bool = False,
+    exact: bool = False,
 ) -> tuple[Step, ...]:
     """Steps from layout `src` to layout `dst`; () if both place the tensor equally.
 
@@ -59,16 +62,20 @@ def plan_redistribution(
     dst_shape  global shape under `dst`, if a Reshape operator lies between producer and consumer
     alltoall   False: gather what is in the way, then slice (MindSpore's default)
                True: all_to_all and reduce_scatter where they fit, which sends less
+    exact      True: one exchange, in which no rank receives what it has or does not need: the least there is. Where a
+               sum is pending, and through a Reshape without common ground, as `alltoall` says
 
     Raises LayoutError if the ranks or the elements differ in number, if a layout does not divide its shape, or if `dst`
     has a reduction pending that is not pending in `src`: addends cannot be made from values that are complete.
     """
     shape = tuple(shape)
-    return _plan(src, dst, shape, shape if dst_shape is None else tuple(dst_shape), alltoall)
+    return _plan(src, dst, shape, shape if dst_shape is None else tuple(dst_shape), alltoall, exact)
 
 
 @lru_cache(maxsize=16384)
-def _plan(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape, alltoall: bool) -> tuple[Step, ...]:
+def _plan(
+    src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape, alltoall: bool, exact: bool
+) -> tuple[Step, ...]:
     _check(src, dst, shape, dst_shape)
     if shape == dst_shape and src.same_placement(dst):
         return ()
@@ -83,11 +90,13 @@ def _plan(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_shape: Shape, 
     steps = _Steps(src, shape)
     if 0 not in shape and flat_placement(src, shape) == flat_placement(dst, dst_shape):
         steps.reshape(dst, dst_shape)
+    elif exact and steps.exchange(dst, dst_shape, common):
+        pass
     elif common is None:
         steps.all_reduce(pending)
         _gather_and_slice(steps, dst, dst_shape)
     else:
-        _refined(steps, dst, dst_shape, common, pending, alltoall)
+        _refined(steps, dst, dst_shape, common, pending, alltoall or exact)
     return tuple(steps.done)
 
 
@@ -160,6 +169,26 @@ class _Steps:
     def all_to_all(self, split_dim: int, concat_dim: int, axis: int) -> None:
         layout = sliced(gathered(self.layout, concat_dim, (axis,)), split_dim, (axis,))
         self._add(AllToAll, layout, axes=(axis,), split_dim=split_dim, concat_dim=concat_dim)
+
+    def exchange(self, dst: TensorLayout, dst_shape: Shape, common: Refinement | None) -> bool:
+        """The exact pieces to `dst`, through the common shape if a Reshape lies between; False: none are to be sent, or
+        none can be told.
+        """
+        src, shape, target = self.layout, self.shape, dst
+        if shape != dst_shape and common is not None:
+            src, target = (TensorLayout(common.device_matrix, to) for to in (common.src_map, common.dst_map))
+            shape = common.shape
+        elif shape != dst_shape:
+            return False
+        if self.layout.is_partial or dst.is_partial:
+            return False
+        axes, way = narrowed(src, target, shape)
+        if not any(map(way.received, range(way.src.device_num))):
+            return False
+        self.reshape(src, shape)
+        self._add(Exchange, target, axes=axes, to=target, way=way)
+        self.reshape(dst, dst_shape)
+        return True
 
     def all_reduce(self, axes: Iterable[int]) -> None:
         axes = tuple(sorted(axes, reverse=True))

@@ -26,6 +26,7 @@ import numpy as np
 
 from ..base.errors import LayoutError
 from .refinement import flat_placement, on_device_matrix
+from .route import Route, narrowed
 from .slices import REDUCERS
 from .tensor_layout import Shape, TensorLayout, ranks_along
 
@@ -72,7 +73,7 @@ def reduced(layout: TensorLayout, axes: tuple[int, ...]) -> TensorLayout:
 class Step:
     """What every rank does at one point of a redistribution.
 
-    kind           "reshape", "all_gather", "slice", "all_to_all", "all_reduce" or "reduce_scatter"
+    kind           "reshape", "all_gather", "slice", "all_to_all", "all_reduce", "reduce_scatter" or "exchange"
     device_matrix  ranks as a row-major matrix; `axes` refers to it
     in_shape       shape of one rank's slice before the step
     out_shape      and after it
@@ -227,6 +228,37 @@ class AllToAll(Step):
 
 
 @dataclass(frozen=True)
+class Exchange(Step):
+    """Every rank keeps what it has of its slice in layout `to`, and gets each other piece from one rank that has it: as
+    `way` says for a group.
+    """
+
+    kind: ClassVar[str] = "exchange"
+    to: TensorLayout = field(kw_only=True)
+    way: Route = field(kw_only=True)
+
+    @property
+    def route(self) -> tuple:
+        """The attribute of the instruction."""
+        return self.way.attr
+
+    def after(self, layout: TensorLayout) -> TensorLayout:
+        if narrowed(layout, self.to, layout.full_shape(self.in_shape)) != (self.axes, self.way):
+            raise _refuse(self, layout, f"its pieces are those of {self.way.src} on {self.way.shape}")
+        return self.to
+
+    def on_rank(self, rank: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        group, made = self.group(rank), np.empty(self.out_shape, arrays[rank].dtype)
+        me = group.index(rank)
+        for giver, box in self.way.taken[me].items():
+            made[box] = arrays[group[giver]][self.way.given[giver][me]]
+        return made
+
+    def lowered(self, rank: int) -> list[Operator]:
+        return [self._message("AlltoAllV", rank, self.in_shape, self.out_shape)]
+
+
+@dataclass(frozen=True)
 class AllReduce(Step):
     """Addends (or candidates of max/min) are combined, in rank order; every member of the group gets the result."""
 
@@ -304,14 +336,17 @@ def received_elements(steps: Iterable[Step]) -> int | float:
     """Elements each rank receives in all `steps`: ring algorithms, direct exchange for all_to_all.
 
     With n ranks in the group and a slice of s elements before the step: all_gather (n - 1) s, reduce_scatter (n - 1) s
-    / n, all_to_all (n - 1) s / n, all_reduce 2 (n - 1) s / n (Thakur et al. 2005); reshape and slice nothing. A float
-    only where a ring cannot split evenly.
+    / n, all_to_all (n - 1) s / n, all_reduce 2 (n - 1) s / n (Thakur et al. 2005); reshape and slice nothing; exchange
+    the pieces it lacks, of the rank that lacks most. A float only where a ring cannot split evenly.
 
     >>> received_elements([AllGather((8,), (2, 16), (16, 16), axes=(0,), dim=0)])
     224
     """
     total = Fraction(0)
     for step in steps:
+        if isinstance(step, Exchange):
+            total += max(map(step.way.received, range(step.group_size)))
+            continue
         n, size = step.group_size, math.prod(step.in_shape)
         times = {"all_gather": n, "reduce_scatter": 1, "all_to_all": 1, "all_reduce": 2}.get(step.kind, 0)
         total += Fraction(times * (n - 1) * size, n)

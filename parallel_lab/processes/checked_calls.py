@@ -91,6 +91,7 @@ class CheckedCalls(Calls):
             r.shape,
             r.dtype,
             r.window,
+            r.route,
             r.sr_tag,
             r.origin,
             explicit,

@@ -178,6 +178,14 @@ class Calls:
         """The sum of all windows' parts of a slice, halo_exchange's adjoint. (..., length, ...) -> (..., part, ...)."""
         return self._ask("halo_reduce", group, tag, value=x, window=window, dim=dim)
 
+    def exchange(self, x, route: tuple, group=None, *, tag: str = "") -> np.ndarray:
+        """This rank's slice of the new layout of `route` (`Route.attr`), from every rank's slice of the old one."""
+        return self._ask("exchange", group, tag, value=x, route=route)
+
+    def exchange_reduce(self, x, route: tuple, group=None, *, tag: str = "") -> np.ndarray:
+        """What was taken of this rank's slice comes back and is added up: exchange's adjoint, new slice to old."""
+        return self._ask("exchange_reduce", group, tag, value=x, route=route)
+
     def broadcast(self, x=None, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
         """The root's value on every member. Off the root x may be None, or must have the root's shape and dtype."""
         if self.rank == root or x is None:
@@ -234,7 +242,9 @@ class Calls:
         if request.value is None or (definition.sender == "root" and request.root != self.rank):
             return 0
         position = request.group.index(self.rank)
-        return definition.payload_bytes(request.value.nbytes, len(request.group), request.window, position)
+        return definition.payload_bytes(
+            request.value.nbytes, len(request.group), request.window or request.route, position
+        )
 
 
 def caller(depth: int) -> str:

@@ -45,7 +45,8 @@ class Request:
     reduce      "sum", "max", "min", "prod" or, of floats, "mean" (all_reduce, reduce_scatter, reduce)
     dim         all_gather, reduce_scatter, gather, scatter: the tensor dim that is joined or split
     split_dim, concat_dim   all_to_all: the dims split among members, and along which pieces are joined
-    window      halo_exchange, halo_reduce: (step, origin, length, part) along `dim`, see `parallel_lab/layout/halo.py`
+    window      halo_exchange, halo_reduce: (step, origin, length, part) along `dim`, see `ops/collectives/halo.py`
+    route       exchange, exchange_reduce: two layouts and a shape, `Route.attr` of `layout/route.py`
     root        broadcast, reduce, gather, scatter: a rank (not a position in the group)
     shape, dtype   recv, and broadcast/scatter off the root: what will arrive (for scatter: this rank's part)
     sr_tag      send, recv: which of the queues between the two ranks
@@ -69,6 +70,7 @@ class Request:
     split_dim: int = 0
     concat_dim: int = 0
     window: tuple[int, int, int, int] | None = None
+    route: tuple[Any, ...] | None = None
     root: int | None = None
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
@@ -268,8 +270,8 @@ def detail(request: Request) -> str:
         given = getattr(request, name)
         if name == "reduce":
             words.append(given if given in REDUCTIONS else repr(given))
-        elif name == "window":
-            words.append(f"window {shorten(given)}")
+        elif name in ("window", "route"):
+            words.append(f"{name} {shorten(given)}")
         elif given is not None and name not in ("shape", "dtype") and (name != "sr_tag" or given):
             words.append(f"{name.replace('_', ' ')} {given}")
     return " ".join(words)

@@ -18,6 +18,7 @@ from .. import ops
 from ..base.errors import ArgumentError, ArgumentTypeError, shorten
 from ..base.hooks import current_tracer, current_world
 from ..base.origin import caller
+from ..base.settings.config import redistribution_manner
 from ..base.settings.context import get_auto_parallel_context
 from ..graph.ir import Instr, attr_pairs
 from ..graph.kinds import KINDS, OnRank
@@ -74,8 +75,8 @@ def _moved(tensor: Any, layout: Layout, world: Any) -> RankTensor:
     have = getattr(tensor, "layout", None) or TensorLayout.replicated(world.world_size, len(shape))
     want.slice_shape(shape)
     array = np.ascontiguousarray(tensor.asnumpy()).reshape(tensor.shape)
-    alltoall = get_auto_parallel_context("enable_alltoall")
-    for step in plan_redistribution(have, want, shape, alltoall=alltoall):
+    manner = redistribution_manner(*map(get_auto_parallel_context, ("redistribution", "enable_alltoall")))
+    for step in plan_redistribution(have, want, shape, **manner):
         fields = {"axes": step.axes, "device_matrix": step.device_matrix, "attrs": attr_pairs(step_attrs(step))}
         instr = Instr(step.kind, WHERE, (WHERE,), WHERE, origin=caller(), **fields)
         env, kind = {WHERE: array}, KINDS[step.kind]

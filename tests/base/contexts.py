@@ -41,6 +41,7 @@ DEFAULTS = {
     "grad_accumulation_step": 1,
     "communi_parallel_mode": "all_group_parallel",
     "enable_alltoall": False,
+    "redistribution": "",
     "force_fp32_communication": False,
     "strategy_ckpt_config": {"load_file": "", "save_file": "", "only_trainable_params": True},
     "dump_local_norm": False,

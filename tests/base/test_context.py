@@ -133,6 +133,7 @@ ROUND_TRIPS = [
     {"grad_accumulation_step": 4},
     {"communi_parallel_mode": "no_group_parallel"},
     {"enable_alltoall": True},
+    {"redistribution": "exact"},
     {"strategy_ckpt_load_file": "./"},
     {"strategy_ckpt_config": {"load_file": "a.ckpt", "save_file": "b.json", "only_trainable_params": False}},
 ]

@@ -22,7 +22,7 @@ LOCAL = (
 )
 SENT = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter"),
-    *("barrier", "halo_exchange", "halo_reduce", "send", "recv"),
+    *("barrier", "halo_exchange", "halo_reduce", "exchange", "exchange_reduce", "send", "recv"),
 )
 
 
@@ -46,7 +46,7 @@ def test_a_collective_says_all_that_its_readers_need(kind):
     known = MESSAGES[kind]
     assert known.reply and known.answer is not None and known.class_name
     assert {known.cut, known.join} - {""} <= set(known.attributes)
-    assert known.formula is not None or known.time_of is not None
+    assert known.formula is not None or known.piecewise
     assert known.sender in ("all", "root", "") and known.receiver in ("all", "root", "")
     if known.adjoint:
         assert MESSAGES[known.adjoint].adjoint == kind and "{name!r}" in known.why
@@ -54,7 +54,7 @@ def test_a_collective_says_all_that_its_readers_need(kind):
         assert known.starts and known.goal
 
 
-@pytest.mark.parametrize("kind", [k for k in COLLECTIVES if MESSAGES[k].adjoint and not MESSAGES[k].windowed])
+@pytest.mark.parametrize("kind", [k for k in COLLECTIVES if MESSAGES[k].adjoint and not MESSAGES[k].piecewise])
 def test_an_adjoint_brings_back_the_shape(kind):
     known, attrs = MESSAGES[kind], {"dim": 1, "split_dim": 0, "concat_dim": 1, "reduce": "sum", "root": 2}
     back = known.adjoint_attrs(attrs)

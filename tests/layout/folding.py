@@ -39,11 +39,12 @@ def check(
     shape: tuple[int, ...],
     dst_shape: tuple[int, ...] | None = None,
     *,
-    alltoall: bool,
+    alltoall: bool = False,
+    exact: bool = False,
 ) -> tuple:
     """Plan, fold, move; return the steps. Addends are different whole numbers: sums are exact, no accident passes."""
     to = shape if dst_shape is None else dst_shape
-    steps = plan_redistribution(src, dst, shape, dst_shape=dst_shape, alltoall=alltoall)
+    steps = plan_redistribution(src, dst, shape, dst_shape=dst_shape, alltoall=alltoall, exact=exact)
     rng = np.random.default_rng(7)
     keys = sorted({part_key(src, rank) for rank in range(src.device_num)})
     addends = {key: rng.integers(-1000, 1000, shape) * (1 + number) for number, key in enumerate(keys)}

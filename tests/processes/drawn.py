@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from parallel_lab.base.dtypes import load_bfloat16
-from parallel_lab.layout.halo import HALOS
+from parallel_lab.layout.route import Route
 from parallel_lab.ops.collectives.definitions import COLLECTIVES
+from parallel_lab.ops.collectives.halo import HALOS
+from parallel_lab.ops.collectives.pieces import EXCHANGES
 from parallel_lab.run.communicator import Request, answer
+from tests.layout.drawn_layouts import drawn_pair
 from tests.run.halos import draw_windows
 
 SEED = 20261121
@@ -62,6 +65,13 @@ def fields_and_shape(kind: str, n: int, root: int, big: bool) -> list[tuple[dict
             size = window[3] if kind == "halo_exchange" else window[2]
             made.append(({"dim": dim, "window": window}, {0: (size, rows), 1: (rows, size, 2), -1: (rows, size)}[dim]))
         return [*made, ({"dim": 1, "window": window}, (0, size, 2))]
+    if kind in EXCHANGES:
+        made = []
+        for seed in range(6):
+            src, dst, shape = drawn_pair(np.random.default_rng([SEED, n, seed]), n, most=9 if big else 3)
+            one, other = (layout.slice_shape(shape) for layout in (src, dst))
+            made.append(({"route": Route(src, dst, shape).attr}, one if kind == "exchange" else other))
+        return made
     shapes = [(2 * n, 3 * n, rows), (0, n, n)]
     if kind == "all_to_all":
         return [({"split_dim": a, "concat_dim": b}, s) for s in shapes for a in (0, 1) for b in (0, 1, 2)]

@@ -7,9 +7,9 @@ import pytest
 
 from parallel_lab import Session, compile, nn, ops
 from parallel_lab.base.errors import CollectiveMismatch, ShapeError
-from parallel_lab.layout.halo import HALOS, Halo
 from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.ops.collectives.definitions import MESSAGES
+from parallel_lab.ops.collectives.halo import HALOS, Halo
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.communicator import Request, answer, check_request
 from parallel_lab.run.simulator import simulate

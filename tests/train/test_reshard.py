@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
 import pytest
 
-from parallel_lab import Layout, ParallelLabError, Parameter, Tensor, compile, nn, ops, reshard
+from parallel_lab import (
+    Layout,
+    ParallelLabError,
+    Parameter,
+    Tensor,
+    compile,
+    nn,
+    ops,
+    reshard,
+    set_auto_parallel_context,
+)
 from parallel_lab.base.errors import ArgumentTypeError, StrategyError
+from parallel_lab.layout.route import Route
 from parallel_lab.nn.tensor.autograd import gradients, value_and_grad
 from parallel_lab.nn.tensor.tensor import RankTensor
 from parallel_lab.processes.shm import WorkerPool
@@ -75,8 +87,9 @@ def test_the_layout_may_be_an_argument():
 # ---- at once ----
 
 
-def through(world, names):
+def through(world, names, manner):
     """The slices on this rank of X, brought from one layout to the next, and how many bytes were sent for each."""
+    set_auto_parallel_context(redistribution=manner)
     world.comm.recording = True
     found, x = [], Tensor(X)
     for name in names:
@@ -93,14 +106,21 @@ def pool():
         yield pool
 
 
-def test_between_ranks_every_layout_leads_to_every_other(pool):
+@pytest.mark.parametrize("manner", ["allgather", "alltoall", "exact"])
+def test_between_ranks_every_layout_leads_to_every_other(pool, manner):
     names = list(LAYOUTS)
     order = [name for i, one in enumerate(names) for other in names[i + 1 :] for name in (one, other)]
-    for rank, found in enumerate(on_ranks(pool, through, order)):
+    done = on_ranks(pool, through, order, manner)
+    for rank, found in enumerate(done):
         assert found[0][1] == 0  # every rank had all of it
         for name, (array, _) in zip(order, found, strict=True):
             index = LAYOUTS[name].tensor_layout().slice_index(X.shape, rank)
             np.testing.assert_array_equal(array, X[index])
+    if manner == "exact":
+        for at, (before, name) in enumerate(itertools.pairwise(order), 1):
+            route = Route(LAYOUTS[before].tensor_layout(), LAYOUTS[name].tensor_layout(), X.shape)
+            sent = sum(found[at][1] for found in done)
+            assert sent == X.itemsize * sum(map(route.received, range(N)))
 
 
 def error_of(world, name):

@@ -90,6 +90,9 @@ class ParallelConfig:
     gradients_mean               multiply each synchronised gradient by 1 / (ranks that were summed)
     loss_repeated_mean           divide the seed gradient by the number of ranks that hold the same loss
     enable_alltoall              use AllToAll in redistributions
+    redistribution               how tensors get from layout to layout: "allgather", "alltoall" (MindSpore's two
+                                 manners) or "exact": one exchange in which no rank receives what it has or does not
+                                 need; "": as enable_alltoall says
     gradient_fp32_sync           automatic modes: sum 16-bit gradients in float32
     search_mode                  who chooses strategies in auto_parallel
     fully_use_devices            search only strategies that use every rank, or one
@@ -118,6 +121,7 @@ class ParallelConfig:
     gradients_mean: bool = False
     loss_repeated_mean: bool = True
     enable_alltoall: bool = False
+    redistribution: str = ""
     gradient_fp32_sync: bool = True
     search_mode: str = "dynamic_programming"
     fully_use_devices: bool = True
@@ -157,10 +161,21 @@ class ParallelConfig:
         """Whether every rank runs the whole network on its own part of the batch: data_parallel, hybrid_parallel."""
         return self.parallel_mode in LOCAL_MODES
 
+    @property
+    def manner(self) -> dict[str, bool]:
+        """How `plan_redistribution` is to plan."""
+        return redistribution_manner(self.redistribution, self.enable_alltoall)
+
     def shared(self) -> ParallelConfig:
         """These settings without those in which ranks may differ (number, files): what plan hashes compare."""
         files = dict.fromkeys(("strategy_ckpt_load_file", "strategy_ckpt_save_file", "group_ckpt_save_file"), "")
         return dataclasses.replace(self, global_rank=0, **files)
+
+
+def redistribution_manner(chosen: str, enable_alltoall: bool) -> dict[str, bool]:
+    """The switches of `plan_redistribution` for two settings, `redistribution` and `enable_alltoall`."""
+    alltoall = enable_alltoall if not chosen else chosen == "alltoall"
+    return {"alltoall": alltoall, "exact": chosen == "exact"}
 
 
 def resolved_fusion(where: str, key: str, given: object, *, off_is_final: bool = True) -> tuple[tuple[Any, ...], ...]:

@@ -35,6 +35,7 @@ PARALLEL: Checks = {
     "gradients_mean": checks.boolean,
     "loss_repeated_mean": checks.boolean,
     "enable_alltoall": checks.boolean,
+    "redistribution": choice("", "allgather", "alltoall", "exact"),  # not MindSpore's, which has the first two
     "gradient_fp32_sync": checks.boolean,
     "search_mode": choice(*checks.SEARCH_MODES),
     "parameter_broadcast": checks.boolean,

@@ -102,7 +102,7 @@ class _Propagation(Places):
         shape, position = self.there(link), None if backward else link.position
         layout = self.wanted(link) if backward else self.known(link)
         itemsize, number = self.itemsizes[link.tensor], self.number(link) if backward else 0
-        return Edge(layout, shape, shape, position, itemsize, self.config.enable_alltoall, number)
+        return Edge(layout, shape, shape, position, itemsize, any(self.config.manner.values()), number)
 
     # ---- the walks ----
 
@@ -195,7 +195,7 @@ class _Propagation(Places):
 
         def price(pair: tuple[TensorLayout, TensorLayout]) -> tuple[bool, float]:
             shapes = self.shapes[link.tensor], self.shapes[view]
-            cost = redistribution_cost(*pair, *shapes, alltoall=self.config.enable_alltoall)
+            cost = redistribution_cost(*pair, *shapes, alltoall=any(self.config.manner.values()))
             return cost.forward > 0, cost.communication if cost.forward else cost.computation
 
         self.reshaped[view] = min(itertools.product(befores, afters), key=price)

@@ -266,7 +266,7 @@ def choose_from_inputs(
     out_shapes = op.infer(shapes, ("float32",) * len(shapes), attrs).shapes
     operator = Operator(op, shapes, tuple(sorted(attrs.items())), out_shapes, device_num)
     edges = [
-        Edge(layout.whole(), shape, shape, position, alltoall=config.enable_alltoall)
+        Edge(layout.whole(), shape, shape, position, alltoall=any(config.manner.values()))
         for position, (layout, shape) in enumerate(zip(input_layouts, shapes, strict=True))
         if layout is not None and layout.ndim == len(shape)
     ]

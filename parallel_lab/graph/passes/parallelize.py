@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...base.errors import StrategyError
-from ...layout.halo import Halo
 from ...layout.redistribution import plan_redistribution
 from ...layout.redistribution_steps import Step, apply
 from ...layout.refinement import common_factors
 from ...layout.tensor_layout import TensorLayout
 from ...ops.collectives.definitions import MESSAGES
+from ...ops.collectives.halo import Halo
 from ...ops.machine.sharding import ShardingRule, result_layouts, sharding_rule
 from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs, counted, fresh_name
 from .beside import beside, follow_parameters, ordered
@@ -133,8 +133,9 @@ class Builder:
         source = name
         while source in self.views:
             through, source = through or self.views[source].node, self.views[source].source
-        self.check_nested(source, have, want, node, position)
-        steps = plan_redistribution(have, want, shape, dst_shape=target, alltoall=self.config.enable_alltoall)
+        if through is not None or not self.config.manner["exact"]:
+            self.check_nested(source, have, want, node, position)
+        steps = plan_redistribution(have, want, shape, dst_shape=target, **self.config.manner)
         maker = f"{source!r} has slices {have.slice_shape(shape)}"
         slices = f"slices {want.slice_shape(target)} of {'it' if through is None else repr(name)}"
         wanted = f"{node.name!r} wants {slices} (strategy {node.strategy}, input {position})"
@@ -390,7 +391,7 @@ def descending_runs(axes: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 def step_attrs(step: Step) -> dict[str, Any]:
     """Attributes of the instruction that does a redistribution step."""
-    names = (name for name in ("dim", "split_dim", "concat_dim", "reduce") if hasattr(step, name))
+    names = (name for name in ("dim", "split_dim", "concat_dim", "reduce", "route") if hasattr(step, name))
     attrs: dict[str, Any] = {name: getattr(step, name) for name in names}
     if step.kind in MESSAGES:
         reduce = {"reduce": "sum"} if MESSAGES[step.kind].reducing else {}

@@ -181,8 +181,8 @@ class _Counter:
         both = tuple(live.values()), tuple(there.values())
         self.timeline.append(MemoryPoint(action.program, len(self.timeline), instr.out, *both))
         if instr.is_communication:
-            message, window = MESSAGES[instr.message], instr.attr("window")
-            _added(self.traffic, action.program, instr, message.payload_bytes(handed_over, instr.group_size, window))
+            message = MESSAGES[instr.message]
+            _added(self.traffic, action.program, instr, message.payload_bytes(handed_over, instr.group_size, instr.how))
 
     def count(self, grown_bytes: int | None = None) -> Count:
         return Count(self.rank, tuple(self.timeline), dict(self.traffic), grown_bytes)

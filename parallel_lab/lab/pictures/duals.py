@@ -99,6 +99,6 @@ def redistribution_of(plan: Plan, number: int) -> dict[str, Any] | None:
     splits = tuple(max(pair) for pair in zip(have.layout.splits, want.layout.splits, strict=True))
     if sum(n > 1 for n in splits) > 2:
         return None
-    steps = plan_redistribution(have.layout, want.layout, have.shape, alltoall=plan.config.enable_alltoall)
+    steps = plan_redistribution(have.layout, want.layout, have.shape, **plan.config.manner)
     view = moves_view(steps, have.layout, want.layout, have.shape, np.dtype(have.dtype).itemsize)
     return {**view, "drawn": drawn_dims(splits), "label": f"{source} for {instr.name}"}

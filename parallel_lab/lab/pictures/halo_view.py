@@ -1,8 +1,8 @@
 """What a rank reads beyond its own slice: the windows of an operator that slides along a split dim.
 
-A convolution whose height is split reads a row or two of its neighbours' slices (`layout/halo.py`). The value it reads
-lies on the ranks like the tensor it is made of, and overlaps: a card shows the rank's own slice and, in their own
-colours, the strips of the slices beside it.
+A convolution whose height is split reads a row or two of its neighbours' slices
+(`ops/collectives/halo.py`). The value it reads lies on the ranks like the tensor it is made of, and overlaps: a card
+shows the rank's own slice and, in their own colours, the strips of the slices beside it.
 """
 
 from __future__ import annotations

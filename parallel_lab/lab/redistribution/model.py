@@ -254,6 +254,7 @@ def run_steps(comm: Calls, steps: Iterable[Step], value: np.ndarray) -> np.ndarr
         "all_reduce": lambda step, x, group: comm.all_reduce(x, group=group),
         "reduce_scatter": lambda step, x, group: comm.reduce_scatter(x, dim=step.dim, group=group),
         "all_to_all": lambda step, x, group: comm.all_to_all(x, step.split_dim, step.concat_dim, group),
+        "exchange": lambda step, x, group: comm.exchange(x, step.route, group),
         "slice": lambda step, x, group: x[step.index(comm.rank)],
         "reshape": lambda step, x, group: x.reshape(step.out_shape),
     }

@@ -16,6 +16,7 @@ binomial); Chan et al. 2007 (gather, scatter, lower bounds); Hensgen, Finkel, Ma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -26,9 +27,11 @@ import numpy as np
 
 from ...base.checks import INTS, is_int
 from ...base.cluster import Link
-from ...base.errors import ArgumentError, ShapeError, shorten
-from ...layout.halo import Halo
+from ...base.errors import ArgumentError, ParallelLabError, ShapeError, shorten
+from ...layout.route import route_of
 from ...layout.slices import REDUCERS
+from .halo import Halo
+from .pieces import PIECEWISE, Pieces, pieces
 
 REDUCTIONS = (*REDUCERS, "mean")  # the mean is the sum, divided by the members once it is complete
 
@@ -116,7 +119,7 @@ class CollectiveDef:
     kind, class_name   "all_reduce", and MindSpore's operator
     reply         what a rank gets, in a sentence
     attributes    what a request says beside its value, and all members say alike: reduce, root, dim, split_dim,
-                  concat_dim, window (shape and dtype of a recv)
+                  concat_dim, window, route (shape and dtype of a recv)
     cut, join     the attribute that names the dim which is split into one piece per member, or along which the
                   members' pieces are joined; "" where none is
     sender, receiver   who hands over a value, and who gets a reply: "all", "root" or "" (nobody)
@@ -129,8 +132,7 @@ class CollectiveDef:
     chunks        what the Collective Stepper moves: "chunk" (the value split as one likes), "piece" (one per rank) or
                   "pair" (one per pair of ranks); "" if it does not show it
     starts, goal  what lies where before and after, for the stepper
-    shape_of, payload_of, time_of, fault_of   of halos, whose windows say it:  (shape, attributes, n),  (operand bytes,
-                  attributes, n, position),  (operand bytes, attributes, n, link, gamma),  (shape, attributes, n)
+    fault_of      of what is sent piece by piece (`pieces.py`):  (shape, attributes, n) -> what is wrong, or None
     """
 
     kind: str
@@ -151,9 +153,6 @@ class CollectiveDef:
     chunks: str = ""
     starts: str = ""
     goal: str = ""
-    shape_of: Callable[[Shape, Attrs, int], Shape] | None = None
-    payload_of: Callable[[int, Attrs, int, int | None], int] | None = None
-    time_of: Callable[[float, Attrs, int, Link, float], float] | None = None
     fault_of: Callable[[Shape, Attrs, int], tuple[str, str] | None] | None = None
 
     @property
@@ -170,6 +169,11 @@ class CollectiveDef:
         return "window" in self.attributes
 
     @property
+    def piecewise(self) -> bool:
+        """Whether members give each other pieces of different sizes, as a window or a route says."""
+        return self.kind in PIECEWISE
+
+    @property
     def is_collective(self) -> bool:
         """Whether a group makes it together; a send and a recv are one rank's each."""
         return self.kind not in ("send", "recv")
@@ -181,7 +185,7 @@ class CollectiveDef:
     @property
     def adds(self) -> bool:
         """Whether numbers are added up."""
-        return self.reducing or self.kind == "halo_reduce"
+        return self.reducing or self.kind in ("halo_reduce", "exchange_reduce")
 
     @property
     def symmetric(self) -> bool:
@@ -190,8 +194,8 @@ class CollectiveDef:
 
     def reply_shape(self, shape: Shape, attrs: Attrs, n: int) -> Shape:
         """Shape of a reply in a group of n whose members hand over `shape` (for scatter: the root)."""
-        if self.shape_of is not None:
-            return self.shape_of(shape, attrs, n)
+        if self.piecewise:
+            return self.pieces(attrs, n, shape).reply
         sizes = list(shape)
         if self.cut:
             sizes[attrs[self.cut]] //= n
@@ -199,27 +203,47 @@ class CollectiveDef:
             sizes[attrs[self.join]] *= n
         return tuple(sizes)
 
-    def payload_bytes(self, operand_bytes: int, n: int, window: Any = None, position: int | None = None) -> int:
+    def pieces(self, attrs: Attrs, n: int, shape: Shape | None = None) -> Pieces:
+        """Who hands whom which part, of a kind that is sent piece by piece.  shape: a member's value"""
+        if "route" in self.attributes:
+            return pieces(self.kind, attrs["route"], n)
+        return pieces(self.kind, attrs["window"], n, shape, attrs["dim"] if shape else 0)
+
+    def payload_bytes(self, operand_bytes: int, n: int, how: Any = None, position: int | None = None) -> int:
         """Bytes that a rank must send, where it hands over `operand_bytes` in a group of n, whichever algorithm moves
-        them; of a halo those of the member at `position`, or (None) of the member that sends most.
+        them; piece by piece, as the window or route `how` says, those of the member at `position`, or (None) of the
+        member that sends most.
         """
         if n <= 1:
             return 0
-        if self.payload_of is not None:
-            return self.payload_of(operand_bytes, {"window": window}, n, position)
+        if self.piecewise:
+            parts = self.pieces({"window": how, "route": how}, n)
+            sent = max(sum(given) for given, _ in parts.traffic) if position is None else sum(parts.sent(position))
+            return operand_bytes * sent // max(math.prod(parts.operand), 1)
         share = self.payload.of(n, n)
         return operand_bytes * share.numerator // share.denominator
 
-    def time_s(
-        self, operand_bytes: float, n: int, link: Link, gamma_s_per_byte: float = 0.0, window: Any = None
-    ) -> float:
-        """Seconds in a group of n, each handing over `operand_bytes` (for scatter: the root)."""
-        if self.time_of is not None:
-            return self.time_of(operand_bytes, {"window": window}, n, link, gamma_s_per_byte)
+    def time_s(self, operand_bytes: float, n: int, link: Link, gamma_s_per_byte: float = 0.0, how: Any = None) -> float:
+        """Seconds in a group of n, each handing over `operand_bytes` (for scatter: the root).  how: window or route"""
+        if self.piecewise:
+            return self._pieces_time_s(operand_bytes, n, link, gamma_s_per_byte if self.adds else 0.0, how)
         alphas, (betas, of_beta), (gammas, of_gamma) = _coefficients(self.formula, n)
         size = operand_bytes * (n if self.together else 1)
         sent_s, added_s = size * betas / of_beta * link.beta_s_per_byte, size * gammas / of_gamma * gamma_s_per_byte
         return alphas * link.alpha_s + sent_s + added_s
+
+    def _pieces_time_s(self, operand_bytes: float, n: int, link: Link, gamma_s_per_byte: float, how: Any) -> float:
+        """A rank sends its messages one after the other and receives likewise, both at once; the busiest one counts."""
+        if how is None:
+            allowed = "window=(step, origin, length, part)" if "window" in self.attributes else "route=Route(...).attr"
+            raise ArgumentError(f"{self.kind} without its pieces", where="message_time_s", allowed=allowed)
+        parts = self.pieces({"window": how, "route": how}, n)
+        element_bytes, beta = operand_bytes / max(math.prod(parts.operand), 1), link.beta_s_per_byte
+
+        def seconds(sizes: tuple[int, ...], per_byte: float) -> float:
+            return len(sizes) * link.alpha_s + sum(sizes) * element_bytes * per_byte
+
+        return max(max(seconds(out, beta), seconds(back, beta + gamma_s_per_byte)) for out, back in parts.traffic)
 
     def adjoint_attrs(self, attrs: Attrs) -> dict[str, Any]:
         """Attributes of the message that brings the gradient back: joined dims are split, split ones joined."""
@@ -286,49 +310,10 @@ def _of_root(values: Arrays) -> np.ndarray:
     return next(v for v in values if v is not None)
 
 
-def _halo(values: Arrays, attrs: Attrs, kind: str) -> list[np.ndarray]:
-    """Both halos, by way of the whole tensor with its surroundings, as far as any window or slice reaches."""
-    halo, dim = Halo(*attrs["window"], members=len(values)), attrs["dim"] % values[0].ndim
-    windows, total = [halo.window(i) for i in range(halo.members)], halo.part * halo.members
-    low, high = min(0, *(start for start, _ in windows)), max(total, *(stop for _, stop in windows))
-    shape = [high - low if d == dim else size for d, size in enumerate(values[0].shape)]
-    whole = np.zeros(shape, values[0].dtype.newbyteorder("="))
-    slices = [(halo.part * i, halo.part * (i + 1)) for i in range(halo.members)]
-    at, wanted = (slices, windows) if kind == "halo_exchange" else (windows, slices)
-
-    def part(interval: tuple[int, int]) -> np.ndarray:
-        return whole[(slice(None),) * dim + (slice(interval[0] - low, interval[1] - low),)]
-
-    for value, interval in zip(values, at, strict=True):
-        if kind == "halo_exchange":
-            part(interval)[...] = value
-        else:
-            np.add(part(interval), value, out=part(interval))
-    return [np.array(part(interval), order="C") for interval in wanted]
-
-
 # ---- halos: what their windows say ----
 
 
 def _halo_def(kind: str, class_name: str, adjoint: str, reply: str, why: str) -> CollectiveDef:
-    def shape_of(shape: Shape, attrs: Attrs, n: int) -> Shape:
-        extent = Halo(*attrs["window"], members=n).extents(kind)[1]
-        return tuple(extent if d == attrs["dim"] % len(shape) else size for d, size in enumerate(shape))
-
-    def time_of(operand_bytes: float, attrs: Attrs, n: int, link: Link, gamma: float) -> float:
-        """In the middle a rank sends and receives two strips, its port one after the other; in a group of two, one."""
-        if attrs["window"] is None:
-            allowed = "window=(step, origin, length, part)"
-            raise ArgumentError(f"{kind} without a window", where="message_time_s", allowed=allowed)
-        halo = Halo(*attrs["window"], members=n)
-        element_bytes, adding = operand_bytes / halo.extents(kind)[0], gamma if kind == "halo_reduce" else 0.0
-
-        def seconds(strips: tuple[int, ...], per_byte: float) -> float:
-            return len(strips) * link.alpha_s + sum(strips) * element_bytes * per_byte
-
-        beta, traffic = link.beta_s_per_byte, _halo_traffic(halo, kind)
-        return max(max(seconds(sent, beta), seconds(received, beta + adding)) for sent, received in traffic)
-
     def fault_of(shape: Shape, attrs: Attrs, n: int) -> tuple[str, str] | None:
         window, dim = attrs["window"], attrs["dim"]
         if not isinstance(window, tuple) or len(window) != 4 or not all(is_int(x, kinds=INTS) for x in window):
@@ -342,26 +327,34 @@ def _halo_def(kind: str, class_name: str, adjoint: str, reply: str, why: str) ->
         fault = halo.fault()
         return (fault, "Windows reach no further than the neighbouring slices") if fault else None
 
+    return _piecewise_def(kind, class_name, adjoint, reply, why, ("dim", "window"), fault_of)
+
+
+def _exchange_def(kind: str, class_name: str, adjoint: str, reply: str, why: str) -> CollectiveDef:
+    def fault_of(shape: Shape, attrs: Attrs, n: int) -> tuple[str, str] | None:
+        route = attrs["route"]
+        try:
+            fits = {layout.device_num for layout in (route_of(route).src, route_of(route).dst)} == {n}
+            has = pieces(kind, route, n).operand if fits else ()
+        except (ParallelLabError, TypeError, ValueError, IndexError):
+            fits = False
+        if not fits:
+            return f"route={shorten(route)}", f"Route(src, dst, shape).attr of two layouts of the group's {n} ranks"
+        return None if shape == has else (f"a value of shape {shape}", f"A slice of shape {has}, as its route says")
+
+    return _piecewise_def(kind, class_name, adjoint, reply, why, ("route",), fault_of)
+
+
+def _piecewise_def(
+    kind: str, class_name: str, adjoint: str, reply: str, why: str, attributes: tuple[str, ...], fault_of: Any
+) -> CollectiveDef:
+    def answer(values: Arrays, attrs: Attrs) -> list[np.ndarray]:
+        return MESSAGES[kind].pieces(attrs, len(values), values[0].shape).answer(values)
+
+    payload = Term(ZERO.of, "the strips for the neighbours" if "window" in attributes else "the pieces for others")
     return CollectiveDef(
-        kind,
-        class_name,
-        reply,
-        ("dim", "window"),
-        answer=lambda values, attrs: _halo(values, attrs, kind),
-        payload=Term(ZERO.of, "the strips for the neighbours"),
-        adjoint=adjoint,
-        why=why,
-        shape_of=shape_of,
-        payload_of=lambda size, attrs, n, i: Halo(*attrs["window"], members=n).sent_bytes(kind, size, i),
-        time_of=time_of,
-        fault_of=fault_of,
+        kind, class_name, reply, attributes, answer=answer, payload=payload, adjoint=adjoint, why=why, fault_of=fault_of
     )
-
-
-@lru_cache(maxsize=256)
-def _halo_traffic(halo: Halo, kind: str) -> frozenset[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(elements of each strip sent, elements of each strip received) of the members, each different pair once."""
-    return frozenset((halo.sent(kind, i), halo.received(kind, i)) for i in range(halo.members))
 
 
 # ---- the table ----
@@ -538,6 +531,21 @@ _DEFS = (
         "halo_exchange",
         "rank i: slice i of the sum of all windows, each put where it lies and added to zeros in group order",
         "backward of the halo_reduce of {name!r}: every partial sum of an element has that element's gradient",
+    ),
+    _exchange_def(
+        "exchange",
+        "AlltoAllV",
+        "exchange_reduce",
+        "rank i: its slice of the new layout, each piece that it lacks from one rank that has it",
+        "backward of the exchange for {name!r}: a piece's gradient goes back to the rank it came from, and is added "
+        "there",
+    ),
+    _exchange_def(
+        "exchange_reduce",
+        "AlltoAllVGrad",
+        "exchange",
+        "rank i: its slice of the old layout, all pieces that were taken of it added to zeros in group order",
+        "backward of the exchange_reduce of {name!r}: every piece of a sum has the sum's gradient",
     ),
     CollectiveDef(
         "send",

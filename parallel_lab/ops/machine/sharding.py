@@ -24,9 +24,9 @@ from typing import Any
 
 from ...base.errors import StrategyError
 from ...base.settings.context import get_compat
-from ...layout.halo import Halo
 from ...layout.named_layout import Layout, LayoutStrategy, strategy_counts
 from ...layout.tensor_layout import TensorLayout
+from ..collectives.halo import Halo
 from .layout_strategy import Axes, NamedCuts, dim_text, nd_splits, shared_splits
 from .opdef import OpDef
 from .primitive import Strategy

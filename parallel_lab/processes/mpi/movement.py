@@ -6,7 +6,7 @@
                                               if it lies there in one run
     broadcast       the library's; in groups without a communicator of the library: pieces from the root, then every
                     member sends its piece to all
-    halos           the strips at the borders
+    halos, exchange   every piece from where it lies to where it is needed, by MPI's own types of parts of arrays
 
 Written as generators of steps, for two drivers: a blocking call completes each step before it takes the next, a started
 one (`nonblocking.py`) takes the next whenever it finds the last one complete. Pieces are sent from and into the arrays
@@ -30,9 +30,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.errors import message
-from ...layout.halo import Halo
+from ...layout.route import Box, box_size
 from ...layout.slices import REDUCERS
-from ...ops.collectives.definitions import combine
+from ...ops.collectives.definitions import MESSAGES, combine
+from ...ops.collectives.pieces import EXCHANGES
 from ...run.communicator import Request, answer
 from ...run.mail import expected
 from ..shm.channels import pack_head, unpack_head
@@ -67,13 +68,17 @@ class Types:
         self._mpi = mpi
         self._known: dict[int, Any] = {}
 
-    def buffer(self, array: np.ndarray) -> list:
-        """A C-contiguous array as mpi4py takes it."""
+    def buffer(self, array: np.ndarray, box: Box | None = None) -> list:
+        """A C-contiguous array as mpi4py takes it, or the part `box` of it, whose type is the caller's to free."""
         itemsize = array.dtype.itemsize
         kind = self._known.get(itemsize)
         if kind is None:
             kind = self._known[itemsize] = self._mpi.BYTE.Create_contiguous(itemsize).Commit()
-        return [array.reshape(-1).view(np.uint8), array.size, kind]
+        count = array.size
+        if box is not None:
+            sizes, starts = [s.stop - s.start for s in box], [s.start for s in box]
+            count, kind = 1, kind.Create_subarray(array.shape, sizes, starts).Commit()
+        return [array.reshape(-1).view(np.uint8), count, kind]
 
 
 class _Call(NamedTuple):
@@ -127,7 +132,8 @@ class Movement:
         return pack_arrival(what, self._handshake.run, Arrival(asked, extra, value))
 
     def _small(self, kind: str, size_bytes: int) -> bool:
-        return size_bytes <= SMALL_BYTES and (self._reproducible or kind not in _REDUCING)
+        """Whether values travel with the comparison, whole; of an exchange nobody gets more than it needs."""
+        return size_bytes <= SMALL_BYTES and kind not in EXCHANGES and (self._reproducible or kind not in _REDUCING)
 
     # after: the reply
 
@@ -177,9 +183,7 @@ class Movement:
             return False
         return (out.ctypes.data, out.shape, out.dtype) == (value.ctypes.data, value.shape, value.dtype)
 
-    def _exchange(
-        self, call: _Call, number: int, give: Mapping[int, np.ndarray], take: Mapping[int, np.ndarray]
-    ) -> Step:
+    def _swap(self, call: _Call, number: int, give: Mapping[int, np.ndarray], take: Mapping[int, np.ndarray]) -> Step:
         """Step `number`: give[j] goes to member j, take[j] is filled by it. Empty pieces are not sent."""
         requests, size_bytes = [], 0
         for start, pieces in ((self._comm.Irecv, take), (self._comm.Isend, give)):
@@ -199,7 +203,7 @@ class Movement:
         me, n, reduce = call.me, call.n, call.request.reduce
         rows = np.empty((n - 1, into.size), into.dtype)
         addends = {j: rows[i] for i, j in enumerate(j for j in range(n) if j != me)}
-        yield self._exchange(call, 0, give, addends)
+        yield self._swap(call, 0, give, addends)
         addends[me] = give[me]
         # the operations of `communicator.combine`; the order is the contract. Added where the sum shall lie, unless
         # this rank's addend is still there
@@ -232,7 +236,7 @@ class Movement:
         parts = self._parts(call, out.reshape(-1))
         mine = parts[call.me]
         yield from self._add_up(call, self._parts(call, value.reshape(-1)), mine, in_place=in_place)
-        yield self._exchange(call, 1, dict.fromkeys(call.others, mine), parts)
+        yield self._swap(call, 1, dict.fromkeys(call.others, mine), parts)
         return out
 
     def _reduce(self, call: _Call) -> Steps:
@@ -249,7 +253,7 @@ class Movement:
         parts = self._parts(call, out.reshape(-1)) if at_root else {}
         mine = parts[call.me] if at_root else np.empty(addends[call.me].size, value.dtype)
         yield from self._add_up(call, addends, mine, in_place=in_place)
-        yield self._exchange(call, 1, {} if at_root else {call.root: mine}, parts)
+        yield self._swap(call, 1, {} if at_root else {call.root: mine}, parts)
         return out
 
     def _reduce_scatter(self, call: _Call) -> Steps:
@@ -289,7 +293,7 @@ class Movement:
     def _gather(self, call: _Call) -> Steps:
         value = call.request.value
         if call.me != call.root:
-            yield self._exchange(call, 0, {call.root: value}, {})
+            yield self._swap(call, 0, {call.root: value}, {})
             return None
         return (yield from self._joined(call, value.shape, call.request.dim, {call.me: value}))
 
@@ -307,7 +311,7 @@ class Movement:
         # joined along the first dim that counts they lie one after the other, and arrive where they belong
         direct = out.dtype == dtype and math.prod(shape[:dim]) == 1
         rows = out.reshape(n, *shape) if direct else np.empty((n, *shape), dtype)
-        yield self._exchange(call, 0, give, {j: rows[j] for j in call.others})
+        yield self._swap(call, 0, give, {j: rows[j] for j in call.others})
         rows[call.me] = give[call.me].reshape(shape)
         if not direct:
             np.concatenate(list(rows), axis=dim, out=out)
@@ -338,10 +342,10 @@ class Movement:
 
     def _scatter(self, call: _Call, value: np.ndarray | None, dim: int, out: np.ndarray) -> Generator[Step]:
         if value is None:
-            yield self._exchange(call, 0, {}, {call.root: out})
+            yield self._swap(call, 0, {}, {call.root: out})
             return
         pieces = _pieces_first(value, dim, call.n)
-        yield self._exchange(call, 0, dict(enumerate(pieces)), {})
+        yield self._swap(call, 0, dict(enumerate(pieces)), {})
         np.copyto(out, pieces[call.me].reshape(out.shape))
 
     def _broadcast(self, call: _Call, value: np.ndarray | None, dim: int, out: np.ndarray) -> Generator[Step]:
@@ -356,33 +360,36 @@ class Movement:
         parts = self._parts(call, out.reshape(-1))
         receivers = [j for j in call.others if j != call.root]
         at_root, mine = value is not None, parts[call.me]
-        yield self._exchange(call, 0, parts if at_root else {}, {} if at_root else {call.root: mine})
-        yield self._exchange(call, 1, dict.fromkeys(receivers, mine), {} if at_root else parts)
+        yield self._swap(call, 0, parts if at_root else {}, {} if at_root else {call.root: mine})
+        yield self._swap(call, 1, dict.fromkeys(receivers, mine), {} if at_root else parts)
 
-    def _halo(self, call: _Call) -> Steps:
-        value, kind, me = call.request.value, call.request.kind, call.me
-        dim, halo = positive_dim(call.request.dim, value.ndim, kind), Halo(*call.request.window, members=call.n)
-        shape = (*value.shape[:dim], halo.extents(kind)[1], *value.shape[dim + 1 :])
-        rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
-        near = sorted((*halo.neighbours(me), me))
-        given, taken = (
-            {j: slice(*(inner * at for at in of(kind, me, j))) for j in near} for of in (halo.given, halo.taken)
-        )
-        flat = value.reshape(rows, value.shape[dim] * inner)
-        out = self._place(call, shape, value.dtype.newbyteorder("="))
+    def _piecewise(self, call: _Call) -> Steps:
+        """Pieces go from their place in the value to their place in the reply; those that are added wait apart."""
+        value, me = call.request.value, call.me
+        parts = MESSAGES[call.request.kind].pieces(vars(call.request), call.n, value.shape)
+        out = self._place(call, parts.reply, value.dtype.newbyteorder("="))
         out.fill(0)
-        result = out.reshape(rows, shape[dim] * inner)
-        strips = {j: np.empty((rows, part.stop - part.start), value.dtype) for j, part in taken.items() if j != me}
-        yield self._exchange(call, 0, {j: np.ascontiguousarray(flat[:, given[j]]) for j in strips}, strips)
-        strips[me] = flat[:, given[me]]
-        for j, part in taken.items():  # ascending: where windows overlap, the addends come in group order
-            if kind == "halo_exchange":
-                result[:, part] = strips[j]
-            else:
-                np.add(result[:, part], strips[j], out=result[:, part])
+        given, taken = parts.given[me], parts.taken[me]
+        targets = {j: (out, box) for j, box in taken.items() if j != me}
+        apart = parts.adds or out.dtype != value.dtype
+        if apart:
+            wholes = {j: tuple(slice(0, s.stop - s.start) for s in box) for j, (_, box) in targets.items()}
+            targets = {j: (np.empty(out[taken[j]].shape, value.dtype), whole) for j, whole in wholes.items()}
+        requests, size_bytes = [], 0
+        for start, pieces in ((self._comm.Irecv, targets), (self._comm.Isend, {j: (value, given[j]) for j in given})):
+            for j in call.others:
+                if j in pieces and (size := box_size(pieces[j][1])):
+                    buffer, peer = self._types.buffer(*pieces[j]), call.members[j]
+                    requests.append(start(buffer, peer, call.tag(peer, 0)))
+                    buffer[2].Free()  # MPI keeps the type until the piece has arrived
+                    size_bytes += size * value.itemsize
+        yield Step(requests, tuple(call.members[j] for j in call.others if j in given or j in taken), size_bytes)
+        for j, box in taken.items():  # ascending: where pieces overlap, the addends come in group order
+            if j == me or apart:
+                parts.put(out[box], value[given[me]] if j == me else targets[j][0])
         return out
 
-    _halo_exchange = _halo_reduce = _halo
+    _halo_exchange = _halo_reduce = _exchange = _exchange_reduce = _piecewise
 
 
 def _divided(shape: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ reads the other buffer). What does not fit takes as many steps as it needs, rang
     all_to_all      write n pieces, one per member   | read piece `me` of everybody
     broadcast       the root writes                  | the others read
     scatter         the root writes n pieces         | member i reads piece i
-    halos           write a strip for each neighbour | read the neighbours' strips for me
+    halos, exchange write a piece for each taker     | read everybody's piece for me
 
 A collective is a generator that yields what it waits for (`barrier.Condition`) and returns this rank's reply. Its
 caller waits (`comm.py`), or looks again later (`nonblocking.py`).
@@ -25,15 +25,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
 from ...base.errors import ShapeError, message
-from ...layout.halo import Halo
 from ...layout.slices import REDUCERS
+from ...ops.collectives.definitions import MESSAGES
 from ...run.communicator import Request, delivered, reply_shape
 from ...run.mail import expected
 from .arena import Arena
@@ -222,7 +220,7 @@ class Collectives:
 
     # values go out in pieces
 
-    def _exchange(
+    def _swap(
         self, group: Group, pieces: np.ndarray, start: int, stop: int, check: Check
     ) -> Generator[Condition, None, list[np.ndarray]]:
         """Hand range [start:stop] of every piece (rows, n, run) to its member; everybody's range for me, flat."""
@@ -239,7 +237,7 @@ class Collectives:
         pieces = as_pieces(value, positive_dim(request.dim, value.ndim, request.kind), group.n, request.kind)
         out = result_array(request, value.dtype)
         for start, stop in self._ranges(out.size, value.itemsize, group.n):
-            rows = yield from self._exchange(group, pieces, start, stop, check)
+            rows = yield from self._swap(group, pieces, start, stop, check)
             combine_into(rows, request.reduce, out.reshape(-1)[start:stop])
         return out
 
@@ -249,80 +247,40 @@ class Collectives:
         out = result_array(request, value.dtype.newbyteorder("="))
         joined = as_pieces(out, positive_dim(request.concat_dim, value.ndim, kind), n, kind)
         for start, stop in self._ranges(value.size // n, value.itemsize, n):
-            rows = yield from self._exchange(group, pieces, start, stop, check)
+            rows = yield from self._swap(group, pieces, start, stop, check)
             for i in range(n) if stop > start else ():
                 copy_in(joined[:, i, :], start, stop, rows[i])
         return out
 
-    # only strips at the borders go out
+    # members give each other pieces of different sizes: halos, exchanges
 
-    def _halo_exchange(self, group: Group, request: Request, check: Check) -> Program:
-        routes, value, out, result = _halo_views(group, request)
-        targets = {j: result[:, part] for j, part in routes.taken.items()}
-        yield from self._strips(group, routes, value, targets, check)
-        targets[group.me][...] = value[:, routes.given[group.me]]
-        return delivered(out, request)
-
-    def _halo_reduce(self, group: Group, request: Request, check: Check) -> Program:
-        routes, value, out, result = _halo_views(group, request)
-        # strips are kept apart: where windows overlap, the element takes the addend of the rank before it first
-        strips = {j: np.empty((len(result), part.stop - part.start), out.dtype) for j, part in routes.taken.items()}
-        yield from self._strips(group, routes, value, strips, check)
-        strips[group.me] = value[:, routes.given[group.me]]
-        for j, part in routes.taken.items():
-            result[:, part] += strips[j]
-        return delivered(out, request)
-
-    def _strips(
-        self, group: Group, routes: _Routes, value: np.ndarray, targets: dict[int, np.ndarray], check: Check
-    ) -> Program:
-        """Hand each neighbour its strip of `value` (rows, run), and fill its target (rows, strip) with the neighbour's.
-        A buffer holds two pieces, for the members before and after; the longest strip gives all members' steps.
+    def _piecewise(self, group: Group, request: Request, check: Check) -> Program:
+        """Write the pieces for others, read those for me. A buffer has as many places as a member gives pieces at most;
+        the longest piece gives all members' steps.
         """
-        me = group.me
-        sent = [(j, value[:, part]) for j, part in routes.given.items() if j != me]
-        for start, stop in self._ranges(routes.longest * len(value), value.itemsize, 2):
-            size = stop - start
-            mine = self._row(group, me, value.dtype, 2 * size, ahead=1)
-            for j, strip in sent:
-                copy_out(strip, start, min(stop, strip.size), mine[size if j > me else 0 :])
+        value, me = request.value, group.me
+        parts = MESSAGES[request.kind].pieces(vars(request), group.n, value.shape)
+        out = np.zeros(parts.reply, value.dtype.newbyteorder("="))
+        takers = [(at, value[parts.given[me][j]]) for at, j in enumerate(parts.takers(me))]
+        came = {j: out[box] for j, box in parts.taken[me].items()}
+        if parts.adds:  # kept apart until all is here: an element takes its addends in group order
+            came = {j: np.empty(place.shape, out.dtype) for j, place in came.items() if j != me}
+        places = {j: parts.takers(j).index(me) for j in came if j != me}
+        for start, stop in self._ranges(parts.longest, value.itemsize, max(parts.most_takers, 1)):
+            size, count = stop - start, (stop - start) * parts.most_takers
+            mine = self._row(group, me, value.dtype, count, ahead=1)
+            for at, piece in takers:
+                copy_out(piece, start, min(stop, piece.size), mine[at * size :])
             yield from group.meet(check)
-            for j, _ in sent:
-                row = self._row(group, j, value.dtype, 2 * size, ahead=0)
-                copy_in(targets[j], start, min(stop, targets[j].size), row[0 if j > me else size :])
+            for j, at in places.items():
+                row = self._row(group, j, value.dtype, count, ahead=0)
+                copy_in(came[j], start, min(stop, came[j].size), row[at * size :])
+        for j, box in parts.taken[me].items():
+            if j == me or parts.adds:
+                parts.put(out[box], value[parts.given[me][me]] if j == me else came[j])
+        return delivered(out, request)
 
-
-@dataclass(frozen=True)
-class _Routes:
-    """Which part of each row a halo's member gives to whom, and where what it gets goes; by member, ascending, itself
-    included. `longest`: elements per row of the longest strip of all members.
-    """
-
-    given: dict[int, slice]
-    taken: dict[int, slice]
-    longest: int
-
-
-@lru_cache(maxsize=256)
-def _routes(halo: Halo, kind: str, me: int, inner: int) -> _Routes:
-    """inner   elements in memory per element along the dim"""
-    members = sorted((*halo.neighbours(me), me))
-    given, taken = (
-        {j: slice(start * inner, stop * inner) for j in members for start, stop in [of(kind, me, j)]}
-        for of in (halo.given, halo.taken)
-    )
-    return _Routes(given, taken, inner * max(count for i in range(halo.members) for count in (0, *halo.sent(kind, i))))
-
-
-def _halo_views(group: Group, request: Request) -> tuple[_Routes, np.ndarray, np.ndarray, np.ndarray]:
-    """(routes, value as (rows, run along the dim), result of zeros, the result as (rows, run)) of a halo request."""
-    value = request.value
-    dim, halo = positive_dim(request.dim, value.ndim, request.kind), Halo(*request.window, members=len(group.members))
-    shape = (*value.shape[:dim], halo.extents(request.kind)[1], *value.shape[dim + 1 :])
-    out = np.zeros(shape, value.dtype.newbyteorder("="))
-    rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
-    routes = _routes(halo, request.kind, group.me, inner)
-    return routes, value.reshape(rows, value.shape[dim] * inner), out, out.reshape(rows, shape[dim] * inner)
+    _halo_exchange = _halo_reduce = _exchange = _exchange_reduce = _piecewise
 
 
 def result_array(request: Request, dtype: np.dtype, empty: Callable = np.empty) -> np.ndarray:

@@ -37,19 +37,21 @@ def as_pieces(value: np.ndarray, dim: int, parts: int, what: str) -> np.ndarray:
 
 
 def _parts(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The flat range [start:stop] of a (rows, run) view in pairs: a part of the view, and the part of `flat` for it."""
+    """The flat range [start:stop] of a view in pairs: a part of the view, and the part of `flat` for it."""
     if stop - start == piece.size:
         yield piece, flat[: piece.size].reshape(piece.shape)
         return
-    run, at = piece.shape[1], start
+    run, at = math.prod(piece.shape[1:]), start
     while at < stop:
-        row, column = divmod(at, run)
-        if column or stop - at < run:
-            part = piece[row : row + 1, column : min(run, column + stop - at)]
+        row, inside = divmod(at, run)
+        rows = 1 if inside else max((stop - at) // run, 1)
+        end = min(stop, (row + rows) * run)
+        if inside or end - at < run:
+            yield from _parts(piece[row], inside, inside + end - at, flat[at - start :])
         else:
-            part = piece[row : row + (stop - at) // run]
-        yield part, flat[at - start : at - start + part.size].reshape(part.shape)
-        at += part.size
+            part = piece[row : row + rows]
+            yield part, flat[at - start : at - start + part.size].reshape(part.shape)
+        at = end
 
 
 def copy_in_turns(target: np.ndarray, source: np.ndarray, pause: Callable[[], None]) -> None:
@@ -69,13 +71,13 @@ def copy_in_turns(target: np.ndarray, source: np.ndarray, pause: Callable[[], No
 
 
 def copy_out(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None:
-    """flat[:stop - start] = the flat range [start:stop] of a (rows, run) view."""
+    """flat[:stop - start] = the flat range [start:stop] of a view of any shape; nothing if it is empty."""
     for part, place in _parts(piece, start, stop, flat):
         place[...] = part
 
 
 def copy_in(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None:
-    """The flat range [start:stop] of a (rows, run) view = flat[:stop - start]."""
+    """The flat range [start:stop] of a view of any shape = flat[:stop - start]; nothing if it is empty."""
     for part, place in _parts(piece, start, stop, flat):
         part[...] = place
 

@@ -1,0 +1,143 @@
+"""`Route`: which pieces of a tensor go from which rank to which, where each rank is sent just what it lacks.
+
+Six ranks as (2, 3) hold the six elements of a vector in 2 parts (on 3 ranks each), and want them in 3 parts:
+
+    >>> route = Route(TensorLayout((2, 3), (1,)), TensorLayout((2, 3), (0,)), (6,))
+    >>> route.taken[1]                      # rank 1 needs [2:4]; it has [0:3], and rank 3 has [3:6]
+    {1: (slice(0, 1, None),), 3: (slice(1, 2, None),)}
+    >>> max(map(route.received, range(6)))  # gathering first would take 3
+    2
+
+What a rank needs and holds it keeps; the rest has to come, so no way needs less: `received` is the lower bound. A slice
+that several ranks hold comes from each of them equally often, from the nearest first: ranks of one node have
+consecutive numbers, so two ranks are the nearer, the smaller the aligned block of 2, 4, 8, ... ranks that holds both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from .tensor_layout import Shape, TensorLayout
+
+Box = tuple[slice, ...]  # a part of a tensor: an index for numpy
+
+
+@dataclass(frozen=True)
+class Route:
+    """From layout `src` to layout `dst` of a tensor of `shape`: layouts over the same ranks, nothing pending."""
+
+    src: TensorLayout
+    dst: TensorLayout
+    shape: Shape
+
+    @property
+    def attr(self) -> tuple[Any, ...]:
+        """The route in plain tuples, as an instruction and a request carry it; `route_of` turns them back."""
+        return (self.src.device_matrix, self.src.tensor_map, self.dst.device_matrix, self.dst.tensor_map, self.shape)
+
+    @cached_property
+    def _slices(self) -> tuple[list[Box], list[Box]]:
+        """Per rank where its old and where its new slice lies."""
+        ranks = range(self.src.device_num)
+        old, new = ([layout.slice_index(self.shape, rank) for rank in ranks] for layout in (self.src, self.dst))
+        return old, new
+
+    @cached_property
+    def _boxes(self) -> list[dict[int, Box]]:
+        """Per rank, from whom (itself included) it takes which part of the whole tensor."""
+        old, new = self._slices
+        if 0 in self.shape:
+            return [{} for _ in new]
+        numbers = [self.src.slice_numbers(rank) for rank in range(len(old))]
+        holders: dict[tuple[int, ...], list[int]] = {}
+        for rank, block in enumerate(numbers):
+            holders.setdefault(block, []).append(rank)
+        asking: dict[tuple[int, ...], list[int]] = {block: [] for block in holders}
+        part, found = self.src.slice_shape(self.shape), []
+        for rank, box in enumerate(new):
+            found.append({})
+            crossed = (range(s.start // n, -(-s.stop // n)) for s, n in zip(box, part, strict=True))
+            for block in itertools.product(*crossed):
+                if block == numbers[rank]:
+                    found[rank][rank] = _shared(box, old[rank])
+                else:
+                    asking[block].append(rank)
+        for block, ranks in asking.items():
+            left = dict.fromkeys(holders[block], -(-len(ranks) // len(holders[block])))
+            for rank in ranks:
+                giver = min((h for h, n in left.items() if n), key=lambda h: ((rank ^ h).bit_length(), h))
+                left[giver] -= 1
+                found[rank][giver] = _shared(new[rank], old[giver])
+        return [dict(sorted(mine.items())) for mine in found]
+
+    @cached_property
+    def taken(self) -> list[dict[int, Box]]:
+        """Per rank {who gives it a piece: where the piece lies in its new slice}; itself included, ascending."""
+        return [
+            {g: _within(box, new) for g, box in mine.items()}
+            for mine, new in zip(self._boxes, self._slices[1], strict=True)
+        ]
+
+    @cached_property
+    def given(self) -> list[dict[int, Box]]:
+        """Per rank {who takes a piece of it: where the piece lies in its old slice}; itself included, ascending."""
+        found: list[dict[int, Box]] = [{} for _ in self._boxes]
+        for rank, mine in enumerate(self._boxes):
+            for giver, box in mine.items():
+                found[giver][rank] = _within(box, self._slices[0][giver])
+        return found
+
+    def received(self, rank: int) -> int:
+        """Elements that `rank` is sent: those of its new slice that its old one has not."""
+        return sum(box_size(box) for giver, box in self.taken[rank].items() if giver != rank)
+
+
+@lru_cache(maxsize=1024)
+def route_of(attr: tuple[Any, ...]) -> Route:
+    """The route that `Route.attr` describes."""
+    return Route(TensorLayout(*attr[:2]), TensorLayout(*attr[2:4]), attr[4])
+
+
+def narrowed(src: TensorLayout, dst: TensorLayout, shape: Shape) -> tuple[tuple[int, ...], Route]:
+    """(axes of the groups within which pieces travel, the route within one of them).
+
+    Axes that hold copies in both, or split the same dim in front of all others in both, separate groups that have
+    nothing to give each other: what data parallel ranks do with their own rows concerns no other rows. Over two device
+    matrices: all axes of the first.
+    """
+    if src.device_matrix != dst.device_matrix:
+        return tuple(reversed(range(len(src.device_matrix)))), Route(src, dst, shape)
+    own = [
+        sum(
+            itertools.takewhile(bool, (a == b for a, b in zip(*both, strict=False)))
+        )  # how many axes come first in both
+        for both in zip(src.tensor_map, dst.tensor_map, strict=True)
+    ]
+    maps = [[entry[n:] for entry, n in zip(layout.tensor_map, own, strict=True)] for layout in (src, dst)]
+    axes = sorted({a for entries in maps for entry in entries for a in entry}, reverse=True)
+    matrix, number = tuple(map(src.axis_size, axes)), {a: len(axes) - 1 - at for at, a in enumerate(axes)}
+    parts = tuple(
+        size // math.prod(map(src.axis_size, entry[:n]))
+        for size, entry, n in zip(shape, src.tensor_map, own, strict=True)
+    )
+    old, new = (TensorLayout(matrix, [tuple(number[a] for a in entry) for entry in entries]) for entries in maps)
+    return tuple(axes), Route(old, new, parts)
+
+
+def box_size(box: Box) -> int:
+    """Elements in a part."""
+    return math.prod(s.stop - s.start for s in box)
+
+
+def _shared(one: Box, two: Box) -> Box:
+    """The part that two parts share."""
+    return tuple(slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(one, two, strict=True))
+
+
+def _within(box: Box, outer: Box) -> Box:
+    """Where a part lies in another that holds it."""
+    return tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(box, outer, strict=True))

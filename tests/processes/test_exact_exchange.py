@@ -1,0 +1,152 @@
+"""Exact redistribution on real ranks: values, what really travels, and the memory it takes; over MPI without copies."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from parallel_lab import Session, compile, nn
+from parallel_lab.base.errors import CollectiveMismatch
+from parallel_lab.processes.mpi.pool import MpiPool
+from parallel_lab.processes.shm import WorkerPool
+from tests.processes.pools import NEEDS_MPI
+from tests.recorded.nets import Quick
+
+SEED = 20261128
+SHM = pytest.param(WorkerPool, id="shm")
+MPI = pytest.param(MpiPool, id="mpi", marks=NEEDS_MPI)
+
+
+def moved_pairs(comm, first: int, count: int) -> list[tuple[int, int, bool]]:
+    """Of drawn pairs of layouts, on this rank: (elements that it took from others, those that it lacked, right?)."""
+    import numpy as np
+
+    from parallel_lab.lab.redistribution.model import run_steps
+    from parallel_lab.layout.redistribution import plan_redistribution
+    from parallel_lab.processes.mpi import movement
+    from parallel_lab.processes.shm import collectives
+    from tests.layout.drawn_layouts import drawn_pair
+    from tests.layout.test_exact_redistribution import held
+
+    took, plain, buffer = [], collectives.copy_in, movement.Types.buffer
+
+    def copy_in(piece, start, stop, flat):
+        took.append(stop - start)
+        plain(piece, start, stop, flat)
+
+    def posted(types, array, box=None):
+        """What MPI is to fill: the reply, not this rank's value."""
+        if box is not None and array is not given[0]:
+            took.append(int(np.prod([s.stop - s.start for s in box])))
+        return buffer(types, array, box)
+
+    found, given = [], [None]
+    collectives.copy_in, movement.Types.buffer = copy_in, posted
+    try:
+        for seed in range(first, first + count):
+            rng = np.random.default_rng([SEED, seed])
+            src, dst, shape = drawn_pair(rng, comm.world_size)
+            full = rng.standard_normal(shape)
+            given[0] = np.ascontiguousarray(full[src.slice_index(shape, comm.rank)])
+            took.clear()
+            value = run_steps(comm, plan_redistribution(src, dst, shape, exact=True), given[0])
+            lacked = held(dst, shape, comm.rank) - held(src, shape, comm.rank)
+            right = np.array_equal(value, full[dst.slice_index(shape, comm.rank)])
+            found.append((sum(took), len(lacked), right))
+    finally:
+        collectives.copy_in, movement.Types.buffer = plain, buffer
+    return found
+
+
+def compare(make, ranks: int, first: int, count: int) -> None:
+    print(f"seeds [{SEED}, {first} ... {first + count - 1}], {ranks} ranks")
+    with make(ranks) as pool:
+        done = pool.run(moved_pairs, first, count)
+    for rank, found in enumerate(done):
+        for seed, (took, lacked, right) in enumerate(found, first):
+            assert (took, right) == (lacked, True), (seed, rank)
+    assert sum(took for found in done for took, _, _ in found)
+
+
+@pytest.mark.parametrize("make", [SHM, MPI])
+def test_ranks_take_from_others_what_they_lack_and_no_more(make):
+    compare(make, 4, 0, 60)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", [2, 3, 6, 8, 12, 16])
+@pytest.mark.parametrize("make", [SHM, MPI])
+def test_hundreds_of_pairs_on_up_to_16_ranks(make, ranks):
+    compare(make, ranks, 1000 * ranks, 100)
+
+
+@pytest.mark.parametrize("make", [SHM, MPI])
+@pytest.mark.parametrize("direction", ["forward", "back"])
+def test_memory_beside_the_value_is_the_reply_and_one_piece(make, direction):
+    """Rows to columns on 4 ranks, 8 MB each, larger than the buffers; back: sums, whose pieces wait for their turn."""
+
+    def program(comm, kind, route, shape):
+        import tracemalloc
+
+        import numpy as np
+
+        from parallel_lab.run.communicator import Request
+
+        value = np.full(shape, float(comm.rank))
+        request = Request(kind, (0, 1, 2, 3), value, route=route)
+        comm.answer(request)  # what is made once is not counted
+        tracemalloc.start()
+        try:
+            comm.answer(request)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    from parallel_lab.layout.route import Route
+    from parallel_lab.layout.tensor_layout import TensorLayout
+
+    route = Route(TensorLayout((4,), (0, -1)), TensorLayout((4,), (-1, 0)), (2048, 2048)).attr
+    kind, shape = ("exchange", (512, 2048)) if direction == "forward" else ("exchange_reduce", (2048, 512))
+    reply_bytes, piece_bytes = 8 * 512 * 2048, 8 * 512 * 512
+    with make(4) as pool:
+        peaks = pool.run(program, kind, route, shape)
+    print(f"{kind}: at most {max(peaks)} bytes beside a value of {reply_bytes}")
+    waiting = 3 * piece_bytes if direction == "back" else piece_bytes
+    assert reply_bytes <= max(peaks) <= reply_bytes + waiting + 200_000  # and what numpy buffers
+
+
+@NEEDS_MPI
+def test_training_gives_the_bits_of_the_simulator():
+    rng = np.random.default_rng(SEED)
+    strategies = ((4, 1), (1, 2)), ((2, 4),), ((2, 1), (1, 1))  # exchanges among 8 ranks, with copies
+    data = [(rng.normal(size=(16, 32)), rng.normal(size=(16, 16))) for _ in range(2)]
+    found = {}
+    for executor, make in (("simulator", None), ("processes", WorkerPool), ("mpi", MpiPool)):
+        net = Quick(32, 16, 16, *strategies)  # of one seed: the parameters are the same each time
+        optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
+        options = {"loss": nn.MSELoss(), "optimizer": optimizer, "device_num": 8, "dataset_strategy": "full_batch"}
+        plan = compile(net, *data[0], redistribution="exact", **options)
+        assert {"exchange", "exchange_reduce"} <= {i.kind for _, i in plan.instructions()}
+        pool = contextlib.nullcontext() if make is None else make(8)
+        with pool as workers, Session(plan, net, optimizer, executor=executor, pool=workers) as session:
+            found[executor] = session.train(data, steps=4), session.parameters()
+    for executor in ("processes", "mpi"):
+        assert found[executor][0] == found["simulator"][0] and len(set(found["simulator"][0])) == 4
+        for name, want in found["simulator"][1].items():
+            np.testing.assert_array_equal(found[executor][1][name], want, err_msg=f"{executor} {name}")
+
+
+@pytest.mark.parametrize("make", [SHM, MPI])
+def test_ranks_that_say_different_routes_are_told(make):
+    def program(comm):
+        from parallel_lab.layout.route import Route
+        from parallel_lab.layout.tensor_layout import TensorLayout
+
+        layouts = [TensorLayout((2,), (0, -1)), TensorLayout((2,), (-1, 0)), TensorLayout((2,), (-1, -1))]
+        comm.exchange(np.ones((2, 4)), Route(layouts[0], layouts[1 + comm.rank], (4, 4)).attr, tag="both")
+
+    with make(2) as pool, pytest.raises(CollectiveMismatch, match="route"):
+        pool.run(program)
