@@ -2,8 +2,8 @@
 
 Gradients are added up over ranks, so one rank's NaN is every rank's after one step, and another rank's loss may show
 it first. So each rank looks at its own inputs before a step, at its own gradients before they are added up, and at its
-loss after the step. The sum of squares of an array is finite if all of it is, which costs a microsecond and 0.1 ns per
-element; only where it is not, elements are looked at. With a loss scale nothing is checked: an overflow is what it
+loss after the step. The sum of squares of an array is finite if all of it is, which costs a microsecond and 0.05 ns
+per element; only where it is not, elements are looked at. With a loss scale nothing is checked: an overflow is what it
 looks for, and it leaves out the step.
 
     set_run_checks(finite=True)        # in notebooks that is the default
@@ -41,12 +41,12 @@ def fault_in(given: Any) -> tuple[str, tuple[int, ...]] | None:
     >>> fault_in(np.array([[1.0, 2.0], [np.nan, np.inf]]))
     ('nan (1 NaN, 1 infinite of 4)', (1, 0))
     """
-    array = np.asarray(given.asnumpy() if isinstance(given, Tensor) else given)
-    if array.dtype.char in "fd" and array.size:
-        flat = array.reshape(-1)
-        with np.errstate(all="ignore"):
-            if isfinite(np.dot(flat, flat)):
-                return None
+    array = given
+    if type(given) is not np.ndarray:
+        array = np.asarray(given.asnumpy() if isinstance(given, Tensor) else given)
+    # vdot does not warn where squares overflow: np.errstate around dot takes longer than both
+    if array.dtype.char in "fd" and isfinite(np.vdot(array, array)):
+        return None
     if not array.size or kind_of(array.dtype) not in "fc":
         return None
     array = in_float32(array)
@@ -97,22 +97,25 @@ class PlanCheck:
 
     def __init__(self, plan: Plan, rank: int, env: Mapping[str, Any], watched: dict[str, str]) -> None:
         self.plan, self.rank, self.env, self.step, self.watched = plan, rank, env, 0, watched
+        self._inputs = [given.name for given in plan.data_inputs]
+        self._loss = plan.outputs[0]
         self._trained = [(f"parameter {given.name!r}", given.name) for given in plan.parameters if given.trainable]
 
     def begin(self, step: int) -> None:
         """Before step `step`, from 0: the inputs."""
         self.step = step
-        for given in self.plan.data_inputs:
-            if given.name in self.env:
-                self._look(f"input {given.name!r}", given.name)
+        for name in self._inputs:
+            if name in self.env and fault_in(self.env[name]) is not None:
+                self._look(f"input {name!r}", name)
 
     def look(self, request: Any) -> None:
         """Before a request is answered."""
-        if request.value is None or fault_in(request.value) is None:
+        value = request.value
+        if value is None or fault_in(value) is None:
             return
         for name in self.watched:
             self._look_at_gradient(name)
-        check(f"what goes into {request.kind} at {request.origin}", request.value, self.step, rank=self.rank)
+        check(f"what goes into {request.kind} at {request.origin}", value, self.step, rank=self.rank)
 
     def __call__(self, action: Any, instr: Any, *measured: Any) -> None:
         """After an instruction: a gradient that will be added up, or used."""
@@ -125,12 +128,12 @@ class PlanCheck:
 
     def end(self) -> None:
         """After the step: the loss. An update that has spoiled a parameter shows in the next one."""
-        array = self.env.get(self.plan.outputs[0])
+        array = self.env.get(self._loss)
         if array is None or fault_in(array) is None:
             return
         for what, name in self._trained:
             self._look(what, name)
-        self._look("the loss", self.plan.outputs[0])
+        self._look("the loss", self._loss)
 
     def _look(self, what: str, name: str) -> None:
         array = self.env.get(name)
