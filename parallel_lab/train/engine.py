@@ -129,6 +129,7 @@ class TrainStep(_Step):
             self.network, self.loss_fn = _in_parts(self.network, loss_fn, optimizer, parts), None
             network, loss_fn = self.network, None
         self._first = True
+        self._scales: bool | None = None  # whether the network looks for overflow itself
         self._at_once: Callable | None = None
         alone = self.mode == "stand_alone" or (self.world is None and self.mode not in SHARDED_MODES)
         if alone and not _rehearses(self.mode):
@@ -172,16 +173,19 @@ class TrainStep(_Step):
     def _run_at_once(self, *columns: Any) -> Any:
         """A step that is not compiled; what goes in and comes out is looked at, where that is wanted (`finite.py`)."""
         optimizer = self.optimizer or getattr(self.network, "optimizer", None)
-        if optimizer is None or not finite.wanted(optimizer, self.network):
+        if optimizer is None or not finite.wanted(optimizer):
+            return self._at_once(*columns)
+        if self._scales is None:
+            self._scales = finite.scales_its_loss(self.network)
+        if self._scales:
             return self._at_once(*columns)
         step = optimizer.global_step
-        finite.check_columns(columns, step)
+        for number, column in enumerate(columns):
+            finite.check(f"input {number}", column, step)
         loss = self._at_once(*columns)
         if isinstance(loss, Tensor):
             finite.check("the loss", loss, step)
-        for p in optimizer.parameters:
-            if not is_elsewhere(p):
-                finite.check(f"parameter {p.name!r}", p, step)
+        finite.check_all("parameter", ((p.name, p) for p in optimizer.parameters if not is_elsewhere(p)), step)
         return loss
 
     def _before_first_step(self) -> None:

@@ -11,9 +11,9 @@ looks for, and it leaves out the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -28,11 +28,15 @@ from ..nn.tensor.tensor import Tensor
 MOVES = ("concat", "split", "slice", "reshape")  # kinds of instructions that compute nothing
 
 
-def wanted(optimizer: Any, network: Any = None) -> bool:
-    """Whether numbers are looked at in steps of this optimizer and network."""
-    scaled = getattr(optimizer, "loss_scaler", None) is not None
+def wanted(optimizer: Any) -> bool:
+    """Whether numbers are looked at in steps of this optimizer."""
+    return run_checks().check_finite and getattr(optimizer, "loss_scaler", None) is None
+
+
+def scales_its_loss(network: Any) -> bool:
+    """Whether a Cell in it has a loss scale of its own, and looks for overflow."""
     cells = network.cells_and_names() if hasattr(network, "cells_and_names") else ()
-    return run_checks().check_finite and not scaled and not any(hasattr(cell, "scale_sense") for _, cell in cells)
+    return any("scale_sense" in vars(cell) for _, cell in cells)
 
 
 def fault_in(given: Any) -> tuple[str, tuple[int, ...]] | None:
@@ -41,11 +45,8 @@ def fault_in(given: Any) -> tuple[str, tuple[int, ...]] | None:
     >>> fault_in(np.array([[1.0, 2.0], [np.nan, np.inf]]))
     ('nan (1 NaN, 1 infinite of 4)', (1, 0))
     """
-    array = given
-    if type(given) is not np.ndarray:
-        array = np.asarray(given.asnumpy() if isinstance(given, Tensor) else given)
-    # vdot does not warn where squares overflow: np.errstate around dot takes longer than both
-    if array.dtype.char in "fd" and isfinite(np.vdot(array, array)):
+    array = given.asnumpy() if isinstance(given, Tensor) else np.asarray(given)
+    if _looks_finite(array):
         return None
     if not array.size or kind_of(array.dtype) not in "fc":
         return None
@@ -58,6 +59,11 @@ def fault_in(given: Any) -> tuple[str, tuple[int, ...]] | None:
     return f"{array[index]} ({nans} NaN, {count - nans} infinite of {array.size})", index
 
 
+def _looks_finite(array: np.ndarray, vdot: Callable = np.vdot) -> bool:
+    """Whether the sum of squares is finite. vdot does not warn of others; np.errstate around dot takes longer."""
+    return array.dtype.char in "fd" and isfinite(vdot(array, array))
+
+
 def check(what: str, array: Any, step: int, *, rank: int | None = None, layout: Any = None, first: str = "") -> None:
     """Raise NonFinite if something in an array is not finite.
 
@@ -65,8 +71,18 @@ def check(what: str, array: Any, step: int, *, rank: int | None = None, layout: 
     layout   how the whole is split: the index is that in the whole;  first: where it was seen first
     """
     found = fault_in(array)
-    if found is None:
-        return
+    if found is not None:
+        _tell(what, array, found, step, rank, layout, first)
+
+
+def check_all(kind: str, named: Iterable[tuple[str, Any]], step: int) -> None:
+    """`check` of arrays with names; kind: what they are, such as "parameter"."""
+    for name, array in named:
+        if fault_in(array) is not None:
+            check(f"{kind} {name!r}", array, step)
+
+
+def _tell(what: str, array: Any, found: tuple, step: int, rank: int | None, layout: Any, first: str) -> NoReturn:
     text, index = found
     if rank is None:
         world = current_world()
@@ -82,12 +98,6 @@ def check(what: str, array: Any, step: int, *, rank: int | None = None, layout: 
     raise NonFinite(f"{what} is {text}{at}{seen}", where=f"rank {rank}, step {step + 1}", allowed=allowed, hint=hint)
 
 
-def check_columns(columns: Iterable[Any], step: int) -> None:
-    """The columns of a batch."""
-    for number, column in enumerate(columns):
-        check(f"input {number}", column, step)
-
-
 class PlanCheck:
     """One rank's step of a plan. A rank looks at what it is about to send (`look`), the simulator `observe`s.
 
@@ -97,7 +107,7 @@ class PlanCheck:
 
     def __init__(self, plan: Plan, rank: int, env: Mapping[str, Any], watched: dict[str, str]) -> None:
         self.plan, self.rank, self.env, self.step, self.watched = plan, rank, env, 0, watched
-        self._inputs = [given.name for given in plan.data_inputs]
+        self._inputs = [given.name for given in plan.data_inputs if kind_of(plan.value(given.name).dtype) in "fc"]
         self._loss = plan.outputs[0]
         self._trained = [(f"parameter {given.name!r}", given.name) for given in plan.parameters if given.trainable]
 
@@ -105,13 +115,14 @@ class PlanCheck:
         """Before step `step`, from 0: the inputs."""
         self.step = step
         for name in self._inputs:
-            if name in self.env and fault_in(self.env[name]) is not None:
+            array = self.env.get(name)
+            if array is not None and not _looks_finite(array):
                 self._look(f"input {name!r}", name)
 
     def look(self, request: Any) -> None:
         """Before a request is answered."""
         value = request.value
-        if value is None or fault_in(value) is None:
+        if value is None or _looks_finite(value) or fault_in(value) is None:
             return
         for name in self.watched:
             self._look_at_gradient(name)
@@ -129,7 +140,7 @@ class PlanCheck:
     def end(self) -> None:
         """After the step: the loss. An update that has spoiled a parameter shows in the next one."""
         array = self.env.get(self._loss)
-        if array is None or fault_in(array) is None:
+        if array is None or _looks_finite(array) or fault_in(array) is None:
             return
         for what, name in self._trained:
             self._look(what, name)

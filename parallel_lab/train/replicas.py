@@ -191,8 +191,8 @@ def before_sum(reducer: Any, members: tuple[int, ...], gradients: Sequence[Any],
     optimizer = getattr(reducer.parameters, "optimizer", None)
     steps = copies.steps if optimizer is None else optimizer.global_step
     if finite.wanted(optimizer):
-        for p, gradient in zip(reducer.parameters, gradients, strict=True):
-            finite.check(f"the gradient of parameter {p.name!r}", gradient, steps)
+        names = [p.name for p in reducer.parameters]
+        finite.check_all("the gradient of parameter", zip(names, gradients, strict=True), steps)
     if not copies.due():
         return
     trained = [p for p in reducer.parameters if _is_copy(p)]
