@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from parallel_lab.lab.shared.lab_view import part_of
 from parallel_lab.lab.shared.replay import Limits
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -267,13 +268,13 @@ def live(page_of):
         widgets.append(widget)
 
         def shown() -> str:
-            return json.dumps(
-                {"snapshot": widget.snapshot, "progress": widget.progress, "last_error": widget.last_error}
-            )
+            apart = {part_of(name): getattr(widget, part_of(name)) for name in widget.apart}
+            own = {name: getattr(widget, name) for name in ("snapshot", "apart", "progress", "last_error")}
+            return json.dumps({**own, **apart})
 
         def python(message: str) -> str:
             given = json.loads(message)
-            widget.command(given["command"], *given["arguments"])
+            widget._on_message(widget, given, [])
             return shown()
 
         html = LIVE.format(style=widget._css, script=widget._esm, state=shown())

@@ -49,6 +49,17 @@ def test_a_tab_shows_the_program_copies_it_and_stays_within_a_screen(page_of, na
     expect(page.locator("textarea[data-command=set_code]")).to_be_disabled()  # this page has no kernel
 
 
+def test_a_kernel_sends_the_programs_once_the_tab_is_open_and_from_then_on(live):
+    lab = FusionLab("dense", 2)
+    page, widget = live(FusionLabWidget(lab))
+    assert widget.snapshot["sections"]["code_mindspore"]["text"] is None
+    page.get_by_role("tab", name="Code", exact=True).click()
+    program = page.locator(".pl-section-code_mindspore pre")
+    expect(program).to_have_text(lab.code(), use_inner_text=True)
+    page.locator("[data-command=set_mode][data-value=each]").click()
+    expect(program).to_have_text(lab.code(), use_inner_text=True)
+
+
 @pytest.mark.exhaustive
 def test_lines_that_are_pasted_set_the_lab_and_a_refusal_names_the_line(live):
     lab = FusionLab("dense", 2)

@@ -309,8 +309,9 @@ def tell(widget, command, *arguments, number=1):
 
 
 def shown(widget) -> dict:
-    """All that the page has, as it gets it."""
-    return json.loads(json.dumps({**widget.snapshot, **widget.progress}))
+    """All that the page has, as it gets it, once a program was looked at."""
+    widget._handle_custom_msg({"want_code": True}, [])
+    return json.loads(json.dumps(widget.shown))
 
 
 @pytest.mark.parametrize(
@@ -413,6 +414,29 @@ def test_a_run_in_the_background_is_shown_when_it_ends(opened, name, smaller):
     tell(widget, "run_simulated")
     assert widget.last_error is None and widget.lab.wait(60)
     assert list(widget.lab.results) == ["simulated"] and "equal" in str(widget.snapshot).lower()
+
+
+# ---- what is sent ----
+
+
+def test_looking_at_another_rank_sends_neither_timeline_nor_operators(opened):
+    widget, changed = opened("strategy"), []
+    parts = [f"part_{name}" for name in StrategyLab.apart]
+    widget.observe(lambda change: changed.append(change["name"]), names=["snapshot", *parts])
+    tell(widget, "select_rank", 2)
+    assert changed == ["snapshot"]
+    tell(widget, "set_devices", 4)
+    assert {"snapshot", "part_timeline", "part_operators"} <= set(changed[1:])
+
+
+@each_lab
+def test_programs_are_sent_once_one_is_looked_at(opened, name):
+    widget = opened(name)
+    programs = {n: s for n, s in widget.snapshot.get("sections", {}).items() if s["kind"] == "code" and "by" not in s}
+    assert all(section["text"] is None for section in programs.values())
+    widget._handle_custom_msg({"want_code": True}, [])
+    sections = widget.lab.snapshot().get("sections", {})
+    assert {n: widget.snapshot["sections"][n] for n in programs} == {n: sections[n] for n in programs}
 
 
 # ---- the stepper: the place is sent, and not the story ----

@@ -505,7 +505,7 @@ def test_a_run_through_the_panel_ends_with_all_its_losses_on_the_page(lab, panel
     assert lab.wait(PATIENCE_S)
     assert until(lambda: panel.progress["run"]["state"] == "done" and panel.progress["loss"]["steps"] == 30)
     assert until(lambda: np.frombuffer(panel.loss_parallel, "<f4").tolist() == lab.snapshot()["loss"]["parallel"])
-    assert panel.last_error is None and panel.snapshot["timeline"]["source"] == "measured"
+    assert panel.last_error is None and panel.shown["timeline"]["source"] == "measured"
 
 
 def test_every_error_of_the_lab_is_one_of_the_family():

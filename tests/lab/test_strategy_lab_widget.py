@@ -45,7 +45,7 @@ def test_a_new_strategy_changes_the_snapshot_before_the_answer(widget):
 def test_a_refused_strategy_is_no_error_of_the_command_and_leaves_the_picture(widget):
     before = widget.snapshot["cards"]
     tell(widget, "set_strategy", "matmul", "((2, 4), (2, 1))")
-    operator = widget.snapshot["operators"][0]
+    operator = widget.shown["operators"][0]
     assert widget.last_error is None
     assert operator["typed"] == "((2, 4), (2, 1))" and "equally" in operator["error"]
     assert operator["strategy"] == "((2, 4), (4, 1))"

@@ -71,6 +71,7 @@ class Lab(Asks, Kept):
     free              those of them that change nothing else: their command sets this choice, whatever the others are
     also_kept         commands without a choice of their name that `calls` uses
     often             parts of the snapshot that change at every step; a widget sends them apart from the others
+    apart             parts that change seldom, or are large: a widget sends each one only where it has changed
     frame_height_px   of the page, where widgets are not shown
     scale             how much larger than usual its views draw everything (`set_scale`)
     words             a pure function: the text of a snapshot
@@ -81,6 +82,7 @@ class Lab(Asks, Kept):
     replayed: ClassVar[tuple[str, ...] | None] = None
     free: ClassVar[tuple[str, ...]] = ()
     often: ClassVar[tuple[str, ...]] = ()
+    apart: ClassVar[tuple[str, ...]] = ()
     frame_height_px: ClassVar[int] = 900
     scale: float = 1.0
     is_branch: bool = False  # made by `branch`: a setting that a page is computed for

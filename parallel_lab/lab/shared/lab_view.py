@@ -4,10 +4,11 @@
     widget = FusionLabWidget(lab)       # `lab` works without a widget, and several widgets may show one lab
     widget                              # last line of a cell
 
-What goes to the page: `snapshot` (all but the parts that change often), `progress` (those parts), the loss curves of a
-training as float32 bytes, and, during a run, binary messages with the losses that are new, at most 30 a second. What
-comes back: messages {"command": "move_cut", "arguments": [4, 6], "number": 7}, each answered by {"kind": "answered",
-"number": 7, "refused": False}.
+What goes to the page: `snapshot` (all but the parts that change often or are sent apart), `progress` (the former),
+`part_timeline` and the like (the latter, where they have changed), the loss curves of a training as float32 bytes, and,
+during a run, binary messages with the losses that are new, at most 30 a second. Programs are sent once a page has asked
+for them, {"want_code": true}: they are large, and change with every setting. What comes back: messages {"command":
+"move_cut", "arguments": [4, 6], "number": 7}, each answered by {"kind": "answered", "number": 7, "refused": False}.
 
 Threads: the model may report changes from any thread. No lock is held while the model is called; one thread at a time
 publishes, and a change reported meanwhile makes it publish once more, so what is shown is never older than the last
@@ -47,7 +48,8 @@ CURVE_INTERVAL_S = 1.0  # between two copies of the whole curves into the kept s
 class LabView(anywidget.AnyWidget):
     """A view of a headless model; several may show one. `widget_of` makes a class of it for each lab.
 
-    snapshot     what is shown, without what changes often and without loss curves; the page's copy
+    snapshot     what is shown, without what changes often or is sent apart; the page's copy
+    apart        names of the parts that are sent apart, each in a trait of its own
     progress     what changes often: always the newest
     last_error   text of the last command that was refused, or None; cleared by the next command that succeeds
 
@@ -57,18 +59,20 @@ class LabView(anywidget.AnyWidget):
     model_type: ClassVar[type[Lab]]
 
     snapshot = traitlets.Dict().tag(sync=True)
+    apart = traitlets.List().tag(sync=True)
     progress = traitlets.Dict().tag(sync=True)
     last_error = traitlets.Unicode(None, allow_none=True).tag(sync=True)
     loss_parallel = traitlets.Bytes(b"").tag(sync=True)
     loss_single = traitlets.Bytes(b"").tag(sync=True)
 
     def __init__(self, lab: Any = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(apart=list(self.model_type.apart), **kwargs)
         self._lab = lab = self.model_type() if lab is None else lab
         self._has_losses = hasattr(lab, "loss_arrays")
         self._command_lock = threading.Lock()  # commands of several views, one after another; never held by a publisher
         self._state_lock = threading.Lock()  # guards the fields below, for a few instructions at a time
         self._publishing = self._again = self._whole = self._closed = self._commanding = False
+        self._wants_code = False
         self._timer: threading.Timer | None = None
         self._published_at = self._curves_at = -float("inf")
         self._sent_steps = 0
@@ -81,10 +85,19 @@ class LabView(anywidget.AnyWidget):
         """The model behind this view."""
         return self._lab
 
+    @property
+    def shown(self) -> dict[str, Any]:
+        """All that the page has, in one."""
+        return {**self.snapshot, **{name: getattr(self, part_of(name)) for name in self.apart}, **self.progress}
+
     # ---- from the page to the model ----
 
     def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if not isinstance(content, Mapping):
+            return
+        if "want_code" in content:
+            self._wants_code = True
+            self._publish(whole=True)
             return
         if "want_loss_since" in content:  # a view that joined late or missed a message
             self._send_losses(max(0, int(content["want_loss_since"])))
@@ -178,7 +191,11 @@ class LabView(anywidget.AnyWidget):
             now["loss"] = {name: value for name, value in now["loss"].items() if name not in CURVES}
         with self.hold_sync():
             if whole:
-                kept = {name: value for name, value in shot.items() if name not in often}
+                for name in self.apart:
+                    setattr(self, part_of(name), shot[name])
+                kept = {name: value for name, value in shot.items() if name not in often and name not in self.apart}
+                if not self._wants_code and "sections" in kept:
+                    kept["sections"] = _without_code(kept["sections"])
                 self.snapshot = {**kept, "scale": self._lab.scale}
             self.progress = now
         if self._has_losses:
@@ -242,9 +259,20 @@ class LabView(anywidget.AnyWidget):
         self.layout.close()  # ipywidgets makes one per widget and leaves it
 
 
+def part_of(name: str) -> str:
+    """The trait of a part that is sent apart."""
+    return f"part_{name}"
+
+
+def _without_code(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections; programs are None until they are asked for."""
+    return {n: {**s, "text": None} if s["kind"] == "code" and "by" not in s else s for n, s in sections.items()}
+
+
 @cache
 def widget_of(model_type: type[Lab]) -> type[LabView]:
     """The widget class of a lab, such as `FusionLabWidget` of `FusionLab`: it takes a lab, or makes one."""
     script, style = model_type.front_end()
     members = {"__doc__": f"A view of a `{model_type.__name__}`. {LabView.__doc__}", "model_type": model_type}
+    members |= {part_of(name): traitlets.Any().tag(sync=True) for name in model_type.apart}
     return type(f"{model_type.__name__}Widget", (LabView,), {**members, "_esm": script, "_css": style})

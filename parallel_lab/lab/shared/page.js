@@ -394,8 +394,10 @@ function lab(spec) {
     let number = 0, lost = null, ahead = {};
     const root = document.createElement("div");
     el.append(root);
+    const apart = model.get("apart") ?? [];
     const now = () => ({
-      ...model.get("snapshot"), ...model.get("progress"), last_error: lost ?? model.get("last_error"),
+      ...model.get("snapshot"), ...Object.fromEntries(apart.map((name) => [name, model.get(`part_${name}`)])),
+      ...model.get("progress"), last_error: lost ?? model.get("last_error"),
     });
     const refresh = () => { if (model.get("snapshot")?.version) view.show({ ...now(), ...ahead }); };
     const send = (command, args) => {
@@ -406,6 +408,11 @@ function lab(spec) {
       if (next) { ahead = next; refresh(); }
     };
     const view = mount(root, spec, { live: true, send, can: () => true });
+    let wanted = false;
+    view.ui.wantCode = () => { // a program is to be shown that was not sent yet
+      if (!wanted) model.send({ want_code: true });
+      wanted = true;
+    };
     const heard = (message, buffers) => {
       if (message.kind === "answered") {
         if (message.number === number) ahead = {};
@@ -435,6 +442,7 @@ function lab(spec) {
     process?.statusChanged?.connect(status);
     process?.disposed?.connect(over);
     const heardOf = { "change:snapshot": other, "msg:custom": heard, comm_live_update: kernel };
+    for (const name of apart) heardOf[`change:part_${name}`] = refresh;
     Object.assign(heardOf, { "change:progress": refresh, "change:last_error": refresh });
     for (const [name, handler] of Object.entries(heardOf)) model.on(name, handler);
     view.addLoss(0, { parallel: floats(model.get("loss_parallel")), single: floats(model.get("loss_single")) });

@@ -69,14 +69,20 @@ function tableHead(section) {
   return html`<thead><tr>${heads.map(one)}</tr></thead>`;
 }
 
+// A kernel sends programs once one is to be looked at.
+function missingCode(ui) {
+  if (ui.live) ui.wantCode();
+  return html`<p class="pl-muted">${ui.live ? "…" : `${NEEDS}it was not looked at while there was one`}</p>`;
+}
+
 const MANY_ROWS = 9; // more of them scroll
 
 const BODIES = {
   table: (section, ui) => html`<div class="pl-scroll${section.rows.length > MANY_ROWS ? " pl-long" : ""}"><table>
     ${tableHead(section)}<tbody>${tableRows(section, ui)}</tbody></table></div>`,
-  code: (section, ui) => html`<p class="pl-copy-line"><button type="button" class="pl-button" data-copy="1"
+  code: (section, ui) => (section.text === null ? missingCode(ui) : html`<p class="pl-copy-line"><button type="button" class="pl-button" data-copy="1"
     aria-live="polite">${ui.copied?.text === section.text ? ui.copied.said : "Copy"}</button></p>
-    <pre tabindex="0">${section.text}</pre>`,
+    <pre tabindex="0">${section.text}</pre>`),
   lines: () => "",
 };
 

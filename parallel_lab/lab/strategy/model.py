@@ -79,7 +79,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
     looks |= {"select_phase": "phase", "select_rank": "rank"}
     replayed = ("preset", "devices", "data", "net")
     also_kept = ("set_strategy", "set_steps", "show_numbers")
-    often = ("run", "loss")
+    often, apart = ("run", "loss"), ("timeline", "operators", "graph", "tensors")
     frame_height_px = 860
     words = staticmethod(strategy_text)
 
