@@ -12,8 +12,11 @@ best = eliminate(problem)                      best.chosen, best.cost, best.step
 # ruff: noqa: F401 - imported for others: this is a public face
 
 from .eliminate import Elimination, Solution, eliminate
+from .exact import branch_and_bound, exact, integer_program
 from .mindspore_model import mindspore_problem
 from .problem import Choice, Pair, Problem, Term
 from .propagation import propagate_strategies
 from .recursive import Halving, recursive_search
 from .search_modes import search_strategies
+from .strategy_search import Candidate, Found, search
+from .time_model import time_problem

@@ -1,0 +1,190 @@
+"""A problem in seconds and bytes: what the compiled step would take on a cluster, operator by operator.
+
+    compute            seconds of an operator and its gradient on slices (roofline of the device)
+    partial sums       seconds of the messages that combine them, and of these messages' counterparts
+    gradients          seconds of the all_reduce of a parameter's gradient over the ranks that hold the same slice
+    redistribution     seconds of messages and local work between two layouts, forward and backward
+
+An operator is compiled alone under each of its candidates, by the passes that compile the network: its terms are those
+of the plan. What fusion, overlap and the optimizer do is not in them; `predict_timeline` has it. Bytes are what a
+device holds of an operator when the backward program begins, with its parameters, their gradients and the states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from ...base.cluster import Cluster
+from ...base.dtypes import as_dtype, kind_of
+from ...base.settings.config import ParallelConfig
+from ...graph.ir import Draft, Graph, GraphInput, Instr, Node, Value, attr_pairs
+from ...graph.passes.differentiate import differentiate
+from ...graph.passes.parallelize import Builder, step_attrs
+from ...layout.redistribution import plan_redistribution
+from ...layout.tensor_layout import Shape, TensorLayout
+from ...ops.machine.sharding import ShardingRule
+from ..time import local_time_s, message_time_s, plan_message_time_s
+from .cost_model import CostModel
+from .problem import Problem, Term
+
+WEIGH = "weigh"  # an operator behind the one that is priced, so that its gradient is an array and not one number
+
+
+def time_problem(graph: Graph, config: ParallelConfig, cluster: Cluster, *, states: int = 0) -> Problem:
+    """The choices of a traced network, in seconds on `cluster`.
+
+    states  arrays that the optimizer keeps per parameter: 1 for Momentum, 2 for Adam
+    """
+    cluster.check_device_num(config.device_num)
+    return TimeModel(graph, config, cluster, states).problem()
+
+
+class _Program:
+    """What the price of an instruction is asked of: a plan's values."""
+
+    host: tuple[str, ...] = ()
+
+    def __init__(self, values: dict[str, Value]) -> None:
+        self.values = values
+
+    def value(self, name: str) -> Value:
+        return self.values[name]
+
+
+class TimeModel(CostModel):
+    """Seconds, as in the module's words."""
+
+    name = "time"
+
+    def __init__(self, graph: Graph, config: ParallelConfig, cluster: Cluster, states: int) -> None:
+        super().__init__(graph, replace(config, enable_parallel_optimizer=False))
+        self.cluster, self.copies_of_parameters = cluster, 2 + states
+        self.last = {*graph.outputs, *graph.seeds}  # where the way back begins, with one number
+        self.priced: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
+
+    def terms(self) -> tuple[Term, ...]:
+        return (
+            Term("compute", "s", 1.0, "max(flops / rate, bytes / bandwidth) + overhead, forward and backward"),
+            Term("partial sums", "s", 1.0, "closed form of each message on the link it crosses"),
+            Term("gradients", "s", 1.0, "all_reduce of a slice over the ranks that hold the same"),
+            Term("redistribution", "s", 1.0, "messages and copies between two layouts, there and back"),
+        )
+
+    # ---- an operator ----
+
+    def prices(self, node: Node, rules: list[ShardingRule]) -> tuple[np.ndarray, np.ndarray]:
+        inputs = [self.input(node, at) for at in range(len(node.ins))]
+        parameters = tuple(self.parameter(name) is not None for name in node.ins)
+        facts = (node.op, node.attrs, node.shapes, node.dtypes, node.out_strategy, node.cross_batch)
+        ends = tuple(out in self.last for out in node.outs)
+        key = (facts, tuple(inputs), parameters, ends, tuple(rule.strategy for rule in rules))
+        if key not in self.priced:
+            found = [self.price(node, inputs, rule) for rule in rules]
+            self.priced[key] = np.array([costs for costs, _ in found]), np.array([size for _, size in found], np.int64)
+        return self.priced[key]
+
+    def input(self, node: Node, at: int) -> GraphInput:
+        """An operand, as if it were an input of its own: a parameter where it has a gradient."""
+        name, shape = node.ins[at], self.graph.operand_shapes(node)[at]
+        given = self.inputs.get(name)
+        if given is not None and given.is_number:
+            return replace(given, name=f"{at}")
+        trained = name in self.live
+        return GraphInput(f"{at}", "parameter" if trained else "constant", shape, self.graph.dtypes()[name], trained)
+
+    def price(self, node: Node, inputs: list[GraphInput], rule: ShardingRule) -> tuple[list[float], int]:
+        """(terms, bytes) of one operator under one strategy."""
+        names = tuple(i.name for i in inputs)
+        alone = replace(node, ins=names, strategy=rule.strategy, recompute=(), once="", stage=-1)
+        floats = [out for out, dtype in zip(node.outs, node.dtypes, strict=True) if kind_of(dtype) == "f"]
+        weighed = [out for out in floats if out not in self.last]
+        behind = tuple(GraphInput(f"{WEIGH}.{out}", "constant", (), self.graph.dtypes()[out]) for out in weighed)
+        draft = Draft(Graph((*inputs, *behind), (alone,), tuple(floats), name=node.name), self.config)
+        build = Builder(draft)
+        for given, layout in zip(inputs, rule.wanted, strict=True):
+            if given.role != "parameter":
+                placed = given.whole(self.device_num) if given.is_number else Value(given.shape, given.dtype, layout)
+                build.values[given.name] = placed
+        ins = build.operands(alone, rule.wanted)
+        if rule.stored is not None:
+            pairs = enumerate(zip(ins, rule.stored, rule.ins, strict=True))
+            ins = tuple(build.gathered(name, have, want, alone, at) for at, (name, have, want) in pairs)
+        build.compute(alone, rule, ins)
+        outs = [out for out in floats if out in self.last and out in build.values]
+        for out in (o for o in weighed if o in build.values):
+            made = build.values[out]
+            build.values[f"{WEIGH}.{out}"] = made
+            instr = Instr("compute", (f"{out}.{WEIGH}",), (out, f"{WEIGH}.{out}"), WEIGH, "mul", "Mul")
+            outs.append(build.add(instr, made))
+        done = draft.with_program("forward", tuple(build.instrs), build.values, outputs=tuple(outs))
+        if outs and any(i.trainable for i in inputs):
+            done = differentiate(done)
+        parameters = {names[at] for at, name in enumerate(node.ins) if self.parameter(name) is not None}
+        return self.timed(done, parameters, node.name), self.held(node, rule, done)
+
+    def timed(self, draft: Draft, parameters: set[str], name: str) -> list[float]:
+        """Terms of the programs, without what is only there to price the operator."""
+        program, terms = _Program(draft.value_table()), [0.0] * 4
+        for _, instr in draft.instructions():
+            if instr.name != name and instr.name not in parameters:
+                continue
+            if instr.is_communication:
+                link = self.cluster.link_for(instr.group(0))
+                terms[2 if instr.name in parameters else 1] += plan_message_time_s(program, instr, self.cluster, link)
+            else:
+                terms[0] += local_time_s(program, instr, self.cluster.device)
+        return terms
+
+    def held(self, node: Node, rule: ShardingRule, draft: Draft) -> int:
+        """Bytes of a device: what the gradient reads, and parameters with all that goes with them."""
+        values = draft.value_table()
+        made = {out for instr in draft.program("forward") for out in instr.outs}
+        read = {name for instr in draft.program("backward") if instr.name == node.name for name in instr.ins}
+        total = sum(values[name].slice_bytes for name in read & made)
+        for at, name in enumerate(node.ins):
+            size = math.prod(rule.wanted[at].slice_shape(self.graph.operand_shapes(node)[at]))
+            size *= as_dtype(self.graph.dtypes()[name]).itemsize
+            if self.parameter(name) is not None:
+                total += size * (self.copies_of_parameters if name in self.live else 1)
+            elif f"{at}" in read:
+                total += size
+        return total
+
+    # ---- between two operators ----
+
+    def between(
+        self, before: TensorLayout, after: TensorLayout, shape: Shape, shape_after: Shape, itemsize: int, live: bool
+    ) -> tuple[float, ...]:
+        if shape == shape_after and before.same_placement(after):
+            return (0.0,) * 4
+        return 0.0, 0.0, 0.0, math.fsum(self.steps_s(before, after, shape, shape_after, itemsize, live))
+
+    def steps_s(
+        self, before: TensorLayout, after: TensorLayout, shape: Shape, shape_after: Shape, itemsize: int, live: bool
+    ) -> Iterable[float]:
+        """Seconds of each step of a redistribution, and (live) of its counterpart on the way back."""
+        how = {"dst_shape": shape_after, "alltoall": self.config.enable_alltoall}
+        device = self.cluster.device
+        for step in plan_redistribution(before, after, shape, **how):
+            given, made = (math.prod(s) * itemsize for s in (step.in_shape, step.out_shape))
+            place = {"axes": step.axes, "device_matrix": step.device_matrix}
+            instr = Instr(step.kind, ("y",), ("x",), attrs=attr_pairs(step_attrs(step)), **place)
+            if step.kind == "reshape":
+                touched = [0, 0] if step.in_shape != step.out_shape else []  # a view, which takes its start
+            elif step.kind == "slice":
+                touched = [2 * made, given + made]  # back: zeros around it
+            else:
+                touched = [given + made] * 2
+            if not instr.is_communication:
+                for size in touched[: 1 + live]:
+                    yield size / device.memory_bandwidth_bytes_per_s + device.overhead_s
+                continue
+            link, gamma = self.cluster.link_for(instr.group(0)), device.gamma_s_per_byte
+            back = {"all_gather": "reduce_scatter"}.get(step.kind, step.kind)
+            yield message_time_s(step.kind, given, instr.group_size, link, gamma)
+            if live:
+                yield message_time_s(back, made, instr.group_size, link, gamma)
