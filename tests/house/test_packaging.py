@@ -64,7 +64,9 @@ def test_every_foreign_package_that_is_imported_is_declared():
         "traitlets",
     }  # and with ipywidgets
     with_multiprocess = {"dill"}
-    declared = {line.split(">=")[0] for line in [*PROJECT["dependencies"], *EXTRAS["mpi"], *EXTRAS["oracle"]]}
+    declared = {
+        line.split(">=")[0] for line in [*PROJECT["dependencies"], *EXTRAS["mpi"], *EXTRAS["oracle"], *EXTRAS["search"]]
+    }
     foreign = imported_packages() - set(sys.stdlib_module_names) - {"parallel_lab"}
     assert foreign - declared - with_jupyterlab - with_multiprocess == set()
 

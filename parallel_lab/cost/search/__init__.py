@@ -1,12 +1,17 @@
 """Who gives operators their strategies in auto_parallel mode, as `search_mode` says.
 
-sharding_propagation     spreads given strategies to the neighbours (`propagation.py`)
-dynamic_programming      the least of MindSpore's costs, computation and communication (`mindspore_model.py`), found
-                         by taking out one operator after the other (`eliminate.py`)
-recursive_programming    halves every product again and again (`recursive.py`)
+    sharding_propagation     spreads given strategies to the neighbours (`propagation.py`)
+    dynamic_programming      the least of MindSpore's costs, computation and communication (`mindspore_model.py`), found
+                             by taking out one operator after the other (`eliminate.py`)
+    recursive_programming    halves every product again and again (`recursive.py`)
 
-problem = mindspore_problem(graph, config)     what there is to choose, in numbers (`problem.py`)
-best = eliminate(problem)                      best.chosen, best.cost, best.steps
+Beside them a search in seconds, proved to be the least, that says what else there was (`strategy_search.py`):
+
+    found = search(net, x, label, loss=loss, device_num=8, cluster="two_nodes")
+    print(found.text())
+
+Those that make a sum least see numbers only: a `Problem`, made by MindSpore's model of costs or by that of the plan's
+own seconds (`time_model.py`).
 """
 
 # ruff: noqa: F401 - imported for others: this is a public face

@@ -11,6 +11,7 @@ Both say what they can prove: `Solution.lower_bound`, and `gap`, how much better
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 
@@ -135,7 +136,7 @@ def integer_program(problem: Problem, memory_limit: int | None = None, *, time_l
     found = milp(weights / scale, constraints=rules, bounds=bounds, integrality=whole, options=options)
     if found.x is None:
         raise _none(memory_limit, cut_short=found.status == 1)
-    chosen = tuple(int(found.x[a:b].argmax()) for a, b in zip(first, first[1:], strict=False))
+    chosen = tuple(int(found.x[a:b].argmax()) for a, b in itertools.pairwise(first))
     cost = problem.cost(chosen)
     # what HiGHS calls optimal is so within its own tolerance, a millionth
     bound = cost if found.status == 0 else min(cost, float(found.mip_dual_bound) * scale)
