@@ -222,7 +222,7 @@ def index_fill(x, axis, index, value):
     axis = _dim("index_fill", "axis", axis, x)
     moved, places = _rows("index_fill", x, index, axis)
     value = value.item() if hasattr(value, "item") and math.prod(value.shape) == 1 else value
-    value = number()("index_fill", "value", value, SHAPE_ERRORS)
+    value = value if isinstance(value, bool) else number()("index_fill", "value", value, SHAPE_ERRORS)
     filled = np.full((places.shape[0], *moved.shape[1:]), value, str(x.dtype))
     made = OPS["tensor_scatter_update"](moved, places, filled)
     return swapaxes(made, 0, axis) if axis else made

@@ -25,6 +25,8 @@ def _check_square(operands, **_):
     shape = operands[0].shape
     if len(shape) < 2:
         return f"a tensor of shape {tuple(shape)}", "Matrices: two dims at least"
+    if str(operands[0].dtype) in ("float16", "bfloat16"):  # LAPACK has none
+        return f"matrices of dtype {operands[0].dtype}", "float32 or float64: cast them first, x.astype('float32')"
     return None if shape[-2] == shape[-1] else (f"matrices of shape {shape[-2:]}", "As many rows as columns")
 
 

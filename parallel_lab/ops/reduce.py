@@ -6,9 +6,12 @@ import math
 
 import numpy as np
 
+from ..base.checks import number
+from ..base.dtypes import scalar_operand
 from ..base.errors import ShapeError
-from .elementwise import cast, float_result, identity, mul
+from .elementwise import cast, float_result, identity, maximum, minimum, mul
 from .logic import equal, select
+from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import any_dims
 from .machine.registry import case, form, op
 from .machine.signature import letters
@@ -239,17 +242,35 @@ def spelling(where, axis, keep_dims, spelled):
     return axis, keep_dims
 
 
-def _in_every_spelling(name, operator, result="", **spellings):
-    """Publish `ops.<name>`, a reduction whose arguments may be spelled as in MindSpore, numpy or PyTorch."""
+def _begun(name, pair, x, initial, where):
+    """x, each element the larger (smaller) one of it and `initial`, which stands where `where` is false."""
+    if initial is None:
+        if where is not None:
+            raise ShapeError("where is given without initial", where=name, allowed="Give initial, too")
+        return x
+    first = scalar_operand(number(-math.inf)(name, "initial", initial, SHAPE_ERRORS), [x])
+    x = pair(x, first)
+    return x if where is None else select(where, x, first)
+
+
+def _in_every_spelling(name, operator, result="", pair=None, **spellings):
+    """Publish `ops.<name>`, a reduction whose arguments may be spelled as in MindSpore, numpy or PyTorch.
+
+    pair  of the largest and smallest element, which take `initial` and `where`: the operator of two
+    """
 
     def reduction(input, axis=None, keep_dims=False, *, dtype=None, **spelled):
+        first = {key: spelled.pop(key, None) for key in ("initial", "where")} if pair else {}
         axis, keep_dims = spelling(name, axis, keep_dims, spelled)
-        return operator(input if dtype is None else cast(input, dtype=dtype), axis, keep_dims=keep_dims)
+        x = input if dtype is None else cast(input, dtype=dtype)
+        return operator(_begun(name, pair, x, **first) if pair else x, axis, keep_dims=keep_dims)
 
     reduction.__name__ = reduction.__qualname__ = name
     reduction.__doc__ = (
         f"`{operator.name}`.  input: (...) -> (...){result} without the dims `axis` (or `dim`; None: all), or with "
         "size 1 there if keep_dims (keepdims, keepdim). dtype: of the elements before they are reduced."
+        + " initial: a number that counts too; where: (...) bool, which elements count."
+        * (pair is not None)
     )
     function(**spellings)(reduction)
 
@@ -257,7 +278,7 @@ def _in_every_spelling(name, operator, result="", **spellings):
 _in_every_spelling("sum", reduce_sum, method="sum", mint="sum")
 _in_every_spelling("mean", reduce_mean, method="mean", mint="mean")
 _in_every_spelling("prod", reduce_prod, method="prod", mint="prod")
-_in_every_spelling("amax", reduce_max, method="amax", mint="amax")
-_in_every_spelling("amin", reduce_min, method="amin", mint="amin")
+_in_every_spelling("amax", reduce_max, pair=maximum, method="amax", mint="amax")
+_in_every_spelling("amin", reduce_min, pair=minimum, method="amin", mint="amin")
 _in_every_spelling("all", reduce_all, " bool", method="all", mint="all")
 _in_every_spelling("any", reduce_any, " bool", method="any", mint="any")

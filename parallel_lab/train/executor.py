@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import checked, fitting, instance, text
-from ..base.errors import ArgumentError, ArgumentTypeError, TracedCommunication, shorten
+from ..base.errors import ArgumentError, ArgumentTypeError, TracedCommunication, WorldArgumentError, shorten
 from ..base.hooks import current_world
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.config import ParallelConfig
@@ -225,7 +225,7 @@ def _program(network: Callable, inputs: list[Any], options: dict[str, Any]) -> C
     """The program; in stand_alone mode that of one device, whatever strategies there are, but for messages by hand."""
     options["without_inputs"] = not inputs
     if options.get("parallel_mode", get_auto_parallel_context("parallel_mode")) == "stand_alone":
-        with suppress(TracedCommunication):
+        with suppress(TracedCommunication, WorldArgumentError):
             return compile_program(network, *inputs, **options, parallel_mode="stand_alone")
         options["parallel_mode"] = "data_parallel"  # with strategies without effect
     return compile_program(network, *inputs, **options)

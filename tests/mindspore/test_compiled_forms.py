@@ -334,3 +334,26 @@ def test_a_device_number_without_a_mode_is_said_to_have_no_effect():
     ms.set_auto_parallel_context(device_num=1)
     net.compile(zeros(32, 24))
     assert "no effect" not in net.compiled.plan.text()
+
+
+@each_of(
+    "op",
+    lambda: ops.AlltoAll(split_count=8, split_dim=0, concat_dim=1),
+    lambda: ops.NeighborExchange([0], [1], ([8, 8],), ([8, 8],), ms.float32),
+)
+def test_messages_by_hand_compile_for_the_ranks_that_are_named_without_a_mode(op):
+    """Also a rank's message to itself, which a run refuses: nothing runs here."""
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.op = op()
+
+        def construct(self, x):
+            return self.op((x,) if isinstance(self.op, ops.NeighborExchange) else x)
+
+    ms.set_auto_parallel_context(parallel_mode="stand_alone", global_rank=0)
+    net = Net()
+    compiled(net, zeros(8, 8))
+    with pytest.raises(RuntimeError):
+        net(zeros(8, 8))

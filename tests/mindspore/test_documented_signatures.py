@@ -90,6 +90,9 @@ NAMED = {
         lambda: nn.AvgPool2d(2, 1, "pad", 0, False, True, None, "NCHW")(tensor(PICTURES)),
         by_windows(PICTURES, 2, 1, lambda w: w.mean((-1, -2)))[..., :4, :4],
     ),
+    "amax": (lambda: ops.amax(tensor(X), 1, initial=6.5), [6.5, 8, 12]),
+    "amin": (lambda: tensor(X).amin(axis=1, where=tensor(X % 2 == 0), initial=9), [2, 6, 9]),
+    "index_fill": (lambda: ops.index_fill(tensor([True, True]), 0, tensor(np.array([1])), False), [True, False]),
     "gelu": (lambda: ops.gelu(tensor(X)), X * ndtr(X)),
     "gelu by tanh": (
         lambda: ops.gelu(tensor(X), "tanh"),
@@ -185,6 +188,7 @@ def test_the_gradient_of_a_result_can_be_given_last(has_aux):
     lambda: ops.searchsorted(tensor([1.0]), tensor([1.0]), right=True, side="left"),
     lambda: nn.Cell(True, 3),
     lambda: ops.relu(tensor(X), inplace=True),
+    lambda: ops.amax(tensor(X), where=tensor(X > 2)),
     lambda: mint.nn.functional.relu6(tensor(X), True),
     lambda: mint.nn.SiLU(inplace=True),
     lambda: mint.nn.Dropout(0.5, True),
@@ -239,3 +243,9 @@ def test_a_sampler_says_which_samples_are_read():
 def test_a_permutation_is_filled_up(n, expected):
     found = ops.Randperm(4, -7, ms.int32)(tensor(np.array([n], np.int32))).asnumpy()
     assert found.dtype == np.int32 and sorted(found[:n]) == list(range(n)) and found[n:].tolist() == expected
+
+
+@each_of("call", ops.inverse, ops.MatrixInverse(), ops.MatrixDeterminant())
+def test_matrices_of_half_floats_are_refused_in_words(call):
+    with pytest.raises(ParallelLabError, match=r"matrices of dtype float16\. float32 or float64: cast them first"):
+        call(tensor(np.eye(2, dtype=np.float16)))

@@ -44,7 +44,7 @@ class Arithmetic(Spelled):
     def select(self, condition, y): return ops.select(condition, self, y)
     def where(self, condition, y): return ops.select(condition, self, y)
     def squeeze(self, axis=None): return ops.squeeze(self, axis=axis)
-    def astype(self, dtype): return ops.cast(self, dtype)
+    def astype(self, dtype, copy=True): return ops.cast(self, dtype)
     def bool(self): return ops.cast(self, "bool")
     def int(self): return ops.cast(self, "int32")
     def long(self): return ops.cast(self, "int64")

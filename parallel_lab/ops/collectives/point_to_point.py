@@ -19,7 +19,7 @@ import numpy as np
 from ...base.checks import Check, checked, choice, integer, sequence_of
 from ...base.dtypes import plain_array
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, shorten
-from ...base.hooks import current_tracer
+from ...base.hooks import current_tracer, current_world
 from ..machine.opdef import OpDef
 from ..machine.registry import OPS
 from .base import CALLS, Communication, a_group, checked_root, members_of
@@ -146,7 +146,7 @@ class NeighborExchange(Communication):
                 raise ArgumentError(what, where="NeighborExchange", allowed="As many of each")
         super().__init__({"group": group})
 
-    def _checked(self, values: list[Any], rank: int, members: tuple[int, ...]) -> None:
+    def _checked(self, values: list[Any], rank: int | None, members: tuple[int, ...]) -> None:
         shapes = tuple(tuple(v.shape) for v in values)
         if shapes != self.send_shapes:
             raise ShapeError(f"values of shapes {shapes}", where=self.name, allowed=f"send_shapes {self.send_shapes}")
@@ -165,7 +165,8 @@ class NeighborExchange(Communication):
     def traced(self, tracer: Any, x: Any) -> tuple[Any, ...]:
         me, members = self.in_trace(tracer)
         values = [tracer.operand(each, []) for each in (x if isinstance(x, (tuple, list)) else (x,))]
-        self._checked(values, me, members)
+        # a program that nobody runs may be that of any rank, as in MindSpore: a run refuses what a rank sends itself
+        self._checked(values, None if current_world() is None else me, members)
         for value, rank in zip(values, self.send_rank_ids, strict=True):
             self.recorded(tracer, _SEND, (value,), sr_tag=0, group=(me, rank))
         about = {"dtype": self.recv_type, "sr_tag": 0}
@@ -418,8 +419,8 @@ def _pairs(lens: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
     return lens[:2], lens[2:]
 
 
-def _checked_other(where: str, other: int, me: int, members: tuple[int, ...]) -> None:
-    """Raise WorldArgumentError unless `other` is another rank of the group."""
+def _checked_other(where: str, other: int, me: int | None, members: tuple[int, ...]) -> None:
+    """Raise WorldArgumentError unless `other` is another rank of the group, or any if `me` is None."""
     if checked_root(where, "rank id", other, members) == me:
         raise WorldArgumentError(f"rank id={other} on rank {me}", where=where, allowed=f"Other ranks of {members}")
 
