@@ -7,13 +7,14 @@ class FusionLab(ComparesRuns, WritesCode):
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...base.errors import ArgumentError, shorten
+from ...base.errors import ArgumentError, DataFileError, shorten
 from ...base.files import write_whole
 from ..shared.problems import get_problem
 from ..shared.sections import Section, code
@@ -54,11 +55,16 @@ class WritesCode:
         it reads, if any. Returns the program's path; raises DataFileError where they cannot be written.
         """
         text, folder = self.code(target), Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataFileError(error.strerror or str(error), where=str(folder)) from error
         for name, count in FILES.items():
             if f'np.load("{name}.npz")' in text:
                 arrays = [np.array([batch[k] for batch in get_problem(name).batches]) for k in range(count)]
-                np.savez(folder / f"{name}.npz", *arrays)
+                data = io.BytesIO()
+                np.savez(data, *arrays)
+                write_whole(folder / f"{name}.npz", data.getvalue())
         return write_whole(folder / f"lab_{target}.py", text)
 
     def code_sections(self) -> dict[str, Section]:
