@@ -5,6 +5,7 @@
     parallel-lab doctor train.py     what does this MindSpore script need that is missing here?
     parallel-lab doctor --hosts FILE can these hosts run a script together, over MPI?
     parallel-lab quickstart          the quickstart in the terminal (quickstart_command.py)
+    parallel-lab plan                how to train a transformer on thousands of devices (plan_command.py)
     parallel-lab bench               speed beside PyTorch's and MPI's (bench_command.py)
     parallel-lab run, msrun          a script on N ranks (run_command.py)
     parallel-lab site public         the lessons as static pages with working labs (site_command.py)
@@ -176,7 +177,7 @@ _OPTIONS = (
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import bench_command, quickstart_command, run_command, site_command
+    from . import bench_command, plan_command, quickstart_command, run_command, site_command
 
     parser = argparse.ArgumentParser(
         prog="parallel-lab",
@@ -207,7 +208,7 @@ def _parser() -> argparse.ArgumentParser:
         "  parallel-lab doctor --hosts hosts.txt --interface eth0\n"
         "  parallel-lab doctor --json > doctor.json\n",
     )
-    for part in (quickstart_command, bench_command, run_command, site_command):
+    for part in (quickstart_command, plan_command, bench_command, run_command, site_command):
         part.add_parser(subparsers)
     return parser
 

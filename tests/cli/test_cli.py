@@ -157,7 +157,7 @@ def test_python_m_parallel_lab_is_the_command():
     assert found.stdout.startswith("parallel-lab ")
 
 
-SUBCOMMANDS = ["doctor", "quickstart", "bench", "run", "msrun", "as-mindspore", "site"]
+SUBCOMMANDS = ["doctor", "quickstart", "plan", "bench", "run", "msrun", "as-mindspore", "site"]
 
 
 @pytest.mark.parametrize("word", ["foo", "--folder=x foo"])
@@ -180,7 +180,7 @@ def test_help_has_no_line_that_says_nothing(capsys):
     assert lines[0].startswith("usage: parallel-lab ") and lines[0].endswith("[SUBCOMMAND ...]")
 
 
-@pytest.mark.parametrize("subcommand", ["doctor", "quickstart", "bench"])
+@pytest.mark.parametrize("subcommand", ["doctor", "quickstart", "plan", "bench"])
 def test_the_usage_of_a_subcommand_names_it(capsys, subcommand):
     with pytest.raises(SystemExit):
         cli.main([subcommand, "--help"])

@@ -14,7 +14,8 @@ Rule of start times: Qi et al. 2024, "Zero Bubble Pipeline Parallelism", section
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,6 +80,8 @@ def run_clock(
     *,
     together: Times | None = None,
     cores: int | None = None,
+    ahead: Callable[[Action], float] | None = None,
+    after: Callable[[Action], float] | None = None,
 ) -> Timing:
     """When each action runs.
 
@@ -86,6 +89,8 @@ def run_clock(
     latency   delay of a message between ranks: a number, or {(from, to): number} (links not named: none)
     together  time of a forward with a whole backward, run as one; None: as if one after the other
     cores     processor cores that all ranks share; None: each has its own
+    ahead     of an action's time, what it does before it needs another rank's result
+    after     what a rank goes on with after an action whose result is already on its way; not with `cores`
 
     Raises PlanError where no action can go on (`Schedule.check` says why), ArgumentError for times that do not fit.
     """
@@ -93,6 +98,8 @@ def run_clock(
     pair = None if together is None else _per_part("together", together, order.parts)
     if cores is not None and cores < 1:
         raise ArgumentError(f"cores={cores}", where="schedule clock", allowed="At least 1")
+    if after and cores is not None:
+        raise ArgumentError("after with cores", where="schedule clock", allowed="One of them")
     where, lists = order.where, []
     for rank in range(len(order.ranks)):
         cells = []
@@ -106,9 +113,13 @@ def run_clock(
                 took = pair[cell[0].stage]
             else:
                 took = sum(_time(order, a, times) for a in cell)
-            cells.append((cell, took, [(key, _delay(latency, where.get(key, rank), rank)) for key in needs]))
+            early = ahead(cell[0]) if ahead else 0.0
+            from_rank = [(key, where.get(key, rank)) for key in needs]
+            delays = [(k, _delay(latency, r, rank) - (early if r != rank else 0.0)) for k, r in from_rank]
+            cells.append((cell, took, delays))
         lists.append(cells)
-    spans = _alone(order, lists) if cores is None or cores >= len(lists) else _shared(order, lists, cores)
+    rest = [[math.fsum(map(after, cell)) if after else 0.0 for cell, _, _ in cells] for cells in lists]
+    spans = _alone(order, lists, rest) if cores is None or cores >= len(lists) else _shared(order, lists, cores)
     sizes = [[len(cell) for cell, _, _ in cells] for cells in lists]
     starts, ends = (
         tuple(
@@ -116,7 +127,8 @@ def run_clock(
         )
         for i in (0, 1)
     )
-    return Timing(starts, ends, tuple(sum(took for _, took, _ in cells) for cells in lists))
+    work = (sum(took for _, took, _ in cells) + sum(more) for cells, more in zip(lists, rest, strict=True))
+    return Timing(starts, ends, tuple(work))
 
 
 _NAMES = ("forward", "backward", "weights")
@@ -153,8 +165,10 @@ def _stuck(order: Order, done: Sequence[int], lists: _Cells) -> PlanError:
     return PlanError(what, where=f"schedule {order.name!r}", hint="schedule.check() says what is missing")
 
 
-def _alone(order: Order, lists: _Cells) -> _Spans:
-    """Every rank on a core of its own: each goes on as far as it can, then the rank that waited for it."""
+def _alone(order: Order, lists: _Cells, rest: Sequence[Sequence[float]]) -> _Spans:
+    """Every rank on a core of its own: each goes on as far as it can, then the rank that waited for it.  rest: seconds
+    that an action takes when readers have its result; they belong to its span.
+    """
     ended: dict[Key, float] = {}
     spans: _Spans = [[] for _ in lists]
     free = [0.0] * len(lists)
@@ -172,8 +186,9 @@ def _alone(order: Order, lists: _Cells) -> _Spans:
                     break
                 start = max(start, ended[key] + delay)
             else:
-                free[rank] = end = start + took
-                span.append((start, end))
+                end = start + took
+                free[rank] = end + rest[rank][len(span)]
+                span.append((start, free[rank]))
                 for action in cell:
                     key = key_of(action)
                     ended[key] = end

@@ -1,0 +1,128 @@
+"""`parallel-lab plan`: how to spend thousands of devices on a transformer, predicted; none of them is needed.
+
+    parallel-lab plan --net gpt3_175b --devices 1024 --cluster dgx_a100 --batch 1536
+    parallel-lab plan --net gpt --layers 96 --hidden 12288 --devices 4096 --cluster cluster.json
+    parallel-lab plan --net gpt_22b --devices 8 --point t=8,b=4,m=1,recompute=attention,sequence=yes
+
+Without --point: the outer search (`cost/scale/outer.py`). With it: one prediction, number by number with its formula.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..base.checks import choice
+from ..base.errors import ArgumentError
+from .options import option, subcommand, whole_number
+
+if TYPE_CHECKING:
+    from ..cost.scale import Machine, PlanPoint, Transformer
+
+_COUNT = whole_number(1)
+_SIZES = {"layers": 24, "hidden": 2048, "heads": None, "seq_length": 2048, "vocab_size": 51200}
+_SWITCH = {"yes": True, "no": False}
+_WORDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "d": ("data", int, "a whole number"),
+    "t": ("tensor", int, "a whole number"),
+    "p": ("stages", int, "a whole number"),
+    "b": ("micro_batch", int, "a whole number"),
+    "m": ("micro_batches", int, "a whole number"),
+    "v": ("chunks", int, "a whole number"),
+    "zero": ("level", int, "a whole number"),
+    "schedule": ("schedule", str, ""),
+    "recompute": ("recompute", str, ""),
+    "sequence": ("sequence_parallel", _SWITCH.__getitem__, "yes or no"),
+    "overlap": ("overlap", _SWITCH.__getitem__, "yes or no"),
+}
+_NET = "gpt, with sizes, or a known model: gpt3_175b, gpt_22b, ... (default gpt)"
+_POINT = "predict this one: d copies, t ranks of a layer, p stages, m micro-batches of b, v chunks, ..."
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from ..cost.scale import predict_point, search_plans
+
+    model, machine = _model(args), _machine(args)
+    if args.point:
+        point = predict_point(model, _point(args.point), machine, precision=args.precision)
+        print(json.dumps(point.to_dict(), indent=2) if args.json else point.explain())
+        return 0
+    cap = None if args.memory_gb is None else args.memory_gb * 1e9
+    batch = args.batch or machine.cluster.device_num
+    found = search_plans(model, machine, batch, memory_bytes=cap, precision=args.precision)
+    best = found.winner.explain()
+    print(json.dumps(found.to_dict(), indent=2) if args.json else f"{found.text(args.rows)}\n\n{best}")
+    return 0
+
+
+def _model(args: argparse.Namespace) -> Transformer:
+    from ..cost.scale import Transformer, get_transformer
+
+    given = {name: getattr(args, name) for name in _SIZES if getattr(args, name) is not None}
+    if args.net != "gpt":
+        if given:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            args.parser.error(f"{names}: only with --net gpt; {args.net} has its own")
+        return get_transformer(args.net)
+    sizes = {**_SIZES, **given}
+    if sizes["heads"] is None:  # heads of 128, as most models have
+        sizes["heads"] = max(1, sizes["hidden"] // 128)
+    return Transformer("gpt", **sizes)
+
+
+def _machine(args: argparse.Namespace) -> Machine:
+    from ..cost.scale import get_machine, read_machine
+
+    is_file = args.cluster.endswith(".json") or Path(args.cluster).is_file()
+    return (read_machine if is_file else get_machine)(args.cluster, args.devices)
+
+
+def _point(text: str) -> PlanPoint:
+    from ..cost.scale import PlanPoint
+
+    given: dict[str, Any] = {}
+    for part in text.split(","):
+        word, _, value = part.strip().partition("=")
+        name, read, allowed = _WORDS[choice(*_WORDS)("--point", "word", word)]
+        try:
+            given[name] = read(value)
+        except (ValueError, KeyError):
+            raise ArgumentError(f"{word}={value}", where="--point", allowed=allowed.capitalize()) from None
+    return PlanPoint(**given)
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `plan` to the command's subcommands."""
+    subcommand(
+        subparsers,
+        "plan",
+        _plan,
+        (
+            option("--net", default="gpt", metavar="NAME", help=_NET),
+            option("--layers", type=_COUNT, help="of gpt (default 24)"),
+            option("--hidden", type=_COUNT, help="of gpt (default 2048)"),
+            option("--heads", type=_COUNT, help="of gpt (default: hidden / 128)"),
+            option("--seq-length", type=_COUNT, help="of gpt, in tokens (default 2048)"),
+            option("--vocab-size", type=_COUNT, help="of gpt (default 51200)"),
+            option("--devices", type=_COUNT, required=True, help="how many, in whole nodes"),
+            option("--cluster", default="dgx_a100", metavar="NAME|FILE", help="known, or JSON (default dgx_a100)"),
+            option("--batch", type=_COUNT, help="sequences of a step (default: as many as devices)"),
+            option("--memory-gb", type=_COUNT, help="of a rank, 1e9 bytes each (default: the device's)"),
+            option("--precision", choices=("mixed", "float32"), default="mixed", help="mixed: 2 bytes a number"),
+            option("--point", metavar="d=8,t=8,...", help=f"{_POINT} Words: {', '.join(_WORDS)}"),
+            option("--rows", type=_COUNT, default=12, help="of the line of time against memory (default 12)"),
+            option("--json", action="store_true", help="print one JSON object instead of lines"),
+        ),
+        help="predict and choose how to train a transformer on thousands of devices",
+        description="Predicts step time, utilization, memory per rank, traffic per link and the bubble of plans for a "
+        "transformer on a cluster, and finds the fastest under the memory: copies, ranks of a layer, stages, "
+        "micro-batches, ZeRO level, recompute. A block is compiled, the rest follows from it; no device is needed.",
+        epilog="examples:\n  parallel-lab plan --net gpt3_175b --devices 1024 --batch 1536\n"
+        "  parallel-lab plan --net gpt --layers 96 --hidden 12288 --devices 4096 --cluster cluster.json\n"
+        "  parallel-lab plan --net gpt_22b --devices 8 --point t=8,b=4,m=1,recompute=attention,sequence=yes\n\n"
+        "a cluster file is a known cluster with changes, or all of it:\n"
+        '  {"preset": "dgx_a100", "node_link": {"alpha_s": 1e-5, "beta_s_per_byte": 4e-11}}\n',
+    )

@@ -1,0 +1,9 @@
+"""Clusters of any size without a device: closed forms of transformers, the prediction of a plan, the outer search."""
+
+# ruff: noqa: F401 - imported for others: this is a public face
+
+from .clusters import MACHINES, Machine, get_machine, machine_names, read_machine
+from .models import TRANSFORMERS, Transformer, alpa_cost, alpa_pipeline_s, get_transformer
+from .outer import Found, Verdict, search_plans, space
+from .point import PlanPoint, Prediction
+from .predict import predict_point

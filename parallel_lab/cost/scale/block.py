@@ -1,0 +1,261 @@
+"""What the compiler makes of a block, once for all equal ones: the work of a pipeline part as a list of numbers.
+
+A GPT of three blocks on three pipeline stages is compiled with the real compiler, under the tensor strategy of
+`nn.models.tensor_parallel`, for 2 t devices (two copies, so that the plan says what copies send each other):
+
+    first    embedding and a block          read from stage 0
+    middle   a block                        stage 1
+    last     a block, the scores, the loss  stage 2
+
+A part of n blocks is its kind and (n - 1) times `middle`. A group of the plan that reaches both copies reaches all d
+of them in a larger one; slices of a rank do not depend on d. Of micro-batches that are powers of two, whose rows divide
+alike, all numbers are affine, so that one and two sequences are compiled. A network of 96 layers on 4096 devices costs
+what these cost, and the clock over its parts is that of the whole plan (tests/cost/test_scale_point.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ... import nn
+from ...graph.actions import Stage
+from ...graph.compiler import compile_network
+from ...graph.ir import Instr, Value
+from ...graph.plan import Plan
+from ...nn.models.gpt import GPT, LanguageModelLoss
+from ...nn.models.strategies import tensor_parallel
+from ..memory import kept_blocks, predict_memory
+from ..time import instr_flops, is_border, message_bytes, takes_border, touched_bytes
+from .models import Transformer
+from .point import PlanPoint
+
+FLOAT_BYTES = 4  # of the compiled network's numbers
+# what all ranks of a layer do alike, and sequence parallel divides
+_REPLICATED = ("LayerNorm", "LayerNormGrad", "Add", "BiasAdd", "Dropout", "DropoutGrad", "ReduceSum")
+
+
+@dataclass(frozen=True)
+class Message:
+    """kind, bytes of the operand, ranks that split a layer among its members, whether all copies are members."""
+
+    kind: str
+    size_bytes: float
+    tensor: int
+    copies: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """Instructions in a row: operations and bytes touched of each local one, and messages.
+
+    alone_bytes  the same bytes where what all ranks of a layer do alike is divided among them (sequence parallel)
+    """
+
+    flops: np.ndarray
+    touched_bytes: np.ndarray
+    alone_bytes: np.ndarray
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The work of a pipeline part with one block, and what it holds, in float32.
+
+    ahead               of forward, what is done before another part's result is needed
+    forward, backward   up to the message to the next part;  behind: of backward, what follows that message
+    last                messages between copies, behind the last backward;  update;  scalars: of it, once a rank
+    parameters          numbers in a rank's slices;  input_bytes: of one micro-batch
+    kept_bytes          of a micro-batch from forward to backward;  replicated_bytes: what all t ranks keep alike of it
+    spare_bytes         beside all that, at each instruction of forward and backward;  update_bytes: of the update
+    border_bytes        of what goes to the next part, and comes back as a gradient
+    """
+
+    ahead: Work
+    forward: Work
+    backward: Work
+    behind: Work
+    last: Work
+    update: Work
+    scalars: Work
+    parameters: int
+    input_bytes: float
+    kept_bytes: int
+    replicated_bytes: int
+    spare_bytes: np.ndarray
+    update_bytes: np.ndarray
+    border_bytes: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Parts of a compiled network."""
+
+    first: Part
+    middle: Part
+    last: Part
+
+
+Terms = tuple[tuple[float, Part], ...]  # how often, what
+
+
+def parts_of(model: Transformer, point: PlanPoint, blocks: int) -> dict[str, Terms]:
+    """Parts of `blocks` blocks of a point: "first", "middle" and "last", or "only"."""
+    shape = replace(model, layers=1, name="", source="")
+    options = {"recompute": point.recompute, "copies": point.data > 1}
+    if point.stages == 1:
+        options["sums"] = point.micro_batches > 1
+        sizes = (replace(shape, layers=n) for n in (1, 2))
+        one, two = (compile_single(size, point.tensor, point.micro_batch, **options) for size in sizes)
+        return {"only": ((2 - blocks, one), (blocks - 1, two))}
+    block = compile_block(shape, point.tensor, point.micro_batch, **options)
+    more = (blocks - 1, block.middle)
+    return {"first": ((1, block.first), more), "middle": ((blocks, block.middle),), "last": ((1, block.last), more)}
+
+
+@lru_cache(maxsize=512)
+def compile_single(
+    model: Transformer, tensor: int, micro_batch: int, *, recompute: str, copies: bool, sums: bool
+) -> Part:
+    """A network on one stage.  sums: whether gradients of several micro-batches are added up."""
+    if micro_batch > 2 and not micro_batch & (micro_batch - 1):
+        options = {"recompute": recompute, "copies": copies, "sums": sums}
+        return _affine(*(compile_single(model, tensor, b, **options) for b in (1, 2)), micro_batch)
+    plan = compile_gpt(model, tensor, micro_batch, 1 + copies, micro_batches=4 if sums else 1, recompute=recompute)
+    return read_part(plan, plan.stages[0], tensor, 1 + copies)
+
+
+@lru_cache(maxsize=512)
+def compile_block(model: Transformer, tensor: int, micro_batch: int, *, recompute: str, copies: bool) -> Block:
+    """The three kinds of parts.
+
+    recompute  "none", "attention" (the Cell of q, k, v, scores and projection runs again), "full": the block does
+    copies     whether there are other copies of the network; without, no group reaches beyond the t ranks
+
+    Raises what the compiler raises: t no power of two, heads that it does not divide.
+    """
+    if micro_batch > 2 and not micro_batch & (micro_batch - 1):
+        options = {"recompute": recompute, "copies": copies}
+        return _affine(*(compile_block(model, tensor, b, **options) for b in (1, 2)), micro_batch)
+    plan = compile_gpt(model, tensor, micro_batch, 1 + copies, stages=3, micro_batches=4, recompute=recompute, layers=3)
+    return Block(*(read_part(plan, stage, tensor, 1 + copies) for stage in plan.stages))
+
+
+def _affine(one: Any, two: Any, at: int) -> Any:
+    """What is `one` at 1 and `two` at 2, at another number."""
+    if isinstance(one, Block | Part | Work | Message):
+        pairs = {f.name: (getattr(one, f.name), getattr(two, f.name)) for f in fields(one)}
+        return replace(one, **{name: _affine(*pair, at) for name, pair in pairs.items()})
+    if isinstance(one, tuple):
+        return tuple(_affine(a, b, at) for a, b in zip(one, two, strict=True))
+    return one if isinstance(one, str | bool) else one + (at - 1) * (two - one)
+
+
+def compile_gpt(
+    model: Transformer,
+    tensor: int,
+    micro_batch: int,
+    data: int,
+    *,
+    stages: int = 1,
+    micro_batches: int = 1,
+    recompute: str = "none",
+    layers: int | None = None,
+    chunks: int = 1,
+    schedule: str = "1f1b",
+) -> Plan:
+    """The whole plan of a model with Adam, for data * tensor * stages devices; layers: other than the model's."""
+    layers = model.layers if layers is None else layers
+    sizes = {"hidden": model.hidden, "heads": model.heads, "seq_length": model.seq_length}
+    net = tensor_parallel(GPT(model.vocab_size, layers=layers, **sizes), data, tensor)
+    options: dict[str, Any] = {}
+    for at, block in enumerate(net.blocks):
+        if stages > 1:
+            block.pipeline_stage = at * stages * chunks // layers % stages
+        if recompute == "full":
+            block.recompute()
+        elif recompute == "attention":
+            block.attention.recompute()
+    if stages > 1:
+        options |= {"pipeline_stages": stages, "schedule": schedule}
+    if micro_batches > 1:
+        options["grad_accumulation_step"] = micro_batches
+    ids = np.zeros((data * micro_batch * micro_batches, model.seq_length), np.int32)
+    options |= {"device_num": data * tensor * stages, "dataset_strategy": "full_batch"}
+    optimizer = nn.Adam(net.trainable_params())
+    return compile_network(net, ids, ids, loss=LanguageModelLoss(), optimizer=optimizer, **options)
+
+
+# ---- reading a stage ----
+
+
+def read_part(plan: Plan, stage: Stage, tensor: int, data: int) -> Part:
+    """The work of a stage of a plan of `compile_gpt`, and what it holds."""
+    alike = {name for name, value in plan.values if _whole_in_a_layer(value, data)}
+    own = tuple(i for i in plan.graph.inputs if i.name in plan.value_table and plan.held_by(i.name, stage.first))
+
+    def work(instrs: Iterable[Instr]) -> Work:
+        return _work(plan, instrs, stage, tensor, alike)
+
+    forward = [i for i in stage.program("forward") if not i.once]
+    update = stage.program("update")
+    scalars = [i for i in update if i.name not in {given.name for given in own}]
+    once = [i for i in stage.program("backward") if i.once == "last" or (i.is_communication and i.carried)]
+    backward = [i for i in stage.program("backward") if i not in once]
+    sends = [at for at, i in enumerate(backward) if is_border(i) and i.attr("message", i.message) == "send"]
+    cut = sends[0] if sends else len(backward)
+    borders = [i for i in (*forward, *backward) if is_border(i) and i.ins]
+    kept = kept_blocks(plan, rank=stage.first)
+    kept_bytes = sum(plan.value(block).slice_bytes for block in kept)
+    memory = predict_memory(plan, rank=stage.first)
+    state_bytes = memory.params_bytes + memory.optimizer_bytes + memory.inputs_bytes
+    busy = [p for p in memory.timeline if p.phase != "update"]
+    if plan.graph.micro_batches > 1:  # every sum is there, and as many micro-batches as there are stages from here on
+        held_bytes = memory.grads_bytes + kept_bytes * (len(plan.stages) - plan.stages.index(stage))
+        spare = [p.total_bytes - state_bytes - held_bytes for p in busy]
+    else:
+        spare = [p.by_kind["workspace"] + p.by_kind["gathered"] for p in busy]
+    extra = [p.total_bytes - state_bytes - memory.grads_bytes for p in memory.timeline if p.phase == "update"]
+    return Part(
+        ahead=work(forward[: next((at for at, i in enumerate(forward) if takes_border(i)), 0)]),
+        forward=work(forward),
+        backward=work(backward[:cut]),
+        behind=work(backward[cut:]),
+        last=work(once),
+        update=work(i for i in update if i not in scalars),
+        scalars=work(scalars),
+        parameters=sum(plan.value(i.name).slice_bytes for i in own if i.role == "parameter") // FLOAT_BYTES,
+        input_bytes=memory.inputs_bytes / plan.graph.micro_batches / data,
+        kept_bytes=kept_bytes,
+        replicated_bytes=sum(plan.value(block).slice_bytes for block in kept if block in alike),
+        spare_bytes=np.array(spare, float),
+        update_bytes=np.array(extra, float),
+        border_bytes=max((message_bytes(plan, i) for i in borders), default=0),
+    )
+
+
+def _whole_in_a_layer(value: Value, data: int) -> bool:
+    """Whether all ranks that split a layer hold the same of a value whose rows the copies share."""
+    full, mine = (int(np.prod(shape)) for shape in (value.shape, value.slice_shape))
+    return len(value.shape) > 1 and full == data * mine
+
+
+def _work(plan: Plan, instrs: Iterable[Instr], stage: Stage, tensor: int, alike: set[str]) -> Work:
+    rows, messages = [], []
+    for instr in instrs:
+        if is_border(instr) or not instr.runs_on(stage.first) or instr.kind == "wait":
+            continue
+        if instr.is_communication:
+            group = [rank - stage.first for rank in instr.group(stage.first)]
+            within, copies = len({rank % tensor for rank in group}), len({rank // tensor for rank in group}) > 1
+            messages.append(Message(instr.message, message_bytes(plan, instr), within, copies))
+            continue
+        touched = touched_bytes(plan, instr)
+        shared = instr.op_class in _REPLICATED and any(name in alike for name in (*instr.ins, *instr.outs))
+        rows.append((instr_flops(plan, instr), touched, touched / tensor if shared else touched))
+    columns = np.array(rows, float).reshape(-1, 3).T
+    return Work(*columns, tuple(messages))

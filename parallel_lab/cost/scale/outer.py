@@ -1,0 +1,263 @@
+"""The outer choice: how to spend so many devices on copies, layers' ranks and stages, and what to give up for memory.
+
+    found = search_plans("gpt3_175b", get_machine("dgx_a100", 1024), batch=1536)
+    print(found.winner.explain())
+    print(found.text())                  winner, the line of time against memory, what was refused and why
+    print(found.why(found.verdicts[7]))  one point beside the winner, term by term
+
+Every point of the space is looked at. In turn it is refused where it does not fit the model, where its states alone are
+more than the memory, where its prediction is, or where no schedule could make it faster than a point that was predicted
+and needs no more memory (`Pricing.least_s`). The clock runs for the others, so winner and line are those of the whole
+space. No plan of all devices is compiled, and the time does not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ...base.checks import choice, flag, integer, number, sequence_of
+from ...base.cluster import Cluster
+from ...base.errors import ArgumentError
+from ...base.units import bytes_text, table_lines, time_text
+from ..zero import zero_memory
+from .clusters import Machine, get_machine
+from .models import RECOMPUTE, Transformer, get_transformer
+from .point import PRECISIONS, PlanPoint, Prediction, misfit
+from .predict import Pricing
+
+_TOLD = {
+    "misfit": "do not fit the model, the batch or a schedule",
+    "states": "have larger states than the memory",
+    "memory": "need more memory",
+    "slower": "are slower than a point that needs no more memory",
+}
+_TERMS = ("step_s", "compute_s", "tensor_s", "copies_s", "update_s", "waiting_s")
+_COUNTS = sequence_of(integer(1), "Whole numbers of at least 1 in a list or tuple")
+_CHECKS = {
+    "micro_batch": _COUNTS,
+    "chunks": _COUNTS,
+    "levels": sequence_of(integer(0, 3), "Numbers from 0 to 3 in a list or tuple"),
+    "recompute": sequence_of(choice(*RECOMPUTE), f"Some of {', '.join(RECOMPUTE)} in a list or tuple"),
+    "sequence_parallel": sequence_of(flag, "True and False in a list or tuple"),
+    "overlap": flag,
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A point of the space: its prediction, or why it is not among the best.
+
+    kind    "" where it is on the line of time against memory;  "misfit": it cannot be;  "states": parameters, gradients
+            and optimizer states alone do not fit;  "memory": with activations they do not;  "slower": another point is
+            at least as fast and needs no more memory
+    least_s, memory_bytes   no schedule is faster;  of the rank that holds most: 0 where not looked at
+    """
+
+    point: PlanPoint
+    kind: str
+    reason: str
+    least_s: float = 0.0
+    memory_bytes: float = 0.0
+    prediction: Prediction | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """Verdicts of all points, in the order of the space."""
+
+    model: Transformer
+    machine: Machine
+    batch: int
+    memory_bytes: float
+    precision: str
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def line(self) -> tuple[Prediction, ...]:
+        """Points than which none is faster with as little memory, the fastest first."""
+        best = (v.prediction for v in self.verdicts if v.prediction is not None)
+        return tuple(sorted(best, key=lambda p: p.step_s))
+
+    @property
+    def winner(self) -> Prediction:
+        """The fastest. Raises ArgumentError where nothing fits, with what is nearest."""
+        if not self.line:
+            over = [v for v in self.verdicts if v.kind in ("states", "memory")]
+            near = min(over, key=lambda v: v.memory_bytes, default=None)
+            hint = f"The least is {near.point.text()}: {near.reason}" if near else self.verdicts[0].reason
+            what = f"none of {len(self.verdicts)} points of {self.model.name} fits"
+            raise ArgumentError(what, where=f"{self.machine.cluster.name}, batch {self.batch}", hint=hint)
+        return self.line[0]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many points for each reason; "best": on the line."""
+        found = Counter(v.kind or "best" for v in self.verdicts)
+        return {kind: found[kind] for kind in ("best", *_TOLD)}
+
+    def why(self, verdict: Verdict) -> str:
+        """What a point is refused for; of one that could be, its terms beside the winner's, and which decides."""
+        head = f"{verdict.point.text()}: {verdict.reason or 'on the line of time against memory'}"
+        if verdict.kind in ("misfit", "states"):
+            return head
+        best = self.winner
+        here = verdict.prediction or Pricing(self.model, verdict.point, self.machine, self.precision).predict()
+        more = {name: getattr(here, name) - getattr(best, name) for name in _TERMS}
+        rows = [("", "this", "winner", "more")]
+        for name in _TERMS:
+            a, b = (time_text(getattr(p, name)) for p in (here, best))
+            rows.append((name.removesuffix("_s"), a, b, f"{more[name]:+.3g} s"))
+        rows.append(("memory", bytes_text(here.memory_bytes), bytes_text(best.memory_bytes), ""))
+        lines = [head, *table_lines(rows, right=[1, 2, 3])]
+        if more["step_s"] > 0:
+            lines.append(f"What it loses most by: {max(_TERMS[1:], key=more.__getitem__).removesuffix('_s')}.")
+        return "\n".join(lines)
+
+    def text(self, most: int = 12) -> str:
+        """The line of time against memory (at most so many points of it), and how many were refused for what."""
+        counts, devices = self.counts, self.winner.point.devices
+        head = f"{self.model.name} on {devices} devices of {self.machine.cluster.name}, batch {self.batch}"
+        rows = [("step", "MFU", "waiting", "memory", "plan")]
+        for p in self.line[:most]:
+            size, plan = bytes_text(p.memory_bytes), p.point.text()
+            rows.append((time_text(p.step_s), f"{p.mfu:.1%}", f"{p.bubble:.1%}", size, plan))
+        lines = [
+            f"{head}; at most {bytes_text(self.memory_bytes)} a rank; predicted",
+            *table_lines(rows, right=range(4)),
+        ]
+        if len(self.line) > most:
+            lines.append(f"... and {len(self.line) - most} more with less memory")
+        lines.append(f"{len(self.verdicts)} points: {counts['best']} best")
+        lines += [f"  {counts[kind]} {words}" for kind, words in _TOLD.items() if counts[kind]]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict:
+        """For JSON."""
+        listed = [{"point": dict(vars(v.point)), "kind": v.kind, "reason": v.reason} for v in self.verdicts if v.kind]
+        best = {"winner": self.winner.to_dict(), "line": [p.to_dict() for p in self.line]}
+        return {**best, "counts": self.counts, "refused": listed, "memory_bytes": self.memory_bytes}
+
+
+def space(
+    model: Transformer,
+    devices: int,
+    batch: int,
+    *,
+    tensor: Sequence[int],
+    micro_batch: Sequence[int] = (1, 2, 4, 8),
+    chunks: Sequence[int] = (1, 2, 4),
+    levels: Sequence[int] = (0, 1, 2, 3),
+    recompute: Sequence[str] = RECOMPUTE,
+    sequence_parallel: Sequence[bool] = (False, True),
+    overlap: bool = True,
+) -> Iterator[PlanPoint]:
+    """All points with exactly so many devices and sequences: every number of stages that divides the layers."""
+    for t in tensor:
+        for stages in (p for p in range(1, model.layers + 1) if model.layers % p == 0 and devices % (t * p) == 0):
+            data = devices // (t * stages)
+            for b, v in itertools.product(micro_batch, chunks):
+                if batch % (data * b) or (v > 1 and (stages == 1 or model.layers % (stages * v))):
+                    continue
+                m, schedule = batch // (data * b), "interleaved" if v > 1 else "1f1b"
+                rest = (levels if data > 1 else (0,), recompute, sequence_parallel if t > 1 else (False,))
+                for more in itertools.product(*rest):
+                    yield PlanPoint(data, t, stages, b, m, v, schedule, *more, overlap=overlap and data > 1)
+
+
+def search_plans(
+    model: Transformer | str,
+    machine: Machine | Cluster | str,
+    batch: int,
+    *,
+    devices: int | None = None,
+    memory_bytes: float | None = None,
+    points: Iterable[PlanPoint] | None = None,
+    tensor: Sequence[int] | None = None,
+    precision: str = "mixed",
+    **options: Sequence,
+) -> Found:
+    """The fastest way to train a model on a machine with `batch` sequences a step, and all others with their reasons.
+
+    memory_bytes  of a rank; None: of its device
+    points        the space; None: `space` of all devices with `options`, the keywords of `space`
+    tensor        None: powers of two up to a node's devices and the heads
+
+    Raises ArgumentError for an empty space; `Found.winner` where nothing fits.
+    """
+    where = "search_plans"
+    model, machine = get_transformer(model), get_machine(machine, devices)
+    batch = integer(1)(where, "batch", batch)
+    choice(*PRECISIONS)(where, "precision", precision)
+    cap = machine.cluster.device.memory_bytes if memory_bytes is None else memory_bytes
+    cap = number(0, above=True)(where, "memory_bytes", cap)
+    if points is None:
+        for name, value in options.items():
+            options[name] = _CHECKS[choice(*_CHECKS)(where, "option", name)](where, name, value)
+        most = min(machine.cluster.devices_per_node, machine.cluster.device_num)
+        powers = [1 << n for n in range(11) if 1 << n <= most and model.heads % (1 << n) == 0]
+        tensor = powers if tensor is None else _COUNTS(where, "tensor", tensor)
+        points = space(model, machine.cluster.device_num, batch, tensor=tensor, **options)
+    listed = tuple(points)
+    if not listed:
+        what = f"no way to spend {machine.cluster.device_num} devices on {model.layers} layers with batch {batch}"
+        hint = "The batch must be a multiple of the copies: devices / (ranks of a layer * stages)"
+        raise ArgumentError(what, where=where, hint=hint)
+    return Found(model, machine, batch, cap, precision, _verdicts(model, machine, listed, cap, precision))
+
+
+_Best = tuple[float, float, int]  # seconds, bytes, place in the space
+
+
+def _verdicts(
+    model: Transformer, machine: Machine, points: Sequence[PlanPoint], cap: float, precision: str
+) -> tuple[Verdict, ...]:
+    found: dict[int, Verdict] = {}
+    priced: list[tuple[float, float, int]] = []
+    for at, point in enumerate(points):
+        if fault := misfit(model, point, machine.cluster):
+            found[at] = Verdict(point, "misfit", fault)
+        elif (states := _states_bytes(model, point, precision)) > cap:
+            found[at] = Verdict(point, "states", f"states alone {_over(states, cap)}", memory_bytes=states)
+        else:
+            one = Pricing(model, point, machine, precision)
+            priced.append((one.least_s, one.memory_bytes, at))
+            if one.memory_bytes > cap:
+                found[at] = Verdict(point, "memory", _over(one.memory_bytes, cap), *priced.pop()[:2])
+
+    def refuse(seconds: float, size: float, at: int, by: _Best) -> None:
+        this, other = (f"{time_text(s)} and {bytes_text(n)}" for s, n in ((seconds, size), by[:2]))
+        found[at] = Verdict(
+            points[at], "slower", f"at least {this}; {points[by[2]].text()} takes {other}", seconds, size
+        )
+
+    best: list[_Best] = []
+    for least_s, size, at in sorted(priced):
+        better = next((b for b in best if b[0] <= least_s and b[1] <= size), None)
+        if better is None:
+            one = Pricing(model, points[at], machine, precision)
+            least_s = one.clock(one.borders())[0]
+            better = next((b for b in best if b[0] <= least_s and b[1] <= size), None)
+        if better is not None:
+            refuse(least_s, size, at, better)
+            continue
+        for worse in [b for b in best if least_s <= b[0] and size <= b[1]]:
+            best.remove(worse)
+            refuse(*worse, (least_s, size, at))
+        best.append((least_s, size, at))
+    for seconds, size, at in best:
+        made = Pricing(model, points[at], machine, precision).predict()
+        found[at] = Verdict(points[at], "", "", seconds, size, made)
+    return tuple(found[at] for at in range(len(points)))
+
+
+def _states_bytes(model: Transformer, point: PlanPoint, precision: str) -> float:
+    """Every rank holds at least the states of its blocks' matrices."""
+    weights = model.layers // point.stages * 12 * model.hidden**2 / point.tensor
+    return zero_memory(weights, point.data, point.level, **PRECISIONS[precision][1]).total_bytes
+
+
+def _over(size: float, cap: float) -> str:
+    return f"{bytes_text(size)}, of {bytes_text(cap)}"

@@ -1,0 +1,334 @@
+"""The prediction of a plan point (`point.py`): seconds of its parts, the clock over them, bytes of its ranks.
+
+    predict_point("gpt3_175b", PlanPoint(8, 8, 16, 1, 64), get_machine("dgx_a100", 1024)).step_s
+
+What levels change, S being the bytes of a gradient, of n copies:
+
+    0   all_reduce(S) behind the last backward
+    1   reduce_scatter(S) there, all_gather(S / n) of new parameters; each copy updates 1 / n
+    2   reduce_scatter(S) behind every backward, as only 1 / n of the sum is kept; all_gather(S / n) once
+    3   as 2, and all_gather(S / n) before every forward and every backward instead
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ...base.checks import choice
+from ...base.cluster import Cluster, Link
+from ...base.errors import ArgumentError
+from ...graph.actions import Action
+from ...ops.collectives.definitions import MESSAGES
+from ..overlap import Gradient, predict_overlap
+from ..schedules.clock import run_clock
+from ..time import message_time_s
+from ..zero import zero_memory
+from .block import FLOAT_BYTES, Message, Part, Terms, Work, parts_of
+from .clusters import Machine, get_machine
+from .models import Transformer, get_transformer
+from .point import MEMORY_PARTS, PRECISIONS, Places, PlanPoint, Prediction, misfit, schedule_of
+
+Often = tuple[tuple[float, Message], ...]  # how often a message is sent
+
+
+class Seconds(NamedTuple):
+    """Of some work: local instructions, messages among the ranks of a layer, messages that reach all copies."""
+
+    compute: float
+    tensor: float
+    copies: float
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.tensor + self.copies
+
+
+def _sum(terms: Iterable[tuple[float, Seconds]]) -> Seconds:
+    columns = zip(*((k * s.compute, k * s.tensor, k * s.copies) for k, s in terms), strict=True)
+    return Seconds(*map(math.fsum, columns))
+
+
+class _Rates:
+    """Seconds and bytes of work at a point.  scale: bytes of a number, in those of the compiled network."""
+
+    def __init__(self, point: PlanPoint, cluster: Cluster, scale: float) -> None:
+        self.point, self.cluster, self.scale = point, cluster, scale
+        self.places = Places(point, cluster)
+
+    def spans(self, message: Message) -> bool:
+        return self.places.copies_span if message.copies else self.places.layer_spans and message.tensor > 1
+
+    def members(self, message: Message) -> int:
+        return message.tensor * (self.point.data if message.copies else 1)
+
+    def message_s(self, message: Message) -> float:
+        link, gamma = self.cluster.link_over(spans=self.spans(message)), self.cluster.device.gamma_s_per_byte
+        return message_time_s(message.kind, message.size_bytes * self.scale, self.members(message), link, gamma)
+
+    def messages(self, messages: Sequence[Message]) -> Seconds:
+        within = math.fsum(self.message_s(m) for m in messages if not m.copies)
+        return Seconds(0.0, within, math.fsum(self.message_s(m) for m in messages if m.copies))
+
+    def of(self, work: Work, scale: float | None = None) -> Seconds:
+        """scale: other than the point's, for its local instructions."""
+        device, scale = self.cluster.device, self.scale if scale is None else scale
+        touched = work.alone_bytes if self.point.sequence_parallel else work.touched_bytes
+        local = np.maximum(work.flops / device.flops_per_s, touched * (scale / device.memory_bandwidth_bytes_per_s))
+        return self.messages(work.messages)._replace(compute=math.fsum(local) + len(local) * device.overhead_s)
+
+    def sent_bytes(self, message: Message) -> float:
+        size = int(message.size_bytes * self.scale)
+        return MESSAGES[message.kind].payload_bytes(size, self.members(message))
+
+
+def _halves(messages: Sequence[Message], data: int) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """Messages of gradients as reduce_scatters, and the all_gathers that bring the whole back."""
+    cut = [replace(m, kind="reduce_scatter") for m in messages if m.kind == "all_reduce" and m.copies]
+    others = [m for m in messages if m.kind != "all_reduce" or not m.copies]
+    back = tuple(replace(m, kind="all_gather", size_bytes=m.size_bytes / (m.tensor * data)) for m in cut)
+    return (*cut, *others), back
+
+
+@dataclass(frozen=True)
+class PartTime:
+    """Seconds of a part of the network (fields as of `block.Part`), the bytes of its border, and its messages: of every
+    micro-batch, and once. terms: what was compiled.
+    """
+
+    terms: Terms
+    ahead: Seconds
+    forward: Seconds
+    backward: Seconds
+    behind: Seconds
+    last: Seconds
+    update: Seconds
+    border_bytes: float
+    each: Often
+    once: Often
+
+    @cached_property
+    def busy(self) -> Seconds:
+        """Of a micro-batch."""
+        return _sum([(1, self.forward), (1, self.backward), (1, self.behind)])
+
+    def amount(self, name: str) -> float:
+        """A number of the part, such as its parameters."""
+        return math.fsum(k * getattr(part, name) for k, part in self.terms)
+
+
+def _part_time(terms: Terms, rates: _Rates, blocks: int) -> PartTime:
+    found = [(k, *_seconds(part, rates)) for k, part in terms]
+    names = ("ahead", "forward", "backward", "behind", "last", "update")
+    seconds = {name: _sum([(k, one[name]) for k, one, _, _ in found]) for name in names}
+    each, once = (tuple((row[0], m) for row in found for m in row[at]) for at in (2, 3))
+    if rates.point.overlap and rates.point.data > 1:
+        seconds["last"] = _overlapped(seconds, once, rates, blocks)
+    border = max(part.border_bytes for _, part in terms) * rates.scale
+    return PartTime(terms, **seconds, border_bytes=border, each=each, once=once)
+
+
+def _seconds(part: Part, rates: _Rates) -> tuple[dict[str, Seconds], tuple[Message, ...], tuple[Message, ...]]:
+    """Seconds of one part as it was compiled, its messages per micro-batch, and those sent once."""
+    level, data = rates.point.level, rates.point.data
+    works = {name: getattr(part, name) for name in ("forward", "backward", "behind")}
+    last, after = part.last.messages, ()
+    if level >= 1:
+        last, after = _halves(last, data)
+    if level >= 2:
+        works["behind"], last = _with(part.behind, last), ()
+    if level == 3:
+        works |= {name: _with(works[name], after) for name in ("forward", "backward")}
+        after = ()
+    found = {name: rates.of(work) for name, work in works.items()}
+    found["ahead"] = rates.of(part.ahead)
+    found["last"] = rates.of(replace(part.last, messages=last))
+    update = rates.of(part.update, 1.0)  # states are float32
+    update = update._replace(compute=update.compute / (data if level else 1))
+    found["update"] = _sum([(1, update), (1, rates.messages(after))])
+    each = tuple(m for work in works.values() for m in work.messages)
+    return found, each, (*last, *after)
+
+
+def _with(work: Work, messages: Sequence[Message]) -> Work:
+    return replace(work, messages=(*work.messages, *messages))
+
+
+def _overlapped(seconds: dict[str, Seconds], once: Often, rates: _Rates, blocks: int) -> Seconds:
+    """What is left of the messages between copies where one per block goes beside the last backward."""
+    gradients = [(k, m) for k, m in once if m.kind in ("all_reduce", "reduce_scatter") and m.copies]
+    size = math.fsum(k * m.size_bytes for k, m in gradients)
+    if not size:
+        return seconds["last"]
+    kind = gradients[0][1].kind
+    start_s, whole_s = (rates.message_s(Message(kind, s, 1, True)) for s in (0.0, size))
+    line = Link(start_s, (whole_s - start_s) / size)
+    backward_s = seconds["backward"].total + seconds["behind"].total
+    each = [Gradient(f"block {at}", size / blocks, backward_s / blocks) for at in range(blocks)]
+    exposed_s = predict_overlap(each, range(blocks), line).step_s - backward_s
+    return seconds["last"]._replace(copies=min(max(exposed_s, 0.0), seconds["last"].copies))
+
+
+class Pricing:
+    """A point taken apart: seconds of its parts, its memory, a bound on its time, and its clock, which costs most."""
+
+    def __init__(self, model: Transformer, point: PlanPoint, machine: Machine, precision: str = "mixed") -> None:
+        if fault := misfit(model, point, machine.cluster):
+            raise ArgumentError(point.text(), where="plan point", allowed=fault)
+        self.model, self.point, self.machine, self.precision = model, point, machine, precision
+        bytes_each, self.state_bytes = PRECISIONS[precision]
+        self.scale = bytes_each / FLOAT_BYTES
+        self.rates = _Rates(point, machine.cluster, self.scale)
+        self.schedule = schedule_of(point)
+        count = point.stages * point.chunks
+        self.blocks = model.layers // count
+        times = {
+            n: _part_time(terms, self.rates, self.blocks) for n, terms in parts_of(model, point, self.blocks).items()
+        }
+        many = [times["first"], *[times["middle"]] * (count - 2), times["last"]] if count > 1 else []
+        self.parts = many or [times["only"]]
+        self.scalars_s = self.rates.of(self.parts[0].terms[0][1].scalars, 1.0).compute
+
+    def held(self, stage: int) -> list[PartTime]:
+        """The parts on a stage's ranks."""
+        return self.parts[stage :: self.point.stages]
+
+    def update(self, stage: int) -> Seconds:
+        return _sum([*((1, part.update) for part in self.held(stage)), (1, Seconds(self.scalars_s, 0.0, 0.0))])
+
+    def busy(self, stage: int) -> Seconds:
+        """What a rank of a stage works in a step, without the update."""
+        parts = self.held(stage)
+        return _sum([*((self.point.micro_batches, p.busy) for p in parts), *((1, p.last) for p in parts)])
+
+    # ---- time ----
+
+    @cached_property
+    def least_s(self) -> float:
+        """No schedule is faster: a stage works, but before its first and after its last micro-batch has run through the
+        stages before it.
+        """
+        before = found = 0.0
+        for stage in range(self.point.stages):
+            part, follower = self.parts[stage], self.parts[(stage + 1) % len(self.parts)]
+            found = max(found, before + self.busy(stage).total - part.last.total - part.behind.total)
+            before += part.forward.total + part.backward.total - follower.ahead.total - part.ahead.total
+        return max(found, self.busy(0).total + self.update(0).total)
+
+    def borders(self) -> dict[tuple[int, int], float]:
+        """Seconds of a message between two stages, the same in both directions."""
+        point, cluster, found = self.point, self.machine.cluster, {}
+        size = max(part.border_bytes for part in self.parts)
+        for k in range(len(self.parts) - 1):
+            a, b = k % point.stages, (k + 1) % point.stages
+            link = cluster.link_over(spans=self.rates.places.border_spans(a, b))
+            found[a, b] = found[b, a] = message_time_s("send", size, 2, link)
+        return found
+
+    def clock(self, borders: dict[tuple[int, int], float]) -> tuple[float, int]:
+        """Seconds of a step, and the stage that is done last."""
+        final = {action.stage: action for lane in self.schedule for action in lane if action.kind == "B"}
+        ahead = [part.ahead.total for part in self.parts]
+        behind, last = ([getattr(p, name).total for p in self.parts] for name in ("behind", "last"))
+
+        def after(action: Action) -> float:
+            if action.kind != "B":
+                return 0.0
+            return behind[action.stage] + (last[action.stage] if final[action.stage] is action else 0.0)
+
+        forward, backward = ([getattr(p, name).total for p in self.parts] for name in ("forward", "backward"))
+        early = (lambda action: ahead[action.stage] if action.kind == "F" else 0.0) if any(ahead) else None
+        timing = run_clock(self.schedule, forward, backward, 0.0, borders, ahead=early, after=after)
+        ends = [lane[-1] + self.update(stage).total for stage, lane in enumerate(timing.ends)]
+        return max((end, stage) for stage, end in enumerate(ends))
+
+    # ---- memory ----
+
+    @cached_property
+    def memory(self) -> tuple[dict[str, float], int]:
+        """Bytes by kind of the rank that holds most, and its stage."""
+        stages = range(self.point.stages)
+        return max(((self._memory(stage), stage) for stage in stages), key=lambda one: sum(one[0].values()))
+
+    @property
+    def memory_bytes(self) -> float:
+        return math.fsum(self.memory[0].values())
+
+    def _memory(self, stage: int) -> dict[str, float]:
+        point, parts = self.point, self.held(stage)
+        parameters = math.fsum(p.amount("parameters") for p in parts)
+        states = zero_memory(parameters, point.data, point.level, **self.state_bytes)
+        alike = 1 - 1 / point.tensor if point.sequence_parallel else 0.0  # of what all ranks of a layer keep
+        kept = max(p.amount("kept_bytes") - alike * p.amount("replicated_bytes") for p in parts)
+        held = kept * self.scale * self.schedule.peaks[stage]
+        spare = max(float(part.spare_bytes.max()) for p in parts for _, part in p.terms) * self.scale
+        if point.level == 3:  # a block's parameters at a time
+            spare += self.state_bytes["param_bytes"] * parameters / (self.blocks * point.chunks)
+        update = max(float(part.update_bytes.max()) for p in parts for _, part in p.terms)
+        update /= point.data if point.level else 1
+        inputs = math.fsum(p.amount("input_bytes") for p in parts) * point.micro_batches * point.data
+        if update > held + spare:
+            held, spare = 0.0, update
+        sizes = (states.params_bytes, states.grads_bytes, states.optimizer_bytes, inputs, held, spare)
+        return dict(zip(MEMORY_PARTS, sizes, strict=True))
+
+    # ---- together ----
+
+    def predict(self, *, whole: bool = True) -> Prediction:
+        """whole: with the clock run a second time, for what borders cost."""
+        point, borders = self.point, self.borders()
+        step_s, stage = self.clock(borders)
+        busy, update = self.busy(stage), self.update(stage)
+        free_s = self.clock({})[0] if whole and borders else step_s
+        waiting_s = step_s - busy.total - update.total
+        memory, worst = self.memory
+        return Prediction(
+            self.model,
+            point,
+            self.machine,
+            self.precision,
+            step_s=step_s,
+            compute_s=busy.compute,
+            tensor_s=busy.tensor + update.tensor,
+            copies_s=busy.copies + update.copies,
+            update_s=update.compute,
+            waiting_s=waiting_s if waiting_s > 1e-9 * step_s else 0.0,  # less is rounding
+            border_s=step_s - free_s if whole or not borders else None,
+            memory=memory,
+            worst_stage=worst,
+            sent_bytes=self._sent(point.stages // 2),
+            step_flops=self.model.step_flops(point.batch),
+        )
+
+    def _sent(self, stage: int) -> dict[str, float]:
+        """Bytes that a rank of a stage sends in a step."""
+        stages, repeats, places = self.point.stages, self.point.micro_batches, self.rates.places
+        found = {False: 0.0, True: 0.0}
+        for part in self.held(stage):
+            for often, messages in ((repeats, part.each), (1, part.once)):
+                for k, message in messages:
+                    found[self.rates.spans(message)] += often * k * self.rates.sent_bytes(message)
+        size = max(part.border_bytes for part in self.parts)
+        for k in range(stage, len(self.parts), stages):
+            for other in (k - 1, k + 1):
+                if 0 <= other < len(self.parts):
+                    found[places.border_spans(stage, other % stages)] += size * repeats
+        return {"in node": found[False], "between nodes": found[True]}
+
+
+def predict_point(
+    model: Transformer | str, point: PlanPoint, machine: Machine | Cluster | str, *, precision: str = "mixed"
+) -> Prediction:
+    """The prediction of one way to train a model, for any number of devices; no plan of all of them is compiled.
+
+    precision  "mixed": 2 bytes a number, 12 more a parameter for the update;  "float32": as the compiled plan
+
+    Raises ArgumentError: a point that does not fit the model or the cluster, unknown names.
+    """
+    choice(*PRECISIONS)("predict_point", "precision", precision)
+    return Pricing(get_transformer(model), point, get_machine(machine), precision).predict()
