@@ -332,12 +332,12 @@ def move(step: Step, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 # ---- what a step costs ----
 
 
-def received_elements(steps: Iterable[Step]) -> int | float:
+def received_elements(steps: Iterable[Step], rank: int | None = None) -> int | float:
     """Elements each rank receives in all `steps`: ring algorithms, direct exchange for all_to_all.
 
     With n ranks in the group and a slice of s elements before the step: all_gather (n - 1) s, reduce_scatter (n - 1) s
     / n, all_to_all (n - 1) s / n, all_reduce 2 (n - 1) s / n (Thakur et al. 2005); reshape and slice nothing; exchange
-    the pieces it lacks, of the rank that lacks most. A float only where a ring cannot split evenly.
+    the pieces that `rank` lacks, or (None) the rank that lacks most. A float only where a ring cannot split evenly.
 
     >>> received_elements([AllGather((8,), (2, 16), (16, 16), axes=(0,), dim=0)])
     224
@@ -345,7 +345,8 @@ def received_elements(steps: Iterable[Step]) -> int | float:
     total = Fraction(0)
     for step in steps:
         if isinstance(step, Exchange):
-            total += max(map(step.way.received, range(step.group_size)))
+            members = range(step.group_size) if rank is None else [step.group(rank).index(rank)]
+            total += max(map(step.way.received, members))
             continue
         n, size = step.group_size, math.prod(step.in_shape)
         times = {"all_gather": n, "reduce_scatter": 1, "all_to_all": 1, "all_reduce": 2}.get(step.kind, 0)

@@ -34,11 +34,13 @@ def test_every_rank_gets_its_slice_and_no_way_beats_the_bound(devices, have, wan
     shot = lab.snapshot()
     expected = [[f"moved on {devices} simulated ranks: {devices} of {devices} have the slice they need", True]]
     assert shot["sections"]["slices"]["notes"] == expected
-    received = [row[-1] for row in shot["sections"]["steps"]["of"]["0"]["rows"]]
+    of = shot["sections"]["steps"]["of"]
+    received = max(([row[-1] for row in of[str(rank)]["rows"]] for rank in range(devices)), key=sum)
     if lab.source.is_partial:
         assert lab.least_bytes is None and "no way" not in shot["status"]
     else:
         assert sum(received) >= lab.least_bytes == F32 * lower_bound_elements(lab.source, lab.target, SHAPE)
+        assert steps != "exact" or sum(received) == lab.least_bytes
     assert bool(received) or lab.source.same_placement(lab.target)
 
 
@@ -99,7 +101,7 @@ def test_moves_bring_every_rank_exactly_its_slice_and_send_what_is_counted(devic
         assert np.array_equal(held[rank] > 0, wanted > 0)
         if sums:  # every element is the sum of one value from each rank of some group of the source
             assert set(np.unique(held[rank])) - {0} <= set(complete.values())
-    assert received == devices * received_elements(lab.plan)
+    assert received == sum(received_elements(lab.plan, rank) for rank in ranks)
 
 
 def test_an_uneven_all_reduce_sends_every_element_to_the_others_twice():
@@ -112,10 +114,10 @@ def test_an_uneven_all_reduce_sends_every_element_to_the_others_twice():
 
 
 def test_the_peak_is_the_slice_before_and_the_slice_after():
-    """64 x 64 rows to columns on 8 ranks: all_gather holds a slice and the whole, all_to_all two slices."""
+    """64 x 64 rows to columns on 8 ranks: all_gather holds a slice and the whole, the others two slices."""
     rows, columns = pl.TensorLayout((8,), (0, -1)), pl.TensorLayout((8,), (-1, 0))
-    for alltoall, peak in ((False, 512 + 4096), (True, 512 + 512)):
-        frames = moves(pl.plan_redistribution(rows, columns, (64, 64), alltoall=alltoall), rows, (64, 64))
+    for manner, peak in (({}, 512 + 4096), ({"alltoall": True}, 512 + 512), ({"exact": True}, 512 + 512)):
+        frames = moves(pl.plan_redistribution(rows, columns, (64, 64), **manner), rows, (64, 64))
         assert max(frame.held for frame in frames) == peak
 
 
@@ -138,16 +140,40 @@ def test_every_move_is_in_the_text_and_stepping_says_where_it_stands():
     assert lab.snapshot()["at"] == 0
 
 
-@pytest.mark.parametrize(("steps", "received"), [("gather", 7 * 2 * 32 * F32), ("all_to_all", 7 * 2 * 4 * F32)])
+WAYS = [("gather", 7 * 2 * 32 * F32), ("all_to_all", 7 * 2 * 4 * F32), ("exact", 7 * 2 * 4 * F32)]
+
+
+@pytest.mark.parametrize(("steps", "received"), WAYS)
 def test_rows_to_columns_on_eight_ranks(steps, received):
-    """all_gather brings seven slices of (2, 32), all_to_all seven pieces of (2, 4): an eighth."""
+    """all_gather brings seven slices of (2, 32), all_to_all and exchange seven pieces of (2, 4): an eighth."""
     lab = RedistributionLab(8, "8 x 1", "1 x 8", steps=steps)
     least = bytes_text(7 * 2 * 4 * F32)
     assert f"every rank receives {bytes_text(received)}; no way needs less than {least}." in lab.to_text()
 
 
-def test_steps_are_those_of_the_line_that_can_be_copied(capsys):
-    lab = RedistributionLab(8, "2 x 2", "1 x 4", "addends", "all_to_all")
+def test_three_ways_are_set_beside_the_least():
+    """(1, 8) to (2, 4) on (16, 32): gathered 7/8 of 512 elements, doubled three times; a rank that has no column of its
+    new slice lacks all of it, (8, 8), and gets it from the two that have 4 columns each.
+    """
+    compare = RedistributionLab(8, "1 x 8", "2 x 4").snapshot()["sections"]["compare"]
+    rows = {row[0]: row[1:] for row in compare["rows"]}
+    assert rows[STEPS["gather"]][1:3] == [3, 448] and rows[STEPS["exact"]] == [1, 2, 64, 64 * F32, 128 * F32]
+    assert rows[STEPS["exact"]][2] < rows[STEPS["all_to_all"]][2] < 448
+    assert compare["notes"] == [
+        ["of its slice, a rank lacks 64 elements at most: the least to receive; exact pieces are 64", True]
+    ]
+
+
+def test_an_exchange_is_told_and_drawn():
+    lab = RedistributionLab(8, "1 x 8", "2 x 4", steps="exact")
+    (frame,) = lab.moves["frames"]
+    assert frame["text"] == "exchange: a rank receives at most 2 x 128 B, each from one rank that has what it lacks."
+    assert "rank 0 keeps [0:8, 0:4]; gets [0:8, 4:8] from 1 (128 B)" in lab.to_text()
+
+
+@pytest.mark.parametrize(("copies", "steps"), [("addends", "all_to_all"), ("copies", "exact")])
+def test_steps_are_those_of_the_line_that_can_be_copied(capsys, copies, steps):
+    lab = RedistributionLab(8, "2 x 2", "1 x 4", copies, steps)
     exec(lab.snapshot()["sections"]["python"]["text"], {"pl": pl})
     assert capsys.readouterr().out == "".join(f"{step}\n" for step in lab.plan)
 
@@ -166,9 +192,9 @@ def test_other_choices_are_refused(name, value):
         RedistributionLab(**{name: value})
 
 
-@pytest.mark.parametrize("copies", COPIES)
-def test_real_ranks_give_the_slices_of_the_simulated_ones_and_send_what_is_predicted(copies):
-    lab = RedistributionLab(4, "2 x 1", "1 x 4", copies, "all_to_all")
+@pytest.mark.parametrize(("copies", "steps"), [*((copies, "all_to_all") for copies in COPIES), ("copies", "exact")])
+def test_real_ranks_give_the_slices_of_the_simulated_ones_and_send_what_is_predicted(copies, steps):
+    lab = RedistributionLab(4, "2 x 1", "1 x 4", copies, steps)
     whole = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
 
     def program(comm):

@@ -267,17 +267,18 @@ class _Log:
             self.clock[rank] += 1
             step, destination = self.clock[rank], request.group[1]
             self.on_the_way.setdefault(request.group, deque()).append(step)
-        self.asked.append(Asked(rank, str(request.kind), _must_send(request), origin, destination, step))
+        self.asked.append(Asked(rank, str(request.kind), _must_send(request, rank), origin, destination, step))
 
     def answered(self, rank: int, request: Any) -> None:
         if isinstance(request, Request) and request.kind == "recv" and self.on_the_way.get(request.group):
             self.clock[rank] = max(self.clock[rank], self.on_the_way[request.group].popleft())
 
 
-def _must_send(request: Request) -> int:
+def _must_send(request: Request, rank: int) -> int:
     try:
         size_bytes = 0 if request.value is None else request.value.nbytes
-        return MESSAGES[request.kind].payload_bytes(size_bytes, len(request.group))
+        position, how = request.group.index(rank), request.window or request.route
+        return MESSAGES[request.kind].payload_bytes(size_bytes, len(request.group), how, position)
     except Exception:  # the simulator says what is wrong with the request
         return 0
 

@@ -236,6 +236,8 @@ def frame_text(frame: Frame, item: int) -> str:
     count = max(sum(hop.destination == rank for hop in frame.hops) for rank in range(len(frame.before)))
     sizes = sorted({item * hop.elements for hop in frame.hops})
     each = " to ".join(bytes_text(size) for size in dict.fromkeys((sizes[0], sizes[-1])))
+    if frame.title == "exchange":
+        return f"exchange: a rank receives at most {count} x {each}, each from one rank that has what it lacks."
     does = "receives and adds" if frame.hops[0].adds else "receives"
     return f"{frame.title}: every rank {does} {count} x {each}, one message from each rank of its group."
 

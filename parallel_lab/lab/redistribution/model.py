@@ -5,9 +5,11 @@ between, what it receives, and the least that any steps would need.
     print(lab.to_text())
     lab.next()                      # the first message is done: who holds what now
     lab.set_steps("all_to_all")     # the same with an eighth of the bytes
+    lab.set_steps("exact")          # one exchange in which nobody receives what it has or does not need
 
 A layout is written as a strategy, slices per dim: "2 x 4". Ranks that are left hold copies, or the partial sums of a
-sum that is still pending. What moves is drawn frame by frame (`pictures/moves.py`); `at` frames are done.
+sum that is still pending. What moves is drawn frame by frame (`pictures/moves.py`); `at` frames are done. A table sets
+the three ways to plan steps beside the least that any would need.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import numpy as np
 from ...base.checks import integer
 from ...base.units import bytes_text
 from ...layout.redistribution import plan_redistribution
-from ...layout.redistribution_steps import Step, move, received_elements
+from ...layout.redistribution_steps import Exchange, Step, move, received_elements
 from ...layout.tensor_layout import TensorLayout, slice_text
 from ...run.calls import Calls
 from ..pictures.moves import move_lines, moves_view
@@ -31,7 +33,8 @@ from ..shared.sections import code, table
 SHAPE, DTYPE = (16, 32), np.dtype(np.float32)
 DEVICES = (2, 4, 8)
 COPIES = {"copies": "copies of it", "addends": "partial sums"}
-STEPS = {"gather": "all_gather, then slice", "all_to_all": "all_to_all where it fits"}
+STEPS = {"gather": "all_gather, then slice", "all_to_all": "all_to_all where it fits", "exact": "exact pieces"}
+MANNERS: dict[str, dict[str, bool]] = {"gather": {}, "all_to_all": {"alltoall": True}, "exact": {"exact": True}}
 
 
 def strategies(devices: int) -> list[str]:
@@ -50,7 +53,7 @@ class RedistributionLab(Lab):
     devices  2, 4 or 8 ranks
     have     the strategy it has, such as "2 x 4"; want: the one that is needed
     copies   what ranks with the same slice hold: "copies", or "addends" (partial sums)
-    steps    "gather" (MindSpore's default) or "all_to_all" (its enable_alltoall)
+    steps    "gather" (MindSpore's default), "all_to_all" (its enable_alltoall) or "exact" (pieces that are lacked)
 
     Raises ArgumentError for what is not among these.
     """
@@ -115,7 +118,7 @@ class RedistributionLab(Lab):
         self._choose(copies=copies)
 
     def set_steps(self, steps: str) -> None:
-        """How to move: "gather" or "all_to_all"."""
+        """How to move: "gather", "all_to_all" or "exact"."""
         self._choose(steps=steps)
 
     def set_rank(self, rank: int) -> None:
@@ -153,8 +156,9 @@ class RedistributionLab(Lab):
         source, self.target = (self._layout(each) for each in (self._have, self._want))
         partial = source.replica_axes if self._copies == "addends" else ()
         self.source = TensorLayout(source.device_matrix, source.tensor_map, partial)
-        alltoall = self._steps == "all_to_all"
-        self.plan: tuple[Step, ...] = plan_redistribution(self.source, self.target, SHAPE, alltoall=alltoall)
+        pair = self.source, self.target, SHAPE
+        self.plans = {name: plan_redistribution(*pair, **manner) for name, manner in MANNERS.items()}
+        self.plan: tuple[Step, ...] = self.plans[self._steps]
         self.moves: dict[str, Any] = moves_view(self.plan, self.source, self.target, SHAPE, DTYPE.itemsize)
         self._at = 0
 
@@ -164,7 +168,8 @@ class RedistributionLab(Lab):
     def snapshot(self) -> dict[str, Any]:
         """Everything shown: steps of the chosen rank, slices of all ranks, and the same in Python."""
         with self._lock:
-            sections = {"steps": self._step_table(), "slices": self._slice_table(), "python": self._python()}
+            sections = {"steps": self._step_table(), "compare": self._compare_table(), "slices": self._slice_table()}
+            sections["python"] = self._python()
             small = "drawn as direct exchange; a ring passes the same bytes from neighbour to neighbour"
             notes = move_lines(self.moves) or ["Nothing moves."]
             sections["moves"] = {"kind": "lines", "title": "Moves", "small": small, "notes": notes}
@@ -198,7 +203,7 @@ class RedistributionLab(Lab):
             rows = []
             for number, step in enumerate(self.plan, 1):
                 group = " ".join(map(str, step.group(rank))) if step.communicates else "alone"
-                size = DTYPE.itemsize * received_elements([step])
+                size = DTYPE.itemsize * received_elements([step], rank)
                 moved = step.kind != "reshape"  # which redescribes what is there
                 held = DTYPE.itemsize * (math.prod(step.in_shape) + moved * math.prod(step.out_shape))
                 rows.append([f"{number} {step.kind}", group, step.in_shape, step.out_shape, held, size])
@@ -208,6 +213,31 @@ class RedistributionLab(Lab):
         heads["received"] = "bytes bar"
         of = {str(rank): {"rows": rows(rank)} for rank in range(self._devices)}
         return table("Steps", heads, small="groups of the chosen rank", by=["rank"], of=of)
+
+    def _compare_table(self) -> dict[str, Any]:
+        """The three ways to plan, for the rank that receives most."""
+        heads = {
+            "steps": "name",
+            "how many": "count",
+            "messages": "count",
+            "elements": "count",
+            "received": "bytes bar",
+        }
+        heads["held at once"] = "bytes"
+        rows = []
+        for name, plan in self.plans.items():
+            elements = received_elements(plan)
+            held = [math.prod(step.in_shape) + math.prod(step.out_shape) for step in plan if step.kind != "reshape"]
+            peak = DTYPE.itemsize * max(held, default=math.prod(self.source.slice_shape(SHAPE)))
+            arriving = sum(map(messages_received, plan))
+            rows.append([STEPS[name], len(plan), arriving, elements, DTYPE.itemsize * elements, peak])
+        notes = []
+        if self.least_bytes is not None:
+            least, best = self.least_bytes // DTYPE.itemsize, rows[-1][3]
+            text = f"of its slice, a rank lacks {least} elements at most: the least to receive; exact pieces are {best}"
+            notes.append([text, least == best])
+        small = "of the rank that receives most"
+        return table("Three ways", heads, rows, small=small, notes=notes)
 
     def _slice_table(self) -> dict[str, Any]:
         def held(layout: TensorLayout, rank: int) -> tuple[str, str]:
@@ -241,10 +271,17 @@ class RedistributionLab(Lab):
             partial = f", {layout.partial}" if layout.is_partial else ""
             return f"pl.TensorLayout({layout.device_matrix}, {layout.tensor_map}{partial})"
 
-        alltoall = ", alltoall=True" if self._steps == "all_to_all" else ""
+        manner = "".join(f", {name}=True" for name in MANNERS[self._steps])
         text = f"have = {written(self.source)}\nwant = {written(self.target)}\n"
-        text += f"print(*pl.plan_redistribution(have, want, {SHAPE}{alltoall}), sep='\\n')"
+        text += f"print(*pl.plan_redistribution(have, want, {SHAPE}{manner}), sep='\\n')"
         return code("In Python", text)
+
+
+def messages_received(step: Step) -> int:
+    """Messages that the rank which gets most receives in a step, drawn as direct exchange."""
+    if isinstance(step, Exchange):
+        return max(sum(giver != rank for giver in mine) for rank, mine in enumerate(step.way.taken))
+    return step.communicates * (step.group_size - 1) * (2 if step.kind == "all_reduce" else 1)
 
 
 def run_steps(comm: Calls, steps: Iterable[Step], value: np.ndarray) -> np.ndarray:
