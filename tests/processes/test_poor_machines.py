@@ -165,3 +165,37 @@ def test_ranks_of_mpirun_on_one_machine_do_not_listen(tmp_path):
     """
     code, output = run_ranks(tmp_path, 2, body, "--backend", "mpi")
     assert code == 0 and output.count("True") == 2, output
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
+def test_mpirun_on_one_machine_is_not_reached_from_others(tmp_path):
+    """Its sockets are bound to all interfaces. A connection to this machine's own address comes over that interface."""
+    body = """
+    import socket
+    from pathlib import Path
+    init()
+    mpirun = os.getppid()
+    own = {os.readlink(path) for path in Path(f"/proc/{mpirun}/fd").iterdir() if path.is_symlink()}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))  # sends nothing
+            address = probe.getsockname()[0]
+        except OSError:  # this machine has no other address
+            address = None
+    ports = []
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in own:
+                ports.append(int(words[1].rpartition(":")[2], 16))
+    reached = []
+    for port in ports if address else ():
+        try:
+            socket.create_connection((address, port), timeout=1).close()
+            reached.append(port)
+        except OSError:
+            pass
+    print(f"listens on {len(ports)} ports, reached {reached}", flush=True)
+    """
+    code, output = run_ranks(tmp_path, 2, body, "--backend", "mpi")
+    assert code == 0 and output.count("reached []") == 2 and "listens on 0" not in output, output

@@ -14,12 +14,14 @@ mpirun dies with it (parent-death signal), ranks lose their sockets, the noteboo
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -27,6 +29,8 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 LOOK_S = 0.02  # how soon the end of mpirun is seen where the system cannot wait for it together with the standard input
+PIDFD_GETFD = 438  # number of the system call, on every processor (Linux 5.6)
+SOCKETS_LOOK_S, SOCKETS_S = 0.01, 10.0  # how often, and how long, to look for new sockets of mpirun
 LAST_S = 2.0  # killed processes are gone long before; one stuck in the kernel must not keep the keeper
 
 
@@ -68,12 +72,42 @@ def _wait(process: subprocess.Popen) -> None:
     except OSError:
         ended = None
     watched = [0] if ended is None else [0, ended]
+    known: set[str] = set()
+    last = time.monotonic() + SOCKETS_S
     while process.poll() is None:
-        ready, _, _ = select.select(watched, [], [], LOOK_S if ended is None else None)
+        looks = ended is not None and time.monotonic() < last
+        if looks:
+            _keep_to_loopback(process.pid, ended, known)
+        limit_s = SOCKETS_LOOK_S if looks else LOOK_S if ended is None else None
+        ready, _, _ = select.select(watched, [], [], limit_s)
         if 0 in ready and not os.read(0, 64):
             return
         if ended in ready:
             return
+
+
+def _keep_to_loopback(pid: int, descriptor: int, known: set[str]) -> None:
+    """Let other machines not reach the sockets on which mpirun listens. Open MPI binds them to all interfaces, and has
+    no parameter that says otherwise (4.1, oob_tcp_listener.c; PRRTE of Open MPI 5: the same). Where the system does not
+    let us, before Linux 5.7, they stay as they are.
+
+    descriptor  of the process;  known: sockets that need no other look
+    """
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            name = os.readlink(f"/proc/{pid}/fd/{number}")
+            if not name.startswith("socket:") or name in known:
+                continue
+            copy = ctypes.CDLL(None).syscall(PIDFD_GETFD, descriptor, int(number), 0)
+            if copy < 0:
+                known.add(name)
+                continue
+            with socket.socket(fileno=copy) as found:
+                is_tcp = found.family in (socket.AF_INET, socket.AF_INET6)
+                if not is_tcp or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    known.add(name)
+                    if is_tcp:
+                        found.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
 
 
 def _children(pid: int) -> list[int]:
