@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from ...base.errors import StrategyError
 from .problem import Problem
 
 MOST_CELLS = 40_000_000  # numbers in one table while it is made
+KINDS = ("Op", "Edge", "Merge", "Contract", "Triangle", "Star", "Source")  # in the order in which they are done
 
 
 @dataclass(frozen=True)
@@ -120,22 +122,30 @@ class _Elimination:
     def __init__(self, problem: Problem, limit: int | None, approximate: float) -> None:
         self.problem, self.limit, self.approximate = problem, limit, approximate
         self.sizes = [len(choice.candidates) for choice in problem.choices]
-        self.tables: list[_Table] = []
+        tables = []
         for number, (own, choice) in enumerate(zip(problem.own, problem.choices, strict=True)):
             memory = choice.memory_bytes.astype(float) if limit is not None else np.zeros(len(own))
-            self.tables.append(_Table((number,), own[:, None], memory[:, None]))
+            tables.append(_Table((number,), own[:, None], memory[:, None]))
         for pair, cost in zip(problem.pairs, problem.between, strict=True):
-            self.tables.append(_Table((pair.source, pair.target), cost[..., None], np.zeros((*cost.shape, 1))))
+            tables.append(_Table((pair.source, pair.target), cost[..., None], np.zeros((*cost.shape, 1))))
+        self.around: list[list[_Table]] = [[] for _ in self.sizes]  # of every operator the tables over it
+        for table in tables:
+            for number in table.over:
+                self.around[number].append(table)
+        self.answers: list[_Table] = []  # over nothing, one for each part of the network that hangs together
         self.made: list[_Made] = []
         self.steps: list[Elimination] = []
+        self.waiting: list[tuple] = []  # a heap of (rank, cells, operator or pair, version)
+        self.version = [0] * len(self.sizes)
 
     def run(self) -> Solution:
-        left = set(range(len(self.sizes)))
+        left = len(self.sizes)
+        self.look(range(left))
         while left:
-            kind, out, tables = self.next(left)
+            kind, out, tables = self.next()
+            left -= out >= 0
             self.join(kind, out, tables)
-            left.discard(out)
-        self.join("Source", -1, self.tables)
+        self.join("Source", -1, list(self.answers))
         chosen, answer = self.recover()
         cost = self.problem.cost(chosen)
         if not math.isfinite(cost):
@@ -143,54 +153,63 @@ class _Elimination:
             allowed = "Operators that read one Parameter must split it equally"
             raise StrategyError(what, where="search of strategies", allowed=allowed)
         bound = answer if not self.approximate else -math.inf if self.limit is not None else answer
-        return Solution(
-            "dynamic_programming", chosen, cost, self.problem.memory_bytes(chosen), bound, tuple(self.steps)
-        )
+        memory_bytes = self.problem.memory_bytes(chosen)
+        return Solution("dynamic_programming", chosen, cost, memory_bytes, bound, tuple(self.steps))
 
     # ---- which step ----
 
-    def next(self, left: Iterable[int]) -> tuple[str, int, list[_Table]]:
-        """(kind, what is taken out, the tables that are joined)."""
-        neighbours: dict[int, list[_Table]] = {number: [] for number in left}
-        before: dict[int, set[int]] = {number: set() for number in left}
-        after: dict[int, set[int]] = {number: set() for number in left}
-        edges: dict[tuple[int, ...], list[_Table]] = {}
-        for table in self.tables:
-            for number in table.over:
-                neighbours[number].append(table)
-            for at, number in enumerate(table.over):
-                after[number].update(table.over[at + 1 :])
-                before[number].update(table.over[:at])
-            if len(table.over) > 1:
-                edges.setdefault(tuple(sorted(table.over)), []).append(table)
+    def look(self, numbers: Iterable[int]) -> None:
+        """Say anew which step fits each of these operators, and their edges: something around them has changed."""
+        for number in numbers:
+            self.version[number] += 1
+            rank, cells = self.rank(number)
+            heappush(self.waiting, (rank, cells, number, self.version[number]))
+            for pair, tables in self.edges(number).items():
+                if len(tables) > 1:
+                    heappush(self.waiting, (KINDS.index("Edge"), 0, *pair))
 
-        def first(kind: str, found: Iterable[int]) -> tuple[str, int, list[_Table]] | None:
-            number = min(found, default=None)
-            return None if number is None else (kind, number, neighbours[number])
+    def edges(self, number: int) -> dict[tuple[int, ...], list[_Table]]:
+        """The tables over this operator and another, by pair."""
+        found: dict[tuple[int, ...], list[_Table]] = {}
+        for table in self.around[number]:
+            if len(table.over) == 2:
+                found.setdefault(tuple(sorted(table.over)), []).append(table)
+        return found
 
-        wide = {n for table in self.tables if len(table.over) > 2 for n in table.over}
-        plain = [n for n in left if n not in wide]
-        several = next((tables for tables in edges.values() if len(tables) > 1), None)
-        sources = [n for n in plain if not before[n]]
-        return (
-            first("Op", (n for n in plain if len(before[n]) == 1 == len(after[n]) and before[n] != after[n]))
-            or (several and ("Edge", -1, several))
-            or first("Merge", (n for n in sources if len(after[n]) == 1))
-            or first("Contract", (n for n in plain if len(before[n]) == 1 and not after[n]))
-            or first("Triangle", (n for n in sources if len(after[n]) == 2 and tuple(sorted(after[n])) in edges))
-            or first("Star", (n for n in sources if len(after[n]) == 2))
-            or self.smallest(left, neighbours, before, after)
-        )
+    def rank(self, number: int) -> tuple[int, int]:
+        """(which of KINDS fits an operator, numbers in the table it would leave where nothing better fits)."""
+        before, after = set(), set()
+        for table in self.around[number]:
+            at = table.over.index(number)
+            before.update(table.over[:at])
+            after.update(table.over[at + 1 :])
+        kind, ends = "", tuple(sorted(after))
+        if any(len(table.over) > 2 for table in self.around[number]):
+            pass
+        elif len(before) == 1 == len(after) and before != after:
+            kind = "Op"
+        elif not before and len(after) == 1:
+            kind = "Merge"
+        elif len(before) == 1 and not after:
+            kind = "Contract"
+        elif not before and len(after) == 2:
+            kind = "Triangle" if ends in self.edges(ends[0]) else "Star"
+        if kind:
+            return KINDS.index(kind), 0
+        cells = math.prod(self.sizes[n] for n in before | after) * self.sizes[number]
+        return len(KINDS) - 1, cells
 
-    def smallest(self, left: Iterable[int], neighbours: dict, before: dict, after: dict) -> tuple:
-        """The operator whose table over its neighbours is smallest."""
-
-        def cells(number: int) -> int:
-            around = (before[number] | after[number]) - {number}
-            return math.prod(self.sizes[n] for n in around) * self.sizes[number]
-
-        number = min(left, key=lambda n: (cells(n), n))
-        return "Star" if not before[number] and after[number] else "Source", number, neighbours[number]
+    def next(self) -> tuple[str, int, list[_Table]]:
+        """(kind, what is taken out, the tables that are joined): the first of KINDS that fits anywhere."""
+        while True:
+            rank, _, number, other = heappop(self.waiting)
+            if KINDS[rank] == "Edge":
+                tables = self.edges(number).get((number, other), [])
+                if len(tables) > 1:
+                    return "Edge", -1, tables
+            elif other == self.version[number]:
+                self.version[number] += 1
+                return KINDS[rank], number, self.around[number]
 
     # ---- one step ----
 
@@ -218,12 +237,23 @@ class _Elimination:
         cost, memory, back = self.front(cost.reshape(flat), memory.reshape(flat))
         made = _Table(over, cost, memory)
         self.made.append(_Made(made, list(tables), out, back, sizes))
-        joined = {id(table) for table in tables}
-        self.tables = [table for table in self.tables if id(table) not in joined] + [made]
+        self.replace(tables, made)
         if out >= 0 or kind == "Edge":
             name = self.problem.choices[out].name if out >= 0 else ""
             label = (name or "the dataset") if out >= 0 else ""
             self.steps.append(Elimination(kind, label, tuple(names[:kept]), cells))
+
+    def replace(self, tables: Sequence[_Table], made: _Table) -> None:
+        """Put the table that was made in the place of those it was made of."""
+        joined = {id(table) for table in tables}
+        for number in {n for table in tables for n in table.over}:
+            self.around[number] = [table for table in self.around[number] if id(table) not in joined]
+        for number in made.over:
+            self.around[number].append(made)
+        if not made.over:
+            self.answers.append(made)
+        close = {n for number in made.over for table in self.around[number] for n in table.over}
+        self.look(sorted(close))
 
     def ordered(self, over: tuple[int, ...], tables: Sequence[_Table], out: int) -> tuple[int, ...]:
         """Producers first: those before `out` in a table, then the others."""
