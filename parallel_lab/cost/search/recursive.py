@@ -118,6 +118,7 @@ class _Recursive(Places):
         super().__init__(graph, config)
         self.products = {n.name: made for n in self.nodes.values() if (made := self.product(n)) is not None}
         self.steps: list[Halving] = []
+        self.allowed: dict[tuple, set[Strategy]] = {}
         self.rules: dict[str, ShardingRule] = {}
 
     def product(self, node: Node) -> Halved | None:
@@ -184,11 +185,10 @@ class _Recursive(Places):
         one.counts = {**counts, label: 2 * counts.get(label, 1)}
         strategy = self.strategy(one)
         one.counts = counts
-        try:
-            self.rule(one.node, strategy)
-        except StrategyError:
-            return False
-        return True
+        key = one.node.op, one.node.attrs, self.graph.operand_shapes(one.node)
+        if key not in self.allowed:
+            self.allowed[key] = set(legal_strategies(one.node.opdef, key[2], dict(key[1]), self.device_num))
+        return strategy in self.allowed[key]
 
     def strategy(self, one: Halved) -> Strategy:
         return tuple(tuple(one.counts.get(c, 1) for c in labels) for labels in one.operands)
