@@ -57,8 +57,8 @@ def compile_network(
     passes            another list of passes than `graph.passes.PASSES`; with one that lists `differentiate`, gradients
                       are made without a loss too: of the outputs' sum
     settings          further fields of `context.ParallelConfig`: gradients_mean (gradients are summed over the ranks
-                      that hold the same slice; True: their mean), loss_repeated_mean, enable_alltoall, parallel_mode;
-                      with parallel_mode="stand_alone" the plan is that of one device, whatever strategies the network
+                      that hold the same slice; True: their mean), loss_repeated_mean, enable_alltoall,
+                      redistribution, parallel_mode; with parallel_mode="stand_alone" the plan is that of one device, whatever strategies the network
                       carries; with "data_parallel" every rank runs the whole network on its own rows (see
                       `graph.passes.replicate`), so does a network that communicates by hand where no mode was set;
                       enable_parallel_optimizer and what goes with it (see
