@@ -58,10 +58,10 @@ def compile_network(
                       are made without a loss too: of the outputs' sum
     settings          further fields of `context.ParallelConfig`: gradients_mean (gradients are summed over the ranks
                       that hold the same slice; True: their mean), loss_repeated_mean, enable_alltoall,
-                      redistribution, parallel_mode; with parallel_mode="stand_alone" the plan is that of one device, whatever strategies the network
-                      carries; with "data_parallel" every rank runs the whole network on its own rows (see
-                      `graph.passes.replicate`), so does a network that communicates by hand where no mode was set;
-                      enable_parallel_optimizer and what goes with it (see
+                      redistribution, parallel_mode; with parallel_mode="stand_alone" the plan is that of one device,
+                      whatever strategies the network carries; with "data_parallel" every rank runs the whole network
+                      on its own rows (see `graph.passes.replicate`), so does a network that communicates by hand where
+                      no mode was set; enable_parallel_optimizer and what goes with it (see
                       `graph.passes.optimizer_shard`, in data_parallel mode `graph.passes.optimizer_group`)
 
     Raises StrategyError, ShapeError, TraceError or ContextError, with operator and source line; ArgumentError for a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -13,7 +14,7 @@ from parallel_lab.layout.redistribution import plan_redistribution
 from parallel_lab.layout.redistribution_steps import apply, received_elements
 from parallel_lab.layout.route import Route, box_size
 from parallel_lab.layout.tensor_layout import TensorLayout
-from parallel_lab.run.communicator import Request
+from parallel_lab.run.communicator import Request, answer
 from parallel_lab.run.simulator import simulate
 from tests.layout.drawn_layouts import drawn_pair, random_layout, shape_for
 from tests.layout.folding import check, lower_bound_elements
@@ -170,6 +171,20 @@ def test_groups_that_have_nothing_to_give_each_other_stay_apart():
     many = TensorLayout((1024, 4), ((1, 0), -1)), TensorLayout((1024, 4), (1, 0))
     (step,) = plan_redistribution(*many, (4096, 8), exact=True)
     assert step.way == front[0].way
+
+
+def test_simulated_ranks_hold_no_more_than_both_slices_and_a_piece():
+    """Rows to columns on 4 ranks, 2 MB each."""
+    route = Route(TensorLayout((4,), (0, -1)), TensorLayout((4,), (-1, 0)), (1024, 1024))
+    requests = [Request("exchange", (0, 1, 2, 3), np.ones((256, 1024)), route=route.attr) for _ in range(4)]
+    answer(requests)  # what is made once is not counted
+    tracemalloc.start()
+    try:
+        replies = answer(requests)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sum(reply.nbytes for reply in replies) == 8 * 1024**2 <= peak <= 8 * (1024**2 + 256**2) + 100_000
 
 
 def test_a_step_does_not_fit_another_layout():
