@@ -6,6 +6,8 @@ holds was there before the test began and is not counted; the whole run is looke
     PARALLEL_LAB_CI=1         a skipped test fails: on the build machine every tool is there, so nothing may be left out
                               in silence
     PARALLEL_LAB_TEST_SEED=n  seed of `rng` instead of the test's own
+    PARALLEL_LAB_PORTABLE=1   with `-m portable`: what is promised of processes, faults, notebook and launcher, and
+                              nothing may be asked for that only Linux has (portable/sitecustomize.py sees to it)
 
 `pytest --share k/n` runs the k-th of n shares of the collected cases (k from 0), drawn by a checksum of their names;
 all shares together are all cases. The build takes another one at each commit.
@@ -17,6 +19,7 @@ import contextlib
 import functools
 import os
 import re
+import runpy
 import sys
 import time
 import zlib
@@ -28,10 +31,12 @@ import pytest
 
 from parallel_lab.base import seeds
 from parallel_lab.base.settings import context
+from parallel_lab.base.system import SYSTEM
 
 GRACE_S = 3.0  # processes need a moment to end after they were told to
 HELPERS = ("resource_tracker", "forkserver")  # of multiprocess(ing); they live as long as the test run
 SHM = Path("/dev/shm")
+PORTABLE = Path(__file__).with_name("portable")
 EXHAUSTIVE = re.compile(r"exhaustive|mark\.quick")  # as in .ci/run
 
 
@@ -42,6 +47,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tests start thousands of Python processes. Where the environment forbids compiled files (PYTHONDONTWRITEBYTECODE)
     they go to pytest's own cache: otherwise each process would compile the package again, which takes it a second.
     """
+    if SYSTEM.portable:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PORTABLE), os.environ.get("PYTHONPATH")]))
+        if str(PORTABLE) not in sys.path:  # a worker of xdist has found it
+            runpy.run_path(str(PORTABLE / "sitecustomize.py"))
     sys.modules.setdefault("rfc3987_syntax", None)  # nbformat's check of web addresses: compiled at import, in 4 s
     if sys.dont_write_bytecode and sys.pycache_prefix is None:
         sys.dont_write_bytecode, sys.pycache_prefix = False, str(config.cache.mkdir("compiled"))

@@ -171,6 +171,10 @@ class OutOfMemory(ParallelLabError, MemoryError):
     """A tensor larger than this machine's memory."""
 
 
+class NoProcesses(WorldError, NotImplementedError):
+    """Ranks as processes on a system where they cannot run."""
+
+
 class LimitTooLow(WorldError, OSError):
     """A limit of the system that is too low for so many ranks."""
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # no locks on this system: what the dead left stays
+except ImportError:  # Windows: no locks, so what the dead left stays; and what is open is neither renamed nor removed
     fcntl = None
 
 from .errors import DataFileError
@@ -51,7 +51,9 @@ def check_writable(path: str | os.PathLike[str], *, hint: str = _ANOTHER) -> Pat
     """
     try:
         real, _ = _target(path)
-        with _new_part(real) as (part, _):
+        with _new_part(real) as (part, descriptor):
+            if fcntl is None:
+                os.close(descriptor)
             part.unlink()
     except (OSError, ValueError) as error:
         raise _refusal(path, error, hint) from error
@@ -73,7 +75,7 @@ def write_whole(
         _remove_dead_parts(real.parent)
         with _new_part(real) as (part, descriptor):
             try:
-                with os.fdopen(descriptor, "wb", closefd=False) as file:
+                with os.fdopen(descriptor, "wb", closefd=fcntl is None) as file:
                     for piece in pieces:
                         file.write(piece)
                     file.flush()
@@ -166,7 +168,8 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
 
 @contextlib.contextmanager
 def _new_part(real: Path) -> Iterator[tuple[Path, int]]:
-    """A new file beside `real` (a rename is atomic within one file system), open for writing and locked.
+    """A new file beside `real` (a rename is atomic within one file system), open for writing and locked. Where there
+    are no locks the caller closes it, before it gets another name.
 
     Not from tempfile, whose files only their owner may read. Its name is short: that of `real` may fill the limit.
     """
@@ -178,15 +181,16 @@ def _new_part(real: Path) -> Iterator[tuple[Path, int]]:
         part = real.parent / f".parallel_lab-{secrets.token_hex(8)}.part"
         descriptor = os.open(part, flags, 0o666)
         try:
-            if _locked(descriptor, wait=True) and not os.path.exists(part):
+            if locked(descriptor, wait=True) and not os.path.exists(part):
                 continue  # another writer took it for a dead one's before it was locked
             yield part, descriptor
             return
         finally:
-            os.close(descriptor)
+            if fcntl is not None:
+                os.close(descriptor)
 
 
-def _locked(descriptor: int, *, wait: bool) -> bool:
+def locked(descriptor: int, *, wait: bool) -> bool:
     """Lock an open file until it is closed; False if it is locked (not with `wait`) or the file system has no locks."""
     if fcntl is None:
         return False
@@ -205,7 +209,7 @@ def _remove_dead_parts(folder: Path) -> None:
                 flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
                 descriptor = os.open(folder / name, flags)
                 try:
-                    if _locked(descriptor, wait=False):
+                    if locked(descriptor, wait=False):
                         os.unlink(folder / name)
                 finally:
                     os.close(descriptor)

@@ -11,6 +11,7 @@ Python is started again; a process that is started and not yet noted would be no
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import importlib
 import os
@@ -41,9 +42,17 @@ class _Hold:
             if again_s is None:
                 self.before(signal.SIGINT, None)
             else:
-                sender = threading.Timer(again_s, os.kill, (os.getpid(), signal.SIGINT))
+                sender = threading.Timer(again_s, _send)
                 sender.daemon = True
                 sender.start()
+
+
+def _send() -> None:
+    """SIGINT to this process, as from a terminal."""
+    if os.name == "posix":  # elsewhere the call would end the process
+        os.kill(os.getpid(), signal.SIGINT)
+    else:
+        _thread.interrupt_main()
 
 
 @contextlib.contextmanager
@@ -89,6 +98,12 @@ def blocked_at_birth() -> Iterator[None]:
     finally:
         if before is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def unblock() -> None:
+    """In a process that was born with SIGINT blocked: what has come meanwhile comes now."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def import_whole(*names: str) -> None:

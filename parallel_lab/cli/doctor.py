@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
-import mmap
 import os
 import platform
 import re
@@ -24,8 +23,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..base.errors import DataFileError
+from ..base.errors import DataFileError, SharedMemoryTooSmall
 from ..base.files import checkout_folder, read_regular, shipped_folder
+from ..base.system import SYSTEM, TRIED, VARIABLE, cores, free_memory_bytes
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _MINIMUM_PYTHON = (3, 11)
@@ -71,8 +71,23 @@ def check_python() -> Result:
     return "ok", found
 
 
+def check_system() -> Result:
+    """Which ways ranks take on this system, and what of it was ever run."""
+    tried = TRIED.get(SYSTEM.name, "never tried; if it is a Unix, ranks take the ways of a Mac")
+    if SYSTEM.name == "Linux" and not SYSTEM.portable:
+        without = f"; without {', '.join(SYSTEM.missing)}" if SYSTEM.missing else ""
+        return "ok", f"Linux: {tried}{without}"
+    if SYSTEM.portable:
+        found = f"{SYSTEM.name} with {VARIABLE}={os.environ[VARIABLE]}: ranks take the ways of a Mac"
+        return "warning", found, f"Unset {VARIABLE}, unless you test them: {SYSTEM.name} has faster ones"
+    mend = "Please report what does not work" if SYSTEM.processes else "WSL 2 is a Linux, and has everything"
+    return "warning", f"{SYSTEM.name}: {tried}", mend
+
+
 def _cgroup_number(name: str) -> str | None:
     """First word of a limit of the container this runs in (cgroup 2), None without a limit."""
+    if not SYSTEM.states:
+        return None
     try:
         word = Path("/sys/fs/cgroup", name).read_text(encoding="ascii").split()[0]
     except (OSError, IndexError):
@@ -82,11 +97,11 @@ def _cgroup_number(name: str) -> str | None:
 
 def check_cores() -> Result:
     """Cores this process may use; one is enough to run, two show real parallel work."""
-    cores = len(os.sched_getaffinity(0))
+    usable = cores()
     quota = _cgroup_number("cpu.max")
     limit = int(quota) / 100_000 if quota else None  # microseconds per period; 100,000 is the kernel's usual period
-    found = f"{cores} usable" + (f", limited by the container to the time of {limit:g}" if limit else "")
-    if cores < 2 or (limit is not None and limit < 2):
+    found = f"{usable} usable" + (f", limited by the container to the time of {limit:g}" if limit else "")
+    if usable < 2 or (limit is not None and limit < 2):
         mend = "Everything runs, but ranks take turns: give the machine 2 cores or more to see a speed-up"
         return "warning", found, mend
     return "ok", found
@@ -94,10 +109,8 @@ def check_cores() -> Result:
 
 def available_memory_bytes() -> int | None:
     """Memory that can be had now: the machine's, or what the container has left; None where the system does not say."""
-    try:
-        words = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
-        available = int(words["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):
+    available = free_memory_bytes()
+    if available is None:
         return None
     limit, used = _cgroup_number("memory.max"), _cgroup_number("memory.current")
     return min(available, max(int(limit) - int(used), 0)) if limit and used else available
@@ -119,23 +132,24 @@ def check_memory() -> Result:
 
 def check_shared() -> Result:
     """Nameless shared memory for the workers."""
+    if not SYSTEM.processes:
+        return ()
+    from ..processes.shm.shared_memory import SharedBlock
+
     try:
-        handle = os.memfd_create("parallel-lab-doctor")
-        try:
-            os.ftruncate(handle, _SHARED_BYTES)
-            with mmap.mmap(handle, _SHARED_BYTES) as memory:
-                memory[0] = memory[_SHARED_BYTES - 1] = 7
-        finally:
-            os.close(handle)
-    except OSError as error:
+        block = SharedBlock(_SHARED_BYTES)
+    except SharedMemoryTooSmall as error:
         mend = "Raise the container's memory limit, or allow memfd_create in its profile"
         return "problem", f"no nameless shared memory: {error}", mend
-    return "ok", f"{_SHARED_BYTES // _MIB} MiB of nameless shared memory made and released (memfd)"
+    block.map[0] = block.map[_SHARED_BYTES - 1] = 7
+    block.close()
+    how = "memfd" if SYSTEM.memory_files else "an unlinked file"
+    return "ok", f"{_SHARED_BYTES // _MIB} MiB of nameless shared memory made and released ({how})"
 
 
 def check_dev_shm() -> Result:
     """The size of /dev/shm, which the browser uses."""
-    if not Path("/dev/shm").is_dir():
+    if not SYSTEM.memory_files or not Path("/dev/shm").is_dir():
         return ()
     state = os.statvfs("/dev/shm")
     free = state.f_bavail * state.f_frsize
@@ -271,7 +285,7 @@ def _finish(command: list[str], limit_s: float, environment: Mapping[str, str]) 
         output, _ = process.communicate(timeout=limit_s)
         exit_code: int | None = process.returncode
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)  # its workers too
+        getattr(os, "killpg", os.kill)(process.pid, 9)  # its workers too
         output, _ = process.communicate()
         exit_code = None
     return exit_code, [line.strip() for line in output.splitlines() if line.strip()]
@@ -279,6 +293,9 @@ def _finish(command: list[str], limit_s: float, environment: Mapping[str, str]) 
 
 def check_workers(world_size: int = 2) -> Result:
     """Two worker processes start, answer and end."""
+    if not SYSTEM.processes:
+        mend = "WSL 2 is a Linux, and has everything"
+        return "warning", f"none on {SYSTEM.name}: labs simulate their ranks, with the same numbers", mend
     trial = f"from parallel_lab.cli.doctor import try_workers; try_workers({world_size})"
     code, line = _python(trial, _WORKERS_LIMIT_S)
     if code is None:
@@ -396,6 +413,7 @@ def check_browser() -> Result:
 
 CHECKS: dict[str, Callable[[], Result]] = {
     "python": check_python,
+    "system": check_system,
     "cores": check_cores,
     "memory": check_memory,
     "shared": check_shared,

@@ -66,7 +66,7 @@ def jupyterlab_command(
         command.append("--no-browser")
     if port is not None:
         command.append(f"--port={port}")
-    if os.geteuid() == 0:
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # often the only user of a container; JupyterLab refuses root without it
     return command + list(extra)
 

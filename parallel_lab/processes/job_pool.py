@@ -20,6 +20,7 @@ import multiprocess
 
 from ..base.checks import integer
 from ..base.errors import ArgumentError, ParallelLabError, RankDied, WorkersClosed, WorldError, message
+from ..base.system import require_processes
 from . import outcome, supervisor
 from .jobs import Job, packed
 
@@ -46,6 +47,7 @@ class JobPool:
 
     def __init__(self, world_size: int, timeout_s: float, warn_after_s: float, **graces: float) -> None:
         name = type(self).__name__
+        require_processes(name)
         if multiprocess.current_process().daemon:
             what, hint = (
                 "a worker cannot start workers of its own",

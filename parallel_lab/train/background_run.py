@@ -105,7 +105,7 @@ class Run:
 
     def _go_on(self, error: BaseException | None) -> None:
         try:
-            if error is not None and not self.session._pool.alive:
+            if error is not None and self.session.executor != "simulator" and not self.session._pool.alive:
                 raise error
             self._begin()
         except BaseException as lost:

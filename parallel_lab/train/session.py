@@ -11,6 +11,7 @@ be compared step by step (`single_device` gives the plan of the undivided comput
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -24,6 +25,7 @@ from ..base.cluster import cluster_for, get_cluster
 from ..base.dtypes import plain_array
 from ..base.errors import ArgumentError, PlanError, ShapeError, shorten
 from ..base.events import Event
+from ..base.system import without_processes
 from ..graph.plan import Plan
 from ..nn.optim.together import as_optimizer
 from ..nn.tensor.tensor import Tensor
@@ -98,7 +100,8 @@ class Session:
     parameters  a Cell or a mapping: initial values
     optimizer   the one the plan was compiled with, or a list of those (None for plans without update)
     executor    "simulator": all ranks in this process, in lock step; "processes": one worker process per rank, shared
-                memory; "mpi": one rank of MPI each, on this machine
+                memory; "mpi": one rank of MPI each, on this machine. Where processes cannot be ranks (base/system.py)
+                a warning says so, and it is the first
     pool        workers to use (a WorkerPool or an MpiPool); default: this process's shared pool of that size
     cluster     machine profile of simulated times; default: laptop up to 8 ranks, nodes of 8 beyond
     cores       processor cores that simulated ranks share (`cost/simulated_clock.py`); default: each has its own
@@ -122,6 +125,9 @@ class Session:
     ) -> None:
         if executor not in EXECUTORS:
             raise PlanError(f"executor {executor!r}", where="Session", allowed=f"One of {EXECUTORS}")
+        if executor != "simulator" and pool is None and (why := without_processes()):
+            warnings.warn(f"{why}, with the same numbers", RuntimeWarning, stacklevel=2)
+            executor = "simulator"
         if cores is not None and not is_int(cores, 1):
             raise ArgumentError(f"cores={shorten(cores)}", where="Session", allowed="A whole number, 1 or more")
         self.plan, self.executor = plan, executor
@@ -189,7 +195,16 @@ class Session:
                 left = f"the session {self._broken}" if self._broken else "the session can go on"
                 raise KeyboardInterrupt(f"after {len(run.losses)} of {steps} steps; {left}") from None
         self._check_open()
-        batches = _checked(self.plan, batches, self.step, steps)
+        return self._simulate(_checked(self.plan, batches, self.step, steps), steps, record, phases, stopped)
+
+    def _simulate(
+        self,
+        batches: list[Batch],
+        steps: int,
+        record: int,
+        phases: Sequence[str] | None,
+        stopped: Callable[[], bool] | None,
+    ) -> list[float]:
         losses = []
         recorded: deque[tuple[int, rank_steps.Record]] = deque(maxlen=record)
         first, rates = self.step, rates_of_steps(self.plan, self._optimizer, self.step, steps)
@@ -249,19 +264,19 @@ class Session:
         phases: Sequence[str] | None = None,
         on_losses: Callable[[int, list[float]], None] | None = None,
     ) -> Run:
-        """As `train`, on processes in the background: a `Run`. `on_losses(first step, losses)`: at most 60 a second."""
-        if self.executor == "simulator":
-            what = "a simulated session cannot run in the background"
-            raise PlanError(what, where="Session.start", hint="Use train(), or executor='processes'")
+        """As `train`, in the background: a `Run`. `on_losses(first step, losses)`: on processes at most 60 a second."""
         self._check_order(steps, record, phases)
-        self._check_open()
+        self._check_open(waits=False)
         if self._run is not None and self._run.state == "done":
             self._run.result()  # so that the steps are counted even if nobody asked for the losses
         batches = _checked(self.plan, batches, self.step, steps)
         if self._run is not None and not self._run.done():
             what = f"a run is {self._run.state}"
             raise PlanError(what, where="Session.start", hint="Wait for it with result(), or stop() it first")
-        self._run = Run(self, batches, steps, record, phases, on_losses)
+        kind: type[Run] = Run
+        if self.executor == "simulator":
+            from .simulated_run import SimulatedRun as kind  # it knows the jobs of workers
+        self._run = kind(self, batches, steps, record, phases, on_losses)
         return self._run
 
     def switch(self, plan: Plan, *, pool: Any = None) -> Switched:
@@ -391,7 +406,7 @@ class Session:
 
     def _after_fault(self) -> None:
         """Ask the ranks what a failed run has left: if its last step changed nothing, the session can go on with it."""
-        if self._broken or not self._pool.alive:
+        if self.executor == "simulator" or self._broken or not self._pool.alive:
             return
         found = self._pool.run(rank_steps.left_behind, self._key)
         self.step = min(steps for steps, _ in found)
@@ -422,7 +437,7 @@ class Session:
             hint = "Compile with loss=..., or use outputs(*inputs) to run the network forward"
             raise PlanError(what, where="Session.train", allowed="One number per step: the loss", hint=hint)
 
-    def _check_open(self, *, may_be_paused: bool = False) -> None:
+    def _check_open(self, *, may_be_paused: bool = False, waits: bool = True) -> None:
         if self._closed:
             raise PlanError("the session was closed", where="Session")
         if self._run is not None:
@@ -432,6 +447,9 @@ class Session:
             raise PlanError(f"the session {broken}", where="Session", hint="Make a new Session")
         if self._run is not None and self._run.state == "paused" and not may_be_paused:
             raise PlanError("the ranks are paused in a run", where="Session", hint="resume() or stop() it first")
+        # workers take one job after the other, and so do simulated ranks
+        while self.executor == "simulator" and waits and not may_be_paused and self._run and not self._run.done():
+            self._run.wait_for_change(LOOK_S)
 
     def __enter__(self) -> Session:
         return self

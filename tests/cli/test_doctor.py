@@ -77,7 +77,7 @@ def test_the_containers_memory_limit_counts(monkeypatch):
 
 
 def test_a_refused_memfd_is_a_problem(monkeypatch):
-    def refused(name):
+    def refused(name, flags):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(doctor.os, "memfd_create", refused, raising=False)

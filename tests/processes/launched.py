@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from parallel_lab.base.system import SYSTEM, VARIABLE
+
 ROOT = Path(__file__).resolve().parents[2]
 LAB = (sys.executable, "-m", "parallel_lab")
 LIMIT_S = 60.0  # no test waits longer for a process
@@ -73,8 +75,9 @@ class Started:
 
 def environment(**extra: str) -> dict[str, str]:
     """The environment of a test's processes: this checkout on the path, nothing of other launchers."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **extra}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN) or name == VARIABLE}
+    path = os.pathsep.join([*([str(ROOT / "tests" / "portable")] if SYSTEM.portable else []), str(ROOT)])
+    return {**kept, "PYTHONPATH": path, "PYTHONWARNINGS": "error", **extra}
 
 
 @contextlib.contextmanager

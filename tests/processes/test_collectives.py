@@ -88,6 +88,7 @@ def test_every_group_through_the_default_arena_equals_answer(pool, kind):
     assert_same_bits(pool, cases(kind, pool.world_size, ("float32",), big=True))
 
 
+@pytest.mark.portable
 def test_value_larger_than_all_buffers_equals_answer(pool):
     rng = np.random.default_rng(SEED)
     n = pool.world_size
@@ -218,6 +219,7 @@ def test_a_group_and_a_value_given_as_lists_are_taken(pool):
     assert pool.run(program) == [[n, n * (n - 1) / 2]] * n
 
 
+@pytest.mark.portable
 def test_random_mix_of_overlapping_groups_equals_answer(small_pool):
     """Buffers are used again by the next group while slow members of the last one still read."""
     rng = np.random.default_rng([SEED, 7])
@@ -253,6 +255,7 @@ def test_send_and_recv_carry_any_size_around_the_ring_when_all_send_first(small_
         np.testing.assert_array_equal(got, x + source)
 
 
+@pytest.mark.portable
 @small_with_mpi
 def test_messages_of_one_channel_arrive_in_order_and_both_ways(small_pool):
     def program(comm):
@@ -329,6 +332,7 @@ def test_broadcast_of_any_size_comes_to_ranks_that_know_it_and_to_those_that_do_
     assert pool.run(program, size_bytes) == [0] * pool.world_size
 
 
+@pytest.mark.portable
 @with_mpi
 def test_named_methods_equal_the_formulas(pool):
     def program(comm):

@@ -45,6 +45,7 @@ def cluster(folder, port, workers, *, count, scheduler=True, **common):
         yield runs
 
 
+@pytest.mark.portable
 def test_workers_meet_at_the_scheduler_which_trains_nothing(tmp_path, port):
     script(tmp_path, SCRIPT)
     with cluster(tmp_path, port, [None, None, "0"], count=3) as runs:
@@ -54,6 +55,7 @@ def test_workers_meet_at_the_scheduler_which_trains_nothing(tmp_path, port):
     assert sorted(found[position][1] for position in (0, 1)) == ["1 [3.0, 3.0]\n", "2 [3.0, 3.0]\n"]
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_too_few_workers_fail_everywhere_in_time(tmp_path, port):
     script(tmp_path, SCRIPT)
@@ -72,6 +74,7 @@ def test_workers_without_a_scheduler_say_so(tmp_path, port):
     assert code == 1 and "the scheduler did not come within 1 s (MS_TOPO_TIMEOUT)" in output
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive  # it waits for a moment: an earlier run of the same name may be about to end
 def test_a_worker_too_many_is_turned_away(tmp_path, port):
     script(tmp_path, f"{READY}\nwhile not os.path.exists('go'): time.sleep(0.02)")
@@ -85,6 +88,7 @@ def test_a_worker_too_many_is_turned_away(tmp_path, port):
         assert [runs[name].wait()[0] for name in (0, 1, "sched")] == [0, 0, 0]
 
 
+@pytest.mark.portable
 @pytest.mark.faults
 @pytest.mark.parametrize("victim", [1, pytest.param("sched", marks=pytest.mark.exhaustive)])
 def test_the_death_of_one_ends_all(tmp_path, port, victim):

@@ -83,6 +83,7 @@ def test_hundred_random_kills_each_end_in_rank_died():
     assert max(taken) < PROMISE_BOUND_S
 
 
+@pytest.mark.portable
 def test_survivors_raise_rank_died_too_with_what_they_were_in(tmp_path):
     def program(comm, folder):
         try:
@@ -113,6 +114,7 @@ def test_survivors_raise_rank_died_too_with_what_they_were_in(tmp_path):
     assert [e.kind for e in flight[1]] == ["barrier"] and flight[0][-1].end_s is None and flight[0][-1].shape == (5,)
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize(("end", "code"), [(lambda: os._exit(7), 7), (lambda: os.abort(), -6)], ids=["exit 7", "abort"])
 def test_exit_codes_are_named(end, code):
     def program(comm):
@@ -125,6 +127,7 @@ def test_exit_codes_are_named(end, code):
     assert (caught.value.rank, caught.value.exit_code) == (1, code)
 
 
+@pytest.mark.portable
 def test_death_while_the_others_compute_is_told_at_once():
     def program(comm):
         if comm.rank == 0:
@@ -137,6 +140,7 @@ def test_death_while_the_others_compute_is_told_at_once():
     assert time.monotonic() - start < PROMISE_BOUND_S
 
 
+@pytest.mark.portable
 def test_two_deaths_at_once():
     with WorkerPool(4) as pool:
         pids = pool.pids
@@ -170,6 +174,7 @@ class Mute(Exception):
         raise RuntimeError("mute")
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("pool", BACKENDS, indirect=True)
 def test_exception_names_rank_and_line_and_is_the_cause(pool):
     def inner(x):
@@ -246,6 +251,7 @@ def test_result_that_cannot_be_sent_is_an_error_not_a_hang(pool):
         pool.run(lambda comm: (i for i in range(3)))
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_rank_that_does_not_come_back_after_a_fault_costs_the_pool_and_is_named():
     def program(comm):
@@ -297,6 +303,7 @@ def late(comm):
         comm.all_reduce(np.ones(4))
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_stopped_rank_is_warned_about_then_named_and_ended():
     with WorkerPool(3, timeout_s=1.5, warn_after_s=0.5) as pool:
@@ -319,6 +326,7 @@ def test_stopped_rank_is_warned_about_then_named_and_ended():
     assert gone(pids, 5) is not None
 
 
+@pytest.mark.portable
 def test_rank_that_comes_late_but_in_time_is_only_warned_about():
     def program(comm):
         if comm.rank == 0:
@@ -331,6 +339,7 @@ def test_rank_that_comes_late_but_in_time_is_only_warned_about():
         assert pool.alive
 
 
+@pytest.mark.portable
 def test_stop_and_continue_of_a_process_changes_nothing():
     with WorkerPool(2, timeout_s=10, warn_after_s=5) as pool:
         job = pool.submit(lambda comm: [comm.report(0)] + [comm.all_reduce(np.ones(1))[0] for _ in range(3000)])
@@ -344,6 +353,7 @@ def test_stop_and_continue_of_a_process_changes_nothing():
 # ---- the flight recorder ----
 
 
+@pytest.mark.portable
 def test_flight_recorder_keeps_the_last_64_requests(pool):
     def program(comm):
         for _ in range(100):

@@ -38,6 +38,7 @@ LOOP = """
 # ---- a run that goes well ----
 
 
+@pytest.mark.portable
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("count", [1, 3, pytest.param(8, marks=pytest.mark.exhaustive)])
 def test_every_rank_takes_part_and_its_lines_bear_its_number(tmp_path, count):
@@ -110,6 +111,7 @@ def test_rank_0_s_seed_becomes_everybody_s_and_products_run_in_one_thread(tmp_pa
     assert lines_of(output, 0) == lines_of(output, 1) == ["5 {1}"]
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_a_child_of_a_rank_is_no_rank(tmp_path):
     body = """
@@ -127,6 +129,7 @@ def test_a_child_of_a_rank_is_no_rank(tmp_path):
     assert "started alone" in lines_of(output, 1)[0]
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_what_a_rank_has_started_ends_with_it(tmp_path):
     body = """
@@ -138,6 +141,7 @@ def test_what_a_rank_has_started_ends_with_it(tmp_path):
     assert code == 0 and len(lines_of(output, 0)) == 1
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_events_of_all_ranks_come_into_one_file(tmp_path):
     body = """
@@ -172,6 +176,7 @@ def test_as_mindspore_prints_a_folder_and_run_uses_it(tmp_path):
 # ---- a run that fails ----
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_the_rank_that_raised_is_named_with_its_error_its_last_call_and_its_log(tmp_path):
     body = """
@@ -197,6 +202,7 @@ def test_the_rank_that_raised_is_named_with_its_error_its_last_call_and_its_log(
         assert lines_of(output, rank)[0].startswith("RankRaised: rank 2 raised ValueError: bad layer")
 
 
+@pytest.mark.portable
 @each_of(
     ("end", "code", "words"),
     pytest.param("sys.exit(3)", 3, r"rank 1 left by sys\.exit\(3\)", marks=pytest.mark.exhaustive),
@@ -225,6 +231,7 @@ def test_every_bad_end_of_a_rank_ends_the_others_with_its_exit_code(tmp_path, en
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_a_rank_that_leaves_early_raises_in_those_that_wait_for_it(tmp_path):
     body = """
@@ -248,6 +255,7 @@ def test_a_message_nobody_received_is_told_at_the_end(tmp_path):
     assert notes(output) == ["rank 0 sent 1 message to rank 1, which received 0. Every send needs its recv"]
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_a_straggler_is_named_by_a_warning_and_then_by_the_time_limit(tmp_path):
     body = """
@@ -268,6 +276,7 @@ def test_a_straggler_is_named_by_a_warning_and_then_by_the_time_limit(tmp_path):
     assert "rank 1 did not end in time and had to be ended" in notes(output)
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_a_rank_that_does_not_call_init_is_named(tmp_path):
     body = """
@@ -305,6 +314,7 @@ def test_a_machine_without_room_for_the_ranks_says_so_and_nothing_stays(tmp_path
         assert run.gone_after() is not None
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_a_mismatch_names_the_script_s_line_of_every_operator(tmp_path):
     body = """
@@ -361,6 +371,7 @@ def test_wrong_arguments_start_nothing(tmp_path, monkeypatch, capsys, arguments,
 # ---- a run that is ended from outside ----
 
 
+@pytest.mark.portable
 @pytest.mark.faults
 @each_of(
     ("number", "code"),
@@ -394,6 +405,7 @@ def test_a_signal_to_the_launcher_ends_all_ranks_and_lets_them_clean_up(tmp_path
     assert len(output.splitlines()) <= 5 and "Traceback" not in output
 
 
+@pytest.mark.portable
 @pytest.mark.faults
 @pytest.mark.exhaustive
 def test_ranks_that_ignore_ctrl_c_are_ended_all_the_same(tmp_path):
@@ -413,6 +425,7 @@ def test_ranks_that_ignore_ctrl_c_are_ended_all_the_same(tmp_path):
         assert run.gone_after() is not None
 
 
+@pytest.mark.portable
 @pytest.mark.faults
 @each_of("stopped", pytest.param(False, marks=pytest.mark.exhaustive), True, ids=["running", "one rank stopped"])
 def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path, stopped):
@@ -457,6 +470,7 @@ def kill_one_rank(folder: Path, rng: np.random.Generator, count: int) -> float:
     return taken_s
 
 
+@pytest.mark.portable
 @pytest.mark.faults
 def test_a_rank_that_is_killed_is_told_by_all(tmp_path, rng):
     script(tmp_path, LOOP)

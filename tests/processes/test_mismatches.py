@@ -150,6 +150,7 @@ def test_different_groups_are_a_mismatch_on_every_member(pool, tmp_path, way):
     assert_told_by_all(pool, tmp_path, *GROUPS, way)
 
 
+@pytest.mark.portable
 @pytest.mark.quick(1)
 def test_different_steps_are_a_mismatch_on_every_member(pool, tmp_path):
     assert_told_by_all(pool, tmp_path, "step 4", "step 5", step(4), step(5), blocking)
@@ -194,6 +195,7 @@ def test_rank_that_returns_early_is_named(pool, tmp_path, way):
     assert_usable(pool)
 
 
+@pytest.mark.portable
 def test_broadcast_root_and_shape_mismatch(pool):
     def roots(comm):
         comm.broadcast(np.ones(4), root=1 if comm.rank == 1 else 0)
@@ -211,6 +213,7 @@ def test_broadcast_root_and_shape_mismatch(pool):
     assert_usable(pool)
 
 
+@pytest.mark.portable
 def test_matching_calls_from_different_lines_raise_no_false_alarm(pool):
     """Roots often stand on a line of their own; a tag lets two lines of an all_reduce meet."""
 
@@ -230,6 +233,7 @@ def test_matching_calls_from_different_lines_raise_no_false_alarm(pool):
     assert pool.run(program) == [3.0] * 3
 
 
+@pytest.mark.portable
 def test_send_and_recv_that_disagree(pool):
     def shape(comm):
         if comm.rank == 0:
@@ -284,6 +288,7 @@ def circle_of_starts(comm):
 
 
 # MPI finds it when the first warning of a wait is due: tests/processes/test_mpi_pool.py
+@pytest.mark.portable
 @pytest.mark.parametrize("pool", [SHARED_MEMORY], indirect=True)
 @each_of(
     ("program", "kind"),

@@ -212,6 +212,7 @@ job.result()
 RARELY = ("kill with a stopped rank", "kill the group", "terminate", "kill the keeper")
 
 
+@pytest.mark.portable
 @pytest.mark.quick(1)
 @pytest.mark.faults
 @each_of("how", "kill", "kill mpirun", *(pytest.param(how, marks=pytest.mark.exhaustive) for how in RARELY))
@@ -259,6 +260,7 @@ def test_nothing_stays_when_the_notebook_or_a_process_between_dies(how):
         notebook.communicate()
 
 
+@pytest.mark.portable
 def test_a_world_that_cannot_start_says_why(monkeypatch):
     before = folders_of(os.getpid())
     monkeypatch.setattr(

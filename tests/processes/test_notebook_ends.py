@@ -43,7 +43,7 @@ time.sleep(60)
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("whole_group", [False, True], ids=["alone", "with its group"])
-@pytest.mark.parametrize("how", ["idle", "busy", "stuck"])
+@pytest.mark.parametrize("how", [*(pytest.param(how, marks=pytest.mark.portable) for how in ("idle", "busy")), "stuck"])
 def test_kill_of_the_notebook_ends_all_workers_the_stopped_one_too(tmp_path, how, whole_group):
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     child = subprocess.Popen(
@@ -70,6 +70,7 @@ def test_kill_of_the_notebook_ends_all_workers_the_stopped_one_too(tmp_path, how
     assert list(tmp_path.iterdir()) == []  # and of /dev/shm `nothing_left_behind` of conftest.py says it
 
 
+@pytest.mark.portable
 def test_orderly_end_of_the_notebook_with_a_running_job(tmp_path):
     code = CHILD.replace("time.sleep(60)", "sys.exit(0)")
     env = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -82,6 +83,7 @@ def test_orderly_end_of_the_notebook_with_a_running_job(tmp_path):
 # ---- in a real kernel ----
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_in_a_kernel_interrupt_keeps_the_workers_and_kill_ends_them():
     from jupyter_client.manager import start_new_kernel

@@ -78,6 +78,7 @@ def child_that_comes_out(comm, way):
     return comm.all_reduce(np.ones(1))[0]
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("way", ["raises", "returns"])
 def test_forked_child_does_not_answer_for_its_rank(pool, way):
     assert pool.run(child_that_comes_out, way) == [RANKS, RANKS]

@@ -139,6 +139,7 @@ def ranks_by_hand(folder, numbers, **common):
         yield runs
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_two_processes_meet_and_a_second_run_follows_the_first(tmp_path):
     write(tmp_path, table((0, 1)))
@@ -158,6 +159,7 @@ def test_a_table_of_one_rank_needs_nobody(tmp_path):
         assert runs[0].wait() == (0, "[1.0, 1.0]\n")
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize(("present", "missing"), [(0, 1), pytest.param(1, 0, marks=pytest.mark.exhaustive)])
 def test_a_rank_that_does_not_come_is_named_in_time(tmp_path, present, missing):
     write(tmp_path, table((0, 1)))
@@ -199,6 +201,7 @@ BUSY = """
 """
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 @pytest.mark.faults
 @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.exhaustive)])
@@ -220,6 +223,7 @@ def test_a_killed_rank_ends_all_the_others(tmp_path, victim):
     assert taken_s < 20
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_a_second_process_with_the_same_rank_is_turned_away(tmp_path):
     write(tmp_path, table((0, 1, 2, 3)))

@@ -47,6 +47,7 @@ def cpu_ticks(pid: int) -> int:
 # ---- state and functions ----
 
 
+@pytest.mark.portable
 def test_state_lives_from_run_to_run(pool):
     def add(comm, amount):
         comm.state["total"] = comm.state.get("total", 0) + amount * (comm.rank + 1)
@@ -58,6 +59,7 @@ def test_state_lives_from_run_to_run(pool):
         assert other.run(add, 5) == [5, 10]
 
 
+@pytest.mark.portable
 def test_run_each_gives_every_rank_its_own_arguments(pool):
     found = pool.run_each(lambda comm, a, b: (comm.rank, a * b), [(r, 10) for r in range(4)])
     assert found == [(r, 10 * r) for r in range(4)]
@@ -65,6 +67,7 @@ def test_run_each_gives_every_rank_its_own_arguments(pool):
         pool.run_each(lambda comm: None, [()] * 3)
 
 
+@pytest.mark.portable
 def test_functions_and_classes_of_main_travel_and_main_is_not_run_again(tmp_path):
     """A script without a main guard: its workers must not run it again, and find its helpers."""
     script = tmp_path / "script.py"
@@ -97,6 +100,7 @@ def test_workers_use_one_blas_thread(pool):
     assert pool.run(threads) == [({1}, "1")] * 4
 
 
+@pytest.mark.portable
 def test_environment_of_the_notebook_is_not_changed():
     code = (
         f"import sys, os; sys.path.insert(0, {ROOT!r}); from parallel_lab.processes.shm import WorkerPool; "
@@ -105,6 +109,7 @@ def test_environment_of_the_notebook_is_not_changed():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30).stdout == "True\n"
 
 
+@pytest.mark.portable
 def test_large_arguments_and_results(pool):
     x = np.arange(3_000_000.0)
     for got in pool.run(lambda comm, v: v * 2, x):
@@ -149,6 +154,7 @@ def submit(pool):
         job.stop()
 
 
+@pytest.mark.portable
 @pytest.mark.quick(1)
 @over_mpi_too
 def test_stop_is_taken_by_all_ranks_at_the_same_step(submit):
@@ -161,6 +167,7 @@ def test_stop_is_taken_by_all_ranks_at_the_same_step(submit):
     assert job.state == "done"
 
 
+@pytest.mark.portable
 @over_mpi_too
 def test_pause_holds_all_ranks_and_resume_goes_on(submit):
     def count(comm):
@@ -215,6 +222,7 @@ def test_pause_does_not_count_as_waiting():
         assert len(set(job.result(timeout=5))) == 1
 
 
+@pytest.mark.portable
 def test_messages_reach_callback_and_list_in_order(pool):
     seen, threads = [], set()
 
@@ -272,6 +280,7 @@ def child_at_work(script):
             child.kill()
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 @each_of(
     ("body", "keeps"),
@@ -337,6 +346,7 @@ def test_workers_that_force_has_not_ended_in_time_are_not_left_to_the_next_cell(
         close_all()
 
 
+@pytest.mark.portable
 @pytest.mark.exhaustive
 def test_second_interrupt_does_not_wait_for_a_stuck_worker():
     script = f"""
@@ -364,6 +374,7 @@ except KeyboardInterrupt as e:
 # ---- ends ----
 
 
+@pytest.mark.portable
 def test_start_and_close_leave_no_process_and_no_descriptor():
     with WorkerPool(2):
         pass  # the fork server and its tracker stay for the life of the process
@@ -385,6 +396,7 @@ def test_start_and_close_leave_no_process_and_no_descriptor():
         pool.run(lambda comm: None)
 
 
+@pytest.mark.portable
 def test_idle_workers_use_no_processor_time(pool):
     pool.run(lambda comm: comm.barrier())
     time.sleep(0.05)  # the last report is on its way
@@ -393,6 +405,7 @@ def test_idle_workers_use_no_processor_time(pool):
     assert [cpu_ticks(pid) for pid in pool.pids] == used
 
 
+@pytest.mark.portable
 def test_get_pool_keeps_healthy_pools_and_replaces_lost_ones():
     try:
         first = get_pool(2)
@@ -421,6 +434,7 @@ def test_two_pools_at_once():
         assert jb.result(timeout=20) == [3.0] * 3
 
 
+@pytest.mark.portable
 def test_pool_started_in_a_short_lived_thread_lives_on():
     """The parent-death signal follows the thread that starts a process: workers must not be children of that thread."""
     made = []
@@ -432,6 +446,7 @@ def test_pool_started_in_a_short_lived_thread_lives_on():
         assert pool.run(lambda comm: comm.rank) == [0, 1]
 
 
+@pytest.mark.portable
 def test_fork_of_the_notebook_does_not_close_its_pool(pool):
     pid = os.fork()
     if pid == 0:
@@ -452,6 +467,7 @@ def test_shared_memory_has_no_name(pool):
     assert [n for n in left if not n.startswith("parallel_lab-run-")] == []
 
 
+@pytest.mark.portable
 def test_memory_that_cannot_be_given_is_a_named_error():
     with pytest.raises(SharedMemoryTooSmall, match="arena_bytes"):
         code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))"
@@ -486,6 +502,7 @@ def test_world_size_that_is_no_count_is_refused(bad):
         WorkerPool(bad)
 
 
+@pytest.mark.portable
 def test_raising_rank_does_not_cost_the_pool(pool):
     with pytest.raises(RankRaised):
         pool.run(lambda comm: 1 / 0)

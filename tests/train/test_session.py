@@ -228,9 +228,3 @@ def test_unknown_executor_is_refused(ready):
     make, _ = ready
     with pytest.raises(PlanError, match=r"'threads'.*\('simulator', 'processes', 'mpi'\)"):
         make("threads")
-
-
-def test_simulated_session_cannot_run_in_the_background(ready):
-    make, data = ready
-    with pytest.raises(PlanError, match="cannot run in the background"):
-        make("simulator").start(data, steps=1)

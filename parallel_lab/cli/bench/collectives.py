@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import ArgumentError, MissingPackage, ParallelLabError, message
-from ...processes.measure.measure import cores, free_memory_bytes, load
+from ...base.system import cores, free_memory_bytes
+from ...processes.measure.measure import load
 from ...processes.mpi.launch import mpirun_version
 from ...processes.shm import WorkerPool
 from .cases import OPS, POINT_TO_POINT, Case, check_results, given

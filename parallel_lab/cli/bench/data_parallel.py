@@ -22,9 +22,10 @@ import numpy as np
 
 from ... import nn
 from ...base.errors import ArgumentError, ParallelLabError, message
+from ...base.system import cores
 from ...base.units import time_text
 from ...graph.compiler import compile_network
-from ...processes.measure.measure import cores, load
+from ...processes.measure.measure import load
 from ...processes.shm import WorkerPool
 from ...train.session import Session
 from . import groups

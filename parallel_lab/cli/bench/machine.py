@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...processes.measure.measure import cores, free_memory_bytes, load
+from ...base.system import cores, free_memory_bytes
+from ...processes.measure.measure import load
 from ...processes.mpi.launch import find_mpirun
 
 SCHEMA = "parallel_lab bench 1"

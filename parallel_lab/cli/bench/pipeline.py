@@ -18,12 +18,12 @@ from ... import nn, ops
 from ...base.cluster import Cluster
 from ...base.events import EventLog
 from ...base.seeds import temporary_seed
+from ...base.system import cores
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...lab.pipeline.settings import Settings
 from ...lab.shared.step_times import StepTimes, step_times
 from ...processes.measure import fit_link, measure_device, measured_cluster
-from ...processes.measure.measure import cores
 from ...processes.shm import WorkerPool
 from ...train.session import Session
 from .cases import PIPELINE_SCHEDULES

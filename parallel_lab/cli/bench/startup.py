@@ -30,8 +30,9 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import ArgumentError, MissingPackage
+from ...base.system import cores
 from ...base.units import time_text
-from ...processes.measure.measure import cores, load
+from ...processes.measure.measure import load
 from ...processes.mpi.launch import KeptMpirun
 from .goals import Goal, goal_rows
 from .groups import ANSWER_S, BenchError, first_line, own_environment

@@ -18,7 +18,7 @@ from ...base.errors import ArgumentError
 from ...base.events import EventLog
 from ...graph.plan import Plan
 from ...train.session import Session
-from ..shared.lab import EXECUTORS, Stopped
+from ..shared.lab import Stopped, executor_of
 from ..shared.step_times import WARM_UPS
 from .lanes import Lanes, event_lanes
 from .subjects import Job
@@ -66,7 +66,8 @@ def trained(
     options = {"cluster": cluster} if source == "simulated" else {}
     times, tensors, lanes = [], [], []
     for one in (plan, unfused):
-        with Session(one, job.net, job.optimizer, executor=EXECUTORS[source], **options, check_finite=False) as session:
+        how = {"executor": executor_of(source), "check_finite": False}
+        with Session(one, job.net, job.optimizer, **how, **options) as session:
             losses = session.train(job.batches, WARM_UPS)
             losses += session.train(job.batches, steps, record=steps, stopped=stopped)
             if stopped is not None and stopped():

@@ -12,7 +12,6 @@ Only the kind that an array is called by comes from the plan (`cost.memory.value
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.system import resident_bytes
 from ...cost.memory import MEMORY_KINDS, MemoryPoint, predict_memory, value_kinds
 from ...cost.time import sent_bytes
 from ...graph.actions import Action
@@ -208,19 +208,10 @@ def measured_ranks(plan: Plan, values: Mapping[str, np.ndarray], batch: Sequence
 
 def _counted_step(comm: Any, plan: Plan, env: Env, inputs: Env) -> Count:
     """One step on a worker. The slices came as a message: copies of them are made while the process is watched."""
-    before = _resident_bytes()
+    before = resident_bytes()
     env = {name: np.array(array) for name, array in (env | inputs).items()}
     counter = _Counter(plan, comm.rank, env)
     with computing(plan):
         step_on(comm, plan, env, observe=counter.observe, show=comm.report)
-    after = _resident_bytes()
+    after = resident_bytes()
     return counter.count(None if before is None or after is None else after - before)
-
-
-def _resident_bytes() -> int | None:
-    """Memory of this process that lies in RAM, by the operating system's count; None where there is no /proc."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return None

@@ -16,7 +16,7 @@ from ...graph.plan import Plan
 from ...ops.collectives.definitions import MESSAGES
 from ...train.session import Session, initial_values
 from ..shared.equality import Equality, compare_sessions, nudge
-from ..shared.lab import EXECUTORS
+from ..shared.lab import executor_of
 from .count import PHASES, PURPOSES, Count, measured_ranks, simulated_ranks
 from .subjects import Job, Settings
 
@@ -41,7 +41,7 @@ def counted(
     stopped: Callable[[], bool] | None = None,
 ) -> RunResult:
     """Count `plan`'s first step, train it and `off` from one start on equal batches. Raises Stopped if told so."""
-    optimizer, executor = job.optimizer(settings.optimizer), EXECUTORS[source]
+    optimizer, executor = job.optimizer(settings.optimizer), executor_of(source)
     count = simulated_ranks if source == "simulated" else measured_ranks
     ranks = count(plan, initial_values(plan, job.net, optimizer), job.batches[0])
     start = {name: p.asnumpy() for name, p in job.net.parameters_dict().items()}

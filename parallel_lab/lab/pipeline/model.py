@@ -24,12 +24,12 @@ import numpy as np
 
 from ...base.checks import integer, is_int
 from ...base.errors import ArgumentError, shorten
+from ...base.system import cores, without_processes
 from ...cost.schedules import Fault, Schedule, schedule_names
 from ...cost.schedules.auto import Work, auto_schedule
 from ...cost.schedules.naming import find
 from ...cost.schedules.order import loop, shape_v
 from ...graph.plan import Plan
-from ...processes.measure.measure import cores
 from ..code.lab_code import WritesCode
 from ..code.pasted import read_code
 from ..shared.lab import Choice, RunsOneThing
@@ -410,6 +410,7 @@ class PipelineLab(RunsOneThing, WritesCode):
     def _start_run(self, sources: tuple[str, ...], command: str, steps: int | None) -> None:
         where = f"PipelineLab.{command}"
         steps = self.steps if steps is None else integer(2)(where, "steps", steps)
+        sources = ("simulated",) if without_processes() else sources
         with self._lock:
             if self._run.goes_on:
                 return
@@ -482,7 +483,7 @@ class PipelineLab(RunsOneThing, WritesCode):
         """The parts of the snapshot that change with every step: "run" and "loss"."""
         with self._lock:
             run, devices = self._run, self._settings.devices
-            text = run.text if run.goes_on or run.state in ("failed", "stopped") else ""
+            text = run.text if run.goes_on or run.state in ("failed", "stopped") else without_processes()
             text = "recorded: times, losses and bytes are of an earlier run" if run.state == "recorded" else text
             can = {"run": not run.goes_on, "stop": run.goes_on}
             return {"run": {**run.to_dict(), "text": text, "can": can}, "loss": run.loss_of(devices)}

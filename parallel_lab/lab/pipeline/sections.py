@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...base.system import cores
 from ...base.units import time_text
 from ...cost.schedules import Fault
-from ...processes.measure.measure import cores
 from ..shared.sections import Section, code, table
 from . import drawing
 from .code_out import our_code, torch_csv

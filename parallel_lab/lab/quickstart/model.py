@@ -22,6 +22,7 @@ import numpy as np
 from ...base.checks import is_int
 from ...base.errors import ArgumentError, shorten
 from ...base.settings.context import default_settings
+from ...base.system import without_processes
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...ops.machine.primitive import Strategy
@@ -95,7 +96,8 @@ class Quickstart:
         self.epochs = DEFAULT_EPOCHS[data] if epochs is None else epochs
         if not is_int(self.epochs, 1):
             raise ArgumentError(f"{shorten(epochs)} epochs", where="quickstart", allowed="An int, at least 1")
-        self.devices, self.executor, self.net = devices, executor, net
+        self.devices, self.net = devices, net
+        self.executor = "simulator" if without_processes() else executor
         self.network: Network = NETWORKS[net]
         preset = self.network.preset(devices)
         self.strategies = {**preset, **(strategies or {})}
@@ -136,6 +138,7 @@ class Quickstart:
         p = self.problem
         sizes = f" ({p.in_dim} -> {p.hidden_dim} -> {p.out_dim})" if p.kind == "rows" else ""
         where = "real processes on this machine" if self.executor != "simulator" else "simulated ranks in this process"
+        where += f" ({why})" if (why := without_processes()) else ""
         epochs = f"{self.epochs} epoch{'s' if self.epochs > 1 else ''} of {p.steps_per_epoch}"
         head = (
             f"The network {self.network.label!r}{sizes} on {ranks_text(self.devices)}, {where}.\n"

@@ -8,7 +8,6 @@ result.messages[0].bytes_counted
 from __future__ import annotations
 
 import math
-import os
 import platform
 import statistics
 import textwrap
@@ -19,6 +18,7 @@ import numpy as np
 
 from ...base.cluster import get_cluster
 from ...base.events import Event
+from ...base.system import cores
 from ...base.units import bytes_text, table_lines, time_text
 from ...graph.plan import Plan
 from ...layout.tensor_layout import slice_text
@@ -223,12 +223,11 @@ def messages_of(plan: Plan, events: Iterable[Event]) -> tuple[Message, ...]:
 
 def environment() -> tuple[tuple[str, str], ...]:
     """What the run ran on."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return (
         ("Python", platform.python_version()),
         ("numpy", np.__version__),
         ("system", f"{platform.system()} {platform.machine()}"),
-        ("usable cores", str(cores)),
+        ("usable cores", str(cores())),
         ("profile of predicted times", get_cluster(CLUSTER).name),
     )
 

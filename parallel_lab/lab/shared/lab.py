@@ -30,6 +30,7 @@ from typing import Any, ClassVar, NamedTuple, Self, get_args, get_type_hints, ov
 from ...base.checks import integer, number
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from ...base.files import write_whole
+from ...base.system import without_processes
 from ...ops.kernels.threads import trim_memory
 from ..pictures.charts import Chart
 from ..pictures.plotted import Plotted
@@ -42,6 +43,11 @@ from .state import Kept
 
 LISTEN_S = 0.1  # how long wait() may not hear an interrupt
 EXECUTORS = {"simulated": "simulator", "measured": "processes"}  # of a Session, by the source of a run
+
+
+def executor_of(source: str) -> str:
+    """Of a Session; what cannot be measured is simulated, and the lab says so (`without_processes`)."""
+    return EXECUTORS["simulated" if without_processes() else source]
 
 
 class Choice(NamedTuple):
@@ -531,6 +537,8 @@ class ComparesRuns(RunsOneThing):
 
     def _start_run(self, source: str, steps: int | None) -> None:
         steps = self.steps if steps is None else integer(1)(f"{type(self).__name__}.run_{source}", "steps", steps)
+        why = without_processes() if source == "measured" else ""
+        source, note = ("simulated", f"; {why}") if why else (source, "")
         with self._lock:
             settings, work = self._settings_now(), self._work_of(source, steps)
 
@@ -541,7 +549,7 @@ class ComparesRuns(RunsOneThing):
                     return f"{source}: the settings have changed since"
                 self._results[source] = result
                 self._recorded.discard(source)
-            return self._done(source, steps)
+            return self._done(source, steps) + note
 
         this, other = self.against
-        self._start(f"{source}: {steps} steps {this} and {steps} {other}", run, f"{source} failed")
+        self._start(f"{source}: {steps} steps {this} and {steps} {other}{note}", run, f"{source} failed")

@@ -25,6 +25,7 @@ from typing import Any
 from ...base.checks import integer
 from ...base.cluster import Cluster
 from ...base.events import EventLog
+from ...base.system import cores as cores_here, require_processes
 from ...base.units import time_text
 from ...cost import predict_timeline
 from ...cost.simulated_clock import predicted_run, virtual_clock
@@ -118,11 +119,11 @@ def step_times(
     pool            workers to measure on; default: this process's shared pool of that size
     cores           processor cores that predicted and simulated ranks share; None: each has its own
 
-    Raises ArgumentError for fewer than one step or a cluster that is too small, and what `Session` raises.
+    Raises ArgumentError for fewer than one step or a cluster that is too small, NoProcesses where nothing can be
+    measured, and what `Session` raises.
     """
-    from ...processes.measure.measure import cores as cores_here
-
     integer(1)("step_times", "steps", steps)
+    require_processes("step_times")
     predicted = predicted_events(plan, cluster, cores)
     times: dict[str, list[float]] = {}
     bubbles: dict[str, float] = {}

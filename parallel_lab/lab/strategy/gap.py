@@ -12,10 +12,10 @@ from typing import Any
 
 from ...base.cluster import Cluster, get_cluster
 from ...base.errors import ParallelLabError
+from ...base.system import cores
 from ...base.units import time_text
 from ...graph.plan import Plan
 from ...processes.measure import fit_link, measure_device, measured_cluster
-from ...processes.measure.measure import cores
 from ...processes.shm import get_pool
 from ..pictures import picture
 from ..shared.lab import LabRun

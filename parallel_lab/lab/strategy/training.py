@@ -22,12 +22,13 @@ import numpy as np
 from ...base.checks import integer
 from ...base.errors import ArgumentError, PlanError
 from ...base.events import Event
+from ...base.system import without_processes
 from ...base.units import bytes_text, time_text
 from ...graph.plan import Plan
 from ...train.plan_switch import Switched, matched
 from ...train.session import Run, Session
 from ..shared.equality import nudge, rounding_bound
-from ..shared.lab import LabRun
+from ..shared.lab import LabRun, executor_of
 from ..shared.records import (
     LONGEST,
     MOST_LOSSES,
@@ -142,7 +143,7 @@ class Training(LabRun):
         lock        held where the state changes;  tell: called with "run" or "loss" when it has
         """
         self.plan = plan
-        with Session(plan, net, optimizer, executor="processes", check_finite=False) as session:
+        with Session(plan, net, optimizer, executor=executor_of("measured"), check_finite=False) as session:
             singles = [(self.single, Session(one_device, net, optimizer, check_finite=False))]
             if sensitive:
                 start = {name: p.asnumpy() for name, p in net.parameters_dict().items()}
@@ -230,7 +231,7 @@ class Training(LabRun):
             left = (self.steps - step) * self.seconds_per_step
         text = {
             "idle": f"not run yet, {self.steps} steps",
-            "starting": f"starting {devices} processes",
+            "starting": f"starting {devices} {'simulated ranks' if without_processes() else 'processes'}",
             "failed": f"ended badly at step {step}",
             "recorded": f"recorded: step {step}/{self.steps}" + (f", {each} a step" if each else ""),
         }.get(state, f"step {step}/{self.steps}")
@@ -238,6 +239,8 @@ class Training(LabRun):
             text += f", {left:.0f} s left" if left >= 1 else ", under 1 s left"
         if state in ("paused", "stopping"):
             text += f", {state}"
+        if state not in ("idle", "recorded") and (why := without_processes()):
+            text += f"; {why}"
         return {
             "state": state,
             "step": step,

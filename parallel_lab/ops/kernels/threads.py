@@ -11,15 +11,15 @@ A rank has one BLAS thread (ranks do not fight over cores), so it runs everythin
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import itertools
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache, wraps
 from typing import Any
+
+from ...base.system import c_function
 
 # Starting a thread costs about 0.1 ms (measured): not for less than 3 ms of work.
 THREAD_FLOPS = 200_000_000
@@ -86,16 +86,14 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 @lru_cache(maxsize=1)
 def keep_freed_memory() -> bool:
     """Keep up to 64 MiB of freed memory for arrays to come; whether that was possible (glibc only)."""
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = c_function("mallopt")
     wanted = ((M_MMAP_THRESHOLD, LARGEST_BYTES), (M_TRIM_THRESHOLD, KEPT_BYTES))
     return mallopt is not None and all(mallopt(parameter, size) for parameter, size in wanted)
 
 
 def trim_memory() -> None:
     """Give all freed memory back to the system: nothing will need it soon (glibc only)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = c_function("malloc_trim")
     if trim is not None:
         trim(0)
 

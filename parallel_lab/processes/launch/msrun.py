@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ...base.errors import NotBuiltYet, WorldArgumentError
+from ...base.system import SYSTEM, processors
 from ..world.cluster_env import check_host
 from .console import Console
 from .processes import LaunchSpec, ending_on_signals, launch
@@ -62,9 +63,9 @@ def _spec(args: argparse.Namespace, argv: tuple[str, ...]) -> LaunchSpec:
 
 def _cores(count: int) -> tuple[tuple[int, ...], ...]:
     """The processors this process may use, evenly; with fewer of them than workers, several workers share one."""
-    cores = sorted(os.sched_getaffinity(0))
-    each = len(cores) // count
-    return tuple(tuple(cores[each * r : each * (r + 1)]) if each else (cores[r % len(cores)],) for r in range(count))
+    mine = processors()
+    each = len(mine) // count
+    return tuple(tuple(mine[each * r : each * (r + 1)]) if each else (mine[r % len(mine)],) for r in range(count))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -72,6 +73,9 @@ def _check(args: argparse.Namespace) -> None:
         hint = "parallel_lab.compile(net, ..., device_num=N) compiles for any number of devices without processes"
         what = "--sim_level and --sim_rank_id: simulated compilation is not available yet"
         raise NotBuiltYet(what, where=WHERE, hint=hint)
+    if args.bind_core and not SYSTEM.affinity:
+        what = f"--bind_core: {SYSTEM.name} does not tie processes to processors"
+        raise NotBuiltYet(what, where=WHERE, hint="Leave it out: only times depend on it")
     check_host(args.master_addr, "--master_addr")
     if args.local_worker_num > args.worker_num:
         what = f"--local_worker_num {args.local_worker_num} is more than --worker_num {args.worker_num}"

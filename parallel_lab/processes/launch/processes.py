@@ -22,6 +22,7 @@ from pathlib import Path
 
 from ...base.errors import WorldError
 from ...base.interrupts import blocked_at_birth, held
+from ...base.system import SYSTEM, end_of_process, require_processes
 from ..outcome import death_text
 from ..shm.arena import Arena, ArenaMap
 from ..shm.attach import VARIABLE, Place
@@ -129,8 +130,9 @@ def ending_on_signals() -> Iterator[None]:
 def launch(spec: LaunchSpec, console: Console) -> Outcome:
     """Run the script on all ranks until they end. Call it in a thread that outlives them (the main thread).
     Ctrl-C and Terminated end the ranks within a second: exit code 128 + signal. Raises WorldError where the system has
-    no more processes, SharedMemoryTooSmall, OSError.
+    no more processes, NoProcesses, SharedMemoryTooSmall, OSError.
     """
+    require_processes(spec.launcher)
     ranks = _Ranks(spec, console)
     try:
         ranks.run()
@@ -183,7 +185,8 @@ class _Ranks:
     def _start_rank(self, rank: int, command: list[str], variables: dict[str, str], passed: list[int]) -> None:
         spec, layout, number = self.spec, self.arena.map, str(rank)
         where = (layout.buffer_bytes, layout.ring_bytes, self.arena.block.fd, self.life_read)
-        place = Place(rank, spec.world_size, *where, launcher=spec.launcher)
+        parent = 0 if SYSTEM.parent_signal else os.getpid()
+        place = Place(rank, spec.world_size, *where, launcher=spec.launcher, parent=parent)
         own = {VARIABLE: place.text(), "RANK_ID": number, "RANK_SIZE": str(spec.world_size), "DEVICE_ID": number}
         if spec.cores:
             own["PARALLEL_LAB_CORES"] = ",".join(map(str, spec.cores[rank]))
@@ -204,8 +207,9 @@ class _Ranks:
         self.processes.append(process)
         self.world.pids[rank] = process.pid
         self.selector.register(ours, selectors.EVENT_READ, rank)
-        with contextlib.suppress(OSError):  # a kernel or sandbox without it: the ends are seen at the next look
-            self.selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, None)
+        ended = end_of_process(process.pid)
+        if ended >= 0:  # otherwise the ends are seen at the next look
+            self.selector.register(ended, selectors.EVENT_READ, None)
 
     # running
 
@@ -280,7 +284,8 @@ class _Ranks:
     def _note_ends(self) -> None:
         for rank, process in enumerate(self.processes):
             if rank not in self.codes and _has_ended(process):
-                # while nobody has asked for the exit code, the group's number cannot belong to others
+                # while nobody has asked for the exit code, the group's number cannot belong to others; where the system
+                # tells of an end only with its code (`waits`), this is the moment after
                 self._kill_group(process)
                 code = self.codes[rank] = process.wait()
                 end = time.monotonic() + DRAIN_S
@@ -368,7 +373,9 @@ def _event_parts(target: str) -> list[Path]:
 
 
 def _has_ended(process: subprocess.Popen) -> bool:
-    """Whether the process has ended; its exit code is left to be asked for."""
+    """Whether the process has ended; its exit code is left to be asked for, where that can be."""
+    if not SYSTEM.waits:
+        return process.poll() is not None
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -4,7 +4,8 @@
 
 Run as a file, with nothing of the package imported before the script asks for it: a script that never calls `init` runs
 as plain as under python. Ways to end with the launcher: the parent-death signal, which also ends a stopped
-process, and a thread that sees the end of the life pipe.
+process, and a thread that sees the end of the life pipe. Without that signal the thread looks after the parent, too: a
+process that the launcher's has forked may hold a copy of the pipe.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import linecache
 import os
 import runpy
+import select
 import signal
 import sys
 import threading
@@ -23,6 +25,7 @@ from types import ModuleType, TracebackType
 
 VARIABLE = "PARALLEL_LAB_WORLD"  # processes/shm/attach.py says what it holds; not imported from there, see above
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LOOK_S = 0.5
 asked_to_end: list[bool] = []  # holds something after Ctrl-C
 
 
@@ -42,11 +45,14 @@ def take_place() -> None:
     os.environ[VARIABLE] = json.dumps(place)
     for descriptor in (place["block"], place["life"]):
         os.set_inheritable(descriptor, False)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if not place["parent"]:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     def watch() -> None:
-        # nothing is ever sent: this returns when the launcher is gone, also if that was before the call above
-        os.read(place["life"], 1)
+        # nothing is ever sent: readable means that the launcher is gone, also if that was before the call above
+        while not select.select([place["life"]], [], [], LOOK_S if place["parent"] else None)[0]:
+            if os.getppid() != place["parent"]:
+                break
         os.killpg(0, signal.SIGKILL)  # with what the script has started: this process leads its group
 
     threading.Thread(target=watch, daemon=True, name="life-pipe").start()

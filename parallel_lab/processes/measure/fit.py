@@ -31,8 +31,9 @@ import numpy as np
 from ...base.cluster import Cluster, Device, Link, get_cluster
 from ...base.errors import ArgumentError, escape, shorten
 from ...base.log_chart import Series, log_chart
+from ...base.system import cores as cores_here
 from ...base.units import bytes_text, time_text
-from .measure import FIT_KIND, cores as cores_here, load as load_now, message_samples
+from .measure import FIT_KIND, load as load_now, message_samples
 
 SIZES_BYTES = tuple(1 << power for power in range(6, 25))  # 64 B to 16 MiB; larger ones only repeat the slope
 MEDIAN_LIMIT, MAX_LIMIT = 0.15, 0.40  # relative errors on sizes that were kept out, up to which one line is said to fit

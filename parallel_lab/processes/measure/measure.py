@@ -16,6 +16,7 @@ import numpy as np
 from ...base.checks import choice, integer, is_int
 from ...base.cluster import Device, get_cluster
 from ...base.errors import ArgumentError, shorten
+from ...base.system import free_memory_bytes
 
 FIT_KIND = choice("send", "all_reduce")  # what a link is fitted by
 PRODUCT = 512  # rows and columns of the matrix product: large enough for full speed, 1 MiB per float32 operand
@@ -24,23 +25,9 @@ CHAIN = 200  # small instructions in a row; the overhead is that of one
 LEAST_S = 0.2  # a timed piece of work lasts at least this long: some time slices of every rank that shares the core
 
 
-def cores() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def load() -> float:
     """1-minute load average."""
     return os.getloadavg()[0]
-
-
-def free_memory_bytes() -> int | None:
-    """Bytes the system could give away now; None where it does not say."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
 
 
 @contextlib.contextmanager

@@ -9,13 +9,15 @@ is their subreaper), then removes the world's own folders, where mpirun and its 
 need. It lives in a session of its own, so that no signal to the notebook's group reaches it. If the keeper is killed,
 mpirun dies with it (parent-death signal), ranks lose their sockets, the notebook removes folders.
 
+Where a process cannot find its descendants, mpirun gets END_S to end its own before it is killed; and if the keeper is
+killed there, mpirun goes on until the notebook ends its ranks.
+
     python -m parallel_lab.processes.mpi.keeper '{"command": [...], "folders": [...]}'
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -27,15 +29,14 @@ import sys
 import time
 from pathlib import Path
 
+from ...base.system import SYSTEM, c_function, end_of_process, prctl
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 LOOK_S = 0.02  # how soon the end of mpirun is seen where the system cannot wait for it together with the standard input
 PIDFD_GETFD = 438  # number of the system call, on every processor (Linux 5.6)
 SOCKETS_LOOK_S, SOCKETS_S = 0.01, 10.0  # how often, and how long, to look for new sockets of mpirun
+END_S = 2.0  # for an mpirun that is asked to end, which gives its ranks a second
 LAST_S = 2.0  # killed processes are gone long before; one stuck in the kernel must not keep the keeper
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def main(order: str) -> int:
@@ -43,13 +44,13 @@ def main(order: str) -> int:
     told = json.loads(order)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # only the end of the standard input counts
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     me = os.getpid()
 
     def in_mpirun() -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != me:  # the keeper died before the call
             os._exit(1)
 
@@ -67,18 +68,15 @@ def main(order: str) -> int:
 
 def _wait(process: subprocess.Popen) -> None:
     """Return when mpirun has ended, or when nobody holds the other end of the standard input."""
-    try:
-        ended = os.pidfd_open(process.pid)
-    except OSError:
-        ended = None
-    watched = [0] if ended is None else [0, ended]
+    ended = end_of_process(process.pid)
+    watched = [0] if ended < 0 else [0, ended]
     known: set[str] = set()
     last = time.monotonic() + SOCKETS_S
     while process.poll() is None:
-        looks = ended is not None and time.monotonic() < last
+        looks = ended >= 0 and time.monotonic() < last
         if looks:
             _keep_to_loopback(process.pid, ended, known)
-        limit_s = SOCKETS_LOOK_S if looks else LOOK_S if ended is None else None
+        limit_s = SOCKETS_LOOK_S if looks else LOOK_S if ended < 0 else None
         ready, _, _ = select.select(watched, [], [], limit_s)
         if 0 in ready and not os.read(0, 64):
             return
@@ -89,7 +87,7 @@ def _wait(process: subprocess.Popen) -> None:
 def _keep_to_loopback(pid: int, descriptor: int, known: set[str]) -> None:
     """Let other machines not reach the sockets on which mpirun listens. Open MPI binds them to all interfaces, and has
     no parameter that says otherwise (4.1, oob_tcp_listener.c; PRRTE of Open MPI 5: the same). Where the system does not
-    let us, before Linux 5.7, they stay as they are.
+    let us, before Linux 5.7 and on Macs, they stay as they are.
 
     descriptor  of the process;  known: sockets that need no other look
     """
@@ -98,7 +96,7 @@ def _keep_to_loopback(pid: int, descriptor: int, known: set[str]) -> None:
             name = os.readlink(f"/proc/{pid}/fd/{number}")
             if not name.startswith("socket:") or name in known:
                 continue
-            copy = ctypes.CDLL(None).syscall(PIDFD_GETFD, descriptor, int(number), 0)
+            copy = c_function("syscall")(PIDFD_GETFD, descriptor, int(number), 0)
             if copy < 0:
                 known.add(name)
                 continue
@@ -111,7 +109,9 @@ def _keep_to_loopback(pid: int, descriptor: int, known: set[str]) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    found = []
+    found: list[int] = []
+    if not SYSTEM.states:
+        return found
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             found += map(int, file.read_bytes().split())
@@ -122,6 +122,10 @@ def _children(pid: int) -> list[int]:
 
 def _end_all(process: subprocess.Popen) -> None:
     """Kill mpirun, then every descendant; orphans become our children, so that looking again finds all."""
+    if not SYSTEM.states:  # it knows its ranks, and we could not find them
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
     if process.poll() is None:
         process.kill()
     end = time.monotonic() + LAST_S

@@ -20,6 +20,7 @@ from typing import Any
 
 from ...base.checks import integer
 from ...base.errors import MissingPackage
+from ...base.system import SYSTEM, require_processes
 
 INSTALL_HINT = "apt-get install openmpi-bin (or conda install openmpi), then pip install 'mpi4py>=4.1'; "
 INSTALL_HINT += "environment.yml says the same"
@@ -132,10 +133,12 @@ class KeptMpirun:
     """
 
     def __init__(self, prefix: str) -> None:
-        # short, because paths of sockets are limited to 108 characters
+        require_processes("MPI")
+        # short, because paths of sockets are limited to 103 characters on a Mac
         name = f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
         self.folder = Path(tempfile.gettempdir(), name)
-        self.segments = Path("/dev/shm", name) if os.access("/dev/shm", os.W_OK) else self.folder
+        in_memory = SYSTEM.memory_files and os.access("/dev/shm", os.W_OK)
+        self.segments = Path("/dev/shm", name) if in_memory else self.folder
         self.folders = tuple(dict.fromkeys((str(self.folder), str(self.segments))))
         self.keeper: subprocess.Popen | None = None
         try:

@@ -7,7 +7,7 @@
 The ranks are mpirun's (`worker.py`), mpirun belongs to a keeper process (`keeper.py`), and each rank holds a socket to
 this process. Why not ipyparallel's MPI engines: measured, a rank that dies hangs its peers, and an interrupted or
 killed notebook leaves up to 17 processes; here nothing stays, whichever process is killed. The sockets meet on an
-abstract address and prove that they know a random key.
+abstract address, or in the world's folder, and prove that they know a random key.
 
 One machine, by design: ranks reach the notebook through a local socket. On several machines: mpirun from a shell.
 """
@@ -32,13 +32,14 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import RankDied, message
+from ...base.system import SYSTEM
 from ...ops.kernels.threads import trim_memory
 from .. import outcome
 from ..flight import FlightEntry, entry_from_text
 from ..job_pool import JobPool, PoolTable
 from ..jobs import Job
 from ..shm.launch import BLAS_VARIABLES
-from ..shm.watch import is_halted
+from ..shm.watch import halted
 from ..supervisor import StopRun
 from .launch import KeptMpirun
 from .worker import ADDRESS_VARIABLE
@@ -109,7 +110,8 @@ class MpiPool(JobPool):
 
     def _start_world(self) -> None:
         key, folder = secrets.token_bytes(32), self._mpirun.folder
-        told = {"name": folder.name, "key": key.hex(), "timeout_s": self.timeout_s}
+        address = f"\0{folder.name}" if SYSTEM.abstract_sockets else str(folder / "socket")
+        told = {"address": address, "key": key.hex(), "timeout_s": self.timeout_s}
         told |= {"warn_after_s": self.warn_after_s, "reproducible": self._reproducible}
         environment = {
             **os.environ,
@@ -122,12 +124,16 @@ class MpiPool(JobPool):
             ADDRESS_VARIABLE: json.dumps(told),
         }
         command = [sys.executable, "-m", "parallel_lab.processes.mpi.worker"]
-        with connection.Listener(f"\0{folder.name}", "AF_UNIX", backlog=self.world_size, authkey=key) as listener:
+        listener = connection.Listener(address, "AF_UNIX", backlog=self.world_size, authkey=key)
+        try:
             self._keeper = self._mpirun.start(self.world_size, command, environment, stderr=subprocess.PIPE)
             self._reader = threading.Thread(target=self._read_lines, daemon=True, name="mpirun stderr")
             self._reader.start()
             threading.Thread(target=self._accept, args=(listener,), daemon=True, name="accept ranks").start()
             self._supervise_until_ready()
+        finally:
+            with contextlib.suppress(FileNotFoundError):  # a keeper that has ended has removed its folder
+                listener.close()
 
     def _accept(self, listener: connection.Listener) -> None:
         """Take a socket from every rank, in a thread: a stranger who says nothing must not hold the notebook."""
@@ -215,14 +221,17 @@ class MpiPool(JobPool):
     def _wait_for_news(self, limit_s: float | None) -> None:
         self._woken.wait(limit_s)
         self._woken.clear()
-        if self._supervisor.state == "starting" and self._keeper.poll() is not None:
+        code = self._keeper.poll()
+        if self._supervisor.state == "starting" and code is not None:
             with self._lock:
-                self._dead[0] = self._keeper.returncode
+                self._dead[0] = code
+        elif code == -signal.SIGKILL and not SYSTEM.parent_signal:  # mpirun has not noticed
+            self._kill_all()
 
     def _seen(self) -> dict[str, Any]:
         absent = [r for r in range(self.world_size) if r not in self._dead and r not in self._current._reports]
-        halted = [r for r in absent if is_halted(self._pids[r])] if self._faulty else []
-        return {"fault": self._faulty, "loading": set(range(self.world_size)) - self._begun, "halted": halted}
+        stopped = halted({r: self._pids[r] for r in absent}) if self._faulty else []
+        return {"fault": self._faulty, "loading": set(range(self.world_size)) - self._begun, "halted": stopped}
 
     def _receive(self, rank: int) -> None:
         pipe = self._pipes[rank]
@@ -291,17 +300,22 @@ class MpiPool(JobPool):
 
     def _end_ranks(self, idle: bool) -> None:
         self._mpirun.end()
-        for rank, pipe in self._pipes.items():
+        for pipe in self._pipes.values():
             with contextlib.suppress(OSError):
                 pipe.close()
-            if self._keeper.returncode == -signal.SIGKILL:  # somebody killed the keeper: what it would have done
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._pids[rank], signal.SIGKILL)
+        if self._keeper is not None and self._keeper.returncode == -signal.SIGKILL:
+            self._kill_all()
+
+    def _kill_all(self) -> None:
+        """What the keeper would have done, had not somebody killed it."""
+        for rank in self._pipes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pids[rank], signal.SIGKILL)
 
 
 def _remove_stale_folders() -> None:
     """Remove what worlds have left whose notebook and keeper were both killed."""
-    for place in {tempfile.gettempdir(), "/dev/shm"}:
+    for place in {tempfile.gettempdir(), *(("/dev/shm",) if SYSTEM.memory_files else ())}:
         for folder in Path(place).glob(f"{PREFIX}*-*") if Path(place).is_dir() else ():
             owner = folder.name.removeprefix(PREFIX).partition("-")[0]
             try:

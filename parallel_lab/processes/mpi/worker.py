@@ -1,7 +1,7 @@
 """The process of one rank of a notebook's world on MPI: started by mpirun, it serves jobs from the notebook until the
 socket between them ends.
 
-    mpirun -n 8 python -m parallel_lab.processes.mpi.worker       # name and key of its socket: in the environment
+    mpirun -n 8 python -m parallel_lab.processes.mpi.worker       # address and key of its socket: in the environment
 
 Messages are tuples. From the notebook: ("job", run, whether communicators are to be fresh, control, function and
 arguments), ("control", run, "run" / "pause" / "stop"), ("interrupt", run). To the notebook: ("ready", rank, pid),
@@ -28,7 +28,7 @@ from ..jobs import unpacked
 from . import load_mpi
 from .comm import MpiCommunicator
 
-ADDRESS_VARIABLE = "PARALLEL_LAB_MPI_NOTEBOOK"  # JSON: name, key, timeout_s, warn_after_s, reproducible
+ADDRESS_VARIABLE = "PARALLEL_LAB_MPI_NOTEBOOK"  # JSON: address, key, timeout_s, warn_after_s, reproducible
 
 
 class _Served:
@@ -40,14 +40,14 @@ class _Served:
         self.jobs: queue.SimpleQueue[tuple[int, bool, bytes]] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.early: list[tuple] = []  # what was asked of a run before it began
-        name, key = told.pop("name"), bytes.fromhex(told.pop("key"))
+        address, key = told.pop("address"), bytes.fromhex(told.pop("key"))
         self.comm = MpiCommunicator(
             load_mpi(),
             warn=lambda text: self.send("warning", text),
             report=lambda obj: self.send("message", dill.dumps(obj, recurse=True)),
             **told,
         )
-        self.pipe = connection.Client(f"\0{name}", "AF_UNIX", authkey=key)
+        self.pipe = connection.Client(address, "AF_UNIX", authkey=key)
         self.send("ready", self.comm.rank, os.getpid())
         threading.Thread(target=self.listen, daemon=True, name="notebook").start()
 

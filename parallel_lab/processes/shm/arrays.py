@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
 import weakref
 from bisect import bisect_left
 from collections import deque
@@ -22,7 +21,7 @@ import numpy as np
 
 from ...base.errors import SharedMemoryTooSmall
 from .arena import Arena
-from .shared_memory import SPARSE, round_up
+from .shared_memory import SPARSE, reserve, round_up
 
 ALIGN = 64  # one cache line, and the widest vector register
 COMMIT_BYTES = 1 << 20  # pages are asked for in steps of this size: a system call each
@@ -112,7 +111,7 @@ class SharedArrays:
     def _commit(self, end: int) -> None:
         end = min(round_up(end, COMMIT_BYTES), self.size_bytes)
         try:
-            os.posix_fallocate(self._arena.block.fd, self.start + self._committed, end - self._committed)
+            reserve(self._arena.block.fd, self.start + self._committed, end - self._committed)
         except OSError as error:
             more = f"the system has no {end - self._committed} bytes of shared memory more ({error.strerror})"
             where = f"rank {self._rank}: memory for an array that all ranks can read"

@@ -37,7 +37,8 @@ VARIABLE = "PARALLEL_LAB_WORLD"
 class Place:
     """What a launcher tells a rank's process, as JSON in PARALLEL_LAB_WORLD. `block`, `life`: descriptors of the shared
     block and of a pipe whose write end only the launcher holds; `pid`: the process meant (0 until it has started), as
-    children inherit the environment; `launcher`: what the user typed; `left`: this rank has left its world.
+    children inherit the environment; `launcher`: what the user typed; `left`: this rank has left its world; `parent`:
+    the launcher's process where a rank has to look whether it lives, 0 where the system tells.
     """
 
     rank: int
@@ -49,6 +50,7 @@ class Place:
     pid: int = 0
     launcher: str = "parallel-lab run"
     left: bool = False
+    parent: int = 0
 
     @property
     def layout(self) -> ArenaMap:

@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ...base.errors import ParallelLabError, message
+from ...base.system import SYSTEM, processors
 from ..faults import FAULT_ERRORS, SAME_CALLS, difference
 from ..flight import FlightEntry
 from ..one_caller import OneCaller
@@ -45,7 +46,7 @@ SETTLING = 8
 PUBLISH_S = 2e-3  # waits longer than this are told to the watch (watch.py)
 SHORTEST_SLEEP_S, BUSY_SLEEP_S, MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 2e-5, 2e-4, 1e-3, 1.0, 5e-3
 
-yield_core = os.sched_yield
+yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 Bell = tuple[int, int, int]  # word to sleep on, word that asks for being woken, value to put there
 # (peer, word, value it must reach, whether the peer brings it about among its started collectives)
@@ -120,15 +121,16 @@ class WaitLoop(OneCaller):
 
     def _go_to_core(self) -> None:
         """Where each core has a rank: go to the core of this rank's number, and leave the system free to move it."""
+        if not SYSTEM.affinity:
+            return
         try:
-            cores = os.sched_getaffinity(0)
-            if 1 < len(cores) <= self.arena.map.world_size:
+            mine = processors()
+            if 1 < len(mine) <= self.arena.map.world_size:
                 try:
                     # each round begins one core further, so that those of one part, the even ranks say, are on all
-                    core = (self.rank + self.rank // len(cores)) % len(cores)
-                    os.sched_setaffinity(0, {sorted(cores)[core]})
+                    os.sched_setaffinity(0, {mine[(self.rank + self.rank // len(mine)) % len(mine)]})
                 finally:
-                    os.sched_setaffinity(0, cores)
+                    os.sched_setaffinity(0, mine)
         except OSError:  # a system that does not allow it
             self._settling = 0
 
@@ -205,6 +207,8 @@ class WaitLoop(OneCaller):
 
     def _others_compute(self) -> bool:
         """Whether more processes want a core than this world's ranks; True where the system does not tell."""
+        if not SYSTEM.states:
+            return True
         try:
             for _ in range(LOOKS_AT_OTHERS):
                 before = self._running_ranks()

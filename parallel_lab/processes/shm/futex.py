@@ -10,6 +10,7 @@ import platform
 
 import numpy as np
 
+from ...base.system import SYSTEM, c_function
 from .arena import Arena
 from .arrays import address_of
 
@@ -27,7 +28,7 @@ class Futex:
     """Waits on words of one arena. A word counts as changed when its low 32 bits have."""
 
     def __init__(self, arena: Arena, number: int) -> None:
-        self._call = ctypes.CDLL(None, use_errno=False).syscall
+        self._call = c_function("syscall")
         number_type, pointer = ctypes.c_long, ctypes.c_void_p
         self._call.restype = number_type
         self._call.argtypes = (number_type, pointer, number_type, number_type, pointer, pointer, number_type)
@@ -49,5 +50,5 @@ class Futex:
 
 def find(arena: Arena) -> Futex | None:
     """The futex of this system, None where none is known to work."""
-    number = _NUMBERS.get(platform.machine())
+    number = _NUMBERS.get(platform.machine()) if SYSTEM.futex else None
     return None if number is None or ctypes.sizeof(ctypes.c_void_p) != 8 else Futex(arena, number)

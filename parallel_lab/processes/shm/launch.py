@@ -2,7 +2,7 @@
 
 Never a fork of the kernel: it has threads, and a fork that meets one inside BLAS or holding a lock hangs. A fork server
 is started once per process from a clean interpreter, with everything preloaded; each worker is then a cheap fork of
-that.
+that. Where there is no fork server each worker is a clean interpreter itself, which takes it a second.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from multiprocess import forkserver, resource_tracker, spawn
 
 from ...base.errors import LimitTooLow, WorldError, WorldTimeout
 from ...base.interrupts import blocked_at_birth, held, let_through
+from ...base.system import SYSTEM
 
 PRELOAD = "PARALLEL_LAB_PRELOAD"  # names of modules for `server_preload.py`
 ABOVE = ("lab", "mindspore", "cli")  # rooms with nothing that most ranks use
@@ -36,7 +37,7 @@ _starting = threading.Lock()  # guards the process-wide settings below while the
 
 def context():
     """The multiprocess context workers are started with."""
-    return multiprocess.get_context("forkserver")
+    return multiprocess.get_context("forkserver" if SYSTEM.fork_server else "spawn")
 
 
 @contextlib.contextmanager
@@ -46,7 +47,9 @@ def _environment() -> Iterator[None]:
     """
     root = os.path.dirname(os.path.abspath(sys.modules[__package__.split(".")[0]].__file__))
     path = [p for p in (os.environ.get("PYTHONPATH"), os.path.dirname(root)) if p]
-    values = {**dict.fromkeys(BLAS_VARIABLES, "1"), "PYTHONPATH": os.pathsep.join(path), PRELOAD: _loaded_for_ranks()}
+    values = {**dict.fromkeys(BLAS_VARIABLES, "1"), "PYTHONPATH": os.pathsep.join(path)}
+    if SYSTEM.fork_server:
+        values[PRELOAD] = _loaded_for_ranks()
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
@@ -109,12 +112,17 @@ def end_server() -> None:
 
 
 def start_processes(make_processes: Callable[[int], None]) -> None:
-    """Call `make_processes(pid of the fork server)`, which starts workers, with everything arranged. A server that died
-    is replaced once, and `make_processes` called again.
+    """Call `make_processes(pid of their parent)`, which starts workers, with everything arranged. The parent is the
+    fork server, or where there is none this process. A server that died is replaced once, and `make_processes` called
+    again.
 
     Raises WorldError for a server that dies again, WorldTimeout for one that does not answer within START_LIMIT_S.
     """
     with held(), _starting, _environment(), _without_main(), _without_tracker():
+        if not SYSTEM.fork_server:
+            with blocked_at_birth():  # a worker that has come to its first line ignores Ctrl-C
+                make_processes(os.getpid())
+            return
         context().set_forkserver_preload([f"{__package__}.server_preload"])
         for attempt in range(2):
             is_new = _ensure_server()

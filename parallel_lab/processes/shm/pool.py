@@ -22,17 +22,19 @@ from multiprocess import connection
 
 from ...base.checks import integer
 from ...base.errors import ArgumentError, shorten
+from ...base.system import SYSTEM
 from ...ops.kernels.threads import trim_memory
 from .. import outcome
 from ..flight import FlightEntry
 from ..job_pool import JobPool, PoolTable
 from ..jobs import Job, packed
+from ..own_folder import OwnFolder
 from ..supervisor import StopRun
 from .arena import ABORT, CONTROL, KEEPS, STARTED, Arena, ArenaMap
 from .comm import CONTROLS
 from .launch import check_descriptors, context, end_server, start_processes
 from .shared_memory import Parcel, SharedBlock
-from .watch import Watch, is_halted
+from .watch import Watch, halted
 from .worker_main import PARCEL, TRIM, WorkerStart, worker_main
 
 DEFAULT_ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
@@ -69,6 +71,7 @@ class WorkerPool(JobPool):
         self._processes, self._pipes, self._fast = [], [], fast
         self._life_read, self._life_write = context().Pipe(duplex=False)
         self._wake_read, self._wake_write = context().Pipe(duplex=False)
+        self._folder = None if SYSTEM.sent_descriptors else OwnFolder()  # of what is handed to running workers
         atexit.register(self.close)
         try:
             start_processes(self._start_workers)
@@ -80,15 +83,16 @@ class WorkerPool(JobPool):
             self.close()
             raise
 
-    def _start_workers(self, server_pid: int) -> None:
+    def _start_workers(self, parent_pid: int) -> None:
         block, layout, life = self._arena.block, self._arena.map, self._life_read
+        folder = str(self._folder.path) if self._folder is not None else ""
         for pipe in self._pipes:  # of an attempt before, whose server died: its workers have died with it
             pipe.close()
         for made in (self._pipes, self._processes, self._pids):
             made.clear()
         for rank in range(self.world_size):
             here, there = context().Pipe()
-            start = WorkerStart(rank, block, layout, life, there, os.getpid(), server_pid, self._fast)
+            start = WorkerStart(rank, block, layout, life, there, os.getpid(), parent_pid, self._fast, folder)
             process = context().Process(target=worker_main, args=(start,), daemon=True, name=f"rank {rank}")
             self._pipes.append(here)
             process.start()
@@ -103,14 +107,17 @@ class WorkerPool(JobPool):
             self._wake_write.send_bytes(b"w")
 
     def _wait_for_news(self, limit_s: float | None) -> None:
-        for ready in connection.wait([*self._sentinels, self._wake_read], limit_s):
-            if self._closed:
-                return
-            if ready is self._wake_read:
-                self._wake_read.recv_bytes()
-                continue
+        ended = connection.wait([*self._sentinels, self._wake_read], limit_s)
+        if self._closed:
+            return
+        if self._wake_read in ended:
+            self._wake_read.recv_bytes()
+            ended.remove(self._wake_read)
+        if not SYSTEM.fork_server:  # the other end of a sentinel is a rank's own, and what it forks has it too
+            ended = [one for one, rank in self._sentinels.items() if self._processes[rank].exitcode is not None]
+        for one in ended:
             with self._lock:
-                rank = self._sentinels.pop(ready)
+                rank = self._sentinels.pop(one)
                 if not self._closed:
                     self._dead[rank] = self._processes[rank].exitcode
 
@@ -149,7 +156,7 @@ class WorkerPool(JobPool):
         if words[ABORT]:
             absent = [rank for rank in range(self.world_size) if rank not in job._reports and rank not in self._dead]
             loading = [rank for rank in absent if words[self._arena.map.slot(rank) + STARTED] != self._runs]
-            return {"fault": True, "loading": loading, "halted": [r for r in absent if is_halted(self._pids[r])]}
+            return {"fault": True, "loading": loading, "halted": halted({r: self._pids[r] for r in absent})}
         if job._control == "pause" or len(job._reports) == self.world_size:
             return {}
         patience_s = min(self.warn_after_s, self.timeout_s)
@@ -170,7 +177,7 @@ class WorkerPool(JobPool):
         def room(size: int) -> Any:
             if size <= SMALL_PAYLOAD:
                 return bytearray(size)
-            kept.append(Parcel(size))
+            kept.append(Parcel(size, lambda: self._folder))
             return kept[0].memory
 
         memory = packed((fn, args), room)
@@ -239,6 +246,8 @@ class WorkerPool(JobPool):
         for pipe in (*self._pipes, self._wake_write):
             pipe.close()
         self._arena.close()
+        if self._folder is not None:
+            self._folder.remove()
 
 
 # The one table of live pools of this process: `get_pool` is asked by cells that know nothing of each other, and

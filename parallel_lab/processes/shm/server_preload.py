@@ -19,6 +19,7 @@ import numpy  # noqa: F401
 import threadpoolctl
 from multiprocess import forkserver
 
+from ...base.interrupts import unblock
 from .launch import PRELOAD
 from .worker_main import communicator_class
 
@@ -43,7 +44,7 @@ def _arrange(names: list[str]) -> None:
     gc.freeze()
     # born with it blocked (launch.py): what has come meanwhile is dropped here, and workers are born ignoring it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    unblock()
     os.setpgid(0, 0)
     atexit.register(_remove_socket)
 

@@ -4,8 +4,9 @@ A block has a fixed part, which the arena's map divides (`arena.py`), and behind
 (`arrays.py`). The heaps are addresses only: a page of them exists once its rank has asked the system for it, so they
 can be far larger than the memory.
 
-The block has no name, so nothing can stay behind, however processes end: it is a memfd, or, where Python was built
-without that call (conda's), an unlinked temporary file, handed to workers as a descriptor.
+The block has no name, so nothing can stay behind, however processes end: it is a memfd, or, where there is no such call
+(Macs, conda's Python), an unlinked temporary file, handed to workers as a descriptor. Only where a running process can
+be given no descriptor does memory that it is to see have a name, in the user's own folder.
 """
 
 from __future__ import annotations
@@ -14,20 +15,28 @@ import contextlib
 import mmap
 import os
 import platform
+import secrets
 import tempfile
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 from multiprocess import connection, reduction
 
 from ...base.errors import SharedMemoryTooSmall
+from ...base.system import SYSTEM
+from ..own_folder import OwnFolder
 
 PAGE = 4096
-SPARSE = hasattr(os, "memfd_create")  # pages exist when they are asked for
+SPARSE = SYSTEM.memory_files  # pages exist when they are asked for
 # Bytes of all heaps together, the first that the system gives; 0: values are copied. Sparse ones cost addresses only (a
 # process has 2**47).
 HEAPS_BYTES = (1 << 38, 1 << 34, 1 << 30, 0) if SPARSE else (64 << 20, 0)
 
 NEEDS_FENCE = platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686")
+
+
+_ZEROS = bytes(1 << 20)
 
 
 def _make_fence(needed: bool):
@@ -53,40 +62,72 @@ def round_up(value: int, step: int) -> int:
 
 def _nameless_file() -> int:
     """The descriptor of a file that goes with its last descriptor and mapping."""
-    if hasattr(os, "memfd_create"):
+    if SYSTEM.memory_files:
         return os.memfd_create("parallel_lab", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile(prefix="parallel_lab") as file:  # unlinked from the start
         return os.dup(file.fileno())
 
 
+def _file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
+def reserve(fd: int, start: int, size: int) -> None:
+    """Let `size` zeroed bytes of a file from `start` on surely be there: on a full disk the first write to one that is
+    not would end the process. Raises OSError.
+    """
+    if SYSTEM.reserved_files:
+        os.posix_fallocate(fd, start, size)
+        return
+    os.lseek(fd, start, os.SEEK_SET)
+    while size > 0:
+        size -= os.write(fd, _ZEROS[:size])
+
+
 class Parcel:
     """`size` bytes that are written once, by whoever fills `memory`, and read by many processes where they lie: `send`
     hands them over, `received` maps them there. Raises SharedMemoryTooSmall.
+
+    folder   gives the folder for its file, where a descriptor cannot be handed over: it must live until all receivers
+             have it, which is when they have done what it is for
     """
 
-    def __init__(self, size: int) -> None:
-        self._fd = _nameless_file()
+    def __init__(self, size: int, folder: Callable[[], OwnFolder]) -> None:
+        self._path = None if SYSTEM.sent_descriptors else folder().path / secrets.token_hex(6)
+        self._fd = _nameless_file() if self._path is None else _file(self._path)
         try:
-            os.posix_fallocate(self._fd, 0, size)
+            reserve(self._fd, 0, size)
             self.memory = mmap.mmap(self._fd, size)
         except OSError as error:
-            os.close(self._fd)
+            self._forget()
             what = f"the system refused {size} bytes of shared memory for what a job hands to its ranks ({error})"
             hint = "Hand over less at a time; the container's memory limit also applies"
             raise SharedMemoryTooSmall(what, where="WorkerPool", hint=hint) from error
 
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):  # not made
-            os.close(self._fd)
+    def _forget(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # not made, or forgotten before
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+        if self._path is not None:
+            with contextlib.suppress(OSError):  # with its folder
+                self._path.unlink(missing_ok=True)
+
+    __del__ = _forget
 
     def send(self, pipe: connection.Connection) -> None:
         """Hand it over to the process at the other end, whose id does not matter."""
-        reduction.send_handle(pipe, self._fd, None)
+        if self._path is None:
+            reduction.send_handle(pipe, self._fd, None)
+        else:
+            pipe.send_bytes(os.fsencode(self._path))
 
     @staticmethod
     def received(pipe: connection.Connection) -> mmap.mmap:
         """The memory of one that was sent; what this process writes there stays its own."""
-        fd = reduction.recv_handle(pipe)
+        if SYSTEM.sent_descriptors:
+            fd = reduction.recv_handle(pipe)
+        else:
+            fd = os.open(os.fsdecode(pipe.recv_bytes()), os.O_RDWR | os.O_CLOEXEC)
         try:
             return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE)
         finally:
@@ -95,13 +136,14 @@ class Parcel:
 
 class SharedBlock:
     """`size_bytes` of zeroed memory that parent and workers see, the heaps behind (`heaps_start`, `heaps_bytes`: 0
-    where the system gives no more); pickled while a process starts, with its descriptor. Raises SharedMemoryTooSmall.
+    where the system gives no more); pickled while a process starts, with its descriptor. `path`: of a file that others
+    open (`opened`), None: it has no name. Raises SharedMemoryTooSmall.
     """
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, path: Path | None = None) -> None:
         self.fd = -1
         try:
-            self.fd = _nameless_file()
+            self.fd = _nameless_file() if path is None else _file(path)
             for heaps_bytes in HEAPS_BYTES:
                 try:
                     self._make(size_bytes, heaps_bytes)
@@ -121,7 +163,7 @@ class SharedBlock:
         whole = round_up(size_bytes, PAGE) + heaps_bytes if heaps_bytes else size_bytes
         os.ftruncate(self.fd, whole)
         if not SPARSE:  # a file on a full disk would be SIGBUS at the first write
-            os.posix_fallocate(self.fd, 0, whole)
+            reserve(self.fd, 0, whole)
         self._map(self.fd, size_bytes)
 
     def _map(self, fd: int, size_bytes: int) -> None:

@@ -11,7 +11,7 @@ import time
 from ..flight import FlightEntry
 from ..supervisor import Action, Facts, Limits, RecordDeath, StopRun, Supervisor
 from .arena import ABORT, FINISHED, RUN, Arena
-from .watch import Watch, is_halted, ranks_text
+from .watch import Watch, halted, ranks_text
 
 
 class SharedWorld:
@@ -54,8 +54,8 @@ class SharedWorld:
         ended = {"reported": self._left, "dead": self._dead}
         if self.stopped:
             left = [r for r in range(self.world_size) if r not in self._left and r not in self._dead]
-            halted = [r for r in left if is_halted(self.pids[r])]
-            return Facts(**ended, fault=True, culprit=self.fault().get("rank"), halted=halted)
+            stopped = halted({r: self.pids[r] for r in left})
+            return Facts(**ended, fault=True, culprit=self.fault().get("rank"), halted=stopped)
         limits, ranks = self.supervisor.limits, range(self.world_size)
         if self.supervisor.state == "starting":
             missing, stall = self._watch.absent(self.pids)

@@ -15,35 +15,29 @@ found in both readings is therefore real, without stopping anybody.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ...base.errors import message
+from ...base.system import STATES, states_of
 from ..faults import difference
 from ..flight import FlightEntry
 from ..supervisor import Stall
 from .arena import FINISHED, LANE, PID, PROGRAM, RUN, STARTED, Arena, Wait
 
 CYCLE_AFTER_S = 0.1  # waits shorter than this are not looked at
-STATES = {"R": "running", "S": "sleeping", "D": "waiting for a disk", "Z": "ended"}  # letters of /proc/PID/stat
-STATES |= {"T": "stopped by a signal", "t": "stopped by a debugger"}
-
 Node = tuple[int, bool]  # rank, whether its started collectives are meant
 Edge = tuple[Wait, bool, Node]  # whether the wait is for a started collective; the node it leads to
 
 
 def os_state(pid: int) -> str:
-    """The state letter of a process in words."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            letter = file.read().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return "gone"
-    return STATES.get(letter, letter)
+    """What a process does, in words."""
+    return states_of([pid])[pid]
 
 
-def is_halted(pid: int | None) -> bool:
-    """Whether a signal has stopped the process (SIGSTOP, Ctrl-Z)."""
-    return pid is not None and pid > 0 and os_state(pid) == STATES["T"]
+def halted(pids: Mapping[int, int | None]) -> list[int]:
+    """Ranks whose processes a signal has stopped (SIGSTOP, Ctrl-Z).  pids: by rank; None, 0: not known"""
+    states = states_of(pid for pid in pids.values() if pid)
+    return [rank for rank, pid in pids.items() if pid and states[pid] == STATES["T"]]
 
 
 class Watch:

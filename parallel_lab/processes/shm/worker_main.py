@@ -5,25 +5,31 @@ Importable on purpose: the fork server finds it by name; the user's function com
 Ways to end: an empty message or end of file on the job pipe (idle), end of file on the life pipe or the death of the
 notebook process (a thread watches both), and the parent-death signal, which also ends a stopped worker and one stuck in
 C code. The worker's parent is the fork server, whose main thread lives as long as the server; the server ends
-when the last copy of its alive descriptor is closed, so workers close theirs.
+when the last copy of its alive descriptor is closed, so workers close theirs. Without a fork server the parent is the
+notebook. Without that signal a stopped worker ends when it is continued, and one stuck in C code when that returns.
+(POSIX continues and ends stopped processes whose group has lost its last parent, as a killed notebook's workers'.)
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from mmap import mmap
+from typing import NoReturn
 
 import dill
 import threadpoolctl
 from multiprocess import connection, forkserver
 
+from ...base.interrupts import unblock
+from ...base.system import end_of_process, prctl
 from ...ops.kernels.threads import keep_freed_memory
 from ..faults import RunInterrupted, error_report, print_error, text_of
 from ..jobs import unpacked
+from ..own_folder import remove_if_dead
 from .arena import FINISHED, KEEPS, PID, RUN, STARTED, Arena, ArenaMap
 from .comm import Communicator
 from .shared_memory import Parcel, SharedBlock
@@ -31,27 +37,32 @@ from .shared_memory import Parcel, SharedBlock
 PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29  # linux/prctl.h
 PARCEL, TRIM = b"P", b"T"  # what is no job: one follows as a `Parcel`; give freed memory back
 TIMER_SLACK_NS = 1_000  # sleeps of 20 us would otherwise take 70 (the default slack is 50 us)
+LOOK_S = 0.5  # how often a worker looks whether its parent lives, beside the pipe that tells it
 
 
 @dataclass
 class WorkerStart:
-    """What a worker needs to start. `life` is the read end of a pipe whose write end only the notebook holds."""
+    """What a worker needs to start. `life`: the read end of a pipe whose write end only the notebook holds;
+    `parent_pid`: who starts it, the fork server or the notebook; `folder`: of the notebook, "" where it needs none.
+    """
 
     rank: int
     block: SharedBlock
     layout: ArenaMap
     life: object
     pipe: object
+    notebook_pid: int
     parent_pid: int
-    server_pid: int
     fast: bool
+    folder: str
 
 
 def worker_main(start: WorkerStart) -> None:
     """Serve until the pool closes or the notebook is gone."""
     # Ctrl-C goes to the whole process group; the notebook decides what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _end_with(start)
+    unblock()
+    end = _end_with(start)
     prepare_process()
     arena = Arena(start.block, start.layout)
     arena.words[arena.map.slot(start.rank) + PID] = os.getpid()
@@ -61,7 +72,7 @@ def worker_main(start: WorkerStart) -> None:
         try:
             payload = start.pipe.recv_bytes()
         except (EOFError, OSError):
-            os._exit(0)
+            end()
         if not payload:
             return
         if payload == TRIM:
@@ -93,34 +104,44 @@ def prepare_process() -> None:
     """Settings of every process of a rank: one thread for products, freed memory kept, short sleeps short."""
     threadpoolctl.threadpool_limits(1)  # ranks share the cores, also where no launcher has set the environment
     keep_freed_memory()
-    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
+    prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS)
 
 
-def _end_with(start: WorkerStart) -> None:
-    """Arrange that this process does not outlive the notebook."""
+def _end_with(start: WorkerStart) -> Callable[[], NoReturn]:
+    """Arrange that this process does not outlive the notebook; returns what ends it then."""
+    ending = threading.Lock()
+
+    def end() -> NoReturn:
+        with ending:  # two threads may see that the notebook is gone, and with it whoever would remove its folder
+            if start.folder:
+                remove_if_dead(start.folder)
+            os._exit(0)
+
     os.setpgid(0, 0)  # signals to the notebook's group are not for us
     server = forkserver._forkserver
     if getattr(server, "_forkserver_alive_fd", None) is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != start.server_pid:  # it died before the call: nobody will send the signal
-        os._exit(0)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != start.parent_pid:  # it died before the call: nobody will send the signal
+        end()
     watched = [start.life]
-    if hasattr(os, "pidfd_open"):
-        # a child that the notebook forked may hold copies of our pipes; the process itself cannot be copied
-        try:
-            watched.append(os.pidfd_open(start.parent_pid))
-        except ProcessLookupError:
-            os._exit(0)
-        except OSError:
-            pass  # a kernel or sandbox without pidfd: the life pipe remains
+    # a child that the notebook forked may hold copies of our pipes; the process itself cannot be copied
+    try:
+        ended = end_of_process(start.notebook_pid)
+    except ProcessLookupError:
+        end()
+    if ended >= 0:
+        watched.append(ended)
 
     def watch() -> None:
-        connection.wait(watched)  # nothing is ever sent: readable means the end
-        os._exit(0)
+        # nothing is ever sent: readable means the end
+        while not connection.wait(watched, None if ended >= 0 else LOOK_S) and os.getppid() == start.parent_pid:
+            continue
+        end()
 
     threading.Thread(target=watch, daemon=True, name="life-pipe").start()
+    return end
 
 
 def _run(comm: Communicator, arena: Arena, memory: bytearray | mmap) -> tuple[bytes, bytes]:

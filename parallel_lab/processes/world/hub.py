@@ -6,6 +6,9 @@
 
 The connections stay open: the end of one without a goodbye is the death of its process, and so is the end of the
 process itself (a child that it forked may hold a copy of the connection). The other ends are in `rendezvous.py`.
+
+Where a socket cannot be abstract, it and the memory lie in a folder that the hub locks while it lives
+(`own_folder.py`); peers that see the hub's end remove it.
 """
 
 from __future__ import annotations
@@ -19,12 +22,16 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from dataclasses import dataclass
+from pathlib import Path
 
 from multiprocess.connection import Connection
 from multiprocess.reduction import send_handle
 
 from ...base.errors import WorldError, WorldTimeout, message
+from ...base.system import SYSTEM, end_of_process, require_processes
+from ..own_folder import OwnFolder, folder_of
 from ..shm.arena import Arena, ArenaMap
 from ..shm.shared_memory import SharedBlock
 from ..shm.shared_world import SharedWorld
@@ -57,12 +64,21 @@ class RendezvousSpec:
 
 
 def socket_address(name: str) -> str:
-    """Where processes of one machine meet under `name`: an abstract socket, which vanishes with its owner."""
-    return f"\0{name}"
+    """Where processes of one machine meet under `name`: an abstract socket, which vanishes with its owner, or one in
+    the folder of that name. Raises WorldError where that is not safe.
+    """
+    return f"\0{name}" if SYSTEM.abstract_sockets else str(folder_of(name) / "socket")
+
+
+def memory_path(name: str) -> Path:
+    """The file of the memory, where no descriptor is handed over."""
+    return folder_of(name) / "memory"
 
 
 def peer_identity(connection: Connection) -> tuple[int, int]:
-    """(pid, uid) of the other end."""
+    """(pid, uid) of the other end. Where sockets do not tell: (0, the user's own), who alone may enter the folder."""
+    if not SYSTEM.peers:
+        return 0, os.getuid()
     with socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
         credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
@@ -70,11 +86,23 @@ def peer_identity(connection: Connection) -> tuple[int, int]:
 
 
 def watched_process(pid: int) -> int:
-    """A descriptor that becomes readable when the process ends; -1 where the system has none."""
-    if pid and hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):
-            return os.pidfd_open(pid)
+    """A descriptor that becomes readable when the process ends; -1 where the system has none, or it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        return end_of_process(pid)
     return -1
+
+
+def close_in_children(connection: Connection) -> None:
+    """Let a child that this process forks have no copy of the connection, whose end is this process's death."""
+    kept = weakref.ref(connection)
+
+    def in_child() -> None:
+        found = kept()
+        if found is not None:
+            found.close()
+
+    if not SYSTEM.process_ends:
+        os.register_at_fork(after_in_child=in_child)
 
 
 @dataclass
@@ -114,7 +142,9 @@ class Hub:
     """The one that waits: `collect` until all have come, `watch` until all have gone; `own_rank` None: a scheduler."""
 
     def __init__(self, plan: RendezvousSpec, own_rank: int | None = None) -> None:
+        require_processes("init")
         self.plan, self.own_rank = plan, own_rank
+        self.folder: OwnFolder | None = None
         self.peers: list[_Peer] = []
         self.arena: Arena | None = None
         self.world: SharedWorld | None = None
@@ -128,10 +158,12 @@ class Hub:
         listener, end = socket.socket(socket.AF_UNIX), time.monotonic() + BUSY_S
         while True:
             try:
+                if not SYSTEM.abstract_sockets and self.folder is None:
+                    self.folder = OwnFolder(self.plan.name)
                 listener.bind(socket_address(self.plan.name))
                 break
             except OSError as error:
-                busy = error.errno == errno.EADDRINUSE
+                busy = error.errno == errno.EADDRINUSE or isinstance(error, BlockingIOError)
                 if not busy or time.monotonic() > end:
                     listener.close()
                     what = f"another run of {self.plan.what} is under way ({error})"
@@ -159,16 +191,18 @@ class Hub:
                     self._take_hello(key.data)
         self._give_numbers()
         layout = ArenaMap.for_budget(plan.world_size, ARENA_BYTES)
-        self.arena = Arena(SharedBlock(layout.size_bytes), layout)
+        path = None if SYSTEM.sent_descriptors else memory_path(plan.name)
+        self.arena = Arena(SharedBlock(layout.size_bytes, path), layout)
         limits = Limits(plan.timeout_s, plan.warn_after_s, plan.timeout_s, LATE_START_S)
         self.world = SharedWorld(self.arena, limits)
         if self.own_rank is not None:
             self.world.pids[self.own_rank] = os.getpid()
         for peer in self.peers:
             self.world.pids[peer.rank] = peer.pid or None
-            peer.send(rank=peer.rank, layout=layout)
-            with contextlib.suppress(OSError):
-                send_handle(peer.connection, self.arena.block.fd, peer.pid)
+            peer.send(rank=peer.rank, layout=layout, pid=os.getpid())
+            if SYSTEM.sent_descriptors:
+                with contextlib.suppress(OSError):
+                    send_handle(peer.connection, self.arena.block.fd, peer.pid)
 
     def _accept(self) -> None:
         try:
@@ -179,6 +213,7 @@ class Hub:
         if uid != os.getuid():
             connection.close()
             return
+        close_in_children(connection)
         peer = _Peer(connection, pid, watched_process(pid))
         self.selector.register(connection, selectors.EVENT_READ, peer)
 
@@ -206,7 +241,7 @@ class Hub:
             peer.send(error=refusal, complete=self.arena is not None)
             self._forget(peer)
             return
-        peer.wanted = wanted
+        peer.wanted, peer.pid = wanted, peer.pid or messages[0]["pid"]
         self.peers.append(peer)
 
     def _give_numbers(self) -> None:
@@ -287,3 +322,5 @@ class Hub:
                 self._forget(key.data)
         self.selector.close()
         self.listener.close()
+        if self.folder is not None:
+            self.folder.remove()

@@ -4,9 +4,9 @@
              it to each, looks after them (hub.py)
     peer     connects (again and again until the hub listens), says who it is, receives rank and memory
 
-The name is an abstract one, which vanishes with its socket. Only processes of the same user are let in. Nothing waits
-for ever: the rendezvous has a time limit that names who did not come, and afterwards the supervisor
-(processes/supervisor.py) looks after the ranks as under a launcher.
+The name is an abstract one, which vanishes with its socket, or that of a folder (`own_folder.py`). Only processes of
+the same user are let in. Nothing waits for ever: the rendezvous has a time limit that names who did not come, and
+afterwards the supervisor (processes/supervisor.py) looks after the ranks as under a launcher.
 """
 
 from __future__ import annotations
@@ -25,9 +25,21 @@ from multiprocess.connection import Client, Connection
 from multiprocess.reduction import recv_handle
 
 from ...base.errors import WorldError, WorldTimeout, message
+from ...base.system import SYSTEM, require_processes
+from ..own_folder import folder_of, remove_if_dead
 from ..shm.arena import ABORT
 from ..shm.attach import AttachedRank, attach, install_excepthook
-from .hub import BUSY_S, RETRY_S, Hub, RendezvousSpec, peer_identity, socket_address, watched_process
+from .hub import (
+    BUSY_S,
+    RETRY_S,
+    Hub,
+    RendezvousSpec,
+    close_in_children,
+    memory_path,
+    peer_identity,
+    socket_address,
+    watched_process,
+)
 from .world import World, leave_in_order
 
 # a peer has only two things to see: the end of the hub, and a fault that its own program does not notice
@@ -54,6 +66,7 @@ def host_rendezvous(plan: RendezvousSpec, library: str) -> World:
 
 def join_rendezvous(plan: RendezvousSpec, rank: int | None, library: str) -> World:
     """Join with number `rank` or a free one; returns the world. Raises WorldTimeout without a hub, or its words."""
+    require_processes("init")
     connection, reply, block = _find_hub(plan, rank)
     attached = attach(reply["rank"], reply["layout"], block)
 
@@ -62,7 +75,8 @@ def join_rendezvous(plan: RendezvousSpec, rank: int | None, library: str) -> Wor
             connection.send({"bye": True})
         connection.close()
 
-    return _world(plan, library, _Unheard(attached, connection, plan.hub), farewell)
+    folder = "" if SYSTEM.abstract_sockets else str(folder_of(plan.name))
+    return _world(plan, library, _Unheard(attached, connection, plan.hub, reply["pid"], folder), farewell)
 
 
 def _world(plan: RendezvousSpec, library: str, unheard: _Unheard, farewell: Callable[[], None]) -> World:
@@ -92,6 +106,7 @@ def _find_hub(plan: RendezvousSpec, rank: int | None) -> tuple[Connection, dict,
                 raise WorldTimeout(f"{plan.hub} {late}", where="init") from None
             time.sleep(RETRY_S)
             continue
+        close_in_children(connection)
         try:
             if peer_identity(connection)[1] != os.getuid():
                 raise WorldError(f"the socket of {plan.what} belongs to another user", where="init")
@@ -112,10 +127,14 @@ def _ask(connection: Connection, rank: int | None, limit_s: float, plan: Rendezv
     """(what the hub replies, descriptor of the memory, -1 where it refuses)."""
     meeting = f"while the ranks were meeting by {plan.what}"
     try:
-        connection.send({"rank": rank, "world_size": plan.world_size})
+        connection.send({"rank": rank, "world_size": plan.world_size, "pid": os.getpid()})
         if connection.poll(limit_s):
             reply = connection.recv()
-            return reply, -1 if "error" in reply else recv_handle(connection)
+            if "error" in reply:
+                return reply, -1
+            if SYSTEM.sent_descriptors:
+                return reply, recv_handle(connection)
+            return reply, os.open(memory_path(plan.name), os.O_RDWR | os.O_CLOEXEC)
     except (EOFError, OSError, RuntimeError):
         raise WorldError(f"{plan.hub} ended {meeting}", where="init") from None
     raise WorldTimeout(f"{plan.hub} did not answer {meeting}", where="init")
@@ -128,6 +147,8 @@ class _Unheard:
     rank: AttachedRank
     connection: Connection | None = None
     hub: str = ""
+    hub_pid: int = 0
+    folder: str = ""
     world_left: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
@@ -135,7 +156,7 @@ class _Unheard:
 
     def _watch(self) -> None:
         arena, me = self.rank.arena, self.rank.comm.rank
-        pid = peer_identity(self.connection)[0] if self.connection else 0
+        pid = (self.connection and peer_identity(self.connection)[0]) or self.hub_pid
         process = watched_process(pid)
         fault_since_s = math.inf
         with selectors.DefaultSelector() as selector:
@@ -150,6 +171,8 @@ class _Unheard:
                     if self._hub_is_gone():
                         text = f"{self.hub} (pid {pid}) ended without leaving the world."
                         arena.write_fault(me, "RankDied", text, rank=0)
+                        if self.folder:
+                            remove_if_dead(self.folder)
                     for descriptor in list(selector.get_map()):
                         selector.unregister(descriptor)
                 if not arena.words[ABORT] or self.rank.comm._loop.fault_raised:

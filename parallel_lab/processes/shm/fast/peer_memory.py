@@ -26,6 +26,7 @@ from array import array
 import numpy as np
 
 from ....base.errors import message
+from ....base.system import SYSTEM, c_function, prctl
 from ....run.communicator import Request
 from ..arena import ABORT, PID, TOKEN, Arena
 from ..arrays import address_of
@@ -216,12 +217,10 @@ def _token(pid: int, rank: int) -> int:
 
 def _system_call():
     """process_vm_readv; None where the system has none."""
-    library = ctypes.CDLL(None, use_errno=True)
-    try:
-        call = library.process_vm_readv
-    except AttributeError:  # a C library without it
+    call = c_function("process_vm_readv", use_errno=True)
+    if call is None or not SYSTEM.peer_memory:
         return None
     call.restype = ctypes.c_ssize_t
     call.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong)
-    library.prctl(PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)  # without Yama: no effect
+    prctl(PR_SET_PTRACER, os.getppid())  # without Yama: no effect
     return call
