@@ -41,8 +41,8 @@ TRIED = {
     "Linux": "everything was run here",
     "macOS": "ranks take the ways of a system without Linux's own calls; these were run on Linux "
     f"({VARIABLE}=1), and never on a Mac",
-    "Windows": "only designed: a Python on Linux without the calls that Windows lacks has run labs and simulated ranks; "
-    "ranks as processes are refused, and labs simulate them",
+    "Windows": "only designed: a Python on Linux without the calls that Windows lacks has run labs and simulated "
+    "ranks; ranks as processes are refused, and labs simulate them",
 }
 
 
