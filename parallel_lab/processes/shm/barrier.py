@@ -130,7 +130,7 @@ class WaitLoop(OneCaller):
                     # each round begins one core further, so that those of one part, the even ranks say, are on all
                     os.sched_setaffinity(0, {mine[(self.rank + self.rank // len(mine)) % len(mine)]})
                 finally:
-                    os.sched_setaffinity(0, mine)
+                    os.sched_setaffinity(0, set(mine))
         except OSError:  # a system that does not allow it
             self._settling = 0
 
