@@ -184,6 +184,14 @@ FAULTS = r"""() => {
     const cut = getComputedStyle(e).textOverflow === "ellipsis" && e.scrollWidth > e.clientWidth + 1;
     if (cut && shown(e) && e.textContent.trim()) tell("cut", { text: e.textContent.trim(), e });
   }
+  for (const e of root.querySelectorAll("select")) for (const option of shown(e) ? e.options : []) {
+    const whole = e.cloneNode(false);
+    whole.style.cssText = "position: absolute; flex: none; width: max-content; min-width: 0; max-width: none";
+    whole.append(option.cloneNode(true));
+    e.after(whole);
+    if (whole.offsetWidth > e.offsetWidth + 1) tell("cut once it is chosen", { text: option.text, e });
+    whole.remove();
+  }
   return found;
 }"""
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from parallel_lab.lab.strategy.model import StrategyLab
-from tests.browser.lab_page import MARKS, browser, page_of, recorded, sync_api, tabs
+from tests.browser.lab_page import FAULTS, MARKS, boxes, browser, page_of, recorded, sync_api, tabs
 from tests.lab.fake_lab import FakeLab
 
 __all__ = ["browser", "page_of", "recorded", "tabs"]  # the fixtures
@@ -225,6 +225,23 @@ def test_a_long_networks_layers_and_panels_have_room(show, net, width):
           return found; }"""
     )
     assert clashes == []
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("width", [1280, 848, 400])
+@pytest.mark.parametrize("net", ["megatron", "dense", *LONG])
+def test_no_choice_of_a_list_is_cut_and_the_graph_shows_the_layer_that_is_looked_at(show, net, width):
+    lab = StrategyLab(net, 8)
+    page = show(lab.page_snapshot(), width=width)
+    assert page.evaluate(FAULTS) == []
+    layers = lab.snapshot()["graph"].get("layers")
+    for tensor in page.eval_on_selector_all("select[data-key=tensor] option", "all => all.map(o => o.value)")[::9]:
+        page.select_option("select[data-key=tensor]", tensor)
+        graph, node = page.locator(".pl-graph"), page.locator(".pl-node.pl-on > rect")
+        if layers and node.count():
+            (around,), (inside,) = boxes(graph), boxes(node)
+            assert around["y"] - 1 <= inside["y"]
+            assert inside["y"] + inside["height"] <= around["y"] + around["height"] + 1
 
 
 def test_a_halo_s_strips_have_the_colour_of_the_slice_they_come_from(show):

@@ -132,7 +132,7 @@ _GOLF = "ten gradients on paper: 1 ms of backward each, messages of 1 ms + 0.25 
 _CHAIN = "ten Dense layers without bias; weights of 0.25 MiB to 4 MiB, a quarter of golf's"
 _SUBJECTS = (
     Subject("golf", "fusion golf (puzzle)", _GOLF),
-    Subject("chain", "a quarter of golf's sizes, as a network", _CHAIN, _chain, "chain"),
+    Subject("chain", "a quarter of golf's sizes, a network", _CHAIN, _chain, "chain"),
     _network("dense", "digits", "two Dense layers on handwritten digits"),
     _network("convnet", "pictures", "two convolutions with batch norm on colour digits"),
     _network("transformer", "text", "a GPT of one block that counts in words"),

@@ -73,7 +73,8 @@ class Question:
         """An answer as it is kept. Raises ArgumentError for what can be none."""
         if self.by == "select_tensor":
             return str(answer)
-        return number()(where, "answer", answer)
+        given = number()(where, "answer", answer)
+        return int(given) if given == int(given) else given
 
     def shown(self, answers: Mapping[str, Answer]) -> dict[str, Any]:
         """For a snapshot; "yours" is there once it is answered or skipped."""

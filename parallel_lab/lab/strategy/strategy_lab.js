@@ -182,7 +182,8 @@ function card(s, ui, c, dims, side, ring) {
 // The tensors of a long network stand under their layers.
 function tensorOptions(s, ui) {
   const option = (t) => html`<option value="${t.id}" data-key="${t.id}"${flag("selected", t.id === s.tensor)}
-    ${flag("disabled", !ui.can("select_tensor", t.id))}>${t.label}</option>`;
+    ${flag("disabled", !ui.can("select_tensor", t.id))} title="${t.label}">${t.layer ? shortLabel(s, t.label, t.layer)
+    : t.label}</option>`;
   const group = (layer) => {
     const own = s.tensors.filter((t) => (t.layer ?? "") === layer).map(option);
     return layer ? html`<optgroup label="${layer}" data-key="g${layer}">${own}</optgroup>` : own;
@@ -214,7 +215,7 @@ function picture(s, ui) {
     <div class="pl-pick"><label class="pl-field"><span>tensor</span>
         <select data-key="tensor" data-command="select_tensor"
           ${disabledUnless(ui, "select_tensor")}>${tensorOptions(s, ui)}</select></label>
-      <label class="pl-field"><span>phase</span>
+      <label class="pl-field"><span class="pl-hidden">phase</span>
         <select data-key="phase" data-command="select_phase"
           ${disabledUnless(ui, "select_phase")}>${s.phases.map(phase)}</select></label></div>
     <div class="pl-cards" role="radiogroup" aria-label="ranks, in device-matrix order" data-roving="${COLUMNS}"
@@ -497,6 +498,14 @@ function handlers(view) {
   };
 }
 
+// The graph of a long network scrolls: to the layer that is looked at.
+function showNode(root) {
+  const graph = root.querySelector(".pl-graph"), node = graph?.querySelector(".pl-node.pl-on");
+  if (!node) return;
+  const { top, height } = boxIn(graph, node), room = graph.clientHeight;
+  if (top < 0 || top + height > room) graph.scrollTop += top - (room - height) / 2;
+}
+
 // ---- the lab ----
 
 const tables = (s, ui) => tabs(ui, {
@@ -541,6 +550,8 @@ const { render, mountPage } = lab({
   drawn(view) {
     const { root } = view;
     movesAir.drawn(view);
+    if (view.ui.seen !== view.snapshot.tensor) showNode(root);
+    view.ui.seen = view.snapshot.tensor;
     const list = root.querySelector(".pl-list:not([hidden])");
     if (!list) return;
     // it stands over its column, which scrolls
