@@ -62,13 +62,14 @@ def test_interleaved_steps_are_those_of_the_plan_to_two_thousandths(stages):
 
 @pytest.mark.parametrize("point", POINTS, ids=PlanPoint.text)
 def test_memory_is_near_that_of_the_plan(point):
-    """Terms are each at their most, and what comes beside them is that of one block: up to 30 % more in networks whose
-    blocks are as small as what comes beside them, 7 % less where blocks run again.
+    """Terms are each at their most, which is up to 30 % more than the plan's moment with most where there is but one
+    micro-batch, or a block is as small as the embedding.
     """
     plan = whole(point)
     peak = max(predict_memory(plan, rank=stage.first).peak_bytes for stage in plan.stages)
     found = predict_point(SMALL, point, cluster_of(point.devices), precision="float32")
-    assert 0.93 * peak <= found.memory_bytes <= 1.3 * peak
+    # the scalars of Adam and of the loss are not counted
+    assert peak - 64 <= found.memory_bytes <= 1.3 * peak
 
 
 @pytest.mark.parametrize("sums", [False, True])

@@ -121,6 +121,15 @@ class PartTime:
         """A number of the part, such as its parameters."""
         return math.fsum(k * getattr(part, name) for k, part in self.terms)
 
+    def spare_bytes(self, sums: bool) -> float:
+        """The most beside what is kept. Gradients are added to sums (if there are any) at the end of a backward: then
+        those of all blocks are there, and nothing is kept any more of that micro-batch.
+        """
+        part = self.terms[0][1] if self.terms[0][0] > 0 else self.terms[-1][1]
+        gradients = FLOAT_BYTES * (self.amount("parameters") - part.parameters)
+        more = gradients - (self.amount("kept_bytes") - part.kept_bytes)
+        return float(part.spare_bytes.max()) + (max(0.0, more) if sums else 0.0)
+
 
 def _part_time(terms: Terms, rates: _Rates, blocks: int) -> PartTime:
     found = [(k, *_seconds(part, rates)) for k, part in terms]
@@ -266,7 +275,7 @@ class Pricing:
         alike = 1 - 1 / point.tensor if point.sequence_parallel else 0.0  # of what all ranks of a layer keep
         kept = max(p.amount("kept_bytes") - alike * p.amount("replicated_bytes") for p in parts)
         held = kept * self.scale * self.schedule.peaks[stage]
-        spare = max(float(part.spare_bytes.max()) for p in parts for _, part in p.terms) * self.scale
+        spare = max(p.spare_bytes(point.micro_batches > 1) for p in parts) * self.scale
         if point.level == 3:  # a block's parameters at a time
             spare += self.state_bytes["param_bytes"] * parameters / (self.blocks * point.chunks)
         update = max(float(part.update_bytes.max()) for p in parts for _, part in p.terms)
