@@ -149,6 +149,33 @@ def test_levels_hold_less_and_the_third_sends_more():
     assert found[1].copies_s == pytest.approx(found[0].copies_s)
 
 
+# What MindSpore's optimizer parallel makes of levels: weights, gradients and states are all stored divided, gathered
+# once a step (its levels 1 and 2) or before forward and backward (3); gradients are divided behind every backward
+@pytest.mark.parametrize(
+    ("level", "ours", "micro_batches", "near"),
+    [
+        ("level1", 1, 1, 2e-3),
+        ("level1", 2, 1, 2e-3),
+        ("level2", 2, 4, 0.02),
+        ("level3", 3, 1, 0.08),
+        ("level3", 3, 4, 0.08),
+    ],
+)
+def test_levels_take_about_what_the_compiled_optimizer_parallel_does(level, ours, micro_batches, near):
+    """At level 3 ours gathers every parameter twice; the plan gathers the tables once, and divides among all ranks what
+    those of a layer hold alike.
+    """
+    model, cluster = Transformer("wide", 4, 512, 8, 128, 1024), cluster_of(8)
+    options = {"enable_parallel_optimizer": True, "optimizer_level": level, "parallel_optimizer_threshold": 0}
+    plan = compile_gpt(model, 2, 2, 4, micro_batches=micro_batches, **options)
+    point = PlanPoint(4, 2, 1, 2, micro_batches, level=ours)
+    found = predict_point(model, point, cluster, precision="float32")
+    assert found.step_s == pytest.approx(predict_timeline(plan, cluster, ranks=()).end_s, rel=near)
+    if ours == 3:
+        held, states = predict_memory(plan), found.memory["params"] + found.memory["optimizer"]
+        assert 1 <= states / (held.params_bytes + held.optimizer_bytes) <= 1.1
+
+
 def test_overlap_hides_messages_between_copies_and_nothing_else():
     plain, hidden = (at(PlanPoint(4, 2, 1, 1, 8, overlap=o)) for o in (False, True))
     assert hidden.copies_s < plain.copies_s

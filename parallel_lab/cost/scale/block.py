@@ -167,12 +167,16 @@ def compile_gpt(
     layers: int | None = None,
     chunks: int = 1,
     schedule: str = "1f1b",
+    **settings: Any,
 ) -> Plan:
-    """The whole plan of a model with Adam, for data * tensor * stages devices; layers: other than the model's."""
+    """The whole plan of a model with Adam, for data * tensor * stages devices.
+
+    layers  other than the model's;  settings: further ones of `compile_network`
+    """
     layers = model.layers if layers is None else layers
     sizes = {"hidden": model.hidden, "heads": model.heads, "seq_length": model.seq_length}
     net = tensor_parallel(GPT(model.vocab_size, layers=layers, **sizes), data, tensor)
-    options: dict[str, Any] = {}
+    options = dict(settings)
     for at, block in enumerate(net.blocks):
         if stages > 1:
             block.pipeline_stage = at * stages * chunks // layers % stages

@@ -157,8 +157,9 @@ def _seconds(part: Part, rates: _Rates) -> tuple[dict[str, Seconds], tuple[Messa
     found = {name: rates.of(work) for name, work in works.items()}
     found["ahead"] = rates.of(part.ahead)
     found["last"] = rates.of(replace(part.last, messages=last))
-    update = rates.of(part.update, 1.0)  # states are float32
-    update = update._replace(compute=update.compute / (data if level else 1))
+    mine = 1 / data if level else 1.0  # of every parameter
+    numbers = {name: getattr(part.update, name) * mine for name in ("flops", "touched_bytes", "alone_bytes")}
+    update = rates.of(replace(part.update, **numbers), 1.0)  # states are float32
     found["update"] = _sum([(1, update), (1, rates.messages(after))])
     each = tuple(m for work in works.values() for m in work.messages)
     return found, each, (*last, *after)
