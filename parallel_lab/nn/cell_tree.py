@@ -210,6 +210,8 @@ class CellTree:
     def parameters_and_names(self, name_prefix: str = "", expand: bool = True) -> Iterator[tuple[str, Parameter]]:
         """(path of attributes, Parameter), each once; expand=False: only this Cell's. ArgumentError for equal names."""
         name_prefix, paths = text(self._where(), "name_prefix", name_prefix), self._paths(expand)
+        if elsewhere := self.__dict__.get("_elsewhere"):  # on other stages than that it was compiled for
+            paths = [(path, parameter) for path, parameter in paths if parameter.name not in elsewhere]
         first: dict[str, str] = {}
         for path, parameter in paths:
             if parameter.name in first:

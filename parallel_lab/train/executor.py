@@ -29,6 +29,7 @@ from ..base.settings.context import frozen, frozen_for_run, get_auto_parallel_co
 from ..graph.compiler import Compiled, compile_program
 from ..graph.forms import input_names, of_tensors, tensors_of
 from ..graph.passes.dataset_strategy import dataset_splits
+from ..graph.plan import Plan
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
 from ..nn.tensor.described import sized
@@ -76,6 +77,7 @@ class CellGraphExecutor:
                       ones of all ranks. What is no tensor is part of the program. Without any: those of `set_inputs`
         phase         "train" or "predict", without effect; so are keywords that are MindSpore's own (`OPTIONS`)
         """
+        obj.__dict__.pop("_elsewhere", None)
         given = {name: value for name, value in kwargs.items() if name not in OPTIONS}
         if not args and not given:
             told = obj.__dict__.get("_inputs", ())
@@ -105,6 +107,7 @@ class CellGraphExecutor:
             self._phases[key], obj.__dict__["_known_phases"][key] = obj, known
         obj.__dict__["compiled"], obj.__dict__["_known"] = known.made, known
         obj.parameter_layout_dict = known.forms
+        obj.__dict__["_elsewhere"] = _elsewhere(known.made.plan)
         return key, is_new
 
     def adopt(self, obj: Cell, made: Compiled) -> Cell:
@@ -113,6 +116,7 @@ class CellGraphExecutor:
             known = Known(made, full_names(made.plan.graph, self._ids, obj), parameter_forms(made), None)
             obj.__dict__["compiled"], obj.__dict__["_known"] = made, known
             obj.parameter_layout_dict = known.forms
+            obj.__dict__["_elsewhere"] = _elsewhere(made.plan)
         return obj
 
     @fitting
@@ -190,6 +194,15 @@ class CellGraphExecutor:
             allowed = "What compile returned, while its Cell exists"
             raise ArgumentError(f"phase={shorten(phase)}", where="_cell_graph_executor", allowed=allowed)
         return cell.__dict__["_known_phases"][phase]
+
+
+def _elsewhere(plan: Plan) -> frozenset[str]:
+    """Names of the parameters that only other stages hold than that of the rank compiled for, where nothing is run: the
+    Cell does not list them, as in MindSpore (remove_redundant_parameters).
+    """
+    if len(plan.stages) == 1 or current_world() is not None:
+        return frozenset()
+    return frozenset(one.name for one in plan.parameters if not plan.held_by(one.name, plan.config.global_rank))
 
 
 def _has_dataset(cell: Cell) -> bool:

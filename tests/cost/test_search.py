@@ -14,6 +14,7 @@ from parallel_lab.base.settings.context import reset_cost_model_context, set_cos
 from parallel_lab.cost.search import Choice, Pair, Problem, Term, eliminate, mindspore_problem, recursive_search
 from parallel_lab.cost.search.problem import NEVER
 from parallel_lab.graph.compiler import compile_steps
+from parallel_lab.nn.tensor.custom import PrimitiveWithInfer, prim_attr_register
 from tests.graph.random_choices import Seeded
 from tests.graph.random_nets import compare, draw_net, until_compared
 from tests.graph.random_programs import draw_program
@@ -283,3 +284,43 @@ def test_a_searched_net_equals_one_device(mode, fully, seed):
 def test_a_searched_program_equals_one_device(mode, seed):
     settings = {"parallel_mode": "auto_parallel", "search_mode": mode, "fully_use_devices": False}
     until_compared(lambda s, devices: draw_program(Seeded(s), devices), seed, partial(compare, **settings), settings)
+
+
+class VirtualLoss(PrimitiveWithInfer):
+    """The end of MindSpore's test networks: it has no rule, and its parallel passes leave it out of account."""
+
+    @prim_attr_register
+    def __init__(self):
+        pass
+
+    def infer_shape(self, x):
+        return []
+
+    def infer_dtype(self, x):
+        return x
+
+
+class Lossy(nn.Cell):
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.loss = network, VirtualLoss()
+
+    def construct(self, *inputs):
+        return self.loss(self.network(*inputs))
+
+
+def test_what_an_operator_without_a_rule_needs_is_no_reason_to_cut_otherwise():
+    """MindSpore's own result for Mul and PReLU on 16 devices. PReLU was cut (8, 1, 1, 2), to gather at less cost."""
+    x = ones(16, 3, 128, 32)
+    for fully in (True, False):
+        plan = searched(
+            Lossy(MulPReLU()), x, x, device_num=16, fully_use_devices=fully, dataset_strategy="data_parallel"
+        )
+        found = {n.op: n.strategy for n in plan.graph.nodes if n.op in ("Mul", "PReLU")}
+        assert found == {"Mul": ((16, 1, 1, 1), (16, 1, 1, 1)), "PReLU": ((16, 1, 1, 1), (1,))}
+
+
+def test_recursive_programming_takes_powers_of_two_alone():
+    """MindSpore: "requires the device num be the power of 2"."""
+    with pytest.raises(StrategyError, match=r"recursive_programming: 24 devices\. A power of two"):
+        searched(nn.Dense(48, 48), ones(48, 48), mode="recursive_programming", device_num=24)

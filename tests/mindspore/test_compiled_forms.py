@@ -357,3 +357,27 @@ def test_messages_by_hand_compile_for_the_ranks_that_are_named_without_a_mode(op
     compiled(net, zeros(8, 8))
     with pytest.raises(RuntimeError):
         net(zeros(8, 8))
+
+
+class Staged(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Net(), Net()
+        self.first.w, self.second.w = Parameter(zeros(24, 24), "w"), Parameter(zeros(24, 24), "w")
+        self.first.pipeline_stage, self.second.pipeline_stage = 0, 1
+
+    def construct(self, x, label):
+        return self.second(self.first(x))
+
+
+@each_of(("rank", "here"), (0, "first"), (7, "second"))
+def test_a_rank_lists_the_parameters_of_its_own_stage(rank, here):
+    """MindSpore removes the others; here the network keeps them, and compiles for another rank."""
+    ms.set_auto_parallel_context(global_rank=rank, pipeline_stages=2)
+    net = nn.PipelineCell(Staged(), 2)
+    assert len(net.trainable_params()) == 2
+    compiled(net, zeros(32, 24), zeros(32, 24))
+    assert [name for name, _ in net.parameters_and_names()] == [f"network.{here}.w"]
+    ms.set_auto_parallel_context(global_rank=7 - rank)
+    compiled(net, zeros(32, 24), zeros(32, 24))
+    assert [name for name, _ in net.parameters_and_names()] != [f"network.{here}.w"]

@@ -93,7 +93,7 @@ class CostModel(Places):
             choices.append(Choice(node.name, node.op_class, strategies, costs, memory, node.where, fixed))
         tables: dict[tuple[int, int], np.ndarray] = {}
         for link, source, tensor in self.sources():
-            if self.parameter(source) is None:
+            if self.parameter(source) is None and self.looks_at(self.nodes[link.target]):
                 table = self.table(source, tensor, link)
                 pair = numbers[source], numbers[link.target]
                 tables[pair] = tables[pair] + table if pair in tables else table
@@ -128,6 +128,10 @@ class CostModel(Places):
 
     def terms(self) -> tuple[Term, ...]:
         raise NotImplementedError
+
+    def looks_at(self, node: Node) -> bool:
+        """Whether what an operator asks of its operands counts."""
+        return True
 
     def prices(self, node: Node, rules: list[ShardingRule]) -> tuple[np.ndarray, np.ndarray]:
         """(costs of an operator under each of `rules`, bytes of a device)."""

@@ -26,6 +26,9 @@ from ...ops.machine.sharding import ShardingRule
 from .cost_model import CostModel
 from .problem import Problem, Term
 
+# operators that MindSpore's parallel passes leave out of account whatever they are: its scripts end networks with one
+NOT_LOOKED_AT = ("VirtualLoss",)
+
 
 def mindspore_problem(graph: Graph, config: ParallelConfig) -> Problem:
     """The choices of a traced network, priced as MindSpore prices them."""
@@ -47,6 +50,9 @@ class MindSporeModel(CostModel):
             Term("communication", "bytes", beta, sums),
             Term("communication of parameters", "bytes", beta * gamma, "slices of parameters that several ranks hold"),
         )
+
+    def looks_at(self, node: Node) -> bool:
+        return node.op_class not in NOT_LOOKED_AT
 
     def prices(self, node: Node, rules: list[ShardingRule]) -> tuple[np.ndarray, np.ndarray]:
         operator = self.operator(node)

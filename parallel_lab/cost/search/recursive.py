@@ -103,8 +103,12 @@ def recursive_search(
 ) -> tuple[dict[str, Strategy], tuple[Halving, ...]]:
     """({operator: strategy}, what was decided on each level).
 
-    most_devices  beyond it StrategyError is raised (MindSpore: 1024)
+    most_devices  beyond it StrategyError is raised (MindSpore: 1024), and for a count that is no power of two: devices
+                  are halved until one is left
     """
+    if config.device_num & (config.device_num - 1):
+        what, hint = f"{config.device_num} devices", "Use dynamic_programming"
+        raise StrategyError(what, where="recursive_programming", allowed="A power of two", hint=hint)
     if config.device_num > most_devices:
         what, allowed = f"{config.device_num} devices", f"At most {most_devices}"
         hint = "Use dynamic_programming, or give recursive_search a larger most_devices"
