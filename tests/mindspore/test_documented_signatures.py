@@ -1,4 +1,15 @@
-"""Arguments by the names and in the order of MindSpore 2.10's signatures, for families that had others."""
+"""Arguments by the names and in the order of MindSpore 2.10's signatures, for families that had others.
+
+Compared with the public files of its wheel, what still differs, and why:
+
+- CrossEntropyLoss, NLLLoss and their functions: ignore_index is None, not -100; a label of -100 is refused where
+  MindSpore leaves it out without a word, and a plan has no masks that nobody asked for
+- generated classes (Std, Var, LogSumExp, Hardtanh, GroupNorm, FlashAttentionScore): some of what their calls take by
+  name is an argument of the constructor here, or is given by place
+- ResizeNearestNeighbor(half_pixel_centers), CommHandle(handle), Dataset(children): not available, and refused
+- Optimizer takes (learning_rate, parameters) and (params, learning_rate); LpNorm(epsilon) adds nothing unless asked to
+- nn.Dropout(keep_prob) of 1.x has no default: p has; arguments that are required there and have a default here
+"""
 
 import math
 
