@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from parallel_lab.base.cluster import Link
+from parallel_lab.base.cluster import Link, get_cluster
 from parallel_lab.base.errors import PlanError, StrategyError
+from parallel_lab.base.settings.config import ParallelConfig
+from parallel_lab.cost.search.time_model import TimeModel
 from parallel_lab.cost.time import message_time_s
 from parallel_lab.graph.ir import attr_pairs
 from parallel_lab.graph.plan import Plan
 from parallel_lab.layout.route import route_of
+from parallel_lab.layout.tensor_layout import TensorLayout
 from tests.graph.one_device import S, X, Y, check_equal, draw, plan_of, quick
 from tests.graph.random_nets import compare, draw_net, until_compared
 from tests.recorded.nets import Quick
@@ -95,6 +99,17 @@ def test_splits_that_do_not_nest_are_reached_too():
         plan_of(net, x, y, devices=24)
     plan = check_equal(net, x, y, devices=24, redistribution="exact")
     assert exchange_of(plan).group_size == 24
+
+
+def test_a_search_counts_the_seconds_of_exact_pieces():
+    """(1, 8) to (2, 4) on (16, 16), 4 bytes each: a rank gets 2 pieces of (8, 2), 64 bytes each; back, 2 are added."""
+    cluster = get_cluster("laptop")
+    model = SimpleNamespace(config=ParallelConfig(device_num=8, redistribution="exact"), cluster=cluster)
+    src, dst = (TensorLayout.from_strategy(cuts, 8) for cuts in ((1, 8), (2, 4)))
+    there, back = TimeModel.steps_s(model, src, dst, (16, 16), (16, 16), 4, True)
+    link, gamma = cluster.link_for(range(8)), cluster.device.gamma_s_per_byte
+    assert there == pytest.approx(2 * link.alpha_s + 2 * 64 * link.beta_s_per_byte)
+    assert back == pytest.approx(2 * link.alpha_s + 2 * 64 * (link.beta_s_per_byte + gamma))
 
 
 def test_the_time_is_that_of_the_rank_that_sends_or_receives_most():

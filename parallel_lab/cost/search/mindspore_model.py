@@ -62,7 +62,7 @@ class MindSporeModel(CostModel):
     def between(
         self, before: TensorLayout, after: TensorLayout, shape: Shape, shape_after: Shape, itemsize: int, live: bool
     ) -> tuple[float, ...]:
-        how = {"alltoall": self.config.enable_alltoall, "first_slice": True}
+        how = {"alltoall": any(self.config.manner.values()), "first_slice": True}
         cost = redistribution_cost(before, after, shape, shape_after, **how)
         sent = practical(cost.forward * itemsize) + practical(cost.backward * itemsize)
         return cost.computation * itemsize, sent, 0.0

@@ -167,9 +167,8 @@ class TimeModel(CostModel):
         self, before: TensorLayout, after: TensorLayout, shape: Shape, shape_after: Shape, itemsize: int, live: bool
     ) -> Iterable[float]:
         """Seconds of each step of a redistribution, and (live) of its counterpart on the way back."""
-        how = {"dst_shape": shape_after, "alltoall": self.config.enable_alltoall}
         device = self.cluster.device
-        for step in plan_redistribution(before, after, shape, **how):
+        for step in plan_redistribution(before, after, shape, dst_shape=shape_after, **self.config.manner):
             given, made = (math.prod(s) * itemsize for s in (step.in_shape, step.out_shape))
             place = {"axes": step.axes, "device_matrix": step.device_matrix}
             instr = Instr(step.kind, ("y",), ("x",), attrs=attr_pairs(step_attrs(step)), **place)
@@ -184,7 +183,7 @@ class TimeModel(CostModel):
                     yield size / device.memory_bandwidth_bytes_per_s + device.overhead_s
                 continue
             link, gamma = self.cluster.link_for(instr.group(0)), device.gamma_s_per_byte
-            back = {"all_gather": "reduce_scatter"}.get(step.kind, step.kind)
-            yield message_time_s(step.kind, given, instr.group_size, link, gamma)
+            back = {"all_gather": "reduce_scatter", "exchange": "exchange_reduce"}.get(step.kind, step.kind)
+            yield message_time_s(step.kind, given, instr.group_size, link, gamma, route=instr.attr("route"))
             if live:
-                yield message_time_s(back, made, instr.group_size, link, gamma)
+                yield message_time_s(back, made, instr.group_size, link, gamma, route=instr.attr("route"))
