@@ -74,7 +74,7 @@ def test_kill_of_the_notebook_ends_all_workers_the_stopped_one_too(tmp_path, how
 def test_orderly_end_of_the_notebook_with_a_running_job(tmp_path):
     code = CHILD.replace("time.sleep(60)", "sys.exit(0)")
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code, "busy"], capture_output=True, text=True, timeout=20, env=env)
+    done = subprocess.run([sys.executable, "-c", code, "busy"], capture_output=True, text=True, timeout=60, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     assert gone([int(w) for w in done.stdout.split()[1:]], PROMISE_BOUND_S) is not None
     assert list(tmp_path.iterdir()) == []
