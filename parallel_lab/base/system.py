@@ -1,4 +1,4 @@
-"""What this operating system has of what only some have: read once, and asked for nowhere else.
+"""What this operating system has of what only some have: read once, and asked for nowhere else (benchmarks aside).
 
 Linux has all of it. Macs have few, and Windows too little for ranks that are processes. Whatever is missing has another
 way, which is a little slower or sees an end a little later and gives the same bits. Few of us have three computers, so
