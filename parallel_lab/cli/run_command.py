@@ -12,6 +12,7 @@ Launchers are imported when a command runs: `parallel-lab doctor` works where th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -58,6 +59,8 @@ def launched(args: argparse.Namespace, console: Any, argv: tuple[str, ...] = (),
     spec = LaunchSpec(argv, args.world_size, timeout_s=args.timeout, as_mindspore=args.as_mindspore, **more)
     try:
         if args.events:
+            with contextlib.suppress(OSError):  # the check says what is wrong
+                Path(args.events).parent.mkdir(parents=True, exist_ok=True)
             check_writable(args.events)  # before the work, not after it
         return (launch_over_mpi if args.backend == "mpi" else launch)(spec, console)
     finally:
