@@ -6,7 +6,8 @@ without a word, and the copies drift apart. So the ranks tell each other a check
 steps and every so many (`set_run_checks`), where they meet anyway: before a compiled step, before a
 DistributedGradReducer adds gradients up, and after an update by gradients that ops.AllReduce has added up.
 
-A loop that adds its gradients up with ops.AllReduce is known by the shapes between its gradients and its update.
+A loop that adds its gradients up with ops.AllReduce, one by one or put together, is known by the shapes between its
+gradients and its update.
 
 Not compared: slices that one rank alone holds, layerwise_parallel parameters, and what is not trained, such as the
 batch statistics of data parallel ranks.
@@ -15,6 +16,7 @@ batch statistics of data parallel ranks.
 from __future__ import annotations
 
 import json
+import math
 import warnings
 import zlib
 from collections import Counter
@@ -206,8 +208,8 @@ def after_update(optimizer: Any) -> None:
     world = current_world()
     summed, world.summed = world.summed, []
     trained = [p for p in optimizer.parameters if _is_copy(p)]
-    needed = Counter(p.shape for p in trained)
-    members = next((m for m in {m for _, m in summed} if needed <= Counter(s for s, at in summed if at == m)), None)
+    groups = dict.fromkeys(m for _, m in summed)
+    members = next((m for m in groups if _hold(trained, [s for s, at in summed if at == m])), None)
     if not trained or members is None or optimizer.state_owners:
         return
     copies = world.copies.get(optimizer)
@@ -215,6 +217,16 @@ def after_update(optimizer: Any) -> None:
         copies = world.copies[optimizer] = Replicas(world.comm, members)
     if copies.due():
         copies.compare(*_told(copies, trained, optimizer), optimizer.global_step)
+
+
+def _hold(trained: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether sums of these shapes can be those of a gradient of each parameter: one each, or some of them put together
+    in messages that have as many elements. A number beside them may be the loss.
+    """
+    needed, sent = Counter(p.shape for p in trained), Counter(shapes)
+    together = sum(math.prod(shape) * count for shape, count in (needed - sent).items())
+    left = sum(math.prod(shape) * count for shape, count in (sent - needed).items() if math.prod(shape) > 1)
+    return together in (0, left)
 
 
 def _told(

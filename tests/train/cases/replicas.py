@@ -19,7 +19,7 @@ from tests.train.cases.nets import DATA, SquareLoss
 from tests.train.worlds import case, refused
 
 STEPS, EVERY = 9, 3
-LOOPS = ("Model", "compiled step", "TrainOneStepCell", "reducer", "AllReduce")
+LOOPS = ("Model", "compiled step", "TrainOneStepCell", "reducer", "AllReduce", "AllReduce together")
 # what the odd rank does, and what the error must say of it
 FAULTS = {
     "nothing": "",
@@ -87,7 +87,8 @@ def trained(here, loop, fault, odd, folder=None):
                     optimizer(reducer(grads))
                 else:
                     count = 1 if is_("mean") else here.size
-                    optimizer([ops.div(all_reduce(g), float(count)) for g in grads])
+                    sums = together(grads, all_reduce) if loop.endswith("together") else [all_reduce(g) for g in grads]
+                    optimizer([ops.div(g, float(count)) for g in sums])
 
     set_run_checks(replicas="error", replicas_every=EVERY)
     try:
@@ -95,6 +96,18 @@ def trained(here, loop, fault, odd, folder=None):
     finally:
         reset_run_checks()
         here.mean(0.0)  # all ranks are through
+
+
+def together(grads, all_reduce):
+    """The sums of gradients that travel in two messages, and of a loss beside them."""
+    found = []
+    for some in (grads[:1], grads[1:]):
+        flat, at = all_reduce(ops.concat([ops.reshape(g, (-1,)) for g in some], 0)), 0
+        for g in some:
+            found.append(ops.reshape(flat[at : at + g.size], g.shape))
+            at += g.size
+    all_reduce(Tensor(np.ones(1, np.float32)))
+    return found
 
 
 def of_all(loop, fault):
