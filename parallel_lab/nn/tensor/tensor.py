@@ -61,7 +61,7 @@ class Tensor(ForNumpy):
             data = plain_array(input_data, None if dtype is None else as_dtype(dtype), where="Tensor")
         except ArgumentTypeError:
             raise
-        except (ValueError, TypeError) as error:  # rows of different lengths; text where a number should be
+        except (ValueError, TypeError, OverflowError) as error:  # rows of different lengths; texts; what is too large
             raise _no_numbers(input_data) from error
         if kind_of(data.dtype) not in "biuf":
             raise _no_numbers(input_data)
