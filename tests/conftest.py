@@ -76,7 +76,10 @@ def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    mark = item.get_closest_marker("faults")
+    if mark and not any(name == "faults" for name, _ in item.user_properties):
+        item.user_properties.append(("faults", mark.args[0]))
     report = yield
     fail_if_skipped(report)
     return report
@@ -97,6 +100,63 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+# ---- the suite of faults: pytest -m faults ----
+
+PROMISED_S = {"kills": 1.0, "interrupts": 1.0, "stops": 1.0, "launchers": 2.0}  # most, after the signal or the limit
+
+
+@pytest.fixture
+def told_after(request: pytest.FixtureRequest) -> Callable[[float, str], None]:
+    """told_after(seconds, "kills"): from the signal to the error, for the table at the end."""
+    return lambda seconds, what: request.node.user_properties.append(("told_after", (what, seconds)))
+
+
+def few_of_each(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The cases of the suite: of each test all quick ones, and others until there are as many as its mark says
+    (`cases`), those whose names have the smallest checksums."""
+    taken: dict[tuple, int] = {}
+    chosen = set()
+    order = sorted(items, key=lambda i: (i.get_closest_marker("exhaustive") is not None, zlib.crc32(i.name.encode())))
+    for item in order:
+        test, is_rare = (item.path, getattr(item, "originalname", item.name)), item.get_closest_marker("exhaustive")
+        if not is_rare or taken.get(test, 0) < item.get_closest_marker("faults").kwargs.get("cases", 0):
+            chosen.add(item.nodeid)
+            taken[test] = taken.get(test, 0) + 1
+    return [item for item in items if item.nodeid in chosen]
+
+
+def fault_table(reports: list[pytest.TestReport]) -> list[str]:
+    """A line for each check of the suite, and for each kind of signal."""
+    checks: dict[str, list[bool]] = {}
+    times: dict[str, list[float]] = {}
+    for report in reports:
+        said = dict(report.user_properties)
+        if "faults" in said and (report.when == "call" or report.failed):
+            checks.setdefault(said["faults"], []).append(report.passed)
+            if "told_after" in said:
+                times.setdefault(said["told_after"][0], []).append(said["told_after"][1])
+    if not checks:
+        return []
+    lines = [f"{'check':<30} {'trials':>6} {'p50 ms':>7} {'p95 ms':>7} {'max ms':>7}  verdict"]
+    for check, passed in sorted(checks.items()):
+        failed = f"{passed.count(False)} FAILED" if not all(passed) else "held"
+        lines.append(f"{check:<30} {len(passed):>6} {'':>7} {'':>7} {'':>7}  {failed}")
+    for what, seconds in sorted(times.items()):
+        p50, p95, most = np.quantile(seconds, [0.5, 0.95, 1.0]) * 1e3
+        verdict = "held" if most <= PROMISED_S[what] * 1e3 else f"later than {PROMISED_S[what]:g} s"
+        what = f"  signal to error: {what}"
+        lines.append(f"{what:<30} {len(seconds):>6} {p50:7.0f} {p95:7.0f} {most:7.0f}  {verdict}")
+    return lines
+
+
+def pytest_terminal_summary(terminalreporter: object) -> None:
+    reports = [one for several in terminalreporter.stats.values() for one in several if hasattr(one, "user_properties")]
+    if terminalreporter.config.option.markexpr == "faults" and (lines := fault_table(reports)):
+        terminalreporter.section("faults")
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 # ---- the quick and the exhaustive tests ----
@@ -136,6 +196,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not 0 <= share < shares:
             raise pytest.UsageError(f"--share {text}: of n shares k is one of 0 to n - 1")
         items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % shares == share]
+    if config.option.markexpr == "faults":
+        items[:] = few_of_each([item for item in items if item.get_closest_marker("faults")])
 
 
 @functools.cache

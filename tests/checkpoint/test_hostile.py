@@ -83,6 +83,8 @@ HOSTILE = {
     "table-deep": signed({}, "[" * 1000),
     "table-names-more": signed({}, {"w": {}}),
     "meta-is-a-list": signed({}, {}, meta="[]"),
+    "meta-half-a-pair-of-surrogates": signed({}, {}, meta="\ud800"),
+    "table-half-a-pair-of-surrogates": signed({}, '"\ud800"'),
     "meta-deep": signed({}, {}, meta='{"a":' * 1000),
     "meta-twice": signed({}, {}, meta='{"a":1,"a":2}'),
     "entry-is-a-list": signed({"w": []}, {"w": {}}),

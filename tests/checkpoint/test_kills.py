@@ -138,7 +138,7 @@ def _gone_soon(place: Path) -> bool:
 
 
 @pytest.mark.quick(1)
-@pytest.mark.faults
+@pytest.mark.faults("saves")
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.exhaustive)])
 def test_killed_at_a_random_moment_many_times(savers, tmp_path, rng, count, ranks):
@@ -146,7 +146,7 @@ def test_killed_at_a_random_moment_many_times(savers, tmp_path, rng, count, rank
 
 
 @pytest.mark.quick(2)
-@pytest.mark.faults
+@pytest.mark.faults("saves")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_ended_at_every_call_to_the_system_once(savers, tmp_path, kind, when):

@@ -215,7 +215,7 @@ def test_wrong_arguments_are_refused_before_anything_starts(wrong, capsys):
 
 
 @pytest.mark.quick(1)
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_the_middle_leaves_nothing(tmp_path, number, code):
     """The processes are looked for by the check that every test gets, the files here."""

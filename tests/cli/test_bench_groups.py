@@ -91,7 +91,7 @@ def test_a_group_that_does_not_start_tells_its_last_words(echo):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 def test_ranks_end_when_who_started_them_is_killed(echo):
     code = f"""
 import json, sys, time

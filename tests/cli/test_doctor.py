@@ -133,7 +133,7 @@ def test_missing_lessons_are_a_problem(monkeypatch, tmp_path):
     assert (finding.status, "no notebook" in finding.found) == ("problem", True)
 
 
-@pytest.mark.faults
+@pytest.mark.faults("poor machines")
 def test_workers_that_hang_are_ended_with_all_their_processes(monkeypatch):
     monkeypatch.setattr(doctor, "_WORKERS_LIMIT_S", 1.0)
     sleep = "import time; time.sleep(600)"

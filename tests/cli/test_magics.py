@@ -188,7 +188,7 @@ def test_a_cell_over_mpi(kernel):
     assert only_kernel_left(kernel) and temporary_folders() == []
 
 
-@pytest.mark.faults
+@pytest.mark.faults("ends of notebooks, launchers")
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["shared_memory", "mpi"])
 def test_no_rank_outlives_a_kernel_that_is_killed(tmp_path, backend):

@@ -351,7 +351,7 @@ def test_close_ends_the_workers_and_a_later_run_has_new_ones_and_the_same_losses
     assert lab._run.parallel == losses and len(losses) == 5
 
 
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 def test_a_killed_worker_fails_the_run_with_its_reason_and_the_next_run_works(lab):
     running_for_long(lab)
     os.kill(get_pool(2).pids[1], signal.SIGKILL)

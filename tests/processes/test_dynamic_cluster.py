@@ -89,7 +89,7 @@ def test_a_worker_too_many_is_turned_away(tmp_path, port):
 
 
 @pytest.mark.portable
-@pytest.mark.faults
+@pytest.mark.faults("ends of notebooks, launchers")
 @pytest.mark.parametrize("victim", [1, pytest.param("sched", marks=pytest.mark.exhaustive)])
 def test_the_death_of_one_ends_all(tmp_path, port, victim):
     script(tmp_path, f"{READY}\nwhile True: hooks.current_world().comm.barrier()")

@@ -27,7 +27,8 @@ SEED = 20261121
 PROMISE_BOUND_S = 5.0
 
 
-pytestmark = pytest.mark.timeout(90)  # nothing hangs: a wait without end fails here, with all stacks
+# nothing hangs: a wait without end fails here, with all stacks
+pytestmark = [pytest.mark.faults("ranks at work"), pytest.mark.timeout(90)]
 
 
 @pytest.fixture(scope="module", params=[SHARED_MEMORY])

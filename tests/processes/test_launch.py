@@ -372,7 +372,7 @@ def test_wrong_arguments_start_nothing(tmp_path, monkeypatch, capsys, arguments,
 
 
 @pytest.mark.portable
-@pytest.mark.faults
+@pytest.mark.faults("ends of notebooks, launchers")
 @each_of(
     ("number", "code"),
     (signal.SIGINT, 130),
@@ -406,7 +406,7 @@ def test_a_signal_to_the_launcher_ends_all_ranks_and_lets_them_clean_up(tmp_path
 
 
 @pytest.mark.portable
-@pytest.mark.faults
+@pytest.mark.faults("ends of notebooks, launchers")
 @pytest.mark.exhaustive
 def test_ranks_that_ignore_ctrl_c_are_ended_all_the_same(tmp_path):
     body = """
@@ -426,7 +426,7 @@ def test_ranks_that_ignore_ctrl_c_are_ended_all_the_same(tmp_path):
 
 
 @pytest.mark.portable
-@pytest.mark.faults
+@pytest.mark.faults("ends of notebooks, launchers")
 @each_of("stopped", pytest.param(False, marks=pytest.mark.exhaustive), True, ids=["running", "one rank stopped"])
 def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path, stopped):
     script(tmp_path, LOOP)
@@ -471,7 +471,7 @@ def kill_one_rank(folder: Path, rng: np.random.Generator, count: int) -> float:
 
 
 @pytest.mark.portable
-@pytest.mark.faults
+@pytest.mark.faults("ends of notebooks, launchers")
 def test_a_rank_that_is_killed_is_told_by_all(tmp_path, rng):
     script(tmp_path, LOOP)
     taken_s = kill_one_rank(tmp_path, rng, 3)
@@ -479,7 +479,7 @@ def test_a_rank_that_is_killed_is_told_by_all(tmp_path, rng):
     assert taken_s < PROMISE_BOUND_S
 
 
-@pytest.mark.faults
+@pytest.mark.faults("ends of notebooks, launchers")
 @pytest.mark.exhaustive
 def test_twenty_random_kills(tmp_path, rng):
     script(tmp_path, LOOP)
@@ -488,7 +488,7 @@ def test_twenty_random_kills(tmp_path, rng):
     assert max(taken) < PROMISE_BOUND_S
 
 
-@pytest.mark.faults
+@pytest.mark.faults("ends of notebooks, launchers")
 @pytest.mark.exhaustive
 def test_a_reader_that_goes_away_ends_the_run(tmp_path):
     script(tmp_path, "while True:\n    print('line', flush=True)\n    time.sleep(0.01)")

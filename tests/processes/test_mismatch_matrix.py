@@ -21,7 +21,7 @@ RANKS = 8
 SEED = 20261127
 PARTS = 10  # in which the cases of 2 and of 3 ranks are tried; of more ranks every seventh case
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.faults("mismatches"), pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)

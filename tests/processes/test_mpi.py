@@ -144,7 +144,7 @@ OFTEN = ("raise", "return", "kill")
 
 @pytest.mark.quick(1)
 @NEEDS_MPI
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 @pytest.mark.parametrize(
     "how", [how if how in OFTEN else pytest.param(how, marks=pytest.mark.exhaustive) for how in ENDS]
 )
@@ -184,7 +184,7 @@ def test_a_caught_mismatch_is_raised_on_every_rank_and_again_by_later_calls(how)
 
 @pytest.mark.exhaustive
 @NEEDS_MPI
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 def test_a_time_limit_names_the_rank_that_is_missing_also_through_others():
     start = time.monotonic()
     found = mpirun(3, "timeout")

@@ -153,7 +153,7 @@ def test_a_time_limit_names_the_rank_that_never_sends(pool, how):
 
 
 @pytest.mark.quick(1)
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 @pytest.mark.parametrize("size", [3, 400_000], ids=["small", "large"])
 def test_a_rank_that_dies_ends_those_that_wait_for_a_handle(size):
     def program(comm):
@@ -174,7 +174,7 @@ def test_a_rank_that_dies_ends_those_that_wait_for_a_handle(size):
         assert took_s < PROMISE_BOUND_S and not mine.alive and gone(mine.pids, PROMISE_BOUND_S) is not None
 
 
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 def test_an_interrupt_and_a_stop_leave_nothing_that_a_later_run_meets(pool):
     def endless(comm):
         comm.report("begun")

@@ -87,7 +87,7 @@ def interrupted(pool, fn, after_s=0.4):
         timer.join()
 
 
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 @pytest.mark.parametrize("size", [4, 300_000], ids=["small", "large"])
 def test_an_interrupt_keeps_the_workers(pool, size):
     def endless(comm):
@@ -102,7 +102,7 @@ def test_an_interrupt_keeps_the_workers(pool, size):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 def test_an_interrupt_ends_workers_that_do_not_come_back_and_says_so():
     def busy(comm):
         while comm.rank == 1:
@@ -133,7 +133,7 @@ def waiting(comm):
         comm.all_reduce(np.ones(1000))
 
 
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 @each_of(
     ("die", "text"),
     (lambda: os.kill(os.getpid(), signal.SIGKILL), r"rank 1 \(pid \d+\) was killed by SIGKILL \(signal 9\)"),
@@ -179,7 +179,7 @@ def test_the_rank_that_died_first_is_the_one_mpirun_names(pool, monkeypatch, lin
 
 
 @pytest.mark.exhaustive
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 def test_a_stopped_rank_is_named_by_the_time_limit_and_ended():
     with MpiPool(3, timeout_s=1.5, warn_after_s=0.5) as mine:
         job = mine.submit(waiting)
@@ -214,7 +214,7 @@ RARELY = ("kill with a stopped rank", "kill the group", "terminate", "kill the k
 
 @pytest.mark.portable
 @pytest.mark.quick(1)
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 @each_of("how", "kill", "kill mpirun", *(pytest.param(how, marks=pytest.mark.exhaustive) for how in RARELY))
 def test_nothing_stays_when_the_notebook_or_a_process_between_dies(how):
     """Guards against: ranks, mpirun and Open MPI's segments that outlive the notebook."""

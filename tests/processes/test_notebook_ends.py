@@ -19,7 +19,8 @@ SEED = 20261121
 PROMISE_BOUND_S = 5.0
 
 
-pytestmark = pytest.mark.timeout(90)  # nothing hangs: a wait without end fails here, with all stacks
+# nothing hangs: a wait without end fails here, with all stacks
+pytestmark = [pytest.mark.faults("ends of notebooks, launchers"), pytest.mark.timeout(90)]
 
 
 # ---- the notebook is gone ----

@@ -81,7 +81,7 @@ def test_a_private_value_is_copied_once_to_who_waits_for_it_and_may_read_it(allo
         assert mine.run(program, allowed)[1] == 0  # in another run as in the first
 
 
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 def test_who_reads_the_memory_of_a_sender_that_is_gone_is_told():
     """The receiver is stopped while it waits, and goes on when the sender has died in its send."""
 
@@ -164,7 +164,7 @@ def test_another_shape_is_told(pool):
     assert_usable(pool)
 
 
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 @pytest.mark.parametrize("where", ["shared", "own"])
 def test_a_receiver_that_dies_ends_the_sender_that_waits_for_it(where):
     """Stopped while it waits, then killed: the sender, whose value is not copied, waits for it till then."""

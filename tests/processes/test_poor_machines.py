@@ -20,7 +20,7 @@ from tests.crossed import first
 from tests.processes.launched import LAB, run_ranks, script, started
 
 # `first` marks the later cases exhaustive
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.faults("poor machines"), pytest.mark.timeout(120)]
 
 TRAIN = "init(); print(float(hooks.current_world().comm.all_reduce(np.ones(2))[0]) == 2.0, flush=True)"
 

@@ -203,7 +203,7 @@ BUSY = """
 
 @pytest.mark.portable
 @pytest.mark.exhaustive
-@pytest.mark.faults
+@pytest.mark.faults("ends of notebooks, launchers")
 @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.exhaustive)])
 def test_a_killed_rank_ends_all_the_others(tmp_path, victim):
     write(tmp_path, table((0, 1, 2, 3)))

@@ -220,7 +220,7 @@ def test_messages_without_a_partner_and_of_another_shape_are_told(pool, program,
     assert_usable(pool)
 
 
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("victim", range(N))

@@ -21,7 +21,7 @@ from parallel_lab.processes.shm import WorkerPool, launch
 from tests.crossed import first
 from tests.processes.launched import started
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.faults("starts"), pytest.mark.timeout(150)]
 
 
 def total(comm):
@@ -286,6 +286,18 @@ def told_times():
     yield
     if TIMES:
         print(f"interrupts: median {statistics.median(TIMES):.2f} s, most {max(TIMES):.2f} s")
+
+
+@pytest.mark.parametrize("length", first(1, [150, 66, 72, 80]))
+def test_a_long_name_of_the_folder_for_temporary_files_is_no_hindrance(tmp_path, length):
+    """The path of the fork server's socket was too long, and a bare OSError said so."""
+    folder = tmp_path / "x"
+    while len(str(folder)) < length:
+        folder /= "x" * min(100, length - len(str(folder)))
+    folder.mkdir(parents=True)
+    with started(sys.executable, "-c", FEW, "2", "1024", cwd=tmp_path, TMPDIR=str(folder)) as run:
+        assert run.wait(60) == (0, "right\n")
+    assert not os.listdir(folder)
 
 
 # ---- too few open files ----

@@ -33,7 +33,7 @@ def begun(session):
 
 
 @pytest.mark.quick(1)
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 @pytest.mark.parametrize(("stages", "victim"), [(2, 3), (2, 0), (4, 1), (4, 2)])
 def test_a_rank_of_any_stage_that_dies_ends_the_run(stages, victim):
     """Its own stage waits for it in collectives, the others in messages: all are told, and the session is over."""

@@ -102,7 +102,7 @@ def test_a_cluster_that_is_unknown_or_too_small_is_refused_at_once():
         Session(plan, net, opt, cluster="laptop")
 
 
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 def test_ctrl_c_in_train_keeps_the_steps_taken_and_the_session_goes_on():
     """Guards against a run that went on in the background, with a session that did not know its steps."""
     plan, net, opt, batches = job(4)

@@ -170,7 +170,7 @@ def test_losses_arrive_while_it_runs_in_order_and_complete(ready, executor):
 # ---- a rank that dies; one that raises is in `test_session_updates.py` ----
 
 
-@pytest.mark.faults
+@pytest.mark.faults("ranks at work")
 def test_killed_worker_is_rank_died_naming_the_collective():
     net, data = net_and_data(S)
     plan, optimizer = plan_for(net, data, 8)

@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 
@@ -20,7 +21,7 @@ except ImportError:  # Windows, whose processes have no such limit
     resource = None
 
 import multiprocess
-from multiprocess import forkserver, resource_tracker, spawn
+from multiprocess import forkserver, resource_tracker, spawn, util
 
 from ...base.errors import LimitTooLow, WorldError, WorldTimeout
 from ...base.interrupts import blocked_at_birth, held, let_through
@@ -30,6 +31,7 @@ PRELOAD = "PARALLEL_LAB_PRELOAD"  # names of modules for `server_preload.py`
 ABOVE = ("lab", "mindspore", "cli")  # rooms with nothing that most ranks use
 BLAS_VARIABLES = tuple(f"{library}_NUM_THREADS" for library in ("OPENBLAS", "OMP", "MKL", "BLIS", "NUMEXPR"))
 START_LIMIT_S = 60.0
+LONGEST_FOLDER = 103 - len("/pymp-12345678/listener-12345678")  # bytes
 DESCRIPTORS_PER_RANK, SPARE_DESCRIPTORS = 3, 18  # of the notebook: job pipe, exit code, its other end; memory, pipes
 _owner: list[int] = []  # the process whose child the fork server is
 _starting = threading.Lock()  # guards the process-wide settings below while they are changed
@@ -182,10 +184,24 @@ def _ensure_server() -> bool:
         os.close(server._forkserver_alive_fd)
         server._lock, server._forkserver_pid, server._forkserver_address = threading.Lock(), None, None
     before = server._forkserver_pid
+    _make_temporary_folder()
     with blocked_at_birth():  # Ctrl-C in a terminal goes to the whole group, also to a server that still imports
         forkserver.ensure_running()
     _owner[:] = [os.getpid()]
     return server._forkserver_pid != before
+
+
+def _make_temporary_folder() -> None:
+    """Let multiprocess make the folder of its sockets: below /tmp where that for temporary files has a long name, for
+    the path of a socket has at most 103 bytes on macOS, 107 on Linux.
+    """
+    before = tempfile.tempdir
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER and os.path.isdir("/tmp"):
+        tempfile.tempdir = "/tmp"
+    try:
+        util.get_temp_dir()
+    finally:
+        tempfile.tempdir = before
 
 
 def _forget_server() -> None:

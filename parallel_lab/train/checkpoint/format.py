@@ -225,8 +225,11 @@ def _read_header(file: io.FileIO, path: Path) -> tuple[CheckpointInfo, dict[str,
         hint = "Read it with the version of parallel_lab that wrote it, or a newer one"
         what = f"version {shorten(texts['version'])}"
         raise CheckpointError(what, where=where, allowed=f"Version {VERSION}", hint=hint)
-    extra = parse_json(texts["tensors"].encode(), f"{where}, table of tensors", CheckpointCorrupt)
-    meta = parse_json(texts["meta"].encode(), f"{where}, meta", CheckpointCorrupt)
+    # a text may hold half a pair of surrogates, which is no UTF-8
+    extra, meta = (
+        parse_json(texts[name].encode(errors="surrogatepass"), f"{where}, {what}", CheckpointCorrupt)
+        for name, what in (("tensors", "table of tensors"), ("meta", "meta"))
+    )
     if not isinstance(extra, dict) or not isinstance(meta, dict) or extra.keys() != header.keys():
         raise CheckpointCorrupt("the two tables of tensors name different ones", where=f"{where}, header")
     tensors, places, sums, end = {}, {}, {}, 0
