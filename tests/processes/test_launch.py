@@ -226,7 +226,8 @@ def test_every_bad_end_of_a_rank_ends_the_others_with_its_exit_code(tmp_path, en
     found, output = run_ranks(tmp_path, 3, body)
     assert found == code, output
     assert re.match(words, notes(output)[0])
-    assert "rank 2 did not end in time and had to be ended" in notes(output)
+    # rank 0 has told its error; on a busy machine its interpreter may take longer to end than it is given
+    assert any(re.fullmatch(r"ranks? (0, )?2 did not end in time and had to be ended", note) for note in notes(output))
     assert re.match(r"Rank(Died|Raised): rank 1", lines_of(output, 0)[0])
     assert time.monotonic() - began < 30
 
