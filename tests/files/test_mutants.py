@@ -32,7 +32,7 @@ def test_a_few_variants_of_every_kind(tmp_path, kind):
     told(tried(kind, tmp_path, 12, SEED + 1))
 
 
-@pytest.mark.faults("files", cases=4)
+@pytest.mark.faults("files", cases=3)
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", READERS)
 def test_hundreds_of_variants_of_every_kind(tmp_path, kind):

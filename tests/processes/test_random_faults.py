@@ -186,7 +186,7 @@ def disturb_launcher(folder, fault, place, ranks, draw, told_after) -> None:
     assert code == 0 and output.count(f"{float(ranks)}") == ranks, output
 
 
-@pytest.mark.faults("random moments", cases=30)
+@pytest.mark.faults("random moments", cases=24)
 @pytest.mark.parametrize("number", first(2, range(DRAWS)))  # `first`: the others are exhaustive
 def test_a_disturbance_at_a_random_moment_is_told_in_words(tmp_path, told_after, number):
     fault, place, ranks, draw = drawn(number)

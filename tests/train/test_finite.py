@@ -58,7 +58,7 @@ def test_a_sum_that_overflows_and_other_dtypes_are_no_fault():
 CASES = [(*case, n % 4) for n, case in enumerate(itertools.product(LOOPS, WHERE, BAD))]
 
 
-@pytest.mark.faults("ranks at work", cases=8)
+@pytest.mark.faults("ranks at work", cases=5)
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(("loop", "where", "bad", "odd"), CASES)
 def test_the_rank_that_has_it_is_told(tmp_path, loop, where, bad, odd):
