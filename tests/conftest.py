@@ -79,7 +79,7 @@ def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     mark = item.get_closest_marker("faults")
     if mark and not any(name == "faults" for name, _ in item.user_properties):
-        item.user_properties.append(("faults", mark.args[0]))
+        item.user_properties.append(("faults", mark.args[0] if mark.args else "others"))
     report = yield
     fail_if_skipped(report)
     return report

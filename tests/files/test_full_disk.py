@@ -16,7 +16,7 @@ import pytest
 
 from tests.files.full_disk import CASES, RANKS
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.faults("poor machines"), pytest.mark.timeout(120)]
 SIZE = "2m"
 ROOT = Path(__file__).resolve().parents[2]
 # what a case leaves at most beside the small file that is there at the end
