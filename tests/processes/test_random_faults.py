@@ -57,7 +57,7 @@ def send(fault: str, run: Started, victims: list[int], draw: random.Random) -> t
 # ---- a notebook ----
 
 
-def disturb_notebook(folder, fault, place, ranks, draw, told_after) -> None:
+def check_disturbed_notebook(folder, fault, place, ranks, draw, told_after) -> None:
     (folder / "temporary").mkdir()
     # files that an import was just reading are closed by the garbage collector: no reason to print a warning
     how = {"TMPDIR": str(folder / "temporary"), "PYTHONWARNINGS": ""}
@@ -147,7 +147,7 @@ def ranks_of(run: Started) -> dict[int, int]:
     return found
 
 
-def disturb_launcher(folder, fault, place, ranks, draw, told_after) -> None:
+def check_disturbed_launcher(folder, fault, place, ranks, draw, told_after) -> None:
     script(folder, LOOP)
     (folder / "temporary").mkdir()
     how = {"TMPDIR": str(folder / "temporary"), "PYTHONWARNINGS": ""}
@@ -191,5 +191,5 @@ def disturb_launcher(folder, fault, place, ranks, draw, told_after) -> None:
 def test_a_disturbance_at_a_random_moment_is_told_in_words(tmp_path, told_after, number):
     fault, place, ranks, draw = drawn(number)
     print(f"seed {SEED + number}, from {ROOT}")
-    disturb = disturb_launcher if place.startswith("run") else disturb_notebook
-    disturb(tmp_path, fault, place, ranks, draw, told_after)
+    check = check_disturbed_launcher if place.startswith("run") else check_disturbed_notebook
+    check(tmp_path, fault, place, ranks, draw, told_after)
