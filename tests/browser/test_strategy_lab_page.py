@@ -270,7 +270,9 @@ def test_the_layers_are_walked_by_keyboard_and_the_walked_to_unfolds(show):
     page.wait_for_selector('.pl-fold.pl-on[data-key="blocks.0.mlp.fc1"]')
     assert page.locator(".pl-fold.pl-on .pl-op-name").all_inner_texts() == ["matmul", "bias_add", "activation.gelu"]
     page.locator(".pl-fold.pl-on .pl-chip", has_text="weight").click()
-    expect(page.locator("select[data-key=tensor] option:checked")).to_have_text("blocks.0.mlp.fc1.weight")
+    chosen = page.locator("select[data-key=tensor] option:checked")
+    expect(chosen).to_have_text("weight")  # in the group of its layer
+    expect(chosen).to_have_attribute("title", "blocks.0.mlp.fc1.weight")
 
 
 def test_three_cut_dims_are_drawn_in_panels(show):
