@@ -154,7 +154,8 @@ def test_a_function_of_two_numbers_is_its_formula(name, expected):
 def test_nearness():
     x, y = np.array([1.0, 1.0, np.nan]), np.array([1.001, 1.1, np.nan])
     assert ops.isclose(x, y, rtol=0.01, equal_nan=False).tolist() == [True, False, False]
-    assert ops.IsClose(0.0, 0.2)(x, y).tolist() == [True, True, True]
+    assert ops.IsClose(0.0, 0.2)(x, y).tolist() == [True, True, False]
+    assert ops.IsClose(0.0, 0.2, equal_nan=True)(x, y).tolist() == [True, True, True]
     assert ops.ApproximateEqual(0.05)(x[:2], y[:2]).tolist() == [True, False]
     assert ops.allclose(x[:1], y[:1], rtol=0.01) and not ops.allclose(x, y, rtol=0.01)
 
