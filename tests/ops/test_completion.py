@@ -5,7 +5,7 @@ import pytest
 
 from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
 from parallel_lab.layout.named_layout import Layout
-from parallel_lab.ops.machine.registry import PRIMITIVES
+from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
 from parallel_lab.ops.machine.sharding import completed
 
 NORM, LAST = ((16, 32, 64, 8), (32, 64, 8), (32, 64, 8)), {"begin_norm_axis": -1}
@@ -100,3 +100,9 @@ def test_the_plan_shows_the_completed_strategy():
     assert plan.graph.node("matmul").strategy == ((2, 4), (4, 1))
     with pytest.raises(StrategyError, match=r"strategy \(\(3|has 8 elements|splits|makes"):
         compile(Net(((16, 1), ())), np.ones((8, 16)), device_num=8, dataset_strategy="full_batch")
+
+
+def test_an_operator_of_numbers_alone_has_an_empty_strategy():
+    """Its strategy has no entry at all, which says nothing that could be missing."""
+    op = OPS["binary_cross_entropy_values"]
+    assert completed(op, ((), (), ()), {}, ()) == ()

@@ -234,7 +234,7 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
     entries = [layout.axes if layout.dims else () for layout in strategy] if named else strategy
     empty = [bool(labels) and not entry for labels, entry in zip(operands, entries, strict=False)]
     half = empty[:1] == [True] and any(entries[1:]) and any(empty[1:])
-    none = not any(entries) and operands[0] == signature.ins[0]  # of a result (one-hot) MindSpore leaves all whole
+    none = not any(entries) and operands[:1] == signature.ins[:1]  # of a result (one-hot) MindSpore leaves all whole
     if len(strategy) != len(operands) or not any(empty) or half or none:
         return strategy
     whole = () if named else 1
