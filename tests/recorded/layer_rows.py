@@ -286,7 +286,7 @@ PLAIN: tuple[Row, ...] = (
     plain("AvgPool2d", PICTURE, lambda: nn.AvgPool2d(2, 1), lambda n: n.AvgPool2d(2, 1)),
     plain("AvgPool2d-pad", PICTURE, lambda: nn.AvgPool2d(3, 2, "pad", 1), lambda n: n.AvgPool2d(3, 2, 1)),
     plain(
-        *("AvgPool2d-real", PICTURE, lambda: nn.AvgPool2d(3, 2, "pad", 1, False)),
+        *("AvgPool2d-real", PICTURE, lambda: nn.AvgPool2d(3, 2, "pad", 1, count_include_pad=False)),
         lambda n: n.AvgPool2d(3, 2, 1, False, False),
     ),
     *(
