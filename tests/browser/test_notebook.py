@@ -263,6 +263,7 @@ def test_a_paused_lab_says_without_a_click_that_its_kernel_is_gone(opened, how):
     book, lab, (kernel, *_) = started(opened, f"{how}.ipynb")
     lab.button("Pause").click()
     expect(lab.button("Resume")).to_be_enabled()
+    book.page.wait_for_timeout(500)  # steps that were on their way to the page
     at = lab.step()
     if how in ENDS:
         book.page.evaluate(ENDS[how])
