@@ -346,6 +346,8 @@ def test_what_propagation_leaves_costs_24_times_the_optimum():
 
 def test_what_a_search_says():
     best = found("quick", fully_use_devices=True)
+    why = best.plan.graph.node("matmul").strategy_reason  # in the seconds of the operator and of what brings its inputs
+    assert " us of compute" in why and "candidates" in why
     text = best.text()
     assert "costs 'time'" in text and "no plan costs less" in text and "matmul2" in text
     told = best.candidates("matmul")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import ArgumentError, shorten
+from ...base.units import time_text
 from ...ops.machine.primitive import Strategy
 
 NEVER = np.inf  # the cost of a pair that cannot be
@@ -31,6 +32,10 @@ class Term:
     unit: str
     weight: float
     formula: str
+
+    def text(self, value: float) -> str:
+        """A number of it, with its unit."""
+        return amount_text(value, self.unit)
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,15 @@ class Problem:
             "operators": [(choice.name, choice.op_class, len(choice.candidates)) for choice in self.choices],
             "plans": self.plans,
         }
+
+
+def amount_text(value: float, unit: str) -> str:
+    """A sum of terms in words: seconds as a view writes them, others as whole numbers.
+
+    >>> amount_text(3.5e-4, "s"), amount_text(12_345.0, "bytes")
+    ('350 us', '12,345 bytes')
+    """
+    return time_text(value) if unit == "s" else f"{value:,.0f} {unit}".rstrip()
 
 
 def _only(keep: Mapping[int, int], number: int, count: int) -> Iterator[int]:

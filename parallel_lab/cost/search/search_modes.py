@@ -58,18 +58,16 @@ def with_strategies(
 
 def reasons(problem: Problem, found: Solution) -> dict[str, str]:
     """{operator: what its candidate costs, of how many}."""
+    around = [choice.costs[chosen].copy() for choice, chosen in zip(problem.choices, found.chosen, strict=True)]
+    for pair in problem.pairs:
+        around[pair.target] += pair.costs[found.chosen[pair.source], found.chosen[pair.target]]
     told = {}
-    for number, (choice, chosen) in enumerate(zip(problem.choices, found.chosen, strict=True)):
-        around = choice.costs[chosen].copy()
-        for pair in problem.pairs:
-            if number == pair.target:
-                around += pair.costs[found.chosen[pair.source], chosen]
-        terms = zip(problem.terms, around, strict=True)
-        parts = ", ".join(f"{amount:,.0f} {term.unit} of {term.name}" for term, amount in terms if amount)
+    for choice, amounts in zip(problem.choices, around, strict=True):
+        terms = zip(problem.terms, amounts, strict=True)
+        parts = ", ".join(f"{term.text(amount)} of {term.name}" for term, amount in terms if amount)
         of = f"of {len(choice.candidates)} candidates" if len(choice.candidates) > 1 else "the only candidate"
-        told[choice.name] = (
-            f"in the plan of least cost, {of}: {parts or 'it costs nothing'}, with what brings its inputs"
-        )
+        costs = f"{parts or 'it costs nothing'}, with what brings its inputs"
+        told[choice.name] = f"in the plan of least cost, {of}: {costs}"
     return told
 
 

@@ -28,7 +28,7 @@ from ...ops.machine.primitive import Strategy
 from .eliminate import Solution, eliminate
 from .exact import branch_and_bound, exact, integer_program
 from .mindspore_model import mindspore_problem
-from .problem import Problem
+from .problem import Problem, amount_text
 from .search_modes import reasons, with_strategies
 from .time_model import time_problem
 
@@ -55,7 +55,7 @@ class Candidate:
         if self.chosen:
             return "chosen"
         term, amount = max(self.more.items(), key=lambda pair: pair[1])
-        return f"{_number(amount, unit)} more of {term}" if amount > 0 else "as good"
+        return f"{amount_text(amount, unit)} more of {term}" if amount > 0 else "as good"
 
 
 @dataclass(frozen=True)
@@ -132,19 +132,16 @@ class Found:
                 of = one.fixed or f"of {len(one.candidates)}"
                 lines.append(f"  {one.name:{width}}  {one.candidates[chosen]}  {of}")
         sums = problem.by_term(best.chosen)
-        lines += [
-            f"  {term.name}: {_number(sums[term.name], term.unit)} (predicted: {term.formula})"
-            for term in problem.terms
-        ]
+        lines += [f"  {term.name}: {term.text(sums[term.name])} (predicted: {term.formula})" for term in problem.terms]
         proof = "no plan costs less" if best.proved else f"another one may cost {best.gap:.1%} less"
-        lines.append(f"  in all {_number(best.cost, self.unit)}, {best.memory_bytes:,} bytes of a device; {proof}")
+        lines.append(f"  in all {amount_text(best.cost, self.unit)}, {best.memory_bytes:,} bytes of a device; {proof}")
         return "\n".join(lines)
 
     def candidates_text(self, operator: str) -> str:
         """A line for each candidate of an operator: the best plan with it, and which term decides."""
         lines = [f"{operator}: the best plan with each of its candidates"]
         for one in self.candidates(operator):
-            lines.append(f"  {one.strategy}  {_number(one.cost, self.unit)}  {one.why(self.unit)}")
+            lines.append(f"  {one.strategy}  {amount_text(one.cost, self.unit)}  {one.why(self.unit)}")
         return "\n".join(lines)
 
     def steps_text(self) -> str:
@@ -193,9 +190,3 @@ def search(
 
     plan = compile_with(None, {})
     return Found(*searched[0], method, memory_limit, plan, compile_with)
-
-
-def _number(value: float, unit: str) -> str:
-    if unit == "s":
-        return f"{value * 1e6:,.1f} us" if abs(value) < 1e-3 else f"{value * 1e3:,.3f} ms"
-    return f"{value:,.0f} {unit}".rstrip()
