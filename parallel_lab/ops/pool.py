@@ -358,7 +358,10 @@ def avg_pool2d(x, kernel_size=1, stride=1, padding=0, ceil_mode=False, count_inc
 
 def _as_volume(pool, x, kernel_size, stride, padding, **how):
     """Pooling of pictures by that of volumes one layer deep, which has more settings."""
-    flat = lambda n, own: (own, *n) if isinstance(n, (tuple, list)) else (own, n, n)  # noqa: E731
+
+    def flat(n, own):
+        return (own, *n) if isinstance(n, (tuple, list)) else (own, n, n)
+
     if fault := _picture_fault((x,)):
         raise ShapeError(fault[0], where="pooling", allowed=fault[1])
     if isinstance(padding, (tuple, list)) and len(padding) == 4:

@@ -21,6 +21,7 @@ from tests.crossed import first
 from tests.processes.disturbed import ELEMENTS, SAID
 from tests.processes.launched import LAB, ROOT, Started, script, started
 from tests.processes.processes import descendants
+from tests.processes.test_launch import LOOP
 
 SEED = 20261127
 DRAWS = 300
@@ -122,15 +123,6 @@ def check_saved(folder, ranks) -> None:
 
 
 # ---- a launcher ----
-
-LOOP = """
-    init()
-    comm = hooks.current_world().comm
-    comm.barrier()
-    open(f"ready.{get_rank()}", "w").close()
-    while True:
-        comm.all_reduce(np.ones(1000))
-"""
 
 
 def ranks_of(run: Started) -> dict[int, int]:
