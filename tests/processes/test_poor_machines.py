@@ -146,6 +146,24 @@ def test_an_interrupt_of_a_run_at_any_moment_is_one_line(tmp_path, seed):
     assert took_s < 5.0  # promised: 2 s
 
 
+LOST = """
+import signal, time, weakref
+class Thing: pass
+thing = Thing()
+kept = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+del thing
+time.sleep(30)
+"""
+
+
+def test_an_interrupt_that_a_callback_swallows_is_raised_again(tmp_path):
+    """As in the import system, whose locks have such callbacks."""
+    script(tmp_path, "init()\n" + LOST)
+    with started(*LAB, "run", "-n", "2", "train.py", cwd=tmp_path, PYTHONWARNINGS="") as run:
+        code, output = run.wait(15)  # far less than the script sleeps
+    assert code != 0 and "Exception ignored" not in output and "Traceback" not in output, output
+
+
 # ---- MPI on one machine ----
 
 

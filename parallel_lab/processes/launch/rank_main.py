@@ -26,6 +26,7 @@ from types import ModuleType, TracebackType
 VARIABLE = "PARALLEL_LAB_WORLD"  # processes/shm/attach.py says what it holds; not imported from there, see above
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LOOK_S = 0.5
+AGAIN_S = 0.01
 asked_to_end: list[bool] = []  # holds something after Ctrl-C
 
 
@@ -66,8 +67,17 @@ def note_interrupt(number: int, frame: object) -> None:
     signal.default_int_handler(number, frame)
 
 
+def unraisablehook(lost: sys.UnraisableHookArgs) -> None:
+    """A Ctrl-C raised where Python lets nothing out (a finalizer, a callback of the import system) is raised again."""
+    if asked_to_end and issubclass(lost.exc_type, KeyboardInterrupt):
+        threading.Timer(AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()  # not here: it would be lost, too
+    else:
+        sys.__unraisablehook__(lost)
+
+
 def listen_to_interrupts() -> None:
     """From here on Ctrl-C is raised; what came since the process was born, blocked, is raised here."""
+    sys.unraisablehook = unraisablehook
     signal.signal(signal.SIGINT, note_interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
