@@ -23,8 +23,9 @@ MAY_UNPICKLE = (
     "parallel_lab/processes/mpi/",
     *(f"parallel_lab/processes/{name}.py" for name in ("jobs", "job_pool", "outcome", "faults")),
 )
-# the process of a rank runs the script that the user named, as python would
-MAY_EXEC = ("parallel_lab/processes/launch/rank_main.py",)
+# the process of a rank runs the script that the user named, as python would; the cell that an exercise begins with is
+# its author's, and is run to know it again
+MAY_EXEC = ("parallel_lab/processes/launch/rank_main.py", "parallel_lab/lab/exercises/starts.py")
 UNPICKLERS = {"pickle", "dill", "cloudpickle", "marshal", "shelve"}
 
 

@@ -11,11 +11,10 @@ import pytest
 
 from parallel_lab.lab.collectives.algorithms.algorithm import algorithm
 from parallel_lab.lab.collectives.all_reduce_menu import AllReduceMenu
-from parallel_lab.lab.exercises import check
 from parallel_lab.processes.measure.fit import fit_line
 from parallel_lab.run.communicator import Request
 from tests.crossed import each_of
-from tests.lab.verdicts import failed, passes, words_of
+from tests.lab.verdicts import check, failed, passes, words_of
 
 # ---- rings ----
 
@@ -296,4 +295,4 @@ def test_a_ring_for_everything_is_told_what_it_costs():
 
 def test_a_name_that_is_not_on_the_menu_is_refused_with_those_that_are():
     part = check("02.4", {1_000: "rings"}).parts[0]
-    assert not part.passed and "'rings'" in part.found and "recursive_doubling" in part.expected
+    assert not part.passed and "'rings'" in part.found and "recursive_doubling" in part.form

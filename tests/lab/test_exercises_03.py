@@ -10,10 +10,9 @@ import pytest
 
 from parallel_lab import nn
 from parallel_lab.base.errors import ArgumentError
-from parallel_lab.lab.exercises import check
 from parallel_lab.lab.exercises.descent import Line, LossCurves, TwoLayers, compare, mixed_rows, steady_rows, train
 from tests.crossed import each_of
-from tests.lab.verdicts import failed, passes, words_of
+from tests.lab.verdicts import check, failed, passes, words_of
 
 
 def sgd(rate):
@@ -101,7 +100,7 @@ def test_the_right_settings_pass():
 @pytest.mark.parametrize("answer", ["0.1", None, [0.1]])
 def test_what_holds_no_settings_is_told_what_would(answer):
     part = failed(check("03.1", answer))["sgd"]
-    assert part.expected.startswith("A dict") and part.found == repr(answer)
+    assert part.form.startswith("A dict") and part.found == repr(answer)
 
 
 @each_of(
@@ -192,7 +191,7 @@ def test_the_closed_form_is_what_is_counted():
 @each_of(
     ("answer", "words"),
     (lambda rate, ranks: first_above(abs(1 - ranks * rate)), "it grows by the square"),
-    (lambda rate, ranks: first_above((1 - rate) ** 2), "one device's rate"),
+    (lambda rate, ranks: first_above((1 - rate) ** 2), "times one device's gradient"),
     (lambda rate, ranks: first_above((1 + ranks * rate) ** 2), "The sign is lost"),
     (lambda rate, ranks: (first_above((1 - ranks * rate) ** 2) or 0) - 1, "the loss before any update"),
     (lambda rate, ranks: (first_above((1 - ranks * rate) ** 2) or 0) + 1, "the loss before any update"),

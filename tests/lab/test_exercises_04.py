@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.cluster import cluster_for
-from parallel_lab.lab.exercises import check, lesson_04
+from parallel_lab.lab.exercises import lesson_04
 from parallel_lab.lab.exercises.lesson_04 import RANDOM_LISTS
 from tests.crossed import each_of
-from tests.lab.verdicts import failed, passes, told, words_of
+from tests.lab.verdicts import check, failed, passes, told, words_of
 
 MB = 1024 * 1024
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from parallel_lab.cost.memory import predict_memory
-from parallel_lab.lab.exercises import check, lesson_08
+from parallel_lab.lab.exercises import lesson_08
 from parallel_lab.lab.memory.subjects import Settings, get_subject
 from parallel_lab.run.communicator import Request, Start, Wait
 from tests.crossed import each_of
-from tests.lab.verdicts import failed, passes, told, words_of
+from tests.lab.verdicts import check, failed, passes, told, words_of
 
 # ---- 08.1: bytes of every stage ----
 

@@ -7,11 +7,11 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.schedules import Schedule, make_schedule
-from parallel_lab.lab.exercises import check, get_exercise, lesson_09
+from parallel_lab.lab.exercises import get_exercise, lesson_09
 from parallel_lab.lab.exercises.book import Desk
 from parallel_lab.lab.pipeline.model import PipelineLab
 from tests.crossed import each_of
-from tests.lab.verdicts import failed, passes, told, words_of
+from tests.lab.verdicts import check, failed, passes, told, words_of
 
 # ---- 09.1: the bubble's formula ----
 

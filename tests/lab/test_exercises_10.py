@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.errors import ArgumentError
-from parallel_lab.lab.exercises import check, get_exercise, lesson_10
+from parallel_lab.lab.exercises import get_exercise, lesson_10
 from parallel_lab.lab.exercises.book import Desk
 from tests.crossed import each_of
-from tests.lab.verdicts import failed, passes, told, words_of
+from tests.lab.verdicts import check, failed, passes, told, words_of
 
 # ---- 10.1: a budget for recomputing ----
 

@@ -88,6 +88,12 @@ def test_an_exercise_has_one_cell_for_the_answer_and_one_for_the_grade(exercise)
     assert given[0] == given[1]
 
 
+@each_exercise
+def test_the_start_is_the_cell_of_the_notebook(exercise):
+    ((_, cell),) = of(exercise.number, "exercise")
+    assert cell.source.strip() == exercise.start.strip()
+
+
 def test_there_is_a_right_answer_to_each_exercise():
     assert ANSWERS.keys() == {exercise.number for exercise in all_exercises()}
 

@@ -1,26 +1,125 @@
-"""Exercises that answer: `check` gives a verdict part by part, `hint` the next of four hints.
+'''Exercises that answer: `check` gives a verdict part by part, `hint` the next of four hints.
 
     from parallel_lab.lab.exercises import check, hint
 
-    check("02.1", ring_reduce_scatter)      # what passed, counts beside the formula, the first rank and call at fault
+    check("02.1", ring_reduce_scatter)      # what passed, and the first thing that is wrong, with your line
     hint("02.1")                            # a question; then a place to look, a part of the answer, the answer
     par("09.2")                             # of a puzzle, an answer at par: after an attempt of one's own
 
-In a class: exercise cells and test cells of the notebooks carry nbgrader's metadata (schema 3). A test cell holds
-`check("02.1", ring_reduce_scatter).assert_passed()`, which raises AssertionError unless everything passed; with
-`check("02.1", ring_reduce_scatter).points` in its place nbgrader gives the points of the parts that passed. The
-notebooks are the students' version as they are. `nbgrader generate_assignment` leaves the starts of the exercises in
-place with these lines in nbgrader_config.py:
+A verdict tells one fault at a time. What was expected is told once a hint was asked for. The answer that an exercise
+begins with is "not tried yet" and earns nothing.
+
+In a class
+----------
+
+A test cell ends with `check("02.1", ring_reduce_scatter).points`: nbgrader gives the points of the parts that passed.
+`.assert_passed()` in its place raises AssertionError unless everything passed. A fault of the machine, such as a
+missing package, raises GradingError: it is never a mark. `parallel-lab grade FOLDER` grades without nbgrader.
+
+`save_results("ada.json", learner="Ada")` writes the last verdict on each exercise:
+
+    {"format": "parallel_lab.checks", "version": 1, "learner": "Ada", "checks": [
+        {"exercise": "03.1", "title": ..., "tried": true, "hints": 1, "attempts": 3, "points": 1, "max_points": 3,
+         "parts": [{"name": "sgd", "passed": false, "points": 1, "earned": 0, "idea": "all_reduce averages",
+                    "note": ...}, ...]}]}
+
+`passed` is null for a part that was not judged. `idea` is the misconception that the answer comes from, a name of
+`ideas.MISCONCEPTIONS` or an author's own; empty where none is recognised. `parallel-lab grade --json` writes one such
+file per student.
+
+The notebooks are the students' version as they are. `nbgrader generate_assignment` leaves the starts of the exercises
+in place with these lines in nbgrader_config.py:
 
     from nbgrader.converters import GenerateAssignment
     from nbgrader.preprocessors import ClearSolutions
     usual = GenerateAssignment.preprocessors.default()
     c.GenerateAssignment.preprocessors = [p for p in usual if p is not ClearSolutions]
 
-A new exercise is an `Exercise` in `lesson_NN.py` (`book.py` says what it is made of), and nothing else.
-"""
+Write one's own
+---------------
 
-from .book import Exercise, all_exercises, check, get_exercise, hint, par
-from .verdict import Hint, Par, Part, Verdict
+An exercise is an `Exercise`: number, title, parts with points, four hints, a grader. The grader is a generator: it
+yields a `Part` per part, made by `judged(name, function, *arguments)`. That function returns what was found, in words,
+or raises `Wrong(found, expected, note)`; `Wrong(found, form="A number")` where an answer is of another form. Learners'
+functions are called through `ask` or `compare_calls`, which stop what does not end and name the learner's line; rank
+programs are run by `run_programs`. An `Idea` is a wrong model with the answer that follows from it: who hands in its
+numbers reads its note. This is a whole exercise:
 
-__all__ = ["Exercise", "Hint", "Par", "Part", "Verdict", "all_exercises", "check", "get_exercise", "hint", "par"]
+    from parallel_lab.lab.exercises import Exercise, Idea, add, check, compare_calls, hint, judged
+
+    CASES = [(4, 1000), (8, 1000), (8, 24)]
+
+    def right(ranks, size_bytes):
+        return 2 * (ranks - 1) * size_bytes / ranks
+
+    IDEAS = (
+        Idea("whole arrays travel", "A ring sends chunks, a rank-th of the array each.",
+             lambda ranks, size_bytes: 2 * (ranks - 1) * size_bytes, part="bytes"),
+        Idea("half of it", "That is the reduce_scatter alone; an all_gather follows.",
+             lambda ranks, size_bytes: (ranks - 1) * size_bytes / ranks, part="bytes"),
+    )
+
+    def grader(answer):
+        yield judged("bytes", compare_calls, answer, CASES, right, IDEAS, "bytes that one rank sends")
+        yield judged("one rank", compare_calls, answer, [(1, 1000)], right, (), "a rank alone sends nothing")
+
+    add(Exercise(
+        "my.1",
+        "bytes of a ring",
+        (("bytes", 2), ("one rank", 1)),
+        ("How many messages does a rank send?", "Step through the ring.", "A message is a chunk.",
+         "Twice the ranks less one, times the size over the ranks."),
+        grader,
+        ideas=IDEAS,
+        start="""
+    def sent(ranks, size_bytes):
+        return size_bytes
+
+    check("my.1", sent)
+    """,
+    ))
+
+`start` is the cell that learners get; who hands it in unchanged has not tried yet. With `par=` (a function that returns
+an answer at par, as text) and `attempt=` (the part that an own attempt passes) it is a puzzle; compute par by an exact
+search in the grader and compare scores that the grader counts itself, never a score that came with the answer.
+`probe(exercise, answers)` tests it: that the start earns nothing, right answers pass, each idea gets its own note and
+no junk makes the grader fail. Exercises of the course lie in `lesson_NN.py` (`EXERCISES`), one's own in any file with a
+tuple `EXERCISES`, which `parallel-lab grade --exercises FILE` takes.
+'''
+
+from .book import Exercise, GradingError, add, all_exercises, check, get_exercise, hint, judge, par, save_results
+from .ideas import MISCONCEPTIONS, Idea, compare_calls, recognised, same_value
+from .probing import JUNK, probe
+from .running import ask, attempt, read_number, run_programs
+from .verdict import Hint, Note, Par, Part, Verdict, Wrong, judged
+
+__all__ = [
+    "Exercise",
+    "GradingError",
+    "Hint",
+    "Idea",
+    "JUNK",
+    "MISCONCEPTIONS",
+    "Note",
+    "Par",
+    "Part",
+    "Verdict",
+    "Wrong",
+    "add",
+    "all_exercises",
+    "ask",
+    "attempt",
+    "check",
+    "compare_calls",
+    "get_exercise",
+    "hint",
+    "judge",
+    "judged",
+    "par",
+    "probe",
+    "read_number",
+    "recognised",
+    "run_programs",
+    "same_value",
+    "save_results",
+]

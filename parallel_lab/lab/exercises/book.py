@@ -11,19 +11,29 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...base.checks import fitting, is_int
-from ...base.errors import ArgumentError, shorten
-from .running import TimeUp, deadline
+from ...base.errors import ArgumentError, ParallelLabError, shorten
+from .ideas import Idea
+from .running import TimeUp, deadline, followed, is_machine_fault, place_of
+from .starts import is_start
 from .verdict import LADDER, Hint, Par, Part, Verdict, Wrong
 
 LIMIT_S = 60.0  # for one check, whatever is in it; graders bound each call of the learner's functions far below
+RESULTS_FORMAT = "parallel_lab.checks"
+FAULT_HINT = "Run `parallel-lab doctor`. It is no fault of the answer: nobody should get 0 points for it"
 _LESSONS = Path(__file__).parent
+
+
+class GradingError(ParallelLabError, RuntimeError):
+    """A check could not be made, and the answer is not to blame: no mark may come from it."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class Exercise:
     grader   grader(answer, **given) yields Parts; `given` is what the exercise asks for beside the answer
     par      of a puzzle: an answer that is at par, as text; `par` tells it after an own attempt
     attempt  the part that an own attempt passes, and the answer that the exercise begins with does not
+    start    the cell that the exercise begins with, its call of check included: who hands in the same has not tried
+    ideas    wrong models and the answers that follow from them (`ideas.py`); a test hands each of them in
     """
 
     number: str
@@ -46,6 +58,8 @@ class Exercise:
     grader: Callable[..., Iterable[Part]]
     par: Callable[[], str] | None = None
     attempt: str = ""
+    start: str = ""
+    ideas: tuple[Idea, ...] = ()
 
     @property
     def points(self) -> int:
@@ -53,8 +67,12 @@ class Exercise:
         return sum(points for _, points in self.parts)
 
     def judge(self, answer: Any, **given: Any) -> tuple[Part, ...]:
-        """A Part for each of `parts`, within LIMIT_S. What is wrong with an answer is in them, never raised."""
+        """A Part for each of `parts`, within LIMIT_S. What is wrong with an answer is in them, never raised.
+
+        Raises GradingError where the fault is the machine's: a package that is missing, a disk that is full.
+        """
         worth, judged = dict(self.parts), {}
+        answer, given = followed(answer), {name: followed(value) for name, value in given.items()}
         try:
             with deadline(LIMIT_S):
                 for part in self.grader(answer, **given):
@@ -63,12 +81,29 @@ class Exercise:
                         raise ArgumentError(what, where=f"grader of {self.number}", allowed=f"One of {tuple(worth)}")
                     judged.setdefault(part.name, part)
         except (Exception, TimeUp) as error:  # an answer that nobody thought of must not end the lesson
+            if is_machine_fault(error):
+                what = f"{type(error).__name__}: {error}"
+                raise GradingError(what, where=f"grader of {self.number}", hint=FAULT_HINT) from error
             name = next((name for name in worth if name not in judged), None)
             if name is None:
                 raise
             judged[name] = _failed(error, answer).part(name)
         parts = ((judged.get(name, Part(name, None)), points) for name, points in self.parts)
-        return tuple(replace(part, points=points) for part, points in parts)
+        return tuple(replace(_at_line(part, answer), points=points) for part, points in parts)
+
+    def untouched(self, answer: Any, given: Mapping[str, Any]) -> bool:
+        """Whether an answer is none, or the one that the exercise begins with."""
+        if answer is None and not any(value is not None for value in given.values()):
+            return True
+        return bool(self.start) and is_start(self.start, answer, given)
+
+
+def _at_line(part: Part, answer: Any) -> Part:
+    """A wrong part with the line of the learner's function whose value was judged, where nothing nearer is known."""
+    place = "" if part.passed is not False else place_of(answer)
+    if not place or re.search(r":\d+", part.op):  # `send 2 -> 3 at cell:7`
+        return part
+    return replace(part, op=f"{part.op}, {place}" if part.op else place)
 
 
 def _failed(error: BaseException, answer: Any) -> Wrong:
@@ -85,6 +120,25 @@ class Desk:
     def __init__(self) -> None:
         self.seen: dict[str, int] = {}
         self.own: dict[str, str] = {}  # of puzzles: what the last own attempt's score was
+        self.added: dict[str, Exercise] = {}
+        self.results: dict[str, tuple[Verdict, int]] = {}  # the last verdict on each, and how many there were
+
+    def add(self, *exercises: Exercise) -> None:
+        """Make exercises of one's own known to `check`, `hint` and `par` of this session, by their numbers.
+
+        Raises ArgumentError for a number of the course's, or what is no Exercise.
+        """
+        for exercise in exercises:
+            number = exercise.number if isinstance(exercise, Exercise) else None
+            if not isinstance(number, str) or not number or number in {e.number for e in all_exercises()}:
+                allowed = 'An Exercise with a number of its own, such as Exercise("my.1", ...)'
+                raise ArgumentError(shorten(exercise if number is None else number), where="add", allowed=allowed)
+            self.added[number] = exercise
+
+    def find(self, number: str, where: str) -> Exercise:
+        """One's own exercise or one of the course's. Raises ArgumentError."""
+        own = self.added.get(number) if isinstance(number, str) else None
+        return own or get_exercise(number, where)
 
     @fitting
     def check(self, number: str, answer: Any = None, **given: Any) -> Verdict:
@@ -102,8 +156,9 @@ class Desk:
 
         Raises ArgumentError for a number that no exercise has.
         """
-        exercise = get_exercise(number)
-        verdict = Verdict(number, exercise.title, exercise.judge(answer, **given), self.seen.get(number, 0))
+        exercise = self.find(number, "check")
+        verdict = judge(exercise, answer, given, self.seen.get(number, 0))
+        self.results[number] = verdict, self.results.get(number, (None, 0))[1] + 1
         parts = {part.name: part for part in verdict.parts}
         if exercise.par is not None and parts[exercise.attempt].passed:
             scored = [part.found for name, part in parts.items() if name.startswith("par") and part.found]
@@ -116,9 +171,9 @@ class Desk:
 
         Raises ArgumentError for a number that no puzzle has, and before that attempt.
         """
-        exercise = get_exercise(number, "par")
+        exercise = self.find(number, "par")
         if exercise.par is None:
-            puzzles = [e.number for e in all_exercises() if e.par is not None]
+            puzzles = [e.number for e in (*all_exercises(), *self.added.values()) if e.par is not None]
             what = f"exercise {shorten(number)} is no puzzle"
             raise ArgumentError(what, where="par", allowed=f"One of {', '.join(puzzles)}")
         if number not in self.own:
@@ -134,7 +189,7 @@ class Desk:
 
         Raises ArgumentError for a number that no exercise has, and for a level that is still to come.
         """
-        exercise = get_exercise(number, "hint")
+        exercise = self.find(number, "hint")
         seen = self.seen.get(number, 0)
         if level is None:
             level = min(seen, len(LADDER) - 1)
@@ -145,11 +200,30 @@ class Desk:
             raise ArgumentError(f"level={shorten(level)}", where=f'hint("{number}")', allowed=allowed)
         return Hint(number, level, exercise.hints[level])
 
+    def save_results(self, path: str | os.PathLike[str], learner: str = "") -> None:
+        """Write what `check` has said in this session: the last verdict on each exercise, as JSON.
+
+        learner  a name to show; none by default
+
+        Raises OSError where the file cannot be written.
+        """
+        checks = [{**verdict.to_dict(), "attempts": attempts} for verdict, attempts in self.results.values()]
+        told = {"format": RESULTS_FORMAT, "version": 1, "learner": learner, "checks": checks}
+        Path(path).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+def judge(exercise: Exercise, answer: Any, given: Mapping[str, Any], hints_seen: int = 0) -> Verdict:
+    """The verdict on an answer to this exercise. Raises GradingError, as `Exercise.judge` does."""
+    if exercise.untouched(answer, given):
+        parts = tuple(Part(name, None, points=points) for name, points in exercise.parts)
+        return Verdict(exercise.number, exercise.title, parts, hints_seen, tried=False)
+    return Verdict(exercise.number, exercise.title, exercise.judge(answer, **given), hints_seen)
+
 
 # State of the module, as the context is: a notebook has one learner, and check() and hint() are called by plain names
 # in its cells.
 _DESK = Desk()
-check, hint, par = _DESK.check, _DESK.hint, _DESK.par
+check, hint, par, add, save_results = _DESK.check, _DESK.hint, _DESK.par, _DESK.add, _DESK.save_results
 
 
 def _lessons() -> Iterator[str]:

@@ -29,18 +29,18 @@ def read_schedule(answer: Any, ranks: int, parts: int, micro_batches: int, rule:
     """A learner's schedule: a Schedule, a Pipeline Lab that has one drawn, its text, a text or a list per rank. Raises
     Wrong where it cannot be read."""
     if answer is None:
-        raise Wrong("no schedule yet", rule)
+        raise Wrong("no schedule yet", form=FORM)
     if isinstance(answer, PipelineLab):
         answer = answer.schedule
     try:
         text = _text_of(answer)
         drawn = Schedule.from_text(text, name="yours", parts=parts, micro_batches=micro_batches, holds="loop")
     except ParallelLabError as error:
-        raise Wrong(str(error), FORM) from error
+        raise Wrong(str(error), form=FORM) from error
     except Exception as error:  # whatever a learner's object does
-        raise Wrong(shorten(answer), FORM) from error
+        raise Wrong(shorten(answer), form=FORM) from error
     if len(drawn.ranks) != ranks:
-        raise Wrong(f"{len(drawn.ranks)} ranks", f"{ranks}: a line for each, in order")
+        raise Wrong(f"{len(drawn.ranks)} ranks", form=f"{ranks}: a line for each, in order")
     return drawn
 
 

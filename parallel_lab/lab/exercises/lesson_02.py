@@ -36,7 +36,7 @@ def _line_of(function: Any, sizes: tuple[int, ...], times: Sequence[float], rule
         line = (float(alpha), float(beta))
     except Exception as error:  # whatever a learner's object does
         what = f"returned {shorten(value)}; a pair of numbers is needed: alpha_s, beta_s_per_byte"
-        raise Wrong(what, rule) from error
+        raise Wrong(what, rule, form="A pair of numbers") from error
     if not all(map(math.isfinite, line)):
         raise Wrong(f"returned {line}", rule)
     return line
@@ -135,7 +135,7 @@ def _half(given: Any, fit: Fit, line: Line | None) -> str:
     number = read_number(given)
     if number is None:
         what = "Bytes of the message whose start-up takes as long as its bytes do"
-        raise Wrong("no number yet" if given is None else shorten(given), what)
+        raise Wrong("no number yet" if given is None else shorten(given), form=what)
     found = f"{number:.4g}"
     if math.isinf(true):
         if not math.isinf(number):
@@ -190,7 +190,7 @@ def _menu(answer: Any) -> Iterator[Part]:
 
 def _best_choice(choice: Any, count: int, price: Mapping[str, float]) -> str:
     if not isinstance(choice, str) or choice not in price:
-        raise Wrong("no choice yet" if choice is None else shorten(choice), f"One of {', '.join(price)}")
+        raise Wrong("no choice yet" if choice is None else shorten(choice), form=f"One of {', '.join(price)}")
     found, best = f"{choice}: {count} x {price[choice] * 1e6:.1f} us (predicted)", min(price.values())
     if price[choice] > best:
         faster = f"{best * 1e6:.1f} us is possible: {price[choice] / best:.2f} times as fast"
@@ -214,6 +214,18 @@ EXERCISES = (
             "ranks. After n - 1 steps the chunk you added last is chunk rank: return it.",
         ),
         lambda answer: ring_parts(answer, "reduce_scatter"),
+        start="""\
+def ring_reduce_scatter(rank, ranks, chunks):
+    right, left = (rank + 1) % ranks, (rank - 1) % ranks
+    for _ in range(1):
+        yield Request("send", (rank, right), chunks[rank])
+        arrived = yield Request("recv", (left, rank))
+        chunks[left] = chunks[left] + arrived
+    return chunks[rank]
+
+
+check("02.1", ring_reduce_scatter)
+""",
     ),
     Exercise(
         "02.2",
@@ -228,6 +240,19 @@ EXERCISES = (
             "ranks; put it into its place. After n - 1 steps all places are filled: return them in order.",
         ),
         lambda answer: ring_parts(answer, "all_gather"),
+        start="""\
+def ring_all_gather(rank, ranks, chunk):
+    right, left = (rank + 1) % ranks, (rank - 1) % ranks
+    chunks = [np.zeros_like(chunk) for _ in range(ranks)]
+    chunks[rank] = chunk
+    for _ in range(1):
+        yield Request("send", (rank, right), chunk)
+        chunks[left] = yield Request("recv", (left, rank))
+    return chunks
+
+
+check("02.2", ring_all_gather)
+""",
     ),
     Exercise(
         "02.3",
@@ -243,6 +268,17 @@ EXERCISES = (
             "numpy.linalg.lstsq. The size is alpha / beta, with alpha in seconds and beta in seconds per byte.",
         ),
         _alpha_beta,
+        start='''\
+def my_line(sizes_bytes, times_s):
+    """Returns (alpha in seconds per message, beta in seconds per byte)."""
+    beta_s_per_byte, alpha_s = np.polyfit(sizes_bytes, times_s, 1)
+    return alpha_s, beta_s_per_byte
+
+
+half_size_bytes = None
+
+check("02.3", {"line": my_line, "half_size_bytes": half_size_bytes}, fit=fit)
+''',
     ),
     Exercise(
         "02.4",
@@ -256,5 +292,10 @@ EXERCISES = (
             "form that sends its large halves to near neighbours.",
         ),
         _menu,
+        start="""\
+choices = {1_000: "ring", 64_000: "ring", 1_000_000: "ring", 64_000_000: "ring"}
+
+check("02.4", choices)
+""",
     ),
 )

@@ -15,8 +15,9 @@ from ...run.communicator import Request
 from ...run.simulator import simulate
 from .book import Exercise
 from .descent import Line, Trained, TwoLayers, compare, mixed_rows, steady_rows, train
+from .ideas import Idea
 from .running import ask, read_number
-from .verdict import Part, Wrong, judged
+from .verdict import Note, Part, Wrong, judged
 
 RANKS, STEPS = 4, 20
 CLOSE, CLOSE_FLOAT32 = 1e-9, 1e-6  # relative: rounding of some ten additions is 1e-15; of float32 weights, 6e-8
@@ -43,7 +44,7 @@ def _trained(name: str, ranks: int, gradients_mean: bool, rate: float) -> Traine
 def _same_as_one_device(answer: Any) -> Iterator[Part]:
     if not isinstance(answer, Mapping):
         example = '{"sgd": {"gradients_mean": False, "learning_rate": ...}, ...}'
-        raise Wrong(shorten(answer), f"A dict with the settings of each optimizer, such as {example}")
+        raise Wrong(shorten(answer), form=f"A dict with the settings of each optimizer, such as {example}")
     for name in OPTIMIZERS:
         yield judged(name, _compared, name, answer.get(name))
 
@@ -54,13 +55,13 @@ def _compared(name: str, settings: Any) -> str:
     settings = settings if isinstance(settings, Mapping) else {}
     mean, rate = settings.get("gradients_mean"), read_number(settings.get("learning_rate"))
     if not isinstance(mean, bool):
-        raise Wrong(f"gradients_mean={shorten(mean)}", f"True or False; {rule}")
+        raise Wrong(f"gradients_mean={shorten(mean)}", rule, form="True or False")
     if rate is None:
-        raise Wrong(f"learning_rate={shorten(settings.get('learning_rate'))}", f"A number; {rule}")
+        raise Wrong(f"learning_rate={shorten(settings.get('learning_rate'))}", rule, form="A number")
     if mean and name in SUMMED:
-        raise Wrong("gradients_mean=True", "gradients_mean=False: this row is about summed gradients")
+        raise Wrong("gradients_mean=True", form="gradients_mean=False: this row is about summed gradients")
     if not 0 <= rate <= 100:
-        raise Wrong(f"learning_rate={rate:g}", f"From 0 to 100; {rule}")
+        raise Wrong(f"learning_rate={rate:g}", rule, form="From 0 to 100")
     with np.errstate(all="ignore"):  # a training that blows up is an answer too
         try:
             proof = compare(_trained(name, RANKS, mean, rate), _trained(name, 1, False, one_rate), gradients=False)
@@ -83,7 +84,8 @@ def _settings_note(name: str, mean: bool, rate: float, one_rate: float) -> str:
     if name == "momentum" and not mean and scaled:
         return "The gradients are right, but weight decay adds 0.1 w to the sum, a quarter of it at the smaller rate."
     if not mean and same:
-        return f"An all_reduce does not average: the sum of {RANKS} means is {RANKS} times the gradient of one device."
+        text = f"An all_reduce does not average: the sum of {RANKS} means is {RANKS} times the gradient of one device."
+        return Note(text, "all_reduce averages")
     if mean and scaled:
         return f"Divided twice: the mean is one device's gradient already, and the rate is divided by {RANKS} as well."
     if larger:
@@ -133,7 +135,7 @@ def _weighted(value: Any, rows: Sequence[int], rule: str) -> str:
     except Exception:  # whatever a learner's object does
         weights = []
     if len(weights) != len(rows) or not all(map(math.isfinite, weights)):
-        raise Wrong(f"rows {rows}: {shorten(value)}", f"{len(rows)} numbers, one per rank")
+        raise Wrong(f"rows {rows}: {shorten(value)}", form=f"{len(rows)} numbers, one per rank")
     want, got = _summed_on_ranks(rows, weights)
     off = float(np.abs(got - want).max() / np.abs(want).max())
     close = CLOSE_FLOAT32 if np.asarray(value).dtype == np.float32 else CLOSE
@@ -151,8 +153,11 @@ def _weights_note(rows: Sequence[int], weights: Sequence[float]) -> str:
     n, total, most = len(rows), sum(rows), max(rows)
     filled, least = sum(r > 0 for r in rows), min(r for r in rows if r)
     models = {
-        f"The mean of means: each rank counts the same, so each row of a rank with {least} rows counts "
-        f"{most / least:.3g} times as much as one of a rank with {most}.": [1 / n] * n,
+        Note(
+            f"The mean of means: each rank counts the same, so each row of a rank with {least} rows counts "
+            f"{most / least:.3g} times as much as one of a rank with {most}.",
+            "the mean of means is the mean",
+        ): [1 / n] * n,
         "The mean over the ranks that have rows: still each rank counts the same, and not each row.": [
             (r > 0) / filled for r in rows
         ],
@@ -223,10 +228,10 @@ def _blow_up_note(given: Any, rate: float, ranks: int) -> str:
         "That is the error's growth |1 - N rate|; the loss is quadratic, it grows by the square.": _first_above(
             abs(1 - ranks * rate)
         ),
-        f"That is one device's rate: the sum of {ranks} means is {ranks} times its gradient.": _first_above(
-            (1 - rate) ** 2
-        ),
-        "That is with the mean of the gradients, as if all_reduce averaged.": _first_above((1 - rate / ranks) ** 2),
+        Note(
+            f"As if all_reduce averaged: the sum of {ranks} means is {ranks} times one device's gradient.",
+            "all_reduce averages",
+        ): _first_above((1 - rate) ** 2),
         "The sign is lost: 1 - N rate, not 1 + N rate.": _first_above((1 + ranks * rate) ** 2),
         "One step early or late: step 1 has the loss before any update.": None if right is None else right - 1,
         "One step late: step 1 has the loss before any update.": None if right is None else right + 1,
@@ -250,6 +255,23 @@ EXERCISES = (
             "With weight decay no rate corrects the sum: take the mean, and the rate of one device.",
         ),
         _same_as_one_device,
+        ideas=(
+            Idea(
+                "all_reduce averages",
+                "An all_reduce does not average",
+                {"sgd": {"gradients_mean": False, "learning_rate": OPTIMIZERS["sgd"][1]}},
+                "sgd",
+            ),
+        ),
+        start="""\
+settings = {
+    "sgd": {"gradients_mean": False, "learning_rate": 0.1},
+    "momentum": {"gradients_mean": False, "learning_rate": 0.1},
+    "adam": {"gradients_mean": False, "learning_rate": None},
+}
+
+check("03.1", settings)
+""",
     ),
     Exercise(
         "03.2",
@@ -263,6 +285,21 @@ EXERCISES = (
             "The weight of a rank is its number of rows divided by the number of rows of all ranks.",
         ),
         _uneven,
+        ideas=(
+            Idea(
+                "the mean of means is the mean",
+                "each rank counts the same",
+                lambda rows: np.full(len(rows), 1 / len(rows)),
+                "a short last rank",
+            ),
+        ),
+        start="""\
+def weights_for(rows):
+    return [1 / len(rows) for _ in rows]
+
+
+check("03.2", weights_for)
+""",
     ),
     Exercise(
         "03.3",
@@ -277,5 +314,20 @@ EXERCISES = (
             "to the power t - 1 is above a million: t - 1 is more than log(1e6) / log of the square.",
         ),
         _blow_up,
+        ideas=(
+            Idea(
+                "all_reduce averages",
+                "As if all_reduce averaged",
+                lambda rate, ranks: _first_above((1 - rate) ** 2),
+                "8 ranks at 0.6",
+            ),
+        ),
+        start="""\
+def blow_up_step(rate, ranks):
+    return None
+
+
+check("03.3", blow_up_step)
+""",
     ),
 )

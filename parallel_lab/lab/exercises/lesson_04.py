@@ -123,8 +123,8 @@ def _check_buckets(answer: Any, cases: Sequence[tuple[list[int], int, Buckets]],
         try:
             given = [[whole(position) for position in bucket] for bucket in value]
         except Exception as error:  # whatever a learner's object does
-            allowed = f"Lists of positions, one list per bucket, such as {want}"
-            raise Wrong(shorten(value), allowed, "", None, op) from error
+            allowed = "Lists of positions, one list per bucket, such as [[0, 1], [2]]"
+            raise Wrong(shorten(value), "", "", None, op, form=allowed) from error
         if given != want:
             note = "The buckets are right, in another order: the first gradient's bucket comes first."
             if sorted(given) != sorted(want):
@@ -237,11 +237,11 @@ def _read_indices(answer: Any) -> tuple[int, ...]:
         given = [whole(position) if not isinstance(position, bool) else position for position in answer]
     except Exception as error:  # whatever a learner's object does
         found = "no list yet" if answer is None else shorten(answer)
-        raise Wrong(found, "Positions at which messages end, such as [2, 5]") from error
+        raise Wrong(found, form="Positions at which messages end, such as [2, 5]") from error
     try:
         return check_fusion_indices("comm_fusion", "config", given)
     except ParallelLabError as error:
-        raise Wrong(str(error), "What comm_fusion takes: rising ints, none negative") from error
+        raise Wrong(str(error), form="What comm_fusion takes: rising ints, none negative") from error
 
 
 def _messages(count: int) -> str:
@@ -354,7 +354,7 @@ def _exposed_times(answer: Any, cases: Sequence[tuple[Sending, float]], rule: st
         value = ask(rule, answer, list(ready), list(sizes), backward_s, link.alpha_s, link.beta_s_per_byte)
         given = read_number(value)
         if given is None or not math.isfinite(given):
-            raise Wrong(shorten(value), f"Seconds; {rule}")
+            raise Wrong(shorten(value), rule, form="Seconds")
         if not math.isclose(given, want, rel_tol=CLOSE, abs_tol=CLOSE * backward_s):
             found, op = time_text(abs(given)), f"{_messages(len(sizes))}, backward {time_text(backward_s)}"
             note = _exposed_note(given, sending, want)
@@ -413,6 +413,14 @@ EXERCISES = (
             "store the bucket and begin an empty one with sum 0. At the end store the last bucket, unless it is empty.",
         ),
         _buckets_by_size,
+        start='''\
+def buckets_by_size(sizes_bytes, threshold_mb):
+    """Returns the positions of each bucket, such as [[0, 1], [2]]."""
+    return [[position] for position in range(len(sizes_bytes))]
+
+
+check("04.1", buckets_by_size)
+''',
     ),
     Exercise(
         "04.2",
@@ -427,6 +435,11 @@ EXERCISES = (
             "in one message. An index is the last gradient of its message.",
         ),
         _golf,
+        start="""\
+indices = [9]
+
+check("04.2", indices)
+""",
     ),
     Exercise(
         "04.3",
@@ -441,5 +454,12 @@ EXERCISES = (
             "minus the end of backward, and 0 if that is negative.",
         ),
         _exposed,
+        start="""\
+def exposed_s(ready_s, sizes_bytes, backward_s, alpha_s, beta_s_per_byte):
+    return sum(alpha_s + beta_s_per_byte * size for size in sizes_bytes)
+
+
+check("04.3", exposed_s)
+""",
     ),
 )

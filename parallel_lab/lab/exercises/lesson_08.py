@@ -150,20 +150,20 @@ def _read_model(answer: Any) -> tuple[int, Settings]:
     """(width, settings) of an answer. Raises Wrong."""
     rule = f'{{"width": ..., "level": ...}}, and if you like {", ".join(FREE[1:])}'
     if not isinstance(answer, Mapping):
-        raise Wrong("no model yet" if answer is None else shorten(answer), rule)
+        raise Wrong("no model yet" if answer is None else shorten(answer), form=rule)
     unknown = [key for key in answer if key not in ("width", *FREE)]
     if unknown:
-        raise Wrong(f"{shorten(unknown[0])} is not a setting of this puzzle", rule)
+        raise Wrong(f"{shorten(unknown[0])} is not a setting of this puzzle", form=rule)
     width = read_number(answer.get("width"))
     if width is None or width not in WIDTHS:
         allowed = f"A multiple of {WIDTHS.step} from {WIDTHS.start} to {WIDTHS[-1]}"
-        raise Wrong(f"width {shorten(answer.get('width'))}", allowed)
+        raise Wrong(f"width {shorten(answer.get('width'))}", form=allowed)
     settings = replace(GIVEN, **{key: answer[key] for key in FREE if key in answer})
     mode, level = settings.parallel_mode, settings.level
     if not isinstance(mode, str) or mode not in LEVELS:
-        raise Wrong(f"parallel_mode {shorten(mode)}", f"One of {', '.join(LEVELS)}")
+        raise Wrong(f"parallel_mode {shorten(mode)}", form=f"One of {', '.join(LEVELS)}")
     if not isinstance(level, str) or level not in LEVELS[mode]:
-        raise Wrong(f"level {shorten(level)}", f"In {mode} one of {', '.join(LEVELS[mode])}")
+        raise Wrong(f"level {shorten(level)}", form=f"In {mode} one of {', '.join(LEVELS[mode])}")
     return int(width), settings
 
 
@@ -195,7 +195,7 @@ def _largest(answer: Any) -> Iterator[Part]:
     try:
         counts = _simulated(job, settings, job.compile(settings))
     except ParallelLabError as error:
-        raise Wrong(str(error), "Settings that go together") from error
+        raise Wrong(str(error), form="Settings that go together") from error
     parameters = job.parameter_count
     found = f"{STACK_LAYERS} layers of {width} x {width}: {parameters:,} parameters, {settings.level}"
     yield Part("a model", True, found)
@@ -270,6 +270,13 @@ EXERCISES = (
             "up and multiply by the number of parameters.",
         ),
         _bytes_of_stages,
+        start="""\
+def bytes_per_rank(parameters, ranks, stage, param_bytes, grad_bytes, state_bytes):
+    return parameters * (param_bytes + grad_bytes + state_bytes)
+
+
+check("08.1", bytes_per_rank)
+""",
     ),
     Exercise(
         "08.2",
@@ -285,6 +292,15 @@ EXERCISES = (
             "them and the velocity.",
         ),
         step_parts,
+        start="""\
+def zero1_step(rank, ranks, weights, gradient, velocity):
+    everybody = tuple(range(ranks))
+    gradient = yield Request("all_reduce", everybody, gradient, reduce="mean")
+    return weights - 0.1 * gradient, velocity
+
+
+check("08.2", zero1_step)
+""",
     ),
     Exercise(
         "08.3",
@@ -300,5 +316,10 @@ EXERCISES = (
             "halve the interval between a width that fits and one that does not, in steps of 16.",
         ),
         _largest,
+        start="""\
+model = {"width": 256, "level": "off"}
+
+check("08.3", model)
+""",
     ),
 )

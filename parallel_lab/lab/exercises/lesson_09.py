@@ -132,7 +132,9 @@ def _legal(answer: Any, chunks: int, split: bool) -> tuple[Schedule, str]:
     if drawn.splits_backward != split:
         note = "Here B makes the gradients of the inputs only: W, those of the weights, is an action of its own."
         other = "Here B is the whole backward: there is no W."
-        raise Wrong(f"actions of the kinds {', '.join(sorted(kinds)) or 'none'}", rule, note if split else other)
+        raise Wrong(
+            f"actions of the kinds {', '.join(sorted(kinds)) or 'none'}", rule, note if split else other, form=rule
+        )
     faults = drawn.check()
     if faults:
         more = f" ({len(faults)} faults in all)" if len(faults) > 1 else ""
@@ -230,10 +232,10 @@ def _chunked(answer: Any) -> str:
 def _divided(answer: Any) -> Iterator[Part]:
     rule = f"{{{CAP}: one schedule, {WIDE_CAP}: another one}}: a schedule for each cap"
     if not isinstance(answer, Mapping):
-        raise Wrong("no schedules yet" if answer is None else shorten(answer), rule)
+        raise Wrong("no schedules yet" if answer is None else shorten(answer), form=rule)
     lean, note = answer.get(CAP), ""
     if lean is None:
-        raise Wrong(f"no schedule for the cap {CAP}", rule)
+        raise Wrong(f"no schedule for the cap {CAP}", form=rule)
     drawn, found = _legal(lean, 1, split=True)
     if (yield from _runs(drawn, found)):
         length, fused = drawn.clock(*DIVIDED).makespan, _fused_makespan()
@@ -247,7 +249,7 @@ def _divided(answer: Any) -> Iterator[Part]:
 
 def _no_bubble_inside(answer: Any) -> str:
     if answer is None:
-        raise Wrong(f"no schedule for the cap {WIDE_CAP}", f"a schedule for the cap {WIDE_CAP}")
+        raise Wrong(f"no schedule for the cap {WIDE_CAP}", form=f"a schedule for the cap {WIDE_CAP}")
     drawn, _ = _legal(answer, 1, split=True)
     _fits(drawn, WIDE_CAP)
     _same_bits(drawn)
@@ -291,6 +293,13 @@ EXERCISES = (
             "answer is p - 1 divided by the sum of v m and p - 1.",
         ),
         _bubble,
+        start="""\
+def bubble(stages, micro_batches, chunks=1):
+    return 1 / micro_batches
+
+
+check("09.1", bubble)
+""",
     ),
     Exercise(
         "09.2",
@@ -316,6 +325,12 @@ EXERCISES = (
         _by_hand,
         _pars_by_hand,
         "shorter than one by one",
+        start="""\
+schedule = [[f"{rank}{kind}{n}" for n in range(8) for kind in "FB"] for rank in range(4)]
+two_parts = None
+
+check("09.2", schedule, two_parts=two_parts)
+""",
     ),
     Exercise(
         "09.3",
@@ -335,5 +350,11 @@ EXERCISES = (
         _divided,
         _pars_divided,
         "shorter than fused",
+        start="""\
+fused = [[f"{rank}{kind}{n}" for n in range(8) for kind in "FBW"] for rank in range(4)]
+divided = {4: fused, 8: None}
+
+check("09.3", divided)
+""",
     ),
 )

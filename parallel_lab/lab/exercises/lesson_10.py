@@ -37,10 +37,10 @@ def _read_layers(given: Any, cap: int) -> tuple[bool, ...]:
     try:
         layers = [whole(layer) for layer in given if not isinstance(layer, bool) or _refuse(layer)]
     except Exception as error:  # whatever a learner's object does
-        raise Wrong("nothing" if given is None else shorten(given), rule) from error
+        raise Wrong("nothing" if given is None else shorten(given), form=rule) from error
     outside = [n for n in layers if not 0 <= n < len(LAYERS)]
     if outside:
-        raise Wrong(f"layer {outside[0]}", rule)
+        raise Wrong(f"layer {outside[0]}", form=rule)
     return tuple(n in layers for n in range(len(LAYERS)))
 
 
@@ -51,7 +51,7 @@ def _refuse(given: Any) -> bool:
 def _budget(answer: Any) -> Iterator[Part]:
     rule = f"{{{', '.join(f'{cap}: [...]' for cap in CAPS)}}}: the layers that are recomputed, for every cap"
     if not isinstance(answer, Mapping):
-        raise Wrong("no layers yet" if answer is None else shorten(answer), rule)
+        raise Wrong("no layers yet" if answer is None else shorten(answer), form=rule)
     choices = {cap: _read_layers(answer.get(cap), cap) for cap in CAPS}
     told = [f"{cap}: {sum(again)} of {len(LAYERS)} layers" for cap, again in choices.items()]
     yield Part("layers", True, "; ".join(told))
@@ -241,6 +241,11 @@ EXERCISES = (
         _budget,
         _pars,
         "fits",
+        start="""\
+layers = {30: [], 40: [], 50: []}
+
+check("10.1", layers)
+""",
     ),
     Exercise(
         "10.2",
@@ -254,5 +259,12 @@ EXERCISES = (
             "return None. Else divide the sum of the sizes by what is left.",
         ),
         _bandwidth,
+        start="""\
+def bandwidth(sizes_bytes, alpha_s, time_s):
+    return sum(sizes_bytes) / time_s
+
+
+check("10.2", bandwidth)
+""",
     ),
 )

@@ -60,7 +60,9 @@ def _arrays(run: ProgramRun, shape: tuple[int, ...], expected: str) -> Iterator[
         array = _array(value, shape)
         if array is None:
             note = "The program ends without a return." if run.messages else "Nothing is returned yet."
-            raise Wrong(f"{shorten(value)} on {run.ranks} ranks", expected, note if value is None else "", rank)
+            raise Wrong(
+                f"{shorten(value)} on {run.ranks} ranks", "", note if value is None else "", rank, form=expected
+            )
         yield rank, array
 
 

@@ -23,6 +23,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any
 
 from ...base.errors import ParallelLabError, shorten
@@ -152,7 +153,61 @@ def fault_of(error: BaseException, rank: int | None = None, seconds: float = SEC
     return Fault(text, place, code, rank)
 
 
+def is_machine_fault(error: BaseException) -> bool:
+    """Whether what ended a grader is the machine's fault: no line of a learner's is among those that led to it."""
+    if not isinstance(error, ImportError | OSError):
+        return False
+    inside = (_PACKAGE, sys.base_prefix, sys.prefix, "<frozen")
+    return all(f.filename.startswith(inside) for f in traceback.extract_tb(error.__traceback__))
+
+
 # ---- a function ----
+
+
+class Followed:
+    """A learner's function, called as it is; remembers the line from which it last returned."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.place = function, ""
+
+    def __call__(self, *args: Any) -> Any:
+        code = getattr(self.function, "__code__", None)
+        if code is None or sys.gettrace() is not None:  # a debugger's, or that of a deadline outside the main thread
+            return self.function(*args)
+
+        def returned(frame: Any, event: str, arg: Any) -> Any:
+            if event == "return":
+                self.place = f"{short_file(code.co_filename)}:{frame.f_lineno}"
+            return returned
+
+        def entered(frame: Any, event: str, arg: Any) -> Any:
+            if frame.f_code is not code:
+                return None
+            frame.f_trace_lines = False
+            return returned
+
+        sys.settrace(entered)
+        try:
+            return self.function(*args)
+        finally:
+            sys.settrace(None)
+
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+
+def followed(answer: Any) -> Any:
+    """An answer whose functions, itself or the values of a dict, are followed."""
+    if type(answer) is dict:
+        return {key: followed(value) for key, value in answer.items()}
+    return Followed(answer) if isinstance(answer, FunctionType) else answer
+
+
+def place_of(answer: Any) -> str:
+    """`in bubble, cell:3`: the line of a followed function that gave its last value; "" for another answer."""
+    if not isinstance(answer, Followed) or not answer.place:
+        return ""
+    return f"in {answer.function.__name__}, {answer.place}"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,17 @@ _BARS = {True: "#2f9e63", False: "#d0493f", None: "#8a929b"}
 _MARKS = {True: ("✓", "passed"), False: ("✗", "not yet"), None: ("–", "not judged")}
 
 
+class Note(str):
+    """What is told about a wrong answer, and the name of the misconception that it comes from (`ideas.py`)."""
+
+    idea: str
+
+    def __new__(cls, text: str, idea: str = "") -> Note:
+        note = super().__new__(cls, text)
+        note.idea = idea
+        return note
+
+
 @dataclass(frozen=True)
 class Part:
     """The verdict on one part of an answer.
@@ -21,11 +32,12 @@ class Part:
     name      of the exercise's parts, or words for what went wrong
     passed    True or False; None: it could not be judged, because an earlier part failed
     found     what the answer gave, counted or computed by the engine
-    expected  what it should be, with the formula or rule that says so
-    note      what a wrong answer is an answer to, where that is known
+    expected  what it should be, with the formula or rule that says so: shown once a hint was asked for
+    note      what a wrong answer is an answer to, where that is known; a `Note` has the misconception's name, too
     rank      the first rank that is wrong, where that applies
     op        the first call or tensor that is wrong, such as `send 2 -> 3 at cell:7`
     points    what it is worth
+    form      of which form an answer is, where this one has another: always shown
     """
 
     name: str
@@ -36,6 +48,12 @@ class Part:
     rank: int | None = None
     op: str = ""
     points: int = 1
+    form: str = ""
+
+    @property
+    def idea(self) -> str:
+        """The name of the misconception that the answer comes from; empty where none is recognised."""
+        return getattr(self.note, "idea", "")
 
     @property
     def earned(self) -> int:
@@ -51,11 +69,14 @@ class Part:
 class Wrong(Exception):
     """Raised by a grader where it finds what is wrong; the arguments are those of the failed `Part`."""
 
-    def __init__(self, found: str, expected: str = "", note: str = "", rank: int | None = None, op: str = "") -> None:
+    def __init__(
+        self, found: str, expected: str = "", note: str = "", rank: int | None = None, op: str = "", *, form: str = ""
+    ) -> None:
         super().__init__(found, expected, note, rank, op)
+        self.form = form
 
     def part(self, name: str) -> Part:
-        return Part(name, False, *self.args)
+        return Part(name, False, *self.args, form=self.form)
 
 
 def judged(name: str, judge: Callable[..., str], *given: Any) -> Part:
@@ -68,12 +89,17 @@ def judged(name: str, judge: Callable[..., str], *given: Any) -> Part:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on an answer: true when every part passed. `hints_seen`: hints of it given in this session."""
+    """The verdict on an answer: true when every part passed.
+
+    hints_seen  hints of it given in this session: from the first on, `expected` is shown
+    tried       False for the answer that the exercise begins with: no part of it is judged
+    """
 
     exercise: str
     title: str
     parts: tuple[Part, ...]
     hints_seen: int = 0
+    tried: bool = True
 
     @property
     def passed(self) -> bool:
@@ -111,6 +137,8 @@ class Verdict:
     @property
     def headline(self) -> str:
         """One line: exercise, verdict, points."""
+        if not self.tried:
+            return f"Exercise {self.exercise}, {self.title}: not tried yet, {self.max_points} points to earn"
         done = (
             "passed" if self.passed else f"{sum(bool(p.passed) for p in self.parts)} of {len(self.parts)} parts passed"
         )
@@ -121,38 +149,59 @@ class Verdict:
         """What to call for help; empty when nothing is missing."""
         if self.passed:
             return ""
+        if not self.tried:
+            text = "This is the answer that the exercise begins with. Change it, and run the cell again; "
+            return text + f'hint("{self.exercise}") helps to begin.'
         seen = min(self.hints_seen, len(LADDER))
         if seen == len(LADDER):
             text = f'All hints were given; hint("{self.exercise}", level=0) shows the first again, '
             return text + f"level={len(LADDER) - 1} the last."
-        return f'hint("{self.exercise}") gives {LADDER[seen]} ({seen} of {len(LADDER)} hints seen).'
+        after = "" if seen else " From then on a verdict also says what was expected."
+        return f'hint("{self.exercise}") gives {LADDER[seen]} ({seen} of {len(LADDER)} hints seen).{after}'
 
     def __str__(self) -> str:
         lines = [self.headline]
-        for part in self.parts:
+        for part in self.parts if self.tried else ():
             mark, word = _MARKS[part.passed]
-            lines.append(
-                f"  {mark} {part.name}: {word}" + (f" ({part.where})" if part.where and not part.passed else "")
-            )
-            lines += [f"      {title}: {text}".replace("\n", "\n      ") for title, text in self._rows(part)]
+            rows = self._rows(part)
+            where = f" ({part.where})" if part.where and not part.passed and rows else ""
+            lines.append(f"  {mark} {part.name}: {word}{where}")
+            lines += [f"      {title}: {text}".replace("\n", "\n      ") for title, text in rows]
         return "\n".join([*lines, *filter(None, (self.offer,))])
 
     __repr__ = __str__
 
-    @staticmethod
-    def _rows(part: Part) -> list[tuple[str, str]]:
-        rows = [("found", part.found), ("expected", "" if part.passed else part.expected), ("note", part.note)]
+    def _rows(self, part: Part) -> list[tuple[str, str]]:
+        """One diagnosis at a time: of the first part that is wrong. What was expected is told after the first hint."""
+        rows = [("found", part.found), ("note", part.note)]
+        if not part.passed:
+            if part is not next((p for p in self.parts if p.passed is False), None):
+                return []
+            rows[1:1] = [("form", part.form), ("expected", part.expected if self.hints_seen else "")]
         return [(title, text) for title, text in rows if text]
 
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data: what `save_results` writes of it (its form is in the package's docstring)."""
+        parts = [
+            {"name": p.name, "passed": p.passed, "points": p.points, "earned": p.earned, "idea": p.idea, "note": p.note}
+            for p in self.parts
+        ]
+        told = {"exercise": self.exercise, "title": self.title, "tried": self.tried, "hints": self.hints_seen}
+        return {**told, "points": self.points, "max_points": self.max_points, "parts": parts}
+
     def _repr_html_(self) -> str:
+        if not self.tried:
+            style = f"border-left:4px solid {_BARS[None]};padding-left:8px;margin:4px 0;max-width:100ch"
+            return f"<p role='status' style='{style}'>{escape(self.headline)}. {escape(self.offer)}</p>"
         blocks = []
         for part in self.parts:
             mark, word = _MARKS[part.passed]
-            where = f" ({escape(part.where)})" if part.where and not part.passed else ""
+            rows_of = self._rows(part)
+            where = f" ({escape(part.where)})" if part.where and not part.passed and rows_of else ""
             rows = "".join(
                 f"<div style='margin-left:1.4em;white-space:pre-wrap;overflow-wrap:anywhere'>{escape(title)}: "
                 f"{escape(text)}</div>"
-                for title, text in self._rows(part)
+                for title, text in rows_of
             )
             style = f"list-style:none;margin:4px 0;padding-left:8px;border-left:4px solid {_BARS[part.passed]}"
             blocks.append(f"<li style='{style}'><b>{mark} {escape(part.name)}</b>: {word}{where}{rows}</li>")

@@ -104,7 +104,7 @@ def step_parts(answer: Any) -> Iterator[Part]:
     answer(rank, ranks, weights, gradient, velocity) yields Requests; returns (all weights, its slice of the velocity)
     """
     if not callable(answer):
-        raise Wrong(f"{shorten(answer)} is not a function", "A rank program: a function that yields Requests")
+        raise Wrong(f"{shorten(answer)} is not a function", form="A rank program: a function that yields Requests")
     trained = [_train(answer, ranks) for ranks in RANKS]
     yield judged("one step", _one_step, trained)
     yield judged("20 steps", _all_steps, trained)
@@ -139,7 +139,7 @@ def _check_weights(trained: _Trained, results: Sequence[Any], steps: int) -> Non
         if state is None:
             note = "The program ends without a return." if value is None else ""
             allowed = "(weights, velocity): all weights, and this rank's slice"
-            raise Wrong(f"{shorten(value)} {on_ranks}", allowed, note, rank)
+            raise Wrong(f"{shorten(value)} {on_ranks}", "", note, rank, form=allowed)
         weights = state[0]
         if weights.shape != want.shape:
             is_slice = weights.size == WEIGHTS // problem.ranks

@@ -1,0 +1,141 @@
+"""Misconceptions: the wrong models that learners' numbers come from, and how an answer is recognised as one of them.
+
+    WHOLE = Idea("ZeRO cuts all memory", "Stage 3 shards ...: activations stay.", answer=wrong_function)
+    yield judged("stage 3", compare_calls, answer, CASES, right, (WHOLE,), "bytes of one rank")
+
+`compare_calls` calls an answer with each case. Where it differs from the right function, the wrong ones are run on all
+cases: the first that gives all of the learner's numbers is what the note tells. A number that an idea gives by accident
+in one case is told apart by the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import shorten
+from .running import ask, attempt
+from .verdict import Note, Wrong
+
+CLOSE = 1e-9  # relative
+LATER_S = 0.5  # of a call whose result only helps to tell ideas apart
+
+# The misconceptions that the course aims at, by name, and what is wrong with each.
+MISCONCEPTIONS = {
+    "all_reduce averages": "It adds. The mean is a division that somebody asks for: gradients_mean.",
+    "the mean of means is the mean": "Only of equally many rows: each row must count the same.",
+    "reduce the loss and backward follows": "The reduced loss is a number; the gradients stay each rank's own.",
+    "no message where shapes fit": "A split contracted dimension leaves partial sums, whatever the shapes.",
+    "partial sums may wait": "Not past an operator that is not linear: relu(a) + relu(b) is not relu(a + b).",
+    "replicated value, replicated gradient": "Its gradient is a partial sum unless all ranks do the same work.",
+    "ZeRO cuts all memory": "It shards states, gradients and parameters; activations and working memory stay.",
+    "ZeRO-1 sends more": "A reduce_scatter and an all_gather send what one all_reduce sends.",
+    "twice the ranks, twice the speed": "Start-ups grow with the ranks, and the bytes of an all_reduce do not shrink.",
+    "a ring is always best": "It pays 2 (n - 1) start-ups: small messages want few rounds.",
+    "fuse everything, or nothing": "One message hides nothing, many pay every start: the best lies between.",
+    "1F1B has a smaller bubble": "It has GPipe's bubble, and keeps fewer activations.",
+    "more micro-batches are free": "Each keeps activations, and small products use a device less well.",
+    "rank i holds block i": "The map from dimensions to ranks decides, not the order of the blocks.",
+    "a strategy names nodes": "It counts slices of each dimension; which ranks hold them is another question.",
+    "no crash, no fault": "A wrong gradient trains without an error; only a comparison shows it.",
+    "a hang is the network's": "A rank has skipped a call, or calls in another order.",
+    "every rank may draw as it likes": "Ranks that share data must share the draws that belong to it.",
+    "clip per rank": "The norm is that of all slices: the squares are added up before the root.",
+    "a checkpoint loads anywhere": "Files of slices need the strategy that made them.",
+}
+
+
+@dataclass(frozen=True)
+class Idea:
+    """A wrong idea, and the answer to an exercise that follows from it.
+
+    name    of MISCONCEPTIONS, or words of one's own; results are counted under it
+    note    what is told to a learner who gives this answer: what it is, and what was overlooked
+    answer  that answer, in the form of the exercise: a function of the same arguments, a number, a choice
+    part    the part of the exercise in which it is recognised
+    """
+
+    name: str
+    note: str
+    answer: Any
+    part: str = ""
+
+    @property
+    def told(self) -> Note:
+        """The note, with the name."""
+        return Note(self.note, self.name)
+
+
+def same_value(found: Any, wanted: Any, close: float = CLOSE) -> bool:
+    """Whether two answers are equal: numbers and arrays to rounding, lists and tuples alike, None only None."""
+    if found is None or wanted is None or isinstance(wanted, str | bool):
+        return found is wanted or (type(found) is type(wanted) and found == wanted)
+    if isinstance(wanted, int | float):
+        try:
+            return not isinstance(found, str | bool) and math.isclose(
+                float(found), wanted, rel_tol=close, abs_tol=1e-12
+            )
+        except Exception:  # whatever a learner's object does
+            return False
+    if isinstance(wanted, list | tuple):
+        try:
+            given = list(found)
+        except Exception:  # the same
+            return False
+        return len(given) == len(wanted) and all(same_value(*pair, close) for pair in zip(given, wanted, strict=True))
+    try:
+        given, array = np.asarray(found), np.asarray(wanted)
+        return given.shape == array.shape and bool(np.allclose(given, array, rtol=close, atol=1e-12))
+    except Exception:  # the same
+        return False
+
+
+def recognised(
+    found: Sequence[Any], cases: Sequence[tuple[Any, ...]], ideas: Iterable[Idea], close: float = CLOSE
+) -> str:
+    """The note of the first idea that gives `found` on these cases; empty where none does."""
+
+    def gives(idea: Idea) -> bool:
+        try:
+            return all(same_value(f, idea.answer(*case), close) for f, case in zip(found, cases, strict=True))
+        except Exception:  # a wrong model need not fit every case
+            return False
+
+    return next((idea.told for idea in ideas if gives(idea)), "")
+
+
+def compare_calls(
+    answer: Any,
+    cases: Sequence[tuple[Any, ...]],
+    right: Callable[..., Any],
+    ideas: Iterable[Idea] = (),
+    rule: str = "",
+    *,
+    close: float = CLOSE,
+    text: Callable[[Any], str] = shorten,
+) -> str:
+    """A learner's function beside the right one, case by case: for `judged`. Raises Wrong for the first difference.
+
+    cases  arguments of each call; `right` and the ideas' functions take the same
+    rule   in words, what the function should give: told with the expected value
+    text   how values are written
+    """
+    found: list[Any] = []
+    for number, case in enumerate(cases, 1):
+        found.append(ask(rule, answer, *case))
+        wanted = right(*case)
+        if not same_value(found[-1], wanted, close):
+            given = ", ".join(shorten(argument) for argument in case)
+            expected = f"{text(wanted)}: {rule}" if rule else text(wanted)
+            for later in cases[number:] if ideas else ():
+                called = attempt(answer, *later, seconds=LATER_S)
+                if called.fault is not None:
+                    break
+                found.append(called.value)
+            note = recognised(found, cases[: len(found)], ideas, close)
+            raise Wrong(f"{text(found[number - 1])} for ({given})", expected, note)
+    return f"{len(cases)} case{'s' if len(cases) > 1 else ''}: {rule}" if rule else f"{len(cases)} cases"
