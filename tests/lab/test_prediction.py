@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from parallel_lab.base.errors import ArgumentError
@@ -40,10 +41,14 @@ def test_lists_are_as_good_as_tuples(plan):
     assert verdicts(Prediction(slice_of_w=[8, 16], group_of_rank_5=[4, 5, 6, 7]).compare(plan))[:2] == expected
 
 
-def test_what_is_left_open_is_no_answer_and_is_revealed(plan):
-    comparison = Prediction().compare(plan)
-    assert verdicts(comparison) == ["no answer"] * 4
-    assert [row[2] for row in comparison.rows] == list(RIGHT.values())
+def test_what_is_left_open_is_covered_until_it_is_asked_for(plan):
+    comparison = Prediction(messages=7).compare(plan)
+    assert verdicts(comparison) == ["no answer", "no answer", "right", "no answer"]
+    assert "3 questions are open" in str(comparison)
+    assert "(8, 16)" not in str(comparison) and f"{BYTES}" not in str(comparison)
+    shown = str(Prediction(messages=7).compare(plan, show=True))
+    assert "(8, 16)" in shown and f"{BYTES}" in shown and "open" not in shown
+    assert "no question has an answer yet" in Prediction().compare(plan)._repr_html_()
 
 
 def test_wrong_answers_are_not_yet(plan):
@@ -67,7 +72,7 @@ def test_a_known_misconception_is_answered_with_its_reason(plan, row, answers, w
 
 def test_a_right_answer_needs_no_hint_in_print(plan):
     assert "runs fastest" not in str(Prediction(**RIGHT).compare(plan))
-    assert "runs fastest" in str(Prediction().compare(plan))
+    assert "runs fastest" in str(Prediction().compare(plan, show=True))
 
 
 @each_of("answers", {"slice_of_w": "eight by sixteen"}, {"group_of_rank_5": 4.5}, {"messages": object()})
@@ -106,6 +111,28 @@ def test_the_table_in_a_notebook_is_escaped_and_has_headers():
 
 def test_a_comparison_takes_the_answers_by_their_keys():
     rows = Comparison.of({"n": 3, "b": None}, b=("bytes?", 8, 8, "4 each"), n=("how many?", 2, None, "two")).rows
-    assert rows == (("bytes?", None, 8, 8, "4 each"), ("how many?", 3, 2, None, "two"))
-    with pytest.raises(ArgumentError, match=r"no answer 'm'.*The answers: n"):
+    assert rows == (("bytes?", None, 8, None, "4 each"), ("how many?", 3, 2, None, "two"))
+    with pytest.raises(ArgumentError, match=r"no answer 'm'.*A dict with m"):
         Comparison.of({"n": 3}, m=("?", 1, 1, ""))
+    with pytest.raises(ArgumentError, match=r"prediction=7.*A dict with m"):
+        Comparison.of(7, m=("?", 1, 1, ""))
+
+
+def test_nothing_is_counted_for_an_open_question():
+    counted = []
+    asked = {"a": ("a?", 1, lambda: counted.append("a") or 1, ""), "b": ("b?", 2, lambda: counted.append("b") or 2, "")}
+    assert Comparison.of({"a": None, "b": 2}, **asked).open == 1 and counted == ["b"]
+    assert Comparison.of({"a": None, "b": 2}, show=True, **asked).open == 0 and counted == ["b", "a", "b"]
+
+
+@each_of(
+    ("yours", "right", "verdict"),
+    ([8, 16], (8, 16), "right"),
+    (7.0, 7, "right"),
+    (np.int64(7), 7, "right"),
+    (np.arange(3), 7, "not yet"),
+    ("87", (8, 7), "not yet"),
+    (object(), 7, "not yet"),
+)
+def test_an_answer_counts_in_any_form(yours, right, verdict):
+    assert Comparison.verdict(yours, right) == verdict

@@ -67,6 +67,13 @@ def exposed_s(ready_s, sizes_bytes, backward_s, alpha_s, beta_s_per_byte):
         end_s = max(end_s, ready) + alpha_s + beta_s_per_byte * size
     return max(0, end_s - backward_s)
 """,
+    "05.1": "sends = [1, 8, 1, 4, None, 1, 2, None, 2, None, None, 4]",
+    "05.2": """
+def slices(m, k, n, strategy):
+    (a, b), (_, c) = strategy
+    return (m // a, k // b), (k // b, n // c), (m // a, n // c), b
+""",
+    "05.3": "strategy = ((2, 2), (2, 2))",
     "08.1": """
 def bytes_per_rank(parameters, ranks, stage, param_bytes, grad_bytes, state_bytes):
     if stage >= 1:

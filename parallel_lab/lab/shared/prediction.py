@@ -4,17 +4,18 @@ was counted.
     guess = Prediction(slice_of_w=(8, 16), group_of_rank_5=(4, 5, 6, 7), messages=7, bytes=2820)
     guess.compare(lab.plan, lab.events)
 
-A wrong answer that is a known misconception is answered with the reason, not only with the right number.
+A question that is still open keeps its answer covered (`show=True` uncovers it). A wrong answer that is a known
+misconception is answered with the reason, not only with the right number.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.errors import ArgumentError, shorten
+from ...base.errors import ArgumentError, escape, shorten
 from ...base.events import Event
 from ...base.units import table_lines
 from ...graph.plan import Plan
@@ -22,6 +23,7 @@ from ..pictures.picture import message_table
 from .sections import html_table
 
 RANK = 5
+COVERED = "?"  # what an open question shows
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,11 @@ class Prediction:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, _plain(getattr(self, field.name), field.name))
 
-    def compare(self, plan: Plan, events: Iterable[Event] = ()) -> Comparison:
-        """The answers, planned and (of a recorded run) counted. ArgumentError: no rank 5, `w` or later message."""
+    def compare(self, plan: Plan, events: Iterable[Event] = (), *, show: bool = False) -> Comparison:
+        """The answers, planned and (of a recorded run) counted. show: those of open questions too.
+
+        Raises ArgumentError for a plan without rank 5 or `w`.
+        """
         if plan.device_num <= RANK or "w" not in plan.value_table:
             what = f"plan {plan.graph.name!r} on {plan.device_num} devices"
             raise ArgumentError(what, where="Prediction", allowed="The quickstart network on 8 devices")
@@ -72,7 +77,7 @@ class Prediction:
                 self._about_bytes(table),
             ),
         )
-        return Comparison(rows)
+        return Comparison(rows, show)
 
     # ---- known misconceptions ----
 
@@ -109,47 +114,88 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of (question, your answer, what the plan says, what was counted, hint). Prints as a table."""
+    """Rows of (question, your answer, what the plan says, what was counted, why). Prints as a table.
+
+    show  whether open questions, those whose answer is None, show what is right
+    """
 
     rows: tuple[tuple[str, Any, Any, Any, str], ...]
+    show: bool = True
 
     @classmethod
-    def of(cls, answers: Mapping[str, Any], **rows: tuple[str, Any, Any, str]) -> Comparison:
-        """Rows of (question, by formula, counted, hint), each with the answer of its key; None was left open.
+    def of(cls, answers: Mapping[str, Any], *, show: bool = False, **rows: tuple[str, Any, Any, str]) -> Comparison:
+        """Rows of (question, by formula, counted, why), each with the answer of its key; None was left open.
 
             Comparison.of(prediction, rounds=("rounds in a ring", 6, counted, "3 to add up, 3 to hand out"))
 
-        Raises ArgumentError for a key without an answer.
+        `counted` may be a function: it is called for what is shown only, so that an open question costs nothing.
+
+        Raises ArgumentError for answers that are no dict, and for a key without an answer.
         """
-        missing = [key for key in rows if key not in answers]
+        known = list(answers) if isinstance(answers, Mapping) else []
+        missing = [key for key in rows if key not in known]
         if missing:
-            what = f"no answer {missing[0]!r}"
-            raise ArgumentError(what, where="Comparison.of", allowed=f"The answers: {', '.join(answers)}")
-        return cls(tuple((question, answers[key], *facts) for key, (question, *facts) in rows.items()))
+            what = f"no answer {missing[0]!r}" if known else f"prediction={shorten(answers)}"
+            raise ArgumentError(what, where="compare", allowed=f"A dict with {', '.join(rows)}; None leaves one open")
+        found = []
+        for key, (question, right, counted, why) in rows.items():
+            shown = show or answers[key] is not None
+            found.append((question, answers[key], right, _counted(counted) if shown else None, why))
+        return cls(tuple(found), show)
 
     @staticmethod
     def verdict(yours: Any, right: Any) -> str:
         """ "no answer", "right" or "not yet"."""
-        return "no answer" if yours is None else "right" if yours == right else "not yet"
+        return "no answer" if yours is None else "right" if _same(yours, right) else "not yet"
+
+    @property
+    def open(self) -> int:
+        """Questions without an answer, whose right answers are covered."""
+        return 0 if self.show else sum(row[1] is None for row in self.rows)
+
+    @property
+    def ask(self) -> str:
+        """What to do about open questions; empty where there are none."""
+        if not self.open:
+            return ""
+        count = "Predict first: no question" if self.open == len(self.rows) else f"{self.open} question"
+        some = " has an answer yet" if self.open == len(self.rows) else f"{'s are' if self.open > 1 else ' is'} open"
+        return f"{count}{some}. Fill in your answers above and run both cells again; show=True uncovers the rest."
 
     def _cells(self) -> list[tuple[str, ...]]:
         found = []
-        for question, yours, plan_says, counted, hint in self.rows:
+        for question, yours, plan_says, counted, why in self.rows:
             verdict = self.verdict(yours, plan_says)
-            found.append(
-                (question, _text(yours), _text(plan_says), _text(counted), verdict, "" if verdict == "right" else hint)
-            )
+            if yours is None and not self.show:
+                found.append((question, "-", COVERED, COVERED, "open", ""))
+                continue
+            why = "" if verdict == "right" else why
+            found.append((question, _text(yours), _text(plan_says), _text(counted), verdict, why))
         return found
 
     def __str__(self) -> str:
-        return "\n".join(table_lines([("", "you", "plan (predicted)", "run (counted)", "verdict", ""), *self._cells()]))
+        lines = table_lines([("", "you", "plan (predicted)", "run (counted)", "verdict", ""), *self._cells()])
+        return "\n".join([*lines, *filter(None, (self.ask,))])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        titles = ("question", "you", "plan (predicted)", "run (counted)", "verdict", "hint")
+        titles = ("question", "you", "plan (predicted)", "run (counted)", "verdict", "why")
         # an answer such as (8, 16) stays in one line
-        return html_table(titles, self._cells(), ["", *[";white-space:nowrap"] * 4, ""])
+        table = html_table(titles, self._cells(), ["", *[";white-space:nowrap"] * 4, ""])
+        return table + (f"<p role='status'>{escape(self.ask)}</p>" if self.ask else "")
+
+
+def _counted(counted: Any) -> Any:
+    return counted() if isinstance(counted, Callable) else counted
+
+
+def _same(yours: Any, right: Any) -> bool:
+    """[8, 16] is as good as (8, 16), 7.0 as 7, and an array of one number as the number."""
+    try:
+        return bool(yours == right) or (not isinstance(yours, str) and tuple(yours) == right)
+    except (TypeError, ValueError):
+        return False
 
 
 def _plain(value: Any, question: str) -> Any:

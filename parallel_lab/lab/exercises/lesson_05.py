@@ -1,0 +1,301 @@
+"""Lesson 05, slicing one product: what a strategy sends, the shapes of the slices, a product under a cap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from operator import index as whole
+from typing import Any
+
+from ...base.errors import ParallelLabError, StrategyError, shorten
+from .book import Exercise
+from .one_product import DEVICES, SHAPE, Pair, Product, counts, pair
+from .running import ask
+from .verdict import Part, Wrong, judged
+
+# ---- 05.1: what a strategy sends ----
+
+STRATEGIES: tuple[Pair, ...] = (
+    ((8, 1), (1, 1)),
+    ((1, 8), (8, 1)),
+    ((1, 1), (1, 8)),
+    ((2, 4), (4, 1)),
+    ((2, 4), (2, 1)),
+    ((4, 1), (1, 2)),
+    ((2, 2), (2, 2)),
+    ((4, 2), (2, 2)),
+    ((1, 2), (2, 1)),
+    ((3, 1), (1, 1)),
+    ((2, 1), (4, 1)),
+    ((1, 4), (4, 2)),
+)
+OPEN = -1  # an entry that is still ...
+FORM = "12 entries in the order of the table: None, 1, or how many ranks add up"
+
+
+@lru_cache(maxsize=1)
+def addends_of() -> tuple[int | None, ...]:
+    """Of every strategy: ranks that add up, 1 where nothing is sent, None where it is refused."""
+    found: list[int | None] = []
+    for strategy in STRATEGIES:
+        try:
+            found.append(Product(strategy).addends)
+        except StrategyError:
+            found.append(None)
+    return tuple(found)
+
+
+# wrong models: what each says of ((a, b), (c, d))
+_MODELS = {
+    "You took every split as one that must be added up. Only the dim that the product sums over leaves partial sums.": (
+        lambda a, b, c, d: a * b * d
+    ),
+    "You took the splits of x, rows and columns, as those that add up. Ranks with other rows compute other elements.": (
+        lambda a, b, c, d: a * b
+    ),
+    "All eight ranks do not add up: only those that hold partial sums of the same elements.": (
+        lambda a, b, c, d: DEVICES if b > 1 else 1
+    ),
+    "Shapes that fit do not make a product free of communication: with k split, every rank has a part of each sum.": (
+        lambda a, b, c, d: 1
+    ),
+    "Ranks that are left over hold copies. They do not add up.": lambda a, b, c, d: DEVICES // (a * d) if b > 1 else 1,
+}
+
+
+def _sends(answer: Any) -> Iterator[Part]:
+    try:
+        given = [OPEN if each is ... else None if each is None else whole(each) for each in answer]
+    except Exception as error:  # whatever a learner's object does
+        raise Wrong("nothing yet" if answer is None else shorten(answer), FORM) from error
+    if len(given) != len(STRATEGIES) or set(given) == {OPEN}:
+        raise Wrong("nothing yet" if set(given) == {OPEN} else f"{len(given)} entries", FORM)
+    right = addends_of()
+    for name, rows in (
+        ("refused", [n for n, each in enumerate(right) if each is None]),
+        ("nothing to add", [n for n, each in enumerate(right) if each == 1]),
+        ("ranks that add up", [n for n, each in enumerate(right) if each is not None and each > 1]),
+    ):
+        yield judged(name, _rows, name, given, rows)
+
+
+def _rows(name: str, given: Sequence[int | None], rows: Sequence[int]) -> str:
+    right = addends_of()
+    wrong = [n for n in rows if given[n] != right[n]]
+    if wrong:
+        first = wrong[0]
+        told = f"number {first + 1}, {STRATEGIES[first]}: {_spoken(given[first])}"
+        found = f"{len(rows) - len(wrong)} of {len(rows)} right; first wrong: {told}"
+        raise Wrong(found, "as the compiler says", _sends_note(given, first))
+    return f"{len(rows)} of {len(rows)} right, each compiled for {DEVICES} ranks"
+
+
+def _spoken(entry: int | None) -> str:
+    if entry == OPEN:
+        return "still open"
+    return "refused" if entry is None else "nothing to add" if entry == 1 else f"{entry} ranks add up"
+
+
+def _sends_note(given: Sequence[int | None], first: int) -> str:
+    """The wrong model that explains all entries of valid strategies, or what is special about the first wrong one."""
+    right, (a, b), (c, d) = addends_of(), *STRATEGIES[first]
+    if given[first] == OPEN:
+        return ""
+    if right[first] is None:
+        if given[first] is None:
+            return ""
+        if b != c:
+            return "Look at the columns of x and the rows of w: both are k, and both must be split equally."
+        if a * b * d > DEVICES:
+            return f"How many ranks does it take? There are {DEVICES}."
+        return "Into how many equal slices can 16 rows be divided?"
+    if given[first] is None:
+        many = "Fewer slices than ranks are allowed: the ranks that are left hold copies."
+        return many if a * b * d < DEVICES else "This one is valid: k is split equally, and there are 8 slices."
+    valid = [n for n, each in enumerate(right) if each is not None and given[n] not in (None, OPEN)]
+    for text, model in _MODELS.items():
+        if all(given[n] == model(*STRATEGIES[n][0], *STRATEGIES[n][1]) for n in valid):
+            return text
+    return ""
+
+
+# ---- 05.2: the shapes of the slices ----
+
+SHAPES = (SHAPE, (64, 8, 24), (8, 48, 120))
+
+
+def _slices(answer: Any) -> Iterator[Part]:
+    ask("the shapes of the slices", answer, *SHAPE, ((1, 1), (1, 1)))
+    for place, name in enumerate(("slices of x and w", "slice of the result", "addends")):
+        yield judged(name, _as_compiled, answer, place)
+    yield judged("on ranks", _on_ranks, answer)
+
+
+def _answered(answer: Any, shape: tuple[int, int, int], strategy: Pair) -> tuple[Any, ...]:
+    """((x, w, result), addends) as plain tuples."""
+    what = f"a product {shape} with {strategy}"
+    value = ask(what, answer, *shape, strategy)
+    try:
+        x, w, out, addends = value
+        return *(tuple(whole(n) for n in each) for each in (x, w, out)), whole(addends)
+    except Exception as error:  # floats are no shapes
+        note = "Use // to divide: a shape is made of whole numbers." if "float" in str(error) else ""
+        rule = "(slice of x, slice of w, slice of the result, addends): three shapes and a number"
+        raise Wrong(shorten(value), rule, note, None, what) from error
+
+
+def _as_compiled(answer: Any, place: int) -> str:
+    tried = 0
+    for shape in SHAPES:
+        for m, k, n in counts():
+            strategy = pair(m, k, n)
+            given, found = _answered(answer, shape, strategy), Product(strategy, shape)
+            right = (*found.slices, found.addends)
+            of = ((0, 1), (2,), (3,))[place]
+            for at in of:
+                if given[at] != right[at]:
+                    named = ("slice of x", "slice of w", "slice of the result", "addends")[at]
+                    note = _shape_note(given[at], at, shape, (m, k, n))
+                    raise Wrong(f"{named}: {given[at]}", f"{right[at]}", note, None, f"a product {shape}, {strategy}")
+            tried += 1
+    return f"{tried} products and strategies, as compiled"
+
+
+def _shape_note(given: Any, at: int, shape: tuple[int, int, int], split: tuple[int, int, int]) -> str:
+    (m, k, n), (a, b, c) = shape, split
+    if at == 3:
+        models = {
+            "Only k leaves partial sums: rows of x and columns of w make other elements.": (a * b, b * c, a * b * c),
+            "Those are all ranks. Only those that hold parts of the same sums add up.": (DEVICES,),
+        }
+        return next((text for text, wrong in models.items() if given in wrong and given != b), "")
+    wholes = ((m, k), (k, n), (m, n))
+    if given == wholes[at]:
+        return "That is the whole tensor."
+    if at == 2 and given in ((m // (a * b), n // c), (m // a, n // (b * c))):
+        return "Splitting k makes the result no smaller: a partial sum has the full size of what it is a part of."
+    counted = ((a, b), (b, c), (a, c))[at]
+    if given == tuple(size * count for size, count in zip(wholes[at], counted, strict=True)):
+        return "A strategy says how many slices there are: the size is divided by it."
+    if given == tuple(size // count for size, count in zip(wholes[at], counted[::-1], strict=True)):
+        return "The counts are per dim, in the order of the dims: rows, then columns."
+    if given == counted:
+        return "Those are the numbers of slices, not their sizes."
+    return ""
+
+
+def _on_ranks(answer: Any) -> str:
+    """The arrays of a run: what each of 8 simulated ranks really holds."""
+    tried = [pair(2, 4, 1), pair(2, 2, 2), pair(1, 2, 2)]
+    for strategy in tried:
+        *shapes, addends = _answered(answer, SHAPE, strategy)
+        held = Product(strategy).held_arrays()
+        for name, shape in zip(held, shapes, strict=True):
+            if any(array.shape != shape for array in held[name]):
+                raise Wrong(f"{name}: {shape}", f"{held[name][0].shape}, the array of rank 0", "", None, f"{strategy}")
+        # the addends of an element, added up, are the element: counted, how many ranks take part
+        if addends != Product(strategy).addends:
+            raise Wrong(f"{addends} addends", f"{Product(strategy).addends}", "", None, f"{strategy}")
+    return f"{len(tried)} products on {DEVICES} simulated ranks: arrays of these shapes"
+
+
+# ---- 05.3: a product under a cap ----
+
+LARGE, CAP = (64, 512, 128), 27_000
+
+
+@lru_cache(maxsize=1)
+def par_sent() -> tuple[int, tuple[Pair, ...]]:
+    """The least elements that a rank sends under the cap, and the strategies that do: of all strategies."""
+    found = [Product(pair(*each), LARGE) for each in counts()]
+    fitting = [product for product in found if product.held_elements <= CAP]
+    least = min(product.sent_elements for product in fitting)
+    return least, tuple(product.strategy for product in fitting if product.sent_elements == least)
+
+
+def _under_cap(answer: Any) -> Iterator[Part]:
+    try:
+        strategy = answer
+        if isinstance(answer, str):
+            numbers = [int(n) for n in re.findall(r"\d+", answer)]
+            strategy = (tuple(numbers[:2]), tuple(numbers[2:]))
+        strategy = tuple(tuple(whole(n) for n in each) for each in strategy)
+        product = Product(strategy, LARGE)
+    except ParallelLabError as error:
+        raise Wrong(str(error), "a strategy that compiles") from error
+    except Exception as error:  # whatever a learner's object does
+        rule = "a strategy such as ((8, 1), (1, 1))"
+        raise Wrong("no strategy yet" if answer is None else shorten(answer), rule) from error
+    yield Part("valid", True, f"{product.addends} addends, slices {', '.join(map(str, product.slices))}")
+    held = product.held_elements
+    if held > CAP:
+        raise Wrong(f"{held:,} elements on a rank", f"at most {CAP:,}", _cap_note(product))
+    yield Part("fits", True, f"{held:,} of {CAP:,} elements")
+    least, _ = par_sent()
+    sent, ratio = product.sent_elements, product.sent_elements / least
+    told = f"{sent:,} elements sent by a rank, counted from the plan's messages: {ratio:.2f} x par"
+    if sent > least:
+        rule = f"{least:,}: no strategy under the cap sends less, by exhaustive search"
+        raise Wrong(told, rule, _sent_note(product))
+    yield Part("par", True, told)
+
+
+def _cap_note(product: Product) -> str:
+    sizes = {name: int(a * b) for name, (a, b) in zip(("x", "w", "the result"), product.slices, strict=True)}
+    name = max(sizes, key=sizes.__getitem__)
+    return f"Most of it is {name}: {sizes[name]:,} elements. Which counts make its slice smaller?"
+
+
+def _sent_note(product: Product) -> str:
+    if product.slices[2] == (LARGE[0], LARGE[2]):
+        return "Every rank has a partial sum of the whole result. Split the result, too: then less is added up."
+    return "Fewer addends, or a smaller slice of the result: either makes the message smaller."
+
+
+EXERCISES = (
+    Exercise(
+        "05.1",
+        "what a strategy sends",
+        (("refused", 2), ("nothing to add", 2), ("ranks that add up", 2)),
+        (
+            "A matrix product sums over one of its three dims. Which one, and where does it stand in a strategy?",
+            "Two of the four counts belong to the same dim. Compare them first; then count the slices; then divide 16.",
+            "The second count is k's: so many ranks add up. Where it is 1, nothing is sent. The third must be equal to "
+            "it, and first times second times fourth must not exceed 8.",
+            "Refused are 5, 8, 10 and 11. Nothing is added in 1, 3 and 6. Eight ranks add up in 2, four in 4 and 12, "
+            "two in 7 and 9.",
+        ),
+        _sends,
+    ),
+    Exercise(
+        "05.2",
+        "the shapes of the slices",
+        (("slices of x and w", 2), ("slice of the result", 1), ("addends", 1), ("on ranks", 1)),
+        (
+            "Which dims does the result have, and by which counts are they split?",
+            "Write the product as mk,kn->mn: three letters, and a count for each.",
+            "x has m and k, w has k and n, the result has m and n: divide each by its letter's count. What happens to "
+            "k, which the result does not have?",
+            "With the counts ((a, b), (b, c)): x is (m // a, k // b), w is (k // b, n // c), the result is "
+            "(m // a, n // c), and there are b addends.",
+        ),
+        _slices,
+    ),
+    Exercise(
+        "05.3",
+        "a product under a cap",
+        (("valid", 1), ("fits", 1), ("par", 2)),
+        (
+            "Which of the three tensors is the largest, and which counts split it?",
+            "Sending nothing needs k whole. What does a rank hold then, at least?",
+            "Without splitting k nothing fits. Split it as little as the cap allows, and use the other counts to make "
+            "the message small.",
+            "Two addends are enough: split k by 2, and use the other factor of 4 on the result. Columns of w by 4, or "
+            "rows of x and columns of w by 2 each.",
+        ),
+        _under_cap,
+        lambda: "\n".join(map(str, par_sent()[1])),
+        "fits",
+    ),
+)

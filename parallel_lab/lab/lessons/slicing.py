@@ -1,0 +1,44 @@
+"""Lesson 05: slicing one product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..exercises import check, hint, par
+from ..exercises.lesson_05 import LARGE, STRATEGIES
+from ..exercises.one_product import Product, arrays, counts, pair, side_by_side
+from ..shared.prediction import Comparison
+
+__all__ = ["LARGE", "STRATEGIES", "Product", "check", "compare", "hint", "par", "prove", "side_by_side"]
+
+
+def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
+    """The answers beside the compiled product, and beside arrays on eight simulated ranks."""
+    found = Product(pair(2, 4, 1))
+    return Comparison.of(
+        prediction,
+        show=show,
+        x=("slice of x", found.slices[0], lambda: found.held_arrays()["x"][5].shape, "16 rows by 2, 32 columns by 4"),
+        result=(
+            *("slice of the result", found.slices[2], lambda: found.held_arrays()["result"][5].shape),
+            "k is gone: splitting it makes the result no smaller",
+        ),
+        group=(
+            *("ranks that add up with rank 5", found.group(5), None),
+            "k is the last axis, so neighbours split it: ranks 4 to 7 have the same rows",
+        ),
+        sent=(
+            *("elements that a rank sends", 2 * 3 * 8 * 16 // 4, found.sent_elements),
+            "an all_reduce sends 2 (p - 1)/p of the array: 2 x 3/4 x 128",
+        ),
+    )
+
+
+def prove() -> str:
+    """Every strategy on 8 simulated ranks, and one on real processes, beside numpy's product, bit for bit."""
+    x, w = arrays()
+    tried = [pair(*each) for each in counts()]
+    equal = sum(bool((Product(strategy).run() == x @ w).all()) for strategy in tried)
+    real = bool((Product(pair(2, 4, 1)).run("processes") == x @ w).all())
+    text = f"{equal} of {len(tried)} strategies on 8 simulated ranks give the bits of x @ w"
+    return f"{text}; on 8 real processes ((2, 4), (4, 1)) {'does' if real else 'does NOT'}."
