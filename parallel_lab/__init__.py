@@ -90,6 +90,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .lab.pipeline.model import PipelineLab
     from .lab.recompute.model import RecomputeLab
     from .lab.redistribution.model import RedistributionLab
+    from .lab.search.model import SearchLab
     from .lab.shared.lab import pages_of
     from .lab.strategy.model import StrategyLab
     from .lab.widgets import open_lab
@@ -152,6 +153,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "lab.recompute.model": ("RecomputeLab",),
             "lab.costs.model": ("CostLab",),
             "lab.redistribution.model": ("RedistributionLab",),
+            "lab.search.model": ("SearchLab",),
             "lab.shared.lab": ("pages_of",),
             "lab.widgets": ("open_lab",),
         }.items()

@@ -318,6 +318,22 @@ flag = Check("True or False", _read_flag)
 SEED = integer(0, 2**64 - 1) | None
 
 
+LARGEST_TEXT = 40  # characters of a typed size
+UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def _read_size(given: Any) -> int:
+    """A size in bytes: an int, or a text such as "4 MiB", "900 KB", "2G". 0 for None and an empty text."""
+    if isinstance(given, str):
+        text = given.strip().upper()[:LARGEST_TEXT].removesuffix("IB").removesuffix("B").replace(",", ".")
+        number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS and text else (text, "")
+        given = int(min(float(number) * UNITS[unit], 2**60)) if text else 0
+    return integer(0, 2**60 - 1).read(given or 0)
+
+
+size_or_none = Check("A size such as '4 MiB' or '900 KiB', or '' for none", _read_size)
+
+
 def instance(kinds: Kinds, allowed: str, call: str = "...") -> Check:
     """A value of these types, as it is. call: arguments in the hint for a class that was given instead."""
 

@@ -19,6 +19,7 @@ LABS = {
     "RedistributionLab": "redistribution",
     "RecomputeLab": "recompute",
     "CostLab": "costs",
+    "SearchLab": "search",
 }
 
 

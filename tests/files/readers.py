@@ -200,7 +200,16 @@ READERS = {
 }
 READERS |= {
     f"lab: {kind}": Reader(functools.partial(_lab, kind), lambda path: pl.open_lab(path).state(), "json", "lab.json")
-    for kind in ("CostLab", "FusionLab", "MemoryLab", "PipelineLab", "RecomputeLab", "RedistributionLab", "StrategyLab")
+    for kind in (
+        "CostLab",
+        "FusionLab",
+        "MemoryLab",
+        "PipelineLab",
+        "RecomputeLab",
+        "RedistributionLab",
+        "SearchLab",
+        "StrategyLab",
+    )
 }
 FILES = {kind: reader for kind, reader in READERS.items() if reader.is_file}
 

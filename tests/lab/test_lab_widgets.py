@@ -16,6 +16,7 @@ from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
+from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.shared.lab_view import widget_of
 from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.strategy.model import StrategyLab
@@ -38,6 +39,7 @@ LABS = {
     "redistribution": RedistributionLab,
     "recompute": RecomputeLab,
     "costs": CostLab,
+    "search": lambda: SearchLab(devices=2),
 }
 # (commands in turn, what the whole snapshot then says)
 CONTROLS = {
@@ -190,6 +192,27 @@ CONTROLS = {
         ([("recompute_all",), ("show_par",)], lambda s: "13 of 24 products" in s["status"]),
         ([("stop",)], lambda s: s["run"]["state"] == "idle"),
     ],
+    "search": [
+        ([("set_net", "dense")], lambda s: s["operator"] == "dense1.matmul" and s["own"]["value"] == "data parallel"),
+        ([("set_devices", 4)], lambda s: len(s["net_of"][0]["cards"]) == 4),
+        ([("set_mode", "recursive_programming")], lambda s: s["steps"][0]["text"].startswith("level 1: ")),
+        ([("set_costs", "mindspore")], lambda s: s["terms"][0]["name"] == "computation"),
+        ([("set_cluster", "gpu_node")], lambda s: s["cluster"]["value"] == "gpu_node"),
+        ([("set_bandwidth", "0.1")], lambda s: s["bandwidth"]["value"] == "0.1" and s["arguments"] == 1),
+        ([("set_latency", 10)], lambda s: s["latency"]["value"] == "10"),
+        ([("set_capacity", "1 MiB")], lambda s: s["capacity_bytes"] == 1 << 20),
+        ([("set_weight", "gradients", "2")], lambda s: s["terms"][2]["value"] == "2"),
+        ([("set_pin", "matmul", "((1, 2), (2, 1))")], lambda s: s["net_of"][0]["strategy"] == "((1, 2), (2, 1))"),
+        ([("set_latency", 0), ("clear_arguments",)], lambda s: s["arguments"] == 0),
+        ([("set_own", "data parallel")], lambda s: s["own"]["value"] == "data parallel"),
+        ([("set_own_strategy", "matmul", "((1, 1), (1, 1))")], lambda s: s["own"]["value"] == ""),
+        ([("take", "front 1")], lambda s: s["points"][1]["cost"] == s["points"][2]["cost"]),
+        ([("set_code", "self.matmul.shard(((1, 1), (1, 2)))")], lambda s: s["own"]["value"] == ""),
+        ([("select_operator", "relu")], lambda s: s["operator"] == "relu" and len(s["candidates"][0]["strategy"]) == 9),
+        ([("select_point", "yours")], lambda s: s["shown"]["id"] == "yours"),
+        ([("to", 0)], lambda s: s["at"] == 0),
+        ([("stop",)], lambda s: s["run"]["state"] == "idle"),
+    ],
 }
 ELSEWHERE = {
     "run_simulated",
@@ -198,6 +221,7 @@ ELSEWHERE = {
     "show_best",
     "count",
     "fit_machine",
+    "run",
     "answer",
     "skip",
 }  # in the tests of the models
@@ -272,6 +296,16 @@ REFUSED = {
         ("toggle", ("3",), "Expected int"),
         ("show_par", (), "no choice of your own under the cap 40"),
     ],
+    "search": [
+        ("set_pin", ("matmul", "((3, 1), (1, 1))"), "One of"),
+        ("set_pin", ("matmul", 3), "Expected str, str or tuple or None"),
+        ("set_capacity", ("1 B",), "no choice of strategies needs at most 1 bytes"),
+        ("set_weight", ("luck", "2"), "One of compute, partial sums"),
+        ("set_bandwidth", ("fast",), "bandwidth"),
+        ("select_point", ("front 99",), "One of winner, yours"),
+        ("to", (99,), "One of 0, 1"),
+        ("take", (), "Expected str"),
+    ],
 }
 GOOD = {"strategy": ("select_rank", 7), "fusion": ("set_mode", "each"), "memory": ("set_level", "level2")}
 GOOD |= {"stepper": ("to", 6), "redistribution": ("set_want", "1 x 8"), "pipeline": ("set_schedule", "gpipe")}
@@ -282,6 +316,7 @@ TITLES = {"strategy": "Strategy Lab", "fusion": "Fusion Lab", "memory": "Memory 
 TITLES |= {"stepper": "all_reduce by ring, 4 ranks", "redistribution": "Redistribution Lab", "pipeline": "Pipeline Lab"}
 GOOD["recompute"], NUMBERED["recompute"], TITLES["recompute"] = ("toggle", 3), "toggle", "Recompute Lab"
 GOOD["costs"], NUMBERED["costs"], TITLES["costs"] = ("set_ranks", 16), "set_ranks", "Cost Lab"
+GOOD["search"], NUMBERED["search"], TITLES["search"] = ("set_mode", "dynamic_programming"), "to", "Search Lab"
 each_lab = pytest.mark.parametrize("name", LABS)
 
 

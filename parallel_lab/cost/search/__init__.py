@@ -16,11 +16,11 @@ own seconds (`time_model.py`).
 
 # ruff: noqa: F401 - imported for others: this is a public face
 
-from .eliminate import Elimination, Solution, eliminate
-from .exact import branch_and_bound, exact, integer_program
+from .eliminate import Elimination, Solution, eliminate, pareto
+from .exact import Improvement, branch_and_bound, exact, integer_program
 from .mindspore_model import mindspore_problem
 from .problem import Choice, Pair, Problem, Term
-from .propagation import propagate_strategies
+from .propagation import propagate_strategies, settling_order
 from .recursive import Halving, recursive_search
 from .search_modes import search_strategies
 from .strategy_search import Candidate, Found, search

@@ -31,6 +31,7 @@ import numpy as np
 from ...base.errors import StrategyError
 from .problem import Problem
 
+ANY_MEMORY = 2**62  # bytes: a limit that keeps fronts, and excludes nothing
 MOST_CELLS = 40_000_000  # numbers in one table while it is made
 KINDS = ("Op", "Edge", "Merge", "Contract", "Triangle", "Star", "Source")  # in the order in which they are done
 
@@ -118,6 +119,16 @@ def eliminate(problem: Problem, memory_limit: int | None = None, *, approximate:
     return _Elimination(problem, memory_limit, approximate).run()
 
 
+def pareto(problem: Problem, *, approximate: float = 0.0) -> tuple[Solution, ...]:
+    """The plans of which no other is both cheaper and smaller, the cheapest first. Raises as `eliminate` does.
+
+    approximate   above 0: of those whose costs are within this ratio only one
+    """
+    search = _Elimination(problem, ANY_MEMORY, approximate)
+    search.run()
+    return tuple(map(search.solution, np.flatnonzero(np.isfinite(search.made[-1].table.cost))))
+
+
 class _Elimination:
     def __init__(self, problem: Problem, limit: int | None, approximate: float) -> None:
         self.problem, self.limit, self.approximate = problem, limit, approximate
@@ -146,7 +157,11 @@ class _Elimination:
             left -= out >= 0
             self.join(kind, out, tables)
         self.join("Source", -1, list(self.answers))
-        chosen, answer = self.recover()
+        return self.solution(0)
+
+    def solution(self, entry: int) -> Solution:
+        """What an entry of the last table's front stands for."""
+        chosen, answer = self.recover(entry)
         cost = self.problem.cost(chosen)
         if not math.isfinite(cost):
             what = "no choice of strategies fits together"
@@ -305,11 +320,11 @@ class _Elimination:
 
     # ---- and back ----
 
-    def recover(self) -> tuple[tuple[int, ...], float]:
+    def recover(self, answer_entry: int) -> tuple[tuple[int, ...], float]:
         """(candidate of every choice, the answer's cost): every table says what it was made of."""
         chosen: dict[int, int] = {}
-        entry: dict[int, int] = {id(self.made[-1].table): 0}
-        answer = float(self.made[-1].table.cost[0])
+        entry: dict[int, int] = {id(self.made[-1].table): answer_entry}
+        answer = float(self.made[-1].table.cost[answer_entry])
         if not math.isfinite(answer) and self.limit is not None:
             what = f"no choice of strategies needs at most {self.limit:,} bytes of a device"
             hint = "More devices, the optimizer parallel, or recomputing need less"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,6 +24,19 @@ from .problem import Problem
 
 SMALL = 200_000  # plans that are tried one by one without a thought
 MOST_BRANCHES = 2_000_000
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """A step of branch and bound: a plan that costs less than those before, found after so many branches."""
+
+    branches: int
+    chosen: tuple[int, ...]
+    cost: float
+
+    def text(self) -> str:
+        """In words."""
+        return f"after {self.branches:,} branches: a plan of cost {self.cost:.6g}"
 
 
 def exact(problem: Problem, memory_limit: int | None = None, *, time_limit_s: float = 60.0) -> Solution:
@@ -52,6 +66,7 @@ def branch_and_bound(problem: Problem, memory_limit: int | None = None, *, time_
         open_memory[n] = open_memory[n + 1] + int(problem.choices[n].memory_bytes.min())
     limit = math.inf if memory_limit is None else memory_limit
     best: tuple[float, tuple[int, ...]] | None = None
+    steps: list[Improvement] = []
     end, branches, lower = time.monotonic() + time_limit_s, 0, math.inf
     chosen: list[int] = []
 
@@ -59,6 +74,7 @@ def branch_and_bound(problem: Problem, memory_limit: int | None = None, *, time_
         nonlocal best, branches, lower
         if n == count:
             best = cost, tuple(chosen)
+            steps.append(Improvement(branches, tuple(chosen), cost))
             return
         branches += 1
         costs = cost + problem.own[n] + sum((table[chosen[early]] for early, table in before[n]), 0.0)
@@ -81,7 +97,7 @@ def branch_and_bound(problem: Problem, memory_limit: int | None = None, *, time_
         raise _none(memory_limit, cut_short=math.isfinite(lower))
     found = best[1]
     cost = problem.cost(found)
-    return Solution("branch_and_bound", found, cost, problem.memory_bytes(found), min(cost, lower))
+    return Solution("branch_and_bound", found, cost, problem.memory_bytes(found), min(cost, lower), tuple(steps))
 
 
 def integer_program(problem: Problem, memory_limit: int | None = None, *, time_limit_s: float = 60.0) -> Solution:

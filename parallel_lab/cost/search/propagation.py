@@ -60,6 +60,13 @@ def propagate_strategies(graph: Graph, config: ParallelConfig) -> Graph:
     return search.run()
 
 
+def settling_order(graph: Graph, config: ParallelConfig) -> tuple[str, ...]:
+    """Names of the operators in the order in which propagation first settles them. Raises StrategyError as it does."""
+    search = _Propagation(graph, config)
+    search.run()
+    return tuple(search.decided)
+
+
 @dataclass(frozen=True)
 class _Decided:
     """A strategy that was settled.  results: layouts of what the operator makes, by name."""

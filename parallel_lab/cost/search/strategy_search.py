@@ -63,6 +63,7 @@ class Found:
     """What a search found.
 
     problem   what there was to choose;  best: what was chosen, with its proof;  plan: the network compiled with it
+    draft     the traced network before anything was chosen
     compile_with   compiles the network with other strategies: (strategies, reasons) -> Plan
     """
 
@@ -72,6 +73,7 @@ class Found:
     memory_limit: int | None
     plan: Plan = field(repr=False)
     compile_with: Callable[[Mapping[str, Strategy], Mapping[str, str]], Plan] = field(repr=False, compare=False)
+    draft: Draft = field(repr=False, compare=False)
 
     @property
     def strategies(self) -> dict[str, Strategy]:
@@ -100,7 +102,7 @@ class Found:
         limit = self.memory_limit if memory_limit is None else memory_limit
         best = METHODS[method](problem, limit)
         plan = self.compile_with(problem.strategies(best.chosen), reasons(problem, best))
-        return Found(problem, best, method, limit, plan, self.compile_with)
+        return Found(problem, best, method, limit, plan, self.compile_with, self.draft)
 
     def candidates(self, operator: str) -> list[Candidate]:
         """The best plan with each candidate of an operator that fits, the cheapest first."""
@@ -172,7 +174,7 @@ def search(
     cluster = get_cluster(cluster)
     settings = {"parallel_mode": "semi_auto_parallel", **options}
     states = len(getattr(options.get("optimizer"), "state_names", ()))
-    searched: list[tuple[Problem, Solution]] = []
+    searched: list[tuple[Problem, Solution, Draft]] = []
 
     def compile_with(strategies: Mapping[str, Strategy] | None, why: Mapping[str, str]) -> Plan:
         def taken(draft: Draft) -> Draft:
@@ -182,11 +184,12 @@ def search(
                 if costs == "time":
                     problem = time_problem(draft.graph, draft.config, cluster, states=states)
                 best = METHODS[method](problem, memory_limit)
-                searched.append((problem, best))
+                searched.append((problem, best, draft))
                 given, told = problem.strategies(best.chosen), reasons(problem, best)
             return replace(draft, graph=with_strategies(draft.graph, draft.config, given, told))
 
         return compile_network(network, *inputs, passes=[Pass("searched", taken), *PASSES], **settings)
 
     plan = compile_with(None, {})
-    return Found(*searched[0], method, memory_limit, plan, compile_with)
+    problem, best, draft = searched[0]
+    return Found(problem, best, method, memory_limit, plan, compile_with, draft)

@@ -50,6 +50,12 @@ def stack_of_memory(width: int) -> str:
     return f"draw = rng(11)\nbatches = [tuple(draw.normal(size=(512, {width})).astype(np.float32) for _ in range(2))]"
 
 
+def chain_of_search(rows: int, width_in: int, width_out: int) -> str:
+    """The Search Lab's chains of products."""
+    draw = f"tuple(draw.normal(size=({rows}, width)).astype(np.float32) for width in ({width_in}, {width_out}))"
+    return f"draw = rng(11)\nbatches = [{draw}]"
+
+
 def stack_of_pipeline(rows: int, width: int) -> str:
     """The Pipeline Lab's stack for so many rows."""
     return "\n".join(

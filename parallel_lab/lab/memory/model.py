@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
-from ...base.checks import Check, flag
+from ...base.checks import Check, flag, size_or_none
 from ...base.errors import ArgumentError, ParallelLabError
 from ...base.settings.checks import SETTINGS, integer
 from ...base.units import bytes_text
@@ -42,8 +42,6 @@ DEVICES = (2, 4, 8)
 SHARD_SIZES = (-1, 2, 4, 8)
 KEPT_JOBS = 4  # the widest holds some 40 MB
 KEPT = 48  # plans; a lesson goes to and fro between few
-LARGEST_TEXT = 40  # characters of a typed size
-UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 _Key = tuple[str, int, Settings]
 
@@ -212,7 +210,7 @@ class MemoryLab(ComparesRuns, WritesCode):
 
     def set_capacity(self, capacity: int | str | None) -> None:
         """A device's memory, a line across the bars: bytes, or a text such as "4 MiB"; None, 0 or blank: no line."""
-        self._capacity = _SIZE("MemoryLab", "capacity", capacity)
+        self._capacity = size_or_none("MemoryLab", "capacity", capacity)
         self._changed("picture")
 
     def select_rank(self, rank: int) -> None:
@@ -462,15 +460,3 @@ def _read_width(given: Any) -> int:
     if width not in WIDTHS:
         raise ValueError
     return width
-
-
-def _read_size(given: Any) -> int:
-    """A size in bytes: an int, or a text such as "4 MiB", "900 KB", "2G". 0 for None and an empty text."""
-    if isinstance(given, str):
-        text = given.strip().upper()[:LARGEST_TEXT].removesuffix("IB").removesuffix("B").replace(",", ".")
-        number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS and text else (text, "")
-        given = int(min(float(number) * UNITS[unit], 2**60)) if text else 0
-    return integer(0, 2**60 - 1).read(given or 0)
-
-
-_SIZE = Check("A size such as '4 MiB' or '900 KiB', or '' for none", _read_size)

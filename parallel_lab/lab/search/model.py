@@ -1,0 +1,525 @@
+"""`SearchLab`: the headless model behind the Search Lab widget.
+
+    lab = SearchLab("quickstart", devices=8)
+    lab.set_pin("matmul", "((8, 1), (1, 1))")           # argue: and the winner is another one
+    lab.set_capacity("4 KiB"); lab.set_weight("gradients", 2); lab.set_bandwidth(0.1); lab.set_mode("exact")
+    lab.select_point("front 3"); lab.take("front 3")    # look at a plan; make it the own choice
+    lab.run(); lab.wait()                               # train winner and own choice on worker processes
+    print(lab.to_text())
+
+State, commands, `snapshot()`; every control of the widget is one of these method calls. A command that is refused
+raises a ParallelLabError and changes nothing. Costs and bytes are predicted by the model of costs that is named; step
+times of a run are predicted, simulated and measured, and say which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from ...base.checks import number, size_or_none
+from ...base.errors import ArgumentError
+from ...base.units import bytes_text
+from ...graph.plan import Plan
+from ..code.exports import code_of_strategies
+from ..code.lab_code import WritesCode
+from ..code.pasted import named_strategies, read_code
+from ..code.program import program_of
+from ..shared.lab import Choice, LabRun, RunsOneThing
+from ..shared.records import taken, written
+from ..strategy.operators import parse_strategy
+from .run import STEPS, RunResult, check_result, run_both
+from .sections import own_text, search_sections, search_text, status_text
+from .space import CLUSTERS, COSTS, MODES, Argued, Candidate, Point, Setting, Space, Strategies, space_of
+from .subjects import SUBJECTS
+from .views import net_view, point_view
+
+DEVICES = (2, 4, 8)
+FACTORS = ("0.01", "0.1", "1", "10", "100")  # of a bandwidth
+LATENCIES = ("0", "0.1", "1", "10")
+WEIGHTS = ("0", "0.5", "1", "2", "10")
+MOST_CAPS = 8  # on the list
+KEPT = 64  # arguments
+WINNER, OWN = "winner", "yours"
+
+
+class SearchLab(WritesCode, RunsOneThing):
+    """A search for strategies that one can argue with.
+
+    net       one of SUBJECTS: "quickstart", "megatron", "dense", "gap", "wide", "embedding", "convnet", "transformer"
+    devices   2, 4 or 8
+    mode      "exact", "dynamic_programming", "recursive_programming" or "sharding_propagation"
+    costs     "time", seconds of the plan on `cluster`, or "mindspore", its own sum of bytes
+    cluster   "laptop", "gpu_node" or "two_nodes" (the devices are divided between them)
+
+    `close()` ends a run and forgets all listeners.
+    """
+
+    scripts = ("shared/plain_lab.js",)
+    styles = ()
+    commands = (
+        *("set_net", "set_devices", "set_mode", "set_costs", "set_cluster", "set_bandwidth", "set_latency"),
+        *("set_capacity", "set_weight", "set_pin", "clear_arguments", "set_own", "set_own_strategy", "take"),
+        *("select_operator", "select_point", "to", "run", "stop", "set_code"),
+    )
+    looks: ClassVar[dict[str, str]] = {"select_operator": "operator", "select_point": "point", "to": "at"}
+    replayed = ("mode", "capacity", "own", "costs", "bandwidth", "latency", "cluster", "devices", "net")
+    also_kept = ("set_weight", "set_pin", "set_own_strategy", "set_capacity", "set_bandwidth", "set_latency")
+    frame_height_px = 860
+    words = staticmethod(search_text)
+
+    def __init__(
+        self,
+        net: str = "quickstart",
+        devices: int = 8,
+        mode: str = "exact",
+        costs: str = "time",
+        cluster: str = "laptop",
+    ) -> None:
+        super().__init__()
+        known = {"net": SUBJECTS, "devices": DEVICES, "mode": MODES, "costs": COSTS, "cluster": CLUSTERS}
+        given = {"net": net, "devices": devices, "mode": mode, "costs": costs, "cluster": cluster}
+        self._set(**{name: self.one_of(value, known[name], name) for name, value in given.items()})
+        self._bandwidth = self._latency = 1.0
+        self._capacity, self._operator, self._point, self._at = 0, "", WINNER, 0
+        self._pins: Strategies = {}
+        self._weights: dict[str, float] = {}
+        self._own, self._changed_own = next(iter(SUBJECTS[net].presets)), {}
+        self._result: RunResult | None = None
+        self._recorded = False
+        self._update()
+
+    # ---- choosing ----
+
+    def choices(self) -> dict[str, Choice]:
+        """What can be chosen now."""
+        presets = {name: name for name in SUBJECTS[self._net].presets}
+        return {
+            "net": Choice("network", self._net, SUBJECTS),
+            "devices": Choice("devices", self._devices, DEVICES),
+            "cluster": Choice("on", self._cluster, CLUSTERS),
+            "mode": Choice("search", self._mode, MODES),
+            "costs": Choice("costs", self._costs, COSTS),
+            "bandwidth": Choice("bandwidth", f"{self._bandwidth:g}", _factors(FACTORS, self._bandwidth)),
+            "latency": Choice("latency", f"{self._latency:g}", _factors(LATENCIES, self._latency)),
+            "capacity": Choice("a device has", str(self._capacity or ""), self._caps()),
+            "own": Choice("yours", "" if self._changed_own else self._own, presets),
+            "operator": Choice("operator", self._operator, [c.name for c in self.space.operators]),
+        }
+
+    def calls(self) -> list[list[Any]]:
+        """Those of the choices; weights, pins and own strategies one by one; then what is looked at."""
+        with self._lock:
+            plain = {call[0]: call for call in super().calls()} | {"set_own": ["set_own", self._own]}
+            looked = [plain.pop("select_operator")]
+            weights = [["set_weight", term, f"{weight:g}"] for term, weight in self._weights.items()]
+            pins = [["set_pin", name, str(strategy)] for name, strategy in self._pins.items()]
+            own = [["set_own_strategy", name, str(strategy)] for name, strategy in self._changed_own.items()]
+            capacity = [plain.pop("set_capacity")]
+            looked += [["select_point", self._point], ["to", self._at]]
+            return [*plain.values(), *weights, *pins, *capacity, *own, *looked]
+
+    def replays(self) -> Iterable[list[Any]]:
+        """Modes, weights and memory, then a pin of every candidate of the operator in sight, then the other choices."""
+        choices = list(super().replays())
+        first = [call for call in choices if call[0] in ("set_mode", "set_capacity", "set_own")]
+        weights = [["set_weight", term.name, weight] for term in self.argued.whole.terms for weight in WEIGHTS]
+        pins: list[list[Any]] = [["set_pin", name, None] for name in self._pins]
+        names = [self._operator, *(c.name for c in self.space.operators if c.name != self._operator)]
+        pinned = [["set_pin", n, str(s)] for n in names for s in self._choice_of(n).candidates]
+        own = len(self._choice_of(self._operator).candidates)
+        rest = [call for call in choices if call not in first]
+        return [["clear_arguments"], *first, *pins, *pinned[:own], *weights, *rest, *pinned[own:]]
+
+    def set_net(self, name: str) -> None:
+        """Another network, without pins and cap, and with its first preset as the own choice."""
+        if self.one_of(name, SUBJECTS, "net") != self._net:
+            fresh = {"pins": {}, "capacity": 0, "own": next(iter(SUBJECTS[name].presets)), "changed_own": {}}
+            self._change(net=name, operator="", **fresh)
+
+    def set_devices(self, n: int) -> None:
+        """Another number of devices, without pins and cap, and with the own preset for it."""
+        self._change(**self._offered(devices=n), pins={}, capacity=0, changed_own={})
+
+    def set_mode(self, name: str) -> None:
+        """How is searched: one of MODES."""
+        self._choose(mode=name)
+
+    def set_costs(self, name: str) -> None:
+        """By which costs: "time" or "mindspore". Weights count again as they are."""
+        self._change(**self._offered(costs=name), weights={}, capacity=0)
+
+    def set_cluster(self, name: str) -> None:
+        """Where it runs: "laptop", "gpu_node" or "two_nodes"."""
+        self._choose(cluster=name)
+
+    def set_bandwidth(self, times: int | float | str) -> None:
+        """Links (of "two_nodes" those between them) that carry so many times as many bytes per second."""
+        self._change(bandwidth=_BANDWIDTH("SearchLab", "bandwidth", _read(times)))
+
+    def set_latency(self, times: int | float | str) -> None:
+        """Messages that begin after so many times the time."""
+        self._change(latency=_FACTOR("SearchLab", "latency", _read(times)))
+
+    def set_capacity(self, capacity: int | str | None) -> None:
+        """A device's memory: bytes, or a text such as "4 KiB"; None, 0 or blank: any. Raises StrategyError where no
+        plan needs as little.
+        """
+        self._change(capacity=size_or_none("SearchLab", "capacity", capacity))
+
+    def set_weight(self, term: str, weight: int | float | str) -> None:
+        """What a term counts in the sum that the search makes least; 1 is as it is."""
+        known = [t.name for t in self.space.problem.terms]
+        self.one_of(term, known, "term", "SearchLab.set_weight")
+        given = _FACTOR("SearchLab", "weight", _read(weight))
+        self._change(
+            weights={**{t: w for t, w in self._weights.items() if t != term}, **({term: given} if given != 1 else {})}
+        )
+
+    def set_pin(self, operator: str, strategy: str | tuple | None) -> None:
+        """Give an operator one of its candidates, whatever the search would take; None: take the pin out."""
+        choice = self._choice_of(operator)
+        pins = {name: pin for name, pin in self._pins.items() if name != operator}
+        if strategy is not None:
+            pins[operator] = _among(choice.candidates, strategy, operator)
+        self._change(pins=pins)
+
+    def clear_arguments(self) -> None:
+        """No pins, no cap, every term as it is, links as they are."""
+        self._change(pins={}, capacity=0, weights={}, bandwidth=1.0, latency=1.0)
+
+    def set_own(self, name: str) -> None:
+        """The own choice: one of the network's presets."""
+        self._change(**self._offered(own=name), changed_own={})
+
+    def set_own_strategy(self, operator: str, strategy: str | tuple) -> None:
+        """Another strategy for an operator of the own choice. Raises what compiling raises."""
+        self._choice_of(operator)
+        self._change_own({**self._changed_own, operator: parse_strategy(strategy)})
+
+    def take(self, point: str) -> None:
+        """Make a plan the own choice: "winner", or another point of the picture."""
+        found = self._point_of(point)
+        base = dict(self.space.preset(self._own))
+        self._change_own({name: s for name, s in found.strategies.items() if s != base[name]})
+
+    def _change_own(self, changed: Mapping[str, Any]) -> None:
+        self.space.plan({**dict(self.space.preset(self._own)), **changed})  # raises for what cannot be
+        self._change(changed_own=dict(changed))
+
+    def set_code(self, text: str) -> None:
+        """The own choice from lines of MindSpore, such as "self.matmul.shard(((2, 4), (4, 1)))"; they are read, not
+        executed. Raises ArgumentError naming the line, and changes nothing then.
+        """
+        found = read_code(text)
+        if not found.strategies:
+            raise found.nothing_for("strategy")
+        wanted = named_strategies(found, {c.name: c.op_class for c in self.space.operators})
+        self._change_own({**self._changed_own, **{name: one.strategy for name, one in wanted.items()}})
+
+    # ---- looking ----
+
+    def select_operator(self, operator: str) -> None:
+        """The operator whose candidates and slices are shown."""
+        self._look(operator=operator)
+
+    def select_point(self, point: str) -> None:
+        """The plan that is drawn: "winner", "yours", "front 3", or the best one with a candidate."""
+        with self._lock:
+            self._point_of(point)
+            self._point = point
+        self._changed("picture")
+
+    def to(self, number: int) -> None:
+        """To a step of the search, from 0."""
+        with self._lock:
+            self._at = self.one_of(number, range(len(self.argued.steps)), "step", "SearchLab.to")
+        self._changed("picture")
+
+    # ---- what there is ----
+
+    @property
+    def space(self) -> Space:
+        """All there is to choose, with its costs."""
+        return space_of(self._setting())
+
+    @property
+    def argued(self) -> Argued:
+        """What the search makes of it."""
+        return self._argued_with()
+
+    def argued_with(self, **other: Any) -> Argued:
+        """The same with other settings: bandwidth, latency, pins, capacity, weights or mode."""
+        return self._argued_with(**other)
+
+    @property
+    def winner(self) -> Point:
+        """The plan that the search takes."""
+        return self.argued.winner
+
+    @property
+    def own(self) -> Point:
+        """The own choice."""
+        return self.argued.point({**dict(self.space.preset(self._own)), **self._changed_own})
+
+    @property
+    def own_name(self) -> str:
+        """The own choice in words."""
+        return own_text(self._own, self._changed_own)
+
+    @property
+    def plan(self) -> Plan:
+        """The winner, compiled."""
+        return self.space.plan(self.winner.strategies)
+
+    @property
+    def pins(self) -> Strategies:
+        """{operator: the strategy it must have}."""
+        return dict(self._pins)
+
+    @property
+    def result(self) -> RunResult | None:
+        """What winner and own choice did on workers, if they have run with these settings."""
+        return self._result
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the result was read from a file."""
+        return self._recorded
+
+    def candidates(self, operator: str | None = None) -> list[Candidate]:
+        """The best plan with each candidate of an operator (of the one in sight), the cheapest first."""
+        name = self._operator if operator is None else self._choice_of(operator).name
+        return _candidates(self.argued, name)
+
+    def points(self) -> dict[str, Point]:
+        """What can be drawn, beside the best plans with each candidate: the winner, the own choice, the front."""
+        front = {f"front {n}": point for n, point in enumerate(self.argued.front, 1)}
+        return {WINNER: self.winner, OWN: self.own, **front}
+
+    def point_name(self, candidate: Candidate, operator: str) -> str:
+        """What the best plan with a candidate is called."""
+        return WINNER if candidate.point.key == self.winner.key else f"{operator} {candidate.strategy}"
+
+    def _point_of(self, name: str) -> Point:
+        found = self.points()
+        if name in found:
+            return found[name]
+        for choice in self.space.operators:
+            for one in self.candidates(choice.name) if str(name).startswith(f"{choice.name} ") else ():
+                if name == self.point_name(one, choice.name):
+                    return one.point
+        return found[self.one_of(name, found, "point")]
+
+    # ---- running ----
+
+    def run(self) -> None:
+        """Train the winner and the own choice on worker processes: step times, and equality with one device. Returns at
+        once, `wait()` waits; nothing while it runs.
+        """
+        with self._lock:
+            space, key = self.space, self._run_key()
+            plans = {WINNER: self.plan, OWN: space.plan(self.own.strategies)}
+
+        def work() -> str:
+            result = run_both(space.subject.job, plans, space.profile, self._run_is_stopped)
+            with self._lock:
+                if key != self._run_key():
+                    return "the settings have changed since: run both again"
+                self._result, self._recorded = result, False
+            return f"{result.source}: {STEPS} steps of each, compared with one device"
+
+        self._start("training the winner and your choice, and both on one device", work)
+
+    def record(self) -> Any:
+        """The result; None: nothing has run."""
+        return None if self._result is None else written(self._result)
+
+    def take_record(self, record: Any) -> None:
+        """Show this result, as a recorded one. Raises ArgumentError for what no such lab has run."""
+        if record is None:
+            return
+        found = taken(RunResult, record, "run")
+        check_result(found)
+        with self._lock:
+            self._result, self._recorded = found, True
+            self._run = LabRun("recorded", "recorded: measured in an earlier run")
+        self._changed("picture")
+
+    # ---- forms ----
+
+    def page_snapshot(self) -> dict[str, Any]:
+        """The snapshot, and what it has of every other operator, and of points that are likely to be looked at."""
+        with self._lock:
+            operators = {c.name: self._operator_part(c.name) for c in self.space.operators}
+            points = self.points()
+            if self.is_branch:
+                points = {name: points[name] for name in (WINNER, OWN)}
+            points |= {self.point_name(c, self._operator): c.point for c in self._kept_candidates()}
+            points.setdefault(self._point, self._point_of(self._point))
+            drawn = {name: self._point_part(name, point) for name, point in points.items()}
+            return {**self.snapshot(), "looks": {"operator": operators, "point": drawn}}
+
+    def _kept_candidates(self) -> list[Candidate]:
+        return [] if self.is_branch else self.candidates()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything the views show, as plain data."""
+        with self._lock:
+            argued, run = self.argued, self._run.to_dict()
+            steps = [step._asdict() | {"done": list(step.done)} for step in argued.steps]
+            terms = [
+                {"name": t.name, "value": f"{t.weight:g}", "choices": list(_factors(WEIGHTS, t.weight))}
+                for t in argued.whole.terms
+            ]
+            shown = {
+                "version": 1,
+                "title": "Search Lab",
+                "status": status_text(self),
+                **self.chosen(),
+                "notes": [self.space.subject.note],
+                "operator": self._operator,
+                "point": self._point,
+                "at": self._at,
+                "unit": argued.unit,
+                "capacity_bytes": self._capacity,
+                "pins": {name: str(strategy) for name, strategy in self._pins.items()},
+                "arguments": self.arguments,
+                "terms": terms,
+                "operators": [c.name for c in self.space.operators],
+                "points": [point_view(name, point) for name, point in self.points().items()],
+                "steps": steps,
+                **self._operator_part(self._operator),
+                **self._point_part(self._point, self._point_of(self._point)),
+                "run": {**run, "can": run["state"] != "running"},
+            }
+            return {**shown, "sections": {**search_sections(self), **self.code_sections()}}
+
+    @property
+    def arguments(self) -> int:
+        """How many things were argued."""
+        factors = (self._bandwidth != 1) + (self._latency != 1)
+        return len(self._pins) + len(self._weights) + bool(self._capacity) + factors
+
+    def _operator_part(self, operator: str) -> dict[str, Any]:
+        """What depends on the operator that is looked at."""
+        rows = []
+        for one in self.candidates(operator):
+            term, more = one.term
+            rows.append(
+                {
+                    **point_view(self.point_name(one, operator), one.point),
+                    "strategy": str(one.strategy),
+                    "own": [float(f"{value:.4g}") for value in one.own.values()],
+                    "term": term,
+                    "more": float(f"{more:.4g}"),
+                    "chosen": one.chosen,
+                    "pinned": self._pins.get(operator) == one.strategy,
+                }
+            )
+        return {"candidates": rows}
+
+    def _point_part(self, name: str, point: Point) -> dict[str, Any]:
+        """What depends on the plan that is drawn."""
+        view = point_view(name, point)
+        return {"net_of": net_view(self.space.plan(point.strategies), point.strategies), "shown": view}
+
+    # ---- inside ----
+
+    def _setting(self, **other: Any) -> Setting:
+        setting = Setting(self._net, self._devices, self._cluster, self._costs, self._bandwidth, self._latency)
+        return setting._replace(**other)
+
+    def _argued_with(self, **other: Any) -> Argued:
+        factors = {name: other.pop(name) for name in ("bandwidth", "latency") if name in other}
+        given = {"mode": self._mode, "pins": self._pins, "capacity": self._capacity, "weights": self._weights, **other}
+        pins, weights = (tuple(sorted(given.pop(name).items())) for name in ("pins", "weights"))
+        return _argued(self._setting(**factors), given["mode"], pins, given["capacity"], weights)
+
+    def _caps(self) -> dict[str, str]:
+        """Caps at which the winner changes: what plans of the front need."""
+        free = self._argued_with(capacity=0)
+        sizes = sorted({point.memory_bytes for point in free.front if point.memory_bytes < free.best.memory_bytes})
+        every = -(-len(sizes) // MOST_CAPS) if sizes else 1
+        known = {*sizes[::every], *([self._capacity] if self._capacity else [])}
+        return {"": "any memory", **{str(size): bytes_text(size) for size in sorted(known, reverse=True)}}
+
+    def _choice_of(self, operator: str) -> Any:
+        names = [choice.name for choice in self.space.operators]
+        return self.space.operators[names.index(self.one_of(operator, names, "operator"))]
+
+    def _run_key(self) -> Any:
+        return self._setting(), self.winner.key, self.own.key
+
+    def _update(self) -> None:
+        """What follows from the choices; raises where nothing fits."""
+        before = getattr(self, "_ran", None)
+        argued = self.argued
+        self.space.plan(argued.winner.strategies)
+        names = [choice.name for choice in self.space.operators]
+        if self._operator not in names:
+            self._operator = next((c.name for c in self.space.operators if len(c.candidates) > 1), names[0])
+        if self._point not in (WINNER, OWN):
+            self._point = WINNER
+        self._at = len(argued.steps) - 1
+        self._ran = self._run_key()
+        if self._ran != before:
+            self._result, self._recorded = None, False
+            if not self._run.goes_on:
+                self._run = LabRun()
+
+    def _code_key(self) -> Any:
+        return self._run_key()
+
+    def _codes(self) -> dict[str, str]:
+        """The winner's program."""
+        plan, job = self.plan, self.space.subject.job
+        nodes = tuple(
+            replace(n, strategy_source="user" if n.strategy_source == "searched" else n.strategy_source)
+            if not n.name.startswith("loss_fn.")
+            else n
+            for n in plan.graph.nodes
+        )
+        given = replace(plan, graph=replace(plan.graph, nodes=nodes))
+        title = f"{self.space.subject.label}, {MODES[self._mode]}, {self._devices} ranks"
+        return code_of_strategies(program_of(given, job.optimizer, self.space.subject.data, title))
+
+
+@lru_cache(maxsize=KEPT)
+def _argued(setting: Setting, mode: str, pins: tuple, capacity: int, weights: tuple) -> Argued:
+    """Kept for all labs: only the arguments matter."""
+    return Argued(space_of(setting), mode, dict(pins), capacity, dict(weights))
+
+
+@lru_cache(maxsize=4 * KEPT)
+def _candidates(argued: Argued, operator: str) -> list[Candidate]:
+    return argued.candidates(operator)
+
+
+_FACTOR, _BANDWIDTH = number(0, 1e6), number(0, 1e6, above=True)
+
+
+def _read(given: int | float | str) -> Any:
+    """A number that a page has sent as text; a text that is none stays one, for the check to refuse."""
+    try:
+        return float(given) if isinstance(given, str) else given
+    except ValueError:
+        return given
+
+
+def _factors(known: tuple[str, ...], now: float) -> dict[str, str]:
+    """The known factors and the present one, in order, as "x 10"."""
+    found = sorted({*known, f"{now:g}"}, key=float)
+    return {factor: f"× {factor}" for factor in found}
+
+
+def _among(candidates: tuple[Any, ...], strategy: Any, operator: str) -> Any:
+    """One of an operator's candidates. Raises ArgumentError."""
+    wanted = parse_strategy(strategy)
+    if wanted not in candidates:
+        what = f"{operator!r}: {wanted}"
+        allowed = f"One of {', '.join(map(str, candidates))}"
+        raise ArgumentError(what, where="SearchLab.set_pin", allowed=allowed)
+    return wanted

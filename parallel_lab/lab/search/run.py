@@ -1,0 +1,116 @@
+"""Two plans of one network on worker processes: how long a step takes, predicted, simulated and measured, and that both
+train as one device does.
+
+    result = run_both(job, {"winner": plan, "yours": other}, cluster)
+    result.plans[0].measured_s, result.plans[0].equality.equal
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ...base.cluster import Cluster
+from ...base.errors import ArgumentError
+from ...base.events import EventLog
+from ...base.settings.context import default_settings
+from ...base.system import without_processes
+from ...cost.timeline import predict_timeline
+from ...graph.compiler import compile_network
+from ...graph.plan import Plan
+from ...train.session import Session
+from ..shared.equality import Equality, compare_sessions, nudge
+from ..shared.lab import Stopped, executor_of
+from ..shared.step_times import WARM_UPS
+from .subjects import Job
+
+STEPS = 10  # of a run, after those that warm up, and of the comparison
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """One plan.
+
+    predicted_s, simulated_s, measured_s   of a step, the latter two medians
+    quickest_s, slowest_s                  of the measured ones
+    equality                               with one device, tensor by tensor
+    """
+
+    name: str
+    predicted_s: float
+    simulated_s: float
+    measured_s: float
+    quickest_s: float
+    slowest_s: float
+    equality: Equality
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """source: "measured"; "simulated" where no processes can be started, then measured times are simulated ones, too.
+    profile   the cluster that predicted and simulated times are for
+    """
+
+    source: str
+    profile: str
+    steps: int
+    plans: tuple[PlanRun, ...]
+
+
+def run_both(
+    job: Job, plans: Mapping[str, Plan], cluster: Cluster, stopped: Callable[[], bool] | None = None
+) -> RunResult:
+    """Each plan trained from the network's first values. Raises Stopped if told so."""
+    with default_settings():
+        how = {"loss": job.loss, "optimizer": job.optimizer, "parallel_mode": "stand_alone"}
+        one_device = compile_network(job.net, *job.batches[0], **how)
+    source = "simulated" if without_processes() else "measured"
+    found = tuple(_ran(name, plan, one_device, job, cluster, stopped) for name, plan in plans.items())
+    return RunResult(source, cluster.name, STEPS, found)
+
+
+def _ran(
+    name: str, plan: Plan, one_device: Plan, job: Job, cluster: Cluster, stopped: Callable[[], bool] | None
+) -> PlanRun:
+    times: dict[str, list[float]] = {}
+    for source in ("simulated", "measured"):
+        options = {"cluster": cluster} if executor_of(source) == "simulator" else {}
+        with Session(
+            plan, job.net, job.optimizer, executor=executor_of(source), check_finite=False, **options
+        ) as session:
+            session.train(job.batches, WARM_UPS)
+            session.train(job.batches, STEPS, record=STEPS, stopped=stopped)
+            if stopped is not None and stopped():
+                raise Stopped
+            times[source] = list(EventLog(session.events).step_times_s().values())
+    start = {name: p.asnumpy() for name, p in job.net.parameters_dict().items()}
+    with (
+        Session(plan, job.net, job.optimizer, executor=executor_of("measured"), check_finite=False) as session,
+        Session(one_device, job.net, job.optimizer, check_finite=False) as reference,
+        Session(one_device, start | nudge(one_device, start), job.optimizer, check_finite=False) as nudged,
+    ):
+        equality = compare_sessions(session, reference, job.batches, STEPS, nudged, stopped)
+    measured = times["measured"]
+    return PlanRun(
+        name,
+        predict_timeline(plan, cluster).log.end_s,
+        statistics.median(times["simulated"]),
+        statistics.median(measured),
+        min(measured),
+        max(measured),
+        replace(equality, title=f"{name}: {equality.title}"),
+    )
+
+
+def check_result(result: RunResult) -> None:
+    """Raise ArgumentError where a recorded result is none of two plans."""
+    times = [(p.predicted_s, p.simulated_s, p.quickest_s, p.measured_s, p.slowest_s) for p in result.plans]
+    for fits, what, allowed in (
+        ([p.name for p in result.plans] == ["winner", "yours"], "plans", "winner and yours"),
+        (result.source in ("measured", "simulated"), f"source {result.source!r}", "measured or simulated"),
+        (all(min(each) > 0 and each[2] <= each[3] <= each[4] for each in times), "times", "Above 0, in order"),
+        (result.steps and all(p.equality.rows for p in result.plans), "a comparison", "At least one step and tensor"),
+    ):
+        if not fits:
+            raise ArgumentError(what, where="run", allowed=allowed)

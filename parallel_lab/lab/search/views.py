@@ -1,0 +1,45 @@
+"""A plan of the Search Lab as it is drawn: where it lies in the picture of costs, and its net, operator by operator,
+with the slices of every result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...graph.plan import Plan
+from ...ops.machine.primitive import Strategy
+from ..pictures.picture import TensorEntry, first_read, tensor_entries, tensor_picture
+from .space import Point
+
+SHOWN = ("rank", "block", "slice", "addend", "addends", "text")  # of a card
+
+
+def point_view(name: str, point: Point) -> dict[str, Any]:
+    """Where a plan lies: cost and bytes of a device, predicted."""
+    terms = [float(f"{value:.4g}") for value in point.terms.values()]
+    return {"id": name, "cost": float(f"{point.cost:.4g}"), "memory": point.memory_bytes, "terms": terms}
+
+
+def net_view(plan: Plan, strategies: Mapping[str, Strategy]) -> list[dict[str, Any]]:
+    """Every operator with its strategy, and how its result lies: picture and cards as the Strategy Lab has them."""
+    entries = {entry.value: entry for entry in tensor_entries(plan)}
+    found = []
+    for name, strategy in strategies.items():
+        node = plan.graph.node(name)
+        entry = _result(plan, node, entries)
+        row: dict[str, Any] = {"name": name, "op": node.op_class, "strategy": str(strategy), "picture": None}
+        if entry is not None:
+            picture, cards = tensor_picture(plan, entry, "forward")
+            kept = ("shape", "drawn", "partial", "slices", "label")
+            row["picture"] = {part: picture[part] for part in kept}
+            row["cards"] = [{part: card[part] for part in SHOWN} for card in cards]
+        found.append(row)
+    return found
+
+
+def _result(plan: Plan, node: Any, entries: Mapping[str, TensorEntry]) -> TensorEntry | None:
+    """What an operator leaves, before its sum is completed; of the loss what it reads. None: a number."""
+    made = first_read(plan, node)
+    read = [entry.value for entry in entries.values() if entry.owner == node.name]
+    return next((entries[name] for name in (f"{made}.partial", made, *read) if name in entries), None)
