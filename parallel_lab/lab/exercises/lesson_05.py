@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from operator import index as whole
 from typing import Any
 
 from ...base.errors import ParallelLabError, StrategyError, shorten
 from .book import Exercise
+from .ideas import Idea
 from .one_product import DEVICES, SHAPE, Pair, Product, counts, pair
 from .running import ask
-from .verdict import Part, Wrong, judged
+from .verdict import Note, Part, Wrong, judged
 
 # ---- 05.1: what a strategy sends ----
 
@@ -57,20 +59,24 @@ _MODELS = {
     "All eight ranks do not add up: only those that hold partial sums of the same elements.": (
         lambda a, b, c, d: DEVICES if b > 1 else 1
     ),
-    "Shapes that fit do not make a product free of communication: with k split, every rank has a part of each sum.": (
-        lambda a, b, c, d: 1
-    ),
+    Note(
+        "Shapes that fit do not make a product free of communication: with k split, every rank has a part of each sum.",
+        "no message where shapes fit",
+    ): lambda a, b, c, d: 1,
     "Ranks that are left over hold copies. They do not add up.": lambda a, b, c, d: DEVICES // (a * d) if b > 1 else 1,
 }
 
 
 def _sends(answer: Any) -> Iterator[Part]:
     try:
-        given = [OPEN if each is ... else None if each is None else whole(each) for each in answer]
+        given = [
+            OPEN if each is ... else None if each is None else whole(each)
+            for each in islice(answer, len(STRATEGIES) + 1)
+        ]
     except Exception as error:  # whatever a learner's object does
-        raise Wrong("nothing yet" if answer is None else shorten(answer), FORM) from error
+        raise Wrong("nothing yet" if answer is None else shorten(answer), form=FORM) from error
     if len(given) != len(STRATEGIES) or set(given) == {OPEN}:
-        raise Wrong("nothing yet" if set(given) == {OPEN} else f"{len(given)} entries", FORM)
+        raise Wrong("nothing yet" if set(given) == {OPEN} else f"{len(given)} entries", form=FORM)
     right = addends_of()
     for name, rows in (
         ("refused", [n for n, each in enumerate(right) if each is None]),
@@ -138,11 +144,11 @@ def _answered(answer: Any, shape: tuple[int, int, int], strategy: Pair) -> tuple
     value = ask(what, answer, *shape, strategy)
     try:
         x, w, out, addends = value
-        return *(tuple(whole(n) for n in each) for each in (x, w, out)), whole(addends)
+        return *(tuple(whole(n) for n in islice(each, 3)) for each in (x, w, out)), whole(addends)
     except Exception as error:  # floats are no shapes
         note = "Use // to divide: a shape is made of whole numbers." if "float" in str(error) else ""
         rule = "(slice of x, slice of w, slice of the result, addends): three shapes and a number"
-        raise Wrong(shorten(value), rule, note, None, what) from error
+        raise Wrong(shorten(value), "", note, None, what, form=rule) from error
 
 
 def _as_compiled(answer: Any, place: int) -> str:
@@ -218,15 +224,15 @@ def _under_cap(answer: Any) -> Iterator[Part]:
     try:
         strategy = answer
         if isinstance(answer, str):
-            numbers = [int(n) for n in re.findall(r"\d+", answer)]
+            numbers = [int(n) for n in re.findall(r"\d+", answer[:99])]
             strategy = (tuple(numbers[:2]), tuple(numbers[2:]))
-        strategy = tuple(tuple(whole(n) for n in each) for each in strategy)
+        strategy = tuple(tuple(whole(n) for n in islice(each, 3)) for each in islice(strategy, 3))
         product = Product(strategy, LARGE)
     except ParallelLabError as error:
         raise Wrong(str(error), "a strategy that compiles") from error
     except Exception as error:  # whatever a learner's object does
         rule = "a strategy such as ((8, 1), (1, 1))"
-        raise Wrong("no strategy yet" if answer is None else shorten(answer), rule) from error
+        raise Wrong("no strategy yet" if answer is None else shorten(answer), form=rule) from error
     yield Part("valid", True, f"{product.addends} addends, slices {', '.join(map(str, product.slices))}")
     held = product.held_elements
     if held > CAP:
@@ -267,6 +273,19 @@ EXERCISES = (
             "two in 7 and 9.",
         ),
         _sends,
+        ideas=(
+            Idea(
+                "no message where shapes fit",
+                "Shapes that fit do not make a product free of communication",
+                [1, 1, 1, 1, None, 1, 1, None, 1, None, None, 1],
+                "ranks that add up",
+            ),
+        ),
+        start="""\
+sends = [..., ..., ..., ..., ..., ..., ..., ..., ..., ..., ..., ...]
+
+check("05.1", sends)
+""",
     ),
     Exercise(
         "05.2",
@@ -281,6 +300,14 @@ EXERCISES = (
             "(m // a, n // c), and there are b addends.",
         ),
         _slices,
+        start='''\
+def slices(m, k, n, strategy):
+    """Returns the shapes of the slices of x, w and the result, and how many partial sums each element has."""
+    return (m, k), (k, n), (m, n), 1
+
+
+check("05.2", slices)
+''',
     ),
     Exercise(
         "05.3",
@@ -297,5 +324,10 @@ EXERCISES = (
         _under_cap,
         lambda: "\n".join(map(str, par_sent()[1])),
         "fits",
+        start="""\
+strategy = ((1, 8), (8, 1))
+
+check("05.3", strategy)
+""",
     ),
 )

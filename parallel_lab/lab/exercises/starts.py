@@ -59,7 +59,7 @@ def _same(first: Any, second: Any) -> bool:
         return first.keys() == second.keys() and all(_same(value, second[key]) for key, value in first.items())
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(_same, first, second))
-    return first is None or (isinstance(first, str | bool | int | float) and first == second)
+    return first is None or first is ... or (isinstance(first, str | bool | int | float) and first == second)
 
 
 def _same_code(first: CodeType, second: CodeType) -> bool:
