@@ -23,7 +23,7 @@ def test_a_site_is_clicked_through_offline(browser, tmp_path):
     """From the index to a lesson, in whose lab a choice that was computed changes the picture; nothing is asked for."""
     out = tmp_path / "public"
     assert main(["site", str(out), "--lesson", "01", "06"]) == 0
-    assert sorted(file.name for file in out.iterdir()) == ["01_quickstart.html", "06_layouts.html", "index.html"]
+    assert sorted(file.name for file in out.iterdir()) == ["01_quickstart.html", "06_chains.html", "index.html"]
     assert [file.name for file in tmp_path.iterdir()] == ["public"]
     context, asked, broken = browser.new_context(offline=True), [], []
     page = context.new_page()

@@ -74,6 +74,13 @@ def slices(m, k, n, strategy):
     return (m // a, k // b), (k // b, n // c), (m // a, n // c), b
 """,
     "05.3": "strategy = ((2, 2), (2, 2))",
+    "06.1": """
+def row_to_column(rank, ranks, rows):
+    columns = yield Request("all_to_all", tuple(range(ranks)), rows, split_dim=1, concat_dim=0)
+    return columns
+""",
+    "06.2": 'strategies = {"matmul": ((2, 1), (1, 4)), "relu": ((2, 4),), "matmul2": ((2, 4), (4, 1))}',
+    "06.3": 'chain = {"matmul": ((1, 1), (1, 8)), "relu": ((1, 8),), "matmul2": ((1, 2), (2, 4))}',
     "08.1": """
 def bytes_per_rank(parameters, ranks, stage, param_bytes, grad_bytes, state_bytes):
     if stage >= 1:

@@ -24,6 +24,7 @@ from ...base.errors import StrategyError
 from ...base.units import table_lines
 from ...cost.time import sent_bytes
 from ...graph.compiler import compile_network
+from ...graph.ir import Value
 from ...graph.plan import Plan
 from ...nn.tensor.tensor import Parameter, Tensor
 from ...run.simulator import Simulator
@@ -82,6 +83,11 @@ class Product:
     def _x(self) -> str:
         """x as the product reads it: sliced, where it is split."""
         return "x.for.matmul" if "x.for.matmul" in self.plan.value_table else "x"
+
+    @property
+    def x(self) -> Value:
+        """x as the product reads it."""
+        return self.plan.value(self._x)
 
     @property
     def slices(self) -> tuple[tuple[int, ...], ...]:

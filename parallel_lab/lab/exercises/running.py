@@ -26,6 +26,8 @@ from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 from ...base.errors import ParallelLabError, shorten
 from ...base.origin import short_file
 from ...ops.collectives.definitions import MESSAGES
@@ -261,6 +263,7 @@ class Asked:
     destination  of a send
     step         of a send, its place in time, from 1: a rank sends one message after the other, and what depends on a
                  message comes after it
+    held_bytes   what it hands over and what it is answered, together
     """
 
     rank: int
@@ -269,6 +272,7 @@ class Asked:
     origin: str
     destination: int | None = None
     step: int = 0
+    held_bytes: int = 0
 
     @property
     def op(self) -> str:
@@ -310,6 +314,7 @@ class _Log:
 
     def __init__(self, ranks: int) -> None:
         self.asked: list[Asked] = []
+        self.last = [-1] * ranks  # per rank, the place of its last request
         self.clock = [0] * ranks  # per rank, the step of the last message that it sent or received
         self.on_the_way: dict[tuple[int, ...], deque[int]] = {}
 
@@ -322,9 +327,14 @@ class _Log:
             self.clock[rank] += 1
             step, destination = self.clock[rank], request.group[1]
             self.on_the_way.setdefault(request.group, deque()).append(step)
+        self.last[rank] = len(self.asked)
         self.asked.append(Asked(rank, str(request.kind), _must_send(request, rank), origin, destination, step))
 
-    def answered(self, rank: int, request: Any) -> None:
+    def answered(self, rank: int, request: Any, reply: Any) -> None:
+        if isinstance(request, Request):
+            place = self.last[rank]
+            held = sum(array.nbytes for array in (request.value, reply) if isinstance(array, np.ndarray))
+            self.asked[place] = replace(self.asked[place], held_bytes=held)
         if isinstance(request, Request) and request.kind == "recv" and self.on_the_way.get(request.group):
             self.clock[rank] = max(self.clock[rank], self.on_the_way[request.group].popleft())
 
@@ -373,7 +383,7 @@ def _watched(rank: int, make: Callable[[], Any], log: _Log, seconds: float) -> G
                 request = replace(request, origin=request.origin or origin)  # the learner's line, and not the next one
                 asked = Start(request) if isinstance(asked, Start) else request
             reply = yield asked
-            log.answered(rank, asked)
+            log.answered(rank, asked, reply)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
