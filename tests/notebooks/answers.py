@@ -81,6 +81,25 @@ def row_to_column(rank, ranks, rows):
 """,
     "06.2": 'strategies = {"matmul": ((2, 1), (1, 4)), "relu": ((2, 4),), "matmul2": ((2, 4), (4, 1))}',
     "06.3": 'chain = {"matmul": ((1, 1), (1, 8)), "relu": ((1, 8),), "matmul2": ((1, 2), (2, 4))}',
+    "07.1": """
+duals = {"all_reduce": "all_reduce", "all_to_all": "all_to_all", "copy": "all_reduce"}
+for one, other in (("all_gather", "reduce_scatter"), ("broadcast", "reduce"), ("scatter", "gather")):
+    duals |= {one: other, other: one}
+""",
+    "07.2": """
+def backward(rank, ranks, kept):
+    x, gamma, w1, w2, hidden, dz = kept
+    dhidden = (dz @ w2.T) * (hidden > 0)
+    dscaled = yield Request("all_reduce", tuple(range(ranks)), dhidden @ w1.T)
+    return hidden.T @ dz, (gamma * x).T @ dhidden, (dscaled * x).sum(axis=0), dscaled * gamma
+""",
+    "07.3": """
+def clip(rank, ranks, gradients):
+    mine, copied = gradients
+    squares = yield Request("all_reduce", tuple(range(ranks)), (mine**2).sum(keepdims=True))
+    scale = min(1, 1 / np.sqrt(squares[0] + (copied**2).sum()))
+    return mine * scale, copied * scale
+""",
     "08.1": """
 def bytes_per_rank(parameters, ranks, stage, param_bytes, grad_bytes, state_bytes):
     if stage >= 1:
