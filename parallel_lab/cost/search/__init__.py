@@ -25,3 +25,4 @@ from .recursive import Halving, recursive_search
 from .search_modes import search_strategies
 from .strategy_search import Candidate, Found, search
 from .time_model import time_problem
+from .walks import Compared

@@ -8,7 +8,7 @@ operators read, candidates that split it differently cannot stand together.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -23,10 +23,14 @@ from .problem import NEVER, Choice, Pair, Problem, Term
 
 
 class CostModel(Places):
-    """Places with the candidates of each, and what every model of costs needs to know of a pair of them."""
+    """Places with the candidates of each, and what every model of costs needs to know of a pair of them.
 
-    def __init__(self, graph: Graph, config: ParallelConfig) -> None:
+    also  {operator: a strategy that is a candidate too, whatever the settings narrow}
+    """
+
+    def __init__(self, graph: Graph, config: ParallelConfig, also: Mapping[str, Strategy] | None = None) -> None:
         super().__init__(graph, config)
+        self.also = also or {}
         self.rules: dict[str, list[ShardingRule]] = {n.name: list(self.rules_of(n)) for n in self.nodes.values()}
         self.tables: dict[tuple, np.ndarray] = {}
         self.live = {i.name for i in graph.inputs if i.role == "parameter" and i.trainable}
@@ -42,6 +46,8 @@ class CostModel(Places):
             batch = node.by_batch or node.opdef.result_shape is not None
             strategies = (default_strategy(node.opdef, shapes, attrs, self.device_num),) if batch else ()
             strategies = strategies or self.candidates(node)
+        if node.name in self.also and self.also[node.name] not in strategies:
+            strategies = (*strategies, self.also[node.name])
         twice = [self.parameter(name) for name in node.ins]
         for strategy in strategies:
             rule = sharding_rule(node.opdef, shapes, attrs, strategy, self.device_num, node.where)
@@ -90,6 +96,7 @@ class CostModel(Places):
             costs, memory = self.prices(node, self.rules[node.name])
             strategies = tuple(rule.strategy for rule in self.rules[node.name])
             fixed = "given" if configured(node) else "batch parallel" if node.by_batch else ""
+            fixed = fixed if len(strategies) == 1 else ""
             choices.append(Choice(node.name, node.op_class, strategies, costs, memory, node.where, fixed))
         tables: dict[tuple[int, int], np.ndarray] = {}
         for link, source, tensor in self.sources():

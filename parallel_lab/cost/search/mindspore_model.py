@@ -13,6 +13,7 @@ edge_costmodel.)
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from ...graph.ir import Graph, Node
 from ...graph.passes.candidates import Operator, operator_cost
 from ...layout.redistribution_cost import practical, redistribution_cost
 from ...layout.tensor_layout import Shape, TensorLayout
+from ...ops.machine.primitive import Strategy
 from ...ops.machine.sharding import ShardingRule
 from .cost_model import CostModel
 from .problem import Problem, Term
@@ -30,9 +32,9 @@ from .problem import Problem, Term
 NOT_LOOKED_AT = ("VirtualLoss",)
 
 
-def mindspore_problem(graph: Graph, config: ParallelConfig) -> Problem:
-    """The choices of a traced network, priced as MindSpore prices them."""
-    return MindSporeModel(graph, config).problem()
+def mindspore_problem(graph: Graph, config: ParallelConfig, also: Mapping[str, Strategy] | None = None) -> Problem:
+    """The choices of a traced network, priced as MindSpore prices them.  also: more candidates, of operators by name"""
+    return MindSporeModel(graph, config, also).problem()
 
 
 class MindSporeModel(CostModel):

@@ -49,6 +49,11 @@ def propagate_strategies(graph: Graph, config: ParallelConfig) -> Graph:
 
     Raises StrategyError if nothing was given, or if operators that read one parameter cannot split it equally.
     """
+    return walk_strategies(graph, config)[0]
+
+
+def walk_strategies(graph: Graph, config: ParallelConfig) -> tuple[Graph, tuple[Settled, ...]]:
+    """The same, with what was compared for every operator, in the order in which they were settled."""
     search = _Propagation(graph, config)
     nodes = [n for n in graph.of_phase("forward") if not n.follows]
     if get_compat() == "seeds" and nodes and not any(map(configured, nodes)):
@@ -57,7 +62,37 @@ def propagate_strategies(graph: Graph, config: ParallelConfig) -> Graph:
         hint = "Give one: .shard(...) on an operator" + (f" such as {example}" if example else "")
         where, allowed = "compile, search_mode='sharding_propagation'", "At least one: the others follow from it"
         raise StrategyError(what, where=where, allowed=allowed, hint=hint)
-    return search.run()
+    graph = search.run()
+    return graph, tuple(search.settled.values())
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How an operator got its strategy.
+
+    by       "given"; "layout": the first that has the neighbour's; "neighbour", "neighbours": least cost on the edges,
+             equals told apart as `candidates.py` says of one edge, or of one that has waited; "list": its first
+    options  the strategies that were looked at, in the order of the list
+    edges    what was known on the other side, with the links there
+    """
+
+    operator: str
+    strategy: Strategy
+    by: str
+    reason: str = ""
+    facts: Operator | None = None
+    options: tuple[Strategy, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    links: tuple[Link, ...] = ()
+
+    def text(self) -> str:
+        """In words."""
+        return f"{self.operator!r} {self.strategy}: {self.reason}"
+
+    def neighbours(self) -> tuple[str, ...]:
+        """The other ends of the links."""
+        ends = (link.source if link.target == self.operator else link.target for link in self.links)
+        return tuple(dict.fromkeys(ends))
 
 
 def settling_order(graph: Graph, config: ParallelConfig) -> tuple[str, ...]:
@@ -82,6 +117,7 @@ class _Propagation(Places):
     def __init__(self, graph: Graph, config: ParallelConfig) -> None:
         super().__init__(graph, config)
         self.decided: dict[str, _Decided] = {}
+        self.settled: dict[str, Settled] = {}
         self.held: dict[str, tuple[TensorLayout, str]] = {}  # shared parameters: layout, and who wants it
         self.reshaped: dict[str, tuple[TensorLayout, TensorLayout] | None] = {}
         self.waiting: dict[str, list[Link]] = {}
@@ -123,8 +159,9 @@ class _Propagation(Places):
             self.walk(start, self.order.get(following, len(self.order)))
         for node in self.nodes.values():
             if node.name not in self.decided:
-                first = next(iter(self.agreeing(node, self.candidates(node))), self.candidates(node)[0])
-                self.settle(node, self.operator(node).rule(first), "no neighbour is known: its first candidate")
+                options = self.agreeing(node, self.candidates(node)) or list(self.candidates(node))
+                rule = self.operator(node).rule(options[0])
+                self.settle(node, rule, "no neighbour is known: its first candidate", "list", options)
         self.agree()
         if self.config.elementwise_op_strategy_follow:
             self.follow_producers()
@@ -230,7 +267,8 @@ class _Propagation(Places):
             raise StrategyError(self.disagreement(node, legal[0]))
         best = chosen(operator, options, edges, waited=waited)
         reason = self.reason(operator, best, edges, links, options, legal)
-        self.settle(node, operator.rule(best[0]), reason)
+        by = "neighbours" if waited else "neighbour"
+        self.settle(node, operator.rule(best[0]), reason, by, options, edges, links)
 
     def first(self, node: Node, link: Link, *, by_counts: bool = False) -> None:
         """Settle `node` by its first candidate with the layout at the other end of `link`; by cost if none has it.
@@ -253,7 +291,7 @@ class _Propagation(Places):
                 return
             rule, reason = operator.rule(candidates[0]), f"no candidate has the out_strategy of {link.source!r}"
         self.waiting.pop(node.name, None)
-        self.settle(node, rule, reason)
+        self.settle(node, rule, reason, "layout", candidates, [self.edge(link, backward=backward)], [link])
 
     def following(
         self,
@@ -292,7 +330,7 @@ class _Propagation(Places):
             if options:
                 best, *_ = chosen(operator, options, [edge])
                 reason = f"split as {link.source!r} is, which makes its operand (elementwise_op_strategy_follow)"
-                self.settle(node, operator.rule(best), reason)
+                self.settle(node, operator.rule(best), reason, "neighbour", options, [edge], [link])
 
     def agree(self) -> None:
         """Choose again for operators that split a shared parameter otherwise than a given one, or the first, does."""
@@ -326,8 +364,20 @@ class _Propagation(Places):
                 found.append(strategy)
         return found
 
-    def settle(self, node: Node, rule: ShardingRule, reason: str) -> None:
+    def settle(
+        self,
+        node: Node,
+        rule: ShardingRule,
+        reason: str,
+        by: str = "given",
+        options: Sequence[Strategy] = (),
+        edges: Sequence[Edge] = (),
+        links: Sequence[Link] = (),
+    ) -> None:
         self.decided[node.name] = _Decided(rule, self.results(node, rule), reason)
+        self.settled.pop(node.name, None)
+        facts, seen = self.operator(node), (tuple(options), tuple(edges), tuple(links))
+        self.settled[node.name] = Settled(node.name, rule.strategy, by, reason, facts, *seen)
 
     # ---- what to tell the learner ----
 

@@ -6,6 +6,7 @@
     found.plan                                the compiled plan, with these strategies
     found.again(pinned={"matmul": ((8, 1), (1, 1))})        the same search with one choice made by hand
     found.again(weights={"redistribution": 0.0})            or with terms that count otherwise
+    found.again(method="sharding_propagation")              what that mode takes, what it compared, what it loses
 
 Seconds are those of the plan: for a network whose tensors are brought to one layout each, the sum that the search makes
 least equals `step_time_s` of what it compiles, but for the optimizer's update.
@@ -28,9 +29,11 @@ from ...ops.machine.primitive import Strategy
 from .eliminate import Solution, eliminate
 from .exact import branch_and_bound, exact, integer_program
 from .mindspore_model import mindspore_problem
+from .places import configured
 from .problem import Problem, amount_text
 from .search_modes import reasons, with_strategies
 from .time_model import time_problem
+from .walks import WALKS, Compared, compared, flip, walk
 
 METHODS: dict[str, Callable[[Problem, int | None], Solution]] = {
     "dynamic_programming": eliminate,
@@ -54,8 +57,54 @@ class Candidate:
         """Which term decides against it."""
         if self.chosen:
             return "chosen"
+        total = sum(self.more.values())
+        if total < 0:  # the chosen one is no optimum
+            term, amount = min(self.more.items(), key=lambda pair: pair[1])
+            return f"{amount_text(-total, unit)} less; {amount_text(-amount, unit)} less of {term}"
         term, amount = max(self.more.items(), key=lambda pair: pair[1])
         return f"{amount_text(amount, unit)} more of {term}" if amount > 0 else "as good"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was searched: a traced network, and whose numbers price it."""
+
+    draft: Draft
+    costs: str
+    cluster: Cluster
+    states: int
+
+    def problem(self, also: Mapping[str, Strategy] | None = None) -> Problem:
+        """The choices, with what they cost.  also: more candidates, of operators by name"""
+        if self.costs == "time":
+            return time_problem(self.draft.graph, self.draft.config, self.cluster, states=self.states, also=also)
+        return mindspore_problem(self.draft.graph, self.draft.config, also)
+
+    def solved(
+        self, problem: Problem | None, method: str, limit: int | None, pinned: Mapping[str, Strategy]
+    ) -> tuple[Problem, Solution]:
+        """What a method takes, and of which problem: a walk may leave the candidates that others look at.
+
+        problem  None: that of the network;  pinned: strategies that are given
+        """
+        if method not in WALKS:
+            problem = (problem or self.problem()).pinned(pinned)
+            return problem, METHODS[method](problem, limit)
+        found, steps = walk(self.draft.graph, self.draft.config, method, pinned)
+        wide = self.problem(found)
+        if problem is not None:
+            wide = wide.weighed(**{term.name: term.weight for term in problem.terms})
+        wide = wide.pinned(pinned)
+        taken = wide.chosen({name: found[name] for name in wide.numbers if name in found})
+        held = wide.memory_bytes(taken)
+        if limit is not None and held > limit:
+            what, hint = f"{method} looks at no memory: its plan holds {held:,} bytes", "Use dynamic_programming"
+            raise StrategyError(what, where="search of strategies", allowed=f"At most {limit:,}", hint=hint)
+        try:
+            least = eliminate(wide, limit).cost
+        except StrategyError:  # its tables would be too large: nothing is proved
+            least = 0.0
+        return wide, Solution(method, taken, wide.cost(taken), held, least, steps)
 
 
 @dataclass(frozen=True)
@@ -63,7 +112,7 @@ class Found:
     """What a search found.
 
     problem   what there was to choose;  best: what was chosen, with its proof;  plan: the network compiled with it
-    draft     the traced network before anything was chosen
+    asked     the network and whose numbers price it
     compile_with   compiles the network with other strategies: (strategies, reasons) -> Plan
     """
 
@@ -73,7 +122,7 @@ class Found:
     memory_limit: int | None
     plan: Plan = field(repr=False)
     compile_with: Callable[[Mapping[str, Strategy], Mapping[str, str]], Plan] = field(repr=False, compare=False)
-    draft: Draft = field(repr=False, compare=False)
+    asked: Asked = field(repr=False, compare=False)
 
     @property
     def strategies(self) -> dict[str, Strategy]:
@@ -96,13 +145,23 @@ class Found:
         memory_limit: int | None = None,
     ) -> Found:
         """The same search with some operators' strategies given, other weights of terms, another method or limit."""
-        problem = self.problem.pinned(pinned or {}).weighed(**(weights or {}))
+        problem = self.problem.weighed(**(weights or {}))
         method = method or self.method
-        choice(*METHODS)("search", "method", method)
+        choice(*METHODS, *WALKS)("search", "method", method)
         limit = self.memory_limit if memory_limit is None else memory_limit
-        best = METHODS[method](problem, limit)
+        problem, best = self.asked.solved(problem, method, limit, {**self.pinned, **(pinned or {})})
         plan = self.compile_with(problem.strategies(best.chosen), reasons(problem, best))
-        return Found(problem, best, method, limit, plan, self.compile_with, self.draft)
+        return replace(self, problem=problem, best=best, method=method, memory_limit=limit, plan=plan)
+
+    @property
+    def draft(self) -> Draft:
+        """The traced network before anything was chosen."""
+        return self.asked.draft
+
+    @property
+    def pinned(self) -> dict[str, Strategy]:
+        """Strategies given to `again`."""
+        return {one.name: one.candidates[0] for one in self.problem.choices if one.fixed == "pinned"}
 
     def candidates(self, operator: str) -> list[Candidate]:
         """The best plan with each candidate of an operator that fits, the cheapest first."""
@@ -136,19 +195,58 @@ class Found:
         sums = problem.by_term(best.chosen)
         lines += [f"  {term.name}: {term.text(sums[term.name])} (predicted: {term.formula})" for term in problem.terms]
         proof = "no plan costs less" if best.proved else f"another one may cost {best.gap:.1%} less"
+        if self.method in WALKS and not best.proved and best.lower_bound > 0:
+            least = amount_text(best.lower_bound, self.unit)
+            proof = f"the least there is costs {least}, {best.cost / best.lower_bound:.3g} times less"
         lines.append(f"  in all {amount_text(best.cost, self.unit)}, {best.memory_bytes:,} bytes of a device; {proof}")
         return "\n".join(lines)
 
+    def compared(self, operator: str) -> list[Compared]:
+        """What sharding_propagation compared for an operator, the chosen one first; [] of other methods."""
+        choice(*self.strategies)("search", "operator", operator)
+        walked = self.best.steps if self.method == "sharding_propagation" else ()
+        return [one for settled in walked if settled.operator == operator for one in compared(settled)]
+
+    def flips(self, operator: str, strategy: Strategy) -> tuple[str, Strategy] | None:
+        """(neighbour, a strategy of it) with which sharding_propagation takes another one; None: no neighbour's does.
+
+        Raises ArgumentError after another method.
+        """
+        choice("sharding_propagation")("flips", "method", self.method)
+        settled = next(step for step in self.best.steps if step.operator == operator)
+        return flip(self.draft.graph, self.draft.config, settled, strategy, self.pinned)
+
+    def compared_text(self, operator: str) -> str:
+        """Where sharding_propagation took an operator's strategy from: a line for each that was looked at, with the
+        term that decided, and what would flip it.
+        """
+        rows = self.compared(operator)
+        if not rows:
+            return f"{operator}: {self.method} does not compare it with its neighbours alone"
+        settled = next(step for step in self.best.steps if step.operator == operator)
+        lines = [f"{operator}: {settled.reason}"]
+        for one in rows:
+            line = f"  {one.strategy}  {one.reason}"
+            if not one.chosen:
+                other = self.flips(operator, one.strategy)
+                line += f"; taken if {other[0]!r} is given {other[1]}" if other else "; taken if it is given"
+            lines.append(line)
+        return "\n".join(lines)
+
     def candidates_text(self, operator: str) -> str:
-        """A line for each candidate of an operator: the best plan with it, and which term decides."""
-        lines = [f"{operator}: the best plan with each of its candidates"]
+        """A line for each candidate of an operator: the best plan with it, and which term decides; before them what
+        sharding_propagation compared.
+        """
+        lines = [self.compared_text(operator)] if self.method == "sharding_propagation" else []
+        lines.append(f"{operator}: the best plan with each of its candidates")
         for one in self.candidates(operator):
             lines.append(f"  {one.strategy}  {amount_text(one.cost, self.unit)}  {one.why(self.unit)}")
         return "\n".join(lines)
 
     def steps_text(self) -> str:
-        """What dynamic programming did, in order."""
-        return "\n".join(f"{n}. {step.text()}" for n, step in enumerate(eliminate(self.problem).steps, 1))
+        """What a walk did, in order; of the others what dynamic programming does."""
+        steps = self.best.steps if self.method in WALKS else eliminate(self.problem).steps
+        return "\n".join(f"{n}. {step.text()}" for n, step in enumerate(steps, 1))
 
 
 def search(
@@ -163,33 +261,34 @@ def search(
     """Choose strategies for a network's operators; those that were given one keep it.
 
     network, inputs, options  as for `compile`
-    method        "exact" (proved, or with its gap), "dynamic_programming", "branch_and_bound", "integer_program"
+    method        "exact" (proved, or with its gap), "dynamic_programming", "branch_and_bound", "integer_program"; or a
+                  walk, with what it could have saved: "sharding_propagation", "recursive_programming"
     costs         "time": seconds on `cluster`; "mindspore": its own sum of bytes (`set_cost_model_context`)
     memory_limit  bytes of a device; None: any
 
     Raises StrategyError where nothing fits; ArgumentError for an unknown method or cluster; what `compile` raises.
     """
-    choice(*METHODS)("search", "method", method)
+    choice(*METHODS, *WALKS)("search", "method", method)
     choice(*COSTS)("search", "costs", costs)
     cluster = get_cluster(cluster)
     settings = {"parallel_mode": "semi_auto_parallel", **options}
     states = len(getattr(options.get("optimizer"), "state_names", ()))
-    searched: list[tuple[Problem, Solution, Draft]] = []
+    searched: list[tuple[Asked, Problem, Solution]] = []
 
     def compile_with(strategies: Mapping[str, Strategy] | None, why: Mapping[str, str]) -> Plan:
         def taken(draft: Draft) -> Draft:
             given, told = strategies, why
             if given is None:
-                problem = mindspore_problem(draft.graph, draft.config)
-                if costs == "time":
-                    problem = time_problem(draft.graph, draft.config, cluster, states=states)
-                best = METHODS[method](problem, memory_limit)
-                searched.append((problem, best, draft))
+                asked = Asked(draft, costs, cluster, states)
+                problem, best = asked.solved(None, method, memory_limit, {})
+                searched.append((asked, problem, best))
                 given, told = problem.strategies(best.chosen), reasons(problem, best)
-            return replace(draft, graph=with_strategies(draft.graph, draft.config, given, told))
+            others = any(configured(n) and given.get(n.name, n.strategy) != n.strategy for n in draft.graph.nodes)
+            graph = with_strategies(draft.graph, draft.config, given, told, given_too=others)
+            return replace(draft, graph=graph)
 
         return compile_network(network, *inputs, passes=[Pass("searched", taken), *PASSES], **settings)
 
     plan = compile_with(None, {})
-    problem, best, draft = searched[0]
-    return Found(problem, best, method, memory_limit, plan, compile_with, draft)
+    asked, problem, best = searched[0]
+    return Found(problem, best, method, memory_limit, plan, compile_with, asked)

@@ -13,7 +13,7 @@ device holds of an operator when the backward program begins, with its parameter
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +26,7 @@ from ...graph.passes.differentiate import differentiate
 from ...graph.passes.parallelize import Builder, step_attrs
 from ...layout.redistribution import plan_redistribution
 from ...layout.tensor_layout import Shape, TensorLayout
+from ...ops.machine.primitive import Strategy
 from ...ops.machine.sharding import ShardingRule
 from ..time import local_time_s, message_time_s, plan_message_time_s
 from .cost_model import CostModel
@@ -34,13 +35,21 @@ from .problem import Problem, Term
 WEIGH = "weigh"  # an operator behind the one that is priced, so that its gradient is an array and not one number
 
 
-def time_problem(graph: Graph, config: ParallelConfig, cluster: Cluster, *, states: int = 0) -> Problem:
+def time_problem(
+    graph: Graph,
+    config: ParallelConfig,
+    cluster: Cluster,
+    *,
+    states: int = 0,
+    also: Mapping[str, Strategy] | None = None,
+) -> Problem:
     """The choices of a traced network, in seconds on `cluster`.
 
     states  arrays that the optimizer keeps per parameter: 1 for Momentum, 2 for Adam
+    also    more candidates, of operators by name
     """
     cluster.check_device_num(config.device_num)
-    return TimeModel(graph, config, cluster, states).problem()
+    return TimeModel(graph, config, cluster, states, also).problem()
 
 
 class _Program:
@@ -60,8 +69,15 @@ class TimeModel(CostModel):
 
     name = "time"
 
-    def __init__(self, graph: Graph, config: ParallelConfig, cluster: Cluster, states: int) -> None:
-        super().__init__(graph, replace(config, enable_parallel_optimizer=False))
+    def __init__(
+        self,
+        graph: Graph,
+        config: ParallelConfig,
+        cluster: Cluster,
+        states: int,
+        also: Mapping[str, Strategy] | None = None,
+    ) -> None:
+        super().__init__(graph, replace(config, enable_parallel_optimizer=False), also)
         self.cluster, self.copies_of_parameters = cluster, 2 + states
         self.last = {*graph.outputs, *graph.seeds}  # where the way back begins, with one number
         self.priced: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}

@@ -106,7 +106,7 @@ def chosen(
     costs = [edge_cost(operator, strategy, edges) for strategy in strategies]
     least = min(costs)
     equal = [s for s, cost in zip(strategies, costs, strict=True) if cost == least]
-    key = _computation_first if waited else _pieces_first
+    key = computation_first if waited else pieces_first
     return (min(equal, key=lambda s: key(operator, s)) if len(equal) > 1 else equal[0]), *least
 
 
@@ -117,13 +117,13 @@ def edge_cost(operator: Operator, strategy: Strategy, edges: Iterable[Edge]) -> 
     return sum(c for c, _ in costs), sum(c for _, c in costs)
 
 
-def _pieces_first(operator: Operator, strategy: Strategy) -> tuple:
+def pieces_first(operator: Operator, strategy: Strategy) -> tuple:
     pieces = math.prod(itertools.chain.from_iterable(strategy))
     earlier_dims = tuple(tuple(-n for n in splits) for splits in strategy)
-    return practical(_forward_bytes(operator, operator.rule(strategy))), -pieces, earlier_dims
+    return practical(forward_bytes(operator, operator.rule(strategy))), -pieces, earlier_dims
 
 
-def _computation_first(operator: Operator, strategy: Strategy) -> tuple[float, float]:
+def computation_first(operator: Operator, strategy: Strategy) -> tuple[float, float]:
     """Bytes computed on, forward and backward, and communicated forward. (MindSpore: operator_costmodel.)
 
     Forward: the operands' slices, and the result's where addends are combined. Backward: a parameter's slice if its
@@ -137,7 +137,7 @@ def operator_cost(operator: Operator, rule: ShardingRule) -> tuple[float, float,
     slices = [math.prod(x.slice_shape(s)) for x, s in zip(rule.ins, operator.shapes, strict=True)]
     summed = sum(slices[i] for i in operator.parameters if rule.ins[i].replica_count > 1) * operator.itemsize
     held = (sum(slices) + _addends(operator, rule)) * operator.itemsize
-    costs = float(held + summed), practical(_forward_bytes(operator, rule)), float(summed)
+    costs = float(held + summed), practical(forward_bytes(operator, rule)), float(summed)
     by_batch = bool(rule.strategy) and rule.strategy[0][:1] == (operator.device_num,)
     return tuple(cost - 1 if by_batch and cost > 1 else cost for cost in costs)
 
@@ -148,7 +148,7 @@ def _addends(operator: Operator, rule: ShardingRule) -> int:
     return sum(math.prod(layout.slice_shape(shape)) for layout, shape in made if layout.is_partial)
 
 
-def _forward_bytes(operator: Operator, rule: ShardingRule) -> float:
+def forward_bytes(operator: Operator, rule: ShardingRule) -> float:
     """Bytes an operator communicates in its forward step: the slices of partial results, its windows' strips."""
     total = float(_addends(operator, rule))
     for _, _, (_, _, length, part) in rule.windows:
