@@ -118,6 +118,7 @@ def edge_cost(operator: Operator, strategy: Strategy, edges: Iterable[Edge]) -> 
 
 
 def pieces_first(operator: Operator, strategy: Strategy) -> tuple:
+    """What tells equals apart by one edge: bytes of its forward communication, fewer pieces, later dims."""
     pieces = math.prod(itertools.chain.from_iterable(strategy))
     earlier_dims = tuple(tuple(-n for n in splits) for splits in strategy)
     return practical(forward_bytes(operator, operator.rule(strategy))), -pieces, earlier_dims
