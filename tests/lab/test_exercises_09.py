@@ -190,5 +190,5 @@ def test_the_pars_of_the_division_pass():
 
 @pytest.mark.parametrize("number", ["09.1", "02.1"])
 def test_an_exercise_without_par_says_so(number):
-    with pytest.raises(ArgumentError, match=r"is no puzzle. One of 09.2, 09.3, 10.1"):
+    with pytest.raises(ArgumentError, match=r"is no puzzle. One of .*09.2, 09.3, 10.1"):
         Desk().par(number)
