@@ -177,7 +177,7 @@ _OPTIONS = (
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import bench_command, plan_command, quickstart_command, run_command, site_command
+    from . import bench_command, grade_command, plan_command, quickstart_command, run_command, site_command
 
     parser = argparse.ArgumentParser(
         prog="parallel-lab",
@@ -208,7 +208,7 @@ def _parser() -> argparse.ArgumentParser:
         "  parallel-lab doctor --hosts hosts.txt --interface eth0\n"
         "  parallel-lab doctor --json > doctor.json\n",
     )
-    for part in (quickstart_command, plan_command, bench_command, run_command, site_command):
+    for part in (quickstart_command, plan_command, bench_command, run_command, site_command, grade_command):
         part.add_parser(subparsers)
     return parser
 

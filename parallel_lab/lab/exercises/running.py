@@ -23,7 +23,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import FunctionType
+from types import FunctionType, GeneratorType
 from typing import Any
 
 import numpy as np
@@ -140,8 +140,18 @@ class Fault:
         return Wrong(f"{self.text}{line}", expected, note, self.rank, f"at {self.place}" if self.place else "")
 
 
+class Told(Exception):
+    """Carries the fault of a learner's code that ran in another process."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.text)
+        self.fault = fault
+
+
 def fault_of(error: BaseException, rank: int | None = None, seconds: float = SECONDS) -> Fault:
     """An exception from a learner's code as a Fault."""
+    if isinstance(error, Told):
+        return replace(error.fault, rank=rank)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
     # numpy's and Python's own files are no place to look at, unless there is nothing else
     own = [f for f in frames if not f.filename.startswith(("<frozen", sys.base_prefix, sys.prefix))] or frames
@@ -355,10 +365,12 @@ class _Raised(BaseException):
         self.fault = fault
 
 
-def _line_of(program: Any) -> str:
+def line_of(program: Any) -> str:
     """Where a generator stands now, `file:line`."""
     inner = program
-    while isinstance(inner.gi_yieldfrom, Generator):
+    if not isinstance(inner, GeneratorType):  # of another process, which knows it
+        return str(getattr(inner, "place", ""))
+    while isinstance(inner.gi_yieldfrom, GeneratorType):
         inner = inner.gi_yieldfrom
     frame = inner.gi_frame
     return f"{short_file(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
@@ -378,7 +390,7 @@ def _watched(rank: int, make: Callable[[], Any], log: _Log, seconds: float) -> G
                 return end.value
             request = asked.request if isinstance(asked, Start) else asked
             if isinstance(request, Request):
-                origin = _line_of(program)
+                origin = line_of(program)
                 log.ask(rank, request, origin)
                 request = replace(request, origin=request.origin or origin)  # the learner's line, and not the next one
                 asked = Start(request) if isinstance(asked, Start) else request

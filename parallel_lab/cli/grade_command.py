@@ -1,0 +1,63 @@
+"""`parallel-lab grade FOLDER`: points of a class, per student and part."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from ..lab.grading.confine import Limits
+from ..lab.grading.marks import grade_folder
+from .options import option, seconds, subcommand, whole_number
+
+USUAL = Limits()
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    subcommand(
+        subparsers,
+        "grade",
+        _run,
+        (
+            option(
+                "folder", help="FOLDER/STUDENT/NOTEBOOK.ipynb, such as nbgrader's submitted/; or NOTEBOOK_STUDENT.ipynb"
+            ),
+            option("--out", default="marks.csv", metavar="FILE", help="the table (default: marks.csv)"),
+            option("--json", metavar="FOLDER", help="also write each student's verdicts, for `parallel-lab wall`"),
+            option("--release", metavar="FOLDER", help="the notebooks as handed out (default: the course's own)"),
+            option("--exercises", metavar="FILE", help="a Python file with exercises of your own, EXERCISES"),
+            option("--jobs", type=whole_number(1, 64), default=os.cpu_count() or 1, help="submissions at a time"),
+            option("--time", type=seconds, default=USUAL.time_s, metavar="S", help="seconds for one (default: 300)"),
+            option(
+                "--memory", type=whole_number(256), default=2048, metavar="MIB", help="memory of one (default: 2048)"
+            ),
+        ),
+        help="grade a folder of notebooks",
+        description="Runs each notebook in fresh processes, within limits, and judges its answers from outside. An "
+        "untouched exercise earns 0 points; where this machine is to blame there is no mark, and the exit code is 1.",
+        epilog="examples:\n  parallel-lab grade submitted\n"
+        "  parallel-lab grade submitted --out week2.csv --json checks\n",
+    )
+
+
+def _run(args: argparse.Namespace) -> int:
+    limits = Limits(time_s=args.time, cell_s=min(USUAL.cell_s, args.time), memory_bytes=args.memory << 20)
+    table = grade_folder(
+        Path(args.folder),
+        limits=limits,
+        release=Path(args.release) if args.release else None,
+        exercises=Path(args.exercises) if args.exercises else None,
+        jobs=args.jobs,
+        tell=lambda text: print(f"graded {text}", flush=True),
+    )
+    table.write_csv(Path(args.out))
+    if args.json:
+        table.write_json(Path(args.json))
+    print(table.summary())
+    for mark in table.errors[:20]:
+        where = " ".join(filter(None, (mark.student, mark.notebook, mark.exercise, mark.part)))
+        print(f"no mark: {where}: {mark.note}")
+    print(f"The table is in {args.out}.")
+    return 1 if table.errors else 0

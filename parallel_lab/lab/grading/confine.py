@@ -1,0 +1,216 @@
+"""Keeping a submission's process in bounds: what it may use and write, and an end for it and all that it started.
+
+`confine` is called by the process on itself, before it runs a line of the submission: limits of the system, and, where
+Linux has Landlock, a file system that is read-only outside a scratch folder, and no signals to other processes.
+`Watch` looks from outside: at processes, memory, and time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+LOOK_S = 0.1
+_LINUX = sys.platform == "linux"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one submission may use.
+
+    time_s        seconds for all of it, from start to marks
+    cell_s        of one cell
+    memory_bytes  of all its processes together; a single one may reserve twice as many addresses
+    file_bytes    of one file that it writes
+    processes     at a time: a lesson starts up to ten
+    """
+
+    time_s: float = 300.0
+    cell_s: float = 60.0
+    memory_bytes: int = 2 << 30
+    file_bytes: int = 64 << 20
+    processes: int = 48
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for `Limits(**data)`."""
+        return asdict(self)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _LINUX:
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def guard() -> None:
+    """Make this process, a grader, the one that inherits what a submission leaves behind; no other may look into it."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(PR_SET_DUMPABLE, 0)
+
+
+def confine(limits: Limits, scratch: Path) -> bool:
+    """Bind this process and its children to the limits. Whether files outside `scratch` are safe from it, too."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    with contextlib.suppress(ImportError):  # Windows has no limits of this kind: there the watch alone ends it
+        import resource
+
+        wanted = {
+            resource.RLIMIT_AS: 2 * limits.memory_bytes,
+            resource.RLIMIT_FSIZE: limits.file_bytes,
+            resource.RLIMIT_CPU: int(limits.time_s) + 1,
+            resource.RLIMIT_CORE: 0,
+        }
+        for kind, value in wanted.items():
+            hard = resource.getrlimit(kind)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            with contextlib.suppress(ValueError, OSError):  # macOS has no limit of addresses
+                resource.setrlimit(kind, (value, value))
+    return _read_only_outside(scratch)
+
+
+# ---- Landlock (Linux 5.13 and later): man 7 landlock ----
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on all architectures
+_EXECUTE, _READ_FILE, _READ_DIR, _WRITE_FILE, _TRUNCATE = 1 << 0, 1 << 2, 1 << 3, 1 << 1, 1 << 14
+_SCOPE_SIGNAL = 1 << 1
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/tty", "/dev/full")
+
+
+def _read_only_outside(scratch: Path) -> bool:
+    if not _LINUX:
+        return False
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    version = call(_CREATE_RULESET, None, 0, 1)
+    if version < 1:
+        return False
+    rights = (1 << 13) - 1 | (1 << 13 if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
+    attributes = struct.pack("QQQ", rights, 0, _SCOPE_SIGNAL if version >= 6 else 0)
+    size = 24 if version >= 6 else 8
+    ruleset = call(_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0)
+    if ruleset < 0:
+        return False
+    try:
+        readable = _EXECUTE | _READ_FILE | _READ_DIR
+        to_write = dict.fromkeys(_DEVICES, readable & ~_READ_DIR & ~_EXECUTE | _WRITE_FILE)
+        rules = {"/": readable, **to_write, str(scratch): rights}
+        for name, allowed in rules.items():
+            with contextlib.suppress(FileNotFoundError):
+                folder = os.open(name, os.O_PATH | os.O_CLOEXEC)
+                try:
+                    rule = struct.pack("=Qi", allowed & rights, folder)
+                    if call(_ADD_RULE, ruleset, 1, rule, 0) != 0:
+                        return False
+                finally:
+                    os.close(folder)
+        _prctl(PR_SET_NO_NEW_PRIVS, 1)
+        return call(_RESTRICT_SELF, ruleset, 0) == 0
+    finally:
+        os.close(ruleset)
+
+
+# ---- from outside ----
+
+
+def descendants(parent: int) -> list[int]:
+    """Processes that this one started, and those that they did; [] where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in _processes():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            stat = Path(f"/proc/{entry}/stat").read_text(encoding="utf-8", errors="replace")
+            children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(entry)
+    found, left = [], [parent]
+    while left:
+        born = children.get(left.pop(), [])
+        found += born
+        left += born
+    return found
+
+
+def _processes() -> Sequence[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+
+
+def _memory_bytes(processes: Sequence[int]) -> int:
+    """Memory of their own: shared pages, such as the interpreter's, are left out."""
+    pages = 0
+    for process in processes:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            resident, shared = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1:3]
+            pages += int(resident) - int(shared)
+    return pages * os.sysconf("SC_PAGE_SIZE") if pages else 0
+
+
+def end_all(parent: int, seconds: float = 10.0) -> bool:
+    """Kill what this process has started, however fast it multiplies; whether nothing is left."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        alive = descendants(parent)
+        if not alive:
+            return True
+        for kind in (signal.SIGSTOP, signal.SIGKILL):
+            for process in alive:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, kind)
+        _reap()
+        time.sleep(0.005)
+    return False
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
+class Watch:
+    """Looks at a submission's processes until it is closed; ends all of them when they use too much.
+
+    reason  why it has ended them; "" so far
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.reason = limits, ""
+        self._begin, self._over = time.monotonic(), threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left of the submission's time."""
+        return self.limits.time_s - (time.monotonic() - self._begin)
+
+    def close(self) -> None:
+        """Look no longer."""
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(LOOK_S):
+            found = descendants(os.getpid())
+            reason = self._too_much(found)
+            if reason and found:
+                self.reason = reason
+                end_all(os.getpid())
+
+    def _too_much(self, found: Sequence[int]) -> str:
+        limits = self.limits
+        if self.left_s < 0:
+            return f"stopped: more than {limits.time_s:g} s"
+        if len(found) > limits.processes:
+            return f"stopped: more than {limits.processes} processes"
+        if _memory_bytes(found) > limits.memory_bytes:
+            return f"stopped: more than {limits.memory_bytes >> 20} MiB of memory"
+        return ""

@@ -1,0 +1,302 @@
+"""The process that grades one submission: it runs the exercises' graders, and asks the submission's process for calls.
+
+    python -m parallel_lab.lab.grading.grader < task.json > marks.json
+
+Nothing of a submission runs here. Its functions are stood for by objects that pass calls on and take data back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...base.errors import ParallelLabError
+from ...run.communicator import Start
+from .. import exercises
+from ..exercises.running import SECONDS, Fault, Followed, Told
+from ..exercises.verdict import Part, Verdict
+from .confine import Limits, Watch, end_all, guard
+from .submissions import Cell, Test, needed_cells, read_cells, tests_of
+from .wire import Channel, Encoder, Lost, decode
+
+READY_S = 60.0  # for a process to start on a machine that is busy
+GRACE_S = 3.0  # after a call should have been stopped
+MOST_STARTS = 4  # of processes for one submission: a cell that ends its process is left out the next time
+
+
+class EnvironmentFault(ParallelLabError, RuntimeError):
+    """Grading is not possible here; the submission is not to blame."""
+
+
+class _Function(Followed):
+    """A function of the submission's process."""
+
+    def __init__(self, pupil: Pupil, number: int, name: str) -> None:
+        self.function = lambda *args: None
+        self.function.__name__ = name
+        self._pupil, self._number, self.place = pupil, number, ""
+
+    def __call__(self, *args: Any) -> Any:
+        encoder = Encoder()
+        told = {"do": "call", "function": self._number, "args": [encoder.encode(one) for one in args]}
+        reply = self._pupil.value_of(told)
+        self.place = str(reply.get("place", "")).rpartition(", ")[2]
+        return reply["value"]
+
+    def __repr__(self) -> str:
+        return f"<function {self.function.__name__}>"
+
+
+class _Program(Generator[Any, Any, Any]):
+    """A generator of the submission's process."""
+
+    def __init__(self, pupil: Pupil, number: int) -> None:
+        self._pupil, self._number, self.place = pupil, number, ""
+
+    def send(self, value: Any) -> Any:
+        told = {"do": "next", "generator": self._number, "value": Encoder().encode(value)}
+        reply = self._pupil.value_of(told)
+        self.place = str(reply.get("place", ""))
+        if "ended" in reply:
+            raise StopIteration(reply["ended"])
+        return Start(reply["value"]) if reply.get("started") is True else reply["value"]
+
+    def throw(self, *error: Any) -> Any:
+        raise error[0]
+
+    def close(self) -> None:
+        return None
+
+
+class Pupil:
+    """The submission's process, from outside.
+
+    cells   what it runs first
+    reason  why it has ended; "" while it is there
+    faults  per cell number: (what went wrong, the package that was missing or "")
+    """
+
+    def __init__(self, cells: Sequence[Cell], limits: Limits, watch: Watch) -> None:
+        self.cells, self.limits, self.watch = cells, limits, watch
+        self.faults: dict[int, tuple[str, str]] = {}
+        self.reason, self.safe, self._left_out, self._starts = "not started", False, set(), 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._asked = 0
+        self._folder = tempfile.mkdtemp(prefix="parallel-lab-grade-")
+
+    # ---- life ----
+
+    def start(self) -> None:
+        """Start it and run the cells; a cell in which it ends is left out and it starts again. Raises Told."""
+        while self.reason:
+            if self._starts == MOST_STARTS or self.watch.left_s < 0:
+                raise Told(Fault(self.reason))
+            self._starts += 1
+            self._open()
+            for cell in self.cells:
+                if cell.number in self._left_out:
+                    continue
+                try:
+                    reply = self._ask({"do": "run", "source": cell.source}, self.limits.cell_s + GRACE_S)
+                except Lost:
+                    self._left_out.add(cell.number)
+                    self.faults[cell.number] = self.reason, ""
+                    break
+                fault, missing = str(reply.get("fault", "")), str(reply.get("missing", ""))
+                if fault:
+                    self.faults[cell.number] = fault, missing
+
+    def _open(self) -> None:
+        self.close()
+        scratch = tempfile.mkdtemp(dir=self._folder)
+        ours, theirs = socket.socketpair()
+        environment = {
+            **os.environ,
+            **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+            **dict.fromkeys(("HOME", "TMPDIR", "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "MPLCONFIGDIR"), scratch),
+            "MPLBACKEND": "Agg",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        command = [sys.executable, "-m", f"{__package__}.pupil", str(theirs.fileno()), scratch]
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*command, json.dumps(self.limits.to_dict())],
+                cwd=scratch,
+                env=environment,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                **quiet,
+            )
+        self._channel, self.reason = Channel(ours), ""
+        try:
+            self.safe = self._channel.receive(READY_S).get("safe") is True
+        except (Lost, TimeoutError) as error:
+            self.close()
+            raise EnvironmentFault(f"the process of the submission does not start: {error}") from error
+
+    def close(self, reason: str = "") -> None:
+        """End it, and all that it has started."""
+        if self._channel is not None:
+            self._channel.link.close()
+            self._channel = None
+        end_all(os.getpid())
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+        self.reason = reason or self.reason or "not started"
+
+    def remove(self) -> None:
+        """Close, and remove its files."""
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # ---- words ----
+
+    def _ask(self, told: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """A reply. Raises Lost, with `reason` set, when the process has ended or had to be ended."""
+        if self._channel is None:
+            raise Lost(self.reason)
+        self._asked += 1
+        try:
+            self._channel.send({**told, "id": self._asked})
+            while True:
+                reply = self._channel.receive(seconds)
+                if reply.get("id") == self._asked:
+                    return reply
+        except TimeoutError as error:
+            self.close(self.watch.reason or f"stopped: no end after {seconds - GRACE_S:g} s")
+            raise Lost(self.reason) from error
+        except Lost as error:
+            self.close(self.watch.reason or f"the code ends its process ({error})")
+            raise
+
+    def value_of(self, told: dict[str, Any]) -> dict[str, Any]:
+        """A reply with "value" or "ended" decoded. Raises Told with what went wrong in the learner's code."""
+        try:
+            reply = self._ask({**told, "seconds": SECONDS}, SECONDS + GRACE_S)
+            if "fault" in reply:
+                text, place, code = map(str, reply["fault"])
+                raise Told(Fault(text, place, code))
+            name = "ended" if "ended" in reply else "value"
+            return {**reply, name: self._decoded(reply.get(name))}
+        except Lost as error:
+            raise Told(Fault(self.reason)) from error
+        except (ValueError, TypeError) as error:
+            raise Told(Fault(f"a value that cannot be read: {error}")) from error
+        except BaseException as error:  # a deadline of the grader's rang: the call goes on over there, for nothing
+            if not isinstance(error, Told):
+                self.interrupt()
+            raise
+
+    def interrupt(self) -> None:
+        """Ring the deadline of the call that runs."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGALRM)
+
+    def _decoded(self, data: Any) -> Any:
+        return decode(data, lambda number, name: _Function(self, number, name), lambda number: _Program(self, number))
+
+    def handed_in(self, test: Test) -> tuple[Any, dict[str, Any], bool]:
+        """(answer, given, whether it is the start). Raises Told with the reason where nothing was handed in."""
+        try:
+            told = {"do": "answer", "call": test.call, "number": test.number}
+            reply = self._ask(told, self.limits.cell_s + GRACE_S)
+            if "fault" in reply:
+                raise Told(Fault(str(reply["fault"])))
+            given = {str(name): self._decoded(value) for name, value in dict(reply["given"]).items()}
+            return self._decoded(reply["answer"]), given, reply.get("untouched") is True
+        except Lost as error:
+            raise Told(Fault(self.reason)) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise Told(Fault(f"an answer that cannot be read: {error}")) from error
+
+
+# ---- marks ----
+
+
+def grade(task: dict[str, Any]) -> dict[str, Any]:
+    """The marks of one submission: {"exercises": [{"number", "status", "reason", "verdict"}, ...], "cells", "safe"}.
+
+    status is "graded", "no answer" (0 points, with the reason) or "error" (no mark: the machine's fault, or that of
+    the exercise)
+    """
+    limits = Limits(**task["limits"])
+    own = _own_exercises(task.get("exercises"))
+    exercises.add(*own)
+    cells = read_cells(Path(task["path"]))
+    released = read_cells(Path(task["release"])) if task.get("release") else None
+    tests = tests_of(released if released is not None else cells)
+    known = {exercise.number: exercise for exercise in (*exercises.all_exercises(), *own)}
+    watch = Watch(limits)
+    pupil = Pupil(needed_cells(cells, released, tests), limits, watch)
+    try:
+        marks = [_marked(known.get(test.number), test, pupil) for test in tests]
+    finally:
+        watch.close()
+        pupil.remove()
+    faults = [{"cell": n, "fault": fault, "missing": missing} for n, (fault, missing) in sorted(pupil.faults.items())]
+    return {"exercises": marks, "cells": faults, "safe": pupil.safe}
+
+
+def _own_exercises(path: str | None) -> Sequence[exercises.Exercise]:
+    if not path:
+        return ()
+    spec = importlib.util.spec_from_file_location("own_exercises", path)
+    if spec is None or spec.loader is None:
+        raise EnvironmentFault(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return tuple(module.EXERCISES)
+
+
+def _marked(exercise: exercises.Exercise | None, test: Test, pupil: Pupil) -> dict[str, Any]:
+    if exercise is None:
+        return {"number": test.number, "status": "error", "reason": "there is no exercise with this number"}
+    parts = tuple(Part(name, None, points=points) for name, points in exercise.parts)
+    nothing = Verdict(exercise.number, exercise.title, parts, tried=False)
+    mark = {"number": exercise.number, "status": "graded", "reason": "", "verdict": nothing.to_dict()}
+    try:
+        pupil.start()
+        answer, given, untouched = pupil.handed_in(test)
+        if not untouched:
+            mark["verdict"] = exercises.judge(exercise, answer, given).to_dict()
+    except Told as told:
+        missing = sorted({package for _, package in pupil.faults.values() if package})
+        if missing:
+            return {**mark, "status": "error", "reason": f"the package {', '.join(missing)} is not installed here"}
+        first = next((f"cell {n}: {fault}" for n, (fault, _) in sorted(pupil.faults.items())), "")
+        return {**mark, "status": "no answer", "reason": f"{told.fault.text}" + (f" ({first})" if first else "")}
+    except (EnvironmentFault, exercises.GradingError, OSError) as error:
+        return {**mark, "status": "error", "reason": f"{type(error).__name__}: {error}"}
+    return mark
+
+
+def main() -> None:
+    """Read a task, write its marks."""
+    guard()
+    try:
+        marks = grade(json.load(sys.stdin))
+    except Exception as error:
+        marks = {"error": f"{type(error).__name__}: {error}"}
+    finally:
+        end_all(os.getpid())
+    json.dump(marks, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

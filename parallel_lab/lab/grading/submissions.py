@@ -1,0 +1,191 @@
+"""Submissions of a class: which notebooks are there, whose, and which of their cells matter for the marks.
+
+    submitted/ada/02_collectives.ipynb         a folder per student (nbgrader's submitted/ada/lesson02/... too)
+    submitted/02_collectives_ada.ipynb         or files whose names end with the student's
+
+A notebook is compared with the one that was handed out, cell by cell. What a student changed or added runs; of the
+other cells, those on whose names an answer depends. Test cells are those of the notebook that was handed out.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...base.errors import DataFileError
+
+MOST_BYTES = 32 << 20  # of a notebook; without outputs a lesson has 40 KB
+MOST_FILES = 20_000  # that are looked at in a folder
+SKIPPED = (".ipynb_checkpoints", "__pycache__")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A code cell.  number: from 1 among all cells, as a reader counts; grade_id: nbgrader's, "" for most"""
+
+    number: int
+    source: str
+    grade_id: str = ""
+    ident: str = ""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One notebook of one student.  path: the file;  name: as the table shows it"""
+
+    student: str
+    path: Path
+    name: str
+
+
+@dataclass(frozen=True)
+class Test:
+    """A call of check whose answer is graded.  call: its source, without `.points`;  number: of the exercise"""
+
+    number: str
+    call: str
+
+
+def find_submissions(folder: Path) -> list[Submission]:
+    """Every notebook in the folder, by student and name. Links are not followed. Raises DataFileError."""
+    if not folder.is_dir():
+        raise DataFileError(f"{folder} is no folder", where="grade", allowed="A folder with a folder per student")
+    found, looked = [], 0
+    for where, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
+        looked += len(files)
+        if looked > MOST_FILES:
+            raise DataFileError(f"{folder} holds more than {MOST_FILES} files", where="grade")
+        for name in sorted(files):
+            path = Path(where) / name
+            if name.endswith(".ipynb") and not path.is_symlink():
+                inside = path.relative_to(folder).parts
+                student = inside[0] if len(inside) > 1 else _student_in(name)
+                found.append(Submission(student, path, name if len(inside) > 1 else f"{_lesson_in(name)}.ipynb"))
+    if not found:
+        raise DataFileError(f"no notebook is in {folder}", where="grade", allowed="FOLDER/student/lesson.ipynb")
+    return sorted(found, key=lambda s: (s.student, s.name))
+
+
+_NAMED = re.compile(r"(\d\d_[a-z0-9]+(?:_[a-z0-9]+)*?)[_-]{1,2}(\w[\w.-]*)")
+
+
+def _student_in(name: str) -> str:
+    """`ada` of 02_collectives_ada.ipynb, by the lessons' names; else the whole stem."""
+    stem = name.removesuffix(".ipynb")
+    lesson = _lesson_in(name)
+    return stem[len(lesson) :].strip("_- ") or stem
+
+
+def _lesson_in(name: str) -> str:
+    from ...base.files import shipped_folder
+
+    stem = name.removesuffix(".ipynb")
+    lessons = [path.stem for path in shipped_folder("notebooks").glob("*.ipynb")]
+    return max((lesson for lesson in lessons if stem.startswith(lesson)), key=len, default=stem)
+
+
+def read_cells(path: Path) -> list[Cell]:
+    """The code cells of a notebook. Raises DataFileError for what is none."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise DataFileError(f"{path.name} has more than {MOST_BYTES >> 20} MiB", where="grade")
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        found = []
+        for number, cell in enumerate(cells, 1):
+            if cell["cell_type"] != "code":
+                continue
+            source = cell["source"]
+            text = source if isinstance(source, str) else "".join(source)
+            mark = cell.get("metadata", {}).get("nbgrader", {}).get("grade_id", "")
+            found.append(Cell(number, str(text), str(mark), str(cell.get("id", ""))))
+        return found
+    except DataFileError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataFileError(f"{path.name} cannot be read as a notebook: {error}", where="grade") from error
+
+
+def released_as(cells: Iterable[Cell], folder: Path) -> Path | None:
+    """The notebook in `folder` that this one was handed out as: the one with most of its cells; None if none fits."""
+    marks = {(cell.ident, cell.grade_id) for cell in cells} | {cell.source for cell in cells}
+    best, most = None, 0
+    for path in sorted(folder.glob("*.ipynb")):
+        theirs = read_cells(path)
+        graded = sum((cell.ident, cell.grade_id) in marks for cell in theirs if cell.grade_id)
+        common = 1000 * graded + sum(cell.source in marks for cell in theirs)
+        if common > most:
+            best, most = path, common
+    return best
+
+
+# ---- which cells matter ----
+
+
+def tests_of(cells: Iterable[Cell]) -> list[Test]:
+    """The calls of check that give marks, one per exercise: of nbgrader's test cells, or of all if there are none."""
+    cells = list(cells)
+    graded = [cell for cell in cells if cell.grade_id.startswith("test-")] or cells
+    found = {test.number: test for cell in graded for test in _calls(cell.source)}
+    return [found[number] for number in sorted(found)]
+
+
+def _calls(source: str) -> Iterator[Test]:
+    tree = _tree(source)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "check" and node.args:
+            first = node.args[0]
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                yield Test(first.value, ast.unparse(node))
+
+
+def _tree(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a magic, or no Python
+        return None
+
+
+def _names(source: str) -> tuple[set[str], set[str]]:
+    """(names that a cell makes or changes, names that it uses); "*" for an import of everything."""
+    made, used = set(), set()
+    tree = _tree(source)
+    for node in ast.walk(tree) if tree is not None else ():
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                used.add(name)
+            case ast.Name(id=name):
+                made.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
+                made.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                made |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
+    return made, used - set(dir(builtins))
+
+
+def needed_cells(cells: Iterable[Cell], released: Iterable[Cell] | None, tests: Iterable[Test]) -> list[Cell]:
+    """The cells that are run for these tests, in their order."""
+    known = {cell.source.strip() for cell in released} if released is not None else set()
+    needed = set().union(*(_names(test.call)[1] for test in tests)) | {"*"}
+    chosen: list[Cell] = []
+    for cell in reversed(list(cells)):
+        made, used = _names(cell.source)
+        changed = cell.source.strip() not in known
+        if cell.grade_id.startswith("test-") or not cell.source.strip():
+            continue
+        if changed or made & needed:
+            chosen.append(cell)
+            needed |= used
+    return chosen[::-1]
+
+
+def plain(submission: Submission, **more: Any) -> dict[str, Any]:
+    """A submission as data, for the process that grades it."""
+    return {"path": str(submission.path), "student": submission.student, "name": submission.name, **more}

@@ -1,0 +1,212 @@
+"""What the grader and a submission's process say to each other: JSON, and nothing that could run.
+
+A value crosses as data: numbers, texts, lists, dicts, arrays, Requests, measured fits. A function or a generator stays
+where it is, and its number crosses. Anything else crosses as the text that stands for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import struct
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import shorten
+from ...cost.schedules import Schedule
+from ...nn.tensor.tensor import Tensor
+from ...processes.measure.fit import Fit
+from ...run.communicator import Request
+from ..pipeline.model import PipelineLab
+
+MOST_BYTES = 64 << 20  # of one message
+MOST_VALUES = 200_000  # in one value, of lists in lists
+DEEPEST = 40  # lists in lists
+MOST_DIGITS = 1000  # of a whole number
+_HEAD = struct.Struct(">I")
+_RECORDS: dict[str, type] = {"Request": Request, "Fit": Fit}
+
+
+class Lost(Exception):
+    """The other process has ended, or sends what is no message."""
+
+
+class Channel:
+    """Messages over a socket, one dict each."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+
+    def send(self, told: dict[str, Any]) -> None:
+        """Raises Lost."""
+        data = json.dumps(told).encode()
+        if len(data) > MOST_BYTES:
+            raise Lost("a message that is too long")
+        try:
+            self.link.sendall(_HEAD.pack(len(data)) + data)
+        except OSError as error:
+            raise Lost(str(error)) from error
+
+    def receive(self, seconds: float | None = None) -> dict[str, Any]:
+        """The next message. Raises Lost, and TimeoutError if none comes in time."""
+        self.link.settimeout(seconds)
+        try:
+            (size,) = _HEAD.unpack(self._exactly(_HEAD.size))
+            if size > MOST_BYTES:
+                raise Lost("a message that is too long")
+            told = json.loads(self._exactly(size))
+        except TimeoutError:
+            raise
+        except (OSError, ValueError, RecursionError) as error:
+            raise Lost(str(error)) from error
+        if not isinstance(told, dict):
+            raise Lost("what is no message")
+        return told
+
+    def _exactly(self, count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            part = self.link.recv(min(count - len(parts), 1 << 20))
+            if not part:
+                raise Lost("the process has ended")
+            parts += part
+        return bytes(parts)
+
+
+class Opaque:
+    """Stands for a value that cannot cross; its text is what is known of it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class Encoder:
+    """Makes plain data of values; keeps functions and generators under numbers."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def encode(self, value: Any) -> Any:
+        """Plain data for `decode`. Never raises for a value."""
+        self._left, self._bytes = MOST_VALUES, MOST_BYTES // 2
+        try:
+            return self._encoded(value, 0)
+        except Exception:  # whatever a learner's object does; too many values, too deep
+            return {"opaque": _text(value)}
+
+    def _encoded(self, value: Any, depth: int) -> Any:
+        self._left -= 1
+        if self._left < 0 or depth > DEEPEST:
+            raise ValueError("too large")
+        kind = type(value)
+        if value is None or kind in (bool, float):
+            return value
+        if kind is int:
+            return value if abs(value) < 10**MOST_DIGITS else {"opaque": "a number of very many digits"}
+        if kind is str:
+            self._take(len(value))
+            return value
+        if kind in (bytes, complex):
+            self._take(len(value) if kind is bytes else 16)
+            return {"bytes": _base64(value)} if kind is bytes else {"complex": [value.real, value.imag]}
+        if isinstance(value, np.ndarray | np.generic):
+            return self._array(value)
+        if kind in _RECORDS.values():
+            told = {f.name: self._encoded(getattr(value, f.name), depth + 1) for f in fields(value)}
+            return {"record": kind.__name__, "fields": told}
+        if isinstance(value, PipelineLab | Schedule):
+            return (value.schedule if isinstance(value, PipelineLab) else value).text()
+        if isinstance(value, Tensor):
+            return self._array(np.asarray(value.asnumpy()))
+        if isinstance(value, Mapping):
+            return {"dict": [[self._encoded(k, depth + 1), self._encoded(v, depth + 1)] for k, v in value.items()]}
+        if isinstance(value, list | tuple | set | frozenset | range):
+            name = next(n for n in ("tuple", "set", "list") if n == kind.__name__ or n == "list")
+            return {name: [self._encoded(one, depth + 1) for one in value]}
+        if isinstance(value, Generator | Iterator):
+            return {"generator": self._keep(value)}
+        if callable(value):
+            return {"function": self._keep(value), "name": str(getattr(value, "__name__", "function"))[:100]}
+        return {"opaque": _text(value)}
+
+    def _keep(self, value: Any) -> int:
+        self.kept.append(value)
+        return len(self.kept) - 1
+
+    def _take(self, size: int) -> None:
+        self._bytes -= size
+        if self._bytes < 0:
+            raise ValueError("too large")
+
+    def _array(self, value: Any) -> Any:
+        if value.dtype.kind not in "biufcU":
+            return {"opaque": _text(value)}
+        self._take(2 * value.nbytes)
+        data = _base64(np.ascontiguousarray(value).tobytes())
+        return {"array": data, "dtype": value.dtype.str, "shape": list(value.shape), "single": np.isscalar(value)}
+
+
+def _text(value: Any) -> str:
+    try:
+        return shorten(value)
+    except Exception:  # whatever a learner's object does
+        return f"a {type(value).__name__}"
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _stays(*_: Any) -> Any:
+    raise ValueError("a function that stays in the other process")
+
+
+def decode(data: Any, function: Callable[[int, str], Any] = _stays, generator: Callable[[int], Any] = _stays) -> Any:
+    """The value again; `function` and `generator` make what stands for those. Raises ValueError for other data."""
+
+    def decoded(data: Any) -> Any:
+        if not isinstance(data, dict):
+            if isinstance(data, list):
+                raise ValueError("a bare list")
+            return data
+        match data:
+            case {"list": items}:
+                return [decoded(one) for one in items]
+            case {"tuple": items}:
+                return tuple(decoded(one) for one in items)
+            case {"set": items}:
+                return {decoded(one) for one in items}
+            case {"dict": pairs}:
+                return {decoded(key): decoded(value) for key, value in pairs}
+            case {"array": text, "dtype": dtype, "shape": shape, "single": single}:
+                if np.dtype(dtype).kind not in "biufcU":
+                    raise ValueError(f"an array of {dtype}")
+                array = np.frombuffer(base64.b64decode(text), np.dtype(dtype)).reshape([int(n) for n in shape])
+                return array.reshape(())[()] if single is True else array.copy()
+            case {"bytes": text}:
+                return base64.b64decode(text)
+            case {"complex": [real, imaginary]}:
+                return complex(real, imaginary)
+            case {"record": name, "fields": told}:
+                return _RECORDS[name](**{str(key): decoded(value) for key, value in told.items()})
+            case {"function": number, "name": name}:
+                return function(int(number), str(name))
+            case {"generator": number}:
+                return generator(int(number))
+            case {"opaque": text}:
+                return Opaque(str(text))
+        raise ValueError(f"a value of an unknown kind: {sorted(data)[:3]}")
+
+    try:
+        return decoded(data)
+    except ValueError:
+        raise
+    except Exception as error:  # data that another process made up
+        raise ValueError(str(error)) from error
