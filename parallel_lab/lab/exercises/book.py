@@ -81,7 +81,7 @@ class Exercise:
                         raise ArgumentError(what, where=f"grader of {self.number}", allowed=f"One of {tuple(worth)}")
                     judged.setdefault(part.name, part)
         except (Exception, TimeUp) as error:  # an answer that nobody thought of must not end the lesson
-            if is_machine_fault(error):
+            if is_machine_fault(error, self.grader):
                 what = f"{type(error).__name__}: {error}"
                 raise GradingError(what, where=f"grader of {self.number}", hint=FAULT_HINT) from error
             name = next((name for name in worth if name not in judged), None)

@@ -165,11 +165,12 @@ def fault_of(error: BaseException, rank: int | None = None, seconds: float = SEC
     return Fault(text, place, code, rank)
 
 
-def is_machine_fault(error: BaseException) -> bool:
+def is_machine_fault(error: BaseException, grader: Any) -> bool:
     """Whether what ended a grader is the machine's fault: no line of a learner's is among those that led to it."""
     if not isinstance(error, ImportError | OSError):
         return False
-    inside = (_PACKAGE, sys.base_prefix, sys.prefix, "<frozen")
+    file = getattr(getattr(grader, "__code__", None), "co_filename", _PACKAGE)
+    inside = (_PACKAGE, sys.base_prefix, sys.prefix, "<frozen", file)
     return all(f.filename.startswith(inside) for f in traceback.extract_tb(error.__traceback__))
 
 

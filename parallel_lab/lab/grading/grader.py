@@ -27,7 +27,7 @@ from .. import exercises
 from ..exercises.running import SECONDS, Fault, Followed, Told
 from ..exercises.verdict import Part, Verdict
 from .confine import Limits, Watch, end_all, guard
-from .submissions import Cell, Test, needed_cells, read_cells, tests_of
+from .submissions import Call, Cell, calls_of, needed_cells, read_cells
 from .wire import Channel, Encoder, Lost, decode
 
 READY_S = 60.0  # for a process to start on a machine that is busy
@@ -211,7 +211,7 @@ class Pupil:
     def _decoded(self, data: Any) -> Any:
         return decode(data, lambda number, name: _Function(self, number, name), lambda number: _Program(self, number))
 
-    def handed_in(self, test: Test) -> tuple[Any, dict[str, Any], bool]:
+    def handed_in(self, test: Call) -> tuple[Any, dict[str, Any], bool]:
         """(answer, given, whether it is the start). Raises Told with the reason where nothing was handed in."""
         try:
             told = {"do": "answer", "call": test.call, "number": test.number}
@@ -240,7 +240,7 @@ def grade(task: dict[str, Any]) -> dict[str, Any]:
     exercises.add(*own)
     cells = read_cells(Path(task["path"]))
     released = read_cells(Path(task["release"])) if task.get("release") else None
-    tests = tests_of(released if released is not None else cells)
+    tests = calls_of(released if released is not None else cells)
     known = {exercise.number: exercise for exercise in (*exercises.all_exercises(), *own)}
     watch = Watch(limits)
     pupil = Pupil(needed_cells(cells, released, tests), limits, watch)
@@ -264,7 +264,7 @@ def _own_exercises(path: str | None) -> Sequence[exercises.Exercise]:
     return tuple(module.EXERCISES)
 
 
-def _marked(exercise: exercises.Exercise | None, test: Test, pupil: Pupil) -> dict[str, Any]:
+def _marked(exercise: exercises.Exercise | None, test: Call, pupil: Pupil) -> dict[str, Any]:
     if exercise is None:
         return {"number": test.number, "status": "error", "reason": "there is no exercise with this number"}
     parts = tuple(Part(name, None, points=points) for name, points in exercise.parts)

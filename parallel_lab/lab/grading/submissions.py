@@ -13,13 +13,13 @@ import ast
 import builtins
 import json
 import os
-import re
+import symtable
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...base.errors import DataFileError
+from ...base.files import shipped_folder
 
 MOST_BYTES = 32 << 20  # of a notebook; without outputs a lesson has 40 KB
 MOST_FILES = 20_000  # that are looked at in a folder
@@ -46,7 +46,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Test:
+class Call:
     """A call of check whose answer is graded.  call: its source, without `.points`;  number: of the exercise"""
 
     number: str
@@ -74,9 +74,6 @@ def find_submissions(folder: Path) -> list[Submission]:
     return sorted(found, key=lambda s: (s.student, s.name))
 
 
-_NAMED = re.compile(r"(\d\d_[a-z0-9]+(?:_[a-z0-9]+)*?)[_-]{1,2}(\w[\w.-]*)")
-
-
 def _student_in(name: str) -> str:
     """`ada` of 02_collectives_ada.ipynb, by the lessons' names; else the whole stem."""
     stem = name.removesuffix(".ipynb")
@@ -85,8 +82,6 @@ def _student_in(name: str) -> str:
 
 
 def _lesson_in(name: str) -> str:
-    from ...base.files import shipped_folder
-
     stem = name.removesuffix(".ipynb")
     lessons = [path.stem for path in shipped_folder("notebooks").glob("*.ipynb")]
     return max((lesson for lesson in lessons if stem.startswith(lesson)), key=len, default=stem)
@@ -129,48 +124,55 @@ def released_as(cells: Iterable[Cell], folder: Path) -> Path | None:
 # ---- which cells matter ----
 
 
-def tests_of(cells: Iterable[Cell]) -> list[Test]:
+def calls_of(cells: Iterable[Cell]) -> list[Call]:
     """The calls of check that give marks, one per exercise: of nbgrader's test cells, or of all if there are none."""
     cells = list(cells)
     graded = [cell for cell in cells if cell.grade_id.startswith("test-")] or cells
-    found = {test.number: test for cell in graded for test in _calls(cell.source)}
+    found = {test.number: test for cell in graded for test in _found_in(cell.source)}
     return [found[number] for number in sorted(found)]
 
 
-def _calls(source: str) -> Iterator[Test]:
+def _found_in(source: str) -> Iterator[Call]:
     tree = _tree(source)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "check" and node.args:
             first = node.args[0]
             if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                yield Test(first.value, ast.unparse(node))
+                yield Call(first.value, ast.unparse(node))
 
 
 def _tree(source: str) -> ast.Module | None:
     try:
         return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a magic, or no Python
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a magic, or not Python
         return None
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:
-    """(names that a cell makes or changes, names that it uses); "*" for an import of everything."""
-    made, used = set(), set()
+    """(names that a cell makes or changes, names that it uses), as a notebook's other cells see them; an import of
+    everything makes "*".
+    """
     tree = _tree(source)
-    for node in ast.walk(tree) if tree is not None else ():
-        match node:
-            case ast.Name(id=name, ctx=ast.Load()):
-                used.add(name)
-            case ast.Name(id=name):
-                made.add(name)
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
-                made.add(name)
-            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                made |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
+    if tree is None:
+        return set(), set()
+    made, used = set(), set()
+    left = [symtable.symtable(source, "<cell>", "exec")]
+    while left:
+        scope = left.pop()
+        outermost = scope.get_type() == "module"
+        for symbol in scope.get_symbols():
+            if outermost or symbol.is_global():
+                if symbol.is_assigned() or symbol.is_imported():
+                    made.add(symbol.get_name())
+                if symbol.is_referenced():
+                    used.add(symbol.get_name())
+        left += scope.get_children()
+    if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in tree.body):
+        made.add("*")
     return made, used - set(dir(builtins))
 
 
-def needed_cells(cells: Iterable[Cell], released: Iterable[Cell] | None, tests: Iterable[Test]) -> list[Cell]:
+def needed_cells(cells: Iterable[Cell], released: Iterable[Cell] | None, tests: Iterable[Call]) -> list[Cell]:
     """The cells that are run for these tests, in their order."""
     known = {cell.source.strip() for cell in released} if released is not None else set()
     needed = set().union(*(_names(test.call)[1] for test in tests)) | {"*"}
@@ -184,8 +186,3 @@ def needed_cells(cells: Iterable[Cell], released: Iterable[Cell] | None, tests: 
             chosen.append(cell)
             needed |= used
     return chosen[::-1]
-
-
-def plain(submission: Submission, **more: Any) -> dict[str, Any]:
-    """A submission as data, for the process that grades it."""
-    return {"path": str(submission.path), "student": submission.student, "name": submission.name, **more}

@@ -1,0 +1,404 @@
+"""`parallel-lab grade`: marks computed by hand, hostile notebooks, faults of the machine, and what crosses between the
+grader's process and the submission's.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_lab import Tensor
+from parallel_lab.base.errors import DataFileError
+from parallel_lab.cli.main import main
+from parallel_lab.lab.exercises import JUNK, Exercise, judge
+from parallel_lab.lab.grading.confine import Limits, descendants
+from parallel_lab.lab.grading.marks import Mark, Table, grade_folder
+from parallel_lab.lab.grading.submissions import Call, Cell, calls_of, find_submissions, needed_cells, read_cells
+from parallel_lab.lab.grading.wire import Encoder, decode
+from parallel_lab.run.communicator import Request
+from tests.lab.graded import submit
+from tests.notebooks.answers import ANSWERS
+
+SHORT = Limits(time_s=60.0, cell_s=2.0, memory_bytes=1 << 30)
+BUBBLE = 5  # points of 09.1
+OWN = """
+from parallel_lab.lab.exercises import Exercise, Idea, compare_calls, judged
+
+CASES = [(3,), (5,)]
+IDEAS = (Idea("half", "That is half of it.", lambda n: n / 2, "twice"),)
+
+
+def grader(answer):
+    yield judged("twice", compare_calls, answer, CASES, lambda n: 2 * n, IDEAS, "twice as many")
+    yield judged("zero", compare_calls, answer, [(0,)], lambda n: 0, (), "none of none")
+
+
+EXERCISES = (Exercise("my.1", "twice", (("twice", 3), ("zero", 1)), ("a?", "b", "c", "d"), grader, ideas=IDEAS),)
+"""
+
+
+def own_notebook(folder: Path, student: str, *sources: str) -> None:
+    """A notebook of an author's own, with one exercise."""
+    cells = [{"cell_type": "code", "metadata": {}, "source": source} for source in sources]
+    path = folder / student / "mine.ipynb"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
+
+
+# ---- marks ----
+
+
+def test_the_marks_of_one_exercise_are_those_computed_by_hand(tmp_path):
+    """All 3 + 1; half of it earns the part of zero alone, and its misconception's name; a name that is not there 0."""
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+    for student, answer in {"all": "return 2 * n", "half": "return n / 2"}.items():
+        own_notebook(tmp_path / "class", student, f"def f(n):\n    {answer}", 'check("my.1", f)')
+    own_notebook(tmp_path / "class", "none", "f = undefined", 'check("my.1", f)')
+    command = ["grade", str(tmp_path / "class"), "--exercises", str(tmp_path / "own.py"), "--jobs", "2"]
+    assert main([*command, "--out", str(tmp_path / "m.csv"), "--json", str(tmp_path / "checks")]) == 0
+    with (tmp_path / "m.csv").open(encoding="utf-8", newline="") as file:
+        rows = {(row["student"], row["part"]): row for row in csv.DictReader(file)}
+    told = {key: (row["points"], row["out_of"], row["status"], row["idea"]) for key, row in rows.items()}
+    assert told == {
+        ("all", "twice"): ("3", "3", "passed", ""),
+        ("all", "zero"): ("1", "1", "passed", ""),
+        ("half", "twice"): ("0", "3", "not yet", "half"),
+        ("half", "zero"): ("1", "1", "passed", ""),
+        ("none", "twice"): ("0", "3", "no answer", ""),
+        ("none", "zero"): ("0", "1", "no answer", ""),
+    }
+    assert "name 'f' is not defined" in rows["none", "twice"]["note"]
+    saved = json.loads((tmp_path / "checks" / "half.json").read_text(encoding="utf-8"))
+    assert (saved["learner"], saved["checks"][0]["points"], saved["checks"][0]["parts"][0]["idea"]) == (
+        "half",
+        1,
+        "half",
+    )
+
+
+LESSONS = {"02": 20, "03": 11, "04": 16, "08": 15, "09": 21, "10": 12}  # points, added up by hand
+HALF = {"02": ("02.1", "02.4"), "03": ("03.2",), "04": ("04.1",), "08": ("08.1",), "09": ("09.1",), "10": ("10.2",)}
+HALF_POINTS = {"02": 10, "03": 4, "04": 6, "08": 5, "09": 5, "10": 5}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_three_students_of_a_lesson_get_the_marks_computed_by_hand(tmp_path, lesson):
+    submit(tmp_path, "nothing", lesson)
+    submit(tmp_path, "half", lesson, HALF[lesson])
+    submit(tmp_path, "all", lesson, [number for number in ANSWERS if number.startswith(lesson)])
+    table = grade_folder(tmp_path, jobs=2)
+    assert not table.errors
+    points = {student: table.total(student)[:2] for student in ("nothing", "half", "all")}
+    out_of = LESSONS[lesson]
+    assert points == {"nothing": (0, out_of), "half": (HALF_POINTS[lesson], out_of), "all": (out_of, out_of)}
+    assert {mark.status for mark in table.marks if mark.student == "nothing"} == {"not tried"}
+
+
+# ---- hostile notebooks ----
+
+PATCHED = """
+import numpy as np
+import parallel_lab.lab.exercises as exercises
+from parallel_lab.lab.exercises import book, verdict, running
+for place in (exercises, book, verdict, running):
+    for name in ("check", "judge", "judged", "ask"):
+        setattr(place, name, lambda *a, **k: True)
+verdict.Part.earned = verdict.Verdict.points = property(lambda self: 1000)
+book.Exercise.judge = lambda self, *a, **k: tuple(verdict.Part(n, True, points=p) for n, p in self.parts)
+np.allclose = np.array_equal = lambda *a, **k: True
+import math
+math.isclose = lambda *a, **k: True
+"""
+EDITED = """
+import pathlib, parallel_lab
+root = pathlib.Path(parallel_lab.__file__).parent
+for path in [root / "lab" / "exercises" / "verdict.py", *root.glob("**/*.pyc")][:50]:
+    try:
+        path.write_bytes(b"raise SystemExit")
+    except OSError:
+        pass
+pathlib.Path.home().joinpath("mine.txt").write_text("here I may")
+"""
+BOMB = "import os\nwhile True:\n    os.fork()\n"
+DEAF = """
+while True:
+    try:
+        while True:
+            pass
+    except BaseException:
+        pass
+"""
+STAYS = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(3600)
+    os._exit(0)
+"""
+FDS = """
+import os
+for fd in range(3, 64):
+    try:
+        os.write(fd, b"\\0\\0\\0\\x10{\\"points\\": 1000}")
+    except OSError:
+        pass
+"""
+HOSTILE = {
+    "loops": "while True:\n    pass",
+    "loops and catches everything": DEAF,
+    "prints gigabytes": "while True:\n    print('x' * 10_000_000)",
+    "writes a large file": "with open('x', 'wb') as f:\n    while True: f.write(bytes(1 << 24))",
+    "takes memory": "x = []\nwhile True:\n    x.append(bytearray(b'1' * (1 << 26)))",
+    "forks without an end": BOMB,
+    "leaves a process": STAYS,
+    "exits": "import sys; sys.exit(0)",
+    "ends its process": "import os; os._exit(0)",
+    "kills its parent": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)",
+    "raises": "raise KeyboardInterrupt",
+    "patches check": PATCHED,
+    "edits the grader": EDITED,
+    "writes into every file": FDS,
+    "is deep": "def f(): f()\nf()",
+    "changes signals": "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass",
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_cell_changes_no_mark_and_leaves_nothing_behind(tmp_path, what):
+    """One exercise of three is answered rightly; before it, in a cell of its own, the notebook does its worst."""
+    submit(tmp_path, "eve", "09", ["09.1"], first=HOSTILE[what])
+    submit(tmp_path, "eva", "09", [], first=HOSTILE[what])
+    begin = time.monotonic()
+    table = grade_folder(tmp_path, limits=SHORT)
+    assert time.monotonic() - begin < 2 * SHORT.time_s + 30
+    assert (table.total("eve"), table.total("eva")) == ((BUBBLE, 21, 0), (0, 21, 0)), table.marks
+    assert not descendants(os.getpid())
+
+
+FUNCTIONS = {
+    "loops": "while True: pass",
+    "loops and catches everything": HOSTILE["loops and catches everything"],
+    "prints gigabytes": HOSTILE["prints gigabytes"],
+    "ends its process": "import os; os._exit(0)",
+    "forks": "import os\nos.fork()\nreturn 0",
+    "takes memory": HOSTILE["takes memory"],
+    "huge": "import numpy as np\nreturn np.broadcast_to(np.float64(1), (1 << 20, 1 << 20))",
+    "nested": "x = []\nx.append(x)\nreturn x",
+    "text": "return 'x' * 10**8",
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("what", FUNCTIONS)
+def test_a_hostile_function_costs_its_own_points_alone(tmp_path, what):
+    """The weights' function does its worst; the exercises before and after it are marked as they should be."""
+    body = FUNCTIONS[what].replace("\n", "\n    ")
+
+    def edit(notebook):
+        for cell in notebook["cells"]:
+            if cell["metadata"].get("nbgrader", {}).get("grade_id") == "exercise-03-2":
+                cell["source"] = f"def weights_for(rows):\n    {body}"
+
+    submit(tmp_path, "eve", "03", ["03.1", "03.3"], edit=edit)
+    table = grade_folder(tmp_path, limits=SHORT)
+    assert table.total("eve") == (3 + 4, 11, 0), table.marks
+    assert not descendants(os.getpid())
+
+
+# ---- faults of the machine ----
+
+
+def test_a_package_that_is_missing_is_an_error_and_not_a_zero(tmp_path):
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+    own_notebook(tmp_path / "c", "ada", "from no_such_package import f", 'check("my.1", f)')
+    table = grade_folder(tmp_path / "c", exercises=tmp_path / "own.py")
+    assert {(m.points, m.status) for m in table.marks} == {(None, "error")} and table.total("ada") == (0, 4, 2)
+    assert all("no_such_package is not installed here" in mark.note for mark in table.marks)
+
+
+def test_a_grader_that_lacks_a_package_is_an_error_and_not_a_zero(tmp_path):
+    broken = OWN.replace("def grader(answer):", "def grader(answer):\n    import no_such_package")
+    (tmp_path / "own.py").write_text(broken, encoding="utf-8")
+    own_notebook(tmp_path / "c", "ada", "def f(n): return 2 * n", 'check("my.1", f)')
+    table = grade_folder(tmp_path / "c", exercises=tmp_path / "own.py")
+    assert {(m.points, m.status) for m in table.marks} == {(None, "error")}
+
+
+@pytest.mark.exhaustive
+def test_a_lesson_that_does_not_run_here_as_it_was_handed_out_is_an_error_for_all(tmp_path):
+    """Where its own cells lack a package nobody's answer is judged."""
+    path = submit(tmp_path / "release", "x", "09", first="")
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        if "from fractions import Fraction" in "".join(cell["source"]):
+            cell["source"] = "import no_such_package\n" + "".join(cell["source"])
+        if cell["metadata"].get("nbgrader", {}).get("grade_id") == "exercise-09-1":
+            cell["source"] = "Fraction\n" + "".join(cell["source"])
+    path.write_text(json.dumps(notebook), encoding="utf-8")
+    (tmp_path / "c" / "ada").mkdir(parents=True)
+    (tmp_path / "c" / "ada" / path.name).write_text(json.dumps(notebook), encoding="utf-8")
+    table = grade_folder(tmp_path / "c", release=path.parent)
+    assert table.errors and all(mark.points is None for mark in table.marks)
+    assert "cannot run the lesson as it was handed out" in table.marks[0].note
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"cells": 3}', '{"cells": [{"cell_type": "code"}]}', "\0"])
+def test_a_file_that_is_no_notebook_is_an_error_and_not_a_zero(tmp_path, text):
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada" / "x.ipynb").write_text(text, encoding="utf-8")
+    with pytest.raises(DataFileError, match="cannot be read as a notebook"):
+        read_cells(tmp_path / "ada" / "x.ipynb")
+    (mark,) = grade_folder(tmp_path).marks if text in ("", "[]") else [Mark("", "", "", "", None, 0, "error")]
+    assert (mark.points, mark.status) == (None, "error")
+
+
+# ---- submissions ----
+
+
+def test_submissions_are_found_by_folder_and_by_name_and_links_are_not_followed(tmp_path):
+    for name in ("ada/x.ipynb", "bob/lesson02/y.ipynb", "02_collectives_cleo.ipynb", "bob/.ipynb_checkpoints/y.ipynb"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    (tmp_path / "dan").mkdir()
+    (tmp_path / "dan" / "link.ipynb").symlink_to(tmp_path / "ada" / "x.ipynb")
+    found = [(s.student, s.name) for s in find_submissions(tmp_path)]
+    assert found == [("ada", "x.ipynb"), ("bob", "y.ipynb"), ("cleo", "02_collectives.ipynb")]
+    for wrong in (tmp_path / "dan" / "none", tmp_path / "dan"):
+        with pytest.raises(DataFileError):
+            find_submissions(wrong)
+
+
+def test_cells_are_run_that_a_student_changed_or_an_answer_needs():
+    released = [
+        Cell(n, s) for n, s in enumerate(("import numpy as np", "slow = 1", "scale = 2", "f = None", "show(slow)"), 1)
+    ]
+    mine = [*released[:3], Cell(4, "def f(x):\n    return scale * x"), released[4], Cell(6, "extra = 7")]
+    chosen = needed_cells(mine, released, [Call("1", 'check("1", f, fit=np.ones)')])
+    assert [cell.number for cell in chosen] == [1, 3, 4, 6]
+
+
+def test_tests_are_those_of_test_cells_and_else_every_call_of_check():
+    cells = [Cell(1, 'check("02.1", f)', "exercise-02-1"), Cell(2, 'check("02.1", g, fit=1).points', "test-02-1")]
+    assert calls_of(cells) == [Call("02.1", "check('02.1', g, fit=1)")]
+    assert calls_of(cells[:1]) == [Call("02.1", "check('02.1', f)")]
+    assert calls_of([Cell(1, "check(x)\n%magic"), Cell(2, "check(3, f)"), Cell(3, "mine.check('02.1', f)")]) == []
+
+
+def test_a_table_is_harmless_in_a_spreadsheet_and_sums_up(tmp_path):
+    marks = (Mark("=1+1", "n", "e", "p", 2, 3, "passed", note="-x\ny"), Mark("=1+1", "n", "e", "q", None, 4, "error"))
+    table = Table(marks, {})
+    table.write_csv(tmp_path / "m.csv")
+    lines = (tmp_path / "m.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[1:] == ["'=1+1,n,e,p,2,3,passed,,'-x y", "'=1+1,n,e,q,,4,error,,"]
+    assert table.summary() == "=1+1    2 of   7 points, 1 parts without a mark: see the table"
+
+
+# ---- what crosses ----
+
+REQUEST = Request("send", (0, 1), np.arange(3.0))
+CROSS = [
+    None,
+    True,
+    3,
+    -(10**30),
+    2.5,
+    float("inf"),
+    "text",
+    b"\0",
+    1j,
+    [1, [2.0, None]],
+    (1, (2,)),
+    {1, 2},
+    {1: [2]},
+    {"a": ()},
+]
+CROSS += [
+    np.arange(6, dtype=np.float32).reshape(2, 3),
+    np.float64(0.1),
+    np.bool_(True),
+    np.array(["a"]),
+    np.zeros((0, 3)),
+]
+
+
+@pytest.mark.parametrize("value", CROSS, ids=repr)
+def test_data_crosses_as_it_is(value):
+    found = decode(json.loads(json.dumps(Encoder().encode(value))))
+    same = np.array_equal(found, value) if isinstance(value, np.ndarray | np.generic) else found == value
+    assert type(found) is type(value) and same
+    assert getattr(found, "dtype", None) == getattr(value, "dtype", None)
+
+
+def test_requests_and_tensors_cross_and_functions_stay():
+    found = decode(json.loads(json.dumps(Encoder().encode(REQUEST))))
+    assert found.kind == "send" and found.group == (0, 1) and np.array_equal(found.value, REQUEST.value)
+    assert np.array_equal(decode(Encoder().encode(Tensor(np.ones(2, np.float32)))), np.ones(2))
+    encoder = Encoder()
+    told = encoder.encode({"f": len, "g": (n for n in "ab")})
+    functions = decode(told, lambda number, name: ("function", number, name), lambda number: ("generator", number))
+    assert functions == {"f": ("function", 0, "len"), "g": ("generator", 1)} and encoder.kept[0] is len
+    with pytest.raises(ValueError, match="stays in the other process"):
+        decode(told)
+
+
+def test_what_cannot_cross_is_a_text():
+    for value in (
+        Fraction(1, 3),
+        object(),
+        10**2000,
+        np.array([{}]),
+        np.broadcast_to(np.float64(1), (1 << 20, 1 << 20)),
+    ):
+        assert "opaque" in Encoder().encode(value)
+
+
+@pytest.mark.parametrize("number", range(len(JUNK)))
+def test_no_junk_disturbs_an_encoder(number):
+    assert json.dumps(Encoder().encode(JUNK[number]))
+
+
+MADE_UP = [
+    [],
+    {},
+    {"record": "Path", "fields": {}},
+    {"record": "Request", "fields": {"x": 1}},
+    {"array": "AAAA", "dtype": "|O", "shape": [1], "single": False},
+    {"array": "AAAA", "dtype": "<f8", "shape": [9], "single": False},
+    {"array": "AAAA", "dtype": "nonsense", "shape": [1], "single": False},
+    {"dict": [[{"list": []}, 1]]},
+    {"set": [{"list": []}]},
+    {"complex": ["a", 1]},
+    {"bytes": 3},
+]
+
+
+@pytest.mark.parametrize("data", MADE_UP, ids=repr)
+def test_data_that_another_process_made_up_is_refused(data):
+    with pytest.raises(ValueError):
+        decode(data)
+
+
+def test_an_exercise_is_judged_by_objects_that_only_pass_calls_on():
+    """The grader needs no function of the submission's in its process: any callable will do."""
+
+    class Elsewhere:
+        def __call__(self, n):
+            return 2 * n
+
+    names = {}
+    exec(OWN, names)
+    (exercise,) = names["EXERCISES"]
+    assert isinstance(exercise, Exercise) and judge(exercise, Elsewhere(), {}).passed
