@@ -27,6 +27,7 @@ def cuts(page) -> list[int]:
 def test_lanes_are_drawn_to_scale(page_of):
     """Par of golf: backward ends at 10 of 22 ms, messages 1 to 4 take 3, 2.5, 3.5 and 12 ms."""
     lab = FusionLab("golf")
+    lab.set_index([4])
     lab.show_best()
     page = page_of(lab.to_html(limits=FEW))
     bars = boxes(page.locator(".pl-fu-box rect"))

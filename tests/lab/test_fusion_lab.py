@@ -53,9 +53,15 @@ def test_golf_from_its_naive_ends_to_par():
     assert '"config": [0, 3, 5]' in lab.export()
 
 
-def test_the_solution_is_shown_when_asked_for():
+def test_the_solution_is_shown_after_a_try_of_ones_own_that_beats_both_extremes():
+    """One message and each alone take 28 ms, [4] is shorter."""
     lab = FusionLab("golf")
     before = lab.score
+    for extreme in ("each", "auto"):
+        lab.set_mode(extreme)
+        with pytest.raises(ArgumentError, match="no grouping of your own yet"):
+            lab.show_best()
+    lab.set_index([4])
     lab.show_best()
     assert before.ratio == pytest.approx(28 / 22) and lab.score.ratio == pytest.approx(1.0)
     assert lab.comm_fusion == {"allreduce": {"mode": "index", "config": [0, 3, 5]}}

@@ -84,7 +84,10 @@ CONTROLS = {
         ([("add_cut", 4)], lambda s: s["cuts"] == [4]),
         ([("add_cut", 4), ("move_cut", 4, 6)], lambda s: s["cuts"] == [6]),
         ([("add_cut", 4), ("remove_cut", 4)], lambda s: s["cuts"] == []),
-        ([("show_best",)], lambda s: s["cuts"] == [1, 4, 6] and s["sections"]["golf"]["small"] == "par"),
+        (
+            [("set_mode", "index"), ("set_config", "[4]"), ("show_best",)],
+            lambda s: s["cuts"] == [1, 4, 6] and s["sections"]["golf"]["small"] == "par",
+        ),
         ([("show_source", "predicted")], lambda s: s["source"]["value"] == "predicted"),
         ([("set_mode", "index"), ("set_config", "[0, 3, 5]")], lambda s: s["config"]["text"] == "[0, 3, 5]"),
         (

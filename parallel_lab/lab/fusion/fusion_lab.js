@@ -252,7 +252,7 @@ function controls(s, ui) {
     ${mode === "index" ? wording() : ""}
     <span class="pl-fu-buttons"><button type="button" data-key="split" class="pl-button" data-split="1"
       ${flag("disabled", !ui.live || !several)} title="cut the largest bucket in two">Split</button>
-    ${button("show_best", "Show par", ui, { title: "the grouping that an exact search finds" })}</span></div>
+    ${button("show_best", "Show par", ui, { title: "the grouping that an exact search finds, after a try of your own" })}</span></div>
     <p class="pl-fu-hint">${s.config.hint}</p>`;
 }
 

@@ -105,6 +105,7 @@ class FusionLab(ComparesRuns, WritesCode):
         self._scores: dict[_Key, Score] = {}
         self._tried: Lanes | None = None  # the grouping before this one, and what both are of
         self._tried_of: _Key | None = None
+        self._own_try = False  # at the puzzle: a grouping between the two extremes, shorter than both
         self._wholes: dict[tuple[str, int], Program] = {}
         self._update()
 
@@ -318,8 +319,14 @@ class FusionLab(ComparesRuns, WritesCode):
             raise ArgumentError(f"there is no cut {shorten(cut)}", where=where, allowed=f"One of {self.cuts}")
 
     def show_best(self) -> None:
-        """The solution: the grouping that `cost.overlap.best_grouping` finds."""
+        """The solution: the grouping that `cost.overlap.best_grouping` finds. Of the puzzle only after a try of one's
+        own that beats one message with everything, and every gradient alone. Raises ArgumentError before.
+        """
         with self._lock:
+            if self._subject.job is None and not self._own_try:
+                what = "there is no grouping of your own yet that beats one message, and each gradient alone"
+                hint = "Set cuts until the step is shorter than both; par is shown then"
+                raise ArgumentError(what, where="FusionLab.show_best", hint=hint)
             self._send_as(self._case.best_groups())
 
     # ---- what there is ----
@@ -470,6 +477,8 @@ class FusionLab(ComparesRuns, WritesCode):
         case = self._case_now()
         if self._subject.job is None:
             groups = case.groups(self._mode, self._parallel_mode, self._given)
+            extremes = [case.overlap(g).step_s for g in (range(len(groups)), [0] * len(groups))]
+            self._own_try |= case.overlap(groups).step_s < min(extremes) * (1 - 1e-9)
             plan, lanes = None, overlap_lanes(case.overlap(groups, after_backward=self._mode == "off"))
         else:
             plan = self._compiled(self._mode)
