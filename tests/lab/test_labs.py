@@ -224,6 +224,7 @@ def test_a_run_can_be_stopped_and_keeps_nothing(make, work):
     lab = make()
     if work == "find_par":
         lab.set_capacity("1 GiB")
+        lab.set_level("level1")
         lab.find_par()  # the search takes about a second
     else:
         getattr(lab, work)(10**7)

@@ -72,9 +72,14 @@ def test_the_score_counts_parameters_that_fit():
     assert not lab.score.fits and lab.score.ratio is None and lab.score.parameters == STACK_LAYERS * 256**2
     with pytest.raises(ArgumentError, match="par is not known"):
         lab.show_best()
+    for level, width in (("level1", 256), ("off", 16)):
+        lab.set_level(level)
+        lab.set_width(width)
+        with pytest.raises(ArgumentError, match="no stack of your own under the line"):
+            lab.find_par()
+    lab.set_level("level1")
     lab.find_par()
     assert lab.wait(60)
-    lab.set_width(16)
     assert lab.score.fits and 0 < lab.score.ratio < 1 and lab.score.source == "predicted"
     lab.show_best()
     assert lab.score.ratio == 1 and lab.score.fits

@@ -320,8 +320,15 @@ class MemoryLab(ComparesRuns, WritesCode):
         return f"{source}: one step counted, {steps} compared"
 
     def find_par(self) -> None:
-        """Search the largest stack under the line with this optimizer and devices. Returns at once; `wait()` waits."""
-        _ = self.score  # raises where there is no puzzle
+        """Search the largest stack under the line with this optimizer and devices. Returns at once; `wait()` waits.
+
+        Raises ArgumentError where there is no puzzle, and unless a stack of one's own, with optimizer parallel, is under
+        the line now.
+        """
+        if not self.score.fits or self._settings.level == "off":
+            hint = "Choose a level, and a width with which the fullest rank stays under the line; then ask for par"
+            what = "there is no stack of your own under the line, with optimizer parallel"
+            raise ArgumentError(what, where="MemoryLab.find_par", hint=hint)
         settings, capacity, key = self._settings, self._capacity, self._par_key()
 
         def search() -> str:
