@@ -7,7 +7,8 @@ import pytest
 
 from parallel_lab.cost.memory import predict_memory
 from parallel_lab.lab.exercises import lesson_08
-from parallel_lab.lab.memory.subjects import Settings, get_subject
+from parallel_lab.lab.memory.count import predicted_ranks
+from parallel_lab.lab.memory.subjects import WIDTHS, Settings, get_subject
 from parallel_lab.run.communicator import Request, Start, Wait
 from tests.crossed import each_of
 from tests.lab.verdicts import check, failed, passes, told, words_of
@@ -255,3 +256,18 @@ def test_a_wrong_model_is_told_what_it_is(model, parts, words):
 def test_a_model_that_does_not_fit_names_the_moment():
     part = failed(check("08.3", {"width": 256, "level": "off"}))["fits"]
     assert part.rank == 0 and part.op.startswith("update: ")
+
+
+@pytest.mark.exhaustive
+def test_the_width_of_who_thinks_that_all_memory_is_cut_is_counted():
+    """The widest stack whose peak without optimizer parallel is at most 8 times the capacity; 16 more is too wide."""
+    given = Settings(devices=8, optimizer="Adam", level="off")
+    width = lesson_08.WIDEST_IF_ALL_WERE_CUT
+    peaks = [
+        predicted_ranks(get_subject("stack").job(w).compile(given))[0].peak_bytes for w in (width, width + WIDTHS.step)
+    ]
+    assert peaks[0] <= 8 * lesson_08.CAPACITY_BYTES < peaks[1]
+    wrong = check("08.3", {"width": width, "level": "level3"})
+    assert failed(wrong)["fits"].idea == "ZeRO cuts all memory"
+    other = check("08.3", {"width": width + WIDTHS.step, "level": "level3"})
+    assert failed(other)["fits"].idea == "" and "Most of it is" in failed(other)["fits"].note

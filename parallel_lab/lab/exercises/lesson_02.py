@@ -12,9 +12,10 @@ from ...base.errors import ParallelLabError, shorten
 from ...processes.measure.fit import Fit, fit_line
 from ..collectives.all_reduce_menu import AllReduceMenu
 from .book import Exercise
+from .ideas import Idea
 from .rings import RING, ring_parts
 from .running import ask, read_number
-from .verdict import Part, Wrong, judged
+from .verdict import Note, Part, Wrong, judged
 
 CLOSE = 0.2  # of alpha and beta, relative
 
@@ -162,7 +163,10 @@ def _half(given: Any, fit: Fit, line: Line | None) -> str:
 
 MENU_PARTS = tuple(order.label for order in AllReduceMenu.ORDERS)
 MENU_NOTES = {
-    "ring": "The ring sends the fewest bytes, and pays for it with 2 (n - 1) = 14 start-ups of 5 us each.",
+    "ring": Note(
+        "A ring is not always best: it sends the fewest bytes, and pays for it with 2 (n - 1) = 14 start-ups of 5 us.",
+        "a ring is always best",
+    ),
     "recursive_doubling": "Recursive doubling sends the whole message log2 n times: for large ones the bytes decide.",
     "tree": "One rank has everything added up at the root, then handed out: whole messages, log2 n times, twice.",
     "direct": "Every rank sends to every other: n - 1 start-ups, and far neighbours are far.",
@@ -181,7 +185,8 @@ def _menu(answer: Any) -> Iterator[Part]:
         return
     note = ""
     if set(score.choices) == {"ring"}:
-        note = f"A ring is not always best: everywhere it takes {score.ratio:.2f} times par."
+        text = f"A ring is not always best: everywhere it takes {score.ratio:.2f} times par."
+        note = Note(text, "a ring is always best")
     if score.reached_par and "halving_doubling_near_first" in score.choices:
         note = "You have found near-first halving: in a ring, the large halves go to near neighbours."
     expected = f"{score.par_s * 1e6:.0f} us, the best of all {len(menu.names)}^4 choices"
@@ -292,6 +297,14 @@ check("02.3", {"line": my_line, "half_size_bytes": half_size_bytes}, fit=fit)
             "form that sends its large halves to near neighbours.",
         ),
         _menu,
+        ideas=(
+            Idea(
+                "a ring is always best",
+                "A ring is not always best",
+                dict.fromkeys((order.size_bytes for order in AllReduceMenu.ORDERS), "ring"),
+                "whole menu",
+            ),
+        ),
         start="""\
 choices = {1_000: "ring", 64_000: "ring", 1_000_000: "ring", 64_000_000: "ring"}
 

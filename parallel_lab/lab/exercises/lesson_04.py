@@ -21,8 +21,9 @@ from ...train.session import Session
 from ..fusion.case import paper_case
 from ..fusion.subjects import GOLF, GOLF_LINE, MB, ChainNet, Job
 from .book import Exercise
+from .ideas import Idea
 from .running import ask, read_number
-from .verdict import Part, Wrong, judged
+from .verdict import Note, Part, Wrong, judged
 
 # ---- 04.1: buckets by size ----
 
@@ -113,7 +114,7 @@ def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
         text = "That is the rule where operators are split (semi_auto_parallel): there the size of the gradient that "
         text += "opens a bucket is not counted."
         models[text] = _lists(size_groups_by_elements([-(-size // 4) for size in sizes], threshold_mb))
-    return " Or: ".join([text for text, wrong in models.items() if wrong == given][:2])
+    return next((text for text, wrong in models.items() if wrong == given), "")
 
 
 def _check_buckets(answer: Any, cases: Sequence[tuple[list[int], int, Buckets]], rule: str) -> None:
@@ -197,6 +198,9 @@ def _as_sent(answer: Any) -> str:
 
 # ---- 04.2: fusion golf ----
 
+EXTREME = "fuse everything, or nothing"  # of MISCONCEPTIONS
+ALL_IN_ONE, EACH_ALONE = "All in one message", "Each alone"
+
 
 def _golf(answer: Any) -> Iterator[Part]:
     indices = _read_indices(answer)
@@ -253,10 +257,12 @@ def _golf_note(indices: Sequence[int], step_s: float, par_s: float) -> str:
     count = len(GOLF)
     groups = index_groups(count, indices)
     if len(set(groups)) == 1:
-        return "All in one message: it saves nine starts, and waits until backward has ended. Nothing overlaps."
+        return Note(
+            f"{ALL_IN_ONE}: it saves nine starts, and waits until backward has ended. Nothing overlaps.", EXTREME
+        )
     if len(set(groups)) == count:
-        text = "Each alone: the line starts early, and pays ten starts. From the sixth gradient on it is behind and "
-        return text + "never idle again."
+        text = f"{EACH_ALONE}: the line starts early, and pays ten starts. From the sixth gradient on it is behind and "
+        return Note(text + "never idle again.", EXTREME)
     case = paper_case(GOLF_LINE)
     if case.overlap(index_groups(count, indices, "first_n")).step_s <= par_s * (1 + 1e-9) < step_s:
         return "Counted as 'the first n'. Here an index is the last gradient of its message, from 0: one less."
@@ -435,6 +441,10 @@ check("04.1", buckets_by_size)
             "in one message. An index is the last gradient of its message.",
         ),
         _golf,
+        ideas=(
+            Idea(EXTREME, ALL_IN_ONE, [len(GOLF) - 1], "par"),
+            Idea(EXTREME, EACH_ALONE, list(range(len(GOLF) - 1)), "par"),
+        ),
         start="""\
 indices = [9]
 

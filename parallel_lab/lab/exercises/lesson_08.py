@@ -17,9 +17,10 @@ from ..memory.count import Count, predicted_ranks, simulated_ranks
 from ..memory.puzzle import Par, choices, find_par
 from ..memory.subjects import LEVELS, STACK_LAYERS, WIDTHS, Job, Settings, get_subject
 from .book import Exercise
+from .ideas import Idea
 from .running import ask, read_number
-from .verdict import Part, Wrong, judged
-from .zero_step import STEP_PARTS, step_parts
+from .verdict import Note, Part, Wrong, judged
+from .zero_step import MORE, STEP_PARTS, reduced_first, step_parts
 
 # ---- 08.1: bytes of every stage ----
 
@@ -142,6 +143,14 @@ def _counted(answer: Any) -> str:
 
 CAPACITY_BYTES = 4 * 1024 * 1024
 GIVEN = Settings(devices=8, optimizer="Adam")
+# By the wrong model in which a level divides all that a rank holds by the ranks: the widest stack whose peak without
+# any level is at most 8 times the capacity (counted anew in a test)
+WIDEST_IF_ALL_WERE_CUT = 496
+ALL_CUT = Note(
+    f"Your {WIDEST_IF_ALL_WERE_CUT} is what would fit if a level cut all memory to an eighth. Optimizer states, "
+    "gradients and parameters are cut; activations, working memory and the weights gathered just now are not.",
+    "ZeRO cuts all memory",
+)
 # of Settings, what an answer may choose
 FREE = ("level", "parallel_mode", "threshold_kb", "shard_size", "accumulation", "accumulation_shard")
 
@@ -201,6 +210,8 @@ def _largest(answer: Any) -> Iterator[Part]:
     yield Part("a model", True, found)
     full = max(counts, key=lambda c: c.peak_bytes)
     fits = judged("fits", _fits, full, len(counts))
+    if not fits.passed and width == WIDEST_IF_ALL_WERE_CUT:
+        fits = replace(fits, note=ALL_CUT)
     yield fits
     if not fits.passed:
         return
@@ -292,6 +303,7 @@ check("08.1", bytes_per_rank)
             "them and the velocity.",
         ),
         step_parts,
+        ideas=(Idea("ZeRO-1 sends more", str(MORE), reduced_first, "bytes"),),
         start="""\
 def zero1_step(rank, ranks, weights, gradient, velocity):
     everybody = tuple(range(ranks))
@@ -316,6 +328,9 @@ check("08.2", zero1_step)
             "halve the interval between a width that fits and one that does not, in steps of 16.",
         ),
         _largest,
+        ideas=(
+            Idea("ZeRO cuts all memory", str(ALL_CUT), {"width": WIDEST_IF_ALL_WERE_CUT, "level": "level3"}, "fits"),
+        ),
         start="""\
 model = {"width": 256, "level": "off"}
 

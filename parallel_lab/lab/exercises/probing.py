@@ -124,9 +124,8 @@ def probe(exercise: Exercise, right: Iterable[Any] = (), *, junk: Iterable[Any] 
         if not verdict.passed:
             faults.append(f"right answer {number} does not pass: {verdict}")
     for idea in exercise.ideas:
-        told = {
-            part.idea for part in judge(exercise, idea.answer, given).parts if part.name == idea.part or not idea.part
-        }
+        parts = exercise.judge(idea.answer, **given)  # also of a start that is a wrong idea
+        told = {part.idea for part in parts if part.name == idea.part or not idea.part}
         if told - {""} != {idea.name}:
             faults.append(f"idea {idea.name!r} is told as {sorted(told)}")
     for number, answer in enumerate(junk):

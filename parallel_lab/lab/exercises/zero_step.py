@@ -13,14 +13,20 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import shorten
+from ...run.communicator import Request
 from .running import ProgramRun, run_programs
-from .verdict import Part, Wrong, judged
+from .verdict import Note, Part, Wrong, judged
 
 STEP_PARTS = (("one step", 1), ("20 steps", 2), ("a slice of the velocity", 1), ("messages", 1), ("bytes", 1))
 RATE, DECAY = 0.1, 0.9  # velocity = DECAY velocity + mean gradient;  weights -= RATE velocity
 STEPS = 20
 RANKS = (4, 2, 3, 8)  # four first: those are the ones the lesson has. An answer for four ranks only must not pass
 WEIGHTS, ROWS = 48, 6  # every number of ranks splits the weights into equal slices
+MORE = Note(
+    "3 (p - 1)/p n: half as much again. ZeRO-1 need not send more: an all_reduce is a reduce_scatter and an all_gather "
+    "already.",
+    "ZeRO-1 sends more",
+)
 CLOSE = 1e-9  # float64, 20 steps of sums in another order
 
 
@@ -97,6 +103,16 @@ def _train(answer: Any, ranks: int) -> _Trained:
         if not all(np.isfinite(w).all() and np.isfinite(v).all() for w, v in states):
             break
     return _Trained(problem, runs[0].results, tuple(states), runs[0])
+
+
+def reduced_first(rank: int, ranks: int, weights: Any, gradient: Any, velocity: Any) -> Iterator[Any]:
+    """A step by who thinks that ZeRO-1 sends more: the whole gradient on every rank, then the slices of the weights."""
+    everybody, width = tuple(range(ranks)), len(weights) // ranks
+    mine = slice(rank * width, (rank + 1) * width)
+    mean = yield Request("all_reduce", everybody, gradient, reduce="mean")
+    velocity = DECAY * velocity + mean[mine]
+    weights = yield Request("all_gather", everybody, weights[mine] - RATE * velocity)
+    return weights, velocity
 
 
 def step_parts(answer: Any) -> Iterator[Part]:
@@ -253,8 +269,7 @@ def _bytes(trained: Sequence[_Trained]) -> str:
             if as_many and {a.kind for a in asked} != {"all_reduce"}:
                 continue
             notes = {
-                3 * share: "3 (p - 1)/p n: half as much again. An all_reduce is a reduce_scatter and an all_gather "
-                "already.",
+                3 * share: MORE,
                 4 * share: "4 (p - 1)/p n: two all_reduces.",
                 share: "(p - 1)/p n: one half of it. The weights or the gradients stayed at home.",
                 p * share + share: "Whole arrays are gathered, p times as many bytes: send your slice only.",

@@ -183,6 +183,7 @@ class Watch:
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.reason = limits, ""
+        self.ending = threading.Lock()  # held while processes are ended: whoever starts one takes it
         self._begin, self._over = time.monotonic(), threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
@@ -202,8 +203,9 @@ class Watch:
             found = descendants(os.getpid())
             reason = self._too_much(found)
             if reason and found:
-                self.reason = reason
-                end_all(os.getpid())
+                with self.ending:
+                    self.reason = reason
+                    end_all(os.getpid())
 
     def _too_much(self, found: Sequence[int]) -> str:
         limits = self.limits

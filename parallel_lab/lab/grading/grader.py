@@ -32,7 +32,7 @@ from .wire import Channel, Encoder, Lost, decode
 
 READY_S = 60.0  # for a process to start on a machine that is busy
 GRACE_S = 3.0  # after a call should have been stopped
-MOST_STARTS = 4  # of processes for one submission: a cell that ends its process is left out the next time
+MOST_STARTS = 8  # of processes for one submission: a cell that ends its process is left out the next time
 
 
 class EnvironmentFault(ParallelLabError, RuntimeError):
@@ -93,13 +93,16 @@ class Pupil:
         self.reason, self.safe, self._left_out, self._starts = "not started", False, set(), 0
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
-        self._asked = 0
+        self._asked = self._unanswered = 0  # numbers of calls
         self._folder = tempfile.mkdtemp(prefix="parallel-lab-grade-")
 
     # ---- life ----
 
     def start(self) -> None:
-        """Start it and run the cells; a cell in which it ends is left out and it starts again. Raises Told."""
+        """Start it, unless it runs and listens, and run the cells; a cell in which it ends is left out and it starts
+        again. Raises Told.
+        """
+        self._settle()
         while self.reason:
             if self._starts == MOST_STARTS or self.watch.left_s < 0:
                 raise Told(Fault(self.reason))
@@ -132,7 +135,8 @@ class Pupil:
         command = [sys.executable, "-m", f"{__package__}.pupil", str(theirs.fileno()), scratch]
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        with theirs:
+        with theirs, self.watch.ending:
+            self.watch.reason = ""
             self._process = subprocess.Popen(
                 [*command, json.dumps(self.limits.to_dict())],
                 cwd=scratch,
@@ -168,6 +172,7 @@ class Pupil:
 
     def _ask(self, told: dict[str, Any], seconds: float) -> dict[str, Any]:
         """A reply. Raises Lost, with `reason` set, when the process has ended or had to be ended."""
+        self._settle()
         if self._channel is None:
             raise Lost(self.reason)
         self._asked += 1
@@ -205,8 +210,19 @@ class Pupil:
     def interrupt(self) -> None:
         """Ring the deadline of the call that runs."""
         if self._process is not None:
+            self._unanswered = self._asked
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGALRM)
+
+    def _settle(self) -> None:
+        """Wait for the end of a call that was given up; end the process if it does not come."""
+        number, self._unanswered = self._unanswered, 0
+        try:
+            while number and self._channel is not None:
+                if self._channel.receive(GRACE_S).get("id") == number:
+                    return
+        except (Lost, TimeoutError):
+            self.close(self.watch.reason or "stopped: a call that had no end")
 
     def _decoded(self, data: Any) -> Any:
         return decode(data, lambda number, name: _Function(self, number, name), lambda number: _Program(self, number))

@@ -322,8 +322,8 @@ class MemoryLab(ComparesRuns, WritesCode):
     def find_par(self) -> None:
         """Search the largest stack under the line with this optimizer and devices. Returns at once; `wait()` waits.
 
-        Raises ArgumentError where there is no puzzle, and unless a stack of one's own, with optimizer parallel, is under
-        the line now.
+        Raises ArgumentError where there is no puzzle, and unless a stack of one's own is under the line now, with
+        optimizer parallel.
         """
         if not self.score.fits or self._settings.level == "off":
             hint = "Choose a level, and a width with which the fullest rank stays under the line; then ask for par"
