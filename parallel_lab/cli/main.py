@@ -9,6 +9,7 @@
     parallel-lab bench               speed beside PyTorch's and MPI's (bench_command.py)
     parallel-lab run, msrun          a script on N ranks (run_command.py)
     parallel-lab site public         the lessons as static pages with working labs (site_command.py)
+    parallel-lab grade submitted     points of a class, per student and part (grade_command.py)
 
 Exit codes: 0 done; 1 the doctor found a problem, or JupyterLab ended with one; 2 wrong arguments, or an error of ours,
 told in one line; 130 interrupted.

@@ -157,7 +157,7 @@ def test_python_m_parallel_lab_is_the_command():
     assert found.stdout.startswith("parallel-lab ")
 
 
-SUBCOMMANDS = ["doctor", "quickstart", "plan", "bench", "run", "msrun", "as-mindspore", "site"]
+SUBCOMMANDS = ["doctor", "quickstart", "plan", "bench", "run", "msrun", "as-mindspore", "site", "grade"]
 
 
 @pytest.mark.parametrize("word", ["foo", "--folder=x foo"])
