@@ -9,6 +9,7 @@ from parallel_lab.lab.code.program import LABELS
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.lab.widgets import FusionLabWidget
 from tests.browser.lab_page import MARKS, browser, live, page_of, recorded, sync_api, tabs
@@ -22,6 +23,7 @@ LABS = {
     "fusion": lambda: FusionLab("dense", 2),
     "memory": lambda: MemoryLab("stack", 2),
     "pipeline": lambda: PipelineLab("stack", 2, 4),
+    "search": lambda: SearchLab(devices=4),
 }
 pytestmark = MARKS
 
@@ -110,6 +112,7 @@ def test_pasted_lines_are_taken_once_whichever_way_they_are_given(live, name, wa
 
 
 LINES = {
+    "search": "self.matmul.shard(((2, 1), (1, 2)))",
     "strategy": "self.matmul.shard(((4, 1), (1, 1)))",
     "fusion": 'net.comm_fusion({"allreduce": {"mode": "index", "config": [1]}})',
     "memory": "opt = nn.Momentum(params, 0.1, 0.9)",

@@ -11,6 +11,7 @@ from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
+from parallel_lab.lab.search.model import SearchLab
 from tests.browser.lab_page import FAULTS, FEW, MARKS, browser, page_of, recorded, sync_api, tabs
 from tests.lab.fake_lab import FakeLab
 
@@ -37,6 +38,12 @@ LABS = {
     "pipeline": (lambda: PipelineLab(stages=2), ".pl-pi-toggle", "[data-do=back]", "waits n ticks"),
     "redistribution": (RedistributionLab, "[data-value=all_to_all]", "[data-key=set_rank]", "together with"),
     "costs": (CostLab, "[data-command=set_kind][data-value=all_gather]", "[data-key=set_size]", "Time over size"),
+    "search": (
+        lambda: SearchLab(devices=4),
+        "[data-value=sharding_propagation]",
+        ".pl-se-op[tabindex='0']",
+        "Steps of the search",
+    ),
     "recompute": (RecomputeLab, "[data-key=set_cap-30]", "[data-key=layer3]", "Memory over the step"),
 }
 pytestmark = [*MARKS, pytest.mark.parametrize("name", LABS)]

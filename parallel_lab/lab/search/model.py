@@ -57,8 +57,8 @@ class SearchLab(WritesCode, RunsOneThing):
     `close()` ends a run and forgets all listeners.
     """
 
-    scripts = ("shared/plain_lab.js",)
-    styles = ()
+    scripts = ("pictures/slices.js", "search/search_plot.js", "search/search_lab.js")
+    styles = ("search/search_lab.css",)
     commands = (
         *("set_net", "set_devices", "set_mode", "set_costs", "set_cluster", "set_bandwidth", "set_latency"),
         *("set_capacity", "set_weight", "set_pin", "clear_arguments", "set_own", "set_own_strategy", "take"),
@@ -66,6 +66,7 @@ class SearchLab(WritesCode, RunsOneThing):
     )
     looks: ClassVar[dict[str, str]] = {"select_operator": "operator", "select_point": "point", "to": "at"}
     replayed = ("mode", "capacity", "own", "costs", "bandwidth", "latency", "cluster", "devices", "net")
+    free = ("mode", "capacity", "bandwidth", "latency")
     also_kept = ("set_weight", "set_pin", "set_own_strategy", "set_capacity", "set_bandwidth", "set_latency")
     frame_height_px = 860
     words = staticmethod(search_text)
@@ -290,7 +291,7 @@ class SearchLab(WritesCode, RunsOneThing):
         return self._recorded
 
     def candidates(self, operator: str | None = None) -> list[Candidate]:
-        """The best plan with each candidate of an operator (of the one in sight), the cheapest first."""
+        """The best plan with each candidate of an operator (of the one in sight): the chosen one, then by cost."""
         name = self._operator if operator is None else self._choice_of(operator).name
         return _candidates(self.argued, name)
 
@@ -406,8 +407,11 @@ class SearchLab(WritesCode, RunsOneThing):
     def _operator_part(self, operator: str) -> dict[str, Any]:
         """What depends on the operator that is looked at."""
         rows = []
-        for one in self.candidates(operator):
+        found = self.candidates(operator)
+        chosen = next((one.own for one in found if one.chosen), {})
+        for one in found:
             term, more = one.term
+            here = one.own[term] - chosen.get(term, 0.0)
             rows.append(
                 {
                     **point_view(self.point_name(one, operator), one.point),
@@ -415,6 +419,7 @@ class SearchLab(WritesCode, RunsOneThing):
                     "own": [float(f"{value:.4g}") for value in one.own.values()],
                     "term": term,
                     "more": float(f"{more:.4g}"),
+                    "elsewhere": abs(here * self._weights.get(term, 1.0)) < abs(more) / 2,
                     "chosen": one.chosen,
                     "pinned": self._pins.get(operator) == one.strategy,
                 }

@@ -15,7 +15,7 @@ from ...base.cluster import Cluster
 from ...base.errors import ArgumentError
 from ...base.events import EventLog
 from ...base.settings.context import default_settings
-from ...base.system import without_processes
+from ...base.system import cores, without_processes
 from ...cost.timeline import predict_timeline
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
@@ -49,11 +49,12 @@ class PlanRun:
 @dataclass(frozen=True)
 class RunResult:
     """source: "measured"; "simulated" where no processes can be started, then measured times are simulated ones, too.
-    profile   the cluster that predicted and simulated times are for
+    profile   the cluster that predicted and simulated times are for;  cores: that the workers shared
     """
 
     source: str
     profile: str
+    cores: int
     steps: int
     plans: tuple[PlanRun, ...]
 
@@ -67,7 +68,7 @@ def run_both(
         one_device = compile_network(job.net, *job.batches[0], **how)
     source = "simulated" if without_processes() else "measured"
     found = tuple(_ran(name, plan, one_device, job, cluster, stopped) for name, plan in plans.items())
-    return RunResult(source, cluster.name, STEPS, found)
+    return RunResult(source, cluster.name, cores(), STEPS, found)
 
 
 def _ran(

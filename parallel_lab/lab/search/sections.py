@@ -38,7 +38,12 @@ def plan_text(strategies: Mapping[str, Strategy], choices: Iterable[Any]) -> str
     """The operators of a plan that read two tensors: "matmul ((2, 1), (1, 4)), matmul2 ((2, 2), (2, 2))"."""
     heavy = [c.name for c in choices if c.op_class in HEAVY and not c.name.startswith("loss_fn.")]
     heavy = heavy or list(strategies)[:1]
-    return _some([f"{name} {strategies[name]}" for name in heavy])
+    return _some([f"{short(name)} {strategies[name]}" for name in heavy])
+
+
+def short(name: str) -> str:
+    """The end of an operator's name, which tells it from others: "query.matmul"."""
+    return ".".join(name.split(".")[-2:])
 
 
 HEAVY = ("MatMul", "BatchMatMul", "Conv2D", "Gather", "ScaledDotProductAttention")
@@ -48,7 +53,7 @@ def change_text(one: Point, other: Point) -> str:
     """In which operators the second plan differs: "matmul ((8, 1), (1, 1))"; the loss only if nothing else does."""
     changed = [n for n, strategy in other.strategies.items() if one.strategies[n] != strategy]
     own = [n for n in changed if not n.startswith("loss_fn.")]
-    return _some([f"{n} {other.strategies[n]}" for n in own or changed])
+    return _some([f"{short(n)} {other.strategies[n]}" for n in own or changed])
 
 
 def amount(argued: Argued, value: float) -> str:
@@ -87,10 +92,12 @@ def _against(argued: Argued, winner: Point, own: Point) -> str:
     if own.key == winner.key:
         return ", which is your choice"
     more = argued.more(own)
-    if own.cost <= winner.cost * (1 + SAME):
-        less = "as much as yours" if own.cost >= winner.cost * (1 - SAME) else "more than yours"
-        return f", {less}"
+    if abs(own.cost - winner.cost) <= SAME * winner.cost:
+        return ", as much as yours"
     term, by = deciding(more)
+    if own.cost < winner.cost:
+        ratio = share_text(winner.cost / own.cost) if own.cost else "more"
+        return f", {ratio} {'as' if 'as much' in ratio else 'than'} yours: {amount(argued, -by)} more of {term}"
     part = 1 - winner.cost / own.cost if own.cost else 0.0
     return f", {part:.0%} less than yours: yours has {amount(argued, by)} more of {term}"
 
@@ -155,8 +162,7 @@ def lab_arguments(lab: Any) -> Iterable[tuple[str, Argued | None]]:
 
 def search_sections(lab: Any) -> dict[str, Section]:
     """Sections by name; on a page they are behind tabs."""
-    flips = {} if lab.is_branch else {"flips": _flips(lab)}
-    return {"terms": _terms(lab), **flips, **_runs(lab)}
+    return {"terms": _terms(lab), "flips": _flips(lab), **_runs(lab)}
 
 
 def _terms(lab: Any) -> Section:
@@ -187,7 +193,7 @@ def _flips(lab: Any) -> Section:
                 counts = "does not count" if not times else f"counts {times} times"
                 rows.append(_flip(lab, f"{term.name} {counts}", other))
                 break
-    columns = {"if": "name", "then the winner is": "text", "costs now": "number", "decided by": "why"}
+    columns = {"if": "name", "then the winner is": "why", "costs now": "number", "decided by": "why"}
     notes = [] if rows else ["No term that does not count, or counts 2 or 10 times, makes another plan win."]
     return table("What would flip it", columns, rows, small="each alone, predicted", notes=notes)
 
@@ -219,12 +225,9 @@ def _runs(lab: Any) -> dict[str, Section]:
     one, other = result.plans
     ahead = "winner" if one.measured_s <= other.measured_s else "own choice"
     recorded = " (recorded)" if lab.recorded else ""
-    note = (
-        f"Predicted and simulated for the profile {result.profile!r}; measured on workers of this machine{recorded}: "
-    )
-    note += (
-        f"the {ahead} is the faster one here, by {abs(other.measured_s / one.measured_s - 1):.0%} of the winner's step."
-    )
+    note = f"Predicted and simulated for the profile {result.profile!r}, with the optimizer's update; measured on "
+    note += f"workers of a machine with {result.cores} cores{recorded}: there the {ahead} is the faster one, by "
+    note += f"{abs(other.measured_s / one.measured_s - 1):.0%} of the winner's step."
     if result.source == "simulated":
         note = "No processes can be started here: what stands under measured is simulated, too."
     heads = {"plan": "name", "tensor": "text", "largest difference": "small", "rounding bound": "small", "": "verdict"}
@@ -266,7 +269,8 @@ def _candidates(s: Mapping[str, Any]) -> Section:
 
 def _why(c: Mapping[str, Any], unit: str) -> str:
     more = c["more"]
-    text = f"{amount_text(abs(more), unit)} {'more' if more > 0 else 'less'} of {c['term']}" if more else ""
+    place = " elsewhere" if c["elsewhere"] else ""
+    text = f"{amount_text(abs(more), unit)} {'more' if more > 0 else 'less'} of {c['term']}{place}" if more else ""
     if c["chosen"]:
         held = "chosen, pinned" if c["pinned"] else "chosen"
         return f"{held}; with others beside it {text}" if text else held

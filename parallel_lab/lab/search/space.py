@@ -48,8 +48,8 @@ MODES = {
     "recursive_programming": "recursive",
     "sharding_propagation": "propagation",
 }
-COSTS = {"time": "seconds of the plan", "mindspore": "MindSpore's bytes"}
-CLUSTERS = {"laptop": "laptop", "gpu_node": "one node of GPUs", "two_nodes": "GPUs of two nodes"}
+COSTS = {"time": "seconds", "mindspore": "MindSpore's"}
+CLUSTERS = {"laptop": "laptop", "gpu_node": "GPU node", "two_nodes": "two GPU nodes"}
 FRONT_STEP = 0.01  # of plans on the front whose costs are as near as this, one is looked for: a picture shows no more
 LONG = 12  # operators; above it only the front's plans that the picture can tell apart are looked for
 KEPT = 12  # spaces: a lesson goes to and fro between few
@@ -267,7 +267,7 @@ class Argued:
         return {t.name: t.weight * (point.terms[t.name] - self.winner.terms[t.name]) for t in terms}
 
     def candidates(self, operator: str) -> list[Candidate]:
-        """The best plan with each candidate of an operator that fits, the cheapest first; pins of others count."""
+        """The best plan with each candidate of an operator that fits: the chosen one, then by cost; other pins hold."""
         number, found = self.whole.numbers[operator], []
         others = {name: strategy for name, strategy in self.pins.items() if name != operator}
         for strategy in self.whole.choices[number].candidates:
@@ -285,7 +285,7 @@ class Argued:
             point = self.point(problem.strategies(solution.chosen))
             own = self._around(problem, number, solution.chosen)
             found.append(Candidate(strategy, own, point, self.more(point), mine))
-        return sorted(found, key=lambda one: (one.point.cost, not one.chosen))
+        return sorted(found, key=lambda one: (not one.chosen, one.point.cost))
 
     def _own_of_winner(self, number: int) -> dict[str, float]:
         try:

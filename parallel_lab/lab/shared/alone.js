@@ -109,12 +109,17 @@ async function mountAlone(spec, root, base, packed) {
     answer: ([key, value]) => answers.set(key, value),
     skip: ([key]) => answers.set(key, null),
   };
+  // The state with the settings that a call leads to, if the lab says which those are.
+  const reached = (call) => {
+    const settings = replay?.settings(at) && spec.leads?.(replay.settings(at), call);
+    return settings ? replay.find(settings) : undefined;
+  };
   const can = (command, ...args) => {
     if (command in asks) return Boolean(base.predict);
     if (command in alone) return spec.possible?.(now(), command, args[0], base) ?? true;
     const field = replay?.looks[command];
     if (field) return !args.length || knows(field, args[0]);
-    return replay?.leads(at, [command, ...args]) ?? false;
+    return replay?.leads(at, [command, ...args]) || reached([command, ...args]) !== undefined;
   };
   const go = (to) => {
     at = to;
@@ -137,7 +142,7 @@ async function mountAlone(spec, root, base, packed) {
       const along = Object.entries(state().looks?.[field]?.[args[0]] ?? {}).filter(([name]) => fields.has(name));
       chosen = { ...chosen, ...spec.along?.[command], ...Object.fromEntries(along), [field]: args[0] };
     } else {
-      const to = replay?.next(at, call);
+      const to = replay?.next(at, call) ?? reached(call);
       if (to === undefined) return false;
       if (typeof to === "string") refused = to; else go(to);
     }

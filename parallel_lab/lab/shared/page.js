@@ -387,6 +387,7 @@ function floats(view) {
 // `render` and `mountPage` of a lab. Beside what `mount` takes:
 //   alone       {command: (snapshot, arguments, base) => what then differs}: what a page of its own works out by itself
 //   possible    (snapshot, command, value, base): whether it can;  along: {command: what else is looked at then}
+//   leads       (settings, call): those that a command leads to, where the replay itself does not say
 //   settings    (snapshot): the commands that lead there, in the address; begin: the command that takes them all back
 //   ahead: what is shown before the kernel answers
 function lab(spec) {
