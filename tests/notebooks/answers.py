@@ -162,4 +162,5 @@ def bandwidth(sizes_bytes, alpha_s, time_s):
     left_s = time_s - len(sizes_bytes) * alpha_s
     return sum(sizes_bytes) / left_s if left_s > 0 else None
 """,
+    "12.1": 'work = train({"dp": 4, "tp": 2, "level": "level3"})',
 }

@@ -197,14 +197,18 @@ def prove_equal(
     device_num: int = 8,
     steps: int = 20,
     executor: str = "processes",
+    **settings: Any,
 ) -> Equality:
-    """Train `network` on device_num ranks and on one, from equal parameters, on global `batches`, labels last."""
+    """Train `network` on device_num ranks and on one, from equal parameters, on global `batches`, labels last.
+
+    settings  further ones of `compile`, for the ranks
+    """
     if not isinstance(batches, (list, tuple)) or not batches or not isinstance(batches[0], (list, tuple)):
         what = f"batches is {shorten(batches)}"
         raise ArgumentError(what, where="prove_equal", allowed="A list with one tuple of inputs per step: [(x, label)]")
     plans = [
         compile_network(network, *batches[0], loss=loss, optimizer=optimizer, dataset_strategy="full_batch", **how)
-        for how in ({"device_num": device_num}, {"parallel_mode": "stand_alone"})
+        for how in ({"device_num": device_num, **settings}, {"parallel_mode": "stand_alone"})
     ]
     start = {name: p.asnumpy() for name, p in network.parameters_dict().items()}
     with (

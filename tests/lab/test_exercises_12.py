@@ -1,0 +1,98 @@
+"""The capstone: budgets are counted, trace and report are computed again, and what belongs to another run is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.lab.exercises import check, get_exercise, lesson_12
+from parallel_lab.lab.exercises.composed import Composed, Layout, layouts, least_memory, messages_in, read_layout, train
+from parallel_lab.lab.lessons import compose
+from tests.crossed import each_of
+from tests.lab.verdicts import passes, told
+
+FITS, BEST = {"dp": 4, "tp": 2, "level": "level1"}, {"dp": 4, "tp": 2, "level": "level3"}
+
+
+@each_of(
+    "given",
+    {"dp": 3, "tp": 3},
+    {"dp": 8, "tp": 8},
+    {"dp": 8},
+    {"dp": 8, "tp": 1, "level": "level9"},
+    {"dp": 8, "tp": 1, "stages": 2},
+    None,
+    "dp 8",
+)
+def test_what_is_no_layout_is_refused(given):
+    with pytest.raises(ArgumentError, match="dp"):
+        read_layout(given)
+
+
+def test_both_budgets_exclude_the_pure_layouts_and_some_composed_ones_fit():
+    def fits(layout):
+        counts = Composed(layout).predicted
+        held, sent = (max(getattr(c, what) for c in counts) for what in ("peak_bytes", "sent_bytes"))
+        return held <= lesson_12.CAP and sent <= lesson_12.BUDGET
+
+    fitting = [layout for layout in layouts() if fits(layout)]
+    assert fitting and not [layout for layout in fitting if 1 in (layout.dp, layout.tp) or layout.level == "off"]
+    held, best = least_memory(lesson_12.BUDGET)
+    assert best == Layout(**BEST) and held == min(
+        max(count.peak_bytes for count in Composed(layout).predicted) for layout in fitting
+    )
+
+
+@each_of(
+    ("answer", "part", "words"),
+    ({"layout": {"dp": 8, "tp": 1}, "trace": 1}, "memory", "8 ranks hold the same optimizer states"),
+    ({"layout": {"dp": 3, "tp": 3}}, "layout", "dp * tp = 8"),
+    ({"layout": {"dp": 1, "tp": 8, "level": "level3"}}, "memory", "shards what a parameter has"),
+    (5, "layout", "work = train"),
+)
+def test_a_layout_beyond_the_budgets_is_told_why(answer, part, words):
+    (wrong,) = [each for each in check("12.1", answer).parts if each.name == part]
+    assert not wrong.passed and words in f"{wrong.found} {wrong.expected} {wrong.note} {wrong.form}"
+
+
+@pytest.fixture(scope="module")
+def works():
+    return train(FITS), train(BEST)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+def test_what_was_trained_passes_and_the_best_is_at_par(works):
+    fits, best = works
+    assert fits.report.equal and check("12.1", fits).points == 11
+    assert passes(check("12.1", best), 13)
+    assert passes(check("12.1", {"layout": BEST, "trace": list(best.trace), "report": best.report}), 13)
+    assert "level3" in get_exercise("12.1").par()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+def test_a_trace_or_report_of_another_run_is_found(works):
+    fits, best = works
+    assert "this layout does not send" in told("12.1", replace(fits, trace=best.trace), "trace")
+    half = tuple(event for event in fits.trace if event.rank < 4)
+    assert "are missing" in told("12.1", replace(fits, trace=half), "trace")
+    made = tuple(replace(event, source="simulated") for event in fits.trace)
+    assert "not measured" in told("12.1", replace(fits, trace=made), "trace")
+    assert "no message in the trace" in told("12.1", replace(fits, trace=()), "trace")
+    first, *others = fits.report.rows
+    better = replace(fits.report, rows=(replace(first, largest_difference=0.0), *others))
+    assert "another result" in told("12.1", replace(fits, report=better), "equality")
+
+
+@pytest.mark.exhaustive
+def test_processes_and_simulator_see_the_same_messages_and_losses(works):
+    losses, events = Composed.of(FITS).trained()
+    assert tuple(losses) == works[0].losses and messages_in(events) == messages_in(works[0].trace)
+
+
+def test_compare_knows_that_sharding_the_optimizer_sends_no_more():
+    rows = compose.compare({"fewest": None, "least": None, "sharded": "more"}).rows
+    assert [row[2] for row in rows] == [(4, 2), (2, 4), "the same"] and rows[2][3] == "the same"
