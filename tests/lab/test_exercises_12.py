@@ -10,6 +10,7 @@ from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.exercises import check, get_exercise, lesson_12
 from parallel_lab.lab.exercises.composed import Composed, Layout, layouts, least_memory, messages_in, read_layout, train
 from parallel_lab.lab.lessons import compose
+from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
 from tests.lab.verdicts import passes, told
 
@@ -59,7 +60,9 @@ def test_a_layout_beyond_the_budgets_is_told_why(answer, part, words):
 
 @pytest.fixture(scope="module")
 def works():
-    return train(FITS), train(BEST)
+    made = train(FITS), train(BEST)
+    close_all()
+    return made
 
 
 @pytest.mark.exhaustive

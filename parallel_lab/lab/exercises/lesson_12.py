@@ -142,7 +142,7 @@ EXERCISES = (
         (
             "Which of the two budgets does pure data parallel break, and which one pure tensor parallel?",
             "Put the layouts side by side. Which counts send least? What is most of their memory?",
-            "dp 4 with tp 2 sends least. Its memory is too large as long as all four replicas keep all optimizer states.",
+            "dp 4 with tp 2 sends least. Its memory is too large while all four replicas keep all optimizer states.",
             "dp 4, tp 2 with the optimizer parallel meets both budgets. Level 3 gathers parameters once more in the "
             "backward pass: more traffic, but within the budget, and the least memory.",
         ),
