@@ -2,8 +2,9 @@
 
 # ruff: noqa: F401 - imported for others: this is a public face
 
+from ..alpa import StageChoice, alpa_cost, alpa_pipeline_s, choose_stages
 from .clusters import MACHINES, Machine, get_machine, machine_names, read_machine
-from .models import TRANSFORMERS, Transformer, alpa_cost, alpa_pipeline_s, get_transformer
+from .models import TRANSFORMERS, Transformer, get_transformer
 from .outer import Found, Verdict, search_plans, space
 from .point import PlanPoint, Prediction
 from .predict import predict_point

@@ -21,8 +21,6 @@ s / 18h more than s / 6h. `as_printed=True` gives their number, with which their
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...base.checks import checked, choice, flag, integer, number
@@ -167,39 +165,3 @@ def get_transformer(name: str | Transformer) -> Transformer:
         return name
     known = {model.name: model for model in TRANSFORMERS}
     return known[choice(*known)("get_transformer", "name", name)]
-
-
-# ---- what another planner says ----
-
-_ALPA = {"all_gather": (1.0, 0.1), "all_reduce": (2.0, 0.01), "reduce_scatter": (1.0, 0.001)}
-
-
-@checked(kind=choice(*_ALPA, "all_to_all"), size_bytes=number(0), group_size=_COUNT, alpha=number(0), beta=number(0))
-def alpa_cost(kind: str, size_bytes: float, group_size: int, alpha: float = 1.0, beta: float = 1.0) -> float:
-    """Alpa's cost of a collective on a value of `size_bytes` (the whole one): no seconds, a number to compare.
-
-    alpha + beta * (n - 1) / n * S (twice that for all_reduce), cut to a whole number, and a little that tells the kinds
-    apart; all_to_all alpha + beta * (n - 1) / n^2 * S * 1.5. Zheng et al. 2022, their device mesh's cost functions.
-
-    >>> alpa_cost("all_reduce", 128 * 128 * 4, 4)
-    98305.01
-    """
-    share = (group_size - 1) / group_size * size_bytes
-    if kind == "all_to_all":
-        return alpha + beta * share / group_size * 1.5
-    times, mark = _ALPA[kind]
-    return int(alpha + beta * times * share) + mark
-
-
-@checked(micro_batches=_COUNT)
-def alpa_pipeline_s(times_s: Sequence[float], micro_batches: int) -> float:
-    """Alpa's latency of a pipeline: sum of the stages' times and (micro-batches - 1) times the slowest.
-
-    Exact for GPipe; for 1F1B with uneven stages at least as long as the clock (`cost/schedules/clock.py`).
-
-    >>> alpa_pipeline_s((4, 4, 4, 4), 8)
-    44.0
-    """
-    if not times_s or any(not t >= 0 for t in times_s):
-        raise ArgumentError(f"times_s={times_s!r}", where="alpa_pipeline_s", allowed="A time of at least 0 per stage")
-    return math.fsum(times_s) + (micro_batches - 1) * max(times_s)

@@ -10,12 +10,13 @@ Beside them a search in seconds, proved to be the least, that says what else the
     found = search(net, x, label, loss=loss, device_num=8, cluster="two_nodes")
     print(found.text())
 
-Those that make a sum least see numbers only: a `Problem`, made by MindSpore's model of costs or by that of the plan's
-own seconds (`time_model.py`).
+Those that make a sum least see numbers only: a `Problem`, made by MindSpore's model of costs, by that of the plan's
+own seconds (`time_model.py`), or by Alpa's on a mesh of devices (`alpa_model.py`).
 """
 
 # ruff: noqa: F401 - imported for others: this is a public face
 
+from .alpa_model import Mesh, alpa_problem
 from .eliminate import Elimination, Solution, eliminate, pareto
 from .exact import Improvement, branch_and_bound, exact, integer_program
 from .mindspore_model import mindspore_problem

@@ -26,6 +26,7 @@ from ...graph.ir import Draft
 from ...graph.passes import PASSES, Pass
 from ...graph.plan import Plan
 from ...ops.machine.primitive import Strategy
+from .alpa_model import Mesh, alpa_problem
 from .eliminate import Solution, eliminate
 from .exact import branch_and_bound, exact, integer_program
 from .mindspore_model import mindspore_problem
@@ -70,12 +71,14 @@ class Asked:
     """What was searched: a traced network, and whose numbers price it."""
 
     draft: Draft
-    costs: str
+    costs: str | Mesh
     cluster: Cluster
     states: int
 
     def problem(self, also: Mapping[str, Strategy] | None = None) -> Problem:
         """The choices, with what they cost.  also: more candidates, of operators by name"""
+        if isinstance(self.costs, Mesh):
+            return alpa_problem(self.draft.graph, self.draft.config, self.costs, also)
         if self.costs == "time":
             return time_problem(self.draft.graph, self.draft.config, self.cluster, states=self.states, also=also)
         return mindspore_problem(self.draft.graph, self.draft.config, also)
@@ -253,7 +256,7 @@ def search(
     network: Callable,
     *inputs: Any,
     method: str = "exact",
-    costs: str = "time",
+    costs: str | Mesh = "time",
     cluster: Cluster | str = "laptop",
     memory_limit: int | None = None,
     **options: Any,
@@ -263,13 +266,15 @@ def search(
     network, inputs, options  as for `compile`
     method        "exact" (proved, or with its gap), "dynamic_programming", "branch_and_bound", "integer_program"; or a
                   walk, with what it could have saved: "sharding_propagation", "recursive_programming"
-    costs         "time": seconds on `cluster`; "mindspore": its own sum of bytes (`set_cost_model_context`)
+    costs         "time": seconds on `cluster`; "mindspore": its own sum of bytes (`set_cost_model_context`); a `Mesh`:
+                  Alpa's numbers, and strategies of layouts on it
     memory_limit  bytes of a device; None: any
 
     Raises StrategyError where nothing fits; ArgumentError for an unknown method or cluster; what `compile` raises.
     """
     choice(*METHODS, *WALKS)("search", "method", method)
-    choice(*COSTS)("search", "costs", costs)
+    if not isinstance(costs, Mesh):
+        choice(*COSTS)("search", "costs", costs)
     cluster = get_cluster(cluster)
     settings = {"parallel_mode": "semi_auto_parallel", **options}
     states = len(getattr(options.get("optimizer"), "state_names", ()))
