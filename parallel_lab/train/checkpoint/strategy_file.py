@@ -1,6 +1,6 @@
 """The strategy file: how every parameter is split and with which strategy every operator was compiled, as JSON.
 
-    save_strategy(plan, "strategy.json")
+    save_strategy(plan, "strategy.json")                  of a plan, or of what `cost.search.search` found
     load_strategy("strategy.json").layouts                {"fc.weight": TensorLayout(...)}
     load_strategy("strategy.json").strategies             {"fc.matmul": ((2, 4), (4, 1))}
 
@@ -20,7 +20,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...base.errors import (
     CheckpointError,
@@ -37,6 +37,9 @@ from ...graph.plan import Plan
 from ...layout.named_layout import Layout, LayoutStrategy
 from ...layout.tensor_layout import TensorLayout
 from .format import NO_SUM, sum_fits, with_sum
+
+if TYPE_CHECKING:
+    from ...cost.search import Found
 
 FORMAT = "parallel_lab-strategy"
 VERSION = 1
@@ -158,12 +161,14 @@ def _optimizer_shard(plan: Plan, name: str) -> tuple[int, int]:
 
 
 def save_strategy(
-    plan: Plan | StrategyFile, path: str | os.PathLike[str], *, only_trainable_params: bool = True
+    plan: Plan | StrategyFile | Found, path: str | os.PathLike[str], *, only_trainable_params: bool = True
 ) -> Path:
-    """Write a plan's strategy file atomically (ranks write the same); returns its path. Raises CheckpointWriteError."""
+    """Write the strategy file of a plan, or of what a search found, atomically (ranks write the same); returns its
+    path. Raises CheckpointWriteError.
+    """
     real, strategy = strategy_path(path), plan
     if not isinstance(plan, StrategyFile):
-        strategy = plan_strategy(plan, only_trainable_params=only_trainable_params)
+        strategy = plan_strategy(getattr(plan, "plan", plan), only_trainable_params=only_trainable_params)
     data = with_sum((dump_json(_to_plain(strategy)) + "\n").encode())
     _read(data, str(real))  # what could not be read again is not written
     try:
