@@ -10,11 +10,15 @@ import pytest
 import parallel_lab as pl
 from parallel_lab.base.errors import StrategyError
 from parallel_lab.cost import step_time_s
+from parallel_lab.graph.compiler import compile_network
+from parallel_lab.lab.code.exports import STEPS
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.search.space import MODES
 from parallel_lab.lab.search.subjects import SUBJECTS
 from parallel_lab.processes.shm import close_all
+from parallel_lab.train.session import Session
 from tests.crossed import each_of
+from tests.lab.test_lab_programs import by_launcher, match
 
 
 def every_plan(lab):
@@ -169,6 +173,19 @@ def test_every_net_is_searched_in_every_mode(net, mode):
 def test_mindspores_costs_are_searched_too(net):
     lab = SearchLab(net, 8, costs="mindspore")
     assert lab.winner.cost <= lab.own.cost * (1 + 1e-12) and "bytes" in lab.snapshot()["status"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("net", ["quickstart", "gap", "megatron", "transformer"])
+def test_the_winners_program_gives_the_losses_of_one_device_on_processes(net, tmp_path):
+    lab = SearchLab(net, 4)
+    job = lab.space.subject.job
+    plan = compile_network(job.net, *job.batches[0], loss=job.loss, optimizer=job.optimizer, device_num=1)
+    with Session(plan, job.net, job.optimizer) as session:
+        wanted = np.asarray(session.train(job.batches, STEPS), np.float64)
+    name = lab.save_code(tmp_path).name
+    for lines in by_launcher(tmp_path, 4, name):
+        assert [float(loss) for _, loss in map(match, lines)] == pytest.approx(wanted, rel=1e-5)
 
 
 # ---- both trained ----
