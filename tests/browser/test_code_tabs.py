@@ -12,7 +12,7 @@ from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.lab.widgets import FusionLabWidget
-from tests.browser.lab_page import MARKS, browser, live, page_of, recorded, sync_api, tabs
+from tests.browser.lab_page import FEW, MARKS, browser, live, page_of, recorded, sync_api, tabs
 
 __all__ = ["browser", "live", "page_of", "recorded", "tabs"]  # the fixtures
 
@@ -32,7 +32,7 @@ pytestmark = MARKS
 @pytest.mark.parametrize("name", LABS)
 def test_a_tab_shows_the_program_copies_it_and_stays_within_a_screen(page_of, name):
     lab = LABS[name]()
-    page = page_of(lab.to_html())
+    page = page_of(lab.to_html(limits=FEW))
     # a page from a file may not use the clipboard: what it is given is kept
     page.evaluate("navigator.clipboard ?? Object.defineProperty(navigator, 'clipboard', { value: {} })")
     page.evaluate("Object.assign(navigator.clipboard, { writeText(text) { window.copied = text; } })")
@@ -80,7 +80,7 @@ def test_lines_that_are_pasted_set_the_lab_and_a_refusal_names_the_line(live):
 
 def test_where_a_page_may_not_use_the_clipboard_the_program_is_selected(page_of):
     lab = LABS["fusion"]()
-    page = page_of(lab.to_html())
+    page = page_of(lab.to_html(limits=FEW))
     page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     page.get_by_role("tab", name="Code", exact=True).click()
     page.locator(".pl-section-code_mindspore [data-copy]").click()

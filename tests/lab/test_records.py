@@ -14,7 +14,7 @@ import pytest
 import parallel_lab as pl
 from parallel_lab.base.errors import ArgumentError, DataFileError
 from parallel_lab.lab.shared.records import losses_taken, losses_written, taken, written
-from parallel_lab.lab.shared.replay import ready
+from parallel_lab.lab.shared.replay import Limits, ready
 from parallel_lab.processes.shm import close_all
 
 
@@ -95,7 +95,7 @@ def test_a_recorded_run_is_called_so_in_the_text_and_on_the_page(name):
     for line in text.splitlines():  # a number that was measured says that it was another time
         if "(measured)" in line or line.startswith(("measured:", "  measured:")):
             pytest.fail(line)
-    assert "recorded" in lab.to_html()
+    assert "recorded" in lab.to_html(limits=Limits(1))
 
 
 def test_losses_step_time_and_earlier_curves_of_a_training_are_those_that_were_saved():
@@ -328,6 +328,6 @@ def test_a_page_of_a_training_that_became_nan_shows_gaps():
     lab._run = pl.StrategyLab.of_state(ran("strategy")[0])._run
     lab._run.parallel[-1] = lab._run.single[-1] = math.nan
     lab._earlier = [{"label": "a", "steps": 2, "losses": [1.0, math.nan]}]
-    page = lab.to_html()
+    page = lab.to_html(limits=Limits(1))
     assert '"losses":[1.0,null]' in page and "NaN" not in page.split('id="snapshot"')[1].split("</script>")[0]
     assert "no number" in lab.to_text()

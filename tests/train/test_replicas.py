@@ -8,6 +8,7 @@ import pytest
 from parallel_lab import Session
 from parallel_lab.base.errors import ArgumentError, RankRaised, WorldError
 from parallel_lab.base.settings.run_checks import RunChecks, reset_run_checks, run_checks, set_run_checks
+from tests.crossed import first
 from tests.train.cases import replicas as cases
 from tests.train.sessions import S, net_and_data, plan_for
 from tests.train.worlds import Worlds
@@ -21,7 +22,7 @@ def worlds(tmp_path_factory):
 
 
 @pytest.mark.parametrize("fault", cases.FAULTS)
-@pytest.mark.parametrize("loop", cases.LOOPS)
+@pytest.mark.parametrize("loop", first(cases.QUICK, cases.LOOPS))
 def test_copies_that_drift_apart_are_told_whatever_the_loop(worlds, loop, fault):
     """Each of four ranks is odd once. A mean that is taken by hand shows in the values only."""
     notes = worlds.notes(4, f"{loop}, {fault}")
