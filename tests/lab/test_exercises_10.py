@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -96,3 +97,46 @@ def test_a_step_that_copies_at_this_bandwidth_is_as_long_as_one_that_recomputes(
     assert "144 copies" in verdict.parts[-1].found
     given = bandwidth(sizes, cluster.known_host.link.alpha_s, extra_s)
     assert f"{given / 1e9:.3g} GB/s" in verdict.parts[-1].found
+
+
+# ---- 10.3: from four devices to eight ----
+
+
+def moved(labels):
+    """On paper: the eighths that are taken by a device that does not hold them; device d < 4 holds 2 d and 2 d + 1."""
+    return sum(d > 3 or part // 2 != d for d, part in enumerate(labels)) / 8
+
+
+def test_par_is_the_best_of_all_40320_ways():
+    assert min(map(moved, itertools.permutations(range(8)))) == 0.5 == lesson_10.fewest_moved()[0] / 8
+    assert moved(lesson_10.fewest_moved()[1]) == 0.5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_moved_is_counted_in_messages(seed):
+    labels = np.random.default_rng(seed).permutation(8)
+    parts = {part.name: part for part in check("10.3", labels).parts}
+    assert parts["same tensor"].passed and parts["par"].found.startswith(f"{moved(labels.tolist()):g} of the tensor's")
+    assert parts["fewer bytes"].passed == (moved(labels.tolist()) < 0.875) and parts["par"].passed == (
+        moved(labels.tolist()) == 0.5
+    )
+
+
+@each_of("labels", [0, 2, 4, 6, 1, 3, 5, 7], (1, 3, 5, 7, 6, 4, 2, 0), np.array([1, 2, 5, 6, 0, 3, 4, 7]))
+def test_every_list_at_par_passes(labels):
+    assert passes(check("10.3", labels), 5)
+
+
+@each_of(
+    ("labels", "part", "words"),
+    (list(range(8)), "par", "Your 0.875 is slice i on device i"),
+    ([2, 0, 4, 6, 1, 3, 5, 7], "par", "Device 0 has the rows of slices 0 and 1"),
+    ([0, 0, 1, 2, 3, 4, 5, 6], "every slice once", "two devices take slice 0"),
+    ([0, 1, 2], "every slice once", "8 different numbers"),
+    ([0.5] * 8, "every slice once", "8 different numbers"),
+    (itertools.count(), "every slice once", "8 different numbers"),
+    ("01234567", "every slice once", "8 different numbers"),
+    (None, "every slice once", "no list yet"),
+)
+def test_wrong_lists_are_told_what_they_are(labels, part, words):
+    assert words in told("10.3", labels, part)

@@ -163,4 +163,5 @@ def bandwidth(sizes_bytes, alpha_s, time_s):
     return sum(sizes_bytes) / left_s if left_s > 0 else None
 """,
     "12.1": 'work = train({"dp": 4, "tp": 2, "level": "level3"})',
+    "10.3": "labels = [0, 2, 4, 6, 1, 3, 5, 7]",
 }

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from operator import index as whole
 from typing import Any
+
+import numpy as np
 
 from ...base.cluster import Link, get_cluster
 from ...base.errors import shorten
 from ...base.units import bytes_text, time_text
 from ...cost.recompute import Choice, choose_recompute, predict_choice
 from ...cost.time import step_time_s
+from ...run.communicator import Request
 from ..recompute.chain import LAYERS, compiled, count
 from .book import Exercise
-from .running import ask, read_number
-from .verdict import Part, Wrong, judged
+from .ideas import Idea
+from .running import ask, read_number, run_programs
+from .verdict import Note, Part, Wrong, judged
 
 # ---- 10.1: a budget for recomputing ----
 
@@ -223,6 +228,95 @@ def _offloaded() -> tuple[tuple[int, ...], Any, float]:
     return sizes, cluster, extra_s
 
 
+# ---- 10.3: from four devices to eight ----
+
+OLD, NEW = 4, 8  # devices that hold the tensor before and after
+ROWS_OF_SLICE, COLUMNS = 2, 3  # of a new slice
+INPLACE = "rank i holds block i"  # of MISCONCEPTIONS
+
+
+def held_by(device: int) -> tuple[int, ...]:
+    """The new slices whose rows a device has already: the first four devices hold two each, the others none."""
+    each = NEW // OLD
+    return tuple(range(each * device, each * (device + 1))) if device < OLD else ()
+
+
+def fewest_moved() -> tuple[int, tuple[int, ...]]:
+    """(slices that must move, which slice each device takes), exact: the best over all ways to hand out the slices, by
+    the set of those that the devices so far have taken.
+    """
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
+    for device in range(NEW):
+        further: dict[int, tuple[int, tuple[int, ...]]] = {}
+        for taken, (moved, labels) in best.items():
+            for part in range(NEW):
+                if not taken >> part & 1:
+                    found = moved + (part not in held_by(device)), (*labels, part)
+                    further[taken | 1 << part] = min(found, further.get(taken | 1 << part, found))
+        best = further
+    return best[(1 << NEW) - 1]
+
+
+def _hand_over(rank: int, labels: tuple[int, ...], rows: Any) -> Generator[Request, Any, Any]:
+    """A device sends what others take of its rows, slice by slice, and receives what it takes itself."""
+    mine = {part: rows[n * ROWS_OF_SLICE :][:ROWS_OF_SLICE] for n, part in enumerate(held_by(rank))}
+    for part, value in mine.items():
+        taker = labels.index(part)
+        if taker != rank:
+            yield Request("send", (rank, taker), value)
+    holder = labels[rank] // (NEW // OLD)
+    if holder != rank:
+        return (yield Request("recv", (holder, rank)))
+    return mine[labels[rank]]
+
+
+def _read_labels(answer: Any) -> tuple[int, ...]:
+    rule = f"{NEW} different numbers from 0 to {NEW - 1}: the slice that each device takes, device 0 first"
+    try:
+        labels = tuple(whole(n) for n in islice(answer, NEW + 1) if not isinstance(n, bool) or _refuse(n))
+    except Exception as error:  # whatever a learner's object does
+        raise Wrong("no list yet" if answer is None else shorten(answer), form=rule) from error
+    if sorted(labels) != list(range(NEW)):
+        twice = next((n for n in labels if labels.count(n) > 1), None)
+        found = f"{labels}" + (f": two devices take slice {twice}" if twice is not None else "")
+        raise Wrong(found, form=rule)
+    return labels
+
+
+def _reshard(answer: Any) -> Iterator[Part]:
+    labels = _read_labels(answer)
+    yield Part("every slice once", True, f"devices 0 to {NEW - 1} take {', '.join(map(str, labels))}")
+    tensor = np.arange(NEW * ROWS_OF_SLICE * COLUMNS, dtype=np.float32).reshape(-1, COLUMNS)
+    given = [*np.split(tensor, OLD), *[None] * (NEW - OLD)]
+    run = run_programs(lambda rank, ranks, rows: _hand_over(rank, labels, rows), NEW, given)
+    assert run.fault is None, run.fault
+    slices = np.split(tensor, NEW)
+    same = all(np.array_equal(found, slices[part]) for found, part in zip(run.results, labels, strict=True))
+    yield Part("same tensor", same, f"{NEW} slices after {len(run.messages)} messages, compared with the whole tensor")
+    moved = sum(run.sent_bytes(rank) for rank in range(NEW)) / tensor.nbytes
+    in_place, least = 1 - 1 / NEW, fewest_moved()[0] / NEW
+    found = f"{moved:g} of the tensor's bytes moved, counted in {len(run.messages)} messages"
+    note = _moved_note(labels)
+    yield Part("fewer bytes", moved < in_place, found, f"below {in_place:g}", "" if moved < in_place else note)
+    rule = f"{least:g}: no other way to hand the slices out moves less, by exact search"
+    yield Part("par", moved <= least, f"{found}: {moved / least:.3f} x par", rule, note if moved > least else "")
+
+
+def _moved_note(labels: tuple[int, ...]) -> str:
+    if labels == tuple(range(NEW)):
+        text = "Your 0.875 is slice i on device i: only device 0 keeps what it has. Nothing says that device i holds "
+        return Note(text + "slice i; the order of the devices is yours to choose.", INPLACE)
+    idle = [d for d in range(OLD) if labels[d] not in held_by(d)]
+    if not idle:
+        return ""
+    return f"Device {idle[0]} has the rows of slices {' and '.join(map(str, held_by(idle[0])))}, and takes another one."
+
+
+def _par_labels() -> str:
+    moved, labels = fewest_moved()
+    return f"{list(labels)}: {moved / NEW:g} of the bytes moved"
+
+
 EXERCISES = (
     Exercise(
         "10.1",
@@ -266,5 +360,27 @@ def bandwidth(sizes_bytes, alpha_s, time_s):
 
 check("10.2", bandwidth)
 """,
+    ),
+    Exercise(
+        "10.3",
+        "from four devices to eight",
+        (("every slice once", 1), ("same tensor", 1), ("fewer bytes", 1), ("par", 2)),
+        (
+            "Which devices hold something of the tensor already, and which slice could each of them keep?",
+            "Write down the two slices whose rows each of the first four devices has.",
+            "A device that keeps one of its two slices sends the other one away. Four slices must go to devices that "
+            "hold nothing.",
+            "Let the first four devices keep the even slices, 0, 2, 4 and 6, and the other four take the odd ones, in "
+            "any order: half of the bytes stay where they are.",
+        ),
+        _reshard,
+        _par_labels,
+        "fewer bytes",
+        start="""\
+labels = None
+
+check("10.3", labels)
+""",
+        ideas=(Idea(INPLACE, "slice i on device i", list(range(NEW)), "par"),),
     ),
 )
