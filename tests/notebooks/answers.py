@@ -1,6 +1,11 @@
 """A right answer to each exercise of the notebooks, as a learner would write it into its cell (without the check)."""
 
 ANSWERS = {
+    "01.1": """
+def stands(rank, rows, columns):
+    row, column = divmod(rank, columns)
+    return row, column, [row * columns + n for n in range(columns)]
+""",
     "02.1": """
 def ring_reduce_scatter(rank, ranks, chunks):
     right, left = (rank + 1) % ranks, (rank - 1) % ranks
