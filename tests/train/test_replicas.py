@@ -22,6 +22,7 @@ def worlds(tmp_path_factory):
 
 
 @pytest.mark.parametrize("fault", cases.FAULTS)
+# by first: the loops behind are exhaustive
 @pytest.mark.parametrize("loop", first(cases.QUICK, cases.LOOPS))
 def test_copies_that_drift_apart_are_told_whatever_the_loop(worlds, loop, fault):
     """Each of four ranks is odd once. A mean that is taken by hand shows in the values only."""
