@@ -83,9 +83,19 @@ def test_the_marks_of_one_exercise_are_those_computed_by_hand(tmp_path):
     )
 
 
-LESSONS = {"02": 20, "03": 11, "04": 16, "08": 15, "09": 21, "10": 12}  # points, added up by hand
-HALF = {"02": ("02.1", "02.4"), "03": ("03.2",), "04": ("04.1",), "08": ("08.1",), "09": ("09.1",), "10": ("10.2",)}
-HALF_POINTS = {"02": 10, "03": 4, "04": 6, "08": 5, "09": 5, "10": 5}
+# of each lesson: points, added up by hand, the exercises of the half student, and the points of those
+LESSONS = {
+    "02": (20, ("02.1", "02.4"), 10),
+    "03": (11, ("03.2",), 4),
+    "04": (16, ("04.1",), 6),
+    "05": (15, ("05.2",), 5),
+    "06": (14, ("06.1",), 4),
+    "07": (15, ("07.1",), 5),
+    "08": (16, ("08.1",), 5),
+    "09": (21, ("09.1",), 5),
+    "10": (17, ("10.2",), 5),
+    "12": (13, (), 0),
+}
 
 
 @pytest.mark.exhaustive
@@ -93,13 +103,13 @@ HALF_POINTS = {"02": 10, "03": 4, "04": 6, "08": 5, "09": 5, "10": 5}
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_three_students_of_a_lesson_get_the_marks_computed_by_hand(tmp_path, lesson):
     submit(tmp_path, "nothing", lesson)
-    submit(tmp_path, "half", lesson, HALF[lesson])
+    out_of, half, half_points = LESSONS[lesson]
+    submit(tmp_path, "half", lesson, half)
     submit(tmp_path, "all", lesson, [number for number in ANSWERS if number.startswith(lesson)])
     table = grade_folder(tmp_path, jobs=2)
     assert not table.errors
     points = {student: table.total(student)[:2] for student in ("nothing", "half", "all")}
-    out_of = LESSONS[lesson]
-    assert points == {"nothing": (0, out_of), "half": (HALF_POINTS[lesson], out_of), "all": (out_of, out_of)}
+    assert points == {"nothing": (0, out_of), "half": (half_points, out_of), "all": (out_of, out_of)}
     assert {mark.status for mark in table.marks if mark.student == "nothing"} == {"not tried"}
 
 

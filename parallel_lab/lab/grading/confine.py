@@ -32,14 +32,14 @@ class Limits:
     time_s        seconds for all of it, from start to marks
     cell_s        of one cell
     memory_bytes  of all its processes together; a single one may reserve twice as many addresses
-    file_bytes    of one file that it writes
+    file_bytes    of one file that it writes (memory that processes share counts as one), and of its scratch folder
     processes     at a time: a lesson starts up to ten
     """
 
     time_s: float = 300.0
     cell_s: float = 60.0
     memory_bytes: int = 2 << 30
-    file_bytes: int = 64 << 20
+    file_bytes: int = 1 << 30
     processes: int = 48
 
     def to_dict(self) -> dict[str, Any]:
@@ -153,6 +153,15 @@ def _memory_bytes(processes: Sequence[int]) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") if pages else 0
 
 
+def _disk_bytes(folder: Path) -> int:
+    total = 0
+    for where, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(where, name)).st_blocks * 512
+    return total
+
+
 def end_all(parent: int, seconds: float = 10.0) -> bool:
     """Kill what this process has started, however fast it multiplies; whether nothing is left."""
     end = time.monotonic() + seconds
@@ -181,8 +190,8 @@ class Watch:
     reason  why it has ended them; "" so far
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits, self.reason = limits, ""
+    def __init__(self, limits: Limits, folder: Path) -> None:
+        self.limits, self.reason, self.folder = limits, "", folder
         self.ending = threading.Lock()  # held while processes are ended: whoever starts one takes it
         self._begin, self._over = time.monotonic(), threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -215,4 +224,6 @@ class Watch:
             return f"stopped: more than {limits.processes} processes"
         if _memory_bytes(found) > limits.memory_bytes:
             return f"stopped: more than {limits.memory_bytes >> 20} MiB of memory"
+        if _disk_bytes(self.folder) > limits.file_bytes:
+            return f"stopped: more than {limits.file_bytes >> 20} MiB of files"
         return ""

@@ -84,7 +84,7 @@ class Pupil:
 
     cells   what it runs first
     reason  why it has ended; "" while it is there
-    faults  per cell number: (what went wrong, the package that was missing or "")
+    faults  per cell number: (what went wrong, and where this machine is to blame for it, how)
     """
 
     def __init__(self, cells: Sequence[Cell], limits: Limits, watch: Watch) -> None:
@@ -94,7 +94,7 @@ class Pupil:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._asked = self._unanswered = 0  # numbers of calls
-        self._folder = tempfile.mkdtemp(prefix="parallel-lab-grade-")
+        self._folder = watch.folder
 
     # ---- life ----
 
@@ -117,13 +117,14 @@ class Pupil:
                     self._left_out.add(cell.number)
                     self.faults[cell.number] = self.reason, ""
                     break
-                fault, missing = str(reply.get("fault", "")), str(reply.get("missing", ""))
-                if fault:
-                    self.faults[cell.number] = fault, missing
+                if fault := str(reply.get("fault", "")):
+                    self.faults[cell.number] = fault, str(reply.get("machine", ""))
 
     def _open(self) -> None:
         self.close()
-        scratch = tempfile.mkdtemp(dir=self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)  # what an earlier process of the submission has left
+        self._folder.mkdir()
+        scratch = str(self._folder)
         ours, theirs = socket.socketpair()
         environment = {
             **os.environ,
@@ -258,14 +259,15 @@ def grade(task: dict[str, Any]) -> dict[str, Any]:
     released = read_cells(Path(task["release"])) if task.get("release") else None
     tests = calls_of(released if released is not None else cells)
     known = {exercise.number: exercise for exercise in (*exercises.all_exercises(), *own)}
-    watch = Watch(limits)
+    folder = Path(tempfile.mkdtemp(prefix="parallel-lab-grade-"))
+    watch = Watch(limits, folder)
     pupil = Pupil(needed_cells(cells, released, tests), limits, watch)
     try:
         marks = [_marked(known.get(test.number), test, pupil) for test in tests]
     finally:
         watch.close()
         pupil.remove()
-    faults = [{"cell": n, "fault": fault, "missing": missing} for n, (fault, missing) in sorted(pupil.faults.items())]
+    faults = [{"cell": number, "fault": fault} for number, (fault, _) in sorted(pupil.faults.items())]
     return {"exercises": marks, "cells": faults, "safe": pupil.safe}
 
 
@@ -292,9 +294,9 @@ def _marked(exercise: exercises.Exercise | None, test: Call, pupil: Pupil) -> di
         if not untouched:
             mark["verdict"] = exercises.judge(exercise, answer, given).to_dict()
     except Told as told:
-        missing = sorted({package for _, package in pupil.faults.values() if package})
-        if missing:
-            return {**mark, "status": "error", "reason": f"the package {', '.join(missing)} is not installed here"}
+        machine = next((reason for _, reason in pupil.faults.values() if reason), "")
+        if machine:
+            return {**mark, "status": "error", "reason": machine}
         first = next((f"cell {n}: {fault}" for n, (fault, _) in sorted(pupil.faults.items())), "")
         return {**mark, "status": "no answer", "reason": f"{told.fault.text}" + (f" ({first})" if first else "")}
     except (EnvironmentFault, exercises.GradingError, OSError) as error:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.errors import LimitTooLow, MissingPackage, NoProcesses, SharedMemoryTooSmall
 from ...run.communicator import Request, Start
 from .. import exercises
 from ..exercises.running import Followed, deadline, fault_of, line_of, place_of
@@ -30,6 +31,7 @@ from ..exercises.verdict import Verdict
 from .confine import Limits, confine
 from .wire import Channel, Encoder, Lost, decode
 
+LACKS = (MissingPackage, SharedMemoryTooSmall, LimitTooLow, NoProcesses)  # errors of ours about a poor machine
 HAND_IN = "_hand_in"  # the name of `check` while an answer is asked for
 
 
@@ -58,13 +60,17 @@ class _Pupil:
     # ---- cells ----
 
     def _do_run(self, told: dict[str, Any]) -> dict[str, Any]:
-        """Run a cell: {"fault", "missing"}, the name of a package that it lacks."""
+        """Run a cell: {"fault", "machine"}, what went wrong, and what this machine lacks if that is the reason."""
         error = self._run(told["source"], self.limits.cell_s)
         if error is None:
             return {"fault": ""}
         fault = fault_of(error, seconds=self.limits.cell_s)
-        missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        return {"fault": f"{fault.text}"[:500], "missing": missing}
+        machine = ""
+        if isinstance(error, ModuleNotFoundError):
+            machine = f"the package {(error.name or '').partition('.')[0]} is not installed here"
+        elif isinstance(error, LACKS):
+            machine = f"{type(error).__name__}: {error}"[:500]
+        return {"fault": fault.text[:500], "machine": machine}
 
     def _run(self, source: str, seconds: float) -> BaseException | None:
         try:
@@ -75,7 +81,7 @@ class _Pupil:
         return result.error_before_exec or result.error_in_exec
 
     def _do_answer(self, told: dict[str, Any]) -> dict[str, Any]:
-        """What a call of check hands in: {"answer", "given", "untouched"}, or {"fault", "missing"}."""
+        """What a call of check hands in: {"answer", "given", "untouched"}, or {"fault"}."""
         call = ast.parse(told["call"], mode="eval").body
         assert isinstance(call, ast.Call)
         call.func = ast.Name(HAND_IN, ast.Load())

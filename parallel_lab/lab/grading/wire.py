@@ -1,7 +1,7 @@
 """What the grader and a submission's process say to each other: JSON, and nothing that could run.
 
-A value crosses as data: numbers, texts, lists, dicts, arrays, Requests, measured fits. A function or a generator stays
-where it is, and its number crosses. Anything else crosses as the text that stands for it.
+A value crosses as data: numbers, texts, lists, dicts, arrays, Requests, measured fits, events. A function or a
+generator stays where it is, and its number crosses. Anything else crosses as the text that stands for it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import shorten
+from ...base.events import Event
 from ...cost.schedules import Schedule
 from ...nn.tensor.tensor import Tensor
 from ...processes.measure.fit import Fit
 from ...run.communicator import Request
+from ..exercises.composed import Work
 from ..pipeline.model import PipelineLab
+from ..shared.equality import Equality, EqualityRow
 
 MOST_BYTES = 64 << 20  # of one message
 MOST_VALUES = 200_000  # in one value, of lists in lists
 DEEPEST = 40  # lists in lists
 MOST_DIGITS = 1000  # of a whole number
 _HEAD = struct.Struct(">I")
-_RECORDS: dict[str, type] = {"Request": Request, "Fit": Fit}
+_RECORDS: dict[str, type] = {kind.__name__: kind for kind in (Request, Fit, Work, Event, Equality, EqualityRow)}
 
 
 class Lost(Exception):
