@@ -10,6 +10,7 @@
     parallel-lab run, msrun          a script on N ranks (run_command.py)
     parallel-lab site public         the lessons as static pages with working labs (site_command.py)
     parallel-lab grade submitted     points of a class, per student and part (grade_command.py)
+    parallel-lab course, wall        a class: an nbgrader course; what was handed in, on a page (class_commands.py)
 
 Exit codes: 0 done; 1 the doctor found a problem, or JupyterLab ended with one; 2 wrong arguments, or an error of ours,
 told in one line; 130 interrupted.
@@ -178,7 +179,15 @@ _OPTIONS = (
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import bench_command, grade_command, plan_command, quickstart_command, run_command, site_command
+    from . import (
+        bench_command,
+        class_commands,
+        grade_command,
+        plan_command,
+        quickstart_command,
+        run_command,
+        site_command,
+    )
 
     parser = argparse.ArgumentParser(
         prog="parallel-lab",
@@ -209,7 +218,8 @@ def _parser() -> argparse.ArgumentParser:
         "  parallel-lab doctor --hosts hosts.txt --interface eth0\n"
         "  parallel-lab doctor --json > doctor.json\n",
     )
-    for part in (quickstart_command, plan_command, bench_command, run_command, site_command, grade_command):
+    shown = (quickstart_command, plan_command, bench_command, run_command, site_command, grade_command, class_commands)
+    for part in shown:
         part.add_parser(subparsers)
     return parser
 

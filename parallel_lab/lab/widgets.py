@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from ..base.errors import DataFileError, shorten
-from .shared.state import read_state
+from .shared.state import checked_state, read_state
 
 # Module and class of every lab.
 LABS = {
@@ -25,11 +25,16 @@ LABS = {
 
 def open_lab(path: str | os.PathLike[str]) -> Any:
     """The lab that `lab.save(path)` has written, whichever it is. Raises DataFileError for any other file."""
-    state = read_state(path)
+    return lab_of_state(read_state(path), str(path))
+
+
+def lab_of_state(state: Any, where: str = "state") -> Any:
+    """The lab of a `state`, whichever it is. Raises DataFileError for what is none."""
+    state = checked_state(state, where)
     kind = state["kind"]
     if kind not in LABS:
-        raise DataFileError(f"a lab {shorten(kind)}", where=str(path), allowed=f"One of {', '.join(LABS)}")
-    return getattr(import_module(f".{LABS[kind]}.model", __package__), kind).of_state(state, str(path))
+        raise DataFileError(f"a lab {shorten(kind)}", where=where, allowed=f"One of {', '.join(LABS)}")
+    return getattr(import_module(f".{LABS[kind]}.model", __package__), kind).of_state(state, where)
 
 
 def __getattr__(name: str) -> Any:

@@ -158,6 +158,7 @@ def test_python_m_parallel_lab_is_the_command():
 
 
 SUBCOMMANDS = ["doctor", "quickstart", "plan", "bench", "run", "msrun", "as-mindspore", "site", "grade"]
+SUBCOMMANDS += ["course", "wall"]
 
 
 @pytest.mark.parametrize("word", ["foo", "--folder=x foo"])

@@ -65,7 +65,11 @@ def test_every_foreign_package_that_is_imported_is_declared():
     }  # and with ipywidgets
     with_multiprocess = {"dill"}
     declared = {
-        line.split(">=")[0] for line in [*PROJECT["dependencies"], *EXTRAS["mpi"], *EXTRAS["oracle"], *EXTRAS["search"]]
+        line.split(">=")[0]
+        for line in [
+            *PROJECT["dependencies"],
+            *(line for extra in ("mpi", "oracle", "search", "classroom") for line in EXTRAS[extra]),
+        ]
     }
     foreign = imported_packages() - set(sys.stdlib_module_names) - {"parallel_lab"}
     assert foreign - declared - with_jupyterlab - with_multiprocess == set()

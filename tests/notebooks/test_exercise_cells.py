@@ -2,8 +2,7 @@
 check and a test cell.
 
 The rules are those of nbgrader's schema 3 (`nbgraderformat/v3.json` and `v3.py` of nbgrader 0.9.6), written down here
-because a lesson must not need nbgrader. With that version `generate_assignment` and `autograde` were run over notebooks
-02 to 05, 09 and 10: all points for right answers, none for the starts as they are shipped.
+because a lesson must not need nbgrader; `test_nbgrader.py` runs nbgrader itself.
 """
 
 from __future__ import annotations
@@ -71,10 +70,10 @@ def test_a_cell_belongs_to_an_exercise_of_its_lesson(name, cell):
     exercise = get_exercise(f"{lesson}.{place}")
     assert name.startswith(lesson)
     assert f'check("{exercise.number}", ' in cell.source
-    assert (kind == "test") == cell.metadata.nbgrader.grade == cell.source.endswith(".assert_passed()")
+    assert (kind == "test") == cell.metadata.nbgrader.grade == cell.source.endswith(".points")
     if kind == "test":
         assert cell.metadata.nbgrader.points == exercise.points
-        assert "raises-exception" in cell.metadata.tags  # as shipped it is not solved, and Run All goes on
+        assert "tags" not in cell.metadata  # as shipped it earns 0 points, and raises nothing
 
 
 @each_exercise
@@ -82,9 +81,7 @@ def test_an_exercise_has_one_cell_for_the_answer_and_one_for_the_grade(exercise)
     answers, tests = of(exercise.number, "exercise"), of(exercise.number, "test")
     assert len(answers) == len(tests) == 1 and answers[0][0] == tests[0][0]
     # both hand the same thing to check
-    given = [
-        re.search(r"(?m)^(check\(.*?\))(?:\.assert_passed\(\))?$", cell.source)[1] for _, cell in (*answers, *tests)
-    ]
+    given = [re.search(r"(?m)^(check\(.*?\))(?:\.points)?$", cell.source)[1] for _, cell in (*answers, *tests)]
     assert given[0] == given[1]
 
 

@@ -53,6 +53,10 @@ def meant_to_fail(cell) -> bool:
     return "raises-exception" in cell.metadata.get("tags", ())
 
 
+def is_test(cell) -> bool:
+    return bool(cell.metadata.get("nbgrader", {}).get("grade"))
+
+
 def markdown(book) -> str:
     return "\n".join(c.source for c in book.cells if c.cell_type == "markdown")
 
@@ -75,7 +79,7 @@ def answered(book) -> list:
             check = re.search(r"(?m)^check\(.*$", cell.source)[0]
             made.append(nbformat.v4.new_code_cell(f"{ANSWERS[f'{lesson}.{place}']}\n\n{check}"))
         elif role.get("grade"):
-            made.append(nbformat.v4.new_code_cell(cell.source))
+            made.append(nbformat.v4.new_code_cell(cell.source, metadata={"grade_id": role.grade_id}))
     return made
 
 
@@ -100,6 +104,9 @@ def test_it_runs_from_top_to_bottom_in_a_fresh_kernel_and_right_answers_pass(boo
     assert failed == [c.id for c in ran if meant_to_fail(c)]
     loud = [o.text for c in ran for o in c.outputs if o.output_type == "stream" and o.name == "stderr"]
     assert not loud, f"warnings or tracebacks on stderr: {loud}"
+    points = {c.metadata.grade_id: c.outputs[-1].data["text/plain"] for c in answers if "grade_id" in c.metadata}
+    most = {c.metadata.nbgrader.grade_id: str(c.metadata.nbgrader.points) for c in ran if is_test(c)}
+    assert points == most
 
 
 def test_it_is_stored_without_outputs_and_valid(path, book):

@@ -27,13 +27,8 @@ missing package, raises GradingError: it is never a mark. `parallel-lab grade FO
 `ideas.MISCONCEPTIONS` or an author's own; empty where none is recognised. `parallel-lab grade --json` writes one such
 file per student.
 
-The notebooks are the students' version as they are. `nbgrader generate_assignment` leaves the starts of the exercises
-in place with these lines in nbgrader_config.py:
-
-    from nbgrader.converters import GenerateAssignment
-    from nbgrader.preprocessors import ClearSolutions
-    usual = GenerateAssignment.preprocessors.default()
-    c.GenerateAssignment.preprocessors = [p for p in usual if p is not ClearSolutions]
+The notebooks are the students' version as they are. `parallel-lab course FOLDER` makes an nbgrader course of them,
+whose `generate_assignment` leaves the starts of the exercises in place (`lab/classroom/nbgrader_config.py`).
 
 Write one's own
 ---------------
@@ -87,7 +82,19 @@ no junk makes the grader fail. Exercises of the course lie in `lesson_NN.py` (`E
 tuple `EXERCISES`, which `parallel-lab grade --exercises FILE` takes.
 '''
 
-from .book import Exercise, GradingError, add, all_exercises, check, get_exercise, hint, judge, par, save_results
+from .book import (
+    Exercise,
+    GradingError,
+    add,
+    all_exercises,
+    check,
+    get_exercise,
+    hint,
+    judge,
+    par,
+    results,
+    save_results,
+)
 from .ideas import MISCONCEPTIONS, Idea, compare_calls, recognised, same_value
 from .probing import JUNK, probe
 from .running import ask, attempt, read_number, run_programs
@@ -119,6 +126,7 @@ __all__ = [
     "probe",
     "read_number",
     "recognised",
+    "results",
     "run_programs",
     "same_value",
     "save_results",

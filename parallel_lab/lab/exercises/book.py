@@ -15,9 +15,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ...base.checks import fitting, is_int
 from ...base.errors import ArgumentError, ParallelLabError, shorten
@@ -49,6 +51,8 @@ class Exercise:
     attempt  the part that an own attempt passes, and the answer that the exercise begins with does not
     start    the cell that the exercise begins with, its call of check included: who hands in the same has not tried
     ideas    wrong models and the answers that follow from them (`ideas.py`); a test hands each of them in
+    drawn    of parts whose inputs stand in every verdict: drawn(answer, rng) judges the answer on other ones, or
+             raises Wrong; for graders (`lab/classroom/hidden.py`)
     """
 
     number: str
@@ -60,6 +64,7 @@ class Exercise:
     attempt: str = ""
     start: str = ""
     ideas: tuple[Idea, ...] = ()
+    drawn: Mapping[str, Callable[[Any, np.random.Generator], object]] = field(default_factory=dict)
 
     @property
     def points(self) -> int:
@@ -200,6 +205,10 @@ class Desk:
             raise ArgumentError(f"level={shorten(level)}", where=f'hint("{number}")', allowed=allowed)
         return Hint(number, level, exercise.hints[level])
 
+    def said(self) -> list[dict[str, Any]]:
+        """The last verdict on each exercise of this session, as plain data (`Verdict.to_dict` and "attempts")."""
+        return [{**verdict.to_dict(), "attempts": attempts} for verdict, attempts in self.results.values()]
+
     def save_results(self, path: str | os.PathLike[str], learner: str = "") -> None:
         """Write what `check` has said in this session: the last verdict on each exercise, as JSON.
 
@@ -207,8 +216,7 @@ class Desk:
 
         Raises OSError where the file cannot be written.
         """
-        checks = [{**verdict.to_dict(), "attempts": attempts} for verdict, attempts in self.results.values()]
-        told = {"format": RESULTS_FORMAT, "version": 1, "learner": learner, "checks": checks}
+        told = {"format": RESULTS_FORMAT, "version": 1, "learner": learner, "checks": self.said()}
         Path(path).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
@@ -223,7 +231,8 @@ def judge(exercise: Exercise, answer: Any, given: Mapping[str, Any], hints_seen:
 # State of the module, as the context is: a notebook has one learner, and check() and hint() are called by plain names
 # in its cells.
 _DESK = Desk()
-check, hint, par, add, save_results = _DESK.check, _DESK.hint, _DESK.par, _DESK.add, _DESK.save_results
+check, hint, par, add = _DESK.check, _DESK.hint, _DESK.par, _DESK.add
+save_results, results = _DESK.save_results, _DESK.said
 
 
 def _lessons() -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,18 @@ def _uneven(answer: Any) -> Iterator[Part]:
         yield judged(name, _weighted, ask(rule, answer, rows), rows, rule)
 
 
+def _drawn_rows(name: str, answer: Any, rng: np.random.Generator) -> str:
+    """Rows of the kind that a part is about: one kind for each of BATCHES."""
+    each, ranks = int(rng.integers(2, 9)), int(rng.integers(3, 7))
+    rows = {
+        "equal rows": (each,) * ranks,
+        "a short last rank": (*(each,) * (ranks - 1), int(rng.integers(1, each))),
+        "three ranks": tuple(int(n) for n in rng.integers(1, 12, 3)),
+        "a rank without rows": (each, 0, each + 1, *(each,) * (ranks - 3)),
+    }[name]
+    return _weighted(ask("a weight per rank", answer, rows), rows, f"each row counts 1/{sum(rows)}, on every rank")
+
+
 def _weighted(value: Any, rows: Sequence[int], rule: str) -> str:
     try:
         weights = [float(w) for w in value]
@@ -208,6 +220,14 @@ def _blow_up(answer: Any) -> Iterator[Part]:
         yield judged(name, _counted_steps, steps, cases)
 
 
+def _drawn_rate(name: str, answer: Any, rng: np.random.Generator) -> str:
+    """A rate of the kind that a part is about, with as many ranks."""
+    ranks = CASES[name][0][1]
+    low, high = (0.2, 0.9) if name == "never" else (2.2, 3.9)  # summed: with a rate of 2 / ranks an error stays
+    rate = round(float(rng.uniform(low, high)) / ranks, 3)
+    return _counted_steps([ask("A step, or None for never", answer, rate, ranks)], [(rate, ranks)])
+
+
 def _counted_steps(steps: Sequence[Any], cases: Sequence[tuple[float, int]]) -> str:
     told = []
     for step, (rate, ranks) in zip(steps, cases, strict=True):
@@ -285,6 +305,7 @@ check("03.1", settings)
             "The weight of a rank is its number of rows divided by the number of rows of all ranks.",
         ),
         _uneven,
+        drawn={name: partial(_drawn_rows, name) for name in BATCHES},
         ideas=(
             Idea(
                 "the mean of means is the mean",
@@ -314,6 +335,7 @@ check("03.2", weights_for)
             "to the power t - 1 is above a million: t - 1 is more than log(1e6) / log of the square.",
         ),
         _blow_up,
+        drawn={name: partial(_drawn_rate, name) for name in CASES},
         ideas=(
             Idea(
                 "all_reduce averages",

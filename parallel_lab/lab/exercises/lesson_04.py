@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import index as whole
 from typing import Any
 
@@ -354,6 +354,16 @@ def _exposed(answer: Any) -> Iterator[Part]:
         yield judged(name, _exposed_times, answer, cases, rule)
 
 
+def _drawn_sending(name: str, answer: Any, rng: np.random.Generator) -> str:
+    """Messages of the kind that a part is about."""
+    count = 1 if name == "one message" else int(rng.integers(2, 9))
+    if name == "fusion golf":
+        ends = rng.permutation(len(GOLF) - 1)[:count]
+        return _exposed_times(answer, [_of_golf(sorted(int(end) for end in ends))], "counted message by message")
+    total_bytes = count * int(rng.integers(1, 9)) * MB
+    return _exposed_times(answer, [_equal(float(rng.integers(5, 25)) * 1e-3, total_bytes, count)], "by the closed form")
+
+
 def _exposed_times(answer: Any, cases: Sequence[tuple[Sending, float]], rule: str) -> str:
     for sending, want in cases:
         ready, sizes, backward_s, link = sending
@@ -464,6 +474,7 @@ check("04.2", indices)
             "minus the end of backward, and 0 if that is negative.",
         ),
         _exposed,
+        drawn={name: partial(_drawn_sending, name) for name in ("one message", "equal messages", "fusion golf")},
         start="""\
 def exposed_s(ready_s, sizes_bytes, backward_s, alpha_s, beta_s_per_byte):
     return sum(alpha_s + beta_s_per_byte * size for size in sizes_bytes)

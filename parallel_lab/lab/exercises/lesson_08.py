@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
+
+import numpy as np
 
 from ...base.errors import ParallelLabError, shorten
 from ...base.units import bytes_text
@@ -126,6 +128,13 @@ def _bytes_of_stages(answer: Any) -> Iterator[Part]:
     for stage in STAGES:
         yield judged(f"stage {stage}", _stage, answer, stage)
     yield judged("counted", _counted, answer)
+
+
+def _drawn_model(stage: int, answer: Any, rng: np.random.Generator) -> None:
+    parameters, ranks = int(rng.integers(1, 10**6)) * 64, int(2 ** rng.integers(1, 7))
+    each = [int(size) for size in rng.integers(1, 17, 3)]
+    want = _model_bytes(stage, parameters, ranks, each)
+    _check_bytes(answer, "", stage, parameters, ranks, each, want, STAGES[stage])
 
 
 def _counted(answer: Any) -> str:
@@ -281,6 +290,7 @@ EXERCISES = (
             "up and multiply by the number of parameters.",
         ),
         _bytes_of_stages,
+        drawn={f"stage {stage}": partial(_drawn_model, stage) for stage in STAGES},
         start="""\
 def bytes_per_rank(parameters, ranks, stage, param_bytes, grad_bytes, state_bytes):
     return parameters * (param_bytes + grad_bytes + state_bytes)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
+
+import numpy as np
 
 from ...base.errors import shorten
 from ...cost.schedules import Found, Schedule, Work, best_schedule, make_schedule
@@ -70,6 +72,14 @@ def _bubble(answer: Any) -> Iterator[Part]:
     yield judged("other sizes", _other_sizes, answer)
     yield judged("1F1B", _as_large_for_1f1b, answer)
     yield judged("chunks", _with_chunks, answer)
+
+
+def _drawn_sizes(name: str, answer: Any, rng: np.random.Generator) -> None:
+    """Stages, micro-batches and chunks of the kind that a part is about."""
+    p, m, v = (int(n) for n in rng.integers((2, 2, 2), (7, 12, 5)))
+    schedule = {"1F1B": "1f1b", "chunks": "interleaved"}.get(name, "gpipe")
+    m, v = (p * (1 + m % 3), v) if name == "chunks" else (m, 1)  # in rounds of as many micro-batches as stages
+    _check_bubble(answer, schedule, p, m, v, (1, 2))
 
 
 def _three_runs(answer: Any) -> str:
@@ -293,6 +303,7 @@ EXERCISES = (
             "answer is p - 1 divided by the sum of v m and p - 1.",
         ),
         _bubble,
+        drawn={name: partial(_drawn_sizes, name) for name in ("three runs", "other sizes", "1F1B", "chunks")},
         start="""\
 def bubble(stages, micro_batches, chunks=1):
     return 1 / micro_batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from operator import index as whole
 from typing import Any
@@ -195,6 +195,13 @@ def _bandwidth(answer: Any) -> Iterator[Part]:
     yield judged("a training step", _in_a_step, answer)
 
 
+def _drawn_copies(name: str, answer: Any, rng: np.random.Generator) -> None:
+    count = 1 if name == "one copy" else int(rng.integers(2, 9))
+    sizes, alpha_s = [int(size) for size in rng.integers(10**3, 10**8, count)], int(rng.integers(1, 60)) * 1e-6
+    factor = rng.uniform(0.2, 0.9) if name == "too little time" else rng.uniform(2, 500)
+    _check_bandwidth(answer, sizes, alpha_s, float(count * alpha_s * factor), "the bytes, over what the starts leave")
+
+
 def _by_formula(answer: Any, cases: Sequence[tuple[tuple[int, ...], float, float]], rule: str) -> str:
     for case in cases:
         _check_bandwidth(answer, *case, rule)
@@ -353,6 +360,7 @@ check("10.1", layers)
             "return None. Else divide the sum of the sizes by what is left.",
         ),
         _bandwidth,
+        drawn={name: partial(_drawn_copies, name) for name in ("one copy", "several copies", "too little time")},
         start="""\
 def bandwidth(sizes_bytes, alpha_s, time_s):
     return sum(sizes_bytes) / time_s

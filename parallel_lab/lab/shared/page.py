@@ -98,8 +98,10 @@ def lab_page(
     controls: bool = True,
     height: int | None = None,
     packed: bool = False,
+    above: tuple[str, str, str] = ("", "", ""),
 ) -> str:
-    """A page of labs.  packed: with a script that is smaller and cannot be read; see `Lab.to_html` for the others.
+    """A page of labs.  packed: with a script that is smaller and cannot be read; above: what stands above them, HTML,
+    and its own script and style; see `Lab.to_html` for the others.
     Raises ValueError for NaN or infinity outside the losses.
     """
     kinds = {lab.kind.__name__: lab.kind for lab in labs}
@@ -107,18 +109,18 @@ def lab_page(
         f"kinds.{name} = (() => {{\n{_joined('', kind.scripts)}\nreturn mountPage;\n}})();"
         for name, kind in kinds.items()
     ]
-    script = "\n".join([shared_script(), "const kinds = {};", *own, "mountAll(kinds);"])
+    script = "\n".join([shared_script(), "const kinds = {};", *own, "mountAll(kinds);", above[1]])
     if packed:
         script = PACKED.format(packed=base64.b64encode(zlib.compress(script.encode(), 9)).decode())
     style = "\n".join(
-        [_joined("shared", (*STYLES, *PAGE_STYLES)), *(_joined("", kind.styles) for kind in kinds.values())]
+        [_joined("shared", (*STYLES, *PAGE_STYLES)), *(_joined("", kind.styles) for kind in kinds.values()), above[2]]
     )
     titles = dict.fromkeys(lab.snapshot["title"] for lab in labs)
     frame = "" if controls else ' class="pl-bare"'
     frame += "" if height is None else f' style="height: {height}px; overflow: auto"'
     parts = {"title": escape(title or ", ".join(titles)), "style": style, "script": script, "frame": frame}
-    parts["alone"] = f'<p class="pl-alone">{ALONE}</p>\n' if controls else ""
-    room = LARGEST_PAGE - len(PAGE) - (len(style) + len(script)) // len(labs)
+    parts["alone"] = above[0] + (f'<p class="pl-alone">{ALONE}</p>\n' if controls else "")
+    room = LARGEST_PAGE - len(PAGE) - (len(style) + len(script)) // max(1, len(labs))
     ones = (_one(lab, "" if n == 1 else str(n), room) for n, lab in enumerate(labs, 1))
     return PAGE.format(**parts, labs="\n".join(ones))
 

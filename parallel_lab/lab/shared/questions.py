@@ -155,6 +155,18 @@ class Asks:
         more = opened is None and len(told) < len(known)
         return {"on": self._predict, **shown, "more": more, "answers": dict(self._answers)}
 
+    def answered(self) -> list[dict[str, Any]]:
+        """The same as plain data: {"key", "text", "yours", "right"}, as they are shown; "yours" is None if skipped."""
+        return [
+            {
+                "key": key,
+                "text": q.text,
+                "yours": q.named(self._answers[key]),
+                "right": [q.named(right) for right in q.right],
+            }
+            for key, q in self._asked.items()
+        ]
+
     def predictions(self) -> Comparison:
         """All questions that were answered here, with what is right and why."""
         rows = []

@@ -1,0 +1,70 @@
+"""What a test cell does while it is graded, in the kernel of the student's notebook: `marks` in the hidden part of the
+cell, `ready` in a cell before all others.
+
+    check("03.2", weights_for).points
+    ### BEGIN HIDDEN TESTS
+    from parallel_lab.lab.classroom.hidden import marks
+    marks("03.2", weights_for, seed=1234)
+    ### END HIDDEN TESTS
+
+A verdict tells the inputs of its parts and, after a hint, what was expected there: an answer that only looks them up
+earns nothing for the parts that the exercise can judge on other inputs (`Exercise.drawn`), drawn by a seed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import re
+from typing import Any
+
+import numpy as np
+
+from ..exercises import GradingError, Wrong, get_exercise, judge
+
+DRAWS = 5  # inputs of each part
+HINT = "Run `parallel-lab doctor` with the Python of the notebooks' kernel"
+
+
+def marks(number: str, answer: Any = None, *, seed: int, **given: Any) -> int:
+    """Points of the parts that pass, on the inputs of `check` and, where there are such, on drawn ones.
+
+    number, answer, given   as `check` takes them
+    seed                    of the inputs
+
+    Raises GradingError where the machine is at fault, ArgumentError for a number that no exercise has.
+    """
+    exercise = get_exercise(number, "marks")
+    earned = 0
+    for part in judge(exercise, answer, given).parts:
+        held = part.passed and _holds(exercise.drawn.get(part.name), answer, np.random.default_rng(seed))
+        earned += part.points if held else 0
+    return earned
+
+
+def _holds(judge_drawn: Any, answer: Any, rng: np.random.Generator) -> bool:
+    try:
+        for _ in range(DRAWS if judge_drawn else 0):
+            judge_drawn(answer, rng)
+    except Wrong:
+        return False
+    return True
+
+
+def packages() -> list[str]:
+    """Names under which the packages that we need are imported, this one first."""
+    lines = importlib.metadata.requires("parallel-lab") or ()
+    needed = (re.match(r"[\w-]+", line)[0].replace("-", "_") for line in lines if "extra ==" not in line)
+    return ["parallel_lab", *needed]
+
+
+def ready() -> None:
+    """Raise GradingError unless every package of ours can be imported and a right answer passes."""
+    try:
+        for name in packages():
+            importlib.import_module(name)
+    except (ImportError, importlib.metadata.PackageNotFoundError) as error:
+        raise GradingError(f"{type(error).__name__}: {error}", where="this kernel", hint=HINT) from error
+    right = judge(get_exercise("03.2"), lambda rows: [n / sum(rows) for n in rows], {})
+    if not all(part.passed for part in right.parts):
+        raise GradingError("a right answer does not pass", where="this kernel", hint=HINT)

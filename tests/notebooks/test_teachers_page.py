@@ -1,0 +1,35 @@
+"""What the teacher's page says is so: commands, exercises, misconceptions."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from parallel_lab.cli import main as cli
+from parallel_lab.lab.exercises import MISCONCEPTIONS, all_exercises
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "notebooks" / "teachers.md").read_text(encoding="utf-8")
+COMMANDS = sorted({text.strip() for text in re.findall(r"(?m)(?:^    |`)(parallel-lab(?: [^`#\n]*)?)", TEXT)})
+ROWS = re.findall(r"(?m)^\| (\d\d) \| (.*?) ?\| (.*?) ?\|$", TEXT)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_that_is_named_exists(command):
+    assert callable(cli._parser().parse_args(shlex.split(command)[1:]).run)
+
+
+def test_exercises_with_drawn_inputs_are_named():
+    named = re.findall(r"\d\d\.\d", TEXT.partition("shows its inputs (")[2].partition(")")[0])
+    assert named == [exercise.number for exercise in all_exercises() if exercise.drawn]
+
+
+def test_misconceptions_have_their_names_and_those_that_are_counted_are_in_the_exercises():
+    assert len(ROWS) >= 10
+    for lesson, counted, others in ROWS:
+        assert {idea for cell in (counted, others) for idea in filter(None, cell.split("; "))} <= MISCONCEPTIONS.keys()
+        file = ROOT / "parallel_lab" / "lab" / "exercises" / f"lesson_{lesson}.py"
+        assert all(f'"{idea}"' in file.read_text(encoding="utf-8") for idea in filter(None, counted.split("; ")))
