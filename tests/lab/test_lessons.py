@@ -33,10 +33,11 @@ def lesson_of(path: Path) -> str:
 
 
 def offered_by(module: ModuleType) -> set[str]:
-    """What a lesson's module imports from the package, and its own functions."""
+    """What a lesson's module imports from the package, its own functions and its constants."""
     body = ast.parse(inspect.getsource(module)).body
     imported = {alias.name for node in body if isinstance(node, ast.ImportFrom) and node.level for alias in node.names}
-    return imported | {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    constants = {t.id for node in body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)}
+    return imported | constants - {"__all__"} | {node.name for node in body if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)

@@ -20,6 +20,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("**/*.ipynb"))
 # with their exercises they take up to half a minute each: exhaustive
 LONG = tuple(path.name for path in NOTEBOOKS if int(path.name[:2]) >= 5)
 LONGEST_HELPER = 10  # lines
+LONGEST_CELL = 12  # lines of Python; a whole script, %%ranks or %%writefile, is as long as it is
 KERNEL_LIMIT_S = 240
 # words of the house table that have a better one: what stands in a lesson is what the code and the errors say
 BETTER_WORDS = {"allreduce": "all_reduce", "reshard": "redistribution", "nprocs": "world_size"}
@@ -131,6 +132,12 @@ def test_every_code_cell_is_python_and_no_helper_is_long(book):
             ):
                 long.append(f"{cell.id}: {node.name}, {node.end_lineno - node.lineno + 1} lines")
     assert not long
+
+
+def test_no_cell_is_longer_than_a_screen_can_take_in(book):
+    """What is longer belongs into the lesson's module."""
+    lines = {cell.id: len(cell.source.splitlines()) for cell in code(book) if not cell.source.startswith(PYTHON_MAGICS)}
+    assert {cell: count for cell, count in lines.items() if count > LONGEST_CELL} == {}
 
 
 def test_classes_are_networks(book):

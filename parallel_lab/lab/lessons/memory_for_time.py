@@ -1,5 +1,8 @@
 """Lesson 10: memory for time."""
 
+from functools import cache
+from typing import Any
+
 from ...base.cluster import Link, get_cluster
 from ...cost.memory import predict_memory
 from ...cost.recompute import best_segments, choose_recompute, predict_choice
@@ -12,3 +15,47 @@ from ..memory.count import simulated_ranks
 from ..pipeline.subjects import get_subject
 from ..recompute.chain import LAYERS, RESULT_BYTES, compiled, count
 from ..shared.prediction import Comparison
+
+KEEP, AGAIN = (False,) * len(LAYERS), (True,) * len(LAYERS)
+
+
+@cache
+def activations_mib(schedule: str, again: tuple[int, ...] = ()) -> list[float]:
+    """MiB of activations on each of four stages with eight micro-batches, counted.  again: stages that recompute."""
+    job = get_subject("stack").job(4, 8)
+    plan, net, optimizer = job.compile(make_schedule(schedule, 4, 8), recompute=again)
+    counts = simulated_ranks(plan, initial_values(plan, net, optimizer), job.batches[0])
+    return [found.most("activations") / 2**20 for found in counts]
+
+
+def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
+    """The answers beside formulas, and beside what is counted on simulated ranks."""
+    forward = sum(layer.forward_s for layer in LAYERS)
+    found = [predict_choice(LAYERS, choice).peak_bytes for choice in (KEEP, AGAIN)]
+
+    def ratio(rank: int) -> float:
+        return activations_mib("gpipe")[rank] / activations_mib("1f1b")[rank]
+
+    def numbers() -> str:
+        return "same" if count(KEEP).equal and count(AGAIN).equal else "different"
+
+    return Comparison.of(
+        prediction,
+        show=show,
+        keep_all=(
+            *("keep all: results", found[0], lambda: count(KEEP).peak),
+            "4 + 4 + 6 + 6 + ... + 4: everything, when forward ends",
+        ),
+        recompute_all=(
+            *("recompute all: results", found[1], lambda: count(AGAIN).peak),
+            "8 inputs and the 7 others of layer 7",
+        ),
+        more_work=(
+            *("more work, %", 33, lambda: round(100 * count(AGAIN).extra / (3 * forward))),
+            "a forward is a third of a step",
+        ),
+        segments=("64 layers in groups", best_segments(64)[1], None, "8 inputs and 8 results: 2 times the root of 64"),
+        pipeline=("GPipe / 1F1B, rank 0", 2.0, lambda: ratio(0), "8 micro-batches, and 4"),
+        last=("GPipe / 1F1B, rank 3", 8.0, lambda: ratio(3), "8 micro-batches, and 1"),
+        numbers=("numbers", "same", numbers, "the same work on the same input"),
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 from ...base.cluster import get_cluster
 from ...cost.schedules import Schedule, make_schedule
@@ -35,3 +36,40 @@ def lanes(schedule: Schedule, *times: float) -> str:
 def text_of(schedule: Sequence[Sequence[str]]) -> str:
     """A list of actions per rank as the text of a schedule."""
     return "\n".join(" ".join(lane) for lane in schedule)
+
+
+def activations(name: str, micro_batches: int) -> list[int]:
+    """Bytes of activations on each of four ranks at the fullest moment of a step, counted."""
+    job = get_subject("stack").job(4, micro_batches)
+    plan, net, optimizer = job.compile(make_schedule(name, 4, micro_batches))
+    counts = simulated_ranks(plan, initial_values(plan, net, optimizer), job.batches[0])
+    return [count.most("activations") for count in counts]
+
+
+def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
+    """The answers beside formulas, schedules, and activations that are counted on simulated ranks."""
+
+    def step(name: str, micro_batches: int) -> int:
+        return round(make_schedule(name, 4, micro_batches).clock(1, 1, 0).makespan)
+
+    def kept(name: str) -> int:
+        return activations(name, 8)[0] // (activations("gpipe", 4)[0] // 4)
+
+    return Comparison.of(
+        prediction,
+        show=show,
+        gpipe_4=(
+            *("GPipe, 4 micro-batches", 2 * (4 + 3), lambda: step("gpipe", 4)),
+            "4 + 3 units forward, and as many backward",
+        ),
+        gpipe_8=(
+            *("GPipe, 8 micro-batches", 2 * (8 + 3), lambda: step("gpipe", 8)),
+            "8 more units of work, the same bubble",
+        ),
+        one_8=(
+            *("1F1B, 8 micro-batches", 2 * (8 + 3), lambda: step("1f1b", 8)),
+            "as long as GPipe: the bubble is the same",
+        ),
+        kept_gpipe=("kept on rank 0, GPipe", 8, lambda: kept("gpipe"), "no B begins before the last F"),
+        kept_one=("kept on rank 0, 1F1B", 4, lambda: kept("1f1b"), "B of micro-batch 0 comes back after 4 F"),
+    )
