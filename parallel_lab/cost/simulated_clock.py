@@ -14,8 +14,9 @@ from ..base.cluster import Cluster
 from ..graph.actions import Action
 from ..graph.ir import Instr
 from ..graph.plan import Plan
+from ..ops.collectives.definitions import MESSAGES
 from .shared_cores import SharedCores
-from .time import border_key, is_border, message_bytes, message_time_s, own_time_s
+from .time import border_key, is_border, message_bytes, message_time_s, operand_of, own_time_s
 
 # An instruction that ran: (action, instruction, start, end, bytes handed over, of a wait: its message's completion).
 Ran = tuple[Action, Instr, float, float, int, float | None]
@@ -177,7 +178,8 @@ class _Clock:
             # of a broadcast the root alone has something to hand over
             size_bytes = max(size for _, size in message.came.values())
             link, gamma = cluster.link_for(group), cluster.device.gamma_s_per_byte
-            took_s = message_time_s(instr.message, size_bytes, len(group), link, gamma, instr.attr("window"))
+            operand_bytes = operand_of(instr, size_bytes, len(group))
+            took_s = MESSAGES[instr.message].time_s(operand_bytes, len(group), link, gamma, instr.how)
             message.over_s = begin_s + took_s
             for rank in group if started else ():
                 self.lines[rank].popleft()

@@ -68,6 +68,15 @@ def message_bytes(plan: Plan, instr: Instr, rank: int | None = None) -> int:
     return _operand_bytes(plan, instr)
 
 
+def operand_of(instr: Instr, handed_over_bytes: int, group_size: int) -> float:
+    """Bytes of an operand of which the rank that sends most hands over so many: all, or of pieces those for others."""
+    definition = MESSAGES[instr.message]
+    if not definition.piecewise or group_size == 1:
+        return handed_over_bytes
+    parts = definition.pieces({"window": instr.how, "route": instr.how}, group_size)
+    return handed_over_bytes * math.prod(parts.operand) / max(max(sum(out) for out, _ in parts.traffic), 1)
+
+
 def _operand_bytes(plan: Plan, instr: Instr) -> int:
     if not instr.is_communication or instr.message == "barrier":
         return 0

@@ -11,6 +11,7 @@ from parallel_lab.base.events import EventLog, chrome_trace
 from parallel_lab.cost import predict_timeline
 from parallel_lab.cost.schedules import make_schedule
 from parallel_lab.cost.simulated_clock import predicted_run, virtual_clock
+from parallel_lab.lab.exercises.two_products import Chain
 from parallel_lab.train.rank_steps import ran_events
 from tests.graph.test_pipeline import planned as planned_pipeline
 
@@ -63,6 +64,16 @@ def test_simulated_times_are_the_predicted_ones(name, devices):
             lane = bar["pid"], bar["tid"]
             assert bar["ts"] >= bars.get(lane, 0) - 0.002, bar  # whole nanoseconds
             bars[lane] = bar["ts"] + bar["dur"]
+
+
+def test_an_exact_exchange_has_its_time_on_the_simulators_clock():
+    """It was refused there: an exchange without its pieces."""
+    strategies = {"matmul": ((8, 1), (1, 1)), "relu": ((8, 1),), "matmul2": ((1, 1), (1, 8))}
+    plan, cluster = Chain(strategies, "exact").plan, cluster_for(8)
+    assert any(instr.kind == "exchange" for _, instr in plan.instructions())
+    clock = virtual_clock(predicted_run(plan, cluster), cluster)
+    ends = [e.end_s for rank, mine in enumerate(clock) for e in ran_events(rank, 0, mine, "simulated")]
+    assert max(ends) == pytest.approx(predict_timeline(plan, cluster).end_s, rel=1e-9)
 
 
 # ---- ranks that share cores ----
