@@ -167,6 +167,22 @@ def bandwidth(sizes_bytes, alpha_s, time_s):
     left_s = time_s - len(sizes_bytes) * alpha_s
     return sum(sizes_bytes) / left_s if left_s > 0 else None
 """,
+    "11.1": 'pin = {"matmul2": ((2, 1), (1, 4))}',
+    "11.2": 'questions = ["d4 t4 p4 b1", "d2 t4 p8 b1", "d2 t4 p8 b1 zero1"]',
+    "11.3": """
+def step_s(ranks, compute_s, size_bytes, alpha_s, beta_s_per_byte):
+    return compute_s / ranks + 2 * (ranks - 1) * (alpha_s + beta_s_per_byte * size_bytes / ranks)
+""",
+    "11.4": """
+def micro_batches(stages, rows, row_s, start_s):
+    counts = [m for m in range(stages, rows + 1) if rows % m == 0]
+    return min(counts, key=lambda m: (m + stages - 1) * (start_s + row_s * rows / m))
+""",
+    "11.5": """
+def nodes(strategy, per_node):
+    (m, k), _ = strategy
+    return len({i * (8 // (m * k)) // per_node for i in range(k)})
+""",
     "12.1": 'work = train({"dp": 4, "tp": 2, "level": "level3"})',
     "10.3": "labels = [0, 2, 4, 6, 1, 3, 5, 7]",
 }

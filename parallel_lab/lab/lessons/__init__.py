@@ -2,7 +2,7 @@
 
 The course has 13 lessons, and their numbers stay: 01 quickstart, 02 messages and collectives, 03 data parallel,
 04 fusion, 05 slicing one product, 06 chains and redistribution, 07 gradients travel backwards, 08 optimizer parallel,
-09 pipelines, 10 memory for time, 11 choose, 12 compose, 13 MindSpore scripts. A number without a notebook in
-`notebooks/` is a lesson still to be written. Lesson NN is `notebooks/NN_name.ipynb`. It imports from `name.py` here;
-its exercises NN.1, NN.2, ... are in `lab/exercises/lesson_NN.py`.
+09 pipelines, 10 memory for time, 11 choose, 12 compose, 13 MindSpore scripts. Lesson NN is
+`notebooks/NN_name.ipynb`. It imports from `name.py` here; its exercises NN.1, NN.2, ... are in
+`lab/exercises/lesson_NN.py`.
 """

@@ -1,0 +1,411 @@
+"""Lesson 11, choosing: one pin against propagation, twenty questions, and three beliefs that choose badly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from ...base.cluster import Link
+from ...base.errors import ArgumentError, ParallelLabError, shorten
+from ...base.units import time_text
+from ...cost.schedules import make_schedule
+from ...cost.time import message_time_s
+from ..strategy.operators import parse_strategy
+from .book import Exercise
+from .ideas import Idea, compare_calls
+from .one_product import Product
+from .plan_points import FORM, QUESTIONS, Game, plan_text, solved
+from .running import ask, attempt
+from .three_products import GIVEN, least, operators, sent_bytes_of, spread
+from .verdict import Part, Wrong, judged
+
+# ---- 11.1: one pin ----
+
+
+def _one_pin(answer: Any) -> Iterator[Part]:
+    pins, free = _pins(answer), [name for name in operators() if name not in GIVEN]
+    if len(pins) != 1 or (name := next(iter(pins))) not in free:
+        given = f"{len(pins)} operators" if len(pins) != 1 else shorten(name)
+        raise Wrong(given, form=f"One operator, {' or '.join(free)}, and its strategy")
+    try:
+        strategies = spread({name: parse_strategy(str(pins[name]).replace("[", "(").replace("]", ")"))})
+        sent = sent_bytes_of(strategies)
+    except ParallelLabError as error:
+        raise Wrong(str(error), "a strategy that compiles") from error
+    rest = ", ".join(f"{other} {strategy}" for other, strategy in strategies.items() if other != name)
+    yield Part("one operator", True, f"{name} {strategies[name]}; propagation: {rest}")
+    alone, fewest = sent_bytes_of(spread({})), round(least().best.cost)
+    told = f"{sent:,} bytes sent by a rank, counted in the plan: {sent / fewest:.3g} x par"
+    if 2 * sent > alone:
+        raise Wrong(told, f"at most half of {alone:,}, propagation's own", _still_large(name, strategies))
+    yield Part("half of propagation's", True, told)
+    if sent > fewest:
+        rule = f"{fewest:,}: no strategies of the other two send less, by branch and bound"
+        raise Wrong(told, rule, _over_par(strategies))
+    yield Part("par", True, told)
+
+
+def _pins(answer: Any) -> dict[Any, Any]:
+    try:
+        return dict(islice(dict(answer).items(), 9))
+    except Exception as error:  # whatever a learner's object does
+        found = "no pin yet" if answer is None else shorten(answer)
+        raise Wrong(found, form='A dict with one entry, such as {"matmul2": ((8, 1), (1, 1))}') from error
+
+
+_SPLIT = "k of matmul2 is still split: ranks have partial sums of a (1024, 1024) result, and they are added up."
+
+
+def _still_large(name: str, strategies: dict[str, Any]) -> str:
+    if name == "matmul3":
+        return "matmul2 still follows matmul1: it sums over a split k, and its result is the largest tensor there is."
+    return _SPLIT if strategies["matmul2"][0][1] > 1 else ""
+
+
+def _over_par(strategies: dict[str, Any]) -> str:
+    (rows, inner), (_, columns) = strategies["matmul2"]
+    if inner > 1:
+        return _SPLIT
+    if columns == 1:
+        return "Rows only: each rank has all of w2 and w3, and their gradients are added up among all ranks."
+    if rows == 1:
+        return "Columns only: the sums of matmul3, (1024, 64), are added up among all eight ranks."
+    return "Rows and columns: this is the right kind. Which of the counts makes the sums and the gradients smallest?"
+
+
+def _shown_pin() -> str:
+    """The pins that lead to par."""
+    fewest, found = round(least().best.cost), []
+    for name, candidates in operators().items():
+        for strategy in candidates if name not in GIVEN else ():
+            if sent_bytes_of(spread({name: strategy})) == fewest:
+                found.append(f"{{{name!r}: {strategy}}}")
+    return "\n".join(found)
+
+
+# ---- 11.2: twenty questions ----
+
+
+def _questions(answer: Any) -> Iterator[Part]:
+    game = Game()
+    if callable(answer):
+        if _asks(answer):
+            solved()  # afterwards a question takes milliseconds, and none of the time that a function has
+        ask("questions, by calls of ask", answer, game)
+    else:
+        _listed(answer, game)
+    if not game.asked:
+        raise Wrong("no question", form=f"A list of at most {QUESTIONS} plans, each {FORM}")
+    best_s, best = game.best
+    yield Part("questions", True, f"{len(game.asked)} of {QUESTIONS}")
+    if best is None:
+        raise Wrong(
+            "no plan fits into 80 GB", "a plan that fits", "Split the layers (t), the stages (p), or recompute."
+        )
+    yield Part("one fits", True, f"{plan_text(best)}: {time_text(best_s)}")
+    winner = solved().winner
+    told = f"{time_text(best_s)} with {plan_text(best)} (predicted): {best_s / winner.step_s:.3f} x par"
+    if best_s > winner.step_s * (1 + 1e-12):
+        rule = f"{time_text(winner.step_s)}: the outer search proves that none of {len(solved().verdicts)} is faster"
+        raise Wrong(told, rule, _slower(best, winner.point))
+    yield Part("par", True, told)
+
+
+def _asks(function: Any) -> bool:
+    """Whether a learner's function asks a question at all."""
+    asked: list[Any] = []
+
+    def first(text: Any) -> None:
+        asked.append(text)
+        raise ArgumentError("that is enough", where="ask")
+
+    attempt(function, first)
+    return bool(asked)
+
+
+def _listed(answer: Any, game: Game) -> None:
+    try:
+        texts = [answer] if isinstance(answer, str) else list(islice(answer, 10 * QUESTIONS))
+        texts = [text for text in texts if text is not ...]
+    except Exception as error:  # whatever a learner's object does
+        found = "no question yet" if answer is None else shorten(answer)
+        raise Wrong(found, form=f"A list of at most {QUESTIONS} plans, or a function that asks") from error
+    for number, text in enumerate(texts, 1):
+        try:
+            game(text)
+        except ParallelLabError as error:
+            raise Wrong(f"question {number}: {error}", form=FORM) from error
+
+
+def _slower(mine: Any, best: Any) -> str:
+    if mine.recompute != "none":
+        return "Every layer is computed again: about a third more work. Is there another way to fit?"
+    if mine.micro_batch > 1:
+        return "Larger micro-batches are fewer: the stages wait longer for the first and the last of them."
+    if mine.level < best.level and mine.data > 1:
+        return "Near. What could the copies share out among themselves?"
+    if mine.tensor > best.tensor:
+        return "Many ranks of a layer: each layer sends four all_reduces. Stages send less."
+    if mine.data > best.data:
+        return "Many copies add up many gradients, over the links between nodes. Give some ranks to the stages."
+    if mine.stages > best.stages:
+        return "Many stages wait long: the bubble is stages - 1 of micro-batches + stages - 1."
+    return "Near. Change one count at a time, and look which of the seconds grow."
+
+
+# ---- 11.3: twice the ranks ----
+
+STEPS = [  # ranks, seconds of compute on one rank, bytes of gradients, alpha, beta
+    (2, 0.8, 10**8, 1e-5, 1e-9),
+    (8, 0.8, 10**8, 1e-5, 1e-9),
+    (64, 0.8, 10**8, 1e-5, 1e-9),
+    (1024, 0.8, 10**6, 2e-4, 1e-10),
+]
+
+
+def _step_s(ranks: int, compute_s: float, size_bytes: int, alpha_s: float, beta_s_per_byte: float) -> float:
+    return compute_s / ranks + message_time_s("all_reduce", size_bytes, ranks, Link(alpha_s, beta_s_per_byte), 0.0)
+
+
+def step_of_ranks(ranks: int) -> float:
+    """Seconds of the example of the notebook: 0.8 s of compute, 100 MB of gradients."""
+    return _step_s(ranks, *STEPS[0][1:])
+
+
+STEP_IDEAS = (
+    Idea(
+        "twice the ranks, twice the speed",
+        "Only the compute is divided. The gradients are as large as before, and the all_reduce has more messages.",
+        lambda n, compute, size, alpha, beta: compute / n,
+        "step",
+    ),
+    Idea(
+        "the all_reduce is divided, too",
+        "Each rank has the whole gradient, however many ranks there are: its bytes hardly change, its start-ups grow.",
+        lambda n, compute, size, alpha, beta: (compute + 2 * (n - 1) * (alpha + beta * size / n)) / n,
+        "step",
+    ),
+    Idea(
+        "an all_reduce is one message",
+        "It is a reduce_scatter and an all_gather: 2 (n - 1) messages of an n-th each, one after the other.",
+        lambda n, compute, size, alpha, beta: compute / n + alpha + beta * size,
+        "step",
+    ),
+)
+
+
+def _twice(answer: Any) -> Iterator[Part]:
+    yield judged(
+        "step", compare_calls, answer, STEPS, _step_s, STEP_IDEAS, "compute / n and a ring all_reduce, seconds"
+    )
+    alone = [(1, 0.8, 10**8, 1e-5, 1e-9)]
+    yield judged("one rank", compare_calls, answer, alone, _step_s, (), "a rank alone sends nothing")
+
+
+# ---- 11.4: how many micro-batches ----
+
+PIPELINES = [  # stages, rows, seconds of a row's forward, seconds that each micro-batch's forward takes to start
+    (4, 64, 1e-3, 2e-3),
+    (8, 64, 1e-3, 0.5e-3),
+    (2, 48, 1e-3, 5e-3),
+    (4, 96, 2e-3, 1e-3),
+]
+
+
+def _best_count(stages: int, rows: int, row_s: float, start_s: float) -> int:
+    """By the clock of the schedule, of every count that divides the rows; backward takes twice as long as forward."""
+    return min(
+        (m for m in range(1, rows + 1) if rows % m == 0 and m >= stages),
+        key=lambda m: _clock_s(stages, m, start_s + row_s * rows / m),
+    )
+
+
+def _clock_s(stages: int, count: int, forward_s: float) -> float:
+    return make_schedule("1f1b", stages, count).clock(forward_s, 2 * forward_s, 0.0).makespan
+
+
+COUNT_IDEAS = (
+    Idea(
+        "more micro-batches are free",
+        "The bubble is smallest with one row each, but every micro-batch starts anew on every stage.",
+        lambda stages, rows, row, start: rows,
+        "count",
+    ),
+    Idea(
+        "as many micro-batches as stages",
+        "Then each stage waits for about half of the step: (p - 1) of (m + p - 1).",
+        lambda stages, rows, row, start: min(m for m in range(stages, rows + 1) if rows % m == 0),
+        "count",
+    ),
+    Idea(
+        "the root is the answer",
+        "That count need not divide the rows: compare the two neighbours that do, by the time of the step.",
+        lambda stages, rows, row, start: round(math.sqrt((stages - 1) * rows * row / start)),
+        "count",
+    ),
+)
+
+
+def _counted(answer: Any) -> Iterator[Part]:
+    rule = "the fewest seconds on the clock of 1F1B"
+    yield judged("count", compare_calls, answer, PIPELINES, _best_count, COUNT_IDEAS, rule)
+
+
+# ---- 11.5: which link ----
+
+PLACED = [
+    (((2, 4), (4, 1)), 4),
+    (((1, 2), (2, 4)), 4),
+    (((2, 4), (4, 1)), 2),
+    (((2, 2), (2, 2)), 2),
+    (((4, 2), (2, 1)), 2),
+    (((1, 4), (4, 2)), 2),
+    (((1, 2), (2, 1)), 4),
+]
+
+
+def _nodes(strategy: Any, per_node: int) -> int:
+    """Of the ranks that add up with rank 0 in the compiled plan."""
+    return len({rank // per_node for rank in Product(strategy).group(0)})
+
+
+NODE_IDEAS = (
+    Idea(
+        "a strategy names nodes",
+        "A strategy counts slices. Ranks fill the device matrix (m, k, n, copies) row by row, and nodes take the ranks "
+        "in that order: whether k lies in a node follows from all the counts.",
+        lambda strategy, per_node: 1,
+        "nodes",
+    ),
+    Idea(
+        "ranks that add up are neighbours",
+        "Only where k is the last axis that is split. Columns of w and copies come after it: then k's lie apart.",
+        lambda strategy, per_node: -(-strategy[0][1] // per_node),
+        "nodes",
+    ),
+    Idea(
+        "every rank of k has its node",
+        "As many ranks add up, but several of them may lie in one node.",
+        lambda strategy, per_node: strategy[0][1],
+        "nodes",
+    ),
+)
+
+
+def _placed(answer: Any) -> Iterator[Part]:
+    rule = "nodes with ranks that add up with rank 0"
+    yield judged("nodes", compare_calls, answer, PLACED, _nodes, NODE_IDEAS, rule)
+
+
+EXERCISES = (
+    Exercise(
+        "11.1",
+        "beat propagation with one pin",
+        (("one operator", 1), ("half of propagation's", 1), ("par", 2)),
+        (
+            "Which operator's message is the largest, and why did propagation not mind it?",
+            "Propagation looks at what lies between two operators, and at that alone. Which strategies of matmul2 have "
+            "no partial sums?",
+            "Pin matmul2 with k whole. Its result should lie so that matmul3 can read it as it is: rows, columns, or "
+            "some of both. Count the bytes of w2's and w3's gradients, too.",
+            "Two slices of rows and four of columns of w2: matmul3 then sums over four ranks, and each gradient is "
+            "added up by two.",
+        ),
+        _one_pin,
+        _shown_pin,
+        "half of propagation's",
+        start="""\
+pin = {"matmul2": ((1, 8), (8, 1))}
+
+check("11.1", pin)
+""",
+    ),
+    Exercise(
+        "11.2",
+        "twenty questions",
+        (("questions", 1), ("one fits", 1), ("par", 3)),
+        (
+            "Which three costs grow with copies, with ranks of a layer and with stages? Which of them are small here?",
+            "Begin in the middle: t4, and p so that it fits. Then change one count by a factor of two, and read which "
+            "seconds went up.",
+            "Recompute costs a third more work: without it, stages and ranks of a layer make it fit. b1 makes the "
+            "bubble small, zero1 saves memory and lets each copy update its part alone.",
+            "Two copies, four ranks of a layer, eight stages, one row a micro-batch, and zero1.",
+        ),
+        _questions,
+        lambda: f'["{plan_text(solved().winner.point)}"]',
+        "one fits",
+        start="""\
+questions = ["d8 t8 p1 b1"]
+
+check("11.2", questions)
+""",
+    ),
+    Exercise(
+        "11.3",
+        "twice the ranks",
+        (("step", 2), ("one rank", 1)),
+        (
+            "What becomes smaller with more ranks, and what does not?",
+            "A ring all_reduce: how many messages, one after the other, and how large is each?",
+            "The compute is divided by the ranks; 2 (n - 1) messages of an n-th of the bytes come after it.",
+            "compute over n, plus 2 (n - 1) times (alpha plus beta times the bytes over n).",
+        ),
+        _twice,
+        ideas=STEP_IDEAS,
+        start='''\
+def step_s(ranks, compute_s, size_bytes, alpha_s, beta_s_per_byte):
+    """Seconds of a step: the compute of one rank, divided, and an all_reduce of all gradients."""
+    return compute_s
+
+
+check("11.3", step_s)
+''',
+    ),
+    Exercise(
+        "11.4",
+        "how many micro-batches",
+        (("count", 3),),
+        (
+            "What does one more micro-batch save, and what does it cost?",
+            "Write the step of 1F1B with m micro-batches on p stages as a number of slots times the time of a slot.",
+            "(m + p - 1) slots of 3 (start + rows / m * row) seconds. Try every m that divides the rows.",
+            "Of all m that divide the rows, from p on, the one with the least (m + p - 1) (start + row * rows / m).",
+        ),
+        _counted,
+        ideas=COUNT_IDEAS,
+        start='''\
+def micro_batches(stages, rows, row_s, start_s):
+    """The number of micro-batches with the shortest step: it divides the rows, and is at least `stages`."""
+    return 1
+
+
+check("11.4", micro_batches)
+''',
+    ),
+    Exercise(
+        "11.5",
+        "which link",
+        (("nodes", 3),),
+        (
+            "In which order do ranks fill the device matrix?",
+            "The axes are m, k, n, and copies for the ranks that are left; the last one changes first. k's ranks "
+            "differ in their place on one axis.",
+            "k's ranks are 0, s, 2s, ..., with s = n times the copies. Rank r is on node r // per_node.",
+            "With ((m, k), (k, n)): s is 8 // (m k) ranks, and the answer is the number of different "
+            "i * s // per_node, i from 0 to k - 1.",
+        ),
+        _placed,
+        ideas=NODE_IDEAS,
+        start='''\
+def nodes(strategy, per_node):
+    """On how many nodes are the ranks that add up with rank 0? x @ w on 8 ranks, per_node ranks on a node."""
+    return per_node
+
+
+check("11.5", nodes)
+''',
+    ),
+)

@@ -1,0 +1,112 @@
+"""Lesson 11: choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from ...base.cluster import get_cluster
+from ...base.settings.context import default_settings
+from ...base.units import bytes_text, table_lines, time_text
+from ...cost.memory import predict_memory
+from ...cost.scale import PlanPoint, search_plans
+from ...cost.schedules import make_schedule
+from ...cost.timeline import predict_timeline
+from ...graph.compiler import compile_network
+from ...ops.machine.primitive import Strategy
+from ..exercises import check, hint, par
+from ..exercises.lesson_11 import PLACED, step_of_ranks
+from ..exercises.one_product import Product
+from ..exercises.plan_points import MACHINE, MODEL, Game, solved
+from ..exercises.three_products import least, sent_bytes_of, spread
+from ..pipeline.subjects import get_subject
+from ..search.run import run_both
+from ..search.subjects import SUBJECTS
+from ..shared.networks import apply_strategies
+from ..shared.prediction import Comparison
+
+__all__ = ["PLACED", "Game", "check", "compare", "hint", "kept", "par", "pipelines", "propagated", "prove", "training"]
+STAGES, ROWS = 4, 2048
+COUNTS = (4, 8, 16, 32, 64)
+
+
+def propagated(pins: Mapping[str, Strategy] | None = None) -> str:
+    """What propagation makes of the chain with these pins beside matmul1's, and what a rank sends in a step."""
+    strategies = spread(pins or {})
+    lines = [f"{name}  {strategy}" for name, strategy in strategies.items()]
+    return "\n".join([*lines, f"{sent_bytes_of(strategies):,} bytes sent by a rank, counted in the plan's messages"])
+
+
+@cache
+def _pipeline(schedule: str, count: int, rows: int) -> tuple[float, int]:
+    """(seconds of a step, bytes of activations on the rank that holds most): predicted for a laptop."""
+    stack = get_subject("stack")
+    job = replace(stack.job(STAGES, count), batches=stack.job(STAGES, rows // 128).batches)
+    plan, _, _ = job.compile(make_schedule(schedule, STAGES, count))
+    memory = predict_memory(plan)
+    return predict_timeline(plan, get_cluster("laptop")).end_s, memory.activations_bytes
+
+
+def pipelines(schedule: str = "1f1b") -> str:
+    """2048 rows on four stages, in more and more micro-batches."""
+    rows = [("micro-batches", "rows of each", "step (predicted)", "activations (predicted)")]
+    for count in COUNTS:
+        step_s, size = _pipeline(schedule, count, ROWS)
+        rows.append((f"{count}", f"{ROWS // count}", time_text(step_s), bytes_text(size)))
+    return "\n".join(table_lines(rows, right=range(4)))
+
+
+def kept(schedule: str) -> str:
+    """More and more micro-batches of 128 rows each on four stages: what they keep."""
+    sizes = (f"{count}: {bytes_text(_pipeline(schedule, count, 128 * count)[1])}" for count in (4, 8, 16))
+    return f"{schedule:5}  activations (predicted) with so many micro-batches:  {',  '.join(sizes)}"
+
+
+def training(schedule: str, micro_batches: int) -> str:
+    """The 30 B model on 64 devices, t8 p8, predicted. Raises ArgumentError where it needs more memory than there is."""
+    point = PlanPoint(1, 8, 8, 1, micro_batches, schedule=schedule)
+    found = search_plans(MODEL, MACHINE, micro_batches, points=[point]).winner
+    return f"{point.text()}: {time_text(found.step_s)}, {bytes_text(found.memory_bytes)} of a rank, predicted"
+
+
+def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
+    """The answers beside the formulas, and beside plans that were compiled and searched."""
+    times = sent_bytes_of(spread({})) / round(least().best.cost)
+    speed = step_of_ranks(32) / step_of_ranks(64)
+    steps = {count: _pipeline("1f1b", count, ROWS)[0] for count in (16, 64)}
+    return Comparison.of(
+        prediction,
+        show=show,
+        times=(
+            *("times the least", 25, lambda: 25 if 20 < times < 30 else round(times)),
+            f"{times:.1f}: nothing moves between the products, and all of it within them",
+        ),
+        speed_up=("64 ranks beside 32", 1, round(speed), f"{speed:.2f} times as fast: the all_reduce takes nearly all"),
+        micro_batches=(
+            *("the shorter step", 16, lambda: min(steps, key=steps.__getitem__)),
+            "the bubble is smaller with 64, but every instruction starts four times as often",
+        ),
+        nodes=(
+            *("nodes of the sum", 2, lambda: len({r // 4 for r in Product(((1, 4), (4, 2))).group(0)})),
+            "the device matrix is (1, 4, 2), so k's ranks are 0, 2, 4 and 6",
+        ),
+    )
+
+
+def prove(pins: Mapping[str, Strategy]) -> str:
+    """Propagation's plan and that of these pins, trained on worker processes, each beside one device."""
+    plans = {}
+    for name, given in (("propagation", {}), ("with the pin", pins)):
+        with default_settings():
+            job = SUBJECTS["gap"].make()
+            net = apply_strategies(job.net, spread(given))
+            how = {"loss": job.loss, "optimizer": job.optimizer, "device_num": 8, "dataset_strategy": "full_batch"}
+            plans[name] = compile_network(net, *job.batches[0], redistribution="exact", **how)
+    result, lines = run_both(job, plans, get_cluster("laptop")), []
+    for one in result.plans:
+        verdict = "equal to one device" if one.equality.equal else "DIFFERENT from one device"
+        took = f"a step {time_text(one.predicted_s)} predicted, {time_text(one.measured_s)} {result.source}"
+        lines.append(f"{one.name:12}  {verdict}, tensor by tensor; {took}")
+    return "\n".join(lines)

@@ -1,0 +1,193 @@
+"""Lesson 11's exercises: right answers pass in two styles, beliefs are told by name, par is the least of all plans."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.lab.exercises import get_exercise, lesson_11, plan_points, probe, three_products
+from parallel_lab.lab.lessons import choose
+from parallel_lab.processes.shm import close_all
+from tests.crossed import each_of
+from tests.lab.verdicts import check, failed, passes, told
+
+FEWEST = {"matmul2": ((2, 1), (1, 4))}
+
+# ---- right answers ----
+
+
+def formula_step(n, compute, size, alpha, beta):
+    return compute / n + 2 * (n - 1) * (alpha + beta * size / n)
+
+
+def halves_step(ranks, compute_s, size_bytes, alpha_s, beta_s_per_byte):
+    total = compute_s / ranks
+    for _ in ("reduce_scatter", "all_gather"):
+        for _ in range(ranks - 1):
+            total += alpha_s + size_bytes / ranks * beta_s_per_byte
+    return total
+
+
+def formula_count(p, rows, row, start):
+    return min((m for m in range(p, rows + 1) if rows % m == 0), key=lambda m: (m + p - 1) * (start + row * rows / m))
+
+
+def neighbours_count(stages, rows, row_s, start_s):
+    root = math.sqrt((stages - 1) * rows * row_s / start_s)
+    counts = [m for m in range(stages, rows + 1) if rows % m == 0]
+    near = [max([m for m in counts if m <= root], default=counts[0]), min([m for m in counts if m >= root])]
+    times = [(m + stages - 1) * (start_s + rows // m * row_s) for m in near]
+    return near[times.index(min(times))]
+
+
+def formula_nodes(strategy, per_node):
+    (m, k), _ = strategy
+    return len({i * (8 // (m * k)) // per_node for i in range(k)})
+
+
+def counted_nodes(strategy, per_node):
+    (m, k), (_, n) = strategy
+    copies = 8 // (m * k * n)
+    places = list(itertools.product(range(m), range(k), range(n), range(copies)))
+    return len({rank // per_node for rank, place in enumerate(places) if (place[0], *place[2:]) == (0, 0, 0)})
+
+
+def searched(ask):
+    """From t4, one count after the other, by factors of two."""
+    best, at = None, {"d": 4, "t": 4, "p": 4}
+    for give, take in [("d", "p"), ("p", "d"), ("t", "p"), ("d", "t")]:
+        for more in ("", " zero1"):
+            tried = {**at, give: at[give] // 2, take: at[take] * 2}
+            text = " ".join(f"{name}{count}" for name, count in tried.items()) + " b1" + more
+            seconds = ask(text)
+            if seconds is not None and (best is None or seconds < best):
+                best = seconds
+    return best
+
+
+RIGHT = {
+    "11.1": [FEWEST, {"matmul2": "((2, 1), (1, 4))"}, {"matmul2": [[2, 1], [1, 4]]}],
+    "11.3": [formula_step, halves_step],
+    "11.4": [formula_count, neighbours_count],
+    "11.5": [formula_nodes, counted_nodes],
+}
+
+
+@pytest.mark.parametrize("number", RIGHT)
+def test_an_exercise_is_sound(number):
+    """The start earns nothing, right answers pass, each belief has its own note, junk gets words."""
+    assert probe(get_exercise(number), RIGHT[number]) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+def test_the_game_is_sound_and_its_par_is_the_fastest_of_all_plans():
+    winner = plan_points.solved().winner
+    assert probe(get_exercise("11.2"), [["d2 t4 p8 b1 zero1"], searched]) == []
+    fastest = min(found.step_s for found in all_predictions() if found.fits)
+    assert winner.step_s == pytest.approx(fastest, rel=1e-12)
+    assert eval(get_exercise("11.2").par()) == [plan_points.plan_text(winner.point)]
+    near = check("11.2", ["d4 t4 p4 b1"])
+    assert "1.011 x par" in near.parts[2].found and "share out" in near.parts[2].note
+
+
+def all_predictions():
+    for point in plan_points.plans():
+        try:
+            yield plan_points.predicted(point)
+        except ArgumentError:  # more stages than micro-batches
+            continue
+
+
+# ---- 11.1 ----
+
+
+def test_no_choice_of_the_other_two_sends_less_than_par():
+    fewest = round(three_products.least().best.cost)
+    names, (_, *others) = three_products.operators(), three_products.operators().values()
+    for second, third in itertools.product(*others):
+        strategies = dict(zip(names, (three_products.GIVEN["matmul1"], second, third), strict=True))
+        problem = three_products.least().problem
+        assert problem.cost(problem.chosen(strategies)) >= fewest
+    assert three_products.sent_bytes_of(three_products.spread(FEWEST)) == fewest
+
+
+def test_propagation_sends_nothing_between_products_and_the_large_sum_within_them():
+    """2 (p - 1)/p of the (1024, 1024) result forward, nothing else: no gradient is a partial sum where k is split."""
+    strategies = three_products.spread({})
+    assert strategies["matmul2"] == ((1, 8), (8, 1)) and strategies["matmul3"] == ((1, 1), (1, 8))
+    forward, backward = 2 * 7 * 1024 * 1024 * 4 // 8, 2 * 7 * 1024 * 1024 * 4 // 8
+    assert three_products.sent_bytes_of(strategies) == forward + backward
+    assert 20 < (forward + backward) / three_products.least().best.cost < 30
+
+
+@each_of(
+    ("number", "answer", "part", "words"),
+    ("11.1", {"matmul3": ((8, 1), (1, 1))}, "half of propagation's", "matmul2 still follows matmul1"),
+    ("11.1", {"matmul2": ((1, 4), (4, 2))}, "par", "k of matmul2 is still split"),
+    ("11.1", {"matmul2": ((8, 1), (1, 1))}, "par", "974,848 bytes sent by a rank, counted in the plan: 1.75 x par"),
+    ("11.1", {"matmul2": ((1, 1), (1, 8))}, "par", "Columns only"),
+    ("11.1", {"matmul2": ((4, 1), (1, 2))}, "par", "the right kind"),
+    ("11.1", {"matmul1": ((8, 1), (1, 1))}, "one operator", "matmul2 or matmul3"),
+    ("11.1", {"matmul2": ((3, 1), (1, 1))}, "one operator", "powers of two"),
+    ("11.1", {**FEWEST, "matmul3": ((2, 4), (4, 1))}, "one operator", "2 operators"),
+    ("11.2", ["d8 t8 p1 b1"], "one fits", "no plan fits"),
+    ("11.2", ["d4 t8 p4 b1"], "questions", "128 devices"),
+    ("11.2", ["d4 t16 p1 b1"], "questions", "t up to 8"),
+    ("11.2", ["fast"], "questions", "question 1: plan: 'fast'"),
+)
+def test_a_wrong_choice_is_told_why(number, answer, part, words):
+    assert words in told(number, answer, part)
+
+
+def test_question_21_is_not_answered_and_a_plan_asked_again_is_no_question(monkeypatch):
+    monkeypatch.setattr(plan_points, "predicted", lambda point: "not looked at")
+    texts = [plan_points.plan_text(point) for point in plan_points.plans()]
+    assert all(plan_points.read_plan(text) in plan_points.plans() for text in texts) and len(set(texts)) == len(texts)
+    ask = plan_points.Game()
+    for text in (*texts[:20], *texts[:20]):
+        ask(text)
+    with pytest.raises(ArgumentError, match="question 21"):
+        ask(texts[20])
+    verdict = check("11.2", texts[:21])
+    assert "question 21" in failed(verdict)["questions"].found
+
+
+def test_a_belief_is_told_by_its_name():
+    for number, name in (
+        ("11.3", "twice the ranks, twice the speed"),
+        ("11.4", "more micro-batches are free"),
+        ("11.5", "a strategy names nodes"),
+    ):
+        idea = next(i for i in get_exercise(number).ideas if i.name == name)
+        assert failed(check(number, idea.answer))[idea.part].idea == name
+
+
+def test_the_right_answers_are_the_clocks_and_the_plans():
+    assert all(lesson_11._best_count(*case) == formula_count(*case) for case in lesson_11.PIPELINES)
+    assert all(lesson_11._nodes(*case) == counted_nodes(*case) for case in lesson_11.PLACED)
+
+
+# ---- the notebook's own calls ----
+
+
+def test_the_lessons_answers_are_those_of_the_plans():
+    rows = choose.compare({"times": 25, "speed_up": 2, "micro_batches": 64, "nodes": 1}).rows
+    assert [row[2:4] for row in rows] == [(25, 25), (1, 1), (16, 16), (2, 2)]
+    assert formula_step(32, 0.8, 10**8, 1e-5, 1e-9) / formula_step(64, 0.8, 10**8, 1e-5, 1e-9) < 1.1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+def test_both_choices_train_as_one_device_and_a_pipeline_that_keeps_too_much_is_refused():
+    try:
+        assert choose.prove(FEWEST).count("equal to one device") == 2
+    finally:
+        close_all()
+    assert "predicted" in choose.training("1f1b", 64)
+    with pytest.raises(ArgumentError, match="none of 1 points"):
+        choose.training("gpipe", 64)
+    assert passes(check("11.1", FEWEST), 4)
