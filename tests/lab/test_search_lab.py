@@ -121,6 +121,16 @@ def test_propagation_keeps_every_edge_free_and_costs_many_times_the_least():
     assert lab.winner.cost == lab.argued.best.cost
 
 
+def test_a_weight_is_so_many_times_what_the_model_counts():
+    """MindSpore's own sum counts a byte of communication 400 times."""
+    lab = SearchLab(devices=2, costs="mindspore")
+    assert [(t.name, t.weight) for t in lab.argued.whole.terms][1] == ("communication", 400.0)
+    lab.set_weight("communication", 2)
+    assert lab.argued.whole.terms[1].weight == 800.0
+    lab.set_weight("communication", 1)
+    assert lab.arguments == 0 and lab.argued.whole.terms[1].weight == 400.0
+
+
 def test_slower_links_never_cost_less():
     lab, costs = SearchLab(devices=4), []
     for times in (10, 1, 0.1, 0.01):

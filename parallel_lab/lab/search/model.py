@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from ...base.checks import number, size_or_none
 from ...base.errors import ArgumentError
+from ...base.system import without_processes
 from ...base.units import bytes_text
 from ...graph.plan import Plan
 from ..code.exports import code_of_strategies
@@ -32,7 +33,7 @@ from ..shared.records import taken, written
 from ..strategy.operators import parse_strategy
 from .run import STEPS, RunResult, check_result, run_both
 from .sections import own_text, search_sections, search_text, status_text
-from .space import CLUSTERS, COSTS, MODES, Argued, Candidate, Point, Setting, Space, Strategies, space_of
+from .space import CLUSTERS, COSTS, LONG, MODES, Argued, Candidate, Point, Setting, Space, Strategies, space_of
 from .subjects import SUBJECTS
 from .views import net_view, point_view
 
@@ -41,6 +42,7 @@ FACTORS = ("0.01", "0.1", "1", "10", "100")  # of a bandwidth
 LATENCIES = ("0", "0.1", "1", "10")
 WEIGHTS = ("0", "0.5", "1", "2", "10")
 MOST_CAPS = 8  # on the list
+MOST_DRAWN = 6  # plans of the front of a long network that a page of its own can draw
 KEPT = 64  # arguments
 WINNER, OWN = "winner", "yours"
 
@@ -171,7 +173,7 @@ class SearchLab(WritesCode, RunsOneThing):
         self._change(capacity=size_or_none("SearchLab", "capacity", capacity))
 
     def set_weight(self, term: str, weight: int | float | str) -> None:
-        """What a term counts in the sum that the search makes least; 1 is as it is."""
+        """So many times what a term counts in the sum that the search makes least; 1 is as it is."""
         known = [t.name for t in self.space.problem.terms]
         self.one_of(term, known, "term", "SearchLab.set_weight")
         given = _FACTOR("SearchLab", "weight", _read(weight))
@@ -330,7 +332,8 @@ class SearchLab(WritesCode, RunsOneThing):
                 if key != self._run_key():
                     return "the settings have changed since: run both again"
                 self._result, self._recorded = result, False
-            return f"{result.source}: {STEPS} steps of each, compared with one device"
+            why = f"; {why}" if (why := without_processes()) else ""
+            return f"{result.source}: {STEPS} steps of each, compared with one device{why}"
 
         self._start("training the winner and your choice, and both on one device", work)
 
@@ -356,24 +359,25 @@ class SearchLab(WritesCode, RunsOneThing):
         with self._lock:
             operators = {c.name: self._operator_part(c.name) for c in self.space.operators}
             points = self.points()
-            if self.is_branch:
-                points = {name: points[name] for name in (WINNER, OWN)}
-            points |= {self.point_name(c, self._operator): c.point for c in self._kept_candidates()}
+            few = self.is_branch or len(operators) > LONG
+            if few:
+                every = len(points) if self.is_branch else max(1, len(points) // MOST_DRAWN)
+                points = dict([*list(points.items())[:2], *list(points.items())[2::every]])
+            else:
+                points |= {self.point_name(c, self._operator): c.point for c in self.candidates()}
             points.setdefault(self._point, self._point_of(self._point))
             drawn = {name: self._point_part(name, point) for name, point in points.items()}
             return {**self.snapshot(), "looks": {"operator": operators, "point": drawn}}
-
-    def _kept_candidates(self) -> list[Candidate]:
-        return [] if self.is_branch else self.candidates()
 
     def snapshot(self) -> dict[str, Any]:
         """Everything the views show, as plain data."""
         with self._lock:
             argued, run = self.argued, self._run.to_dict()
             steps = [step._asdict() | {"done": list(step.done)} for step in argued.steps]
+            factors = {t.name: self._weights.get(t.name, 1.0) for t in argued.whole.terms}
             terms = [
-                {"name": t.name, "value": f"{t.weight:g}", "choices": list(_factors(WEIGHTS, t.weight))}
-                for t in argued.whole.terms
+                {"name": name, "value": f"{factor:g}", "choices": list(_factors(WEIGHTS, factor))}
+                for name, factor in factors.items()
             ]
             shown = {
                 "version": 1,
@@ -385,6 +389,7 @@ class SearchLab(WritesCode, RunsOneThing):
                 "point": self._point,
                 "at": self._at,
                 "unit": argued.unit,
+                "line": f"nothing{' found' if len(self.space.operators) > LONG else ''} beats it",
                 "capacity_bytes": self._capacity,
                 "pins": {name: str(strategy) for name, strategy in self._pins.items()},
                 "arguments": self.arguments,
@@ -409,6 +414,7 @@ class SearchLab(WritesCode, RunsOneThing):
         rows = []
         found = self.candidates(operator)
         chosen = next((one.own for one in found if one.chosen), {})
+        counts = {t.name: t.weight for t in self.argued.whole.terms}
         for one in found:
             term, more = one.term
             here = one.own[term] - chosen.get(term, 0.0)
@@ -419,7 +425,7 @@ class SearchLab(WritesCode, RunsOneThing):
                     "own": [float(f"{value:.4g}") for value in one.own.values()],
                     "term": term,
                     "more": float(f"{more:.4g}"),
-                    "elsewhere": abs(here * self._weights.get(term, 1.0)) < abs(more) / 2,
+                    "elsewhere": abs(here * counts[term]) < abs(more) / 2,
                     "chosen": one.chosen,
                     "pinned": self._pins.get(operator) == one.strategy,
                 }

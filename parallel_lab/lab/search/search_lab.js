@@ -82,7 +82,9 @@ function cards(s, ui) {
   const own = s.shown.id !== "yours";
   const take = html`<button type="button" class="pl-link" data-key="take" data-command="take" data-value="${s.shown.id}"
     ${flag("disabled", !ui.can("take", s.shown.id) || !own)} title="this plan becomes your choice">make it yours</button>`;
-  const head = html`<h3>${tail(o.name)} <small>${liesText(o)}</small></h3>`;
+  const lies = o.picture ? `${shapeText(o.picture.shape)}, ${plural(o.picture.slices, "slice")}${o.picture.partial
+    ? `, ${o.picture.partial.count} addends` : ""}` : "a number";
+  const head = html`<h3>${tail(o.name)} <small>${lies}</small></h3>`;
   const told = html`<p class="pl-se-hint">${costText(s.shown.cost, s.unit)},
     ${bytesText(s.shown.memory)}, predicted ${own ? take : ""}</p>`;
   if (!o.picture) return html`<section class="pl-se-lie" aria-label="slices">${head}<p class="pl-muted">Every device has the number.</p>${told}</section>`;

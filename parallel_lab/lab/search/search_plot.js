@@ -1,7 +1,7 @@
 // The Search Lab's picture of costs: every plan is a point, its cost across and a device's bytes up; the line joins those
 // that no other beats in both. A point is chosen with the mouse, or with arrows and Enter.
 
-const PLOT = { left: 58, right: 12, top: 20, bottom: 34, height: 216 };
+const PLOT = { left: 63, right: 12, top: 20, bottom: 34, height: 216 };
 const FAR = 4; // times as large: then an axis is logarithmic
 
 const costText = (value, unit) => (unit === "s" ? timeText(value) : bytesText(value));
@@ -74,10 +74,11 @@ function plot(s, ui) {
   };
   const [wx, wy] = place(winner), [ox, oy] = place(own), near = Math.abs(wx - ox) < 90 && Math.abs(wy - oy) < 26;
   const capLine = cap ? html`<g data-key="cap"><path class="pl-se-cap" d="M${PLOT.left} ${round(y.at(cap))}H${right}"/>
-    <text class="pl-se-captext" x="${right}" y="${round(y.at(cap)) - 4}" text-anchor="end">a device has ${bytesText(cap)}</text></g>` : "";
-  const free = (v) => !cap || Math.abs(y.at(v) - y.at(cap)) > 10;
+    <title>a device has ${bytesText(cap)}</title>
+    <text class="pl-se-captext" x="${PLOT.left - 6}" y="${round(y.at(cap)) + 4}" text-anchor="end">${bytesText(cap)}</text></g>` : "";
+  const free = (v) => !cap || Math.abs(y.at(v) - y.at(cap)) > 13;
   return html`<section class="pl-se-plot" aria-label="cost against memory">
-    <h3>Every plan <small>the line: nothing beats both</small></h3>
+    <h3>Every plan <small>line: ${s.line}</small></h3>
     <svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="radiogroup" data-roving="1"
       aria-label="plans by cost and memory">
     ${y.ticks.filter(free).map((v) => html`<path class="pl-se-grid" d="M${PLOT.left} ${round(y.at(v))}H${right}"/>

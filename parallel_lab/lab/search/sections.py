@@ -109,7 +109,8 @@ def _excess(argued: Argued) -> str:
         return "No plan costs less."
     term, by = deciding({name: -value for name, value in argued.more(best).items()})
     ratio = winner.cost / best.cost if best.cost else float("inf")
-    text = f"The least is {amount(argued, best.cost)}: this is {share_text(ratio)}, {amount(argued, by)} of it {term}."
+    text = f"The least is {amount(argued, best.cost)}: this is {share_text(ratio)}, "
+    text += f"with {amount(argued, by)} more of {term}."
     if argued.mode == "recursive_programming" and argued.pins:
         return f"{text} It looks at no pins."
     return text
@@ -131,7 +132,7 @@ def _arguments(lab: Any) -> Iterable[str]:
         term, by = deciding(less)
         text = f"Without {name} the winner would be {change_text(argued.winner, other.winner)}"
         if saves > SAME * argued.winner.cost:
-            yield f"{text}: {amount(argued, saves)} less, mostly {term}."
+            yield f"{text}: {amount(argued, saves)} less, with {amount(argued, by)} less of {term}."
         else:  # in the present costs the winner is the better one
             term, by = deciding(argued.more(then))
             yield f"{text}, which now has {amount(argued, by)} more of {term}."
@@ -187,7 +188,7 @@ def _flips(lab: Any) -> Section:
         rows.append(_flip(lab, f"without {name}", other))
     for term in argued.whole.terms:
         for times in (0, *HARDER):
-            weight = term.weight * times if times else 0.0
+            weight = argued.weights.get(term.name, 1.0) * times
             other = lab.argued_with(weights={**argued.weights, term.name: weight}) if argued.searches else None
             if other is not None and other.winner.key != argued.winner.key:
                 counts = "does not count" if not times else f"counts {times} times"
@@ -280,9 +281,7 @@ def _why(c: Mapping[str, Any], unit: str) -> str:
 def _points(s: Mapping[str, Any]) -> Section:
     rows = [[p["id"], amount_text(p["cost"], s["unit"]), bytes_text(p["memory"])] for p in s["points"]]
     columns = {"plan": "name", "cost": "text", "bytes of a device": "text"}
-    return table(
-        "Plans: cost against memory", columns, rows, small="front: none is both cheaper and smaller", on=s["point"]
-    )
+    return table("Plans: cost against memory", columns, rows, small=f"front: {s['line']}", on=s["point"])
 
 
 def _net(s: Mapping[str, Any]) -> Section:

@@ -50,7 +50,7 @@ MODES = {
 }
 COSTS = {"time": "seconds", "mindspore": "MindSpore's"}
 CLUSTERS = {"laptop": "laptop", "gpu_node": "GPU node", "two_nodes": "two GPU nodes"}
-FRONT_STEP = 0.01  # of plans on the front whose costs are as near as this, one is looked for: a picture shows no more
+FRONT_STEP = 0.03  # of plans on the front whose costs are as near as this, one is looked for: a picture shows no more
 LONG = 12  # operators; above it only the front's plans that the picture can tell apart are looked for
 KEPT = 12  # spaces: a lesson goes to and fro between few
 PLANS = 64  # compiled plans of a space
@@ -191,7 +191,7 @@ class Argued:
     """A space with what a learner argues: pins, a memory limit, weights of terms, and how is searched.
 
     pins       {operator: the strategy it must have};  capacity: bytes of a device, 0: any
-    weights    {term: what it counts in the sum}, 1 where nothing is said
+    weights    {term: so many times what the model of costs lets it count}, 1 where nothing is said
 
     Raises ParallelLabError where nothing fits.
     """
@@ -201,7 +201,8 @@ class Argued:
     ) -> None:
         self.space, self.mode, self.pins, self.capacity, self.weights = space, mode, pins, capacity, weights
         self.limit = capacity or None
-        self.whole = space.problem.weighed(**weights)
+        self.counts = {t.name: t.weight * weights[t.name] for t in space.problem.terms if t.name in weights}
+        self.whole = space.problem.weighed(**self.counts)
         self.problem = self.whole.pinned(pins)
         self.solution = self._solution()
         self.winner = self.point(self.problem.strategies(self.solution.chosen)) if self.searches else self._spread()
@@ -245,7 +246,7 @@ class Argued:
         try:
             problem, chosen = self.whole, self.whole.chosen(strategies)
         except ArgumentError:
-            problem = self.space.priced(strategies).weighed(**self.weights)
+            problem = self.space.priced(strategies).weighed(**self.counts)
             chosen = (0,) * len(problem.choices)
         return Point(strategies, problem.by_term(chosen), problem.cost(chosen), problem.memory_bytes(chosen))
 
