@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 def bytes_text(size_bytes: float | None) -> str:
     """A size with its unit, three significant digits of it; whole bytes are exact; `-` while it is unknown.
 
-    >>> bytes_text(512), bytes_text(1536), bytes_text(1 << 24), bytes_text(1_870_000), bytes_text(None)
-    ('512 B', '1.5 KiB', '16 MiB', '1.78 MiB', '-')
+    >>> bytes_text(512), bytes_text(1536), bytes_text(1 << 24), bytes_text(4736), bytes_text(None)
+    ('512 B', '1.5 KiB', '16 MiB', '4.63 KiB', '-')
     """
     if size_bytes is None:
         return "-"
@@ -18,6 +18,7 @@ def bytes_text(size_bytes: float | None) -> str:
         if size < (1024 if unit == "B" else 1023.5):  # from there on it would read 1024
             break
         size, unit = size / 1024, larger
+    size *= 1 + 2**-50  # halves, common among bytes, are rounded up, as in the labs' JavaScript
     return f"{size:.0f} {unit}" if size >= 100 else f"{size:.3g} {unit}"
 
 
