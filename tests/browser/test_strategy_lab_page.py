@@ -44,6 +44,29 @@ def test_every_rank_is_a_card_in_order_with_its_slice_and_addend(show):
     ]
 
 
+@pytest.mark.exhaustive
+def test_the_tour_waits_for_the_reader_and_is_off_after_one_click(show):
+    """On a page without a kernel: the steps that it can take, in order; a click on something else is no step."""
+    lab = StrategyLab(tour=True)
+    page = show(lab.page_snapshot())
+    told = page.locator(".pl-tour")
+    expect(told).to_contain_text("First steps, 1 of 2: A hatched slice")
+    page.get_by_role("radio", name=re.compile("^rank 5,")).click()  # it is selected already
+    expect(told).to_contain_text("1 of 2")
+    page.get_by_role("radio", name=re.compile("^rank 2,")).click()
+    expect(told).to_contain_text("2 of 2: Somebody has to add them up")
+    page.locator("[data-tab=messages]").click()
+    expect(told).to_contain_text("2 of 2")
+    page.locator("[data-command=select_message]").first.click()
+    expect(told).to_contain_text("Done.")
+    told.get_by_role("button", name="close").click()
+    expect(told).to_have_count(0)
+    page.reload()
+    page.locator(".pl-card").first.wait_for()
+    expect(told).to_have_count(0)
+    assert "pl-tour" not in show(StrategyLab().page_snapshot()).locator(".pl-lab").inner_html()
+
+
 def test_partial_values_are_hatched_and_replicas_are_not(show):
     lab = trained()
     partial = show(lab.page_snapshot())

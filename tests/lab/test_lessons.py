@@ -36,7 +36,8 @@ def offered_by(module: ModuleType) -> set[str]:
     """What a lesson's module imports from the package, its own functions and its constants."""
     body = ast.parse(inspect.getsource(module)).body
     imported = {alias.name for node in body if isinstance(node, ast.ImportFrom) and node.level for alias in node.names}
-    constants = {t.id for node in body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)}
+    assigned = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+    constants = {name.id for target in assigned for name in ast.walk(target) if isinstance(name, ast.Name)}
     return imported | constants - {"__all__"} | {node.name for node in body if isinstance(node, ast.FunctionDef)}
 
 

@@ -59,6 +59,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
              default: its first
     steps    training steps of one run;  speed: "slow", "medium" or "full"
     simple   for a first lesson: head, one operator's strategy, the picture and the loss; nothing else is shown
+    tour     whether the page begins with a tour, which a reader ends for ever with one click (`tour.js`)
 
     Listeners (`on_change`) are told "picture", "run" or "loss". `close()` ends a running training and forgets all
     listeners.
@@ -66,7 +67,8 @@ class StrategyLab(StrategyExports, RunsOneThing):
 
     scripts = (
         *("shared/transport.js", "pictures/slices.js", "pictures/moves.js"),
-        *("strategy/graph.js", "strategy/pairs.js", "strategy/numbers.js", "strategy/strategy_lab.js"),
+        *("strategy/graph.js", "strategy/pairs.js", "strategy/numbers.js", "strategy/tour.js"),
+        "strategy/strategy_lab.js",
     )
     styles = ("shared/transport.css", "pictures/moves.css", "strategy/strategy_lab.css", "strategy/pairs.css")
     commands = (
@@ -92,8 +94,10 @@ class StrategyLab(StrategyExports, RunsOneThing):
         *,
         speed: str = "full",
         simple: bool = False,
+        tour: bool = False,
     ) -> None:
         super().__init__()
+        self._tour = tour
         self._simple, self._speed = simple, self.one_of(speed, PACES, "speed")
         self._fusion, self._optimizer, self._said = "alone", "whole", ""
         self._earlier: list[dict[str, Any]] = []
@@ -134,7 +138,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
         }
 
     def options(self) -> dict[str, Any]:
-        return {"simple": self._simple}
+        return {"simple": self._simple, "tour": self._tour}
 
     def calls(self) -> list[list[Any]]:
         """Those of the choices: also the preset that strategies were changed from; then what was changed."""
@@ -491,6 +495,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
                 "version": 1,
                 "title": "Strategy Lab",
                 "simple": self._simple,
+                "tour": self._tour,
                 "steps": self._steps,
                 "earlier": list(self._earlier),
                 "said": self._said,

@@ -529,13 +529,14 @@ const { render, mountPage } = lab({
   parts: {
     patterns: (s, ui) => patterns(ui.id),
     head: header,
+    tour: (s, ui) => html`${tour(s, ui)}`,
     status: (s, ui) => html`${asks(s, ui)}${openQuestion(s) ? "" : html`<p class="pl-status" role="status">
       ${s.status_message || `${s.status_tensor} ${s.status_rank}`}</p>`}`,
     notices: (s) => notices({ alert: s.last_error, run: s.run.error }),
     operators, picture, loss, ...Object.fromEntries(Object.entries({ graph, rank: rankDetail, timeline, tables })
       .map(([name, part]) => [name, (s, ui) => (s.simple ? html`` : part(s, ui))])),
   },
-  skeleton: html`${slot("patterns")}<div class="pl-top">${["head", "status", "notices"].map(slot)}</div>${slot("graph")}
+  skeleton: html`${slot("patterns")}<div class="pl-top">${["head", "tour", "status", "notices"].map(slot)}</div>${slot("graph")}
     <div class="pl-main">${slot("operators")}<div class="pl-centre">
     <div class="pl-shown">${["picture", "rank"].map(slot)}</div>
     <div class="pl-live">${["loss", "timeline"].map(slot)}</div></div></div>${slot("tables")}${sky}`,
@@ -546,7 +547,7 @@ const { render, mountPage } = lab({
     if (Number(text) !== snapshot.steps) send("set_steps", [Number(text)]);
     forget("head");
   },
-  handlers: (view) => withCode(view, withNumbers(view, withMoves(view, handlers(view)))),
+  handlers: (view) => withTour(view, withCode(view, withNumbers(view, withMoves(view, handlers(view))))),
   drawn(view) {
     const { root } = view;
     movesAir.drawn(view);

@@ -1,0 +1,54 @@
+// The first minute: a sentence that waits for the reader's own action, then the next one. One click ends it for ever:
+// the browser keeps that, where it may.
+
+const TOUR_OFF = "parallel-lab-tour-off";
+const keptOff = () => { try { return localStorage.getItem(TOUR_OFF) === "1"; } catch { return false; } };
+const keepOff = () => { try { localStorage.setItem(TOUR_OFF, "1"); } catch { /* a page from a file may keep nothing */ } };
+
+const strategiesOf = (s) => s.operators.map((o) => o.strategy).join(" ");
+// needs: a command without which the step is left out (a page without a kernel cannot run);  done(now, then): then is
+// how the lab was when the step began
+const TOUR = [
+  { text: "Choose another strategy for an operator: open its list on the left. Watch the slices change.",
+    done: (now, then) => strategiesOf(now) !== then.strategies, needs: "set_strategy" },
+  { text: "Press Run: eight processes train with it.", needs: "run",
+    done: (now, then) => now.run.state === "running" || now.run.step > then.step },
+  { text: "A hatched slice is a partial sum. Choose a tensor that is called “partial sums”, and click another rank.",
+    done: (now, then) => Boolean(now.picture.partial) && now.rank !== then.rank },
+  { text: "Somebody has to add them up. Open Messages at the bottom, find the one that does, and click its number.",
+    done: (now, then) => now.message !== null && now.message !== then.message },
+];
+
+function tour(s, ui) {
+  if (!s.tour || ui.tour?.off) return "";
+  const then = () => ({ strategies: strategiesOf(s), step: s.run.step, rank: s.rank, message: s.message });
+  ui.tour ??= { off: keptOff(), at: 0, then: then() };
+  const here = ui.tour;
+  if (here.off) return "";
+  // a control that rests while a training runs is no reason to leave a step out
+  const possible = ({ needs }) => !needs || ui.can(...(needs === "run" ? [needs] : [needs, s.operators[0].name]));
+  here.steps ??= TOUR.filter(possible);
+  const { steps } = here;
+  while (here.at < steps.length && steps[here.at].done(s, here.then)) {
+    here.at += 1;
+    here.then = then();
+  }
+  const over = here.at >= steps.length;
+  if (over) keepOff();
+  const text = over ? "You have seen it all: strategies make slices, slices make partial sums, and those make messages."
+    : steps[here.at].text;
+  return html`<p class="pl-predict pl-tour" role="status"><b>${over ? "Done." : `First steps, ${here.at + 1} of ${steps.length}:`}</b>
+    ${text} <button type="button" class="pl-link pl-skip" data-key="tour-off" data-tour-off="1">${over ? "close"
+    : "no tour, please"}</button></p>`;
+}
+
+const withTour = (view, handlers) => ({
+  ...handlers,
+  click(event) {
+    if (!event.target.closest("[data-tour-off]")) return handlers.click?.(event);
+    keepOff();
+    view.ui.tour = { off: true };
+    view.forget("tour");
+    return true;
+  },
+});
