@@ -185,4 +185,33 @@ def nodes(strategy, per_node):
 """,
     "12.1": 'work = train({"dp": 4, "tp": 2, "level": "level3"})',
     "10.3": "labels = [0, 2, 4, 6, 1, 3, 5, 7]",
+    "03.4": """
+def step_s(compute_s, size_bytes, ranks, alpha_s, beta_s_per_byte):
+    messages = 2 * (ranks - 1)
+    return compute_s / ranks + messages * (alpha_s + beta_s_per_byte * size_bytes / ranks)
+""",
+    "03.5": """
+def rows_of(rank, ranks, rows, epoch):
+    return np.random.default_rng(epoch).permutation(rows)[rank::ranks]
+
+
+def step(rank, ranks, weights, gradient, loss):
+    mean = yield Request("all_reduce", tuple(range(ranks)), gradient, reduce="mean")
+    return weights - 0.1 * mean
+
+
+together = {"rows": rows_of, "step": step}
+""",
+    "05.4": """
+def holders(m, k, block):
+    return tuple(range(block * k, block * k + k))
+
+
+def relu_of_product(rank, ranks, partial):
+    whole = yield Request("all_reduce", tuple(range(ranks)), partial)
+    return np.maximum(whole, 0)
+
+
+placed = {"holders": holders, "relu": relu_of_product}
+""",
 }

@@ -17,6 +17,7 @@ from .book import Exercise
 from .descent import Line, Trained, TwoLayers, compare, mixed_rows, steady_rows, train
 from .ideas import Idea
 from .running import ask, read_number
+from .together import OF_LESSON_03
 from .verdict import Note, Part, Wrong, judged
 
 RANKS, STEPS = 4, 20
@@ -352,4 +353,5 @@ def blow_up_step(rate, ranks):
 check("03.3", blow_up_step)
 """,
     ),
+    *OF_LESSON_03,
 )

@@ -14,6 +14,7 @@ from .book import Exercise
 from .ideas import Idea
 from .one_product import DEVICES, SHAPE, Pair, Product, counts, pair
 from .running import ask
+from .together import OF_LESSON_05
 from .verdict import Note, Part, Wrong, judged
 
 # ---- 05.1: what a strategy sends ----
@@ -330,4 +331,5 @@ strategy = ((1, 8), (8, 1))
 check("05.3", strategy)
 """,
     ),
+    *OF_LESSON_05,
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...run.communicator import Request
 from ..exercises import check, hint, par
 from ..exercises.lesson_05 import LARGE, STRATEGIES
 from ..exercises.one_product import Product, arrays, counts, pair, side_by_side
 from ..shared.prediction import Comparison
 
-__all__ = ["LARGE", "STRATEGIES", "Product", "check", "compare", "hint", "par", "prove", "side_by_side"]
+__all__ = ["LARGE", "STRATEGIES", "Product", "Request", "check", "compare", "hint", "par", "prove", "side_by_side"]
 
 
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:

@@ -1,0 +1,336 @@
+"""Exercises on what ranks must do together: a step with all gradients, rows that are used once, a sum before a ReLU,
+and what a step costs when ranks wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from operator import index as whole
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import shorten
+from ...run.communicator import Request
+from .book import Exercise
+from .ideas import Idea, compare_calls
+from .running import ask, run_programs
+from .verdict import Note, Part, Wrong, judged
+
+Program = Generator[Request, Any, Any]
+REDUCED_LOSS, OWN_DRAWS = "reduce the loss and backward follows", "every rank may draw as it likes"
+TWICE, WAITS, NODES = "twice the ranks, twice the speed", "partial sums may wait", "a strategy names nodes"
+
+
+def _entry(answer: Any, name: str, example: str) -> Any:
+    if not isinstance(answer, Mapping):
+        raise Wrong("nothing yet" if answer is None else shorten(answer), form=example)
+    return answer.get(name)
+
+
+# ---- 03.4: twice the ranks ----
+
+# compute_s of the whole batch on one rank, size_bytes of the gradients, ranks, alpha_s, beta_s_per_byte
+STEPS = ((0.8, 4e6, 2, 1e-5, 1e-9), (0.8, 4e6, 8, 1e-5, 1e-9), (0.01, 1e3, 64, 1e-4, 1e-9), (1.0, 1e9, 16, 0.0, 1e-10))
+
+
+def step_s(compute_s: float, size_bytes: float, ranks: int, alpha_s: float, beta_s_per_byte: float) -> float:
+    """Seconds of a step: a share of the batch, then a ring all_reduce of the gradients."""
+    return compute_s / ranks + 2 * (ranks - 1) * (alpha_s + beta_s_per_byte * size_bytes / ranks)
+
+
+STEP_IDEAS = (
+    Idea(
+        TWICE,
+        "Twice the ranks, twice the speed: that is the computing alone. The ring starts 2 (p - 1) messages, and each "
+        "rank still sends nearly twice the gradients, however many ranks there are.",
+        lambda compute_s, size_bytes, ranks, alpha_s, beta: compute_s / ranks,
+        "a step",
+    ),
+    Idea(
+        "the batch grows with the ranks",
+        "That is a batch that grows with the ranks. Here it stays the same: each rank computes a share of it.",
+        lambda compute_s, *more: compute_s + step_s(0.0, *more),
+        "a step",
+    ),
+    Idea(
+        "whole gradients in every message",
+        "A ring sends a p-th of the gradients in each of its messages, not all of them.",
+        lambda c, size, p, alpha, beta: c / p + 2 * (p - 1) * (alpha + beta * size),
+        "a step",
+    ),
+)
+
+
+def _twice(answer: Any) -> Iterator[Part]:
+    ask("seconds", answer, *STEPS[0])
+    yield judged("one rank", compare_calls, answer, [(0.8, 4e6, 1, 1e-5, 1e-9)], step_s, (), "nothing is sent")
+    rule = "a share of the computing, then 2 (p - 1) messages of a p-th of the gradients"
+    yield judged("a step", compare_calls, answer, STEPS, step_s, STEP_IDEAS, rule)
+
+
+# ---- 03.5: rows and a step that belong together ----
+
+DRAWS = ((4, 16), (2, 10), (3, 12))  # ranks, rows
+EPOCHS, RATE = 3, 0.1
+
+
+def _drawn(answer: Any, ranks: int, rows: int, epoch: int) -> list[list[int]]:
+    rule = f"{rows // ranks} numbers of rows, each from 0 to {rows - 1}"
+    found = []
+    for rank in range(ranks):
+        value = ask(rule, answer, rank, ranks, rows, epoch)
+        try:
+            found.append([whole(row) for row in islice(value, rows + 1)])
+        except Exception as error:  # whatever a learner's object does
+            raise Wrong(shorten(value), form=rule, rank=rank) from error
+        if len(found[-1]) != rows // ranks:
+            raise Wrong(f"{len(found[-1])} rows of {rows} on {ranks} ranks", form=rule, rank=rank)
+    return found
+
+
+def _each_once(answer: Any) -> str:
+    for ranks, rows in DRAWS:
+        for epoch in range(EPOCHS):
+            drawn = _drawn(answer, ranks, rows, epoch)
+            taken = [row for own in drawn for row in own]
+            if sorted(taken) == list(range(rows)):
+                continue
+            twice = next((row for row in taken if taken.count(row) > 1), None)
+            missing = next((row for row in range(rows) if row not in taken), None)
+            apart = all(len(set(own)) == len(own) for own in drawn) and set(taken) <= set(range(rows))
+            text = "Each rank has drawn for itself, so two of them have the same row. All must make the same draw, and "
+            note = Note(text + "each takes its part of it.", OWN_DRAWS) if apart else ""
+            found = f"{rows} rows on {ranks} ranks, epoch {epoch}: row {twice} is used twice, row {missing} never"
+            raise Wrong(found, "every row once in an epoch", note)
+    return f"every row once in an epoch, for {', '.join(f'{rows} rows on {ranks} ranks' for ranks, rows in DRAWS)}"
+
+
+def _other_order(answer: Any) -> str:
+    epochs = [_drawn(answer, 4, 16, epoch) for epoch in range(EPOCHS)]
+    if any(a == b for a, b in pairwise(epochs)):
+        raise Wrong("two epochs with the same rows in the same order", "another order in each epoch")
+    return f"{EPOCHS} epochs, each in another order"
+
+
+def _one_step(answer: Any) -> str:
+    if not callable(answer):
+        raise Wrong(f"{shorten(answer)} is not a function", form="A rank program: a function that yields Requests")
+    rule = f"weights - {RATE} x the mean of all gradients, on every rank"
+    for ranks in (4, 3):
+        rng = np.random.default_rng(ranks)
+        weights, gradients, losses = rng.normal(size=5), rng.normal(size=(ranks, 5)), rng.normal(size=(ranks, 1))
+        given = [(weights.copy(), g.copy(), loss.copy()) for g, loss in zip(gradients, losses, strict=True)]
+        run = run_programs(lambda rank, ranks, given: answer(rank, ranks, *given), ranks, given)
+        if run.fault is not None:
+            raise run.fault.wrong(rule)
+        want, sent = weights - RATE * gradients.mean(axis=0), bool(run.asked)
+        for rank, value in enumerate(run.results):
+            if not _near(value, want):
+                own = weights - RATE * gradients[rank]
+                note: str = ""
+                if _near(value, own):
+                    text = "Each rank has stepped with its own gradient"
+                    note = f"{text}, and nothing was sent."
+                    if sent:
+                        text += ": the reduced loss is a number, and no gradient follows from it. Reduce the gradients."
+                        note = Note(text, REDUCED_LOSS)
+                elif _near(value, weights - RATE * gradients.sum(axis=0)):
+                    note = Note(
+                        "An all_reduce does not average: that is the sum of the gradients.", "all_reduce averages"
+                    )
+                last = run.asked_by(rank)[-1].op if run.asked_by(rank) else ""
+                raise Wrong(f"{shorten(value)} on rank {rank} of {ranks}", rule, note, rank, last)
+    return "the same weights on every rank, those of the mean gradient"
+
+
+def _near(value: Any, want: np.ndarray) -> bool:
+    try:
+        found = np.asarray(value, np.float64)
+    except Exception:  # whatever a learner's object does
+        return False
+    return found.shape == want.shape and bool(np.allclose(found, want, rtol=1e-9, atol=1e-12))
+
+
+TOGETHER = 'together = {"rows": rows_of, "step": step}'
+
+
+def _belongs(answer: Any) -> Iterator[Part]:
+    rows, step = (_entry(answer, name, TOGETHER) for name in ("rows", "step"))
+    once = judged("each row once", _each_once, rows)
+    yield once
+    if once.passed:
+        yield judged("another order", _other_order, rows)
+    yield judged("one step", _one_step, step)
+
+
+def _own_draws(rank: int, ranks: int, rows: int, epoch: int) -> Any:
+    return np.random.default_rng(10 * epoch + rank).permutation(rows)[rank::ranks]
+
+
+def _loss_alone(rank: int, ranks: int, weights: Any, gradient: Any, loss: Any) -> Program:
+    yield Request("all_reduce", tuple(range(ranks)), loss, reduce="mean")
+    return weights - RATE * gradient
+
+
+# ---- 05.4: who holds what, and what may wait ----
+
+
+def holders(m: int, k: int, block: int) -> tuple[int, ...]:
+    """Ranks with rows `block` of x under ((m, k), (k, 1)): the last axis of the device matrix runs fastest."""
+    return tuple(range(block * k, (block + 1) * k))
+
+
+PLACES = ((4, 2, 0), (4, 2, 3), (8, 1, 5), (2, 4, 1), (1, 8, 0))
+HOLDER_IDEAS = (
+    Idea(
+        NODES,
+        "As if a count named nodes of four devices. A strategy counts slices; which ranks hold them follows from the "
+        "device matrix, whatever the nodes are.",
+        lambda m, k, block: tuple(range(4 * block, 4 * block + 4)),
+        "holders",
+    ),
+    Idea("rank i holds block i", "One rank alone: k ranks share these rows.", lambda m, k, block: (block,), "holders"),
+    Idea(
+        "the first axis runs fastest",
+        "Ranks are numbered along the last axis of the device matrix first: neighbours differ in k.",
+        lambda m, k, block: tuple(range(block, m * k, m)),
+        "holders",
+    ),
+)
+
+
+def _relu(answer: Any) -> str:
+    rule = "relu of the whole sum, on every rank"
+    for ranks in (4, 2):
+        parts = np.random.default_rng(ranks).normal(size=(ranks, 6))
+        run = run_programs(answer, ranks, [part.copy() for part in parts])
+        if run.fault is not None:
+            raise run.fault.wrong(rule)
+        want = np.maximum(parts.sum(axis=0), 0)
+        for rank, value in enumerate(run.results):
+            if not _near(value, want):
+                note: str = ""
+                if _near(value, np.maximum(parts, 0).sum(axis=0)):
+                    text = "ReLU came before the sum: relu(a) + relu(b) is not relu(a + b). A partial sum cannot wait "
+                    note = Note(text + "past an operator that is not linear.", WAITS)
+                elif _near(value, parts.sum(axis=0)):
+                    note = "That is the sum, without the ReLU."
+                last = run.asked_by(rank)[-1].op if run.asked_by(rank) else ""
+                raise Wrong(f"{shorten(value)} on rank {rank} of {ranks}", rule, note, rank, last)
+    return "as on one device, on 2 and on 4 ranks"
+
+
+PLACED = 'placed = {"holders": holders, "relu": relu_of_product}'
+
+
+def _placed(answer: Any) -> Iterator[Part]:
+    where, relu = (_entry(answer, name, PLACED) for name in ("holders", "relu"))
+    yield judged("holders", compare_calls, where, PLACES, holders, HOLDER_IDEAS, "ranks that hold these rows")
+    yield judged("relu", _relu, relu)
+
+
+def _relu_first(rank: int, ranks: int, partial: Any) -> Program:
+    return (yield Request("all_reduce", tuple(range(ranks)), np.maximum(partial, 0)))
+
+
+def _with(name: str, ideas: Sequence[Idea]) -> tuple[Idea, ...]:
+    """Ideas about one entry of an answer."""
+    return tuple(Idea(idea.name, idea.note, {name: idea.answer}, idea.part) for idea in ideas)
+
+
+def _idea(name: str, note: str, entry: str, answer: Callable[..., Any], part: str) -> Idea:
+    return Idea(name, note, {entry: answer}, part)
+
+
+OF_LESSON_03 = (
+    Exercise(
+        "03.4",
+        "twice the ranks",
+        (("one rank", 1), ("a step", 3)),
+        (
+            "Which part of a step gets shorter with more ranks, and which part only comes into being with them?",
+            "Lesson 02: how many messages does a ring all_reduce take, and how large is each?",
+            "The computing is divided by the ranks. Then come 2 (p - 1) messages, each with a p-th of the gradients.",
+            "Compute_s over the ranks, plus twice the ranks less one, times alpha plus beta times the bytes over the "
+            "ranks.",
+        ),
+        _twice,
+        ideas=STEP_IDEAS,
+        start="""\
+def step_s(compute_s, size_bytes, ranks, alpha_s, beta_s_per_byte):
+    return compute_s
+
+
+check("03.4", step_s)
+""",
+    ),
+    Exercise(
+        "03.5",
+        "rows and steps that belong together",
+        (("each row once", 2), ("another order", 1), ("one step", 2)),
+        (
+            "If each rank shuffles by itself, how does it know which rows the others have taken?",
+            "Let all ranks make the same permutation: which seed may it depend on? And what must be added up before a "
+            "rank changes its weights?",
+            "Seed with the epoch alone and take every ranks-th row from rank on. In the step, reduce the gradients.",
+            "Permute the rows with a generator seeded by the epoch, and return a part that depends on the rank. In the "
+            "step, ask for an all_reduce of the gradient with the reduction mean, and subtract 0.1 times the reply.",
+        ),
+        _belongs,
+        ideas=(
+            _idea(OWN_DRAWS, "Each rank has drawn for itself", "rows", _own_draws, "each row once"),
+            _idea(REDUCED_LOSS, "the reduced loss is a number", "step", _loss_alone, "one step"),
+        ),
+        start='''\
+def rows_of(rank, ranks, rows, epoch):
+    """The rows that a rank takes in an epoch, in their order."""
+    return list(range(rows // ranks))
+
+
+def step(rank, ranks, weights, gradient, loss):
+    """A rank program: returns the new weights, with rate 0.1."""
+    return weights
+    yield
+
+
+together = {"rows": rows_of, "step": step}
+
+check("03.5", together)
+''',
+    ),
+)
+OF_LESSON_05 = (
+    Exercise(
+        "05.4",
+        "who holds what, and what may wait",
+        (("holders", 2), ("relu", 2)),
+        (
+            "Eight ranks stand in a device matrix of m rows and k columns. Which of them have the same rows of x?",
+            "Look at who adds up with whom above. And try relu on two numbers of which one is negative: before the "
+            "sum, and after it.",
+            "Neighbours split k: k ranks in a row hold the same rows of x. A sum must be complete before a ReLU.",
+            "The ranks from block times k on, k of them. In the program ask for an all_reduce of the partial sum, and "
+            "return the larger of the reply and 0.",
+        ),
+        _placed,
+        ideas=(*_with("holders", HOLDER_IDEAS), _idea(WAITS, "relu(a) + relu(b) is not", "relu", _relu_first, "relu")),
+        start='''\
+def holders(m, k, block):
+    """Ranks that hold rows `block` of x under the strategy ((m, k), (k, 1)), m x k = 8."""
+    return ()
+
+
+def relu_of_product(rank, ranks, partial):
+    """A rank program: this rank's partial sum of x @ w; returns relu(x @ w)."""
+    return partial
+    yield
+
+
+placed = {"holders": holders, "relu": relu_of_product}
+
+check("05.4", placed)
+''',
+    ),
+)
