@@ -74,7 +74,7 @@ def alone(rank, ranks, weights, gradient, loss):
     ({"rows": blocks, "step": summed}, "one step", "An all_reduce does not average"),
     ({"rows": blocks, "step": alone}, "one step", "and nothing was sent"),
     ({"rows": blocks, "step": 3}, "one step", "3 is not a function"),
-    (3, "each row once", "together = "),
+    (3, "each row once", "rows_of"),
 )
 def test_what_does_not_belong_together_is_told(answer, part, words):
     assert words in told("03.5", answer, part)

@@ -86,9 +86,9 @@ def test_the_marks_of_one_exercise_are_those_computed_by_hand(tmp_path):
 # of each lesson: points, added up by hand, the exercises of the half student, and the points of those
 LESSONS = {
     "02": (20, ("02.1", "02.4"), 10),
-    "03": (11, ("03.2",), 4),
+    "03": (20, ("03.2", "03.4"), 8),
     "04": (16, ("04.1",), 6),
-    "05": (15, ("05.2",), 5),
+    "05": (19, ("05.2",), 5),
     "06": (14, ("06.1",), 4),
     "07": (15, ("07.1",), 5),
     "08": (16, ("08.1",), 5),
@@ -224,7 +224,7 @@ def test_a_hostile_function_costs_its_own_points_alone(tmp_path, what):
 
     submit(tmp_path, "eve", "03", ["03.1", "03.3"], edit=edit)
     table = grade_folder(tmp_path, limits=SHORT)
-    assert table.total("eve") == (3 + 4, 11, 0), table.marks
+    assert table.total("eve") == (3 + 4, 20, 0), table.marks
     assert not descendants(os.getpid())
 
 

@@ -153,7 +153,7 @@ def _near(value: Any, want: np.ndarray) -> bool:
     return found.shape == want.shape and bool(np.allclose(found, want, rtol=1e-9, atol=1e-12))
 
 
-TOGETHER = 'together = {"rows": rows_of, "step": step}'
+TOGETHER = '{"rows": rows_of, "step": step}'
 
 
 def _belongs(answer: Any) -> Iterator[Part]:
@@ -222,7 +222,7 @@ def _relu(answer: Any) -> str:
     return "as on one device, on 2 and on 4 ranks"
 
 
-PLACED = 'placed = {"holders": holders, "relu": relu_of_product}'
+PLACED = '{"holders": holders, "relu": relu_of_product}'
 
 
 def _placed(answer: Any) -> Iterator[Part]:
@@ -283,22 +283,18 @@ check("03.4", step_s)
             _idea(OWN_DRAWS, "Each rank has drawn for itself", "rows", _own_draws, "each row once"),
             _idea(REDUCED_LOSS, "the reduced loss is a number", "step", _loss_alone, "one step"),
         ),
-        start='''\
+        start="""\
 def rows_of(rank, ranks, rows, epoch):
-    """The rows that a rank takes in an epoch, in their order."""
     return list(range(rows // ranks))
 
 
 def step(rank, ranks, weights, gradient, loss):
-    """A rank program: returns the new weights, with rate 0.1."""
     return weights
     yield
 
 
-together = {"rows": rows_of, "step": step}
-
-check("03.5", together)
-''',
+check("03.5", {"rows": rows_of, "step": step})
+""",
     ),
 )
 OF_LESSON_05 = (
@@ -316,21 +312,17 @@ OF_LESSON_05 = (
         ),
         _placed,
         ideas=(*_with("holders", HOLDER_IDEAS), _idea(WAITS, "relu(a) + relu(b) is not", "relu", _relu_first, "relu")),
-        start='''\
+        start="""\
 def holders(m, k, block):
-    """Ranks that hold rows `block` of x under the strategy ((m, k), (k, 1)), m x k = 8."""
     return ()
 
 
 def relu_of_product(rank, ranks, partial):
-    """A rank program: this rank's partial sum of x @ w; returns relu(x @ w)."""
     return partial
     yield
 
 
-placed = {"holders": holders, "relu": relu_of_product}
-
-check("05.4", placed)
-''',
+check("05.4", {"holders": holders, "relu": relu_of_product})
+""",
     ),
 )

@@ -9,8 +9,8 @@ from ... import nn
 from ...graph.compiler import compile_network
 from ...nn.tensor.tensor import Parameter
 from ...processes.shm import WorkerPool
-from ...train.session import Session
 from ...run.communicator import Request
+from ...train.session import Session
 from ..exercises import check, hint
 from ..exercises.descent import Line, LossCurves, TwoLayers, compare, mixed_rows, steady_rows, train
 from ..shared.prediction import Comparison
