@@ -16,7 +16,8 @@ from ..pipeline.subjects import get_subject
 from ..recompute.chain import LAYERS, RESULT_BYTES, compiled, count
 from ..shared.prediction import Comparison
 
-KEEP, AGAIN = (False,) * len(LAYERS), (True,) * len(LAYERS)
+KEEP = (False,) * len(LAYERS)
+AGAIN = (True,) * len(LAYERS)
 
 
 @cache

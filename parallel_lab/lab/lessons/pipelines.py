@@ -9,10 +9,14 @@ from ...cost.schedules import Schedule, make_schedule
 from ...cost.timeline import predict_timeline
 from ...train.session import initial_values
 from ..exercises import check, hint, par
+from ..exercises.verdict import Note
 from ..fusion.subjects import ChainNet
 from ..memory.count import simulated_ranks
 from ..pipeline.subjects import get_subject
 from ..shared.prediction import Comparison
+
+SMALLER = "1F1B has a smaller bubble"  # of MISCONCEPTIONS
+SAME_BUBBLE = "1F1B waits as long at the beginning and at the end, and only keeps fewer activations."
 
 
 def lanes(schedule: Schedule, *times: float) -> str:
@@ -68,7 +72,12 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
         ),
         one_8=(
             *("1F1B, 8 micro-batches", 2 * (8 + 3), lambda: step("1f1b", 8)),
-            "as long as GPipe: the bubble is the same",
+            {
+                # half of GPipe's bubble of 2 x 3, and none
+                2 * 8 + 3: Note(f"Your {2 * 8 + 3} is half of GPipe's bubble: {SAME_BUBBLE}", SMALLER),
+                2 * 8: Note(f"Your {2 * 8} is a step without a bubble: {SAME_BUBBLE}", SMALLER),
+                None: "as long as GPipe: the bubble is the same",
+            },
         ),
         kept_gpipe=("kept on rank 0, GPipe", 8, lambda: kept("gpipe"), "no B begins before the last F"),
         kept_one=("kept on rank 0, 1F1B", 4, lambda: kept("1f1b"), "B of micro-batch 0 comes back after 4 F"),

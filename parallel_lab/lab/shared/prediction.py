@@ -128,6 +128,7 @@ class Comparison:
 
             Comparison.of(prediction, rounds=("rounds in a ring", 6, counted, "3 to add up, 3 to hand out"))
 
+        The last may be a dict: what is wrong with an answer, by the answer, and under None what is told of any other.
         `counted` may be a function: it is called for what is shown only, so that an open question costs nothing.
 
         Raises ArgumentError for answers that are no dict, and for a key without an answer.
@@ -169,7 +170,7 @@ class Comparison:
             if yours is None and not self.show:
                 found.append((question, "-", COVERED, COVERED, "open", ""))
                 continue
-            why = "" if verdict == "right" else why
+            why = "" if verdict == "right" else _about(yours, why)
             found.append((question, _text(yours), _text(plan_says), _text(counted), verdict, why))
         return found
 
@@ -184,6 +185,14 @@ class Comparison:
         # an answer such as (8, 16) stays in one line
         table = html_table(titles, self._cells(), ["", *[";white-space:nowrap"] * 4, ""])
         return table + (f"<p role='status'>{escape(self.ask)}</p>" if self.ask else "")
+
+
+def _about(yours: Any, why: str | Mapping[Any, str]) -> str:
+    """What is told of a wrong answer: of this one, if it is that of a known wrong model, else of any."""
+    if isinstance(why, str):
+        return why
+    known = (text for wrong, text in why.items() if wrong is not None and _same(yours, wrong))
+    return next(known, why[None])
 
 
 def _counted(counted: Any) -> Any:
