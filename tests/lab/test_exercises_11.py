@@ -8,6 +8,7 @@ import math
 import pytest
 
 from parallel_lab.base.errors import ArgumentError
+from parallel_lab.lab.classroom.hidden import marks
 from parallel_lab.lab.exercises import get_exercise, lesson_11, plan_points, probe, three_products
 from parallel_lab.lab.lessons import choose
 from parallel_lab.processes.shm import close_all
@@ -154,6 +155,15 @@ def test_question_21_is_not_answered_and_a_plan_asked_again_is_no_question(monke
         ask(texts[20])
     verdict = check("11.2", texts[:21])
     assert "question 21" in failed(verdict)["questions"].found
+
+
+@pytest.mark.parametrize(("number", "worth"), [("11.3", 3), ("11.4", 3), ("11.5", 3)])
+def test_right_answers_hold_on_drawn_inputs_and_a_table_of_the_shown_ones_does_not(number, worth):
+    for answer in RIGHT[number]:
+        assert marks(number, answer, seed=7) == worth
+    cases = {"11.3": lesson_11.STEPS, "11.4": lesson_11.PIPELINES, "11.5": lesson_11.PLACED}[number]
+    table = {case: RIGHT[number][0](*case) for case in cases}
+    assert marks(number, lambda *case: table.get(case, 0), seed=7) == 0
 
 
 def test_a_belief_is_told_by_its_name():

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from ...base.cluster import Link
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from ...base.units import time_text
@@ -15,7 +17,7 @@ from ...cost.time import message_time_s
 from ..strategy.operators import parse_strategy
 from .book import Exercise
 from .ideas import Idea, compare_calls
-from .one_product import Product
+from .one_product import Product, counts, pair
 from .plan_points import FORM, QUESTIONS, Game, plan_text, solved
 from .running import ask, attempt
 from .three_products import GIVEN, least, operators, sent_bytes_of, spread
@@ -204,6 +206,11 @@ def _twice(answer: Any) -> Iterator[Part]:
     yield judged("one rank", compare_calls, answer, alone, _step_s, (), "a rank alone sends nothing")
 
 
+def _drawn_step(answer: Any, rng: np.random.Generator) -> None:
+    case = int(rng.integers(2, 200)), float(rng.uniform(0.1, 2)), int(rng.integers(1, 10**9)), 1e-5, 1e-9
+    compare_calls(answer, [case], _step_s)
+
+
 # ---- 11.4: how many micro-batches ----
 
 PIPELINES = [  # stages, rows, seconds of a row's forward, seconds that each micro-batch's forward takes to start
@@ -253,6 +260,12 @@ def _counted(answer: Any) -> Iterator[Part]:
     yield judged("count", compare_calls, answer, PIPELINES, _best_count, COUNT_IDEAS, rule)
 
 
+def _drawn_count(answer: Any, rng: np.random.Generator) -> None:
+    rows = 8 * int(rng.integers(6, 13))
+    case = int(rng.integers(2, 9)), rows, float(rng.uniform(1e-3, 2e-3)), float(rng.uniform(5e-4, 5e-3))
+    compare_calls(answer, [case], _best_count)
+
+
 # ---- 11.5: which link ----
 
 PLACED = [
@@ -297,6 +310,12 @@ NODE_IDEAS = (
 def _placed(answer: Any) -> Iterator[Part]:
     rule = "nodes with ranks that add up with rank 0"
     yield judged("nodes", compare_calls, answer, PLACED, _nodes, NODE_IDEAS, rule)
+
+
+def _drawn_nodes(answer: Any, rng: np.random.Generator) -> None:
+    splits = list(counts())
+    case = pair(*splits[int(rng.integers(len(splits)))]), int(rng.choice((2, 4)))
+    compare_calls(answer, [case], _nodes)
 
 
 EXERCISES = (
@@ -355,6 +374,7 @@ check("11.2", questions)
         ),
         _twice,
         ideas=STEP_IDEAS,
+        drawn={"step": _drawn_step},
         start='''\
 def step_s(ranks, compute_s, size_bytes, alpha_s, beta_s_per_byte):
     """Seconds of a step: the compute of one rank, divided, and an all_reduce of all gradients."""
@@ -376,6 +396,7 @@ check("11.3", step_s)
         ),
         _counted,
         ideas=COUNT_IDEAS,
+        drawn={"count": _drawn_count},
         start='''\
 def micro_batches(stages, rows, row_s, start_s):
     """The number of micro-batches with the shortest step: it divides the rows, and is at least `stages`."""
@@ -399,6 +420,7 @@ check("11.4", micro_batches)
         ),
         _placed,
         ideas=NODE_IDEAS,
+        drawn={"nodes": _drawn_nodes},
         start='''\
 def nodes(strategy, per_node):
     """On how many nodes are the ranks that add up with rank 0? x @ w on 8 ranks, per_node ranks on a node."""
