@@ -19,7 +19,7 @@ from ...ops.machine.primitive import Strategy
 from ..exercises import check, hint, par
 from ..exercises.lesson_11 import PLACED, step_of_ranks
 from ..exercises.one_product import Product
-from ..exercises.plan_points import MACHINE, MODEL, Game, solved
+from ..exercises.plan_points import MACHINE, MODEL, Game
 from ..exercises.three_products import least, sent_bytes_of, spread
 from ..pipeline.subjects import get_subject
 from ..search.run import run_both
