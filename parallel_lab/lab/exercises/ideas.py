@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import shorten
-from .running import ask, attempt
+from .running import ask, attempt, listed
 from .verdict import Note, Wrong
 
 CLOSE = 1e-9  # relative
@@ -83,7 +83,7 @@ def same_value(found: Any, wanted: Any, close: float = CLOSE) -> bool:
             return False
     if isinstance(wanted, list | tuple):
         try:
-            given = list(found)
+            given = listed(found)
         except Exception:  # the same
             return False
         return len(given) == len(wanted) and all(same_value(*pair, close) for pair in zip(given, wanted, strict=True))

@@ -16,7 +16,7 @@ from ...run.simulator import simulate
 from .book import Exercise
 from .descent import Line, Trained, TwoLayers, compare, mixed_rows, steady_rows, train
 from .ideas import Idea
-from .running import ask, read_number
+from .running import ask, listed, read_number
 from .together import OF_LESSON_03
 from .verdict import Note, Part, Wrong, judged
 
@@ -144,7 +144,7 @@ def _drawn_rows(name: str, answer: Any, rng: np.random.Generator) -> str:
 
 def _weighted(value: Any, rows: Sequence[int], rule: str) -> str:
     try:
-        weights = [float(w) for w in value]
+        weights = [float(w) for w in listed(value)]
     except Exception:  # whatever a learner's object does
         weights = []
     if len(weights) != len(rows) or not all(map(math.isfinite, weights)):

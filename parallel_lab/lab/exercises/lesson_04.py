@@ -22,7 +22,7 @@ from ..fusion.case import paper_case
 from ..fusion.subjects import GOLF, GOLF_LINE, MB, ChainNet, Job
 from .book import Exercise
 from .ideas import Idea
-from .running import ask, read_number
+from .running import ask, listed, read_number
 from .verdict import Note, Part, Wrong, judged
 
 # ---- 04.1: buckets by size ----
@@ -122,7 +122,7 @@ def _check_buckets(answer: Any, cases: Sequence[tuple[list[int], int, Buckets]],
     for sizes, threshold_mb, want in cases:
         value, op = ask(rule, answer, list(sizes), threshold_mb), _list_text(sizes, threshold_mb)
         try:
-            given = [[whole(position) for position in bucket] for bucket in value]
+            given = [[whole(position) for position in listed(bucket)] for bucket in listed(value)]
         except Exception as error:  # whatever a learner's object does
             allowed = "Lists of positions, one list per bucket, such as [[0, 1], [2]]"
             raise Wrong(shorten(value), "", "", None, op, form=allowed) from error
@@ -238,7 +238,7 @@ def _golf(answer: Any) -> Iterator[Part]:
 
 def _read_indices(answer: Any) -> tuple[int, ...]:
     try:
-        given = [whole(position) if not isinstance(position, bool) else position for position in answer]
+        given = [whole(position) if not isinstance(position, bool) else position for position in listed(answer)]
     except Exception as error:  # whatever a learner's object does
         found = "no list yet" if answer is None else shorten(answer)
         raise Wrong(found, form="Positions at which messages end, such as [2, 5]") from error

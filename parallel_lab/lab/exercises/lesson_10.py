@@ -21,7 +21,7 @@ from ...run.communicator import Request
 from ..recompute.chain import LAYERS, compiled, count
 from .book import Exercise
 from .ideas import Idea
-from .running import ask, read_number, run_programs
+from .running import ask, listed, read_number, run_programs
 from .verdict import Note, Part, Wrong, judged
 
 # ---- 10.1: a budget for recomputing ----
@@ -40,7 +40,7 @@ def _read_layers(given: Any, cap: int) -> tuple[bool, ...]:
         f"for the cap {cap}, the numbers of the layers that are recomputed, such as [0, 3]: from 0 to {len(LAYERS) - 1}"
     )
     try:
-        layers = [whole(layer) for layer in given if not isinstance(layer, bool) or _refuse(layer)]
+        layers = [whole(layer) for layer in listed(given) if not isinstance(layer, bool) or _refuse(layer)]
     except Exception as error:  # whatever a learner's object does
         raise Wrong("nothing" if given is None else shorten(given), form=rule) from error
     outside = [n for n in layers if not 0 <= n < len(LAYERS)]

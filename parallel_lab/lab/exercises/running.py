@@ -23,6 +23,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from types import FunctionType, GeneratorType
 from typing import Any
 
@@ -35,9 +36,10 @@ from ...run.communicator import Request, Start
 from ...run.simulator import simulate
 from .verdict import Wrong
 
-SECONDS = 5.0  # of one call of a learner's function; right answers take milliseconds
+SECONDS = 4.0  # of one call of a learner's function; right answers take milliseconds
 MOST_REQUESTS = 20_000  # of one run of rank programs; an algorithm of 8 ranks needs a few hundred
 AGAIN_S = 0.05  # the alarm comes again: a bare `except:` in a loop may have caught the first
+MOST_ITEMS = 100_000  # of a list that is an answer
 MOST_LINES = 20  # of a loop around an `except:`
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
@@ -260,6 +262,14 @@ def read_number(value: Any) -> float | None:
         return float(value)
     except Exception:  # the value's own code may raise anything
         return None
+
+
+def listed(value: Any, most: int = MOST_ITEMS) -> list[Any]:
+    """The items of what a learner gave. Raises ValueError for more than `most`, among it what never ends."""
+    items = list(islice(value, most + 1))
+    if len(items) > most:
+        raise ValueError(f"more than {most} items")
+    return items
 
 
 # ---- rank programs ----
