@@ -23,7 +23,7 @@ def test_a_command_that_is_named_exists(command):
 
 
 def test_exercises_with_drawn_inputs_are_named():
-    named = re.findall(r"\d\d\.\d", TEXT.partition("shows its inputs (")[2].partition(")")[0])
+    named = re.findall(r"\d\d\.\d", TEXT.partition("shows its inputs\n  (")[2].partition(")")[0])
     assert named == [exercise.number for exercise in all_exercises() if exercise.drawn]
 
 
