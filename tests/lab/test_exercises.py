@@ -32,7 +32,6 @@ from parallel_lab.lab.exercises import (
     probe,
 )
 from parallel_lab.lab.exercises.book import Desk
-from parallel_lab.lab.exercises.probing import ENDLESS
 from parallel_lab.lab.exercises.running import TimeUp, attempt, deadline, read_number, run_programs
 from parallel_lab.lab.exercises.starts import handed_in
 from parallel_lab.run.communicator import Request
@@ -530,14 +529,3 @@ def test_what_is_no_request_is_a_fault(asked):
         yield asked
 
     assert run_programs(wrong, 2, [None] * 2).fault is not None
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("answer", ENDLESS, ids=lambda answer: answer.__name__)
-def test_a_function_without_an_end_gets_its_verdict_in_time(number, answer):
-    """The first call is stopped, and no other is made: a tired machine has as long again."""
-    begin = time.monotonic()
-    verdict = check(number, answer)
-    assert not verdict.passed and verdict.first_failure.found
-    assert time.monotonic() - begin < 2 * PROMISED_S
