@@ -83,6 +83,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
             sys.settrace(further)
             while frame is not None and frame.f_code is not here:
+                frame.f_trace_lines = True  # `Followed` listens to returns only
                 frame.f_trace, frame = further, frame.f_back
         raise TimeUp
 
