@@ -76,9 +76,10 @@ class AutoParallel(Cell):
 
     def settings(self) -> dict[str, Any]:
         """The options of compiling: the fields of ParallelConfig but those of the world and of `set_algo_parameters`,
-        which are the context's, and three without a method.
+        which are the context's, and four without a method.
         """
         kept = ("device_num", "global_rank", *ALGORITHM, "fusion_index", "cost_model_fusion", "redistribution")
+        kept += ("recursive_most_devices",)
         defaults = {f.name: f.default for f in fields(ParallelConfig) if f.name not in kept}
         return {**defaults, **self._config}
 

@@ -42,6 +42,7 @@ DEFAULTS = {
     "communi_parallel_mode": "all_group_parallel",
     "enable_alltoall": False,
     "redistribution": "",
+    "recursive_most_devices": 1024,
     "force_fp32_communication": False,
     "strategy_ckpt_config": {"load_file": "", "save_file": "", "only_trainable_params": True},
     "dump_local_norm": False,

@@ -226,6 +226,7 @@ PARALLEL = {
     "communi_parallel_mode": one_of("all_group_parallel", "same_server_group_parallel", "no_group_parallel"),
     "enable_alltoall": BOOL,
     "redistribution": one_of("", "allgather", "alltoall", "exact"),
+    "recursive_most_devices": whole(1),
     "force_fp32_communication": BOOL,
     "strategy_ckpt_config": dict_of(load_file=file_name, save_file=file_name_in_new_folder, only_trainable_params=flag),
     "dump_local_norm": BOOL,

@@ -134,6 +134,7 @@ ROUND_TRIPS = [
     {"communi_parallel_mode": "no_group_parallel"},
     {"enable_alltoall": True},
     {"redistribution": "exact"},
+    {"recursive_most_devices": 4096},
     {"strategy_ckpt_load_file": "./"},
     {"strategy_ckpt_config": {"load_file": "a.ckpt", "save_file": "b.json", "only_trainable_params": False}},
 ]

@@ -3,6 +3,7 @@ searched networks against one device."""
 
 import itertools
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 from parallel_lab import StrategyError, compile, nn, ops
+from parallel_lab.base.cluster import get_cluster
 from parallel_lab.base.settings.context import reset_cost_model_context, set_cost_model_context
-from parallel_lab.cost.search import Choice, Pair, Problem, Term, eliminate, mindspore_problem, recursive_search
+from parallel_lab.cost.search import Choice, Pair, Problem, Term, eliminate, mindspore_problem, recursive_search, search
 from parallel_lab.cost.search.problem import NEVER
 from parallel_lab.graph.compiler import compile_steps
 from parallel_lab.nn.tensor.custom import PrimitiveWithInfer, prim_attr_register
@@ -254,16 +256,22 @@ def test_every_operator_has_a_reason_and_every_step_a_text():
     assert len(halvings) == 3 * 3 and all(step.text().startswith(f"level {step.level}: ") for step in halvings)
 
 
-def test_recursive_programming_takes_at_most_1024_devices_unless_told():
+def test_recursive_programming_takes_at_most_1024_devices_unless_set():
     net = nets.Chain([4096, 4096], [None])
     for devices in (2, 1024):
         plan = searched(net, ones(4096, 4096), mode="recursive_programming", device_num=devices)
         assert np.prod(plan.graph.nodes[0].strategy[0]) * plan.graph.nodes[0].strategy[1][1] == devices
-    with pytest.raises(StrategyError, match=r"2048 devices.*At most 1024"):
+    with pytest.raises(StrategyError, match=r"2048 devices.*At most 1024.*set recursive_most_devices=2048"):
         searched(net, ones(4096, 4096), mode="recursive_programming", device_num=2048)
-    steps = compile_steps(net, ones(4096, 4096), parallel_mode="semi_auto_parallel", device_num=2048)
-    found, _ = recursive_search(steps[0][1].graph, steps[0][1].config, most_devices=4096)
-    assert np.prod([n for cuts in found.values() for pair in cuts for n in pair]) >= 2048
+    cluster = replace(get_cluster("two_nodes"), node_count=256)
+    more = {"device_num": 2048, "recursive_most_devices": 2048}
+    plan = searched(net, ones(4096, 4096), mode="recursive_programming", **more)
+    ((rows, _), (_, columns)) = plan.graph.nodes[0].strategy
+    assert rows * columns == 2048
+    found = search(
+        net, ones(4096, 4096), method="recursive_programming", cluster=cluster, dataset_strategy="full_batch", **more
+    )
+    assert found.strategies == {plan.graph.nodes[0].name: plan.graph.nodes[0].strategy}
 
 
 # ---- against one device ----

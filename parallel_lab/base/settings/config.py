@@ -95,6 +95,7 @@ class ParallelConfig:
                                  need; "": as enable_alltoall says
     gradient_fp32_sync           automatic modes: sum 16-bit gradients in float32
     search_mode                  who chooses strategies in auto_parallel
+    recursive_most_devices       recursive_programming refuses more devices than this; MindSpore: 1024
     fully_use_devices            search only strategies that use every rank, or one
     parameter_broadcast          rank 0's initial weights are sent to all before step 1 (Model, automatic modes)
     parallel_optimizer_threshold KB; smaller parameters are not sharded by the optimizer parallel
@@ -124,6 +125,7 @@ class ParallelConfig:
     redistribution: str = ""
     gradient_fp32_sync: bool = True
     search_mode: str = "dynamic_programming"
+    recursive_most_devices: int = 1024
     fully_use_devices: bool = True
     elementwise_op_strategy_follow: bool = False
     tensor_slice_align_enable: bool = False

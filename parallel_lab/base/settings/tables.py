@@ -38,6 +38,7 @@ PARALLEL: Checks = {
     "redistribution": choice("", "allgather", "alltoall", "exact"),  # not MindSpore's, which has the first two
     "gradient_fp32_sync": checks.boolean,
     "search_mode": choice(*checks.SEARCH_MODES),
+    "recursive_most_devices": checks.integer(1),  # not MindSpore's, which has the limit and no name for it
     "parameter_broadcast": checks.boolean,
     "enable_parallel_optimizer": checks.boolean,
     "optimizer_weight_shard_size": checks.shard_size(2),

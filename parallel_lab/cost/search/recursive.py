@@ -31,7 +31,6 @@ from .places import Places
 
 ROWS_SCALE = 0.25  # MindSpore scales this one only: batches are cheap to split
 MOVED_SCALE = 16  # elements of a tensor that two operators cut differently
-MOST_DEVICES = 1024  # MindSpore
 ROWS, COLUMNS, CONTRACTION, WINDOWS, BATCH = "rows", "columns", "contraction", "windows", "batch"
 
 
@@ -98,20 +97,18 @@ class Halving:
         return f"level {self.level}: {self.operator!r} halves its {self.kind}, {self.label!r} ({others} elements)"
 
 
-def recursive_search(
-    graph: Graph, config: ParallelConfig, *, most_devices: int = MOST_DEVICES
-) -> tuple[dict[str, Strategy], tuple[Halving, ...]]:
+def recursive_search(graph: Graph, config: ParallelConfig) -> tuple[dict[str, Strategy], tuple[Halving, ...]]:
     """({operator: strategy}, what was decided on each level).
 
-    most_devices  beyond it StrategyError is raised (MindSpore: 1024), and for a count that is no power of two: devices
-                  are halved until one is left
+    Raises StrategyError for more devices than the setting recursive_most_devices (MindSpore: 1024), and for a count
+    that is no power of two: devices are halved until one is left.
     """
     if config.device_num & (config.device_num - 1):
         what, hint = f"{config.device_num} devices", "Use dynamic_programming"
         raise StrategyError(what, where="recursive_programming", allowed="A power of two", hint=hint)
-    if config.device_num > most_devices:
-        what, allowed = f"{config.device_num} devices", f"At most {most_devices}"
-        hint = "Use dynamic_programming, or give recursive_search a larger most_devices"
+    if config.device_num > config.recursive_most_devices:
+        what, allowed = f"{config.device_num} devices", f"At most {config.recursive_most_devices}"
+        hint = f"Use dynamic_programming, or set recursive_most_devices={config.device_num}"
         raise StrategyError(what, where="recursive_programming", allowed=allowed, hint=hint)
     search = _Recursive(graph, config)
     return search.run(), tuple(search.steps)
