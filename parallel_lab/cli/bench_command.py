@@ -5,6 +5,7 @@ parallel-lab bench training               one training step on one device beside
 parallel-lab bench training --parallel    the data-parallel step of 2 and 4 ranks beside DistributedDataParallel
 parallel-lab bench startup                from nothing to the first collective; what idle workers take
 parallel-lab bench pipeline               bubbles of pipelines: predicted, simulated, measured
+parallel-lab bench search                 steps of searched plans: predicted, simulated, measured
 parallel-lab bench link                   the alpha-beta model of this machine, fitted, with its residuals
 
 Each takes --json FILE (versioned, with the machine it ran on) and --quick, which says nothing about speed.
@@ -159,6 +160,14 @@ def _pipeline(args: argparse.Namespace) -> Measured:
     return Measured(pipeline_text(found), {"pipeline": numbers, "goals": goal_dicts(pipeline_goals(found))})
 
 
+def _search(args: argparse.Namespace) -> Measured:
+    from .bench.searched import measure_searched, searched_dict, searched_page, searched_text
+
+    nets, steps = (2, 1) if args.quick else (args.nets, args.steps)
+    report = measure_searched(nets, args.ranks, steps, seed=args.seed, tell=_tell)
+    return Measured(searched_text(report), searched_dict(report), lambda machine: searched_page(report, machine))
+
+
 def _link(args: argparse.Namespace) -> Measured:
     from ..processes.measure.fit import fit_link
     from .bench.page import bench_page
@@ -235,6 +244,22 @@ BENCHMARKS = (
         "not compute: predicted by the cost model, simulated, and measured on workers; the first two are told how many "
         "cores there are.",
         "  parallel-lab bench pipeline\n  parallel-lab bench pipeline --stages 2 --schedules 1f1b\n",
+    ),
+    Benchmark(
+        "search",
+        _search,
+        (
+            option("--nets", type=_POSITIVE, default=50, help="nets that are drawn (default 50)"),
+            option("--ranks", type=whole_number(2, 16), default=2, help="workers (default 2)"),
+            option("--steps", type=_POSITIVE, default=7, help="steps that count, of each net (default 7)"),
+            option("--seed", type=_COUNT, default=19, help="that nets are drawn with (default 19)"),
+            _HTML,
+        ),
+        "steps of searched plans: predicted, simulated, measured",
+        "Draws small nets, searches a plan for each on this machine's fitted profile, predicts its step, trains it on "
+        "workers, and compares the times, and every tensor with one device. Shows the median over nets of predicted "
+        "and measured step, larger over smaller, with its spread.",
+        "  parallel-lab bench search\n  parallel-lab bench search --nets 10 --ranks 4 --html search.html\n",
     ),
     Benchmark(
         "link",

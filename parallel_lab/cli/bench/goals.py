@@ -28,7 +28,7 @@ MESSAGE_LIMITS = ((4 << 10, 0.5), (64 << 10, 0.5), (_MIB, 0.8), (16 * _MIB, 0.8)
 MESSAGE_BOUND_LIMIT = 1.2
 # open goals: 4 KiB at most this times MPI; a sum of 1 MiB in the arena at most this times the bound
 SMALL, SMALL_LIMIT, SMALL_BOUND_LIMIT = ("all_gather", "broadcast", "all_to_all"), 1.0, 2.0
-SHARES = ("the call", "one core", "the step")  # what goals are shares of: shown in percent
+SHARES = ("the call", "one core", "the step", "all nets")  # what goals are shares of: shown in percent
 BOUND_LIMIT, BARRIER_LIMIT, BUSY_LIMIT, CHECKS_LIMIT = 1.4, 0.8, 5.0, 0.05
 
 
