@@ -529,3 +529,36 @@ def test_what_is_no_request_is_a_fault(asked):
         yield asked
 
     assert run_programs(wrong, 2, [None] * 2).fault is not None
+
+
+def instead_of_functions(start, function):
+    """An exercise's start with `function` in the place of each of its functions."""
+    if isinstance(start, dict):
+        return {key: instead_of_functions(value, function) for key, value in start.items()}
+    return function if callable(start) else start
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", NUMBERS)
+def test_answers_without_an_end_are_stopped_once_in_each_exercise(number):
+    """A deaf loop for each function of the answer. A second call would take longer than was promised."""
+    calls = []
+
+    def deaf(*_):
+        calls.append(number)
+        while True:
+            try:
+                time.sleep(0.01)
+            except BaseException:
+                continue
+
+    exercise = get_exercise(number)
+    start, given = handed_in(exercise.start)
+    answer = instead_of_functions(start, deaf)
+    given = {name: instead_of_functions(value, deaf) for name, value in given.items()}
+    begin = time.monotonic()
+    parts = exercise.judge(deaf if answer == start else answer, **given)
+    assert time.monotonic() - begin < 2 * PROMISED_S  # on a busy machine
+    assert len(calls) <= (2 if number == "11.2" else 1)  # 11.2 tries for half a second whether a function asks at all
+    failed = [part for part in parts if part.passed is False]
+    assert failed and any(part.found or part.note for part in failed)

@@ -2,9 +2,9 @@
 
 An exercise is one `Exercise` in the tuple `EXERCISES` of its lesson's file: "04.2" is looked for in `lesson_04.py`. Its
 grader is a generator that yields a `Part` for each of the declared parts, in any order; what it does not yield is "not
-judged". A `Wrong` that it raises fails the next part and ends the judging. A grader never looks at a verdict or score
-that came with the answer: it runs the learner's functions on inputs of its own (`running.py`), counts in its own log,
-or computes from the learner's numbers.
+judged". A `Wrong` that it raises fails the next part and ends the judging; a function that had to be stopped ends it,
+too. A grader never looks at a verdict or score that came with the answer: it runs the learner's functions on inputs of
+its own (`running.py`), counts in its own log, or computes from the learner's numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from ...base.checks import fitting, is_int
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from .ideas import Idea
-from .running import TimeUp, deadline, followed, is_machine_fault, place_of
+from .running import STOPPED, TimeUp, deadline, followed, is_machine_fault, place_of
 from .starts import is_start
 from .verdict import LADDER, Hint, Par, Part, Verdict, Wrong
 
@@ -85,6 +85,8 @@ class Exercise:
                         what = f"part {part.name!r}"
                         raise ArgumentError(what, where=f"grader of {self.number}", allowed=f"One of {tuple(worth)}")
                     judged.setdefault(part.name, part)
+                    if part.passed is False and part.found.startswith(STOPPED):
+                        break  # it would take its whole time again in each part
         except (Exception, TimeUp) as error:  # an answer that nobody thought of must not end the lesson
             if is_machine_fault(error, self.grader):
                 what = f"{type(error).__name__}: {error}"

@@ -16,7 +16,7 @@ from ...cost.schedules import make_schedule
 from ...cost.time import message_time_s
 from ..strategy.operators import parse_strategy
 from .book import Exercise
-from .ideas import Idea, compare_calls
+from .ideas import LATER_S, Idea, compare_calls
 from .one_product import Product, counts, pair
 from .plan_points import FORM, QUESTIONS, Game, plan_text, solved
 from .running import ask, attempt
@@ -123,7 +123,7 @@ def _asks(function: Any) -> bool:
         asked.append(text)
         raise ArgumentError("that is enough", where="ask")
 
-    attempt(function, first)
+    attempt(function, first, seconds=LATER_S)
     return bool(asked)
 
 

@@ -37,6 +37,7 @@ from ...run.simulator import simulate
 from .verdict import Wrong
 
 SECONDS = 4.0  # of one call of a learner's function; right answers take milliseconds
+STOPPED = "stopped: no end after"
 MOST_REQUESTS = 5_000  # of one run of rank programs; an algorithm of 8 ranks needs a few hundred
 AGAIN_S = 0.05  # the alarm comes again: a bare `except:` in a loop may have caught the first
 MOST_ITEMS = 100_000  # of a list that is an answer
@@ -161,7 +162,7 @@ def fault_of(error: BaseException, rank: int | None = None, seconds: float = SEC
     place = f"{short_file(own[-1].filename)}:{own[-1].lineno}" if own else ""
     code = (own[-1].line or "").strip() if own else ""
     if isinstance(error, TimeUp):
-        return Fault(f"stopped: no end after {seconds:g} s", place, code, rank)
+        return Fault(f"{STOPPED} {seconds:g} s", place, code, rank)
     text = str(error)
     if not isinstance(error, ParallelLabError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
