@@ -9,8 +9,10 @@ import math
 import numpy as np
 import pytest
 
+from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.collectives.algorithms.algorithm import algorithm
 from parallel_lab.lab.collectives.all_reduce_menu import AllReduceMenu
+from parallel_lab.lab.exercises.book import Desk
 from parallel_lab.processes.measure.fit import fit_line
 from parallel_lab.run.communicator import Request
 from tests.crossed import each_of
@@ -296,3 +298,15 @@ def test_a_ring_for_everything_is_told_what_it_costs():
 def test_a_name_that_is_not_on_the_menu_is_refused_with_those_that_are():
     part = check("02.4", {1_000: "rings"}).parts[0]
     assert not part.passed and "'rings'" in part.found and "recursive_doubling" in part.form
+
+
+def test_the_menus_par_is_told_after_an_own_attempt():
+    desk = Desk()
+    desk.check("02.4", dict.fromkeys((1_000, 64_000, 1_000_000, 64_000_000), "ring"))
+    with pytest.raises(ArgumentError, match="that passes '500 x 1 kB'"):
+        desk.par("02.4")
+    desk.check("02.4", {**dict.fromkeys((64_000, 1_000_000, 64_000_000), "ring"), 1_000: "recursive_doubling"})
+    found, names = desk.par("02.4"), {}
+    assert "times par" in found.yours
+    exec(found.text, names)
+    assert check("02.4", names["choices"]).passed

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.cluster import cluster_for
+from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.exercises import lesson_04
+from parallel_lab.lab.exercises.book import Desk
 from parallel_lab.lab.exercises.lesson_04 import RANDOM_LISTS
 from tests.crossed import each_of
 from tests.lab.verdicts import check, failed, passes, told, words_of
@@ -156,6 +158,18 @@ def test_a_wrong_index_list_is_told_what_it_is(indices, parts, words):
 def test_the_step_in_the_verdict_is_the_one_on_paper():
     for indices in ([2], [2, 5], [0, 1, 2, 8]):
         assert f"{golf_ms(indices):.3g} ms, recomputed" in str(check("04.2", indices))
+
+
+def test_golfs_par_is_told_after_an_own_attempt():
+    desk = Desk()
+    desk.check("04.2", [9])
+    with pytest.raises(ArgumentError, match="that passes 'beats one message'"):
+        desk.par("04.2")
+    desk.check("04.2", [4])
+    found, names = desk.par("04.2"), {}
+    assert found.yours == f"a step of {golf_ms([4]):.3g} ms, recomputed: {golf_ms([4]) / golf_ms([0, 3, 5]):.3f} x par"
+    exec(found.text, names)
+    assert passes(check("04.2", names["indices"]), 5)
 
 
 # ---- 04.3: what cannot hide ----

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.memory import predict_memory
 from parallel_lab.lab.exercises import lesson_08
+from parallel_lab.lab.exercises.book import Desk
 from parallel_lab.lab.memory.count import predicted_ranks
 from parallel_lab.lab.memory.subjects import WIDTHS, Settings, get_subject
 from parallel_lab.run.communicator import Request, Start, Wait
@@ -251,6 +253,18 @@ def test_a_wrong_model_is_told_what_it_is(model, parts, words):
     wrong = failed(check("08.3", model))
     assert set(wrong) == parts
     assert any(words in words_of(part) for part in wrong.values())
+
+
+@pytest.mark.exhaustive
+def test_the_largest_model_is_told_after_an_own_attempt():
+    desk = Desk()
+    desk.check("08.3", {"width": 128, "level": "off"})
+    with pytest.raises(ArgumentError, match="that passes 'beats level off'"):
+        desk.par("08.3")
+    desk.check("08.3", {"width": 256, "level": "level3"})
+    found, names = desk.par("08.3"), {}
+    exec(found.text, names)
+    assert found.yours.startswith(f"{8 * 256**2:,} parameters") and passes(check("08.3", names["model"]), 5)
 
 
 def test_a_model_that_does_not_fit_names_the_moment():

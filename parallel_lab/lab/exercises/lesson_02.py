@@ -190,7 +190,12 @@ def _menu(answer: Any) -> Iterator[Part]:
     if score.reached_par and "halving_doubling_near_first" in score.choices:
         note = "You have found near-first halving: in a ring, the large halves go to near neighbours."
     expected = f"{score.par_s * 1e6:.0f} us, the best of all {len(menu.names)}^4 choices"
-    yield Part("whole menu", score.reached_par, score.text, expected, note)
+    yield Part("par", score.reached_par, score.text, expected, note)
+
+
+def _shown_menu() -> str:
+    menu = AllReduceMenu()
+    return f"choices = {dict(zip((order.size_bytes for order in menu.orders), menu.par, strict=True))}"
 
 
 def _best_choice(choice: Any, count: int, price: Mapping[str, float]) -> str:
@@ -288,7 +293,7 @@ check("02.3", {"line": my_line, "half_size_bytes": half_size_bytes}, fit=fit)
     Exercise(
         "02.4",
         "all-reduce menu",
-        tuple((name, 1) for name in (*MENU_PARTS, "whole menu")),
+        tuple((name, 1) for name in (*MENU_PARTS, "par")),
         (
             "For which of the four orders do the start-ups cost more than the bytes?",
             "Print menu.to_text() and read it row by row: where are two algorithms close?",
@@ -297,16 +302,18 @@ check("02.3", {"line": my_line, "half_size_bytes": half_size_bytes}, fit=fit)
             "form that sends its large halves to near neighbours.",
         ),
         _menu,
+        _shown_menu,
+        MENU_PARTS[0],
         ideas=(
             Idea(
                 "a ring is always best",
                 "A ring is not always best",
                 dict.fromkeys((order.size_bytes for order in AllReduceMenu.ORDERS), "ring"),
-                "whole menu",
+                "par",
             ),
         ),
         start="""\
-choices = {1_000: "ring", 64_000: "ring", 1_000_000: "ring", 64_000_000: "ring"}
+choices = {1_000: None, 64_000: None, 1_000_000: None, 64_000_000: None}
 
 check("02.4", choices)
 """,

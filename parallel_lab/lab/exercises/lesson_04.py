@@ -236,6 +236,11 @@ def _golf(answer: Any) -> Iterator[Part]:
     yield Part("par", at_par, f"{what}: {step_s / par_s:.3f} x par", rule, "" if at_par else note)
 
 
+def _shown_golf() -> str:
+    best = paper_case(GOLF_LINE).best_groups()
+    return f"indices = {[bucket[-1] for bucket in buckets_of(best)[:-1]]}"
+
+
 def _read_indices(answer: Any) -> tuple[int, ...]:
     try:
         given = [whole(position) if not isinstance(position, bool) else position for position in listed(answer)]
@@ -451,12 +456,14 @@ check("04.1", buckets_by_size)
             "in one message. An index is the last gradient of its message.",
         ),
         _golf,
+        _shown_golf,
+        "beats one message",
         ideas=(
             Idea(EXTREME, ALL_IN_ONE, [len(GOLF) - 1], "par"),
             Idea(EXTREME, EACH_ALONE, list(range(len(GOLF) - 1)), "par"),
         ),
         start="""\
-indices = [9]
+indices = [8]
 
 check("04.2", indices)
 """,

@@ -241,6 +241,13 @@ def _largest(answer: Any) -> Iterator[Part]:
     yield Part("par", at_par, found, f"{par.parameters:,}: {rule}", note)
 
 
+def _shown_model() -> str:
+    par = _par()
+    chosen = {name: getattr(par.settings, name) for name in FREE}
+    changed = {name: value for name, value in chosen.items() if value != getattr(GIVEN, name)}
+    return f"model = {dict(width=par.width, **changed)}"
+
+
 def _fits(full: Count, ranks: int) -> str:
     """full: of the fullest rank"""
     peak = bytes_text(full.peak_bytes)
@@ -338,6 +345,8 @@ check("08.2", zero1_step)
             "halve the interval between a width that fits and one that does not, in steps of 16.",
         ),
         _largest,
+        _shown_model,
+        "beats level off",
         ideas=(
             Idea("ZeRO cuts all memory", str(ALL_CUT), {"width": WIDEST_IF_ALL_WERE_CUT, "level": "level3"}, "fits"),
         ),
