@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from parallel_lab.base.files import shipped_folder
@@ -17,10 +17,14 @@ def submit(
     lesson: str,
     solved: Iterable[str] = (),
     *,
+    answers: Mapping[str, str] = ANSWERS,
     first: str = "",
     edit: Callable[[dict], None] = lambda notebook: None,
 ) -> Path:
-    """A student's notebook: the lesson as handed out, with right answers to `solved`; `first`: a cell of their own."""
+    """A student's notebook: the lesson as handed out, and to `solved` the `answers`, right ones.
+
+    first  a cell of their own, behind the notebook's first
+    """
     (path,) = shipped_folder("notebooks").glob(f"{lesson}_*.ipynb")
     notebook = json.loads(path.read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
@@ -28,7 +32,7 @@ def submit(
         number = ".".join(found.groups()) if found else ""
         if number in solved:
             source = "".join(cell["source"])
-            cell["source"] = ANSWERS[number].strip() + "\n\n\n" + source[source.index("check(") :]
+            cell["source"] = answers[number].strip() + "\n\n\n" + source[source.index("check(") :]
     if first:
         own = {"cell_type": "code", "id": "mine", "metadata": {}, "outputs": [], "execution_count": None}
         notebook["cells"].insert(1, {**own, "source": first})

@@ -85,6 +85,7 @@ def test_the_marks_of_one_exercise_are_those_computed_by_hand(tmp_path):
 
 # of each lesson: points, added up by hand, the exercises of the half student, and the points of those
 LESSONS = {
+    "01": (4, ("01.1",), 1),
     "02": (20, ("02.1", "02.4"), 10),
     "03": (20, ("03.2", "03.4"), 8),
     "04": (16, ("04.1",), 6),
@@ -94,7 +95,18 @@ LESSONS = {
     "08": (16, ("08.1",), 5),
     "09": (21, ("09.1",), 5),
     "10": (17, ("10.2",), 5),
-    "12": (13, (), 0),
+    "11": (18, ("11.3", "11.4", "11.5"), 9),
+    "12": (13, ("12.1",), 11),
+}
+# Of lessons with a single exercise an answer that is right in part: four columns fit 2 x 4 alone, 1 of 4 points. A
+# layout within both budgets that level 3 would make smaller: all but par's 2 of 13.
+PARTLY = {
+    "01.1": """
+def stands(rank, rows, columns):
+    row, column = divmod(rank, 4)
+    return row, column, [4 * row + n for n in range(4)]
+""",
+    "12.1": 'work = train({"dp": 4, "tp": 2, "level": "level1"})',
 }
 
 
@@ -104,7 +116,7 @@ LESSONS = {
 def test_three_students_of_a_lesson_get_the_marks_computed_by_hand(tmp_path, lesson):
     submit(tmp_path, "nothing", lesson)
     out_of, half, half_points = LESSONS[lesson]
-    submit(tmp_path, "half", lesson, half)
+    submit(tmp_path, "half", lesson, half, answers={**ANSWERS, **PARTLY})
     submit(tmp_path, "all", lesson, [number for number in ANSWERS if number.startswith(lesson)])
     table = grade_folder(tmp_path, jobs=2)
     assert not table.errors
