@@ -129,28 +129,27 @@ def _pending(src: TensorLayout, dst: TensorLayout) -> tuple[int, ...]:
 
 
 class _Steps:
-    """A plan while it grows: the steps so far, and the layout and global shape they lead to."""
+    """A plan while it grows: the steps so far, the layout and global shape they lead to, and a rank's part of it."""
 
     def __init__(self, layout: TensorLayout, shape: Shape) -> None:
         self.done: list[Step] = []
-        self.layout, self.shape = layout, shape
-        self._before_reshape = (layout, shape)
+        self.layout, self.shape, self.part = layout, shape, layout.slice_shape(shape)
+        self._before_reshape = (layout, shape, self.part)
 
     def _add(self, kind: type[Step], layout: TensorLayout, **arguments: object) -> None:
-        before = self.layout.slice_shape(self.shape)
-        self.done.append(kind(self.layout.device_matrix, before, layout.slice_shape(self.shape), **arguments))
+        before, self.part = self.part, layout.slice_shape(self.shape)
+        self.done.append(kind(self.layout.device_matrix, before, self.part, **arguments))
         self.layout = layout
 
     def reshape(self, layout: TensorLayout, shape: Shape) -> None:
         """Describe the same slices on another global shape. Neighbouring Reshapes merge; idle ones disappear."""
         if self.done and self.done[-1].kind == "reshape":
             self.done.pop()
-            self.layout, self.shape = self._before_reshape
-        self._before_reshape = (self.layout, self.shape)
-        if (self.layout.canonical(), self.shape) != (layout.canonical(), shape):
-            here = self.layout.device_matrix
-            before, after = self.layout.slice_shape(self.shape), layout.slice_shape(shape)
-            self.done.append(Reshape(here, before, after, layout=layout))
+            self.layout, self.shape, self.part = self._before_reshape
+        self._before_reshape = (self.layout, self.shape, self.part)
+        if self.shape != shape or not self.layout.same_placement(layout):
+            before, self.part = self.part, layout.slice_shape(shape)
+            self.done.append(Reshape(self.layout.device_matrix, before, self.part, layout=layout))
         self.layout, self.shape = layout, shape
 
     def all_gather(self, dim: int, axes: tuple[int, ...]) -> None:
@@ -219,6 +218,8 @@ def _refined(
     start, shape = list(common.src_map), common.shape
 
     def refined() -> None:
+        if steps.shape == shape and list(steps.layout.tensor_map) == [() if a == -1 else (a,) for a in start]:
+            return
         steps.reshape(TensorLayout(common.device_matrix, start, steps.layout.partial, steps.layout.reduce), shape)
 
     if alltoall:

@@ -41,7 +41,8 @@ def _refuse(step: Step | str, layout: TensorLayout, why: str) -> LayoutError:
 
 
 def _with_entry(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:
-    return replace(layout, tensor_map=(*layout.tensor_map[:dim], axes, *layout.tensor_map[dim + 1 :]))
+    entries = (*layout.tensor_map[:dim], axes, *layout.tensor_map[dim + 1 :])
+    return TensorLayout(layout.device_matrix, entries, layout.partial, layout.reduce, layout.rows)
 
 
 def gathered(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..base.errors import LayoutError
 from .tensor_layout import Shape, TensorLayout
@@ -87,6 +88,7 @@ def common_factors(one: Iterable[int], two: Iterable[int]) -> tuple[int, ...] | 
 # ---- spans ----
 
 
+@lru_cache(maxsize=4096)
 def _spans(device_matrix: tuple[int, ...]) -> tuple[Span, ...]:
     """Span of every axis, axis 0 (the rightmost) first."""
     spans, low = [], 1

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -129,7 +130,7 @@ class TensorLayout:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device_matrix", tuple(self.device_matrix))
-        object.__setattr__(self, "tensor_map", tuple(_axes_of(entry) for entry in self.tensor_map))
+        object.__setattr__(self, "tensor_map", tuple([e if type(e) is tuple else _axes_of(e) for e in self.tensor_map]))
         object.__setattr__(self, "partial", tuple(sorted(_axes_of(self.partial))))
         object.__setattr__(self, "rows", tuple(self.rows) if len(set(self.rows)) > 1 else ())
         self._check()
@@ -202,7 +203,7 @@ class TensorLayout:
     @cached_property
     def splits(self) -> tuple[int, ...]:
         """Number of slices per tensor dim (the strategy of this operand)."""
-        return tuple([math.prod([self.axis_size(a) for a in axes]) for axes in self.tensor_map])
+        return tuple([math.prod([self.device_matrix[-1 - a] for a in axes]) for axes in self.tensor_map])
 
     @property
     def slice_counts(self) -> tuple[float, ...]:
@@ -226,6 +227,8 @@ class TensorLayout:
 
     def check_shape(self, shape: tuple[int, ...], where: str = "") -> None:
         """Raise LayoutError unless this layout splits `shape` into equal slices."""
+        if len(shape) == self.ndim and not self.rows and not any(map(operator.mod, shape, self.splits)):
+            return
         if len(shape) != self.ndim:
             tensor = f"the tensor of shape {tuple(shape)} has {len(shape)} dims"
             raise LayoutError(f"tensor_map {self.tensor_map} has {self.ndim} entries, but {tensor}", where=where)
@@ -242,7 +245,7 @@ class TensorLayout:
         """Shape of the part one rank holds; the same on every rank."""
         shape = tuple(shape)
         self.check_shape(shape)
-        part = tuple([size // cut for size, cut in zip(shape, self.splits, strict=True)])
+        part = tuple(map(operator.floordiv, shape, self.splits))
         return (max(self.rows), *part[1:]) if self.rows else part
 
     def full_shape(self, part: Iterable[int]) -> tuple[int, ...]:
@@ -350,7 +353,7 @@ class TensorLayout:
 
     def same_placement(self, other: TensorLayout) -> bool:
         """Whether every rank holds the same part (and the same kind of addend) under both layouts."""
-        return self._canonical == other._canonical
+        return self == other or self._canonical == other._canonical
 
     def distinct_slices(self) -> Iterator[tuple[int, ...]]:
         """Slice numbers of all different slices, row-major: the order in which views give out colours."""

@@ -104,7 +104,7 @@ def test_splits_that_do_not_nest_are_reached_too():
 def test_a_search_counts_the_seconds_of_exact_pieces():
     """(1, 8) to (2, 4) on (16, 16), 4 bytes each: a rank gets 2 pieces of (8, 2), 64 bytes each; back, 2 are added."""
     cluster = get_cluster("laptop")
-    model = SimpleNamespace(config=ParallelConfig(device_num=8, redistribution="exact"), cluster=cluster)
+    model = SimpleNamespace(config=ParallelConfig(device_num=8, redistribution="exact"), cluster=cluster, links={})
     src, dst = (TensorLayout.from_strategy(cuts, 8) for cuts in ((1, 8), (2, 4)))
     there, back = TimeModel.steps_s(model, src, dst, (16, 16), (16, 16), 4, True)
     link, gamma = cluster.link_for(range(8)), cluster.device.gamma_s_per_byte

@@ -18,12 +18,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...base.cluster import Cluster
+from ...base.cluster import Cluster, Link
 from ...base.dtypes import as_dtype, kind_of
 from ...base.settings.config import ParallelConfig
-from ...graph.ir import Draft, Graph, GraphInput, Instr, Node, Value, attr_pairs
+from ...graph.ir import Draft, Graph, GraphInput, Instr, Node, Value
 from ...graph.passes.differentiate import differentiate
-from ...graph.passes.parallelize import Builder, step_attrs
+from ...graph.passes.parallelize import Builder
 from ...layout.redistribution import plan_redistribution
 from ...layout.tensor_layout import Shape, TensorLayout
 from ...ops.machine.primitive import Strategy
@@ -81,6 +81,7 @@ class TimeModel(CostModel):
         self.cluster, self.copies_of_parameters = cluster, 2 + states
         self.last = {*graph.outputs, *graph.seeds}  # where the way back begins, with one number
         self.priced: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
+        self.links: dict[tuple, Link] = {}  # of a device matrix and axes
 
     def terms(self) -> tuple[Term, ...]:
         return (
@@ -186,20 +187,21 @@ class TimeModel(CostModel):
         device = self.cluster.device
         for step in plan_redistribution(before, after, shape, dst_shape=shape_after, **self.config.manner):
             given, made = (math.prod(s) * itemsize for s in (step.in_shape, step.out_shape))
-            place = {"axes": step.axes, "device_matrix": step.device_matrix}
-            instr = Instr(step.kind, ("y",), ("x",), attrs=attr_pairs(step_attrs(step)), **place)
             if step.kind == "reshape":
                 touched = [0, 0] if step.in_shape != step.out_shape else []  # a view, which takes its start
             elif step.kind == "slice":
                 touched = [2 * made, given + made]  # back: zeros around it
             else:
                 touched = [given + made] * 2
-            if not instr.is_communication:
+            if not step.communicates:
                 for size in touched[: 1 + live]:
                     yield size / device.memory_bandwidth_bytes_per_s + device.overhead_s
                 continue
-            link, gamma = self.cluster.link_for(instr.group(0)), device.gamma_s_per_byte
+            place = step.device_matrix, step.axes
+            if place not in self.links:
+                self.links[place] = self.cluster.link_for(step.group(0))
+            link, gamma, route = self.links[place], device.gamma_s_per_byte, getattr(step, "route", None)
             back = {"all_gather": "reduce_scatter", "exchange": "exchange_reduce"}.get(step.kind, step.kind)
-            yield message_time_s(step.kind, given, instr.group_size, link, gamma, route=instr.attr("route"))
+            yield message_time_s(step.kind, given, step.group_size, link, gamma, route=route)
             if live:
-                yield message_time_s(back, made, instr.group_size, link, gamma, route=instr.attr("route"))
+                yield message_time_s(back, made, step.group_size, link, gamma, route=route)
