@@ -251,7 +251,7 @@ BENCHMARKS = (
         (
             option("--nets", type=_POSITIVE, default=50, help="nets that are drawn (default 50)"),
             option("--ranks", type=whole_number(2, 16), default=2, help="workers (default 2)"),
-            option("--steps", type=_POSITIVE, default=7, help="steps that count, of each net (default 7)"),
+            option("--steps", type=_POSITIVE, default=15, help="steps that count, of each net (default 15)"),
             option("--seed", type=_COUNT, default=19, help="that nets are drawn with (default 19)"),
             _HTML,
         ),
@@ -266,7 +266,7 @@ BENCHMARKS = (
         _link,
         (
             option("--ranks", type=_RANKS, default=2, help="workers (default 2)"),
-            option("--message", choices=("send", "all_reduce"), default="send", help=_FITTED),
+            option("--message", choices=("send", "all_reduce", "behind_work"), default="send", help=_FITTED),
             _HTML,
         ),
         "alpha and beta of this machine's messages, fitted",

@@ -1,6 +1,7 @@
 """The alpha-beta fit: what it recovers from a known law and refuses to claim, and that real messages are measured."""
 
 import math
+import types
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_half_of_the_bandwidth_is_reached_at_alpha_over_beta():
 
 @pytest.mark.parametrize("world_size", [2, 3, 8])
 @pytest.mark.parametrize("gamma", [0.0, 0.3e-9])
-def test_the_link_of_an_all_reduce_gives_the_line_back_through_the_closed_form(world_size, gamma):
+def test_the_link_of_an_all_reduce_or_its_halves_gives_the_line_back_through_the_closed_form(world_size, gamma):
     n = world_size
     # ring: 2(n-1) alpha + (n-1)/n S (2 beta + gamma)
     alpha, beta = 2 * (n - 1) * 5e-6, (2 * 0.4e-9 + gamma) * (n - 1) / n
@@ -105,6 +106,8 @@ def test_the_link_of_an_all_reduce_gives_the_line_back_through_the_closed_form(w
     assert (link.alpha_s, link.beta_s_per_byte) == (pytest.approx(5e-6), pytest.approx(0.4e-9))
     for m in SIZES:
         assert message_time_s("all_reduce", m, n, link, gamma) == pytest.approx(fit.time_s(m))
+        halves = message_time_s("reduce_scatter", m, n, link, gamma) + message_time_s("all_gather", m / n, n, link)
+        assert halves == pytest.approx(fit.time_s(m))
 
 
 def test_adding_that_takes_longer_than_the_whole_slope_leaves_a_link_without_one():
@@ -158,7 +161,13 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(options):
         fit_link(**options)
 
 
-@pytest.mark.parametrize("kind, world_size", [("send", 3), ("all_reduce", 3)])
+def test_messages_behind_work_divide_among_the_ranks():
+    pool = types.SimpleNamespace(world_size=3)
+    with pytest.raises(ArgumentError, match="12"):
+        fit_link(pool, "behind_work", sizes_bytes=(12, 24, 64))
+
+
+@pytest.mark.parametrize("kind, world_size", [("send", 3), ("all_reduce", 3), ("behind_work", 4)])
 def test_real_messages_are_measured_on_a_pool_that_stays(kind, world_size):
     sizes = (64, 1024, 16384, 65536)
     with WorkerPool(world_size) as pool:

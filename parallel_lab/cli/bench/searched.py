@@ -2,9 +2,11 @@
 
     products and elementwise operators of drawn sizes, as a chain or as a tree whose branches are added or multiplied
 
-What the predictions rest on is measured before, on other work: products, copies, functions and messages of fixed sizes
-(`processes/measure/`). Nothing is fitted to the nets. With more ranks than cores a plan is searched with what one rank
-computes while all share the cores; the clock of the prediction is told of the cores, and takes a core's own speed.
+What the predictions rest on is measured before, on other work: products, copies and messages of fixed sizes
+(`processes/measure/`). Nothing is fitted to the nets. Messages are measured behind work, as in a step: who waits there
+may lose the core to another process, which on a busy machine takes a hundred times as long as the message. With more
+ranks than cores a plan is searched with what one rank computes while all share the cores; the clock of the prediction
+is told of the cores, and takes a core's own speed.
 """
 
 from __future__ import annotations
@@ -169,7 +171,7 @@ def fitted_profiles(ranks: int) -> tuple[Cluster, Cluster]:
     """(of a rank on a core of its own, of one that shares the cores with all others), messages alike: of all ranks."""
     at_once = min(cores(), ranks)
     with WorkerPool(ranks) as pool:
-        fit = fit_link(pool, "all_reduce", sizes_bytes=SIZES_BYTES)
+        fit = fit_link(pool, "behind_work", sizes_bytes=SIZES_BYTES)
         sharing = measure_device(pool)
     alone = measure_device(at_once) if at_once < ranks else sharing
     own, shared = (measured_cluster(fit, device=device, world_size=ranks) for device in (alone, sharing))
@@ -179,7 +181,7 @@ def fitted_profiles(ranks: int) -> tuple[Cluster, Cluster]:
 def measure_searched(
     nets: int = 50,
     ranks: int = 2,
-    steps: int = 7,
+    steps: int = 15,
     *,
     seed: int = 19,
     profiles: tuple[Cluster, Cluster] | None = None,

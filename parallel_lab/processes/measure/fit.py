@@ -44,8 +44,9 @@ BOOTSTRAPS = 400
 class Fit:
     """A fitted line and what it was fitted to. All tuples are by size, in the order of `sizes_bytes`.
 
-    kind               "send" (half of a round trip between two ranks) or "all_reduce" (whole call, `sizes_bytes` is
-                       what each rank gives)
+    kind               "send" (half of a round trip between two ranks), "all_reduce" (whole call, `sizes_bytes` is what
+                       each rank gives), or "behind_work": its halves, a reduce_scatter and an all_gather, each behind a
+                       product as in a step, with the waiting that they bring, without the products
     world_size, cores  ranks that took part in the message; processors of the machine
     median_s, low_s, high_s, min_s   of the repeats: median, quartiles, smallest
     alpha_s            seconds per message
@@ -153,8 +154,11 @@ class Fit:
         return "\n".join([*lines, "", *self._notes()])
 
     def _headline(self) -> str:
-        call = f"all_reduce of {self.world_size} ranks (whole call)"
-        what = "send and recv (half a round trip)" if self.kind == "send" else call
+        what = {
+            "send": "send and recv (half a round trip)",
+            "all_reduce": f"all_reduce of {self.world_size} ranks (whole call)",
+            "behind_work": f"reduce_scatter and all_gather of {self.world_size} ranks, each behind a product",
+        }[self.kind]
         machine = f"{len(self.sizes_bytes)} sizes, medians, load {self.load:.1f}, {self.cores} cores"
         return f"t = alpha + beta m    fitted to {what}: {machine}"
 
@@ -185,7 +189,7 @@ class Fit:
         if self.oversubscribed:
             shared = f"{self.world_size} ranks share {self.cores} cores: alpha holds waiting for a core."
             lines.append(f"{shared} Do not carry it over to other numbers of ranks.")
-        if self.kind == "all_reduce":
+        if self.kind != "send":
             link = self.link()
             alpha, beta = f"alpha {link.alpha_s * 1e6:.3g} us", f"beta {link.beta_s_per_byte * 1e9:.3g} ns per byte"
             lines.append(f"As a ring of messages: {alpha}, {beta} each.")
@@ -281,8 +285,10 @@ def fit_link(
 ) -> Fit:
     """Measure messages between real workers for some seconds, and fit. `ranks`: a number of workers, started and ended
     for this, or a pool (WorkerPool, MpiPool), which stays. `kind`: "send", half of a round trip between ranks 0 and 1,
-    or "all_reduce" of all ranks after a barrier, the slowest rank's time. `sizes_bytes`: multiples of 4, ascending;
-    `repeats`, `warm_ups`: per size. Raises ArgumentError (fewer than two ranks, wrong sizes), and what workers raise.
+    or "all_reduce" of all ranks after a barrier, the slowest rank's time, or "behind_work", which on a busy machine is
+    what a training meets: who waits for others loses the core. `sizes_bytes`: multiples of 4, behind work of 4 per
+    rank, ascending; `repeats`, `warm_ups`: per size. Raises ArgumentError (fewer than two ranks, wrong sizes), and what
+    workers raise.
     """
     samples, world_size = message_samples(ranks, kind, tuple(sizes_bytes), repeats, warm_ups)
     taking_part = 2 if kind == "send" else world_size

@@ -18,10 +18,13 @@ from ...base.cluster import Device, get_cluster
 from ...base.errors import ArgumentError, shorten
 from ...base.system import free_memory_bytes
 
-FIT_KIND = choice("send", "all_reduce")  # what a link is fitted by
+FIT_KIND = choice("send", "all_reduce", "behind_work")  # what a link is fitted by
 PRODUCT = 512  # rows and columns of the matrix product: large enough for full speed, 1 MiB per float32 operand
 COPY_BYTES = 16 << 20  # beyond the caches, where gradients and activations of a training step lie
+LAYER = 256  # rows and columns of the product that messages are measured behind: half a millisecond, a small layer
 CHAIN = 200  # small instructions in a row; the overhead is that of one
+PAIRS = 4  # of messages in a row, so that ranks wait for each other as in a step
+SHORTEST_S = 1e-7  # that a difference of two times may be: a message takes time
 LEAST_S = 0.2  # a timed piece of work lasts at least this long: some time slices of every rank that shares the core
 
 
@@ -58,11 +61,15 @@ def message_samples(
     integer(1)("fit_link", "repeats", repeats)
     integer(0)("fit_link", "warm_ups", warm_ups)
     with _pool_of(ranks, 2) as pool:
+        if kind == "behind_work" and any(m % (4 * pool.world_size) for m in sizes_bytes):
+            what, allowed = f"sizes_bytes={shorten(sizes_bytes)}", f"Multiples of {4 * pool.world_size}: 4 per rank"
+            raise ArgumentError(what, where="fit_link", allowed=allowed)
         by_rank = pool.run(_time_messages, kind, sizes_bytes, repeats, warm_ups)
         world_size = pool.world_size
     # the slowest rank's time of each repeat is the message's; of a round trip only rank 0 knows it
-    timed = by_rank[:1] if kind == "send" else by_rank
-    return [[max(times) for times in zip(*rows, strict=True)] for rows in zip(*timed, strict=True)], world_size
+    timed, pairs = by_rank[:1] if kind == "send" else by_rank, PAIRS if kind == "behind_work" else 1
+    samples = [[max(times) / pairs for times in zip(*rows, strict=True)] for rows in zip(*timed, strict=True)]
+    return samples, world_size
 
 
 def measure_device(ranks: Any) -> Device:
@@ -104,13 +111,20 @@ def median_s(comm: Any, call: Callable[[], object], repeats: int = 10) -> float:
 def _time_messages(
     comm: Any, kind: str, sizes_bytes: tuple[int, ...], repeats: int, warm_ups: int
 ) -> list[list[float]]:
-    rows = []
+    rows, layer = [], np.full((LAYER, LAYER), 0.5, np.float32)
+    product = np.empty_like(layer)
     for size_bytes in sizes_bytes:
         x = np.zeros(size_bytes // 4, np.float32)
         x.fill(0)  # pages that nothing was written to are all one page of zeros, which would be read from the cache
         if kind == "send":
             times = _times(_round_trip(comm, x), warm_ups + repeats)
             rows.append([t / 2 for t in times[warm_ups:]])
+        elif kind == "behind_work":
+            calls = _behind_work(comm, x, lambda: np.matmul(layer, layer, out=product))
+            # in turns: on a busy machine work takes longer at one time than at another
+            found = [[_times(call, 1, before=comm.barrier)[0] for call in calls] for _ in range(warm_ups + repeats)]
+            alone_s = statistics.fmean(alone for _, alone in found[warm_ups:])
+            rows.append([max(whole - alone_s, SHORTEST_S) for whole, _ in found[warm_ups:]])
         else:
             times = _times(lambda x=x: comm.all_reduce(x), warm_ups + repeats, before=comm.barrier)
             rows.append(times[warm_ups:])
@@ -140,6 +154,24 @@ def _round_trip(comm: Any, x: np.ndarray) -> Callable[[], None]:
         comm.send(x, 0)
 
     return (first, second, lambda: None)[min(comm.rank, 2)]
+
+
+def _behind_work(comm: Any, x: np.ndarray, work: Callable[[], object]) -> tuple[Callable[[], None], Callable[[], None]]:
+    """PAIRS of work, reduce_scatter, work, all_gather; the work alone."""
+    part = x[: x.size // comm.world_size]
+
+    def messages() -> None:
+        for _ in range(PAIRS):
+            work()
+            comm.reduce_scatter(x)
+            work()
+            comm.all_gather(part)
+
+    def alone() -> None:
+        for _ in range(2 * PAIRS):
+            work()
+
+    return messages, alone
 
 
 def _time_device(comm: Any, plan: Any) -> tuple[float, float, float]:
