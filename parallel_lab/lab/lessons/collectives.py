@@ -10,7 +10,7 @@ from ...processes.shm import WorkerPool
 from ...train.rank_steps import drive
 from ..collectives.algorithms.algorithm import algorithm, check_algorithm, run_algorithm
 from ..collectives.all_reduce_menu import AllReduceMenu
-from ..exercises import check, hint
+from ..exercises import check, hint, par
 from ..pictures.charts import fit_chart
 from ..pictures.plotted import plotted
 from ..shared.prediction import Comparison

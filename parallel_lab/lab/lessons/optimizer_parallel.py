@@ -9,7 +9,7 @@ from ...cost.zero import STAGES, zero_memory, zero_traffic
 from ...processes.shm import WorkerPool
 from ...train.rank_steps import drive
 from ...train.session import Session, initial_values
-from ..exercises import check, hint
+from ..exercises import check, hint, par
 from ..memory.count import simulated_ranks
 from ..memory.subjects import Settings, get_subject
 from ..shared.prediction import Comparison
