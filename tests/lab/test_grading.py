@@ -202,11 +202,11 @@ def test_a_hostile_cell_changes_no_mark_and_leaves_nothing_behind(tmp_path, what
     """One exercise of three is answered rightly; before it, in a cell of its own, the notebook does its worst."""
     submit(tmp_path, "eve", "09", ["09.1"], first=HOSTILE[what])
     submit(tmp_path, "eva", "09", [], first=HOSTILE[what])
-    begin = time.monotonic()
+    begin, before = time.monotonic(), descendants(os.getpid())
     table = grade_folder(tmp_path, limits=SHORT)
     assert time.monotonic() - begin < 2 * SHORT.time_s + 30
     assert (table.total("eve"), table.total("eva")) == ((BUBBLE, 21, 0), (0, 21, 0)), table.marks
-    assert not descendants(os.getpid())
+    assert descendants(os.getpid()) == before
 
 
 FUNCTIONS = {
@@ -235,9 +235,10 @@ def test_a_hostile_function_costs_its_own_points_alone(tmp_path, what):
                 cell["source"] = f"def weights_for(rows):\n    {body}"
 
     submit(tmp_path, "eve", "03", ["03.1", "03.3"], edit=edit)
+    before = descendants(os.getpid())
     table = grade_folder(tmp_path, limits=SHORT)
     assert table.total("eve") == (3 + 4, 20, 0), table.marks
-    assert not descendants(os.getpid())
+    assert descendants(os.getpid()) == before
 
 
 # ---- faults of the machine ----

@@ -81,7 +81,7 @@ def check_disturbed_notebook(folder, fault, place, ranks, draw, told_after) -> N
                 time.sleep(0.005)
         sent, victim = send(fault, run, pids, draw)
         lines = []
-        while not lines or lines[-1][:4] not in ("told", "next", ""):
+        while not lines or lines[-1][:4] not in ("next", ""):  # what readline has read ahead, wait does not see
             lines.append(run.process.stdout.readline())
             if place == "start" and fault == "kill" and lines[-1].startswith("begun") and str(victim) not in lines[-1]:
                 sent, _ = send("interrupt", run, [], draw)  # what was killed has been replaced
