@@ -28,10 +28,10 @@ pytest.importorskip("nbgrader")
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = lessons_with_exercises()
 LIMIT_S = 280
-# The half-right student of lesson 03. By hand, of (3, 4, 4) points: summed gradients with a rate of 0.1 / 4 are right
-# for SGD, and a mean at 0.1 for momentum with its weight decay; Adam's rate does not scale: 2 of 3. Equal weights are
-# right where all ranks have as many rows, and wrong in the three other parts: 1 of 4. "Never" everywhere is right in
-# the last part only: 1 of 4.
+# The half-right student of lesson 03. By hand, of (3, 4, 4, 4, 5) points: summed gradients with a rate of 0.1 / 4 are
+# right for SGD, and a mean at 0.1 for momentum with its weight decay; Adam's rate does not scale: 2 of 3. Equal weights
+# are right where all ranks have as many rows, and wrong in the three other parts: 1 of 4. "Never" everywhere is right
+# in the last part only: 1 of 4. The other two exercises are left as they are.
 HALF = {
     "03.1": 'settings = {"sgd": {"gradients_mean": False, "learning_rate": 0.1 / 4}, '
     '"momentum": {"gradients_mean": True, "learning_rate": 0.1}, '
@@ -39,7 +39,7 @@ HALF = {
     "03.2": "def weights_for(rows):\n    count = len(rows)\n    return [1 / count] * count",
     "03.3": "def blow_up_step(rate, ranks):\n    never = None\n    return never",
 }
-MARKS = {"nothing": (0, 0, 0), "half": (2, 1, 1), "all": (3, 4, 4)}  # points of 03.1, 03.2, 03.3
+MARKS = {"nothing": (0, 0, 0, 0, 0), "half": (2, 1, 1, 0, 0), "all": (3, 4, 4, 4, 5)}  # points of 03.1 to 03.5
 TABLE = """
 def weights_for(rows):
     seen = {(4, 4, 4, 4): [4, 4, 4, 4], (4, 4, 4, 2): [4, 4, 4, 2], (5, 3, 1): [5, 3, 1], (4, 4, 0, 2): [4, 4, 0, 2]}
@@ -148,7 +148,7 @@ def test_three_students_from_the_release_to_the_feedback_get_the_marks_computed_
     course.run("generate_feedback", "lesson_03")
     for who in answers:
         page = (course.folder / "feedback" / who / "lesson_03" / "03_data_parallel.html").read_text(encoding="utf-8")
-        assert f"(Score: {sum(MARKS[who]):.1f} / 11.0)" in page
+        assert f"(Score: {sum(MARKS[who]):.1f} / 20.0)" in page
     course.run("release_feedback", "lesson_03")
 
 
@@ -165,8 +165,8 @@ def test_a_table_of_the_shown_inputs_earns_nothing_and_a_fault_of_the_machine_is
         "    return", '    print("so many", file=sys.stderr)\n    return')})  # fmt: skip
     told = course.run("autograde", "lesson_03", fails=True)
     assert "DeadKernelError" in told
-    assert course.points("table", "03") == (3, 0, 4)  # right on what the verdict shows, on no other rows
-    assert course.points("loud", "03") == (3, 4, 4)  # a line on stderr is no failure
+    assert course.points("table", "03") == (3, 0, 4, 4, 5)  # right on what the verdict shows, on no other rows
+    assert course.points("loud", "03") == MARKS["all"]  # a line on stderr is no failure
     assert not (course.folder / "autograded" / "dies" / "lesson_03" / LESSONS["03"].name).exists()
     broken = tmp_path / "broken"  # an environment without threadpoolctl
     broken.mkdir()
@@ -181,7 +181,7 @@ def test_a_table_of_the_shown_inputs_earns_nothing_and_a_fault_of_the_machine_is
     assert "threadpoolctl" in told
     assert not (course.folder / "autograded" / "late" / "lesson_03" / LESSONS["03"].name).exists()
     course.run("autograde", "lesson_03", "--student", "late")
-    assert course.points("late", "03") == (3, 4, 4)
+    assert course.points("late", "03") == MARKS["all"]
 
 
 # ---- hidden tests, without nbgrader ----
