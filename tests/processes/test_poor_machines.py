@@ -164,6 +164,24 @@ def test_an_interrupt_that_a_callback_swallows_is_raised_again(tmp_path):
     assert code != 0 and "Exception ignored" not in output and "Traceback" not in output, output
 
 
+WRAPPED = """
+import signal
+class Name:
+    def __set_name__(self, owner, name):
+        signal.raise_signal(signal.SIGINT)
+class Thing:
+    name = Name()
+"""
+
+
+def test_an_interrupt_that_python_wraps_in_another_error_is_still_one(tmp_path):
+    """Before Python 3.12 `__set_name__` lets nothing out but a RuntimeError; a dataclass has it in each field."""
+    script(tmp_path, "init()\n" + WRAPPED)
+    with started(*LAB, "run", "-n", "2", "train.py", cwd=tmp_path, PYTHONWARNINGS="") as run:
+        code, output = run.wait(15)
+    assert code != 0 and "Traceback" not in output and "RuntimeError" not in output, output
+
+
 # ---- MPI on one machine ----
 
 

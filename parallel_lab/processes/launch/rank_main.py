@@ -117,11 +117,18 @@ def explain(error: BaseException) -> None:
         error.add_note(f"{own}: define it in this cell, or import it")
 
 
+def comes_from_interrupt(error: BaseException | None) -> bool:
+    """Whether it is a Ctrl-C, or what Python made of one: it wraps errors raised while it sets up a class."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
+
+
 def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Tell the peers, then print; in one line what only follows from another rank's error. Of a Ctrl-C the launcher
     has told everybody, and what it has cut off may be the import of what would be needed here.
     """
-    if asked_to_end and isinstance(error, (KeyboardInterrupt, ImportError)):
+    if asked_to_end and (isinstance(error, ImportError) or comes_from_interrupt(error)):
         return
     follows = tell_peers(error)
     from parallel_lab.processes.faults import print_error
