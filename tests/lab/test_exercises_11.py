@@ -7,9 +7,12 @@ import math
 
 import pytest
 
+from parallel_lab.base.cluster import Link
 from parallel_lab.base.errors import ArgumentError
+from parallel_lab.cost.time import message_time_s
 from parallel_lab.lab.classroom.hidden import marks
 from parallel_lab.lab.exercises import get_exercise, lesson_11, plan_points, probe, three_products
+from parallel_lab.lab.exercises.together import step_s
 from parallel_lab.lab.lessons import choose
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
@@ -201,3 +204,10 @@ def test_both_choices_train_as_one_device_and_a_pipeline_that_keeps_too_much_is_
     with pytest.raises(ArgumentError, match="none of 1 points"):
         choose.training("gpipe", 64)
     assert passes(check("11.1", FEWEST), 4)
+
+
+def test_a_step_of_n_ranks_has_the_all_reduce_of_the_cost_model():
+    for ranks, compute_s, size_bytes, alpha_s, beta in (*lesson_11.STEPS, (1, 0.8, 10**8, 1e-5, 1e-9)):
+        sent_s = message_time_s("all_reduce", size_bytes, ranks, Link(alpha_s, beta), 0.0)
+        took_s = step_s(compute_s, size_bytes, ranks, alpha_s, beta)
+        assert took_s == pytest.approx(compute_s / ranks + sent_s, rel=1e-12)

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...base.cluster import Link
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from ...base.units import time_text
 from ...cost.schedules import make_schedule
-from ...cost.time import message_time_s
 from ..strategy.operators import parse_strategy
 from .book import Exercise
 from .ideas import LATER_S, Idea, compare_calls
@@ -21,6 +19,7 @@ from .one_product import Product, counts, pair
 from .plan_points import FORM, QUESTIONS, Game, plan_text, solved
 from .running import ask, attempt
 from .three_products import GIVEN, least, operators, sent_bytes_of, spread
+from .together import TWICE, step_s
 from .verdict import Part, Wrong, judged
 
 # ---- 11.1: one pin ----
@@ -168,7 +167,8 @@ STEPS = [  # ranks, seconds of compute on one rank, bytes of gradients, alpha, b
 
 
 def _step_s(ranks: int, compute_s: float, size_bytes: int, alpha_s: float, beta_s_per_byte: float) -> float:
-    return compute_s / ranks + message_time_s("all_reduce", size_bytes, ranks, Link(alpha_s, beta_s_per_byte), 0.0)
+    """The step of 03.4, with the ranks first: they are what this lesson changes."""
+    return step_s(compute_s, size_bytes, ranks, alpha_s, beta_s_per_byte)
 
 
 def step_of_ranks(ranks: int) -> float:
@@ -178,7 +178,7 @@ def step_of_ranks(ranks: int) -> float:
 
 STEP_IDEAS = (
     Idea(
-        "twice the ranks, twice the speed",
+        TWICE,
         "Only the compute is divided. The gradients are as large as before, and the all_reduce has more messages.",
         lambda n, compute, size, alpha, beta: compute / n,
         "step",
