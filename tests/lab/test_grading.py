@@ -326,7 +326,7 @@ def test_a_table_is_harmless_in_a_spreadsheet_and_sums_up(tmp_path):
     table.write_csv(tmp_path / "m.csv")
     lines = (tmp_path / "m.csv").read_text(encoding="utf-8").splitlines()
     assert lines[1:] == ["'=1+1,n,e,p,2,3,passed,,'-x y", "'=1+1,n,e,q,,4,error,,"]
-    assert table.summary() == "=1+1    2 of   7 points, 1 parts without a mark: see the table"
+    assert table.summary() == "=1+1    2 of   7 points, 1 part without a mark: see the table"
 
 
 # ---- what crosses ----

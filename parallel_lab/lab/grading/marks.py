@@ -96,8 +96,8 @@ class Table:
         lines = []
         for student in students:
             points, out_of, without = self.total(student)
-            line = f"{student:{width}}  {points:3} of {out_of:3} points"
-            lines.append(line + (f", {without} parts without a mark: see the table" if without else ""))
+            unmarked = f", {without} part{'s' * (without != 1)} without a mark: see the table" if without else ""
+            lines.append(f"{student:{width}}  {points:3} of {out_of:3} points{unmarked}")
         return "\n".join(lines)
 
 
