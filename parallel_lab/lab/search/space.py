@@ -141,6 +141,7 @@ class Space:
             found = search(job.net, *job.batches[0], **self.how, **given)
         self.problem, self.draft, self._compile_with = found.problem, found.draft, found.compile_with
         self._plans: dict[str, Plan] = {}
+        self._presets: dict[str, tuple[tuple[str, Strategy], ...]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -160,16 +161,16 @@ class Space:
                 self._plans[key] = plan
         return self._plans[key]
 
-    @lru_cache(maxsize=16)  # noqa: B019 - spaces are kept themselves, and few
     def preset(self, name: str) -> tuple[tuple[str, Strategy], ...]:
         """(operator, strategy) of every operator of a preset; where it says nothing, the library's default."""
-        given = self.subject.presets[name](self.setting.devices)
-        job = self.subject.job
-        with default_settings():
-            net = self.subject.with_strategies(given)
-            how = {**self.how, "optimizer": None}
-            plan = compile_network(net, *job.batches[0], **how)
-        return tuple((choice.name, plan.graph.node(choice.name).strategy) for choice in self.operators)
+        if name not in self._presets:
+            given = self.subject.presets[name](self.setting.devices)
+            with default_settings():
+                net = self.subject.with_strategies(given)
+                plan = compile_network(net, *self.subject.job.batches[0], **{**self.how, "optimizer": None})
+            nodes = ((choice.name, plan.graph.node(choice.name)) for choice in self.operators)
+            self._presets[name] = tuple((operator, node.strategy) for operator, node in nodes)
+        return self._presets[name]
 
     def priced(self, strategies: Mapping[str, Strategy]) -> Problem:
         """The problem whose only candidates these are: they need not be among those of a search."""
