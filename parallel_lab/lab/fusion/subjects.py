@@ -25,7 +25,7 @@ from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ..shared.lab import Lab
 from ..shared.networks import NETWORKS
-from ..shared.problems import get_problem
+from ..shared.problems import TrainingJob, get_problem
 
 MB = 1024 * 1024  # bytes; what MindSpore calls a MB
 
@@ -56,13 +56,8 @@ class ChainNet(nn.Cell):
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
-    """A network ready to be compiled and trained; `batches` are global inputs of one step each."""
-
-    net: nn.Cell
-    loss: nn.Cell
-    optimizer: nn.Optimizer
-    batches: tuple[tuple[np.ndarray, ...], ...]
+class Job(TrainingJob):
+    """One that is compiled with a fusion."""
 
     def compile(
         self,

@@ -24,7 +24,7 @@ from ...nn.tensor.tensor import Parameter
 from ...ops.machine.primitive import Strategy
 from ..code.data import DATA, chain_of_search
 from ..shared.networks import NETWORKS, apply_strategies
-from ..shared.problems import get_problem, problems_of
+from ..shared.problems import TrainingJob, get_problem, problems_of
 
 OWN = "data parallel"  # the preset that a chain has
 
@@ -45,16 +45,6 @@ class ProductChain(nn.Cell):
         return x
 
 
-@dataclass(frozen=True, eq=False)
-class Job:
-    """A network ready to be compiled and trained; `batches` are global inputs of one step each."""
-
-    net: nn.Cell
-    loss: nn.Cell
-    optimizer: nn.Optimizer
-    batches: tuple[tuple[np.ndarray, ...], ...]
-
-
 @dataclass(frozen=True)
 class Subject:
     """A network.  data: lines that make its batches in a program (`lab/code/data.py`)
@@ -64,12 +54,12 @@ class Subject:
     name: str
     label: str
     note: str
-    make: Callable[[], Job]
+    make: Callable[[], TrainingJob]
     data: str
     presets: dict[str, Callable[[int], dict[str, Strategy]]]
 
     @property
-    def job(self) -> Job:
+    def job(self) -> TrainingJob:
         """The network with its first values, no strategy given: training takes copies of its parameters."""
         return _job_of(self.name)
 
@@ -83,20 +73,20 @@ def _network(name: str, note: str) -> Subject:
     """A network of the labs, with its first data."""
     network, data = NETWORKS[name], problems_of(NETWORKS[name].kind)[0]
 
-    def make() -> Job:
+    def make() -> TrainingJob:
         problem = get_problem(data)
         net = network.factory(problem)
-        return Job(net, problem.loss(), problem.optimizer(net.trainable_params()), problem.batches)
+        return TrainingJob(net, problem.loss(), problem.optimizer(net.trainable_params()), problem.batches)
 
     return Subject(name, network.label, note, make, DATA[data], network.presets)
 
 
 def _chain(name: str, label: str, note: str, rows: int, widths: tuple[int, ...]) -> Subject:
-    def make() -> Job:
+    def make() -> TrainingJob:
         draw = np.random.default_rng(11)
         x, y = (draw.normal(size=(rows, width)).astype(np.float32) for width in (widths[0], widths[-1]))
         net = ProductChain(widths)
-        return Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
+        return TrainingJob(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
 
     return Subject(name, label, note, make, chain_of_search(rows, widths[0], widths[-1]), {OWN: lambda devices: {}})
 
@@ -115,6 +105,6 @@ SUBJECTS = {subject.name: subject for subject in _SUBJECTS}
 
 
 @cache
-def _job_of(name: str) -> Job:
+def _job_of(name: str) -> TrainingJob:
     with default_settings():
         return SUBJECTS[name].make()
