@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 
 from parallel_lab.base.cluster import Link
@@ -27,12 +28,23 @@ def formula_step(n, compute, size, alpha, beta):
     return compute / n + 2 * (n - 1) * (alpha + beta * size / n)
 
 
-def halves_step(ranks, compute_s, size_bytes, alpha_s, beta_s_per_byte):
-    total = compute_s / ranks
-    for _ in ("reduce_scatter", "all_gather"):
-        for _ in range(ranks - 1):
-            total += alpha_s + size_bytes / ranks * beta_s_per_byte
-    return total
+def doubled(most, compute_s, size_bytes, alpha_s, beta_s_per_byte, gain):
+    """Step by step."""
+    ranks, step_s = 1, compute_s
+    while 2 * ranks <= most:
+        faster_s = compute_s / (2 * ranks) + 2 * (2 * ranks - 1) * (alpha_s + beta_s_per_byte * size_bytes / 2 / ranks)
+        if faster_s * gain > step_s:
+            break
+        ranks, step_s = 2 * ranks, faster_s
+    return ranks
+
+
+def last_that_pays(most, *case):
+    """Of all counts: the ratio of two steps only falls, so the last one that pays is the answer."""
+    *costs, gain = case
+    counts = 2 ** np.arange(int(math.log2(most)) + 1)
+    steps = np.array([formula_step(n, *costs) for n in counts])
+    return int(counts[np.flatnonzero([True, *(steps[:-1] >= gain * steps[1:])])[-1]])
 
 
 def formula_count(p, rows, row, start):
@@ -74,7 +86,7 @@ def searched(ask):
 
 RIGHT = {
     "11.1": [FEWEST, {"matmul2": "((2, 1), (1, 4))"}, {"matmul2": [[2, 1], [1, 4]]}],
-    "11.3": [formula_step, halves_step],
+    "11.3": [doubled, last_that_pays],
     "11.4": [formula_count, neighbours_count],
     "11.5": [formula_nodes, counted_nodes],
 }
@@ -164,7 +176,7 @@ def test_question_21_is_not_answered_and_a_plan_asked_again_is_no_question(monke
 def test_right_answers_hold_on_drawn_inputs_and_a_table_of_the_shown_ones_does_not(number, worth):
     for answer in RIGHT[number]:
         assert marks(number, answer, seed=7) == worth
-    cases = {"11.3": lesson_11.STEPS, "11.4": lesson_11.PIPELINES, "11.5": lesson_11.PLACED}[number]
+    cases = {"11.3": [*lesson_11.ENOUGH, *lesson_11.ENDS], "11.4": lesson_11.PIPELINES, "11.5": lesson_11.PLACED}[number]
     table = {case: RIGHT[number][0](*case) for case in cases}
     assert marks(number, lambda *case: table.get(case, 0), seed=7) == 0
 
@@ -207,7 +219,15 @@ def test_both_choices_train_as_one_device_and_a_pipeline_that_keeps_too_much_is_
 
 
 def test_a_step_of_n_ranks_has_the_all_reduce_of_the_cost_model():
-    for ranks, compute_s, size_bytes, alpha_s, beta in (*lesson_11.STEPS, (1, 0.8, 10**8, 1e-5, 1e-9)):
+    for ranks in (1, 2, 8, 64, 1024):
+        compute_s, size_bytes, alpha_s, beta = lesson_11.EXAMPLE
         sent_s = message_time_s("all_reduce", size_bytes, ranks, Link(alpha_s, beta), 0.0)
         took_s = step_s(compute_s, size_bytes, ranks, alpha_s, beta)
         assert took_s == pytest.approx(compute_s / ranks + sent_s, rel=1e-12)
+
+
+def test_where_the_last_doubling_pays_by_hand():
+    """2 s of compute, no start-ups, 1 s per sent gradient: 2; 1 + 1 = 2; 0.5 + 1.5 = 2 s. With a quarter of the bytes
+    2; 1.25; 0.875; 0.6875 s: 1.6, 1.43 and 1.27 times as fast."""
+    assert [lesson_11._enough(64, 2.0, size, 0.0, 1.0, 1.4) for size in (1, 0.25)] == [1, 4]
+    assert lesson_11._enough(2, 2.0, 0.25, 0.0, 1.0, 1.4) == 2

@@ -170,8 +170,14 @@ def bandwidth(sizes_bytes, alpha_s, time_s):
     "11.1": 'pin = {"matmul2": ((2, 1), (1, 4))}',
     "11.2": 'questions = ["d4 t4 p4 b1", "d2 t4 p8 b1", "d2 t4 p8 b1 zero1"]',
     "11.3": """
-def step_s(ranks, compute_s, size_bytes, alpha_s, beta_s_per_byte):
-    return compute_s / ranks + 2 * (ranks - 1) * (alpha_s + beta_s_per_byte * size_bytes / ranks)
+def enough(most, compute_s, size_bytes, alpha_s, beta_s_per_byte, gain):
+    def step_s(n):
+        return compute_s / n + 2 * (n - 1) * (alpha_s + beta_s_per_byte * size_bytes / n)
+
+    ranks = 1
+    while 2 * ranks <= most and step_s(ranks) >= gain * step_s(2 * ranks):
+        ranks *= 2
+    return ranks
 """,
     "11.4": """
 def micro_batches(stages, rows, row_s, start_s):

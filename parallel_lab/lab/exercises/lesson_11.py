@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -156,59 +157,85 @@ def _slower(mine: Any, best: Any) -> str:
     return "Near. Change one count at a time, and look which of the seconds grow."
 
 
-# ---- 11.3: twice the ranks ----
+# ---- 11.3: another doubling ----
 
-STEPS = [  # ranks, seconds of compute on one rank, bytes of gradients, alpha, beta
-    (2, 0.8, 10**8, 1e-5, 1e-9),
-    (8, 0.8, 10**8, 1e-5, 1e-9),
-    (64, 0.8, 10**8, 1e-5, 1e-9),
-    (1024, 0.8, 10**6, 2e-4, 1e-10),
+EXAMPLE = (0.8, 10**8, 1e-5, 1e-9)  # seconds of compute on one rank, bytes of gradients, alpha, beta
+ENOUGH = [  # ranks that there are, the four of EXAMPLE, how many times as fast a doubling must make the step
+    (1024, *EXAMPLE, 1.2),
+    (1024, 0.02, 10**6, 1e-4, 1e-10, 1.5),
+    (256, 0.5, 10**8, 1e-6, 2e-10, 1.25),
+    (1024, 2.0, 10**7, 1e-4, 1e-9, 1.9),
 ]
+ENDS = [(64, 0.1, 10**8, 1e-5, 1e-9, 1.2), (8, 2.0, 10**7, 1e-5, 1e-10, 1.8), (1, *EXAMPLE, 1.5)]  # none pays, all pay
 
 
-def _step_s(ranks: int, compute_s: float, size_bytes: int, alpha_s: float, beta_s_per_byte: float) -> float:
+def step_of_ranks(ranks: int, compute_s: float, size_bytes: float, alpha_s: float, beta_s_per_byte: float) -> float:
     """The step of 03.4, with the ranks first: they are what this lesson changes."""
     return step_s(compute_s, size_bytes, ranks, alpha_s, beta_s_per_byte)
 
 
-def step_of_ranks(ranks: int) -> float:
-    """Seconds of the example of the notebook: 0.8 s of compute, 100 MB of gradients."""
-    return _step_s(ranks, *STEPS[0][1:])
+def _enough(most: int, *case: float, step: Callable[..., float] = step_of_ranks, from_one: bool = False) -> int:
+    """Ranks: doubled from 1 on while that makes the step as many times as fast as the last of `case` says."""
+    *costs, gain = case
+    ranks = 1
+    while 2 * ranks <= most and step(1 if from_one else ranks, *costs) >= gain * step(2 * ranks, *costs):
+        ranks *= 2
+    return ranks
 
 
-STEP_IDEAS = (
+ENOUGH_IDEAS = (
     Idea(
         TWICE,
-        "Only the compute is divided. The gradients are as large as before, and the all_reduce has more messages.",
-        lambda n, compute, size, alpha, beta: compute / n,
-        "step",
+        "All the ranks there are: as if each doubling halved the step. Only the compute is divided. The gradients are "
+        "as large as before, and the all_reduce has more messages.",
+        lambda most, *case: most,
+        "ranks",
     ),
     Idea(
-        "the all_reduce is divided, too",
-        "Each rank has the whole gradient, however many ranks there are: its bytes hardly change, its start-ups grow.",
-        lambda n, compute, size, alpha, beta: (compute + 2 * (n - 1) * (alpha + beta * size / n)) / n,
-        "step",
+        "start-ups are free",
+        "Alpha is missing. A ring of n ranks starts 2 (n - 1) messages, one after the other: they grow with the ranks.",
+        partial(_enough, step=lambda n, compute, size, alpha, beta: step_of_ranks(n, compute, size, 0.0, beta)),
+        "ranks",
     ),
     Idea(
         "an all_reduce is one message",
         "It is a reduce_scatter and an all_gather: 2 (n - 1) messages of an n-th each, one after the other.",
-        lambda n, compute, size, alpha, beta: compute / n + alpha + beta * size,
-        "step",
+        partial(_enough, step=lambda n, compute, size, alpha, beta: compute / n + (n > 1) * (alpha + beta * size)),
+        "ranks",
+    ),
+    Idea(
+        "whole gradients in every message",
+        "A ring sends an n-th of the gradients in each of its messages, not all of them.",
+        partial(
+            _enough, step=lambda n, compute, size, alpha, beta: compute / n + 2 * (n - 1) * (alpha + beta * size)
+        ),
+        "ranks",
+    ),
+    Idea(
+        "compared with one rank",
+        "That is how many times as fast as one rank. Compare with half of the ranks: what did the last doubling bring?",
+        partial(_enough, from_one=True),
+        "ranks",
     ),
 )
 
 
-def _twice(answer: Any) -> Iterator[Part]:
-    yield judged(
-        "step", compare_calls, answer, STEPS, _step_s, STEP_IDEAS, "compute / n and a ring all_reduce, seconds"
-    )
-    alone = [(1, 0.8, 10**8, 1e-5, 1e-9)]
-    yield judged("one rank", compare_calls, answer, alone, _step_s, (), "a rank alone sends nothing")
+def _last_doubling(answer: Any) -> Iterator[Part]:
+    rule = "doubled while the step, compute and a ring all_reduce, gets so many times as fast"
+    yield judged("ranks", compare_calls, answer, ENOUGH, _enough, ENOUGH_IDEAS, rule)
+    yield judged("none or all", compare_calls, answer, ENDS, _enough, (), "no doubling pays, or every one")
 
 
-def _drawn_step(answer: Any, rng: np.random.Generator) -> None:
-    case = int(rng.integers(2, 200)), float(rng.uniform(0.1, 2)), int(rng.integers(1, 10**9)), 1e-5, 1e-9
-    compare_calls(answer, [case], _step_s)
+def _drawn_doublings(name: str, answer: Any, rng: np.random.Generator) -> None:
+    """Costs of which some doublings pay, or none does and, after that, every one."""
+    most, alpha_s, beta = int(2 ** rng.integers(4, 10)), float(rng.uniform(1e-6, 1e-5)), float(rng.uniform(1, 9)) * 1e-10
+    size = int(rng.integers(10**6, 10**8))
+    sending_s, gain = alpha_s + beta * size, float(rng.uniform(1.2, 1.7))
+    if name == "ranks":  # the bytes alone stop it at about so many ranks
+        cases = [(most, sending_s * float(2 ** rng.uniform(3, 8)), size, alpha_s, beta, gain)]
+    else:
+        cases = [(most, sending_s * factor, size, alpha_s, beta, gain) for factor in (0.5, 1e5)]
+    compare_calls(answer, cases, _enough)
 
 
 # ---- 11.4: how many micro-batches ----
@@ -364,24 +391,26 @@ check("11.2", questions)
     ),
     Exercise(
         "11.3",
-        "twice the ranks",
-        (("step", 2), ("one rank", 1)),
+        "another doubling",
+        (("ranks", 2), ("none or all", 1)),
         (
             "What becomes smaller with more ranks, and what does not?",
-            "A ring all_reduce: how many messages, one after the other, and how large is each?",
-            "The compute is divided by the ranks; 2 (n - 1) messages of an n-th of the bytes come after it.",
-            "compute over n, plus 2 (n - 1) times (alpha plus beta times the bytes over n).",
+            "Exercise 03.4 has the step of n ranks. Write it down for 32 ranks and for 64: which part is still halved?",
+            "The step is compute over n, and 2 (n - 1) times (alpha plus beta times the bytes over n). Divide the step "
+            "of n ranks by that of 2 n.",
+            "Begin with one rank. As long as there are twice as many, and the step of n ranks is at least `gain` times "
+            "that of 2 n, double n.",
         ),
-        _twice,
-        ideas=STEP_IDEAS,
-        drawn={"step": _drawn_step},
+        _last_doubling,
+        ideas=ENOUGH_IDEAS,
+        drawn={name: partial(_drawn_doublings, name) for name in ("ranks", "none or all")},
         start='''\
-def step_s(ranks, compute_s, size_bytes, alpha_s, beta_s_per_byte):
-    """Seconds of a step: the compute of one rank, divided, and an all_reduce of all gradients."""
-    return compute_s
+def enough(most, compute_s, size_bytes, alpha_s, beta_s_per_byte, gain):
+    """The number of ranks, 1, 2, 4, ... up to `most`, after which a doubling is no longer worth it."""
+    return 1
 
 
-check("11.3", step_s)
+check("11.3", enough)
 ''',
     ),
     Exercise(

@@ -17,7 +17,7 @@ from ...cost.timeline import predict_timeline
 from ...graph.compiler import compile_network
 from ...ops.machine.primitive import Strategy
 from ..exercises import check, hint, par
-from ..exercises.lesson_11 import PLACED, step_of_ranks
+from ..exercises.lesson_11 import EXAMPLE, PLACED, step_of_ranks
 from ..exercises.one_product import Product
 from ..exercises.plan_points import MACHINE, MODEL, Game
 from ..exercises.three_products import least, sent_bytes_of, spread
@@ -74,7 +74,7 @@ def training(schedule: str, micro_batches: int) -> str:
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     """The answers beside the formulas, and beside plans that were compiled and searched."""
     times = sent_bytes_of(spread({})) / round(least().best.cost)
-    speed = step_of_ranks(32) / step_of_ranks(64)
+    speed = step_of_ranks(32, *EXAMPLE) / step_of_ranks(64, *EXAMPLE)
     steps = {count: _pipeline("1f1b", count, ROWS)[0] for count in (16, 64)}
     return Comparison.of(
         prediction,
