@@ -176,8 +176,8 @@ def test_question_21_is_not_answered_and_a_plan_asked_again_is_no_question(monke
 def test_right_answers_hold_on_drawn_inputs_and_a_table_of_the_shown_ones_does_not(number, worth):
     for answer in RIGHT[number]:
         assert marks(number, answer, seed=7) == worth
-    cases = {"11.3": [*lesson_11.ENOUGH, *lesson_11.ENDS], "11.4": lesson_11.PIPELINES, "11.5": lesson_11.PLACED}[number]
-    table = {case: RIGHT[number][0](*case) for case in cases}
+    shown = {"11.3": [*lesson_11.ENOUGH, *lesson_11.ENDS], "11.4": lesson_11.PIPELINES, "11.5": lesson_11.PLACED}
+    table = {case: RIGHT[number][0](*case) for case in shown[number]}
     assert marks(number, lambda *case: table.get(case, 0), seed=7) == 0
 
 

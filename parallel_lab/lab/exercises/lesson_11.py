@@ -206,9 +206,7 @@ ENOUGH_IDEAS = (
     Idea(
         "whole gradients in every message",
         "A ring sends an n-th of the gradients in each of its messages, not all of them.",
-        partial(
-            _enough, step=lambda n, compute, size, alpha, beta: compute / n + 2 * (n - 1) * (alpha + beta * size)
-        ),
+        partial(_enough, step=lambda n, compute, size, alpha, beta: compute / n + 2 * (n - 1) * (alpha + beta * size)),
         "ranks",
     ),
     Idea(
@@ -228,7 +226,11 @@ def _last_doubling(answer: Any) -> Iterator[Part]:
 
 def _drawn_doublings(name: str, answer: Any, rng: np.random.Generator) -> None:
     """Costs of which some doublings pay, or none does and, after that, every one."""
-    most, alpha_s, beta = int(2 ** rng.integers(4, 10)), float(rng.uniform(1e-6, 1e-5)), float(rng.uniform(1, 9)) * 1e-10
+    most, alpha_s, beta = (
+        int(2 ** rng.integers(4, 10)),
+        float(rng.uniform(1e-6, 1e-5)),
+        float(rng.uniform(1, 9)) * 1e-10,
+    )
     size = int(rng.integers(10**6, 10**8))
     sending_s, gain = alpha_s + beta * size, float(rng.uniform(1.2, 1.7))
     if name == "ranks":  # the bytes alone stop it at about so many ranks
