@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 
 import parallel_lab as pl
@@ -15,6 +16,8 @@ from parallel_lab.cost.memory import predict_memory
 from parallel_lab.cost.time import step_time_s
 from parallel_lab.lab.classroom.roll import FORMAT, hand_in, read_class
 from parallel_lab.lab.classroom.wall import wall_page
+from parallel_lab.lab.lessons import slicing
+from parallel_lab.lab.shared import prediction
 from tests.browser.lab_page import CHROMIUM
 
 ROUNDS = "How many rounds does all_reduce by ring on 4 ranks need?"  # 2 (4 - 1) = 6
@@ -117,6 +120,39 @@ def test_a_notebook_hands_in_its_labs_predictions_and_checks(tmp_path):
     assert roll.layouts[0].time_s is None and "Ada <b>" not in wall_page(roll)
     with pytest.raises(ArgumentError, match="hand_in"):
         hand_in(tmp_path / "y.json", 3)
+
+
+def test_what_is_predicted_in_cells_of_lessons_is_handed_in_as_it_was_before_the_reveal(tmp_path, monkeypatch):
+    """Three learners, a session each. Lesson 05, elements that a rank sends: 2 x 3/4 x 128 = 192; Ada says so, Bo says
+    128 first, and 192 once he has seen it; Cy has it shown. Lesson 01: Ada's list is Bo's tuple.
+    """
+    plan = pl.StrategyLab().plan
+    sent, slices = "Lesson 05: elements that a rank sends", "Lesson 01: slice of w on rank 5"
+    said = {"Ada": ([192], [8, 16]), "Bo": ([128, 192], (8, 16)), "Cy": ([None], None)}
+    blank = dict.fromkeys(("x", "result", "group", "sent"))
+    for name, (numbers, shape) in said.items():
+        monkeypatch.setattr(prediction._FIRST, "_kept", {})  # a kernel of its own
+        for number in numbers:
+            slicing.compare({**blank, "sent": number}, show=number is None)
+        slicing.compare({**blank, "sent": 7})  # too late for all three
+        prediction.Prediction(slice_of_w=shape).compare(plan)
+        hand_in(tmp_path / f"{name}.json", learner=name)
+    roll = read_class(tmp_path)
+    assert roll.refused == () and roll.right[sent] == ("192",)
+    assert dict(roll.answers[sent]) == {"Ada": "192", "Bo": "128", "Cy": "(skipped)"}
+    assert roll.histogram(slices) == [("(8, 16)", 2)] and roll.right[slices] == ("(8, 16)",)
+    shown = wall_page(roll)
+    assert f"<h3>{sent}</h3>" in shown and shown.count('class="wall-reveal"') == len(roll.answers)
+
+
+def test_any_answer_can_be_handed_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(prediction._FIRST, "_kept", {})
+    answers = dict(enumerate((np.array([8.0, 16.0]), np.float32(7), float("nan"), {3}, "\ud800", 10**400)))
+    for n, answer in answers.items():
+        prediction.Comparison.of({"n": answer}, lesson="02", n=(f"question {n}", (8, 16), None, ""))
+    hand_in(tmp_path / "x.json")
+    found = [list(row.values()) for row in read_class(tmp_path).answers.values()]
+    assert found[:4] == [["(8, 16)"], ["7"], ["nan"], ["{3}"]] and len(found) == len(answers)
 
 
 def test_what_is_no_class_is_refused(tmp_path):

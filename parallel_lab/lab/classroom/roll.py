@@ -32,6 +32,7 @@ from ...graph.plan import Plan
 from ..exercises import results
 from ..exercises.book import RESULTS_FORMAT
 from ..shared.lab import Lab
+from ..shared.prediction import first_answers
 from ..shared.state import FORMAT as LAB_FORMAT
 from ..widgets import lab_of_state
 
@@ -42,8 +43,8 @@ MOST_TEXT = 200  # characters of a name, a question or an answer
 
 
 def hand_in(path: str | os.PathLike[str], *labs: Lab, learner: str = "") -> Path:
-    """Write labs, what was predicted in them, and the last verdict on each exercise of this session into one file;
-    returns its path.
+    """Write labs, what was predicted in them and in cells of lessons, and the last verdict on each exercise of this
+    session into one file; returns its path.
 
     learner  a name to show; none by default
 
@@ -52,7 +53,7 @@ def hand_in(path: str | os.PathLike[str], *labs: Lab, learner: str = "") -> Path
     for lab in labs:
         if not isinstance(lab, Lab):
             raise ArgumentError(shorten(lab), where="hand_in", allowed="Labs, such as FusionLab()")
-    answered = [one for lab in labs for one in lab.answered()]
+    answered = [*first_answers(), *(one for lab in labs for one in lab.answered())]
     told = {"format": FORMAT, "version": 1, "learner": str(learner), "labs": [lab.state() for lab in labs]}
     text = json.dumps({**told, "predictions": answered, "checks": results()}, ensure_ascii=False, allow_nan=False)
     return write_whole(path, text + "\n")

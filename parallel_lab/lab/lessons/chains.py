@@ -48,6 +48,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     return Comparison.of(
         prediction,
         show=show,
+        lesson="06",
         slice_bytes=(
             "bytes of one slice",
             16 * 32 * 4 // 8,

@@ -79,6 +79,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     return Comparison.of(
         prediction,
         show=show,
+        lesson="11",
         times=(
             *("times the least", 25, lambda: 25 if 20 < times < 30 else round(times)),
             f"{times:.1f}: nothing moves between the products, and all of it within them",

@@ -53,6 +53,7 @@ def compare(prediction: dict[str, Any], fit: Any, *, show: bool = False) -> Comp
     return Comparison.of(
         prediction,
         show=show,
+        lesson="02",
         rounds=("rounds in a ring", 2 * (n - 1), lambda: _sent()["ring"][0], "n - 1 to add up, n - 1 to hand out"),
         bytes=(
             *("bytes one rank sends", 2 * (n - 1) * SIZE_BYTES // n, lambda: _sent()["ring"][1]),

@@ -29,6 +29,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     return Comparison.of(
         prediction,
         show=show,
+        lesson="12",
         fewest=(
             *("sends fewest bytes", fewest, None),
             "tensor parallel sends sums of activations, data parallel gradients of weights: here they balance",

@@ -90,6 +90,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     return Comparison.of(
         prediction,
         show=show,
+        lesson="04",
         after=(
             *("after backward, ms", 12 + 6 * 3, lambda: counted(range(6), after_backward=True)),
             "12 ms of backward, then six messages of 3 ms",

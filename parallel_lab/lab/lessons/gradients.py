@@ -43,6 +43,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     return Comparison.of(
         prediction,
         show=show,
+        lesson="07",
         gather=(
             *("backward of an all_gather", MESSAGES["all_gather"].adjoint),
             lambda: next(i.kind for i in back if "all_gather" in i.out),

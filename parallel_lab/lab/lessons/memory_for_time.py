@@ -43,6 +43,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     return Comparison.of(
         prediction,
         show=show,
+        lesson="10",
         keep_all=(
             *("keep all: results", found[0], lambda: count(KEEP).peak),
             "4 + 4 + 6 + 6 + ... + 4: everything, when forward ends",

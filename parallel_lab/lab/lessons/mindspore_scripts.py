@@ -52,6 +52,7 @@ def compare(prediction: dict[str, Any], slices: Any, strategies: Any, *, show: b
     return Comparison.of(
         prediction,
         show=show,
+        lesson="13",
         sum=("sum on every rank", 1 + 2 + 3 + 4, *sums, "AllReduce gives the whole sum to all"),
         bytes=("bytes one rank sends", 2 * (p - 1) * 4096 // p, events.filter(rank=0).events[0].bytes, "2 (p - 1)/p S"),
         data_parallel=("losses, data_parallel", "different", own_losses, "each rank has its own rows"),

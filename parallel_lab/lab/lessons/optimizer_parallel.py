@@ -56,6 +56,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     return Comparison.of(
         prediction,
         show=show,
+        lesson="08",
         stage_0=("stage 0, MiB", bars[0], lambda: states_mib(level="off"), "2 + 2 + 4 on every rank"),
         stage_1=("stage 1, MiB", bars[1], lambda: states_mib(**grouping), "2 + 2 + 4/8: only the states are sharded"),
         stage_2=("stage 2, MiB", bars[2], None, "2 + 2/8 + 4/8"),

@@ -62,6 +62,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     return Comparison.of(
         prediction,
         show=show,
+        lesson="09",
         gpipe_4=(
             *("GPipe, 4 micro-batches", 2 * (4 + 3), lambda: step("gpipe", 4)),
             "4 + 3 units forward, and as many backward",

@@ -19,6 +19,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     return Comparison.of(
         prediction,
         show=show,
+        lesson="05",
         x=("slice of x", found.slices[0], lambda: found.held_arrays()["x"][5].shape, "16 rows by 2, 32 columns by 4"),
         result=(
             *("slice of the result", found.slices[2], lambda: found.held_arrays()["result"][5].shape),

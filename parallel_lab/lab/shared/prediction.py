@@ -5,7 +5,8 @@ was counted.
     guess.compare(lab.plan, lab.events)
 
 A question that is still open keeps its answer covered (`show=True` uncovers it). A wrong answer that is a known
-misconception is answered with the reason, not only with the right number.
+misconception is answered with the reason, not only with the right number. The first answer to each question of a lesson
+is kept for the class (`first_answers`): it was given before the reveal.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ...base.errors import ArgumentError, escape, shorten
 from ...base.events import Event
@@ -77,7 +80,7 @@ class Prediction:
                 self._about_bytes(table),
             ),
         )
-        return Comparison(rows, show)
+        return _FIRST.keep("01", Comparison(rows, show))
 
     # ---- known misconceptions ----
 
@@ -123,11 +126,14 @@ class Comparison:
     show: bool = True
 
     @classmethod
-    def of(cls, answers: Mapping[str, Any], *, show: bool = False, **rows: tuple[str, Any, Any, str]) -> Comparison:
+    def of(
+        cls, answers: Mapping[str, Any], *, show: bool = False, lesson: str = "", **rows: tuple[str, Any, Any, str]
+    ) -> Comparison:
         """Rows of (question, by formula, counted, why), each with the answer of its key; None was left open.
 
             Comparison.of(prediction, rounds=("rounds in a ring", 6, counted, "3 to add up, 3 to hand out"))
 
+        lesson  its number, such as "02": the first answers are kept for `hand_in`; "" keeps none
         The last may be a dict: what is wrong with an answer, by the answer, and under None what is told of any other.
         `counted` may be a function: it is called for what is shown only, so that an open question costs nothing.
 
@@ -142,7 +148,7 @@ class Comparison:
         for key, (question, right, counted, why) in rows.items():
             shown = show or answers[key] is not None
             found.append((question, answers[key], right, _counted(counted) if shown else None, why))
-        return cls(tuple(found), show)
+        return _FIRST.keep(lesson, cls(tuple(found), show))
 
     @staticmethod
     def verdict(yours: Any, right: Any) -> str:
@@ -185,6 +191,48 @@ class Comparison:
         # an answer such as (8, 16) stays in one line
         table = html_table(titles, self._cells(), ["", *[";white-space:nowrap"] * 4, ""])
         return table + (f"<p role='status'>{escape(self.ask)}</p>" if self.ask else "")
+
+
+class FirstAnswers:
+    """Of each question of a lesson the answer that was compared first: every later one has seen what is right."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[str, Any]] = {}
+
+    def keep(self, lesson: str, comparison: Comparison) -> Comparison:
+        """Keep the answers that are new, unless the lesson is ""; returns the comparison. An open question that is
+        shown counts as skipped.
+        """
+        for question, yours, right, *_ in comparison.rows if lesson else ():
+            if yours is not None or comparison.show:
+                text = f"Lesson {lesson}: {question}"
+                said = None if yours is None else _said(right if _same(yours, right) else _alike(yours))
+                told = {"key": f"{text} = {_said(right)}", "text": text, "yours": said, "right": [_said(right)]}
+                self._kept.setdefault(text, told)
+        return comparison
+
+    def said(self) -> list[dict[str, Any]]:
+        """As plain data, as `Lab.answered` has those of a lab: {"key", "text", "yours", "right"}, answers as text."""
+        return list(self._kept.values())
+
+
+# State of the module, as the exercises' desk is: a notebook has one learner.
+_FIRST = FirstAnswers()
+first_answers = _FIRST.said
+
+
+def _alike(value: Any) -> Any:
+    """An answer as it is counted: (8, 16) for [8, 16] or an array, 7 for 7.0; anything else as it is."""
+    value = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+    if isinstance(value, list | tuple):
+        return tuple(map(_alike, value))
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _said(value: Any) -> str:
+    """Any answer as a short text that every file can hold."""
+    text = value if isinstance(value, str) else shorten(value)
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _about(yours: Any, why: str | Mapping[Any, str]) -> str:
