@@ -180,6 +180,13 @@ FAULTS = r"""() => {
     const stuck = [a, b].some(({ e }) => up(e, root).some(([, css]) => css.position === "sticky"));
     if (a.e !== b.e && wide > 2 * zoom && high > 4 * zoom && !stuck) tell(`covers "${b.text.slice(0, 40)}"`, a);
   }));
+  for (const e of root.querySelectorAll("svg, canvas")) {
+    const own = e.getBoundingClientRect(), box = e.parentElement.getBoundingClientRect();
+    const out = own.left < box.left - 1 || own.right > box.right + 1;
+    if (own.width > 1 && out && shown(e) && getComputedStyle(e.parentElement).overflowX === "visible") {
+      tell("a picture sticks out", { text: `${own.width} of ${box.width}`, e });
+    }
+  }
   for (const e of root.querySelectorAll("*")) {
     const cut = getComputedStyle(e).textOverflow === "ellipsis" && e.scrollWidth > e.clientWidth + 1;
     if (cut && shown(e) && e.textContent.trim()) tell("cut", { text: e.textContent.trim(), e });

@@ -54,6 +54,16 @@ def test_eight_stages_and_sixteen_micro_batches_are_on_one_screen(page_of, live,
             assert box["y"] + box["height"] <= SCREEN, shown
 
 
+@pytest.mark.parametrize("net", ["stack", "gpt"])
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_controls_are_one_line_and_settings_another(page_of, stages, net):
+    """A page in a window of 848 leaves a lab 784 pixels: Run and Simulate had a line of their own there."""
+    page = page_of(PipelineLab(net, stages=stages).to_html(limits=FEW), width=848)
+    for line in (".pl-pi-head", ".pl-pi-settings"):
+        middles = [box["y"] + box["height"] / 2 for box in boxes(page.locator(f"{line} > *"))]
+        assert max(middles) - min(middles) < 8
+
+
 @pytest.mark.parametrize("width", [848, 1280])
 def test_every_drawn_action_has_its_number(page_of, width):
     """1F1B of 8 stages and 16 micro-batches: cells are narrow, and each says its micro-batch."""

@@ -8,7 +8,7 @@ from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.search.subjects import SUBJECTS
 from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.widgets import SearchLabWidget
-from tests.browser.lab_page import FAULTS, FEW, MARKS, browser, live, page_of, sync_api, tabs
+from tests.browser.lab_page import FAULTS, FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
 
 __all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
 
@@ -101,6 +101,17 @@ def test_a_pin_a_weight_and_a_cap_flip_the_winner_with_no_kernel(page_of):
     page.locator("[data-command=set_capacity]").select_option(caps[-1])
     expect(page.locator(".pl-status")).to_contain_text("Without the cap of")
     expect(page.locator(".pl-se-cap")).to_have_count(1)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_a_tensor_lies_inside_its_card(page_of, devices):
+    """With 4 devices it was wider than the card, and lay over the next one."""
+    page = page_of(SearchLab(devices=devices).to_html(limits=FEW), width=848)
+    cards, tensors = (boxes(page.locator(f".pl-se-card{part}")) for part in ("", " svg"))
+    assert len(cards) == devices
+    for card, tensor in zip(cards, tensors, strict=True):
+        assert card["x"] < tensor["x"] and tensor["x"] + tensor["width"] < card["x"] + card["width"]
 
 
 @pytest.mark.exhaustive

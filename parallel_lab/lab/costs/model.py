@@ -20,7 +20,7 @@ from .lines import Line, Part, fastest, line_at, lines_of
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 RANKS = (2, 3, 4, 8, 16, 32, 64)
-ALPHAS = {1: "1 us", 5: "5 us", 25: "25 us", 100: "100 us"}
+ALPHAS = {us: f"{us} us" for us in (1, 5, 25, 100)}
 SPEEDS = {1: "1 GB/s", 10: "10 GB/s", 100: "100 GB/s"}
 SIZES = {1 << power: bytes_text(1 << power) for power in (10, 14, 17, 20, 24, 28)}
 DRAWN = [1 << power for power in range(8, 31)]  # bytes, from 256 B to 1 GiB

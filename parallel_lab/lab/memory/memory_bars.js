@@ -20,7 +20,7 @@ function patterns(id) {
     ${tile("optimizer", 6, html`<rect class="pl-mm-stroke" width="6" height="1.3"/>`)}
     ${tile("activations", 6, html`<circle class="pl-mm-stroke" cx="3" cy="3" r="1.2"/>`)}
     ${tile("gathered", 6, html`<rect class="pl-mm-light" width="2.4" height="6"/>`)}
-    ${tile("workspace", 8, html`<path class="pl-mm-thin" d="M0 0L8 8M8 0L0 8"/>`)}
+    ${tile("workspace", 8, html`<rect class="pl-mm-thin" x="2.5" y="2.5" width="3" height="3"/>`)}
   </defs></svg>`;
 }
 

@@ -83,13 +83,13 @@ function cards(s, ui) {
   const take = html`<button type="button" class="pl-link" data-key="take" data-command="take" data-value="${s.shown.id}"
     ${flag("disabled", !ui.can("take", s.shown.id) || !own)} title="this plan becomes your choice">make it yours</button>`;
   const lies = o.picture ? `${shapeText(o.picture.shape)}, ${plural(o.picture.slices, "slice")}${o.picture.partial
-    ? `, ${o.picture.partial.count} addends` : ""}` : "a number";
+    ? `, ${o.picture.partial.count} partial sums each` : ""}` : "a number";
   const head = html`<h3>${tail(o.name)} <small>${lies}</small></h3>`;
   const told = html`<p class="pl-se-hint">${costText(s.shown.cost, s.unit)},
     ${bytesText(s.shown.memory)}, predicted ${own ? take : ""}</p>`;
   if (!o.picture) return html`<section class="pl-se-lie" aria-label="slices">${head}<p class="pl-muted">Every device has the number.</p>${told}</section>`;
   const dims = plane(o.picture), count = Math.min(4, o.cards.length), long = Math.max(...o.cards.map((c) => c.text.length)) > 20;
-  const side = o.cards.length > 4 ? (long ? 32 : 44) : 76;
+  const side = o.cards.length > 4 ? (long ? 32 : 44) : count > 2 ? 62 : 76; // a card of four has room for 64
   const room = frame(o.picture.shape, dims, side), [w, h] = [round(room.w + 2), round(room.h + 2)];
   const copies = (c) => o.cards.filter((d) => d.slice === c.slice && d.addend === c.addend).length;
   const sum = (c) => (c.addend ? html`<i class="pl-sigma">Σ</i> ${c.addend} of ${c.addends}` : copies(c) > 1 ? `${copies(c)} copies` : "only copy");
