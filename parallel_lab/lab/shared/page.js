@@ -96,11 +96,11 @@ function morph(live, next) {
 // A control is on where a kernel listens, and on a page of its own where the page can do the command by itself.
 const disabledUnless = (ui, command, ...given) => flag("disabled", !ui.can(command, ...given));
 const valueOf = (choice) => choice?.value ?? choice;
-const labelOf = (choice) => micro(String(choice.label ?? choice));
+const choiceText = (choice) => micro(String(choice.label ?? choice));
 const numeric = (field) => flag('data-number="1"', typeof field.value === "number");
 
 // One of many, as a drop-down.  field: {value, choices}, a choice is a value or {value, label}
-function choice(key, label, field, command, ui, { text = labelOf, first = "" } = {}) {
+function choice(key, label, field, command, ui, { text = choiceText, first = "" } = {}) {
   const option = (c) => {
     const value = valueOf(c);
     const on = flag("selected", String(value) === String(field.value));
@@ -114,7 +114,7 @@ function choice(key, label, field, command, ui, { text = labelOf, first = "" } =
 
 // One of few, as a row of buttons.  name: for a screen reader
 function segments(key, label, field, command, ui, options = {}) {
-  const { text = labelOf, name = () => "", title = () => "" } = options;
+  const { text = choiceText, name = () => "", title = () => "" } = options;
   const button = (c) => {
     const value = valueOf(c), on = value === field.value, said = name(c);
     return html`<button type="button" role="radio" aria-checked="${on}" tabindex="${on ? 0 : -1}"
