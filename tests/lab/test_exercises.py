@@ -313,6 +313,24 @@ def test_the_exercise_in_the_packages_help_is_sound():
     assert probe(own, [lambda p, s: 0]) != []
 
 
+def test_the_puzzle_in_the_documentation_works_and_tells_its_par_after_an_attempt():
+    text = exercises.__doc__.split("as fast as can be:\n")[1].split("\n`probe(exercise")[0]
+    names = {}
+    exec(textwrap.dedent(text), names)
+    own = book._DESK.added.pop("my.2")
+    # 5 | 7, 6 | 6, 7 | 5, 8 | 4 ms
+    assert [names["slower_ms"](cut) for cut in range(1, 5)] == [7, 6, 7, 8]
+    assert probe(own, [2]) == []
+    desk = Desk()
+    desk.add(own)
+    with pytest.raises(ArgumentError, match="no attempt of your own"):
+        desk.par("my.2")
+    verdict = desk.check("my.2", 3)
+    assert (verdict.points, verdict.first_failure.idea) == (1, "equally many layers")
+    assert desk.par("my.2").text == "cut = 2" and desk.par("my.2").yours == "7 ms"
+    assert desk.check("my.2", 2).points == 3
+
+
 def test_an_added_exercise_has_a_number_of_its_own():
     for wrong in (get_exercise("02.1"), "my.1"):
         with pytest.raises(ArgumentError, match="number of its own"):

@@ -16,6 +16,7 @@ import pytest
 
 from parallel_lab import Tensor
 from parallel_lab.base.errors import DataFileError
+from parallel_lab.base.files import shipped_folder
 from parallel_lab.cli.main import main
 from parallel_lab.lab.exercises import JUNK, Exercise, judge
 from parallel_lab.lab.grading.confine import Limits, descendants
@@ -81,6 +82,23 @@ def test_the_marks_of_one_exercise_are_those_computed_by_hand(tmp_path):
         1,
         "half",
     )
+
+
+@pytest.mark.exhaustive
+def test_the_template_of_a_lesson_is_graded_with_the_files_that_it_writes(tmp_path):
+    """Of 1 + 2 points: a split at par, all ranks (it fits, and is slower), one that does not fit, the start."""
+    template = shipped_folder("notebooks") / "templates" / "your_own_lesson.ipynb"
+    cells = json.loads(template.read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    for magic, _, text in (source.partition("\n") for source in sources if source.startswith("%%writefile")):
+        (tmp_path / magic.split()[1]).write_text(text, encoding="utf-8")
+    (mine,) = (source for source in sources if source.startswith("split = (1, 1)\n"))
+    for student, split in {"ada": "(8, 4)", "bo": "[16, 4]", "cy": "(8, 8)", "di": "(1, 1)"}.items():
+        answered = [source.replace("(1, 1)", split) if source == mine else source for source in sources]
+        own_notebook(tmp_path / "class", student, *answered)
+    table = grade_folder(tmp_path / "class", release=template.parent, exercises=tmp_path / "my_exercises.py")
+    assert {name: table.total(name)[0] for name in ("ada", "bo", "cy", "di")} == {"ada": 3, "bo": 1, "cy": 0, "di": 0}
+    assert {mark.idea for mark in table.marks} == {"", "twice the ranks, twice the speed", "memory is free"}
 
 
 # of each lesson: points, added up by hand, the exercises of the half student, and the points of those

@@ -74,12 +74,50 @@ numbers reads its note. This is a whole exercise:
     """,
     ))
 
-`start` is the cell that learners get; who hands it in unchanged has not tried yet. With `par=` (a function that returns
-an answer at par, as text) and `attempt=` (the part that an own attempt passes) it is a puzzle; compute par by an exact
-search in the grader and compare scores that the grader counts itself, never a score that came with the answer.
+`start` is the cell that learners get; who hands it in unchanged has not tried yet.
+
+With `par=` (a function that returns an answer at par, as text) and `attempt=` (the part that an own attempt passes) an
+exercise is a puzzle. Compute par by an exact search in the grader, and compare scores that the grader counts itself,
+never a score that came with the answer. An answer need not be a function: then the judging function looks at it, and
+hands `Wrong` the note of the idea it comes from, `idea.told`. Layers of 5, 1, 1, 1 and 4 ms in two stages, to be cut so
+that the slower one is as fast as can be:
+
+    from parallel_lab.lab.exercises import Exercise, Idea, Wrong, add, judged
+
+    LAYERS_MS = (5, 1, 1, 1, 4)
+    HALF = Idea("equally many layers", "Stages of equally many layers are equal only where layers are.", 3, part="par")
+
+    def slower_ms(cut):
+        return max(sum(LAYERS_MS[:cut]), sum(LAYERS_MS[cut:]))
+
+    PAR = min(range(1, 5), key=slower_ms)
+
+    def legal(cut):
+        if not isinstance(cut, int) or cut not in range(1, 5):
+            raise Wrong(f"{cut!r:.80}", form="A number of layers, 1 to 4")
+        return f"{slower_ms(cut)} ms"
+
+    def at_par(cut):
+        if slower_ms(cut) > slower_ms(PAR):
+            raise Wrong(f"{slower_ms(cut)} ms", f"{slower_ms(PAR)} ms", HALF.told if cut == HALF.answer else "")
+        return f"{slower_ms(cut)} ms, at par"
+
+    def puzzle(cut):
+        first = judged("legal", legal, cut)
+        yield first
+        if first.passed:                        # a part that is not yielded is not judged
+            yield judged("par", at_par, cut)
+
+    add(Exercise(
+        "my.2", "two stages", (("legal", 1), ("par", 2)),
+        ("Which stage is the slower one?", "Add up both sides.", "The first is the longest.", "Cut behind the next."),
+        puzzle, par=lambda: f"cut = {PAR}", attempt="legal", start='check("my.2", 1)', ideas=(HALF,),
+    ))
+
 `probe(exercise, answers)` tests it: that the start earns nothing, right answers pass, each idea gets its own note and
 no junk makes the grader fail. Exercises of the course lie in `lesson_NN.py` (`EXERCISES`), one's own in any file with a
-tuple `EXERCISES`, which `parallel-lab grade --exercises FILE` takes.
+tuple `EXERCISES`, which `parallel-lab grade --exercises FILE` takes. `notebooks/templates/your_own_lesson.ipynb` is a
+whole lesson to copy, with an exercise and a lab of its own.
 '''
 
 from .book import (
