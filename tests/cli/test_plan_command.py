@@ -13,8 +13,8 @@ MODEL = Transformer("gpt", 4, 64, 4, 32, 256)
 
 
 def test_the_search_prints_line_and_winner(capsys):
-    assert cli.main(["plan", *SIZES, "--devices", "4", "--batch", "4", "--rows", "2"]) == 0
-    found = search_plans(MODEL, get_machine("dgx_a100", 4), 4)
+    assert cli.main(["plan", *SIZES, "--devices", "4", "--batch", "2", "--rows", "2"]) == 0
+    found = search_plans(MODEL, get_machine("dgx_a100", 4), 2)
     assert capsys.readouterr().out == f"{found.text(2)}\n\n{found.winner.explain()}\n"
 
 

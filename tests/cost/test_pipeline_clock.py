@@ -256,6 +256,7 @@ def test_latency_formula_of_h2(p, f, b, c):
             assert span == (p - 1) * (f + b + 2 * c - 2 * w) + 4 * p * (f + b + w)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("p", "m", "f", "b", "w", "c", "rates"),
     [

@@ -24,6 +24,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("case", CASES)
 def test_every_instruction_finds_the_predicted_bytes_on_every_rank(case):
     (stages, how), devices, settings = CASES[case]
@@ -84,6 +85,7 @@ def assert_counted(plan, counted):
         assert there.traffic == here.traffic
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", [*RUNS, "from last to first"])
 def test_simulated_ranks_hold_and_send_what_is_predicted_on_any_schedule(name, monkeypatch):
     plan, net, optimizer = scheduled(monkeypatch, name)

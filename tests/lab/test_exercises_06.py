@@ -32,6 +32,7 @@ def test_a_chain_sends_what_the_textbook_says():
     assert Chain(QUICKSTART).sent_elements == 3 * result + weights
 
 
+@pytest.mark.exhaustive
 def test_the_least_chain_sends_less_than_the_textbooks_and_no_pair_below_its_bound_was_left_out():
     best = least()
     assert best.sent_elements < Chain(COLUMNS_ROWS).sent_elements

@@ -69,6 +69,7 @@ def test_the_pars_are_proved_and_those_of_the_course():
     )
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("form", [lambda s: s, Schedule.text, lambda s: s.text().splitlines(), list], ids=range(4))
 def test_1f1b_passes_in_every_form(form):
     two = form(make_schedule("interleaved", 4, 8, 2))

@@ -32,6 +32,7 @@ def test_what_is_no_layout_is_refused(given):
         read_layout(given)
 
 
+@pytest.mark.exhaustive
 def test_both_budgets_exclude_the_pure_layouts_and_some_composed_ones_fit():
     def fits(layout):
         counts = Composed(layout).predicted

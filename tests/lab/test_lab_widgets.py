@@ -352,6 +352,7 @@ def shown(widget) -> dict:
     return json.loads(json.dumps(widget.shown))
 
 
+@pytest.mark.quick(80)
 @pytest.mark.parametrize(
     ("name", "commands", "seen"), [(name, *case) for name, cases in CONTROLS.items() for case in cases]
 )
@@ -379,6 +380,7 @@ def test_every_command_is_a_method_of_the_model_and_is_tried(name):
     assert all(callable(getattr(model, command)) for command in model.commands)
 
 
+@pytest.mark.quick(45)
 @pytest.mark.parametrize(
     ("name", "command", "arguments", "told"),
     [(name, *case) for name, cases in REFUSED.items() for case in [*UNKNOWN, *cases]],

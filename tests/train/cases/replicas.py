@@ -20,7 +20,7 @@ from tests.train.worlds import case, refused
 
 STEPS, EVERY = 9, 3
 LOOPS = ("Model", "AllReduce", "compiled step", "TrainOneStepCell", "reducer", "AllReduce together")
-QUICK = 2  # of these in the quick suite
+QUICK = 1  # of these in the quick suite
 # what the odd rank does, and what the error must say of it
 FAULTS = {
     "nothing": "",
