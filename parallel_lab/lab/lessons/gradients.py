@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...base.units import table_lines
+from ...graph.compiler import compile_network
 from ...ops.collectives.definitions import MESSAGES
 from ...run.communicator import Request
 from ...run.simulator import simulate
@@ -15,13 +16,15 @@ from ..exercises import check, hint
 from ..exercises.lesson_07 import gap
 from ..exercises.two_products import Chain
 from ..pictures.duals import with_duals
+from ..pictures.gradient_graph import GradientGraph, gradient_graph
+from ..pictures.numbers import simulated_step
 from ..pictures.picture import message_table
 from ..shared.equality import prove_equal
 from ..shared.networks import NETWORKS, apply_strategies
 from ..shared.prediction import Comparison
 from ..shared.problems import get_problem
 
-__all__ = ["Request", "check", "compare", "drift", "gap", "hint", "prove", "twins"]
+__all__ = ["Request", "check", "compare", "drift", "gap", "graph", "hint", "prove", "twins"]
 GATHERING = {"matmul": ((2, 4), (4, 1)), "relu": ((2, 4),), "matmul2": ((1, 1), (1, 8))}
 
 
@@ -33,6 +36,16 @@ def twins(strategies: dict[str, Any] = GATHERING) -> str:
         group = " ".join(map(str, row["group"]))
         rows.append((f"#{row['number']}", row["phase"], row["collective"], group, row["dual_text"]))
     return "\n".join(table_lines(rows))
+
+
+def graph(rank: int = 5) -> GradientGraph:
+    """The same network with its loss: forward and backward of one rank of eight, with the values of a first step."""
+    problem = get_problem("seed")
+    net = apply_strategies(NETWORKS["quickstart"].factory(problem), GATHERING)
+    optimizer = problem.optimizer(net.trainable_params())
+    how = {"loss": problem.loss(), "optimizer": optimizer, "device_num": 8, "dataset_strategy": "full_batch"}
+    plan = compile_network(net, *problem.batches[0], **how)
+    return gradient_graph(plan, rank, simulated_step(plan, net, optimizer, problem.batches[0]))
 
 
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
