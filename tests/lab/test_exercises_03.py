@@ -10,7 +10,7 @@ import pytest
 
 from parallel_lab import nn
 from parallel_lab.base.errors import ArgumentError
-from parallel_lab.lab.exercises.descent import Line, LossCurves, TwoLayers, compare, mixed_rows, steady_rows, train
+from parallel_lab.lab.exercises.descent import Line, LossCurves, TwoLayers, mixed_rows, prove, steady_rows, train
 from tests.crossed import each_of
 from tests.lab.verdicts import check, failed, passes, words_of
 
@@ -49,12 +49,12 @@ def test_summed_gradients_are_ranks_times_those_of_one_device_and_the_mean_is_eq
 
 def test_the_table_says_which_tensors_differ():
     one = train(TwoLayers, sgd(0.1), mixed_rows(), ranks=1, steps=3)
-    proof = compare(train(TwoLayers, sgd(0.1), mixed_rows(), ranks=2, gradients_mean=True, steps=3), one)
+    proof = prove(train(TwoLayers, sgd(0.1), mixed_rows(), ranks=2, gradients_mean=True, steps=3), one)
     assert proof.equal and len(proof.rows) == 5 and proof.title == "2 ranks with data_parallel against one device"
-    wrong = compare(train(TwoLayers, sgd(0.1), mixed_rows(), ranks=2, steps=3), one)
+    wrong = prove(train(TwoLayers, sgd(0.1), mixed_rows(), ranks=2, steps=3), one)
     assert not any(row.equal for row in wrong.rows)
     expected = ["w1 after step 3", "w2 after step 3", "mean loss, step 3"]
-    assert [row.tensor for row in compare(one, one, gradients=False).rows] == expected
+    assert [row.tensor for row in prove(one, one, gradients=False).rows] == expected
 
 
 # ---- curves ----
@@ -111,7 +111,7 @@ def test_what_holds_no_settings_is_told_what_would(answer):
     ("momentum", (True, 0.025), "Divided twice"),
     ("momentum", (False, 0.025), "weight decay adds 0.1 w"),
     ("momentum", (None, 0.1), "True or False"),
-    ("adam", (False, 0.0025), "a factor common to all gradients goes away"),
+    ("adam", (False, 0.0025), "a factor common to all gradients cancels out"),
     ("adam", (False, None), "A number"),
     ("adam", (False, math.nan), "From 0 to 100"),
     ("adam", (False, 1e6), "From 0 to 100"),
@@ -155,7 +155,7 @@ def test_wrong_weights_are_told_what_they_are(answer, passed, words):
 
 def test_the_mean_over_ranks_that_have_rows_is_a_misconception_of_its_own():
     part = failed(check("03.2", lambda rows: [(n > 0) / sum(n > 0 for n in rows) for n in rows]))["a rank without rows"]
-    assert "still each rank counts the same" in part.note
+    assert "each rank still counts the same" in part.note
 
 
 def test_the_first_rank_with_a_wrong_weight_is_named():
@@ -192,7 +192,7 @@ def test_the_closed_form_is_what_is_counted():
     ("answer", "words"),
     (lambda rate, ranks: first_above(abs(1 - ranks * rate)), "it grows by the square"),
     (lambda rate, ranks: first_above((1 - rate) ** 2), "times one device's gradient"),
-    (lambda rate, ranks: first_above((1 + ranks * rate) ** 2), "The sign is lost"),
+    (lambda rate, ranks: first_above((1 + ranks * rate) ** 2), "A sign is wrong"),
     (lambda rate, ranks: (first_above((1 - ranks * rate) ** 2) or 0) - 1, "the loss before any update"),
     (lambda rate, ranks: (first_above((1 - ranks * rate) ** 2) or 0) + 1, "the loss before any update"),
     (lambda rate, ranks: "soon", ""),

@@ -181,10 +181,10 @@ class Desk:
         exercise = self.find(number, "par")
         if exercise.par is None:
             puzzles = [e.number for e in (*all_exercises(), *self.added.values()) if e.par is not None]
-            what = f"exercise {shorten(number)} is no puzzle"
+            what = f"exercise {shorten(number)} is not a puzzle"
             raise ArgumentError(what, where="par", allowed=f"One of {', '.join(puzzles)}")
         if number not in self.own:
-            what = f"there is no attempt of your own yet that passes {exercise.attempt!r}"
+            what = f"no attempt of your own passes {exercise.attempt!r} yet"
             raise ArgumentError(what, where=f'par("{number}")', hint=f'Hand one in with check("{number}", ...)')
         return Par(number, self.own[number], exercise.par())
 

@@ -2,7 +2,7 @@
 
 one = train(TwoLayers, lambda p: nn.SGD(p, 0.1), mixed_rows(), ranks=1)
 four = train(TwoLayers, lambda p: nn.SGD(p, 0.1), mixed_rows(), ranks=4, gradients_mean=True)
-compare(four, one)                                       # a table: tensor, largest difference, rounding bound, verdict
+prove(four, one)                                         # a table: tensor, largest difference, rounding bound, verdict
 LossCurves({"one device": one.losses, "4 ranks": four.losses})
 """
 
@@ -113,7 +113,7 @@ def train(
         return Trained(plan, ranks, tuple(losses), gradients, session.parameters())
 
 
-def compare(parallel: Trained, one: Trained, *, gradients: bool = True) -> Equality:
+def prove(parallel: Trained, one: Trained, *, gradients: bool = True) -> Equality:
     """Gradients of the first step (if wanted), parameters after the last, and the mean of its losses, to rounding."""
     steps, dtype = len(one.losses), one.plan.value(one.plan.outputs[0]).dtype
 

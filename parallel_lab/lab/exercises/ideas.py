@@ -26,9 +26,9 @@ LATER_S = 0.5  # of a call whose result only helps to tell ideas apart
 
 # The misconceptions that the course aims at, by name, and what is wrong with each.
 MISCONCEPTIONS = {
-    "all_reduce averages": "It adds. The mean is a division that somebody asks for: gradients_mean.",
-    "the mean of means is the mean": "Only of equally many rows: each row must count the same.",
-    "reduce the loss and backward follows": "The reduced loss is a number; the gradients stay each rank's own.",
+    "all_reduce averages": "It adds. The mean takes a division as well, and you ask for it: gradients_mean.",
+    "the mean of means is the mean": "Only where every rank has equally many rows: each row must count the same.",
+    "reduce the loss and backward follows": "The reduced loss is only a number; each rank still has its own gradients.",
     "no message where shapes fit": "A split contracted dimension leaves partial sums, whatever the shapes.",
     "partial sums may wait": "Not past an operator that is not linear: relu(a) + relu(b) is not relu(a + b).",
     "replicated value, replicated gradient": "Its gradient is a partial sum unless all ranks do the same work.",
@@ -36,15 +36,15 @@ MISCONCEPTIONS = {
     "ZeRO-1 sends more": "A reduce_scatter and an all_gather send what one all_reduce sends.",
     "twice the ranks, twice the speed": "Start-ups grow with the ranks, and the bytes of an all_reduce do not shrink.",
     "a ring is always best": "It pays 2 (n - 1) start-ups: small messages want few rounds.",
-    "fuse everything, or nothing": "One message hides nothing, many pay every start: the best lies between.",
+    "fuse everything, or nothing": "One message hides nothing, and many pay a start-up each: the best number lies between.",
     "1F1B has a smaller bubble": "It has GPipe's bubble, and keeps fewer activations.",
-    "more micro-batches are free": "Each keeps activations, and small products use a device less well.",
+    "more micro-batches are free": "Each keeps its activations, and small matrix products use a device less well.",
     "rank i holds block i": "The map from dimensions to ranks decides, not the order of the blocks.",
     "a strategy names nodes": "It counts slices of each dimension; which ranks hold them is another question.",
     "no crash, no fault": "A wrong gradient trains without an error; only a comparison shows it.",
-    "a hang is the network's": "A rank has skipped a call, or calls in another order.",
-    "every rank may draw as it likes": "Ranks that share data must share the draws that belong to it.",
-    "clip per rank": "The norm is that of all slices: the squares are added up before the root.",
+    "a hang is the network's": "A rank has skipped a call, or makes its calls in a different order.",
+    "every rank may draw as it likes": "Ranks that work on the same data must make the same random draws for it.",
+    "clip per rank": "The norm is over all slices: their squares are added up before the root is taken.",
     "a checkpoint loads anywhere": "Files of slices need the strategy that made them.",
 }
 

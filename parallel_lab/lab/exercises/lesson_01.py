@@ -60,11 +60,11 @@ def _note(given: tuple[int, int, tuple[int, ...]], rank: int, rows: int, columns
         text = "That fills the matrix column by column. The last axis runs fastest: neighbours share a row."
         return Note(text, ORDER)
     if given[:2] != (row, column) and given[:2] == (column, row):
-        return "Row and column are exchanged."
+        return "Row and column are swapped."
     if given[:2] == (row, column) and given[2] == tuple(range(column, rows * columns, columns)):
-        return "Those share its column: they hold the same slice of w, and other rows of x."
+        return "Those ranks share its column: they hold the same slice of w, but other rows of x."
     if given[:2] == (row, column) and given[2] == tuple(each for each in group if each != rank):
-        return "The rank itself belongs to its group."
+        return "The rank itself belongs to the group, too."
     if given[:2] == (row, column) and given[2] == tuple(range(rows * columns)) != group:
         return "Not all of them: ranks with other rows of x compute other elements."
     return ""
@@ -93,7 +93,7 @@ EXERCISES = (
         (
             "Rank 5 of 2 x 4 is in row 1. Where would it be in 4 x 2?",
             "Write the numbers 0 to 7 into both matrices, row by row.",
-            "The row is how often the number of columns fits into the rank, the column is what is left.",
+            "The row is how often the number of columns fits into the rank; the column is the remainder.",
             "Row: rank // columns. Column: rank % columns. Group: all ranks from row * columns on, as many as "
             "there are columns.",
         ),

@@ -14,7 +14,7 @@ from ...base.errors import ParallelLabError, shorten
 from ...run.communicator import Request
 from ...run.simulator import simulate
 from .book import Exercise
-from .descent import Line, Trained, TwoLayers, compare, mixed_rows, steady_rows, train
+from .descent import Line, Trained, TwoLayers, mixed_rows, prove, steady_rows, train
 from .ideas import Idea
 from .running import ask, listed, read_number
 from .together import OF_LESSON_03
@@ -65,7 +65,7 @@ def _compared(name: str, settings: Any) -> str:
         raise Wrong(f"learning_rate={rate:g}", rule, form="From 0 to 100")
     with np.errstate(all="ignore"):  # a training that blows up is an answer too
         try:
-            proof = compare(_trained(name, RANKS, mean, rate), _trained(name, 1, False, one_rate), gradients=False)
+            proof = prove(_trained(name, RANKS, mean, rate), _trained(name, 1, False, one_rate), gradients=False)
         except ParallelLabError as error:
             raise Wrong(str(error), rule) from error
     how, count = f"gradients_mean={mean}, learning_rate={rate:g}", len(proof.rows)
@@ -81,14 +81,14 @@ def _settings_note(name: str, mean: bool, rate: float, one_rate: float) -> str:
     scaled = math.isclose(rate, one_rate / RANKS, rel_tol=1e-6)
     same, larger = math.isclose(rate, one_rate, rel_tol=1e-6), math.isclose(rate, one_rate * RANKS, rel_tol=1e-6)
     if name == "adam" and scaled:
-        return "Adam divides a gradient by the root of its mean square: a factor common to all gradients goes away."
+        return "Adam divides a gradient by the root of its mean square: a factor common to all gradients cancels out."
     if name == "momentum" and not mean and scaled:
-        return "The gradients are right, but weight decay adds 0.1 w to the sum, a quarter of it at the smaller rate."
+        return "Rate x gradient is right, but weight decay adds 0.1 w after the sum: at this rate, a quarter of it."
     if not mean and same:
         text = f"An all_reduce does not average: the sum of {RANKS} means is {RANKS} times the gradient of one device."
         return Note(text, "all_reduce averages")
     if mean and scaled:
-        return f"Divided twice: the mean is one device's gradient already, and the rate is divided by {RANKS} as well."
+        return f"Divided twice: the mean is already one device's gradient, and the rate is divided by {RANKS} as well."
     if larger:
         return f"A rate {RANKS} times as large goes with a batch {RANKS} times as large; here the batch is the same."
     return ""
@@ -171,13 +171,13 @@ def _weights_note(rows: Sequence[int], weights: Sequence[float]) -> str:
             f"{most / least:.3g} times as much as one of a rank with {most}.",
             "the mean of means is the mean",
         ): [1 / n] * n,
-        "The mean over the ranks that have rows: still each rank counts the same, and not each row.": [
+        "The mean over the ranks that have rows: each rank still counts the same, instead of each row.": [
             (r > 0) / filled for r in rows
         ],
-        f"No weights: the sum of the means, {n} times too large.": [1.0] * n,
+        f"No weights: that is the sum of the means, {n} times their mean.": [1.0] * n,
         f"The sum over all rows, not their mean: {total} times too large.": [float(r) for r in rows],
-        "Weights relative to the fullest rank: they do not add up to 1.": [r / most for r in rows],
-        f"Right where the sum is divided by {n} afterwards (gradients_mean=True); here nothing is divided.": [
+        "Weights relative to the rank with the most rows: they do not add up to 1.": [r / most for r in rows],
+        f"Right if the sum is divided by {n} afterwards (gradients_mean=True); here it is not divided.": [
             n * r / total for r in rows
         ],
     }
@@ -246,15 +246,15 @@ def _blow_up_note(given: Any, rate: float, ranks: int) -> str:
     """The wrong model that gives this step, found by computing what it gives."""
     right = _first_above((1 - ranks * rate) ** 2)
     models = {
-        "That is the error's growth |1 - N rate|; the loss is quadratic, it grows by the square.": _first_above(
+        "That is the growth of the error, |1 - N rate|; the loss is quadratic and grows by the square.": _first_above(
             abs(1 - ranks * rate)
         ),
         Note(
             f"As if all_reduce averaged: the sum of {ranks} means is {ranks} times one device's gradient.",
             "all_reduce averages",
         ): _first_above((1 - rate) ** 2),
-        "The sign is lost: 1 - N rate, not 1 + N rate.": _first_above((1 + ranks * rate) ** 2),
-        "One step early or late: step 1 has the loss before any update.": None if right is None else right - 1,
+        "A sign is wrong: 1 - N rate, not 1 + N rate.": _first_above((1 + ranks * rate) ** 2),
+        "One step early: step 1 has the loss before any update.": None if right is None else right - 1,
         "One step late: step 1 has the loss before any update.": None if right is None else right + 1,
     }
     return next((text for text, wrong in models.items() if (wrong is None) == (given is None) and given == wrong), "")
@@ -268,12 +268,12 @@ EXERCISES = (
         (
             "Each rank's gradient is a mean over 4 rows. What is the sum of four of them, in terms of the mean "
             "over 16 rows?",
-            "Look at the table of factors: SGD takes rate x gradient. Where does the factor go in Adam's rule, and to "
-            "what is weight decay added?",
-            "For SGD only rate x gradient counts. Adam does not notice a common factor. Weight decay is added after "
-            "the all_reduce: it has none.",
+            "Look at the table of factors: SGD subtracts rate x gradient. What becomes of the factor in Adam's rule, "
+            "and what is weight decay added to?",
+            "For SGD only rate x gradient counts. In Adam's rule a common factor cancels out. Weight decay is added "
+            "after the all_reduce, so it has no such factor.",
             "SGD with summed gradients: a quarter of the rate. Adam with summed gradients: the rate of one device. "
-            "With weight decay no rate corrects the sum: take the mean, and the rate of one device.",
+            "With weight decay no rate makes up for the sum: take the mean, and the rate of one device.",
         ),
         _same_as_one_device,
         ideas=(
@@ -300,8 +300,8 @@ check("03.1", settings)
         tuple((name, 1) for name in BATCHES),
         (
             "How much should one row count, on whichever rank it is?",
-            "Write the mean over all rows as a sum over ranks, and each rank's sum over rows with the help "
-            "of its mean.",
+            "Write the mean over all rows as a sum over ranks. How do you get a rank's sum over its rows from its "
+            "mean?",
             "A rank's mean times its number of rows is the sum over its rows.",
             "The weight of a rank is its number of rows divided by the number of rows of all ranks.",
         ),
@@ -328,11 +328,11 @@ check("03.2", weights_for)
         "the step at which summed gradients blow up",
         tuple((name, 1) for name in CASES),
         (
-            "By how much does one step multiply the distance from the minimum, when the gradient is N times too large?",
+            "By what does one step multiply the distance from the minimum when the gradient is N times too large?",
             "The curvature is 1: the gradient of one device is the distance itself. Write down w - w* after one step "
             "with rate x N x gradient.",
             "The distance is multiplied by 1 - N rate, the loss by its square. Step 1 has the loss before any update.",
-            "If (1 - N rate)^2 is at most 1 the answer is None. Otherwise it is the first step t for which that square "
+            "If (1 - N rate)^2 is at most 1, the answer is None. Otherwise it is the first step t at which that square "
             "to the power t - 1 is above a million: t - 1 is more than log(1e6) / log of the square.",
         ),
         _blow_up,

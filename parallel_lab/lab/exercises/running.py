@@ -37,7 +37,7 @@ from ...run.simulator import simulate
 from .verdict import Wrong
 
 SECONDS = 4.0  # of one call of a learner's function; right answers take milliseconds
-STOPPED = "stopped: no end after"
+STOPPED = "stopped: still running after"
 MOST_REQUESTS = 5_000  # of one run of rank programs; an algorithm of 8 ranks needs a few hundred
 AGAIN_S = 0.05  # the alarm comes again: a bare `except:` in a loop may have caught the first
 MOST_ITEMS = 100_000  # of a list that is an answer

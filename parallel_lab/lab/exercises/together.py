@@ -43,8 +43,8 @@ def step_s(compute_s: float, size_bytes: float, ranks: int, alpha_s: float, beta
 STEP_IDEAS = (
     Idea(
         TWICE,
-        "Twice the ranks, twice the speed: that is the computing alone. The ring starts 2 (p - 1) messages, and each "
-        "rank still sends nearly twice the gradients, however many ranks there are.",
+        "Twice the ranks, twice the speed: that is the computation alone. The ring starts 2 (p - 1) messages, and each "
+        "rank still sends nearly twice the bytes of the gradients, however many ranks there are.",
         lambda compute_s, size_bytes, ranks, alpha_s, beta: compute_s / ranks,
         "a step",
     ),
@@ -56,7 +56,7 @@ STEP_IDEAS = (
     ),
     Idea(
         "whole gradients in every message",
-        "A ring sends a p-th of the gradients in each of its messages, not all of them.",
+        "Each message of a ring carries 1/p of the gradients, not all of them.",
         lambda c, size, p, alpha, beta: c / p + 2 * (p - 1) * (alpha + beta * size),
         "a step",
     ),
@@ -66,7 +66,7 @@ STEP_IDEAS = (
 def _twice(answer: Any) -> Iterator[Part]:
     ask("seconds", answer, *STEPS[0])
     yield judged("one rank", compare_calls, answer, [(0.8, 4e6, 1, 1e-5, 1e-9)], step_s, (), "nothing is sent")
-    rule = "a share of the computing, then 2 (p - 1) messages of a p-th of the gradients"
+    rule = "a share of the computation, then 2 (p - 1) messages, each with 1/p of the gradients"
     yield judged("a step", compare_calls, answer, STEPS, step_s, STEP_IDEAS, rule)
 
 
@@ -77,7 +77,7 @@ EPOCHS, RATE = 3, 0.1
 
 
 def _drawn(answer: Any, ranks: int, rows: int, epoch: int) -> list[list[int]]:
-    rule = f"{rows // ranks} numbers of rows, each from 0 to {rows - 1}"
+    rule = f"{rows // ranks} row numbers, each from 0 to {rows - 1}"
     found = []
     for rank in range(ranks):
         value = ask(rule, answer, rank, ranks, rows, epoch)
@@ -100,8 +100,8 @@ def _each_once(answer: Any) -> str:
             twice = next((row for row in taken if taken.count(row) > 1), None)
             missing = next((row for row in range(rows) if row not in taken), None)
             apart = all(len(set(own)) == len(own) for own in drawn) and set(taken) <= set(range(rows))
-            text = "Each rank has drawn for itself, so two of them have the same row. All must make the same draw, and "
-            note = Note(text + "each takes its part of it.", OWN_DRAWS) if apart else ""
+            text = "Each rank drew for itself, so two of them have the same row. All ranks must make the same draw, "
+            note = Note(text + "and each takes its part of it.", OWN_DRAWS) if apart else ""
             found = f"{rows} rows on {ranks} ranks, epoch {epoch}: row {twice} is used twice, row {missing} never"
             raise Wrong(found, "every row once in an epoch", note)
     return f"every row once in an epoch, for {', '.join(f'{rows} rows on {ranks} ranks' for ranks, rows in DRAWS)}"
@@ -110,8 +110,8 @@ def _each_once(answer: Any) -> str:
 def _other_order(answer: Any) -> str:
     epochs = [_drawn(answer, 4, 16, epoch) for epoch in range(EPOCHS)]
     if any(a == b for a, b in pairwise(epochs)):
-        raise Wrong("two epochs with the same rows in the same order", "another order in each epoch")
-    return f"{EPOCHS} epochs, each in another order"
+        raise Wrong("two epochs with the same rows in the same order", "a different order in each epoch")
+    return f"{EPOCHS} epochs, each in a different order"
 
 
 def _one_step(answer: Any) -> str:
@@ -131,10 +131,10 @@ def _one_step(answer: Any) -> str:
                 own = weights - RATE * gradients[rank]
                 note: str = ""
                 if _near(value, own):
-                    text = "Each rank has stepped with its own gradient"
+                    text = "Each rank took the step with its own gradient"
                     note = f"{text}, and nothing was sent."
                     if sent:
-                        text += ": the reduced loss is a number, and no gradient follows from it. Reduce the gradients."
+                        text += ": the reduced loss is a number that backward never sees. Reduce the gradients."
                         note = Note(text, REDUCED_LOSS)
                 elif _near(value, weights - RATE * gradients.sum(axis=0)):
                     note = Note(
@@ -250,11 +250,11 @@ OF_LESSON_03 = (
         "twice the ranks",
         (("one rank", 1), ("a step", 3)),
         (
-            "Which part of a step gets shorter with more ranks, and which part only comes into being with them?",
+            "Which part of a step gets shorter with more ranks, and which part is there only with more than one?",
             "Lesson 02: how many messages does a ring all_reduce take, and how large is each?",
-            "The computing is divided by the ranks. Then come 2 (p - 1) messages, each with a p-th of the gradients.",
-            "Compute_s over the ranks, plus twice the ranks less one, times alpha plus beta times the bytes over the "
-            "ranks.",
+            "The p ranks share the computation. Then come 2 (p - 1) messages, each with 1/p of the gradients.",
+            "Divide compute_s by the ranks, and add 2 (ranks - 1) messages. Each costs alpha, plus beta times the "
+            "bytes divided by the ranks.",
         ),
         _twice,
         ideas=STEP_IDEAS,
@@ -268,19 +268,20 @@ check("03.4", step_s)
     ),
     Exercise(
         "03.5",
-        "rows and steps that belong together",
+        "what the ranks must agree on",
         (("each row once", 2), ("another order", 1), ("one step", 2)),
         (
             "If each rank shuffles by itself, how does it know which rows the others have taken?",
-            "Let all ranks make the same permutation: which seed may it depend on? And what must be added up before a "
+            "Let all ranks make the same permutation: what may its seed depend on? And what must be added up before a "
             "rank changes its weights?",
-            "Seed with the epoch alone and take every ranks-th row from rank on. In the step, reduce the gradients.",
+            "Seed with the epoch alone; a rank takes every ranks-th row, beginning at its own number. In the step, "
+            "reduce the gradients.",
             "Permute the rows with a generator seeded by the epoch, and return a part that depends on the rank. In the "
-            "step, ask for an all_reduce of the gradient with the reduction mean, and subtract 0.1 times the reply.",
+            "step, ask for an all_reduce of the gradient that takes the mean, and subtract 0.1 times the reply.",
         ),
         _belongs,
         ideas=(
-            _idea(OWN_DRAWS, "Each rank has drawn for itself", "rows", _own_draws, "each row once"),
+            _idea(OWN_DRAWS, "Each rank drew for itself", "rows", _own_draws, "each row once"),
             _idea(REDUCED_LOSS, "the reduced loss is a number", "step", _loss_alone, "one step"),
         ),
         start="""\

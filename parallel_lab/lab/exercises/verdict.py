@@ -150,11 +150,11 @@ class Verdict:
         if self.passed:
             return ""
         if not self.tried:
-            text = "This is the answer that the exercise begins with. Change it, and run the cell again; "
-            return text + f'hint("{self.exercise}") helps to begin.'
+            text = "This is still the answer that the exercise begins with. Change it and run the cell again; "
+            return text + f'hint("{self.exercise}") helps you begin.'
         seen = min(self.hints_seen, len(LADDER))
         if seen == len(LADDER):
-            text = f'All hints were given; hint("{self.exercise}", level=0) shows the first again, '
+            text = f'You have seen all hints; hint("{self.exercise}", level=0) shows the first again, '
             return text + f"level={len(LADDER) - 1} the last."
         after = "" if seen else " From then on a verdict also says what was expected."
         return f'hint("{self.exercise}") gives {LADDER[seen]} ({seen} of {len(LADDER)} hints seen).{after}'

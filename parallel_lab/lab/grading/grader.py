@@ -184,7 +184,7 @@ class Pupil:
                 if reply.get("id") == self._asked:
                     return reply
         except TimeoutError as error:
-            self.close(self.watch.reason or f"stopped: no end after {seconds - GRACE_S:g} s")
+            self.close(self.watch.reason or f"stopped: still running after {seconds - GRACE_S:g} s")
             raise Lost(self.reason) from error
         except Lost as error:
             self.close(self.watch.reason or f"the code ends its process ({error})")

@@ -1,6 +1,6 @@
 """Lesson 03: data parallel, sum or mean."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from ...processes.shm import WorkerPool
 from ...run.communicator import Request
 from ...train.session import Session
 from ..exercises import check, hint
-from ..exercises.descent import Line, LossCurves, TwoLayers, compare, mixed_rows, steady_rows, train
+from ..exercises.descent import Line, LossCurves, Trained, TwoLayers, mixed_rows, prove, steady_rows, train
 from ..shared.prediction import Comparison
 
 
@@ -63,6 +63,14 @@ def gradients_of(
         return session.gradients()
 
 
+def gradient_factors(
+    net: nn.Cell, rows: tuple[np.ndarray, ...], parallel_mode: str, **settings: Any
+) -> dict[str, float]:
+    """By parameter, its gradient on eight simulated ranks as a multiple of that of one device."""
+    alone, found = gradients_of(net, rows, "stand_alone"), gradients_of(net, rows, parallel_mode, **settings)
+    return {name: float(np.vdot(g, alone[name]) / np.vdot(alone[name], alone[name])) for name, g in found.items()}
+
+
 def short_last_batch() -> tuple[np.ndarray, np.ndarray]:
     """(mean of the gradients of four processes with 4, 4, 4 and 2 rows, gradient of all 14 rows)."""
 
@@ -75,3 +83,46 @@ def short_last_batch() -> tuple[np.ndarray, np.ndarray]:
     with WorkerPool(4) as pool:
         mean = pool.run(on_ranks, x, y, w, [4, 8, 12])[0]
     return mean, 2 * x.T @ (x @ w - y) / 14
+
+
+def compare(
+    prediction: Mapping[str, Any],
+    one: Trained,
+    four: Trained,
+    factors: Mapping[tuple[str, bool], Mapping[str, float]],
+    own_losses: Any,
+    *,
+    show: bool = False,
+) -> Comparison:
+    """The answers beside what the lesson's cells computed.
+
+    one, four   trained on one device, and on four ranks that sum
+    factors     of w's gradient, by parallel mode and gradients_mean (`gradient_factors`)
+    own_losses  of the four ranks, after one step
+    """
+    summed = float(np.linalg.norm(four.gradients["w"]) / np.linalg.norm(one.gradients["w"]))
+    averaged, semi_auto = factors["data_parallel", True]["w"], factors["semi_auto_parallel", False]["w"]
+    losses = "different" if np.ptp(own_losses) else "same"
+    return Comparison.of(
+        prediction,
+        lesson="03",
+        show=show,
+        summed=("gradients, summed", 4, round(summed, 3), "4 means over 4 rows each: 4 times the mean over 16"),
+        averaged=("gradients_mean=True", 1, round(averaged, 3), "the mean of the means of equal parts is the mean"),
+        semi_auto=("semi_auto_parallel", 1, round(semi_auto, 3), "each rank has its share of one loss"),
+        losses=("losses of the ranks", "different", losses, "each rank has its own rows"),
+    )
+
+
+def compare_rest(
+    prediction: Mapping[str, Any], ranks_mean: np.ndarray, all_rows: np.ndarray, means: Any, *, show: bool = False
+) -> Comparison:
+    """The last two answers beside the gradients of `short_last_batch`, and the running means of the four ranks."""
+    equal, own = bool(np.allclose(ranks_mean, all_rows)), "different" if np.ptp(means) else "same"
+    return Comparison.of(
+        prediction,
+        lesson="03",
+        show=show,
+        short_batch=("short last batch", False, equal, "rank 3's two rows count twice as much as the others"),
+        batch_norm=("running means", "different", own, "each rank has the statistics of its own rows"),
+    )

@@ -22,7 +22,7 @@ from ..fusion.model import FusionLab
 from ..fusion.subjects import ChainNet, get_subject
 from ..pictures.charts import fit_chart
 from ..pictures.plotted import plotted
-from ..shared.equality import Equality, compare_sessions
+from ..shared.equality import Equality, bits_of, compare_sessions
 from ..shared.prediction import Comparison
 from ..shared.step_times import step_times
 
@@ -112,6 +112,12 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
             "0 to 20: an index is inclusive, from 0",
         ),
     )
+
+
+def compare_numbers(prediction: dict[str, Any], proofs: Iterable[Equality], *, show: bool = False) -> Comparison:
+    """The answer on numbers beside the tensors of these proofs, bit for bit."""
+    why = "every element is the same sum in the same order"
+    return Comparison.of(prediction, lesson="04", show=show, numbers=("weights after training", "same", bits_of(proofs), why))
 
 
 def three_times(name: str, modes: Iterable[tuple[str, Settings]], cluster: Any, pool: Any) -> None:

@@ -1,6 +1,6 @@
 """Lesson 09: pipelines."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..exercises.verdict import Note
 from ..fusion.subjects import ChainNet
 from ..memory.count import simulated_ranks
 from ..pipeline.subjects import get_subject
+from ..shared.equality import Equality, bits_of
 from ..shared.prediction import Comparison
 
 SMALLER = "1F1B has a smaller bubble"  # of MISCONCEPTIONS
@@ -83,3 +84,9 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
         kept_gpipe=("kept on rank 0, GPipe", 8, lambda: kept("gpipe"), "no B begins before the last F"),
         kept_one=("kept on rank 0, 1F1B", 4, lambda: kept("1f1b"), "B of micro-batch 0 comes back after 4 F"),
     )
+
+
+def compare_numbers(prediction: dict[str, Any], proofs: Iterable[Equality], *, show: bool = False) -> Comparison:
+    """The answer on numbers beside the tensors of these proofs, bit for bit."""
+    why = "the same sums in the same order, only at other times"
+    return Comparison.of(prediction, lesson="09", show=show, numbers=("losses and parameters", "same", bits_of(proofs), why))
