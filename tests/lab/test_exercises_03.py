@@ -190,7 +190,7 @@ def test_the_closed_form_is_what_is_counted():
 
 @each_of(
     ("answer", "words"),
-    (lambda rate, ranks: first_above(abs(1 - ranks * rate)), "it grows by the square"),
+    (lambda rate, ranks: first_above(abs(1 - ranks * rate)), "grows by the square"),
     (lambda rate, ranks: first_above((1 - rate) ** 2), "times one device's gradient"),
     (lambda rate, ranks: first_above((1 + ranks * rate) ** 2), "A sign is wrong"),
     (lambda rate, ranks: (first_above((1 - ranks * rate) ** 2) or 0) - 1, "the loss before any update"),

@@ -36,7 +36,7 @@ MISCONCEPTIONS = {
     "ZeRO-1 sends more": "A reduce_scatter and an all_gather send what one all_reduce sends.",
     "twice the ranks, twice the speed": "Start-ups grow with the ranks, and the bytes of an all_reduce do not shrink.",
     "a ring is always best": "It pays 2 (n - 1) start-ups: small messages want few rounds.",
-    "fuse everything, or nothing": "One message hides nothing, and many pay a start-up each: the best number lies between.",
+    "fuse everything, or nothing": "One message hides nothing, many pay a start-up each: the best lies in between.",
     "1F1B has a smaller bubble": "It has GPipe's bubble, and keeps fewer activations.",
     "more micro-batches are free": "Each keeps its activations, and small matrix products use a device less well.",
     "rank i holds block i": "The map from dimensions to ranks decides, not the order of the blocks.",

@@ -402,12 +402,12 @@ def _exposed_note(given: float, sending: Sending, want: float) -> str:
     models = {
         "Negative: backward continues after the last message. Then nothing is exposed: 0.": negative_s,
         "That is all the sending. What is sent while backward computes is hidden.": sending_s,
-        "That is when the last message ends; exposed is what comes after backward.": end,
+        "That is when the last message ends; exposed is only what comes after backward.": end,
         "All the sending less all of backward: but a message cannot start before its gradients are ready.": less_s,
         "As if every message had its own line: one is sent at a time, and the next one waits.": own_lines_s,
         "Only the last message: others may still be on the line when it is ready.": each[-1],
-        "The starts are missing: alpha is paid for every message.": max(0.0, no_start - backward_s),
-        "That is what hides; exposed is the rest.": all_s - want,
+        "The start-ups are missing: alpha is paid for every message.": max(0.0, no_start - backward_s),
+        "That is what is hidden; exposed is the rest.": all_s - want,
     }
     matching = (text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=CLOSE, abs_tol=1e-12))
     return next(matching, "")
@@ -470,15 +470,15 @@ check("04.2", indices)
     ),
     Exercise(
         "04.3",
-        "what cannot hide",
+        "what cannot be hidden",
         (("one message", 1), ("equal messages", 1), ("all hidden", 1), ("fusion golf", 1), ("a training step", 1)),
         (
             "A message is ready. What else must be true before it can travel?",
             "Draw the two lanes of three messages on paper: which two times decide when a message starts?",
             "A message starts when it is ready and the line is free (the later of both). It ends alpha + beta m later.",
-            "Keep one number, the time at which the line gets free, 0 at first. For each message take the larger of it "
-            "and the message's ready time, and add alpha + beta times its size. The answer is that number at the end "
-            "minus the end of backward, and 0 if that is negative.",
+            "Keep one number, the time at which the line is free again, 0 at first. For each message take the later of "
+            "it and the message's ready time, and add alpha + beta times its size. The answer is that number at the "
+            "end minus the end of backward, or 0 if that is negative.",
         ),
         _exposed,
         drawn={name: partial(_drawn_sending, name) for name in ("one message", "equal messages", "fusion golf")},

@@ -51,17 +51,17 @@ def addends_of() -> tuple[int | None, ...]:
 
 # wrong models: what each says of ((a, b), (c, d))
 _MODELS = {
-    "You took every split as one that must be added up. Only the dim that the product sums over leaves partial sums.": (
+    "You counted every split. Only the dim that the product sums over leaves partial sums to add up.": (
         lambda a, b, c, d: a * b * d
     ),
-    "You took the splits of x, rows and columns, as those that add up. Ranks with other rows compute other elements.": (
+    "You counted both splits of x, rows and columns. Ranks with other rows of x compute other elements.": (
         lambda a, b, c, d: a * b
     ),
-    "All eight ranks do not add up: only those that hold partial sums of the same elements.": (
+    "Not all eight ranks add up: only those that hold partial sums of the same elements.": (
         lambda a, b, c, d: DEVICES if b > 1 else 1
     ),
     Note(
-        "Shapes that fit do not make a product free of communication: with k split, every rank has a part of each sum.",
+        "Shapes that fit do not make a product free of communication: with k split, each rank has only a part of every sum.",
         "no message where shapes fit",
     ): lambda a, b, c, d: 1,
     "Ranks that are left over hold copies. They do not add up.": lambda a, b, c, d: DEVICES // (a * d) if b > 1 else 1,
@@ -118,8 +118,8 @@ def _sends_note(given: Sequence[int | None], first: int) -> str:
             return f"How many ranks does it take? There are {DEVICES}."
         return "Into how many equal slices can 16 rows be divided?"
     if given[first] is None:
-        many = "Fewer slices than ranks are allowed: the ranks that are left hold copies."
-        return many if a * b * d < DEVICES else "This one is valid: k is split equally, and there are 8 slices."
+        many = "There may be fewer slices than ranks: the ranks that are left over hold copies."
+        return many if a * b * d < DEVICES else "This one is valid: k is split equally, and 8 ranks are enough."
     valid = [n for n, each in enumerate(right) if each is not None and given[n] not in (None, OPEN)]
     for text, model in _MODELS.items():
         if all(given[n] == model(*STRATEGIES[n][0], *STRATEGIES[n][1]) for n in valid):
@@ -173,7 +173,11 @@ def _shape_note(given: Any, at: int, shape: tuple[int, int, int], split: tuple[i
     (m, k, n), (a, b, c) = shape, split
     if at == 3:
         models = {
-            "Only k leaves partial sums: rows of x and columns of w make other elements.": (a * b, b * c, a * b * c),
+            "Only k leaves partial sums: other rows of x and other columns of w make other elements.": (
+                a * b,
+                b * c,
+                a * b * c,
+            ),
             "Those are all ranks. Only those that hold parts of the same sums add up.": (DEVICES,),
         }
         return next((text for text, wrong in models.items() if given in wrong and given != b), "")
@@ -184,7 +188,7 @@ def _shape_note(given: Any, at: int, shape: tuple[int, int, int], split: tuple[i
         return "Splitting k makes the result no smaller: a partial sum has the full size of what it is a part of."
     counted = ((a, b), (b, c), (a, c))[at]
     if given == tuple(size * count for size, count in zip(wholes[at], counted, strict=True)):
-        return "A strategy says how many slices there are: the size is divided by it."
+        return "A strategy gives the number of slices: divide the size by it."
     if given == tuple(size // count for size, count in zip(wholes[at], counted[::-1], strict=True)):
         return "The counts are per dim, in the order of the dims: rows, then columns."
     if given == counted:
@@ -266,12 +270,12 @@ EXERCISES = (
         "what a strategy sends",
         (("refused", 2), ("nothing to add", 2), ("ranks that add up", 2)),
         (
-            "A matrix product sums over one of its three dims. Which one, and where does it stand in a strategy?",
+            "A matrix product sums over one of its three dims. Which one, and where is it in a strategy?",
             "Two of the four counts belong to the same dim. Compare them first; then count the slices; then divide 16.",
-            "The second count is k's: so many ranks add up. Where it is 1, nothing is sent. The third must be equal to "
-            "it, and first times second times fourth must not exceed 8.",
-            "Refused are 5, 8, 10 and 11. Nothing is added in 1, 3 and 6. Eight ranks add up in 2, four in 4 and 12, "
-            "two in 7 and 9.",
+            "The second count is that of k: it says how many ranks add up. Where it is 1, nothing is sent. The third "
+            "must be equal to it, and first times second times fourth must not exceed 8.",
+            "5, 8, 10 and 11 are refused. Nothing is added up in 1, 3 and 6. Eight ranks add up in 2, four in 4 and "
+            "12, two in 7 and 9.",
         ),
         _sends,
         ideas=(
@@ -316,11 +320,11 @@ check("05.2", slices)
         (("valid", 1), ("fits", 1), ("par", 2)),
         (
             "Which of the three tensors is the largest, and which counts split it?",
-            "Sending nothing needs k whole. What does a rank hold then, at least?",
-            "Without splitting k nothing fits. Split it as little as the cap allows, and use the other counts to make "
+            "To send nothing, k must stay whole. What does a rank hold then, at the least?",
+            "Nothing fits unless k is split. Split it as little as the cap allows, and use the other counts to make "
             "the message small.",
-            "Two addends are enough: split k by 2, and use the other factor of 4 on the result. Columns of w by 4, or "
-            "rows of x and columns of w by 2 each.",
+            "Two addends are enough: split k in 2, and use the remaining factor of 4 on the result. Split the columns "
+            "of w in 4, or the rows of x and the columns of w in 2 each.",
         ),
         _under_cap,
         lambda: "\n".join(map(str, par_sent()[1])),

@@ -70,7 +70,7 @@ def _twice(answer: Any) -> Iterator[Part]:
     yield judged("a step", compare_calls, answer, STEPS, step_s, STEP_IDEAS, rule)
 
 
-# ---- 03.5: rows and a step that belong together ----
+# ---- 03.5: what the ranks must agree on ----
 
 DRAWS = ((4, 16), (2, 10), (3, 12))  # ranks, rows
 EPOCHS, RATE = 3, 0.1
@@ -174,7 +174,7 @@ def _loss_alone(rank: int, ranks: int, weights: Any, gradient: Any, loss: Any) -
     return weights - RATE * gradient
 
 
-# ---- 05.4: who holds what, and what may wait ----
+# ---- 05.4: who holds what, and when to add up ----
 
 
 def holders(m: int, k: int, block: int) -> tuple[int, ...]:
@@ -213,8 +213,8 @@ def _relu(answer: Any) -> str:
             if not _near(value, want):
                 note: str = ""
                 if _near(value, np.maximum(parts, 0).sum(axis=0)):
-                    text = "ReLU came before the sum: relu(a) + relu(b) is not relu(a + b). A partial sum cannot wait "
-                    note = Note(text + "past an operator that is not linear.", WAITS)
+                    text = "ReLU came before the sum: relu(a) + relu(b) is not relu(a + b). A partial sum must be "
+                    note = Note(text + "complete before an operator that is not linear.", WAITS)
                 elif _near(value, parts.sum(axis=0)):
                     note = "That is the sum, without the ReLU."
                 last = run.asked_by(rank)[-1].op if run.asked_by(rank) else ""
@@ -301,15 +301,15 @@ check("03.5", {"rows": rows_of, "step": step})
 OF_LESSON_05 = (
     Exercise(
         "05.4",
-        "who holds what, and what may wait",
+        "who holds what, and when to add up",
         (("holders", 2), ("relu", 2)),
         (
             "Eight ranks stand in a device matrix of m rows and k columns. Which of them have the same rows of x?",
-            "Look at who adds up with whom above. And try relu on two numbers of which one is negative: before the "
-            "sum, and after it.",
+            "Look above at who adds up with whom. And try relu on two numbers, one of them negative: before they are "
+            "added, and after.",
             "Neighbours split k: k ranks in a row hold the same rows of x. A sum must be complete before a ReLU.",
-            "The ranks from block times k on, k of them. In the program ask for an all_reduce of the partial sum, and "
-            "return the larger of the reply and 0.",
+            "The k ranks from block times k on. In the program ask for an all_reduce of the partial sum, and return "
+            "the larger of the reply and 0, element by element.",
         ),
         _placed,
         ideas=(*_with("holders", HOLDER_IDEAS), _idea(WAITS, "relu(a) + relu(b) is not", "relu", _relu_first, "relu")),
