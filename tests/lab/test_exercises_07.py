@@ -44,7 +44,7 @@ def test_the_duals_pass():
     ({"copy": "nothing"}, "a copy", "used the value in its own way"),
     ({"all_reduce": "nothing"}, "the same way", "has its own gradient of it"),
     ({"all_gather": "scatter"}, "slices", "Who adds them up"),
-    ({"reduce_scatter": "reduce_scatter"}, "slices", "Once more in the same direction"),
+    ({"reduce_scatter": "reduce_scatter"}, "slices", "in the same direction once more"),
     ({"broadcast": "gather"}, "one root", "the sum of the gradients, not all of them"),
     ({"broadcast": "all_reduce"}, "one root", "ranks that gave nothing"),
     ({"gather": "allgather"}, "one root", "nothing"),
@@ -109,9 +109,9 @@ def test_one_message_repairs_both_gradients():
 
 @each_of(
     ("answer", "part", "words"),
-    (lambda rank, ranks, kept: (*parts(rank, ranks, kept)[:3], 0 * kept[0]), "gamma", "together they are right"),
-    (added("gamma"), "x", "together they are right"),
-    (added("x", "gamma", reduce="mean"), "x", "parts of a sum are added"),
+    (lambda rank, ranks, kept: (*parts(rank, ranks, kept)[:3], 0 * kept[0]), "gamma", "their sum is right"),
+    (added("gamma"), "x", "their sum is right"),
+    (added("x", "gamma", reduce="mean"), "x", "the parts of a sum are added up"),
     (added("x", "gamma"), "one message", "can be computed from"),
     (lambda rank, ranks, kept: None, "w1 and w2", "four arrays"),
     (lambda rank, ranks, kept: 1 / 0, "w1 and w2", "ZeroDivisionError"),

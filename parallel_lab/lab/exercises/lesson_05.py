@@ -61,7 +61,7 @@ _MODELS = {
         lambda a, b, c, d: DEVICES if b > 1 else 1
     ),
     Note(
-        "Shapes that fit do not make a product free of communication: with k split, each rank has only a part of every sum.",
+        "Shapes that fit do not make a product free of communication: with k split, every rank has a part of each sum.",
         "no message where shapes fit",
     ): lambda a, b, c, d: 1,
     "Ranks that are left over hold copies. They do not add up.": lambda a, b, c, d: DEVICES // (a * d) if b > 1 else 1,

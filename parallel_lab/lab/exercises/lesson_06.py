@@ -54,7 +54,7 @@ def _columns_note(found: Any, right: np.ndarray, tensor: np.ndarray, ranks: int)
     if found.shape[:1] == (tensor.shape[0] // ranks,):
         return "Those are the rows that the rank had at the start, or a part of them."
     if found.shape == right.shape:
-        return "The right shape with other elements: look at the order in which the pieces are joined."
+        return "The right shape, but the wrong elements: look at the order in which the pieces are joined."
     return ""
 
 
@@ -90,9 +90,7 @@ def _held(runs: list[tuple[int, tuple[int, int], ProgramRun]]) -> str:
     held = max(2 * own, *(asked.held_bytes // ELEMENT for asked in run.asked))
     if held > 2 * own:
         rule = f"{2 * own:,}: the rows that it had, and the columns that it gets"
-        raise Wrong(
-            f"{held:,} elements on a rank in one message", rule, "Hand over pieces, and be answered with pieces."
-        )
+        raise Wrong(f"{held:,} elements on a rank in one message", rule, "Hand over pieces, and get pieces back.")
     return f"{held:,} elements at most: the rows, and the columns"
 
 
@@ -148,7 +146,7 @@ def _small_weights(chain: Chain) -> str:
     for name, size in held.items():
         if size > most[name]:
             note = Note(
-                "Whole weights on every rank: that is data parallel. A network that is too large needs them split.",
+                "Whole weights on every rank: that is data parallel. A network that is too large must have them split.",
                 "weights whole everywhere",
             )
             whole_one = size == 4 * most[name]
@@ -198,7 +196,9 @@ def _below(chain: Chain, most: int, rule: str) -> str:
     elif sent == 768:
         note = "That is the quickstart's choice: both products split k, and both sums are added up."
     elif sent == 384:
-        note = "Column-wise, then row-wise: one all_reduce forward. What remains is that of the weights' gradients."
+        note = (
+            "Column-wise, then row-wise: one all_reduce forward. The rest is the all_reduce of the weights' gradients."
+        )
     raise Wrong(found, rule, note)
 
 
@@ -216,8 +216,8 @@ EXERCISES = (
         (
             "Of the columns that a rank needs, which part does every other rank have?",
             "Draw the tensor as ranks x ranks blocks. Which block goes from rank 2 to rank 5?",
-            "Every rank has a block for every other: that is an all_to_all. Along which dim are its rows cut, along "
-            "which dim are the blocks that arrive joined?",
+            "Every rank has a block for every other: that is an all_to_all. Along which dim are its rows cut, and "
+            "along which dim are the arriving blocks joined?",
             "One all_to_all among all ranks: the rows are cut along dim 1, what arrives is joined along dim 0.",
         ),
         _rows_to_columns,
@@ -238,8 +238,8 @@ check("06.1", row_to_column)
         (
             "Which dims of the first product may be split without a partial sum?",
             "What the first product leaves is what the second one reads. Which dim of the first is the second's k?",
-            "Columns of w for the first product. Its result is then split in columns, and the ReLU works element by "
-            "element: keep its split.",
+            "Split the columns of w in the first product. Its result is then split in columns, and the ReLU works "
+            "element by element: keep that split.",
             "First product: rows of x in 2, columns of w in 4. ReLU: 2 and 4. Second: rows of x in 2, k in 4.",
         ),
         _one_message,
@@ -257,8 +257,8 @@ check("06.2", strategies)
         (
             "Column-wise, then row-wise sends 384. Which messages are left, and for which of the three dims?",
             "The gradient of a weight is added up over the ranks with other rows. What if no rows are split?",
-            "The first weight is the largest. Split its columns 8 ways: then nothing is sent for it at all.",
-            "First product: columns of w in 8. Second: no rows, k and columns of w2 in 2 and 4. What the ReLU hands on "
+            "The first weight is the larger one. Split its columns 8 ways: then nothing is sent for it at all.",
+            "First product: columns of w in 8. Second: rows whole, k in 2, columns of w2 in 4. What the ReLU hands on "
             "is gathered in small groups.",
         ),
         _least_sent,

@@ -105,7 +105,7 @@ def _dual_of(answer: Mapping[str, Any], kinds: Sequence[str]) -> str:
             try:
                 off = gap(kind, given, ranks)
             except (ParallelLabError, ValueError) as error:
-                text = str(error) if isinstance(error, ArgumentError) else "the gradient is no fit for the value"
+                text = str(error) if isinstance(error, ArgumentError) else "the gradient does not fit the value"
                 raise Wrong(f"{what}: {text}", dual(kind), _dual_note(kind, given)) from error
             if off > CLOSE:
                 text = f"{what}: on {ranks} ranks the gradients are off by {off:.0%}"
@@ -115,7 +115,7 @@ def _dual_of(answer: Mapping[str, Any], kinds: Sequence[str]) -> str:
 
 def _dual_note(kind: str, given: str) -> str:
     if kind == COPY and given == "nothing":
-        text = "Every rank has used the value in its own way, so each has a part of its gradient: parts are added up."
+        text = "Every rank used the value in its own way, so each has a part of its gradient: the parts are added up."
         return Note(text, REPLICATED)
     if kind == "all_reduce" and given == "nothing":
         return Note("Every rank goes on with the sum, and each has its own gradient of it.", REPLICATED)
@@ -125,7 +125,7 @@ def _dual_note(kind: str, given: str) -> str:
     if kind == "broadcast" and given == "gather":
         return "The root needs the sum of the gradients, not all of them."
     if given == kind and kind not in ("all_reduce", "all_to_all"):
-        return "Once more in the same direction: the gradient has to go back."
+        return "That goes in the same direction once more: the gradient has to come back."
     return ""
 
 
@@ -196,9 +196,9 @@ def _part_note(run: ProgramRun, name: str, want: np.ndarray) -> str:
     found = [_of(result, name) for result in run.results]
     if name in ("x", "gamma") and all(each.shape == want.shape for each in found):
         if all(np.allclose(each * run.ranks, want) for each in found):
-            return Note("The mean of the parts: parts of a sum are added.", "all_reduce averages")
+            return Note("That is the mean of the parts: the parts of a sum are added up.", "all_reduce averages")
         if np.allclose(sum(found), want):
-            text = f"Each rank has a part of it, together they are right: all hold {name}, each has used its own w1."
+            text = f"Each rank has a part of it, and their sum is right: all hold {name}, but each used its own w1."
             return Note(text, REPLICATED)
         if all(np.allclose(each, run.ranks * want) for each in found):
             return f"{run.ranks} times too large: it was complete before it was added up."
@@ -276,13 +276,13 @@ def _clip_note(scale: float, ranks: int, rank: int, sliced: np.ndarray, copied: 
     squares = [float((each**2).sum()) for each in np.split(sliced, ranks)]
     copy, per_rank = float((copied**2).sum()), "clip per rank"
     own = Note("Each rank clips by its own norm, and slices of one gradient shrink differently.", per_rank)
-    added = Note("Norms were added up. Squares are what adds up: the root comes last.", per_rank)
+    added = Note("The norms were added up. It is the squares that add up: the root comes last.", per_rank)
     models: tuple[tuple[str, float], ...] = (
         (own, squares[rank] + copy),
         (added, sum(np.sqrt(square + copy) for square in squares) ** 2),
         (added, (sum(map(np.sqrt, squares)) + np.sqrt(copy)) ** 2),
-        ("The copy was counted on every rank, and it is one gradient.", sum(squares) + ranks * copy),
-        ("The copy is missing in the norm.", sum(squares)),
+        ("The copy was counted on every rank, but it is one gradient.", sum(squares) + ranks * copy),
+        ("The copy is missing from the norm.", sum(squares)),
         ("The root is missing: that is 1 over the sum of the squares.", (sum(squares) + copy) ** 2),
     )
     if np.isclose(scale, 1) and sum(squares) + copy > LIMIT:
@@ -336,7 +336,7 @@ EXERCISES = (
         (
             "Who has used an element that was sent, and where must the gradients of all its uses be added up?",
             "Draw two ranks and one element each. Follow every arrow back: arrows that part forward meet backward.",
-            "A copy forward is a sum backward, a sum forward is a copy backward. What joins forward, cuts backward.",
+            "A copy forward is a sum backward, and a sum a copy. What is joined forward is cut backward.",
             "all_reduce and all_to_all are their own duals. all_gather and reduce_scatter, broadcast and reduce, and "
             "scatter and gather are pairs. A value that all hold in copies needs an all_reduce of its gradient.",
         ),
@@ -355,9 +355,9 @@ check("07.1", duals)
         "the reduction that is missing",
         (("w1 and w2", 1), ("x", 2), ("gamma", 1), ("one message", 1)),
         (
-            "Which of the four gradients does a rank know completely, with its own slices of w1 and w2?",
+            "Which of the four gradients can a rank compute completely from its own slices of w1 and w2?",
             "Add up what the ranks return for x. Compare with one rank's answer.",
-            "dscaled is a partial sum: each rank has gone back through its own columns of w1. x and gamma need it.",
+            "dscaled is a partial sum: each rank went back through its own columns of w1. x and gamma need all of it.",
             "One all_reduce of dscaled among all ranks, before anything is computed from it.",
         ),
         _backward,
@@ -382,13 +382,13 @@ check("07.2", backward)
         (
             "What is the norm of a vector, if you know the norms of its two halves?",
             "Squares add up, norms do not. How many numbers must a rank tell the others?",
-            "all_reduce the sum of the squares of the slice. Everybody knows the copy: add its squares after that.",
-            "Square and add the slice, all_reduce that one number, add the squares of the copy, take the root. Scale "
-            "by the limit over the norm, at most by 1.",
+            "all_reduce the sum of the squares of the slice. Every rank has the copy: add its squares after that.",
+            "Add up the squares of the slice, all_reduce that one number, add the squares of the copy, and take the "
+            "root. Scale by the limit over the norm, but never by more than 1.",
         ),
         _clip,
         ideas=(
-            Idea("clip per rank", "Norms were added up", _wrong_clip(_norms), "slices"),
+            Idea("clip per rank", "The norms were added up", _wrong_clip(_norms), "slices"),
             Idea("clip per rank", "by its own norm", _wrong_clip(_own), "slices"),
         ),
         start='''\

@@ -60,11 +60,11 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
         gather=(
             *("backward of an all_gather", MESSAGES["all_gather"].adjoint),
             lambda: next(i.kind for i in back if "all_gather" in i.out),
-            "all ranks have used what was gathered: gradients are added up, and each slice goes home",
+            "all ranks have used what was gathered: the gradients are added up, and each slice goes back to its rank",
         ),
         weight=(
             *("ranks that add up w's gradient with rank 5", (1, 5), mirror.group(5)),
-            "ranks 1 and 5 hold the same slice of w, and have seen other rows",
+            "ranks 1 and 5 hold the same slice of w, and have seen different rows",
         ),
         missing=(
             *("without that message", "runs on", lambda: "runs on" if drift(5) else "fails"),
