@@ -163,7 +163,7 @@ def test_the_step_in_the_verdict_is_the_one_on_paper():
 def test_golfs_par_is_told_after_an_own_attempt():
     desk = Desk()
     desk.check("04.2", [9])
-    with pytest.raises(ArgumentError, match="that passes 'beats one message'"):
+    with pytest.raises(ArgumentError, match="passes 'beats one message' yet"):
         desk.par("04.2")
     desk.check("04.2", [4])
     found, names = desk.par("04.2"), {}

@@ -80,7 +80,7 @@ def modelled(model) -> list:
     (modelled(lambda a, b, c, d: a * b), "both splits of x, rows and columns"),
     (modelled(lambda a, b, c, d: a * b * d), "You counted every split"),
     (modelled(lambda a, b, c, d: 8 if b > 1 else 1), "Not all eight ranks add up"),
-    (modelled(lambda a, b, c, d: None if a * b * d < 8 else b), "ranks that are left hold copies"),
+    (modelled(lambda a, b, c, d: None if a * b * d < 8 else b), "ranks that are left over hold copies"),
     ([b for (_, b), _ in lesson_05.STRATEGIES], "both must be split equally"),
     ([*[..., 8, 1, 4, None, 1, 2, None, 2, None, None, 4]], "still open"),
 )
@@ -106,7 +106,11 @@ def test_the_rule_passes():
         "slice of the result",
         "the full size",
     ),
-    (lambda m, k, n, s: ((m * s[0][0], k * s[0][1]), *rule(m, k, n, s)[1:]), "slices of x and w", "is divided by it"),
+    (
+        lambda m, k, n, s: ((m * s[0][0], k * s[0][1]), *rule(m, k, n, s)[1:]),
+        "slices of x and w",
+        "divide the size by it",
+    ),
     (lambda m, k, n, s: ((m / s[0][0], k), (k, n), (m, n), 1), "slices of x and w", "Use // to divide"),
     (lambda m, k, n, s: 5, "slices of x and w", "three shapes and a number"),
     (lambda m, k, n, s: 1 / 0, "slices of x and w", "ZeroDivisionError"),

@@ -133,7 +133,7 @@ def test_a_right_step_passes(answer):
     (zero1(gather=False), "one step", "they need it too"),
     (zero1(gather=False), "bytes", "one half of it"),
     (zero1(mine=lambda r, p: (r + 1) % p), "one step", ""),
-    (zero1(sign=-1.0), "one step", "The sign"),
+    (zero1(sign=-1.0), "one step", "The sign is wrong"),
     (zero1(decay=0.5), "20 steps", "a later one is not"),
     (zero1(keep=False), "20 steps", "It came back as it was"),
     (zero1(whole_velocity=True), "one step", ""),

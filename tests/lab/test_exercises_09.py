@@ -31,11 +31,11 @@ def test_the_formula_passes():
 
 @each_of(
     ("answer", "part", "words"),
-    (lambda p, m, v: (p - 1) / (v * m), "three runs", "beside the work"),
+    (lambda p, m, v: (p - 1) / (v * m), "three runs", "idle time over work"),
     (lambda p, m, v: 100 * idle(p, m, v), "three runs", "per cent"),
     (lambda p, m, v: 1 - idle(p, m, v), "three runs", "in which the rank works"),
     (lambda p, m, v: p / (v * m + p), "three runs", "for p - 1 others"),
-    (lambda p, m, v: (p - 1) / (v * m + p), "three runs", "one micro-batch fewer"),
+    (lambda p, m, v: (p - 1) / (v * m + p), "three runs", "one unit shorter"),
     (lambda p, m, v: (p - 1) / (2 * v * m + p - 1), "three runs", "Only the wait at the beginning"),
     (lambda p, m, v: idle(p, m), "chunks", "With one part on each stage that is right"),
     (lambda p, m, v: 3 / (m + 3), "other sizes", "gpipe: 1 stage, 1 micro-batch"),

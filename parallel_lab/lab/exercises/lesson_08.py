@@ -290,7 +290,7 @@ EXERCISES = (
         (*((f"stage {stage}", 1) for stage in STAGES), ("counted", 1)),
         (
             "Which three things does a rank keep for every parameter, and how many bytes of each?",
-            "Read the paper's table in the Memory Lab: what is left of its columns from 1 to 1024 ranks?",
+            "Read the paper's table in the Memory Lab: what is left of each column from 1 to 1024 ranks?",
             "Each stage shards one more thing: first the optimizer states, then the gradients, then the parameters.",
             "Parameters take param_bytes each, divided by the ranks in stage 3 only. Gradients take grad_bytes each, "
             "divided from stage 2 on. Optimizer states take state_bytes each, divided from stage 1 on. Add the three "
@@ -314,10 +314,10 @@ check("08.1", bytes_per_rank)
             "Which part of the mean gradient does a rank need, if it updates only its own slice?",
             "Lesson 02: an all_reduce is two collectives, one after the other. What could be done between them?",
             "Scatter the mean gradient, update velocity and weights of your slice, and gather the new slices.",
-            "Yield a reduce_scatter of the gradient with the reduction mean: it gives your slice. The velocity becomes "
-            "decay times itself plus that slice. Take your slice of the weights, from rank times length of a slice on, "
-            "and subtract rate times the velocity. Yield an all_gather of it, which gives all weights in order. Return "
-            "them and the velocity.",
+            "Yield a reduce_scatter of the gradient that takes the mean: it gives your slice. The new velocity is "
+            "decay times the old one plus that slice. Take your slice of the weights, which begins at rank times the length "
+            "of a slice, and subtract rate times the new velocity. Yield an all_gather of it, which gives all weights "
+            "in order. Return them and the new velocity.",
         ),
         step_parts,
         ideas=(Idea("ZeRO-1 sends more", str(MORE), reduced_first, "bytes"),),

@@ -32,7 +32,7 @@ def _idle(name: str, p: int, m: int, v: int, times: tuple[int, int]) -> float:
 def _check_bubble(answer: Any, name: str, p: int, m: int, v: int = 1, times: tuple[int, int] = (1, 1)) -> None:
     """Raises Wrong if the answer is not what the clock counts."""
     want = _idle(name, p, m, v, times)
-    value = ask("the idle part of a rank's step, from 0 to 1", answer, p, m, v)
+    value = ask("the idle fraction of a rank's step, from 0 to 1", answer, p, m, v)
     given = read_number(value)
     if given is not None and math.isclose(given, want, rel_tol=1e-6, abs_tol=1e-9):
         return
@@ -49,16 +49,17 @@ def _bubble_note(given: float | None, p: int, m: int, v: int) -> str:
         return ""
     right = (p - 1) / (v * m + p - 1)
     models = {
-        "That is the idle time beside the work. Asked for is its part of the whole step, work and idle time.": (
+        "That is idle time over work. Wanted is its fraction of the whole step: work and idle time together.": (
             (p - 1) / (v * m)
         ),
         "That is in per cent.": 100 * right,
-        "That is the part in which the rank works.": 1 - right,
+        "That is the fraction in which the rank works.": 1 - right,
         "With one part on each stage that is right. With several, a rank waits for smaller parts.": (
             (p - 1) / (m + p - 1)
         ),
         "The first stage waits for p - 1 others, not for p.": p / (v * m + p),
-        "The step has one micro-batch fewer than that: it is m - 1 after the first.": (p - 1) / (v * m + p),
+        "The step is one unit shorter than that: after the first micro-batch there are m - 1 more.": (p - 1)
+        / (v * m + p),
         "Only the wait at the beginning; there is one at the end, too: count the work of both directions.": (
             (p - 1) / (2 * v * m + p - 1)
         ),
@@ -94,7 +95,7 @@ def _other_sizes(answer: Any) -> str:
     for p, m in SIZES:
         for times in TIMES:
             _check_bubble(answer, "gpipe", p, m, times=times)
-    return f"{len(SIZES)} sizes, each with backward as long as forward, twice and 5/3 as long: the same part"
+    return f"{len(SIZES)} sizes, each with backward as long as forward, twice and 5/3 as long: the same fraction"
 
 
 def _as_large_for_1f1b(answer: Any) -> str:
@@ -293,13 +294,14 @@ EXERCISES = (
         "the bubble's formula",
         (("three runs", 1), ("other sizes", 1), ("1F1B", 1), ("chunks", 2)),
         (
-            "How long does the last stage wait before its first action, and the first one between its last F and B?",
+            "How long does the last stage wait before its first action, and the first one between its last F and its "
+            "first B?",
             "Write the three runs as fractions: idle time over the length of the step. What do the numerators have in "
             "common, and by how much do the denominators grow?",
-            "All stages wait equally long in all: p - 1 times a forward and a backward. They work m times that. The "
-            "part of the step is one over the sum of both. A rank with v parts has v times as many actions, each a "
-            "v-th as long.",
-            "The idle time is p - 1, counted in forward and backward of one part; the work is v times m of them. The "
+            "Every stage waits equally long in total: for p - 1 forwards and p - 1 backwards. It works for m of each. "
+            "The idle fraction is the wait divided by wait and work together. A rank with v parts has v times as many "
+            "actions, each 1/v as long.",
+            "Count in units of one forward and one backward of one part: the wait is p - 1, the work is v times m. The "
             "answer is p - 1 divided by the sum of v m and p - 1.",
         ),
         _bubble,

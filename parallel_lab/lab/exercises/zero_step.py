@@ -181,12 +181,12 @@ def _weights_note(trained: _Trained, rank: int, weights: np.ndarray) -> str:
     only_mine[mine] = right[mine]
     models = {
         "Nothing was changed yet.": before,
-        "Each rank has stepped with its own gradient: they were never added up.": before - RATE * own,
+        "Each rank took the step with its own gradient: the gradients were never added up.": before - RATE * own,
         f"The gradients were summed, not averaged: {p} times too large. reduce='mean', or divide by the number of "
         "ranks.": before - RATE * p * mean,
         "This rank's slice is right, the others are as before: they need it too (all_gather)": only_mine,
-        "The slices are right, but in another order: slice r belongs to rank r.": turned if p > 2 else before,
-        "The sign: weights go down the gradient, weights - rate x velocity.": before + RATE * mean,
+        "The slices are right, but in the wrong order: slice r belongs to rank r.": turned if p > 2 else before,
+        "The sign is wrong: weights go down the gradient, weights - rate x velocity.": before + RATE * mean,
         "The learning rate is missing.": before - mean,
     }
     for text, wrong in models.items():
@@ -249,11 +249,11 @@ def _messages(trained: Sequence[_Trained]) -> str:
                 continue
             note, other = "", next((a.op for a in asked if a.kind not in wanted), asked[-1].op if asked else "")
             if "all_reduce" in kinds:
-                note = "An all_reduce brings the whole mean gradient to every rank, which needs 1/p of it."
+                note = "An all_reduce brings the whole mean gradient to every rank, but a rank needs 1/p of it."
             elif "all_gather" not in kinds and "reduce_scatter" in kinds:
                 note = "The gradient is scattered; the new weights of the others are still missing."
             elif set(kinds) <= {"send", "recv"} and kinds:
-                note = "From sends and recvs it can be built too (lesson 02); here ask for the collectives themselves."
+                note = "It can be built from sends and recvs too (lesson 02); here ask for the collectives themselves."
             found = f"on {t.problem.ranks} ranks: {', '.join(kinds) or 'none'}"
             raise Wrong(found, "reduce_scatter for the gradient, all_gather for the weights", note, rank, other)
     return "one reduce_scatter, one all_gather"
@@ -271,7 +271,7 @@ def _bytes(trained: Sequence[_Trained]) -> str:
             notes = {
                 3 * share: MORE,
                 4 * share: "4 (p - 1)/p n: two all_reduces.",
-                share: "(p - 1)/p n: one half of it. The weights or the gradients stayed at home.",
+                share: "(p - 1)/p n: one half of it. Either the weights or the gradients were not sent.",
                 p * share + share: "Whole arrays are gathered, p times as many bytes: send your slice only.",
                 p * share: "(p - 1) n: every rank's whole gradient goes to every rank.",
             }
