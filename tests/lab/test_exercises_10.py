@@ -76,12 +76,12 @@ def test_the_formula_passes(never):
 
 @each_of(
     ("answer", "part", "words"),
-    (lambda s, a, t: sum(s) / t, "one copy", "The starts are missing"),
+    (lambda s, a, t: sum(s) / t, "one copy", "The start-ups are missing"),
     (lambda s, a, t: sum(s) / (t - a) if t > len(s) * a else None, "several copies", "once for every copy"),
     (lambda s, a, t: 1 / bandwidth(s, a, t), "one copy", "That is beta"),
     (lambda s, a, t: 8 * bandwidth(s, a, t), "one copy", "Those are bits"),
-    (lambda s, a, t: sum(s) / (t + len(s) * a), "one copy", "takes time away"),
-    (lambda s, a, t: sum(s) / abs(t - len(s) * a + 1e-30), "too little time", "The starts alone"),
+    (lambda s, a, t: sum(s) / (t + len(s) * a), "one copy", "uses up time"),
+    (lambda s, a, t: sum(s) / abs(t - len(s) * a + 1e-30), "too little time", "The start-ups alone"),
     (lambda s, a, t: None, "one copy", "without a return"),
     (lambda s, a, t: 1 / 0, "one copy", "ZeroDivisionError"),
 )

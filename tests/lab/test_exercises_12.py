@@ -51,7 +51,7 @@ def test_both_budgets_exclude_the_pure_layouts_and_some_composed_ones_fit():
     ("answer", "part", "words"),
     ({"layout": {"dp": 8, "tp": 1}, "trace": 1}, "memory", "8 ranks hold the same optimizer states"),
     ({"layout": {"dp": 3, "tp": 3}}, "layout", "dp * tp = 8"),
-    ({"layout": {"dp": 1, "tp": 8, "level": "level3"}}, "memory", "shards what a parameter has"),
+    ({"layout": {"dp": 1, "tp": 8, "level": "level3"}}, "memory", "shards what belongs to a parameter"),
     (5, "layout", "work = train"),
 )
 def test_a_layout_beyond_the_budgets_is_told_why(answer, part, words):

@@ -315,9 +315,9 @@ check("08.1", bytes_per_rank)
             "Lesson 02: an all_reduce is two collectives, one after the other. What could be done between them?",
             "Scatter the mean gradient, update velocity and weights of your slice, and gather the new slices.",
             "Yield a reduce_scatter of the gradient that takes the mean: it gives your slice. The new velocity is "
-            "decay times the old one plus that slice. Take your slice of the weights, which begins at rank times the length "
-            "of a slice, and subtract rate times the new velocity. Yield an all_gather of it, which gives all weights "
-            "in order. Return them and the new velocity.",
+            "decay times the old one plus that slice. Take your slice of the weights, which begins at rank times the "
+            "length of a slice, and subtract rate times the new velocity. Yield an all_gather of it, which gives "
+            "all weights in order. Return them and the new velocity.",
         ),
         step_parts,
         ideas=(Idea("ZeRO-1 sends more", str(MORE), reduced_first, "bytes"),),

@@ -156,7 +156,7 @@ def _check_bandwidth(answer: Any, sizes: Sequence[int], alpha_s: float, time_s: 
     if want is None:
         if none:
             return math.inf
-        raise Wrong(shorten(value), f"None: {rule}", "The starts alone take as long as there is time.", None, what)
+        raise Wrong(shorten(value), f"None: {rule}", "The start-ups alone use up all of the time.", None, what)
     if given is None or not math.isclose(given, want, rel_tol=CLOSE):
         found = shorten(value) if given is None else f"{given:.6g} bytes per second"
         note = _bandwidth_note(given, sizes, alpha_s, time_s)
@@ -170,10 +170,10 @@ def _bandwidth_note(given: float | None, sizes: Sequence[int], alpha_s: float, t
         return "A function returns nothing without a return." if sizes else ""
     total = sum(sizes)
     models = {
-        "The starts are missing: alpha is lost for every copy.": (total, time_s),
+        "The start-ups are missing: every copy pays alpha.": (total, time_s),
         "Alpha is paid once for every copy, not once for all.": (total, time_s - alpha_s),
         "Only the first copy: all of them have to go over the line.": (sizes[0], time_s - alpha_s),
-        "Alpha takes time away: it is not added to it.": (total, time_s + len(sizes) * alpha_s),
+        "Alpha uses up time: subtract it, do not add it.": (total, time_s + len(sizes) * alpha_s),
         "Those are bits: a byte has eight.": (8 * total, time_s - len(sizes) * alpha_s),
     }
     right = _breaks_even(sizes, alpha_s, time_s)
@@ -184,12 +184,12 @@ def _bandwidth_note(given: float | None, sizes: Sequence[int], alpha_s: float, t
 
 
 def _bandwidth(answer: Any) -> Iterator[Part]:
-    rule = "the bytes, over the time that the starts leave"
+    rule = "the bytes, over the time that the start-ups leave"
     ask(rule, answer, [1_000], 0.0, 1.0)
     for name, cases, what in (
         ("one copy", CASES, rule),
         ("several copies", SEVERAL, rule),
-        ("too little time", NEVER, "no bandwidth is enough where the starts take all of the time"),
+        ("too little time", NEVER, "no bandwidth is enough where the start-ups take all of the time"),
     ):
         yield judged(name, _by_formula, answer, cases, what)
     yield judged("a training step", _in_a_step, answer)
@@ -199,7 +199,9 @@ def _drawn_copies(name: str, answer: Any, rng: np.random.Generator) -> None:
     count = 1 if name == "one copy" else int(rng.integers(2, 9))
     sizes, alpha_s = [int(size) for size in rng.integers(10**3, 10**8, count)], int(rng.integers(1, 60)) * 1e-6
     factor = rng.uniform(0.2, 0.9) if name == "too little time" else rng.uniform(2, 500)
-    _check_bandwidth(answer, sizes, alpha_s, float(count * alpha_s * factor), "the bytes, over what the starts leave")
+    _check_bandwidth(
+        answer, sizes, alpha_s, float(count * alpha_s * factor), "the bytes, over what the start-ups leave"
+    )
 
 
 def _by_formula(answer: Any, cases: Sequence[tuple[tuple[int, ...], float, float]], rule: str) -> str:
@@ -311,12 +313,14 @@ def _reshard(answer: Any) -> Iterator[Part]:
 
 def _moved_note(labels: tuple[int, ...]) -> str:
     if labels == tuple(range(NEW)):
-        text = "Your 0.875 is slice i on device i: only device 0 keeps what it has. Nothing says that device i holds "
+        text = (
+            "Your 0.875 is slice i on device i: only device 0 keeps what it has. Nothing says that device i must hold "
+        )
         return Note(text + "slice i; the order of the devices is yours to choose.", INPLACE)
     idle = [d for d in range(OLD) if labels[d] not in held_by(d)]
     if not idle:
         return ""
-    return f"Device {idle[0]} has the rows of slices {' and '.join(map(str, held_by(idle[0])))}, and takes another one."
+    return f"Device {idle[0]} has the rows of slices {' and '.join(map(str, held_by(idle[0])))}, but takes another one."
 
 
 def _par_labels() -> str:
@@ -353,11 +357,11 @@ check("10.1", layers)
         "where copying breaks even",
         (("one copy", 1), ("several copies", 1), ("too little time", 1), ("a training step", 2)),
         (
-            "Of what does the time of one copy consist, and which part of it does the bandwidth change?",
-            "Write down the time of all copies, one after the other, and set it equal to the time that there is.",
+            "What does the time of one copy consist of, and which part of it depends on the bandwidth?",
+            "Write down the time of all copies, one after the other, and set it equal to the time available.",
             "The copies take alpha once each, and all their bytes over the bandwidth. Solve for the bandwidth.",
-            "Take alpha times the number of copies away from the time. If nothing is left, no bandwidth is enough: "
-            "return None. Else divide the sum of the sizes by what is left.",
+            "Subtract alpha times the number of copies from the time. If nothing is left, no bandwidth is enough: "
+            "return None. Otherwise divide the sum of the sizes by what is left.",
         ),
         _bandwidth,
         drawn={name: partial(_drawn_copies, name) for name in ("one copy", "several copies", "too little time")},

@@ -145,16 +145,16 @@ def _slower(mine: Any, best: Any) -> str:
     if mine.recompute != "none":
         return "Every layer is computed again: about a third more work. Is there another way to fit?"
     if mine.micro_batch > 1:
-        return "Larger micro-batches are fewer: the stages wait longer for the first and the last of them."
+        return "Larger micro-batches mean fewer of them: the stages wait longer for the first and the last of them."
     if mine.level < best.level and mine.data > 1:
-        return "Near. What could the copies share out among themselves?"
+        return "Close. What could the copies divide among themselves?"
     if mine.tensor > best.tensor:
-        return "Many ranks of a layer: each layer sends four all_reduces. Stages send less."
+        return "Many ranks per layer: each layer needs four all_reduces. Stages send less."
     if mine.data > best.data:
         return "Many copies add up many gradients, over the links between nodes. Give some ranks to the stages."
     if mine.stages > best.stages:
-        return "Many stages wait long: the bubble is stages - 1 of micro-batches + stages - 1."
-    return "Near. Change one count at a time, and look which of the seconds grow."
+        return "Many stages wait long: the bubble is stages - 1 out of micro-batches + stages - 1."
+    return "Close. Change one count at a time, and see which of the seconds grow."
 
 
 # ---- 11.3: another doubling ----
@@ -265,7 +265,7 @@ def _clock_s(stages: int, count: int, forward_s: float) -> float:
 COUNT_IDEAS = (
     Idea(
         "more micro-batches are free",
-        "The bubble is smallest with one row each, but every micro-batch starts anew on every stage.",
+        "The bubble is smallest with one row each, but every micro-batch pays a start-up on every stage.",
         lambda stages, rows, row, start: rows,
         "count",
     ),
@@ -323,13 +323,13 @@ NODE_IDEAS = (
     ),
     Idea(
         "ranks that add up are neighbours",
-        "Only where k is the last axis that is split. Columns of w and copies come after it: then k's lie apart.",
+        "Only where k is the last axis. Columns of w and copies come after it: then the ranks of k lie apart.",
         lambda strategy, per_node: -(-strategy[0][1] // per_node),
         "nodes",
     ),
     Idea(
         "every rank of k has its node",
-        "As many ranks add up, but several of them may lie in one node.",
+        "That many ranks add up, but several of them may be in one node.",
         lambda strategy, per_node: strategy[0][1],
         "nodes",
     ),
@@ -443,11 +443,11 @@ check("11.4", micro_batches)
         (("nodes", 3),),
         (
             "In which order do ranks fill the device matrix?",
-            "The axes are m, k, n, and copies for the ranks that are left; the last one changes first. k's ranks "
-            "differ in their place on one axis.",
-            "k's ranks are 0, s, 2s, ..., with s = n times the copies. Rank r is on node r // per_node.",
+            "The axes are m, k, n, and copies for the ranks left over; the last one changes first. The ranks that add "
+            "up differ in their place along one axis.",
+            "The ranks that add up are 0, s, 2s, ..., with s = n times the copies. Rank r is on node r // per_node.",
             "With ((m, k), (k, n)): s is 8 // (m k) ranks, and the answer is the number of different "
-            "i * s // per_node, i from 0 to k - 1.",
+            "i * s // per_node, for i from 0 to k - 1.",
         ),
         _placed,
         ideas=NODE_IDEAS,

@@ -62,7 +62,7 @@ def _memory_note(found: Composed) -> str:
     told = f"Most of it: {most}, {bytes_text(kinds[most])}."
     layout = found.layout
     if layout.level != "off" and most not in ("params", "grads", "optimizer"):
-        return Note(f"{told} The optimizer parallel shards what a parameter has, and not that.", ZERO)
+        return Note(f"{told} Optimizer parallel shards what belongs to a parameter, and not that.", ZERO)
     if layout.dp > 1 and layout.level == "off":
         return f"{told} {layout.dp} ranks hold the same optimizer states."
     return told
@@ -72,7 +72,7 @@ def _traffic(found: Composed) -> str:
     sent = found.sent_bytes
     if sent > BUDGET:
         layout = found.layout
-        note = "Weights' gradients go around all replicas, " if layout.dp > layout.tp else "Sums of activations go "
+        note = "Gradients of the weights are added up " if layout.dp > layout.tp else "Activations are added up "
         note += f"among {layout.dp} ranks." if layout.dp > layout.tp else f"among {layout.tp} ranks, in every layer."
         raise Wrong(f"{sent:,} bytes sent by a rank in a step, counted", f"at most {BUDGET:,}", note)
     return f"{sent:,} of {BUDGET:,} bytes sent by a rank in a step, counted"
@@ -98,7 +98,7 @@ def _trace(found: Composed, trace: Any) -> str:
         text = f"{len(missing)} messages are missing; the first: {op} of {name}"
         raise Wrong(text, f"{sum(want.values())} messages of 8 ranks", "The trace is not that of all ranks.", rank)
     if {event.source for event in events} != {"measured"}:
-        note = "Train on processes: what the simulator has seen is no proof of a run."
+        note = "Train on processes: what the simulator saw is no proof of a run."
         raise Wrong("events that were not measured", "a run on real processes", note)
     return f"{sum(got.values())} messages of 8 ranks, each as the plan says, measured"
 
@@ -149,7 +149,11 @@ EXERCISES = (
         _capstone,
         _par_text,
         "memory",
-        ideas=(Idea(ZERO, "shards what a parameter has", {"layout": {"dp": 1, "tp": 8, "level": "level3"}}, "memory"),),
+        ideas=(
+            Idea(
+                ZERO, "shards what belongs to a parameter", {"layout": {"dp": 1, "tp": 8, "level": "level3"}}, "memory"
+            ),
+        ),
         start="""\
 layout = {"dp": 8, "tp": 1, "level": "off", "recompute": False}
 work = {"layout": layout, "trace": None, "report": None}  # when it fits: work = train(layout)
