@@ -116,8 +116,8 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
 
 def compare_numbers(prediction: dict[str, Any], proofs: Iterable[Equality], *, show: bool = False) -> Comparison:
     """The answer on numbers beside the tensors of these proofs, bit for bit."""
-    why = "every element is the same sum in the same order"
-    return Comparison.of(prediction, lesson="04", show=show, numbers=("weights after training", "same", bits_of(proofs), why))
+    row = ("weights after training", "same", bits_of(proofs), "every element is the same sum in the same order")
+    return Comparison.of(prediction, lesson="04", show=show, numbers=row)
 
 
 def three_times(name: str, modes: Iterable[tuple[str, Settings]], cluster: Any, pool: Any) -> None:

@@ -88,5 +88,5 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
 
 def compare_numbers(prediction: dict[str, Any], proofs: Iterable[Equality], *, show: bool = False) -> Comparison:
     """The answer on numbers beside the tensors of these proofs, bit for bit."""
-    why = "the same sums in the same order, only at other times"
-    return Comparison.of(prediction, lesson="09", show=show, numbers=("losses and parameters", "same", bits_of(proofs), why))
+    row = ("losses and parameters", "same", bits_of(proofs), "the same sums in the same order, only at other times")
+    return Comparison.of(prediction, lesson="09", show=show, numbers=row)
