@@ -18,7 +18,7 @@ def add_parser(subparsers: Any) -> None:
         "course",
         _course,
         (
-            option("folder", metavar="FOLDER", help="of the course; it may be one already"),
+            option("folder", metavar="FOLDER", help="of the course; it may exist already"),
             option("--lesson", nargs="+", metavar="NN", default=None, help="only these lessons, by number: 02 04"),
         ),
         help="write the lessons as the source of an nbgrader course",

@@ -207,7 +207,9 @@ def _parser() -> argparse.ArgumentParser:
         _doctor,
         (
             option("scripts", nargs="*", metavar="SCRIPT", help="list what a MindSpore script uses and is missing"),
-            option("--hosts", metavar="FILE", help="check the hosts of a file of mpirun's (NAME slots=RANKS a line)"),
+            option(
+                "--hosts", metavar="FILE", help="check the hosts of an mpirun host file (NAME slots=RANKS per line)"
+            ),
             option("--interface", default="", metavar="NAME", help="the network that joins them: eth0 or 10.0.0.0/24"),
             option("--json", action="store_true", help="print one JSON object instead of lines"),
         ),

@@ -50,11 +50,11 @@ def test_the_tour_waits_for_the_reader_and_is_off_after_one_click(show):
     lab = StrategyLab(tour=True)
     page = show(lab.page_snapshot())
     told = page.locator(".pl-tour")
-    expect(told).to_contain_text("First steps, 1 of 2: A hatched slice")
+    expect(told).to_contain_text("First steps, 1 of 2: Hatched slices")
     page.get_by_role("radio", name=re.compile("^rank 5,")).click()  # it is selected already
     expect(told).to_contain_text("1 of 2")
     page.get_by_role("radio", name=re.compile("^rank 2,")).click()
-    expect(told).to_contain_text("2 of 2: Somebody has to add them up")
+    expect(told).to_contain_text("2 of 2: Partial sums have to be added up")
     page.locator("[data-tab=messages]").click()
     expect(told).to_contain_text("2 of 2")
     page.locator("[data-command=select_message]").nth(0).click()  # a slice that a rank takes of what it has

@@ -58,7 +58,7 @@ def write_course(folder: Path, numbers: Iterable[str] | None = None) -> list[Pat
     targets = [folder / "source" / f"lesson_{path.name[:2]}" / path.name for path in chosen]
     for target in targets:
         if target.exists():
-            raise DataFileError("is there already", where=str(target), hint="Name other lessons, or another folder")
+            raise DataFileError("already exists", where=str(target), hint="Name other lessons, or another folder")
     seed = secrets.randbelow(2**32)
     for path, target in zip(chosen, targets, strict=True):
         book = nbformat.read(path, as_version=4)

@@ -167,18 +167,18 @@ def read_class(folder: str | os.PathLike[str]) -> Roll:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise DataFileError("is no folder", where=str(root), hint="Name the folder with the collected files")
+        raise DataFileError("is not a folder", where=str(root), hint="Name the folder with the collected files")
     paths = sorted(path for path in _files(root) if path.suffix == ".json")
     if not 0 < len(paths) <= MOST_FILES:
         hint = 'Learners write them with hand_in("name.json", lab, learner="Name")'
-        raise DataFileError(f"{len(paths)} files .json", where=str(root), allowed=f"1 to {MOST_FILES}", hint=hint)
+        raise DataFileError(f"{len(paths)} .json files", where=str(root), allowed=f"1 to {MOST_FILES}", hint=hint)
     found, refused = _Collected(), []
     for path in paths:
         inside = path.relative_to(root)
         try:
             _take(_read(path), inside.parts[0].removesuffix(".json"), found)
         except (ParallelLabError, KeyError, TypeError, ValueError, AttributeError) as error:
-            why = str(error) if isinstance(error, ParallelLabError) else "the form of the file is not kept"
+            why = str(error) if isinstance(error, ParallelLabError) else "the file is not in the right form"
             refused.append((str(inside), why))
     names = _questions(found.answers)
     answers, right = ({names[asked]: table[asked] for asked in names} for table in (found.answers, found.right))
@@ -216,7 +216,7 @@ def _take(told: Mapping[str, Any], default: str, found: _Collected) -> None:
     """Add what a file says: all of it, or nothing."""
     known = (FORMAT, RESULTS_FORMAT, LAB_FORMAT)
     if not isinstance(told, Mapping) or told.get("format") not in known or told.get("version") != 1:
-        raise DataFileError("nothing of a class", where=default, allowed=f"Version 1 of {', '.join(known)}")
+        raise DataFileError("is not a file of a class", where=default, allowed=f"Version 1 of {', '.join(known)}")
     name = shorten_text(told.get("learner") or default)
     states = [told] if told["format"] == LAB_FORMAT else told.get("labs", [])
     layouts = [_layout(name, state) for state in states]

@@ -107,7 +107,7 @@ def _predictions(roll: Roll) -> str:
             right = ' class="wall-right"' if answer in roll.right[question] else ""
             rows.append((f"<span{right}>{escape(answer)}</span>", _bar(count, bars[0][1])))
         missing = [answer for answer in roll.right[question] if answer not in dict(bars)]
-        told = f"Right: {' or '.join(roll.right[question])}." + (" Nobody said so." if missing and not any(
+        told = f"Right: {' or '.join(roll.right[question])}." + (" Nobody answered that." if missing and not any(
             answer in dict(bars) for answer in roll.right[question]) else "")  # fmt: skip
         found.append(
             f'<section class="wall-question"><h3>{escape(question)}</h3>{_table(("answer", "learners"), rows)}'

@@ -222,7 +222,7 @@ class CollectiveStepper(Lab):
             ),
             Question(
                 f"chunks of {what}",
-                f"How many chunks does the busiest rank send in {what}, if a chunk that it sends twice counts twice?",
+                f"How many chunks does the busiest rank send in {what}, counting a chunk twice if it sends it twice?",
                 (int(chunks) if chunks == int(chunks) else chunks,),
                 f"{chunks:g} sends{of_s}",
                 unit="chunks",

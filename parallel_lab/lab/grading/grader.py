@@ -276,7 +276,7 @@ def _own_exercises(path: str | None) -> Sequence[exercises.Exercise]:
         return ()
     spec = importlib.util.spec_from_file_location("own_exercises", path)
     if spec is None or spec.loader is None:
-        raise EnvironmentFault(f"{path} is no Python file")
+        raise EnvironmentFault(f"{path} is not a Python file")
     sys.path.append(os.path.dirname(path))  # it may import files beside it
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -185,7 +185,7 @@ def _run(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
         return {"error": f"the grader did not end within {limits.time_s + LATE_S:g} s"}
     except ValueError:
         words = done.stderr.decode(errors="replace").strip().splitlines()
-        return {"error": f"the grader ended with code {done.returncode}: {words[-1] if words else 'without a word'}"}
+        return {"error": f"the grader ended with code {done.returncode}: {words[-1] if words else 'without a message'}"}
     return told if isinstance(told, dict) else {"error": "the grader gave no marks"}
 
 

@@ -61,7 +61,7 @@ def pipelines(schedule: str = "1f1b") -> str:
 def kept(schedule: str) -> str:
     """More and more micro-batches of 128 rows each on four stages: what they keep."""
     sizes = (f"{count}: {bytes_text(_pipeline(schedule, count, 128 * count)[1])}" for count in (4, 8, 16))
-    return f"{schedule:5}  activations (predicted) with so many micro-batches:  {',  '.join(sizes)}"
+    return f"{schedule:5}  activations (predicted), by number of micro-batches:  {',  '.join(sizes)}"
 
 
 def training(schedule: str, micro_batches: int) -> str:
@@ -82,16 +82,16 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
         lesson="11",
         times=(
             *("times the least", 25, lambda: 25 if 20 < times < 30 else round(times)),
-            f"{times:.1f}: nothing moves between the products, and all of it within them",
+            f"{times:.1f}: nothing moves between the products, but much within them",
         ),
-        speed_up=("64 ranks beside 32", 1, round(speed), f"{speed:.2f} times as fast: the all_reduce takes nearly all"),
+        speed_up=("64 ranks beside 32", 1, round(speed), f"{speed:.2f} times as fast: nearly all is the all_reduce"),
         micro_batches=(
             *("the shorter step", 16, lambda: min(steps, key=steps.__getitem__)),
             "the bubble is smaller with 64, but every instruction starts four times as often",
         ),
         nodes=(
             *("nodes of the sum", 2, lambda: len({r // 4 for r in Product(((1, 4), (4, 2))).group(0)})),
-            "the device matrix is (1, 4, 2), so k's ranks are 0, 2, 4 and 6",
+            "the device matrix is (1, 4, 2), so the ranks that split k are 0, 2, 4, 6",
         ),
     )
 

@@ -31,12 +31,12 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
         show=show,
         lesson="12",
         fewest=(
-            *("sends fewest bytes", fewest, None),
+            *("sends the fewest bytes", fewest, None),
             "tensor parallel sends sums of activations, data parallel gradients of weights: here they balance",
         ),
         least=(
             *("least memory, plain", least, None),
-            "many slices of the network leave few weights, and all rows of the batch: activations grow",
+            "many slices of the network leave a rank few weights, but all rows of the batch: activations grow",
         ),
         sharded=(
             *("bytes sent with the optimizer parallel", difference(False), lambda: difference(True)),

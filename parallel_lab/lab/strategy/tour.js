@@ -12,16 +12,16 @@ const addsUp = (s) => Boolean(s.picture.partial) && s.messages[s.message - 1].gr
 // needs: a command without which the step is left out (a page without a kernel cannot run);  done(now, then): then is
 // how the lab was when the step began;  text: or what makes it of the two
 const TOUR = [
-  { text: "Choose another strategy for an operator: open its list on the left. Watch the slices change.",
+  { text: "Give an operator another strategy: open its list on the left. Watch the slices change.",
     done: (now, then) => strategiesOf(now) !== then.strategies, needs: "set_strategy" },
   { text: "Press Run: eight processes train with it.", needs: "run",
     done: (now, then) => now.run.state === "running" || now.run.step > then.step },
   { text: (now) => (hasPartial(now)
-    ? "A hatched slice is a partial sum. Choose a tensor that is called “partial sums”, and click another rank."
+    ? "Hatched slices are partial sums. Choose a tensor labelled “partial sums”, then click another rank."
     : "No operator makes partial sums now. Give one a strategy that splits what it sums over, such as ((2, 4), (4, 1))."),
     done: (now, then) => Boolean(now.picture.partial) && now.rank !== then.rank },
-  { text: (now, then) => `${now.message === null || now.message === then.message ? "Somebody has to add them up."
-    : `Message ${now.message} adds up nothing.`} Open Messages at the bottom, find one that does, and click its number.`,
+  { text: (now, then) => `${now.message === null || now.message === then.message ? "Partial sums have to be added up."
+    : `Message ${now.message} adds up nothing.`} Open Messages at the bottom, find one that does it, and click its number.`,
     done: (now, then) => now.message !== null && now.message !== then.message && addsUp(now) },
 ];
 
@@ -43,11 +43,11 @@ function tour(s, ui) {
   }
   const over = here.at >= steps.length;
   if (over) keepOff();
-  const text = over ? "You have seen it all: strategies make slices, slices make partial sums, and those make messages."
+  const text = over ? "That is the whole chain: strategies make slices, slices leave partial sums, partial sums need messages."
     : textOf(steps[here.at], s, here.then);
   return html`<p class="pl-predict pl-tour" role="status"><b>${over ? "Done." : `First steps, ${here.at + 1} of ${steps.length}:`}</b>
     ${text} <button type="button" class="pl-link pl-skip" data-key="tour-off" data-tour-off="1">${over ? "close"
-    : "no tour, please"}</button></p>`;
+    : "skip the tour"}</button></p>`;
 }
 
 const withTour = (view, handlers) => ({
