@@ -303,7 +303,7 @@ def test_a_name_that_is_not_on_the_menu_is_refused_with_those_that_are():
 def test_the_menus_par_is_told_after_an_own_attempt():
     desk = Desk()
     desk.check("02.4", dict.fromkeys((1_000, 64_000, 1_000_000, 64_000_000), "ring"))
-    with pytest.raises(ArgumentError, match="that passes '500 x 1 kB'"):
+    with pytest.raises(ArgumentError, match="own passes '500 x 1 kB'"):
         desk.par("02.4")
     desk.check("02.4", {**dict.fromkeys((64_000, 1_000_000, 64_000_000), "ring"), 1_000: "recursive_doubling"})
     found, names = desk.par("02.4"), {}
