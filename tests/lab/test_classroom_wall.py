@@ -158,7 +158,7 @@ def test_any_answer_can_be_handed_in(tmp_path, monkeypatch):
 def test_what_is_no_class_is_refused(tmp_path):
     with pytest.raises(DataFileError, match="not a folder"):
         read_class(tmp_path / "x")
-    with pytest.raises(DataFileError, match="0 .json files"):
+    with pytest.raises(DataFileError, match=r"0 \.json files"):
         read_class(tmp_path)
     for name, text in {
         "a": "{",
