@@ -20,6 +20,9 @@ def add_parser(subparsers: Any) -> None:
         (
             option("folder", metavar="FOLDER", help="of the course; it may exist already"),
             option("--lesson", nargs="+", metavar="NN", default=None, help="only these lessons, by number: 02 04"),
+            option(
+                "--own-numbers", action="store_true", help="each student has numbers of their own, where it matters"
+            ),
         ),
         help="write the lessons as the source of an nbgrader course",
         description="Writes nbgrader_config.py and, for each lesson with exercises, an assignment in FOLDER/source. "
@@ -48,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
 def _course(args: argparse.Namespace) -> int:
     from ..lab.classroom.course import write_course
 
-    for path in write_course(Path(args.folder), args.lesson):
+    for path in write_course(Path(args.folder), args.lesson, own_numbers=args.own_numbers):
         print(path)
     return 0
 

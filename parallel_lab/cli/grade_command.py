@@ -28,6 +28,10 @@ def add_parser(subparsers: Any) -> None:
             option("--json", metavar="FOLDER", help="also write each student's verdicts, for `parallel-lab wall`"),
             option("--release", metavar="FOLDER", help="the notebooks as handed out (default: the course's own)"),
             option("--exercises", metavar="FILE", help="a Python file with exercises of your own, EXERCISES"),
+            option(
+                "--own-numbers", action="store_true", help="each student has numbers of their own, where it matters"
+            ),
+            option("--seed", type=whole_number(0), help="of hidden inputs (default: another one each time)"),
             option("--jobs", type=whole_number(1, 64), default=os.cpu_count() or 1, help="submissions at a time"),
             option("--time", type=seconds, default=USUAL.time_s, metavar="S", help="seconds for one (default: 300)"),
             option(
@@ -50,6 +54,8 @@ def _run(args: argparse.Namespace) -> int:
         release=Path(args.release) if args.release else None,
         exercises=Path(args.exercises) if args.exercises else None,
         jobs=args.jobs,
+        own_numbers=args.own_numbers,
+        seed=args.seed,
         tell=lambda text: print(f"graded {text}", flush=True),
     )
     table.write_csv(Path(args.out))

@@ -61,12 +61,14 @@ def changed(name, old, new):
 
 def test_the_pars_are_proved_and_those_of_the_course():
     """teaching.md, P5 and P6; ZB's 27 is also the floor p - 1 + 3m, and VPP's 38 is 2 (2m + p - 1)."""
-    assert [lesson_09.par_of(*of).makespan for of in ((4,), (11, 2))] == [2 * (8 + 3), 2 * (2 * 8 + 3)]
-    assert lesson_09.par_of(4, split=True).makespan == 3 + 3 * 8
-    assert lesson_09._fused_makespan() == 33
-    assert all(
-        lesson_09.par_of(*of, split=split).proved for of, split in (((4,), False), ((11, 2), False), ((4,), True))
-    )
+    sizes = lesson_09.SIZES_BY_HAND
+    assert (sizes.cap, sizes.wide_cap, sizes.two_parts, sizes.two_parts_cap) == (4, 8, sizes, 11)
+    pars = [lesson_09.par_of(sizes, *of) for of in ((4,), (11, 2))]
+    assert [par.makespan for par in pars] == [2 * (8 + 3), 2 * (2 * 8 + 3)]
+    pars.append(lesson_09.par_of(sizes, 4, split=True))
+    assert pars[-1].makespan == 3 + 3 * 8
+    assert lesson_09._fused_makespan(sizes) == 33
+    assert all(par.proved for par in pars)
 
 
 @pytest.mark.quick(2)

@@ -18,7 +18,7 @@ from parallel_lab import Tensor
 from parallel_lab.base.errors import DataFileError
 from parallel_lab.base.files import shipped_folder
 from parallel_lab.cli.main import main
-from parallel_lab.lab.exercises import JUNK, Exercise, judge
+from parallel_lab.lab.exercises import JUNK, Exercise, get_exercise, judge, lesson_10
 from parallel_lab.lab.grading.confine import Limits, descendants
 from parallel_lab.lab.grading.marks import Mark, Table, grade_folder
 from parallel_lab.lab.grading.submissions import Call, Cell, calls_of, find_submissions, needed_cells, read_cells
@@ -141,6 +141,32 @@ def test_three_students_of_a_lesson_get_the_marks_computed_by_hand(tmp_path, les
     points = {student: table.total(student)[:2] for student in ("nothing", "half", "all")}
     assert points == {"nothing": (0, out_of), "half": (half_points, out_of), "all": (out_of, out_of)}
     assert {mark.status for mark in table.marks if mark.student == "nothing"} == {"not tried"}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+def test_tables_earn_nothing_and_own_numbers_are_the_students(tmp_path):
+    """By hand: of 10.1's 7 points Ada has all, Bob with her caps none; 10.2 by a table of what check shows: 2 of 5, for
+    a training step and nothing else."""
+    caps = {who: get_exercise("10.1").of(who).grader.args[0] for who in ("ada", "bob")}
+    assert caps["ada"] != caps["bob"]
+    layers = {cap: [n for n, on in enumerate(lesson_10.par_of(cap).recompute) if on] for cap in caps["ada"]}
+    shown = [case for cases in (lesson_10.CASES, lesson_10.SEVERAL, lesson_10.NEVER) for case in cases]
+    table = {case: lesson_10._breaks_even(*case) for case in shown}
+    step = lesson_10._offloaded()
+    table[step[0], step[1].known_host.link.alpha_s, step[2]] = lesson_10._breaks_even(
+        step[0], step[1].known_host.link.alpha_s, step[2]
+    )
+    answers = {
+        "10.1": f"layers = {layers}",
+        "10.2": f"def bandwidth(sizes_bytes, alpha_s, time_s):\n"
+        f"    return {table!r}.get((tuple(sizes_bytes), alpha_s, time_s), 1.0)",
+    }
+    for who in caps:
+        submit(tmp_path, who, "10", ["10.1", "10.2"], answers=answers)
+    marks = grade_folder(tmp_path, jobs=2, own_numbers=True, seed=3)
+    assert {who: marks.total(who)[0] for who in caps} == {"ada": 7 + 2, "bob": 0 + 2}
+    assert any("Right for what check shows" in mark.note for mark in marks.marks)
 
 
 # ---- hostile notebooks ----

@@ -20,7 +20,8 @@ import pytest
 
 from parallel_lab.lab.classroom.course import hidden_test, lessons_with_exercises, write_course
 from parallel_lab.lab.classroom.hidden import marks
-from parallel_lab.lab.exercises import Wrong, all_exercises
+from parallel_lab.lab.exercises import Wrong, all_exercises, get_exercise
+from parallel_lab.lab.exercises.lesson_10 import par_of
 from tests.notebooks.answers import ANSWERS
 
 pytest.importorskip("nbgrader")
@@ -63,9 +64,9 @@ def answer_with(book, answers: dict[str, str]):
 class Course:
     """A course in a folder, with an exchange of its own."""
 
-    def __init__(self, place: Path, *lessons: str) -> None:
+    def __init__(self, place: Path, *lessons: str, own_numbers: bool = False) -> None:
         self.folder, self.place = place / "autumn", place
-        write_course(self.folder, lessons)
+        write_course(self.folder, lessons, own_numbers=own_numbers)
         (place / "exchange").mkdir()
         (place / "exchange").chmod(0o777)
         with (self.folder / "nbgrader_config.py").open("a") as file:
@@ -184,7 +185,38 @@ def test_a_table_of_the_shown_inputs_earns_nothing_and_a_fault_of_the_machine_is
     assert course.points("late", "03") == MARKS["all"]
 
 
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+def test_with_own_numbers_a_students_answer_earns_its_points_and_another_students_none(tmp_path):
+    """By hand, of (7, 5, 5) points: Ada has all. Bob hands in Ada's caps of 10.1, which are not his, so that no layers
+    are there for one of them: 0. He has said that he is Ada, and is judged by his own id. Eve has not said who she is.
+    """
+    course = Course(tmp_path, "10", own_numbers=True)
+    course.run("generate_assignment", "lesson_10", "--create")
+    assert 'learner("")' in nbformat.writes(course.released("10"))
+    common = {n: a for n, a in ANSWERS.items() if n.startswith("10")}
+    caps = {who: get_exercise("10.1").of(who).grader.args[0] for who in ("ada", "bob", "eve")}
+    assert len(set(caps.values())) == 3
+    layers = {who: {cap: [n for n, on in enumerate(par_of(cap).recompute) if on] for cap in caps[who]} for who in caps}
+    for who, answer_of in {"ada": "ada", "bob": "ada", "eve": "eve"}.items():
+        said = "" if who == "eve" else answer_of
+        answer = f"from parallel_lab.lab.exercises import learner\n\nlearner({said!r})\nlayers = {layers[answer_of]}"
+        course.hand_in(who, "10", {**common, "10.1": answer})
+    course.run("autograde", "lesson_10")
+    points = {who: course.points(who, "10") for who in caps}
+    assert points == {"ada": (7, 5, 5), "bob": (0, 5, 5), "eve": (7, 5, 5)}
+
+
 # ---- hidden tests, without nbgrader ----
+
+
+def test_a_course_with_own_numbers_asks_for_the_name_where_an_exercise_has_such(tmp_path):
+    written = write_course(tmp_path, ["03", "10"], own_numbers=True)
+    sources = [[cell.source for cell in nbformat.read(path, as_version=4).cells] for path in written]
+    assert [sum('learner("")' in source for source in each) for each in sources] == [0, 1]
+    assert any('numbers("10.1")' in source for source in sources[1])
+    assert "configure(c, own_numbers=True)" in (tmp_path / "nbgrader_config.py").read_text()
+
 
 WITH_DRAWN = [exercise for exercise in all_exercises() if exercise.drawn]
 

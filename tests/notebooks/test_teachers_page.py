@@ -28,6 +28,11 @@ def test_exercises_with_drawn_inputs_are_named():
     assert named == [exercise.number for exercise in all_exercises() if exercise.drawn]
 
 
+def test_exercises_with_numbers_of_each_students_own_are_named():
+    named = re.findall(r"\d\d\.\d", TEXT.partition("is a number or a choice (")[2].partition(")")[0])
+    assert named == [exercise.number for exercise in all_exercises() if exercise.own is not None]
+
+
 def test_misconceptions_have_their_names_and_those_that_are_counted_are_in_the_exercises():
     assert len(ROWS) >= 10
     for lesson, counted, others in ROWS:

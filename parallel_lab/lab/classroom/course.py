@@ -19,6 +19,7 @@ import nbformat
 
 from ...base.errors import ArgumentError, DataFileError
 from ...base.files import shipped_folder, write_whole
+from ..exercises import all_exercises
 
 CONFIG = """# A course of parallel_lab's lessons: what is handed out and how it is graded is said in
 # parallel_lab/lab/classroom/nbgrader_config.py
@@ -26,8 +27,14 @@ from parallel_lab.lab.classroom.nbgrader_config import configure
 
 c = get_config()  # noqa: F821
 c.CourseDirectory.course_id = {course!r}
-configure(c)
+configure(c, own_numbers={own_numbers})
 """
+OWN_TEXT = """**Some exercises have numbers of your own.** Write your name into the next cell, as this course knows you
+(with JupyterHub: as you log in), and run it. It says which exercises those are. There your numbers count, and not those
+of the text: `print(numbers("{number}"))` shows them, and every verdict names them."""
+OWN_CELL = """from parallel_lab.lab.exercises import learner, numbers
+
+learner("")"""
 HIDDEN = """check({given}).points
 ### BEGIN HIDDEN TESTS
 from parallel_lab.lab.classroom.hidden import marks
@@ -45,10 +52,12 @@ def lessons_with_exercises() -> dict[str, Path]:
     return found
 
 
-def write_course(folder: Path, numbers: Iterable[str] | None = None) -> list[Path]:
+def write_course(folder: Path, numbers: Iterable[str] | None = None, *, own_numbers: bool = False) -> list[Path]:
     """Write the config, unless there is one, and the sources of these lessons (all by default) into `folder`; returns
     the sources. Raises ArgumentError for a number that no lesson with exercises has, DataFileError where a source is
     there already: another seed would change the marks.
+
+    own_numbers  of a new course: each student has numbers of their own (`Exercise.own`), and a cell for their name
     """
     known = lessons_with_exercises()
     for number in numbers or ():
@@ -64,10 +73,14 @@ def write_course(folder: Path, numbers: Iterable[str] | None = None) -> list[Pat
         book = nbformat.read(path, as_version=4)
         for cell in filter(_is_test, book.cells):
             cell.source = hidden_test(cell.source, seed)
+        have = [e.number for e in all_exercises() if e.own is not None and e.number.startswith(path.name[:2])]
+        if own_numbers and have:
+            text, name = OWN_TEXT.format(number=have[0]), nbformat.v4.new_code_cell(OWN_CELL)
+            book.cells[1:1] = [nbformat.v4.new_markdown_cell(text), name]
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, nbformat.writes(book) + "\n")
     if not (folder / "nbgrader_config.py").exists():
-        write_whole(folder / "nbgrader_config.py", CONFIG.format(course=folder.resolve().name))
+        write_whole(folder / "nbgrader_config.py", CONFIG.format(course=folder.resolve().name, own_numbers=own_numbers))
     return targets
 
 

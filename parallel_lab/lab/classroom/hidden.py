@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import re
 from typing import Any
 
-import numpy as np
+from ..exercises import GradingError, get_exercise, judge, judge_drawn
+from ..exercises.book import LEARNER
 
-from ..exercises import GradingError, Wrong, get_exercise, judge
-
-DRAWS = 5  # inputs of each part
 HINT = "Run `parallel-lab doctor` with the Python of the notebooks' kernel"
 
 
@@ -32,23 +31,11 @@ def marks(number: str, answer: Any = None, *, seed: int, **given: Any) -> int:
     number, answer, given   as `check` takes them
     seed                    of the inputs
 
+    Where `ready` was told who the student is, it is their own numbers that count, whatever name the notebook says.
     Raises GradingError where the machine is at fault, ArgumentError for a number that no exercise has.
     """
-    exercise = get_exercise(number, "marks")
-    earned = 0
-    for part in judge(exercise, answer, given).parts:
-        held = part.passed and _holds(exercise.drawn.get(part.name), answer, np.random.default_rng(seed))
-        earned += part.points if held else 0
-    return earned
-
-
-def _holds(judge_drawn: Any, answer: Any, rng: np.random.Generator) -> bool:
-    try:
-        for _ in range(DRAWS if judge_drawn else 0):
-            judge_drawn(answer, rng)
-    except Wrong:
-        return False
-    return True
+    exercise = get_exercise(number, "marks").of(os.environ.get(LEARNER, ""))
+    return judge_drawn(exercise, answer, given, seed).points
 
 
 def packages() -> list[str]:
@@ -58,8 +45,12 @@ def packages() -> list[str]:
     return ["parallel_lab", *needed]
 
 
-def ready() -> None:
-    """Raise GradingError unless every package of ours can be imported and a right answer passes."""
+def ready(student: str = "") -> None:
+    """Raise GradingError unless every package of ours can be imported and a right answer passes.
+
+    student  whose own numbers count in this kernel, in a course where each student has such
+    """
+    os.environ[LEARNER] = student
     try:
         for name in packages():
             importlib.import_module(name)

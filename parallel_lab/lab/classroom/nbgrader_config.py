@@ -21,20 +21,24 @@ import nbformat
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.converters import Autograde, GenerateAssignment
 from nbgrader.preprocessors import ClearSolutions, Execute
+from traitlets import Bool
 
 from ..exercises import GradingError
 from . import hidden
 
 CELL_LIMIT_S = 120  # of a cell of the notebook; a check ends by itself before
-READY = "from parallel_lab.lab.classroom.hidden import ready\n\nready()"
+READY = "from parallel_lab.lab.classroom.hidden import ready\n\nready({student!r})"
 _MARK = "parallel_lab_ready"  # in the metadata of the cell that says whether this kernel can grade
 
 
 class RunLesson(Execute):
     """Runs a submitted notebook; raises GradingError for what no student is to blame for, and then leaves no score."""
 
+    own_numbers = Bool(False, help="whether exercises have numbers of each student's own").tag(config=True)
+
     def preprocess(self, nb: Any, resources: Any, **how: Any) -> tuple[Any, Any]:
-        nb.cells.insert(0, nbformat.v4.new_code_cell(READY, metadata={_MARK: True}))
+        source = READY.format(student=resources["nbgrader"]["student"] if self.own_numbers else "")
+        nb.cells.insert(0, nbformat.v4.new_code_cell(source, metadata={_MARK: True}))
         try:
             nb, resources = super().preprocess(nb, resources, **how)
             _refuse_faults(nb)
@@ -71,11 +75,16 @@ def _forget(of: Any) -> None:
             book.remove_submission(of["assignment"], of["student"])
 
 
-def configure(config: Any) -> None:
-    """Set what the lessons need in an nbgrader config; what else is in it stays."""
+def configure(config: Any, *, own_numbers: bool = False) -> None:
+    """Set what the lessons need in an nbgrader config; what else is in it stays.
+
+    own_numbers  whether each student has numbers of their own in the exercises whose answer a class could share: they
+                 follow from the student's id in the gradebook
+    """
     usual = GenerateAssignment.preprocessors.default()
     config.GenerateAssignment.preprocessors = [step for step in usual if step is not ClearSolutions]
     steps = Autograde.autograde_preprocessors.default()
     at = steps.index(Execute)
     config.Autograde.autograde_preprocessors = [*steps[:at], RunLesson, *steps[at + 1 :]]
     config.RunLesson.timeout = CELL_LIMIT_S
+    config.RunLesson.own_numbers = own_numbers

@@ -27,6 +27,13 @@ missing package, raises GradingError: it is never a mark. `parallel-lab grade FO
 `ideas.MISCONCEPTIONS` or an author's own; empty where none is recognised. `parallel-lab grade --json` writes one such
 file per student.
 
+What students could copy from each other is met in two ways. A function is also judged on drawn inputs (`drawn`), by
+`judge_drawn`, which nbgrader's tests and `parallel-lab grade` call: a table of what `check` shows earns nothing. Where
+the answer is a number or a choice, each student may have numbers of its own (`own`):
+
+    learner("ada")                          # or PARALLEL_LAB_LEARNER=ada in the environment
+    print(numbers("10.1"))                  # caps of 28, 44 and 56 results, of hers; check, hint and par go by them
+
 The notebooks are the students' version as they are. `parallel-lab course FOLDER` makes an nbgrader course of them,
 whose `generate_assignment` leaves the starts of the exercises in place (`lab/classroom/nbgrader_config.py`).
 
@@ -129,6 +136,9 @@ from .book import (
     get_exercise,
     hint,
     judge,
+    judge_drawn,
+    learner,
+    numbers,
     par,
     results,
     save_results,
@@ -159,7 +169,10 @@ __all__ = [
     "get_exercise",
     "hint",
     "judge",
+    "judge_drawn",
     "judged",
+    "learner",
+    "numbers",
     "par",
     "probe",
     "read_number",

@@ -10,6 +10,7 @@ its own (`running.py`), counts in its own log, or computes from the learner's nu
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import json
 import os
@@ -29,7 +30,9 @@ from .starts import is_start
 from .verdict import LADDER, Hint, Par, Part, Verdict, Wrong
 
 LIMIT_S = 60.0  # for one check, whatever is in it; graders bound each call of the learner's functions far below
+DRAWS = 5  # inputs of each part that has drawn ones
 RESULTS_FORMAT = "parallel_lab.checks"
+LEARNER = "PARALLEL_LAB_LEARNER"  # in the environment: who learns here, where `learner` is not called
 FAULT_HINT = "Run `parallel-lab doctor`. It is no fault of the answer: nobody should get 0 points for it"
 _LESSONS = Path(__file__).parent
 
@@ -52,7 +55,9 @@ class Exercise:
     start    the cell that the exercise begins with, its call of check included: who hands in the same has not tried
     ideas    wrong models and the answers that follow from them (`ideas.py`); a test hands each of them in
     drawn    of parts whose inputs stand in every verdict: drawn(answer, rng) judges the answer on other ones, or
-             raises Wrong; for graders (`lab/classroom/hidden.py`)
+             raises Wrong; for graders (`judge_drawn`)
+    numbers  of an exercise whose answer a class could share: the numbers that it gives, in words
+    own      own(rng) gives other fields of that exercise, `numbers` and `grader` among them: for one learner
     """
 
     number: str
@@ -64,12 +69,26 @@ class Exercise:
     attempt: str = ""
     start: str = ""
     ideas: tuple[Idea, ...] = ()
-    drawn: Mapping[str, Callable[[Any, np.random.Generator], object]] = field(default_factory=dict)
+    drawn: Mapping[str, Callable[..., object]] = field(default_factory=dict)
+    numbers: str = ""
+    own: Callable[[np.random.Generator], Mapping[str, Any]] | None = None
 
     @property
     def points(self) -> int:
         """Points of all parts: what the test cell's metadata must say."""
         return sum(points for _, points in self.parts)
+
+    def of(self, learner: str) -> Exercise:
+        """This exercise with a learner's own numbers, the same for the same name; itself without a name, and where all
+        have the same numbers.
+        """
+        name = " ".join(learner.split()).casefold()
+        if self.own is None or not name:
+            return self
+        seed = hashlib.sha256(f"{self.number} {name}".encode()).digest()
+        changed = dict(self.own(np.random.default_rng(list(seed))))
+        first = changed["numbers"].partition("\n")[0]
+        return replace(self, **changed, title=f"{self.title} ({first})", own=None)
 
     def judge(self, answer: Any, **given: Any) -> tuple[Part, ...]:
         """A Part for each of `parts`, within LIMIT_S. What is wrong with an answer is in them, never raised.
@@ -129,6 +148,31 @@ class Desk:
         self.own: dict[str, str] = {}  # of puzzles: what the last own attempt's score was
         self.added: dict[str, Exercise] = {}
         self.results: dict[str, tuple[Verdict, int]] = {}  # the last verdict on each, and how many there were
+        self.name = ""  # of the learner; empty: that of the environment
+
+    def learner(self, name: str) -> str:
+        """Say who learns here: some exercises then have numbers that follow from the name.
+
+        Returns which exercises have such numbers, as text.
+        """
+        self.name, self.own = str(name).strip(), {}
+        if not self._name:
+            return "No name: you have the numbers of the text."
+        have = [e.number for e in all_exercises() if e.own is not None]
+        return f'{self._name} has numbers of their own in {", ".join(have)}: print(numbers("{have[0]}"))'
+
+    @property
+    def _name(self) -> str:
+        return self.name or os.environ.get(LEARNER, "").strip()
+
+    @fitting
+    def numbers(self, number: str) -> str:
+        """What an exercise gives, the learner's own numbers where there are such. Print it.
+
+        Raises ArgumentError for a number that no exercise has.
+        """
+        exercise = self.find(number, "numbers")
+        return f"{number}: {exercise.numbers or 'all have the same numbers, those of the text'}"
 
     def add(self, *exercises: Exercise) -> None:
         """Make exercises of one's own known to `check`, `hint` and `par` of this session, by their numbers.
@@ -144,8 +188,8 @@ class Desk:
 
     def find(self, number: str, where: str) -> Exercise:
         """One's own exercise or one of the course's. Raises ArgumentError."""
-        own = self.added.get(number) if isinstance(number, str) else None
-        return own or get_exercise(number, where)
+        added = self.added.get(number) if isinstance(number, str) else None
+        return (added or get_exercise(number, where)).of(self._name)
 
     @fitting
     def check(self, number: str, answer: Any = None, **given: Any) -> Verdict:
@@ -214,11 +258,11 @@ class Desk:
     def save_results(self, path: str | os.PathLike[str], learner: str = "") -> None:
         """Write what `check` has said in this session: the last verdict on each exercise, as JSON.
 
-        learner  a name to show; none by default
+        learner  a name to show; that which `learner` was told by default
 
         Raises OSError where the file cannot be written.
         """
-        told = {"format": RESULTS_FORMAT, "version": 1, "learner": learner, "checks": self.said()}
+        told = {"format": RESULTS_FORMAT, "version": 1, "learner": learner or self.name, "checks": self.said()}
         Path(path).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
@@ -230,11 +274,38 @@ def judge(exercise: Exercise, answer: Any, given: Mapping[str, Any], hints_seen:
     return Verdict(exercise.number, exercise.title, exercise.judge(answer, **given), hints_seen)
 
 
+def judge_drawn(exercise: Exercise, answer: Any, given: Mapping[str, Any], seed: int) -> Verdict:
+    """`judge`, for marks: a part passes that also passes on drawn inputs, where the exercise has such.
+
+    seed  of the inputs. Raises GradingError.
+    """
+    verdict = judge(exercise, answer, given)
+    return replace(verdict, parts=tuple(_on_drawn(exercise, part, answer, given, seed) for part in verdict.parts))
+
+
+def _on_drawn(exercise: Exercise, part: Part, answer: Any, given: Mapping[str, Any], seed: int) -> Part:
+    drawn, rng = exercise.drawn.get(part.name), np.random.default_rng(seed)
+    if not part.passed or drawn is None:
+        return part
+    try:
+        with deadline(LIMIT_S):
+            for _ in range(DRAWS):
+                drawn(answer, rng)
+    except (Exception, TimeUp) as error:
+        if is_machine_fault(error, drawn):
+            what = f"{type(error).__name__}: {error}"
+            raise GradingError(what, where=f"grader of {exercise.number}", hint=FAULT_HINT) from error
+        failed = _failed(error, answer).part(part.name)
+        return replace(failed, points=part.points, note=f"Right for what check shows, and not for this. {failed.note}")
+    return part
+
+
 # State of the module, as the context is: a notebook has one learner, and check() and hint() are called by plain names
 # in its cells.
 _DESK = Desk()
 check, hint, par, add = _DESK.check, _DESK.hint, _DESK.par, _DESK.add
 save_results, results = _DESK.save_results, _DESK.said
+learner, numbers = _DESK.learner, _DESK.numbers
 
 
 def _lessons() -> Iterator[str]:

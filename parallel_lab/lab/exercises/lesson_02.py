@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ...base.cluster import Link
 from ...base.errors import ParallelLabError, shorten
 from ...processes.measure.fit import Fit, fit_line
 from ..collectives.all_reduce_menu import AllReduceMenu
@@ -162,23 +164,19 @@ def _half(given: Any, fit: Fit, line: Line | None) -> str:
 # ---- 02.4: the all-reduce menu ----
 
 MENU_PARTS = tuple(order.label for order in AllReduceMenu.ORDERS)
+OWN_RANKS, OWN_STARTS_US, OWN_GB_PER_S = (4, 8, 16), (1, 2, 3, 5, 8, 12, 20, 30), (1, 2, 5, 8, 16, 25)
 MENU_NOTES = {
-    "ring": Note(
-        "A ring is not always best: it sends the fewest bytes, and pays for it with 2 (n - 1) = 14 start-ups of 5 us.",
-        "a ring is always best",
-    ),
     "recursive_doubling": "Recursive doubling sends the whole message log2 n times: for large ones the bytes decide.",
     "tree": "One rank has everything added up at the root, then handed out: whole messages, log2 n times, twice.",
     "direct": "Every rank sends to every other: n - 1 start-ups, and far neighbours are far.",
 }
 
 
-def _menu(answer: Any) -> Iterator[Part]:
-    menu = AllReduceMenu()
+def _menu(menu: AllReduceMenu, answer: Any, /) -> Iterator[Part]:
     listed = answer if isinstance(answer, list | tuple) else ()
     given = answer if isinstance(answer, dict) else dict(zip((o.size_bytes for o in menu.orders), listed, strict=False))
     for name, order, price in zip(MENU_PARTS, menu.orders, menu.prices_s, strict=True):
-        yield judged(name, _best_choice, given.get(order.size_bytes), order.count, price)
+        yield judged(name, _best_choice, given.get(order.size_bytes), order.count, price, menu)
     try:
         score = menu.score([given.get(o.size_bytes) for o in menu.orders])
     except ParallelLabError:
@@ -193,19 +191,52 @@ def _menu(answer: Any) -> Iterator[Part]:
     yield Part("par", score.reached_par, score.text, expected, note)
 
 
-def _shown_menu() -> str:
-    menu = AllReduceMenu()
+def _shown_menu(menu: AllReduceMenu) -> str:
     return f"choices = {dict(zip((order.size_bytes for order in menu.orders), menu.par, strict=True))}"
 
 
-def _best_choice(choice: Any, count: int, price: Mapping[str, float]) -> str:
+def _told(menu: AllReduceMenu) -> str:
+    link = menu.link
+    return f"{menu.ranks} ranks, alpha {link.alpha_s * 1e6:g} us, {1e-9 / link.beta_s_per_byte:g} GB/s per link"
+
+
+def _own_menu(rng: np.random.Generator) -> dict[str, Any]:
+    ranks, start_us, gb_per_s = (int(rng.choice(each)) for each in (OWN_RANKS, OWN_STARTS_US, OWN_GB_PER_S))
+    menu = AllReduceMenu(ranks=ranks, link=Link(start_us * 1e-6, 1e-9 / gb_per_s))
+    return {
+        "numbers": f"{_told(menu)}\n{menu.to_text()}",
+        "grader": partial(_menu, menu),
+        "par": partial(_shown_menu, menu),
+        "hints": (MENU_HINTS[0], 'Read print(numbers("02.4")) row by row: where are two algorithms close?', *OWN_HINTS),
+    }
+
+
+def _menu_note(choice: str, menu: AllReduceMenu) -> str:
+    if choice == "ring":
+        text = "A ring is not always best: it sends the fewest bytes, and pays for it with 2 (n - 1) = "
+        text += f"{2 * (menu.ranks - 1)} start-ups of {menu.link.alpha_s * 1e6:g} us."
+        return Note(text, "a ring is always best")
+    return MENU_NOTES.get(choice, "")
+
+
+def _best_choice(choice: Any, count: int, price: Mapping[str, float], menu: AllReduceMenu) -> str:
     if not isinstance(choice, str) or choice not in price:
         raise Wrong("no choice yet" if choice is None else shorten(choice), form=f"One of {', '.join(price)}")
     found, best = f"{choice}: {count} x {price[choice] * 1e6:.1f} us (predicted)", min(price.values())
     if price[choice] > best:
         faster = f"{best * 1e6:.1f} us is possible: {price[choice] / best:.2f} times as fast"
-        raise Wrong(found, faster, MENU_NOTES.get(choice, ""))
+        raise Wrong(found, faster, _menu_note(choice, menu))
     return found
+
+
+MENU_HINTS = (
+    "For which of the four orders do the start-ups cost more than the bytes?",
+    "Print menu.to_text() and read it row by row: where are two algorithms close?",
+)
+OWN_HINTS = (
+    "The fewest rounds win where the messages are small, the fewest bytes on every link where they are large.",
+    "In each row of the table the algorithm with the least time is the choice: nothing else counts.",
+)
 
 
 EXERCISES = (
@@ -295,15 +326,16 @@ check("02.3", {"line": my_line, "half_size_bytes": half_size_bytes}, fit=fit)
         "all-reduce menu",
         tuple((name, 1) for name in (*MENU_PARTS, "par")),
         (
-            "For which of the four orders do the start-ups cost more than the bytes?",
-            "Print menu.to_text() and read it row by row: where are two algorithms close?",
+            *MENU_HINTS,
             "The fewest rounds win at 1 kB, the fewest bytes on every link at 1 MB and 64 MB; 64 kB lies between.",
             "Recursive doubling for 1 kB, the ring for 1 MB and 64 MB. For 64 kB halving and doubling is best, in the "
             "form that sends its large halves to near neighbours.",
         ),
-        _menu,
-        _shown_menu,
+        partial(_menu, AllReduceMenu()),
+        partial(_shown_menu, AllReduceMenu()),
         MENU_PARTS[0],
+        numbers=_told(AllReduceMenu()),
+        own=_own_menu,
         ideas=(
             Idea(
                 "a ring is always best",

@@ -18,7 +18,7 @@ from ...base.settings.fusion_rules import buckets_of, index_groups, size_groups_
 from ...base.units import time_text
 from ...cost.overlap import all_reduce_line, best_threshold, equal_buckets_step_s, predict_overlap
 from ...train.session import Session
-from ..fusion.case import paper_case
+from ..fusion import case as golf
 from ..fusion.subjects import GOLF, GOLF_LINE, MB, ChainNet, Job
 from .book import Exercise
 from .ideas import Idea
@@ -202,9 +202,13 @@ EXTREME = "fuse everything, or nothing"  # of MISCONCEPTIONS
 ALL_IN_ONE, EACH_ALONE = "All in one message", "Each alone"
 
 
-def _golf(answer: Any) -> Iterator[Part]:
+# Lines of which each learner gets one: ms to start, ms per MB
+OWN_STARTS_MS, OWN_MS_PER_MB = (0.6, 0.8, 1.2, 1.4, 1.6, 1.8), (0.12, 0.15, 0.2, 0.22, 0.28, 0.3)
+
+
+def _golf(line: Link, answer: Any, /) -> Iterator[Part]:
     indices = _read_indices(answer)
-    case, count = paper_case(GOLF_LINE), len(GOLF)
+    case, count = golf.paper_case(line), len(GOLF)
     groups = index_groups(count, indices)
     found = case.overlap(groups)
     sent = ", ".join(f"{b[0]}" if len(b) == 1 else f"{b[0]} to {b[-1]}" for b in buckets_of(groups))
@@ -216,9 +220,9 @@ def _golf(answer: Any) -> Iterator[Part]:
     alone_s, one_s = case.overlap(range(count)).step_s, case.overlap([0] * count).step_s
     sizes_bytes = [g.size_bytes for g in GOLF]
     thresholds_mb = range(sum(sizes_bytes) // MB + 1)
-    size_mb, by_size = best_threshold(GOLF, GOLF_LINE, lambda mb: size_groups_by_bytes(sizes_bytes, mb), thresholds_mb)
+    size_mb, by_size = best_threshold(GOLF, line, lambda mb: size_groups_by_bytes(sizes_bytes, mb), thresholds_mb)
     par_s = case.overlap(case.best_groups()).step_s
-    note = _golf_note(indices, step_s, par_s)
+    note = _golf_note(case, indices, step_s, par_s)
     what = f"a step of {time_text(step_s)}, recomputed"
     one, alone, best = time_text(one_s), time_text(alone_s), time_text(by_size.step_s)
     for name, limit_s, rule in (
@@ -236,9 +240,20 @@ def _golf(answer: Any) -> Iterator[Part]:
     yield Part("par", at_par, f"{what}: {step_s / par_s:.3f} x par", rule, "" if at_par else note)
 
 
-def _shown_golf() -> str:
-    best = paper_case(GOLF_LINE).best_groups()
+def _shown_golf(line: Link) -> str:
+    best = golf.paper_case(line).best_groups()
     return f"indices = {[bucket[-1] for bucket in buckets_of(best)[:-1]]}"
+
+
+def _told(line: Link) -> str:
+    return f"a message takes {1e3 * line.alpha_s:g} ms + {1e3 * MB * line.beta_s_per_byte:g} ms per MB"
+
+
+def _own_line(rng: np.random.Generator) -> dict[str, Any]:
+    line = Link(float(rng.choice(OWN_STARTS_MS)) * 1e-3, float(rng.choice(OWN_MS_PER_MB)) * 1e-3 / MB)
+    told = f"{_told(line)}\nin the Fusion Lab: golf.set_line({line.alpha_s:g}, {line.beta_s_per_byte!r})"
+    hints = (*GOLF_HINTS, "Follow the rule of the third hint from gradient 0 on, then try one gradient more or less.")
+    return {"numbers": told, "grader": partial(_golf, line), "par": partial(_shown_golf, line), "hints": hints}
 
 
 def _read_indices(answer: Any) -> tuple[int, ...]:
@@ -253,11 +268,19 @@ def _read_indices(answer: Any) -> tuple[int, ...]:
         raise Wrong(str(error), form="What comm_fusion takes: rising ints, none negative") from error
 
 
+GOLF_HINTS = (
+    "When does the line start to send, and from then on, is it ever idle?",
+    "Drag a bracket in the Fusion Lab and watch the first message's start, and gaps in the lower lane.",
+    "The first message should start once a gradient is ready. Each following one should take all "
+    "gradients that got ready while the line was busy, so that no start is paid without need.",
+)
+
+
 def _messages(count: int) -> str:
     return f"{count} message{'' if count == 1 else 's'}"
 
 
-def _golf_note(indices: Sequence[int], step_s: float, par_s: float) -> str:
+def _golf_note(case: golf.Case, indices: Sequence[int], step_s: float, par_s: float) -> str:
     """What these positions are, where that is known."""
     count = len(GOLF)
     groups = index_groups(count, indices)
@@ -266,9 +289,8 @@ def _golf_note(indices: Sequence[int], step_s: float, par_s: float) -> str:
             f"{ALL_IN_ONE}: it saves nine starts, and waits until backward has ended. Nothing overlaps.", EXTREME
         )
     if len(set(groups)) == count:
-        text = f"{EACH_ALONE}: the line starts early, and pays ten starts. From the sixth gradient on it is behind and "
-        return Note(text + "never idle again.", EXTREME)
-    case = paper_case(GOLF_LINE)
+        text = f"{EACH_ALONE}: the line starts early, and pays ten starts. Soon it is behind and never idle again."
+        return Note(text, EXTREME)
     if case.overlap(index_groups(count, indices, "first_n")).step_s <= par_s * (1 + 1e-9) < step_s:
         return "Counted as 'the first n'. Here an index is the last gradient of its message, from 0: one less."
     found = case.overlap(groups)
@@ -448,16 +470,15 @@ check("04.1", buckets_by_size)
         "fusion golf",
         (("an index list", 1), ("beats one message", 1), ("beats every threshold", 1), ("par", 2)),
         (
-            "When does the line start to send, and from then on, is it ever idle?",
-            "Drag a bracket in the Fusion Lab and watch the first message's start, and gaps in the lower lane.",
-            "The first message should start once a gradient is ready. Each following one should take all "
-            "gradients that got ready while the line was busy, so that no start is paid without need.",
+            *GOLF_HINTS,
             "Send gradient 0 alone. While it travels, 1 to 3 get ready: send them together. Then 4 and 5, and the rest "
             "in one message. An index is the last gradient of its message.",
         ),
-        _golf,
-        _shown_golf,
+        partial(_golf, GOLF_LINE),
+        partial(_shown_golf, GOLF_LINE),
         "beats one message",
+        numbers=_told(GOLF_LINE),
+        own=_own_line,
         ideas=(
             Idea(EXTREME, ALL_IN_ONE, [len(GOLF) - 1], "par"),
             Idea(EXTREME, EACH_ALONE, list(range(len(GOLF) - 1)), "par"),

@@ -152,14 +152,19 @@ def _counted(answer: Any) -> str:
 
 CAPACITY_BYTES = 4 * 1024 * 1024
 GIVEN = Settings(devices=8, optimizer="Adam")
+# In bytes, from which each learner gets one: 2.5 to 6 MiB
+OWN_CAPACITIES = range(5 << 19, (6 << 20) + 1, 1 << 17)
 # By the wrong model in which a level divides all that a rank holds by the ranks: the widest stack whose peak without
-# any level is at most 8 times the capacity (counted anew in a test)
+# any level is at most 8 times CAPACITY_BYTES (counted anew in a test)
 WIDEST_IF_ALL_WERE_CUT = 496
-ALL_CUT = Note(
-    f"Your {WIDEST_IF_ALL_WERE_CUT} is what would fit if a level cut all memory to an eighth. Optimizer states, "
-    "gradients and parameters are cut; activations, working memory and the weights gathered just now are not.",
-    "ZeRO cuts all memory",
-)
+
+
+def _all_cut(width: int) -> Note:
+    text = f"Your {width} is what would fit if a level cut all memory to an eighth. Optimizer states, gradients and "
+    text += "parameters are cut; activations, working memory and the weights gathered just now are not."
+    return Note(text, "ZeRO cuts all memory")
+
+
 # of Settings, what an answer may choose
 FREE = ("level", "parallel_mode", "threshold_kb", "shard_size", "accumulation", "accumulation_shard")
 
@@ -185,29 +190,39 @@ def _read_model(answer: Any) -> tuple[int, Settings]:
     return int(width), settings
 
 
-@lru_cache(maxsize=1)
-def _par() -> Par:
-    par = find_par(GIVEN, CAPACITY_BYTES)
+@lru_cache(maxsize=8)
+def _par(capacity_bytes: int = CAPACITY_BYTES) -> Par:
+    par = find_par(GIVEN, capacity_bytes)
     assert par is not None, "the narrowest stack fits under the cap"
     return par
 
 
-@lru_cache(maxsize=1)
-def _best_without() -> tuple[int, int]:
+@lru_cache(maxsize=8)
+def _best_without(capacity_bytes: int = CAPACITY_BYTES) -> tuple[int, int]:
     """(width, parameters) of the widest stack that fits where every rank holds everything, however it accumulates."""
     best = -1
     for settings in choices(GIVEN):
-        low, high = best, len(WIDTHS)
-        while settings.level == "off" and high - low > 1:
-            middle = (low + high) // 2
-            job = get_subject("stack").job(WIDTHS[middle])
-            fits = predicted_ranks(job.compile(settings))[0].peak_bytes <= CAPACITY_BYTES
-            low, high = (middle, high) if fits else (low, middle)
-        best = max(best, low)
+        best = _widest(settings, capacity_bytes, best) if settings.level == "off" else best
     return WIDTHS[best], STACK_LAYERS * WIDTHS[best] ** 2
 
 
-def _largest(answer: Any) -> Iterator[Part]:
+@lru_cache(maxsize=8)
+def _width_if_all_were_cut(capacity_bytes: int) -> int:
+    return WIDTHS[_widest(replace(GIVEN, level="off"), GIVEN.devices * capacity_bytes)]
+
+
+def _widest(settings: Settings, most_bytes: int, low: int = -1) -> int:
+    """The place in WIDTHS of the widest stack that fits with these settings; `low` where none is wider than that."""
+    high = len(WIDTHS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        job = get_subject("stack").job(WIDTHS[middle])
+        fits = predicted_ranks(job.compile(settings))[0].peak_bytes <= most_bytes
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _largest(capacity_bytes: int, answer: Any, /) -> Iterator[Part]:
     width, settings = _read_model(answer)
     job = get_subject("stack").job(width)
     try:
@@ -218,21 +233,21 @@ def _largest(answer: Any) -> Iterator[Part]:
     found = f"{STACK_LAYERS} layers of {width} x {width}: {parameters:,} parameters, {settings.level}"
     yield Part("a model", True, found)
     full = max(counts, key=lambda c: c.peak_bytes)
-    fits = judged("fits", _fits, full, len(counts))
-    if not fits.passed and width == WIDEST_IF_ALL_WERE_CUT:
-        fits = replace(fits, note=ALL_CUT)
+    fits = judged("fits", _fits, full, len(counts), capacity_bytes)
+    if not fits.passed and width == _width_if_all_were_cut(capacity_bytes):
+        fits = replace(fits, note=_all_cut(width))
     yield fits
     if not fits.passed:
         return
-    without, most = _best_without()
+    without, most = _best_without(capacity_bytes)
     what = f"{parameters:,} parameters"
     note = "Nothing is sharded: every rank holds parameters, gradients and Adam's states of the whole model."
     better, rule = parameters > most, f"more than {most:,}, the most that fit (width {without}) while every rank holds"
     yield Part("beats level off", better, what, f"{rule} everything", note if settings.level == "off" else "")
-    par = _par()
+    par = _par(capacity_bytes)
     at_par, note = parameters >= par.parameters, ""
     if not at_par:
-        note = _room_note(full, settings)
+        note = _room_note(full, settings, capacity_bytes)
     elif settings.level == "level3":
         note = "Level3 frees gathered weights after each use: even at the fullest moment, in the backward pass, "
         note += "the rank holds one layer's weight in full and only slices of the others."
@@ -241,19 +256,30 @@ def _largest(answer: Any) -> Iterator[Part]:
     yield Part("par", at_par, found, f"{par.parameters:,}: {rule}", note)
 
 
-def _shown_model() -> str:
-    par = _par()
+def _shown_model(capacity_bytes: int) -> str:
+    par = _par(capacity_bytes)
     chosen = {name: getattr(par.settings, name) for name in FREE}
     changed = {name: value for name, value in chosen.items() if value != getattr(GIVEN, name)}
     return f"model = {dict(width=par.width, **changed)}"
 
 
-def _fits(full: Count, ranks: int) -> str:
+def _told(capacity_bytes: int) -> str:
+    return f"a device has {bytes_text(capacity_bytes)}"
+
+
+def _own_capacity(rng: np.random.Generator) -> dict[str, Any]:
+    capacity = int(rng.choice(OWN_CAPACITIES))
+    told = f"{_told(capacity)}\nin the Memory Lab: lab.set_capacity({capacity})"
+    grader, par = partial(_largest, capacity), partial(_shown_model, capacity)
+    return {"numbers": told, "grader": grader, "par": par, "ideas": ()}  # its grader finds the width that is the idea
+
+
+def _fits(full: Count, ranks: int, capacity_bytes: int) -> str:
     """full: of the fullest rank"""
     peak = bytes_text(full.peak_bytes)
     found = f"the fullest rank holds {peak} ({full.peak_bytes:,} bytes), counted on {ranks} simulated ranks"
-    if full.peak_bytes > CAPACITY_BYTES:
-        point, cap = full.point("peak"), bytes_text(CAPACITY_BYTES)
+    if full.peak_bytes > capacity_bytes:
+        point, cap = full.point("peak"), bytes_text(capacity_bytes)
         place = f"{point.phase}: {point.name}" if point is not None else ""
         raise Wrong(found, f"at most {cap} at every moment of the step", _full_note(full), full.rank, place)
     return found
@@ -273,8 +299,8 @@ def _full_note(full: Count) -> str:
     return f"Most of it is {words[kind]} ({bytes_text(size)} of {bytes_text(full.peak_bytes)})" if kind in words else ""
 
 
-def _room_note(full: Count, settings: Settings) -> str:
-    left = bytes_text(CAPACITY_BYTES - full.peak_bytes)
+def _room_note(full: Count, settings: Settings, capacity_bytes: int) -> str:
+    left = bytes_text(capacity_bytes - full.peak_bytes)
     gathered = full.at("peak")["gathered"]
     if settings.level in ("level1", "level2") and gathered:
         return (
@@ -337,18 +363,25 @@ check("08.2", zero1_step)
         (("a model", 1), ("fits", 1), ("beats level off", 1), ("par", 2)),
         (
             "What takes the most memory at the fullest moment? Can it be sharded over the ranks?",
-            "Set the capacity line in the Memory Lab to 4 MiB: in which level has the rank most room left?",
+            "Set the capacity line in the Memory Lab to what a device has: in which level has the rank most room left?",
             "Between steps all three levels keep the same; they differ in how long gathered weights stay. Activations "
             "are not sharded by any.",
             "Take level3, which has only one layer's gathered weights at a time. Then widen the layers until the "
             "fullest moment touches the line: "
             "halve the interval between a width that fits and one that does not, in steps of 16.",
         ),
-        _largest,
-        _shown_model,
+        partial(_largest, CAPACITY_BYTES),
+        partial(_shown_model, CAPACITY_BYTES),
         "beats level off",
+        numbers=_told(CAPACITY_BYTES),
+        own=_own_capacity,
         ideas=(
-            Idea("ZeRO cuts all memory", str(ALL_CUT), {"width": WIDEST_IF_ALL_WERE_CUT, "level": "level3"}, "fits"),
+            Idea(
+                "ZeRO cuts all memory",
+                "if a level cut all memory to an eighth",
+                {"width": WIDEST_IF_ALL_WERE_CUT, "level": "level3"},
+                "fits",
+            ),
         ),
         start="""\
 model = {"width": 256, "level": "off"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -112,33 +113,65 @@ def _with_chunks(answer: Any) -> str:
 
 # ---- 09.2 and 09.3: schedules by hand ----
 
-STAGES, MICRO_BATCHES, CAP, WIDE_CAP = 4, 8, 4, 8
-CHUNK_CAP = 11  # interleaved 1F1B's own peak on its first rank
 FUSED = (1, 1, 0)  # forward, backward with its weight gradients
 DIVIDED = (1, 1, 1)
 TRAINED_STEPS = 2
 
 
-@lru_cache(maxsize=8)
-def par_of(cap: int, chunks: int = 1, *, split: bool = False) -> Found:
-    """The best schedule of the puzzle under a cap, by exact search, which proves that none is shorter."""
+@dataclass(frozen=True)
+class Sizes:
+    """What the puzzles are about: ranks, micro-batches, and how many of these a rank has memory for."""
+
+    stages: int
+    micro_batches: int
+
+    @property
+    def cap(self) -> int:
+        return self.stages
+
+    @property
+    def wide_cap(self) -> int:
+        return 2 * self.stages
+
+    @property
+    def two_parts(self) -> Sizes:
+        """Of the schedule with two parts on each rank: it goes in rounds of as many micro-batches as ranks."""
+        return Sizes(self.stages, 2 * self.stages)
+
+    @property
+    def two_parts_cap(self) -> int:
+        """Interleaved 1F1B's own peak on its first rank."""
+        return max(make_schedule("interleaved", self.stages, self.two_parts.micro_batches, 2).peaks)
+
+
+SIZES_BY_HAND = Sizes(4, 8)
+# of which each learner has one: stages, and their numbers of micro-batches; those of which every gap can be filled
+OWN_BY_HAND = {3: (5, 6, 7, 8, 10, 12, 14), 4: (5, 6, 7, 10, 12, 14), 6: (7, 8, 10, 12)}
+OWN_DIVIDED = {3: (5, 6, 7, 8, 10, 12), 4: (7, 10, 12, 14), 6: (12, 14)}
+
+
+@lru_cache(maxsize=32)
+def par_of(sizes: Sizes, cap: int, chunks: int = 1, *, split: bool = False) -> Found:
+    """The best schedule under a cap, by exact search, which proves that none is shorter."""
     times = DIVIDED if split else FUSED
-    found = best_schedule(Work.on(STAGES, MICRO_BATCHES, cap, chunks=chunks, times=times, split=split))
+    work = Work.on(sizes.stages, sizes.micro_batches, cap, chunks=chunks, times=times, split=split)
+    found = best_schedule(work)
     assert found.proved, "the course's pars are proved"
     return found
 
 
-@lru_cache(maxsize=1)
-def _fused_makespan() -> float:
+@lru_cache(maxsize=8)
+def _fused_makespan(sizes: Sizes) -> float:
     """Of 1F1B whose backward, as long as two forwards, is one action."""
-    work = Work.on(STAGES, MICRO_BATCHES, CAP, times=(1, 2, 0), split=False)
+    work = Work.on(sizes.stages, sizes.micro_batches, sizes.cap, times=(1, 2, 0), split=False)
     return best_schedule(work).makespan
 
 
-def _legal(answer: Any, chunks: int, split: bool) -> tuple[Schedule, str]:
+def _legal(sizes: Sizes, answer: Any, chunks: int, split: bool) -> tuple[Schedule, str]:
     """The schedule of an answer, and a line on it. Raises Wrong with the checker's reason."""
-    rule = f"{STAGES} ranks, {MICRO_BATCHES} micro-batches: every F and B" + (" and W" if split else "")
-    drawn = read_schedule(answer, STAGES, STAGES * chunks, MICRO_BATCHES, rule)
+    stages, micro_batches = sizes.stages, sizes.micro_batches
+    rule = f"{stages} ranks, {micro_batches} micro-batches: every F and B" + (" and W" if split else "")
+    drawn = read_schedule(answer, stages, stages * chunks, micro_batches, rule)
     kinds = {a.kind for lane in drawn.ranks for a in lane}
     if drawn.splits_backward != split:
         note = "Here B makes the gradients of the inputs only: W, those of the weights, is an action of its own."
@@ -170,19 +203,21 @@ def _fits(drawn: Schedule, cap: int) -> str:
         frees = "W" if drawn.splits_backward else "B"
         note = f"From its F to its {frees} a micro-batch's activations are kept."
         raise Wrong(faults[0].text, f"at most {cap} on every rank", note, faults[0].rank, faults[0].action)
-    return f"activations of at most {', '.join(map(str, drawn.peaks))} micro-batches on ranks 0 to {STAGES - 1}"
+    return (
+        f"activations of at most {', '.join(map(str, drawn.peaks))} micro-batches on ranks 0 to {len(drawn.ranks) - 1}"
+    )
 
 
 def _same_bits(drawn: Schedule) -> str:
     """Train by the schedule on simulated ranks, and on one device."""
     losses, parameters = train_by(drawn, TRAINED_STEPS)
-    wanted, alone = train_alone(drawn.parts, MICRO_BATCHES, TRAINED_STEPS)
+    wanted, alone = train_alone(drawn.parts, drawn.micro_batches, TRAINED_STEPS)
     wrong = [name for name, value in alone.items() if parameters[name].tobytes() != value.tobytes()]
     if losses != wanted or wrong:
         what = f"losses {losses}" if losses != wanted else f"{wrong[0]} is different"
         raise Wrong(what, f"losses {wanted} and the parameters of one device, bit for bit")
     told = f"losses and {len(alone)} parameters as on one device, bit for bit"
-    return f"trained for {TRAINED_STEPS} steps on {STAGES} simulated ranks: {told}"
+    return f"trained for {TRAINED_STEPS} steps on {len(drawn.ranks)} simulated ranks: {told}"
 
 
 def _at_par(drawn: Schedule, times: tuple[int, int, int], par: Found, note: str = "") -> str:
@@ -211,81 +246,136 @@ def _slow_note(drawn: Schedule, times: tuple[int, int, int]) -> str:
     return f"The longest gap: rank {rank} does nothing for {longest:g} before {action}{waits}."
 
 
-def _runs(drawn: Schedule, found: str) -> Generator[Part, None, bool]:
+def _runs(drawn: Schedule, found: str, cap: int) -> Generator[Part, None, bool]:
     """Parts on a legal schedule: whether it keeps to the cap and trains as one device does; and whether both hold."""
     yield Part("legal", True, found)
-    fits = judged("fits", _fits, drawn, CAP)
+    fits = judged("fits", _fits, drawn, cap)
     yield fits
     same = judged("same bits", _same_bits, drawn)
     yield same
     return fits.passed is True and same.passed is True
 
 
-def _by_hand(answer: Any, *, two_parts: Any = None) -> Iterator[Part]:
-    drawn, found = _legal(answer, 1, split=False)
-    if (yield from _runs(drawn, found)):
-        length, alone = drawn.clock(*FUSED).makespan, 2 * STAGES * MICRO_BATCHES
+def _by_hand(sizes: Sizes, answer: Any, /, *, two_parts: Any = None) -> Iterator[Part]:
+    drawn, found = _legal(sizes, answer, 1, split=False)
+    if (yield from _runs(drawn, found, sizes.cap)):
+        length, alone = drawn.clock(*FUSED).makespan, 2 * sizes.stages * sizes.micro_batches
         rule = f"below {alone}, that of one micro-batch after the other"
         note = "" if length < alone else "Another micro-batch can be on its way while a rank waits for this one."
         yield Part("shorter than one by one", length < alone, f"a step of {length:g}, recomputed", rule, note)
-        yield judged("par", _at_par, drawn, FUSED, par_of(CAP))
+        yield judged("par", _at_par, drawn, FUSED, par_of(sizes, sizes.cap))
     if two_parts is not None:
-        yield judged("two parts on each rank", _chunked, two_parts)
+        yield judged("two parts on each rank", _chunked, sizes, two_parts)
 
 
-def _chunked(answer: Any) -> str:
-    drawn, _ = _legal(answer, 2, split=False)
-    _fits(drawn, CHUNK_CAP)
+def _chunked(sizes: Sizes, answer: Any) -> str:
+    drawn, _ = _legal(sizes.two_parts, answer, 2, split=False)
+    _fits(drawn, sizes.two_parts_cap)
     _same_bits(drawn)
-    return _at_par(drawn, FUSED, par_of(CHUNK_CAP, 2))
+    return _at_par(drawn, FUSED, par_of(sizes.two_parts, sizes.two_parts_cap, 2))
 
 
-def _divided(answer: Any) -> Iterator[Part]:
-    rule = f"{{{CAP}: one schedule, {WIDE_CAP}: another one}}: a schedule for each cap"
+def _divided(sizes: Sizes, answer: Any, /) -> Iterator[Part]:
+    rule = f"{{{sizes.cap}: one schedule, {sizes.wide_cap}: another one}}: a schedule for each cap"
     if not isinstance(answer, Mapping):
         raise Wrong("no schedules yet" if answer is None else shorten(answer), form=rule)
-    lean, note = answer.get(CAP), ""
+    lean, note = answer.get(sizes.cap), ""
     if lean is None:
-        raise Wrong(f"no schedule for the cap {CAP}", form=rule)
-    drawn, found = _legal(lean, 1, split=True)
-    if (yield from _runs(drawn, found)):
-        length, fused = drawn.clock(*DIVIDED).makespan, _fused_makespan()
+        raise Wrong(f"no schedule for the cap {sizes.cap}", form=rule)
+    drawn, found = _legal(sizes, lean, 1, split=True)
+    if (yield from _runs(drawn, found, sizes.cap)):
+        length, fused = drawn.clock(*DIVIDED).makespan, _fused_makespan(sizes)
         shorter = length < fused * (1 - 1e-9)
         note = "" if shorter else "A W that nobody waits for can fill a gap: which ones stand where no gap is?"
         rule = f"below {fused:g}, that of 1F1B whose backward is one action of 2"
         yield Part("shorter than fused", shorter, f"a step of {length:g}, recomputed", rule, note)
-        yield judged("par", _at_par, drawn, DIVIDED, par_of(CAP, split=True))
-    yield judged("no bubble inside", _no_bubble_inside, answer.get(WIDE_CAP))
+        yield judged("par", _at_par, drawn, DIVIDED, par_of(sizes, sizes.cap, split=True))
+    yield judged("no bubble inside", _no_bubble_inside, sizes, answer.get(sizes.wide_cap))
 
 
-def _no_bubble_inside(answer: Any) -> str:
+def _no_bubble_inside(sizes: Sizes, answer: Any) -> str:
+    cap = sizes.wide_cap
     if answer is None:
-        raise Wrong(f"no schedule for the cap {WIDE_CAP}", form=f"a schedule for the cap {WIDE_CAP}")
-    drawn, _ = _legal(answer, 1, split=True)
-    _fits(drawn, WIDE_CAP)
+        raise Wrong(f"no schedule for the cap {cap}", form=f"a schedule for the cap {cap}")
+    drawn, _ = _legal(sizes, answer, 1, split=True)
+    _fits(drawn, cap)
     _same_bits(drawn)
     timing = drawn.clock(*DIVIDED)
     idle = [span - work for span, work in zip(timing.spans, timing.work, strict=True)]
-    worst = max(range(STAGES), key=lambda rank: idle[rank])
+    worst = max(range(sizes.stages), key=lambda rank: idle[rank])
     if idle[worst] > 1e-9:
         share = f"rank {worst} is idle for {idle[worst]:g} between its first action and its last"
         raise Wrong(share, "no rank waits between its first action and its last one", _slow_note(drawn, DIVIDED), worst)
     return f"every rank works without a gap from its first action to its last: 0 % of {timing.span:g}"
 
 
-def _par_text(cap: int, chunks: int = 1, *, split: bool = False) -> str:
+def _par_text(sizes: Sizes, cap: int, chunks: int = 1, *, split: bool = False) -> str:
     """A shortest schedule, as text; asked for after an own attempt."""
-    found = par_of(cap, chunks, split=split)
+    found = par_of(sizes, cap, chunks, split=split)
     return f"cap {cap}: a step of {found.makespan:g}\n{found.schedule.text()}"
 
 
-def _pars_by_hand() -> str:
-    return f"{_par_text(CAP)}\n\ntwo parts on each rank, {_par_text(CHUNK_CAP, 2)}"
+def _pars_by_hand(sizes: Sizes) -> str:
+    two_parts = _par_text(sizes.two_parts, sizes.two_parts_cap, 2)
+    return f"{_par_text(sizes, sizes.cap)}\n\ntwo parts on each rank, {two_parts}"
 
 
-def _pars_divided() -> str:
-    wide = make_schedule("zb_h2", STAGES, MICRO_BATCHES)
-    return f"{_par_text(CAP, split=True)}\n\ncap {WIDE_CAP}, without a gap:\n{wide.text()}"
+def _pars_divided(sizes: Sizes) -> str:
+    wide = make_schedule("zb_h2", sizes.stages, sizes.micro_batches)
+    return f"{_par_text(sizes, sizes.cap, split=True)}\n\ncap {sizes.wide_cap}, without a gap:\n{wide.text()}"
+
+
+def _told(sizes: Sizes) -> str:
+    return f"{sizes.stages} ranks, {sizes.micro_batches} micro-batches, memory for {sizes.cap}"
+
+
+def _of_sizes(sizes: Sizes) -> dict[str, Any]:
+    """What 09.2 is for these sizes."""
+    last = sizes.stages - 1
+    more = f"two parts on each rank: {2 * sizes.stages} micro-batches, memory for {sizes.two_parts_cap}, "
+    return {
+        "numbers": f"{_told(sizes)}\n{more}part k on rank k % {sizes.stages}",
+        "grader": partial(_by_hand, sizes),
+        "par": partial(_pars_by_hand, sizes),
+        "hints": (
+            "When may a rank forget a micro-batch's activations, and which one can it forget first?",
+            "Begin with the last rank: what can it do directly after its first F? Then draw the rank before it.",
+            "A rank first takes as many forwards as there are ranks behind it. From then on it takes a forward and a "
+            "backward in turns, and at the end the backwards that are left.",
+            f"Rank r begins with {last} - r forwards. Then it takes the next forward and the oldest backward that is "
+            "missing, until all forwards are done, and then the other backwards. With two parts on each rank it goes "
+            f"in rounds of {sizes.stages} micro-batches, {sizes.stages} times the lower part, then {sizes.stages} "
+            f"times the upper one, backwards the other way around; the warm-up is twice {last} - r and {sizes.stages} "
+            "more forwards.",
+        ),
+    }
+
+
+def _divided_of_sizes(sizes: Sizes) -> dict[str, Any]:
+    """What 09.3 is for these sizes."""
+    last = sizes.stages - 1
+    wide = ", ".join(str(2 * (last - rank)) for rank in range(sizes.stages))
+    return {
+        "numbers": f"{_told(sizes)} or {sizes.wide_cap}\nthe answer: {{{sizes.cap}: ..., {sizes.wide_cap}: ...}}",
+        "grader": partial(_divided, sizes),
+        "par": partial(_pars_divided, sizes),
+        "hints": (
+            "Which of the three kinds of action does another rank wait for, and which does nobody wait for?",
+            "Take your 1F1B, write a W behind every B, and look where a rank of it waits: at the beginning, or at the "
+            "end?",
+            "A W may wait as long as there is memory for its micro-batch. Put off those of the first micro-batches, "
+            "and do them where the rank would have to wait for a backward.",
+            f"Under the cap of {sizes.cap} take the order of 1F1B, and let rank r do each W only r backwards later: "
+            f"rank 0 at once, rank {last} after {last} more; what is left of them comes last. Under the cap of "
+            f"{sizes.wide_cap} begin with twice as many forwards, {wide} on ranks 0 to {last}, then the rounds as "
+            "before, and put each W off by twice as many backwards.",
+        ),
+    }
+
+
+def _drawn_from(ways: Mapping[int, tuple[int, ...]], rng: np.random.Generator) -> Sizes:
+    pairs = [(stages, count) for stages, counts in ways.items() for count in counts]
+    return Sizes(*pairs[int(rng.integers(len(pairs)))])
 
 
 EXERCISES = (
@@ -325,19 +415,9 @@ check("09.1", bubble)
             ("par", 2),
             ("two parts on each rank", 2),
         ),
-        (
-            "When may a rank forget a micro-batch's activations, and which one can it forget first?",
-            "Begin with the last rank: what can it do directly after its first F? Then draw the rank before it.",
-            "A rank first takes as many forwards as there are ranks behind it. From then on it takes a forward and a "
-            "backward in turns, and at the end the backwards that are left.",
-            "Rank r begins with 3 - r forwards. Then it takes the next forward and the oldest backward that is "
-            "missing, until all forwards are done, and then the other backwards. With two parts on each rank it goes "
-            "in rounds of four micro-batches, four times the lower part, then four times the upper one, backwards "
-            "the other way around; the warm-up is twice 3 - r and four more forwards.",
-        ),
-        _by_hand,
-        _pars_by_hand,
-        "shorter than one by one",
+        attempt="shorter than one by one",
+        own=lambda rng: _of_sizes(_drawn_from(OWN_BY_HAND, rng)),
+        **_of_sizes(SIZES_BY_HAND),
         start="""\
 schedule = [[f"{rank}{kind}{n}" for n in range(8) for kind in "FB"] for rank in range(4)]
 two_parts = None
@@ -349,20 +429,9 @@ check("09.2", schedule, two_parts=two_parts)
         "09.3",
         "backward in two halves",
         (("legal", 1), ("fits", 1), ("same bits", 1), ("shorter than fused", 1), ("par", 2), ("no bubble inside", 2)),
-        (
-            "Which of the three kinds of action does another rank wait for, and which does nobody wait for?",
-            "Take your 1F1B, write a W behind every B, and look where a rank of it waits: at the beginning, or at the "
-            "end?",
-            "A W may wait as long as there is memory for its micro-batch. Put off those of the first micro-batches, "
-            "and do them where the rank would have to wait for a backward.",
-            "Under the cap of 4 take the order of 1F1B, and let rank r do each W only r backwards later: rank 0 at "
-            "once, rank 3 after three more; what is left of them comes last. Under the cap of 8 begin with twice as "
-            "many forwards, 6, 4, 2 and 0 on ranks 0 to 3, then the rounds as before, and put each W off by twice as "
-            "many backwards.",
-        ),
-        _divided,
-        _pars_divided,
-        "shorter than fused",
+        attempt="shorter than fused",
+        own=lambda rng: _divided_of_sizes(_drawn_from(OWN_DIVIDED, rng)),
+        **_divided_of_sizes(SIZES_BY_HAND),
         start="""\
 fused = [[f"{rank}{kind}{n}" for n in range(8) for kind in "FBW"] for rank in range(4)]
 divided = {4: fused, 8: None}

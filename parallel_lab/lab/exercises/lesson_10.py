@@ -26,10 +26,13 @@ from .verdict import Note, Part, Wrong, judged
 
 # ---- 10.1: a budget for recomputing ----
 
-CAPS = (30, 40, 50)
+Caps = tuple[int, int, int]
+CAPS: Caps = (30, 40, 50)
+PARS = ("par, tight", "par, middle", "par, wide")
+OWN_CAPS = ((24, 28, 32), (36, 40, 44, 48), (52, 56, 60))  # of which each learner has one each
 
 
-@lru_cache(maxsize=len(CAPS))
+@lru_cache(maxsize=64)
 def par_of(cap: int) -> Choice:
     """The least work done twice under the cap: exact, by dynamic programming over the layers."""
     return choose_recompute(LAYERS, cap)
@@ -53,20 +56,20 @@ def _refuse(given: Any) -> bool:
     raise TypeError(f"{given} is no number of a layer")
 
 
-def _budget(answer: Any) -> Iterator[Part]:
-    rule = f"{{{', '.join(f'{cap}: [...]' for cap in CAPS)}}}: the layers that are recomputed, for every cap"
+def _budget(caps: Caps, answer: Any, /) -> Iterator[Part]:
+    rule = f"{{{', '.join(f'{cap}: [...]' for cap in caps)}}}: the layers that are recomputed, for every cap"
     if not isinstance(answer, Mapping):
         raise Wrong("no layers yet" if answer is None else shorten(answer), form=rule)
-    choices = {cap: _read_layers(answer.get(cap), cap) for cap in CAPS}
+    choices = {cap: _read_layers(answer.get(cap), cap) for cap in caps}
     told = [f"{cap}: {sum(again)} of {len(LAYERS)} layers" for cap, again in choices.items()]
     yield Part("layers", True, "; ".join(told))
     fits = judged("fits", _fits, choices)
     yield fits
     same = judged("same bits", _same_bits, choices)
     yield same
-    for cap, again in choices.items():
+    for name, (cap, again) in zip(PARS, choices.items(), strict=True):
         if same.passed and count(again).peak <= cap:
-            yield judged(f"par {cap}", _at_par, cap, again)
+            yield judged(name, _at_par, cap, again)
 
 
 def _fits(choices: Mapping[int, tuple[bool, ...]]) -> str:
@@ -120,12 +123,37 @@ def _swap_note(again: tuple[bool, ...], cap: int) -> str:
     return "No exchange of a single layer saves work: several must change together."
 
 
-def _pars() -> str:
+def _pars(caps: Caps) -> str:
     rows = []
-    for cap in CAPS:
+    for cap in caps:
         layers = [n for n, on in enumerate(par_of(cap).recompute) if on]
         rows.append(f"{cap}: {layers}, {par_of(cap).extra_s:g} products")
     return "\n".join(rows)
+
+
+def _told(caps: Caps) -> str:
+    return f"caps of {caps[0]}, {caps[1]} and {caps[2]} results"
+
+
+def _own_caps(rng: np.random.Generator) -> dict[str, Any]:
+    tight, middle, wide = (int(rng.choice(each)) for each in OWN_CAPS)
+    caps = tight, middle, wide
+    grader, par = partial(_budget, caps), partial(_pars, caps)
+    return {"numbers": _told(caps), "grader": grader, "par": par, "hints": (*BUDGET_HINTS, LAST_HINT)}
+
+
+# The first three hints of 10.1, and a last one for any caps
+BUDGET_HINTS = (
+    "When a layer runs backward, which results of the layers before it and of those behind it are in memory?",
+    "Recompute everything in the Recompute Lab, then keep the first layer, or the last: which one costs more "
+    "at the fullest moment?",
+    "What a layer keeps is there from its forward to its backward, so an early layer is in everybody's way. A "
+    "late one that is recomputed needs all its room anyway, when its backward comes.",
+)
+LAST_HINT = (
+    "Small layers give back most for each product, and early ones are in the way of all that follow: take those first, "
+    "from layer 0 on. When the next one would be more than is needed, try 8, 9 and 10 in its place."
+)
 
 
 # ---- 10.2: where copying breaks even ----
@@ -332,20 +360,18 @@ EXERCISES = (
     Exercise(
         "10.1",
         "a budget for recomputing",
-        (("layers", 1), ("fits", 1), ("same bits", 1), ("par 30", 2), ("par 40", 1), ("par 50", 1)),
+        (("layers", 1), ("fits", 1), ("same bits", 1), (PARS[0], 2), (PARS[1], 1), (PARS[2], 1)),
         (
-            "When a layer runs backward, which results of the layers before it and of those behind it are in memory?",
-            "Recompute everything in the Recompute Lab, then keep the first layer, or the last: which one costs more "
-            "at the fullest moment?",
-            "What a layer keeps is there from its forward to its backward, so an early layer is in everybody's way. A "
-            "late one that is recomputed needs all its room anyway, when its backward comes.",
+            *BUDGET_HINTS,
             "Small layers give back most for each product, and early ones are in the way of all that follow: take "
             "those first. Under 50 recompute the first four layers, and 8 and 10. Under 40 the first five, and 8 and "
             "9. Under 30 all but 6, 7 and 11.",
         ),
-        _budget,
-        _pars,
+        partial(_budget, CAPS),
+        partial(_pars, CAPS),
         "fits",
+        numbers=_told(CAPS),
+        own=_own_caps,
         start="""\
 layers = {30: [], 40: [], 50: []}
 

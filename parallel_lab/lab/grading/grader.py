@@ -258,12 +258,13 @@ def grade(task: dict[str, Any]) -> dict[str, Any]:
     cells = read_cells(Path(task["path"]))
     released = read_cells(Path(task["release"])) if task.get("release") else None
     tests = calls_of(released if released is not None else cells)
-    known = {exercise.number: exercise for exercise in (*exercises.all_exercises(), *own)}
+    name, seed = str(task.get("learner", "")), int(task["seed"])
+    known = {exercise.number: exercise.of(name) for exercise in (*exercises.all_exercises(), *own)}
     folder = Path(tempfile.mkdtemp(prefix="parallel-lab-grade-"))
     watch = Watch(limits, folder)
     pupil = Pupil(needed_cells(cells, released, tests), limits, watch)
     try:
-        marks = [_marked(known.get(test.number), test, pupil) for test in tests]
+        marks = [_marked(known.get(test.number), test, pupil, seed) for test in tests]
     finally:
         watch.close()
         pupil.remove()
@@ -283,7 +284,7 @@ def _own_exercises(path: str | None) -> Sequence[exercises.Exercise]:
     return tuple(module.EXERCISES)
 
 
-def _marked(exercise: exercises.Exercise | None, test: Call, pupil: Pupil) -> dict[str, Any]:
+def _marked(exercise: exercises.Exercise | None, test: Call, pupil: Pupil, seed: int) -> dict[str, Any]:
     if exercise is None:
         return {"number": test.number, "status": "error", "reason": "there is no exercise with this number"}
     parts = tuple(Part(name, None, points=points) for name, points in exercise.parts)
@@ -293,7 +294,7 @@ def _marked(exercise: exercises.Exercise | None, test: Call, pupil: Pupil) -> di
         pupil.start()
         answer, given, untouched = pupil.handed_in(test)
         if not untouched:
-            mark["verdict"] = exercises.judge(exercise, answer, given).to_dict()
+            mark["verdict"] = exercises.judge_drawn(exercise, answer, given, seed).to_dict()
     except Told as told:
         machine = next((reason for _, reason in pupil.faults.values() if reason), "")
         if machine:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -113,6 +114,8 @@ def grade_folder(
     release: Path | None = None,
     exercises: Path | None = None,
     jobs: int = 1,
+    own_numbers: bool = False,
+    seed: int | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Table:
     """The marks of every notebook in a folder.
@@ -120,16 +123,22 @@ def grade_folder(
     release    folder of the notebooks that were handed out; the course's own by default
     exercises  a Python file with exercises of one's own, `EXERCISES`
     jobs       submissions at a time
+    own_numbers  whether each student has numbers of their own (`Exercise.own`)
+    seed       of the inputs on which answers are judged beside those that `check` shows; another one each time by
+               default
     tell       is told each submission that is graded, in a line
 
     Raises DataFileError for a folder without notebooks, GraderChanged.
     """
     limits, release = limits or Limits(), release or shipped_folder("notebooks")
+    seed = secrets.randbelow(2**32) if seed is None else seed
     found, before = find_submissions(folder), _fingerprint()
     broken = _environment(found, limits, release, exercises)
 
     def one(submission: Submission) -> list[tuple[Mark, dict[str, Any] | None]]:
         task = _task(submission.path, limits, release, exercises)
+        if isinstance(task, dict):
+            task |= {"seed": seed, "learner": submission.student if own_numbers else ""}
         reason = broken.get(task.get("release", "")) if isinstance(task, dict) else task
         told = {"error": reason} if reason else _run(task, limits)
         if _fingerprint() != before:
@@ -162,7 +171,7 @@ def _task(path: Path, limits: Limits, release: Path, exercises: Path | None) -> 
         handed_out = released_as(read_cells(path), release)
     except DataFileError as error:
         return str(error)
-    task = {"path": str(path.resolve()), "limits": limits.to_dict()}
+    task = {"path": str(path.resolve()), "limits": limits.to_dict(), "seed": 0}
     task |= {"release": str(handed_out.resolve())} if handed_out else {}
     return task | ({"exercises": str(exercises.resolve())} if exercises else {})
 

@@ -22,7 +22,7 @@ from ..shared.lab import Choice, LabRun, RunsOneThing
 from ..shared.sections import code, table
 from .chain import LAYERS, Counted, count, moments
 
-CAPS = (20, 30, 40, 50, 60, 72)
+CAPS = (20, 24, 28, 30, 32, 36, 40, 44, 48, 50, 52, 56, 60, 72)
 STATUS = "At the fullest moment {peak} results are in memory, and {fit}; {extra} of {products} products are made twice "
 STATUS += "(predicted)."
 FIT = {True: ("{cap} fit", "fits under {cap}"), False: ("only {cap} fit", "does not fit under {cap}")}

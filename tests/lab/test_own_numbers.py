@@ -1,0 +1,236 @@
+"""Numbers of a learner's own: they follow from the name, right answers to them pass, another learner's do not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.cost.overlap import predict_overlap
+from parallel_lab.cost.recompute import predict_choice
+from parallel_lab.cost.schedules import make_schedule
+from parallel_lab.lab.classroom import hidden
+from parallel_lab.lab.exercises import Wrong, all_exercises, get_exercise, judge, judge_drawn, lesson_09, probe
+from parallel_lab.lab.exercises.book import LEARNER, Desk
+from parallel_lab.lab.fusion.subjects import GOLF
+from parallel_lab.lab.memory.subjects import WIDTHS, Settings, get_subject
+from parallel_lab.lab.recompute.chain import LAYERS
+from tests.lab.test_exercises_08 import peak
+
+OWN = {exercise.number: exercise for exercise in all_exercises() if exercise.own is not None}
+CLASS = [f"student {n}" for n in range(30)]
+
+
+def numbers_of(number, name):
+    """What the grader of a learner's exercise goes by: a menu, a line, bytes, sizes, caps."""
+    return OWN[number].of(name).grader.args[0]
+
+
+# ---- right answers, from the numbers alone ----
+
+
+def cheapest(menu):
+    """Order by order, the algorithm with the least time."""
+    return {
+        order.size_bytes: min(price, key=price.get) for order, price in zip(menu.orders, menu.prices_s, strict=True)
+    }
+
+
+def cheapest_of_all(menu):
+    """Every choice of the whole menu, by its score."""
+    return list(min(itertools.product(menu.names, repeat=len(menu.orders)), key=lambda c: menu.score(c).time_s))
+
+
+def best_split(line):
+    """All 512 ways to split the list."""
+    ways = itertools.chain.from_iterable(itertools.combinations(range(9), n) for n in range(10))
+
+    def step_s(ends):
+        return predict_overlap(GOLF, [sum(end < n for end in ends) for n in range(10)], line).step_s
+
+    return list(min(ways, key=step_s))
+
+
+def widest(capacity):
+    return {"width": max(w for w in WIDTHS if w <= 640 and peak(w, level="level3") <= capacity), "level": "level3"}
+
+
+def by_rule(rank, stages, micro_batches):
+    """1F1B as the hint says it."""
+    warm = stages - 1 - rank
+    order = [f"{rank}F{n}" for n in range(warm)]
+    for n in range(micro_batches):
+        order += [f"{rank}F{n + warm}"] * (n + warm < micro_batches) + [f"{rank}B{n}"]
+    return order
+
+
+def by_hand(sizes):
+    return [by_rule(rank, sizes.stages, sizes.micro_batches) for rank in range(sizes.stages)]
+
+
+def with_w(rank, micro_batches, first, late):
+    order = [f"{rank}F{n}" for n in range(first)]
+    for n in range(micro_batches):
+        order += [f"{rank}F{n + first}"] * (n + first < micro_batches) + [f"{rank}B{n}"]
+        order += [f"{rank}W{n - late}"] * (n >= late)
+    return order + [f"{rank}W{n}" for n in range(micro_batches - late, micro_batches)]
+
+
+def divided(sizes):
+    last, count = sizes.stages - 1, sizes.micro_batches
+    return {
+        sizes.stages * more: [with_w(r, count, more * (last - r), more * r) for r in range(sizes.stages)]
+        for more in (1, 2)
+    }
+
+
+def fewest_again(caps):
+    """Of all 4096 choices those that fit."""
+    ways = [predict_choice(LAYERS, again) for again in itertools.product((False, True), repeat=len(LAYERS))]
+    best = {cap: min((w for w in ways if w.peak_bytes <= cap), key=lambda w: w.extra_s) for cap in caps}
+    return {cap: [n for n, on in enumerate(found.recompute) if on] for cap, found in best.items()}
+
+
+STYLES = {
+    "02.4": (cheapest, cheapest_of_all),
+    "04.2": (best_split, lambda line: np.array(best_split(line))),
+    "09.2": (by_hand, lambda sizes: make_schedule("1f1b", sizes.stages, sizes.micro_batches).text()),
+    "09.3": (
+        divided,
+        lambda sizes: {
+            sizes.stages: make_schedule("zb_h1", sizes.stages, sizes.micro_batches),
+            2 * sizes.stages: make_schedule("zb_h2", sizes.stages, sizes.micro_batches),
+        },
+    ),
+    "10.1": (fewest_again, lambda caps: {cap: set(layers) for cap, layers in fewest_again(caps).items()}),
+}
+
+
+def given_for(number, sizes):
+    if number != "09.2":
+        return {}
+    return {"two_parts": make_schedule("interleaved", sizes.stages, 2 * sizes.stages, 2)}
+
+
+def right_for(number, name, style=0):
+    numbers = numbers_of(number, name)
+    return STYLES[number][style](numbers), given_for(number, numbers)
+
+
+@pytest.mark.parametrize("number", ["02.4", "04.2", "10.1"])
+def test_right_answers_to_ones_own_numbers_pass_and_those_to_the_common_ones_do_not(number):
+    mine, common = OWN[number].of("Ada"), OWN[number]
+    for style in range(2):
+        answer, given = right_for(number, "Ada", style)
+        assert judge(mine, answer, given).passed, str(judge(mine, answer, given))
+    assert not judge(common, answer, given).passed
+    assert mine.numbers.partition("\n")[0] in mine.title and mine.numbers != common.numbers
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CLASS[:8])
+@pytest.mark.parametrize("number", STYLES)
+def test_every_learners_numbers_can_be_solved_in_two_styles(number, name):
+    for style in range(2):
+        answer, given = right_for(number, name, style)
+        verdict = judge(OWN[number].of(name), answer, given)
+        assert verdict.passed, str(verdict)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", CLASS[:1])
+def test_the_widest_model_under_ones_own_cap_passes_and_who_cuts_all_memory_is_told(name):
+    mine, capacity = OWN["08.3"].of(name), numbers_of("08.3", name)
+    answer = widest(capacity)
+    assert judge(mine, answer, {}).passed, str(judge(mine, answer, {}))
+    assert judge(
+        mine, {**answer, "width": np.float64(answer["width"]), "parallel_mode": "semi_auto_parallel"}, {}
+    ).passed
+    all_cut = max(w for w in WIDTHS if predicted_without(w) <= 8 * capacity)
+    fits = judge(mine, {"width": all_cut, "level": "level3"}, {}).first_failure
+    assert (fits.name, fits.idea) == ("fits", "ZeRO cuts all memory") and f"Your {all_cut}" in fits.note
+
+
+def predicted_without(width):
+    from parallel_lab.lab.memory.count import predicted_ranks
+
+    given = Settings(devices=8, optimizer="Adam", level="off")
+    return predicted_ranks(get_subject("stack").job(width).compile(given))[0].peak_bytes
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", OWN)
+def test_an_exercise_with_ones_own_numbers_is_sound(number):
+    """As the common one: the start is not tried, each idea is told by its name, junk gets words within 5 s."""
+    right = [right_for(number, "Ada")[0]] if number in STYLES and number != "09.2" else []
+    assert probe(OWN[number].of("Ada"), right) == []
+
+
+def test_a_class_has_many_different_numbers():
+    """Of 30 students at least 9 different tasks each, and all have their own in the whole course."""
+    told = {number: [exercise.of(name).numbers for name in CLASS] for number, exercise in OWN.items()}
+    assert OWN.keys() == {"02.4", "04.2", "08.3", "09.2", "09.3", "10.1"}
+    assert all(len(set(texts)) >= 9 for texts in told.values()), {n: len(set(t)) for n, t in told.items()}
+    assert len(set(zip(*told.values(), strict=True))) == len(CLASS)
+
+
+def test_numbers_follow_from_the_name_however_it_is_spaced():
+    for exercise in OWN.values():
+        assert exercise.of(" ada  L").numbers == exercise.of("Ada l").numbers != exercise.of("Bob").numbers
+        assert exercise.of(" ") is exercise
+    assert get_exercise("03.2").of("Ada") is get_exercise("03.2")
+
+
+def test_a_desk_goes_by_the_learner(tmp_path, monkeypatch):
+    monkeypatch.delenv(LEARNER, raising=False)
+    desk, answer = Desk(), right_for("10.1", "Ada")[0]
+    assert "caps of 30, 40 and 50" in desk.numbers("10.1") and "all have the same" in desk.numbers("03.2")
+    assert "10.1" in desk.learner("Ada") and desk.numbers("10.1") == f"10.1: {OWN['10.1'].of('Ada').numbers}"
+    assert desk.check("10.1", answer).passed and str(min(answer)) in desk.par("10.1").text
+    desk.save_results(tmp_path / "ada.json")
+    assert json.loads((tmp_path / "ada.json").read_text())["learner"] == "Ada"
+    assert "numbers of the text" in desk.learner("")
+    with pytest.raises(ArgumentError, match="no attempt of your own"):
+        desk.par("10.1")  # Ada's attempt opens nobody else's
+    assert not desk.check("10.1", answer).passed
+    monkeypatch.setenv(LEARNER, "ada")
+    assert desk.check("10.1", answer).passed
+    with pytest.raises(ArgumentError, match="exercise"):
+        desk.numbers("10.9")
+
+
+def test_marks_are_for_the_students_own_numbers_whatever_the_notebook_says(monkeypatch):
+    monkeypatch.setenv(LEARNER, "")
+    answer = right_for("10.1", "ada")[0]
+    assert [hidden.marks("10.1", answer, seed=1), hidden.marks("10.1", fewest_again((30, 40, 50)), seed=1)] == [0, 7]
+    hidden.ready("Ada")
+    assert hidden.marks("10.1", answer, seed=1) == 7
+    hidden.ready("Bob")
+    assert numbers_of("10.1", "Bob") != numbers_of("10.1", "Ada")
+    assert hidden.marks("10.1", answer, seed=1) == 0
+
+
+def test_a_learner_cannot_choose_the_numbers_by_an_argument():
+    verdict = judge(OWN["10.1"], {72: [], 73: [], 74: []}, {"caps": (72, 73, 74)})
+    assert not verdict.passed and verdict.points == 0
+
+
+def test_a_part_that_fails_on_drawn_inputs_says_so_and_a_fault_in_it_is_no_crash():
+    seen = {(4, 4, 4, 4): [0.25] * 4}
+    verdict = judge_drawn(get_exercise("03.2"), lambda rows: seen[tuple(rows)], {}, 5)
+    assert verdict.points == 0 and "Right for what check shows" in verdict.parts[0].note
+    with pytest.raises(Wrong):
+        get_exercise("03.2").drawn["equal rows"](lambda rows: [1.0], np.random.default_rng(1))
+
+
+def test_a_schedule_for_other_sizes_is_told_how_many_ranks_and_micro_batches_there_are():
+    name = next(n for n in CLASS if numbers_of("09.2", n).stages == 3)
+    first = judge(OWN["09.2"].of(name), make_schedule("1f1b", 4, 8), {}).first_failure
+    assert "4 ranks" in first.found and "3" in first.form
+    assert numbers_of("09.2", "") == lesson_09.SIZES_BY_HAND
