@@ -234,3 +234,15 @@ def test_a_schedule_for_other_sizes_is_told_how_many_ranks_and_micro_batches_the
     first = judge(OWN["09.2"].of(name), make_schedule("1f1b", 4, 8), {}).first_failure
     assert "4 ranks" in first.found and "3" in first.form
     assert numbers_of("09.2", "") == lesson_09.SIZES_BY_HAND
+
+
+def test_numbers_that_can_be_guessed_pass_the_check_and_earn_nothing():
+    """06.1's tensor is 0, 1, 2, ...: a rank can write down its columns without a message."""
+
+    def guessed(rank, ranks, rows):
+        height, width = rows.shape[0] * ranks, rows.shape[1]
+        return np.split(np.arange(height * width, dtype=np.float32).reshape(height, width), ranks, axis=1)[rank]
+        yield
+
+    exercise = get_exercise("06.1")
+    assert judge(exercise, guessed, {}).points == 4 and judge_drawn(exercise, guessed, {}, seed=1).points == 0

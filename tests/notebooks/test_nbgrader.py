@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -22,6 +23,7 @@ from parallel_lab.lab.classroom.course import hidden_test, lessons_with_exercise
 from parallel_lab.lab.classroom.hidden import marks
 from parallel_lab.lab.exercises import Wrong, all_exercises, get_exercise
 from parallel_lab.lab.exercises.lesson_10 import par_of
+from parallel_lab.run.communicator import Request
 from tests.notebooks.answers import ANSWERS
 
 pytest.importorskip("nbgrader")
@@ -193,7 +195,7 @@ def test_with_own_numbers_a_students_answer_earns_its_points_and_another_student
     """
     course = Course(tmp_path, "10", own_numbers=True)
     course.run("generate_assignment", "lesson_10", "--create")
-    assert 'learner("")' in nbformat.writes(course.released("10"))
+    assert any('learner("")' in cell.source for cell in course.released("10").cells)
     common = {n: a for n, a in ANSWERS.items() if n.startswith("10")}
     caps = {who: get_exercise("10.1").of(who).grader.args[0] for who in ("ada", "bob", "eve")}
     assert len(set(caps.values())) == 3
@@ -225,11 +227,17 @@ WITH_DRAWN = [exercise for exercise in all_exercises() if exercise.drawn]
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("exercise", WITH_DRAWN, ids=lambda e: e.number)
 def test_a_right_answer_holds_on_drawn_inputs(exercise, seed):
-    space: dict = {"np": np}
-    exec(ANSWERS[exercise.number], space)
-    answer = next(value for name, value in space.items() if callable(value) and name in exercise.start)
+    handed_in: list = []
+    fit = SimpleNamespace(sizes_bytes=[1, 1000], median_s=[1e-6, 2e-6])
+    space = {
+        "np": np,
+        "Request": Request,
+        "fit": fit,
+        "check": lambda number, answer, **given: handed_in.append(answer),
+    }
+    exec(ANSWERS[exercise.number] + "\n\n" + re.search(r"(?m)^check\(.*$", exercise.start)[0], space)
     for judge in exercise.drawn.values():
-        judge(answer, np.random.default_rng(seed))
+        judge(handed_in[0], np.random.default_rng(seed))
     assert exercise.drawn.keys() <= dict(exercise.parts).keys()
 
 

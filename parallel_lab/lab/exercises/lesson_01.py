@@ -7,6 +7,8 @@ from itertools import islice
 from operator import index as whole
 from typing import Any
 
+import numpy as np
+
 from ...base.errors import shorten
 from .book import Exercise
 from .ideas import Idea
@@ -51,6 +53,10 @@ def _in(answer: Any, matrices: tuple[tuple[int, int], ...]) -> str:
                 expected = f"row {right[0]}, column {right[1]}, group {right[2]}"
                 raise Wrong(found, expected, _note(given, rank, rows, columns), rank)
     return f"every rank of {', '.join(f'{rows} x {columns}' for rows, columns in matrices)}"
+
+
+def _drawn_matrices(answer: Any, rng: np.random.Generator) -> None:
+    _in(answer, ((int(rng.integers(2, 10)), int(rng.integers(2, 10))),))
 
 
 def _note(given: tuple[int, int, tuple[int, ...]], rank: int, rows: int, columns: int) -> str:
@@ -98,6 +104,7 @@ EXERCISES = (
             "there are columns.",
         ),
         _places,
+        drawn=dict.fromkeys(("other matrices", "as compiled"), _drawn_matrices),
         ideas=(Idea(ORDER, "column by column", _by_columns, "2 x 4"),),
         start='''\
 def stands(rank, rows, columns):

@@ -42,10 +42,9 @@ RANDOM_LISTS = 200
 WIDTHS, THRESHOLDS = (1024, 1024, 512, 128, 2048, 512, 256), (1, 3, 5)
 
 
-def _random_cases() -> Iterator[Case]:
+def _random_cases(rng: np.random.Generator, count: int = RANDOM_LISTS) -> Iterator[Case]:
     """Sizes from a few bytes to several MB, some of them exact multiples of the threshold."""
-    rng = np.random.default_rng(44)
-    for _ in range(RANDOM_LISTS):
+    for _ in range(count):
         threshold_mb = int(rng.integers(1, 9))
         sizes = [int(2 ** rng.uniform(2, 23)) for _ in range(int(rng.integers(1, 30)))]
         exact = rng.random(len(sizes)) < 0.3
@@ -177,11 +176,20 @@ def _buckets_by_size(answer: Any) -> Iterator[Part]:
         ("the example", example, "a bucket ends with the gradient that brings its sum above the threshold"),
         ("threshold 0", (([MB // 4, MB // 4, MB], 0), ([7], 0)), "0 means no fusion: every gradient travels alone"),
         ("around the threshold", EDGES, "above the threshold, not at it; the last bucket may stay small"),
-        (f"{RANDOM_LISTS} random lists", tuple(_random_cases()), "the same rule for every list"),
+        (
+            f"{RANDOM_LISTS} random lists",
+            tuple(_random_cases(np.random.default_rng(44))),
+            "the same rule for every list",
+        ),
     )
     for name, cases, rule in groups:
         yield judged(name, _by_the_rule, answer, cases, rule)
     yield judged("a network", _as_sent, answer)
+
+
+def _drawn_lists(name: str, answer: Any, rng: np.random.Generator) -> None:
+    cases = [(sizes, 0 if name == "threshold 0" else mb) for sizes, mb in _random_cases(rng, 20)]
+    _by_the_rule(answer, cases, "the same rule for every list")
 
 
 def _by_the_rule(answer: Any, cases: Sequence[Case], rule: str) -> str:
@@ -456,6 +464,10 @@ EXERCISES = (
             "store the bucket and begin an empty one with sum 0. At the end store the last bucket, unless it is empty.",
         ),
         _buckets_by_size,
+        drawn={
+            name: partial(_drawn_lists, name)
+            for name in ("threshold 0", "around the threshold", f"{RANDOM_LISTS} random lists", "a network")
+        },
         start='''\
 def buckets_by_size(sizes_bytes, threshold_mb):
     """Returns the positions of each bucket, such as [[0, 1], [2]]."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from operator import index as whole
 from typing import Any
+
+import numpy as np
 
 from ...base.errors import ParallelLabError, StrategyError, shorten
 from .book import Exercise
@@ -152,9 +154,9 @@ def _answered(answer: Any, shape: tuple[int, int, int], strategy: Pair) -> tuple
         raise Wrong(shorten(value), "", note, None, what, form=rule) from error
 
 
-def _as_compiled(answer: Any, place: int) -> str:
+def _as_compiled(answer: Any, place: int, shapes: Sequence[tuple[int, int, int]] = SHAPES) -> str:
     tried = 0
-    for shape in SHAPES:
+    for shape in shapes:
         for m, k, n in counts():
             strategy = pair(m, k, n)
             given, found = _answered(answer, shape, strategy), Product(strategy, shape)
@@ -167,6 +169,11 @@ def _as_compiled(answer: Any, place: int) -> str:
                     raise Wrong(f"{named}: {given[at]}", f"{right[at]}", note, None, f"a product {shape}, {strategy}")
             tried += 1
     return f"{tried} products and strategies, as compiled"
+
+
+def _drawn_shape(place: int, answer: Any, rng: np.random.Generator) -> None:
+    m, k, n = (int(8 * size) for size in rng.integers(1, 9, 3))
+    _as_compiled(answer, place, [(m, k, n)])
 
 
 def _shape_note(given: Any, at: int, shape: tuple[int, int, int], split: tuple[int, int, int]) -> str:
@@ -305,6 +312,10 @@ check("05.1", sends)
             "(m // a, n // c), and there are b addends.",
         ),
         _slices,
+        drawn={
+            name: partial(_drawn_shape, place)
+            for place, name in enumerate(("slices of x and w", "slice of the result", "addends"))
+        },
         start='''\
 def slices(m, k, n, strategy):
     """Returns the shapes of the slices of x, w and the result, and how many partial sums each element has."""

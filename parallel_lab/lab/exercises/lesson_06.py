@@ -26,9 +26,9 @@ def _tensor(shape: tuple[int, int]) -> np.ndarray:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
-def _moved(answer: Any, ranks: int, shape: tuple[int, int]) -> ProgramRun:
-    """A run that ended with the right columns on every rank. Raises Wrong."""
-    tensor = _tensor(shape)
+def _moved(answer: Any, ranks: int, tensor: np.ndarray) -> ProgramRun:
+    """A run that ended with the right columns of the tensor on every rank. Raises Wrong."""
+    shape = tensor.shape
     run = run_programs(answer, ranks, [np.array(rows) for rows in np.split(tensor, ranks)])
     what = f"each rank's columns of a tensor {shape} on {ranks} ranks"
     if run.fault is not None:
@@ -61,11 +61,18 @@ def _columns_note(found: Any, right: np.ndarray, tensor: np.ndarray, ranks: int)
 def _rows_to_columns(answer: Any) -> Iterator[Part]:
     if not callable(answer):
         raise Wrong(shorten(answer), form="a function: row_to_column(rank, ranks, rows)")
-    runs = [(ranks, shape, _moved(answer, ranks, shape)) for ranks, shape in CASES]
+    runs = [(ranks, shape, _moved(answer, ranks, _tensor(shape))) for ranks, shape in CASES]
     told = ", ".join(f"{shape} on {ranks}" for ranks, shape in CASES)
     yield Part("columns", True, f"right on every rank: {told}")
     yield judged("received", _received, runs)
     yield judged("held at once", _held, runs)
+
+
+def _drawn_tensor(answer: Any, rng: np.random.Generator) -> None:
+    """Numbers that a rank cannot know: those of `check` are 0, 1, 2, ..."""
+    ranks = int(rng.integers(2, 7))
+    rows, columns = (ranks * int(n) for n in rng.integers(1, 5, 2))
+    _moved(answer, ranks, rng.normal(size=(rows, columns)).astype(np.float32))
 
 
 def _received(runs: list[tuple[int, tuple[int, int], ProgramRun]]) -> str:
@@ -221,6 +228,7 @@ EXERCISES = (
             "One all_to_all among all ranks: the rows are cut along dim 1, what arrives is joined along dim 0.",
         ),
         _rows_to_columns,
+        drawn=dict.fromkeys(("columns", "received", "held at once"), _drawn_tensor),
         start='''\
 def row_to_column(rank, ranks, rows):
     """rows: this rank's rows of the tensor. Returns its columns, from top to bottom."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -135,10 +136,10 @@ ROWS, WIDTH, HIDDEN = 6, 8, 24
 NAMES = ("w2", "w1", "gamma", "x")
 
 
-def block(ranks: int) -> tuple[dict[str, np.ndarray], list[tuple[np.ndarray, ...]]]:
+def block(ranks: int, seed: int = 7) -> tuple[dict[str, np.ndarray], list[tuple[np.ndarray, ...]]]:
     """({name: gradient of the undivided block}, what each rank has kept): z = relu((gamma x) w1) w2, divided by columns
     of w1 and rows of w2. What is kept: x, gamma, its w1, w2 and hidden values, the gradient of z."""
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(seed)
     x, gamma, dz = rng.normal(size=(ROWS, WIDTH)), rng.normal(size=WIDTH), rng.normal(size=(ROWS, WIDTH))
     w1, w2 = rng.normal(size=(WIDTH, HIDDEN)), rng.normal(size=(HIDDEN, WIDTH))
     hidden = np.maximum(gamma * x @ w1, 0)
@@ -154,17 +155,24 @@ def block(ranks: int) -> tuple[dict[str, np.ndarray], list[tuple[np.ndarray, ...
 def _backward(answer: Any) -> Iterator[Part]:
     if not callable(answer):
         raise Wrong(shorten(answer), form="a function: backward(rank, ranks, kept)")
-    runs = {}
-    for ranks in RANKS:
-        right, kept = block(ranks)
-        run = run_programs(answer, ranks, kept)
-        if run.fault is not None:
-            raise run.fault.wrong("the gradients of w2, w1, gamma and x on every rank")
-        runs[ranks] = (right, run)
+    runs = {ranks: _run_of(answer, ranks) for ranks in RANKS}
     yield judged("w1 and w2", _gradients, runs, ("w1", "w2"))
     yield judged("x", _gradients, runs, ("x",))
     yield judged("gamma", _gradients, runs, ("gamma",))
     yield judged("one message", _one_sum, runs)
+
+
+def _run_of(answer: Any, ranks: int, seed: int = 7) -> tuple[dict[str, np.ndarray], ProgramRun]:
+    right, kept = block(ranks, seed)
+    run = run_programs(answer, ranks, kept)
+    if run.fault is not None:
+        raise run.fault.wrong("the gradients of w2, w1, gamma and x on every rank")
+    return right, run
+
+
+def _drawn_block(names: Sequence[str], answer: Any, rng: np.random.Generator) -> None:
+    ranks = int(rng.choice((2, 3, 4, 6)))
+    _gradients({ranks: _run_of(answer, ranks, int(rng.integers(10**9)))}, names)
 
 
 def _gradients(runs: Mapping[int, tuple[dict[str, np.ndarray], ProgramRun]], names: Sequence[str]) -> str:
@@ -226,8 +234,8 @@ def clipped(gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [each * min(1.0, LIMIT / norm) for each in gradients]
 
 
-def _cases(sizes: float, whole: float, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(73)
+def _cases(sizes: float, whole: float, ranks: int, seed: int = 73) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
     return sizes * rng.normal(size=ranks * 5), whole * rng.normal(size=4)
 
 
@@ -242,19 +250,24 @@ def _clip(answer: Any) -> Iterator[Part]:
     yield judged("one number", _number, answer)
 
 
-def _clip_run(answer: Any, ranks: int, size: float, whole: float) -> ProgramRun:
-    sliced, copied = _cases(size, whole, ranks)
+def _clip_run(answer: Any, ranks: int, size: float, whole: float, seed: int = 73) -> ProgramRun:
+    sliced, copied = _cases(size, whole, ranks, seed)
     run = run_programs(answer, ranks, [(each.copy(), copied.copy()) for each in np.split(sliced, ranks)])
     if run.fault is not None:
         raise run.fault.wrong("both gradients, clipped")
     return run
 
 
-def _clips(answer: Any, size: float, whole: float) -> str:
-    for ranks in RANKS:
-        sliced, copied = _cases(size, whole, ranks)
+def _drawn_gradients(size: float, whole: float, answer: Any, rng: np.random.Generator) -> None:
+    factor = float(rng.uniform(0.5, 1))
+    _clips(answer, size * factor, whole * factor, (int(rng.integers(2, 7)),), int(rng.integers(10**9)))
+
+
+def _clips(answer: Any, size: float, whole: float, on: Sequence[int] = RANKS, seed: int = 73) -> str:
+    for ranks in on:
+        sliced, copied = _cases(size, whole, ranks, seed)
         want, other = clipped((sliced, copied))
-        run = _clip_run(answer, ranks, size, whole)
+        run = _clip_run(answer, ranks, size, whole, seed)
         for rank, result in enumerate(run.results):
             try:
                 mine, same = (np.asarray(each, np.float64) for each in result)
@@ -268,7 +281,7 @@ def _clips(answer: Any, size: float, whole: float) -> str:
                 text = f"on {ranks} ranks this slice is scaled by {scale:.4g}"
                 note = _clip_note(scale, ranks, rank, sliced, copied)
                 raise Wrong(text, f"{right:.4g}: {LIMIT:g} over the norm of all", note, rank)
-    return f"on {' and '.join(map(str, RANKS))} ranks as on one device"
+    return f"on {' and '.join(map(str, on))} ranks as on one device"
 
 
 def _clip_note(scale: float, ranks: int, rank: int, sliced: np.ndarray, copied: np.ndarray) -> str:
@@ -361,6 +374,10 @@ check("07.1", duals)
             "One all_reduce of dscaled among all ranks, before anything is computed from it.",
         ),
         _backward,
+        drawn={
+            "w1 and w2": partial(_drawn_block, ("w1", "w2")),
+            **{name: partial(_drawn_block, (name,)) for name in ("x", "gamma")},
+        },
         start='''\
 def backward(rank, ranks, kept):
     """Returns this rank's gradients of w2, w1, gamma and x."""
@@ -387,6 +404,7 @@ check("07.2", backward)
             "root. Scale by the limit over the norm, but never by more than 1.",
         ),
         _clip,
+        drawn={name: partial(_drawn_gradients, size, whole) for name, size, whole in PARTS},
         ideas=(
             Idea("clip per rank", "The norms were added up", _wrong_clip(_norms), "slices"),
             Idea("clip per rank", "by its own norm", _wrong_clip(_own), "slices"),

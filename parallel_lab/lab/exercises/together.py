@@ -70,6 +70,12 @@ def _twice(answer: Any) -> Iterator[Part]:
     yield judged("a step", compare_calls, answer, STEPS, step_s, STEP_IDEAS, rule)
 
 
+def _drawn_step(answer: Any, rng: np.random.Generator) -> None:
+    compute_s, size_bytes = float(rng.uniform(0.01, 2)), float(rng.integers(10**3, 10**9))
+    links = float(rng.uniform(1e-6, 1e-4)), float(rng.uniform(1e-10, 1e-9))
+    compare_calls(answer, [(compute_s, size_bytes, int(rng.integers(2, 200)), *links)], step_s)
+
+
 # ---- 03.5: what the ranks must agree on ----
 
 DRAWS = ((4, 16), (2, 10), (3, 12))  # ranks, rows
@@ -90,8 +96,8 @@ def _drawn(answer: Any, ranks: int, rows: int, epoch: int) -> list[list[int]]:
     return found
 
 
-def _each_once(answer: Any) -> str:
-    for ranks, rows in DRAWS:
+def _each_once(answer: Any, draws: Sequence[tuple[int, int]] = DRAWS) -> str:
+    for ranks, rows in draws:
         for epoch in range(EPOCHS):
             drawn = _drawn(answer, ranks, rows, epoch)
             taken = [row for own in drawn for row in own]
@@ -104,7 +110,12 @@ def _each_once(answer: Any) -> str:
             note = Note(text + "and each takes its part of it.", OWN_DRAWS) if apart else ""
             found = f"{rows} rows on {ranks} ranks, epoch {epoch}: row {twice} is used twice, row {missing} never"
             raise Wrong(found, "every row once in an epoch", note)
-    return f"every row once in an epoch, for {', '.join(f'{rows} rows on {ranks} ranks' for ranks, rows in DRAWS)}"
+    return f"every row once in an epoch, for {', '.join(f'{rows} rows on {ranks} ranks' for ranks, rows in draws)}"
+
+
+def _drawn_rows(answer: Any, rng: np.random.Generator) -> None:
+    ranks = int(rng.integers(2, 7))
+    _each_once(_entry(answer, "rows", TOGETHER), [(ranks, ranks * int(rng.integers(2, 7)))])
 
 
 def _other_order(answer: Any) -> str:
@@ -114,12 +125,12 @@ def _other_order(answer: Any) -> str:
     return f"{EPOCHS} epochs, each in a different order"
 
 
-def _one_step(answer: Any) -> str:
+def _one_step(answer: Any, seed: int = 0) -> str:
     if not callable(answer):
         raise Wrong(f"{shorten(answer)} is not a function", form="A rank program: a function that yields Requests")
     rule = f"weights - {RATE} x the mean of all gradients, on every rank"
     for ranks in (4, 3):
-        rng = np.random.default_rng(ranks)
+        rng = np.random.default_rng(ranks + seed)
         weights, gradients, losses = rng.normal(size=5), rng.normal(size=(ranks, 5)), rng.normal(size=(ranks, 1))
         given = [(weights.copy(), g.copy(), loss.copy()) for g, loss in zip(gradients, losses, strict=True)]
         run = run_programs(lambda rank, ranks, given: answer(rank, ranks, *given), ranks, given)
@@ -151,6 +162,10 @@ def _near(value: Any, want: np.ndarray) -> bool:
     except Exception:  # whatever a learner's object does
         return False
     return found.shape == want.shape and bool(np.allclose(found, want, rtol=1e-9, atol=1e-12))
+
+
+def _drawn_gradients(answer: Any, rng: np.random.Generator) -> None:
+    _one_step(_entry(answer, "step", TOGETHER), int(rng.integers(1, 10**9)))
 
 
 TOGETHER = '{"rows": rows_of, "step": step}'
@@ -231,6 +246,12 @@ def _placed(answer: Any) -> Iterator[Part]:
     yield judged("relu", _relu, relu)
 
 
+def _drawn_holders(answer: Any, rng: np.random.Generator) -> None:
+    m, k = (int(2**n) for n in rng.integers(0, 4, 2))
+    case = m, k, int(rng.integers(m))
+    compare_calls(_entry(answer, "holders", PLACED), [case, (4, 2, int(rng.integers(4)))], holders)
+
+
 def _relu_first(rank: int, ranks: int, partial: Any) -> Program:
     return (yield Request("all_reduce", tuple(range(ranks)), np.maximum(partial, 0)))
 
@@ -258,6 +279,7 @@ OF_LESSON_03 = (
         ),
         _twice,
         ideas=STEP_IDEAS,
+        drawn={"a step": _drawn_step},
         start="""\
 def step_s(compute_s, size_bytes, ranks, alpha_s, beta_s_per_byte):
     return compute_s
@@ -280,6 +302,7 @@ check("03.4", step_s)
             "step, ask for an all_reduce of the gradient that takes the mean, and subtract 0.1 times the reply.",
         ),
         _belongs,
+        drawn={"each row once": _drawn_rows, "one step": _drawn_gradients},
         ideas=(
             _idea(OWN_DRAWS, "Each rank drew for itself", "rows", _own_draws, "each row once"),
             _idea(REDUCED_LOSS, "the reduced loss is a number", "step", _loss_alone, "one step"),
@@ -312,6 +335,7 @@ OF_LESSON_05 = (
             "the larger of the reply and 0, element by element.",
         ),
         _placed,
+        drawn={"holders": _drawn_holders},
         ideas=(*_with("holders", HOLDER_IDEAS), _idea(WAITS, "relu(a) + relu(b) is not", "relu", _relu_first, "relu")),
         start="""\
 def holders(m, k, block):
