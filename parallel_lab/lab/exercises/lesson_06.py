@@ -94,7 +94,7 @@ def _received(runs: list[tuple[int, tuple[int, int], ProgramRun]]) -> str:
 def _held(runs: list[tuple[int, tuple[int, int], ProgramRun]]) -> str:
     ranks, shape, run = runs[0]
     own = int(np.prod(shape)) // ranks
-    held = max(2 * own, *(asked.held_bytes // ELEMENT for asked in run.asked))
+    held = max([2 * own, *(asked.held_bytes // ELEMENT for asked in run.asked)])
     if held > 2 * own:
         rule = f"{2 * own:,}: the rows that it had, and the columns that it gets"
         raise Wrong(f"{held:,} elements on a rank in one message", rule, "Hand over pieces, and get pieces back.")
