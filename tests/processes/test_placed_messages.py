@@ -1,6 +1,6 @@
 """Large messages that are read where they lie (`processes/shm/fast/placed.py`): in the sender's shared array or its own
-memory while it waits, or in a copy in its heap. The values given, whoever is first; who waits for a receiver that dies
-is told."""
+memory while it waits, or in a copy in its heap. The values given, whoever is first, and when both act at once; who
+waits for a receiver that dies is told."""
 
 import os
 import signal
@@ -79,6 +79,84 @@ def test_a_private_value_is_copied_once_to_who_waits_for_it_and_may_read_it(allo
         sender, receiver = mine.run(program, allowed)
         assert receiver == 0 and (sender == 0 if allowed else sender >= 8 * COUNT)
         assert mine.run(program, allowed)[1] == 0  # in another run as in the first
+
+
+@pytest.mark.parametrize("turns", [100, pytest.param(3000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("where", ["shared", "own"])
+def test_a_sender_may_give_up_at_any_moment_of_the_reading(where, allowed, turns):
+    """It looks for the receiver, which comes when it wants, for a drawn time, and changes the value then."""
+
+    def program(comm, where, allowed, turns):
+        from tests.processes.test_placed_messages import COUNT, filled
+
+        if not allowed:
+            comm._channels.peers._call = None
+        if comm.rank == 1:
+            out, wrong, rng = np.empty(COUNT), 0, np.random.default_rng(17)
+            for turn in range(turns):
+                end_s = time.perf_counter() + rng.choice([0, 1e-4, 2e-4, 5e-4])
+                while time.perf_counter() < end_s:
+                    pass
+                wrong += not (comm.recv(0, out=out) == turn).all()
+                if turn % 7 == 0:
+                    wrong += int(comm.recv(0, sr_tag=1)[0]) != turn
+            return wrong
+        rng, channels = np.random.default_rng(16), comm._channels
+        looks, come = [0], channels._comes
+
+        def comes(word, value, size_bytes):
+            if word in (comm._arena.map.ring_read(0, 1), comm._arena.map.ring_waits(0, 1)):
+                end_s = time.perf_counter() + rng.choice([0, 0, 1e-4, 3e-4, 1e-3])
+                looks[0] += 1
+                while comm._words[word] < value and time.perf_counter() < end_s:
+                    os.sched_yield()
+                return comm._words[word] >= value
+            return come(word, value, size_bytes)
+
+        channels._comes = comes
+        x = filled(comm, COUNT, where, 0)
+        for turn in range(turns):
+            x[...] = turn
+            comm.send(x, 1)
+            x[...] = -1
+            if turn % 7 == 0:
+                comm.send(np.array([turn]), 1, sr_tag=1)
+        return looks[0] > 0
+
+    with WorkerPool(2, timeout_s=20) as mine:
+        assert mine.run(program, where, allowed, turns) == [True, 0]
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_a_value_that_no_shared_memory_is_left_for_arrives_after_the_sender_has_returned(pool, turns):
+    def program(comm, turns):
+        from parallel_lab.base.errors import SharedMemoryTooSmall
+        from tests.processes.test_placed_messages import COUNT
+
+        comm.barrier()
+        if comm.rank == 1:
+            comm.recv(0)  # it can be read
+            comm.barrier()
+            time.sleep(0.2)
+            return [comm.recv(0)[-1] for _ in range(turns)]
+        comm.send(np.zeros(COUNT), 1)
+        comm.barrier()
+
+        def full(*args):
+            raise SharedMemoryTooSmall("full")
+
+        comm._arrays.empty = full
+        try:
+            for turn in range(turns):
+                x = np.full(COUNT, float(turn))
+                comm.send(x, 1)
+                x[...] = -1
+        finally:
+            del comm._arrays.empty
+        return None
+
+    assert pool.run(program, turns) == [None, list(range(turns))]
 
 
 @pytest.mark.faults("ranks at work")

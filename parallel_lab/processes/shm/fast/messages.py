@@ -228,11 +228,10 @@ class FastMessages(Communicator):
         return take
 
     def _placer(self, known: KnownCall, source: int, to: int, like: np.ndarray, sr_tag: int) -> Give:
-        """As `_giver`, what lets a receiver that waits read a value where it lies."""
-        known_head, head = _known_head(like, sr_tag), pack_head(like.dtype, like.shape, sr_tag)
-        words, data, channels, loop = self._words, self._bytes, self._channels, self._loop
-        sent, written_word, _, asked, size, ring = self._ring_words(source, to, "sent")
-        length, requests, group, slot = len(known_head), self._requests_word, known.group, known.slot
+        """As `_giver`, what lets the receiver read a value where it lies."""
+        head, words, data = pack_head(like.dtype, like.shape, sr_tag), self._words, self._bytes
+        channels, loop = self._channels, self._loop
+        requests, group, slot = self._requests_word, known.group, known.slot
         records, ends, ends_at = self._records_at, self._ends, self._ends_at
 
         def give(x: np.ndarray) -> bool:
@@ -240,11 +239,7 @@ class FastMessages(Communicator):
                 raise loop.fault_error()
             if loop.progress is not None:
                 self._move_on()
-            written = words[written_word]
-            start = written % size
-            if start + length > size:
-                return False
-            place = channels.readable(x, to)
+            place = channels.lendable(x, to)
             if place < 0:
                 return False
             index = self._index
@@ -255,15 +250,7 @@ class FastMessages(Communicator):
             if NEEDS_FENCE:
                 fence()
             words[requests] = index + 1
-            words[sent] += 1
-            channels.count(to)
-            data[ring + start : ring + start + length] = with_place(head, place)[:length]
-            if NEEDS_FENCE:
-                fence()
-            words[written_word] = written + HEAD_BYTES
-            if words[asked] > written:
-                channels.wake(to, written)
-            channels.wait_until_read(x, to)
+            channels.lend(x, place, head, to)
             ends[ends_at[record]] = perf_counter()
             return True
 

@@ -142,11 +142,10 @@ class PeerMemory:
                     return False
         return True
 
-    def fetch(self, rank: int, place: int, target: np.ndarray) -> None:
-        """Fill a C-contiguous array with what lies at `place` in the memory of a rank. Raises where that has ended."""
+    def fetch(self, rank: int, place: int, target: np.ndarray) -> bool:
+        """Fill a C-contiguous array with what lies at `place` in the memory of a rank. False as in `read`."""
         ctypes.set_errno(0)
-        if not self.read(self.pid(rank), place - PEER, target.nbytes, 1, target.nbytes, address_of(target)):
-            self.explain(rank)
+        return self.read(self.pid(rank), place - PEER, target.nbytes, 1, target.nbytes, address_of(target))
 
     def pid(self, rank: int) -> int:
         """The process of a rank."""

@@ -1,16 +1,22 @@
 """Large messages: only their head goes through the ring, and tells where the data lies: in the block, or in the
 sender's own memory, where the receiver can read that (`peer_memory.py`).
 
-    its receiver waits for this very message, and can read the value where it is
-                   one copy, into the receiver's array; the sender waits for it
-    any other      it is copied to the sender's heap (`arrays.py`), from where the receiver takes it when it comes,
-                   whatever the sender does then
+    send         the value is lent: the sender waits until it is read, in one copy, into the receiver's array
+    the receiver does something else
+                 the sender copies the value to its heap (`arrays.py`), tells so in a record behind the head, and goes
+                 on; the receiver takes it when it comes, whatever the sender does then
+    a send that is started, or whose value the receiver cannot read
+                 it is copied to the heap at once
 
 A receiver that waits says so: in `ring_waits` stands more than has been written, and whether it can read the sender's
-memory. It stays there until more comes, so who reads that, and writes more, knows that its message is taken now. A
-sender looks for it as long as a copy would take: who waits so long and copies then loses half its time at most (ski
-rental; Karlin et al. 1988). As long it looks for a receiver that has not taken what is parked, and may take it soon:
-the same memory is used again, out of the cache.
+memory. It stays there until more comes, so who reads that knows that its message is taken now. For any other receiver a
+sender looks as long as a copy would take: who waits so long and copies then loses half its time at most (ski rental;
+Karlin et al. 1988). As long it looks for a receiver that has not taken what is parked, and may take it soon: the same
+memory is used again, out of the cache.
+
+Both may act at once: the receiver reads what is lent while its sender gives up. So who has read looks whether a record
+has come meanwhile. None has: the sender was waiting all the time, and the value is whole. Else the receiver reads
+again, from the copy. A record that comes later is skipped, as what would have been the next head.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from ....base.errors import SharedMemoryTooSmall
 from ..arena import ABORT, Arena
 from ..arrays import SharedArrays
 from ..barrier import STOLEN_S, WaitLoop, WordReached, yield_core
-from ..channels import Channels, _Coming, head_place, pack_head, with_place
+from ..channels import HEAD_BYTES, Channels, _Coming, head_place, pack_head, with_place
 from ..shared_memory import NEEDS_FENCE, fence
 from .peer_memory import PEER, PeerMemory
 
@@ -35,6 +41,9 @@ LEAST_PATIENCE_S, COPY_BYTES_PER_S = 50e-6, 8e9  # a yield or two; as long as co
 # of a value that is being read: so long its sender looks before it sleeps, and no longer, as a core that falls idle
 # takes over readers of the other one (alone, two ranks take 0.7 times as long for 1 MiB)
 SPUN_BYTES = 1 << 20
+LENT = 1 << 60  # in the place of a head: the sender waits, or a record follows
+MOVED = b"\xff" * 8  # in place of a head's length, which is positive
+RECORD = MOVED.ljust(HEAD_BYTES)
 YIELDS, OTHERS = 8, 4  # at least, in that time; ranks of one core that copy as much
 
 
@@ -45,6 +54,7 @@ class PlacedChannels(Channels):
         self.arrays, self.peers = arrays, peers
         self.placed: dict[int, int] = {}  # by receiver: messages of this run that it is to read where they lie
         self.parked: dict[int, deque[tuple[int, np.ndarray]]] = {}  # their copies: which of them, memory
+        self.spare: np.ndarray | None = None  # for the copy of what is lent now, where it has to lie in the heap
         super().__init__(arena, loop)
 
     def begin_run(self) -> None:
@@ -54,29 +64,69 @@ class PlacedChannels(Channels):
         self.parked.clear()
 
     def hand_over(self, value: np.ndarray, to: int, sr_tag: int = 0) -> None:
-        place = self.readable(value, to) if value.nbytes >= PLACED_BYTES else -1
+        place = self.lendable(value, to) if value.nbytes >= PLACED_BYTES else -1
         if place < 0:
             super().hand_over(value, to, sr_tag)
+        else:
+            self.lend(value, place, pack_head(value.dtype, value.shape, sr_tag), to)
+
+    def lendable(self, value: np.ndarray, to: int) -> int:
+        """Where `to` can read a value while this rank waits; -1: it cannot, or there is no room to tell it."""
+        words, layout, rank = self.words, self.map, self.rank
+        waits, size, place = layout.ring_waits(rank, to), layout.ring_bytes, self.arrays.position(value)
+        if to == rank or self.pending.get(to) or not self._comes(waits, 1, value.nbytes):
+            return -1
+        written, self.spare = words[layout.ring_written(rank, to)], None
+        if max(written % size, written - words[layout.ring_read(rank, to)]) + 2 * HEAD_BYTES > size:  # head, record
+            return -1
+        if words[waits] & 1:
+            return self.peers.place(value) if place < 0 else place
+        if place >= 0:  # the copy, if there will be one, has to lie in the block
+            self.spare = self._heap_bytes(value.nbytes)
+            place = -1 if self.spare is None else place
+        return place
+
+    def lend(self, value: np.ndarray, place: int, head: bytes, to: int) -> None:
+        """Send a message whose data lies at a place of `lendable`; returns when the sender may change the value."""
+        words, layout, rank = self.words, self.map, self.rank
+        words[layout.sent(rank, to)] += 1
+        number, taken = self._count(to), layout.placed_taken(rank, to)
+        end = words[layout.ring_written(rank, to)] + HEAD_BYTES
+        waits = words[layout.ring_waits(rank, to)] >= 2 * (end - HEAD_BYTES + 1)
+        self._write(with_place(head, place | LENT), to)
+        if waits or self._comes(layout.ring_read(rank, to), end, value.nbytes):
+            if not self._comes(taken, number, min(value.nbytes, SPUN_BYTES)):
+                asked = layout.placed_asked(rank, to)
+                self.loop.wait(WordReached(words, taken, number, to, asked=asked))
+            self.spare = None
             return
-        self._place(value, place, to, sr_tag)
-        self.wait_until_read(value, to)
+        self.loop.check_abort()
+        copy = self._heap_bytes(value.nbytes) if self.spare is None else self.spare
+        self.spare = None
+        if copy is None:
+            copy = np.empty(value.nbytes, np.uint8)  # `flush` waits until it is read
+        copy[...] = value.reshape(-1).view(np.uint8)
+        self._still_parked(to).append((number, copy))
+        place = self.arrays.position(copy)
+        self._write(with_place(RECORD, self.peers.place(copy) if place < 0 else place), to)
 
-    def wait_until_read(self, value: np.ndarray, to: int) -> None:
-        """Wait until `to` has read what was placed for it last."""
-        number, words = self.placed[to], self.words
-        taken, asked = self.map.placed_taken(self.rank, to), self.map.placed_asked(self.rank, to)
-        if not self._comes(taken, number, min(value.nbytes, SPUN_BYTES)):
-            self.loop.wait(WordReached(words, taken, number, to, asked=asked))
+    def _write(self, head: bytes, to: int) -> None:
+        """Put a head or a record into the ring, where there is room."""
+        word = self.map.ring_written(self.rank, to)
+        written = self.words[word]
+        start = written % self.map.ring_bytes
+        self._ring(self.rank, to)[start : start + HEAD_BYTES] = np.frombuffer(head, np.uint8)
+        fence()
+        self.words[word] = written + HEAD_BYTES
+        self.wake(to, written)
 
-    def readable(self, value: np.ndarray, to: int) -> int:
-        """Where `to`, which stays in a wait for what this rank writes next, reads a value; -1: it is not so."""
-        words, waits, written = self.words, self.map.ring_waits(self.rank, to), self.map.ring_written(self.rank, to)
-        place = self.arrays.position(value)
-        if to == self.rank or self.pending.get(to) or (place < 0 and words[waits] and not words[waits] & 1):
-            return -1
-        if not self._comes(waits, 2 * (words[written] + 1), value.nbytes):
-            return -1
-        return self.peers.place(value) if place < 0 and words[waits] & 1 else place
+    def _heap_bytes(self, size: int) -> np.ndarray | None:
+        """So many bytes of this rank's heap; None: there are no more."""
+        try:
+            found = self.arrays.empty(size, np.uint8)
+        except SharedMemoryTooSmall:
+            return None
+        return None if self.arrays.position(found) < 0 else found
 
     def _comes(self, word: int, value: int, size_bytes: int) -> bool:
         """Whether a word reaches a value while so much could be copied."""
@@ -99,32 +149,38 @@ class PlacedChannels(Channels):
     def send(self, value: np.ndarray, to: int, sr_tag: int = 0) -> list:
         if value.nbytes < PLACED_BYTES or self.pending.get(to):
             return super().send(value, to, sr_tag)
-        parked, taken = self.parked.setdefault(to, deque()), self.map.placed_taken(self.rank, to)
+        parked = self._still_parked(to)
         if len(parked) > MOST_PARKED:
-            self._comes(taken, parked[-MOST_PARKED][0], value.nbytes)
-        while parked and parked[0][0] <= self.words[taken]:
-            parked.popleft()
-        try:
-            copy = self.arrays.empty(value.nbytes, np.uint8)
-        except SharedMemoryTooSmall:
+            oldest = parked[-MOST_PARKED][0]
+            self._comes(self.map.placed_taken(self.rank, to), oldest, value.nbytes)
+            parked = self._still_parked(to)
+        copy = self._heap_bytes(value.nbytes)
+        if copy is None:
             return super().send(value, to, sr_tag)
         place = self.arrays.position(copy)
-        if place < 0:  # the heap is full
-            return super().send(value, to, sr_tag)
-        self.arena.bytes[place : place + value.nbytes] = memoryview(value.reshape(-1).view(np.uint8))
-        parked.append((self._place(value, place, to, sr_tag), copy))
+        copy[...] = value.reshape(-1).view(np.uint8)
+        parked.append((self._count(to), copy))
+        self._queue(with_place(pack_head(value.dtype, value.shape, sr_tag), place), np.empty(0, np.uint8), to)
         return [copy[:0], 0]
 
-    def _place(self, value: np.ndarray, place: int, to: int, sr_tag: int) -> int:
-        """Send the head of a message that lies at `place`; returns its number among such messages."""
-        number = self.count(to)
-        self._queue(with_place(pack_head(value.dtype, value.shape, sr_tag), place), np.empty(0, np.uint8), to)
-        return number
+    def _still_parked(self, to: int) -> deque[tuple[int, np.ndarray]]:
+        """What `to` has not read of its parked messages."""
+        parked, taken = self.parked.setdefault(to, deque()), self.words[self.map.placed_taken(self.rank, to)]
+        while parked and parked[0][0] <= taken:
+            parked.popleft()
+        return parked
 
-    def count(self, to: int) -> int:
+    def _count(self, to: int) -> int:
         """The number of one more message that `to` reads where it lies."""
         self.placed[to] = number = self.placed.get(to, 0) + 1
         return number
+
+    def flush(self) -> None:
+        super().flush()
+        for to, parked in self.parked.items():
+            for number, copy in parked:
+                if self.arrays.position(copy) < 0:
+                    self.loop.wait(WordReached(self.words, self.map.placed_taken(self.rank, to), number, to))
 
     def wait_for(self, source: int) -> None:
         self.say_waiting(source)
@@ -136,6 +192,9 @@ class PlacedChannels(Channels):
         self.words[self.map.ring_waits(source, self.rank)] = 2 * (read + 1) + self.peers.reads(source)
 
     def _open(self, coming: _Coming, source: int) -> None:
+        if coming.bytes[: len(MOVED)].tobytes() == MOVED:  # the value was read in time
+            coming.done = 0
+            return
         place = head_place(coming.bytes)
         super()._open(coming, source)
         if place:
@@ -143,15 +202,34 @@ class PlacedChannels(Channels):
             coming.done = coming.bytes.size
 
     def fetch(self, source: int, place: int, target: np.ndarray) -> None:
-        """Fill an array of bytes with what lies at a place, and tell the sender."""
-        words, taken = self.words, self.map.placed_taken(source, self.rank)
-        if place >= PEER:
-            self.peers.fetch(source, place, target)
-        else:
-            memoryview(target)[:] = self.arena.bytes[place : place + target.size]
+        """Fill an array of bytes with what lies at the place in a head that was read, and tell the sender."""
+        words, layout, rank = self.words, self.map, self.rank
+        at, end, lent = layout.ring_read(source, rank), layout.ring_written(source, rank), place & LENT
+        whole = False
+        if not lent or words[end] == words[at]:
+            whole = self._copy(source, place & ~LENT, target)
+        if lent:
+            fence()
+            read = words[at]
+            if words[end] > read:  # a record
+                fence()
+                start = read % layout.ring_bytes
+                place = head_place(self._ring(source, rank)[start : start + HEAD_BYTES])
+                words[at] = read + HEAD_BYTES
+                whole = self._copy(source, place, target)
+        if not whole:
+            self.peers.explain(source)
         self.loop.check_abort()  # a sender that has heard of a fault may have changed it meanwhile
         if NEEDS_FENCE:
             fence()
+        taken = layout.placed_taken(source, rank)
         words[taken] += 1
-        if words[self.map.placed_asked(source, self.rank)] >= words[taken] and self.loop.futex is not None:
+        if words[layout.placed_asked(source, rank)] >= words[taken] and self.loop.futex is not None:
             self.loop.futex.wake(taken)
+
+    def _copy(self, source: int, place: int, target: np.ndarray) -> bool:
+        """Fill an array of bytes with what lies at a place; False: it cannot be read, or not any more."""
+        if place >= PEER:
+            return self.peers.fetch(source, place, target)
+        memoryview(target)[:] = self.arena.bytes[place : place + target.size]
+        return True
