@@ -103,7 +103,7 @@ def test_a_sender_may_give_up_at_any_moment_of_the_reading(where, allowed, turns
                     wrong += int(comm.recv(0, sr_tag=1)[0]) != turn
             return wrong
         rng, channels = np.random.default_rng(16), comm._channels
-        looks, come = [0], channels._comes
+        looks, come = [0], channels.comes
 
         def comes(word, value, size_bytes):
             if word in (comm._arena.map.ring_read(0, 1), comm._arena.map.ring_waits(0, 1)):
@@ -114,7 +114,7 @@ def test_a_sender_may_give_up_at_any_moment_of_the_reading(where, allowed, turns
                 return comm._words[word] >= value
             return come(word, value, size_bytes)
 
-        channels._comes = comes
+        channels.comes = comes
         x = filled(comm, COUNT, where, 0)
         for turn in range(turns):
             x[...] = turn

@@ -47,7 +47,9 @@ CONTROL_WORDS = 64  # 512 bytes in all
 SLOT_WORDS = 24  # three cache lines per rank, so that ranks do not share lines
 FAULT_BYTES = 16 * 1024
 MIN_BUFFER = 4096
-RING_BYTES = 1 << 20  # at most; with a quarter, a stream of 64 or 96 KiB messages takes twice as long
+# at most: 1 MiB and its head fit; with a quarter, a stream of 64 or 96 KiB messages takes twice as long, and with twice
+# as much a ring is less in the caches: 64 KiB and 1 MiB take 1.2 times as long
+RING_BYTES = (1 << 20) + PAGE
 MAX_GROUPS = 4096  # groups, started collectives' apart, whose first member is one and the same rank, in one run
 GROUP_WORDS = 1 << 16  # words for their barriers, per rank: 390 groups of 8
 # Heaps are an odd number of these apart. Ranks use their heaps alike, and the first-level cache of AMD's processors

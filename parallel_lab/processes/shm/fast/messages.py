@@ -1,5 +1,5 @@
 """send and recv of places that call again, each message like the last one: those that fit the ring of two ranks whole,
-and larger ones that are read where they lie (`placed.py`).
+and larger ones, in shared arrays those from 512 KiB on, that are read where they lie (`placed.py`).
 
     send      ring[written:] = head, value            written += head + value        wake the receiver if it sleeps
     recv      look at written | is the head the last one's?  out = ring[read:]        read += head + value
@@ -9,7 +9,7 @@ and larger ones that are read where they lie (`placed.py`).
 
 A value that goes over the ring's end is copied in two parts. What is different takes the way of `channels.py`, which
 reads and writes the same ring: another dtype, shape or sr_tag, a message that finds no room or whose head goes over the
-ring's end, a large one for a receiver that does something else, messages that are kept or were asked for before.
+ring's end, a large one that its receiver cannot read, messages that are kept or were asked for before.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from ..comm import NOTE, Communicator, KnownCall
 from ..shared_memory import NEEDS_FENCE, fence
 from .peer_memory import PeerMemory
 from .placed import PlacedChannels
+
+FAR_BYTES = 512 << 10  # of a value in the block; smaller ones are through the ring before their place is told
 
 Give = Callable[[np.ndarray], bool]
 Take = Callable[[np.ndarray | None], np.ndarray | None]
@@ -103,10 +105,13 @@ class FastMessages(Communicator):
             return
         if len(self._places) >= KEPT_CALLS:
             self._places.clear()
-        if HEAD_BYTES + value.nbytes > self._arena.map.ring_bytes:
-            way = self._placer if request.kind == "send" else self._fetcher
+        send, far = request.kind == "send", HEAD_BYTES + value.nbytes > self._arena.map.ring_bytes
+        if not far and value.nbytes >= FAR_BYTES:
+            far = self._arrays.position(value) >= 0 if send else self._channels.came_placed
+        if far:
+            way = self._placer if send else self._fetcher
         else:
-            way = self._giver if request.kind == "send" else self._taker
+            way = self._giver if send else self._taker
         self._places[key] = code, way(self._call(request, False), source, to, value, request.sr_tag)
 
     # What a call needs is bound once: attributes and calls that are left out are half of a small message's time.
@@ -134,9 +139,9 @@ class FastMessages(Communicator):
             written = words[written_word]
             end, start = written + total, written % size
             if end > room_until:
-                room_until = words[read_word] + size
-                if end > room_until:
+                if not channels.comes(read_word, end - size, total):
                     return False
+                room_until = words[read_word] + size
             over = start + total - size  # bytes that lie at the ring's beginning
             if over > total - HEAD_BYTES:
                 return False

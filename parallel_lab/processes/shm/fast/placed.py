@@ -54,6 +54,7 @@ class PlacedChannels(Channels):
         self.arrays, self.peers = arrays, peers
         self.placed: dict[int, int] = {}  # by receiver: messages of this run that it is to read where they lie
         self.parked: dict[int, deque[tuple[int, np.ndarray]]] = {}  # their copies: which of them, memory
+        self.came_placed = False  # the last message that did not take a known place's way
         self.spare: np.ndarray | None = None  # for the copy of what is lent now, where it has to lie in the heap
         super().__init__(arena, loop)
 
@@ -74,7 +75,7 @@ class PlacedChannels(Channels):
         """Where `to` can read a value while this rank waits; -1: it cannot, or there is no room to tell it."""
         words, layout, rank = self.words, self.map, self.rank
         waits, size, place = layout.ring_waits(rank, to), layout.ring_bytes, self.arrays.position(value)
-        if to == rank or self.pending.get(to) or not self._comes(waits, 1, value.nbytes):
+        if to == rank or self.pending.get(to) or not self.comes(waits, 1, value.nbytes):
             return -1
         written, self.spare = words[layout.ring_written(rank, to)], None
         if max(written % size, written - words[layout.ring_read(rank, to)]) + 2 * HEAD_BYTES > size:  # head, record
@@ -94,8 +95,8 @@ class PlacedChannels(Channels):
         end = words[layout.ring_written(rank, to)] + HEAD_BYTES
         waits = words[layout.ring_waits(rank, to)] >= 2 * (end - HEAD_BYTES + 1)
         self._write(with_place(head, place | LENT), to)
-        if waits or self._comes(layout.ring_read(rank, to), end, value.nbytes):
-            if not self._comes(taken, number, min(value.nbytes, SPUN_BYTES)):
+        if waits or self.comes(layout.ring_read(rank, to), end, value.nbytes):
+            if not self.comes(taken, number, min(value.nbytes, SPUN_BYTES)):
                 asked = layout.placed_asked(rank, to)
                 self.loop.wait(WordReached(words, taken, number, to, asked=asked))
             self.spare = None
@@ -128,7 +129,7 @@ class PlacedChannels(Channels):
             return None
         return None if self.arrays.position(found) < 0 else found
 
-    def _comes(self, word: int, value: int, size_bytes: int) -> bool:
+    def comes(self, word: int, value: int, size_bytes: int) -> bool:
         """Whether a word reaches a value while so much could be copied."""
         words, clock = self.words, perf_counter
         if words[word] >= value:
@@ -152,7 +153,7 @@ class PlacedChannels(Channels):
         parked = self._still_parked(to)
         if len(parked) > MOST_PARKED:
             oldest = parked[-MOST_PARKED][0]
-            self._comes(self.map.placed_taken(self.rank, to), oldest, value.nbytes)
+            self.comes(self.map.placed_taken(self.rank, to), oldest, value.nbytes)
             parked = self._still_parked(to)
         copy = self._heap_bytes(value.nbytes)
         if copy is None:
@@ -196,6 +197,7 @@ class PlacedChannels(Channels):
             coming.done = 0
             return
         place = head_place(coming.bytes)
+        self.came_placed = place > 0
         super()._open(coming, source)
         if place:
             self.fetch(source, place, coming.bytes)
