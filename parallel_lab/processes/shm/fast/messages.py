@@ -28,6 +28,7 @@ from ....run.calls import caller
 from ....run.communicator import Request
 from ...flight import FLIGHT_RECORDS, KEPT_CALLS
 from ..arena import ABORT
+from ..barrier import STOLEN_S, yield_core
 from ..channels import HEAD_BYTES, head_place, pack_head, with_place
 from ..comm import NOTE, Communicator, KnownCall
 from ..shared_memory import NEEDS_FENCE, fence
@@ -108,11 +109,8 @@ class FastMessages(Communicator):
         send, far = request.kind == "send", HEAD_BYTES + value.nbytes > self._arena.map.ring_bytes
         if not far and value.nbytes >= FAR_BYTES:
             far = self._arrays.position(value) >= 0 if send else self._channels.came_placed
-        if far:
-            way = self._placer if send else self._fetcher
-        else:
-            way = self._giver if send else self._taker
-        self._places[key] = code, way(self._call(request, False), source, to, value, request.sr_tag)
+        ways = (self._giver, self._placer) if send else (self._taker, self._fetcher)
+        self._places[key] = code, ways[far](self._call(request, False), source, to, value, request.sr_tag)
 
     # What a call needs is bound once: attributes and calls that are left out are half of a small message's time.
 
@@ -120,7 +118,7 @@ class FastMessages(Communicator):
         """What sends values like `like`: writes a message to its ring, whole; False, and nothing done, where that
         cannot be.
         """
-        head, dtype, count, flat = _known_head(like, sr_tag), like.dtype, like.size, like.ndim == 1
+        head = _known_head(like, sr_tag)
         words, data, channels, loop = self._words, self._bytes, self._channels, self._loop
         sent, written_word, read_word, asked, size, ring = self._ring_words(source, to, "sent")
         total, requests, group, slot = HEAD_BYTES + like.nbytes, self._requests_word, known.group, known.slot
@@ -156,12 +154,13 @@ class FastMessages(Communicator):
             words[sent] += 1
             start += ring
             data[start : start + len(head)] = head
+            value = x.data.cast("B")
             if over > 0:
-                value, whole = memoryview(x).cast("B"), total - HEAD_BYTES - over
+                whole = total - HEAD_BYTES - over
                 data[start + HEAD_BYTES : start + total - over] = value[:whole]
                 data[ring : ring + over] = value[whole:]
             else:
-                np.frombuffer(data, dtype, count, start + HEAD_BYTES)[...] = x if flat else x.reshape(-1)
+                data[start + HEAD_BYTES : start + total] = value
             if NEEDS_FENCE:
                 fence()
             words[written_word] = end
@@ -176,7 +175,7 @@ class FastMessages(Communicator):
         """What receives values like `like`: the next message, if it is like that; None, and nothing taken, where it is
         not, or is not next.
         """
-        head, dtype, count, shape = _known_head(like, sr_tag), like.dtype, like.size, like.shape
+        head, dtype, shape = _known_head(like, sr_tag), like.dtype, like.shape
         words, data, channels, loop = self._words, self._bytes, self._channels, self._loop
         received, written_word, read_word, asked, size, ring = self._ring_words(source, to, "received")
         more = channels.more_of(source)
@@ -204,6 +203,14 @@ class FastMessages(Communicator):
             if NEEDS_FENCE:
                 fence()
             words[requests] = index + 1
+            if (
+                words[written_word] == read and now >= loop.calm_until
+            ):  # the first look of `WaitLoop.wait`, without a call
+                start_s = now
+                yield_core()
+                now = perf_counter()
+                if now - start_s > STOLEN_S:
+                    loop.lost_time(now, now - start_s)
             if words[written_word] == read:
                 more.read, more.bell = read, (written_word, asked, read + 1)
                 loop.wait(more, now)
@@ -217,12 +224,13 @@ class FastMessages(Communicator):
                 return None
             if out is None:
                 out = np.empty(shape, dtype)
+            value = out.data.cast("B")
             if over > 0:
-                value, whole = memoryview(out).cast("B"), total - HEAD_BYTES - over
+                whole = total - HEAD_BYTES - over
                 value[:whole] = data[start + HEAD_BYTES : start + total - over]
                 value[whole:] = data[ring : ring + over]
             else:
-                out.reshape(-1)[...] = np.frombuffer(data, dtype, count, start + HEAD_BYTES)
+                value[:] = data[start + HEAD_BYTES : start + total]
             if NEEDS_FENCE:
                 fence()
             words[read_word] = read + total
