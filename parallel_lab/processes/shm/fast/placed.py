@@ -54,6 +54,7 @@ class PlacedChannels(Channels):
         self.arrays, self.peers = arrays, peers
         self.placed: dict[int, int] = {}  # by receiver: messages of this run that it is to read where they lie
         self.parked: dict[int, deque[tuple[int, np.ndarray]]] = {}  # their copies: which of them, memory
+        self.pairs: dict[tuple[int, int], tuple[int, int, int, int, int, int]] = {}
         self.came_placed = False  # the last message that did not take a known place's way
         self.spare: np.ndarray | None = None  # for the copy of what is lent now, where it has to lie in the heap
         super().__init__(arena, loop)
@@ -73,12 +74,12 @@ class PlacedChannels(Channels):
 
     def lendable(self, value: np.ndarray, to: int) -> int:
         """Where `to` can read a value while this rank waits; -1: it cannot, or there is no room to tell it."""
-        words, layout, rank = self.words, self.map, self.rank
-        waits, size, place = layout.ring_waits(rank, to), layout.ring_bytes, self.arrays.position(value)
-        if to == rank or self.pending.get(to) or not self.comes(waits, 1, value.nbytes):
+        words, (_, written, read, waits, _, _), size = self.words, self._pair(self.rank, to), self.map.ring_bytes
+        place = self.arrays.position(value)
+        if to == self.rank or self.pending.get(to) or not self.comes(waits, 1, value.nbytes):
             return -1
-        written, self.spare = words[layout.ring_written(rank, to)], None
-        if max(written % size, written - words[layout.ring_read(rank, to)]) + 2 * HEAD_BYTES > size:  # head, record
+        end, self.spare = words[written], None
+        if max(end % size, end - words[read]) + 2 * HEAD_BYTES > size:  # head, record
             return -1
         if words[waits] & 1:
             return self.peers.place(value) if place < 0 else place
@@ -89,15 +90,13 @@ class PlacedChannels(Channels):
 
     def lend(self, value: np.ndarray, place: int, head: bytes, to: int) -> None:
         """Send a message whose data lies at a place of `lendable`; returns when the sender may change the value."""
-        words, layout, rank = self.words, self.map, self.rank
-        words[layout.sent(rank, to)] += 1
-        number, taken = self._count(to), layout.placed_taken(rank, to)
-        end = words[layout.ring_written(rank, to)] + HEAD_BYTES
-        waits = words[layout.ring_waits(rank, to)] >= 2 * (end - HEAD_BYTES + 1)
+        words, (sent, written, read, waits, taken, asked) = self.words, self._pair(self.rank, to)
+        words[sent] += 1
+        number, end = self._count(to), words[written] + HEAD_BYTES
+        waiting = words[waits] >= 2 * (end - HEAD_BYTES + 1)
         self._write(with_place(head, place | LENT), to)
-        if waits or self.comes(layout.ring_read(rank, to), end, value.nbytes):
+        if waiting or self.comes(read, end, value.nbytes):
             if not self.comes(taken, number, min(value.nbytes, SPUN_BYTES)):
-                asked = layout.placed_asked(rank, to)
                 self.loop.wait(WordReached(words, taken, number, to, asked=asked))
             self.spare = None
             return
@@ -110,6 +109,15 @@ class PlacedChannels(Channels):
         self._still_parked(to).append((number, copy))
         place = self.arrays.position(copy)
         self._write(with_place(RECORD, self.peers.place(copy) if place < 0 else place), to)
+
+    def _pair(self, source: int, to: int) -> tuple[int, int, int, int, int, int]:
+        """Words of two ranks: sent, ring_written, ring_read, ring_waits, placed_taken, placed_asked."""
+        found = self.pairs.get((source, to))
+        if found is None:
+            of = self.map
+            names = of.sent, of.ring_written, of.ring_read, of.ring_waits, of.placed_taken, of.placed_asked
+            found = self.pairs[source, to] = tuple(name(source, to) for name in names)
+        return found
 
     def _write(self, head: bytes, to: int) -> None:
         """Put a head or a record into the ring, where there is room."""
@@ -205,28 +213,26 @@ class PlacedChannels(Channels):
 
     def fetch(self, source: int, place: int, target: np.ndarray) -> None:
         """Fill an array of bytes with what lies at the place in a head that was read, and tell the sender."""
-        words, layout, rank = self.words, self.map, self.rank
-        at, end, lent = layout.ring_read(source, rank), layout.ring_written(source, rank), place & LENT
+        words, (_, written, read, _, taken, asked) = self.words, self._pair(source, self.rank)
+        lent = place & LENT
         whole = False
-        if not lent or words[end] == words[at]:
+        if not lent or words[written] == words[read]:
             whole = self._copy(source, place & ~LENT, target)
         if lent:
             fence()
-            read = words[at]
-            if words[end] > read:  # a record
+            if words[written] > words[read]:  # a record
                 fence()
-                start = read % layout.ring_bytes
-                place = head_place(self._ring(source, rank)[start : start + HEAD_BYTES])
-                words[at] = read + HEAD_BYTES
+                start = words[read] % self.map.ring_bytes
+                place = head_place(self._ring(source, self.rank)[start : start + HEAD_BYTES])
+                words[read] += HEAD_BYTES
                 whole = self._copy(source, place, target)
         if not whole:
             self.peers.explain(source)
         self.loop.check_abort()  # a sender that has heard of a fault may have changed it meanwhile
         if NEEDS_FENCE:
             fence()
-        taken = layout.placed_taken(source, rank)
         words[taken] += 1
-        if words[layout.placed_asked(source, rank)] >= words[taken] and self.loop.futex is not None:
+        if words[asked] >= words[taken] and self.loop.futex is not None:
             self.loop.futex.wake(taken)
 
     def _copy(self, source: int, place: int, target: np.ndarray) -> bool:
