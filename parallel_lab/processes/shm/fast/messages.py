@@ -203,9 +203,8 @@ class FastMessages(Communicator):
             if NEEDS_FENCE:
                 fence()
             words[requests] = index + 1
-            if (
-                words[written_word] == read and now >= loop.calm_until
-            ):  # the first look of `WaitLoop.wait`, without a call
+            if words[written_word] == read and now >= loop.calm_until:
+                # the first look of `WaitLoop.wait`: calls that are left out are seen
                 start_s = now
                 yield_core()
                 now = perf_counter()
