@@ -37,7 +37,7 @@ def death_text(rank: int, pid: int, code: int | None, entry: FlightEntry | None 
     """How the process of a rank ended, and in which call."""
     name = _signal_name(code)
     if name is None:
-        how = f"ended with exit code {code}"
+        how = "ended" if code is None else f"ended with exit code {code}"  # None: mpirun has not told it in time
     else:
         how = f"was killed by {name}" + (f" (signal {-code})" if name.startswith("SIG") else "")
     where = "" if entry is None else f" {'in' if entry.end_s is None else 'after'} {entry}"

@@ -19,6 +19,7 @@ from parallel_lab.base.errors import CollectiveMismatch, CollectiveTimeout, Dead
 from parallel_lab.processes import mpi
 from parallel_lab.processes.mpi import launch
 from parallel_lab.processes.mpi.pool import MpiPool, close_mpi_pools, get_mpi_pool
+from parallel_lab.processes.outcome import death_text
 from tests.crossed import each_of
 from tests.processes.pools import NEEDS_MPI, assert_usable, noted
 from tests.processes.processes import descendants, gone, state_of
@@ -296,3 +297,7 @@ def test_the_shared_pool_is_kept_and_made_anew_when_lost():
     finally:
         close_mpi_pools()
     assert second.closed
+
+
+def test_a_death_of_which_mpirun_has_not_told_in_time_has_no_exit_code():
+    assert death_text(1, 5, None) == "rank 1 (pid 5) ended"

@@ -327,7 +327,8 @@ class _Ranks:
         kind, text, culprit = fault["kind"], fault["text"].rstrip("."), fault.get("rank")
         first_bad = next((rank for rank, code in self.codes.items() if code and rank not in self.ended_by_us), None)
         blamed = culprit if culprit is not None else first_bad
-        code = self.codes.get(blamed, 1)
+        by_force = [rank for rank in sorted(self.ended_by_us) if self.codes[rank] in (-signal.SIGTERM, -signal.SIGKILL)]
+        code = 1 if blamed in by_force else self.codes.get(blamed, 1)  # a signal of ours says nothing of what it did
         lines = [text]
         if kind == "RankRaised" and culprit is not None:
             entry = world.last_entry(culprit)
@@ -335,7 +336,6 @@ class _Ranks:
         if any(world.last_entry(rank) for rank in range(self.spec.world_size)):
             others = world.stopped_places({culprit} if culprit is not None else set())
             lines += [f"when the run stopped: {others}"] if others else []
-        by_force = [rank for rank in sorted(self.ended_by_us) if self.codes[rank] in (-signal.SIGTERM, -signal.SIGKILL)]
         if by_force:
             lines.append(f"{ranks_text(by_force)} did not end in time and had to be ended")
         if self.console.logs and blamed is not None:
