@@ -231,7 +231,7 @@ def test_a_defect_in_a_run_ends_it(monkeypatch):
     monkeypatch.setattr("parallel_lab.lab.memory.model.counted", broken)
     lab = MemoryLab("stack", 2)
     lab.run_simulated(1)
-    assert lab.wait(10)
+    assert lab.wait(60)
     run = lab.snapshot()["run"]
     assert run["state"] == "failed"
     assert "no such thing" in run["error"]

@@ -17,7 +17,7 @@ from parallel_lab.train import checkpoint
 from parallel_lab.train.dataset import GeneratorDataset, NumpySlicesDataset, write_cifar10, write_idx
 from parallel_lab.train.engine import make_train_step
 from parallel_lab.train.metrics import MAE
-from tests.processes.pools import BACKENDS
+from tests.processes.pools import RARELY_OVER_MPI
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:the matrix:PendingDeprecationWarning")]
 N = 2
@@ -199,7 +199,7 @@ def test_files_and_metrics_take_no_mask(tmp_path):
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "send")
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=RARELY_OVER_MPI)  # MPI is exhaustive
 def pool(request):
     with request.param(N, timeout_s=20) as pool:
         yield pool

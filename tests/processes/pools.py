@@ -18,6 +18,8 @@ MISSING = [
 NEEDS_MPI = pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} not found")
 SHARED_MEMORY, MPI = pytest.param(WorkerPool, id="shared_memory"), pytest.param(MpiPool, id="mpi", marks=NEEDS_MPI)
 BACKENDS = [SHARED_MEMORY, MPI]
+# of what is quick over MPI elsewhere: ranks under mpirun take half a second of a processor each to start
+RARELY_OVER_MPI = [SHARED_MEMORY, pytest.param(*MPI.values, id="mpi", marks=[NEEDS_MPI, pytest.mark.exhaustive])]
 
 
 def noted(pool: Any) -> Any:

@@ -17,6 +17,7 @@ from tests.recorded.nets import Quick
 SEED = 20261128
 SHM = pytest.param(WorkerPool, id="shm")
 MPI = pytest.param(MpiPool, id="mpi", marks=NEEDS_MPI)
+RARELY_MPI = pytest.param(MpiPool, id="mpi", marks=[NEEDS_MPI, pytest.mark.exhaustive])
 
 
 def moved_pairs(comm, first: int, count: int) -> list[tuple[int, int, bool]]:
@@ -87,7 +88,7 @@ def test_5000_pairs_on_up_to_16_ranks(make, ranks, count):
     compare(make, ranks, 10_000 * ranks, count)
 
 
-@pytest.mark.parametrize("make", [SHM, MPI])
+@pytest.mark.parametrize("make", [SHM, RARELY_MPI])
 @pytest.mark.parametrize("direction", ["forward", "back"])
 def test_memory_beside_the_value_is_the_reply_and_one_piece(make, direction):
     """Rows to columns on 4 ranks, 8 MB each, larger than the buffers; back: sums, whose pieces wait for their turn."""
@@ -143,7 +144,7 @@ def test_training_gives_the_bits_of_the_simulator():
             np.testing.assert_array_equal(found[executor][1][name], want, err_msg=f"{executor} {name}")
 
 
-@pytest.mark.parametrize("make", [SHM, MPI])
+@pytest.mark.parametrize("make", [SHM, RARELY_MPI])
 def test_ranks_that_say_different_routes_are_told(make):
     def program(comm):
         from parallel_lab.layout.route import Route

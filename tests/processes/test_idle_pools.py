@@ -81,7 +81,7 @@ def test_release_spares_workers_at_work_and_values_that_are_kept(short_lives, mo
     keeping.run(lambda comm: comm.state.update(kept=1))
     assert until(lambda: len(job.messages) == 2)
     release_pools()
-    assert unused.closed and not keeping.closed and job.result(20) == [0, 1]
+    assert unused.closed and not keeping.closed and job.result(60) == [0, 1]
     release_pools()
     assert busy.closed and gone(busy.pids, 5) is not None
 

@@ -9,7 +9,7 @@ import pytest
 
 from parallel_lab.base.errors import CollectiveMismatch
 from parallel_lab.processes.lines import LINE, Lines
-from tests.processes.pools import BACKENDS, assert_usable, noted
+from tests.processes.pools import RARELY_OVER_MPI, assert_usable, noted
 
 A, B, C, D = (LINE | n for n in range(1, 5))
 
@@ -54,7 +54,7 @@ def test_tags_are_compared_among_those_that_give_one():
 RANKS = 8
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=RARELY_OVER_MPI)  # MPI is exhaustive
 def pool(request):
     with request.param(RANKS, timeout_s=20) as pool:
         yield noted(pool)

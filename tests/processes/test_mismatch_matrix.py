@@ -15,7 +15,7 @@ from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.lab.collectives.algorithms.algorithm import algorithm_names, run_algorithm
 from parallel_lab.lab.collectives.algorithms.rounds import KINDS
 from parallel_lab.ops.collectives.definitions import COLLECTIVES, MESSAGES
-from tests.processes.pools import BACKENDS, assert_usable, noted
+from tests.processes.pools import RARELY_OVER_MPI, assert_usable, noted
 
 RANKS = 8
 SEED = 20261127
@@ -24,7 +24,7 @@ PARTS = 10  # in which the cases of 2 and of 3 ranks are tried; of more ranks ev
 pytestmark = [pytest.mark.faults("mismatches"), pytest.mark.timeout(1800)]
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=RARELY_OVER_MPI)  # MPI is exhaustive
 def pool(request):
     """Eight ranks; cases with fewer are those of a group."""
     with request.param(RANKS, timeout_s=20) as pool:

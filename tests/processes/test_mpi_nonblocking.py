@@ -190,7 +190,7 @@ def test_an_interrupt_and_a_stop_leave_nothing_that_a_later_run_meets(pool):
     while len(job.messages) < 3:
         job.wait_for_change(5)
     job.stop()
-    assert job.result(timeout=10) == ["stopped"] * 3
+    assert job.result(timeout=60) == ["stopped"] * 3
     assert_usable(pool)
     timer = threading.Timer(0.4, signal.raise_signal, (signal.SIGINT,))
     timer.start()

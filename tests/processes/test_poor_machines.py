@@ -41,7 +41,7 @@ def full_disk(folder):
     (folder / "log_output" / "1" / "rank.1" / "stdout").symlink_to("/dev/full")
 
 
-@pytest.mark.parametrize("spoil", [no_folder, no_file, full_disk])
+@pytest.mark.parametrize("spoil", first(1, [full_disk, no_folder, no_file]))
 def test_a_run_goes_on_without_log_files(tmp_path, spoil):
     """It once ended in a traceback, or with the first line that a rank printed."""
     spoil(tmp_path)
@@ -67,7 +67,7 @@ def test_events_that_cannot_be_written_are_refused_before_the_run(tmp_path):
 # ---- a console of another alphabet ----
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", first(1, ["ascii", "latin-1"]))
 def test_the_launcher_itself_prints_on_any_console(tmp_path, encoding):
     """Ranks whose own output is UTF-8, a console that is not."""
     body = "init(); sys.stdout.buffer.write('α → β\\n'.encode()); sys.stdout.flush()"
@@ -126,7 +126,7 @@ def test_a_stopped_rank_is_told_at_the_limit(ranks):
 SLOW = "init(); open(f'begun.{get_rank()}', 'w').close(); time.sleep(30)"
 
 
-@pytest.mark.parametrize("seed", first(3, range(40)))
+@pytest.mark.parametrize("seed", first(2, range(40)))
 def test_an_interrupt_of_a_run_at_any_moment_is_one_line(tmp_path, seed):
     draw = random.Random(seed)
     moment_s, ranks = draw.uniform(0.3, 1.6), draw.choice([2, 4, 8])
@@ -152,7 +152,7 @@ class Thing: pass
 thing = Thing()
 kept = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
 del thing
-time.sleep(30)
+time.sleep(600)
 """
 
 
@@ -160,7 +160,7 @@ def test_an_interrupt_that_a_callback_swallows_is_raised_again(tmp_path):
     """As in the import system, whose locks have such callbacks."""
     script(tmp_path, "init()\n" + LOST)
     with started(*LAB, "run", "-n", "2", "train.py", cwd=tmp_path, PYTHONWARNINGS="") as run:
-        code, output = run.wait(15)  # far less than the script sleeps
+        code, output = run.wait(90)  # far less than the script sleeps
     assert code != 0 and "Exception ignored" not in output and "Traceback" not in output, output
 
 
@@ -178,7 +178,7 @@ def test_an_interrupt_that_python_wraps_in_another_error_is_still_one(tmp_path):
     """Before Python 3.12 `__set_name__` lets nothing out but a RuntimeError; a dataclass has it in each field."""
     script(tmp_path, "init()\n" + WRAPPED)
     with started(*LAB, "run", "-n", "2", "train.py", cwd=tmp_path, PYTHONWARNINGS="") as run:
-        code, output = run.wait(15)
+        code, output = run.wait(90)
     assert code != 0 and "Traceback" not in output and "RuntimeError" not in output, output
 
 

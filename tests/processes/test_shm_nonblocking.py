@@ -215,7 +215,7 @@ def test_mismatch_is_told_within_a_second(pool):
     for _ in range(5):
         job = pool.submit(program)
         with pytest.raises(CollectiveMismatch):
-            job.result(timeout=20)
+            job.result(timeout=60)
         taken += [seconds for _, seconds in job.messages]
     print(f"CollectiveMismatch after median {statistics.median(taken) * 1e3:.1f} ms, max {max(taken) * 1e3:.0f} ms")
     assert len(taken) == 15 and max(taken) < PROMISE_BOUND_S

@@ -162,7 +162,7 @@ def test_stop_is_taken_by_all_ranks_at_the_same_step(submit):
     wait_for_messages(job, 4)
     time.sleep(0.1)
     job.stop()
-    results = job.result(timeout=10)
+    results = job.result(timeout=60)
     assert len(set(results)) == 1 and 1 < results[0] < 10**9
     assert job.state == "done"
 
@@ -191,7 +191,7 @@ def test_pause_holds_all_ranks_and_resume_goes_on(submit):
     time.sleep(0.2)
     assert len(job.messages) > held
     job.stop()
-    assert len(set(job.result(timeout=10))) == 1
+    assert len(set(job.result(timeout=60))) == 1
 
 
 @over_mpi_too
@@ -205,7 +205,7 @@ def test_a_job_submitted_paused_takes_no_step_before_it_is_resumed(submit):
     time.sleep(0.2)
     assert job.state == "paused" and not job.messages
     job.resume()
-    job.result(timeout=10)
+    job.result(timeout=60)
     assert len(job.messages) == 12
 
 
@@ -219,7 +219,7 @@ def test_pause_does_not_count_as_waiting():
         job.resume()
         time.sleep(0.1)
         job.stop()
-        assert len(set(job.result(timeout=5))) == 1
+        assert len(set(job.result(timeout=60))) == 1
 
 
 @pytest.mark.portable
@@ -235,7 +235,7 @@ def test_messages_reach_callback_and_list_in_order(pool):
         seen.append(item)
 
     job = pool.submit(talk, on_message=listen)
-    job.result(timeout=10)
+    job.result(timeout=60)
     assert threads == {False}
     for rank in range(4):
         assert [m["step"] for r, m in seen if r == rank] == list(range(20))
@@ -249,7 +249,7 @@ def test_faulty_callback_does_not_stop_the_job(pool):
 
     job = pool.submit(lambda comm: comm.report(1), on_message=broken)
     with pytest.warns(RuntimeWarning, match="on_message raised ZeroDivisionError"):
-        job.result(timeout=5)
+        job.result(timeout=60)
     assert len(job.callback_errors) == 4
 
 
@@ -260,8 +260,8 @@ def test_jobs_queue_up_and_a_queued_one_can_be_withdrawn(pool):
     third.stop()
     with pytest.raises(TimeoutError, match="still"):
         second.result(timeout=0.01)
-    assert second.result(timeout=5) == ["second"] * 4
-    assert first.done() and third.result(timeout=1) == [None] * 4
+    assert second.result(timeout=60) == ["second"] * 4
+    assert first.done() and third.result(timeout=60) == [None] * 4
 
 
 # ---- interrupts ----
@@ -311,7 +311,7 @@ print(get_pool(4).run(kept_and_summed), flush=True)
     with child_at_work(script) as child:
         sent = time.monotonic()
         os.killpg(child.pid, signal.SIGINT)  # to the whole group, as from a terminal or Jupyter
-        out, err = child.communicate(timeout=20)
+        out, err = child.communicate(timeout=60)
     assert "INTERRUPTED" in out, err
     took = float(out.split()[1]) - sent
     print(f"KeyboardInterrupt after {took * 1e3:.0f} ms")
@@ -366,7 +366,7 @@ except KeyboardInterrupt as e:
         child.send_signal(signal.SIGINT)
         time.sleep(0.1)
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=20)
+        out, err = child.communicate(timeout=60)
     told = "INTERRUPTED the run was interrupted: a second interrupt; all workers were ended"
     assert out.startswith(told) and out.endswith("False\n"), (out, err)
 
@@ -430,8 +430,8 @@ def test_two_pools_at_once():
     with WorkerPool(2) as a, WorkerPool(3) as b:
         ja = a.submit(lambda comm: [comm.all_reduce(np.ones(5))[0] for _ in range(200)][-1])
         jb = b.submit(lambda comm: [comm.all_reduce(np.ones(5))[0] for _ in range(200)][-1])
-        assert ja.result(timeout=20) == [2.0] * 2
-        assert jb.result(timeout=20) == [3.0] * 3
+        assert ja.result(timeout=60) == [2.0] * 2
+        assert jb.result(timeout=60) == [3.0] * 3
 
 
 @pytest.mark.portable

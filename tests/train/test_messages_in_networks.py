@@ -229,7 +229,7 @@ def trained(world, name):
     return loss.item(), net.w.asnumpy(), step.plan is not None
 
 
-@pytest.fixture(scope="module", params=["processes", pytest.param("mpi", marks=NEEDS_MPI)])
+@pytest.fixture(scope="module", params=["processes", pytest.param("mpi", marks=[NEEDS_MPI, pytest.mark.exhaustive])])
 def pool(request):
     with WorkerPool(N) if request.param == "processes" else MpiPool(N, timeout_s=20) as pool:
         yield pool
