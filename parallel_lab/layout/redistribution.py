@@ -40,6 +40,7 @@ from .redistribution_steps import (
     gathered,
     reduced,
     sliced,
+    with_entry,
 )
 from .refinement import Refinement, common_factors, common_refinement, flat_placement, join_axes, on_device_matrix
 from .route import narrowed
@@ -79,16 +80,20 @@ def _plan(
     _check(src, dst, shape, dst_shape)
     if shape == dst_shape and src.same_placement(dst):
         return ()
-    form = common_factors(src.canonical().device_matrix, dst.canonical().device_matrix)
-    common = common_refinement(src, dst, shape, dst_shape)
-    device_matrix = form if common is None else common.device_matrix
+    common, stays = common_refinement(src, dst, shape, dst_shape), False
+    if 0 not in shape:
+        stays = flat_placement(src, shape) == flat_placement(dst, dst_shape)
+    if common is None:
+        device_matrix = common_factors(src.canonical().device_matrix, dst.canonical().device_matrix)
+    else:
+        device_matrix = common.device_matrix
     if device_matrix is not None:
         src, dst = on_device_matrix(src, device_matrix), on_device_matrix(dst, device_matrix)
     else:
         src, dst = src.canonical(), dst.canonical()
     pending = _pending(src, dst)
     steps = _Steps(src, shape)
-    if 0 not in shape and flat_placement(src, shape) == flat_placement(dst, dst_shape):
+    if stays:
         steps.reshape(dst, dst_shape)
     elif exact and steps.exchange(dst, dst_shape, common):
         pass
@@ -136,8 +141,8 @@ class _Steps:
         self.layout, self.shape, self.part = layout, shape, layout.slice_shape(shape)
         self._before_reshape = (layout, shape, self.part)
 
-    def _add(self, kind: type[Step], layout: TensorLayout, **arguments: object) -> None:
-        before, self.part = self.part, layout.slice_shape(self.shape)
+    def _add(self, kind: type[Step], layout: TensorLayout, part: Shape | None = None, **arguments: object) -> None:
+        before, self.part = self.part, layout.slice_shape(self.shape) if part is None or layout.rows else part
         self.done.append(kind(self.layout.device_matrix, before, self.part, **arguments))
         self.layout = layout
 
@@ -158,12 +163,20 @@ class _Steps:
             first = len(axes) - 1
             while first and axes[first - 1] > axes[first]:
                 first -= 1
-            self._add(AllGather, gathered(self.layout, dim, axes[first:]), axes=axes[first:], dim=dim)
+            layout = gathered(self.layout, dim, axes[first:])
+            self._add(AllGather, layout, self._part(dim, axes[first:], whole=True), axes=axes[first:], dim=dim)
             axes = axes[:first]
 
     def slice(self, dim: int, axes: tuple[int, ...]) -> None:
         if axes:
-            self._add(Slice, sliced(self.layout, dim, axes), axes=axes, dim=dim)
+            layout = with_entry(self.layout, dim, self.layout.tensor_map[dim] + axes)
+            self._add(Slice, layout, self._part(dim, axes), axes=axes, dim=dim)
+
+    def _part(self, dim: int, axes: tuple[int, ...], *, whole: bool = False) -> Shape:
+        """The rank's part with `dim` split by `axes`, or (whole) no longer split by them."""
+        count = math.prod([self.layout.device_matrix[-1 - a] for a in axes])
+        size = self.part[dim] * count if whole else self.part[dim] // count
+        return (*self.part[:dim], size, *self.part[dim + 1 :])
 
     def all_to_all(self, split_dim: int, concat_dim: int, axis: int) -> None:
         layout = sliced(gathered(self.layout, concat_dim, (axis,)), split_dim, (axis,))
@@ -220,7 +233,10 @@ def _refined(
     def refined() -> None:
         if steps.shape == shape and list(steps.layout.tensor_map) == [() if a == -1 else (a,) for a in start]:
             return
-        steps.reshape(TensorLayout(common.device_matrix, start, steps.layout.partial, steps.layout.reduce), shape)
+        entries = tuple([() if a == -1 else (a,) for a in start])
+        steps.reshape(
+            TensorLayout.known(common.device_matrix, entries, steps.layout.partial, steps.layout.reduce), shape
+        )
 
     if alltoall:
         for dim, (here, there) in enumerate(zip(start, common.dst_map, strict=True)):
@@ -337,7 +353,7 @@ def _moves_found(here: list[int], there: tuple[int, ...]) -> list[Move]:
 
 
 def _leads(steps: _Steps, dim: int) -> bool:
-    return dim > 0 and all(n == 1 for n in steps.layout.slice_shape(steps.shape)[:dim])
+    return dim > 0 and math.prod(steps.part[:dim]) == 1
 
 
 def _to_front(steps: _Steps, dim: int, *, scatter: bool = False) -> int:

@@ -40,9 +40,12 @@ def _refuse(step: Step | str, layout: TensorLayout, why: str) -> LayoutError:
     return LayoutError(f"{step} does not fit {layout}: {why}", where="redistribution")
 
 
-def _with_entry(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:
+def with_entry(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:
+    """The layout with `dim` split by these axes, of which is known that they fit."""
     entries = (*layout.tensor_map[:dim], axes, *layout.tensor_map[dim + 1 :])
-    return TensorLayout(layout.device_matrix, entries, layout.partial, layout.reduce, layout.rows)
+    if layout.rows:
+        return TensorLayout(layout.device_matrix, entries, layout.partial, layout.reduce, layout.rows)
+    return TensorLayout.known(layout.device_matrix, entries, layout.partial, layout.reduce)
 
 
 def gathered(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:
@@ -51,12 +54,13 @@ def gathered(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLay
     if held[len(held) - len(axes) :] != axes:
         why = f"they are not the innermost axes of the dim, {held}"
         raise _refuse(f"gathering dim {dim} over axes {axes}", layout, why)
-    return _with_entry(layout, dim, held[: len(held) - len(axes)])
+    return with_entry(layout, dim, held[: len(held) - len(axes)])
 
 
 def sliced(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:
     """Layout in which `dim` is split further, by `axes`."""
-    return _with_entry(layout, dim, layout.tensor_map[dim] + axes)  # TensorLayout refuses an axis in use
+    entries = (*layout.tensor_map[:dim], layout.tensor_map[dim] + axes, *layout.tensor_map[dim + 1 :])
+    return replace(layout, tensor_map=entries)  # TensorLayout refuses an axis in use
 
 
 def reduced(layout: TensorLayout, axes: tuple[int, ...]) -> TensorLayout:

@@ -55,7 +55,8 @@ def _products(factors: Iterable[int]) -> list[int]:
     return found
 
 
-def expand_factors(factors: Iterable[int], other: Iterable[int]) -> tuple[int, ...] | None:
+@lru_cache(maxsize=4096)
+def expand_factors(factors: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
     """Split `factors` also where `other` is split; None if the splits do not nest.
 
     The running products of both, united and sorted, give the result as successive ratios.
@@ -98,9 +99,14 @@ def _spans(device_matrix: tuple[int, ...]) -> tuple[Span, ...]:
     return tuple(reversed(spans))
 
 
-def _axes_in(span: Span, spans: tuple[Span, ...]) -> tuple[int, ...]:
-    """Axes (outer first) that lie in `span`."""
-    return tuple(a for a in range(len(spans) - 1, -1, -1) if span[0] <= spans[a][0] and spans[a][1] <= span[1])
+@lru_cache(maxsize=4096)
+def _axes_over(coarse: tuple[int, ...], fine: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Of every axis of one device matrix the axes of another (outer first) that lie in its span."""
+    spans = _spans(fine)
+    return tuple(
+        tuple(a for a in range(len(spans) - 1, -1, -1) if low <= spans[a][0] and spans[a][1] <= high)
+        for low, high in _spans(coarse)
+    )
 
 
 def on_device_matrix(layout: TensorLayout, device_matrix: Iterable[int]) -> TensorLayout:
@@ -110,21 +116,23 @@ def on_device_matrix(layout: TensorLayout, device_matrix: Iterable[int]) -> Tens
     TensorLayout(device_matrix=(2, 4), tensor_map=((1, 0), ()), partial=(), reduce='sum')
     """
     device_matrix = tuple(device_matrix)
-    if layout.device_matrix == device_matrix:
-        return layout
+    return layout if layout.device_matrix == device_matrix else _on_device_matrix(layout, device_matrix)
+
+
+@lru_cache(maxsize=16384)
+def _on_device_matrix(layout: TensorLayout, device_matrix: tuple[int, ...]) -> TensorLayout:
     form = layout.canonical()
-    spans = _spans(device_matrix)
-    axes_of = {a: _axes_in(span, spans) for a, span in enumerate(_spans(form.device_matrix))}
-    for a, axes in axes_of.items():
-        if math.prod(device_matrix[-1 - x] for x in axes) != form.axis_size(a):
+    axes_of = _axes_over(form.device_matrix, device_matrix)
+    for a, axes in enumerate(axes_of):
+        if math.prod([device_matrix[-1 - x] for x in axes]) != form.axis_size(a):
             what = f"{layout} cannot be written over device_matrix {device_matrix}"
             raise LayoutError(what, allowed=f"A refinement of {form.device_matrix}")
     if form.device_num != math.prod(device_matrix):
         raise LayoutError(f"device_matrix {device_matrix} has not the {form.device_num} ranks of {layout}")
-    return TensorLayout(
+    return TensorLayout.known(
         device_matrix,
-        tuple(tuple(x for a in axes for x in axes_of[a]) for axes in form.tensor_map),
-        tuple(x for a in form.partial for x in axes_of[a]),
+        tuple([tuple([x for a in axes for x in axes_of[a]]) for axes in form.tensor_map]),
+        tuple(sorted([x for a in form.partial for x in axes_of[a]])),
         layout.reduce,
     )
 
@@ -132,17 +140,18 @@ def on_device_matrix(layout: TensorLayout, device_matrix: Iterable[int]) -> Tens
 # ---- refining a tensor together with its layout ----
 
 
+@lru_cache(maxsize=16384)
 def _pieces(layout: TensorLayout, shape: Shape, device_matrix: tuple[int, ...]) -> list[Piece]:
     """Dims of the tensor, split until each has one axis of the refined device matrix; without dims of size 1.
 
     Every axis but the last takes a piece of exactly its size, the last one the rest.
     """
     fine, pieces = _spans(device_matrix), []
-    coarse = _spans(layout.device_matrix)
+    axes_of = _axes_over(layout.device_matrix, device_matrix)
     for size, axes in zip(shape, layout.tensor_map, strict=True):
         if size == 1:
             continue
-        cuts = [fine[x] for a in axes for x in _axes_in(coarse[a], fine) if fine[x][0] != fine[x][1]]
+        cuts = [fine[x] for a in axes for x in axes_of[a] if fine[x][0] != fine[x][1]]
         for low, high in cuts[:-1]:
             pieces.append((high // low, (low, high)))
             size //= high // low
@@ -202,7 +211,7 @@ def common_refinement(src: TensorLayout, dst: TensorLayout, shape: Shape, dst_sh
     device_matrix = common_factors(src.device_matrix, dst.device_matrix)
     while device_matrix is not None and math.prod(shape):
         one, two = _pieces(src, shape, device_matrix), _pieces(dst, dst_shape, device_matrix)
-        common = common_factors((n for n, _ in one), (n for n, _ in two))
+        common = common_factors([n for n, _ in one], [n for n, _ in two])
         if common is None:
             return None
         one, cut_one = _cut(one, common)
@@ -231,12 +240,12 @@ def join_axes(pieces: Iterable[tuple[int, tuple[int, ...], int]]) -> tuple[int, 
     return joined
 
 
-def flat_placement(layout: TensorLayout, shape: Iterable[int]) -> tuple:
+@lru_cache(maxsize=4096)
+def flat_placement(layout: TensorLayout, shape: tuple[int, ...]) -> tuple:
     """What each rank holds, however shaped: equal for two (layout, shape) if Reshapes of the slices lead between them.
 
     Digits of the flat index that the rank decides, as (stride, count, span of ranks), then what is pending.
     """
-    shape = tuple(shape)
     spans = _spans(layout.device_matrix)
     digits: list[tuple[int, int, int, int]] = []
     stride = math.prod(shape)

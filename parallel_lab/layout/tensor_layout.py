@@ -186,6 +186,20 @@ class TensorLayout:
         last = len(strategy) - 1 + len(repeat)
         return cls(strategy + repeat, tuple((last - dim,) if cut > 1 else () for dim, cut in enumerate(strategy)))
 
+    @classmethod
+    def known(
+        cls,
+        device_matrix: tuple[int, ...],
+        tensor_map: tuple[tuple[int, ...], ...],
+        partial: tuple[int, ...] = (),
+        reduce: str = "sum",
+    ) -> TensorLayout:
+        """A layout of which is known that it is one (tuples of axes, `partial` ascending): nothing is checked."""
+        made = object.__new__(cls)
+        parts = {"device_matrix": device_matrix, "tensor_map": tensor_map, "partial": partial, "reduce": reduce}
+        made.__dict__.update(parts, rows=())
+        return made
+
     # ---- sizes ----
 
     @property

@@ -2,6 +2,7 @@
 search must obey."""
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,9 @@ from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost import get_cluster, step_time_s
 from parallel_lab.cost.search import branch_and_bound, eliminate, exact, integer_program, search, time_problem
+from parallel_lab.cost.search.mindspore_model import MindSporeModel
 from parallel_lab.cost.search.problem import Choice, Pair, Problem, Term
+from parallel_lab.cost.search.time_model import TimeModel
 from parallel_lab.graph.compiler import compile_steps
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.run.simulator import Simulator
@@ -340,6 +343,29 @@ def test_what_propagation_leaves_costs_24_times_the_optimum():
         spread[f"matmul{number}"] = problem.choices[number].candidates[int(np.flatnonzero(edges == 0)[0])]
     assert problem.cost(problem.chosen(spread)) / eliminate(pinned).cost == pytest.approx(24.2, abs=0.05)
     assert eliminate(problem).cost < eliminate(pinned).cost
+
+
+# ---- equal layers ----
+
+
+@pytest.mark.parametrize("costs", ["time", "mindspore"])
+def test_equal_layers_are_priced_once(costs, monkeypatch):
+    """Four more layers of a chain ask for no price of a redistribution or operator that two have not asked for."""
+
+    def asked(layers):
+        count, model = Counter(), TimeModel if costs == "time" else MindSporeModel
+        for name in ("between", "rules_of"):
+            own = getattr(model, name)
+            monkeypatch.setattr(model, name, lambda *a, own=own, name=name: count.update([name]) or own(*a))
+        net = nets.Chain([64] * (layers + 1), [None] * layers)
+        best = search(net, ones(64, 64), ones(64, 64), costs=costs, loss=nn.MSELoss(), method="dynamic_programming")
+        monkeypatch.undo()
+        least = branch_and_bound(best.problem).cost
+        return count, len({id(pair.costs) for pair in best.problem.pairs}), best.best.cost, least
+
+    few, many = asked(3), asked(7)
+    assert few[:2] == many[:2]
+    assert many[2] == pytest.approx(many[3], rel=1e-12) and few[2] == pytest.approx(few[3], rel=1e-12)
 
 
 # ---- what a learner sees, and gets wrong ----

@@ -8,7 +8,7 @@ operators read, candidates that split it differently cannot stand together.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -31,12 +31,27 @@ class CostModel(Places):
     def __init__(self, graph: Graph, config: ParallelConfig, also: Mapping[str, Strategy] | None = None) -> None:
         super().__init__(graph, config)
         self.also = also or {}
-        self.rules: dict[str, list[ShardingRule]] = {n.name: list(self.rules_of(n)) for n in self.nodes.values()}
+        # equal layers: equal operators have one list of rules between them, which keys what is made of it
+        self.alike: dict[tuple, list[ShardingRule]] = {}
+        self.rules: dict[str, list[ShardingRule]] = {n.name: self.known_rules(n) for n in self.nodes.values()}
+        self.layouts: dict[tuple, list[TensorLayout]] = {}
         self.tables: dict[tuple, np.ndarray] = {}
+        self.priced: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
         self.live = {i.name for i in graph.inputs if i.role == "parameter" and i.trainable}
         for node in graph.of_phase("forward"):
             if self.live.intersection(node.ins):
                 self.live.update(node.outs)
+
+    def known_rules(self, node: Node) -> list[ShardingRule]:
+        """`rules_of`, once for all operators of which it says the same."""
+        parameters = [self.parameter(name) for name in node.ins]
+        same = tuple(None if p is None else parameters.index(p) for p in parameters)
+        shapes, own = self.graph.operand_shapes(node), (self.also.get(node.name), same)
+        given = (node.strategy, node.where) if configured(node) else (None, "")
+        key = (node.op, shapes, node.attrs, node.by_batch, *given, *own)
+        if key not in self.alike:
+            self.alike[key] = list(self.rules_of(node))
+        return self.alike[key]
 
     def rules_of(self, node: Node) -> Iterator[ShardingRule]:
         """What each candidate of an operator means; of one that was given a strategy, that alone."""
@@ -79,12 +94,26 @@ class CostModel(Places):
     def left(self, source: str, tensor: str) -> list[TensorLayout]:
         """The layouts in which the candidates of a place leave a tensor."""
         if source == DATASET:
-            return [self.data[tensor]]
-        return [self.results(self.nodes[source], rule)[tensor] for rule in self.rules[source]]
+            return self.layouts.setdefault((tensor,), [self.data[tensor]])
+        node, rules = self.nodes[source], self.rules[source]
+        given = node.out_strategy if configured(node) else None
+        key = (id(rules), node.outs.index(tensor), node.shapes, given, node.cross_batch, len(node.ins))
+        if key not in self.layouts:
+            self.layouts[key] = self.one_list(self.results(node, rule)[tensor] for rule in rules)
+        return self.layouts[key]
 
     def taken(self, link: Link) -> list[TensorLayout]:
         """The layouts in which the candidates of a link's target want its tensor."""
-        return [rule.wanted[link.position] for rule in self.rules[link.target]]
+        rules = self.rules[link.target]
+        key = (id(rules), link.position)
+        if key not in self.layouts:
+            self.layouts[key] = self.one_list(rule.wanted[link.position] for rule in rules)
+        return self.layouts[key]
+
+    def one_list(self, layouts: Iterable[TensorLayout]) -> list[TensorLayout]:
+        """These layouts as a list; of equal lists there is one."""
+        made = list(layouts)
+        return self.layouts.setdefault(tuple(made), made)
 
     def problem(self) -> Problem:
         """The choices and pairs, priced by the model."""
@@ -123,10 +152,13 @@ class CostModel(Places):
         befores, afters = self.left(source, tensor), self.taken(link)
         shapes = self.shapes[tensor], self.there(link)
         what = (*shapes, self.itemsizes[tensor], tensor in self.live)
-        key = (tuple(befores), tuple(afters), *what)
-        if key not in self.tables:  # equal layers ask for equal ones
-            pairs = {pair: self.between(*pair, *what) for pair in dict.fromkeys(itertools.product(befores, afters))}
-            self.tables[key] = np.array([[pairs[a, b] for b in afters] for a in befores])
+        key = (id(befores), id(afters), *what)
+        if key not in self.tables:
+            own, theirs = dict.fromkeys(befores), dict.fromkeys(afters)  # layouts without their repetitions
+            row = {layout: at for at, layout in enumerate(own)}
+            column = {layout: at for at, layout in enumerate(theirs)}
+            each = np.array([[self.between(a, b, *what) for b in theirs] for a in own])
+            self.tables[key] = each[np.ix_([row[a] for a in befores], [column[b] for b in afters])]
         return self.tables[key]
 
     # ---- what a model says ----

@@ -133,12 +133,15 @@ class _Elimination:
     def __init__(self, problem: Problem, limit: int | None, approximate: float) -> None:
         self.problem, self.limit, self.approximate = problem, limit, approximate
         self.sizes = [len(choice.candidates) for choice in problem.choices]
+        self.known: dict[tuple, tuple] = {}  # equal layers have the same arrays: what was made of them, by their ids
         tables = []
         for number, (own, choice) in enumerate(zip(problem.own, problem.choices, strict=True)):
-            memory = choice.memory_bytes.astype(float) if limit is not None else np.zeros(len(own))
-            tables.append(_Table((number,), own[:, None], memory[:, None]))
+            memory = choice.memory_bytes if limit is not None else np.zeros(len(own))
+            made = self.known.setdefault((id(own), id(choice.memory_bytes)), (own[:, None], 1.0 * memory[:, None]))
+            tables.append(_Table((number,), *made))
         for pair, cost in zip(problem.pairs, problem.between, strict=True):
-            tables.append(_Table((pair.source, pair.target), cost[..., None], np.zeros((*cost.shape, 1))))
+            made = self.known.setdefault((id(cost),), (cost[..., None], np.zeros((*cost.shape, 1))))
+            tables.append(_Table((pair.source, pair.target), *made))
         self.around: list[list[_Table]] = [[] for _ in self.sizes]  # of every operator the tables over it
         for table in tables:
             for number in table.over:
@@ -242,14 +245,16 @@ class _Elimination:
             hint = "Give some of them a strategy with shard, or set fully_use_devices to True"
             allowed = f"At most {MOST_CELLS:,}"
             raise StrategyError(what, where="search of strategies", allowed=allowed, hint=hint)
-        cost, memory = np.zeros((*shape, *fronts)), np.zeros((*shape, *fronts))
-        for at, table in enumerate(tables):
-            cost = cost + self.aligned(table.cost, table.over, axes, at, len(tables))
-            memory = memory + self.aligned(table.memory, table.over, axes, at, len(tables))
         kept = len(over)
-        sizes = cost.shape[kept:]
-        flat = (*cost.shape[:kept], -1)
-        cost, memory, back = self.front(cost.reshape(flat), memory.reshape(flat))
+        key = (kept, *((id(t.cost), id(t.memory), tuple(map(axes.index, t.over))) for t in tables))
+        if key not in self.known:
+            cost, memory = np.zeros((*shape, *fronts)), np.zeros((*shape, *fronts))
+            for at, table in enumerate(tables):
+                cost = cost + self.aligned(table.cost, table.over, axes, at, len(tables))
+                memory = memory + self.aligned(table.memory, table.over, axes, at, len(tables))
+            flat = (*cost.shape[:kept], -1)
+            self.known[key] = (*self.front(cost.reshape(flat), memory.reshape(flat)), cost.shape[kept:])
+        cost, memory, back, sizes = self.known[key]
         made = _Table(over, cost, memory)
         self.made.append(_Made(made, list(tables), out, back, sizes))
         self.replace(tables, made)

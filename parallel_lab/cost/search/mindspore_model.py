@@ -58,8 +58,11 @@ class MindSporeModel(CostModel):
 
     def prices(self, node: Node, rules: list[ShardingRule]) -> tuple[np.ndarray, np.ndarray]:
         operator = self.operator(node)
-        memory = [held_bytes(operator, rule) for rule in rules]
-        return np.array([operator_cost(operator, rule) for rule in rules]), np.array(memory, np.int64)
+        key = (id(rules), operator.itemsize, operator.out_shapes, operator.parameters)
+        if key not in self.priced:
+            memory = np.array([held_bytes(operator, rule) for rule in rules], np.int64)
+            self.priced[key] = np.array([operator_cost(operator, rule) for rule in rules]), memory
+        return self.priced[key]
 
     def between(
         self, before: TensorLayout, after: TensorLayout, shape: Shape, shape_after: Shape, itemsize: int, live: bool

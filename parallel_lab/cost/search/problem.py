@@ -10,7 +10,7 @@ search sees nothing else, so each of them works with either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -89,12 +89,14 @@ class Problem:
     @cached_property
     def own(self) -> tuple[np.ndarray, ...]:
         """Weighed cost of every candidate of every choice."""
-        return tuple(choice.costs @ self.weights for choice in self.choices)
+        made = {id(choice.costs): choice.costs @ self.weights for choice in _each(self.choices)}
+        return tuple(made[id(choice.costs)] for choice in self.choices)
 
     @cached_property
     def between(self) -> tuple[np.ndarray, ...]:
         """Weighed cost of every pair of candidates of every pair."""
-        return tuple(_weighed(pair.costs, self.weights) for pair in self.pairs)
+        made = {id(pair.costs): _weighed(pair.costs, self.weights) for pair in _each(self.pairs)}
+        return tuple(made[id(pair.costs)] for pair in self.pairs)
 
     @cached_property
     def plans(self) -> int:
@@ -198,6 +200,11 @@ def amount_text(value: float, unit: str) -> str:
     ('350 us', '12,345 bytes')
     """
     return time_text(value) if unit == "s" else f"{value:,.0f} {unit}".rstrip()
+
+
+def _each(parts: Sequence[Any]) -> Iterable[Any]:
+    """Choices or pairs, of those with the same table (equal layers have it) one."""
+    return {id(part.costs): part for part in parts}.values()
 
 
 def _only(keep: Mapping[int, int], number: int, count: int) -> Iterator[int]:

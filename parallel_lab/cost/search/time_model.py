@@ -80,7 +80,6 @@ class TimeModel(CostModel):
         super().__init__(graph, replace(config, enable_parallel_optimizer=False), also)
         self.cluster, self.copies_of_parameters = cluster, 2 + states
         self.last = {*graph.outputs, *graph.seeds}  # where the way back begins, with one number
-        self.priced: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
         self.links: dict[tuple, Link] = {}  # of a device matrix and axes
 
     def terms(self) -> tuple[Term, ...]:
@@ -98,7 +97,7 @@ class TimeModel(CostModel):
         parameters = tuple(self.parameter(name) is not None for name in node.ins)
         facts = (node.op, node.attrs, node.shapes, node.dtypes, node.out_strategy, node.cross_batch)
         ends = tuple(out in self.last for out in node.outs)
-        key = (facts, tuple(inputs), parameters, ends, tuple(rule.strategy for rule in rules))
+        key = (facts, tuple(inputs), parameters, ends, id(rules))
         if key not in self.priced:
             found = [self.price(node, inputs, rule) for rule in rules]
             self.priced[key] = np.array([costs for costs, _ in found]), np.array([size for _, size in found], np.int64)
@@ -186,7 +185,7 @@ class TimeModel(CostModel):
         """Seconds of each step of a redistribution, and (live) of its counterpart on the way back."""
         device = self.cluster.device
         for step in plan_redistribution(before, after, shape, dst_shape=shape_after, **self.config.manner):
-            given, made = (math.prod(s) * itemsize for s in (step.in_shape, step.out_shape))
+            given, made = math.prod(step.in_shape) * itemsize, math.prod(step.out_shape) * itemsize
             if step.kind == "reshape":
                 touched = [0, 0] if step.in_shape != step.out_shape else []  # a view, which takes its start
             elif step.kind == "slice":
