@@ -3,6 +3,7 @@
     parallel-lab plan --net gpt3_175b --devices 1024 --cluster dgx_a100 --batch 1536
     parallel-lab plan --net gpt --layers 96 --hidden 12288 --devices 4096 --cluster cluster.json
     parallel-lab plan --net gpt_22b --devices 8 --point t=8,b=4,m=1,recompute=attention,sequence=yes
+    parallel-lab plan --net gpt3_175b --devices 1024 --html plan.html --json plan.json
 
 Without --point: the outer search (`cost/scale/outer.py`). With it: one prediction, number by number with its formula.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.checks import choice
 from ..base.errors import ArgumentError
+from ..base.files import check_writable, write_whole
 from .options import option, subcommand, whole_number
 
 if TYPE_CHECKING:
@@ -38,23 +40,40 @@ _WORDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "sequence": ("sequence_parallel", _SWITCH.__getitem__, "yes or no"),
     "overlap": ("overlap", _SWITCH.__getitem__, "yes or no"),
 }
+_PRINT = "-"  # where --json names no file
 _NET = "gpt, with sizes, or a known model: gpt3_175b, gpt_22b, ... (default gpt)"
+_JSON = "also write all numbers to FILE; without FILE print one JSON object instead of lines"
 _POINT = "predict this one: d copies, t ranks of a layer, p stages, m micro-batches of b, v chunks, ..."
 
 
 def _plan(args: argparse.Namespace) -> int:
     from ..cost.scale import predict_point, search_plans
+    from .plan_page import point_page, search_page
 
+    for file in (args.json, args.html):
+        if file and file != _PRINT:
+            check_writable(file)  # before the search
+    if args.html and args.json and args.json != _PRINT and Path(args.html).resolve() == Path(args.json).resolve():
+        args.parser.error(f"--html and --json: both would write {args.html}")
     model, machine = _model(args), _machine(args)
     if args.point:
         point = predict_point(model, _point(args.point), machine, precision=args.precision)
-        print(json.dumps(point.to_dict(), indent=2) if args.json else point.explain())
-        return 0
+        return _give(args, point.explain(), point.to_dict(), lambda: point_page(point))
     cap = None if args.memory_gb is None else args.memory_gb * 1e9
     batch = args.batch or machine.cluster.device_num
     found = search_plans(model, machine, batch, memory_bytes=cap, precision=args.precision)
-    best = found.winner.explain()
-    print(json.dumps(found.to_dict(), indent=2) if args.json else f"{found.text(args.rows)}\n\n{best}")
+    text = f"{found.text(args.rows)}\n\n{found.winner.explain()}"
+    return _give(args, text, found.to_dict(), lambda: search_page(found))
+
+
+def _give(args: argparse.Namespace, text: str, numbers: dict, made: Callable[[], str]) -> int:
+    """Print, and write what was asked for.  made: the page"""
+    data = json.dumps(numbers, indent=2)
+    print(data if args.json == _PRINT else text)
+    if args.json and args.json != _PRINT:
+        write_whole(args.json, f"{data}\n")
+    if args.html:
+        write_whole(args.html, made())
     return 0
 
 
@@ -114,7 +133,8 @@ def add_parser(subparsers: Any) -> None:
             option("--precision", choices=("mixed", "float32"), default="mixed", help="mixed: 2 bytes a number"),
             option("--point", metavar="d=8,t=8,...", help=f"{_POINT} Words: {', '.join(_WORDS)}"),
             option("--rows", type=_COUNT, default=12, help="of the line of time against memory (default 12)"),
-            option("--json", action="store_true", help="print one JSON object instead of lines"),
+            option("--json", nargs="?", const=_PRINT, metavar="FILE", help=_JSON),
+            option("--html", metavar="FILE", help="also write picture and tables to FILE, one self-contained page"),
         ),
         help="predict and choose how to train a transformer on thousands of devices",
         description="Predicts step time, utilization, memory per rank, traffic per link and the bubble of plans for a "
@@ -122,7 +142,8 @@ def add_parser(subparsers: Any) -> None:
         "micro-batches, ZeRO level, recompute. A block is compiled, the rest follows from it; no device is needed.",
         epilog="examples:\n  parallel-lab plan --net gpt3_175b --devices 1024 --batch 1536\n"
         "  parallel-lab plan --net gpt --layers 96 --hidden 12288 --devices 4096 --cluster cluster.json\n"
-        "  parallel-lab plan --net gpt_22b --devices 8 --point t=8,b=4,m=1,recompute=attention,sequence=yes\n\n"
+        "  parallel-lab plan --net gpt_22b --devices 8 --point t=8,b=4,m=1,recompute=attention,sequence=yes\n"
+        "  parallel-lab plan --net gpt3_175b --devices 1024 --batch 1536 --html plan.html --json plan.json\n\n"
         "a cluster file is a known cluster with changes, or all of it:\n"
         '  {"preset": "dgx_a100", "node_link": {"alpha_s": 1e-5, "beta_s_per_byte": 4e-11}}\n',
     )

@@ -1,10 +1,12 @@
 """`parallel-lab plan`: what it prints is what the Python functions find."""
 
 import json
+import re
 
 import pytest
 
 from parallel_lab.cli import main as cli
+from parallel_lab.cli.plan_page import found_chart
 from parallel_lab.cost.scale import PlanPoint, Transformer, get_machine, predict_point, search_plans
 
 SIZES = ("--layers", "4", "--hidden", "64", "--heads", "4", "--seq-length", "32", "--vocab-size", "256")
@@ -23,6 +25,62 @@ def test_a_point_is_explained(capsys):
     point = PlanPoint(2, 2, 2, 1, 4, level=1, sequence_parallel=True)
     found = predict_point(MODEL, point, get_machine("dgx_a100", 8), precision="float32")
     assert capsys.readouterr().out == found.explain() + "\n"
+
+
+def test_page_and_data_of_a_search_have_what_it_found(tmp_path, capsys):
+    page, data = tmp_path / "plan.html", tmp_path / "plan.json"
+    options = ["--batch", "4", "--html", str(page), "--json", str(data)]
+    assert cli.main(["plan", *SIZES, "--devices", "4", *options]) == 0
+    found = search_plans(MODEL, get_machine("dgx_a100", 4), 4)
+    assert found.winner.explain() in capsys.readouterr().out
+    assert json.loads(data.read_text()) == json.loads(json.dumps(found.to_dict()))
+    html = page.read_text(encoding="utf-8")
+    assert all(f"<td>{p.point.text()}</td>" in html for p in found.line)
+    assert all(f">{value}</td>" in html for _, value, _ in found.winner.rows())
+    assert all(f"{words}</td>" in html for kind, words in found.words.items() if found.counts[kind])
+    assert html.count("<circle") <= len(found.verdicts) + 1  # every point once, the fastest twice
+    assert not re.search(r"<script|src=|href=|url\((?!#)|https?:", html) and "default-src 'none'" in html
+
+
+@pytest.mark.exhaustive
+def test_the_picture_draws_points_where_they_are():
+    found = search_plans(MODEL, get_machine("dgx_a100", 4), 4)
+    chart = found_chart(found)
+    drawn = {(x, y) for trace in chart.traces if trace.kind == "points" for x, y in zip(trace.x, trace.y, strict=True)}
+    near = [p for p in found.line if p.step_s <= 3 * found.winner.step_s]
+    assert {(p.memory_bytes / 2**30, p.step_s) for p in near} <= drawn
+    assert all(y <= 3 * found.winner.step_s for _, y in drawn)
+    (line,) = [t for t in chart.traces if t.name == "the line"]
+    assert list(line.y) == sorted(line.y, reverse=True) and list(line.x) == sorted(line.x)
+
+
+@pytest.mark.exhaustive
+def test_page_of_a_point(tmp_path, capsys):
+    page = tmp_path / "point.html"
+    assert cli.main([*SMALL, "--point", "d=8,b=2", "--html", str(page), "--json"]) == 0
+    found = predict_point(MODEL, PlanPoint(8, 1, 1, 2, 1), get_machine("dgx_a100", 8))
+    assert json.loads(capsys.readouterr().out)["step_s"] == found.step_s
+    assert all(f">{value}</td>" in page.read_text(encoding="utf-8") for _, value, _ in found.rows())
+
+
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_files_are_whole_or_absent(option, tmp_path, capsys):
+    """What cannot be written is said before the search; a search that finds nothing leaves no file."""
+    missing, kept = tmp_path / "missing" / "x", tmp_path / "kept"
+    assert cli.main([*SMALL, option, str(missing)]) == 2
+    assert "missing" in capsys.readouterr().err
+    kept.write_text("before")
+    big = ["plan", "--net", "gpt3_175b", "--devices", "8", "--batch", "8", option]
+    assert cli.main([*big, str(kept)]) == 2 and cli.main([*big, str(tmp_path / "new")]) == 2
+    assert "fits" in capsys.readouterr().err
+    assert kept.read_text() == "before" and [p.name for p in tmp_path.iterdir()] == ["kept"]
+
+
+def test_one_file_is_not_both(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*SMALL, "--html", str(tmp_path / "x"), "--json", str(tmp_path / "." / "x")])
+    assert ended.value.code == 2
+    assert "both would write" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_json_of_a_point_on_a_cluster_from_a_file(tmp_path, capsys):

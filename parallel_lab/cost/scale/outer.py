@@ -75,6 +75,8 @@ class Found:
     precision: str
     verdicts: tuple[Verdict, ...]
 
+    words = _TOLD  # {kind of a verdict: in words}
+
     @property
     def line(self) -> tuple[Prediction, ...]:
         """Points than which none is faster with as little memory, the fastest first."""

@@ -209,6 +209,12 @@ class Prediction:
 
     def explain(self) -> str:
         """Every number with its unit and formula, as lines."""
+        where = f"{self.model.name} on {self.machine.cluster.name}, {self.point.devices} devices"
+        head = f"{where}: {self.point.text()}, {self.precision}; all numbers predicted"
+        return "\n".join([head, *table_lines(self.rows(), right=[1])])
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """(what, number with its unit, formula); parts of a number follow it, indented."""
         p, m, device, peak = self.point, self.model, self.machine.cluster.device, self.machine.peak_flops_per_s
         kept, state = PRECISIONS[self.precision]
         border = "" if self.border_s is None else f", {time_text(self.border_s)} of it for messages between stages"
@@ -238,9 +244,7 @@ class Prediction:
         }
         rows += [(f"  {kind}", bytes_text(self.memory[kind]), texts[kind]) for kind in MEMORY_PARTS]
         rows += [(f"sent {where}", bytes_text(size), "by a rank per step") for where, size in self.sent_bytes.items()]
-        where = f"{m.name} on {self.machine.cluster.name}, {p.devices} devices"
-        head = f"{where}: {p.text()}, {self.precision}; all numbers predicted"
-        return "\n".join([head, *table_lines(rows, right=[1])])
+        return rows
 
     def _link(self) -> str:
         if self.point.tensor == 1:
