@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30  # bytes
 DRAWN = 3  # times the fastest step: slower points stand in the tables only
-_DRAWN = f"a point: one way to spend the devices, up to {DRAWN} times the fastest step"
+_EACH = f"a point: one way to spend the devices, up to {DRAWN} times the fastest step"
 MOST_DRAWN = 600  # points, of those that are refused
 
 
@@ -39,11 +39,7 @@ def search_page(found: Found) -> str:
         refused.append((words, nearest.point.text(), nearest.reason, f"{found.counts[kind]:,}"))
     parts = [
         _head(title, told, best),
-        _section(
-            "Step against memory",
-            chart.svg(760, 380),
-            f"a point: one way to spend the devices, up to {DRAWN} times the step",
-        ),
+        _section("Step against memory", chart.svg(760, 380), _EACH),
         _section("The line", html_table(rows), "no point is faster with as little memory, the fastest first"),
         _numbers(best, "The fastest, number by number"),
         _section("Refused", html_table(refused, left=3), "every other point, by the first reason that was found"),
@@ -77,8 +73,10 @@ def found_chart(found: Found) -> Chart:
     named = f"the fastest: {fastest.point.text()}"
     spot = (fastest.memory_bytes / GIB,), (fastest.step_s,), HUES[2], (f"{named}: {_both(fastest)}",)
     traces.append(Trace(named, "points", *spot))
-    top = max(v for trace in traces for v in trace.y)
-    traces.append(Trace(f"memory of a rank: {cap:.3g} GiB", "line", (cap, cap), (0.0, top), COMPUTE, dashed=True))
+    top, right = (max(v for t in traces for v in getattr(t, axis)) for axis in "yx")
+    if right > cap / 3:  # otherwise it would be most of the picture
+        limit = f"memory of a rank: {cap:.3g} GiB"
+        traces.append(Trace(limit, "line", (cap, cap), (0.0, top), COMPUTE, dashed=True))
     alt = f"{len(line)} points on the line of time against memory: from {_both(fastest)} to {_both(line[-1])}."
     kept = tuple(trace for trace in traces if trace.x)
     return Chart("Step against memory", "predicted", "memory of a rank in GiB", "step in s", kept, alt)
