@@ -146,14 +146,16 @@ class _Steps:
         self.done.append(kind(self.layout.device_matrix, before, self.part, **arguments))
         self.layout = layout
 
-    def reshape(self, layout: TensorLayout, shape: Shape) -> None:
-        """Describe the same slices on another global shape. Neighbouring Reshapes merge; idle ones disappear."""
+    def reshape(self, layout: TensorLayout, shape: Shape, part: Shape | None = None) -> None:
+        """Describe the same slices on another global shape. Neighbouring Reshapes merge; idle ones disappear. part: of
+        a rank, where it is known.
+        """
         if self.done and self.done[-1].kind == "reshape":
             self.done.pop()
             self.layout, self.shape, self.part = self._before_reshape
         self._before_reshape = (self.layout, self.shape, self.part)
         if self.shape != shape or not self.layout.same_placement(layout):
-            before, self.part = self.part, layout.slice_shape(shape)
+            before, self.part = self.part, part or layout.slice_shape(shape)
             self.done.append(Reshape(self.layout.device_matrix, before, self.part, layout=layout))
         self.layout, self.shape = layout, shape
 
@@ -233,10 +235,9 @@ def _refined(
     def refined() -> None:
         if steps.shape == shape and list(steps.layout.tensor_map) == [() if a == -1 else (a,) for a in start]:
             return
-        entries = tuple([() if a == -1 else (a,) for a in start])
-        steps.reshape(
-            TensorLayout.known(common.device_matrix, entries, steps.layout.partial, steps.layout.reduce), shape
-        )
+        entries, matrix = tuple([() if a == -1 else (a,) for a in start]), common.device_matrix
+        part = tuple([n if a == -1 else n // matrix[-1 - a] for n, a in zip(shape, start, strict=True)])
+        steps.reshape(TensorLayout.known(matrix, entries, steps.layout.partial, steps.layout.reduce), shape, part)
 
     if alltoall:
         for dim, (here, there) in enumerate(zip(start, common.dst_map, strict=True)):

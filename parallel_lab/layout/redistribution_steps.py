@@ -95,7 +95,7 @@ class Step:
 
     @property
     def group_size(self) -> int:
-        return math.prod(self.device_matrix[-1 - a] for a in self.axes)
+        return math.prod([self.device_matrix[-1 - a] for a in self.axes])
 
     @property
     def communicates(self) -> bool:

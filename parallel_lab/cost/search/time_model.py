@@ -201,6 +201,7 @@ class TimeModel(CostModel):
                 self.links[place] = self.cluster.link_for(step.group(0))
             link, gamma, route = self.links[place], device.gamma_s_per_byte, getattr(step, "route", None)
             back = {"all_gather": "reduce_scatter", "exchange": "exchange_reduce"}.get(step.kind, step.kind)
-            yield message_time_s(step.kind, given, step.group_size, link, gamma, route=route)
+            members = step.group_size
+            yield message_time_s(step.kind, given, members, link, gamma, route=route)
             if live:
-                yield message_time_s(back, made, step.group_size, link, gamma, route=route)
+                yield message_time_s(back, made, members, link, gamma, route=route)
