@@ -9,7 +9,7 @@ from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.pipeline.run import Ran, RunResult
 from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.widgets import PipelineLabWidget
-from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
+from tests.browser.lab_page import FAULTS, FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
 
 __all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
 
@@ -207,6 +207,22 @@ def test_the_picture_stays_in_place_while_a_run_says_how_it_goes(live):
         assert page.locator(".pl-pi-going").all_text_contents() == [said] * bool(said)
         tops.append(page.locator(".pl-pi-figure").bounding_box()["y"])
     assert tops[0] == tops[1]
+
+
+def test_another_schedule_leaves_what_has_run_in_sight(live):
+    """It was gone without a word: numbers, lanes and curve."""
+    lab = ran(PipelineLab(), 1.2)
+    lab._run.label, lab._run.parallel, lab._run.single = lab.settings.label, [0.5, 0.25, 0.125], [0.5, 0.25, 0.125]
+    page, _ = live(PipelineLabWidget(lab), width=848)
+    expect(page.get_by_role("tab", name="Earlier runs")).to_have_count(0)
+    page.locator("[data-command=set_schedule]").select_option("gpipe")
+    expect(page.locator(".pl-loss .pl-legend")).to_contain_text("1f1b, stack, 4 stages, 8 micro-batches (3 steps)")
+    page.get_by_role("tab", name="Earlier runs").click()
+    rows = page.get_by_role("tabpanel").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.last).to_contain_text("measured")
+    expect(rows.last).to_contain_text("0.125 near step 3")
+    assert page.evaluate(FAULTS) == []
 
 
 def test_a_text_is_loaded_and_the_cap_is_typed(live):

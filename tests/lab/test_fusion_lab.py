@@ -10,6 +10,7 @@ import pytest
 from parallel_lab.base.cluster import Cluster, Device, Link, get_cluster
 from parallel_lab.base.errors import ArgumentError, ContextError
 from parallel_lab.base.settings import fusion_rules
+from parallel_lab.base.units import time_text
 from parallel_lab.cost import predict_timeline
 from parallel_lab.lab.fusion.case import MODES
 from parallel_lab.lab.fusion.lanes import event_lanes, plan_lanes
@@ -279,13 +280,20 @@ def test_a_profile_of_ones_own_is_used_for_prediction_and_simulation():
     assert lab.snapshot()["cluster"]["value"] == "slow"
 
 
-def test_a_new_setting_forgets_what_was_run():
+def test_what_was_run_before_a_new_setting_is_listed_as_earlier():
     lab = FusionLab("dense", devices=2)
-    lab.run_simulated(steps=1)
-    lab.wait(60)
-    lab.show_source("simulated")
-    lab.set_size(1)
+    for size_mb in range(1, 6):
+        lab.set_size(size_mb)
+        lab.run_simulated(steps=1)
+        lab.wait(60)
+        step = time_text(lab.results["simulated"].step_s)
+        lab.show_source("simulated")
+    lab.set_mode("off")
     assert lab.results == {} and lab.snapshot()["source"]["value"] == "predicted"
+    named = [label.rsplit(", ", 1)[1] for label, _, _ in lab.earlier]
+    assert named == ["fusion size 3", "fusion size 4", "fusion size 5"]
+    assert lab.earlier[-1][1] == "simulated" and lab.earlier[-1][2].startswith(f"{step} a step, ")
+    assert lab.snapshot()["sections"]["earlier"]["rows"] == lab.earlier
 
 
 def test_event_lanes_need_events():

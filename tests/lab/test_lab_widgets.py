@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 
 import pytest
@@ -236,33 +237,33 @@ for name in ("strategy", "fusion", "memory", "stepper"):
 UNKNOWN = [(name, (), "unknown command") for name in ("close", "snapshot", "__class__", None, ["stop"])]
 REFUSED = {
     "strategy": [
-        ("select_rank", ("5",), "Expected int"),
-        ("select_rank", (True,), "Expected int"),
+        ("select_rank", ("5",), "Expected a whole number"),
+        ("select_rank", (True,), "Expected a whole number"),
         ("select_rank", (8,), "One of 0, 1, 2"),
-        ("set_devices", (), "Expected int"),
-        ("set_strategy", ("matmul", 3), "Expected str, str or tuple or None"),
-        ("set_steps", ("7",), "Expected int"),
+        ("set_devices", (), "Expected a whole number"),
+        ("set_strategy", ("matmul", 3), "Expected a text, a text or tuple or None"),
+        ("set_steps", ("7",), "Expected a whole number"),
         ("run", (1,), "Expected no arguments"),
     ],
     "fusion": [
         ("set_config", ("one, two",), "no setting"),
         ("set_devices", (3,), "One of 2, 4, 8"),
-        ("set_devices", ("4",), "Expected int"),
-        ("set_devices", (True,), "Expected int"),
-        ("move_cut", (4,), "Expected int, int"),
+        ("set_devices", ("4",), "Expected a whole number"),
+        ("set_devices", (True,), "Expected a whole number"),
+        ("move_cut", (4,), "Expected a whole number, a whole number"),
         ("move_cut", (4, 5), "there is no cut 4"),
         ("run_simulated", (), "on paper"),
     ],
     "memory": [
         ("set_devices", (3,), "One of 2, 4, 8"),
-        ("set_devices", ("4",), "Expected int"),
-        ("set_devices", (True,), "Expected int"),
-        ("set_width", (None,), "Expected int"),
+        ("set_devices", ("4",), "Expected a whole number"),
+        ("set_devices", (True,), "Expected a whole number"),
+        ("set_width", (None,), "Expected a whole number"),
         ("set_width", (33,), "A multiple of 16"),
-        ("set_accumulation_shard", (1,), "Expected bool"),
+        ("set_accumulation_shard", (1,), "Expected True or False"),
         ("set_capacity", ("a lot",), "A size such as"),
         ("set_level", ("grouping",), "One of off"),
-        ("set_level", (), "Expected str"),
+        ("set_level", (), "Expected a text"),
         ("set_zero", ("7.5B", 64), "Expected"),
         ("set_zero", ("7.5B", 6.5, 12), "degree=6.5"),
         ("show_source", ("measured",), "One of predicted"),
@@ -270,16 +271,16 @@ REFUSED = {
     ],
     "stepper": [
         ("show", ("ring",), "unknown command"),
-        ("to", ("3",), "Expected int"),
-        ("to", (True,), "Expected int"),
+        ("to", ("3",), "Expected a whole number"),
+        ("to", (True,), "Expected a whole number"),
         ("to", (9,), "An int from 0 to 6"),
-        ("follow", ("2",), "Expected int or None"),
+        ("follow", ("2",), "Expected a whole number or None"),
         ("next", (1,), "Expected no arguments"),
     ],
     "pipeline": [
-        ("set_stages", ("4",), "Expected int"),
-        ("toggle_recompute", (True,), "Expected int"),
-        ("put", (0, "0F0"), "Expected int, str, int"),
+        ("set_stages", ("4",), "Expected a whole number"),
+        ("toggle_recompute", (True,), "Expected a whole number"),
+        ("put", (0, "0F0"), "Expected a whole number, a text, a whole number"),
         ("put", (0, "0F0", -1), "0F0 is done a second time"),
         ("move", (0, 4, 0), "0F0 must come first"),
         ("set_typed", ("times", "fast"), "Three numbers"),
@@ -288,26 +289,26 @@ REFUSED = {
     "redistribution": [
         ("set_devices", (3,), "One of 2, 4, 8"),
         ("set_have", ("3 x 1",), "One of 1 x 1"),
-        ("set_rank", ("5",), "Expected int"),
+        ("set_rank", ("5",), "Expected a whole number"),
         ("set_rank", (8,), "One of 0, 1, 2"),
         ("to", (9,), "from 0 to"),
     ],
-    "costs": [("set_ranks", (5,), "One of 2, 3"), ("set_kind", (3,), "Expected str"), ("set_size", (1,), "One of")],
+    "costs": [("set_ranks", (5,), "One of 2, 3"), ("set_kind", (3,), "Expected a text"), ("set_size", (1,), "One of")],
     "recompute": [
         ("set_cap", (41,), "One of 20, 30, 40"),
         ("toggle", (12,), "One of 0, 1, 2"),
-        ("toggle", ("3",), "Expected int"),
+        ("toggle", ("3",), "Expected a whole number"),
         ("show_par", (), "no choice of your own under the cap 40"),
     ],
     "search": [
         ("set_pin", ("matmul", "((3, 1), (1, 1))"), "One of"),
-        ("set_pin", ("matmul", 3), "Expected str, str or tuple or None"),
+        ("set_pin", ("matmul", 3), "Expected a text, a text or tuple or None"),
         ("set_capacity", ("1 B",), "no choice of strategies needs at most 1 bytes"),
         ("set_weight", ("luck", "2"), "One of compute, partial sums"),
         ("set_bandwidth", ("fast",), "bandwidth"),
         ("select_point", ("front 99",), "One of winner, yours"),
         ("to", (99,), "One of 0, 1"),
-        ("take", (), "Expected str"),
+        ("take", (), "Expected a text"),
     ],
 }
 GOOD = {"strategy": ("select_rank", 7), "fusion": ("set_mode", "each"), "memory": ("set_level", "level2")}
@@ -438,6 +439,14 @@ def test_a_cell_keeps_the_page_beside_the_widget(opened):
     shown, _ = DisplayFormatter().format(opened("memory"))
     assert {"application/vnd.jupyter.widget-view+json", "text/html"} <= set(shown)
     assert "No kernel here" in shown["text/html"]
+
+
+@each_lab
+def test_a_script_declares_a_name_once(name):
+    """The files of a lab are one script: a second `const` of a name and nothing at all is shown."""
+    script = LABS[name]().front_end()[0]
+    names = re.findall(r"^(?:const|let|function|class) (\w+)", script, re.MULTILINE)
+    assert len(names) > 50 and sorted(names) == sorted(set(names))
 
 
 @pytest.mark.parametrize("name", widgets.LABS)

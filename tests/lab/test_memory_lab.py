@@ -320,6 +320,9 @@ def test_the_text_has_every_part():
     lab.run_simulated(2)
     assert lab.wait(60)
     text = lab.to_text()
+    lab.set_level("off")
+    assert lab.earlier[0][:2] == [f"eight equal layers of width {WIDTH}, 2 ranks, Adam, level1", "simulated"]
+    assert "Earlier runs" in lab.to_text() and "Earlier runs" not in text
     for words in (
         "Bytes per rank",
         "Messages of rank 0",

@@ -336,8 +336,20 @@ def test_a_drawn_schedule_on_workers_equals_one_device_bit_for_bit(workers):
     assert "all" in lab.to_text() and "equal bit for bit" in lab.to_text()
     lab.move(0, 0, 0)  # nothing changes, nothing is forgotten
     assert "measured" in lab.results
+    measured = shot["loss"]["parallel"]
+    lab.run_simulated()  # Guards against a simulation that threw away what the workers had trained
+    assert lab.wait(120) and lab.results["measured"] is result
+    assert lab.snapshot()["loss"]["parallel"] == measured
     lab.set_cap(9)
     assert lab.results == {}
+    [earlier] = lab.snapshot()["earlier"]
+    assert earlier["label"] == "drawn, stack, 2 stages, 4 micro-batches" and earlier["losses"] == measured
+    assert [row[0] for row in earlier["rows"]] == ["simulated", "measured"]
+    assert earlier["rows"][1][1:] == [result.step_s, result.bubble]
+    assert "Earlier runs" in lab.to_text() and lab.snapshot()["said"] == ""
+    lab.run_measured(3)
+    lab.set_schedule("gpipe")
+    assert lab.snapshot()["said"] == f"the run before ({earlier['label']}) was ended by this change"
     lab.close()
 
 

@@ -10,6 +10,7 @@ import pytest
 import parallel_lab as pl
 from parallel_lab.base.errors import StrategyError
 from parallel_lab.cost import step_time_s
+from parallel_lab.cost.search.problem import amount_text
 from parallel_lab.graph.compiler import compile_network
 from parallel_lab.lab.code.exports import STEPS
 from parallel_lab.lab.search.model import SearchLab
@@ -215,6 +216,9 @@ def test_both_train_as_one_device_does(net, tmp_path):
     other = next(one.strategy for one in lab.candidates() if not one.chosen)
     lab.set_pin(lab.snapshot()["operator"], other)
     assert lab.result is None  # it was about another winner
+    named = [label for label, *_ in lab.earlier]
+    assert named == [f"{net}, 4 devices, laptop, exact, {one}" for one in ("winner", "yours")]
+    assert amount_text(again.result.plans[0].measured_s, "s") in lab.earlier[0][2]
     lab.close()
     close_all()
 

@@ -294,6 +294,7 @@ function tables(s, ui) {
   return tabs(ui, {
     messages: ["Messages", rows.length, () => section(s, "messages", ui)],
     cost: ["Cost of a message", null, () => cost(s, ui)],
+    ...earlierTab(s, ui),
     ...codeTabs(s, ui),
   });
 }

@@ -374,6 +374,15 @@ class FusionLab(ComparesRuns, WritesCode):
 
     # ---- running ----
 
+    def _in_words(self) -> str:
+        text = config_view(self, self._given, self._mode, self._case.names, self._last_position())["text"]
+        mode = f"fusion {self._mode} {text}".rstrip()
+        return f"{self._subject.label}, {self._devices} devices, {self._parallel_mode.replace('_', ' ')}, {mode}"
+
+    def _told(self, result: RunResult) -> str:
+        sent = f"{result.sent} message{'' if result.sent == 1 else 's'}"
+        return f"{time_text(result.step_s)} a step, {time_text(result.unfused_s)} without fusion, {sent}"
+
     def _work_of(self, source: str, steps: int) -> partial:
         if self._subject.job is None:
             hint = "Take the subject 'chain': a network with gradients of these proportions"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...base.settings.config import FUSION_THRESHOLD_MB
 from ...base.units import time_text
-from ..shared.sections import Section, table
+from ..shared.sections import Section, earlier_runs, table
 from .case import Case, Score, Settings
 from .lanes import Lanes
 from .run import RunResult
@@ -32,6 +32,7 @@ def fusion_sections(lab: Any, case: Case, lanes_of: Mapping[str, dict[str, Any]]
         "times": table("Step time", times, _times(lab, case, results), notes=verdicts),
         "golf": table("Fusion golf", {"": "name", " ": "time bar"}, _golf(case, score), small=small, on="yours"),
         "messages": table("Messages", columns, by=["source"], of=messages),
+        **earlier_runs(lab.earlier),
         "cost": {
             "kind": "lines",
             "title": "Cost of a message",

@@ -138,7 +138,7 @@ function tables(s, ui) {
     levels: plain("levels"), traffic: plain("traffic"), step: ["One step", null, () => step(s, ui)],
     parameters: plain("parameters"), equality: ["Same numbers?", null, () => equality(s, ui)],
     ...(s.sections.puzzle ? { puzzle: ["Puzzle", null, () => puzzle(s, ui)] } : {}),
-    paper: ["ZeRO paper", null, () => paper(s, ui)], ...codeTabs(s, ui),
+    ...earlierTab(s, ui), paper: ["ZeRO paper", null, () => paper(s, ui)], ...codeTabs(s, ui),
   });
 }
 

@@ -305,6 +305,13 @@ class MemoryLab(ComparesRuns, WritesCode):
 
     # ---- running ----
 
+    def _in_words(self) -> str:
+        s, width = self._settings, f" of width {self._width}" if self._subject.width else ""
+        return f"{self._subject.label}{width}, {s.devices} ranks, {s.optimizer}, {s.level}"
+
+    def _told(self, result: RunResult) -> str:
+        return f"{bytes_text(fullest(result.ranks).peak_bytes)} on the fullest rank, at its fullest moment"
+
     def _work_of(self, source: str, steps: int) -> partial:
         given = (self._job(), self._settings, self.plan, self.off, steps)
         return partial(counted, source, *given, self._run_is_stopped)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...base.errors import ParallelLabError
 from ...base.units import bytes_text
-from ..shared.sections import Section, table
+from ..shared.sections import Section, earlier_runs, table
 from .count import MOMENTS, PURPOSES, Count
 from .facts import ParameterFact, formulas
 from .puzzle import Score, fullest
@@ -45,6 +45,7 @@ def memory_sections(lab: Any) -> dict[str, Section]:
         **{f"equality_{source}": _equality(lab.said(source), result) for source, result in lab.results.items()},
         **({"puzzle": _puzzle(lab.score, lab.said(lab.score.source))} if lab.width and lab.capacity_bytes else {}),
         **_zero(lab.zero),
+        **earlier_runs(lab.earlier),
     }
     return found
 

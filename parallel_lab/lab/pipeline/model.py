@@ -32,7 +32,7 @@ from ...cost.schedules.order import loop, shape_v
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
 from ..code.pasted import read_code
-from ..shared.lab import Choice, RunsOneThing
+from ..shared.lab import EARLIER, Choice, RunsOneThing
 from . import drawing
 from .code_out import codes_of
 from .run import Given, PipelineRun, RunResult
@@ -110,6 +110,7 @@ class PipelineLab(RunsOneThing, WritesCode):
         self._rank = 0
         self._job: tuple[Any, Job] | None = None
         self._run: PipelineRun = PipelineRun(steps=self.steps)
+        self._said = ""  # of a run that a change has ended
         known = self.one_of(schedule, schedule_names(), "schedule")
         begin = Settings(
             get_subject(net).name,
@@ -414,8 +415,13 @@ class PipelineLab(RunsOneThing, WritesCode):
         with self._lock:
             if self._run.goes_on:
                 return
-            given = self._given(where)
-            run = PipelineRun("running", steps=steps)
+            given, before = self._given(where), self._run
+            run = PipelineRun("running", steps=steps, label=self._settings.label)
+            if "measured" not in sources and before.state != "recorded":
+                run.goes_on_from(before)
+            elif before.parallel:
+                self._keep_run()
+            self._said = ""
 
         def work() -> str:
             run.steps_of(given, sources, lambda what: self._tell(run, what))
@@ -456,8 +462,13 @@ class PipelineLab(RunsOneThing, WritesCode):
                 "can_undo": bool(self._past),
                 "can_redo": bool(self._future),
                 "ran": runs_view(s, run.results),
+                "earlier": list(self._earlier),
+                "said": self._said,
                 **schedule_view(s),
-                "sections": {**pipeline_sections(s, run.results, run.state == "recorded"), **self.code_sections()},
+                "sections": {
+                    **pipeline_sections(s, run.results, self._earlier, run.state == "recorded"),
+                    **self.code_sections(),
+                },
                 **self.progress(),
             }
 
@@ -501,7 +512,7 @@ class PipelineLab(RunsOneThing, WritesCode):
         return codes_of(self._settings)
 
     def _to(self, settings: Settings) -> None:
-        """Other settings, if they are possible; what was run is forgotten, what was set can be gone back to."""
+        """Other settings, if they are possible; what was run is an earlier run then, and `undo` goes back."""
         with self._lock:
             if settings == self._settings:
                 return
@@ -523,9 +534,17 @@ class PipelineLab(RunsOneThing, WritesCode):
         self._changed("picture")
 
     def _show(self, settings: Settings) -> None:
+        self._keep_run()
         self._settings = settings
         self._rank = min(self._rank, settings.stages - 1)
+
+    def _keep_run(self) -> None:
+        """The present run is an earlier one from now on; one that goes on ends, and that is said."""
         run, self._run = self._run, self.idle_run()
+        if run.goes_on:
+            self._said = f"the run before ({run.label}) was ended by this change"
+        if kept := run.as_earlier():
+            self._earlier = [*self._earlier, kept][-EARLIER:]
         run.ask_to_end()
 
     def _known_rank(self, rank: Any, command: str) -> None:

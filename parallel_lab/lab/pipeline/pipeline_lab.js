@@ -3,7 +3,7 @@
 const NUMBERS_OF = ["set_stages", "set_micro_batches", "set_chunks", "set_rank", "set_cores", "toggle_recompute"];
 const TABS = {
   actions: ["Actions", ["actions"]], messages: ["Messages", ["messages"]], memory: ["Memory", ["memory"]],
-  equality: ["Equality", ["equality"]], text: ["Schedule as text", ["text"]], csv: ["CSV", ["torch"]],
+  equality: ["Equality", ["equality"]], earlier: ["Earlier runs", ["earlier"]], text: ["Schedule as text", ["text"]], csv: ["CSV", ["torch"]],
   code: ["Code out", ["ours"]],
 };
 

@@ -5,7 +5,7 @@ scaled so that its ranks compute as many ticks as the drawn ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...base.system import cores
@@ -144,9 +144,15 @@ def status_text(settings: Settings, faults: list[Fault]) -> str:
 
 
 def pipeline_sections(
-    settings: Settings, results: Mapping[str, RunResult], recorded: bool = False
+    settings: Settings,
+    results: Mapping[str, RunResult],
+    earlier: Sequence[Mapping[str, Any]] = (),
+    recorded: bool = False,
 ) -> dict[str, Section]:
-    """All sections of a `PipelineLab`.  recorded: the results were read from a file"""
+    """All sections of a `PipelineLab`.
+
+    earlier   runs with other settings (`PipelineRun.as_earlier`);  recorded: the results were read from a file
+    """
     s, how = settings, " (recorded)" if recorded else ""
     found = {
         "picture": code("Lanes (predicted): actions in order, waits in brackets", _lanes_text(s)),
@@ -165,6 +171,8 @@ def pipeline_sections(
         "messages": table("Messages", MESSAGES, _messages(s), small="predicted: counted in the schedule"),
         "memory": table("Memory", MEMORY, _memory(s, results), small=KEPT + "; counted ones are recorded" * recorded),
     }
+    if earlier:
+        found["earlier"] = table("Earlier runs", EARLIER_RUNS, [row for run in earlier for row in _earlier(run)])
     if equality := next((r.equality for r in results.values() if r.equality is not None), None):
         columns = {"tensor": "name", "largest difference": "small", "rounding bound": "small", "verdict": "text"}
         rows = [[r.tensor, r.largest_difference, r.bound, r.verdict] for r in equality.rows]
@@ -181,6 +189,7 @@ def pipeline_sections(
 
 
 KEPT = "results of forward that backward reads; predicted: micro-batches x parts"
+EARLIER_RUNS = {"schedule": "name", "source": "text", "step": "text", "bubble": "text", "loss": "text"}
 MESSAGES = {"border": "name", "ranks": "text", "activations": "count", "gradients": "count", "together": "count"}
 MEMORY = {"rank": "name", "kept at most, predicted": "text", "counted, simulated": "bytes", "measured": "bytes"}
 MEMORY |= {"parts": "text", "recompute": "text", "cap": "text"}
@@ -191,6 +200,21 @@ def _verdict(equality: Any, how: str) -> list[Any]:
     if same == len(equality.rows):
         return [f"measured{how}: all {same} tensors are equal bit for bit", True]
     return [f"measured{how}: {equality.verdict}, {same} bit for bit", equality.equal]
+
+
+def _earlier(run: Mapping[str, Any]) -> list[list[Any]]:
+    """The rows of an earlier run: one for each source, or one for a training that was ended."""
+    losses, steps = run["losses"], plural(run["steps"], "step")
+    loss = f"{losses[-1]:.4g} near step {run['steps']}" if losses else None
+    if not any(source == "measured" for source, *_ in run["rows"]) and losses:
+        ended = [[run["label"], f"ended after {steps}", None, None, loss]]
+    else:
+        ended = []
+    rows = [
+        [run["label"], source, time_text(step_s), percent(bubble), loss if source == "measured" else None]
+        for source, step_s, bubble in run["rows"]
+    ]
+    return rows + ended
 
 
 def _lanes_text(settings: Settings) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from ...cost.schedules import Schedule, Timing, make_schedule
 from ...cost.schedules.naming import find
 from ...cost.schedules.order import Key, key_of
-from .subjects import STRATEGIES
+from .subjects import STRATEGIES, STRATEGY_LABELS
 
 DRAWN = "drawn"  # the name of a schedule that somebody has changed
 # schedules for parts that go around: with one part on a rank they are 1F1B and GPipe
@@ -71,6 +71,19 @@ class Settings:
             was_free = find(self.named).chunks is None
             chunks = known or max(self.chunks if was_free else 1, 2 if name in GO_AROUND else 1)
         return replace(self, named=name, chunks=chunks, drawn=None)
+
+    @property
+    def label(self) -> str:
+        """In words: what it is, and what differs from how the lab begins."""
+        plain, each = Settings(), f"{self.chunks} parts each, " if self.chunks > 1 else ""
+        words = [f"{self.name}, {self.net}, {self.stages} stages, {each}{self.micro_batches} micro-batches"]
+        if self.strategy != plain.strategy:
+            words.append(f"{STRATEGY_LABELS[self.strategy]} in a stage")
+        if self.recompute:
+            words.append(f"recompute on {', '.join(map(str, self.recompute))}")
+        if self.cores:
+            words.append(f"{self.cores} cores")
+        return "; ".join(words)
 
     @property
     def devices(self) -> int:

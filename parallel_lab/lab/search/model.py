@@ -28,11 +28,11 @@ from ..code.exports import code_of_strategies
 from ..code.lab_code import WritesCode
 from ..code.pasted import named_strategies, read_code
 from ..code.program import program_of
-from ..shared.lab import Choice, LabRun, RunsOneThing
+from ..shared.lab import EARLIER, Choice, LabRun, RunsOneThing
 from ..shared.records import taken, written
 from ..strategy.operators import parse_strategy
 from .run import STEPS, RunResult, check_result, run_both
-from .sections import own_text, search_sections, search_text, status_text
+from .sections import own_text, run_text, search_sections, search_text, status_text
 from .space import CLUSTERS, COSTS, LONG, MODES, Argued, Candidate, Point, Setting, Space, Strategies, space_of
 from .subjects import SUBJECTS
 from .views import net_view, point_view
@@ -91,7 +91,7 @@ class SearchLab(WritesCode, RunsOneThing):
         self._weights: dict[str, float] = {}
         self._own, self._changed_own = next(iter(SUBJECTS[net].presets)), {}
         self._result: RunResult | None = None
-        self._recorded = False
+        self._recorded, self._ran_as = False, ""
         self._update()
 
     # ---- choosing ----
@@ -323,7 +323,7 @@ class SearchLab(WritesCode, RunsOneThing):
         once, `wait()` waits; nothing while it runs.
         """
         with self._lock:
-            space, key = self.space, self._run_key()
+            space, key, words = self.space, self._run_key(), self._in_words()
             plans = {WINNER: self.plan, OWN: space.plan(self.own.strategies)}
 
         def work() -> str:
@@ -331,11 +331,15 @@ class SearchLab(WritesCode, RunsOneThing):
             with self._lock:
                 if key != self._run_key():
                     return "the settings have changed since: run both again"
-                self._result, self._recorded = result, False
+                self._result, self._recorded, self._ran_as = result, False, words
             why = f"; {why}" if (why := without_processes()) else ""
             return f"{result.source}: {STEPS} steps of each, compared with one device{why}"
 
         self._start("training the winner and your choice, and both on one device", work)
+
+    def _in_words(self) -> str:
+        """The settings, as an earlier run is called."""
+        return f"{self._net}, {self._devices} devices, {self._cluster}, {self._mode}"
 
     def record(self) -> Any:
         """The result; None: nothing has run."""
@@ -348,7 +352,7 @@ class SearchLab(WritesCode, RunsOneThing):
         found = taken(RunResult, record, "run")
         check_result(found)
         with self._lock:
-            self._result, self._recorded = found, True
+            self._result, self._recorded, self._ran_as = found, True, self._in_words()
             self._run = LabRun("recorded", "recorded: measured in an earlier run")
         self._changed("picture")
 
@@ -477,6 +481,10 @@ class SearchLab(WritesCode, RunsOneThing):
         self._at = len(argued.steps) - 1
         self._ran = self._run_key()
         if self._ran != before:
+            if found := getattr(self, "_result", None):
+                recorded = "recorded: " * self._recorded
+                rows = [[f"{self._ran_as}, {p.name}", recorded + found.source, run_text(p)] for p in found.plans]
+                self._earlier = [*self._earlier, *rows][-2 * EARLIER :]
             self._result, self._recorded = None, False
             if not self._run.goes_on:
                 self._run = LabRun()

@@ -157,7 +157,7 @@ function tables(s, ui) {
   return tabs(ui, {
     ...(s.sections.runs ? { runs: ["Both trained", rows("runs"), both] } : {}),
     ...(s.sections.flips ? { flips: ["What would flip it", rows("flips"), () => one("flips")] } : {}),
-    terms: ["Terms", null, () => one("terms")], ...codeTabs(s, ui),
+    ...earlierTab(s, ui), terms: ["Terms", null, () => one("terms")], ...codeTabs(s, ui),
   });
 }
 

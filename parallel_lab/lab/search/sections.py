@@ -11,7 +11,8 @@ from typing import Any
 from ...base.units import bytes_text
 from ...cost.search.problem import amount_text
 from ...ops.machine.primitive import Strategy
-from ..shared.sections import Section, snapshot_text, table
+from ..shared.sections import Section, earlier_runs, snapshot_text, table
+from .run import PlanRun
 from .space import MODES, Argued, Point, deciding
 
 WORST = {"exact": "the exact search", "dynamic_programming": "dynamic programming"}
@@ -163,7 +164,7 @@ def lab_arguments(lab: Any) -> Iterable[tuple[str, Argued | None]]:
 
 def search_sections(lab: Any) -> dict[str, Section]:
     """Sections by name; on a page they are behind tabs."""
-    return {"terms": _terms(lab), "flips": _flips(lab), **_runs(lab)}
+    return {"terms": _terms(lab), "flips": _flips(lab), **_runs(lab), **earlier_runs(lab.earlier)}
 
 
 def _terms(lab: Any) -> Section:
@@ -208,6 +209,12 @@ def _flip(lab: Any, name: str, other: Argued) -> list[Any]:
     side = "more" if by >= 0 else "less"
     told = f"now {amount(argued, abs(by))} {side} of {term}"
     return [name, change_text(argued.winner, other.winner), amount(argued, then.cost), told]
+
+
+def run_text(run: PlanRun) -> str:
+    """Step times of a plan that was trained, in words."""
+    times = {"predicted": run.predicted_s, "simulated": run.simulated_s, "measured": run.measured_s}
+    return ", ".join(f"{amount_text(time_s, 's')} {source}" for source, time_s in times.items())
 
 
 def _runs(lab: Any) -> dict[str, Section]:

@@ -65,6 +65,9 @@ class Choice(NamedTuple):
         return {"label": self.label, "value": self.value, "choices": choices}
 
 
+TYPE_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
+
+
 class Lab(Asks, Kept):
     """A headless model. `__init__` must run before the first change.
 
@@ -245,9 +248,10 @@ class Lab(Asks, Kept):
             for given, types in zip(arguments, wanted, strict=True)
         )
         if not fits:
-            names = (" or ".join("None" if t is type(None) else t.__name__ for t in types) for types in wanted)
+            names = (" or ".join(TYPE_WORDS.get(t, t.__name__) for t in types) for types in wanted)
             allowed = f"Expected {', '.join(names) or 'no arguments'}"
-            raise ParallelLabError(f"arguments {shorten(arguments)}", where=f"{where}, {name}", allowed=allowed)
+            given = shorten(arguments[0]) if len(arguments) == len(wanted) == 1 else f"arguments {shorten(arguments)}"
+            raise ParallelLabError(given, where=f"{where}, {name}", allowed=allowed)
 
     def choices(self) -> dict[str, Choice]:
         """What can be chosen now, by the name of the attribute that holds it (without its underscore)."""
@@ -352,12 +356,25 @@ class LabRun:
         return {"state": self.state, "text": self.text, "error": self.error}
 
 
+EARLIER = 3  # runs with other settings that are still shown
+
+
 class RunsOneThing(Lab):
-    """Runs one thing at a time beside the notebook, and says how it went.  _run: the present or last run."""
+    """Runs one thing at a time beside the notebook, and says how it went.
+
+    _run       the present or last run
+    _earlier   what was run with other settings, the newest last
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._run = LabRun()
+        self._earlier: list[Any] = []
+
+    @property
+    def earlier(self) -> list[Any]:
+        """What was run with other settings, the newest last."""
+        return list(self._earlier)
 
     def idle_run(self) -> LabRun:
         """As there is before anything has run."""
@@ -463,6 +480,7 @@ class ComparesRuns(RunsOneThing):
     def __init__(self) -> None:
         super().__init__()
         self._results: dict[str, Any] = {}
+        self._ran_as = ""  # settings of the results, in words
         self._recorded: set[str] = set()  # sources whose results were read from a file
         self._source = "predicted"
 
@@ -509,7 +527,7 @@ class ComparesRuns(RunsOneThing):
                 if found[source].source != source:
                     raise ArgumentError(f"a result of {shorten(found[source].source)}", where=source)
                 self._check_result(found[source])
-            self._results, self._recorded = found, set(found)
+            self._results, self._recorded, self._ran_as = found, set(found), self._in_words()
             self._run = LabRun("recorded", f"recorded: {' and '.join(found)} numbers are of an earlier run")
         self._changed("picture")
 
@@ -518,10 +536,20 @@ class ComparesRuns(RunsOneThing):
         raise NotImplementedError
 
     def _forget_runs(self) -> None:
-        """What was run before is no longer about the present settings."""
+        """What was run before is not about the present settings: it is an earlier run from now on."""
+        rows = [[self._ran_as, self.said(source), self._told(found)] for source, found in self._results.items()]
+        self._earlier = [*self._earlier, *rows][-EARLIER:]
         self._results, self._recorded, self._source = {}, set(), "predicted"
         if not self._run.goes_on:
             self._run = LabRun()
+
+    def _in_words(self) -> str:
+        """The present settings, as an earlier run is called."""
+        raise NotImplementedError
+
+    def _told(self, result: Any) -> str:
+        """What a run has found, in words."""
+        raise NotImplementedError
 
     def _work_of(self, source: str, steps: int) -> Callable[[], Any]:
         """What runs the present settings, and gives the result."""
@@ -540,14 +568,14 @@ class ComparesRuns(RunsOneThing):
         why = without_processes() if source == "measured" else ""
         source, note = ("simulated", f"; {why}") if why else (source, "")
         with self._lock:
-            settings, work = self._settings_now(), self._work_of(source, steps)
+            settings, work, words = self._settings_now(), self._work_of(source, steps), self._in_words()
 
         def run() -> str:
             result = work()
             with self._lock:
                 if settings != self._settings_now():  # the lab shows something else by now
                     return f"{source}: the settings have changed since"
-                self._results[source] = result
+                self._results[source], self._ran_as = result, words
                 self._recorded.discard(source)
             return self._done(source, steps) + note
 

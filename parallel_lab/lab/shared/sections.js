@@ -169,6 +169,9 @@ function codeTabs(s, ui) {
   return Object.fromEntries(known.map((name, n) => [name, [n ? null : "Code", null, () => content(name)]]));
 }
 
+const earlierTab = (s, ui) => (s.sections.earlier
+  ? { earlier: ["Earlier runs", s.sections.earlier.rows.length, () => section(s, "earlier", ui)] } : {});
+
 // What is looked at one at a time: a row of tabs, and below it what the chosen one shows; a second click closes it.
 //   known   {name: [title, rows that its table has or null, () => html]}; title null: it belongs to the tab before it
 function tabs(ui, known) {

@@ -12,12 +12,12 @@ from ..code.lab_code import WritesCode
 from ..code.pasted import check_strategies, named_strategies, read_code
 from ..code.program import program_of
 from ..pictures.charts import Chart, loss_chart, timeline_chart
+from ..shared.lab import EARLIER
 from ..shared.networks import NETWORKS
 from ..shared.problems import get_problem
 from ..shared.records import LONGEST, MOST_LOSSES, Plain, losses_taken, losses_written, part_of, taken
 from .training import CURVE, Training
 
-EARLIER = 3  # runs whose curves stay
 RECORDED = "recorded: "  # before the settings of a run that was read from a file
 
 

@@ -30,12 +30,12 @@ from ..pictures.duals import redistribution_of, with_duals
 from ..pictures.graph_strip import graph_strip
 from ..pictures.layers import flow_graph, plan_layers
 from ..pictures.numbers import simulated_step, slice_numbers
-from ..shared.lab import Choice, RunsOneThing
+from ..shared.lab import EARLIER, Choice, RunsOneThing
 from ..shared.networks import NETWORKS
 from ..shared.problems import PROBLEMS, get_problem, problems_of
 from ..shared.questions import COMMANDS, Question
 from .ask import strategy_questions
-from .exports import EARLIER, RECORDED, StrategyExports
+from .exports import RECORDED, StrategyExports
 from .gap import Machine
 from .operators import Operators, first_tensor, layer_of_entries, parse_strategy, same_source
 from .plans import Plans, Setting, job_of, own_copy

@@ -544,7 +544,7 @@ const { render, mountPage } = lab({
   ...movesAir,
   numbers: ["set_devices", "select_rank", "select_message"],
   commit(name, text, { snapshot, send, forget }) {
-    if (Number(text) !== snapshot.steps) send("set_steps", [Number(text)]);
+    if (numberOf(text) !== snapshot.steps) send("set_steps", [numberOf(text)]);
     forget("head");
   },
   handlers: (view) => withTour(view, withCode(view, withNumbers(view, withMoves(view, handlers(view))))),
