@@ -75,7 +75,8 @@ def test_lines_that_are_pasted_set_the_lab_and_a_refusal_names_the_line(live):
     field = page.locator("textarea[data-command=set_code]")
     field.fill("# nothing\nnet.dense9.set_comm_fusion(2)")
     field.blur()
-    expect(page.get_by_text("line 2: there is no parameter")).to_be_visible()
+    expect(page.locator(".pl-notice")).to_contain_text("line 2: there is no parameter")
+    expect(page.locator(".pl-paste + .pl-refused-here")).to_contain_text("line 2: there is no parameter")
 
 
 def test_where_a_page_may_not_use_the_clipboard_the_program_is_selected(page_of):
@@ -86,6 +87,19 @@ def test_where_a_page_may_not_use_the_clipboard_the_program_is_selected(page_of)
     page.locator(".pl-section-code_mindspore [data-copy]").click()
     expect(page.locator(".pl-section-code_mindspore [data-copy]")).to_have_text("Selected: press Ctrl+C")
     assert page.evaluate("getSelection().toString()").strip() == lab.code().strip()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", LABS)
+def test_the_line_in_an_empty_field_is_one_that_sets_the_lab(live, name):
+    """Every lab showed one for strategies, and three of them refuse it."""
+    lab = LABS[name]()
+    page, widget = live(getattr(widgets, f"{type(lab).__name__}Widget")(lab))
+    page.get_by_role("tab", name="Code", exact=True).click()
+    field = page.locator("textarea[data-command=set_code]")
+    field.fill(field.get_attribute("placeholder"))
+    page.get_by_role("button", name="Set the lab").click()
+    assert widget.last_error is None and page.locator(".pl-notice").count() == 0
 
 
 @pytest.mark.exhaustive

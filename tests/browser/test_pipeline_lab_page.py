@@ -238,9 +238,13 @@ def test_a_text_is_loaded_and_the_cap_is_typed(live):
     cap.press("Enter")
     expect(page.locator(".pl-pi-fault")).to_have_count(2)
     expect(page.locator(".pl-status")).to_contain_text("no memory for 0F1")
+    cap.fill("1.5")
+    cap.press("Enter")
+    expect(page.locator(".pl-notice")).to_contain_text("cap 1.5. A whole number")
     cap.fill("much")
     cap.press("Enter")
     expect(page.locator(".pl-notice")).to_contain_text("A whole number")
     page.locator("textarea").fill("0F0 what")
     page.get_by_role("button", name="Load").click()
     expect(page.locator(".pl-notice")).to_contain_text("line 1, column 5")
+    expect(page.get_by_role("tabpanel")).to_contain_text("'what' is no action")  # where it was typed

@@ -235,7 +235,8 @@ class PipelineLab(RunsOneThing, WritesCode):
             examples = {"times": "Three numbers, for F, B and W: 1:1:1", "latency": "A number", "cap": "A whole number"}
             raise ArgumentError(f"{field} {shorten(text)}", where=where, allowed=examples[field])
         if field == "cap":
-            self.set_cap(int(numbers[0]) if numbers[0].is_integer() else -1)
+            cap = int(numbers[0]) if numbers[0].is_integer() else numbers[0]
+            self._to(replace(self._settings, cap=_cap(cap)))
         elif field == "times":
             self.set_times(*numbers)
         else:

@@ -131,12 +131,12 @@ function below(s, ui) {
     <p class="pl-pi-verdict">${equality ? equality.notes.map(verdictText) : ui.live ? COMPARED : ALONE}</p></div></div>`;
 }
 
-function loader(s) {
+function loader(s, ui) {
   const { text } = s.sections.text;
   return html`<label class="pl-pi-load"><span>Edit it and load it, or paste another, as text or CSV:</span>
     <textarea data-key="load-${text}" data-load="1" rows="${Math.min(9, s.lanes.length + 1)}" spellcheck="false"
     wrap="off">${text}</textarea></label>
-    <button type="button" class="pl-button" data-key="do-load" data-do="load">Load</button>`;
+    <button type="button" class="pl-button" data-key="do-load" data-do="load">Load</button>${refusedHere(s, ui, "load")}`;
 }
 
 function tables(s, ui) {
@@ -145,7 +145,7 @@ function tables(s, ui) {
   const ranks = choice("rank", "rank", s.rank, "set_rank", ui);
   const one = (name) => section(s, name, ui, { above: name === "actions" ? ranks : "" });
   const tab = ([name, [title, names]]) => [name, [title, rows(names),
-    () => (name === "text" && ui.live ? loader(s) : names.map(one))]];
+    () => (name === "text" && ui.live ? loader(s, ui) : names.map(one))]];
   return tabs(ui, { ...Object.fromEntries(known.map(tab)), ...codeTabs(s, ui) });
 }
 

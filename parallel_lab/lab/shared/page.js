@@ -252,7 +252,7 @@ function mount(root, spec, { live, send: tell, can }) {
     root.dataset.painted = String(Number(root.dataset.painted || 0) + 1);
   };
 
-  const send = (command, args) => { spec.acts?.(view); tell(command, args); };
+  const send = (command, args) => { ui.asked = command; spec.acts?.(view); tell(command, args); };
   // Everything is delegated to the root, so redrawing never loses a listener.
   const given = ({ dataset }, value) => ((dataset.number || spec.numbers?.includes(dataset.command)) ? Number(value) : value);
   const act = (node, moved) => {

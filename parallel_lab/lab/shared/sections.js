@@ -102,13 +102,22 @@ function section(s, name, ui, { above = "", below = "", body } = {}) {
 const sectionParts = (names) => Object.fromEntries(names.map((name) => [name, (s, ui) => section(s, name, ui)]));
 
 // The tabs with the setting as programs; lines of MindSpore that are pasted into the first set the lab.
-const paste = (ui) => html`<div class="pl-field pl-paste">
+const PASTED = {
+  "Strategy Lab": "self.matmul.shard(((2, 1), (1, 1)))", "Search Lab": "self.matmul.shard(((2, 1), (1, 1)))",
+  "Fusion Lab": 'net.comm_fusion({"allreduce": {"mode": "size", "config": 8}})',
+  "Memory Lab": 'net.hsdp(optimizer_level="level2")',
+  "Pipeline Lab": "net = nn.PipelineCell(net, micro_size=8)",
+};
+// What was refused, at the field that asked for it: the head may be out of sight.
+const refusedHere = (s, ui, command) => (ui.asked === command && s.last_error
+  ? html`<p class="pl-refused-here" data-key="refused-${command}"><b aria-hidden="true">!</b> ${s.last_error}</p>` : "");
+const paste = (s, ui) => html`<div class="pl-field pl-paste">
   <label for="${ui.id}-paste">Lines of MindSpore set the lab:</label>
   <textarea id="${ui.id}-paste" rows="2" data-key="paste" data-command="set_code" spellcheck="false"
   title="taken with Ctrl+Enter, by the button, or when the field is left"
-  placeholder="self.matmul.shard(((2, 4), (4, 1)))"${flag("disabled", !ui.live)}></textarea>
+  placeholder="${PASTED[s.title]}"${flag("disabled", !ui.live)}></textarea>
   <button type="button" class="pl-button" data-key="take" data-take="1"${flag("disabled", !ui.live)}
-  >Set the lab</button></div>`;
+  >Set the lab</button></div>${refusedHere(s, ui, "set_code")}`;
 
 // Handlers of a lab with such tabs: a paste is taken by its button and by Ctrl+Enter, too, and a copy says so.
 function withCode(view, own = {}) {
@@ -165,7 +174,7 @@ function codeTabs(s, ui) {
   const one = (name) => html`<button type="button" class="pl-button" data-key="of-${name}" data-tab="${name}"
     aria-pressed="${ui.tab === name}"${flag("disabled", ui.tab === name)}>${TARGETS[name]}</button>`;
   const content = (name) => html`<p class="pl-targets" role="group" aria-label="library">${known.map(one)}</p>
-    ${section(s, name, ui, { below: name === "code_mindspore" ? paste(ui) : "" })}`;
+    ${section(s, name, ui, { below: name === "code_mindspore" ? paste(s, ui) : "" })}`;
   return Object.fromEntries(known.map((name, n) => [name, [n ? null : "Code", null, () => content(name)]]));
 }
 
