@@ -8,14 +8,28 @@ import json
 import numpy as np
 import pytest
 
+from parallel_lab.base.cluster import Link
 from parallel_lab.base.errors import ArgumentError
+from parallel_lab.base.settings.fusion_rules import size_groups_by_bytes
 from parallel_lab.cost.overlap import predict_overlap
 from parallel_lab.cost.recompute import predict_choice
 from parallel_lab.cost.schedules import make_schedule
 from parallel_lab.lab.classroom import hidden
-from parallel_lab.lab.exercises import Wrong, all_exercises, get_exercise, judge, judge_drawn, lesson_09, probe
+from parallel_lab.lab.collectives.all_reduce_menu import AllReduceMenu
+from parallel_lab.lab.exercises import (
+    Wrong,
+    all_exercises,
+    get_exercise,
+    judge,
+    judge_drawn,
+    lesson_02,
+    lesson_04,
+    lesson_08,
+    lesson_09,
+    probe,
+)
 from parallel_lab.lab.exercises.book import LEARNER, Desk
-from parallel_lab.lab.fusion.subjects import GOLF
+from parallel_lab.lab.fusion.subjects import GOLF, MB
 from parallel_lab.lab.memory.subjects import WIDTHS, Settings, get_subject
 from parallel_lab.lab.recompute.chain import LAYERS
 from tests.lab.test_exercises_08 import peak
@@ -246,3 +260,66 @@ def test_numbers_that_can_be_guessed_pass_the_check_and_earn_nothing():
 
     exercise = get_exercise("06.1")
     assert judge(exercise, guessed, {}).points == 4 and judge_drawn(exercise, guessed, {}, seed=1).points == 0
+
+
+# ---- whoever learns, every part can be passed ----
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("start_ms", lesson_04.OWN_STARTS_MS)
+def test_on_every_line_a_list_beats_all_thresholds_and_a_threshold_all_in_one(start_ms):
+    """As in the common puzzle; and neither everything fused nor nothing is at par."""
+    sizes = [gradient.size_bytes for gradient in GOLF]
+    for ms_per_mb in lesson_04.OWN_MS_PER_MB:
+        line = Link(start_ms * 1e-3, ms_per_mb * 1e-3 / MB)
+
+        def step_s(groups, line=line):
+            return predict_overlap(GOLF, groups, line).step_s
+
+        ends = best_split(line)
+        par_s = step_s([sum(end < n for end in ends) for n in range(10)])
+        by_size_s = min(step_s(size_groups_by_bytes(sizes, mb)) for mb in range(sum(sizes) // MB + 1))
+        assert par_s < by_size_s * (1 - 1e-6) and by_size_s <= min(step_s([0] * 10), step_s(range(10)))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+def test_for_no_machine_is_a_ring_best_for_everything():
+    for ranks, us, gb in itertools.product(lesson_02.OWN_RANKS, lesson_02.OWN_STARTS_US, lesson_02.OWN_GB_PER_S):
+        menu = AllReduceMenu(ranks=ranks, link=Link(us * 1e-6, 1e-9 / gb))
+        assert set(menu.par) != {"ring"} and menu.prices_s[0]["ring"] > min(menu.prices_s[0].values())
+
+
+SIZES = [(stages, count) for stages, counts in lesson_09.OWN_BY_HAND.items() for count in counts]
+SPLIT = [(stages, count) for stages, counts in lesson_09.OWN_DIVIDED.items() for count in counts]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("stages", "micro_batches"), SIZES)
+def test_1f1b_is_at_the_proved_par_for_all_sizes(stages, micro_batches):
+    """Its formula: 2 (m + p - 1); with two parts on each rank 2 (2 m + p - 1)."""
+    sizes = lesson_09.Sizes(stages, micro_batches)
+    assert lesson_09.par_of(sizes, sizes.cap).makespan == 2 * (micro_batches + stages - 1)
+    two_parts = lesson_09.par_of(sizes.two_parts, sizes.two_parts_cap, 2)
+    assert two_parts.makespan == 2 * (2 * 2 * stages + stages - 1)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("stages", "micro_batches"), SPLIT)
+def test_a_divided_backward_is_shorter_and_can_be_without_a_gap_for_all_sizes(stages, micro_batches):
+    """ZB-H1's floor: p - 1 + 3 m. The fused step has 3 (m + p - 1)."""
+    sizes = lesson_09.Sizes(stages, micro_batches)
+    assert lesson_09.par_of(sizes, sizes.cap, split=True).makespan == stages - 1 + 3 * micro_batches
+    assert lesson_09._fused_makespan(sizes) == 3 * (micro_batches + stages - 1)
+    wide = make_schedule("zb_h2", stages, micro_batches)
+    timing = wide.clock(1, 1, 1)
+    assert max(wide.peaks) <= sizes.wide_cap and timing.spans == timing.work
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("capacity", [lesson_08.OWN_CAPACITIES[0], lesson_08.OWN_CAPACITIES[-1]])
+def test_a_level_fits_more_than_none_under_the_smallest_and_the_largest_memory(capacity):
+    without = max(w for w in WIDTHS if w <= 448 and peak(w, level="off") <= capacity)
+    assert peak(without + WIDTHS.step, level="level3") <= capacity < peak(WIDTHS[-1], level="level3")
