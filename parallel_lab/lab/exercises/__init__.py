@@ -4,7 +4,7 @@
 
     check("02.1", ring_reduce_scatter)      # what passed, and the first thing that is wrong, with your line
     hint("02.1")                            # a question; then a place to look, a part of the answer, the answer
-    par("09.2")                             # of a puzzle, an answer at par: after an attempt of one's own
+    par("09.2")                             # of a puzzle, an answer at par: after an attempt of your own
 
 A verdict tells one fault at a time. What was expected is told once a hint was asked for. The answer that an exercise
 begins with is "not tried yet" and earns nothing.
@@ -37,15 +37,15 @@ the answer is a number or a choice, each student may have numbers of its own (`o
 The notebooks are the students' version as they are. `parallel-lab course FOLDER` makes an nbgrader course of them,
 whose `generate_assignment` leaves the starts of the exercises in place (`lab/classroom/nbgrader_config.py`).
 
-Write one's own
----------------
+Write your own
+--------------
 
 An exercise is an `Exercise`: number, title, parts with points, four hints, a grader. The grader is a generator: it
 yields a `Part` per part, made by `judged(name, function, *arguments)`. That function returns what was found, in words,
-or raises `Wrong(found, expected, note)`; `Wrong(found, form="A number")` where an answer is of another form. Learners'
+or raises `Wrong(found, expected, note)`; `Wrong(found, form="A number")` where an answer has another form. Learners'
 functions are called through `ask` or `compare_calls`, which stop what does not end and name the learner's line; rank
-programs are run by `run_programs`. An `Idea` is a wrong model with the answer that follows from it: who hands in its
-numbers reads its note. This is a whole exercise:
+programs are run by `run_programs`. An `Idea` is a wrong model with the answer that follows from it: a learner
+who hands in its numbers reads its note. This is a whole exercise:
 
     from parallel_lab.lab.exercises import Exercise, Idea, add, check, compare_calls, hint, judged
 
@@ -55,7 +55,7 @@ numbers reads its note. This is a whole exercise:
         return 2 * (ranks - 1) * size_bytes / ranks
 
     IDEAS = (
-        Idea("whole arrays travel", "A ring sends chunks, a rank-th of the array each.",
+        Idea("whole arrays travel", "A ring sends chunks, each 1/ranks of the array.",
              lambda ranks, size_bytes: 2 * (ranks - 1) * size_bytes, part="bytes"),
         Idea("half of it", "That is the reduce_scatter alone; an all_gather follows.",
              lambda ranks, size_bytes: (ranks - 1) * size_bytes / ranks, part="bytes"),
@@ -122,7 +122,7 @@ that the slower one is as fast as can be:
     ))
 
 `probe(exercise, answers)` tests it: that the start earns nothing, right answers pass, each idea gets its own note and
-no junk makes the grader fail. Exercises of the course lie in `lesson_NN.py` (`EXERCISES`), one's own in any file with a
+no junk makes the grader fail. Exercises of the course lie in `lesson_NN.py` (`EXERCISES`), your own in any file with a
 tuple `EXERCISES`, which `parallel-lab grade --exercises FILE` takes. `notebooks/templates/your_own_lesson.ipynb` is a
 whole lesson to copy, with an exercise and a lab of its own.
 '''

@@ -205,7 +205,7 @@ ENOUGH_IDEAS = (
     ),
     Idea(
         "whole gradients in every message",
-        "A ring sends an n-th of the gradients in each of its messages, not all of them.",
+        "Each message of a ring carries 1/n of the gradients, not all of them.",
         partial(_enough, step=lambda n, compute, size, alpha, beta: compute / n + 2 * (n - 1) * (alpha + beta * size)),
         "ranks",
     ),
@@ -219,7 +219,7 @@ ENOUGH_IDEAS = (
 
 
 def _last_doubling(answer: Any) -> Iterator[Part]:
-    rule = "doubled while the step, compute and a ring all_reduce, gets so many times as fast"
+    rule = "doubled as long as the step, compute and a ring all_reduce, gets at least that many times as fast"
     yield judged("ranks", compare_calls, answer, ENOUGH, _enough, ENOUGH_IDEAS, rule)
     yield judged("none or all", compare_calls, answer, ENDS, _enough, (), "no doubling pays, or every one")
 
@@ -400,8 +400,8 @@ check("11.2", questions)
             "Exercise 03.4 has the step of n ranks. Write it down for 32 ranks and for 64: which part is still halved?",
             "The step is compute over n, and 2 (n - 1) times (alpha plus beta times the bytes over n). Divide the step "
             "of n ranks by that of 2 n.",
-            "Begin with one rank. As long as there are twice as many, and the step of n ranks is at least `gain` times "
-            "that of 2 n, double n.",
+            "Begin with one rank. As long as twice as many are allowed, and the step of n ranks is at least gain times "
+            "that of 2 n ranks, double n.",
         ),
         _last_doubling,
         ideas=ENOUGH_IDEAS,
