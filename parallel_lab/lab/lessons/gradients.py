@@ -15,6 +15,7 @@ from ...run.simulator import simulate
 from ..exercises import check, hint
 from ..exercises.lesson_07 import gap
 from ..exercises.two_products import Chain
+from ..faults import FAULTS, inject, table
 from ..pictures.duals import with_duals
 from ..pictures.gradient_graph import GradientGraph, gradient_graph
 from ..pictures.numbers import simulated_step
@@ -24,7 +25,20 @@ from ..shared.networks import NETWORKS, apply_strategies
 from ..shared.prediction import Comparison
 from ..shared.problems import get_problem
 
-__all__ = ["Request", "check", "compare", "drift", "gap", "graph", "hint", "prove", "twins"]
+__all__ = [
+    "FAULTS",
+    "Request",
+    "check",
+    "compare",
+    "drift",
+    "gap",
+    "graph",
+    "hint",
+    "inject",
+    "prove",
+    "table",
+    "twins",
+]
 GATHERING = {"matmul": ((2, 4), (4, 1)), "relu": ((2, 4),), "matmul2": ((1, 1), (1, 8))}
 
 
