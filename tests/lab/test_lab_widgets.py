@@ -295,7 +295,7 @@ REFUSED = {
     ],
     "costs": [("set_ranks", (5,), "One of 2, 3"), ("set_kind", (3,), "Expected a text"), ("set_size", (1,), "One of")],
     "recompute": [
-        ("set_cap", (41,), "One of 20, 30, 40"),
+        ("set_cap", (41,), "One of 20, 24, 28, 30"),
         ("toggle", (12,), "One of 0, 1, 2"),
         ("toggle", ("3",), "Expected a whole number"),
         ("show_par", (), "no choice of your own under the cap 40"),
