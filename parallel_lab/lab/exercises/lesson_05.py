@@ -154,10 +154,15 @@ def _answered(answer: Any, shape: tuple[int, int, int], strategy: Pair) -> tuple
         raise Wrong(shorten(value), "", note, None, what, form=rule) from error
 
 
-def _as_compiled(answer: Any, place: int, shapes: Sequence[tuple[int, int, int]] = SHAPES) -> str:
+def _as_compiled(
+    answer: Any,
+    place: int,
+    shapes: Sequence[tuple[int, int, int]] = SHAPES,
+    splits: Sequence[tuple[int, int, int]] = tuple(counts()),
+) -> str:
     tried = 0
     for shape in shapes:
-        for m, k, n in counts():
+        for m, k, n in splits:
             strategy = pair(m, k, n)
             given, found = _answered(answer, shape, strategy), Product(strategy, shape)
             right = (*found.slices, found.addends)
@@ -173,7 +178,8 @@ def _as_compiled(answer: Any, place: int, shapes: Sequence[tuple[int, int, int]]
 
 def _drawn_shape(place: int, answer: Any, rng: np.random.Generator) -> None:
     m, k, n = (int(8 * size) for size in rng.integers(1, 9, 3))
-    _as_compiled(answer, place, [(m, k, n)])
+    splits = rng.permutation(list(counts()))[:3]
+    _as_compiled(answer, place, [(m, k, n)], [tuple(map(int, each)) for each in splits])
 
 
 def _shape_note(given: Any, at: int, shape: tuple[int, int, int], split: tuple[int, int, int]) -> str:
