@@ -107,7 +107,7 @@ def test_the_game_is_sound_and_its_par_is_the_fastest_of_all_plans():
     assert winner.step_s == pytest.approx(fastest, rel=1e-12)
     assert eval(get_exercise("11.2").par()) == [plan_points.plan_text(winner.point)]
     near = check("11.2", ["d4 t4 p4 b1"])
-    assert "1.011 x par" in near.parts[2].found and "share out" in near.parts[2].note
+    assert "1.011 x par" in near.parts[2].found and "divide among" in near.parts[2].note
 
 
 def all_predictions():
