@@ -77,7 +77,7 @@ def test_buckets_by_the_rule_pass_in_any_form(form):
         "the example",
         "A bucket holds the numbers of its gradients, 0 for the first, and not their sizes.",
     ),
-    (lambda s, t: by_size(s, t)[::-1], "the example", "in another order"),
+    (lambda s, t: by_size(s, t)[::-1], "the example", "in the wrong order"),
     (lambda s, t: None, "the example", "Lists of positions"),
     (lambda s, t: 1 / 0, "the example", "ZeroDivisionError"),
     (None, "the example", "not a function"),
@@ -138,7 +138,7 @@ ALL = {"an index list", "beats one message", "beats every threshold", "par"}
 @each_of(
     ("indices", "parts", "words"),
     ([9], ALL - {"an index list"}, "Nothing overlaps"),
-    ([0, 1, 2, 3, 4, 5, 6, 7, 8], ALL - {"an index list"}, "pays ten starts"),
+    ([0, 1, 2, 3, 4, 5, 6, 7, 8], ALL - {"an index list"}, "pays ten start-ups"),
     ([1, 4, 6], {"par"}, "Counted as 'the first n'"),
     ([4], {"par"}, "The line is idle until 5 ms"),
     ([0, 5], {"par"}, "idle"),

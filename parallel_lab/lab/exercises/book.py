@@ -296,7 +296,7 @@ def _on_drawn(exercise: Exercise, part: Part, answer: Any, given: Mapping[str, A
             what = f"{type(error).__name__}: {error}"
             raise GradingError(what, where=f"grader of {exercise.number}", hint=FAULT_HINT) from error
         failed = _failed(error, answer).part(part.name)
-        return replace(failed, points=part.points, note=f"Right for what check shows, and not for this. {failed.note}")
+        return replace(failed, points=part.points, note=f"Right for what check shows, but not for this. {failed.note}")
     return part
 
 

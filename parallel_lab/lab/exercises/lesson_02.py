@@ -178,8 +178,8 @@ MENU_PARTS = tuple(order.label for order in AllReduceMenu.ORDERS)
 OWN_RANKS, OWN_STARTS_US, OWN_GB_PER_S = (4, 8, 16), (1, 2, 3, 5, 8, 12, 20, 30), (1, 2, 5, 8, 16, 25)
 MENU_NOTES = {
     "recursive_doubling": "Recursive doubling sends the whole message log2 n times: for large ones the bytes decide.",
-    "tree": "One rank has everything added up at the root, then handed out: whole messages, log2 n times, twice.",
-    "direct": "Every rank sends to every other: n - 1 start-ups, and far neighbours are far.",
+    "tree": "Everything is added up at one root, then handed out: whole messages, log2 n times each way.",
+    "direct": "Every rank sends to every other: n - 1 start-ups, and distant ranks are many links away.",
 }
 
 
@@ -246,7 +246,7 @@ MENU_HINTS = (
 )
 OWN_HINTS = (
     "The fewest rounds win where the messages are small, the fewest bytes on every link where they are large.",
-    "In each row of the table the algorithm with the least time is the choice: nothing else counts.",
+    "In each row of the table choose the algorithm with the least time: nothing else counts.",
 )
 
 

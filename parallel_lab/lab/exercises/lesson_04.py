@@ -126,7 +126,7 @@ def _check_buckets(answer: Any, cases: Sequence[tuple[list[int], int, Buckets]],
             allowed = "Lists of positions, one list per bucket, such as [[0, 1], [2]]"
             raise Wrong(shorten(value), "", "", None, op, form=allowed) from error
         if given != want:
-            note = "The buckets are right, in another order: the first gradient's bucket comes first."
+            note = "The buckets are right, but in the wrong order: the first gradient's bucket comes first."
             if sorted(given) != sorted(want):
                 note = _size_note(sizes, threshold_mb, given)
             raise Wrong(_short(given), f"{_short(want)}: {rule}", note, None, op)
@@ -280,7 +280,7 @@ GOLF_HINTS = (
     "When does the line start to send, and from then on, is it ever idle?",
     "Drag a bracket in the Fusion Lab and watch the first message's start, and gaps in the lower lane.",
     "The first message should start once a gradient is ready. Each following one should take all "
-    "gradients that got ready while the line was busy, so that no start is paid without need.",
+    "gradients that became ready while the line was busy, so that no start-up is paid needlessly.",
 )
 
 
@@ -297,7 +297,7 @@ def _golf_note(case: golf.Case, indices: Sequence[int], step_s: float, par_s: fl
             f"{ALL_IN_ONE}: it saves nine starts, and waits until backward has ended. Nothing overlaps.", EXTREME
         )
     if len(set(groups)) == count:
-        text = f"{EACH_ALONE}: the line starts early, and pays ten starts. Soon it is behind and never idle again."
+        text = f"{EACH_ALONE}: the line starts early, and pays ten start-ups. It soon falls behind: it is never idle."
         return Note(text, EXTREME)
     if case.overlap(index_groups(count, indices, "first_n")).step_s <= par_s * (1 + 1e-9) < step_s:
         return "Counted as 'the first n'. Here an index is the last gradient of its message, from 0: one less."
@@ -483,8 +483,8 @@ check("04.1", buckets_by_size)
         (("an index list", 1), ("beats one message", 1), ("beats every threshold", 1), ("par", 2)),
         (
             *GOLF_HINTS,
-            "Send gradient 0 alone. While it travels, 1 to 3 get ready: send them together. Then 4 and 5, and the rest "
-            "in one message. An index is the last gradient of its message.",
+            "Send gradient 0 alone. While it travels, 1 to 3 become ready: send them together. Then 4 and 5, and the "
+            "rest in one message. An index is the last gradient of its message.",
         ),
         partial(_golf, GOLF_LINE),
         partial(_shown_golf, GOLF_LINE),

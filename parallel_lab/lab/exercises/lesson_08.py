@@ -161,7 +161,7 @@ WIDEST_IF_ALL_WERE_CUT = 496
 
 def _all_cut(width: int) -> Note:
     text = f"Your {width} is what would fit if a level cut all memory to an eighth. Optimizer states, gradients and "
-    text += "parameters are cut; activations, working memory and the weights gathered just now are not."
+    text += "parameters are cut; activations, working memory and the weights gathered for the moment are not."
     return Note(text, "ZeRO cuts all memory")
 
 
@@ -363,7 +363,7 @@ check("08.2", zero1_step)
         (("a model", 1), ("fits", 1), ("beats level off", 1), ("par", 2)),
         (
             "What takes the most memory at the fullest moment? Can it be sharded over the ranks?",
-            "Set the capacity line in the Memory Lab to what a device has: in which level has the rank most room left?",
+            "Set the capacity line in the Memory Lab to what a device has: in which level does a rank have most room?",
             "Between steps all three levels keep the same; they differ in how long gathered weights stay. Activations "
             "are not sharded by any.",
             "Take level3, which has only one layer's gathered weights at a time. Then widen the layers until the "

@@ -191,7 +191,7 @@ def _legal(sizes: Sizes, answer: Any, chunks: int, split: bool) -> tuple[Schedul
 def _legal_note(kind: str) -> str:
     return {
         "input": "F of a stage comes before its B, and B before W, for every micro-batch.",
-        "deadlock": "Every rank of the circle waits for another one of it: what could one of them do first?",
+        "deadlock": "Every rank in the circle waits for another one: what could one of them do first?",
         "never": "",
         "memory": "",
     }.get(kind, "")
@@ -286,7 +286,7 @@ def _divided(sizes: Sizes, answer: Any, /) -> Iterator[Part]:
     if (yield from _runs(drawn, found, sizes.cap)):
         length, fused = drawn.clock(*DIVIDED).makespan, _fused_makespan(sizes)
         shorter = length < fused * (1 - 1e-9)
-        note = "" if shorter else "A W that nobody waits for can fill a gap: which ones stand where no gap is?"
+        note = "" if shorter else "A W that nobody waits for can fill a gap: which of them are where there is no gap?"
         rule = f"below {fused:g}, that of 1F1B whose backward is one action of 2"
         yield Part("shorter than fused", shorter, f"a step of {length:g}, recomputed", rule, note)
         yield judged("par", _at_par, drawn, DIVIDED, par_of(sizes, sizes.cap, split=True))
@@ -361,8 +361,7 @@ def _divided_of_sizes(sizes: Sizes) -> dict[str, Any]:
         "par": partial(_pars_divided, sizes),
         "hints": (
             "Which of the three kinds of action does another rank wait for, and which does nobody wait for?",
-            "Take your 1F1B, write a W behind every B, and look where a rank of it waits: at the beginning, or at the "
-            "end?",
+            "Take your 1F1B, put a W after every B, and look where its ranks wait: at the beginning, or at the end?",
             "A W may wait as long as there is memory for its micro-batch. Put off those of the first micro-batches, "
             "and do them where the rank would have to wait for a backward.",
             f"Under the cap of {sizes.cap} take the order of 1F1B, and let rank r do each W only r backwards later: "

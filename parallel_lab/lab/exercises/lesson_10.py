@@ -144,14 +144,14 @@ def _own_caps(rng: np.random.Generator) -> dict[str, Any]:
 
 # The first three hints of 10.1, and a last one for any caps
 BUDGET_HINTS = (
-    "When a layer runs backward, which results of the layers before it and of those behind it are in memory?",
+    "When a layer runs backward, which results of the layers before it and of those after it are in memory?",
     "Recompute everything in the Recompute Lab, then keep the first layer, or the last: which one costs more "
     "at the fullest moment?",
     "What a layer keeps is there from its forward to its backward, so an early layer is in everybody's way. A "
     "late one that is recomputed needs all its room anyway, when its backward comes.",
 )
 LAST_HINT = (
-    "Small layers give back most for each product, and early ones are in the way of all that follow: take those first, "
+    "Small layers free most for each product, and early ones are in the way of all that follow: take those first, "
     "from layer 0 on. When the next one would be more than is needed, try 8, 9 and 10 in its place."
 )
 
@@ -363,7 +363,7 @@ EXERCISES = (
         (("layers", 1), ("fits", 1), ("same bits", 1), (PARS[0], 2), (PARS[1], 1), (PARS[2], 1)),
         (
             *BUDGET_HINTS,
-            "Small layers give back most for each product, and early ones are in the way of all that follow: take "
+            "Small layers free most for each product, and early ones are in the way of all that follow: take "
             "those first. Under 50 recompute the first four layers, and 8 and 10. Under 40 the first five, and 8 and "
             "9. Under 30 all but 6, 7 and 11.",
         ),
