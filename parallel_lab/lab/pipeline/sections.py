@@ -205,7 +205,8 @@ def _verdict(equality: Any, how: str) -> list[Any]:
 def _earlier(run: Mapping[str, Any]) -> list[list[Any]]:
     """The rows of an earlier run: one for each source, or one for a training that was ended."""
     losses, steps = run["losses"], plural(run["steps"], "step")
-    loss = f"{losses[-1]:.4g} near step {run['steps']}" if losses else None
+    where = "at" if len(losses) == run["steps"] else "near"  # of a long run's losses some are left out
+    loss = f"{losses[-1]:.4g} {where} step {run['steps']}" if losses else None
     if not any(source == "measured" for source, *_ in run["rows"]) and losses:
         ended = [[run["label"], f"ended after {steps}", None, None, loss]]
     else:

@@ -146,13 +146,8 @@ function steps(s) {
 // ---- what is looked at one at a time ----
 
 // Texts made for terminals, in the cells of a table.
-function withMicro(s, name) {
-  const rows = s.sections[name].rows.map((row) => row.map((v) => (typeof v === "string" ? micro(v) : v)));
-  return { ...s, sections: { ...s.sections, [name]: { ...s.sections[name], rows } } };
-}
-
 function tables(s, ui) {
-  const rows = (name) => s.sections[name]?.rows.length ?? null, one = (name) => section(withMicro(s, name), name, ui);
+  const rows = (name) => s.sections[name]?.rows.length ?? null, one = (name) => section(s, name, ui);
   const both = () => html`${one("runs")}${section(s, "equality", ui)}`;
   return tabs(ui, {
     ...(s.sections.runs ? { runs: ["Both trained", rows("runs"), both] } : {}),

@@ -31,7 +31,7 @@ function loss(s, ui) {
     <h3>Loss <small>${plural(l.steps, "step")}</small></h3>
     <div class="pl-canvas"><canvas data-key="loss" role="img"
       aria-label="loss over steps: ${l.label_parallel} and ${l.label_single}; ${words}"></canvas>
-      ${none ? empty : ""}</div>
+      ${none && !s.earlier?.length ? empty : ""}</div>
     <p class="pl-legend"><span><i class="pl-line-parallel"></i>${l.label_parallel}</span>
       <span><i class="pl-line-single"></i>${l.label_single}</span>${earlierKey(s)}</p>
     <p class="pl-verdict">${words}${within === null ? "" : verdict}</p>${switchesText(s, within)}</section>`;

@@ -41,7 +41,7 @@ function tableRows(section, ui) {
   const most = columns.map((_, i) => Math.max(...section.rows.map((row) => size(row[i]))) || 1);
   const cell = (value, i, span) => {
     const [how, bar] = columns[i], number = NUMBERS.includes(how);
-    const shown = value === null ? "–" : typeof value === "string" ? times(value) : CELLS[how](value, section, ui);
+    const shown = value === null ? "–" : typeof value === "string" ? micro(times(value)) : CELLS[how](value, section, ui);
     const kind = number ? "pl-number" : `pl-cell-${how}`;
     const share = typeof value === "number" ? round((100 * value) / most[i]) : 0;
     return html`${how === "name" ? html`<th scope="row">${shown}</th>`
