@@ -156,6 +156,7 @@ KEPT: dict[str, dict[str, tuple[Any, Any]]] = {
         "costmodel_communi_bias": (1024.0, number(0.0)),
         "costmodel_simplify_cal": (True, boolean),
         "is_multi_subgraphs": (False, boolean),
+        "multi_subgraphs": (False, boolean),  # the same in other versions
         "run_phase": (0, integer(0, 1)),  # 0 training, 1 inference
         "dp_algo_triangle_star_strategy_overwrite": (True, boolean),
         "dp_algo_single_loop": (True, boolean),

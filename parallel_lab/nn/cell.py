@@ -27,7 +27,7 @@ from ..base.checks import checked, flag, function, instance, integer, misfit, te
 from ..base.dtypes import COMPUTE, as_dtype, kind_of
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, ShardConditionError, shorten
 from ..base.hooks import cell_executor, cell_runner, current_tracer, current_world, held_messages, on_tape
-from ..base.settings.context import frozen
+from ..base.settings.context import frozen, frozen_for_run
 from ..ops.collectives.deferred import holding_messages
 from ..ops.machine.primitive import check_strategy_value
 from .hooks import Hooks
@@ -263,6 +263,23 @@ class Cell(Hooks):
     @pipeline_stage.setter
     def pipeline_stage(self, value: int | None) -> None:
         self.__dict__["_pipeline_stage"] = None if value is None else integer(0)(self._where(), "pipeline_stage", value)
+
+    def infer_param_pipeline_stage(self) -> list[Parameter]:
+        """The trainable Parameters of the stage of global_rank: those in a Cell with that `pipeline_stage`.
+
+        Raises CellError for one that no Cell with a stage holds (MindSpore: RuntimeError).
+        """
+        placed: dict[int, int] = {}
+        for _, cell in self.cells_and_names():  # parents first
+            if cell.pipeline_stage is not None:
+                placed |= {id(p): cell.pipeline_stage for p in cell.get_parameters()}
+        for one in self.trainable_params():
+            if id(one) not in placed:
+                hint = "Set pipeline_stage of the Cell that holds it"
+                raise CellError(f"parameter {one.name!r} lies on no stage", where=self._where(), hint=hint)
+        config = frozen_for_run()
+        stage = config.global_rank // (config.device_num // config.pipeline_stages)
+        return [one for one in self.trainable_params() if placed[id(one)] == stage]
 
     @checked("set_comm_fusion", fusion_type=integer(0))
     def set_comm_fusion(self, fusion_type: int, recurse: bool = True) -> Cell:

@@ -236,6 +236,21 @@ class CellTree:
         """{Parameter name: Parameter}."""
         return {p.name: p for p in self.get_parameters(expand=recurse)}
 
+    def get_parameter(self, target: str) -> Parameter:
+        """The Parameter at a path of attributes, "blocks.0.w". Raises ArgumentError naming the nearest."""
+        return self._at("get_parameter", target, dict(self._paths()))
+
+    def get_sub_cell(self, target: str) -> CellTree:
+        """The Cell at a path of attributes; "": this one. Raises ArgumentError naming the nearest."""
+        return self._at("get_sub_cell", target, dict(self.cells_and_names()))
+
+    def _at(self, where: str, target: str, found: dict[str, Any]) -> Any:
+        if text(where, "target", target) in found:
+            return found[target]
+        near = difflib.get_close_matches(target, found, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(f"target={target!r}", where=where, allowed="A path of attributes", hint=hint)
+
     def check_names(self) -> None:
         """Raise ArgumentError if two Parameters have one name."""
         self.parameters_and_names()

@@ -56,7 +56,7 @@ METHODS = """
     sinc sinh slice_scatter softmax sort split sqrt square sub subtract swapaxes swapdims t tan tanh
     tensor_scatter_add tensor_scatter_div tensor_scatter_max tensor_scatter_min tensor_scatter_mul
     tensor_scatter_sub tensor_split top_k topk trace tril triu true_divide trunc type_as unbind unfold unsqueeze
-    vsplit hsplit dsplit xdivy xlogy
+    vsplit hsplit dsplit xdivy xlogy approximate_equal argwhere igamma igammac matrix_power slogdet searchsorted
 """
 # operators that Python calls with the operands exchanged where the left one is not a tensor: 2 - x
 _REFLECTED = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]

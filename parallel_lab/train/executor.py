@@ -154,6 +154,17 @@ class CellGraphExecutor:
         return len(self._get_shard_strategy(obj))
 
     @checked("_cell_graph_executor", obj=_CELL)
+    def _get_allreduce_fusion(self, obj: Cell) -> dict[str, int]:
+        """{parameter: number of the message of its gradient} of a Cell that was compiled; {} unless the cost model
+        numbers them (costmodel_allreduce_fusion_algorithm).
+        """
+        plan = _known(obj).made.plan
+        if plan.config.cost_model_fusion is None:
+            return {}
+        sent = (i for stage in plan.stages for _, program in stage.programs for i in program)
+        return {name: i.attr("fusion") for i in sent if i.message == "all_reduce" for name in i.carried}
+
+    @checked("_cell_graph_executor", obj=_CELL)
     def get_layouts(self, obj: Cell) -> dict[str, TensorLayout]:
         """{parameter: its TensorLayout}, this package's own form, of a Cell that was compiled."""
         plan = _known(obj).made.plan

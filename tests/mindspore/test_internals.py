@@ -9,6 +9,7 @@ from parallel_lab.mindspore.nn.wrap.cell_wrapper import _VirtualDatasetCell
 from parallel_lab.mindspore.ops._primitive_cache import _get_cache_prim
 from parallel_lab.mindspore.parallel import _utils, restore_group_info_list, set_op_strategy_config
 from parallel_lab.mindspore.parallel._auto_parallel_context import auto_parallel_context
+from parallel_lab.mindspore.parallel._cost_model_context import reset_cost_model_context, set_cost_model_context
 
 import parallel_lab.mindspore as ms
 from parallel_lab.base.errors import MissingName, StrategyError
@@ -81,6 +82,40 @@ def test_a_network_may_have_no_inputs(mode):
     net = Square()
     _cell_graph_executor.compile(net)
     assert _cell_graph_executor.get_layouts(net)["w"].splits == ((2, 2) if mode == "semi_auto_parallel" else (1, 1))
+
+
+class Branches(nn.Cell):
+    """Four layers beside eight, 128 x 128, as in MindSpore's test_allreduce_fusion.py."""
+
+    def __init__(self):
+        super().__init__()
+        self.short, self.long = (
+            nn.SequentialCell([nn.Dense(128, 128, has_bias=False) for _ in range(n)]) for n in (4, 8)
+        )
+
+    def construct(self, x):
+        return self.short(x) + self.long(x)
+
+
+@each_of(
+    ("algorithm", "second"),
+    (0, None),
+    (1, {"short.1", "short.2", "short.3", "long.5", "long.6", "long.7"}),  # what that test states; the others are 1
+)
+def test_the_numbers_that_the_cost_model_gives_to_messages_are_told(algorithm, second):
+    net = Branches()
+    ms.set_auto_parallel_context(device_num=4, full_batch=False, dataset_strategy="data_parallel")
+    times = {"costmodel_allreduce_fusion_times": 2, "costmodel_allreduce_fusion_tail_percent": 0.5}
+    set_cost_model_context(costmodel_allreduce_fusion_algorithm=algorithm, multi_subgraphs=False, **times)
+    try:
+        loss = nn.WithLossCell(net, nn.SoftmaxCrossEntropyWithLogits(reduction="mean"))
+        step = nn.TrainOneStepCell(loss, nn.SGD(net.trainable_params(), 0.1))
+        _cell_graph_executor.compile(step, *[Tensor(np.ones((32, 128), np.float32))] * 2)
+        told = _cell_graph_executor._get_allreduce_fusion(step)
+    finally:
+        reset_cost_model_context()
+    names = [] if second is None else [p.name for p in net.trainable_params()]
+    assert told == {name: 1 + (name.rpartition(".")[0] in second) for name in names}
 
 
 def test_strategies_have_no_effect_without_a_parallel_mode():

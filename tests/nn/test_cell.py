@@ -6,6 +6,7 @@ import pytest
 from parallel_lab import nn, ops
 from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, CellError, ParallelLabError
 from parallel_lab.base.hooks import current_tracer
+from parallel_lab.base.settings.context import reset_auto_parallel_context, set_auto_parallel_context
 from parallel_lab.nn.initializer import initializer
 from parallel_lab.nn.tensor.parameter_tuple import ParameterTuple
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
@@ -331,6 +332,28 @@ def test_recompute_records_its_options():
 def test_pipeline_stage_is_a_plain_attribute():
     assert [c.pipeline_stage for c in nets.Layers(3, 4, stages=[0, 0, 1]).blocks] == [0, 0, 1]
     assert nets.Quick(4, 6, 2).pipeline_stage is None
+
+
+def test_parameters_and_cells_are_found_by_their_paths():
+    net = nn.SequentialCell(nn.SequentialCell(nn.Dense(2, 3)))
+    assert net.get_parameter("0.0.weight") is net.get_sub_cell("0.0").weight and net.get_sub_cell("") is net
+    for look in (net.get_parameter, net.get_sub_cell):
+        with pytest.raises(ArgumentError, match=r"target='0\.0\.weights'.*A path of attributes"):
+            look("0.0.weights")
+
+
+@pytest.mark.parametrize(("rank", "stage"), [(0, 0), (3, 0), (4, 1), (7, 1)])
+def test_the_parameters_of_the_own_stage_are_told(rank, stage):
+    net = nn.SequentialCell(nn.Dense(2, 3), nn.SequentialCell(nn.Dense(3, 3), nn.Dense(3, 2)))
+    set_auto_parallel_context(device_num=8, global_rank=rank, pipeline_stages=2, parallel_mode="semi_auto_parallel")
+    try:
+        net[0].pipeline_stage = 0
+        with pytest.raises(RuntimeError, match=r"'1\.0\.weight' lies on no stage"):
+            net.infer_param_pipeline_stage()
+        net[1].pipeline_stage = 1
+        assert net.infer_param_pipeline_stage() == net[stage].trainable_params()
+    finally:
+        reset_auto_parallel_context()
 
 
 def test_repr_shows_the_tree():

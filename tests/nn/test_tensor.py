@@ -324,6 +324,10 @@ METHODS = {
     "float": (lambda x: x.int().float(), lambda a: np.trunc(a)),
     "double": (lambda x: x.double(), lambda a: a.astype(np.float64)),
     "to": (lambda x: x.to(np.float16), lambda a: a.astype(np.float16)),
+    "in place": (lambda x: (-x).add_(1).mul_(2).clamp_(-4, 1), lambda a: ((1 - a) * 2).clip(-4, 1)),
+    "in place, filled": (lambda x: (x * 1).zero_() + (x * 1).fill_(3) * (-x).copy_(x), lambda a: 3 * a),
+    "adjoint": (lambda x: x.mT + x.adjoint(), lambda a: 2 * a.swapaxes(1, 2)),
+    "new_full": (lambda x: x * x.new_full((2, 1), 3) + x.new_ones((2, 1)) + x.new_zeros((1,)), lambda a: 3 * a + 1),
 }
 NUMBERS = ("argsort", "max with")  # int32 as in MindSpore, int64 in numpy; argmax and argmin are int64 in both
 
@@ -361,6 +365,26 @@ def test_a_copy_is_another_array_through_which_gradients_flow():
     assert Tensor(2.5).copy().item() == 2.5
 
 
+def test_a_change_in_place_counts_from_then_on_and_keeps_gradient_and_dtype():
+    p, before = Parameter(Tensor(A), name="w"), Tensor(A)
+    doubled = p * 2.0
+    squared = doubled * doubled
+    assert doubled.mul_(p) is doubled  # 2 w^2 from now on; squared is still 4 w^2
+    np.testing.assert_array_equal(gradients(ops.reduce_sum(doubled + squared), [p])[0], 12 * A)
+    assert before.half().add_(Tensor(B)).dtype == np.float16
+    with pytest.raises(ShapeError, match=r"div_: float32 elements for a tensor of int64.*Write x = x\.div"):
+        Tensor([1, 2]).div_(2)
+    with pytest.raises(ShapeError):
+        Tensor([1.0]).add_(Tensor(B))  # three elements do not fit into one
+
+
+def test_what_a_tensor_says_of_its_form():
+    x = Tensor(SPACED)
+    assert x.stride() == (2, 1, 1) and x.stride(-3) == 2 and x.is_contiguous() and not x.is_complex()
+    kinds = [(x.to(d).is_floating_point(), x.to(d).is_signed()) for d in ("float16", "int8", "uint8", "bool")]
+    assert kinds == [(True, True), (False, True), (False, False), (False, False)]
+
+
 def test_elements_as_python_numbers():
     assert Tensor([[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
 
@@ -373,6 +397,8 @@ def test_elements_as_python_numbers():
     (lambda x: x.to("cuda"), "Cast: dtype='cuda'"),
     (lambda x: x.var(axes=0), "var: unknown argument 'axes'"),
     (lambda x: x.argmax(0, dim=1), "argmax: axis and dim"),
+    (lambda x: x.stride(2), "stride: dim=2"),
+    (lambda x: x.copy_(3), "copy_: src=3"),
 )
 def test_methods_refuse_in_words(call, words):
     with pytest.raises(ShapeError, match=words):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...base.dtypes import kind_of
 from ...base.errors import ShapeError
 from ...ops.machine.operand_checks import check_dim
 from ...ops.reduce import spelling
@@ -55,7 +56,58 @@ class Arithmetic(Spelled):
     def contiguous(self): return self
     def dim(self): return len(self.shape)
     def nelement(self): return self.size
+    def clone(self): return self.copy()
+    def adjoint(self): return ops.swapaxes(self, -1, -2)
+    def is_contiguous(self): return True
+    def is_complex(self): return False
+    def is_floating_point(self): return kind_of(self.dtype) == "f"
+    def is_signed(self): return kind_of(self.dtype) == "f" or np.dtype(self.dtype).kind == "i"
+    def new_full(self, size, fill_value, *, dtype=None): return ops.full(size, fill_value, dtype=dtype or self.dtype)
+    def new_zeros(self, size, *, dtype=None): return ops.zeros(size, dtype or self.dtype)
+    def new_ones(self, size, *, dtype=None): return ops.ones(size, dtype or self.dtype)
     # fmt: on
+    new_empty = new_zeros
+    mT = mH = H = property(adjoint, doc="The last two dims exchanged.")
+
+    def stride(self, dim=None):
+        """How many elements lie between neighbours along a dim; None: along each."""
+        if dim is not None:
+            dim = check_dim("stride", "dim", dim, len(self.shape), self.shape)
+            return math.prod(self.shape[dim + 1 :])
+        return tuple(math.prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
+
+    def _in_place(name):
+        """`x.add_(y)`: x has the elements of `x.add(y)`, in its own dtype, as `x[...] = x.add(y)` gives it."""
+
+        def method(self, *args, **kwargs):
+            new = getattr(self, name)(*args, **kwargs)
+            if kind_of(new.dtype) == "f" != kind_of(self.dtype):
+                what, allowed = f"{new.dtype} elements for a tensor of {self.dtype}", "Results that its dtype can hold"
+                raise ShapeError(what, where=f"{name}_", allowed=allowed, hint=f"Write x = x.{name}(...)")
+            self[...] = new
+            return self
+
+        method.__name__, method.__doc__ = f"{name}_", f"`x[...] = x.{name}(...)`; returns x."
+        return method
+
+    add_, sub_, mul_, div_, subtract_ = map(_in_place, ("add", "sub", "mul", "div", "subtract"))
+    exp_, log_, floor_, floor_divide_, remainder_ = map(_in_place, ("exp", "log", "floor", "floor_divide", "remainder"))
+    clamp_, masked_fill_, index_add_, index_fill_ = map(_in_place, ("clamp", "masked_fill", "index_add", "index_fill"))
+    scatter_, scatter_add_, addmm_, tanh_ = map(_in_place, ("scatter", "scatter_add", "addmm", "tanh"))
+    del _in_place
+
+    def fill_(self, value):
+        """Every element is `value` from now on. Returns this tensor."""
+        self[...] = value
+        return self
+
+    def copy_(self, src, non_blocking=False):
+        """The elements are those of `src` from now on, in this tensor's dtype. Returns this tensor."""
+        return self.fill_(tensor_operand("copy_", "src", src))
+
+    def zero_(self):
+        """Every element is 0 from now on. Returns this tensor."""
+        return self.fill_(0)
 
     # == compares elements; a dict, a set or an optimizer knows a tensor by which object it is
     __hash__ = object.__hash__
