@@ -137,7 +137,7 @@ def fitting(function: Function) -> Function:
     """
     switches = {} if isinstance(function, type) else switches_of(function)
 
-    makes = function.__name__ in ("__init__", "__new__")
+    makes = function.__name__ in ("__init__", "__new__", "__call__")
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -163,6 +163,14 @@ def fitting_class(cls: type) -> type:
     """`fitting` for what makes objects of a class, such as a dataclass."""
     name = "__init__" if "__init__" in vars(cls) else "__new__"
     setattr(cls, name, fitting(vars(cls)[name]))
+    return cls
+
+
+def fitting_methods(cls: type) -> type:
+    """`fitting` for the public methods that a class itself defines."""
+    for name, method in list(vars(cls).items()):
+        if inspect.isfunction(method) and not name.startswith("_") and not hasattr(method, "__wrapped__"):
+            setattr(cls, name, fitting(method))
     return cls
 
 

@@ -14,6 +14,6 @@ from __future__ import annotations
 
 import sys
 
-from ._modules import install
+from ._modules import install as _install
 
-install(sys.modules[__name__])
+_install(sys.modules[__name__])

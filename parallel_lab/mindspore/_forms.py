@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import ops
 from ..base import seeds
-from ..base.checks import checked, choice, fitting, flag, instance, integer, number, text
+from ..base.checks import checked, choice, fitting, flag, instance, integer, misfit, number, text
 from ..base.dtypes import kind_of, load_bfloat16
 from ..base.errors import ArgumentTypeError, ShapeError, StrategyError, shorten
 from ..base.hooks import current_tracer
@@ -251,6 +251,8 @@ class _Form(Uncut):
         if named:
             names = list(inspect.signature(self.fn).parameters)
             named = own_names(named, names, names[: len(args)])
+        if fault := misfit(self.name, inspect.signature(self.fn), args, named):
+            raise fault
         return self.fn(*args, **named)
 
 

@@ -47,7 +47,10 @@ def _shape(where: str, shape: Any) -> tuple[int, ...]:
         raise ArgumentTypeError(
             "shape is computed by the network", where=where, allowed="A tuple, or a constant Tensor"
         )
-    return SIZE(where, "shape", tuple(shape.asnumpy().tolist()) if hasattr(shape, "asnumpy") else shape)
+    if hasattr(shape, "asnumpy"):
+        sizes = shape.asnumpy().tolist()
+        shape = tuple(sizes) if isinstance(sizes, list) else sizes
+    return SIZE(where, "shape", shape)
 
 
 class _Draw:
@@ -58,6 +61,11 @@ class _Draw:
     """
 
     dtype: Any = None
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "__call__" in vars(cls):
+            cls.__call__ = fitting(vars(cls)["__call__"])  # type: ignore[method-assign]
 
     @checked(seed=integer(0), seed2=integer(0))
     def __init__(self, seed: int = 0, seed2: int = 0) -> None:

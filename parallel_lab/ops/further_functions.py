@@ -267,7 +267,7 @@ def dist(input, other, p=2):
 
 def _window(name, terms):
     def window(window_length, periodic=True, *, dtype=None):
-        n = integer(0)(name, "window_length", window_length)
+        n = integer(0, (1 << 31) - 1)(name, "window_length", window_length)
         steps = n if flag(name, "periodic", periodic) else n - 1
         angle = 2 * np.pi * np.arange(n) / max(steps, 1)
         made = sum(factor * np.cos(k * angle) for k, factor in enumerate(terms)) if n > 1 else np.ones(n)

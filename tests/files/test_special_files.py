@@ -1,4 +1,6 @@
-"""In place of a file a folder, a pipe, a socket, a device, a link that leads in a circle, nothing: told at once."""
+"""In place of a file a folder, a pipe, a socket, a device, a hole without end, a link that leads in a circle, nothing:
+told at once.
+"""
 
 import os
 import socket
@@ -29,6 +31,7 @@ SPECIAL = {
     "empty device": lambda path: path.symlink_to("/dev/null"),
     "circle": lambda path: path.symlink_to(path.name),
     "dangling link": lambda path: path.symlink_to("nowhere"),
+    "hole of 1 TiB": lambda path: (path.touch(), os.truncate(path, 1 << 40)),
     "link to a pipe": lambda path: (make_pipe(path.with_name("pipe")), path.symlink_to("pipe")),
 }
 

@@ -242,11 +242,23 @@ def test_junk_is_refused_in_words(path, tmp_path, monkeypatch, capsys):
         (lambda: vision.HWC2CHW(1), r"HWC2CHW: too many positional arguments"),
         (lambda: nn.utils.no_init_parameters(1), r"no_init_parameters: too many positional arguments"),
         (lambda: ops.depend(1), r"depend: missing argument 'expr'\. It takes \(value, expr\)"),
+        (lambda: ops.Depend()(1), r"Depend: missing argument 'expr'\. It takes \(value, expr\)"),
+        (lambda: ops.StandardNormal()(1, 2), r"StandardNormal: too many positional arguments\. It takes \(shape\)"),
+        (lambda: vision.HWC2CHW()(1, 2), r"HWC2CHW: too many positional arguments\. It takes \(data\)"),
+        (lambda: nn.ExponentialDecayLR(0.1, 0.9, 4)(1, 2), r"ExponentialDecayLR: too many positional arguments"),
     ],
 )
 def test_arguments_that_fit_no_parameter_are_refused_with_the_signature(call, words):
     with pytest.raises(ParallelLabError, match=words):
         call()
+
+
+@pytest.mark.parametrize("name", [m for m in dir(ms.Parameter) if not m.startswith("_")])
+def test_methods_of_tensors_refuse_arguments_that_fit_no_parameter(name):
+    method = getattr(ms.Parameter(tensor(2, 3), "w"), name)
+    if callable(method):
+        with pytest.raises(ParallelLabError):
+            method(*range(12), unit=3)
 
 
 def test_a_type_error_of_the_learners_own_code_stays_what_it_is():

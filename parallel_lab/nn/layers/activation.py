@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import Check, checked, choice, flag, floating, integer, kept, number
+from ...base.checks import Check, checked, choice, flag, floating, integer, kept, number, text
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...ops.machine.primitive import Primitive
 from ..cell import Cell
@@ -229,6 +229,7 @@ _NAMED += (Hardtanh, Tanhshrink)
 ACTIVATIONS: dict[str, type[Cell]] = {cell.__name__.lower(): cell for cell in _NAMED} | {"fast_gelu": FastGelu}
 
 
+@checked(prim_name=text | None)
 def get_activation(name: str | Cell | Primitive | None, prim_name: str | None = None) -> Cell | Primitive | None:
     """The activation of this name as a new Cell; Cells, Primitives and None are returned as they are.
 

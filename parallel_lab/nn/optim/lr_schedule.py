@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import INT_LIMIT, checked, flag, floating, integer, kept, number
+from ...base.checks import INT_LIMIT, checked, fitting, flag, floating, integer, kept, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...base.hooks import cells_at_once
 from ...ops.spellings import tensor_operand
@@ -37,6 +37,7 @@ class LearningRateSchedule(Cell):
     def construct(self, global_step: Any) -> Any:
         return super().construct(global_step)
 
+    @fitting
     def __call__(self, global_step: Any) -> Any:
         with cells_at_once():  # a rate is a number of this process, however the network is split
             return super().__call__(global_step)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...base.checks import fitting_methods
 from ...base.dtypes import kind_of
 from ...base.errors import ShapeError
 from ...ops.machine.operand_checks import check_dim
@@ -23,6 +24,7 @@ from ...ops.reduce import spelling
 from ...ops.spellings import Spelled, tensor_operand
 
 
+@fitting_methods
 class Arithmetic(Spelled):
     """Python operators and methods, for Tensors and for values of a trace."""
 

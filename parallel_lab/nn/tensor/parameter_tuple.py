@@ -16,9 +16,13 @@ class ParameterTuple(tuple):
 
     @fitting
     def __new__(cls, parameters: Iterator[Parameter] | list[Parameter]) -> ParameterTuple:
-        if isinstance(parameters, (str, type, dict)) or not hasattr(parameters, "__iter__"):
+        try:
+            made = super().__new__(cls, () if isinstance(parameters, (str, type, dict)) else parameters)
+            fits = not isinstance(parameters, (str, type, dict))
+        except TypeError:  # an array without dims has an __iter__, too
+            fits = False
+        if not fits:
             raise ShapeError(shorten(parameters), where="ParameterTuple", allowed="A list or tuple of Parameters")
-        made = super().__new__(cls, parameters)
         if others := [p for p in made if not isinstance(p, Parameter)]:
             raise ShapeError(f"element {shorten(others[0])}", where="ParameterTuple", allowed="Parameters only")
         return made

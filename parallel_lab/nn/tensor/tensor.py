@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, choice, flag, instance, integer, no_tensor
+from ...base.checks import checked, choice, fitting, fitting_methods, flag, instance, integer, no_tensor
 from ...base.dtypes import as_dtype, check_taken_in, kind_of, plain_array, scalar_operand
 from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
@@ -38,6 +38,7 @@ from .numpy_calls import ForNumpy, plain
 TRUTH_TEST = "a truth test (if, while, and, or)"
 
 
+@fitting_methods
 class Tensor(ForNumpy):
     """An array with a memory.
 
@@ -107,6 +108,7 @@ class Tensor(ForNumpy):
     nbytes = property(lambda self: self.size * self.itemsize, doc="Bytes of all elements.")
 
     @staticmethod
+    @fitting
     def from_numpy(array: np.ndarray) -> Tensor:
         """A Tensor of the array itself, not a copy."""
         return Tensor(instance(np.ndarray, "A numpy array")("Tensor.from_numpy", "array", array))
@@ -380,6 +382,7 @@ def _flag(name: str) -> property:
     return property(lambda self: getattr(self, slot), write)
 
 
+@fitting_methods
 class Parameter(Tensor):
     """A Tensor that training changes.
 

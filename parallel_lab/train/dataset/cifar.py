@@ -50,9 +50,12 @@ def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int | None = None) 
     images, labels = bytearray(), bytearray()  # they grow with what arrives: there is no second copy of the file
     with opened(path) as (stream, packed):
         most = most_bytes(path, packed, max_size_bytes)
+        too_large = fault(path, most, f"at most {most:,} bytes", "more", LARGER)
+        if not packed and path.stat().st_size > most:  # before any of it takes time and memory
+            raise too_large
         while content := read_up_to(stream, CHUNK_RECORDS * RECORD_BYTES):
             if len(labels) * RECORD_BYTES + len(content) > most:
-                raise fault(path, most, f"at most {most:,} bytes", "more", LARGER)
+                raise too_large
             records = _records(path, content, len(labels))
             labels += records[:, 0].tobytes()
             images += records[:, 1:].reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1).tobytes()

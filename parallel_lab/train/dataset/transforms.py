@@ -53,6 +53,7 @@ def as_column(where: str, data: Any) -> np.ndarray:
 class Transform:
     """One column in; one array, or a tuple of arrays, out. Subclasses write `apply(data)`."""
 
+    @fitting
     def __call__(self, data: Any) -> Any:
         return self.apply(as_column(type(self).__name__, data))
 
@@ -70,6 +71,7 @@ class RandomTransform(Transform):
 
     _calls = 0
 
+    @fitting
     def __call__(self, data: Any, rng: np.random.Generator | None = None) -> Any:
         if rng is None:
             rng = keyed_generator(get_seed(), "call", type(self).__name__, self._calls)
