@@ -24,6 +24,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 try:
     import fcntl
@@ -112,10 +113,26 @@ def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
         if not stat.S_ISREG(mode):
             what = f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file"
             raise OSError(errno.EINVAL, what, str(path))
-        return io.FileIO(descriptor, "rb")
+        return _Regular(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+class _Regular(io.FileIO):
+    """A file whose reads raise OSError where nothing has come yet: the kernel calls some regular that are as a pipe."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._come(super().read(size))
+
+    def readinto(self, buffer: Any) -> int:
+        return self._come(super().readinto(buffer))
+
+    @staticmethod
+    def _come(found: Any) -> Any:
+        if found is None:
+            raise BlockingIOError(errno.EAGAIN, "nothing to read, and no end: it is not a stored file")
+        return found
 
 
 def read_regular(path: str | os.PathLike[str], max_bytes: int) -> bytes:

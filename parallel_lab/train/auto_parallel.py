@@ -187,9 +187,9 @@ class AutoParallel(Cell):
         """Write parameters that are not trained to the strategy file too."""
         self._config["strategy_only_trainable_params"] = False
 
+    @checked("", SETTINGS, file_path=path | None)
     def transformer_opt(self, file_path: str | None) -> None:
-        """Acceleration options of one kind of hardware."""
-        self._not_here("transformer_opt", "Omit it: it speeds up accelerators and changes no result")
+        """Accepted: options that speed up accelerators, and change no result."""
 
     def print_local_norm(self) -> None:
         """Norms of the local gradients."""

@@ -100,3 +100,38 @@ def test_what_is_larger_than_allowed_is_not_read(tmp_path):
     assert read_regular(tmp_path / "x", 5) == b"12345"
     with pytest.raises(OSError, match="it has 5 bytes, at most 4 are read"):
         read_regular(tmp_path / "x", 4)
+
+
+@pytest.fixture
+def silent(tmp_path, monkeypatch):
+    """Makes the file at a path one that the kernel calls regular, without content and without an end (/proc/kmsg)."""
+    writers = []
+
+    def make(path):
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        writers.append(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+        monkeypatch.setattr("parallel_lab.base.files.stat.S_ISREG", lambda mode: True)
+
+    yield make
+    for each in writers:
+        os.close(each)
+
+
+def test_a_file_that_gives_nothing_and_has_no_end_is_an_os_error(tmp_path, silent):
+    """Its read gives None, as of a pipe: `None has no attribute 'decode'` in the readers."""
+    silent(tmp_path / "x")
+    with open_regular(tmp_path / "x") as file:
+        for read in (lambda: file.read(4), lambda: file.readinto(bytearray(4))):
+            with pytest.raises(OSError, match="nothing to read, and no end"):
+                read()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", [k for k in FILES if k != "script for doctor"])  # an empty script needs nothing
+def test_what_gives_nothing_is_refused_by_every_reader(tmp_path, silent, kind):
+    reader, path = FILES[kind], tmp_path / FILES[kind].name
+    reader.write(path)
+    silent(path)
+    with pytest.raises(ParallelLabError):
+        reader.read(path)

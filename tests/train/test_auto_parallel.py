@@ -75,3 +75,13 @@ def test_settings_reach_what_is_compiled():
     assert config.dataset_strategy == "full_batch"
     assert (config.enable_parallel_optimizer, config.optimizer_weight_shard_size) == (True, 4)
     assert (config.parallel_optimizer_threshold, config.optimizer_level) == (1, "level2")
+
+
+def test_options_of_accelerators_are_taken_and_change_nothing():
+    net = AutoParallel(nn.Dense(4, 4))
+    before = frozen(**net.settings())
+    net.transformer_opt("speed_up.json")
+    net.transformer_opt(None)
+    assert frozen(**net.settings()) == before
+    with pytest.raises(TypeError, match="file_path=3"):
+        net.transformer_opt(3)
