@@ -81,7 +81,7 @@ def test_a_private_value_is_copied_once_to_who_waits_for_it_and_may_read_it(allo
         assert mine.run(program, allowed)[1] == 0  # in another run as in the first
 
 
-@pytest.mark.parametrize("turns", [100, pytest.param(3000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("turns", [100, pytest.param(1000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("allowed", [True, False])
 @pytest.mark.parametrize("where", ["shared", "own"])
 def test_a_sender_may_give_up_at_any_moment_of_the_reading(where, allowed, turns):
@@ -265,3 +265,38 @@ def test_a_receiver_that_dies_ends_the_sender_that_waits_for_it(where):
         with pytest.raises(RankDied, match=r"rank 1 .*SIGKILL"):
             mine.run(program, where)
         assert time.monotonic() - start < PROMISE_BOUND_S
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("arena_bytes", [4 << 20, 64 << 20, 1 << 30])  # rings of all lengths
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_drawn_messages_of_all_lengths_arrive_as_given(ranks, arena_bytes):
+    """In runs of equal ones, from own and shared arrays, into new, own and shared ones; a receiver is late at times."""
+
+    def program(comm, seed):
+        rng, mine = np.random.default_rng(seed), np.random.default_rng([seed, comm.rank])
+        sizes = (1, 7, 1024, 16384, 32771, 131072, 262080, 262144, 262145, 400_000, 524_288)  # float32: to 2 MiB
+        arrays = [{size: make(size, np.float32) for size in sizes} for make in (np.empty, comm.empty)]
+        wrong = turn = 0
+        while turn < 400:
+            sender, to = map(int, rng.choice(comm.world_size, 2, replace=False))
+            size = int(rng.choice(sizes))
+            count, sr_tag, gives, takes = (int(rng.integers(n)) for n in (6, 3, 2, 3))
+            if comm.rank == to and mine.random() < 0.3:
+                time.sleep(mine.choice([1e-4, 1e-3, 3e-3]))
+            for _ in range(count + 1):
+                turn += 1
+                if comm.rank == sender:
+                    x = arrays[gives][size]
+                    x[...] = turn
+                    comm.send(x, to, sr_tag=sr_tag)
+                    x[...] = -1
+                elif comm.rank == to:
+                    out = arrays[takes][size] if takes < 2 else None
+                    wrong += not np.array_equal(comm.recv(sender, sr_tag=sr_tag, out=out), np.full(size, turn))
+        return wrong
+
+    with WorkerPool(ranks, timeout_s=60, arena_bytes=arena_bytes) as mine:
+        for seed in (16, 17):
+            print(f"seed {seed}")
+            assert mine.run(program, seed) == [0] * ranks
