@@ -56,7 +56,7 @@ def _plan(args: argparse.Namespace) -> int:
     if args.html and args.json and args.json != _PRINT and Path(args.html).resolve() == Path(args.json).resolve():
         args.parser.error(f"--html and --json: both would write {args.html}")
     model, machine = _model(args), _machine(args)
-    if args.point:
+    if args.point is not None:
         point = predict_point(model, _point(args.point), machine, precision=args.precision)
         return _give(args, point.explain(), point.to_dict(), lambda: point_page(point))
     cap = None if args.memory_gb is None else args.memory_gb * 1e9

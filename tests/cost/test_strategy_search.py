@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
+from parallel_lab.base.cluster import Link
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost import get_cluster, step_time_s
 from parallel_lab.cost.search import branch_and_bound, eliminate, exact, integer_program, search, time_problem
@@ -421,3 +422,23 @@ def test_wrong_arguments_of_a_result():
         with pytest.raises(ArgumentError, match="time_limit_s"):
             exact(best.problem, time_limit_s=seconds)
     assert TERMS
+
+
+@pytest.mark.parametrize("limit", [0, -5, float("nan"), float("inf"), "1GB", True])
+def test_a_limit_is_a_number_of_bytes(limit):
+    """Once nan was no limit, and a text a TypeError of Python's."""
+    with pytest.raises(ArgumentError, match=r"search: memory_limit=.*above 0"):
+        found("quick", memory_limit=limit)
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -1.0, "a", None])
+def test_a_weight_is_a_number_of_at_least_0(weight):
+    with pytest.raises(ArgumentError, match=r"weights of a search: compute=.*at least 0"):
+        found("quick").again(weights={"compute": weight})
+
+
+def test_costs_that_are_too_large_to_be_added_are_named():
+    """Once they were said to be a Parameter that is split in two ways."""
+    slow = replace(LAPTOP, link=Link(1e308, 1e308))
+    with pytest.raises(ArgumentError, match=r"no finite number.*links"):
+        found("quick", cluster=slow)

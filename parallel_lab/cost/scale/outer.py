@@ -14,6 +14,7 @@ space. No plan of all devices is compiled, and the time does not depend on how m
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -158,7 +159,8 @@ def space(
 ) -> Iterator[PlanPoint]:
     """All points with exactly so many devices and sequences: every number of stages that divides the layers."""
     for t in tensor:
-        for stages in (p for p in range(1, model.layers + 1) if model.layers % p == 0 and devices % (t * p) == 0):
+        most = math.gcd(model.layers, devices // t) if devices % t == 0 else 0
+        for stages in (p for p in range(1, most + 1) if most % p == 0):
             data = devices // (t * stages)
             for b, v in itertools.product(micro_batch, chunks):
                 if batch % (data * b) or (v > 1 and (stages == 1 or model.layers % (stages * v))):

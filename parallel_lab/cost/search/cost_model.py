@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from ...base.errors import StrategyError
+from ...base.errors import ArgumentError, StrategyError
 from ...base.settings.config import ParallelConfig
 from ...graph.ir import Graph, Node
 from ...layout.tensor_layout import Shape, TensorLayout
@@ -123,6 +123,7 @@ class CostModel(Places):
             if not self.rules[node.name]:
                 raise StrategyError("no strategy of it can be taken", where=node.where)
             costs, memory = self.prices(node, self.rules[node.name])
+            check_finite(costs, node.where)
             strategies = tuple(rule.strategy for rule in self.rules[node.name])
             fixed = "given" if configured(node) else "batch parallel" if node.by_batch else ""
             fixed = fixed if len(strategies) == 1 else ""
@@ -158,6 +159,7 @@ class CostModel(Places):
             row = {layout: at for at, layout in enumerate(own)}
             column = {layout: at for at, layout in enumerate(theirs)}
             each = np.array([[self.between(a, b, *what) for b in theirs] for a in own])
+            check_finite(each, self.nodes[link.target].where)
             self.tables[key] = each[np.ix_([row[a] for a in befores], [column[b] for b in afters])]
         return self.tables[key]
 
@@ -181,3 +183,10 @@ class CostModel(Places):
     ) -> tuple[float, ...]:
         """Terms of bringing a tensor from one layout to another.  live: its gradient is brought back, too."""
         raise NotImplementedError
+
+
+def check_finite(costs: np.ndarray, where: str) -> None:
+    """Raise ArgumentError unless costs can be added."""
+    if not np.isfinite(costs).all():
+        hint = "Give the cluster's links and rates, or the weights of the cost model, in other sizes"
+        raise ArgumentError("a cost of it is no finite number", where=where, allowed="Costs that add up", hint=hint)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.checks import number
 from ...base.errors import ArgumentError, shorten
 from ...base.units import time_text
 from ...ops.machine.primitive import Strategy
@@ -174,11 +175,15 @@ class Problem:
         return replace(self, choices=choices, pairs=pairs)
 
     def weighed(self, **weights: float) -> Problem:
-        """This problem with other weights of terms, by name. Raises ArgumentError for an unknown term."""
+        """This problem with other weights of terms, by name. Raises ArgumentError for an unknown term, and for a
+        weight that is no finite number of at least 0.
+        """
         known = {term.name for term in self.terms}
         if not set(weights) <= known:
             what = f"terms {sorted(set(weights) - known)}"
             raise ArgumentError(what, where="weights of a search", allowed=f"Some of {', '.join(sorted(known))}")
+        for name, weight in weights.items():
+            number(0)("weights of a search", name, weight)
         terms = tuple(replace(term, weight=float(weights.get(term.name, term.weight))) for term in self.terms)
         return replace(self, terms=terms)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...base.checks import choice
+from ...base.checks import choice, number
 from ...base.cluster import Cluster, get_cluster
 from ...base.errors import StrategyError
 from ...graph.compiler import compile_network
@@ -43,6 +43,7 @@ METHODS: dict[str, Callable[[Problem, int | None], Solution]] = {
     "integer_program": integer_program,
 }
 COSTS = ("time", "mindspore")
+_LIMIT = number(0, above=True) | None
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Found:
         problem = self.problem.weighed(**(weights or {}))
         method = method or self.method
         choice(*METHODS, *WALKS)("search", "method", method)
-        limit = self.memory_limit if memory_limit is None else memory_limit
+        limit = self.memory_limit if memory_limit is None else _LIMIT("search", "memory_limit", memory_limit)
         problem, best = self.asked.solved(problem, method, limit, {**self.pinned, **(pinned or {})})
         plan = self.compile_with(problem.strategies(best.chosen), reasons(problem, best))
         return replace(self, problem=problem, best=best, method=method, memory_limit=limit, plan=plan)
@@ -270,11 +271,13 @@ def search(
                   Alpa's numbers, and strategies of layouts on it
     memory_limit  bytes of a device; None: any
 
-    Raises StrategyError where nothing fits; ArgumentError for an unknown method or cluster; what `compile` raises.
+    Raises StrategyError where nothing fits; ArgumentError for an unknown method or cluster, a limit that is no number
+    above 0, and costs that are too large to be added; what `compile` raises.
     """
     choice(*METHODS, *WALKS)("search", "method", method)
     if not isinstance(costs, Mesh):
         choice(*COSTS)("search", "costs", costs)
+    memory_limit = _LIMIT("search", "memory_limit", memory_limit)
     cluster = get_cluster(cluster)
     settings = {"parallel_mode": "semi_auto_parallel", **options}
     states = len(getattr(options.get("optimizer"), "state_names", ()))
