@@ -152,7 +152,8 @@ class Found:
         problem = self.problem.weighed(**(weights or {}))
         method = method or self.method
         choice(*METHODS, *WALKS)("search", "method", method)
-        limit = self.memory_limit if memory_limit is None else _LIMIT("search", "memory_limit", memory_limit)
+        _LIMIT("search", "memory_limit", memory_limit)
+        limit = self.memory_limit if memory_limit is None else memory_limit
         problem, best = self.asked.solved(problem, method, limit, {**self.pinned, **(pinned or {})})
         plan = self.compile_with(problem.strategies(best.chosen), reasons(problem, best))
         return replace(self, problem=problem, best=best, method=method, memory_limit=limit, plan=plan)
@@ -277,7 +278,7 @@ def search(
     choice(*METHODS, *WALKS)("search", "method", method)
     if not isinstance(costs, Mesh):
         choice(*COSTS)("search", "costs", costs)
-    memory_limit = _LIMIT("search", "memory_limit", memory_limit)
+    _LIMIT("search", "memory_limit", memory_limit)
     cluster = get_cluster(cluster)
     settings = {"parallel_mode": "semi_auto_parallel", **options}
     states = len(getattr(options.get("optimizer"), "state_names", ()))
