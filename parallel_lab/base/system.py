@@ -39,7 +39,7 @@ STATES |= {"T": "stopped by a signal", "t": "stopped by a debugger", "Z": "ended
 # what has been run on each system, and what has not: the doctor says it, and the README
 TRIED = {
     "Linux": "everything was run here",
-    "macOS": "ranks take the ways of a system without Linux's own calls; these were run on Linux "
+    "macOS": "ranks do without the calls that only Linux has; this was run on Linux "
     f"({VARIABLE}=1), and never on a Mac",
     "Windows": "only designed: a Python on Linux without the calls that Windows lacks has run labs and simulated "
     "ranks; ranks as processes are refused, and labs simulate them",

@@ -12,6 +12,7 @@ from parallel_lab.cli.bench.searched import DrawnCell, DrawnNet, SearchedNet, Se
 from parallel_lab.nn.tensor.tensor import Tensor
 
 
+@pytest.mark.exhaustive
 def test_the_command_prints_and_writes_every_net(tmp_path, capsys):
     numbers, page = tmp_path / "search.json", tmp_path / "search.html"
     assert cli.main(["bench", "search", "--quick", "--json", str(numbers), "--html", str(page)]) == 0
