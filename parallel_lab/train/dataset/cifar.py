@@ -18,13 +18,14 @@ checked: a whole number of records, and every label. A file may be gzipped (told
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from ...base.checks import checked, integer
 from ...base.dtypes import plain_array
-from ...base.errors import ShapeError
+from ...base.errors import DataFileError, ShapeError
 from .idx import FILE, LARGER, fault, most_bytes, opened, read_up_to, write_packed
 
 CHANNELS, SIDE = 3, 32
@@ -47,21 +48,40 @@ def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int | None = None) 
     those of its unpacked content, unless the text says else.
     """
     path = Path(FILE("read_cifar10", "path", path))
-    images, labels = bytearray(), bytearray()  # they grow with what arrives: there is no second copy of the file
-    with opened(path) as (stream, packed):
+    with opened(path) as (_, packed):
         most = most_bytes(path, packed, max_size_bytes)
-        too_large = fault(path, most, f"at most {most:,} bytes", "more", LARGER)
-        if not packed and path.stat().st_size > most:  # before any of it takes time and memory
-            raise too_large
-        while content := read_up_to(stream, CHUNK_RECORDS * RECORD_BYTES):
-            if len(labels) * RECORD_BYTES + len(content) > most:
-                raise too_large
-            records = _records(path, content, len(labels))
-            labels += records[:, 0].tobytes()
-            images += records[:, 1:].reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1).tobytes()
-    if not labels:
+    # how much there is, before an array is made for it: one that grows takes twice its size now and then
+    size = sum(records.nbytes for _, records in _pieces(path, most)) if packed else path.stat().st_size
+    if size > most:
+        raise _too_large(path, most)
+    count = size // RECORD_BYTES
+    images, labels = np.empty((count, SIDE, SIDE, CHANNELS), np.uint8), np.empty(count, np.uint8)
+    end = 0
+    for before, records in _pieces(path, size):
+        end = before + len(records)
+        labels[before:end] = records[:, 0]
+        images[before:end] = records[:, 1:].reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1)
+    if not size:
         raise fault(path, 0, f"a record of {RECORD_BYTES:,} bytes", "an empty file")
-    return np.frombuffer(images, np.uint8).reshape(-1, SIDE, SIDE, CHANNELS), np.frombuffer(labels, np.uint8)
+    if end < count:
+        raise fault(path, end * RECORD_BYTES, f"{size:,} bytes", "the end of the file, which was longer a moment ago")
+    return images, labels
+
+
+def _pieces(path: Path, most: int) -> Iterator[tuple[int, np.ndarray]]:
+    """(how many records stand before, these records) of a file, piece by piece, at most `most` bytes."""
+    before = 0
+    with opened(path) as (stream, _):
+        while content := read_up_to(stream, CHUNK_RECORDS * RECORD_BYTES):
+            if before * RECORD_BYTES + len(content) > most:
+                raise _too_large(path, most)
+            records = _records(path, content, before)
+            yield before, records
+            before += len(records)
+
+
+def _too_large(path: Path, most: int) -> DataFileError:
+    return fault(path, most, f"at most {most:,} bytes", "more", LARGER)
 
 
 def _records(path: Path, content: bytearray, before: int) -> np.ndarray:
