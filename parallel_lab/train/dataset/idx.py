@@ -88,6 +88,14 @@ def read_up_to(stream: BinaryIO, size_bytes: int) -> bytearray:
     return found
 
 
+def read_into(stream: BinaryIO, target: np.ndarray) -> int:
+    """Fill an array of bytes; returns how many came. An array that was never written takes no memory for the rest."""
+    room, came = memoryview(target), 0
+    while count := stream.readinto(room[came : came + _CHUNK_BYTES]):
+        came += count
+    return came
+
+
 def write_packed(path: Path, content: bytes) -> None:
     """Write a file whole, gzipped if its name ends in `.gz`: the same content gives the same bytes."""
     write_whole(path, gzip.compress(content, compresslevel=9, mtime=0) if path.suffix == ".gz" else content)
@@ -134,15 +142,18 @@ def _read(path: Path, stream: BinaryIO, packed: bool, max_size_bytes: int | None
     if size_bytes > most:
         raise fault(path, 4, f"at most {most:,} bytes of data", declared, LARGER)
     # a plain file that is too short is refused before memory is taken
-    data = read_up_to(stream, size_bytes) if packed or size_bytes <= file_bytes - header_bytes else b""
-    if len(data) < size_bytes:
-        have = len(data) if packed else file_bytes - header_bytes
+    if packed or size_bytes <= file_bytes - header_bytes:
+        data = np.empty(size_bytes, np.uint8)
+        have = read_into(stream, data)
+    else:
+        have = file_bytes - header_bytes
+    if have < size_bytes:
         found = f"the end of the file after {have:,} bytes of data"
         raise fault(path, header_bytes + have, declared, found, "The file is truncated")
     if stream.read(1):
         expected, hint = f"the end of the file after {declared}", "The sizes in the header do not fit the file"
         raise fault(path, header_bytes + size_bytes, expected, "more bytes", hint)
-    array = np.frombuffer(data, dtype).reshape(shape)
+    array = data.view(dtype).reshape(shape)
     native = dtype.newbyteorder("=")
     return array.astype(native, copy=False) if native == dtype else array.byteswap(inplace=True).view(native)
 
