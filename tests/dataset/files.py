@@ -38,3 +38,14 @@ def raises_within(size_bytes: int, match: str) -> Iterator[None]:
         assert tracemalloc.get_traced_memory()[1] < size_bytes
     finally:
         tracemalloc.stop()
+
+
+@contextlib.contextmanager
+def takes_at_most(size_bytes: int) -> Iterator[None]:
+    """What is done inside never holds more memory at once than this."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] <= size_bytes
+    finally:
+        tracemalloc.stop()

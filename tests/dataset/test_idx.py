@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from parallel_lab.base.errors import DataFileError, ShapeError
 from parallel_lab.train.dataset import read_idx, write_idx
 from tests.crossed import each_of
-from tests.dataset.files import raises_within
+from tests.dataset.files import raises_within, takes_at_most
 
 GOOD = struct.pack(">HBB2I", 0, 0x08, 2, 2, 3) + bytes(range(6))  # uint8 (2, 3)
 
@@ -27,6 +27,13 @@ def test_what_is_written_is_read_back(tmp_path, rng, dtype, shape, name):
     assert found.dtype.isnative
     assert found.shape == shape
     np.testing.assert_array_equal(found, array)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_reading_takes_the_size_of_the_array_and_a_piece(tmp_path, pack):
+    (tmp_path / "a.idx").write_bytes(pack(struct.pack(">HBBI", 0, 0x08, 1, 24 << 20) + bytes(24 << 20)))
+    with takes_at_most((24 << 20) + (4 << 20)):
+        assert read_idx(tmp_path / "a.idx").size == 24 << 20
 
 
 def test_bytes_follow_the_published_format(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from parallel_lab.base.errors import DataFileError, ParallelLabError, ShapeError
 from parallel_lab.train import dataset as datasets
 from tests.crossed import each_of
-from tests.dataset.files import module_of, raises_within, recorded_sums
+from tests.dataset.files import module_of, raises_within, recorded_sums, takes_at_most
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "digits_cifar"
 BATCHES = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
@@ -124,6 +124,14 @@ def test_damaged_gzip_data_is_an_error(tmp_path, rng):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataFileError, match=r"of the \.gz file: expected whole gzip data"):
             datasets.read_cifar10(tmp_path / name)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_reading_takes_the_size_of_the_pictures_and_a_piece(tmp_path, pack):
+    (tmp_path / "a.bin").write_bytes(pack(bytes(8000 * RECORD)))
+    with takes_at_most(8000 * RECORD + (5 << 20)):
+        images, labels = datasets.read_cifar10(tmp_path / "a.bin")
+    assert len(images) == len(labels) == 8000 and not images.any()
 
 
 def test_a_gzip_file_that_unpacks_without_end_is_stopped(tmp_path):
