@@ -117,6 +117,7 @@ def test_columns_then_rows_is_one_message():
     assert passes(check("06.2", {"matmul": [[1, 1], [1, 8]], "relu": [[1, 8]], "matmul2": [[1, 8], [8, 1]]}), 5)
 
 
+@pytest.mark.exhaustive
 def test_the_least_chain_is_at_par():
     assert passes(check("06.3", FEWEST), 5)
     shown, _, elements = get_exercise("06.3").par().rpartition(": ")
