@@ -55,6 +55,16 @@ class Started:
                     found.append(int(folder.name))
         return found
 
+    def ranks(self) -> dict[int, int]:
+        """{process: rank} as far as they are there."""
+        found = {}
+        for pid in self.family():
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/environ").read_text().split("\0")
+                told = [int(word.removeprefix("RANK_ID=")) for word in words if word.startswith("RANK_ID=")]
+                found.update((pid, rank) for rank in told)
+        return found
+
     def gone_after(self, limit_s: float = 10.0) -> float | None:
         """Seconds until no tagged process lives; None if some still do after limit_s."""
         start = time.monotonic()
@@ -65,7 +75,7 @@ class Started:
         return time.monotonic() - start
 
     def wait_for(self, *paths: Path, limit_s: float = LIMIT_S) -> None:
-        """Until all the files are there (scripts make them to say how far they are)."""
+        """Until all the files are there (scripts make them to say how far they are; what is in them may come later)."""
         end = time.monotonic() + limit_s
         while not all(path.exists() for path in paths):
             assert self.process.poll() is None, self.process.communicate()[0]

@@ -458,11 +458,7 @@ def kill_one_rank(folder: Path, rng: np.random.Generator, count: int) -> float:
     victim = int(rng.integers(count))
     with started(*LAB, "run", "-n", str(count), "train.py", cwd=folder) as run:
         run.wait_for(*(folder / f"ready.{rank}" for rank in range(count)))
-        pids = {}
-        for pid in run.family():
-            variables = dict(v.split("=", 1) for v in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in v)
-            if "RANK_ID" in variables:
-                pids[int(variables["RANK_ID"])] = pid
+        pids = {rank: pid for pid, rank in run.ranks().items()}
         time.sleep(float(rng.uniform(0, 0.05)))
         start = time.monotonic()
         os.kill(pids[victim], signal.SIGKILL)

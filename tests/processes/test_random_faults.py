@@ -125,20 +125,6 @@ def check_saved(folder, ranks) -> None:
 # ---- a launcher ----
 
 
-def ranks_of(run: Started) -> dict[int, int]:
-    """{process: rank} as far as they are there."""
-    found = {}
-    for pid in run.family():
-        try:
-            with open(f"/proc/{pid}/environ") as file:
-                variables = dict(one.split("=", 1) for one in file.read().split("\0") if "=" in one)
-        except OSError:
-            continue
-        if "RANK_ID" in variables:
-            found[pid] = int(variables["RANK_ID"])
-    return found
-
-
 def check_disturbed_launcher(folder, fault, place, ranks, draw, told_after) -> None:
     script(folder, LOOP)
     (folder / "temporary").mkdir()
@@ -151,9 +137,9 @@ def check_disturbed_launcher(folder, fault, place, ranks, draw, told_after) -> N
             time.sleep(draw.uniform(0, 0.1))
         else:
             time.sleep(draw.uniform(0.4, 1.5))
-        found = ranks_of(run)
+        found = run.ranks()
         while fault == "kill" and not found:
-            found = ranks_of(run)
+            found = run.ranks()
         sent, victim = send(fault, run, sorted(found), draw)
         code, output = run.wait()
         taken_s = time.time() - sent

@@ -69,7 +69,8 @@ comm = hooks.current_world().comm
 assert comm.all_gather(np.array([rank])).tolist() == [0, 1, 2, 3]
 for step in range(100_000):
     if step == 20:
-        Path(f"adds.{rank}").write_text(socket.gethostname())
+        Path(f"adding.{rank}").write_text(socket.gethostname())
+        os.rename(f"adding.{rank}", f"adds.{rank}")  # whole, as soon as it is there
     if step == 200 and rank == 3 and what == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if step == 200 and rank == 3 and what == "raises":
