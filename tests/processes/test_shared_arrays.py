@@ -11,9 +11,10 @@ import pytest
 
 from parallel_lab.base.errors import RankRaised, ShapeError, SharedMemoryTooSmall
 from parallel_lab.processes.shm import WorkerPool
-from parallel_lab.processes.shm.arena import Arena, ArenaMap
+from parallel_lab.processes.shm.arena import ARENA_BYTES, RING_BYTES, Arena, ArenaMap
 from parallel_lab.processes.shm.arrays import SharedArrays
-from parallel_lab.processes.shm.shared_memory import SharedBlock
+from parallel_lab.processes.shm.channels import HEAD_BYTES
+from parallel_lab.processes.shm.shared_memory import PAGE, SPARSE, SharedBlock
 from parallel_lab.processes.shm.slices import TURN_BYTES
 from parallel_lab.run.communicator import Request, answer, reply_shape
 from tests.crossed import each_of
@@ -47,6 +48,18 @@ def small_pool():
 
 
 # ---- memory ----
+
+
+@pytest.mark.parametrize("n", [2, 8, 16])
+def test_a_block_is_divided_into_buffers_and_rings(n):
+    layout = ArenaMap.for_budget(n, 100 << 20)
+    used = 2 * n * layout.buffer_bytes + n**2 * layout.ring_bytes
+    assert 2 * n * layout.buffer_bytes <= 50 << 20
+    assert layout.ring_bytes == RING_BYTES or 0 <= (100 << 20) - used < n**2 * PAGE
+
+
+def test_of_8_ranks_each_pair_has_room_for_a_message_of_1_MiB():
+    assert not SPARSE or ArenaMap.for_budget(8, ARENA_BYTES).ring_bytes >= HEAD_BYTES + (1 << 20)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 64])

@@ -37,7 +37,7 @@ SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 BOUND_FROM_BYTES = 1 << 20  # smaller arrays are copied within a cache, and say nothing of the memory
 BATCH_S = 0.03
 BARRIER_ROUNDS = 5  # times as many: one takes a fifth of a second and shows on which cores the ranks are just then
-LEAST = 4  # calls in a batch: the first finds cores and caches as another library has left them
+LEAST = 3  # calls in a batch
 _PEERS = "parallel_lab.cli.bench.peers"
 _BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(200_000):\n        pass\n"
 

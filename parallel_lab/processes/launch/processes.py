@@ -24,7 +24,7 @@ from ...base.errors import WorldError
 from ...base.interrupts import blocked_at_birth, held
 from ...base.system import SYSTEM, end_of_process, require_processes
 from ..outcome import death_text
-from ..shm.arena import Arena, ArenaMap
+from ..shm.arena import ARENA_BYTES, Arena, ArenaMap
 from ..shm.attach import VARIABLE, Place
 from ..shm.shared_memory import SharedBlock
 from ..shm.shared_world import SharedWorld
@@ -34,7 +34,6 @@ from ..world.world import TIMEOUT_S, merge_events
 from .console import Console
 from .environment import python_command, rank_environment
 
-ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
 GRACES = {
     "start_warn_s": 10.0,  # a rank that comes to `init` this much later than another is worth a warning
     "fault_s": 1.0,  # for ranks that are stopped in a collective to say so

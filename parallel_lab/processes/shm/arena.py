@@ -23,6 +23,7 @@ import json
 import mmap
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +48,9 @@ CONTROL_WORDS = 64  # 512 bytes in all
 SLOT_WORDS = 24  # three cache lines per rank, so that ranks do not share lines
 FAULT_BYTES = 16 * 1024
 MIN_BUFFER = 4096
+# of a block, unless something else is asked for: room for all rings of 8 ranks. They are reserved as addresses, pages
+# are taken when first written; where a block has to have its pages at once, less
+ARENA_BYTES = (100 if SPARSE else 64) << 20
 # at most: 1 MiB and its head fit; with a quarter, a stream of 64 or 96 KiB messages takes twice as long, and with twice
 # as much a ring is less in the caches: 64 KiB and 1 MiB take 1.2 times as long
 RING_BYTES = (1 << 20) + PAGE
@@ -92,15 +96,15 @@ class ArenaMap:
 
     @classmethod
     def for_budget(cls, world_size: int, arena_bytes: int) -> ArenaMap:
-        """Half of `arena_bytes` for collectives' buffers (and as many again for started ones), half for channels.
+        """Half of `arena_bytes` for collectives' buffers (and as many again for started ones), the rest for channels.
         A buffer is at most 2 MiB: larger steps do not stay in the caches (all_reduce uses half of one per step).
         """
-        half = arena_bytes // 2
-        buffer_bytes = min(max(half // (2 * world_size) // PAGE * PAGE, MIN_BUFFER), 2 << 20)
-        ring_bytes = min(max(half // world_size**2 // PAGE * PAGE, MIN_BUFFER), RING_BYTES)
+        buffer_bytes = min(max(arena_bytes // (4 * world_size) // PAGE * PAGE, MIN_BUFFER), 2 << 20)
+        rest = arena_bytes - 2 * world_size * buffer_bytes
+        ring_bytes = min(max(rest // world_size**2 // PAGE * PAGE, MIN_BUFFER), RING_BYTES)
         return cls(world_size, buffer_bytes, ring_bytes)
 
-    @property
+    @cached_property
     def row(self) -> int:
         return round_up(self.world_size, 8)
 

@@ -30,14 +30,13 @@ from ..job_pool import JobPool, PoolTable
 from ..jobs import Job, packed
 from ..own_folder import OwnFolder
 from ..supervisor import StopRun
-from .arena import ABORT, CONTROL, KEEPS, STARTED, Arena, ArenaMap
+from .arena import ABORT, ARENA_BYTES, CONTROL, KEEPS, STARTED, Arena, ArenaMap
 from .comm import CONTROLS
 from .launch import check_descriptors, context, end_server, start_processes
 from .shared_memory import Parcel, SharedBlock
 from .watch import Watch, halted
 from .worker_main import PARCEL, TRIM, WorkerStart, worker_main
 
-DEFAULT_ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
 # fits the socket buffer of an idle worker, so that sending cannot block: a stopped worker does not read, and nobody
 # must wait for it. What is larger goes as a parcel, once for all ranks
 SMALL_PAYLOAD = 32 << 10
@@ -59,7 +58,7 @@ class WorkerPool(JobPool):
         *,
         timeout_s: float = 30.0,
         warn_after_s: float = 2.0,
-        arena_bytes: int = DEFAULT_ARENA_BYTES,
+        arena_bytes: int = ARENA_BYTES,
         fast: bool = True,
         idle_s: float = math.inf,
     ) -> None:

@@ -32,14 +32,13 @@ from multiprocess.reduction import send_handle
 from ...base.errors import WorldError, WorldTimeout, message
 from ...base.system import SYSTEM, end_of_process, require_processes
 from ..own_folder import OwnFolder, folder_of
-from ..shm.arena import Arena, ArenaMap
+from ..shm.arena import ARENA_BYTES, Arena, ArenaMap
 from ..shm.shared_memory import SharedBlock
 from ..shm.shared_world import SharedWorld
 from ..shm.watch import ranks_text
 from ..supervisor import LOOK_S, Limits, Warn
 from .world import TIMEOUT_S
 
-ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
 RETRY_S = 0.05
 BUSY_S = 5.0  # how long a run waits for an earlier one of the same name to end
 LATE_START_S = 10.0  # a rank that comes to `init` this much later than another is worth a warning

@@ -121,7 +121,7 @@ class PlacedChannels(Channels):
 
     def _write(self, head: bytes, to: int) -> None:
         """Put a head or a record into the ring, where there is room."""
-        word = self.map.ring_written(self.rank, to)
+        word = self._pair(self.rank, to)[1]
         written = self.words[word]
         start = written % self.map.ring_bytes
         self._ring(self.rank, to)[start : start + HEAD_BYTES] = np.frombuffer(head, np.uint8)
@@ -197,8 +197,8 @@ class PlacedChannels(Channels):
 
     def say_waiting(self, source: int) -> None:
         """Tell `source` that this rank takes what it writes next at once, and whether its memory can be read."""
-        read = self.words[self.map.ring_read(source, self.rank)]
-        self.words[self.map.ring_waits(source, self.rank)] = 2 * (read + 1) + self.peers.reads(source)
+        _, _, read, waits, _, _ = self._pair(source, self.rank)
+        self.words[waits] = 2 * (self.words[read] + 1) + self.peers.reads(source)
 
     def _open(self, coming: _Coming, source: int) -> None:
         if coming.bytes[: len(MOVED)].tobytes() == MOVED:  # the value was read in time
