@@ -118,7 +118,7 @@ def test_what_breaks_is_named_and_both_hosts_are_left_empty(both, tmp_path, what
 def test_a_collective_keeps_its_limit_when_the_cable_is_pulled(both, tmp_path):
     script(tmp_path, ADDING)
     command, log = on_both(both, RANKS, [str(tmp_path / "train.py"), "goes on"]), tmp_path / "console"
-    extra = {"PARALLEL_LAB_TIMEOUT": "3", "PYTHONWARNINGS": ""}
+    extra = {"PARALLEL_LAB_TIMEOUT": "3", "PYTHONWARNINGS": ""}  # before Open MPI sees it, and ends the job
     with open(log, "w") as console, started(*command, cwd=tmp_path, stdout=console, **extra) as run:
         run.wait_for(*(tmp_path / f"adds.{rank}" for rank in range(RANKS)))
         both.cut()
