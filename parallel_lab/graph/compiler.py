@@ -10,9 +10,17 @@ from typing import Any
 import numpy as np
 
 from ..base.dtypes import kind_of
-from ..base.errors import ContextConflictError, NotBuiltYet, ShapeError, TracedCommunication, TraceError, shorten
+from ..base.errors import (
+    ContextConflictError,
+    NotBuiltYet,
+    ShapeError,
+    StrategyError,
+    TracedCommunication,
+    TraceError,
+    shorten,
+)
 from ..base.settings.config import ParallelConfig
-from ..base.settings.context import frozen, get_auto_parallel_context
+from ..base.settings.context import frozen, get_auto_parallel_context, get_compat
 from ..nn.cell import Cell
 from ..nn.layers.losses import WithLossCell
 from ..nn.optim.optimizer import Optimizer
@@ -225,9 +233,16 @@ def targets_of(optimizer: Any) -> tuple[str | None, ...]:
 
 
 def check_built(config: ParallelConfig, network: Callable) -> None:
-    """Raise NotBuiltYet for what is known and kept as a setting, and cannot be run by this version."""
+    """Raise NotBuiltYet for what is known and kept as a setting, and cannot be run by this version; StrategyError for
+    interleaved stages in which no Cell is inlined late, where MindSpore 2.10 is followed (pipeline_interleave).
+    """
     if config.memory_offload and config.offload_param == "disk":
         raise _not_built("offload_param='disk'", "Set it to 'cpu': Parameters live in the host's memory")
+    chunks = config.pipeline_stages > 1 and config.pipeline_interleave and get_compat() == "2.10"
+    if chunks and isinstance(network, Cell) and not any(cell.inlined_late for _, cell in network.cells_and_names()):
+        hint = "Decorate the __init__ of the network: @lazy_inline, from mindspore import lazy_inline"
+        allowed = "With compat='2.10' interleaved stages need a Cell that is inlined late"
+        raise at_compile(StrategyError, "pipeline_interleave=True", allowed, hint)
 
 
 def _not_built(what: str, hint: str) -> NotBuiltYet:

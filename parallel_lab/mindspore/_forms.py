@@ -433,8 +433,19 @@ def dispatch_threads_num(threads_num: int) -> None:
 
 
 def unchanged(fn: Any = None, **options: Any) -> Any:
-    """A decorator for MindSpore's graph compiler (lazy_inline, no_inline): what it decorates stays as it is."""
+    """A decorator for MindSpore's graph compiler (no_inline): what it decorates stays as it is."""
     return fn if fn is not None else lambda inner: inner
+
+
+def lazy_inline(fn: Any = None, attrs: Any = None, policy: Any = None) -> Any:
+    """A decorator for the `__init__` of a Cell, which is compiled as it would be without it.
+
+    With compat="2.10" a network in interleaved pipeline stages needs one such Cell, as in MindSpore.
+    """
+    if fn is None:
+        return lazy_inline
+    fn.lazy_inline = True
+    return fn
 
 
 @checked("jit_class", cls=instance(type, "A class"))

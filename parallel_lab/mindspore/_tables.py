@@ -60,7 +60,8 @@ INTERNALS, CONTEXT_READERS = "parallel_lab.mindspore._internals", "parallel_lab.
 JIT = {
     "jit": f"{TRAIN}:jit",
     "ms_function": f"{TRAIN}:jit",
-    **dict.fromkeys(("lazy_inline", "no_inline"), f"{FORMS}:unchanged"),
+    "lazy_inline": f"{FORMS}:lazy_inline",
+    "no_inline": f"{FORMS}:unchanged",
     **dict.fromkeys(("ms_class", "jit_class"), f"{FORMS}:jit_class"),
     "JitConfig": f"{CONTEXT_READERS}:JitConfig",
     "sync_pipeline_shared_parameters": f"{FORMS}:sync_pipeline_shared_parameters",

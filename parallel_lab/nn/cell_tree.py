@@ -272,3 +272,8 @@ class CellTree:
             parameter.name = prefix + path
         for path, cell in self.cells_and_names() if recurse else [("", self)]:
             cell.__dict__["_prefix"] = f"{prefix}{path}." if path else prefix
+
+    @property
+    def inlined_late(self) -> bool:
+        """Whether its `__init__`, or that of a class it derives from, is decorated by mindspore.lazy_inline."""
+        return any(hasattr(vars(kind).get("__init__"), "lazy_inline") for kind in type(self).__mro__)

@@ -353,13 +353,22 @@ def sparse_cross_entropy(part, logits, labels):
     return part(split_losses, logits, largest, sums, labels, labels="ac,a,a,a->a", classes=classes)
 
 
-@op("ac,a->", whole="c", reduce="mean", **_SPARSE)
+def _all_or_none(signature, cuts, device_num, **_):
+    if 1 < cuts["a"] < device_num:
+        what = f"splits the samples {cuts['a']} ways, with {device_num} devices"
+        return what, f"Batch parallel: {device_num} ways, or whole"
+
+
+_BATCH = {"whole": "c", "devices": _all_or_none, **_SPARSE}
+
+
+@op("ac,a->", reduce="mean", **_BATCH)
 def sparse_mean(logits, labels):
     """Mean of `sparse_cross_entropy`.  logits: (a, c), labels: (a,) int -> ()."""
     return np.mean(sparse_cross_entropy_fused.fn(logits, labels))
 
 
-@op("ac,a->ac", whole="c", **_SPARSE)
+@op("ac,a->ac", **_BATCH)
 def sparse_mean_slope(logits, labels, *, rows):
     """(softmax - one-hot rows) / `rows`.  logits: (a, c), labels: (a,) int -> (a, c)."""
     each = np.full(len(labels), 1 / rows, float_result((logits.dtype,)))
@@ -380,16 +389,16 @@ def _(g, out, logits, labels, *, rows):
     lambda shapes, *, is_grad: "ac,a->ac" if is_grad else "ac,a->",
     name="SparseSoftmaxCrossEntropyWithLogits",
     instead="SparseCrossEntropy",
-    whole="c",
     example=(case((16, 8), (16,), ints={1: 8}), case((16, 8), (16,), ints={1: 8}, is_grad=True)),
-    **_SPARSE,
+    **_BATCH,
 )
 def sparse_softmax_cross_entropy(part, logits, labels, *, is_grad=False):
     """Mean of the cross-entropies against class numbers.  logits: (a, c), labels: (a,) int -> ().
 
     is_grad  the gradient of that mean for the logits, (a, c), in its place
 
-    Where a is split, the mean of the ranks' means: one all_reduce of a number. c stays whole. Form: MindSpore.
+    Where a is split, by all devices, the mean of the ranks' means: one all_reduce of a number. c stays whole. Form and
+    rule: MindSpore (batch_parallel_info).
     """
     if is_grad:
         return part(sparse_mean_slope, logits, labels, labels="ac,a->ac", alone=True, rows=labels.shape[0])

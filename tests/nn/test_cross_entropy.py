@@ -301,3 +301,22 @@ def test_the_negative_log_likelihood_as_a_primitive_gives_the_total_weight_too(r
     expected = {"mean": rows.sum() / counted.sum(), "sum": rows.sum(), "none": rows}[reduction]
     np.testing.assert_allclose(loss, expected, rtol=1e-12)
     assert total == pytest.approx(counted.sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("is_grad", [False, True])
+def test_the_sparse_mean_is_split_by_all_devices_or_none(is_grad):
+    """MindSpore: batch_parallel_info. Four ways on 8 devices was compiled."""
+
+    class Net(nn.Cell):
+        def __init__(self, strategy):
+            super().__init__()
+            self.loss = ops.SparseSoftmaxCrossEntropyWithLogits(is_grad=is_grad).shard(strategy)
+
+        def construct(self, logits, labels):
+            return self.loss(logits, labels)
+
+    given, how = (np.zeros((16, 8), np.float32), np.zeros(16, np.int32)), {"dataset_strategy": "full_batch"}
+    with pytest.raises(ValueError, match="splits the samples 4 ways, with 8 devices.*8 ways, or whole.*Try"):
+        compile(Net(((4, 1), (4,))), *given, device_num=8, **how)
+    for strategy, devices in ((((8, 1), (8,)), 8), (((1, 1), (1,)), 8), (((4, 1), (4,)), 4)):
+        assert compile(Net(strategy), *given, device_num=devices, **how).device_num == devices

@@ -87,9 +87,9 @@ WHOLE = Layout((2, 4), ("dp", "mp"))
 
 
 class Behind(nn.Cell):
-    def __init__(self, first, layout, last=None):
+    def __init__(self, first, layout, last=None, out=None):
         super().__init__()
-        self.first, self.last = first.shard((layout,)), ops.Tanh()
+        self.first, self.last = first.shard((layout,), **(out or {})), ops.Tanh()
         if last is not None:
             self.last.shard((last,))
 
@@ -115,3 +115,52 @@ def test_others_take_them(first):
     layout = PARTS(("dp", "interleaved_parallel"), "None")
     plan = compile(Behind(first(), layout), np.zeros((16, 16)), device_num=8, **FULL)
     assert plan.graph.node("first").strategy.parts == 2
+
+
+class Padded(nn.Cell):
+    def __init__(self, mode, strategy):
+        super().__init__()
+        self.pad = ops.PadV3(mode=mode)
+        if strategy is not None:
+            self.pad.shard(strategy)
+
+    def construct(self, x):
+        return self.pad(x, (1, 2))
+
+
+class Repeated(nn.Cell):
+    def __init__(self, multiples, strategy):
+        super().__init__()
+        self.tile, self.multiples = ops.Tile().shard(strategy), multiples
+
+    def construct(self, x):
+        return self.tile(x, self.multiples)
+
+
+SPLIT_OUT = {"out_strategy": (WHOLE("dp", "None"),) * 2}
+REFUSED = {
+    "pad": (lambda: Padded("reflect", ((8, 1),)), "PadV3 'pad'.*mode 'reflect'.*only 'constant'"),
+    "pad whole": (lambda: Padded("circular", ((1, 1),)), "PadV3 'pad'.*mode 'circular'"),
+    "split": (lambda: Behind(ops.Split(1, 2), WHOLE("dp", "None"), out=SPLIT_OUT), "Split 'first'.*layout of the input"),
+    "tile": (lambda: Repeated((4, 1), (WHOLE("dp", "mp"),)), "Tile 'tile'.*splits dim 0, which is repeated 4 times"),
+}
+TAKEN = {
+    "pad of zeros": lambda: Padded("constant", ((8, 1),)),
+    "pad without a strategy": lambda: Padded("reflect", None),
+    "split": lambda: Behind(ops.Split(1, 2), WHOLE("dp", "None")),
+    "tile by multiples": lambda: Repeated((4, 1), ((4, 2),)),
+    "tile of another dim": lambda: Repeated((4, 1), (WHOLE("None", ("dp", "mp")),)),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_no_strategy_could_mean_is_refused(case):
+    """Wrong was: all four were compiled, where MindSpore refuses them (pad_info, split_info, tile_info)."""
+    net, words = REFUSED[case]
+    with pytest.raises(StrategyError, match=words):
+        compile(net(), np.zeros((16, 16)), device_num=8, **FULL)
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_what_is_close_by_is_taken(case):
+    assert compile(TAKEN[case](), np.zeros((16, 16)), device_num=8, **FULL).device_num == 8

@@ -1,5 +1,5 @@
-"""What MindSpore refuses of an operator beside its strategy, before any is chosen: EmbeddingLookup off the host, and
-layouts with the axis "interleaved_parallel" where it takes no parts.
+"""What MindSpore refuses of an operator beside its strategy, before any is chosen: EmbeddingLookup off the host, PadV3
+that mirrors, layouts of Split and Tile, and layouts with the axis "interleaved_parallel" where it takes no parts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ def check_wishes(graph: Graph, device_num: int) -> None:
                 what, allowed = "it has no target", "The host, where tables are larger than a device's memory"
                 hint = f"Write {node.op_class}().set_device('CPU'), or use Gather"
                 raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)
+    for node in graph.of_phase("forward"):
+        if node.strategy is not None:
+            _check_given(graph, node)
     named = (n for n in graph.nodes if isinstance(n.strategy, LayoutStrategy) and n.strategy.parts > 1)
     parts = {node.strategy.parts: node for node in named}
     if len(parts) > 1:
@@ -27,6 +30,25 @@ def check_wishes(graph: Graph, device_num: int) -> None:
     for node in graph.nodes if parts else ():
         if isinstance(node.strategy, LayoutStrategy) and node.strategy.parts > 1:
             _check_parts(graph, node, node.strategy)
+
+
+def _check_given(graph: Graph, node: Node) -> None:
+    """Raise StrategyError for a strategy that no values could go with (MindSpore: pad_info, split_info, tile_info)."""
+    attrs, named, fault = dict(node.attrs), isinstance(node.strategy, LayoutStrategy), ()
+    if node.op_class == "PadV3" and attrs["mode"] != "constant":
+        fault = f"mode {attrs['mode']!r}", "With a strategy only 'constant'", "Leave the strategy out"
+    elif node.op == "split_parts" and named and node.out_strategy is not None:
+        fault = f"out_strategy {node.out_strategy}", "None: every part has the layout of the input", "Leave it out"
+    elif node.op == "tile" and named:
+        counts, sizes = attrs["multiples"], graph.operand_shapes(node)[0]
+        full = (1,) * (len(counts) - len(sizes)) + tuple(sizes)
+        rows = enumerate(zip(counts, full, node.strategy[0].splits, strict=False))
+        if (dim := next((i for i, (m, n, cut) in rows if cut > 1 and m > 1 and n > 1), None)) is not None:
+            what = f"{node.strategy} splits dim {dim}, which is repeated {counts[dim]} times"
+            fault = what, "A layout is the input's, of which a repeated dim stays whole", "A tuple splits the multiples"
+    if fault:
+        what, allowed, hint = fault
+        raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)
 
 
 def _check_parts(graph: Graph, node: Node, strategy: LayoutStrategy) -> None:

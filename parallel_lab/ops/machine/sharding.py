@@ -369,7 +369,8 @@ def _rule(
     if used > device_num or device_num % used:
         what = f"makes {used} slices, but there are {device_num} devices"
         return what, "The product of all counts must divide the number of devices"
-    if fault := facts.devices_fault(cuts, device_num):
+    # of a composed operator the parts refuse: their number of devices is the true one
+    if op.expand is None and (fault := facts.devices_fault(cuts, device_num)):
         return fault
     repeat = (device_num // used,) if used < device_num else ()
     matrix = tuple(cuts[c] for c in names) + repeat
