@@ -266,20 +266,31 @@ class _MicroBatches(Cell):
         self._rows = ops.StridedSlice().add_prim_attr("skip_redistribution", True)
 
     def construct(self, *inputs: Any) -> Any:
-        for position, x in enumerate(inputs):
-            shape = tuple(x.shape) if _is_batch(x) else (self._count,)
-            if not shape or shape[0] % self._count:
-                equal = f"{self._count} equal micro-batches"
-                what = f"dim 0 of input {position} of shape {shape} cannot be split into {equal}"
-                raise ShapeError(what, where=type(self).__name__, allowed=f"A batch that divides by {self._count}")
         tracer, total = current_tracer.get(), None
-        if tracer is not None and self._one_by_one and self._count > 1:
-            return tracer.micro_batched(self.network, inputs, self._count)
+        network, count = self._in_one() if tracer is not None else (self.network, self._count)
+        for position, x in enumerate(inputs):
+            shape = tuple(x.shape) if _is_batch(x) else (count,)
+            if not shape or shape[0] % count:
+                what = f"dim 0 of input {position} of shape {shape} cannot be split into {count} equal micro-batches"
+                raise ShapeError(what, where=type(self).__name__, allowed=f"A batch that divides by {count}")
+        if tracer is not None and self._one_by_one and count > 1:
+            return tracer.micro_batched(network, inputs, count)
         for i in range(self._count):
             with step_of_micro_batch(i, self._count) if self._one_by_one and self._count > 1 else nullcontext():
                 result = self.network(*(self._part(x, i) for x in inputs))
             total = result if total is None else _added(total, result)
         return total
+
+    def _in_one(self) -> tuple[Cell, int]:
+        """(network, micro-batches) as one level: parts of parts are rows in the same order, and sums of sums the sum."""
+        self._check_feeding()
+        if not (self._one_by_one and isinstance(self.network, _MicroBatches) and self.network._one_by_one):
+            return self.network, self._count
+        network, count = self.network._in_one()
+        return network, self._count * count
+
+    def _check_feeding(self) -> None:
+        """Raise the error of a network that cannot be fed so where it is compiled."""
 
     def _part(self, x: Any, i: int) -> Any:
         if not _is_batch(x):
@@ -307,7 +318,8 @@ class GradAccumulation(_MicroBatches):
     micro_size  how many parts (not how large they are)
 
     The gradient of the sum is the sum of the parts' gradients, without division, and the optimizer takes one step: with
-    a mean loss, results and gradients are micro_size times those of the undivided batch. Raises ArgumentTypeError,
+    a mean loss, results and gradients are micro_size times those of the undivided batch. Directly around a
+    PipelineCell, or in one, their micro-batches are one series: micro_size times as many. Raises ArgumentTypeError,
     ArgumentError; ShapeError when the batch does not divide.
     """
 
@@ -370,11 +382,14 @@ class PipelineCell(_MicroBatches):
         for name, stage in config.items():
             cells[name].pipeline_stage = stage
 
-    def construct(self, *inputs: Any) -> Any:
+    def _check_feeding(self) -> None:
         stages = get_auto_parallel_context("pipeline_stages")
         if self._count < stages:
             what = f"micro_size={self._count} with pipeline_stages={stages}"
             raise StrategyError(what, where=type(self).__name__, allowed="At least as many micro-batches as stages")
+
+    def construct(self, *inputs: Any) -> Any:
+        self._check_feeding()
         check_compiled(type(self).__name__)
         return super().construct(*inputs)
 

@@ -241,6 +241,11 @@ def _tile_local(attrs, parts):
     return {"multiples": tuple(m // parts.get(c, 1) for c, m in zip(spare, attrs["multiples"], strict=True))}
 
 
+def _tile_counted(signature, sizes, *, multiples):
+    """A layout is the input's, of which what is repeated stays whole; counts split the multiples."""
+    return [c for c, m in zip(signature.out, multiples, strict=True) if 1 < m < sizes[c]]
+
+
 def changed_labels(signature, **_):
     """Labels of dims that have another one in the result: a dim that is changed stays whole."""
     return "".join(signature.reduced)
@@ -259,6 +264,7 @@ def changed_labels(signature, **_):
     strategy_labels=lambda signature: (signature.out,),
     whole=changed_labels,
     restrict=_tile_restrict,
+    counted=_tile_counted,
     localize=_tile_local,
     flops=0,
     example=(

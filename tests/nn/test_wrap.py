@@ -246,6 +246,23 @@ def test_micro_batches_are_added_up(wrap, compiled):
     np.testing.assert_allclose(net.weight.asnumpy(), W - 0.1 * sum(p[1] for p in parts), rtol=1e-12)
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["at once", "compiled"])
+@each_of(
+    "wrap",
+    lambda net: nn.GradAccumulation(nn.PipelineCell(net, 2), 3),
+    lambda net: nn.PipelineCell(nn.GradAccumulation(net, 3), 2),
+    ids=["accumulated pipeline", "pipeline of accumulation"],
+)
+def test_micro_batches_of_micro_batches_are_added_up(wrap, compiled):
+    """3 x 2 parts: loss and gradients are 6 times those of the whole batch. Compiled they were NotBuiltYet."""
+    net = Net()
+    step = nn.TrainOneStepCell(wrap(with_loss(net)), nn.SGD(net.trainable_params(), 0.1))
+    loss = (AutoParallel(step) if compiled else step)(Tensor(X), Tensor(Y))
+    whole = mean_square(X, Y)
+    assert loss.item() == pytest.approx(6 * whole[0], rel=1e-12)
+    np.testing.assert_allclose(net.weight.asnumpy(), W - 0.6 * whole[1], rtol=1e-11)
+
+
 def accumulate_cut(world, x, y):
     """One accumulated step of a network split among the ranks."""
     net = Net()

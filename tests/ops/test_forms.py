@@ -23,10 +23,10 @@ FORMS = {
     "SplitTensor": (ops.SplitTensor(), (2, -1), LAST, [X[..., :2], X[..., 2:]]),
     "PadV3": (ops.PadV3(), (Tensor([1, 2]), 5.0), LAST, [np.pad(X, ((0, 0), (0, 0), (1, 2)), constant_values=5)]),
     "PadV3 apart": (
-        ops.PadV3(mode="edge", paddings_contiguous=False),
+        ops.PadV3(paddings_contiguous=False),
         ((1, 0, 0, 2), None),
         ROWS,
-        [np.pad(X, ((0, 0), (0, 2), (1, 0)), "edge")],
+        [np.pad(X, ((0, 0), (0, 2), (1, 0)))],
     ),
     "MirrorPad": (ops.MirrorPad(), (((0, 0), (1, 0), (0, 0)),), ROWS, [np.pad(X, ((0, 0), (1, 0), (0, 0)), "reflect")]),
     "SumExt": (ops.SumExt(), ((0, -1), True), LAST, [X.sum((0, 2), keepdims=True)]),

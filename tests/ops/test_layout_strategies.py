@@ -54,7 +54,7 @@ def draw_layouts(op, case, matrix, rng):
 def legal_layouts(op, case, matrix, rng):
     """A drawn strategy the operator takes. With no rules beyond labels it must take all; others may omit some."""
     attrs = {**op.default_attrs, **dict(case.attrs)}
-    particular = op.restrict is not None or op.window is not None
+    particular = op.restrict is not None or op.counted is not None or op.window is not None
     for _ in range(60):
         layouts = draw_layouts(op, case, matrix, rng)
         try:

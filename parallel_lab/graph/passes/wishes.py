@@ -1,5 +1,5 @@
 """What MindSpore refuses of an operator beside its strategy, before any is chosen: EmbeddingLookup off the host, PadV3
-that mirrors, layouts of Split and Tile, and layouts with the axis "interleaved_parallel" where it takes no parts.
+that mirrors, layouts of Split's results, and layouts with the axis "interleaved_parallel" where it takes no parts.
 """
 
 from __future__ import annotations
@@ -33,19 +33,12 @@ def check_wishes(graph: Graph, device_num: int) -> None:
 
 
 def _check_given(graph: Graph, node: Node) -> None:
-    """Raise StrategyError for a strategy that no values could go with (MindSpore: pad_info, split_info, tile_info)."""
+    """Raise StrategyError for what no strategy may go with (MindSpore: pad_info, split_info)."""
     attrs, named, fault = dict(node.attrs), isinstance(node.strategy, LayoutStrategy), ()
     if node.op_class == "PadV3" and attrs["mode"] != "constant":
         fault = f"mode {attrs['mode']!r}", "With a strategy only 'constant'", "Leave the strategy out"
     elif node.op == "split_parts" and named and node.out_strategy is not None:
         fault = f"out_strategy {node.out_strategy}", "None: every part has the layout of the input", "Leave it out"
-    elif node.op == "tile" and named:
-        counts, sizes = attrs["multiples"], graph.operand_shapes(node)[0]
-        full = (1,) * (len(counts) - len(sizes)) + tuple(sizes)
-        rows = enumerate(zip(counts, full, node.strategy[0].splits, strict=False))
-        if (dim := next((i for i, (m, n, cut) in rows if cut > 1 and m > 1 and n > 1), None)) is not None:
-            what = f"{node.strategy} splits dim {dim}, which is repeated {counts[dim]} times"
-            fault = what, "A layout is the input's, of which a repeated dim stays whole", "A tuple splits the multiples"
     if fault:
         what, allowed, hint = fault
         raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)

@@ -86,6 +86,7 @@ class OpDef:
     restrict: Callable | None = None
     batch: str | None = None
     held: Callable | None = None
+    counted: Callable | None = None
     scatters: int | None = None
     devices: Callable | None = None
     uneven: Callable | None = None

@@ -138,6 +138,7 @@ def op(
                these splits, what is allowed)
     batch      label that all devices split where no strategy is given; "": none (default: the first one of `axes`)
     held       labels that no search splits, as a function of (signature, **attributes)
+    counted    labels that counts may split and layouts may not, as a function of (signature, extents, **attributes)
     scatters   number of an operand: unless it is split, sums that no `out_strategy` places are scattered along dim 0
                under compat "2.10", where they can be (default: they are left with every rank)
     devices    function of (signature, {label: parts}, number of devices, **attributes): None or a fault, as `restrict`
