@@ -1,7 +1,7 @@
 """`parallel-lab doctor train.py`: what a MindSpore script needs and this package lacks, found before it runs.
 
-    >>> [need.name for need in needs("from mindspore import nn\\nx = nn.LSTM(3, 4)")]
-    ['mindspore.nn.LSTM']
+    >>> [need.name for need in needs("from mindspore import nn\\nx = nn.CTCLoss(3, 4)")]
+    ['mindspore.nn.CTCLoss']
 
 The script is parsed, never run: its imports of mindspore and the attributes it reads from them are looked up where an
 import would look. A name that is imported and not used costs nothing and is not listed; what MindSpore never had is.

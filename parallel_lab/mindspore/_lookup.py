@@ -131,8 +131,8 @@ HINTS: dict[str, str] = {
     "dataset.transforms.py_transforms": "mindspore.dataset.transforms has Compose and TypeCast, and Dataset.map takes "
     "functions of your own",
     "mint.distributed": "Use mindspore.communication and the operators ops.AllReduce, ops.AllGather, ...",
-    **_same("nn.Transformer parallel.nn.Transformer", "Use nn.TransformerEncoder"),
-    "nn.transformer": "Use nn.TransformerEncoder and nn.MultiheadAttention",
+    "parallel.nn.Transformer": "Use nn.Transformer",
+    "nn.transformer": "Use nn.Transformer, nn.TransformerEncoder and nn.MultiheadAttention",
     "nn.Linear": "Use nn.Dense(in_channels, out_channels)",
     "nn.Conv": "Use nn.Conv2d",
     "nn.AdamW": "Use mint.optim.AdamW: nn.AdamWeightDecay does not correct the bias of the moments",

@@ -50,7 +50,7 @@ class Missing:
         return False
 
     def __or__(self, other: Any) -> Any:
-        return Any  # in annotations: LSTM | None
+        return Any  # in annotations: CTCLoss | None
 
     __ror__ = __or__
 

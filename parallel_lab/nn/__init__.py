@@ -68,8 +68,27 @@ from .layers.losses import (
     SmoothL1Loss,
     WithLossCell,
 )
-from .layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm, SyncBatchNorm
-from .layers.transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
+from .layers.normalization import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+    RMSNorm,
+    SyncBatchNorm,
+)
+from .layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from .layers.transformer import (
+    MultiheadAttention,
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 from .optim.amp import (
     DynamicLossScaleManager,
     DynamicLossScaler,

@@ -282,7 +282,7 @@ class _MicroBatches(Cell):
         return total
 
     def _in_one(self) -> tuple[Cell, int]:
-        """(network, micro-batches) as one level: parts of parts are rows in the same order, and sums of sums the sum."""
+        """(network, micro-batches) as one level: parts of parts are rows in their order, sums of sums the sum."""
         self._check_feeding()
         if not (self._one_by_one and isinstance(self.network, _MicroBatches) and self.network._one_by_one):
             return self.network, self._count

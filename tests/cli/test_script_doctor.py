@@ -16,7 +16,7 @@ import mindspore.common.dtype as mstype
 from mindspore import nn, ops, RowTensor, lazy_inline
 from mindspore.nn.wrap.cell_wrapper import Cell, TrainOneStepCell
 from mindspore.common.api import _cell_graph_executor
-from mindspore.nn import LSTM, Sofmax
+from mindspore.nn import CTCLoss, Sofmax
 from mindspore.nosuch import anything
 
 raise SystemExit("a script is not run")
@@ -24,13 +24,13 @@ raise SystemExit("a script is not run")
 class Net(Cell):
     @lazy_inline
     def __init__(self):
-        self.lstm = LSTM(3, 4)
-        self.rnn = nn.RNN(2, 2)
+        self.lstm = CTCLoss(3, 4)
+        self.rnn = nn.TimeDistributed(2, 2)
         self.dense = nn.Dense(2, 3)
 
     def construct(self, x):
         y = mnp.ones((2,)) + np.ones(2)
-        return ops.MatMul()(x, y), LSTM, mstype.float32, os.path.sep, ms.ops.operations.Einsum
+        return ops.MatMul()(x, y), CTCLoss, mstype.float32, os.path.sep, ms.ops.operations.Einsum
 """
 
 
@@ -39,8 +39,8 @@ def test_what_is_used_and_missing_is_listed_with_its_lines():
     assert found == {
         "mindspore.nn.Sofmax": (10,),  # what never was fails where it is imported
         "mindspore.nosuch.anything": (11,),
-        "mindspore.nn.LSTM": (18, 24),
-        "mindspore.nn.RNN": (19,),
+        "mindspore.nn.CTCLoss": (18, 24),
+        "mindspore.nn.TimeDistributed": (19,),
         "mindspore.numpy.ones": (23,),
         "mindspore.ops.operations.Einsum": (24,),
     }
@@ -51,15 +51,15 @@ def test_what_is_used_and_missing_is_listed_with_its_lines():
 @pytest.mark.parametrize(
     "source",
     [
-        "import parallel_lab.mindspore as ms\nms.nn.RNN()",
-        "from parallel_lab import mindspore as ms\nms.nn.RNN()",
-        "from parallel_lab.mindspore.nn import RNN as Own\nOwn()",
-        "import mindspore.nn\nmindspore.nn.RNN()",
+        "import parallel_lab.mindspore as ms\nms.nn.TimeDistributed()",
+        "from parallel_lab import mindspore as ms\nms.nn.TimeDistributed()",
+        "from parallel_lab.mindspore.nn import TimeDistributed as Own\nOwn()",
+        "import mindspore.nn\nmindspore.nn.TimeDistributed()",
     ],
 )
 def test_every_form_of_import_is_followed(source):
     (need,) = needs(source)
-    assert (need.name, need.lines) == ("mindspore.nn.RNN", (2,))
+    assert (need.name, need.lines) == ("mindspore.nn.TimeDistributed", (2,))
 
 
 def test_the_command_tells_lines_and_ends_with_1(tmp_path, capsys):
@@ -68,7 +68,7 @@ def test_the_command_tells_lines_and_ends_with_1(tmp_path, capsys):
     clean.write_text("from mindspore import nn, RowTensor\nnet = nn.Dense(2, 3)\n")
     assert main(["doctor", str(script)]) == 1
     out = capsys.readouterr().out
-    assert f"{script}:18: mindspore.nn.LSTM (and line 24). " in out and out.endswith(
+    assert f"{script}:18: mindspore.nn.CTCLoss (and line 24). " in out and out.endswith(
         "6 names of MindSpore's missing here.\n"
     )
     assert main(["doctor", str(clean)]) == 0

@@ -190,7 +190,7 @@ def test_interleaved_stages_of_2_10_need_a_cell_that_is_inlined_late(kind, compa
     net, x = nn.PipelineCell(nn.WithLossCell(kind(), nn.MSELoss()), 4), np.zeros((ROWS, 8))
     how = {"device_num": 2, "pipeline_stages": 2, "dataset_strategy": "full_batch", "pipeline_interleave": True}
     if kind is Chunks and compat == "2.10":
-        with pytest.raises(pl.StrategyError, match="pipeline_interleave=True.*inlined late.*@lazy_inline"):
+        with pytest.raises(pl.StrategyError, match=r"pipeline_interleave=True.*inlined late.*@lazy_inline"):
             pl.compile(net, x, x, **how)
     else:
         assert len(pl.compile(net, x, x, **how).stages) == 2

@@ -101,8 +101,8 @@ ERRORS = {
     "from context import set_auto_parallel_context": "there is no module 'context'. Write `from mindspore.context "
     "import ...`",
     "from resnet import resnet50": "there is no module 'resnet'. The tutorial's resnet.py lies beside its script",
-    "from mindspore.nn import LSTM; LSTM(4, 4)": "mindspore.nn.LSTM is missing here. parallel_lab is not all of "
-    "MindSpore",
+    "from mindspore.nn import CTCLoss; CTCLoss(4, 4)": "mindspore.nn.CTCLoss is missing here. parallel_lab is not all "
+    "of MindSpore",
     "import mindspore.numpi as np": "there is no module mindspore.numpi",
     "from mindspore.nn.optim import adamm": "mindspore.nn.optim has no 'adamm' here",
     "net = AutoParallel(3)": "'AutoParallel' was never imported: add `from mindspore.parallel.auto_parallel import "

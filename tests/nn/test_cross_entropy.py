@@ -316,7 +316,7 @@ def test_the_sparse_mean_is_split_by_all_devices_or_none(is_grad):
             return self.loss(logits, labels)
 
     given, how = (np.zeros((16, 8), np.float32), np.zeros(16, np.int32)), {"dataset_strategy": "full_batch"}
-    with pytest.raises(ValueError, match="splits the samples 4 ways, with 8 devices.*8 ways, or whole.*Try"):
+    with pytest.raises(ValueError, match=r"splits the samples 4 ways, with 8 devices.*8 ways, or whole.*Try"):
         compile(Net(((4, 1), (4,))), *given, device_num=8, **how)
     for strategy, devices in ((((8, 1), (8,)), 8), (((1, 1), (1,)), 8), (((4, 1), (4,)), 4)):
         assert compile(Net(strategy), *given, device_num=devices, **how).device_num == devices

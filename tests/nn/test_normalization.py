@@ -23,6 +23,27 @@ def along_channels(values, ndim):
     return values.reshape(-1, *(1,) * (ndim - 2))
 
 
+@each_of("layer, shape", (nn.InstanceNorm1d, (8, 4, 12)), (nn.InstanceNorm2d, (8, 4, 2, 6)))
+def test_instance_norm_normalises_every_channel_of_every_sample(layer, shape):
+    x = np.resize(X, shape)
+    norm = layer(4, gamma_init=Tensor(SCALE), beta_init=Tensor(SHIFT), dtype=np.float64)
+    expected = normalized(x, tuple(range(2, len(shape))), 1e-5) * along_channels(SCALE, len(shape))
+    for training in (True, False):  # there are no running statistics
+        found = norm.set_train(training)(Tensor(x)).asnumpy()
+        np.testing.assert_allclose(found, expected + along_channels(SHIFT, len(shape)), rtol=1e-12, atol=1e-12)
+    assert not nn.InstanceNorm3d(4, affine=False).trainable_params()
+    with pytest.raises(ShapeError, match=r"InstanceNorm.*shape \(8, 4\).*with c = 4"):
+        norm(Tensor(x.reshape(8, 4, -1)[..., 0]))
+
+
+def test_instance_norm_with_split_channels_trains_as_on_one_device():
+    def shard(net):
+        net.group_norm.shard(((2, 4, 1, 1), (4,), (4,)))
+
+    given = X, np.roll(X, 1, 1)
+    check_equals_one_device(lambda: nn.InstanceNorm2d(4, dtype=np.float64), nn.MSELoss(), given, shard)
+
+
 FLAT = ((nn.BatchNorm1d, (8, 4)), (nn.BatchNorm1d, (8, 4, 12)))
 
 

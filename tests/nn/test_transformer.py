@@ -186,3 +186,61 @@ test_what_attention_layers_refuse = refused(
     (lambda: nn.TransformerEncoderLayer(6, 2, activation=None), TypeError, "activation=None"),
     (lambda: nn.TransformerEncoder("layer", 2), TypeError, "encoder_layer='layer'"),
 )
+
+
+# ---- the decoder ----
+
+SEEN = np.triu(np.ones((L, L), bool), 1)
+ROUGH = {"dropout": 0.0, "batch_first": True, "dtype": np.float64}
+
+
+def normed(layer, x):
+    flat = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    return flat * layer.gamma.asnumpy() + layer.beta.asnumpy()
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_decoder_layer_attends_to_itself_then_to_the_memory(norm_first):
+    layer = nn.TransformerDecoderLayer(E, HEADS, 8, norm_first=norm_first, **ROUGH)
+    parts = (
+        (layer.norm1, lambda x: formula(layer.self_attn, x, x, x, SEEN)[0]),
+        (layer.norm2, lambda x: formula(layer.multihead_attn, x, KEY, KEY, None, PADDING)[0]),
+        (layer.norm3, lambda x: dense(layer.linear2, np.maximum(dense(layer.linear1, x), 0))),
+    )
+    expected = QUERY
+    for norm, part in parts:
+        inner = part(normed(norm, expected) if norm_first else expected)
+        expected = expected + inner if norm_first else normed(norm, expected + inner)
+    given = {"tgt_mask": Tensor(SEEN), "memory_key_padding_mask": Tensor(PADDING)}
+    found = layer(Tensor(QUERY), Tensor(KEY), **given).asnumpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-11)
+    del given["tgt_mask"]
+    assert (layer(Tensor(QUERY), Tensor(KEY), **given, tgt_is_causal=True).asnumpy() == found).all()
+
+
+class Translated(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.transformer = nn.Transformer(WIDTH, 2, 1, 2, 24, norm_first=True, **ROUGH)
+
+    def construct(self, x):
+        return self.transformer(x, x[:, :2])
+
+
+def test_a_transformer_is_its_decoder_on_what_its_encoder_gives():
+    net, x = nn.Transformer(E, HEADS, 2, 2, 8, **ROUGH), Tensor(KEY)
+    masks = {"src_key_padding_mask": Tensor(PADDING), "memory_key_padding_mask": Tensor(PADDING)}
+    found = net(x, Tensor(QUERY), tgt_mask=Tensor(SEEN), **masks).asnumpy()
+    memory = net.encoder(x, None, Tensor(PADDING))
+    expected = net.decoder(Tensor(QUERY), memory, Tensor(SEEN), None, None, Tensor(PADDING)).asnumpy()
+    assert (found == expected).all()
+    own = nn.Transformer(E, HEADS, custom_encoder=net.encoder, num_decoder_layers=1, dim_feedforward=8, **ROUGH)
+    assert own(x, Tensor(QUERY)).shape == QUERY.shape and own.encoder is net.encoder
+    weights = [layer.multihead_attn.out_proj.weight.asnumpy() for layer in net.decoder.layers]
+    assert len(weights) == 2 and not np.array_equal(*weights)
+
+
+@pytest.mark.exhaustive
+def test_a_transformer_on_8_ranks_trains_as_on_one():
+    inputs = RNG.normal(size=(BATCH, SEQ, WIDTH)), RNG.normal(size=(BATCH, 2, WIDTH))
+    check_equals_one_device(Translated, nn.MSELoss(), inputs, lambda net: None)

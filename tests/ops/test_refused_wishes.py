@@ -141,8 +141,14 @@ SPLIT_OUT = {"out_strategy": (WHOLE("dp", "None"),) * 2}
 REFUSED = {
     "pad": (lambda: Padded("reflect", ((8, 1),)), "PadV3 'pad'.*mode 'reflect'.*only 'constant'"),
     "pad whole": (lambda: Padded("circular", ((1, 1),)), "PadV3 'pad'.*mode 'circular'"),
-    "split": (lambda: Behind(ops.Split(1, 2), WHOLE("dp", "None"), out=SPLIT_OUT), "Split 'first'.*layout of the input"),
-    "tile": (lambda: Repeated((4, 1), (WHOLE("dp", "mp"),)), "Tile 'tile'.*splits dim 0 of input 0 by a layout.*counts"),
+    "split": (
+        lambda: Behind(ops.Split(1, 2), WHOLE("dp", "None"), out=SPLIT_OUT),
+        "Split 'first'.*layout of the input",
+    ),
+    "tile": (
+        lambda: Repeated((4, 1), (WHOLE("dp", "mp"),)),
+        "Tile 'tile'.*splits dim 0 of input 0 by a layout.*counts",
+    ),
 }
 TAKEN = {
     "pad of zeros": lambda: Padded("constant", ((8, 1),)),

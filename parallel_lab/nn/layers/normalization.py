@@ -284,3 +284,50 @@ class GroupNorm(Cell):
 
     def construct(self, x: Any) -> Any:
         return self.group_norm(x, self.gamma, self.beta)
+
+
+class _InstanceNorm(Cell):
+    """What the instance norms share: a group norm with one channel in each group."""
+
+    ndim, form = 0, ""
+
+    @kept(num_features=integer(1), eps=floating(0, above=True), momentum=number(0, 1), affine=flag)
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        gamma_init: Any = "ones",
+        beta_init: Any = "zeros",
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        for name, init in (("gamma", gamma_init), ("beta", beta_init)):
+            values = initializer(init, (num_features,), dtype)
+            setattr(self, name, Parameter(values, name=name, requires_grad=affine))
+        self.group_norm = ops.GroupNorm(num_groups=num_features, epsilon=eps)
+
+    def construct(self, x: Any) -> Any:
+        shape = ops.shape(x)
+        if len(shape) != self.ndim or shape[1] != self.num_features:
+            allowed = f"{self.form} with c = {self.num_features}"
+            raise ShapeError(f"an input of shape {shape}", where=self._where(), allowed=allowed)
+        return self.group_norm(x, self.gamma, self.beta)
+
+
+def _instance_norm(name: str, inputs: str, form: str) -> type[_InstanceNorm]:
+    text = f"""Instance norm of {inputs}: every channel of every sample on its own.  x: {form} -> the same.
+
+    num_features  channels, c;  affine=False: gamma and beta stay as they are
+    momentum      accepted: there are no running statistics (MindSpore)
+
+    Operator: `group_norm` (GroupNorm, a channel in each group); samples and channels may be split. Defaults: MindSpore.
+    """
+    inside = {"ndim": form.count(",") + 1, "form": form, "__doc__": text, "__module__": __name__}
+    return type(name, (_InstanceNorm,), inside)
+
+
+InstanceNorm1d = _instance_norm("InstanceNorm1d", "sequences", "(n, c, l)")
+InstanceNorm2d = _instance_norm("InstanceNorm2d", "pictures", "(n, c, h, w)")
+InstanceNorm3d = _instance_norm("InstanceNorm3d", "volumes", "(n, c, d, h, w)")

@@ -1,4 +1,5 @@
-"""Attention and the transformer encoder (Vaswani et al. 2017), from layers whose operators can be split one by one.
+"""Attention, and the transformer's encoder and decoder (Vaswani et al. 2017), from layers whose operators can be split
+one by one.
 
 Tensor parallel as in Megatron-LM (Shoeybi et al. 2019, section 3), with `dp` parts of the batch and `mp` of the width.
 The projections of q, k and v are separate, so a split of their columns is one by heads:
@@ -205,20 +206,13 @@ class MultiheadAttention(Cell):
             raise ShapeError(given, where=self._where(), allowed=f"{form.format(*columns)}, or all without n")
 
 
-class TransformerEncoderLayer(Cell):
-    """Self-attention and two dense layers, each added to what it was given, with layer norm.  src: (s, n, d_model) ->
-    (s, n, d_model).
+class _Layer(Cell):
+    """What the layers share: attention, two dense layers, and for each of them a norm, a dropout and an addition.
 
-    nhead            attention heads
-    dim_feedforward  width between the dense layers;  activation  after the first: a name, a Cell or a Primitive
-    dropout          of the attention weights, between the dense layers, and of what is added; in training
-    batch_first      src: (n, s, d_model)
-    norm_first       layer norm before attention and dense layers instead of after the additions
-
-    Called with (src, src_mask=None, src_key_padding_mask=None), masks as in MultiheadAttention, and is_causal=True by
-    name. Names and defaults: MindSpore, nn.TransformerEncoderLayer. Parts: `self_attn`, `linear1`, `linear2`, `norm1`,
-    `norm2`, `dropout`, `dropout1`, `dropout2`, `add1`, `add2`.
+    attentions  names of its attentions
     """
+
+    attentions = ("self_attn",)
 
     @checked(dropout=probability, layer_norm_eps=number(0, above=True), dim_feedforward=integer(1))
     @kept(norm_first=flag)
@@ -235,47 +229,172 @@ class TransformerEncoderLayer(Cell):
         dtype: Any = np.float32,
     ) -> None:
         super().__init__()
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout, batch_first=batch_first, dtype=dtype)
+        for name in self.attentions:
+            setattr(self, name, MultiheadAttention(d_model, nhead, dropout, batch_first=batch_first, dtype=dtype))
         self.linear1 = Dense(d_model, dim_feedforward, dtype=dtype)
         if activation is None:
             allowed = "A name, a Cell or a Primitive"
-            raise ArgumentTypeError("activation=None", where="TransformerEncoderLayer", allowed=allowed)
-        self.activation = get_activation(activation, "TransformerEncoderLayer")
+            raise ArgumentTypeError("activation=None", where=self.cls_name, allowed=allowed)
+        self.activation = get_activation(activation, self.cls_name)
         self.dropout = Dropout(p=dropout)
         self.linear2 = Dense(dim_feedforward, d_model, dtype=dtype)
-        self.norm1, self.norm2 = (LayerNorm((d_model,), epsilon=layer_norm_eps, dtype=dtype) for _ in range(2))
-        self.dropout1, self.dropout2 = Dropout(p=dropout), Dropout(p=dropout)
-        self.add1, self.add2 = ops.Add(), ops.Add()
+        count = len(self.attentions) + 1
+        for i in range(1, count + 1):
+            setattr(self, f"norm{i}", LayerNorm((d_model,), epsilon=layer_norm_eps, dtype=dtype))
+        for i in range(1, count + 1):
+            setattr(self, f"dropout{i}", Dropout(p=dropout))
+        for i in range(1, count + 1):
+            setattr(self, f"add{i}", ops.Add())
+
+    def _beside(self, i: int, x: Any, inner: Any) -> Any:
+        """x, with what part i makes of it added."""
+        norm, drop, add = (getattr(self, f"{name}{i}") for name in ("norm", "dropout", "add"))
+        return add(x, drop(inner(norm(x)))) if self.norm_first else norm(add(x, drop(inner(x))))
+
+    def _feed(self, x: Any) -> Any:
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+class TransformerEncoderLayer(_Layer):
+    """Self-attention and two dense layers, each added to what it was given, with layer norm.  src: (s, n, d_model) ->
+    (s, n, d_model).
+
+    nhead            attention heads
+    dim_feedforward  width between the dense layers;  activation  after the first: a name, a Cell or a Primitive
+    dropout          of the attention weights, between the dense layers, and of what is added; in training
+    batch_first      src: (n, s, d_model)
+    norm_first       layer norm before attention and dense layers instead of after the additions
+
+    Called with (src, src_mask=None, src_key_padding_mask=None), masks as in MultiheadAttention, and is_causal=True by
+    name. Names and defaults: MindSpore, nn.TransformerEncoderLayer. Parts: `self_attn`, `linear1`, `linear2`, `norm1`,
+    `norm2`, `dropout`, `dropout1`, `dropout2`, `add1`, `add2`.
+    """
 
     def construct(
         self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, *, is_causal: bool = False
     ) -> Any:
         def attend(x: Any) -> Any:
-            found, _ = self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal)
-            return self.dropout1(found)
+            return self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal)[0]
 
-        def feed(x: Any) -> Any:
-            return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
-
-        if self.norm_first:
-            src = self.add1(src, attend(self.norm1(src)))
-            return self.add2(src, feed(self.norm2(src)))
-        src = self.norm1(self.add1(src, attend(src)))
-        return self.norm2(self.add2(src, feed(src)))
+        return self._beside(2, self._beside(1, src, attend), self._feed)
 
 
-class TransformerEncoder(Cell):
+class TransformerDecoderLayer(_Layer):
+    """Self-attention, attention to what an encoder gave, and two dense layers, each added to what it was given, with
+    layer norm.  tgt: (t, n, d_model), memory: (s, n, d_model) -> (t, n, d_model).
+
+    Called with (tgt, memory, tgt_mask=None, memory_mask=None, tgt_key_padding_mask=None,
+    memory_key_padding_mask=None), masks as in MultiheadAttention, and tgt_is_causal=True by name. Arguments as
+    TransformerEncoderLayer. Parts: `self_attn`, `multihead_attn`, `linear1`, `linear2`, `dropout`, and `norm`,
+    `dropout` and `add` 1 to 3. Names and defaults: MindSpore.
+    """
+
+    attentions = ("self_attn", "multihead_attn")
+
+    def construct(
+        self,
+        tgt: Any,
+        memory: Any,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        tgt_key_padding_mask: Any = None,
+        memory_key_padding_mask: Any = None,
+        *,
+        tgt_is_causal: bool = False,
+    ) -> Any:
+        def attend(x: Any) -> Any:
+            return self.self_attn(x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal)[0]
+
+        def look(x: Any) -> Any:
+            return self.multihead_attn(x, memory, memory, memory_key_padding_mask, False, memory_mask)[0]
+
+        return self._beside(3, self._beside(2, self._beside(1, tgt, attend), look), self._feed)
+
+
+class _Layers(Cell):
+    """Copies of a layer, drawn apart, then `norm`."""
+
+    def _set(self, layer: Cell, num_layers: int, norm: Cell | None) -> None:
+        self.layers = CellList([copy.deepcopy(layer) for _ in range(num_layers)])
+        self.num_layers, self.norm = num_layers, norm
+
+    def construct(self, x: Any, *others: Any, **masks: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x, *others, **masks)
+        return x if self.norm is None else self.norm(x)
+
+
+class TransformerEncoder(_Layers):
     """`num_layers` copies of a layer, drawn apart, called as it is; then `norm`.  src: (s, n, d_model) -> the same."""
 
     @checked(encoder_layer=instance(Cell, "A Cell"), num_layers=integer(1), norm=instance(Cell, "A Cell") | None)
     def __init__(self, encoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
         super().__init__()
-        self.layers = CellList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])
-        self.num_layers, self.norm = num_layers, norm
+        self._set(encoder_layer, num_layers, norm)
+
+
+class TransformerDecoder(_Layers):
+    """`num_layers` copies of a layer, drawn apart, called as it is; then `norm`.  tgt: (t, n, d_model), memory: (s, n,
+    d_model) -> (t, n, d_model).
+    """
+
+    @checked(decoder_layer=instance(Cell, "A Cell"), num_layers=integer(1), norm=instance(Cell, "A Cell") | None)
+    def __init__(self, decoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
+        super().__init__()
+        self._set(decoder_layer, num_layers, norm)
+
+
+class Transformer(Cell):
+    """Encoder and decoder, each with a layer norm behind it.  src: (s, n, d_model), tgt: (t, n, d_model) -> (t, n,
+    d_model).
+
+    custom_encoder, custom_decoder  Cells in their places;  the other arguments: of their layers
+
+    Called with (src, tgt, src_mask=None, tgt_mask=None, memory_mask=None, src_key_padding_mask=None,
+    tgt_key_padding_mask=None, memory_key_padding_mask=None). Names and defaults: MindSpore.
+    """
+
+    CUSTOM = instance(Cell, "A Cell") | None
+
+    @checked(custom_encoder=CUSTOM, custom_decoder=CUSTOM, num_encoder_layers=integer(1), num_decoder_layers=integer(1))
+    def __init__(
+        self,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Cell | Primitive = "relu",
+        custom_encoder: Cell | None = None,
+        custom_decoder: Cell | None = None,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        how = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, dtype)
+
+        def norm() -> Cell:
+            return LayerNorm((d_model,), epsilon=layer_norm_eps, dtype=dtype)
+
+        self.encoder, self.decoder = custom_encoder, custom_decoder
+        if custom_encoder is None:
+            self.encoder = TransformerEncoder(TransformerEncoderLayer(*how), num_encoder_layers, norm())
+        if custom_decoder is None:
+            self.decoder = TransformerDecoder(TransformerDecoderLayer(*how), num_decoder_layers, norm())
 
     def construct(
-        self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, *, is_causal: bool = False
+        self,
+        src: Any,
+        tgt: Any,
+        src_mask: Any = None,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        src_key_padding_mask: Any = None,
+        tgt_key_padding_mask: Any = None,
+        memory_key_padding_mask: Any = None,
     ) -> Any:
-        for layer in self.layers:
-            src = layer(src, src_mask, src_key_padding_mask, is_causal=is_causal)
-        return src if self.norm is None else self.norm(src)
+        memory = self.encoder(src, src_mask, src_key_padding_mask)
+        return self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)

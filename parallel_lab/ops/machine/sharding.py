@@ -410,7 +410,10 @@ def _named_rule(facts: _Facts, strategy: LayoutStrategy, device_num: int) -> Sha
     for label in "" if op.counted is None else op.counted(signature, facts.sizes, **facts.attrs):
         if cuts[label] > 1:
             what = f"splits {dim_text(0, operands[0].index(label), label, op.names_labels)} by a layout"
-            return what, f"A layout is the input's; what {op.class_name} does along that dim is split by a tuple of counts"
+            return (
+                what,
+                f"A layout is the input's; what {op.class_name} does along that dim is split by a tuple of counts",
+            )
     rule = facts.rule(strategy, matrix, axes)
     for dim, cutting, _ in rule.windows:
         if list(cutting) != sorted(cutting, reverse=True):
