@@ -57,6 +57,13 @@ def text_of(error: BaseException) -> str:
     return limited(text, TEXT_LIMIT)
 
 
+def exit_code(given: object) -> int:
+    """The exit code of sys.exit(given)."""
+    if given is None:
+        return 0
+    return (given & 0xFF or (1 if given else 0)) if isinstance(given, int) else 1
+
+
 def limited(text: str, characters: int) -> str:
     """The text, at most so many characters of it."""
     return text if len(text) <= characters else f"{text[:characters]}... ({len(text)} characters)"

@@ -226,8 +226,10 @@ def test_every_bad_end_of_a_rank_ends_the_others_with_its_exit_code(tmp_path, en
     found, output = run_ranks(tmp_path, 3, body)
     assert found == code, output
     assert re.match(words, notes(output)[0])
-    # rank 0 has told its error; on a busy machine its interpreter may take longer to end than it is given
-    assert any(re.fullmatch(r"ranks? (0, )?2 did not end in time and had to be ended", note) for note in notes(output))
+    # those that have told their error may, on a busy machine, take longer to end than they are given
+    assert any(
+        re.fullmatch(r"ranks? (0, |1, |0-)?2 did not end in time and had to be ended", note) for note in notes(output)
+    )
     assert re.match(r"Rank(Died|Raised): rank 1", lines_of(output, 0)[0])
     assert time.monotonic() - began < 30
 
@@ -279,11 +281,13 @@ def test_a_straggler_is_named_by_a_warning_and_then_by_the_time_limit(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_an_exception_is_exit_code_1_also_of_ranks_that_are_too_slow_to_end(tmp_path):
+@pytest.mark.parametrize(("end", "code"), [("raise ValueError('on purpose')", 1), ("sys.exit(3)", 3)])
+def test_the_exit_code_is_that_of_the_end_also_of_ranks_that_are_too_slow_to_end(tmp_path, end, code):
     """It was 143, that of the signal by which they were ended."""
-    body = "import atexit\ninit()\natexit.register(time.sleep, 1000)\nraise ValueError('on purpose')"
-    output = output_of(tmp_path, 2, body, code=1)
-    assert "ranks 0, 1 did not end in time and had to be ended" in notes(output) and "on purpose" in output
+    body = f"import atexit\ninit()\natexit.register(time.sleep, 1000)\n{end}"
+    output = output_of(tmp_path, 2, body, code=code)
+    assert "ranks 0, 1 did not end in time and had to be ended" in notes(output)
+    assert re.match(r"rank \d (raised ValueError: on purpose|left by sys\.exit\(3\))", notes(output)[0])
 
 
 @pytest.mark.portable
@@ -487,6 +491,7 @@ def test_a_rank_that_is_killed_is_told_by_all(tmp_path, rng):
 
 @pytest.mark.faults("ends of notebooks, launchers")
 @pytest.mark.exhaustive
+@pytest.mark.timeout(600)
 def test_twenty_random_kills(tmp_path, rng):
     script(tmp_path, LOOP)
     taken = [kill_one_rank(tmp_path, rng, int(rng.integers(2, 5))) for _ in range(20)]

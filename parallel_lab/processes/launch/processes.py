@@ -327,7 +327,8 @@ class _Ranks:
         first_bad = next((rank for rank, code in self.codes.items() if code and rank not in self.ended_by_us), None)
         blamed = culprit if culprit is not None else first_bad
         by_force = [rank for rank in sorted(self.ended_by_us) if self.codes[rank] in (-signal.SIGTERM, -signal.SIGKILL)]
-        code = 1 if blamed in by_force else self.codes.get(blamed, 1)  # a signal of ours says nothing of what it did
+        # a signal of ours says nothing of what it did
+        code = fault.get("exit_code", 1) if blamed in by_force else self.codes.get(blamed, 1)
         lines = [text]
         if kind == "RankRaised" and culprit is not None:
             entry = world.last_entry(culprit)

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..faults import follows_fault, text_of, traceback_text
+from ..faults import exit_code, follows_fault, text_of, traceback_text
 
 if TYPE_CHECKING:
     from .comm import MpiCommunicator
@@ -105,7 +105,7 @@ def _leave(comm: MpiCommunicator, pid: int) -> None:
     mpi, handshake = comm._mpi, comm._handshake
     if os.getpid() != pid or mpi.Is_finalized():
         return
-    code = _exit_code(_Exit.ended)
+    code = exit_code(_Exit.ended)
     if code:
         _say(f"rank {comm.rank} ended with exit code {code}; all ranks are ended")
         _abort(mpi, code)
@@ -175,13 +175,6 @@ def _until_sent(comm: MpiCommunicator) -> None:
     limit_s = time.monotonic() + SENT_GRACE_S
     while not comm._handshake.sent_all() and time.monotonic() < limit_s:
         time.sleep(DRAIN_LOOK_S)
-
-
-def _exit_code(given: Any) -> int:
-    """The exit code of sys.exit(given)."""
-    if given is None:
-        return 0
-    return (given & 0xFF or (1 if given else 0)) if isinstance(given, int) else 1
 
 
 def _abort(mpi: Any, code: int) -> NoReturn:

@@ -24,7 +24,7 @@ from types import TracebackType
 import dill
 
 from ...base.errors import WorldError
-from ..faults import follows_fault, last_place, print_error, text_of
+from ..faults import exit_code, follows_fault, last_place, print_error, text_of
 from .arena import ABORT, FINISHED, PID, RUN, STARTED, Arena, ArenaMap
 from .comm import Communicator
 from .shared_memory import SharedBlock
@@ -141,8 +141,10 @@ def leave_note(arena: Arena, rank: int, error: BaseException) -> bool:
     place = last_place(error)
     where = f" ({place})" if place else ""
     text = ". ".join(part.rstrip(".") for part in (text_of(error), *getattr(error, "__notes__", ())))[:500]
-    what = f"left by sys.exit({text})" if isinstance(error, SystemExit) else f"raised {type(error).__name__}: {text}"
-    arena.write_fault(rank, "RankRaised", f"rank {rank} {what}{where}.", rank=rank)
+    what, code = f"raised {type(error).__name__}: {text}", 1
+    if isinstance(error, SystemExit):
+        what, code = f"left by sys.exit({text})", exit_code(error.code)
+    arena.write_fault(rank, "RankRaised", f"rank {rank} {what}{where}.", rank=rank, exit_code=code)
     return follows
 
 
