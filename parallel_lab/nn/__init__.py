@@ -56,6 +56,18 @@ from .layers.conv import (
 )
 from .layers.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
 from .layers.embedding import Embedding, EmbeddingLookup, MultiFieldEmbeddingLookup
+from .layers.further_losses import (
+    CosineEmbeddingLoss,
+    DiceLoss,
+    GaussianNLLLoss,
+    HingeEmbeddingLoss,
+    MarginRankingLoss,
+    MultiLabelSoftMarginLoss,
+    PoissonNLLLoss,
+    RMSELoss,
+    SoftMarginLoss,
+    TripletMarginLoss,
+)
 from .layers.losses import (
     BCELoss,
     BCEWithLogitsLoss,

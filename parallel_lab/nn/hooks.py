@@ -22,23 +22,11 @@ from ..base.checks import function
 from ..base.errors import ArgumentTypeError
 from ..base.hooks import current_tracer
 from .cell_tree import CellTree
-from .tensor.arithmetic import Arithmetic
+from .tensor.arithmetic import Arithmetic, Handle
 from .tensor.custom import OwnGradient
 from .tensor.tensor import Parameter
 
 Hook = Callable[..., Any]
-
-
-class Handle:
-    """What registering a hook returns: `remove()` takes it away again."""
-
-    def __init__(self, hooks: list[Hook], hook: Hook) -> None:
-        self._hooks, self._hook = hooks, hook
-
-    def remove(self) -> None:
-        """Call the hook no longer."""
-        if self._hook in self._hooks:
-            self._hooks.remove(self._hook)
 
 
 class Hooks(CellTree):

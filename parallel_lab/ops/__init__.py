@@ -20,6 +20,7 @@ from . import (  # noqa: F401
     elementwise,
     flash_attention,
     further_functions,
+    further_losses,
     gather,
     grid_sample,
     indexing,

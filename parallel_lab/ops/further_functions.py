@@ -228,6 +228,36 @@ def index_fill(x, axis, index, value):
     return swapaxes(made, 0, axis) if axis else made
 
 
+@function(method="index_put", lists="indices", numbers="values")
+def index_put(x, indices, values, accumulate=False):
+    """`values` at these places, in a new tensor; with accumulate they are added to what is there.
+
+    x: (n1, n2, ...), indices: m tensors of ints that broadcast to one shape s, one for each of the first m dims,
+    values: broadcast to s + x.shape[m:] -> like x. Negative numbers count from the end.
+    """
+    flag("index_put", "accumulate", accumulate, SHAPE_ERRORS)
+    shape = tuple(x.shape)
+    if not isinstance(indices, (tuple, list)) or not 0 < len(indices) <= len(shape):
+        allowed = f"A tuple of 1 to {len(shape)} tensors of ints, one per dim"
+        raise ShapeError(f"indices={shorten(indices)}", where="index_put", allowed=allowed)
+    numbers = [tensor_operand("index_put", "indices", each) for each in indices]
+    try:
+        places = np.broadcast_shapes(*(tuple(each.shape) for each in numbers))
+    except ValueError:
+        given = f"indices of shapes {[tuple(each.shape) for each in numbers]}"
+        raise ShapeError(given, where="index_put", allowed="Shapes that broadcast to one") from None
+    wrong = next((each for each in numbers if kind_of(each.dtype) not in "iu"), None)
+    if wrong is not None:
+        raise ShapeError(f"indices of {wrong.dtype}", where="index_put", allowed="Tensors of ints")
+    at_end = [
+        add(each, mul(cast(greater(0, each), str(each.dtype)), n)) for each, n in zip(numbers, shape, strict=False)
+    ]
+    together = concat([expand_dims(broadcast_to(each, places), -1) for each in at_end], axis=-1)
+    values = cast(tensor_operand("index_put", "values", values), str(x.dtype))
+    values = broadcast_to(values, (*places, *shape[len(numbers) :]))
+    return OPS["tensor_scatter_add" if accumulate else "tensor_scatter_update"](x, together, values)
+
+
 # ---- sums and distances ----
 
 

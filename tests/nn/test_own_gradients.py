@@ -141,3 +141,35 @@ def test_hooks_may_change_inputs_outputs_and_gradients():
     np.testing.assert_allclose(grad(lambda x: ops.reduce_sum(net(x)))(x).asnumpy(), 5 * 4 * (X + 1) + 5)
     with pytest.raises(TypeError, match="hook_fn"):
         net.register_forward_hook("no function")
+
+
+def test_a_tensors_hook_sees_its_gradient_and_may_change_it():
+    """x -> y = 2 x -> sum(y y): y's gradient is 2 y, ten times that after its hook, and x's one more."""
+    seen = []
+
+    def f(x, hooked=True):
+        y = x * 2.0
+        first, second = y.split(2) if hooked else (y, y)
+        if hooked:
+            handles = [y.register_hook(lambda g: g * 10.0), x.register_hook(lambda g: g + 1.0)]
+            first.register_hook(lambda g: seen.append(g.asnumpy().copy()))
+            removed = y.register_hook(lambda g: g * 0.0)
+            removed.remove()
+            assert len(handles) == 2
+        return (first * first).sum() + ((second * second).sum() if hooked else 0.0)
+
+    found = grad(f)(Tensor(X[:4])).asnumpy()
+    np.testing.assert_allclose(found, 80 * X[:4] + 1, rtol=1e-12)
+    np.testing.assert_allclose(seen, [4 * X[:2]], rtol=1e-12)
+    np.testing.assert_allclose(grad(lambda x: f(x, False))(Tensor(X)).asnumpy(), 8 * X, rtol=1e-12)
+    Tensor(X).register_hook(print).remove()  # no gradient is asked for
+    with pytest.raises(RuntimeError, match=r"Parameter 'w'.*a hook of a Parameter"):
+        Parameter(Tensor(W), name="w").register_hook(print)
+    with pytest.raises(ValueError, match=r"shape \(8, 4\) gives a gradient of shape \(4,\)"):
+        grad(hooked_wrong)(Tensor(X))
+
+
+def hooked_wrong(x):
+    y = x * x
+    y.register_hook(lambda g: g[0])
+    return y.sum()

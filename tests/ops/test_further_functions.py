@@ -27,6 +27,12 @@ def added(x, numbers, rows):
     return x
 
 
+def put(x, places, values):
+    x = x.copy()
+    x[places] = values
+    return x
+
+
 def window(n, terms, steps):
     return sum(f * np.cos(2 * np.pi * k * np.arange(n) / steps) for k, f in enumerate(terms))
 
@@ -47,6 +53,16 @@ CASES = {
     "tensor_split at": (lambda x: ops.tensor_split(x, (1, -2), -1)[1], X, np.array_split(X, (1, -2), -1)[1]),
     "tensor_split, empty": (lambda x: ops.tensor_split(x, (3, 2))[1], X, np.array_split(X, (3, 2))[1]),
     "msort": (lambda x: ops.msort(x), X, np.sort(X, 0)),
+    "index_put": (
+        lambda x: ops.index_put(x, (Tensor([0, -1, 3]), Tensor([1])), 2.5),
+        X,
+        put(X, ([0, 3, 3], [1, 1, 1]), 2.5),
+    ),
+    "index_put, rows added": (
+        lambda x: ops.index_put(x, (Tensor([[3, 0], [3, -3]]),), Y, True),
+        X,
+        added(X, np.array([[3, 0], [3, 1]]), np.broadcast_to(Y, (2, 2, 6))),
+    ),
     "index_add": (lambda x: ops.index_add(x, NUMBERS, Y, 0), X, added(X, NUMBERS, Y)),
     "index_add, columns": (
         lambda x: ops.index_add(x, np.array([5, 5]), X[:, :2], 1),
@@ -164,6 +180,11 @@ def test_behind_a_split_operator_they_are_those_of_one_device(name):
     lambda: ops.searchsorted(ROWS, X[:2]),
     lambda: ops.bucketize(X, X),
     lambda: ops.index_add(X, X, Y, 0),
+    lambda: ops.index_put(X, (), 1.0),
+    lambda: ops.index_put(X, (NUMBERS, NUMBERS, NUMBERS), 1.0),
+    lambda: ops.index_put(X, (NUMBERS, np.arange(3)), 1.0),
+    lambda: ops.index_put(X, (V,), 1.0),
+    lambda: ops.index_put(X, (NUMBERS,), Y[:, :4]),
     lambda: ops.inverse(X),
     lambda: ops.inverse(np.zeros((2, 2))),
     lambda: ops.matrix_power(MATRIX, 0.5),

@@ -122,7 +122,7 @@ class KLDivLoss(Cell):
         return self.kl_div_loss(logits, labels)
 
 
-def _factor(value: Any, where: str, name: str) -> Any:
+def factor_tensor(value: Any, where: str, name: str) -> Any:
     """A tensor that multiplies losses; 1.0 for None."""
     if value is None:
         return 1.0
@@ -146,7 +146,7 @@ class BCELoss(FormulaLoss):
 
     def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        self.weight = _factor(weight, "BCELoss", "weight")
+        self.weight = factor_tensor(weight, "BCELoss", "weight")
 
 
 class BCEWithLogitsLoss(FormulaLoss):
@@ -164,8 +164,8 @@ class BCEWithLogitsLoss(FormulaLoss):
 
     def __init__(self, reduction: str = "mean", weight: Any = None, pos_weight: Any = None) -> None:
         super().__init__(reduction)
-        self.weight = _factor(weight, "BCEWithLogitsLoss", "weight")
-        self.pos_weight = _factor(pos_weight, "BCEWithLogitsLoss", "pos_weight")
+        self.weight = factor_tensor(weight, "BCEWithLogitsLoss", "weight")
+        self.pos_weight = factor_tensor(pos_weight, "BCEWithLogitsLoss", "pos_weight")
 
 
 def check_outputs(outputs: Any) -> Any:

@@ -10,18 +10,30 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from ... import ops
-from ...base.checks import fitting_methods
+from ...base.checks import fitting_methods, function
 from ...base.dtypes import kind_of
-from ...base.errors import ShapeError
+from ...base.errors import NotBuiltYet, ShapeError
 from ...ops.machine.operand_checks import check_dim
 from ...ops.reduce import spelling
 from ...ops.spellings import Spelled, tensor_operand
+
+
+class Handle:
+    """What registering a hook returns: `remove()` takes it away again."""
+
+    def __init__(self, hooks: list[Callable], hook: Callable) -> None:
+        self._hooks, self._hook = hooks, hook
+
+    def remove(self) -> None:
+        """Call the hook no longer."""
+        if self._hook in self._hooks:
+            self._hooks.remove(self._hook)
 
 
 @fitting_methods
@@ -119,6 +131,25 @@ class Arithmetic(Spelled):
         new = ops.setitem(self, index, value)
         if new is not self:  # where nothing is chosen
             self._become(new)
+
+    def index_put_(self, indices, values, accumulate=False):
+        """`x[...] = x.index_put(...)`; returns x."""
+        self[...] = self.index_put(indices, values, accumulate)
+        return self
+
+    def register_hook(self, hook_fn):
+        """hook_fn(gradient), when the gradient of this tensor is made: None, or another gradient. Returns a Handle.
+
+        For what runs at once: where networks are compiled, or no gradient is asked for, nothing calls it. Of a
+        Parameter it is refused: NotBuiltYet.
+        """
+        function("A function of the gradient")("register_hook", "hook_fn", hook_fn)
+        if hasattr(self, "requires_grad") and getattr(self, "name", None):
+            hint = "Change what value_and_grad returns, or register_backward_hook of the Cell"
+            raise NotBuiltYet("a hook of a Parameter", where=f"Parameter {self.name!r}", hint=hint)
+        hooks = getattr(getattr(self, "node", None) or self, "hooks", [])
+        hooks.append(hook_fn)
+        return Handle(hooks, hook_fn)
 
     def __iter__(self) -> Iterator[Any]:
         """The rows: `q, k, v = qkv`. Each is an operator."""

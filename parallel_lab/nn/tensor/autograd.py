@@ -82,6 +82,9 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None, *, since:
         if g is not None and g.dtype != tensor._data.dtype:
             g = g.astype(tensor._data.dtype)  # float16 beside float32: the rule computed in the wider one
         node: Node = tensor.node
+        if node.hooks and g is not None:
+            g = _hooked(node.hooks, g)
+            found.update({key: g} if key in asked else {})
         if node.siblings is not None:
             # results of one call stand side by side: its rule runs once, when the last of them has been looked at
             values, number = node.siblings
@@ -111,7 +114,21 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None, *, since:
             key = id(operand)
             before = found.get(key)
             found[key] = grad if before is None else before + grad
-    return [np.asarray(found[id(t)], t.dtype) if id(t) in found else np.zeros(t.shape, t.dtype) for t in wrt]
+    made = [np.asarray(found[id(t)], t.dtype) if id(t) in found else np.zeros(t.shape, t.dtype) for t in wrt]
+    return [_hooked(getattr(t, "hooks", ()), g) for t, g in zip(wrt, made, strict=True)]
+
+
+def _hooked(hooks: Sequence[Callable], g: np.ndarray) -> np.ndarray:
+    """A gradient as the hooks of its tensor leave it."""
+    for hook in tuple(hooks):
+        new = hook(Tensor(g))
+        if new is not None:
+            new = np.asarray(new.asnumpy() if hasattr(new, "asnumpy") else new, g.dtype)
+            if new.shape != g.shape:
+                what = f"a hook of a tensor of shape {g.shape} gives a gradient of shape {new.shape}"
+                raise ShapeError(what, where="register_hook", allowed="Its shape, or None: nothing changes")
+            g = new
+    return g
 
 
 def value_and_grad(
@@ -333,5 +350,9 @@ def _weights(given: Any, where: str) -> list[Parameter]:
 class _Watched(Tensor):
     """An argument whose gradient is asked for."""
 
-    __slots__ = ()
+    __slots__ = ("hooks",)
     requires_grad = True
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.hooks: list[Callable] = []

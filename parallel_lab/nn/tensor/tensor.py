@@ -276,13 +276,14 @@ class Node:
     before    the Tensor as it was, if `x[...] = value` has given it this node
     """
 
-    __slots__ = ("arrays", "attrs", "before", "op", "operands", "order", "siblings")
+    __slots__ = ("arrays", "attrs", "before", "hooks", "op", "operands", "order", "siblings")
 
     def __init__(
         self, op: OpDef, operands: tuple[Tensor, ...], attrs: dict[str, Any], arrays: list[np.ndarray] | None = None
     ) -> None:
         self.op, self.operands, self.attrs, self.arrays, self.order = op, operands, attrs, arrays, _made()
         self.siblings: tuple[tuple[np.ndarray, ...], int] | None = None
+        self.hooks: list[Callable] = []
         self.before: Tensor | None = None
 
     def results(self, values: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -291,7 +292,7 @@ class Node:
         arrays = tuple(tensor.array for tensor in tensors)
         for number, tensor in enumerate(tensors):
             tensor.node = copy.copy(self)
-            tensor.node.siblings = arrays, number
+            tensor.node.siblings, tensor.node.hooks = (arrays, number), []
         return tensors
 
 
