@@ -5,6 +5,7 @@ Of tests that share a browser: Chromium's helpers come and go with it; its own p
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -20,11 +21,21 @@ def processes() -> dict[int, str]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def actions_are_painted() -> Iterator[None]:
-    from tests.browser.lab_page import painted_actions  # skips where there is no playwright
+def actions_are_painted(nothing_left_by_the_run: None) -> Iterator[None]:
+    from tests.browser.lab_page import end_browser, painted_actions  # skips where there is no playwright
 
     with painted_actions():
         yield
+    end_browser()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The shared Chromium ends before tests that take none: Playwright keeps an event loop running meanwhile."""
+    shared = sys.modules.get("tests.browser.lab_page")
+    goes_on = nextitem is not None and (nextitem.path == item.path or "browser" in nextitem.fixturenames)
+    if shared and not goes_on:
+        shared.end_browser()
 
 
 @pytest.fixture(autouse=True)

@@ -203,12 +203,23 @@ FAULTS = r"""() => {
 }"""
 
 
+STARTED: list[tuple[Any, Any]] = []  # Playwright and its Chromium, for all files that a process runs one after the other
+
+
 @pytest.fixture(scope="module")
 def browser():
-    with sync_api.sync_playwright() as play:
-        started = play.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
-        yield started
+    """A Chromium, started for the first file that needs one; the folder's conftest ends it after the last."""
+    if not STARTED:
+        play = sync_api.sync_playwright().start()
+        STARTED.append((play, play.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)))
+    return STARTED[0][1]
+
+
+def end_browser() -> None:
+    while STARTED:
+        play, started = STARTED.pop()
         started.close()
+        play.stop()
 
 
 class Tab:
