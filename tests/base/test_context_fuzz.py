@@ -112,6 +112,7 @@ def test_junk_is_accepted_by_the_rule_or_refused_in_words(block):
     assert 0 < accepted < PER_BLOCK / 2, "the draw reaches neither side well"
 
 
+@pytest.mark.quick(30)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place[1])
 def test_every_key_accepts_its_own_default(place):
     """The rules of this file and the defaults of the package agree."""

@@ -163,7 +163,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_copies_that_differ_are_refused_and_the_old_save_stays(tmp_path, rng, layout, dtype):

@@ -94,7 +94,7 @@ def written(folder, plan, fulls, bare):
         write_checkpoint(folder / f"rank_{rank}" / "net.ckpt", records)
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("names", "bare"), crossed(list(itertools.permutations(PLANS, 2)), [False, True]))
 def test_any_stages_become_any_other(tmp_path, fulls, names, bare):
     """Every rank of the target gets its own stage's parameters and states, from the ranks that are named for it."""

@@ -1,5 +1,6 @@
 """`parallel-lab plan`: what it prints is what the Python functions find."""
 
+import functools
 import json
 import re
 
@@ -14,9 +15,14 @@ SMALL = ["plan", *SIZES, "--devices", "8"]
 MODEL = Transformer("gpt", 4, 64, 4, 32, 256)
 
 
+@functools.cache
+def searched():
+    return search_plans(MODEL, get_machine("dgx_a100", 4), 2)
+
+
 def test_the_search_prints_line_and_winner(capsys):
     assert cli.main(["plan", *SIZES, "--devices", "4", "--batch", "2", "--rows", "2"]) == 0
-    found = search_plans(MODEL, get_machine("dgx_a100", 4), 2)
+    found = searched()
     assert capsys.readouterr().out == f"{found.text(2)}\n\n{found.winner.explain()}\n"
 
 
@@ -29,9 +35,9 @@ def test_a_point_is_explained(capsys):
 
 def test_page_and_data_of_a_search_have_what_it_found(tmp_path, capsys):
     page, data = tmp_path / "plan.html", tmp_path / "plan.json"
-    options = ["--batch", "4", "--html", str(page), "--json", str(data)]
+    options = ["--batch", "2", "--html", str(page), "--json", str(data)]
     assert cli.main(["plan", *SIZES, "--devices", "4", *options]) == 0
-    found = search_plans(MODEL, get_machine("dgx_a100", 4), 4)
+    found = searched()
     assert found.winner.explain() in capsys.readouterr().out
     assert json.loads(data.read_text()) == json.loads(json.dumps(found.to_dict()))
     html = page.read_text(encoding="utf-8")

@@ -42,6 +42,7 @@ def planned(devices, settings):
 
 
 # 16: two nodes, joined by a slower link; weight grouping wants as many parameters as ranks
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     ("name", "devices"), [(name, n) for name in PLANS for n in (4, 16) if (name, n) != ("weight grouping", 16)]
 )
@@ -113,6 +114,7 @@ def ends(clock):
     return [list(of.values()) for of in found]
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("pieces", [1, 2])
 @pytest.mark.parametrize("cores", [1, 2, 3, None])
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])

@@ -35,6 +35,7 @@ def test_every_schedule_can_run_and_says_how_much_it_keeps(name, stages, micro_b
     assert sum(schedule.clock(1, 2, 3).work) == schedule.parts * micro_batches * 6
 
 
+@pytest.mark.quick(20)
 @pytest.mark.parametrize(("p", "m"), GRID)
 @pytest.mark.parametrize(("f", "b", "w"), TIMES)
 def test_formulas_of_schedules_with_one_part_per_rank(p, m, f, b, w):
@@ -104,6 +105,7 @@ def test_exact_table_of_interleaved_schedules(name, p, m, v, makespan, peaks):
     assert schedule.peaks == (peaks if name != "breadth_first" else (m * v,) * p)
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(("p", "m", "v"), [(p, r * p, v) for p in (2, 3, 4, 8) for r in (1, 2, 4) for v in (1, 2, 3)])
 def test_interleaved_bubble_and_peaks_are_the_formulas(p, m, v):
     for name in ("interleaved", "breadth_first"):
@@ -157,6 +159,7 @@ def test_dualpipe(p, n, makespan, idle):
         assert schedule.clock(1, 1, 1, together=2.5).makespan == 69
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("p", [2, 4, 6, 8, 12])
 @pytest.mark.parametrize(("f", "w"), [(1, 1), (4, 4), (4, 3), (5, 2), (3, 0)])
 def test_dualpipes_bubble_is_its_formula_where_forward_and_input_gradient_take_the_same(p, f, w):
@@ -232,7 +235,7 @@ def test_v_schedules_keep_their_fraction_of_activations(name, kept, p):
     ("p", "f", "b", "c", "rounds"),
     list(itertools.product((2, 3, 4, 6, 8), (2, 3, 4, 5), (3, 4, 5, 8), (0, 1, 2), (2, 3, 4))),
 )
-@pytest.mark.quick(60)
+@pytest.mark.quick(15)
 def test_latency_formulas(p, f, b, c, rounds):
     m = p * rounds
     plain = (m + p - 1) * (f + b)

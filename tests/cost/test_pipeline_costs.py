@@ -85,14 +85,14 @@ def assert_counted(plan, counted):
         assert there.traffic == here.traffic
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", [*RUNS, "from last to first"])
 def test_simulated_ranks_hold_and_send_what_is_predicted_on_any_schedule(name, monkeypatch):
     plan, net, optimizer = scheduled(monkeypatch, name)
     assert_counted(plan, simulated_ranks(plan, initial_values(plan, net, optimizer), batch(32)))
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", [*RUNS, "from last to first"])
 def test_workers_hold_and_send_what_is_predicted_on_any_schedule(name, monkeypatch, workers):
     plan, net, optimizer = scheduled(monkeypatch, name)

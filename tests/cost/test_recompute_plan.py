@@ -66,12 +66,12 @@ STAGES_OF = {"chunks": (0, 1, 0, 1, 1), "zero bubble, V": (0, 0, 1, 1, 0)}
 DEEP = (1, 4, 2, 6, 3)
 
 
-def chain(case, optimizer=True):
+def chain(case, deep=DEEP):
     short, settings = CASES[case]
-    net = Chain(DEEP, short)
+    net = Chain(deep, short)
     rng = np.random.default_rng(3)
     data = tuple(rng.standard_normal((128, WIDTH)).astype(np.float32) for _ in range(2))
-    made = nn.Adam(net.trainable_params(), 0.01) if optimizer else None
+    made = nn.Adam(net.trainable_params(), 0.01)
     settings = {"device_num": 1, "dataset_strategy": "full_batch", **settings}
     if "pipeline_stages" in settings:
         for layer, stage in zip(net.layers, STAGES_OF.get(case, (0, 0, 0, 1, 1)), strict=True):
@@ -82,7 +82,7 @@ def chain(case, optimizer=True):
 def every_plan(net, compiled):
     """{choice: plan} of all 2^n choices."""
     found = {}
-    for chosen in itertools.product((False, True), repeat=len(DEEP)):
+    for chosen in itertools.product((False, True), repeat=len(net.layers)):
         for layer, again in zip(net.layers, chosen, strict=True):
             layer.recompute_options = None
             if again:
@@ -102,12 +102,14 @@ def work_of(plan):
 
 
 # the others are exhaustive
-@pytest.mark.parametrize("case", first(1, ["some residuals", *(c for c in CASES if c != "some residuals")]))
-def test_the_choice_is_the_best_of_all_plans(case):
-    """All 32 plans are compiled: their peaks and times are what the moments say, and none that fits takes less."""
-    net, _, compiled, _ = chain(case)
+@pytest.mark.parametrize(("case", "deep"), first(1, [("some residuals", DEEP[:3]), *((c, DEEP) for c in CASES)]))
+def test_the_choice_is_the_best_of_all_plans(case, deep):
+    """Of 5 layers all 32 plans are compiled: their peaks and times are what the moments say, and none that fits takes
+    less.
+    """
+    net, _, compiled, _ = chain(case, deep)
     plans = every_plan(net, compiled)
-    nothing, everything = (plans[(every,) * len(DEEP)] for every in (False, True))
+    nothing, everything = (plans[(every,) * len(deep)] for every in (False, True))
     moments = plan_moments(nothing, everything, CLUSTER)
     peaks = {chosen: peak_of(plan) for chosen, plan in plans.items()}
     extra = {chosen: work_of(plan) - work_of(nothing) for chosen, plan in plans.items()}

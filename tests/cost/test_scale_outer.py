@@ -10,7 +10,7 @@ from parallel_lab.cost.scale import Machine, PlanPoint, Transformer, get_machine
 from parallel_lab.cost.scale.predict import Pricing
 from tests.crossed import first
 
-MODEL = Transformer("small", 8, 64, 4, 32, 256)
+MODEL, BATCH = Transformer("small", 8, 64, 4, 32, 256), 16
 FEW = {"micro_batch": (1, 2), "chunks": (1, 2), "levels": (0, 3), "recompute": ("none", "full")}
 
 
@@ -18,8 +18,8 @@ def machine(devices=16):
     return get_machine("two_nodes", devices)
 
 
-def points(devices=16, batch=32):
-    return tuple(space(MODEL, devices, batch, tensor=(1, 2, 4), **FEW))
+def points(devices=16):
+    return tuple(space(MODEL, devices, BATCH, tensor=(1, 2, 4), **FEW))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def undominated(predictions):
 def test_winner_and_line_are_those_of_all_points(every, share):
     cap = share * max(p.memory_bytes for p in every.values())
     fitting = [p for p in every.values() if p.memory_bytes <= cap]
-    found = search_plans(MODEL, machine(), 32, points=points(), memory_bytes=cap)
+    found = search_plans(MODEL, machine(), BATCH, points=points(), memory_bytes=cap)
     assert [(p.step_s, p.memory_bytes) for p in found.line] == undominated(fitting)
     assert found.winner.step_s == min(p.step_s for p in fitting)
     refused = sum(v.kind in ("states", "memory") for v in found.verdicts)
@@ -63,24 +63,24 @@ def test_no_schedule_is_faster_than_the_bound(every):
 
 
 def test_every_point_has_a_verdict_with_a_reason():
-    found = search_plans(MODEL, machine(), 32, points=(*points(), PlanPoint(1, 16), PlanPoint(16, micro_batches=2)))
+    found = search_plans(MODEL, machine(), BATCH, points=(*points(), PlanPoint(1, 16), PlanPoint(16, micro_batches=2)))
     assert len(found.verdicts) == sum(found.counts.values()) == len(points()) + 2
     assert all(bool(v.kind) == bool(v.reason) and bool(v.prediction) != bool(v.kind) for v in found.verdicts)
     assert next(v for v in found.verdicts if v.point.tensor == 16).kind == "misfit"
 
 
 def test_more_memory_and_a_faster_link_are_never_slower():
-    sizes = [2e6, 3e6, 5e6, 1e7, 1e8]
-    times = [search_plans(MODEL, machine(), 32, points=points(), memory_bytes=n).winner.step_s for n in sizes]
+    sizes = [1e6, 1.5e6, 2e6, 2.5e6, 1e8]
+    times = [search_plans(MODEL, machine(), BATCH, points=points(), memory_bytes=n).winner.step_s for n in sizes]
     assert times == sorted(times, reverse=True)
     one = machine().cluster
     slow = one.with_nodes(2, type(one.link)(4 * one.node_link.alpha_s, 4 * one.node_link.beta_s_per_byte))
-    there = search_plans(MODEL, Machine(slow, 312e12, "slower"), 32, points=points()).winner.step_s
+    there = search_plans(MODEL, Machine(slow, 312e12, "slower"), BATCH, points=points()).winner.step_s
     assert there >= times[-1]
 
 
 def test_why_tells_the_term_that_loses():
-    found = search_plans(MODEL, machine(), 32, points=points())
+    found = search_plans(MODEL, machine(), BATCH, points=points())
     slower = next(v for v in found.verdicts if v.kind == "slower")
     text = found.why(slower)
     assert slower.reason in text and "winner" in text
@@ -91,7 +91,7 @@ def test_why_tells_the_term_that_loses():
 
 
 def test_the_table_and_the_data_name_winner_and_refusals():
-    found = search_plans(MODEL, machine(), 32, points=points(), memory_bytes=3e6)
+    found = search_plans(MODEL, machine(), BATCH, points=points(), memory_bytes=2e6)
     text = found.text(most=1)
     assert found.winner.point.text() in text and "need more memory" in text and "predicted" in text
     data = json.loads(json.dumps(found.to_dict()))
@@ -101,11 +101,11 @@ def test_the_table_and_the_data_name_winner_and_refusals():
 
 def test_the_space_spends_all_devices_and_the_whole_batch():
     for point in points():
-        assert point.devices == 16 and point.batch == 32 and MODEL.layers % (point.stages * point.chunks) == 0
+        assert point.devices == 16 and point.batch == BATCH and MODEL.layers % (point.stages * point.chunks) == 0
 
 
 def test_nothing_fits_is_told_with_what_is_nearest():
-    found = search_plans(MODEL, machine(), 32, points=points(), memory_bytes=1000)
+    found = search_plans(MODEL, machine(), BATCH, points=points(), memory_bytes=1000)
     with pytest.raises(ArgumentError, match=r"none of .* fits.*The least is"):
         _ = found.winner
 
@@ -113,12 +113,12 @@ def test_nothing_fits_is_told_with_what_is_nearest():
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: search_plans(MODEL, machine(), 31, tensor=(1,)),
+        lambda: search_plans(MODEL, machine(), BATCH - 1, tensor=(1,)),
         lambda: search_plans(MODEL, machine(), 0),
-        lambda: search_plans(MODEL, machine(), 32, memory_bytes=-1),
-        lambda: search_plans(MODEL, machine(), 32, precision="int8"),
-        lambda: search_plans(MODEL, machine(), 32, levels=(4,)),
-        lambda: search_plans(MODEL, machine(), 32, micro_batch=2),
+        lambda: search_plans(MODEL, machine(), BATCH, memory_bytes=-1),
+        lambda: search_plans(MODEL, machine(), BATCH, precision="int8"),
+        lambda: search_plans(MODEL, machine(), BATCH, levels=(4,)),
+        lambda: search_plans(MODEL, machine(), BATCH, micro_batch=2),
         lambda: search_plans("gpt5", machine(), 32),
         lambda: search_plans(MODEL, get_cluster("gpu_node"), 32, devices=16),
     ],

@@ -40,7 +40,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("point", POINTS, ids=PlanPoint.text)
 def test_a_step_takes_what_the_clock_of_the_whole_plan_says(point):
     cluster = cluster_of(point.devices)
@@ -61,7 +61,7 @@ def test_interleaved_steps_are_those_of_the_plan_to_two_thousandths(stages):
     assert predict_point(SMALL, point, cluster, precision="float32").step_s == pytest.approx(expected, rel=2e-3)
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("point", POINTS, ids=PlanPoint.text)
 def test_memory_is_near_that_of_the_plan(point):
     """Terms are each at their most, which is up to 30 % more than the plan's moment with most where there is but one

@@ -151,6 +151,7 @@ def all_plans(problem):
     return [(problem.cost(way), problem.memory_bytes(way)) for way in ways]
 
 
+@pytest.mark.quick(60)
 @pytest.mark.parametrize("shape", ["chain", "tree", "graph"])
 @pytest.mark.parametrize("seed", range(120))
 def test_dynamic_programming_finds_the_least(shape, seed):
@@ -166,6 +167,7 @@ def test_dynamic_programming_finds_the_least(shape, seed):
     assert {step.operator for step in found.steps if step.kind != "Edge"} == set(problem.numbers)
 
 
+@pytest.mark.quick(30)
 @pytest.mark.parametrize("seed", range(120))
 def test_a_memory_limit_is_kept_and_the_least_within_it_found(seed):
     rng = np.random.default_rng(seed)
@@ -277,7 +279,7 @@ def test_recursive_programming_takes_at_most_1024_devices_unless_set():
 # ---- against one device ----
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("mode", ["dynamic_programming", "recursive_programming"])
 @pytest.mark.parametrize("fully", [True, False])
 @pytest.mark.parametrize("seed", range(40))

@@ -47,7 +47,7 @@ def found(name, **settings):
 # ---- one number ----
 
 
-@pytest.mark.quick(15)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("alltoall", [False, True])
 @pytest.mark.parametrize("cluster", ["laptop", "gpu_node", "two_nodes"])
 @pytest.mark.parametrize("name", NETS)
@@ -56,6 +56,7 @@ def test_the_sum_is_the_time_of_the_plan(name, cluster, alltoall):
     assert best.best.cost == pytest.approx(step_time_s(best.plan, get_cluster(cluster)).total_s, rel=1e-12)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_the_sum_is_the_time_of_any_plan_not_only_of_the_best(seed):
     rng = np.random.default_rng(seed)
@@ -95,6 +96,7 @@ def test_a_found_plan_computes_what_one_device_does(name):
 # ---- the optimum ----
 
 
+@pytest.mark.quick(24)
 @pytest.mark.parametrize("method", [branch_and_bound, integer_program])
 @pytest.mark.parametrize("seed", range(60))
 def test_the_exact_searches_find_the_least(method, seed):
@@ -226,6 +228,7 @@ def test_a_larger_space_is_never_worse_and_less_memory_never_better(name):
         last = now
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("seed", range(20))
 def test_the_order_of_operators_does_not_matter(seed):
     rng = np.random.default_rng(seed)

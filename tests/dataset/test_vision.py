@@ -71,6 +71,7 @@ def test_resize_of_floats_is_the_formula(rng, source, size, channels):
     np.testing.assert_allclose(half, bilinear(image.astype(np.float16), size).astype(float), rtol=0, atol=5e-4)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(("source", "size"), SIZES)
 @pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "i4"])
 def test_resize_of_integers_is_the_formula_rounded_half_up(rng, source, size, dtype):

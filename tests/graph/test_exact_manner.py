@@ -48,6 +48,7 @@ def test_the_setting_stands_over_enable_alltoall():
     assert found == [False, True, False, True]
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("seed", range(2000, 2020))
 def test_random_nets_equal_one_device(seed):
     until_compared(draw_net, seed, lambda draw: compare(draw, redistribution="exact"))

@@ -125,6 +125,7 @@ def test_ids_that_differ_come_before_positions_in_data_parallel():
     assert as_sets(messages(plan)) == as_sets([NAMES[:2], NAMES[2:]])
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("mode", MODES)
 def test_sizes_of_random_networks(mode, seed):

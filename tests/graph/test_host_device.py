@@ -402,7 +402,7 @@ def staged(mark):
     return both
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("prefetch", ["Auto", 3, 100, "some"])
 def test_offloaded_cells_change_no_bit(prefetch, shape):

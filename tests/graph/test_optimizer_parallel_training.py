@@ -102,7 +102,7 @@ def test_more_of_what_is_drawn_equals_one_device(what, start, counted):
 # ---- every optimizer, 20 steps ----
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("name", "layout", "level"), crossed(OPTIMIZERS, THREE_LAYOUTS, ["level1", "level3"]))
 def test_every_optimizer_takes_20_steps_as_one_device(name, layout, level):
     net, data = net_and_data(LAYOUTS[layout])
@@ -148,7 +148,7 @@ BITS = [(name, np.float32) for name in ELEMENTWISE] + [
 ]
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("rule", "layout", "level"), crossed(BITS, THREE_LAYOUTS, LEVELS))
 def test_sums_over_the_same_ranks_give_the_same_bits(rule, layout, level):
     """reduce_scatter adds up in rank order, as the all_reduce it replaces; element-wise rules then do the same."""

@@ -112,7 +112,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("layout", "width", "settings", "optimizer"), crossed(LAYOUTS, [1, 2, 4], SETTINGS, OPTIMIZERS)
 )

@@ -172,7 +172,7 @@ BOTH, WHOLE, HALF = ((2, 1), (2, 1)), ((1, 1), (1, 1)), ((2, 1), (1, 1))
 CUTS = {"row": ROW, "column": COLUMN, "inner": INNER, "both": BOTH, "whole": WHOLE, "half": HALF}
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("before", "after"), crossed(list(CUTS), list(CUTS)))
 def test_the_side_of_a_border_is_chosen_by_the_bytes_that_cross_it(before, after):
     """A rank sends the smaller of its slices of the two layouts of h, each micro-batch: what makes it smaller runs

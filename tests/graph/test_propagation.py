@@ -256,6 +256,7 @@ class Shared(nn.Cell):
         return self.mm2(self.relu(self.mm1(x, self.w)), self.w)
 
 
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("fully", [True, False])
 @pytest.mark.parametrize(
     "given", legal_strategies(OPS["matmul"], ((64, 64), (64, 64)), {"transpose_a": False, "transpose_b": False}, 8)

@@ -36,7 +36,7 @@ def assert_same(found, want, schedule):
             np.testing.assert_array_equal(found[1][name], want[1][name], err_msg=name)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("optimizer", ["clipped", "scaled"])
 @pytest.mark.parametrize(("stages", "width", "micro_batches"), [(4, 1, 8), (2, 2, 4), (2, 4, 8)])
 @pytest.mark.parametrize("name", schedule_names())

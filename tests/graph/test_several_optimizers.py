@@ -72,6 +72,7 @@ def averages(net):
     return step, optimizer
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("make_step", [two_losses, three_of_two_classes, averages])
 @pytest.mark.parametrize("strategies", [WHOLE, SPLIT, pytest.param(COLUMNS, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("sharded", [False, True])

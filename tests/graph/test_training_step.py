@@ -129,6 +129,7 @@ def assert_same(one, many):
         np.testing.assert_allclose(np.asarray(many), want, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("make_step", [plain_step, clipped_step, reshaped_step])
 @pytest.mark.parametrize("strategies", STRATEGIES)
 def test_training_step_equals_one_device(make_step, strategies):

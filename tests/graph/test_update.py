@@ -59,6 +59,7 @@ def check(make_net, make_optimizer, rtol=1e-10):
     return plan
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @each_of(
     "names",

@@ -117,7 +117,7 @@ def check(layout, make, spike=False):
     return plan, optimizer
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("name", "layout"), crossed(OPTIMIZERS, LAYOUTS))  # most are exhaustive
 def test_every_optimizer_moves_slices_as_one_device_moves_the_whole(name, layout):
     plan, optimizer = check(LAYOUTS[layout], OPTIMIZERS[name])

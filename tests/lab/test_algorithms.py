@@ -64,7 +64,7 @@ def expected(kind, values, n, root=0, **fields):
 # ---- results ----
 
 
-@pytest.mark.quick(50)
+@pytest.mark.quick(15)
 @pytest.mark.parametrize("n", SIZES)
 @each_algorithm
 def test_every_algorithm_gives_what_its_collective_promises(kind, name, n, rng):
@@ -85,6 +85,7 @@ def test_every_algorithm_gives_what_its_collective_promises(kind, name, n, rng):
                 np.testing.assert_allclose(got, want, rtol=0, atol=bound if kind in REDUCING else 0)
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("name", algorithm_names("all_reduce"))
 def test_reductions_of_small_numbers_are_exact_in_any_order(name, reduce, rng):
@@ -94,7 +95,7 @@ def test_reductions_of_small_numbers_are_exact_in_any_order(name, reduce, rng):
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.quick(40)
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("dtype", ["float16", "int8", "uint64", "bool", "complex64", ">f4"])
 @each_algorithm
 def test_dtypes_are_kept(kind, name, dtype, rng):
@@ -261,6 +262,7 @@ def expected_s(size_bytes, alphas, betas, gammas):
     return alphas * LINK.alpha_s + float(betas) * size_bytes * LINK.beta_s_per_byte + float(gammas) * size_bytes * GAMMA
 
 
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("n", LOG)
 @pytest.mark.parametrize("which", CLOSED, ids=lambda w: f"{w[0]}-{w[1]}")
 def test_counts_and_times_are_those_of_the_papers(which, n):

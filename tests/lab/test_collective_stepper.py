@@ -22,7 +22,7 @@ def cells(frame, chunk):
     return [card["cells"][chunk] for card in frame["cards"]]
 
 
-@pytest.mark.quick(60)
+@pytest.mark.quick(20)
 @every_story
 def test_counters_meet_the_formula_at_the_end_and_no_earlier_than_the_sends_say(kind, name, ranks):
     stepper = CollectiveStepper(kind, name, ranks)
@@ -46,7 +46,7 @@ def test_counters_meet_the_formula_at_the_end_and_no_earlier_than_the_sends_say(
     assert "Done: " in shot["status"]
 
 
-@pytest.mark.quick(40)
+@pytest.mark.quick(12)
 @every_story
 def test_what_arrives_is_marked_on_the_card_it_came_to_and_nowhere_else(kind, name, ranks):
     shot = CollectiveStepper(kind, name, ranks).snapshot()

@@ -70,7 +70,7 @@ def test_numbers_are_unique_and_belong_to_their_lesson():
     assert sorted(NUMBERS) == NUMBERS
 
 
-@pytest.mark.quick(60)
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("answer", JUNK, ids=map(str, range(len(JUNK))))
 def test_no_answer_makes_check_raise(number, answer):

@@ -34,7 +34,7 @@ def test_steps_lead_from_any_layout_to_any_other(ranks, seed, alltoall):
     assert (steps == ()) == src.same_placement(dst)
 
 
-@pytest.mark.quick(70)
+@pytest.mark.quick(24)
 @BOTH
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("ranks", [4, 6, 8, 16])
@@ -89,7 +89,7 @@ def test_one_of_two_pending_axes_can_be_finished(alltoall):
 # ---- the choice of steps ----
 
 
-@pytest.mark.quick(90)
+@pytest.mark.quick(30)
 @BOTH
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("ranks", [4, 8, 16])

@@ -48,6 +48,7 @@ def planned_rows(src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], a
     return rows
 
 
+@pytest.mark.quick(36)
 @pytest.mark.parametrize("manner", ["allgather", "alltoall"])
 @EACH_RECORDED
 def test_operators_are_those_mindspore_emits(case, manner):
@@ -55,6 +56,7 @@ def test_operators_are_those_mindspore_emits(case, manner):
     assert planned_rows(src, dst, tuple(case["shape"]), manner == "alltoall") == recorded_rows(case, manner)
 
 
+@pytest.mark.quick(36)
 @BOTH
 @EACH_RECORDED
 def test_recorded_pairs_move_real_arrays_to_their_place(case, alltoall):

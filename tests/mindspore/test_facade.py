@@ -36,6 +36,7 @@ def plain_settings():
 # ---- names ----
 
 
+@pytest.mark.quick(60)
 @pytest.mark.parametrize(("path", "name"), [*SEEDS, *SAMPLES], ids=lambda part: part or "mindspore")
 def test_a_name_of_the_tutorials_is_our_object(path, name):
     found, ours = getattr(page(path), name), target({**SEEDS, **SAMPLES}[path, name])
@@ -49,6 +50,7 @@ def test_a_module_of_the_tutorials_is_there(path):
     assert dir(module)
 
 
+@pytest.mark.quick(40)
 @pytest.mark.parametrize("path", PAGES)
 def test_every_name_of_the_tables_leads_somewhere(path):
     module = page(path)

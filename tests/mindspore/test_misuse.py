@@ -253,6 +253,7 @@ def test_arguments_that_fit_no_parameter_are_refused_with_the_signature(call, wo
         call()
 
 
+@pytest.mark.quick(60)
 @pytest.mark.parametrize("name", [m for m in dir(ms.Parameter) if not m.startswith("_")])
 def test_methods_of_tensors_refuse_arguments_that_fit_no_parameter(name):
     method = getattr(ms.Parameter(tensor(2, 3), "w"), name)

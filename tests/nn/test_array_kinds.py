@@ -158,6 +158,7 @@ ARRAYS = {  # what is made of an array, and what that must be for NUMBERS
 HOLD_TEXT = ("a column of slices", "a column of a generator", "a map")
 
 
+@pytest.mark.quick(60)
 @pytest.mark.parametrize(
     ("way", "kind"), [(w, k) for w in ARRAYS for k in REFUSED if w not in HOLD_TEXT or k not in ("text", "bytes")]
 )
@@ -166,6 +167,7 @@ def test_what_is_no_plain_array_of_numbers_is_refused(way, kind):
         ARRAYS[way][0](REFUSED[kind]())
 
 
+@pytest.mark.quick(40)
 @pytest.mark.parametrize("kind", TAKEN)
 @pytest.mark.parametrize("way", ARRAYS)
 def test_what_shows_all_its_numbers_counts_as_they_do(way, kind):

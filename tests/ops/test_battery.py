@@ -111,7 +111,7 @@ def few(strategies):
     return [strategies[i] for i in dict.fromkeys(spread)]
 
 
-@pytest.mark.quick(41)
+@pytest.mark.quick(14)
 @pytest.mark.parametrize(("name", "number"), CASES, ids=IDS)
 def test_strategies_equal_one_device(name, number):
     check_strategies(name, number, few)
@@ -123,7 +123,7 @@ def test_every_strategy_equals_one_device(name, number):
     check_strategies(name, number, tuple)
 
 
-@pytest.mark.quick(90)
+@pytest.mark.quick(25)
 @pytest.mark.parametrize(("name", "number"), CASES, ids=IDS)
 def test_illegal_strategies_are_refused_with_reason_and_a_legal_suggestion(name, number):
     op = OPS[name]

@@ -103,7 +103,7 @@ def check_drawn(name, number, matrix, draws):
             check_layouts(op, case, layouts, math.prod(matrix))
 
 
-@pytest.mark.quick(70)
+@pytest.mark.quick(20)
 @pytest.mark.parametrize(("name", "number"), CASES, ids=IDS)
 def test_layouts_equal_one_device(name, number):
     """One draw per operator and example, the device matrices taking turns."""
@@ -124,7 +124,7 @@ OFTEN_USED = (
 OFTEN = {name: PRIMITIVES[name].op.name for name in OFTEN_USED.split()}
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("matrix", MATRICES, ids=str)
 @pytest.mark.parametrize("name", OFTEN.values(), ids=OFTEN)
 def test_operators_of_every_network_under_every_matrix(name, matrix):
@@ -149,7 +149,7 @@ CUBE = Layout((2, 2, 2), ("dp", "sp", "mp"))
 PAIR = (CUBE("mp", ("sp", "dp")), CUBE(("sp", "dp"), "None"))
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(4)
 @each_of(
     ("layouts", "out", "messages"),
     (PAIR, None, [("all_reduce", (2, 1), None)]),

@@ -18,6 +18,7 @@ SEED = 20261128
 SHM = pytest.param(WorkerPool, id="shm")
 MPI = pytest.param(MpiPool, id="mpi", marks=NEEDS_MPI)
 RARELY_MPI = pytest.param(MpiPool, id="mpi", marks=[NEEDS_MPI, pytest.mark.exhaustive])
+MPI_TRAINING = pytest.param("mpi", MpiPool, marks=[NEEDS_MPI, pytest.mark.exhaustive])
 
 
 def moved_pairs(comm, first: int, count: int) -> list[tuple[int, int, bool]]:
@@ -123,25 +124,24 @@ def test_memory_beside_the_value_is_the_reply_and_one_piece(make, direction):
     assert reply_bytes <= max(peaks) <= reply_bytes + waiting + 200_000  # and what numpy buffers
 
 
-@NEEDS_MPI
-def test_training_gives_the_bits_of_the_simulator():
+@pytest.mark.parametrize(("executor", "make"), [("processes", WorkerPool), MPI_TRAINING])
+def test_training_gives_the_bits_of_the_simulator(executor, make):
     rng = np.random.default_rng(SEED)
     strategies = ((4, 1), (1, 2)), ((2, 4),), ((2, 1), (1, 1))  # exchanges among 8 ranks, with copies
     data = [(rng.normal(size=(16, 32)), rng.normal(size=(16, 16))) for _ in range(2)]
     found = {}
-    for executor, make in (("simulator", None), ("processes", WorkerPool), ("mpi", MpiPool)):
+    for kind, pool_of in (("simulator", None), (executor, make)):
         net = Quick(32, 16, 16, *strategies)  # of one seed: the parameters are the same each time
         optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
         options = {"loss": nn.MSELoss(), "optimizer": optimizer, "device_num": 8, "dataset_strategy": "full_batch"}
         plan = compile(net, *data[0], redistribution="exact", **options)
         assert {"exchange", "exchange_reduce"} <= {i.kind for _, i in plan.instructions()}
-        pool = contextlib.nullcontext() if make is None else make(8)
-        with pool as workers, Session(plan, net, optimizer, executor=executor, pool=workers) as session:
-            found[executor] = session.train(data, steps=4), session.parameters()
-    for executor in ("processes", "mpi"):
-        assert found[executor][0] == found["simulator"][0] and len(set(found["simulator"][0])) == 4
-        for name, want in found["simulator"][1].items():
-            np.testing.assert_array_equal(found[executor][1][name], want, err_msg=f"{executor} {name}")
+        pool = contextlib.nullcontext() if pool_of is None else pool_of(8)
+        with pool as workers, Session(plan, net, optimizer, executor=kind, pool=workers) as session:
+            found[kind] = session.train(data, steps=4), session.parameters()
+    assert found[executor][0] == found["simulator"][0] and len(set(found["simulator"][0])) == 4
+    for name, want in found["simulator"][1].items():
+        np.testing.assert_array_equal(found[executor][1][name], want, err_msg=f"{executor} {name}")
 
 
 @pytest.mark.parametrize("make", [SHM, RARELY_MPI])

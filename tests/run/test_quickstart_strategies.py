@@ -96,7 +96,7 @@ def sample(devices, count, seed):
     return list(zip(*map(column, pools), strict=True))
 
 
-@pytest.mark.quick(38)
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(
     ("devices", "triple"), [(d, t) for d in (1, 2, 4, 8) for t in sample(d, 40 if d > 1 else 1, seed=22)]
 )
@@ -146,7 +146,7 @@ TRIPLES = {
 }
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("triple", TRIPLES)
 def test_five_steps_of_training_equal_the_eager_ones(triple, optimizer):

@@ -115,7 +115,7 @@ def test_mpi_gives_the_simulators_bits(start):
             compare(seed, 4, executor="mpi", pool=pool)
 
 
-@pytest.mark.quick(14)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("seed", range(20))
 def test_drawn_plans_equal_one_device(seed):
     """The loss is the mean over the whole batch, gradients its own: semi_auto, no gradients_mean, no accumulation."""
