@@ -203,7 +203,7 @@ FAULTS = r"""() => {
 }"""
 
 
-STARTED: list[tuple[Any, Any]] = []  # Playwright and its Chromium, for all files that a process runs one after the other
+STARTED: list[tuple[Any, Any]] = []  # Playwright and its Chromium, for one file after the other
 
 
 @pytest.fixture(scope="module")

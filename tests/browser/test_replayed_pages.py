@@ -179,7 +179,7 @@ def test_several_labs_share_a_page_and_its_script(page_of):
 REPORT = "report of the quickstart"
 
 
-@pytest.mark.parametrize("name", first(2, [REPORT, *sorted(ALL_LABS, key="memory".__ne__)]))
+@pytest.mark.parametrize("name", first(2, [REPORT, *sorted(ALL_LABS, key="costs".__ne__)]))
 def test_the_whole_page_of_a_lab_is_small_and_asks_for_nothing(page_of, name):
     """With every setting that it can replay; `page_of` fails for a request, an exception or a line in the console."""
     shown = Quickstart(epochs=1, executor="simulator").run() if name == REPORT else ALL_LABS[name]()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,28 @@ SHARED_MEMORY, MPI = pytest.param(WorkerPool, id="shared_memory"), pytest.param(
 BACKENDS = [SHARED_MEMORY, MPI]
 # of what is quick over MPI elsewhere: ranks under mpirun take half a second of a processor each to start
 RARELY_OVER_MPI = [SHARED_MEMORY, pytest.param(*MPI.values, id="mpi", marks=[NEEDS_MPI, pytest.mark.exhaustive])]
+
+
+LENT: dict[int, MpiPool] = {}  # by number of ranks
+
+
+@contextlib.contextmanager
+def lent(make: Callable[..., Any], ranks: int) -> Iterator[Any]:
+    """A pool for a file of tests, whose calls may take 20 s. Over MPI it is the same for all files that a process runs
+    one after the other, unless it has died; the folder's conftest ends it.
+    """
+    if make is not MpiPool:
+        with make(ranks, timeout_s=20) as pool:
+            yield noted(pool)
+        return
+    if ranks not in LENT or not LENT[ranks].alive:
+        LENT[ranks] = MpiPool(ranks, timeout_s=20)
+    yield noted(LENT[ranks])
+
+
+def end_lent() -> None:
+    while LENT:
+        LENT.popitem()[1].close()
 
 
 def noted(pool: Any) -> Any:

@@ -13,7 +13,7 @@ from parallel_lab.processes.shm.fast.single_step import APART_FROM_BYTES
 from parallel_lab.run.communicator import Request, answer
 from tests.crossed import each_of
 from tests.processes.drawn import DTYPES, SEED, assert_same_bits, cases, draw, off_root
-from tests.processes.pools import NEEDS_MPI, assert_usable, noted
+from tests.processes.pools import NEEDS_MPI, assert_usable, lent, noted
 
 ALL_TO_ALL_DIMS = [{"split_dim": a, "concat_dim": b} for a in (0, 1) for b in (0, 2)]
 
@@ -31,14 +31,14 @@ def ways(**options):
     ]
 
 
-OVER_MPI = pytest.param((MpiPool, {"world_size": 3, "timeout_s": 20}), id="mpi", marks=NEEDS_MPI)
+OVER_MPI = pytest.param((MpiPool, {}), id="mpi", marks=NEEDS_MPI)
 BUFFERS_OF_ONE_PAGE = ways(arena_bytes=1 << 16)  # nearly every value passes in many steps
 
 
 @pytest.fixture(scope="module", params=BUFFERS_OF_ONE_PAGE)
 def small_pool(request):
     make, options = request.param
-    with make(**options) as pool:
+    with lent(make, 3) if make is MpiPool else make(**options) as pool:
         assert make is MpiPool or pool._arena.map.buffer_bytes <= 8192
         yield pool
 
@@ -46,7 +46,7 @@ def small_pool(request):
 @pytest.fixture(scope="module", params=ways())
 def pool(request):
     make, options = request.param
-    with make(**options) as pool:
+    with lent(make, 3) if make is MpiPool else make(**options) as pool:
         yield noted(pool)
 
 

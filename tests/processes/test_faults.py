@@ -19,7 +19,7 @@ import parallel_lab
 from parallel_lab.base.errors import CollectiveTimeout, RankDied, RankRaised
 from parallel_lab.processes.shm import WorkerPool
 from tests.crossed import each_of
-from tests.processes.pools import BACKENDS, SHARED_MEMORY, assert_usable, noted
+from tests.processes.pools import BACKENDS, SHARED_MEMORY, assert_usable, lent
 from tests.processes.processes import gone
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
@@ -34,8 +34,8 @@ pytestmark = [pytest.mark.faults("ranks at work"), pytest.mark.timeout(90)]
 @pytest.fixture(scope="module", params=[SHARED_MEMORY])
 def pool(request):
     """Three ranks; kept through all faults that must not cost the workers."""
-    with request.param(3, timeout_s=20) as pool:
-        yield noted(pool)
+    with lent(request.param, 3) as pool:
+        yield pool
 
 
 # ---- a rank dies ----

@@ -15,7 +15,7 @@ from parallel_lab.base.errors import CollectiveMismatch, DeadlockError
 from parallel_lab.run.communicator import Request
 from tests.crossed import each_of
 from tests.processes.drawn import placed
-from tests.processes.pools import BACKENDS, MPI, SHARED_MEMORY, assert_usable, noted
+from tests.processes.pools import BACKENDS, MPI, SHARED_MEMORY, assert_usable, lent
 
 PROMISE_BOUND_S = 5.0
 N = (0, 1, 2)
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.timeout(120)  # nothing hangs: a wait without end fails
 @pytest.fixture(scope="module", params=BACKENDS)
 def pool(request):
     """Three ranks, kept through all tests."""
-    with request.param(3, timeout_s=20) as pool:
-        yield noted(pool)
+    with lent(request.param, 3) as pool:
+        yield pool
 
 
 def blocking(comm, request, handles):

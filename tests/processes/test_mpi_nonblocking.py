@@ -13,7 +13,7 @@ import pytest
 from parallel_lab.base.errors import CollectiveTimeout, DeadlockError, RankDied
 from parallel_lab.processes.mpi.handshake import Handshake, _Waiting
 from parallel_lab.processes.mpi.pool import MpiPool
-from tests.processes.pools import NEEDS_MPI, assert_usable, noted
+from tests.processes.pools import NEEDS_MPI, assert_usable, lent
 from tests.processes.processes import gone
 
 PROMISE_BOUND_S = 5.0
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.timeout(120), NEEDS_MPI]
 @pytest.fixture(scope="module")
 def pool():
     """Three ranks; kept through all faults that must not cost the workers."""
-    with MpiPool(3, timeout_s=20) as pool:
-        yield noted(pool)
+    with lent(MpiPool, 3) as pool:
+        yield pool
 
 
 # ---- waits that cannot end ----

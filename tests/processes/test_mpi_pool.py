@@ -21,7 +21,7 @@ from parallel_lab.processes.mpi import launch
 from parallel_lab.processes.mpi.pool import MpiPool, close_mpi_pools, get_mpi_pool
 from parallel_lab.processes.outcome import death_text
 from tests.crossed import each_of
-from tests.processes.pools import NEEDS_MPI, assert_usable, noted
+from tests.processes.pools import NEEDS_MPI, assert_usable, lent
 from tests.processes.processes import descendants, gone, state_of
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
@@ -33,8 +33,8 @@ pytestmark = [pytest.mark.timeout(120), NEEDS_MPI]
 @pytest.fixture(scope="module")
 def pool():
     """Three ranks; kept through all faults that must not cost the workers."""
-    with MpiPool(3, timeout_s=20) as pool:
-        yield noted(pool)
+    with lent(MpiPool, 3) as pool:
+        yield pool
 
 
 @pytest.mark.exhaustive

@@ -10,7 +10,7 @@ from parallel_lab.base.errors import CollectiveMismatch, RankRaised
 from parallel_lab.base.settings import context
 from parallel_lab.train.compiled import CompiledFunction
 from tests.ops.ranks import on_ranks
-from tests.processes.pools import BACKENDS, assert_usable, noted
+from tests.processes.pools import BACKENDS, assert_usable, lent
 
 pytestmark = pytest.mark.timeout(60)
 RANKS = 4
@@ -19,8 +19,8 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def pool(request):
-    with request.param(RANKS, timeout_s=20) as pool:
-        yield noted(pool)
+    with lent(request.param, RANKS) as pool:
+        yield pool
 
 
 def parameters(names):

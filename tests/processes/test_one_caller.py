@@ -11,7 +11,7 @@ import pytest
 
 from parallel_lab.base.errors import CollectiveMismatch, WorldError
 from parallel_lab.lab.collectives.algorithms.algorithm import run_algorithm
-from tests.processes.pools import BACKENDS, assert_usable, noted
+from tests.processes.pools import BACKENDS, assert_usable, lent
 
 pytestmark = pytest.mark.timeout(60)
 RANKS = 2
@@ -30,8 +30,8 @@ CALLS = {
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def pool(request):
-    with request.param(RANKS, timeout_s=20) as pool:
-        yield noted(pool)
+    with lent(request.param, RANKS) as pool:
+        yield pool
 
 
 def forked(comm, folder, call, odd, before):

@@ -18,9 +18,10 @@ import pytest
 import parallel_lab
 from parallel_lab.base.errors import RankDied, RankRaised, SharedMemoryTooSmall, WorkersClosed
 from parallel_lab.processes import job_pool
+from parallel_lab.processes.mpi.pool import MpiPool
 from parallel_lab.processes.shm import WorkerPool, close_all, get_pool, shared_memory
 from tests.crossed import each_of
-from tests.processes.pools import BACKENDS, SHARED_MEMORY, noted
+from tests.processes.pools import BACKENDS, SHARED_MEMORY, lent, noted
 from tests.processes.processes import gone
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.timeout(40)  # nothing hangs: a wait without end fails 
 
 @pytest.fixture(scope="module", params=[SHARED_MEMORY])
 def pool(request):
-    with request.param(4) as pool:
+    with lent(MpiPool, 4) if request.param is MpiPool else request.param(4) as pool:
         yield noted(pool)
 
 

@@ -16,7 +16,7 @@ from parallel_lab.base.errors import CollectiveMismatch, PlanError, RankRaised, 
 from parallel_lab.run.communicator import Request, answer
 from tests.crossed import each_of
 from tests.processes.drawn import assert_same
-from tests.processes.pools import BACKENDS, MPI, assert_usable, noted
+from tests.processes.pools import BACKENDS, MPI, assert_usable, lent
 
 SEED = 20261121
 N = (0, 1, 2)
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.timeout(120)  # nothing hangs: a wait without end fails
 @pytest.fixture(scope="module", params=BACKENDS)
 def pool(request):
     """Three ranks; kept through all faults that must not cost the workers."""
-    with request.param(3, timeout_s=20) as pool:
-        yield noted(pool)
+    with lent(request.param, 3) as pool:
+        yield pool
 
 
 def over_mpi(pool):

@@ -13,7 +13,7 @@ import pytest
 from parallel_lab.base.errors import CollectiveMismatch, PlanError, RankDied
 from parallel_lab.run.communicator import Request, Start, Wait
 from parallel_lab.run.simulator import simulate
-from tests.processes.pools import BACKENDS, assert_usable, noted
+from tests.processes.pools import BACKENDS, assert_usable, lent
 
 SEED, N, TAGS = 20261123, 3, 3
 SIZES = (0, 3, 1000, 300_000, 1_500_000)  # in one piece of a ring, in several, more than a ring
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def pool(request):
-    with request.param(N, timeout_s=20) as pool:
-        yield noted(pool)
+    with lent(request.param, N) as pool:
+        yield pool
 
 
 def drawn_program(seed):

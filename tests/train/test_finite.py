@@ -59,7 +59,7 @@ CASES = [(*case, n % 4) for n, case in enumerate(itertools.product(LOOPS, WHERE,
 
 
 @pytest.mark.faults("ranks at work", cases=5)
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("loop", "where", "bad", "odd"), CASES)
 def test_the_rank_that_has_it_is_told(tmp_path, loop, where, bad, odd):
     script = os.path.join(os.path.dirname(__file__), "finite_ranks.py")
