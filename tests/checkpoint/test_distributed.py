@@ -45,6 +45,7 @@ def test_without_a_strategy_slices_are_joined_along_dim_0():
     assert merged.name == "network.embedding_table" and same_bits(merged.asnumpy(), arrays.reshape(12))
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("case", range(30))
 def test_slices_of_any_layout_are_merged(rng, case):
     layout = draw_layout(rng, int(rng.integers(1, 4)))

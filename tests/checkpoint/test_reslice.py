@@ -12,7 +12,7 @@ from parallel_lab.train.checkpoint.reslice import holder
 from tests.checkpoint.drawn import DTYPES, draw_array, draw_layout, draw_shape, parts_of, same_bits
 
 
-@pytest.mark.quick(50)
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("case", range(200))
 def test_any_layout_is_cut_anew_for_any_other(rng, case):
     """200 random (source layout, target layout) pairs, M -> N ranks; expected: numpy's own index into the original."""
@@ -29,6 +29,7 @@ def test_any_layout_is_cut_anew_for_any_other(rng, case):
     assert same_bits(whole_array([TensorRecord(part, full.shape, src, rank) for rank, part in parts.items()]), full)
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("case", range(50))
 def test_no_rank_is_read_that_is_not_needed(rng, case):
     """Each needed rank's part has elements in common with the target's, and a replica is read once."""
@@ -44,6 +45,7 @@ def test_no_rank_is_read_that_is_not_needed(rng, case):
         assert len({src.slice_numbers(source) for source in needed}) == len(needed)
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("case", range(30))
 def test_an_unchanged_layout_needs_its_own_part_only(rng, case):
     layout = draw_layout(rng, int(rng.integers(1, 4)))

@@ -80,6 +80,7 @@ def test_no_threshold_reaches_par_in_golf():
 # ---- the search ----
 
 
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("seed", range(60))
 def test_the_best_grouping_is_the_best_of_all(seed):
     gradients, link = random_case(seed)
@@ -92,6 +93,7 @@ def test_the_best_grouping_is_the_best_of_all(seed):
     assert (end_of(starts, gradients, link), len(starts)) == (shortest, fewest), seed
 
 
+@pytest.mark.quick(15)
 @pytest.mark.parametrize("most", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(15))
 def test_the_number_of_messages_can_be_limited(seed, most):
@@ -120,6 +122,7 @@ def test_nothing_to_send_is_nothing_to_group():
 # ---- the model ----
 
 
+@pytest.mark.quick(14)
 @pytest.mark.parametrize("seed", range(40))
 def test_the_line_carries_one_message_at_a_time_and_none_before_it_is_ready(seed):
     gradients, link = random_case(seed, most=12)
@@ -246,6 +249,7 @@ def packed_step(cuts, gradients, link, packing, rest_s):
     return clock
 
 
+@pytest.mark.quick(14)
 @pytest.mark.parametrize("seed", range(40))
 def test_with_packing_the_best_grouping_is_still_the_best_of_all(seed):
     gradients, link = random_case(seed, work=seed % 2 == 1)

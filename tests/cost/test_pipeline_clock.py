@@ -23,6 +23,7 @@ def every_schedule():
             yield name, stages, micro_batches, chunks
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize(("name", "stages", "micro_batches", "chunks"), list(every_schedule()))
 def test_every_schedule_can_run_and_says_how_much_it_keeps(name, stages, micro_batches, chunks):
     schedule = make_schedule(name, stages, micro_batches, chunks)
@@ -348,6 +349,7 @@ def test_ranks_that_share_cores():
         wide.clock(cores=0)
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_h1"])
 def test_cores_are_given_in_turn_and_never_idle_while_somebody_wants_one(name, seed):

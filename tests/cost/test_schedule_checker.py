@@ -120,7 +120,7 @@ def runs(cells, schedule):
 
 
 @pytest.mark.parametrize("seed", range(300))
-@pytest.mark.quick(40)
+@pytest.mark.quick(14)
 def test_legal_schedules_pass(seed):
     schedule, _ = drawn(seed)
     assert schedule.check(schedule.peaks) == []

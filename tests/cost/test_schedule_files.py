@@ -25,7 +25,7 @@ def same_place(schedule):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.quick(80)
+@pytest.mark.quick(24)
 def test_the_order_is_pytorchs(case):
     wanted = RECORDED["orders"][case]
     if wanted is None:
@@ -42,7 +42,7 @@ def test_the_order_is_pytorchs(case):
 
 
 @pytest.mark.parametrize("case", sorted(RECORDED["lowered"]))
-@pytest.mark.quick(40)
+@pytest.mark.quick(12)
 def test_the_lowered_form_is_pytorchs_and_reads_back(case):
     schedule, text = made(case), "\n".join(RECORDED["lowered"][case]) + "\n"
     assert schedule.to_csv(lowered=True) == text

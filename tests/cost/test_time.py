@@ -47,6 +47,7 @@ BY_HAND = [
 ]
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize(("kind", "group_size", "expected_s"), BY_HAND)
 def test_a_message_costs_the_sum_of_its_rounds(kind, group_size, expected_s):
     assert message_time_s(kind, M, group_size, LINK, G) == pytest.approx(expected_s, rel=1e-12)

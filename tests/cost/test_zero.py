@@ -23,6 +23,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.quick(18)
 @pytest.mark.parametrize(("degree", "parameters", "stage", "printed"), CELLS)
 def test_memory_is_that_of_table_1(degree, parameters, stage, printed):
     """To the last digit printed; the paper rounds some entries and splits others off (4187.5 is printed as 4187)."""

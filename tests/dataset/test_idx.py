@@ -16,6 +16,7 @@ from tests.dataset.files import raises_within, takes_at_most
 GOOD = struct.pack(">HBB2I", 0, 0x08, 2, 2, 3) + bytes(range(6))  # uint8 (2, 3)
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "i4", "f4", "f8"])
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (0, 7)])
 @pytest.mark.parametrize("name", ["a.idx", "a.idx.gz"])

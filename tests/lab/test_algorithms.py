@@ -275,7 +275,7 @@ def test_counts_and_times_are_those_of_the_papers(which, n):
     assert chosen.time_s(size, LINK, gamma_s_per_byte=GAMMA) == pytest.approx(want, rel=1e-12)
 
 
-@pytest.mark.quick(40)
+@pytest.mark.quick(14)
 @pytest.mark.parametrize("n", SIZES)
 @each_algorithm
 def test_the_formulas_that_are_shown_are_what_is_counted(kind, name, n):
@@ -292,6 +292,7 @@ def test_the_formulas_that_are_shown_are_what_is_counted(kind, name, n):
         assert chosen.time_s(1e6, LINK, gamma_s_per_byte=GAMMA) == pytest.approx(want, rel=1e-12, abs=1e-18)
 
 
+@pytest.mark.quick(12)
 @each_algorithm
 def test_what_is_sent_is_received_and_partial_counts_add_up(kind, name):
     chosen = algorithm(kind, name, 8)

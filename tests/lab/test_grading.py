@@ -432,6 +432,7 @@ def test_what_cannot_cross_is_a_text():
         assert "opaque" in Encoder().encode(value)
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("number", range(len(JUNK)))
 def test_no_junk_disturbs_an_encoder(number):
     assert json.dumps(Encoder().encode(JUNK[number]))

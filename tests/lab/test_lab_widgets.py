@@ -353,7 +353,7 @@ def shown(widget) -> dict:
     return json.loads(json.dumps(widget.shown))
 
 
-@pytest.mark.quick(80)
+@pytest.mark.quick(30)
 @pytest.mark.parametrize(
     ("name", "commands", "seen"), [(name, *case) for name, cases in CONTROLS.items() for case in cases]
 )

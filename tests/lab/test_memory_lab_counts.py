@@ -36,7 +36,7 @@ def stack(**settings):
 # ---- memory: the paper's formulas ----
 
 
-@pytest.mark.quick(30)
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("level", SEMI)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -45,7 +45,7 @@ def plan_of(net: str = "quickstart", devices: int = 8, data: str | None = None):
 # ---- cards ----
 
 
-@pytest.mark.quick(22)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(("net", "devices", "data"), CASES)
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_the_blocks_of_one_copy_tile_the_tensor(net, devices, data, phase):
@@ -62,7 +62,7 @@ def test_the_blocks_of_one_copy_tile_the_tensor(net, devices, data, phase):
         assert all(blocks[card["slice"]] == tuple(map(tuple, card["block"])) for card in cards), entry.value
 
 
-@pytest.mark.quick(22)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(("net", "devices", "data"), CASES)
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_ranks_with_one_slice_are_replicas_or_hold_different_addends(net, devices, data, phase):
@@ -179,6 +179,7 @@ def test_a_rank_holds_the_slices_of_its_cards(net, devices, data):
 # ---- graph ----
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(("net", "devices", "data"), SHORT)
 def test_the_graph_has_every_message_on_an_edge_or_in_the_loss(net, devices, data):
     plan = plan_of(net, devices, data)

@@ -26,7 +26,7 @@ EVERY = [(n, a, b, copies) for n in DEVICES for a in strategies(n) for b in stra
 F32 = 4
 
 
-@pytest.mark.quick(40)
+@pytest.mark.quick(14)
 @pytest.mark.parametrize(("devices", "have", "want", "copies"), EVERY)
 @pytest.mark.parametrize("steps", STEPS)
 def test_every_rank_gets_its_slice_and_no_way_beats_the_bound(devices, have, want, copies, steps):

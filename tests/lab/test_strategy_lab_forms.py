@@ -19,6 +19,7 @@ from .fake_lab import TENSORS, FakeLab
 CSS = (Path(parallel_lab.__file__).parent / "lab" / "shared" / "lab.css").read_text(encoding="utf-8")
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("devices", [1, 2, 4, 8])
 @pytest.mark.parametrize("tensor", [None, *TENSORS])
 def test_the_text_names_every_rank_with_its_slice(devices, tensor):

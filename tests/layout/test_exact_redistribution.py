@@ -73,6 +73,7 @@ def test_5000_pairs_are_at_the_bound(block):
         compare(seed)
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("ranks", [4, 6, 8, 16])
 @pytest.mark.parametrize("seed", range(12))
 def test_folding_the_steps_leads_to_the_target(ranks, seed):
@@ -80,6 +81,7 @@ def test_folding_the_steps_leads_to_the_target(ranks, seed):
     check(src, dst, shape, exact=True)
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("ranks", [4, 6, 8, 16])
 @pytest.mark.parametrize("seed", range(12))
 def test_through_a_reshape_pieces_travel_on_common_ground(ranks, seed):
@@ -94,6 +96,7 @@ def test_through_a_reshape_pieces_travel_on_common_ground(ranks, seed):
         assert received_elements(steps) == lower_bound_elements(src, dst, shape, dst_shape=dst_shape)
 
 
+@pytest.mark.quick(14)
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_pending_is_finished_on_the_way(seed):
     rng = np.random.default_rng([SEED, seed, 3])
@@ -139,6 +142,7 @@ def test_mindspores_two_manners_and_the_exact_one():
 # ---- who gives ----
 
 
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("seed", range(60))
 def test_holders_of_a_slice_share_the_giving(seed):
     """Of those that hold a slice, none gives more often than its share, rounded up."""

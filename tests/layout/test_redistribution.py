@@ -20,7 +20,7 @@ from tests.layout.folding import BOTH, check, lower_bound_elements, strategy
 # ---- random pairs ----
 
 
-@pytest.mark.quick(40)
+@pytest.mark.quick(14)
 @BOTH
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("ranks", [1, 2, 4, 6, 8, 12, 16])
@@ -49,7 +49,7 @@ def test_a_reshape_between_producer_and_consumer_is_planned_through(ranks, seed,
     assert redistribution_steps.received_elements(steps) >= lower_bound_elements(src, dst, shape, dst_shape=dst_shape)
 
 
-@pytest.mark.quick(40)
+@pytest.mark.quick(14)
 @BOTH
 @pytest.mark.parametrize("reduce", ["sum", "max", "min", "prod"])
 @pytest.mark.parametrize("seed", range(20))
@@ -63,6 +63,7 @@ def test_pending_reductions_are_finished_on_the_way(ranks, seed, reduce, alltoal
     assert redistribution_steps.received_elements(steps) >= lower_bound_elements(src, dst, shape)
 
 
+@pytest.mark.quick(14)
 @BOTH
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_pending_on_both_sides_is_moved_unreduced(seed, alltoall):
@@ -154,6 +155,7 @@ def test_elements_received_against_the_bound(src, dst, shape, gather, alltoall, 
     assert lower_bound_elements(src, dst, shape) == bound
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("seed", range(30))
 def test_the_bound_is_what_counting_elements_says(seed):
     rng = np.random.default_rng([seed, 5])

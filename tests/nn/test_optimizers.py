@@ -350,6 +350,7 @@ def test_a_slice_of_the_update_is_the_update_of_the_slice(optimizer):
         np.testing.assert_array_equal(array, whole_state[name][rows])
 
 
+@pytest.mark.quick(10)
 @each_rule
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_arrays_and_tensors_give_the_same_bits_and_dtype(optimizer, dtype):

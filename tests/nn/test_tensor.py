@@ -332,6 +332,7 @@ METHODS = {
 NUMBERS = ("argsort", "max with")  # int32 as in MindSpore, int64 in numpy; argmax and argmin are int64 in both
 
 
+@pytest.mark.quick(22)
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_give_what_numpy_gives(name):
     method, expected = METHODS[name]
@@ -341,6 +342,7 @@ def test_methods_give_what_numpy_gives(name):
     assert ours.dtype == (np.int32 if name.startswith(NUMBERS) else np.asarray(want).dtype)
 
 
+@pytest.mark.quick(22)
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_are_recorded_while_a_network_is_traced(name):
     method, expected = METHODS[name]

@@ -44,6 +44,7 @@ def test_there_are_exercise_cells():
     assert {name for name, _ in CELLS} >= {"02_collectives.ipynb", "03_data_parallel.ipynb"}
 
 
+@pytest.mark.quick(25)
 @each_cell
 def test_the_metadata_is_nbgraders_schema_3(name, cell):
     meta = cell.metadata.nbgrader
@@ -64,6 +65,7 @@ def test_grade_ids_are_unique_in_their_notebook(name):
     assert [i for i, count in ids.items() if count > 1] == []
 
 
+@pytest.mark.quick(25)
 @each_cell
 def test_a_cell_belongs_to_an_exercise_of_its_lesson(name, cell):
     kind, lesson, place = re.fullmatch(r"(exercise|test)-(\d\d)-(\d+)", cell.metadata.nbgrader.grade_id).groups()

@@ -52,7 +52,7 @@ def test_python_numbers_leave_it_as_it_is(number):
 CASES = [(name, i) for name, op in sorted(OPS.items()) for i, c in enumerate(op.cases) if not op.writes]
 
 
-@pytest.mark.quick(40)
+@pytest.mark.quick(14)
 @pytest.mark.parametrize(("name", "number"), CASES, ids=[f"{name}-{i}" for name, i in CASES])
 def test_an_operator_gives_the_dtype_that_float16_would_have_and_the_rounded_float32_result(name, number):
     op = OPS[name]

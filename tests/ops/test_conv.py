@@ -163,6 +163,7 @@ def test_ranges_cover_the_batch_once_in_whole_tiles(samples, tile, count):
 # ---- attributes ----
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize(
     ("size", "kernel", "stride", "dilation"), list(itertools.product((5, 8), (1, 2, 3, 5), (1, 2, 3), (1, 2)))
 )

@@ -48,6 +48,7 @@ KEYS = {
 }
 
 
+@pytest.mark.quick(22)
 @pytest.mark.parametrize("wrap", [Tensor, np.asarray], ids=["tensor", "array"])
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 def test_elements_are_those_of_numpy(key, wrap):
@@ -102,6 +103,7 @@ def test_random_keys_give_what_numpy_gives_or_say_what_stands_apart(seed):
     assert same > 150, "most random keys are legal"
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 def test_gradient_goes_where_the_elements_came_from(key):
     x = Parameter(Tensor(X))

@@ -148,6 +148,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_functional_loss_is_that_of_the_cell_at_once_and_compiled(name, reduction):

@@ -23,6 +23,7 @@ def after(x, key, value):
     return x
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 def test_elements_become_those_of_numpy(key):
     value = np.arange(float(X[key].size)).reshape(X[key].shape)

@@ -316,6 +316,7 @@ def test_broadcast_and_scatter_need_no_shape_off_the_root(pool):
         np.testing.assert_array_equal(part, full[:, 2 * rank : 2 * rank + 2])
 
 
+@pytest.mark.quick(8)
 @each_of("size_bytes", 1000, (1 << 20) - 8, 1 << 20, (1 << 20) + 8, 1_500_000, (2 << 20) - 256, 2 << 20, 5_000_000)
 def test_broadcast_of_any_size_comes_to_ranks_that_know_it_and_to_those_that_do_not(pool, size_bytes):
     """Some take the prepared way and some the general one: they must meet equally often."""

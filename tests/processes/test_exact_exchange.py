@@ -11,7 +11,7 @@ from parallel_lab import Session, compile, nn
 from parallel_lab.base.errors import CollectiveMismatch
 from parallel_lab.processes.mpi.pool import MpiPool
 from parallel_lab.processes.shm import WorkerPool
-from tests.processes.pools import NEEDS_MPI, lent
+from tests.processes.pools import BACKENDS, NEEDS_MPI, lent
 from tests.recorded.nets import Quick
 
 SEED = 20261128
@@ -74,10 +74,14 @@ def compare(pool, first: int, count: int) -> None:
     assert sum(took for found in done for took, _, _ in found)
 
 
-@pytest.mark.parametrize("make", [SHM, MPI])
-def test_ranks_take_from_others_what_they_lack_and_no_more(make):
-    with lent(make, 3) as pool:
-        compare(pool, 0, 60)
+@pytest.fixture(scope="module", params=BACKENDS)
+def pool(request):
+    with lent(request.param, 3) as pool:
+        yield pool
+
+
+def test_ranks_take_from_others_what_they_lack_and_no_more(pool):
+    compare(pool, 0, 60)
 
 
 @pytest.mark.exhaustive

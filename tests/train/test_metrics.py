@@ -55,6 +55,7 @@ BY_HAND = [
 ]
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("sizes", [(6,), (4, 2), (1, 1, 1, 1, 1, 1)], ids=str)
 @pytest.mark.parametrize(
     ("metric", "expected"), BY_HAND, ids=lambda x: type(x).__name__ if isinstance(x, Metric) else ""
