@@ -26,18 +26,22 @@ import math
 import numpy as np
 
 from ..base.checks import choice, is_int, number
-from ..base.errors import NotBuiltYet, StrategyError, shorten
+from ..base.errors import StrategyError, shorten
 from ..base.hooks import current_tracer, current_world
 from ..base.settings.checks import SHARDED_MODES
 from ..layout.tensor_layout import axes_of_groups
 from .collectives.primitives import AllReduce
-from .elementwise import POSITIVE, cast
+from .elementwise import POSITIVE, add, cast, mul, sub
 from .join import unstack
 from .machine.composed import composed
+from .machine.primitive import Primitive
 from .machine.registry import case, gradient, op
 from .machine.signature import letters
 from .normalization import EPSILON, parameters_fault, wide
+from .reduce import reduce_mean
+from .shape import reshape
 from .spellings import function
+from .unary import rsqrt, square
 from .writes import assign
 
 CHUNK = 1 << 16  # elements worked on at a time: the temporary stays in the cache (256 kB of float32)
@@ -254,24 +258,61 @@ def _(g, out, x, given):
 # ---- the operator ----
 
 
-def _check_group_size(part):
-    """The attribute `group_size`: of how many ranks the samples are normalised together, in modes that split operators.
-
-    All of them is what is done without it. Of fewer, statistics, and with them the operator's results and the moving
-    mean and variance, would differ from rank to rank, while a tensor of these modes has one value.
+def _group_count(part, x):
+    """In how many groups the ranks normalise their samples apart: by the attribute `group_size`, in modes that split
+    operators. 1: all samples together. Raises StrategyError.
     """
     size = None if part.primitive is None else part.primitive.prim_attrs.get("group_size")
     tracer = current_tracer.get()
     if size is None or getattr(tracer, "parallel_mode", None) not in SHARDED_MODES:
-        return
+        return 1
     count, where = tracer.device_num, tracer.where("BatchNorm", part.primitive)
     if not is_int(size, 1) or size & (size - 1) or count % size:
         allowed = f"A power of two that divides the {count} devices"
         raise StrategyError(f"group_size={shorten(size)}", where=where, allowed=allowed)
-    if size < count:
-        what = f"group_size={size} of {count} devices: every group would have a mean and variance of its own"
-        hint = "In data_parallel mode nn.SyncBatchNorm(process_groups=...) normalises over groups of ranks"
-        raise NotBuiltYet(what, where=where, allowed=f"group_size={count}, or omit it: all samples together", hint=hint)
+    parts = count if part.rule is None else dict(part.rule.cuts)[letters(1)]
+    if size < count and (parts != count or x.shape[0] % count):
+        what = f"group_size={size} with {x.shape[0]} samples split {parts} ways"
+        raise StrategyError(what, where=where, allowed=f"An equal part of the samples for each of {count} devices")
+    return count // size
+
+
+def _blocks(shapes, **_):
+    names = letters(len(shapes[0]))
+    return f"{names},c,c->{names},c,c"
+
+
+@composed(_blocks, shown="BatchNorm", dtype=(0, 1, 1), flops=6)
+def batch_norm_of_blocks(part, x, scale, bias, *, epsilon):
+    """Batch norm of every block of samples, and the means over the blocks of their means and variances.
+
+    x: (blocks, n, c, ...), scale, bias: (c,) -> like x, (c,), (c,)
+    """
+    names = letters(len(x.shape))
+    beyond = "1" * (len(names) - 3)
+    of_block, axes = f"a1c{beyond}", (1, *range(3, len(names)))
+    mean = part(reduce_mean, x, labels=names, axis=axes, keep_dims=True)
+    centered = part(sub, x, mean, labels=f"{names},{of_block}")
+    squares = part(square, centered, labels=names)
+    variance = part(reduce_mean, squares, labels=names, axis=axes, keep_dims=True)
+    inverse = part(rsqrt, part(add, variance, epsilon, labels=f"{of_block},"), labels=of_block)
+    y = part(mul, centered, inverse, labels=f"{names},{of_block}")
+    for apply, given in ((mul, scale), (add, bias)):
+        factor = part(reshape, given, shape=(1, 1, x.shape[2], *[1] * len(beyond)))
+        y = part(apply, y, factor, labels=f"{names},11c{beyond}")
+    axes = tuple(i for i in range(len(names)) if i != 2)
+    return y, *(part(reduce_mean, each, labels=of_block, axis=axes) for each in (mean, variance))
+
+
+def _in_groups(part, x, scale, bias, groups, epsilon):
+    """`batch_norm_of_blocks`: (n, c, ...) is taken as (groups, n / groups, c, ...), both dims split by all devices."""
+    shape, size = tuple(x.shape), current_tracer.get().device_num // groups
+    blocks = part(reshape, x, shape=(groups, shape[0] // groups, *shape[1:]))
+    inner = type("BatchNorm", (Primitive,), {"op": batch_norm_of_blocks})(epsilon=epsilon)
+    inner.shard(((groups, size, *[1] * (len(shape) - 1)), (1,), (1,)))
+    inner.instance_name, inner.strategy_origin = part.primitive.instance_name, part.primitive.strategy_origin
+    y, *statistics = batch_norm_of_blocks.call((blocks, scale, bias), {"epsilon": epsilon}, inner)
+    return part(reshape, y, shape=shape), *statistics
 
 
 def _sums(part, x, names):
@@ -347,6 +388,8 @@ def batch_normalization(
                  and third result
     momentum     in training, `mean` and `variance` that are Parameters without gradient become (1 - momentum) * old +
                  momentum * new
+    group_size   an attribute (`add_prim_attr`) of modes that split operators: samples are normalised in blocks of as
+                 many devices' parts; the moving statistics take the mean of the blocks' (MindSpore: each its own)
     unbiased     variance takes n / (n - 1) times the batch's population variance (PyTorch, cuDNN); default: that
                  variance itself (MindSpore, CPU)
 
@@ -355,8 +398,17 @@ def batch_normalization(
     """
     names, statistics = letters(len(x.shape)), (mean, variance)
     if is_training:
-        _check_group_size(part)
-        count = math.prod(x.shape) // x.shape[1]
+        count, groups = math.prod(x.shape) // x.shape[1], _group_count(part, x)
+        if groups > 1:
+            count //= groups
+            y, *found = _in_groups(part, x, scale, bias, groups, epsilon)
+            for i, (kept, new) in enumerate(zip(statistics, found, strict=True)):
+                if hasattr(kept, "set_data") and not kept.requires_grad:
+                    factor = momentum * (count / (count - 1) if unbiased and i == 1 else 1.0)
+                    aged = part(mul, kept, 1 - momentum, labels="b,")
+                    new = part(add, aged, part(mul, new, factor, labels="b,"), labels="b,b")
+                    part(assign, kept, new)
+            return y, *found, *found
         sums = _sums(part, x, names)
         channels = f"{names},sb,b->b"
         for i, kept in enumerate(statistics):
