@@ -13,7 +13,7 @@ import pytest
 from parallel_lab.base.errors import CollectiveMismatch, PlanError, RankDied
 from parallel_lab.run.communicator import Request, Start, Wait
 from parallel_lab.run.simulator import simulate
-from tests.processes.pools import BACKENDS, assert_usable, lent
+from tests.processes.pools import BACKENDS, RARELY_OVER_MPI, assert_usable, lent
 
 SEED, N, TAGS = 20261123, 3, 3
 SIZES = (0, 3, 1000, 300_000, 1_500_000)  # in one piece of a ring, in several, more than a ring
@@ -222,7 +222,7 @@ def test_messages_without_a_partner_and_of_another_shape_are_told(pool, program,
 
 @pytest.mark.faults("ranks at work")
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", RARELY_OVER_MPI)
 @pytest.mark.parametrize("victim", range(N))
 def test_a_rank_that_dies_ends_those_with_messages_under_way(backend, victim):
     """Stages in a row, each with a recv posted and a large send under way: whichever dies, all hear of it."""
