@@ -92,6 +92,22 @@ from .layers.normalization import (
     RMSNorm,
     SyncBatchNorm,
 )
+from .layers.padding import (
+    ConstantPad1d,
+    ConstantPad2d,
+    ConstantPad3d,
+    CosineSimilarity,
+    Pad,
+    PixelShuffle,
+    ReflectionPad1d,
+    ReflectionPad2d,
+    ReflectionPad3d,
+    ReplicationPad1d,
+    ReplicationPad2d,
+    ReplicationPad3d,
+    Softmax2d,
+    ZeroPad2d,
+)
 from .layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from .layers.transformer import (
     MultiheadAttention,
