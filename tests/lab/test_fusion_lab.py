@@ -290,10 +290,11 @@ def test_what_was_run_before_a_new_setting_is_listed_as_earlier():
         lab.show_source("simulated")
     lab.set_mode("off")
     assert lab.results == {} and lab.snapshot()["source"]["value"] == "predicted"
-    named = [label.rsplit(", ", 1)[1] for label, _, _ in lab.earlier]
+    named = [run.settings.rsplit(", ", 1)[1] for run in lab.earlier]
     assert named == ["fusion size 3", "fusion size 4", "fusion size 5"]
-    assert lab.earlier[-1][1] == "simulated" and lab.earlier[-1][2].startswith(f"{step} a step, ")
-    assert lab.snapshot()["sections"]["earlier"]["rows"] == lab.earlier
+    [(source, found)] = lab.earlier[-1].rows
+    assert source == "simulated" and found.startswith(f"{step} a step, ")
+    assert lab.snapshot()["sections"]["earlier"]["rows"] == [[run.label, *run.rows[0]] for run in lab.earlier]
 
 
 def test_event_lanes_need_events():

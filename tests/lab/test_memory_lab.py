@@ -321,7 +321,8 @@ def test_the_text_has_every_part():
     assert lab.wait(60)
     text = lab.to_text()
     lab.set_level("off")
-    assert lab.earlier[0][:2] == [f"eight equal layers of width {WIDTH}, 2 ranks, Adam, level1", "simulated"]
+    assert lab.earlier[0].settings == f"eight equal layers of width {WIDTH}, 2 ranks, Adam, level1"
+    assert [source for source, _ in lab.earlier[0].rows] == ["simulated"]
     assert "Earlier runs" in lab.to_text() and "Earlier runs" not in text
     for words in (
         "Bytes per rank",

@@ -7,12 +7,14 @@ import random
 import pytest
 
 from parallel_lab.base.errors import ArgumentError
+from parallel_lab.base.units import time_text
 from parallel_lab.cost.memory import predict_memory
 from parallel_lab.cost.schedules import make_schedule, schedule_names
 from parallel_lab.cost.schedules.order import KINDS
 from parallel_lab.graph.compiler import compile_network
 from parallel_lab.lab.pipeline import code_out
 from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.pipeline.sections import percent
 from parallel_lab.lab.pipeline.settings import cells_of
 from parallel_lab.lab.pipeline.subjects import get_subject, layers_of
 from parallel_lab.lab.pipeline.waits import gaps
@@ -344,8 +346,9 @@ def test_a_drawn_schedule_on_workers_equals_one_device_bit_for_bit(workers):
     assert lab.results == {}
     [earlier] = lab.snapshot()["earlier"]
     assert earlier["label"] == "drawn, stack, 2 stages, 4 micro-batches" and earlier["losses"] == measured
-    assert [row[0] for row in earlier["rows"]] == ["simulated", "measured"]
-    assert earlier["rows"][1][1:] == [result.step_s, result.bubble]
+    assert [row[0] for row in lab.earlier[0].rows] == ["simulated", "measured"]
+    loss = f"{measured[-1]:.4g} at step 3"
+    assert lab.earlier[0].rows[1][1:] == (time_text(result.step_s), percent(result.bubble), loss)
     assert "Earlier runs" in lab.to_text() and lab.snapshot()["said"] == ""
     lab.run_measured(3)
     lab.set_schedule("gpipe")

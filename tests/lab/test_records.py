@@ -13,6 +13,7 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab.base.errors import ArgumentError, DataFileError
+from parallel_lab.lab.shared.earlier import EarlierRun, earlier_written
 from parallel_lab.lab.shared.records import losses_taken, losses_written, taken, written
 from parallel_lab.lab.shared.replay import Limits, ready
 from parallel_lab.processes.shm import close_all
@@ -20,6 +21,10 @@ from parallel_lab.processes.shm import close_all
 
 def fusion():
     lab = pl.FusionLab("dense", 2)
+    lab.set_mode("off")
+    lab.run_simulated(1)
+    lab.wait()
+    lab.set_mode("auto")  # the first run is an earlier one now, here and below
     lab.run_simulated(3)
     lab.wait()
     lab.run_measured(3)
@@ -29,6 +34,10 @@ def fusion():
 
 def memory():
     lab = pl.MemoryLab("dense", 2)
+    lab.set_level("level2")
+    lab.run_simulated(1)
+    lab.wait()
+    lab.set_level("level1")
     lab.run_simulated(2)
     lab.wait()
     lab.run_measured(2)
@@ -38,7 +47,10 @@ def memory():
 
 
 def pipeline():
-    lab = pl.PipelineLab("stack", 2, 2)
+    lab = pl.PipelineLab("stack", 2, 2, "gpipe")
+    lab.run_simulated()
+    lab.wait()
+    lab.set_schedule("1f1b")
     lab.run_measured(3)
     lab.wait()
     return lab
@@ -48,7 +60,7 @@ def strategy():
     lab = pl.StrategyLab("quickstart", 2, steps=4)
     lab.run()
     lab.wait()
-    lab.set_devices(4)  # the first run is an earlier one now
+    lab.set_devices(4)
     lab.set_steps(6)
     lab.run()
     lab.wait()
@@ -71,7 +83,10 @@ def ran(name):
 
 
 def opened(name, record):
-    state = {**ran(name)[0], "record": record}
+    return of({**ran(name)[0], "record": record})
+
+
+def of(state):
     return getattr(pl, state["kind"]).of_state(state)
 
 
@@ -83,6 +98,12 @@ def test_what_has_run_comes_back_from_the_file_with_the_settings(tmp_path, name)
     again = kind.open(lab.save(tmp_path / "lab.json"))
     assert lab.record() == state["record"] is not None
     assert again.state() == lab.state() == state
+    now, shot, before = lab.snapshot(), ran(name)[1], lab.earlier[0]
+    assert before.recorded and before.label == f"recorded: {before.settings}" and before.label in lab.to_text()
+    for table in [shot["sections"]["earlier"]] if before.rows else []:  # it is the same but for that word
+        [row] = table["rows"]
+        assert now["sections"]["earlier"]["rows"] == [[f"recorded: {row[0]}", *row[1:]]] and row[1] == "simulated"
+    assert (name == "strategy") == bool(before.losses)
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -223,18 +244,15 @@ def test_junk_in_a_record_is_refused_or_shown_without_harm(name, seed):
 @pytest.mark.parametrize(
     ("name", "path", "junk"),
     [
-        ("strategy", ("run", "parallel"), [1.0] * 7),  # more than its 6 steps
-        ("strategy", ("run", "parallel"), []),
-        ("strategy", ("run", "steps"), 10**9),
-        ("strategy", ("run", "step_s"), float("inf")),
-        ("strategy", ("run", "events", "rows"), []),  # no rank has measured anything
-        ("strategy", ("run", "events", "rows", 0, 0), 4),  # of 4 ranks
-        ("strategy", ("run", "events", "rows", 0, 1), 10**6),
-        ("strategy", ("run", "events", "rows", 0, 3), -1),
-        ("strategy", ("run", "events", "groups"), [[0, 9]]),
-        ("strategy", ("earlier",), [["a", 1, [1.0]]] * 4),
-        ("strategy", ("earlier", 0, 2), [1.0] * 500),
-        ("strategy", ("earlier", 0, 1), 1),
+        ("strategy", ("parallel",), [1.0] * 7),  # more than its 6 steps
+        ("strategy", ("parallel",), []),
+        ("strategy", ("steps",), 10**9),
+        ("strategy", ("step_s",), float("inf")),
+        ("strategy", ("events", "rows"), []),  # no rank has measured anything
+        ("strategy", ("events", "rows", 0, 0), 4),  # of 4 ranks
+        ("strategy", ("events", "rows", 0, 1), 10**6),
+        ("strategy", ("events", "rows", 0, 3), -1),
+        ("strategy", ("events", "groups"), [[0, 9]]),
         ("fusion", ("measured", "source"), "simulated"),
         ("fusion", ("measured", "lanes", "boxes"), []),
         ("fusion", ("simulated", "sent"), 77),
@@ -252,6 +270,53 @@ def test_junk_in_a_record_is_refused_or_shown_without_harm(name, seed):
 def test_a_record_of_other_lengths_or_numbers_is_refused(name, path, junk):
     with pytest.raises(DataFileError, match="record"):
         opened(name, put(ran(name)[0]["record"], path, junk))
+
+
+ROWS = [["simulated", "1 ms"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "earlier"),
+    [
+        ("fusion", None),
+        ("fusion", [["a", ROWS, 0, []]] * 4),
+        ("fusion", [["a", [], 0, []]]),  # it has found nothing
+        ("fusion", [["a", ROWS * 5, 0, []]]),
+        ("fusion", [["a", [["simulated"]], 0, []]]),  # the table has two columns behind the settings
+        ("fusion", [["a", [["simulated", 3]], 0, []]]),
+        ("fusion", [["a" * 1001, ROWS, 0, []]]),
+        ("pipeline", [["a", ROWS, 0, []]]),
+        ("strategy", [["a", [], 500, [1.0] * 201]]),
+        ("strategy", [["a", [], 1, [1.0, 2.0]]]),
+        ("strategy", [["a", [], 2, []]]),
+        ("strategy", [["a", [], 10**6, [1.0]]]),
+    ],
+)
+def test_earlier_runs_of_another_form_are_refused(name, earlier):
+    with pytest.raises(DataFileError, match="earlier"):
+        of({**ran(name)[0], "earlier": earlier})
+
+
+def test_a_lab_that_runs_nothing_has_no_earlier_runs():
+    with pytest.raises(DataFileError, match="earlier runs"):
+        pl.CollectiveStepper.of_state({**pl.CollectiveStepper().state(), "earlier": [["a", ROWS, 0, []]]})
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_file_without_a_list_of_earlier_runs_still_opens(name):
+    state, _ = ran(name)
+    lab = of({part: value for part, value in state.items() if part != "earlier"})
+    assert lab.record() == state["record"] and lab.earlier == []
+
+
+def test_an_older_file_of_a_training_has_its_earlier_curves_in_the_record():
+    state, _ = ran("strategy")
+    old = {"run": state["record"], "earlier": [["quickstart, 2 ranks", 3, [1.0, 0.5, None]]]}
+    lab = of({**{part: value for part, value in state.items() if part != "earlier"}, "record": old})
+    assert lab.record() == state["record"]
+    assert earlier_written(lab.earlier) == [["quickstart, 2 ranks", [], 3, [1.0, 0.5, None]]]
+    old["run"] = None  # only earlier ones
+    assert of({**state, "record": old}).record() is None
 
 
 def test_the_puzzle_on_paper_has_no_record():
@@ -327,7 +392,7 @@ def test_a_page_of_a_training_that_became_nan_shows_gaps():
     lab = pl.StrategyLab("quickstart", 2, steps=3)
     lab._run = pl.StrategyLab.of_state(ran("strategy")[0])._run
     lab._run.parallel[-1] = lab._run.single[-1] = math.nan
-    lab._earlier = [{"label": "a", "steps": 2, "losses": [1.0, math.nan]}]
+    lab._earlier = [EarlierRun("a", (), 2, (1.0, math.nan))]
     page = lab.to_html(limits=Limits(1))
     assert '"losses":[1.0,null]' in page and "NaN" not in page.split('id="snapshot"')[1].split("</script>")[0]
     assert "no number" in lab.to_text()

@@ -216,9 +216,12 @@ def test_both_train_as_one_device_does(net, tmp_path):
     other = next(one.strategy for one in lab.candidates() if not one.chosen)
     lab.set_pin(lab.snapshot()["operator"], other)
     assert lab.result is None  # it was about another winner
-    named = [label for label, *_ in lab.earlier]
-    assert named == [f"{net}, 4 devices, laptop, exact, {one}" for one in ("winner", "yours")]
-    assert amount_text(again.result.plans[0].measured_s, "s") in lab.earlier[0][2]
+    assert [run.settings for run in lab.earlier] == [f"{net}, 4 devices, laptop, exact"]
+    assert [found.partition(":")[0] for _, found in lab.earlier[0].rows] == ["winner", "yours"]
+    assert amount_text(again.result.plans[0].measured_s, "s") in lab.earlier[0].rows[0][1]
+    again = pl.open_lab(lab.save(tmp_path / "lab.json"))
+    assert again.state() == lab.state() and again.earlier[0].rows == lab.earlier[0].rows
+    assert f"recorded: {lab.earlier[0].settings}" in again.to_text()
     lab.close()
     close_all()
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from ...base.settings.config import FUSION_THRESHOLD_MB
 from ...base.units import time_text
-from ..shared.sections import Section, earlier_runs, table
+from ..shared.earlier import earlier_runs
+from ..shared.sections import Section, table
 from .case import Case, Score, Settings
 from .lanes import Lanes
 from .run import RunResult

@@ -10,7 +10,8 @@ from typing import Any
 
 from ...base.errors import ParallelLabError
 from ...base.units import bytes_text
-from ..shared.sections import Section, earlier_runs, table
+from ..shared.earlier import earlier_runs
+from ..shared.sections import Section, table
 from .count import MOMENTS, PURPOSES, Count
 from .facts import ParameterFact, formulas
 from .puzzle import Score, fullest

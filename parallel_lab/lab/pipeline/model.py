@@ -32,11 +32,11 @@ from ...cost.schedules.order import loop, shape_v
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
 from ..code.pasted import read_code
-from ..shared.lab import EARLIER, Choice, RunsOneThing
+from ..shared.lab import Choice, RunsOneThing
 from . import drawing
 from .code_out import codes_of
 from .run import Given, PipelineRun, RunResult
-from .sections import pipeline_sections, runs_view, schedule_view
+from .sections import EARLIER_RUNS, found_rows, pipeline_sections, runs_view, schedule_view
 from .settings import DRAWN, Settings
 from .subjects import STRATEGIES, STRATEGY_LABELS, SUBJECTS, Job, get_subject
 from .waits import why_waiting
@@ -84,6 +84,7 @@ class PipelineLab(RunsOneThing, WritesCode):
         *("load", "set_code", "search", "run_simulated", "run_measured", "stop"),
     )
     looks: ClassVar[dict[str, str]] = {"set_rank": "rank"}
+    earlier_columns: ClassVar[dict[str, str]] = EARLIER_RUNS
     replayed = ("schedule", "stages", "micro_batches", "chunks")
     also_kept = ("set_typed", "toggle_recompute", "load")
     often = ("run", "loss")
@@ -463,7 +464,7 @@ class PipelineLab(RunsOneThing, WritesCode):
                 "can_undo": bool(self._past),
                 "can_redo": bool(self._future),
                 "ran": runs_view(s, run.results),
-                "earlier": list(self._earlier),
+                "earlier": [one.curve() for one in self._earlier if one.losses],
                 "said": self._said,
                 **schedule_view(s),
                 "sections": {
@@ -544,8 +545,8 @@ class PipelineLab(RunsOneThing, WritesCode):
         run, self._run = self._run, self.idle_run()
         if run.goes_on:
             self._said = f"the run before ({run.label}) was ended by this change"
-        if kept := run.as_earlier():
-            self._earlier = [*self._earlier, kept][-EARLIER:]
+        if run.results or run.parallel:
+            self._keep_earlier(run.as_earlier(found_rows(run.results, run.parallel)))
         run.ask_to_end()
 
     def _known_rank(self, rank: Any, command: str) -> None:

@@ -112,13 +112,6 @@ class PipelineRun(Training):
         self.given, self.steps, self.results = other.given, other.steps, dict(other.results)
         self.parallel, self.single, self.nudged = other.parallel, other.single, other.nudged
 
-    def as_earlier(self) -> dict[str, Any] | None:
-        """For the snapshot, once the settings are others: the curve, and [source, step_s, bubble] of what has run."""
-        if not self.results and not self.parallel:
-            return None
-        rows = [[source, found.step_s, found.bubble] for source, found in self.results.items()]
-        return {**self.curve(), "label": ("recorded: " * (self.state == "recorded")) + self.label, "rows": rows}
-
     def loss_of(self, devices: int) -> dict[str, Any]:
         """The snapshot's "loss": curves, largest difference and how far rounding may take them apart."""
         if self.given is None:

@@ -11,6 +11,7 @@ from typing import Any
 from ...base.system import cores
 from ...base.units import time_text
 from ...cost.schedules import Fault
+from ..shared.earlier import EarlierRun, earlier_runs
 from ..shared.sections import Section, code, table
 from . import drawing
 from .code_out import our_code, torch_csv
@@ -144,14 +145,11 @@ def status_text(settings: Settings, faults: list[Fault]) -> str:
 
 
 def pipeline_sections(
-    settings: Settings,
-    results: Mapping[str, RunResult],
-    earlier: Sequence[Mapping[str, Any]] = (),
-    recorded: bool = False,
+    settings: Settings, results: Mapping[str, RunResult], earlier: Sequence[EarlierRun] = (), recorded: bool = False
 ) -> dict[str, Section]:
     """All sections of a `PipelineLab`.
 
-    earlier   runs with other settings (`PipelineRun.as_earlier`);  recorded: the results were read from a file
+    earlier   runs with other settings;  recorded: the results were read from a file
     """
     s, how = settings, " (recorded)" if recorded else ""
     found = {
@@ -171,8 +169,7 @@ def pipeline_sections(
         "messages": table("Messages", MESSAGES, _messages(s), small="predicted: counted in the schedule"),
         "memory": table("Memory", MEMORY, _memory(s, results), small=KEPT + "; counted ones are recorded" * recorded),
     }
-    if earlier:
-        found["earlier"] = table("Earlier runs", EARLIER_RUNS, [row for run in earlier for row in _earlier(run)])
+    found |= earlier_runs(earlier, EARLIER_RUNS)
     if equality := next((r.equality for r in results.values() if r.equality is not None), None):
         columns = {"tensor": "name", "largest difference": "small", "rounding bound": "small", "verdict": "text"}
         rows = [[r.tensor, r.largest_difference, r.bound, r.verdict] for r in equality.rows]
@@ -202,20 +199,16 @@ def _verdict(equality: Any, how: str) -> list[Any]:
     return [f"measured{how}: {equality.verdict}, {same} bit for bit", equality.equal]
 
 
-def _earlier(run: Mapping[str, Any]) -> list[list[Any]]:
-    """The rows of an earlier run: one for each source, or one for a training that was ended."""
-    losses, steps = run["losses"], plural(run["steps"], "step")
-    where = "at" if len(losses) == run["steps"] else "near"  # of a long run's losses some are left out
-    loss = f"{losses[-1]:.4g} {where} step {run['steps']}" if losses else None
-    if not any(source == "measured" for source, *_ in run["rows"]) and losses:
-        ended = [[run["label"], f"ended after {steps}", None, None, loss]]
-    else:
-        ended = []
-    rows = [
-        [run["label"], source, time_text(step_s), percent(bubble), loss if source == "measured" else None]
-        for source, step_s, bubble in run["rows"]
+def found_rows(results: Mapping[str, RunResult], losses: Sequence[float]) -> tuple[tuple[str | None, ...], ...]:
+    """Rows of `EARLIER_RUNS` behind the schedule: one for each source, and one for a training that was ended."""
+    loss = f"{losses[-1]:.4g} at step {len(losses)}" if losses else None
+    rows: list[tuple[str | None, ...]] = [
+        (source, time_text(one.step_s), percent(one.bubble), loss if source == "measured" else None)
+        for source, one in results.items()
     ]
-    return rows + ended
+    if losses and "measured" not in results:
+        rows.append((f"ended after {plural(len(losses), 'step')}", None, None, loss))
+    return tuple(rows)
 
 
 def _lanes_text(settings: Settings) -> str:

@@ -28,7 +28,8 @@ from ..code.exports import code_of_strategies
 from ..code.lab_code import WritesCode
 from ..code.pasted import named_strategies, read_code
 from ..code.program import program_of
-from ..shared.lab import EARLIER, Choice, LabRun, RunsOneThing
+from ..shared.earlier import EarlierRun
+from ..shared.lab import Choice, LabRun, RunsOneThing
 from ..shared.records import taken, written
 from ..strategy.operators import parse_strategy
 from .run import STEPS, RunResult, check_result, run_both
@@ -482,9 +483,8 @@ class SearchLab(WritesCode, RunsOneThing):
         self._ran = self._run_key()
         if self._ran != before:
             if found := getattr(self, "_result", None):
-                recorded = "recorded: " * self._recorded
-                rows = [[f"{self._ran_as}, {p.name}", recorded + found.source, run_text(p)] for p in found.plans]
-                self._earlier = [*self._earlier, *rows][-2 * EARLIER :]
+                rows = tuple((found.source, f"{p.name}: {run_text(p)}") for p in found.plans)
+                self._keep_earlier(EarlierRun(self._ran_as, rows, recorded=self._recorded))
             self._result, self._recorded = None, False
             if not self._run.goes_on:
                 self._run = LabRun()

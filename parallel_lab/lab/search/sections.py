@@ -11,7 +11,8 @@ from typing import Any
 from ...base.units import bytes_text
 from ...cost.search.problem import amount_text
 from ...ops.machine.primitive import Strategy
-from ..shared.sections import Section, earlier_runs, snapshot_text, table
+from ..shared.earlier import earlier_runs
+from ..shared.sections import Section, snapshot_text, table
 from .run import PlanRun
 from .space import MODES, Argued, Point, deciding
 

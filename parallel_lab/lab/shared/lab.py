@@ -34,6 +34,7 @@ from ...base.system import without_processes
 from ...ops.kernels.threads import trim_memory
 from ..pictures.charts import Chart
 from ..pictures.plotted import Plotted
+from .earlier import EarlierRun, KeepsEarlier
 from .page import LabOnPage, lab_page, read_front_end
 from .questions import Asks
 from .records import taken, written
@@ -356,25 +357,15 @@ class LabRun:
         return {"state": self.state, "text": self.text, "error": self.error}
 
 
-EARLIER = 3  # runs with other settings that are still shown
-
-
-class RunsOneThing(Lab):
+class RunsOneThing(KeepsEarlier, Lab):
     """Runs one thing at a time beside the notebook, and says how it went.
 
     _run       the present or last run
-    _earlier   what was run with other settings, the newest last
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._run = LabRun()
-        self._earlier: list[Any] = []
-
-    @property
-    def earlier(self) -> list[Any]:
-        """What was run with other settings, the newest last."""
-        return list(self._earlier)
 
     def idle_run(self) -> LabRun:
         """As there is before anything has run."""
@@ -537,8 +528,10 @@ class ComparesRuns(RunsOneThing):
 
     def _forget_runs(self) -> None:
         """What was run before is not about the present settings: it is an earlier run from now on."""
-        rows = [[self._ran_as, self.said(source), self._told(found)] for source, found in self._results.items()]
-        self._earlier = [*self._earlier, *rows][-EARLIER:]
+        for recorded in (True, False):
+            found = {name: result for name, result in self._results.items() if (name in self._recorded) is recorded}
+            rows = tuple((name, self._told(result)) for name, result in found.items())
+            self._keep_earlier(*([EarlierRun(self._ran_as, rows, recorded=recorded)] if rows else []))
         self._results, self._recorded, self._source = {}, set(), "predicted"
         if not self._run.goes_on:
             self._run = LabRun()

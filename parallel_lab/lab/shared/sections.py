@@ -52,13 +52,6 @@ def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]] 
     return {"kind": "table", "title": title, "columns": dict(columns), "rows": [list(row) for row in rows], **more}
 
 
-def earlier_runs(rows: Iterable[Sequence[Any]]) -> dict[str, Section]:
-    """The section "earlier", if there are any: [settings, source, what it found] in words."""
-    rows = list(rows)
-    columns = {"settings": "name", "source": "text", "found": "text"}
-    return {"earlier": table("Earlier runs", columns, rows)} if rows else {}
-
-
 def code(title: str, text: str, **more: Any) -> Section:
     """Lines to copy."""
     return {"kind": "code", "title": title, "text": text, **more}

@@ -4,7 +4,8 @@
     lab = FusionLab.open("mine.json")           # or pl.open_lab("mine.json"), whatever lab it is
 
     {"format": "parallel_lab lab", "version": 1, "kind": "FusionLab", "options": {},
-     "calls": [["set_subject", "golf"], ["set_mode", "index"], ["set_config", "0 3 5"], ...], "record": null}
+     "calls": [["set_subject", "golf"], ["set_mode", "index"], ["set_config", "0 3 5"], ...],
+     "earlier": [], "record": null}
 
 A link to a page (`Lab.link`) carries the same in its fragment, and the page does the calls that it can replay.
 
@@ -28,6 +29,7 @@ FORMAT, VERSION = "parallel_lab lab", 1
 MOST_BYTES = 8 << 20  # a record has the curves of a few runs of 100,000 steps at most
 MOST_CALLS = 500
 MOST_OPTIONS = 20
+RECORDS = ("earlier", "record")  # parts of a state that are long
 VERBS = ("set", "choose", "select", "show")  # of commands that set a choice
 
 
@@ -71,11 +73,21 @@ class Kept:
         if record is not None:
             raise ArgumentError("a record", where=type(self).__name__, allowed="None: such a lab runs nothing")
 
+    def earlier_record(self) -> list[Any]:
+        """What was run with other settings, as plain data (earlier.py)."""
+        return []
+
+    def take_earlier(self, record: Any) -> None:
+        """Show what another lab has run with other settings. Raises ParallelLabError for what is no record of that."""
+        if record != []:
+            raise ArgumentError("earlier runs", where=type(self).__name__, allowed="None: such a lab runs nothing")
+
     def state(self) -> dict[str, Any]:
-        """The settings, and the record of what has run, as plain data (state.py)."""
+        """The settings, and records of what has run with them and with earlier ones, as plain data (state.py)."""
         with self._lock:
             asks = [["set_predict", True]] if "set_predict" in self.commands and self._predict else []
-            how = {"options": self.options(), "calls": [*self.calls(), *asks], "record": self.record()}
+            how = {"options": self.options(), "calls": [*self.calls(), *asks]}
+            how |= {"earlier": self.earlier_record(), "record": self.record()}
         return {"format": FORMAT, "version": VERSION, "kind": type(self).__name__, **how}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -125,6 +137,8 @@ class Kept:
         do([call for call in state["calls"] if call[0] not in cls.looks])
         try:
             lab.take_record(state.get("record"))
+            if "earlier" in state:  # older files have none
+                lab.take_earlier(state["earlier"])
         except ParallelLabError as error:
             raise refusal(where, ["record"], error) from error
         do([call for call in state["calls"] if call[0] in cls.looks])  # what has run can be looked at
@@ -159,10 +173,11 @@ def checked_state(state: Any, where: str) -> dict[str, Any]:
 
 
 def state_text(state: Mapping[str, Any]) -> str:
-    """The state as a file has it, the record on a line of its own. Raises ValueError for NaN."""
+    """The state as a file has it, each record on a line of its own. Raises ValueError for NaN."""
     how = {"ensure_ascii": False, "allow_nan": False}
-    record = json.dumps(state["record"], separators=(",", ":"), **how)
-    return json.dumps({**state, "record": None}, indent=1, **how).removesuffix("null\n}") + record + "\n}\n"
+    short = {name: value for name, value in state.items() if name not in RECORDS}
+    lines = [f' "{name}": {json.dumps(state[name], separators=(",", ":"), **how)}' for name in RECORDS]
+    return ",\n".join([json.dumps(short, indent=1, **how).removesuffix("\n}"), *lines]) + "\n}\n"
 
 
 def fragment(state: Mapping[str, Any]) -> str:

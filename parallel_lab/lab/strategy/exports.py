@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...base.errors import ArgumentError
 from ..code.data import DATA
 from ..code.exports import code_of_strategies
 from ..code.lab_code import WritesCode
 from ..code.pasted import check_strategies, named_strategies, read_code
 from ..code.program import program_of
 from ..pictures.charts import Chart, loss_chart, timeline_chart
-from ..shared.lab import EARLIER
+from ..shared.earlier import CURVE
 from ..shared.networks import NETWORKS
 from ..shared.problems import get_problem
-from ..shared.records import LONGEST, MOST_LOSSES, Plain, losses_taken, losses_written, part_of, taken
-from .training import CURVE, Training
-
-RECORDED = "recorded: "  # before the settings of a run that was read from a file
+from ..shared.records import Plain, taken
+from .training import Training
 
 
 class StrategyExports(WritesCode):
@@ -47,33 +44,20 @@ class StrategyExports(WritesCode):
         self._changed("picture")
 
     def record(self) -> dict[str, Any] | None:
-        """The run, if it has begun, with its last measured step, and the curves of the earlier ones with their
-        settings.
-        """
+        """The run, if it has begun, with its last measured step."""
         with self._lock:
-            earlier = [
-                [one["label"].removeprefix(RECORDED)[:LONGEST], one["steps"], losses_written(one["losses"])]
-                for one in self._earlier
-            ]
-            run = self._run.record(self._plan) if self._run.parallel else None
-            return {"run": run, "earlier": earlier} if run or earlier else None
+            return self._run.record(self._plan) if self._run.parallel else None
 
     def take_record(self, record: Any) -> None:
-        """Show these runs, as recorded ones. Raises ArgumentError for what no such lab has run."""
-        if record is None:
-            return
-        run, earlier = part_of(record, "StrategyLab", "run", "earlier")
-        curves = []
-        for label, steps, losses in taken(tuple[tuple[str, int, Plain], ...], earlier, "earlier"):
-            curve = losses_taken(losses, "earlier", CURVE)
-            if not 0 < len(curve) <= steps <= MOST_LOSSES:
-                raise ArgumentError(f"{len(curve)} losses of {steps} steps", where="earlier")
-            curves.append({"label": f"{RECORDED}{label}", "steps": steps, "losses": curve})
-        if len(curves) > EARLIER:
-            raise ArgumentError(f"{len(curves)} earlier runs", where="StrategyLab", allowed=f"At most {EARLIER}")
-        with self._lock:
-            self._run, self._earlier = self.idle_run() if run is None else Training.of_record(run, self._plan), curves
-        self._changed("picture")
+        """Show this run, as a recorded one. Raises ArgumentError for what no such lab has run."""
+        if isinstance(record, Mapping) and set(record) == {"run", "earlier"}:  # as older files have it
+            earlier = taken(tuple[tuple[Plain, Plain, Plain], ...], record["earlier"], "earlier")
+            self.take_earlier([[settings, [], steps, losses] for settings, steps, losses in earlier])
+            record = record["run"]
+        if record is not None:
+            with self._lock:
+                self._run = Training.of_record(record, self._plan)
+            self._changed("picture")
 
     def charts(self) -> dict[str, Callable[[], Chart]]:
         """ "timeline": one step, event by event; "loss": this run, one device, and earlier runs."""
@@ -81,7 +65,7 @@ class StrategyExports(WritesCode):
         def runs() -> Chart:
             loss = self._run.loss(None, self._devices)
             now = [(loss[f"label_{name}"], loss[name], 1) for name in ("parallel", "single") if loss[name]]
-            before = [(run["label"], run["losses"], -(-run["steps"] // CURVE)) for run in self._earlier]
+            before = [(run.label, run.losses, -(-run.steps // CURVE)) for run in self._earlier]
             return loss_chart([*now, *before])
 
         return {"timeline": lambda: timeline_chart(self._timeline()), "loss": runs}

@@ -30,12 +30,12 @@ from ..pictures.duals import redistribution_of, with_duals
 from ..pictures.graph_strip import graph_strip
 from ..pictures.layers import flow_graph, plan_layers
 from ..pictures.numbers import simulated_step, slice_numbers
-from ..shared.lab import EARLIER, Choice, RunsOneThing
+from ..shared.lab import Choice, RunsOneThing
 from ..shared.networks import NETWORKS
 from ..shared.problems import PROBLEMS, get_problem, problems_of
 from ..shared.questions import COMMANDS, Question
 from .ask import strategy_questions
-from .exports import RECORDED, StrategyExports
+from .exports import StrategyExports
 from .gap import Machine
 from .operators import Operators, first_tensor, layer_of_entries, parse_strategy, same_source
 from .plans import Plans, Setting, job_of, own_copy
@@ -100,7 +100,6 @@ class StrategyLab(StrategyExports, RunsOneThing):
         self._tour = tour
         self._simple, self._speed = simple, self.one_of(speed, PACES, "speed")
         self._fusion, self._optimizer, self._said = "alone", "whole", ""
-        self._earlier: list[dict[str, Any]] = []
         self._plans = Plans()
         self._net = self.one_of(net, NETWORKS, "net")
         self._devices, self._steps = self.one_of(devices, DEVICES, "devices"), steps
@@ -412,10 +411,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
     def _keep_curve(self) -> None:
         """The present run is an earlier one from now on."""
         if self._run.parallel:
-            curve = self._run.curve()
-            if self._run.state == "recorded":
-                curve["label"] = f"{RECORDED}{curve['label']}"
-            self._earlier = [*self._earlier, curve][-EARLIER:]
+            self._keep_earlier(self._run.as_earlier())
 
     def _settings(self) -> dict[str, str]:
         """What is set, in words; strategies only where they are not the preset's."""
@@ -497,7 +493,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
                 "simple": self._simple,
                 "tour": self._tour,
                 "steps": self._steps,
-                "earlier": list(self._earlier),
+                "earlier": [run.curve() for run in self._earlier],
                 "said": self._said,
                 **self.chosen(),
                 "operators": self._operators().shown({e.value for e in entries}),

@@ -27,6 +27,7 @@ from ...base.units import bytes_text, time_text
 from ...graph.plan import Plan
 from ...train.plan_switch import Switched, matched
 from ...train.session import Run, Session
+from ..shared.earlier import EarlierRun, thinned
 from ..shared.equality import nudge, rounding_bound
 from ..shared.lab import LabRun, executor_of
 from ..shared.records import (
@@ -41,7 +42,6 @@ from ..shared.records import (
 )
 
 PACES = {"slow": 10.0, "medium": 40.0, "full": inf}  # steps a second, at most
-CURVE = 200  # points of an earlier run's curve
 CURVES = ("parallel", "single", "nudged")
 RECORD = ("label", "steps", "step_s", "switches", "events", *CURVES)  # of a run in a file
 BACK = {"fusion": "gradient sums each alone", "optimizer": "optimizer states whole"}
@@ -281,11 +281,10 @@ class Training(LabRun):
         moved = float(np.abs(nudged - single[: len(nudged)]).max()) if len(nudged) else 0.0
         return rounding_bound(plan, single, steps) + 2 * moved
 
-    def curve(self) -> dict[str, Any]:
-        """An earlier run for the snapshot: label, steps, and its losses, thinned to at most CURVE of them."""
-        losses, every = self.parallel, -(-len(self.parallel) // CURVE)
-        label = "; ".join([self.label, *(f"after step {one['step']} {one['change']}" for one in self.switches)])
-        return {"label": label, "steps": len(losses), "losses": losses[::every] if losses else []}
+    def as_earlier(self, rows: tuple[tuple[str | None, ...], ...] = ()) -> EarlierRun:
+        """What is kept of it once the settings are others: its losses, and rows of what else was found."""
+        words = "; ".join([self.label, *(f"after step {one['step']} {one['change']}" for one in self.switches)])
+        return EarlierRun(words, rows, len(self.parallel), thinned(self.parallel), self.state == "recorded")
 
     # ---- in a file ----
 
