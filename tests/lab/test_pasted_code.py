@@ -4,12 +4,43 @@ from __future__ import annotations
 
 import pytest
 
+import parallel_lab as pl
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.code.pasted import read_code
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.search.subjects import SUBJECTS
+from parallel_lab.lab.shared.networks import NETWORKS
+from parallel_lab.lab.shared.page import FRONT_END
 from parallel_lab.lab.strategy.model import StrategyLab
+from parallel_lab.lab.widgets import LABS
+from tests.crossed import first
+
+EXAMPLES = [
+    *[("StrategyLab", "megatron"), ("FusionLab", "dense"), ("MemoryLab", "dense"), ("PipelineLab", "stack")],
+    *(("StrategyLab", net) for net in NETWORKS if net != "megatron"),
+    *(("SearchLab", net) for net in SUBJECTS),
+]
+
+
+@pytest.mark.parametrize(("name", "net"), first(4, EXAMPLES))  # the others are exhaustive
+def test_the_line_in_an_empty_field_sets_the_lab_whatever_its_network(name, net):
+    """A line for an operator "matmul" was shown for networks that have none."""
+    lab = getattr(pl, name)(net)
+    line = lab.snapshot()["sections"]["code_mindspore"]["paste_example"]
+    lab.set_code(line)
+    if ".shard(" in line:
+        operator, _, strategy = line.removeprefix("self.").removesuffix(")").partition(".shard(")
+        own = lab._strategies if name == "StrategyLab" else dict(lab.own.strategies)
+        assert str(own[operator]) == strategy
+
+
+def test_no_shared_script_names_a_lab():
+    """Adding a lab touches no shared file."""
+    titles = [getattr(pl, name)().snapshot()["title"] for name in LABS]
+    for path in sorted((FRONT_END / "shared").glob("*.js")):
+        assert not [title for title in titles if title in path.read_text()], path
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,12 @@ from .program import LABELS, TARGETS
 
 
 class WritesCode:
-    """A lab whose setting can be had as programs. What it shows of them is kept until the setting changes."""
+    """A lab whose setting can be had as programs. What it shows of them is kept until the setting changes.
+
+    paste_example   a line of MindSpore that sets the lab (`set_code`), shown in the empty field
+    """
+
+    paste_example: str
 
     _kept_codes: tuple[Any, dict[str, str]] | None = None
     is_branch: bool = False  # as of a Lab
@@ -74,7 +79,18 @@ class WritesCode:
         texts = {t: f'# with these settings, in a notebook: lab.code("{t}")\n' for t in TARGETS}
         if not self.is_branch:
             texts = {target: _shown(target, text) for target, text in self.codes().items()}
-        return {f"code_{target}": code(f"In {LABELS[target]}", text) for target, text in texts.items()}
+        found = {f"code_{target}": code(f"In {LABELS[target]}", text) for target, text in texts.items()}
+        found["code_mindspore"]["paste_example"] = self.paste_example
+        return found
+
+
+def shard_line(operator: str, strategy: Any) -> str:
+    """The line that gives an operator a strategy, as `paste_example`.
+
+    >>> shard_line("dense1.matmul", ((2, 1), (1, 1)))
+    'self.dense1.matmul.shard(((2, 1), (1, 1)))'
+    """
+    return f"self.{operator}.shard({strategy})"
 
 
 LONGEST = 20_000  # characters in a tab; longer ones are for a file

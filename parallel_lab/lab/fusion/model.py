@@ -79,6 +79,7 @@ class FusionLab(ComparesRuns, WritesCode):
         *COMMANDS,
     )
     looks: ClassVar[dict[str, str]] = {"show_source": "source"}
+    paste_example = 'net.comm_fusion({"allreduce": {"mode": "size", "config": 8}})'
     replayed = ("mode", "devices", "parallel_mode", "wording")
     free = ("devices", "parallel_mode", "wording")
     also_kept = ("set_line", "set_config")

@@ -67,6 +67,7 @@ class MemoryLab(ComparesRuns, WritesCode):
         *COMMANDS,
     )
     looks: ClassVar[dict[str, str]] = {"select_rank": "rank", "show_moment": "moment", "show_source": "source"}
+    paste_example = 'net.hsdp(optimizer_level="level2")'
     replayed = ("level", "optimizer", "devices", "accumulation", "parallel_mode", "shard_size", "subject")
     also_kept = ("set_width", "set_threshold", "set_accumulation_shard", "set_capacity", "set_zero")
     against = ("with these settings", "without optimizer parallel")

@@ -84,6 +84,7 @@ class PipelineLab(RunsOneThing, WritesCode):
         *("load", "set_code", "search", "run_simulated", "run_measured", "stop"),
     )
     looks: ClassVar[dict[str, str]] = {"set_rank": "rank"}
+    paste_example = "net = nn.PipelineCell(net, micro_size=8)"
     earlier_columns: ClassVar[dict[str, str]] = EARLIER_RUNS
     replayed = ("schedule", "stages", "micro_batches", "chunks")
     also_kept = ("set_typed", "toggle_recompute", "load")

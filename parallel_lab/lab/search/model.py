@@ -25,7 +25,7 @@ from ...base.system import without_processes
 from ...base.units import bytes_text
 from ...graph.plan import Plan
 from ..code.exports import code_of_strategies
-from ..code.lab_code import WritesCode
+from ..code.lab_code import WritesCode, shard_line
 from ..code.pasted import named_strategies, read_code
 from ..code.program import program_of
 from ..shared.earlier import EarlierRun
@@ -222,6 +222,13 @@ class SearchLab(WritesCode, RunsOneThing):
             raise found.nothing_for("strategy")
         wanted = named_strategies(found, {c.name: c.op_class for c in self.space.operators})
         self._change_own({**self._changed_own, **{name: one.strategy for name, one in wanted.items()}})
+
+    @property
+    def paste_example(self) -> str:
+        """The first operator that has a choice, with the last one of its candidates."""
+        operators = self.space.operators
+        one = next((o for o in operators if len(o.candidates) > 1), operators[0])
+        return shard_line(one.name, one.candidates[-1])
 
     # ---- looking ----
 

@@ -102,12 +102,6 @@ function section(s, name, ui, { above = "", below = "", body } = {}) {
 const sectionParts = (names) => Object.fromEntries(names.map((name) => [name, (s, ui) => section(s, name, ui)]));
 
 // The tabs with the setting as programs; lines of MindSpore that are pasted into the first set the lab.
-const PASTED = {
-  "Strategy Lab": "self.matmul.shard(((2, 1), (1, 1)))", "Search Lab": "self.matmul.shard(((2, 1), (1, 1)))",
-  "Fusion Lab": 'net.comm_fusion({"allreduce": {"mode": "size", "config": 8}})',
-  "Memory Lab": 'net.hsdp(optimizer_level="level2")',
-  "Pipeline Lab": "net = nn.PipelineCell(net, micro_size=8)",
-};
 // What was refused, at the field that asked for it: the head may be out of sight.
 const refusedHere = (s, ui, command) => (ui.asked === command && s.last_error
   ? html`<p class="pl-refused-here" data-key="refused-${command}"><b aria-hidden="true">!</b> ${s.last_error}</p>` : "");
@@ -115,7 +109,7 @@ const paste = (s, ui) => html`<div class="pl-field pl-paste">
   <label for="${ui.id}-paste">Lines of MindSpore set the lab:</label>
   <textarea id="${ui.id}-paste" rows="2" data-key="paste" data-command="set_code" spellcheck="false"
   title="taken with Ctrl+Enter, by the button, or when the field is left"
-  placeholder="${PASTED[s.title]}"${flag("disabled", !ui.live)}></textarea>
+  placeholder="${s.sections.code_mindspore.paste_example}"${flag("disabled", !ui.live)}></textarea>
   <button type="button" class="pl-button" data-key="take" data-take="1"${flag("disabled", !ui.live)}
   >Set the lab</button></div>${refusedHere(s, ui, "set_code")}`;
 

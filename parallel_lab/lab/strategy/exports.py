@@ -7,7 +7,7 @@ from typing import Any
 
 from ..code.data import DATA
 from ..code.exports import code_of_strategies
-from ..code.lab_code import WritesCode
+from ..code.lab_code import WritesCode, shard_line
 from ..code.pasted import check_strategies, named_strategies, read_code
 from ..code.program import program_of
 from ..pictures.charts import Chart, loss_chart, timeline_chart
@@ -42,6 +42,17 @@ class StrategyExports(WritesCode):
             if given != self._strategies:
                 self._adopt(given, self._compile(given))
         self._changed("picture")
+
+    @property
+    def paste_example(self) -> str:
+        """The first operator that has a choice, with the last one of its strategies."""
+
+        def line() -> str:
+            operators = self._operators().shown(set())
+            one = next((o for o in operators if len(o["choices"]) > 1), operators[0])
+            return shard_line(one["name"], one["choices"][-1])
+
+        return self._plans.drawn(self._plan, "paste_example", line)
 
     def record(self) -> dict[str, Any] | None:
         """The run, if it has begun, with its last measured step."""
