@@ -29,7 +29,7 @@ def test_a_step_sends_a_token_from_every_card_to_every_other(page_of):
     expect(tokens(page, "before", "goes")).to_have_count(56)
     expect(tokens(page, "before", "stays")).to_have_count(8)
     expect(tokens(page, "after", "goes")).to_have_count(0)
-    page.get_by_role("button", name="one move on").click()
+    page.get_by_role("button", name="one step on").click()
     expect(page.locator(".pl-ghost")).to_have_count(56)
     expect(page.locator(".pl-ghost")).to_have_count(0)
     expect(tokens(page, "after", "goes")).to_have_count(56)
@@ -45,7 +45,7 @@ def test_a_token_leaves_and_lands_on_the_place_that_the_cards_show(page_of):
         const end = frames.at(-1).transform.match(/-?[\\d.]+/g).map(Number), x = box.x + box.width / 2;
         const y = box.y + box.height / 2; window.flown.push([[x, y], [x + end[0], y + end[1]]]);
         return fly.call(this, frames, how); }; }""")
-    page.get_by_role("button", name="one move on").click()
+    page.get_by_role("button", name="one step on").click()
     expect(tokens(page, "after", "goes")).to_have_count(2)
     end = sorted(map(tuple, tokens(page, "after", "goes").evaluate_all(CENTRES)))
     flown = page.evaluate("window.flown")
@@ -67,13 +67,13 @@ def test_a_control_never_waits_for_what_flies(page_of):
     page.evaluate("document.querySelector('[data-act=reset]').click()")
     page.wait_for_selector("[data-at='0']")
     expect(page.locator(".pl-ghost")).to_have_count(0)
-    expect(page.locator(".pl-mv-text")).to_contain_text("move 1, to come")
+    expect(page.locator(".pl-mv-text")).to_contain_text("step 1, to come")
 
 
 def test_nothing_flies_under_reduced_motion_and_the_list_is_open(page_of):
     page = page_of(RedistributionLab(8, *COLUMNS).to_html(limits=FEW), reduced_motion="reduce")
     page.evaluate("() => { window.flown = 0; Element.prototype.animate = () => { window.flown += 1; }; }")
-    page.get_by_role("button", name="one move on").click()
+    page.get_by_role("button", name="one step on").click()
     expect(tokens(page, "after", "goes")).to_have_count(56)
     assert page.evaluate("window.flown") == 0
     expect(page.get_by_role("tabpanel")).to_contain_text("rank 1 keeps [2:4, 4:8]; gets [0:2, 4:8] from 0 (32 B)")
@@ -85,7 +85,7 @@ def test_the_answer_of_the_kernel_does_not_end_the_flight(live):
     page.evaluate("""() => { const fly = Element.prototype.animate;
       Element.prototype.animate = function (...how) { const one = fly.apply(this, how);
         one.pause(); return one; }; }""")
-    page.get_by_role("button", name="one move on").click()
+    page.get_by_role("button", name="one step on").click()
     expect(page.locator(".pl-ghost")).to_have_count(56)
     page.wait_for_timeout(300)
     assert widget.lab.at == 1  # the kernel has answered while they are in the air
@@ -95,12 +95,25 @@ def test_the_answer_of_the_kernel_does_not_end_the_flight(live):
 
 
 @pytest.mark.exhaustive
+def test_the_picture_counts_the_steps_of_the_sentence(page_of):
+    """An all_reduce is drawn in two halves, and is one step; a reshape sends nothing, and is one, too."""
+    lab = RedistributionLab(8, "2 x 2", "1 x 4", "addends")
+    page, place = page_of(lab.to_html(limits=FEW)), []
+    expect(page.locator(".pl-status")).to_contain_text(f"{len(lab.plan)} steps, 3 of them with communication")
+    for at in range(len(lab.moves["frames"]) + 1):
+        page.wait_for_selector(f"[data-at='{at}']")
+        place.append(page.locator(".pl-place").inner_text())
+        page.get_by_role("button", name="one step on").click()
+    assert place == [f"{done} of 7 steps" for done in ("0", "½", "1", "2", "3", "4", "5", "6", "7")]
+
+
+@pytest.mark.exhaustive
 def test_partial_sums_are_hatched_until_they_are_added(page_of):
     lab = RedistributionLab(4, "2 x 1", "2 x 1", "addends")
     page = page_of(lab.to_html(limits=FEW))
     hatched = "[data-side^={}] rect[fill*=hatch]"
     assert page.locator(hatched.format("before")).count() > 0
-    page.get_by_role("button", name="one move on").click()
+    page.get_by_role("button", name="one step on").click()
     expect(page.locator(".pl-ghost")).to_have_count(0)
     assert page.locator(hatched.format("after")).count() == 0
 

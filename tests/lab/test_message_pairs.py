@@ -61,16 +61,16 @@ def test_a_message_of_a_redistribution_shows_what_moves_in_it():
     lab.select_message(gather["number"])
     shot = lab.snapshot()
     frames = shot["moves"]["frames"]
-    assert [frame["title"] for frame in frames] == ["all_gather", "slice"]
-    per_rank = sum(hop["bytes"] for hop in frames[0]["hops"]) / 8
+    assert [frame["title"] for frame in frames] == ["reshape", "all_gather", "reshape", "slice"]
+    per_rank = sum(hop["bytes"] for hop in frames[1]["hops"]) / 8
     # an all_gather among n brings n - 1 slices: the message's bytes are those of one
     assert per_rank == (len(gather["group"]) - 1) * gather["bytes_predicted"]
     assert "Moves, pool2.max_pool for flatten.flatten" in lab.to_text()
     assert shot["status"].startswith(f"#{gather['number']} (forward, AllGather of flatten.flatten")
-    lab.to(2)
-    assert lab.snapshot()["at"] == 2
-    with pytest.raises(ArgumentError, match="from 0 to 2"):
-        lab.to(3)
+    lab.to(4)
+    assert lab.snapshot()["at"] == 4
+    with pytest.raises(ArgumentError, match="from 0 to 4"):
+        lab.to(5)
     lab.select_tensor(lab.snapshot()["tensor"])
     assert lab.snapshot()["message"] is lab.snapshot()["moves"] is None
 

@@ -24,6 +24,7 @@ from tests.layout.folding import lower_bound_elements
 
 EVERY = [(n, a, b, copies) for n in DEVICES for a in strategies(n) for b in strategies(n) for copies in COPIES]
 F32 = 4
+HALVES = ("first", "second")
 
 
 @pytest.mark.quick(14)
@@ -102,6 +103,23 @@ def test_moves_bring_every_rank_exactly_its_slice_and_send_what_is_counted(devic
         if sums:  # every element is the sum of one value from each rank of some group of the source
             assert set(np.unique(held[rank])) - {0} <= set(complete.values())
     assert received == sum(received_elements(lab.plan, rank) for rank in ranks)
+
+
+@pytest.mark.quick(10)
+@pytest.mark.parametrize(("devices", "have", "want", "copies"), EVERY)
+@pytest.mark.parametrize("steps", STEPS)
+def test_steps_are_counted_alike_wherever_they_are_shown(devices, have, want, copies, steps):
+    """The lab said "4 steps" above a picture of "2 moves"."""
+    shot = RedistributionLab(devices, have, want, copies, steps).snapshot()
+    frames, rows = shot["moves"]["frames"], shot["sections"]["steps"]["of"]["0"]["rows"]
+    named = [f"{frame['step']} {frame['title'].partition(',')[0]}" for frame in frames]
+    assert list(dict.fromkeys(named)) == [row[0] for row in rows]
+    assert [f["title"] for f in frames if "half" in f["title"]] in ([], [f"all_reduce, {n} half" for n in HALVES])
+    assert [f["held_bytes"] for f in frames if "second half" not in f["title"]] == [row[-2] for row in rows]
+    assert {row[0]: row[1] for row in shot["sections"]["compare"]["rows"]}[STEPS[steps]] == len(rows)
+    assert shot["status"].startswith(f"{len(rows)} step" if rows else "The tensor is where it is needed")
+    numbers = [int(line.split(".")[0]) for line in shot["sections"]["moves"]["notes"] if line[0].isdigit()]
+    assert numbers == [frame["step"] for frame in frames]
 
 
 def test_an_uneven_all_reduce_sends_every_element_to_the_others_twice():

@@ -49,9 +49,9 @@ function moveCards(m, step, ui, { side, done, rank, width, select }) {
         <rect class="pl-ground" width="${round(room.w)}" height="${round(room.h)}"/>${content(r)}
         <rect class="pl-outline" width="${round(room.w)}" height="${round(room.h)}"/></svg></button>`;
   };
-  const title = after ? (done ? "after it" : "after it, to come") : "before this move";
+  const title = after ? (done ? "after it" : "after it, to come") : "before this step";
   return html`<div class="pl-mv-side"><h4>${title}</h4><div class="pl-mv-cards" role="radiogroup"
-    aria-label="ranks ${side} the move" data-roving="${columns}" style="--columns:${columns}">
+    aria-label="ranks ${side} the step" data-roving="${columns}" style="--columns:${columns}">
     ${Array.from({ length: m.devices }, (_, r) => card(r))}</div></div>`;
 }
 
@@ -60,23 +60,26 @@ function heldBars(m, at) {
   const most = Math.max(...m.frames.map((f) => f.held_bytes));
   const row = (f, i) => html`<li data-key="f${i}" class="${i + 1 === Math.max(1, at) ? "pl-on" : ""}">
     <button type="button" class="pl-link" data-act="to" data-value="${i + 1}"
-      title="${f.text}">${i + 1} ${f.title}</button>
+      title="${f.text}">${f.step} ${f.title}</button>
     <span class="pl-mv-bar" aria-hidden="true"><i style="width:${round((100 * f.held_bytes) / most)}%"></i></span>
     <span class="pl-number">${bytesText(f.held_bytes)}${f.held_bytes === most ? " peak" : ""}</span></li>`;
   return html`<div class="pl-mv-held"><h4>held at once on one rank <small>predicted: slice before and slice
     after</small></h4><ol>${m.frames.map(row)}</ol></div>`;
 }
 
-const movePlace = (m, at) => ({
-  at, last: m.frames.length, text: at ? m.frames[at - 1].text : "nothing is moved yet", noun: "move",
-});
+// An all_reduce is a step of two frames: between them a half of it is done.
+function movePlace(m, at) {
+  const last = m.frames.length, now = m.frames[at - 1], half = at < last && now?.step === m.frames[at].step;
+  const done = !at ? "0" : half ? `${now.step - 1 || ""}½` : now.step;
+  const text = at ? `step ${now.step}: ${now.text}` : "no step is done yet";
+  return { at, last, text, noun: "step", done, of: last && m.frames[last - 1].step };
+}
 
 function moves(m, ui, { at, rank, width, select }) {
   if (!m.frames.length) return html`<p class="pl-muted">Nothing moves: every rank has what it needs.</p>`;
   const step = m.frames[Math.max(0, at - 1)], done = at > 0, half = width > 620 ? Math.floor((width - 28) / 2) : width;
   const shown = { done, rank, width: half, select };
-  const caption = done ? html`<b>move ${at}</b>: ${micro(step.text)}`
-    : html`<b>move 1</b>, to come: ${micro(step.text)}`;
+  const caption = html`<b>step ${step.step}</b>${done ? "" : ", to come"}: ${micro(step.text)}`;
   return html`<section class="pl-moves" aria-label="what moves">
     <p class="pl-mv-text" role="status">${new Raw(times(caption.text))}</p>
     <div class="pl-mv-sides">${moveCards(m, step, ui, { ...shown, side: "before" })}

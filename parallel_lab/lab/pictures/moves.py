@@ -6,8 +6,8 @@
 Pure functions of the planned steps. Every element is followed by its number in the whole tensor, through whatever
 shapes the steps give the slices, so a part is always named by where it lies in the tensor that the learner knows.
 
-A message is drawn as direct exchange. A ring passes the same bytes along neighbours (`received_elements`). An
-all_reduce is two frames: every rank adds up one part of the group's slice, then the sums go round.
+A message is drawn as direct exchange. A ring passes the same bytes along neighbours (`received_elements`). A step is
+one frame, but an all_reduce is two: every rank adds up one part of the group's slice, then the sums go round.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ class Frame:
 
 
 def moves(steps: Iterable[Step], have: TensorLayout, shape: Shape) -> tuple[Frame, ...]:
-    """The frames of a redistribution of a tensor of `shape` that lies as `have`; a reshape of slices moves nothing and
-    is left out.
+    """The frames of a redistribution of a tensor of `shape` that lies as `have`.
 
     >>> from parallel_lab.layout.redistribution import plan_redistribution
     >>> rows, columns = TensorLayout((2,), (0, -1)), TensorLayout((2,), (-1, 0))
@@ -79,10 +78,7 @@ def moves(steps: Iterable[Step], have: TensorLayout, shape: Shape) -> tuple[Fram
     for number, step in enumerate(steps, 1):
         before, was = ids, layout.is_partial
         layout = apply(step, layout)
-        if step.kind == "reshape":
-            ids = [step.on_rank(rank, ids) for rank in ranks]
-            continue
-        held = before[0].size + math.prod(step.out_shape)
+        held = before[0].size + (step.kind != "reshape") * math.prod(step.out_shape)
         if step.kind in ("all_reduce", "reduce_scatter"):
             parts = [_part(step, before[rank], rank) for rank in ranks]
             found.append(_added(step, number, before, parts, (was, layout.is_partial), held, shape))
@@ -231,6 +227,8 @@ def moves_view(
 
 def frame_text(frame: Frame, item: int) -> str:
     """What every rank does in a frame, in a sentence."""
+    if frame.title == "reshape":
+        return "reshape: every rank reads what it holds in another shape; nothing is sent."
     if not frame.hops:
         return f"{frame.title}: every rank keeps its part of what it holds; nothing is sent."
     count = max(sum(hop.destination == rank for hop in frame.hops) for rank in range(len(frame.before)))
@@ -261,7 +259,7 @@ def rank_lines(frame: Frame, shape: Shape, item: int) -> list[str]:
 def move_lines(view: Mapping[str, Any]) -> list[str]:
     """All frames as lines: the text form, and the list of steps where nothing may move on a screen."""
     found = []
-    for number, frame in enumerate(view["frames"], 1):
-        found.append(f"{number}. {frame['text']} Held at once: {bytes_text(frame['held_bytes'])} per rank.")
-        found += [f"   {line}" for line in frame["lines"]]
+    for frame in view["frames"]:
+        found.append(f"{frame['step']}. {frame['text']} Held at once: {bytes_text(frame['held_bytes'])} per rank.")
+        found += [f"   {line}" for line in frame["lines"] if frame["title"] != "reshape"]
     return found

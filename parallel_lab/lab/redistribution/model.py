@@ -71,7 +71,7 @@ class RedistributionLab(Lab):
     )
 
     def __init__(
-        self, devices: int = 8, have: str = "2 x 4", want: str = "8 x 1", copies: str = "copies", steps: str = "gather"
+        self, devices: int = 8, have: str = "8 x 1", want: str = "1 x 8", copies: str = "copies", steps: str = "gather"
     ) -> None:
         super().__init__()
         where = type(self).__name__
@@ -90,7 +90,7 @@ class RedistributionLab(Lab):
             "have": Choice("from", self._have, known),
             "want": Choice("to", self._want, known),
             "copies": Choice("ranks with the same slice hold", self._copies, COPIES),
-            "steps": Choice("steps", self._steps, STEPS),
+            "steps": Choice("way", self._steps, STEPS),
             "rank": Choice("rank", self._rank, range(self._devices)),
         }
 
@@ -172,7 +172,7 @@ class RedistributionLab(Lab):
             sections["python"] = self._python()
             small = "drawn as direct exchange; a ring passes the same bytes from neighbour to neighbour"
             notes = move_lines(self.moves) or ["Nothing moves."]
-            sections["moves"] = {"kind": "lines", "title": "Moves", "small": small, "notes": notes}
+            sections["moves"] = {"kind": "lines", "title": "Steps in words", "small": small, "notes": notes}
             shown = {"version": 1, "title": "Redistribution Lab", "status": self._status(), "run": LabRun().to_dict()}
             return {**shown, **self.chosen(), "at": self._at, "moves": self.moves, "sections": sections}
 
@@ -180,8 +180,9 @@ class RedistributionLab(Lab):
         if not self.plan:
             return "The tensor is where it is needed: nothing is sent."
         received = DTYPE.itemsize * received_elements(self.plan)
-        sent = sum(step.communicates for step in self.plan)
-        head = f"{len(self.plan)} step{'s' * (len(self.plan) > 1)}, {sent} of them a message"
+        count, sends = len(self.plan), sum(step.communicates for step in self.plan)
+        which = f", {sends} of them with communication" if count > 1 else "" if sends else ", without communication"
+        head = f"{count} step{'s' * (count > 1)}{which}"
         least = "" if self.least_bytes is None else f"; no way needs less than {bytes_text(self.least_bytes)}"
         return f"{head}: predicted, every rank receives {bytes_text(received)}{least}."
 
@@ -216,13 +217,7 @@ class RedistributionLab(Lab):
 
     def _compare_table(self) -> dict[str, Any]:
         """The three ways to plan, for the rank that receives most."""
-        heads = {
-            "steps": "name",
-            "how many": "count",
-            "messages": "count",
-            "elements": "count",
-            "received": "bytes bar",
-        }
+        heads = {"way": "name", "steps": "count", "messages": "count", "elements": "count", "received": "bytes bar"}
         heads["held at once"] = "bytes"
         rows = []
         for name, plan in self.plans.items():

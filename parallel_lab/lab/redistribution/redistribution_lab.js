@@ -17,7 +17,7 @@ const tables = (s, ui) => tabs(ui, {
   steps: ["Steps", null, () => section(s, "steps", ui)],
   compare: ["Three ways", null, () => section(s, "compare", ui)],
   slices: ["Slices", null, () => section(s, "slices", ui)],
-  moves: ["Moves in words", null, () => section(s, "moves", ui)],
+  moves: ["Steps in words", null, () => section(s, "moves", ui)],
   python: ["In Python", null, () => section(s, "python", ui)],
 });
 

@@ -2,14 +2,15 @@
 // where they come. A control never waits for them: whatever is asked for next, they land first, all at once. None fly
 // where motion is reduced.
 //
-//   transport(ui, place)             place: {at, last, text, noun, phases}: of `last` steps so many are done
+//   transport(ui, place)             place: {at, last, text, noun, phases}: of `last` steps so many are done; {done, of}:
+//                                    the same in words, where some steps are drawn in several
 //   transportHandlers(view, place)   place: the same as a function; what is asked for is the command `to`
 //   takeOff, land, waitsForLanding   hooks of a view whose tokens fly
 
 const FLIGHT_MS = 400, PLAY_MS = 1500;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
-function transport(ui, { at, last, text, noun, phases = [] }) {
+function transport(ui, { at, last, text, noun, phases = [], done = at, of = last }) {
   // a disabled one would lose the focus, and with it the keys
   const button = (act, label, shown, on, kind = "") => html`<button type="button" class="pl-button ${kind}"
     data-key="${act}" data-act="${act}" aria-label="${label}" title="${label}" aria-disabled="${!on}">${shown}</button>`;
@@ -24,7 +25,7 @@ function transport(ui, { at, last, text, noun, phases = [] }) {
     <div class="pl-rail"><input type="range" data-key="rail" min="0" max="${last}" step="1" value="${at}"
         aria-label="${noun}s done" aria-valuetext="${text}">
       <div class="pl-phases" aria-hidden="true">${phases.map(phase)}</div></div>
-    <span class="pl-place"><b>${at}</b> of ${plural(last, noun)}</span>
+    <span class="pl-place"><b>${done}</b> of ${plural(of, noun)}</span>
   </div>`;
 }
 

@@ -109,7 +109,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
         self._phase = "forward"
         self._message: int | None = None  # the selected one, and
         self._moves: dict[str, Any] | None = None  # of a redistribution, what moves in it
-        self._at = 0  # moves that are done
+        self._at = 0  # frames that are done
         self._numbers = False  # whether those of the slice are shown
         self._ranks: tuple[Plan, Any] | None = None  # a plan, and its simulated first step
         self._lanes: tuple[tuple[Event, ...], dict[str, Any]] | None = None  # of the measured step
@@ -291,7 +291,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
         return self._plans.drawn(plan, ("moves", number), lambda: redistribution_of(plan, number))
 
     def to(self, number: int) -> None:
-        """To where so many moves of the selected message's redistribution are done."""
+        """To where so many frames of the selected message's redistribution are done."""
         with self._lock:
             last = len(self._moves["frames"]) if self._moves else 0
             self._at = integer(0, last)("StrategyLab.to", "move", number)
