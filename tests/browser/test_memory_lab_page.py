@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.memory.subjects import SUBJECTS
 from parallel_lab.lab.widgets import MemoryLabWidget
 from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
 
@@ -121,6 +122,23 @@ def test_nothing_is_cut_off(page_of, subject, mode, width, scheme):
     assert all(a["x"] + a["width"] - halo <= b["x"] + halo for a, b in pairwise(totals))
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_the_lead_is_a_sentence_of_two_lines_at_most(live, subject):
+    """It took three at 848 pixels, and pushed down what it is about."""
+    lab = MemoryLab(subject, 8)
+    page, _ = live(MemoryLabWidget(lab), width=848)
+    lines = """(e, text) => { const s = getComputedStyle(e); e.textContent = text;
+      return (e.getBoundingClientRect().height - 2 * parseFloat(s.paddingTop)) / parseFloat(s.lineHeight); }"""
+    for capacity in (None, "1 KiB", "900 GiB"):
+        lab.set_capacity(capacity)
+        for level in lab.choices()["level"].known:
+            lab.set_level(level)
+            text = lab.snapshot()["status"]
+            assert text.endswith(".") and text.count(". ") == 0
+            assert page.locator(".pl-status").evaluate(lines, text) < 2.1, text
+
+
 # ---- with a kernel ----
 
 
@@ -133,7 +151,7 @@ def test_a_level_is_chosen_with_the_arrow_keys(live):
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("radio", name="level3")).to_have_attribute("aria-checked", "true")
     assert lab.settings.level == "level3" and widget.last_error is None
-    expect(page.locator(".pl-status")).to_contain_text("level3: 8 of 8 parameters are sharded")
+    expect(page.locator(".pl-status")).to_contain_text("With level3 a rank needs")
     show(page, "levels")
     expect(page.locator(".pl-section-levels tr.pl-on th")).to_have_text("level3")
 
@@ -155,7 +173,7 @@ def test_settings_are_typed_and_refused(live):
     expect(page.locator(".pl-notice")).to_contain_text("threshold_kb='much'. An int, at least 0")
     page.get_by_label("threshold").fill("1000")
     page.get_by_label("threshold").press("Tab")
-    expect(page.locator(".pl-status")).to_contain_text("0 of 8 parameters are sharded")
+    expect(page.locator(".pl-status")).to_contain_text("nothing changes: a rank needs")
     page.get_by_label("sums in slices").uncheck()
     page.get_by_label("shared by").select_option("2")
     page.locator('[data-command="set_parallel_mode"]').select_option("data_parallel")
@@ -164,7 +182,7 @@ def test_settings_are_typed_and_refused(live):
     expect(page.locator(".pl-notice")).to_contain_text("with Adam in data_parallel mode")
     page.locator('[data-command="set_optimizer"]').select_option("Lamb")
     page.get_by_role("radio", name="grouping").click()
-    expect(page.locator(".pl-status")).to_contain_text("updated by one rank each")
+    expect(page.locator(".pl-status")).to_contain_text("With grouping a rank needs")
     assert lab.settings.level == "grouping" and not lab.settings.accumulation_shard and lab.settings.shard_size == 2
 
 

@@ -43,8 +43,8 @@ def test_eight_stages_and_sixteen_micro_batches_are_on_one_screen(page_of, live,
     lab = ran(PipelineLab(stages=8, micro_batches=16, schedule=schedule), 1.2)
     page, _ = live(PipelineLabWidget(lab), width=width, scheme=scheme)
     assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
-    svg = page.locator(".pl-pi-figure > svg").bounding_box()
-    texts = boxes(page.locator(".pl-pi-figure > svg text"))
+    svg = page.locator(".pl-pi-lanes").bounding_box()
+    texts = boxes(page.locator(".pl-pi-lanes text"))
     assert all(svg["x"] - 1 <= b["x"] and b["x"] + b["width"] <= svg["x"] + svg["width"] + 1 for b in texts)
     if width > 400:
         for shown in ("Run", "Clear all", "Search"):
@@ -71,6 +71,55 @@ def test_every_drawn_action_has_its_number(page_of, width):
     texts = page.locator(".pl-pi-item:not(.pl-pi-gap) text").all_text_contents()
     numbers = [int(text.lstrip("FB")) for text in texts]
     assert sorted(numbers) == sorted([*range(16)] * 2 * 8)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "dualpipe", "zb_h1"])
+def test_on_a_phone_many_lanes_scroll_in_their_box_and_their_numbers_can_be_read(live, schedule, scheme):
+    """They were squeezed into 4 pixels. Chromium says how wide it has drawn each number."""
+    lab = ran(PipelineLab(stages=8, micro_batches=16, schedule=schedule), 1.2)
+    page, _ = live(PipelineLabWidget(lab), width=400, scheme=scheme)
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    box = page.locator(".pl-pi-scroll")
+    assert box.evaluate("(e) => e.scrollWidth > e.clientWidth && e.scrollHeight <= e.clientHeight")
+    numbers = page.locator(".pl-pi-item:not(.pl-pi-gap) text")
+    alone = [cell for rank in range(8) for cell in lab.schedule.cells(rank)]
+    shown = sum(sum(a.kind != "W" or len(cell) == 1 for a in cell) for cell in alone)
+    texts, widths = numbers.all_text_contents(), [each["width"] for each in boxes(numbers)]
+    assert len(texts) == shown
+    assert all(width >= 4 * len(text) for text, width in zip(texts, widths, strict=True))  # pixels of a digit
+    cells = boxes(page.locator(".pl-pi-item:not(.pl-pi-gap) g > rect"))
+    inside = zip(boxes(numbers), cells, strict=True)
+    assert all(c["x"] - 1 <= n["x"] and n["x"] + n["width"] <= c["x"] + c["width"] + 1 for n, c in inside)
+    names = page.locator(".pl-pi-rank")
+    before = boxes(names)
+    box.evaluate("(e) => { e.scrollLeft = e.scrollWidth; }")
+    assert boxes(names) == before and len(before) == 8  # whose lane it is stays in sight
+    kept = boxes(page.locator(".pl-pi-number"))
+    assert all(each["x"] >= 0 and each["x"] + each["width"] <= 400 for each in kept) and len(kept) == 8
+    assert page.evaluate(FAULTS) == []
+
+
+@pytest.mark.exhaustive
+def test_where_lanes_scroll_an_action_is_dragged_to_where_the_pointer_is(live):
+    lab = PipelineLab(stages=8, micro_batches=16)
+    page, _ = live(PipelineLabWidget(lab), width=400)
+    page.locator(".pl-pi-scroll").evaluate("(e) => { e.scrollLeft = 250; }")
+    before = [str(a) for a in lab.schedule[0]]
+    name, onto = before[9:11]
+    source, target = (page.locator(f'[data-item="c0-{one}"]').bounding_box() for one in (name, onto))
+    page.mouse.move(source["x"] + source["width"] / 2, source["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(target["x"] + 0.9 * target["width"], target["y"] + 10, steps=4)
+    page.mouse.up()
+    expect(page.locator('[data-command="set_schedule"]')).to_have_value("drawn")
+    assert [str(a) for a in lab.schedule[0]] == [*before[:9], onto, name, *before[11:]]
+    page.keyboard.press("Home")  # the focus goes to the first action, and it is scrolled to
+    first = page.locator('[data-item="c0-0F0"]')
+    expect(first).to_be_focused()
+    names = page.locator(".pl-pi-names").bounding_box()
+    assert first.bounding_box()["x"] >= names["x"] + names["width"] - 1
 
 
 def test_fill_is_the_kind_and_nothing_is_hatched(page_of):
@@ -190,7 +239,7 @@ def test_a_page_without_a_kernel_is_stepped_and_shows_other_schedules(page_of):
 def test_a_narrow_page_shows_lanes_and_the_numbers_of_a_step_whole(page_of, width):
     page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(limits=FEW), width=width)
     assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
-    svg, figure = (page.locator(css).bounding_box() for css in (".pl-pi-figure > svg", ".pl-pi-figure"))
+    svg, figure = (page.locator(css).bounding_box() for css in (".pl-pi-lanes", ".pl-pi-figure"))
     assert svg["x"] + svg["width"] <= figure["x"] + figure["width"] + 1
     cells = page.locator(".pl-pi-numbers td").filter(has_text="the schedule's clock")
     box, numbers = cells.bounding_box(), page.locator(".pl-pi-numbers .pl-scroll").bounding_box()

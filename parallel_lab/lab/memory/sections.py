@@ -267,30 +267,39 @@ def changed_text(now: Sequence[Count], off: Sequence[Count]) -> str:
         return "nothing has changed"
     parts = []
     for what, (one, other) in amounts.items():
-        change = f"{bytes_text(abs(one - other))} {'more' if one > other else 'less'}"
-        share = f" ({abs(one - other) / other:.0%})" if other else ""
-        parts.append(f"{what}: the same" if one == other else f"{what}: {change}{share}")
+        parts.append(f"{what}: {'the same' if one == other else _difference(one, other)}")
     count = f"{abs(more)} {'more' if more > 0 else 'fewer'} message{'s' if abs(more) != 1 else ''}"
     return f"{'; '.join(parts)}, {count if more else 'as many messages'}"
 
 
 def status_text(lab: Any) -> str:
-    """The picture in one sentence or two."""
+    """The picture in one sentence, which takes two lines of a notebook at most."""
     now, off, capacity, level = lab.ranks(), lab.ranks_without(), lab.capacity_bytes, lab.settings.level
-    peak = fullest(now).peak_bytes
-    need = f"A rank needs {bytes_text(peak)} at its fullest moment"
-    if capacity and peak > capacity:
-        need += f", {bytes_text(peak - capacity)} more than the {bytes_text(capacity)} it has"
-    elif capacity:
-        need += f" and has {bytes_text(capacity)}: it fits"
+    peak, peak_off = (fullest(counts).peak_bytes for counts in (now, off))
+    sent, sent_off = (busiest(counts).sent_bytes for counts in (now, off))
+    need, over = f"{bytes_text(peak)} at its fullest moment (predicted)", peak - capacity
     if level == "off":
-        return f"Without optimizer parallel all {len(now)} ranks hold everything. {need} (predicted)."
-    facts = lab.facts
-    owned, sharded = sum(f.owner is not None for f in facts), sum(f.ways > 1 for f in facts)
-    what = f"{owned} of {len(facts)} parameters are updated by one rank each"
-    if not owned:
-        what = f"{sharded} of {len(facts)} parameters are sharded"
-    return f"{level}: {what}. {need} (predicted). Against off: {changed_text(now, off)}."
+        head = f"Without optimizer parallel each of the {len(now)} ranks holds everything: {need}"
+    elif (peak, sent) == (peak_off, sent_off):
+        head = f"With {level} nothing changes: a rank needs {need}"
+    else:
+        saved = "as much as without" if peak == peak_off else f"{_difference(peak, peak_off)} than without"
+        traffic = "the same" if sent == sent_off else _difference(sent, sent_off)
+        head = f"With {level} a rank needs {need}, {saved}, with {traffic} traffic"
+    if not capacity:
+        return f"{head}."
+    fits = f"it fits into {bytes_text(capacity)}"
+    return f"{head}; {f'that is {bytes_text(over)} more than the {bytes_text(capacity)} it has' if over > 0 else fits}."
+
+
+def _difference(one: int, other: int) -> str:
+    """How much more or less.
+
+    >>> _difference(96, 128)
+    '32 B (25%) less'
+    """
+    share = f" ({abs(one - other) / other:.0%})" if other else ""
+    return f"{bytes_text(abs(one - other))}{share} {'more' if one > other else 'less'}"
 
 
 def notes(lab: Any, note: str) -> list[str]:
@@ -300,7 +309,16 @@ def notes(lab: Any, note: str) -> list[str]:
     kept = "kept in slices" if settings.accumulation_shard else "kept whole at level1"
     parts = f"Gradients of {settings.accumulation} micro-batches are added up, {kept}."
     width = f"width {lab.width}, " if lab.width else ""
+    facts, now, off = lab.facts, lab.ranks(), lab.ranks_without()
+    owned, sharded = sum(f.owner is not None for f in facts), sum(f.ways > 1 for f in facts)
+    done = (
+        f"{owned} of {len(facts)} parameters are updated by one rank each"
+        if owned
+        else (f"{sharded} of {len(facts)} parameters are sharded")
+    )
+    against = [] if settings.level == "off" else [f"{done}. Against off: {changed_text(now, off)}."]
     return [
         f"{note}; {width}{lab.parameter_count} parameters; threshold {settings.threshold_kb} KiB, shared by {size}.",
         parts if settings.accumulation > 1 else "No gradient accumulation.",
+        *against,
     ]

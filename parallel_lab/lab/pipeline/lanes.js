@@ -3,6 +3,9 @@
 // Everything here is a function of the snapshot and of `ui`: what is selected, dragged, and how far it was stepped.
 
 const LABEL = 30, KEPT = 38, RAN = 47; // pixels: names of lanes, what a rank keeps, how long it ran
+const DIGIT = 4.2, CELL = 11, MOST_WIDE = 4000; // of a number squeezed as far as it can be read; where lanes scroll: of
+// a cell, and of all of them
+const NARROW = 620; // as in the style sheet
 const MUCH_LONGER = 1.3; // than the drawn step: then the drawn lanes keep the width
 const NAMES = { F: "forward", B: "backward", W: "weight gradients" };
 const WORD = /(\d+)([FBW])(\d+)/g;
@@ -20,16 +23,21 @@ function heights(s) {
   return { cell, thin, memory, gap, lane: cell + ran * (thin + 1) + memory + 2 + gap, ran };
 }
 
+// Where a narrow box leaves its cells no room for their numbers, the lanes are wider than it, and scroll.
 function geometry(s, ui) {
-  const h = heights(s), left = LABEL, right = ui.width - (h.ran && h.thin >= 9 ? RAN : KEPT);
+  const h = heights(s), left = LABEL, behind = h.ran && h.thin >= 9 ? RAN : KEPT;
   const ghosts = s.lanes.some((lane) => lane.left.length || lane.pending.length);
   const drawn = s.axis * (ghosts ? 1.12 : 1) || 1, all = Math.max(drawn, ...ranLanes(s).map(([, ran]) => ran.span));
   const axis = all <= MUCH_LONGER * drawn || ui.all ? all : drawn; // what ran beyond it is cut, until all is asked for
+  const room = ui.width - behind - left, least = Math.min(axis, ...Object.values(s.nominal).filter((time) => time > 0));
+  const digits = String(valueOf(s.micro_batches) - 1).length;
+  const scrolls = ui.width < NARROW && (room / axis) * least < DIGIT * digits;
+  const right = left + (scrolls ? Math.max(room, Math.min(MOST_WIDE, (axis * CELL) / least)) : room);
   const x = (t) => left + (t / axis) * (right - left);
   const most = Math.max(1, ...s.lanes.map((lane) => Math.max(lane.peak, lane.cap ?? 0)));
   const top = (rank) => 4 + rank * h.lane, longer = all > MUCH_LONGER * drawn;
   const per = (right - left) / axis, bottom = top(s.lanes.length);
-  return { h, left, right, width: ui.width, axis, longer, x, most, per, top, bottom };
+  return { h, left, right, width: round(right + behind), scrolls, axis, longer, x, most, per, top, bottom };
 }
 
 // What stands in a lane, in order of time: cells, waits, cells that cannot run yet, and what is left to do.
@@ -147,7 +155,7 @@ function ranMarks(s, lane, g) {
       >${ran.span > g.axis + 1e-9 ? "›" : ""}${timeText(ran.span * ran.tick_s)}</text>`;
     return html`<g class="pl-pi-ran" data-key="${source}"><rect class="pl-pi-line" x="${g.left}" y="${y}"
       width="${round(until(ran.span) - g.left)}" height="${g.h.thin}"/>
-      <text class="pl-pi-source" x="${g.left - 4}" y="${middle}">${source[0]}</text>${shown.map(bar)}${whole}</g>`;
+      ${shown.map(bar)}${whole}</g>`;
   });
 }
 
@@ -200,31 +208,39 @@ const dots = (ui) => [...Array(HUES).keys()].map((n) => html`<pattern id="${ui.i
 
 // One lane. Cells stand in the document by name, not by time: a node that moves would lose the focus.
 function laneMarks(s, lane, g, ui) {
-  const { rank, parts } = lane, y = g.top(rank), items = itemsOf(s, rank).sort((a, b) => (a.key < b.key ? -1 : 1));
-  const again = s.recompute.includes(rank) ? "↻" : "";
-  const held = html`<text class="pl-pi-parts" x="0" y="${round(y + g.h.cell + 6)}">${parts.join(" ")}</text>`;
+  const { rank } = lane, y = g.top(rank), items = itemsOf(s, rank).sort((a, b) => (a.key < b.key ? -1 : 1));
   return html`<g data-key="lane${rank}"><rect class="pl-pi-line" x="${g.left}" y="${y}"
-      width="${round(g.x(s.span) - g.left)}" height="${g.h.cell}"/>
-    <text class="pl-pi-rank" x="0" y="${round(y + g.h.cell / 2)}">${rank}${again}</text>
-    ${parts.length > 1 ? held : ""}${ranMarks(s, lane, g)}${keptMarks(s, lane, g, ui)}
+      width="${round(g.x(s.span) - g.left)}" height="${g.h.cell}"/>${ranMarks(s, lane, g)}${keptMarks(s, lane, g, ui)}
     ${items.map((item) => itemMark(s, item, g, ui))}</g>`;
+}
+
+// What stands before a lane, and stays there when the lanes scroll: its rank, the parts it holds, whose times ran.
+function laneNames(s, { rank, parts }, g) {
+  const y = g.top(rank), again = s.recompute.includes(rank) ? "↻" : "", below = y + g.h.cell + 1;
+  const source = ([name], row) => html`<text class="pl-pi-source" x="${g.left - 4}"
+    y="${round(below + row * (g.h.thin + 1) + g.h.thin / 2)}">${name[0]}</text>`;
+  const held = html`<text class="pl-pi-parts" x="0" y="${round(below + 5)}">${parts.join(" ")}</text>`;
+  return html`<g data-key="names${rank}"><text class="pl-pi-rank" x="0" y="${round(y + g.h.cell / 2)}"
+    >${rank}${again}</text>${parts.length > 1 ? held : ""}${ranLanes(s).map(source)}</g>`;
 }
 
 // The whole picture.
 function picture(s, ui) {
   const g = geometry(s, ui), height = g.bottom + 16, shown = ["predicted", ...ranLanes(s).map(([source]) => source)];
   const words = `${s.schedule.value}, ${plural(s.lanes.length, "rank")}, ${shown.join(" and ")}`;
-  return html`<figure class="pl-pi-figure" data-key="figure"><svg width="${ui.width}" height="${height}"
-      viewBox="0 0 ${ui.width} ${height}" role="group"
+  return html`<figure class="pl-pi-figure" data-key="figure"><div class="pl-pi-scroll" data-key="scroll"
+    ${flag("data-scrolls", g.scrolls)}><svg class="pl-pi-names" width="${g.left}" height="${g.bottom}"
+      viewBox="0 0 ${g.left} ${g.bottom}" aria-hidden="true">${s.lanes.map((lane) => laneNames(s, lane, g))}</svg>
+    <svg class="pl-pi-lanes" width="${g.width}" height="${height}" viewBox="0 0 ${g.width} ${height}" role="group"
       aria-label="${words}; arrow keys go from action to action, the sentence above says what is selected">
     <defs>${dots(ui)}</defs>${s.lanes.map((lane) => laneMarks(s, lane, g, ui))}${axisMarks(g)}
-    <g data-key="over">${overMarks(g, ui)}</g></svg>${refusal(s, ui, g)}</figure>`;
+    <g data-key="over">${overMarks(g, ui)}</g></svg></div>${refusal(s, ui, g)}</figure>`;
 }
 
 // What was refused, where it was tried.
 function refusal(s, ui, g) {
   if (!s.last_error || !ui.tried) return "";
-  const left = Math.max(0, Math.min(ui.width - 330, g.x(ui.tried.time) - 40));
+  const left = Math.max(0, Math.min(ui.width - 330, g.x(ui.tried.time) - 40 - (ui.scrolled ?? 0)));
   return html`<p class="pl-pi-refused" data-key="refused" role="alert"
     style="left:${round(left)}px;top:${g.top(ui.tried.rank) + g.h.cell + 4}px"><b aria-hidden="true">!</b>
     ${s.last_error.replace(/^PipelineLab\.\w+: /, "")}</p>`;
@@ -239,6 +255,7 @@ function caption(s, ui) {
   const strip = `strip: results kept${s.lanes[0].cap === null ? "" : ", line: cap"}`;
   const parts = severalParts(s) ? ["dash: second part"] : [];
   const said = ["hue: micro-batch", ...parts, strip, ...ran];
+  if (geometry(s, ui).scrolls) said.push("the lanes scroll sideways");
   return html`<p class="pl-pi-caption">${["F", "B", ...(divided ? ["W"] : [])].map(chip)}
     ${said.map((text) => html`<span>${text}</span>`)}</p>`;
 }

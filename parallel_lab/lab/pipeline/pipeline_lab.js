@@ -197,7 +197,7 @@ function handlers(view) {
     return { onto, to: before.length, edge: before.at(-1)?.end ?? cells[0]?.start ?? 0 };
   };
   const placeAt = (event, item) => {
-    const s = view.snapshot, g = geometry(s, ui), { x, y } = pointIn(view.slots.lanes.querySelector("svg"), event);
+    const s = view.snapshot, g = geometry(s, ui), { x, y } = pointIn(view.slots.lanes.querySelector(".pl-pi-lanes"), event);
     const lane = Math.floor((y - g.top(0)) / g.h.lane);
     const onto = Math.max(0, Math.min(s.lanes.length - 1, lane));
     return placeIn(onto, (x - g.left) / g.per, item);
@@ -215,6 +215,11 @@ function handlers(view) {
     const away = (one) => Math.max(one.start - middle, middle - one.end, 0);
     return itemsOf(s, rank).reduce((best, one) => (!best || away(one) < away(best) ? one : best), null);
   };
+  root.addEventListener("scroll", ({ target }) => { // it does not bubble
+    if (!target.matches?.(".pl-pi-scroll")) return;
+    ui.scrolled = target.scrollLeft;
+    if (ui.tried) view.ask();
+  }, true);
   return {
     focusin({ target }) {
       const node = target.closest("[data-item]");
