@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parallel_lab.lab.redistribution.model import RedistributionLab
+from parallel_lab.lab.redistribution.model import STEPS, RedistributionLab
 from parallel_lab.lab.widgets import RedistributionLabWidget
 from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
 
@@ -101,9 +101,10 @@ def test_the_picture_counts_the_steps_of_the_sentence(page_of):
     page, place = page_of(lab.to_html(limits=FEW)), []
     expect(page.locator(".pl-status")).to_contain_text(f"{len(lab.plan)} steps, 3 of them with communication")
     for at in range(len(lab.moves["frames"]) + 1):
+        if at:
+            page.get_by_role("button", name="one step on").click()
         page.wait_for_selector(f"[data-at='{at}']")
         place.append(page.locator(".pl-place").inner_text())
-        page.get_by_role("button", name="one step on").click()
     assert place == [f"{done} of 7 steps" for done in ("0", "½", "1", "2", "3", "4", "5", "6", "7")]
 
 
@@ -129,3 +130,16 @@ def test_every_width_shows_all_cards_whole(page_of, width):
     assert page.locator(".pl-mv-card, .pl-mv-card > span, .pl-mv-held *").evaluate_all(cut) == []
     if width >= 848:  # the result is in view
         assert max(c["y"] + c["height"] for c in cards) < 800
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("steps", STEPS)
+def test_a_projector_shows_the_bytes_on_the_cards_whole(page_of, steps):
+    """At 1.6 times the size "1.75 KiB" was cut off at its last letter."""
+    lab = RedistributionLab(8, "8 x 1", "1 x 8", steps=steps)
+    lab.set_scale(1.6)
+    page = page_of(lab.to_html(limits=FEW), width=1280)
+    over = """(all) => all.filter((e) => { const card = e.closest(".pl-mv-card").getBoundingClientRect();
+      return e.getBoundingClientRect().right > card.right - 1; }).map((e) => e.textContent)"""
+    said = page.locator(".pl-mv-card i")
+    assert said.count() and said.evaluate_all(over) == []

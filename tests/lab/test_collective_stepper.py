@@ -194,7 +194,10 @@ def test_a_list_that_goes_wrong_is_shown_until_there():
     assert shot["fault"] == "Round 2: rank 0 adds v0 to chunk 0 a second time."
     assert "Here it goes wrong. Round 2: rank 0 adds v0" in shot["status"]
     assert all(row["formula"] is None for row in shot["counters"])
-    assert "This list of sends is no all_reduce. Round 2: rank 0 adds v0 to chunk 0 a second time." in stepper.to_text()
+    assert (
+        "This list of sends is not an all_reduce. Round 2: rank 0 adds v0 to chunk 0 a second time."
+        in stepper.to_text()
+    )
     own = next(row for row in shot["compare"] if row["name"] == "my own")
     assert own["wrong"] and own["shown"] and not own["fastest"]
 

@@ -208,7 +208,7 @@ def test_a_lane_that_is_gone_leaves_others_waiting_and_says_so():
     lab.clear_rank(1)
     assert not lab.complete and not lab.faults
     assert lab.snapshot()["lanes"][0]["pending"]
-    assert lab.why(0, 2) == f"Rank 0 stops at 2: {lab.schedule[0][2]} cannot run, as nobody does 1B0 yet."
+    assert lab.why(0, 2) == f"Rank 0 stops at 2: {lab.schedule[0][2]} cannot run, as no rank has 1B0 yet."
     with pytest.raises(ArgumentError, match="4 actions are still to draw"):
         lab.run_simulated()
 

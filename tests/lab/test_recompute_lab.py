@@ -48,9 +48,9 @@ def test_a_choice_is_told_in_words_and_as_lines_to_copy():
         lab.toggle(layer)
     assert lab.recomputed == [0, 1, 2, 3] and lab.predicted.peak_bytes == 72 - 3 - 3 - 5 - 5
     text = lab.to_text()
-    assert "56 results are in memory, and only 50 fit; 6 of 24 products are made twice (predicted)" in text
+    assert "56 results are in memory, and only 50 fit; 6 of 24 products are computed twice (predicted)" in text
     assert re.findall(r"net\.layers\[(\d)\]\.recompute\(\)", text) == ["0", "1", "2", "3"]
-    assert "Par is told once a choice of your own fits" in text
+    assert "Par is shown once a choice of your own fits" in text
 
 
 @cache
@@ -89,6 +89,6 @@ def test_counting_trains_the_chain():
     lab.count()
     assert lab.wait(60)
     assert (lab.counted.peak, lab.counted.extra, lab.counted.equal) == (15, 24, True)
-    assert "bits of a training that keeps everything" in lab.to_text()
+    assert "bit for bit those of a training that keeps everything" in lab.to_text()
     lab.toggle(0)
     assert lab.counted is None and lab.snapshot()["run"]["text"] == ""  # that was about another choice

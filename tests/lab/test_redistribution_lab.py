@@ -166,7 +166,7 @@ def test_rows_to_columns_on_eight_ranks(steps, received):
     """all_gather brings seven slices of (2, 32), all_to_all and exchange seven pieces of (2, 4): an eighth."""
     lab = RedistributionLab(8, "8 x 1", "1 x 8", steps=steps)
     least = bytes_text(7 * 2 * 4 * F32)
-    assert f"every rank receives {bytes_text(received)}; no way needs less than {least}." in lab.to_text()
+    assert f"every rank receives {bytes_text(received)} (predicted); no way needs less than {least}." in lab.to_text()
 
 
 def test_three_ways_are_set_beside_the_least():
@@ -178,7 +178,7 @@ def test_three_ways_are_set_beside_the_least():
     assert rows[STEPS["gather"]][1:3] == [3, 448] and rows[STEPS["exact"]] == [1, 2, 64, 64 * F32, 128 * F32]
     assert rows[STEPS["exact"]][2] < rows[STEPS["all_to_all"]][2] < 448
     assert compare["notes"] == [
-        ["of its slice, a rank lacks 64 elements at most: the least to receive; exact pieces are 64", True]
+        ["a rank lacks at most 64 elements of its slice and must receive those; exact pieces bring 64", True]
     ]
 
 

@@ -111,7 +111,9 @@ def to_text(snapshot: Mapping[str, Any]) -> str:
         return covered
     s, frame = snapshot, snapshot["frames"][snapshot["at"]]
     labels = [c["label"] for c in s["chunks"]]
-    wrong = [f"This list of sends is no {s['kind']['value']}. {s['fault']}"] if s["fault"] else []
+    kind = s["kind"]["value"]
+    named = f"{'an' if kind.startswith('all_') else 'a'} {kind}"
+    wrong = [f"This list of sends is not {named}. {s['fault']}"] if s["fault"] else []
     lines = [s["title"], *wrong, frame["text"], *last_answer(s), "", f"RANKS AFTER {s['at']} OF {s['rounds']} ROUNDS"]
     for card in frame["cards"]:
         lines.append(f"  rank {card['rank']}: {card['text']}")

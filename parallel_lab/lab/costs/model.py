@@ -119,7 +119,9 @@ class CostLab(Lab):
                         "Formulas",
                         {"": "name", "time": "text", "costs the same": "why"},
                         [(line.name, line.formula, ", ".join(line.names[1:])) for line in lines],
-                        notes=["alpha to start a message, beta for each byte of S; adding up, gamma, is not counted"],
+                        notes=[
+                            "alpha starts a message, beta is for each byte of S; gamma, the time to add, is not counted"
+                        ],
                         tab=True,
                     ),
                     "python": code("In Python", "", tab=True, by=["size"], of=self._python(parts)),

@@ -108,7 +108,7 @@ def config_view(lab: Any, settings: Settings, mode: str, names: Sequence[str], l
     counted = "optimizer's parameters" if local else "messages in the order they are sent"
     counted = counted if lab.plan else "gradients of the list"
     unit = "MindSpore's MB is 1048576 bytes here" if local else "MindSpore's MB is 262144 elements here"
-    wordings = {"inclusive": "each ends a message.", "first_n": "so many come before."}
+    wordings = {"inclusive": "each ends a message.", "first_n": "that many come before it."}
     beyond = [str(k) for k in settings.indices if k > last]
     cut = f" {', '.join(beyond)} {'cuts' if len(beyond) == 1 else 'cut'} nothing: the last is {last}."
     hints = {
@@ -117,7 +117,7 @@ def config_view(lab: Any, settings: Settings, mode: str, names: Sequence[str], l
         "auto": f"The threshold is {FUSION_THRESHOLD_MB} MiB; {unit}.",
         "size": f"In MiB; {unit}.",
         "index": f"Positions among the {counted}, from 0; {wordings[settings.wording]}{cut if beyond else ''}",
-        "ids": "comm_fusion of each parameter, in the order of backward; equal ones travel together, 0 alone.",
+        "ids": "comm_fusion of each parameter, in backward's order; equal ones travel in one message, 0 alone.",
     }
     return {"text": texts.get(mode, ""), "hint": hints[mode]}
 
@@ -171,7 +171,7 @@ def status_text(lanes: Lanes, score: Score) -> str:
     count, exposed_s = len(lanes.messages), lanes.exposed_s
     sent = f"{count} message{'s' if count != 1 else ''} for {len(lanes.boxes)} gradients"
     sending = time_text(lanes.communication_s)
-    tail = f"All of the {sending} of sending travel beside backward"
+    tail = f"All of the {sending} of sending overlaps with backward"
     if exposed_s > 1e-9 * lanes.step_s:
         tail = f"{time_text(exposed_s)} of {sending} of sending come after backward, with nothing left to compute"
     par = "which is par" if score.ratio <= 1 + 1e-9 else f"{score.ratio:.3g} x par ({time_text(score.par_s)})"

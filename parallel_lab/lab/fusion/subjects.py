@@ -130,7 +130,7 @@ _SUBJECTS = (
     Subject("chain", "a quarter of golf's sizes, a network", _CHAIN, _chain, "chain"),
     _network("dense", "digits", "two Dense layers on handwritten digits"),
     _network("convnet", "pictures", "two convolutions with batch norm on colour digits"),
-    _network("transformer", "text", "a GPT of one block that counts in words"),
+    _network("transformer", "text", "a one-block GPT that learns to count in words"),
 )
 SUBJECTS = {subject.name: subject for subject in _SUBJECTS}
 

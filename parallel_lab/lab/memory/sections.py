@@ -27,7 +27,7 @@ KINDS = {
     "gathered": ("gathered weights", "sharded weights, gathered for use"),
     "workspace": (
         "working memory",
-        "operands and sums on their way; in the update, the new value of one weight beside the old",
+        "operands and sums in flight; during the update, a weight's new value beside its old one",
     ),
     "inputs": ("data", "this rank's rows of the batch"),
 }
@@ -59,9 +59,7 @@ def _memory(lab: Any, ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Cou
     of = {}
     for source, counts in ranks_of.items():
         grown = [count.grown_bytes for count in counts if count.grown_bytes is not None]
-        notes = (
-            [f"The workers' processes grew by {bytes_text(min(grown))} to {bytes_text(max(grown))}."] if grown else []
-        )
+        notes = [f"Worker processes grew by {bytes_text(min(grown))} to {bytes_text(max(grown))}."] if grown else []
         for moment, label in MOMENTS.items():
             bars = [_bar("off", fullest(off), moment), *(_bar(f"rank {c.rank}", c, moment) for c in counts)]
             small = f"{label}, {lab.said(source)} (off: predicted)"
@@ -200,7 +198,7 @@ def _puzzle(score: Score, source: str) -> Section:
     verdict = f"{'fits' if score.fits else 'does not fit'}: {bytes_text(score.peak_bytes)}, {source}"
     notes: list[Any] = [[verdict, score.fits]]
     if score.par is None:
-        notes.append("Par is not known yet: it is searched for when asked.")
+        notes.append("Par is not known yet; it is searched for on request.")
     small = "" if score.ratio is None else "par" if score.ratio >= 1 else f"{score.ratio:.3f} of par"
     return table(
         "Largest model under the cap", {"": "name", " ": "count bar"}, rows, small=small, on="yours", notes=notes

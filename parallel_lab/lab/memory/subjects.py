@@ -34,7 +34,7 @@ LEVELS = {
     "semi_auto_parallel": {
         "off": "off: every rank holds everything",
         "level1": "level1: weights and optimizer states are sharded",
-        "level2": "level2: accumulated gradients too",
+        "level2": "level2: accumulated gradients as well",
         "level3": "level3: weights are gathered again for backward",
     },
 }
@@ -158,7 +158,7 @@ _SUBJECTS = (
     Subject("stack", "eight equal layers", _STACK, _stack, width=256, capacity_bytes=4 * 1024 * 1024),
     _network("dense", "digits", "two Dense layers on handwritten digits; 8 ranks cannot share 10 classes"),
     _network("convnet", "pictures", "two convolutions with batch norm on colour digits: small weights"),
-    _network("transformer", "text", "a GPT of one block that counts in words: many small parameters"),
+    _network("transformer", "text", "a one-block GPT that learns to count in words: many small parameters"),
     _network("embedding", "clicks", "tables of features and two dense layers"),
 )
 SUBJECTS = {subject.name: subject for subject in _SUBJECTS}

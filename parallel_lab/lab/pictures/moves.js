@@ -44,7 +44,7 @@ function moveCards(m, step, ui, { side, done, rank, width, select }) {
     return html`<button type="button" class="pl-mv-card${ring}" role="radio" aria-checked="${r === rank}"
       tabindex="${r === rank ? 0 : -1}" data-key="${side}${r}" data-command="${select}" data-value="${r}"
       data-side="${side}-${r}" aria-label="${name}" title="${step.lines[r]}"${disabledUnless(ui, select, r)}>
-      <span><b>${r}</b> ${said}</span>
+      <span><b>${r}</b>${said ? html`<i>${said}</i>` : ""}</span>
       <svg viewBox="-1 -1 ${w} ${h}" width="${w}" height="${h}" aria-hidden="true">
         <rect class="pl-ground" width="${round(room.w)}" height="${round(room.h)}"/>${content(r)}
         <rect class="pl-outline" width="${round(room.w)}" height="${round(room.h)}"/></svg></button>`;

@@ -126,18 +126,18 @@ def status_text(settings: Settings, faults: list[Fault]) -> str:
         missing = drawing.still_missing(schedule)
         drawn = sum(map(len, schedule.ranks))
         if not drawn:
-            return f"Nothing is drawn yet: {missing} actions are to do. Rank 0 can begin with 0F0."
+            return f"Nothing is drawn yet: {missing} actions are left to draw. Rank 0 can begin with 0F0."
         stuck = sum(len(cells) - n for cells, n in zip(cells_of(schedule), s.timed.counts, strict=True))
         text = f"{drawn} actions are drawn, {missing} are still to do"
         return f"{text}; {stuck} of the drawn ones cannot run yet." if stuck else f"{text}."
     timing = s.timed.timing
     most = max(s.peaks)
     ranks = [rank for rank, peak in enumerate(s.peaks) if peak == most]
-    who = "every rank" if len(ranks) == s.stages else f"rank {ranks[0]}"
+    who = "Every rank keeps at most" if len(ranks) == s.stages else f"Rank {ranks[0]} keeps the most,"
     waits = "no rank waits" if s.bubble < 1e-9 else f"ranks wait {percent(s.bubble)} of it"
-    text = f"A step of {ticks(timing.makespan)}, {waits} (predicted). "
+    text = f"A step of {ticks(timing.makespan)}; {waits} (predicted). "
     unit = "micro-batches" if schedule.parts == s.stages else "micro-batches x parts"
-    text += f"At most {number(most)} {unit} are kept, on {who}"
+    text += f"{who} {number(most)} {unit}"
     return f"{text}, of {s.cap} that fit." if s.cap is not None else f"{text}."
 
 

@@ -160,5 +160,5 @@ class _Chains:
                 if key not in inside and key not in self.place:
                     name = f"{key[0]}{key[1]}{key[2]}"
                     there = key in self.settings.schedule.where
-                    return f"{name} cannot run either" if there else f"nobody does {name} yet"
+                    return f"{name} cannot run either" if there else f"no rank has {name} yet"
         return "what comes before it there cannot"

@@ -23,8 +23,8 @@ from ..shared.sections import code, table
 from .chain import LAYERS, Counted, count, moments
 
 CAPS = (20, 24, 28, 30, 32, 36, 40, 44, 48, 50, 52, 56, 60, 72)
-STATUS = "At the fullest moment {peak} results are in memory, and {fit}; {extra} of {products} products are made twice "
-STATUS += "(predicted)."
+STATUS = "At the fullest moment {peak} results are in memory, and {fit}; {extra} of {products} products are computed "
+STATUS += "twice (predicted)."
 FIT = {True: ("{cap} fit", "fits under {cap}"), False: ("only {cap} fit", "does not fit under {cap}")}
 LINE, NO_LINE = "net.layers[{layer}].recompute()", "# every layer is kept"
 SIGNS = "".join(sign for sign in map(chr, range(35, 127)) if sign not in "&<>\\")  # of 0, 1, 2, ... in `every_choice`
@@ -94,7 +94,7 @@ class RecomputeLab(RunsOneThing):
             with self._lock:
                 self._counted[again] = found
                 if again != self._again:
-                    return "counted another choice than this one: count again"
+                    return "that count was for another choice: count again"
             return f"counted: {found.peak} results at the fullest moment, {found.extra} products made again"
 
         self._start("counting a step on a simulated rank", work)
@@ -194,14 +194,14 @@ class RecomputeLab(RunsOneThing):
         notes: list[Any] = [[FIT[fits][1].format(cap=self._cap), fits]]
         if counted is not None:
             rows.append(("counted on a simulated rank", counted.peak, counted.extra))
-            same = "losses and parameters have the bits of a training that keeps everything"
+            same = "losses and parameters are bit for bit those of a training that keeps everything"
             notes.append([same if counted.equal else "the numbers are different", counted.equal])
         if self._cap in self._own:
             least, mine = choose_recompute(LAYERS, self._cap).extra_s, self._own[self._cap]
             ratio = f", {mine / least:.3f} x par" if least else ""
             notes.append(f"Par under this cap: {least:g} products, by exact search. Your best choice: {mine:g}{ratio}.")
         else:
-            notes.append("Par is told once a choice of your own fits.")
+            notes.append("Par is shown once a choice of your own fits.")
         return table("The least work under the cap", columns, rows, notes=notes)
 
 

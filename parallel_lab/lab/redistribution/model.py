@@ -184,7 +184,7 @@ class RedistributionLab(Lab):
         which = f", {sends} of them with communication" if count > 1 else "" if sends else ", without communication"
         head = f"{count} step{'s' * (count > 1)}{which}"
         least = "" if self.least_bytes is None else f"; no way needs less than {bytes_text(self.least_bytes)}"
-        return f"{head}: predicted, every rank receives {bytes_text(received)}{least}."
+        return f"{head}; every rank receives {bytes_text(received)} (predicted){least}."
 
     @property
     def least_bytes(self) -> int | None:
@@ -229,7 +229,9 @@ class RedistributionLab(Lab):
         notes = []
         if self.least_bytes is not None:
             least, best = self.least_bytes // DTYPE.itemsize, rows[-1][3]
-            text = f"of its slice, a rank lacks {least} elements at most: the least to receive; exact pieces are {best}"
+            text = (
+                f"a rank lacks at most {least} elements of its slice and must receive those; exact pieces bring {best}"
+            )
             notes.append([text, least == best])
         small = "of the rank that receives most"
         return table("Three ways", heads, rows, small=small, notes=notes)

@@ -77,13 +77,13 @@ def status_text(lab: Any) -> str:
     said = [
         f"{WORST[lab.choices()['mode'].value].capitalize()} takes {plan_text(winner.strategies, lab.space.operators)}"
     ]
-    said[0] += f": {amount(argued, winner.cost)} and {bytes_text(winner.memory_bytes)} of a device"
+    said[0] += f": {amount(argued, winner.cost)} and {bytes_text(winner.memory_bytes)} per device"
     said[0] += f"{_against(argued, winner, own)} (predicted)."
     if not argued.searches:
         said.append(_excess(argued))
     if argued.limit and winner.memory_bytes > argued.limit:
         said.append(
-            f"It needs more than the {bytes_text(argued.limit)} that a device has: this search looks at no memory."
+            f"It needs more than the {bytes_text(argued.limit)} of a device: this search does not consider memory."
         )
     said += [text for text in _arguments(lab) if text]
     return " ".join(filter(None, said))
@@ -176,7 +176,7 @@ def _terms(lab: Any) -> Section:
         rows.append([term.name, f"{term.weight:g}", *map(term.text, values), term.formula])
     found = (argued.winner, own, argued.best)
     rows.append(["sum", "", *(amount(argued, p.cost) for p in found), ""])
-    rows.append(["bytes of a device", "", *(bytes_text(p.memory_bytes) for p in found), ""])
+    rows.append(["bytes per device", "", *(bytes_text(p.memory_bytes) for p in found), ""])
     columns = {"term": "name", "counts": "number", "winner": "number", "yours": "number", "least": "number"}
     columns |= {"formula": "why"}
     proof = f"yours: {lab.own_name}; {argued.problem.plans:,} plans"
@@ -197,7 +197,7 @@ def _flips(lab: Any) -> Section:
                 rows.append(_flip(lab, f"{term.name} {counts}", other))
                 break
     columns = {"if": "name", "then the winner is": "why", "costs now": "number", "decided by": "why"}
-    notes = [] if rows else ["No term that does not count, or counts 2 or 10 times, makes another plan win."]
+    notes = [] if rows else ["No other plan wins when one term is left out, or counts 2 or 10 times."]
     return table("What would flip it", columns, rows, small="each alone, predicted", notes=notes)
 
 
@@ -234,11 +234,11 @@ def _runs(lab: Any) -> dict[str, Section]:
     one, other = result.plans
     ahead = "winner" if one.measured_s <= other.measured_s else "own choice"
     recorded = " (recorded)" if lab.recorded else ""
-    note = f"Predicted and simulated for the profile {result.profile!r}, with the optimizer's update; measured on "
-    note += f"workers of a machine with {result.cores} cores{recorded}: there the {ahead} is the faster one, by "
+    note = f"Predicted and simulated for the profile {result.profile!r}, the optimizer's update included; measured on "
+    note += f"workers of a machine with {result.cores} cores{recorded}: there the {ahead} is faster, by "
     note += f"{abs(other.measured_s / one.measured_s - 1):.0%} of the winner's step."
     if result.source == "simulated":
-        note = "No processes can be started here: what stands under measured is simulated, too."
+        note = "No processes can be started here: the times under measured are simulated, too."
     heads = {"plan": "name", "tensor": "text", "largest difference": "small", "rounding bound": "small", "": "verdict"}
     return {
         "runs": table("Both trained", columns, rows, small=f"{result.steps} steps, medians{recorded}", notes=[note]),
@@ -288,7 +288,7 @@ def _why(c: Mapping[str, Any], unit: str) -> str:
 
 def _points(s: Mapping[str, Any]) -> Section:
     rows = [[p["id"], amount_text(p["cost"], s["unit"]), bytes_text(p["memory"])] for p in s["points"]]
-    columns = {"plan": "name", "cost": "text", "bytes of a device": "text"}
+    columns = {"plan": "name", "cost": "text", "bytes per device": "text"}
     return table("Plans: cost against memory", columns, rows, small=f"front: {s['line']}", on=s["point"])
 
 

@@ -191,7 +191,7 @@ def space_of(setting: Setting) -> Space:
 class Argued:
     """A space with what a learner argues: pins, a memory limit, weights of terms, and how is searched.
 
-    pins       {operator: the strategy it must have};  capacity: bytes of a device, 0: any
+    pins       {operator: the strategy it must have};  capacity: bytes per device, 0: any
     weights    {term: so many times what the model of costs lets it count}, 1 where nothing is said
 
     Raises ParallelLabError where nothing fits.
@@ -348,7 +348,7 @@ class Argued:
             found.append(Step(saying, changed[0] if changed else "", tuple(changed)))
             before = now
         proof = "no plan costs less" if self.solution.proved else f"another may cost {self.solution.gap:.1%} less"
-        how = "HiGHS, integer program" if not self.solution.steps else "all other branches are left"
+        how = "HiGHS, integer program" if not self.solution.steps else "all other branches are ruled out"
         return (*found, Step(f"{how}: {proof}, of {self.problem.plans:,} plans", "", every))
 
     def _eliminated(self) -> tuple[Step, ...]:
@@ -361,7 +361,7 @@ class Argued:
         back: list[str] = []
         for name in reversed(gone):
             back.append(name)
-            text = f"back: {name!r} takes {self.winner.strategies[name]}, its best beside what is known by now"
+            text = f"back: {name!r} takes {self.winner.strategies[name]}, the best one beside what is known so far"
             found.append(Step(text, name, tuple(n for n in gone if n not in back)))
         return tuple(found)
 

@@ -99,7 +99,7 @@ _SUBJECTS = (
     _chain("wide", "wide last layer", "512 rows, widths 64, 64, 256, 2048", 512, (64, 64, 256, 2048)),
     _network("embedding", "tables of features and two dense layers"),
     _network("convnet", "two convolutions with batch norm on colour digits"),
-    _network("transformer", "a GPT of one block that counts in words"),
+    _network("transformer", "a one-block GPT that learns to count in words"),
 )
 SUBJECTS = {subject.name: subject for subject in _SUBJECTS}
 

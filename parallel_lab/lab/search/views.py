@@ -16,7 +16,7 @@ SHOWN = ("rank", "block", "slice", "addend", "addends", "text")  # of a card
 
 
 def point_view(name: str, point: Point) -> dict[str, Any]:
-    """Where a plan lies: cost and bytes of a device, predicted."""
+    """Where a plan lies: cost and bytes per device, predicted."""
     terms = [float(f"{value:.4g}") for value in point.terms.values()]
     return {"id": name, "cost": float(f"{point.cost:.4g}"), "memory": point.memory_bytes, "terms": terms}
 

@@ -73,7 +73,7 @@ class Prediction:
                 self._about_messages(table),
             ),
             (
-                "bytes rank 5 hands over in one step",
+                "bytes rank 5 contributes in one step",
                 self.bytes,
                 size,
                 sum(counted) if counted else None,

@@ -18,7 +18,7 @@ def strategy_questions(plan: Plan, rank: int, message: int | None, tensor: str, 
     if message is not None and table[message - 1]["group"]:
         m = table[message - 1]
         name = f"#{message}, the {m['collective']} of {m['operator']} ({m['phase']})"
-        text = f"How many bytes does rank {rank} hand to message {name}?"
+        text = f"How many bytes does rank {rank} contribute to message {name}?"
         key = f"{about}, bytes of #{message}, rank {rank}"
         why = f"{bytes_text(m['bytes_predicted'])} because {m['reason']}"
         found.append(Question(key, text, (m["bytes_predicted"],), why, unit="bytes", hides=TABLES))

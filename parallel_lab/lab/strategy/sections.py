@@ -229,7 +229,7 @@ def rank_status(rank: int, messages: Iterable[Mapping[str, Any]], devices: int) 
     if not sent:
         return "One step sends no messages."
     count = sum(m["bytes_predicted"] for m in sent)
-    return f"One step sends {plural(len(sent), 'message')}; rank {rank} hands over {count:,} bytes."
+    return f"One step sends {plural(len(sent), 'message')}; rank {rank} contributes {count:,} bytes."
 
 
 def pair_status(m: Mapping[str, Any]) -> str:

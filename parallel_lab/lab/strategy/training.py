@@ -44,7 +44,7 @@ from ..shared.records import (
 PACES = {"slow": 10.0, "medium": 40.0, "full": inf}  # steps a second, at most
 CURVES = ("parallel", "single", "nudged")
 RECORD = ("label", "steps", "step_s", "switches", "events", *CURVES)  # of a run in a file
-BACK = {"fusion": "gradient sums each alone", "optimizer": "optimizer states whole"}
+BACK = {"fusion": "gradients summed one by one", "optimizer": "optimizer states whole"}
 PART_S = 0.5  # how long a part takes at full speed: so often its last step is shown as measured
 
 
@@ -232,7 +232,7 @@ class Training(LabRun):
         text = {
             "idle": f"not run yet, {self.steps} steps",
             "starting": f"starting {devices} {'simulated ranks' if without_processes() else 'processes'}",
-            "failed": f"ended badly at step {step}",
+            "failed": f"failed at step {step}",
             "recorded": f"recorded: step {step}/{self.steps}" + (f", {each} a step" if each else ""),
         }.get(state, f"step {step}/{self.steps}")
         if left is not None and state == "running":
