@@ -172,9 +172,9 @@ CONTROLS = {
     "redistribution": [
         ([("set_devices", 4)], lambda s: s["devices"]["value"] == 4 and s["have"]["value"] == "4 x 1"),
         ([("set_have", "1 x 8")], lambda s: s["have"]["value"] == "1 x 8"),
-        ([("set_want", "2 x 4")], lambda s: s["status"].startswith("The tensor is where it is needed")),
+        ([("set_want", "8 x 1")], lambda s: s["status"].startswith("The tensor is where it is needed")),
         ([("set_copies", "addends")], lambda s: s["copies"]["value"] == "addends"),
-        ([("set_steps", "all_to_all")], lambda s: "all_to_all" in s["sections"]["steps"]["of"]["0"]["rows"][1][0]),
+        ([("set_steps", "all_to_all")], lambda s: "all_to_all" in s["sections"]["steps"]["of"]["0"]["rows"][0][0]),
         ([("set_rank", 5)], lambda s: s["rank"]["value"] == 5),
         ([("to", 2), ("back",)], lambda s: s["at"] == 1),
         ([("next",)], lambda s: s["at"] == 1),
@@ -312,7 +312,7 @@ REFUSED = {
     ],
 }
 GOOD = {"strategy": ("select_rank", 7), "fusion": ("set_mode", "each"), "memory": ("set_level", "level2")}
-GOOD |= {"stepper": ("to", 6), "redistribution": ("set_want", "1 x 8"), "pipeline": ("set_schedule", "gpipe")}
+GOOD |= {"stepper": ("to", 6), "redistribution": ("set_want", "2 x 4"), "pipeline": ("set_schedule", "gpipe")}
 # a method that takes one number
 NUMBERED = {"strategy": "select_rank", "fusion": "add_cut", "memory": "select_rank", "stepper": "to"}
 NUMBERED |= {"redistribution": "set_rank", "pipeline": "clear_rank"}
