@@ -139,6 +139,53 @@ def test_strategies_differ_on_both_sides_of_a_border(cuts):
     assert_equal(trained((0, 0, 1), 4, cuts=cuts), trained((0, 0, 0), 1))
 
 
+class Skips(nn.Cell):
+    """Layers in a row with sums outside of them; the first sum reads the layer behind the next one's."""
+
+    def __init__(self, stages, cut):
+        super().__init__()
+        pl.set_seed(5)
+        self.layers = nn.CellList([nn.Dense(SIZE, SIZE, dtype="float64") for _ in range(4)])
+        for layer, stage in zip(self.layers, stages, strict=True):
+            layer.pipeline_stage = stage
+            if cut is not None:
+                layer.matmul.shard(cut)
+
+    def construct(self, x):
+        first, early, late, last = self.layers
+        x = ops.tanh(first(x))
+        far = late(x)  # a later stage reads x before an earlier one does
+        return x + last(ops.tanh(early(x)) + far)
+
+
+@pytest.mark.parametrize(
+    ("stages", "schedule", "cut"),
+    [
+        pytest.param((0, 1, 1, 0), "zero_bubble_v", None, marks=pytest.mark.exhaustive),
+        pytest.param((0, 1, 1, 0), "zero_bubble_v", ((1, 1), (2, 1)), marks=pytest.mark.exhaustive),
+        pytest.param((0, 1, 2, 3), "1f1b", ((1, 2), (1, 2)), marks=pytest.mark.exhaustive),
+        ((0, 1, 2, 3), "1f1b", ((1, 1), (2, 1))),
+    ],
+)
+def test_sums_without_a_stage_follow_their_last_operand_and_stages_share_what_a_later_one_read_first(
+    stages, schedule, cut
+):
+    """A V was refused: the sum went to the stage with the larger number, from which no data comes back. The slices that
+    the layer called first needs were made on its stage, and an earlier one waited for them for ever."""
+
+    def run(devices, stages=(0,) * 4, cut=None, **how):
+        net = Skips(stages, cut)
+        optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+        x = np.random.default_rng(2).standard_normal((16, SIZE))
+        how |= {"device_num": devices, "grad_accumulation_step": 4, "dataset_strategy": "full_batch"}
+        plan = pl.compile(net, x, x[::-1], loss=nn.MSELoss(), optimizer=optimizer, **how)
+        with Session(plan, net, optimizer) as session:
+            return session.train([(x, x[::-1])], 3), session.parameters()
+
+    count = max(stages) + 1
+    assert_equal(run(2 * count, stages, cut, pipeline_stages=count, schedule=schedule), run(1))
+
+
 @pytest.fixture(scope="module")
 def pool():
     with pl.WorkerPool(4) as made:

@@ -57,7 +57,7 @@ def assign_stages(draft: Draft) -> Draft:
         allowed = f"Every stage from 0 to {count - 1} has an operator"
         raise at_compile(StrategyError, what, allowed, "Set cell.pipeline_stage, or stage_config of nn.PipelineCell")
     place = named_placement(draft) if schedule is None else placement_of(schedule, schedule.parts)
-    parts = _parts(graph, stages, count, place, interleaved=config.pipeline_interleave)
+    parts = _parts(graph, stages, said, count, place, interleaved=config.pipeline_interleave)
     early = _needs_no_micro_batch(graph)
     nodes = tuple(replace(n, stage=parts[n.name]) if n.name in parts else n for n in graph.nodes)
     nodes = tuple(replace(n, once="first") if n.name in early else n for n in nodes)
@@ -103,17 +103,25 @@ def _coloured(graph: Graph, said: dict[str, int]) -> dict[str, int]:
 
 
 def _parts(
-    graph: Graph, stages: dict[str, int], count: int, place: Placement | None, *, interleaved: bool
+    graph: Graph,
+    stages: dict[str, int],
+    said: dict[str, int],
+    count: int,
+    place: Placement | None,
+    *,
+    interleaved: bool,
 ) -> dict[str, int]:
     """Part of every operator: the first one on its stage behind those of its operands. place None: part k lies on stage
-    k % count.
+    k % count. Where data comes to a stage more than once, an operator without a stage is moved to that of its operands
+    which is reached last: `stages` is changed.
     """
     parts: dict[str, int] = {}
     for node in graph.of_phase("forward"):
-        stage = stages[node.name]
         makers = [m for m in map(graph.maker, node.ins) if m in parts and not _is_free(graph.node(m))]
         last = max(makers, key=parts.__getitem__, default=None)
-        before = 0 if last is None else parts[last]
+        if last is not None and said[node.name] < 0:
+            stages[node.name] = stages[last]
+        stage, before = stages[node.name], 0 if last is None else parts[last]
         part = before + (stage - before) % count if place is None else place.after(before, stage)
         if part is None or (place is None and part >= count and not interleaved):
             what = f"stage {stage}, and it reads {last!r} of stage {stages.get(last, 0)}"
@@ -208,14 +216,16 @@ class _Borders:
         self.number = 0
 
     def parts_of(self, program: Iterable[Instr]) -> list[Instr]:
-        """The instructions with their parts: that of the operator they belong to, or of who reads them first."""
+        """The instructions with their parts: that of the operator they belong to, or of who reads them first. Other
+        operators may read what a redistribution for one of them makes, those of an earlier part too.
+        """
         program = list(program)
         parts = {n.name: n.stage for n in self.graph.of_phase("forward")}
         readers: dict[str, int] = {}
         made: dict[str, int] = {}
         for at in reversed(range(len(program))):
             instr = program[at]
-            part = parts.get(instr.name, min(readers.get(name, 10**9) for name in instr.outs))
+            part = min(parts.get(instr.name, 10**9), *(readers.get(name, 10**9) for name in instr.outs))
             if part < 10**9:
                 program[at] = replace(instr, stage=part)
                 for name in instr.ins:
