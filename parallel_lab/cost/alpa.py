@@ -85,7 +85,7 @@ class StageChoice:
 
 
 @checked(layers=_COUNT, devices=_COUNT, micro_batches=_COUNT)
-@checked(submeshes=sequence_of(integer(1), "Whole numbers of at least 1 in a list or tuple"))
+@checked(submeshes=sequence_of(integer(1), "Whole numbers of at least 1 in a list or tuple", empty=True))
 def choose_stages(
     time_s: Callable[[int, int, int], float],
     layers: int,

@@ -56,8 +56,9 @@ class StageDivision:
 def balance(costs: Sequence[float], stages: int) -> tuple[int, ...]:
     """How many of these layers each stage gets, in order, so that the largest sum of a stage is the least there is.
 
-    Every stage gets at least one layer; of equal divisions the one whose last stages are the largest. Raises
-    ArgumentError for fewer layers than stages, and costs that are no finite numbers of at least 0.
+    Every stage gets at least one layer. Of equal divisions the one whose last stage has the most layers; the layers
+    before it are divided by the same rule. Raises ArgumentError for fewer layers than stages, and costs that are no
+    finite numbers of at least 0.
 
     >>> balance((4, 1, 1, 1, 1), 2), balance((1, 1, 1, 1, 4, 4), 3)
     ((1, 4), (4, 1, 1))

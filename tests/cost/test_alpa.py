@@ -117,6 +117,11 @@ def test_stages_of_one_device_are_balanced():
     assert best.text().splitlines()[0].startswith("4 stages, 8 micro-batches: 44 s")
 
 
+def test_no_sizes_of_sub_meshes_are_the_powers_of_two():
+    work = of_layers((4, 1, 1, 2))
+    assert choose_stages(work, 4, 4, 8, submeshes=()) == choose_stages(work, 4, 4, 8, submeshes=(1, 2, 4))
+
+
 def every(time_s, layers, devices, micro_batches, fits):
     """All cuts with all sub-meshes."""
     for stages in range(1, min(layers, devices) + 1):

@@ -33,6 +33,17 @@ def test_no_division_has_a_faster_slowest_stage(rng, stages):
         assert slowest(costs, sizes) == min(slowest(costs, each) for each in divisions(len(costs), stages)), costs
 
 
+@pytest.mark.parametrize("stages", range(2, 5))
+def test_of_equal_divisions_the_last_stage_has_the_most_layers_and_so_on_for_those_before_it(rng, stages):
+    for _ in range(20):
+        costs = [int(c) for c in rng.integers(0, 4, int(rng.integers(stages, 9)))]
+        sizes = balance(costs, stages)
+        every = list(divisions(len(costs), stages))
+        least = min(slowest(costs, each) for each in every)
+        assert sizes[-1] == max(each[-1] for each in every if slowest(costs, each) == least), costs
+        assert sizes[:-1] == balance(costs[: -sizes[-1]], stages - 1), costs
+
+
 def test_even_sizes_differ_by_one_at_most():
     for layers, stages in itertools.product(range(1, 20), range(1, 20)):
         if layers >= stages:
