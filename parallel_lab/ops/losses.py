@@ -10,16 +10,16 @@ loss it is given: those of a Cell, which carry strategies, or plain ones (`Formu
 
 from __future__ import annotations
 
-from functools import partial
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
 
 from ..base.checks import Errors, choice, number
-from ..base.errors import ArgumentError
+from ..base.errors import ArgumentError, message
 from .elementwise import float_result, mul, sub
 from .machine.composed import composed
-from .machine.operand_checks import floats
+from .machine.operand_checks import floats, refuse
 from .machine.registry import case, form, gradient, op, unbroadcast
 from .machine.signature import but_numbers, letters
 from .reduce import reduce_mean, reduce_sum
@@ -37,6 +37,34 @@ def _check(operands, **_):
     return floats(operands[0], "the prediction")
 
 
+RESHAPE = "Reshape one of them: x.reshape(-1) removes a dim of 1, x.reshape(-1, 1) adds it"
+
+
+def _shapes(*operands):
+    return [tuple(getattr(x, "shape", ())) for x in operands]
+
+
+def _unlike(prediction, target):
+    """The fault of shapes that are broadcast where each element of one belongs to an element of the other."""
+    first, second = _shapes(prediction, target)
+    if first == second:
+        return None
+    return f"predictions of shape {first} with labels of shape {second}", "Equal shapes", RESHAPE
+
+
+def _check_pairs(operands, **_):
+    return _check(operands) or _unlike(*operands[:2])
+
+
+def _told(where, values, prediction, target):
+    """`values`, with a warning where (n, 1) and (n,) gave (n, n): every sample compared with the labels of all."""
+    shape, first, second = _shapes(values, prediction, target)
+    if shape not in (first, second):
+        what = f"a prediction of shape {first} and labels of shape {second} are broadcast to {shape}"
+        warnings.warn(message(what, where=where, allowed="Equal shapes", hint=RESHAPE), RuntimeWarning, stacklevel=2)
+    return values
+
+
 def _log(x):
     """Logarithm, not below LEAST_LOG."""
     least, none = x.dtype.type(LEAST_LOG), x <= 0
@@ -48,7 +76,7 @@ def _log(x):
     name="BinaryCrossEntropy",
     numbers="weight",
     strategy_labels=but_numbers,
-    check=_check,
+    check=_check_pairs,
     dtype=float_result,
     flops=10,
     example=(case((16, 8), (16, 8), (16, 8), **_INSIDE), case((8, 4, 2), (8, 4, 2), (4, 1), **_INSIDE)),
@@ -93,7 +121,7 @@ def _sigmoid_of_minus(x):
     name="BCEWithLogitsLoss",
     numbers="weight pos_weight",
     strategy_labels=but_numbers,
-    check=_check,
+    check=_check_pairs,
     dtype=float_result,
     flops=12,
     example=(case((16, 8), (16, 8), (16, 8), (8,)), case((8, 4, 2), (8, 4, 2), (4, 1), (2,))),
@@ -272,21 +300,23 @@ def _(self, logits, label, weight, pos_weight, *, reduction="mean"):
 @form(smooth_l1_values, "SmoothL1Loss")
 def _(self, logits, labels, *, beta=1.0, reduction="none"):
     """0.5 d^2 / beta where |d| < beta, else |d| - 0.5 beta.  logits, labels: (...) -> (...), or () if reduced."""
-    return _reduced(self, reduction, self.run(logits, labels, beta=beta))
+    values = self.run(logits, labels, beta=beta)
+    refuse(self.name, _unlike(logits, labels))
+    return _reduced(self, reduction, values)
 
 
 def mse_of(loss, x, y):
     """Squared difference.  x, y: (...) broadcast -> () or (...)."""
-    return loss.get_loss(loss.square(loss.sub(x, y)))
+    return loss.get_loss(loss.square(_told("mse_loss", loss.sub(x, y), x, y)))
 
 
 def l1_of(loss, x, y):
     """Absolute difference.  x, y: (...) broadcast -> () or (...)."""
-    return loss.get_loss(loss.abs(loss.sub(x, y)))
+    return loss.get_loss(loss.abs(_told("l1_loss", loss.sub(x, y), x, y)))
 
 
 def smooth_l1_of(loss, x, y):
-    """Squared near 0, absolute beyond.  x, y: (...) broadcast -> () or (...)."""
+    """Squared near 0, absolute beyond.  x, y: (...) -> () or (...)."""
     return loss.get_loss(loss.smooth_l1(x, y))
 
 
@@ -343,16 +373,20 @@ def smooth_l1_loss(input, target, beta=1.0, reduction="none"):
 
     By default nothing is reduced (MindSpore); PyTorch's function gives the mean.
     """
-    values = partial(smooth_l1_values, beta=beta)
-    return smooth_l1_of(FormulaParts("smooth_l1_loss", reduction, smooth_l1=values), input, target)
+    parts = FormulaParts("smooth_l1_loss", reduction)
+    values = smooth_l1_values(input, target, beta=beta)
+    refuse("smooth_l1_loss", _unlike(input, target))
+    return parts.get_loss(values)
 
 
 @function()
 def huber_loss(input, target, reduction="mean", delta=1.0):
-    """0.5 d^2 where |d| <= delta, else delta (|d| - 0.5 delta): delta times `smooth_l1_loss`.  input, target: (...) ->
-    () or (...).
+    """0.5 d^2 where |d| <= delta, else delta (|d| - 0.5 delta): delta times `smooth_l1_loss`.  input, target: (...)
+    broadcast -> () or (...).
     """
-    return mul(smooth_l1_loss(input, target, delta, reduction), delta)
+    parts = FormulaParts("huber_loss", reduction)
+    values = _told("huber_loss", smooth_l1_values(input, target, beta=delta), input, target)
+    return mul(parts.get_loss(values), delta)
 
 
 @function(mint="functional.binary_cross_entropy")

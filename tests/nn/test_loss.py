@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parallel_lab import nn
+from parallel_lab import compile, nn
 from parallel_lab.base.errors import ShapeError
 from parallel_lab.nn.tensor.autograd import grad
 from parallel_lab.nn.tensor.tensor import Tensor
@@ -98,3 +98,39 @@ def test_with_loss_cell_joins_network_and_loss(loss_fn):
     assert joined.backbone_network is net
     assert net.cell_name == "_backbone"
     assert joined(x, y).item() == pytest.approx(((net(x).asnumpy() - 1) ** 2).mean(), rel=1e-6)
+
+
+ALL_WITH_ALL = ((8, 1), (8,)), ((8,), (8, 1)), ((1, 4), (3, 1)), ((2, 1, 5), (3, 1))
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("shapes", ALL_WITH_ALL)
+@pytest.mark.parametrize("loss", [nn.MSELoss, nn.L1Loss, nn.HuberLoss])
+def test_a_loss_that_would_compare_every_sample_with_the_labels_of_all_others_is_told(loss, shapes):
+    """(8, 1) with (8,) was broadcast to (8, 8) without a word: the net learns the mean of all labels."""
+    x, y = (Tensor(np.full(shape, 0.5, "f")) for shape in shapes)
+    with pytest.warns(RuntimeWarning, match="are broadcast to .*Equal shapes.*reshape"):
+        loss()(x, y)
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("shapes", [*ALL_WITH_ALL, ((8, 4), (4,)), ((8, 4), (8, 1)), ((8,), ())])
+@pytest.mark.parametrize("loss", [nn.SmoothL1Loss, nn.BCELoss, nn.BCEWithLogitsLoss])
+def test_losses_of_pairs_take_equal_shapes_alone(loss, shapes):
+    """As in MindSpore, and for the binary ones in PyTorch."""
+    x, y = (Tensor(np.full(shape, 0.5, "f")) for shape in shapes)
+    with pytest.raises(ShapeError, match=r"with labels of shape .* Equal shapes"):
+        loss()(x, y)
+
+
+def test_labels_that_all_samples_share_are_broadcast_as_in_mindspore():
+    x, y = np.arange(8.0).reshape(4, 2).astype("f"), np.array([1.0, 2.0], "f")
+    assert nn.MSELoss()(Tensor(x), Tensor(y)).asnumpy() == np.mean((x - y) ** 2)
+
+
+def test_a_label_of_another_shape_is_told_when_a_network_is_compiled():
+    """Told before anything runs, in a network of slices too."""
+    net = nn.Dense(4, 1)
+    how = {"device_num": 4, "dataset_strategy": "full_batch", "optimizer": nn.SGD(net.trainable_params(), 0.1)}
+    with pytest.warns(RuntimeWarning, match=r"prediction of shape \(8, 1\) and labels of shape \(8,\)"):
+        compile(net, np.ones((8, 4), "f"), np.ones(8, "f"), loss=nn.MSELoss(), **how)
