@@ -7,6 +7,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -444,6 +445,7 @@ def lazy_inline(fn: Any = None, attrs: Any = None, policy: Any = None) -> Any:
     """
     if fn is None:
         return lazy_inline
+    instance(FunctionType, "The __init__ of a Cell")("lazy_inline", "fn", fn)
     fn.lazy_inline = True
     return fn
 

@@ -134,6 +134,7 @@ def test_what_is_close_by_is_accepted(case):
 
 
 CELLS = {
+    "a number inlined late": (lambda: lazy_inline(3), TypeError, "lazy_inline: fn=3"),
     "micro_size 0": (lambda: nn.PipelineCell(Net(), 0), ValueError, "micro_size=0"),
     "micro_size float": (lambda: nn.PipelineCell(Net(), 2.0), TypeError, "micro_size=2.0"),
     "micro_size bool": (lambda: nn.PipelineCell(Net(), True), TypeError, "micro_size=True"),

@@ -113,6 +113,7 @@ test_what_does_not_fit_is_refused = refused(
     (lambda: nn.CosineEmbeddingLoss(1.5), ValueError, "CosineEmbeddingLoss.*margin=1.5"),
     (lambda: nn.CosineEmbeddingLoss()(Tensor(A), Tensor(B), Tensor(SIGNS)), ShapeError, r"target of shape \(8, 3\)"),
     (lambda: nn.MarginRankingLoss()(Tensor(A), Tensor(B), Tensor(ROW_SIGNS)), ShapeError, "margin_ranking_loss.*One"),
+    (lambda: nn.TripletMarginLoss("a"), TypeError, "p="),
     (lambda: nn.SoftMarginLoss("all"), ValueError, "reduction='all'"),
     (lambda: nn.TripletMarginLoss()(*[Tensor(ROW_SIGNS)] * 3), ShapeError, r"\(n, d\)"),
     (lambda: ops.gaussian_nll_loss(Tensor(A), Tensor(B), Tensor(A), eps=0.0), ValueError, "eps=0.0"),

@@ -82,6 +82,7 @@ test_what_does_not_fit_is_refused = refused(
     (lambda: nn.ReflectionPad1d(-1), ValueError, "ReflectionPad1d.*padding"),
     (lambda: nn.ConstantPad1d("a", 0), TypeError, "ConstantPad1d.*padding"),
     (lambda: nn.ReflectionPad1d(1)(Tensor(PICTURES)), ShapeError, "ReflectionPad1d.*2 or 3 dims"),
+    (lambda: nn.Pad(3), TypeError, "paddings=3"),
     (lambda: nn.Pad(((1, 0),), "edge"), ValueError, "mode='edge'"),
     (lambda: nn.Softmax2d()(Tensor(LINES[0])), ShapeError, r"\(c, h, w\)"),
 )

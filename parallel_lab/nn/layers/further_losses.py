@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...base.checks import checked, flag, kept, number
+from ...base.checks import checked, flag, integer, kept, number
 from ..cell import Cell
 from .losses import LossBase, factor_tensor
 
@@ -59,12 +59,11 @@ class TripletMarginLoss(LossBase):
     swap  the smaller of d(x, negative) and d(positive, negative);  eps  added to differences
     """
 
-    @kept(swap=flag, eps=number(0), margin=number())
+    @kept(p=integer(), swap=flag, eps=number(0), margin=number())
     def __init__(
         self, p: int = 2, swap: bool = False, eps: float = 1e-6, reduction: str = "mean", margin: float = 1.0
     ) -> None:
         super().__init__(reduction)
-        self.p = p
 
     def construct(self, x: Any, positive: Any, negative: Any, margin: Any = None) -> Any:
         margin = self.margin if margin is None else margin

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...base.checks import checked, choice, integer, kept, number, sequence_of
+from ...base.checks import checked, choice, instance, integer, kept, number, sequence_of
 from ...base.errors import ArgumentError, ShapeError, shorten
 from ..cell import Cell
 
@@ -68,7 +68,7 @@ class Pad(Cell):
     mode  "CONSTANT": zeros; "REFLECT", "SYMMETRIC": mirrored, without and with the edge element
     """
 
-    @checked(mode=choice("CONSTANT", "REFLECT", "SYMMETRIC"))
+    @checked(paddings=instance(tuple, "A tuple of pairs"), mode=choice("CONSTANT", "REFLECT", "SYMMETRIC"))
     def __init__(self, paddings: tuple, mode: str = "CONSTANT") -> None:
         super().__init__()
         self.paddings, self.mode = paddings, mode.lower()
