@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import unicodedata
 
 import numpy as np
 import pytest
@@ -199,6 +201,20 @@ def test_numbers_follow_from_the_name_however_it_is_spaced():
         assert exercise.of(" ada  L").numbers == exercise.of("Ada l").numbers != exercise.of("Bob").numbers
         assert exercise.of(" ") is exercise
     assert get_exercise("03.2").of("Ada") is get_exercise("03.2")
+
+
+@pytest.mark.parametrize("name", ["José Núñez", "Nguyễn Văn A", "Zoë"])
+def test_numbers_are_the_same_however_a_system_writes_the_letters(name):
+    """A folder's name on a Mac takes letters and accents apart; what is typed into a notebook has them as one."""
+    composed, apart = (unicodedata.normalize(form, name) for form in ("NFC", "NFD"))
+    for exercise in OWN.values():
+        assert composed != apart and exercise.of(apart).numbers == exercise.of(composed).numbers
+
+
+def test_a_folder_whose_name_is_no_text_has_numbers_too():
+    name = os.fsdecode(b"stud\xffent")
+    for exercise in OWN.values():
+        assert exercise.of(name).numbers == exercise.of(name).numbers != exercise.of("student").numbers
 
 
 def test_a_desk_goes_by_the_learner(tmp_path, monkeypatch):

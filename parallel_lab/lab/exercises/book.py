@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -82,10 +83,11 @@ class Exercise:
         """This exercise with a learner's own numbers, the same for the same name; itself without a name, and where all
         have the same numbers.
         """
-        name = " ".join(learner.split()).casefold()
+        whole = unicodedata.normalize("NFC", learner)  # a folder's name on a Mac takes letters and accents apart
+        name = " ".join(whole.split()).casefold()
         if self.own is None or not name:
             return self
-        seed = hashlib.sha256(f"{self.number} {name}".encode()).digest()
+        seed = hashlib.sha256(f"{self.number} {name}".encode(errors="surrogatepass")).digest()
         changed = dict(self.own(np.random.default_rng(list(seed))))
         first = changed["numbers"].partition("\n")[0]
         return replace(self, **changed, title=f"{self.title} ({first})", own=None)
