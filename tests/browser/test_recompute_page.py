@@ -67,3 +67,15 @@ def test_any_choice_shows_what_the_lab_shows_and_stays_in_the_address(page_of, s
         page.wait_for_selector(".pl-lab[data-painted]")
     kept = json.loads(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('state')"))
     assert kept["calls"] == lab.calls()
+
+
+@pytest.mark.exhaustive
+def test_a_picture_that_is_drawn_out_of_sight_keeps_its_width(page_of):
+    """After a change of the theme a lab whose cell was scrolled away was 92 pixels wider than its cell."""
+    page = page_of(RecomputeLab(40).to_html(limits=FEW), width=700)
+    lab, picture = page.locator(".pl-lab"), page.locator(".pl-rc-figure svg")
+    width, painted = picture.get_attribute("width"), lab.get_attribute("data-painted")
+    lab.evaluate("(e) => { e.style.display = 'none'; }")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("(before) => document.querySelector('.pl-lab').dataset.painted !== before", arg=painted)
+    assert picture.get_attribute("width") == width

@@ -234,7 +234,8 @@ function mount(root, spec, { live, send: tell, can }) {
     if (dirty) {
       dirty = false;
       root.setAttribute("aria-label", view.snapshot.title);
-      spec.measure(ui, root);
+      if (root.clientWidth || !ui.measured) spec.measure(ui, root); // out of sight it has no size: the old one stays
+      ui.measured = true;
       for (const [name, part] of Object.entries(spec.parts)) {
         if (spec.waits?.(view, name)) continue;
         const { text } = covers(view.snapshot, name) ? cover : part(view.snapshot, ui);
