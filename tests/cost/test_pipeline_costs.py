@@ -137,6 +137,7 @@ def products(workers, scheduler, parts, rows=64):
     return workers(plan, initial_values(plan, net, None), data)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("parts", [4, 8])
 def test_workers_hold_less_by_the_formula_with_1f1b_than_with_gpipe(parts, workers):
     """Counted on processes: a micro-batch keeps a stage's input and the result of each tanh; stage s of S holds

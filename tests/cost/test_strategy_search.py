@@ -47,7 +47,7 @@ def found(name, **settings):
 # ---- one number ----
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("alltoall", [False, True])
 @pytest.mark.parametrize("cluster", ["laptop", "gpu_node", "two_nodes"])
 @pytest.mark.parametrize("name", NETS)

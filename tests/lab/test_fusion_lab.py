@@ -156,7 +156,7 @@ def test_lanes_are_the_predicted_timeline_of_the_plan(subject, parallel_mode, mo
     assert lanes.exposed_s == pytest.approx(behind, abs=1e-12)
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @each_network
 @each_mode
 @pytest.mark.parametrize("seed", range(4))
@@ -173,7 +173,7 @@ def test_the_search_counts_what_the_plan_costs(subject, parallel_mode, seed):
     assert lab.score.ratio == pytest.approx(1.0, rel=1e-9)
 
 
-@pytest.mark.quick(16)
+@pytest.mark.quick(6)
 @each_network
 @each_mode
 @pytest.mark.parametrize("mode", ["size", "index", "auto"])

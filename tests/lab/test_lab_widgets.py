@@ -381,7 +381,7 @@ def test_every_command_is_a_method_of_the_model_and_is_tried(name):
     assert all(callable(getattr(model, command)) for command in model.commands)
 
 
-@pytest.mark.quick(45)
+@pytest.mark.quick(15)
 @pytest.mark.parametrize(
     ("name", "command", "arguments", "told"),
     [(name, *case) for name, cases in REFUSED.items() for case in [*UNKNOWN, *cases]],

@@ -159,7 +159,7 @@ def state(lab) -> dict:
     return shot
 
 
-@pytest.mark.quick(50)
+@pytest.mark.quick(18)
 @pytest.mark.parametrize(("make", "call"), [(make, call) for make, calls in REFUSED.items() for call in calls])
 def test_what_is_refused_changes_nothing(make, call):
     command, *arguments = call

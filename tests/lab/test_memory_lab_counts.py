@@ -143,7 +143,7 @@ def test_a_view_and_running_statistics_are_predicted_once_too_often(subject):
             assert said.name == is_there.name and 0 <= said.total_bytes - is_there.total_bytes <= said.total_bytes / 20
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("subject", SUBJECTS)
 @pytest.mark.parametrize("parts", [(1, True), (2, True), (2, False)])
 @pytest.mark.parametrize("size", [-1, 2])

@@ -90,6 +90,7 @@ def of(state):
     return getattr(pl, state["kind"]).of_state(state)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", MAKE)
 def test_what_has_run_comes_back_from_the_file_with_the_settings(tmp_path, name):
     state, _ = ran(name)
@@ -221,7 +222,7 @@ JUNK = (
 )
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("name", MAKE)
 def test_junk_in_a_record_is_refused_or_shown_without_harm(name, seed):
