@@ -361,7 +361,7 @@ def test_kept_activations_are_sliced_over_the_ranks_that_hold_them():
 
 def test_a_copy_says_why_it_is_there_and_stands_before_its_reader():
     plan = planned(each_block)[0]
-    assert "recompute: made again for backward" in plan.text(phases=("backward",))
+    assert "recompute: computed again for backward" in plan.text(phases=("backward",))
     program = [i for _, i in plan.instructions("backward")]
     reads = {name: at for at, i in reversed(list(enumerate(program))) for name in i.ins}
     for at, instr in enumerate(program):

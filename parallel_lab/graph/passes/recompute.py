@@ -32,7 +32,7 @@ from ..recomputed import asks_to_recompute
 from .differentiate import one_sided
 from .optimizer_shard import LOCAL_OPS, is_parameter_gather, shared_layout
 
-WHY = "recompute: made again for backward, so that it did not have to stay in memory"
+WHY = "recompute: computed again for backward, so that it did not have to stay in memory"
 WHY_GATHERED = "parallel_optimizer_comm_recompute: gathered again for backward, and not kept until then"
 WHY_LEVEL3 = "level3: gathered again for backward, so that the gathered parameter did not have to stay in memory"
 _BACK = {"": "", "first": "last", "last": "first"}  # part of a step in forward -> where its backward is

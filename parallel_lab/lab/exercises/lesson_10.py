@@ -101,7 +101,7 @@ def _same_bits(choices: Mapping[int, tuple[bool, ...]]) -> str:
 
 def _at_par(cap: int, again: tuple[bool, ...]) -> str:
     extra, par = count(again).extra, par_of(cap)
-    found = f"{extra} products made again, counted: {extra / par.extra_s:.3f} x par"
+    found = f"{extra} products recomputed, counted: {extra / par.extra_s:.3f} x par"
     if extra > par.extra_s:
         left = cap - count(again).peak
         note = f"{left} results are free at the fullest moment." if left else _swap_note(again, cap)

@@ -1,6 +1,6 @@
 """A chain of twelve uneven layers whose memory can be counted in results of one size, on paper and where it runs.
 
-    choice = predict_choice(LAYERS, again)              # results at the peak, and products done twice, by formula
+    choice = predict_choice(LAYERS, again)              # results at the peak, and products recomputed, by formula
     found = count(again)                                # the same, counted on a simulated rank
     found.peak, found.extra, found.equal
 
@@ -76,7 +76,7 @@ class Projection(nn.Cell):
 
 @dataclass(frozen=True)
 class Counted:
-    """A step on a simulated rank.  peak: results; extra: products made again; equal: the bits of `STEPS` steps of
+    """A step on a simulated rank.  peak: results; extra: products recomputed; equal: the bits of `STEPS` steps of
     training are those without recomputing
     """
 

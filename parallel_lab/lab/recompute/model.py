@@ -23,8 +23,8 @@ from ..shared.sections import code, table
 from .chain import LAYERS, Counted, count, moments
 
 CAPS = (20, 24, 28, 30, 32, 36, 40, 44, 48, 50, 52, 56, 60, 72)
-STATUS = "At the fullest moment {peak} results are in memory, and {fit}; {extra} of {products} products are computed "
-STATUS += "twice (predicted)."
+STATUS = "At the fullest moment {peak} results are in memory, and {fit}; {extra} of {products} products are recomputed "
+STATUS += "(predicted)."
 FIT = {True: ("{cap} fit", "fits under {cap}"), False: ("only {cap} fit", "does not fit under {cap}")}
 LINE, NO_LINE = "net.layers[{layer}].recompute()", "# every layer is kept"
 SIGNS = "".join(sign for sign in map(chr, range(35, 127)) if sign not in "&<>\\")  # of 0, 1, 2, ... in `every_choice`
@@ -95,7 +95,7 @@ class RecomputeLab(RunsOneThing):
                 self._counted[again] = found
                 if again != self._again:
                     return "that count was for another choice: count again"
-            return f"counted: {found.peak} results at the fullest moment, {found.extra} products made again"
+            return f"counted: {found.peak} results at the fullest moment, {found.extra} products recomputed"
 
         self._start("counting a step on a simulated rank", work)
 
@@ -128,7 +128,7 @@ class RecomputeLab(RunsOneThing):
 
     @property
     def predicted(self) -> Predicted:
-        """Results at the peak (`peak_bytes`) and products made again (`extra_s`), by formula."""
+        """Results at the peak (`peak_bytes`) and products recomputed (`extra_s`), by formula."""
         return predict_choice(LAYERS, self._again)
 
     @property
@@ -188,7 +188,7 @@ class RecomputeLab(RunsOneThing):
 
     def _puzzle(self) -> dict[str, Any]:
         now, counted = self.predicted, self.counted
-        columns = {"": "name", "results at the peak": "count", "products made again": "count"}
+        columns = {"": "name", "results at the peak": "count", "products recomputed": "count"}
         rows: list[tuple[Any, ...]] = [("by formula", now.peak_bytes, int(now.extra_s))]
         fits = now.peak_bytes <= self._cap
         notes: list[Any] = [[FIT[fits][1].format(cap=self._cap), fits]]
@@ -208,7 +208,7 @@ class RecomputeLab(RunsOneThing):
 @cache
 def every_choice() -> str:
     """Of all choices (in the order in which layer 0 changes fastest) 2 x 12 + 2 numbers, a sign of SIGNS for each:
-    results at every moment, results at the peak, products made again.
+    results at every moment, results at the peak, products recomputed.
     """
     found = []
     for again in product((False, True), repeat=len(LAYERS)):

@@ -16,7 +16,7 @@ function layers(s, ui) {
     <b>${n}</b><span>${again ? "again" : "keep"}</span><small>${inside} r, ${work} p</small></button>`;
   return html`<section aria-label="layers"><div class="pl-rc-layers">${s.layers.map(one)}</div>
     <p class="pl-rc-hint">A layer with 6 r, 2 p has 6 results inside, and 2 products. Kept: all its results stay until
-    its backward. Again: its input stays, and its products are made again right before its backward.</p>
+    its backward. Again: its input stays, and its products are recomputed right before its backward.</p>
     <div class="pl-rc-buttons">${button("keep_all", "Keep all", ui)}${button("recompute_all", "Recompute all", ui)}
     ${button("count", "Count", ui, { on: s.run.state !== "running", title: "count a step on a simulated rank" })}
     ${button("show_par", "Show par", ui, { title: "asks for a choice of your own under the cap first" })}
@@ -32,7 +32,7 @@ function curve(s, ui) {
     const own = s.layers[layer], made = phase === "backward" && own.again ? own.made : 0;
     const rect = (kind, from, to) => html`<rect class="pl-rc-${kind}" x="${round(left(i))}" y="${round(y(to))}"
       width="${round(wide)}" height="${round(y(from) - y(to))}"/>`;
-    const said = `${name}: ${plural(live, "result")}${made ? `, ${made} of them made again` : ""}`;
+    const said = `${name}: ${plural(live, "result")}${made ? `, ${made} of them recomputed` : ""}`;
     return html`<g data-key="m${i}"><title>${said}</title>${rect(phase, 0, live - made)}
       ${made ? rect("made", live - made, live) : ""}
       ${i % Math.ceil(26 / each) ? "" : html`<text x="${round(left(i) + wide / 2)}" y="${bottom + 12}">${name}</text>`}</g>`;
@@ -48,7 +48,7 @@ function curve(s, ui) {
   const grid = (n) => html`<path class="pl-rc-grid" d="M${RC.left} ${round(y(n))}H${width}"/>
     <text class="pl-rc-axis" x="${RC.left - 6}" y="${round(y(n))}">${n}</text>`;
   return html`<section class="pl-section" aria-label="memory over the step"><h3>Memory over the step
-    <small>results, predicted; dashed: made again for this backward</small></h3><figure class="pl-rc-figure">
+    <small>results, predicted; dashed: recomputed for this backward</small></h3><figure class="pl-rc-figure">
     <svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="results in memory
       after each forward and during each backward: at most ${s.peak}, ${cap} fit"><g>${lines.map(grid)}</g>
     ${s.moments.map(bar)}<path class="pl-rc-cap" d="M${RC.left} ${round(y(cap))}H${width}"/>
