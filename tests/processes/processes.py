@@ -1,5 +1,7 @@
 """What tests of real processes ask about them."""
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -10,6 +12,15 @@ def state_of(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "Z"
+
+
+def stop(pid: int) -> None:
+    """Stop a process by a signal; it has stopped then. Where no signal tells it of its parent's end, the system
+    continues it at that end if it has stopped before, and not if it stops later.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    while state_of(pid) not in "TZ":
+        time.sleep(1e-3)
 
 
 def gone(pids, limit_s: float) -> float | None:

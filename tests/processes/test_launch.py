@@ -21,6 +21,7 @@ from parallel_lab.cli.main import main
 from parallel_lab.processes.launch import Console, LaunchSpec, launch
 from tests.crossed import each_of
 from tests.processes.launched import LAB, ROOT, lines_of, notes, output_of, run_ranks, script, started
+from tests.processes.processes import stop
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -447,8 +448,7 @@ def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path, stopped):
     with started(*LAB, "run", "-n", "3", "train.py", cwd=tmp_path) as run:
         run.wait_for(*(tmp_path / f"ready.{rank}" for rank in range(3)))
         if stopped:
-            victim = next(pid for pid in run.family() if pid != run.process.pid)
-            os.kill(victim, signal.SIGSTOP)
+            stop(next(iter(run.ranks())))
         os.kill(run.process.pid, signal.SIGKILL)
         taken_s = run.gone_after()
     assert taken_s is not None and taken_s < PROMISE_BOUND_S

@@ -22,7 +22,7 @@ from parallel_lab.processes.mpi.pool import MpiPool, close_mpi_pools, get_mpi_po
 from parallel_lab.processes.outcome import death_text
 from tests.crossed import each_of
 from tests.processes.pools import NEEDS_MPI, assert_usable, lent
-from tests.processes.processes import descendants, gone, state_of
+from tests.processes.processes import descendants, gone, state_of, stop
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
 PROMISE_BOUND_S = 5.0
@@ -230,7 +230,7 @@ def test_nothing_stays_when_the_notebook_or_a_process_between_dies(how):
         pids = [keeper, *descendants(keeper)]
         assert set(ranks) <= set(pids) and folders_of(notebook.pid)
         if how == "kill with a stopped rank":
-            os.kill(ranks[1], signal.SIGSTOP)
+            stop(ranks[1])
         start = time.monotonic()
         if how == "kill the keeper":
             os.kill(keeper, signal.SIGKILL)

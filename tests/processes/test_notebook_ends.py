@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import parallel_lab
-from tests.processes.processes import descendants, gone, state_of
+from tests.processes.processes import descendants, gone, state_of, stop
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
 SEED = 20261121
@@ -56,8 +56,7 @@ def test_kill_of_the_notebook_ends_all_workers_the_stopped_one_too(tmp_path, how
         pids = [int(w) for w in line.split()[1:]]
         everything = descendants(child.pid)
         assert set(pids) <= set(everything)
-        os.kill(pids[1], signal.SIGSTOP)
-        time.sleep(0.1)
+        stop(pids[1])
         (os.killpg if whole_group else os.kill)(child.pid, signal.SIGKILL)
         took, helpers = gone(pids, PROMISE_BOUND_S), gone(everything, PROMISE_BOUND_S)
     finally:
@@ -138,7 +137,7 @@ print(pool.run(train, 3)); print("PIDS", *pool.pids)"""
         assert time.monotonic() - start < PROMISE_BOUND_S and all(state_of(pid) != "Z" for pid in pids)
         client.execute("pool.run(train, 10**9)", stop_on_error=False)
         time.sleep(0.3)
-        os.kill(pids[2], signal.SIGSTOP)
+        stop(pids[2])
         manager.autorestart = False
         kernel = manager.provisioner.process.pid
         everything = descendants(kernel)
