@@ -101,10 +101,10 @@ function section(s, name, ui, { above = "", below = "", body } = {}) {
 // Parts of a lab, each one section.
 const sectionParts = (names) => Object.fromEntries(names.map((name) => [name, (s, ui) => section(s, name, ui)]));
 
-// The tabs with the setting as programs; lines of MindSpore that are pasted into the first set the lab.
 // What was refused, at the field that asked for it: the head may be out of sight.
 const refusedHere = (s, ui, command) => (ui.asked === command && s.last_error
   ? html`<p class="pl-refused-here" data-key="refused-${command}"><b aria-hidden="true">!</b> ${s.last_error}</p>` : "");
+// The tabs with the setting as programs; lines of MindSpore that are pasted into the first set the lab.
 const paste = (s, ui) => html`<div class="pl-field pl-paste">
   <label for="${ui.id}-paste">Lines of MindSpore set the lab:</label>
   <textarea id="${ui.id}-paste" rows="2" data-key="paste" data-command="set_code" spellcheck="false"
