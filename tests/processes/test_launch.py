@@ -227,10 +227,10 @@ def test_every_bad_end_of_a_rank_ends_the_others_with_its_exit_code(tmp_path, en
     found, output = run_ranks(tmp_path, 3, body)
     assert found == code, output
     assert re.match(words, notes(output)[0])
-    # those that have told their error may, on a busy machine, take longer to end than they are given
-    assert any(
-        re.fullmatch(r"ranks? (0, |1, |0-)?2 did not end in time and had to be ended", note) for note in notes(output)
-    )
+    # who has told an error may take longer to end than it is given on a busy machine: rank 0, and a rank 1 that leaves
+    late = "(0, |1, |0-)?2" if end.startswith("sys.exit") else "(0, )?2"
+    ended = re.compile(f"ranks? {late} did not end in time and had to be ended")
+    assert any(ended.fullmatch(note) for note in notes(output))
     assert re.match(r"Rank(Died|Raised): rank 1", lines_of(output, 0)[0])
     assert time.monotonic() - began < 30
 
