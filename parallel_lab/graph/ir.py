@@ -122,7 +122,7 @@ class Node:
     own_rows     a slice that each rank takes of its own rows, so that nothing moves:
                  `add_prim_attr("skip_redistribution", True)`
     by_batch     it has no strategy and its batch is to be split, in a search too: `Cell.set_data_parallel`
-    recompute    how its results are made again for backward (`graph/recomputed.py`); (): they are kept
+    recompute    how its results are recomputed for backward (`graph/recomputed.py`); (): they are kept
     """
 
     name: str

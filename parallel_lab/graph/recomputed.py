@@ -1,7 +1,7 @@
 """What is not to be kept on the device for backward, as the trace writes it down: `Node.recompute`.
 
-    cell.recompute()               everything in the Cell but what makes its outputs is made again for backward
-    primitive.recompute()          this operator's results are made again, wherever it stands; (False): they are kept
+    cell.recompute()               everything in the Cell but what makes its outputs is recomputed for backward
+    primitive.recompute()          this operator's results are recomputed, wherever it stands; (False): they are kept
     cell.offload()                 what backward reads of the Cell's results waits on the host
 
 A call of a Cell is a region of its own, with a number; a Cell within it belongs to the outermost one that was asked.
@@ -44,5 +44,5 @@ def offloads(wish: Pairs) -> int:
 
 
 def asks_to_recompute(wish: Pairs) -> bool:
-    """Whether results are to be made again."""
+    """Whether results are to be recomputed."""
     return bool(wish) and not offloads(wish)

@@ -1,9 +1,9 @@
-"""Pass `recompute`: results that are made again for backward, so that those of forward need not be kept until then.
+"""Pass `recompute`: results that are recomputed for backward, so that those of forward need not be kept until then.
 
     forward    a = MatMul(x, w)   b = Tanh(a)   y = MatMul(b, v)            x and y are kept; a and b die at once
     backward   ...   a.again = MatMul(x, w)   b.again = Tanh(a.again)   dv = MatMul(b.again, dy)   ...
 
-A backward instruction that reads a result which may be made again reads a copy in its place, and the copies that this
+A backward instruction that reads a result which may be recomputed reads a copy in its place, and the copies that this
 one needs come right before it, from values that are kept. What no one reads gets no copy. A copy is the same operator
 on the same operands, so no bit changes: a random mask has the key and the step of the first time. How long values live
 and what an instruction costs follow from the program (`lifetimes.py`, `cost/`); nothing else knows of recomputing.
@@ -143,13 +143,13 @@ def _is_local(instr: Instr) -> bool:
     return instr.kind in ("reshape", "slice")
 
 
-# ---- what is made again ----
+# ---- what is recomputed ----
 
 
 class _Regions:
-    """Which forward instructions are made again, and for whom.
+    """Which forward instructions are recomputed, and for whom.
 
-    wishes   operator -> how it is recomputed;  again: results of forward that may be made again -> by which instruction
+    wishes   operator -> how it is recomputed;  again: results of forward that may be recomputed -> by which instruction
     """
 
     def __init__(self, draft: Draft) -> None:

@@ -1,4 +1,4 @@
-"""`recompute(fn, *args)`: run at once and keep the inputs alone; what lies between is made again for the gradient.
+"""`recompute(fn, *args)`: run at once and keep the inputs alone; what lies between is recomputed for the gradient.
 
     y = recompute(block, x)          as block(x); its gradient runs block(x) a second time
 
