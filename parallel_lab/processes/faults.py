@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import threading
 import time
 import traceback
 from types import TracebackType
@@ -30,6 +31,13 @@ SAME_CALLS = "All members of a group must make the same calls in the same order"
 
 class RunInterrupted(KeyboardInterrupt):
     """The run was interrupted. `except Exception` in user code does not swallow a KeyboardInterrupt."""
+
+    raised_here = False  # in the main thread of this process, the one that a signal would interrupt once more
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        if threading.current_thread() is threading.main_thread():
+            RunInterrupted.raised_here = True
 
 
 _FAULTS = ("RankDied", "RankRaised", "CollectiveMismatch", "CollectiveTimeout", "DeadlockError")

@@ -62,14 +62,24 @@ def take_place() -> None:
 
 
 def note_interrupt(number: int, frame: object) -> None:
-    """Ctrl-C, which the launcher passes on and tells of itself."""
+    """Ctrl-C, which the launcher passes on and tells of itself. A script that a collective has raised it in already may
+    be cleaning up, and is not interrupted again.
+    """
     asked_to_end.append(True)
-    signal.default_int_handler(number, frame)
+    if not getattr(run_interrupted(), "raised_here", False):
+        signal.default_int_handler(number, frame)
+
+
+def run_interrupted() -> type[BaseException] | None:
+    """What collectives raise for Ctrl-C, if the script has any."""
+    return getattr(sys.modules.get("parallel_lab.processes.faults"), "RunInterrupted", None)
 
 
 def unraisablehook(lost: sys.UnraisableHookArgs) -> None:
     """A Ctrl-C raised where Python lets nothing out (a finalizer, a callback of the import system) is raised again."""
     if asked_to_end and issubclass(lost.exc_type, KeyboardInterrupt):
+        if (error := run_interrupted()) is not None:
+            error.raised_here = False  # it has come to nobody
         threading.Timer(AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()  # not here: it would be lost, too
     else:
         sys.__unraisablehook__(lost)
