@@ -19,6 +19,7 @@ from parallel_lab.base.errors import DataFileError
 from parallel_lab.base.files import shipped_folder
 from parallel_lab.cli.main import main
 from parallel_lab.lab.exercises import JUNK, Exercise, get_exercise, judge, lesson_10
+from parallel_lab.lab.grading import marks
 from parallel_lab.lab.grading.confine import Limits, descendants
 from parallel_lab.lab.grading.marks import Mark, Table, grade_folder
 from parallel_lab.lab.grading.submissions import Call, Cell, calls_of, find_submissions, needed_cells, read_cells
@@ -164,9 +165,9 @@ def test_tables_earn_nothing_and_own_numbers_are_the_students(tmp_path):
     }
     for who in caps:
         submit(tmp_path, who, "10", ["10.1", "10.2"], answers=answers)
-    marks = grade_folder(tmp_path, jobs=2, own_numbers=True, seed=3)
-    assert {who: marks.total(who)[0] for who in caps} == {"ada": 7 + 2, "bob": 0 + 2}
-    assert any("Right for what check shows" in mark.note for mark in marks.marks)
+    table = grade_folder(tmp_path, jobs=2, own_numbers=True, seed=3)
+    assert {who: table.total(who)[0] for who in caps} == {"ada": 7 + 2, "bob": 0 + 2}
+    assert any("Right for what check shows" in mark.note for mark in table.marks)
 
 
 # ---- hostile notebooks ----
@@ -305,6 +306,24 @@ def test_a_grader_that_lacks_a_package_is_an_error_and_not_a_zero(tmp_path):
 
 
 @pytest.mark.exhaustive
+def test_a_grader_that_is_changed_meanwhile_gives_no_more_marks_and_keeps_those_before(tmp_path, monkeypatch):
+    package = tmp_path / "package"  # in its place: the real one is needed by other tests
+    package.mkdir()
+    (package / "rule.py").write_text("", encoding="utf-8")
+    monkeypatch.setattr(marks, "_PACKAGE", package)
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+    for student in "abc":
+        own_notebook(tmp_path / "class", student, "def f(n):\n    return 2 * n", 'check("my.1", f)')
+
+    def edit(_graded: str) -> None:
+        (package / "rule.py").write_text("changed", encoding="utf-8")
+
+    table = grade_folder(tmp_path / "class", limits=SHORT, exercises=tmp_path / "own.py", tell=edit)
+    assert [(mark.student, mark.points) for mark in table.marks] == [("a", 3), ("a", 1), ("b", None), ("c", None)]
+    assert all("b/mine.ipynb was graded: look at that notebook" in mark.note for mark in table.errors)
+
+
+@pytest.mark.exhaustive
 def test_a_lesson_that_does_not_run_here_as_it_was_handed_out_is_an_error_for_all(tmp_path):
     """Where its own cells lack a package nobody's answer is judged."""
     path = submit(tmp_path / "release", "x", "09", first="")
@@ -365,8 +384,8 @@ def test_tests_are_those_of_test_cells_and_else_every_call_of_check():
 
 
 def test_a_table_is_harmless_in_a_spreadsheet_and_sums_up(tmp_path):
-    marks = (Mark("=1+1", "n", "e", "p", 2, 3, "passed", note="-x\ny"), Mark("=1+1", "n", "e", "q", None, 4, "error"))
-    table = Table(marks, {})
+    rows = (Mark("=1+1", "n", "e", "p", 2, 3, "passed", note="-x\ny"), Mark("=1+1", "n", "e", "q", None, 4, "error"))
+    table = Table(rows, {})
     table.write_csv(tmp_path / "m.csv")
     lines = (tmp_path / "m.csv").read_text(encoding="utf-8").splitlines()
     assert lines[1:] == ["'=1+1,n,e,p,2,3,passed,,'-x y", "'=1+1,n,e,q,,4,error,,"]

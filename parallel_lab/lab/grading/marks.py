@@ -20,7 +20,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from ...base.errors import DataFileError, ParallelLabError
+from ...base.errors import DataFileError
 from ...base.files import shipped_folder
 from ..exercises.book import RESULTS_FORMAT
 from .confine import Limits
@@ -29,10 +29,6 @@ from .submissions import Submission, find_submissions, read_cells, released_as
 LATE_S = 60.0  # after the time limit, which the grader keeps itself
 _PACKAGE = Path(__file__).parents[2]
 _WORDS = {True: "passed", False: "not yet", None: "not judged"}
-
-
-class GraderChanged(ParallelLabError, RuntimeError):
-    """A file of the grader was changed while a submission ran: marks from then on would mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -128,22 +124,26 @@ def grade_folder(
                default
     tell       is told each submission that is graded, in a line
 
-    Raises DataFileError for a folder without notebooks, GraderChanged.
+    Where files of the grader change meanwhile, no marks are given from then on.
+
+    Raises DataFileError for a folder without notebooks.
     """
     limits, release = limits or Limits(), release or shipped_folder("notebooks")
     seed = secrets.randbelow(2**32) if seed is None else seed
     found, before = find_submissions(folder), _fingerprint()
     broken = _environment(found, limits, release, exercises)
+    changed: list[str] = []  # the submissions that then ran
 
     def one(submission: Submission) -> list[tuple[Mark, dict[str, Any] | None]]:
         task = _task(submission.path, limits, release, exercises)
         if isinstance(task, dict):
             task |= {"seed": seed, "learner": submission.student if own_numbers else ""}
         reason = broken.get(task.get("release", "")) if isinstance(task, dict) else task
-        told = {"error": reason} if reason else _run(task, limits)
-        if _fingerprint() != before:
-            what = f"files of parallel_lab changed while {submission.path} was graded"
-            raise GraderChanged(what, where="grade", hint="Install the package again; look at that notebook")
+        told = {"error": reason} if reason or changed else _run(task, limits)
+        if changed or _fingerprint() != before:
+            changed.append(str(submission.path))
+            what = f"files of parallel_lab changed while {changed[0]} was graded"
+            told = {"error": f"{what}: look at that notebook, install the package again, and grade once more"}
         rows = list(_rows(submission, told, exercises))
         tell(f"{submission.student}: {submission.name}")
         return rows
