@@ -29,7 +29,8 @@ ABSENT = {
 MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "mpi4py")
 LIBRARIES = "numpy dill multiprocess.connection multiprocess.forkserver multiprocess.reduction threadpoolctl asyncio "
 LIBRARIES += "subprocess tempfile shutil http.server ipywidgets anywidget plotly.graph_objects IPython nbformat "
-LIBRARIES += "jupyter_client nbconvert ipykernel.kernelbase unittest.mock concurrent.futures.process PIL.Image"
+LIBRARIES += "jupyter_client nbconvert ipykernel.kernelbase unittest.mock concurrent.futures.process PIL.Image "
+LIBRARIES += "nbgrader.api"
 OF_RANKS = (".rank_main", ".keeper", ".worker", ".server_preload", ".__main__")  # run by what is refused
 
 
