@@ -22,6 +22,7 @@ CALLS = {
     "reduce": lambda comm, x: comm.reduce(x),
     "barrier": lambda comm, x: comm.barrier(),
     "send and recv": lambda comm, x: (comm.send(x, 1 - comm.rank), comm.recv(1 - comm.rank)),
+    "large send and recv": lambda comm, x: (comm.send(np.repeat(x, 1 << 17), 1 - comm.rank), comm.recv(1 - comm.rank)),
     "started": lambda comm, x: comm.start("all_reduce", x).wait(),
     "agree_to_continue": lambda comm, x: comm.agree_to_continue(),
     "algorithm": lambda comm, x: run_algorithm(comm, "all_reduce", "ring", x),

@@ -247,6 +247,8 @@ class FastMessages(Communicator):
         records, ends, ends_at = self._records_at, self._ends, self._ends_at
 
         def give(x: np.ndarray) -> bool:
+            if get_ident() != loop.thread:
+                loop.check_caller()
             if words[ABORT]:
                 raise loop.fault_error()
             if loop.progress is not None:
@@ -278,6 +280,8 @@ class FastMessages(Communicator):
         records, ends, ends_at, queue = self._records_at, self._ends, self._ends_at, (source, sr_tag)
 
         def take(out: np.ndarray | None) -> np.ndarray | None:
+            if get_ident() != loop.thread:
+                loop.check_caller()
             if words[ABORT]:
                 raise loop.fault_error()
             if source in channels.asking or source in channels.coming or channels.mail.kept.get(queue):
