@@ -25,6 +25,7 @@ from ...base.system import cores, free_memory_bytes
 from ...processes.measure.measure import load
 from ...processes.mpi.launch import mpirun_version
 from ...processes.shm import WorkerPool
+from ...processes.shm.arena import ARENA_BYTES
 from .cases import OPS, POINT_TO_POINT, Case, check_results, given
 from .checks import CheckCost, measure_checks
 from .groups import BenchError, Competing, RankGroup, first_line, interleaved_batches, timed
@@ -120,7 +121,7 @@ def measure_collectives(
     with contextlib.ExitStack() as stack:
         tell(f"starting {ranks} ranks of each competitor")
         # addresses for two arrays per rank of the largest size, beside the collectives'; pages are taken when written
-        arena_bytes = (64 << 20) + 3 * ranks * max(sizes_bytes, default=0)
+        arena_bytes = ARENA_BYTES + 3 * ranks * max(sizes_bytes, default=0)
         pool = stack.enter_context(WorkerPool(ranks, timeout_s=120.0, warn_after_s=60.0, arena_bytes=arena_bytes))
         ours: list[Competing] = [OwnRanks(pool, name) for name in (OURS, OUT, ARENA)]
         others, missing, versions = _start_peers(stack, ranks, peers)
