@@ -33,6 +33,10 @@ def test_every_fault_has_its_sentence():
     only("0B0 0F0\n1F0 1B0", "input", "0B0 needs 0F0", "only at action 1", "0F0 must come first")
     only("0F0 0F1 0F2 0B0 0B1 0B2", "memory", "action 2 of rank 0", "keeps 2 of 2 (0F0, 0F1); a B of one", cap=2)
     only("0F0 0B0 0F1 0W0 0B1 0W1", "memory", "a W of one of them", cap=1)
+    only("0B0 0F0 0F1 0B1", "input", "0F0 must come first", cap=1)  # and no memory lacks when it does
+    only("0F0 0F9 0B0", "number", "micro-batch 9", micro_batches=1, cap=1)
+    missing = Schedule.from_text("0F0 0F1 0B1").check(1)  # why there is no room is told first
+    assert [fault.kind for fault in missing] == ["never", "memory"]
     assert Schedule.from_text("0F0 0F1 0B0 0B1").check(2) == []
     with pytest.raises(ArgumentError, match="one for each of 1 ranks"):
         Schedule.from_text("0F0 0B0").check((1, 2))

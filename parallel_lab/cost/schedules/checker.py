@@ -50,9 +50,9 @@ def find_faults(order: Order, cap: int | Sequence[int] | None = None, *, rendezv
         )
     faults = list(_of_actions(order))
     faults += _of_copies(order) if not faults else ()
+    faults += _missing(order)
     if caps is not None:
         faults += _of_memory(order, caps)
-    faults += _missing(order)
     faults += _of_waits(order)
     if rendezvous and not any(fault.kind != "memory" for fault in faults):
         faults += _of_messages(order)
@@ -127,9 +127,15 @@ def _of_memory(order: Order, caps: Sequence[int]) -> Iterator[Fault]:
     frees = "W" if order.splits_backward else "B"
     for rank, lane in enumerate(order.ranks):
         kept: list[Key] = []
+        early: set[Key] = set()  # backwards before their forward, which are told as input
         full = False
         for at, action in enumerate(lane):
-            if action.kind == "F":
+            part, kind, n = key_of(action)
+            if _number(order, action):
+                continue
+            if kind == "F":
+                if (part, frees, n) in early:
+                    continue
                 if len(kept) >= caps[rank] and not full:
                     shown = ", ".join(_name(key) for key in kept[:6]) + (", ..." if len(kept) > 6 else "")
                     text = f"action {at} of rank {rank}: no memory for {action}: rank {rank} keeps {len(kept)} of "
@@ -137,9 +143,11 @@ def _of_memory(order: Order, caps: Sequence[int]) -> Iterator[Fault]:
                     yield Fault("memory", rank, at, str(action), text)
                     full = True  # one cause, told once, until there is room again
                 kept.append(key_of(action))
-            elif action.kind == frees and (action.stage, "F", action.micro_batch) in kept:
-                kept.remove((action.stage, "F", action.micro_batch))
+            elif kind == frees and (part, "F", n) in kept:
+                kept.remove((part, "F", n))
                 full = full and len(kept) >= caps[rank]
+            elif kind == frees:
+                early.add((part, frees, n))
 
 
 def _missing(order: Order) -> Iterator[Fault]:
