@@ -13,7 +13,7 @@
     owners        what one rank alone holds is read by that rank alone, or sent by it; messages are everybody's
     places        an instruction reads and makes everything in one memory, of the device or of the host; copies cross
     stages        every rank belongs to one stage
-    schedule      actions name programs that exist, forward before backward before update
+    schedule      actions name programs that exist, forward before backward before update; no stages wait in a circle
 
 What an instruction of one kind must fulfil stands with its kind, in `kinds.py`; here is what holds for all of them, and
 for the plan as a whole. A broken rule is a defect of a pass; the error shows the lines around it.
@@ -69,8 +69,29 @@ def verify_plan(plan) -> None:
                     raise PlanError(f"{what}\n{_around(program, position)}")
                 known.update(dict.fromkeys(instr.kept, instr))
         everything |= known
+    if fault := _fault_of_waits(plan):
+        raise PlanError(fault, where="plan schedule", allowed="An order in which every action has what it reads")
     for fault in _faults_of_results(plan, everything):
         raise PlanError(fault, where="plan")
+
+
+def _fault_of_waits(plan: Any) -> str:
+    """What the stages wait for when none of them can go on, or ""."""
+    left = [[(a.stage, a.kind, a.micro_batch) for a in s.actions if not a.of_step] for s in plan.stages]
+    to_come = {key for keys in left for key in keys}
+
+    def waits(keys: list[tuple[int, str, int]]) -> tuple[int, str, int] | None:
+        part, kind, n = keys[0]
+        needs = {"F": [(part - 1, "F", n)], "B": [(part, "F", n), (part + 1, "B", n)]}.get(kind, [(part, "B", n)])
+        return next((key for key in needs if key in to_come), None)
+
+    before = -1
+    while before != (before := len(to_come)):
+        for keys in left:
+            while keys and waits(keys) is None:
+                to_come.discard(keys.pop(0))
+    names = [["{}{}{}".format(*key) for key in (waits(keys), keys[0])] for keys in left if keys]
+    return "; ".join(f"a stage waits for {key} before {action}" for key, action in names)
 
 
 def _faults_of_results(plan: Any, known: Makers) -> Iterator[str]:

@@ -1,11 +1,13 @@
 """Every schedule runs: those with a name, on all placements, and those made by hand; results are those of one device
 that is fed the same micro-batches, to the bit where a schedule holds one copy of every parameter."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import parallel_lab as pl
-from parallel_lab.base.errors import ArgumentError
+from parallel_lab.base.errors import ArgumentError, PlanError
 from parallel_lab.cost.schedules import Schedule, make_schedule, schedule_names
 from parallel_lab.graph.placement import placement_of
 from tests.graph.test_pipeline import assert_equal, planned, trained
@@ -123,6 +125,29 @@ def test_an_illegal_schedule_is_refused_with_its_reason(text, options, words):
     schedule = Schedule.from_text(text, **options)
     with pytest.raises(ArgumentError, match=words):
         planned((0, 1), 2, parts=schedule.micro_batches, schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "words"),
+    [
+        (("0F0 0F1 0B1 0B0 0W0 0W1", "1F0 1B0 1W0 1F1 1B1 1W1"), ""),
+        (("0F0 0B0 0W0 0F1 0B1 0W1", "1F0 1F1 1B0 1B1 1W0 1W1"), "waits for 1B0 before 0B0; .* for 0F1 before 1F1"),
+        (("0F0 0F1 0B0 0W0 0W1 0B1", "1F0 1F1 1B0 1B1 1W0 1W1"), "waits for 0B1 before 0W1"),
+    ],
+)
+def test_actions_of_a_plan_in_another_order_are_checked_as_a_schedule_is(lanes, words):
+    """`verify` looked at programs, which the first micro-batch had made the values of; not at waits of stages."""
+    plan = planned((0, 1), 2, parts=2, schedule=Schedule.from_text(BY_HAND))[0]
+    orders = Schedule.from_text("\n".join(lanes)).ranks
+    with_step = [
+        (s, lane + tuple(a for a in s.actions if a.of_step)) for s, lane in zip(plan.stages, orders, strict=True)
+    ]
+    edited = replace(plan, stages=tuple(replace(stage, actions=actions) for stage, actions in with_step))
+    if not words:
+        edited.verify()
+        return
+    with pytest.raises(PlanError, match=words):
+        edited.verify()
 
 
 @pytest.mark.parametrize(
