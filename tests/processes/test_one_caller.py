@@ -158,3 +158,30 @@ def test_a_thread_with_the_number_of_one_that_has_ended_is_another(pool, call, k
     with pytest.raises(CollectiveMismatch, match="has called from thread 'that has ended' before"):
         pool.run(in_threads_one_after_the_other, call, known)
     assert_usable(pool)
+
+
+def reports_in_a_child(comm, folder):
+    """A child that writes to its parent's end of the notebook's pipe would leave its messages in pieces there."""
+    child = os.fork() if comm.rank == 0 else -1
+    try:
+        for turn in range(20):
+            comm.report((child == 0, turn, bytes(200_000)))
+    except WorldError as error:
+        Path(folder, "refused").write_text(str(error))
+    finally:
+        if child == 0:
+            os._exit(0)
+    if child > 0:
+        os.waitpid(child, 0)
+    return comm.all_reduce(np.ones(1))[0]
+
+
+def test_forked_child_reports_nothing_for_its_rank(pool, tmp_path):
+    job = pool.submit(reports_in_a_child, str(tmp_path))
+    assert job.result(40) == [RANKS] * RANKS
+    assert "forked by rank 0" in (tmp_path / "refused").read_text()
+    assert {(rank, turn) for rank, (_, turn, _) in job.messages} == {
+        (rank, n) for rank in range(RANKS) for n in range(20)
+    }
+    assert not any(child for _, (child, *_) in job.messages)
+    assert_usable(pool)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import itertools
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -121,6 +123,35 @@ def test_random_arrays_never_overlap_keep_their_contents_and_leave_nothing(heap)
     assert all((a == mark).all() for a, mark in live)
     assert heap.used_bytes == sum(-(-a.nbytes // 64) * 64 for a, _ in live)
     live.clear()
+    gc.collect()
+    assert heap.used_bytes == 0
+
+
+def test_threads_that_ask_at_once_get_places_of_their_own(heap):
+    """Each of four had its numbers overwritten by another's hundreds of times."""
+    wrong, start, interval = [], threading.Barrier(4), sys.getswitchinterval()
+
+    def work(thread):
+        start.wait()
+        kept = []
+        for turn in range(200):
+            array = heap.empty(1000 + turn % 50 * 100, np.float64)
+            array[...] = 1000 * thread + turn
+            kept.append((1000 * thread + turn, array))
+            if turn % 7 == 6:
+                kept.pop(0)
+        wrong.extend(value for value, array in kept if not (array == value).all())
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    try:
+        sys.setswitchinterval(1e-6)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == []
     gc.collect()
     assert heap.used_bytes == 0
 

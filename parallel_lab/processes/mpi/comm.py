@@ -182,6 +182,8 @@ class MpiCommunicator(CheckedCalls):
 
     def report(self, obj: object) -> None:
         """Hand a small object to the notebook (`Job.messages`); without a notebook it is printed."""
+        if self._handshake.forked:
+            self._handshake.check_caller()
         if self._report is not None:
             self._report(obj)
         else:

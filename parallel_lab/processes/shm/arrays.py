@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import threading
 import weakref
 from bisect import bisect_left
 from collections import deque
@@ -46,6 +47,7 @@ class SharedArrays:
         self._free_starts: list[int] = []  # free pieces below the top, ascending, never touching each other
         self._free_sizes: list[int] = []
         self._given = 0  # arrays given out and not come back
+        self._one_thread = threading.RLock()  # two that look at once would be given the same place
         # a garbage collection can end an array at any moment, also in the middle of `empty`: places (start, size) wait
         # here until there is time for them
         self._returned: deque[tuple[int, int]] = deque()
@@ -58,7 +60,8 @@ class SharedArrays:
     @property
     def used_bytes(self) -> int:
         """Bytes given out and not come back, rounded up to the alignment."""
-        self._take_back()
+        with self._one_thread:
+            self._take_back()
         return self._top - sum(self._free_sizes)
 
     @property
@@ -74,12 +77,13 @@ class SharedArrays:
         if size <= 0 or dtype.hasobject:
             return np.empty(shape, dtype)
         taken = round_up(size, ALIGN)
-        start = self._take(taken)
+        with self._one_thread:
+            start = self._take(taken)
+            self._given += start is not None
         if start is None:
             return np.empty(shape, dtype)
         array = np.ndarray(dims, dtype, self._arena.bytes, self.start + start)
         weakref.finalize(array, self._returned.append, (start, taken)).atexit = False
-        self._given += 1
         return array
 
     def position(self, array: np.ndarray) -> int:
@@ -143,8 +147,9 @@ class SharedArrays:
 
     def trim(self) -> None:
         """Hand all free pages above the top back to the system."""
-        self._take_back()
-        self._give_back(0)
+        with self._one_thread:
+            self._take_back()
+            self._give_back(0)
 
     def _give_back(self, kept_bytes: int) -> None:
         """Hand pages that lie more than `kept_bytes` above the top back to the system."""

@@ -274,6 +274,8 @@ class Communicator(CheckedCalls):
 
     def report(self, obj: object) -> None:
         """Send a small object to the notebook while the run goes on (`Job.messages`, `on_message`)."""
+        if self._loop.forked:
+            self._loop.check_caller()
         self._send(b"M", dill.dumps(obj, recurse=True))
 
     # for worker_main
