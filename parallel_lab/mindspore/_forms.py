@@ -160,6 +160,11 @@ def lin_space(start: Any, stop: Any, num: int) -> Tensor:
     return Tensor(ops.linspace(*(x.item() for x in ends), num))
 
 
+def lin_space_ext(start: Any, end: Any, steps: int, dtype: Any = None) -> Tensor:
+    """`steps` numbers at equal distances from start to end.  start, end: numbers or Tensors of one -> (steps,)."""
+    return ops.cast(lin_space(start, end, steps), dtype or "float32")
+
+
 # ---- functions whose form differs ----
 
 
@@ -309,7 +314,7 @@ Depend = _form("Depend", functional.depend)
 Eye = _form("Eye", eye, _Made)
 Fill = _form("Fill", fill, _Made)
 FillV2 = _form("FillV2", fill_v2, _Made)
-LinSpace, LinSpaceExt = (_form(name, lin_space, _Made) for name in ("LinSpace", "LinSpaceExt"))
+LinSpace, LinSpaceExt = _form("LinSpace", lin_space, _Made), _form("LinSpaceExt", lin_space_ext, _Made)
 Ones = _form("Ones", ones, _Made)
 OnesLike, OnesLikeExt = (_form(name, ones_like, _Made) for name in ("OnesLike", "OnesLikeExt"))
 Rank = _form("Rank", rank)

@@ -11,10 +11,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .. import ops
-from ..base.checks import flag
+from ..base.checks import flag, integer, sequence_of
 from ..base.errors import NotBuiltYet
+from ..nn.tensor.tensor import Tensor
 from ..ops.spellings import tensor_operand
+
+DIMS = sequence_of(integer(1), "A tuple of ints of at least 1")
 
 
 def in_place_is_refused(where: str, inplace: Any) -> None:
@@ -77,6 +82,13 @@ def prod(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = Non
 def subtract(input: Any, other: Any, *, alpha: Any = 1) -> Any:
     """input - alpha * other, broadcast."""
     return ops.sub(input, other) if type(alpha) is int and alpha == 1 else ops.sub_ext(input, other, alpha)
+
+
+def scatter_nd(indices: Any, updates: Any, shape: Any) -> Any:
+    """Zeros of `shape` with `updates` added at `indices`.  indices: (..., m), updates: (..., *shape[m:]) -> shape."""
+    updates = tensor_operand("scatter_nd", "updates", updates)
+    zeros = Tensor(np.zeros(DIMS("scatter_nd", "shape", shape), updates.dtype))
+    return ops.tensor_scatter_add(zeros, indices, updates)
 
 
 def igamma(input: Any, other: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Cells with an underscore that scripts import from MindSpore's own modules.
+"""Cells and operators with an underscore that scripts import from MindSpore's own modules.
 
 from mindspore.common.api import _cell_graph_executor       # train/executor.py
 from mindspore.parallel._utils import _get_device_num       # _context.py
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import ops
 from ..base.checks import checked, instance
 from ..nn.cell import Cell
 from ..train.executor import FeedsDataset
@@ -29,6 +30,18 @@ class _VirtualDatasetCell(FeedsDataset):
 
 
 _VirtualDatasetCellTriple = _VirtualDatasetCell
+
+
+class _VirtualDataset(ops.Identity):
+    """Its operands, as they are: that they come from a dataset, and how they are split, the parallel context says,
+    whatever strategy it is given.
+    """
+
+    def shard(self, *strategies: Any, **named: Any) -> _VirtualDataset:
+        return self
+
+    def __call__(self, *inputs: Any) -> Any:
+        return inputs[0] if len(inputs) == 1 else inputs
 
 
 def _get_cache_prim(cls_prim: type) -> Callable:

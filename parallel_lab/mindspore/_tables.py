@@ -150,7 +150,7 @@ OPERATOR_FORMS = _of(
 }
 FUNCTIONS = _of(
     "parallel_lab.mindspore._functions",
-    "gelu igamma igammac leaky_relu norm prod relu roll scalar_to_array softmax subtract",
+    "gelu igamma igammac leaky_relu norm prod relu roll scalar_to_array scatter_nd softmax subtract",
 ) | _of("parallel_lab.mindspore._mint_nn", "group_norm softplus")
 CLASSES = _of(
     "parallel_lab.mindspore._classes",
@@ -199,6 +199,7 @@ COMMUNICATION_OPERATORS = {
         "ReduceScatter Send",
     ),
     **_of(FORMS, "Receive NeighborExchange NeighborExchangeV2 AlltoAllV BatchISendIRecv"),
+    **_of(INTERNALS, "_VirtualDataset"),
 }
 
 # PyTorch's spellings of layers that are this package's too; those of operators are in their declarations

@@ -44,6 +44,7 @@ from .layers.class_losses import CrossEntropyLoss, NLLLoss, SoftmaxCrossEntropyE
 from .layers.conv import (
     AdaptiveAvgPool2d,
     AdaptiveMaxPool2d,
+    AvgPool1d,
     AvgPool2d,
     AvgPool3d,
     Conv1d,
@@ -51,8 +52,10 @@ from .layers.conv import (
     Conv2d,
     Conv2dTranspose,
     Conv3d,
+    MaxPool1d,
     MaxPool2d,
     MaxPool3d,
+    Upsample,
 )
 from .layers.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
 from .layers.embedding import Embedding, EmbeddingLookup, MultiFieldEmbeddingLookup

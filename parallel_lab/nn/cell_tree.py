@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 from ..base.checks import checked, fitting, flag, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, shorten
 from ..ops.machine.primitive import Primitive
-from .tensor.parameter_tuple import ParameterTuple
+from .tensor.parameter_tuple import UNNAMED, ParameterTuple
 from .tensor.tensor import Parameter
 
-UNNAMED = "Parameter"  # the name of a Parameter that was given none
 OWN_NAMES = "Give each its own name: Parameter(..., name='...')"
 
 

@@ -126,6 +126,7 @@ MADE = {
     "ZerosLike": (lambda ops: ops.ZerosLike()(Tensor([1.5, 2])), np.zeros(2, np.float32)),
     "OnesLike": (lambda ops: ops.OnesLike()(Tensor([1.5, 2])), np.ones(2, np.float32)),
     "FillV2": (lambda ops: ops.FillV2()((2,), Tensor(3, np.int32)), np.full(2, 3, np.int32)),
+    "LinSpaceExt": (lambda ops: ops.LinSpaceExt()(0, 1, 3, "float16"), np.linspace(0, 1, 3, dtype=np.float16)),
     "LinSpace": (lambda ops: ops.LinSpace()(Tensor(0.0), Tensor(1.0), 3), np.linspace(0, 1, 3, dtype=np.float32)),
     "Range": (lambda ops: ops.Range()(Tensor(1, np.int32), Tensor(8, np.int32), 3), np.array([1, 4, 7], np.int32)),
     "range": (lambda ops: ops.range(5, 0, -2), np.array([5, 3, 1])),

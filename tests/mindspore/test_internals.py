@@ -7,6 +7,7 @@ import pytest
 from parallel_lab.mindspore.common.api import _cell_graph_executor
 from parallel_lab.mindspore.nn.wrap.cell_wrapper import _VirtualDatasetCell
 from parallel_lab.mindspore.ops._primitive_cache import _get_cache_prim
+from parallel_lab.mindspore.ops.operations.comm_ops import _VirtualDataset
 from parallel_lab.mindspore.parallel import _utils, restore_group_info_list, set_op_strategy_config
 from parallel_lab.mindspore.parallel._auto_parallel_context import auto_parallel_context
 from parallel_lab.mindspore.parallel._cost_model_context import reset_cost_model_context, set_cost_model_context
@@ -243,3 +244,16 @@ def test_the_context_as_an_object_says_what_was_set_and_what_stands_in_dicts():
     assert not held.get_enable_reduce_scatter_fusion()
     held.reset()
     assert held.get_device_num() == 1 and not held.get_device_num_is_set()
+
+
+def test_inputs_that_are_said_to_come_from_a_dataset_pass_as_they_are():
+    class Fed(Net):
+        def __init__(self):
+            super().__init__()
+            self.fed = _VirtualDataset().shard(((8, 1), (1, 1)))
+
+        def construct(self, x, y):
+            x, y = self.fed(x, y)
+            return super().construct(x) + self.fed(y)
+
+    assert _cell_graph_executor.compile(Fed(), X, Tensor(np.ones((8, 8), np.float32)))[1]

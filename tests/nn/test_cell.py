@@ -124,8 +124,10 @@ def test_a_child_gives_equal_names_different_paths():
 
 
 def test_a_tuple_with_two_parameters_of_one_name_is_refused():
-    with pytest.raises(ArgumentError, match="two Parameters are registered as 'w'"):
-        Outer(ws=ParameterTuple([weight("w"), weight("w")]))
+    one = weight("w")
+    assert len(ParameterTuple([one, one, weight(), weight()])) == 4
+    with pytest.raises(ArgumentError, match="ParameterTuple: two Parameters are named 'w'"):
+        ParameterTuple([one, weight("w")])
 
 
 # ---- registration ----

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, Tensor, nn, ops
+from parallel_lab.base.errors import ArgumentError
 from tests.crossed import each_of
 from tests.nn.one_device import check_equals_one_device, messages
 from tests.refusals import refused
@@ -151,3 +152,29 @@ test_what_picture_layers_refuse = refused(
     (lambda: nn.AvgPool2d(2, 2, count_include_pad=0), TypeError, "count_include_pad=0"),
     (lambda: nn.AdaptiveAvgPool2d((1, 2, 3)), ValueError, "output_size="),
 )
+
+
+@each_of(
+    "layer, of_window",
+    (nn.MaxPool1d, lambda windows: windows.max(-1)),
+    (nn.AvgPool1d, lambda windows: windows.mean(-1)),
+)
+def test_pooling_of_rows_is_that_of_each_window(layer, of_window):
+    x = np.random.default_rng(0).standard_normal((2, 3, 9)).astype(np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view(x, 3, axis=2)
+    np.testing.assert_allclose(layer(3, 2)(Tensor(x)).asnumpy(), of_window(windows[:, :, ::2]), rtol=1e-6)
+    assert layer(3, 2, "same")(Tensor(x)).shape == (2, 3, 5)
+    assert layer(3, 1, pad_mode="pad", padding=(1, 0))(Tensor(x)).shape == (2, 3, 8)
+    with pytest.raises(ShapeError, match=r"\(n, c, l\)"):
+        layer(3)(Tensor(x[0]))
+    with pytest.raises(ArgumentError, match="pad_mode='pad'"):
+        layer(3, padding=1)
+
+
+def test_upsample_is_interpolation():
+    x = Tensor(np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2))
+    np.testing.assert_array_equal(
+        nn.Upsample(scale_factor=2.0)(x).asnumpy(), np.repeat(np.repeat(x.asnumpy(), 2, 2), 2, 3)
+    )
+    with pytest.raises(ShapeError, match="bilinear"):
+        nn.Upsample((4, 4), mode="area")(x)

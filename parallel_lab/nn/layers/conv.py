@@ -361,6 +361,85 @@ class AvgPool2d(_Pool):
         self.avg_pool.given["count_include_pad"] = count_include_pad
 
 
+class _RowPool(Cell):
+    """Pooling of rows: of pictures of height 1.  x: (n, c, l) -> (n, c, ol)."""
+
+    def __init__(self, pool: type[_Pool], **options: Any) -> None:
+        super().__init__()
+        _check_padding(self)
+        sides = (0, 0, *(self.padding if isinstance(self.padding, tuple) else (self.padding,) * 2))
+        sizes = {"kernel_size": (1, self.kernel_size), "stride": (1, self.stride)}
+        self.expand_dims, self.squeeze = ops.ExpandDims(), ops.Squeeze(2)
+        self.pool = pool(**sizes, pad_mode=self.pad_mode, padding=sides, **options)
+
+    def construct(self, x: Any) -> Any:
+        if len(ops.shape(x)) != 3:
+            raise ShapeError(f"x of shape {ops.shape(x)}", where=self._where(), allowed="(n, c, l)")
+        return self.squeeze(self.pool(self.expand_dims(x, 2)))
+
+
+_ROW_WINDOWS = {"kernel_size": _each(1), "stride": _each(1), "pad_mode": PAD_MODE, "padding": _pads(1)}
+
+
+class MaxPool1d(_RowPool):
+    """The largest element of each window of rows.  x: (n, c, l) -> (n, c, ol). Arguments: ints, as in MaxPool2d.
+
+    padding  an int or (left, right). Operators: `expand_dims`, `pool` (MaxPool2d), `squeeze`. Form: nn.MaxPool1d.
+    """
+
+    @checked(dilation=choice(1), return_indices=choice(False), ceil_mode=choice(False))
+    @kept(**_ROW_WINDOWS)
+    def __init__(
+        self,
+        kernel_size: int = 1,
+        stride: int = 1,
+        pad_mode: str = "valid",
+        padding: int | tuple[int, int] = 0,
+        dilation: int = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+    ) -> None:
+        super().__init__(MaxPool2d)
+
+
+class AvgPool1d(_RowPool):
+    """The mean of every window of rows.  x: (n, c, l) -> (n, c, ol). Arguments: ints, as in AvgPool2d.
+
+    padding  an int or (left, right). Operators: `expand_dims`, `pool` (AvgPool2d), `squeeze`. Form: nn.AvgPool1d.
+    """
+
+    @checked(ceil_mode=choice(False), count_include_pad=flag)
+    @kept(**_ROW_WINDOWS)
+    def __init__(
+        self,
+        kernel_size: int = 1,
+        stride: int = 1,
+        pad_mode: str = "valid",
+        padding: int | tuple[int, int] = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> None:
+        super().__init__(AvgPool2d, count_include_pad=count_include_pad)
+
+
+class Upsample(Cell):
+    """Pictures in another size.  x: (n, c, h, w) -> (n, c, *size). Arguments: `ops.interpolate`."""
+
+    def __init__(
+        self,
+        size: Any = None,
+        scale_factor: Any = None,
+        mode: str = "nearest",
+        align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.options = (size, scale_factor, mode, align_corners, recompute_scale_factor)
+
+    def construct(self, x: Any) -> Any:
+        return ops.interpolate(x, *self.options)
+
+
 class MaxPool3d(OneOperator):
     """The largest element of each window.  x: (n, c, d, h, w) -> (n, c, od, oh, ow). Operator: `max_pool_3d`.
 

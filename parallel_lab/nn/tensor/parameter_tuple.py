@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...base.checks import fitting
-from ...base.errors import ArgumentTypeError, ShapeError, shorten
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
 from ...base.hooks import cloner
 from .tensor import Parameter
+
+UNNAMED = "Parameter"  # the name of a Parameter that was given none
 
 
 class ParameterTuple(tuple):
@@ -25,6 +27,11 @@ class ParameterTuple(tuple):
             raise ShapeError(shorten(parameters), where="ParameterTuple", allowed="A list or tuple of Parameters")
         if others := [p for p in made if not isinstance(p, Parameter)]:
             raise ShapeError(f"element {shorten(others[0])}", where="ParameterTuple", allowed="Parameters only")
+        named: dict[str, Parameter] = {}
+        for parameter in made:
+            if named.setdefault(parameter.name, parameter) is not parameter and parameter.name != UNNAMED:
+                what, hint = f"two Parameters are named {parameter.name!r}", "Give each its own name"
+                raise ArgumentError(what, where="ParameterTuple", hint=hint)
         return made
 
     def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:
