@@ -75,6 +75,18 @@ def test_instance_name_attribute_names_the_operator():
     assert [n.name for n in graph_of(lambda x: relu(x)).nodes] == ["activation"]
 
 
+def test_the_learners_own_code_sees_tensors():
+    """`isinstance(x, Tensor)` was False while a network was traced, and took the other branch without a word."""
+    seen = []
+
+    def net(x):
+        seen.append([isinstance(x, kind) for kind in (Tensor, (int, Tensor), Parameter, np.ndarray, float)])
+        return ops.relu(x)
+
+    graph_of(net)
+    assert seen == [[True, True, False, False, False]]
+
+
 def test_inputs_are_named_as_in_construct_and_the_label_is_last():
     assert [i.name for i in graph_of(Net(), X, X, loss=nn.MSELoss()).inputs if i.role == "data"] == ["x", "label"]
 
