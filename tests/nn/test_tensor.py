@@ -1,5 +1,8 @@
 """Tensor and Parameter: data, arithmetic, lazily drawn values, texts."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -463,3 +466,11 @@ def test_initial_values_can_be_drawn_at_once():
     assert p.init_data() is p
     drawn = initializer(Normal(1.0), [2, 3]).init_data()
     assert isinstance(drawn, Tensor) and drawn.shape == (2, 3) and np.unique(drawn.asnumpy()).size == 6
+
+
+def test_a_parameter_keeps_what_a_script_notes_at_it():
+    """As in MindSpore; it was an AttributeError."""
+    w = Parameter(np.ones(2, np.float32), "w")
+    assert not w.unique
+    w.unique = w.of_experts = True
+    assert copy.deepcopy(w).of_experts and pickle.loads(pickle.dumps(w)).unique

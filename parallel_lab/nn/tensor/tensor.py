@@ -404,8 +404,9 @@ class Parameter(Tensor):
     `full()` gathers the whole. An operator that runs at once cannot take a slice for the whole, and refuses it.
     """
 
-    __slots__ = ("_comm_fusion", "_initial", "_requires_grad", "full_shape", "layout", "name")
+    __slots__ = ("__dict__", "_comm_fusion", "_initial", "_requires_grad", "full_shape", "layout", "name")
     __slots__ += ("_layerwise_parallel", "_parallel_optimizer", "_parallel_optimizer_comm_recompute")
+    unique = cache_enable = is_param_ps = False  # of MindSpore's tables on hosts; kept, as a script's own
     layerwise_parallel, parallel_optimizer = _flag("layerwise_parallel"), _flag("parallel_optimizer")
     parallel_optimizer_comm_recompute = _flag("parallel_optimizer_comm_recompute")  # kept, without effect
 
