@@ -33,7 +33,7 @@ from .ir import Graph, GraphInput, Instr, Node, Value
 from .lifetimes import Dead, dead_after, replacements
 
 PHASES = ("forward", "backward", "weights", "reduce", "update")
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -200,15 +200,19 @@ class Plan:
             from .plan_text import rank_view
 
             return rank_view(self, rank)
-        return {"version": VERSION, "plan": _encode(self)}
+        data = {"version": VERSION, "plan": _encode(self)}
+        return {**data, "sha256": _checksum(data)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Plan:
-        """The plan that `to_dict()` wrote. Raises PlanError for another version or malformed data."""
+        """The plan that `to_dict()` wrote. Raises PlanError for another version, changed or malformed data."""
         version = data.get("version") if isinstance(data, dict) else None
         if version != VERSION:
             raise PlanError(f"version {version!r}", where="Plan.from_dict", allowed=f"Version {VERSION}")
         try:
+            if data.get("sha256") != _checksum({"version": version, "plan": data["plan"]}):
+                hint = "Change a plan with dataclasses.replace, and look at it with verify()"
+                raise PlanError("its checksum does not fit", allowed="As to_dict() wrote it", hint=hint)
             plan = _decode(data["plan"])
             if isinstance(plan, cls):
                 return plan.verify()
@@ -219,7 +223,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """A hash of the plan's content, equal in every process: ranks compare it before step 1."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+        return self.to_dict()["sha256"][:16]
 
     def text(self, rank: int = 0, *, phases: tuple[str, ...] = PHASES) -> str:
         """One rank's program: strategies, slice and global shapes, group ranks, source lines, why each message."""
@@ -252,6 +256,10 @@ class Plan:
         messages = sum(i.is_communication for i in instrs)
         size = f"{self.device_num} devices, {len(instrs)} instructions, {messages} messages"
         return f"Plan({self.graph.name}, {size}, {self.digest})"
+
+
+def _checksum(data: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def _number(text: str) -> float | int | bool | None:

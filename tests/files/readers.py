@@ -183,7 +183,7 @@ READERS = {
     "script for doctor": Reader(
         lambda path: path.write_text(CODE), lambda path: repr(script_needs(str(path))), "words", "train.py"
     ),
-    "plan": Reader(_plan, lambda path: Plan.from_dict(_json(path)).to_dict(), "json", is_file=False),
+    "plan": Reader(_plan, lambda path: Plan.from_dict(_json(path)).to_dict(), "json", sums=True, is_file=False),
     "schedule": Reader(
         lambda path: path.write_text(make_schedule("1f1b", 4, 8).text()),
         _schedule(functools.partial(Schedule.from_text, name="mine")),

@@ -1,5 +1,6 @@
 """The plan: a rank's view as text and data, JSON round trip, differences, size independent of the number of devices."""
 
+import hashlib
 import json
 from dataclasses import fields, is_dataclass
 
@@ -227,8 +228,20 @@ def test_data_that_is_no_plan_is_refused(data):
 def test_a_plan_changed_in_its_json_is_verified():
     data = quick_plan(S).to_dict()
     data["plan"]["outputs"] = ["nothing"]
+    with pytest.raises(PlanError, match="checksum does not fit"):
+        Plan.from_dict(data)
+    whole = json.dumps({"plan": data["plan"], "version": data["version"]}, sort_keys=True)
+    data["sha256"] = hashlib.sha256(whole.encode()).hexdigest()
     with pytest.raises(PlanError, match="'nothing' is never made"):
         Plan.from_dict(data)
+
+
+def test_a_number_that_was_damaged_in_a_saved_plan_is_told():
+    """No rule of plans tells one number from another: here what the loss is divided by."""
+    text = json.dumps(quick_plan(S).to_dict())
+    assert '"value", 0.125' in text
+    with pytest.raises(PlanError, match="checksum does not fit"):
+        Plan.from_dict(json.loads(text.replace('"value", 0.125', '"value", 0.625')))
 
 
 # ---- differences ----
