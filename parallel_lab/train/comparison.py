@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
-from ..base.errors import CollectiveMismatch
+from ..base.errors import CollectiveMismatch, shorten
 from ..base.settings.checks import LOCAL_MODES
 from ..graph.kinds import class_name
 from ..graph.plan import Plan
@@ -31,10 +32,17 @@ def compare_programs(plan: Plan, world: Any, rates: dict[str, float]) -> None:
     """
     local = plan.config.parallel_mode in LOCAL_MODES
     by_hand = any(i.by_hand for _, i in plan.instructions())
-    mine = np.frombuffer(_fingerprint(plan, rates) + bytes([by_hand]), np.uint8)
+    lines = _lines(plan, rates)
+    mine = np.frombuffer(hashlib.sha256("\n".join(lines).encode()).digest() + bytes([local, by_hand]), np.uint8)
     tag = f"compare the programs of {plan.graph.name}"
     found = np.asarray(world.comm.all_gather(mine[None], dim=0, tag=tag))
     other = next((r for r in range(len(found)) if not np.array_equal(found[r], found[0])), None)
+    odd = next((r for r in range(len(found)) if found[r, -2] != found[0, -2]), None)
+    allowed, hint = "All ranks run one program", _SAME
+    if odd is not None:
+        modes = ("a mode that splits operators", " or ".join(LOCAL_MODES))
+        what = f"rank {odd} trains in {modes[found[odd, -2]]}, and rank 0 in {modes[found[0, -2]]}"
+        raise CollectiveMismatch(what, where="before step 1", allowed=allowed, hint=hint)
     if local and (other is not None or found[:, -1].any()):
         what = fault_of(said_by_all(world, messages_of(plan, world.rank)))
         if not what:
@@ -43,25 +51,35 @@ def compare_programs(plan: Plan, world: Any, rates: dict[str, float]) -> None:
         hint = "What a network sends may depend on get_rank(), but every message needs all that take part in it"
         raise CollectiveMismatch(what, where="before step 1", allowed=allowed, hint=hint)
     if other is not None:
-        what = f"rank {other} has compiled another program of {plan.graph.name} than rank 0"
-        hint = "Nothing in the network, its strategies, its optimizer or the settings may depend on get_rank()"
-        raise CollectiveMismatch(what, where="before step 1", allowed="All ranks run one program", hint=hint)
+        said = said_by_all(world, lines)
+        what = f"rank {other} has compiled another program of {plan.graph.name} than rank 0: "
+        pairs = zip_longest(said[other], said[0], fillvalue="nothing more")
+        what += next(
+            (f"{shorten(one, 300)} in place of {shorten(first, 300)}" for one, first in pairs if one != first), ""
+        )
+        raise CollectiveMismatch(what, where="before step 1", allowed=allowed, hint=hint)
 
 
-def _fingerprint(plan: Plan, rates: dict[str, float]) -> bytes:
-    """32 bytes that are equal for equal programs, wherever their source files lie."""
+_SAME = "Nothing in the network, its strategies, its optimizer or the settings may depend on get_rank()"
+
+
+def _lines(plan: Plan, rates: dict[str, float]) -> list[str]:
+    """What is equal for equal programs, wherever their source files lie: a line for each thing that counts."""
     local = plan.config.parallel_mode in LOCAL_MODES
     lines = []
+    if not local:
+        given = [(i.name, i.role, plan.value(i.name)) for i in (*plan.data_inputs, *plan.parameters)]
+        lines += [f"{role} {name} {v.shape} {v.dtype} in slices {v.slice_shape} {v.layout}" for name, role, v in given]
+        lines += [f"{name} {rate}" for name, rate in sorted(rates.items())]
     for phase, i in plan.instructions():
         value = plan.value(i.ins[0]) if i.ins else plan.value(i.out)
         if i.is_communication or not local:
             what = f"{phase} {i.kind} {i.op} {i.axes} {i.device_matrix} {i.attrs} {value.slice_shape} {value.dtype}"
             lines.append(what if local else f"{what} {i.kept} {i.ins} {i.offset_axes}")
     if not local:
-        given = [(i.name, i.role, plan.value(i.name)) for i in (*plan.data_inputs, *plan.parameters)]
         kept = plan.outputs, plan.forward_assignments, plan.assignments, plan.states, plan.optimizer, plan.constants
-        lines += [repr(given), repr(kept), repr(sorted(rates.items()))]
-    return hashlib.sha256("\n".join(lines).encode()).digest()
+        lines += list(map(repr, kept))
+    return lines
 
 
 def messages_of(plan: Plan, rank: int) -> list[Message]:

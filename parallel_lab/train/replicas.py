@@ -28,6 +28,7 @@ import numpy as np
 from ..base.errors import WorldError, message
 from ..base.hooks import current_world
 from ..base.seeds import get_seed
+from ..base.settings.checks import LOCAL_MODES
 from ..base.settings.run_checks import run_checks
 from ..graph.plan import Plan
 from ..layout.slices import is_split
@@ -149,6 +150,16 @@ def settings_of(optimizer: Any, **more: Any) -> dict[str, Any]:
             own |= {} if one.loss_scaler is None else {"scale": one.loss_scaler.scale_value}
             found.update({prefix + name: value for name, value in own.items()})
     return found | {SEED: get_seed()}
+
+
+def dtypes_of(plan: Plan) -> dict[str, str]:
+    """{"batch dtype": of the inputs} where each rank is given a batch of its own, whose rows may be more or fewer; {}
+    where ranks run one program anyway, and where the network sends messages of its own: what it is given may depend on
+    the rank.
+    """
+    if plan.config.parallel_mode not in LOCAL_MODES or any(i.by_hand for _, i in plan.instructions()):
+        return {}
+    return {"batch dtype": " and ".join(plan.value(given.name).dtype for given in plan.data_inputs)}
 
 
 # ---- where ranks meet ----

@@ -34,7 +34,7 @@ from ..run.interpreter import Env
 from .comparison import compare_programs
 from .finite import PlanCheck, gradients_of, wanted
 from .rank_steps import step_on
-from .replicas import Replicas, of_plan, settings_of
+from .replicas import Replicas, dtypes_of, of_plan, settings_of
 
 
 class RankProgram:
@@ -97,7 +97,7 @@ class RankProgram:
             env[name] = np.asarray(scaler.scale_value, np.float32)
         shared = self._states()
         if self._copies is not None and self._copies.due():
-            more = {"gradients_mean": plan.config.gradients_mean}
+            more = {"gradients_mean": plan.config.gradients_mean, **dtypes_of(plan)}
             self._copies.compare(self._held(), settings_of(self.compiled.optimizer, **more), self._number())
         observe, events = self._observer()
         check = self._finite_check()

@@ -47,6 +47,14 @@ def test_a_warning_goes_to_rank_0_once(worlds):
     assert not second
 
 
+def test_a_batch_of_another_dtype_is_told_and_one_of_more_rows_is_not(worlds):
+    for found in worlds.notes(2, "other_batches"):
+        kinds, text = found["dtype"]
+        assert "WorldError" in kinds
+        assert "batch dtype is float32 and float32 on rank 0, and float16 and float16 on rank 1" in text
+        assert found["rows"][0] == found["messages of its own"][0] == ("nothing",)
+
+
 def test_what_is_a_ranks_own_may_differ(worlds):
     assert worlds.notes(2, "what_may_differ") == ["through"] * 2
 

@@ -138,6 +138,34 @@ def a_warning_is_enough(here):
 
 
 @case(2, compared=False)
+def other_batches(here):
+    """Rank 1's batch has other rows, or another dtype."""
+    found = {}
+    for what in ("rows", "dtype", "messages of its own"):
+        is_odd = here.rank == 1
+        here.settings(**DATA)
+        seeds.set_seed(7)
+        net = nn.SequentialCell(nn.Dense(12, 8), *([Summed()] if what[0] == "m" else []), nn.Dense(8, 16))
+        optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+        rows, dtype = (6 if is_odd and what != "dtype" else 4), ("f2" if is_odd and what == "dtype" else "f4")
+        step = make_train_step(net, SquareLoss(), optimizer)
+        found[what] = refused(step, Tensor(np.ones((rows, 12), dtype)), Tensor(np.ones((rows, 16), dtype)))
+        here.mean(0.0)
+    return {}, found
+
+
+class Summed(nn.Cell):
+    """Adds up over the ranks what rows of their own give."""
+
+    def __init__(self):
+        super().__init__()
+        self.all_reduce = ops.AllReduce()
+
+    def construct(self, x):
+        return self.all_reduce(ops.reduce_sum(x, 0))[None]
+
+
+@case(2, compared=False)
 def what_may_differ(here):
     """Statistics of own batches, layerwise_parallel parameters, seeds of dropout, optimizers of own parameters."""
     set_run_checks(replicas="error", replicas_every=1)
