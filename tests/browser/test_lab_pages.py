@@ -178,6 +178,8 @@ def test_everything_grows_with_the_scale_and_with_the_text_size_of_jupyterlab(pa
     lab.set_scale(1.5)
     page = page_of(lab.to_html(limits=FEW))
     assert high(page) == pytest.approx(150)
+    beside = page.locator(".pl-alone, .pl-words").evaluate_all("(all) => all.map((e) => getComputedStyle(e).zoom)")
+    assert beside == ["1.5", "1.5"]
     assert page.evaluate(FAULTS) == []
     page.evaluate("document.documentElement.style.setProperty('--jp-ui-font-size1', '17px')")
     page.wait_for_function("document.querySelector('.pl-lab').style.zoom === '1.96'")  # 1.5 x 17 / 13

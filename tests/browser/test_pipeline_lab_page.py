@@ -74,12 +74,20 @@ def test_every_drawn_action_has_its_number(page_of, width):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "dualpipe", "zb_h1"])
-def test_on_a_phone_many_lanes_scroll_in_their_box_and_their_numbers_can_be_read(live, schedule, scheme):
-    """They were squeezed into 4 pixels. Chromium says how wide it has drawn each number."""
+@pytest.mark.parametrize(
+    ("schedule", "width", "scheme"),
+    [
+        *((schedule, 400, scheme) for schedule in ("1f1b", "dualpipe", "zb_h1") for scheme in ("light", "dark")),
+        *(("interleaved", width, "light") for width in (400, 700, 848, 1200)),
+        ("interleaved", 848, "dark"),
+    ],
+)
+def test_many_lanes_scroll_in_their_box_where_their_numbers_could_not_be_read(live, schedule, width, scheme):
+    """They were squeezed into 4 pixels, of a third of the actions there were none. Chromium says how wide it has drawn
+    each number.
+    """
     lab = ran(PipelineLab(stages=8, micro_batches=16, schedule=schedule), 1.2)
-    page, _ = live(PipelineLabWidget(lab), width=400, scheme=scheme)
+    page, _ = live(PipelineLabWidget(lab), width=width, scheme=scheme)
     assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
     box = page.locator(".pl-pi-scroll")
     assert box.evaluate("(e) => e.scrollWidth > e.clientWidth && e.scrollHeight <= e.clientHeight")
@@ -88,7 +96,8 @@ def test_on_a_phone_many_lanes_scroll_in_their_box_and_their_numbers_can_be_read
     shown = sum(sum(a.kind != "W" or len(cell) == 1 for a in cell) for cell in alone)
     texts, widths = numbers.all_text_contents(), [each["width"] for each in boxes(numbers)]
     assert len(texts) == shown
-    assert all(width >= 4 * len(text) for text, width in zip(texts, widths, strict=True))  # pixels of a digit
+    assert all(wide >= 4 * len(text) for text, wide in zip(texts, widths, strict=True))  # pixels of a digit
+    assert min(float(size) for size in numbers.evaluate_all("(all) => all.map((e) => e.getAttribute('font-size'))")) >= 9
     cells = boxes(page.locator(".pl-pi-item:not(.pl-pi-gap) g > rect"))
     inside = zip(boxes(numbers), cells, strict=True)
     assert all(c["x"] - 1 <= n["x"] and n["x"] + n["width"] <= c["x"] + c["width"] + 1 for n, c in inside)
@@ -97,8 +106,33 @@ def test_on_a_phone_many_lanes_scroll_in_their_box_and_their_numbers_can_be_read
     box.evaluate("(e) => { e.scrollLeft = e.scrollWidth; }")
     assert boxes(names) == before and len(before) == 8  # whose lane it is stays in sight
     kept = boxes(page.locator(".pl-pi-number"))
-    assert all(each["x"] >= 0 and each["x"] + each["width"] <= 400 for each in kept) and len(kept) == 8
+    assert all(each["x"] >= 0 and each["x"] + each["width"] <= width for each in kept) and len(kept) == 8
     assert page.evaluate(FAULTS) == []
+
+
+@pytest.mark.exhaustive
+def test_the_moment_that_is_stepped_to_and_a_dragged_action_are_brought_in_sight(live):
+    """Lanes of 1612 px in a box of 784: the moment was stepped to out of sight."""
+    lab = PipelineLab(stages=8, micro_batches=16, schedule="interleaved")
+    page, _ = live(PipelineLabWidget(lab), width=848)
+    box, slider = page.locator(".pl-pi-scroll"), page.locator("[data-step]")
+    seen = box.bounding_box()
+    for part in (0.9, 0.0, 0.5):
+        slider.fill(str(round(part * int(slider.get_attribute("max")))))
+        cursor = page.locator(".pl-pi-cursor").bounding_box()["x"]
+        assert seen["x"] + 29 <= cursor <= seen["x"] + seen["width"]
+    page.get_by_role("button", name="Whole").click()
+    box.evaluate("(e) => { e.scrollLeft = 0; }")
+    action = page.locator('[data-item="c0-0F1"]').bounding_box()
+    page.mouse.move(action["x"] + 5, action["y"] + 10)
+    page.mouse.down()
+    for _ in range(4):  # at the end of the box every movement scrolls a little
+        page.mouse.move(seen["x"] + seen["width"] - 2, action["y"] + 10)
+        page.mouse.move(seen["x"] + seen["width"] - 1, action["y"] + 11)
+    assert box.evaluate("(e) => e.scrollLeft") >= 30
+    drop = page.locator(".pl-pi-drop").bounding_box()["x"]
+    assert seen["x"] <= drop <= seen["x"] + seen["width"]
+    page.mouse.up()
 
 
 @pytest.mark.exhaustive

@@ -3,9 +3,9 @@
 // Everything here is a function of the snapshot and of `ui`: what is selected, dragged, and how far it was stepped.
 
 const LABEL = 30, KEPT = 38, RAN = 47; // pixels: names of lanes, what a rank keeps, how long it ran
-const DIGIT = 4.2, CELL = 11, MOST_WIDE = 4000; // of a number squeezed as far as it can be read; where lanes scroll: of
-// a cell, and of all of them
-const NARROW = 620; // as in the style sheet
+const DIGIT = 4.2, NUMBER = 6; // of a number of 9 px, squeezed as far as it can be read: of a digit, and of all
+const CELL = 11, MOST_WIDE = 4000; // where lanes scroll: of a cell, and of all of them
+const EDGE = 8; // between what is brought in sight and the end of the box that scrolls
 const MUCH_LONGER = 1.3; // than the drawn step: then the drawn lanes keep the width
 const NAMES = { F: "forward", B: "backward", W: "weight gradients" };
 const WORD = /(\d+)([FBW])(\d+)/g;
@@ -23,7 +23,7 @@ function heights(s) {
   return { cell, thin, memory, gap, lane: cell + ran * (thin + 1) + memory + 2 + gap, ran };
 }
 
-// Where a narrow box leaves its cells no room for their numbers, the lanes are wider than it, and scroll.
+// Where the box leaves the cells no room for their numbers, the lanes are wider than it, and scroll.
 function geometry(s, ui) {
   const h = heights(s), left = LABEL, behind = h.ran && h.thin >= 9 ? RAN : KEPT;
   const ghosts = s.lanes.some((lane) => lane.left.length || lane.pending.length);
@@ -31,13 +31,21 @@ function geometry(s, ui) {
   const axis = all <= MUCH_LONGER * drawn || ui.all ? all : drawn; // what ran beyond it is cut, until all is asked for
   const room = ui.width - behind - left, least = Math.min(axis, ...Object.values(s.nominal).filter((time) => time > 0));
   const digits = String(valueOf(s.micro_batches) - 1).length;
-  const scrolls = ui.width < NARROW && (room / axis) * least < DIGIT * digits;
+  const scrolls = (room / axis) * least < Math.max(NUMBER, DIGIT * digits);
   const right = left + (scrolls ? Math.max(room, Math.min(MOST_WIDE, (axis * CELL) / least)) : room);
   const x = (t) => left + (t / axis) * (right - left);
   const most = Math.max(1, ...s.lanes.map((lane) => Math.max(lane.peak, lane.cap ?? 0)));
   const top = (rank) => 4 + rank * h.lane, longer = all > MUCH_LONGER * drawn;
   const per = (right - left) / axis, bottom = top(s.lanes.length);
   return { h, left, right, width: round(right + behind), scrolls, axis, longer, x, most, per, top, bottom };
+}
+
+// Scroll lanes so far that x, a place in their picture, is in sight beside the names.
+function bringInSight(root, x) {
+  const box = root.querySelector(".pl-pi-scroll[data-scrolls]");
+  if (!box) return;
+  const first = x - LABEL - EDGE, last = x + EDGE - box.clientWidth;
+  box.scrollLeft = Math.max(last, Math.min(first, box.scrollLeft));
 }
 
 // What stands in a lane, in order of time: cells, waits, cells that cannot run yet, and what is left to do.
@@ -79,7 +87,7 @@ function labelOf({ kind, n }, w, h) {
   const long = `${kind}${n}`, short = String(n);
   if (long.length * 6.3 + 4 <= w) return { text: long, size: h > 15 ? 11 : 9 };
   if (short.length * 5.8 + 2 <= w) return { text: short, size: h > 15 ? 10.5 : 9 };
-  return w >= 2.5 * short.length + 0.5 ? { text: short, size: w < 8 ? 8 : 9, squeeze: round(w - 1.2) } : null;
+  return w >= 2.5 * short.length + 0.5 ? { text: short, size: 9, squeeze: round(w - 1.2) } : null;
 }
 
 // One dash at the foot of a cell of its lane's second part, two of its third: numbers are of micro-batches.
@@ -219,8 +227,10 @@ function laneNames(s, { rank, parts }, g) {
   const y = g.top(rank), again = s.recompute.includes(rank) ? "↻" : "", below = y + g.h.cell + 1;
   const source = ([name], row) => html`<text class="pl-pi-source" x="${g.left - 4}"
     y="${round(below + row * (g.h.thin + 1) + g.h.thin / 2)}">${name[0]}</text>`;
-  const held = html`<text class="pl-pi-parts" x="0" y="${round(below + 5)}">${parts.join(" ")}</text>`;
-  return html`<g data-key="names${rank}"><text class="pl-pi-rank" x="0" y="${round(y + g.h.cell / 2)}"
+  // above the line of an "s": "5 13" beside it would be read as 13 seconds
+  const higher = parts.length > 1 && g.h.ran;
+  const held = html`<text class="pl-pi-parts" x="0" y="${round(higher ? below - 4 : below + 5)}">${parts.join(" ")}</text>`;
+  return html`<g data-key="names${rank}"><text class="pl-pi-rank" x="0" y="${round(y + g.h.cell / 2 - (higher ? 4 : 0))}"
     >${rank}${again}</text>${parts.length > 1 ? held : ""}${ranLanes(s).map(source)}</g>`;
 }
 

@@ -240,6 +240,7 @@ function handlers(view) {
     pointermove(event) {
       const { drag } = ui;
       if (!drag || Math.hypot(event.clientX - drag.x, event.clientY - drag.y) < 4) return;
+      bringInSight(root, pointIn(view.slots.lanes.querySelector(".pl-pi-lanes"), event).x);
       Object.assign(drag, placeAt(event, drag.item));
       view.ask();
     },
@@ -331,7 +332,9 @@ const { render, mountPage } = lab({
     const key = keyAt(view.snapshot, then);
     if (key) { ui.sel = key; ui.wanted = key; }
   },
-  drawn({ ui, root }) {
+  drawn({ ui, root, snapshot }) {
+    if (ui.at !== null && ui.at !== ui.shown) bringInSight(root, geometry(snapshot, ui).x(ui.time));
+    ui.shown = ui.at;
     if (!ui.wanted) return;
     root.querySelector(`[data-item="${CSS.escape(ui.wanted)}"]`)?.focus();
     ui.wanted = null;

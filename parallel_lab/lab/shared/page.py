@@ -54,7 +54,7 @@ PAGE = """<!doctype html>
 </html>
 """
 ONE = """<div id="lab{n}" data-kind="{kind}"></div>
-<details class="pl-words" id="words{n}"><summary>The same in words</summary><pre>{words}</pre></details>
+<details class="pl-words" id="words{n}"{scale}><summary>The same in words</summary><pre>{words}</pre></details>
 <script type="application/json" id="snapshot{n}">{snapshot}</script>
 <script type="text/plain" id="replay{n}">{replay}</script>"""
 # The whole script, packed: for a page inside a cell's output, of which a notebook has many.
@@ -119,7 +119,8 @@ def lab_page(
     frame = "" if controls else ' class="pl-bare"'
     frame += "" if height is None else f' style="height: {height}px; overflow: auto"'
     parts = {"title": escape(title or ", ".join(titles)), "style": style, "script": script, "frame": frame}
-    parts["alone"] = above[0] + (f'<p class="pl-alone">{ALONE}</p>\n' if controls else "")
+    largest = _zoom(max((lab.snapshot["scale"] for lab in labs), default=1))
+    parts["alone"] = above[0] + (f'<p class="pl-alone"{largest}>{ALONE}</p>\n' if controls else "")
     room = LARGEST_PAGE - len(PAGE) - (len(style) + len(script)) // max(1, len(labs))
     ones = (_one(lab, "" if n == 1 else str(n), room) for n, lab in enumerate(labs, 1))
     return PAGE.format(**parts, labs="\n".join(ones))
@@ -128,8 +129,14 @@ def lab_page(
 def _one(lab: LabOnPage, number: str, room: int) -> str:
     shown = ready({name: part for name, part in lab.snapshot.items() if name != "looks"})
     parts = {"n": number, "kind": lab.kind.__name__, "words": escape(lab.words), "snapshot": _json_in_html(shown)}
+    parts["scale"] = _zoom(lab.snapshot["scale"])
     room -= sum(len(part.encode()) for part in parts.values()) + len(ONE)
     return ONE.format(**parts, replay=pack(lab.replay, lab.kind, room))
+
+
+def _zoom(scale: float) -> str:
+    """The attribute of what is written beside a lab, as large as the lab itself."""
+    return "" if scale == 1 else f' style="zoom: {scale:g}"'
 
 
 def _json_in_html(value: Any) -> str:
