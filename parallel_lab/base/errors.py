@@ -15,9 +15,14 @@ name, and `message()` puts them in that order:
 from __future__ import annotations
 
 import html
+import os
+import sys
+from types import TracebackType
 from typing import Any
 
 _LONGEST_PART = 3000  # characters
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+TRACEBACK_VARIABLE = "PARALLEL_LAB_TRACEBACK"  # "full": tracebacks show the package's own lines too
 
 
 class ParallelLabError(Exception):
@@ -33,6 +38,41 @@ class ParallelLabError(Exception):
     ) -> None:
         told = message(str(what), where=where, allowed=allowed, hint=hint) if where or allowed or hint else what
         super().__init__(told, *more, **named)
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows of it (IPython asks for this): the learner's own lines, and the text."""
+        from IPython import get_ipython
+
+        own, left_out = _own_lines(self.__traceback__)
+        every = own is None or os.environ.get(TRACEBACK_VARIABLE) == "full"
+        shown = get_ipython().InteractiveTB.structured_traceback(
+            type(self), self, self.__traceback__ if every else own, tb_offset=1 if every else 0
+        )
+        if left_out and not every:
+            shown.insert(-1, left_out_text(left_out))
+        return shown
+
+
+def _own_lines(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
+    """A traceback without calls inside this package, Python's own files and packages; how many of ours it had."""
+    calls: list[TracebackType] = []
+    while trace is not None:
+        calls.append(trace)
+        trace = trace.tb_next
+    own, left_out, others = None, 0, (sys.base_prefix, sys.prefix, "<frozen", "<string>")
+    for call in reversed(calls):
+        file = call.tb_frame.f_code.co_filename
+        if file.startswith(_PACKAGE):
+            left_out += 1
+        elif not file.startswith(others):
+            own = TracebackType(own, call.tb_frame, call.tb_lasti, call.tb_lineno)
+    return own, left_out
+
+
+def left_out_text(calls: int) -> str:
+    """The line that stands for calls inside this package in a traceback."""
+    lines = f"{calls} line{'' if calls == 1 else 's'}"
+    return f"({lines} inside parallel_lab left out; {TRACEBACK_VARIABLE}=full shows all)"
 
 
 class _KeyError(KeyError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
@@ -12,8 +13,10 @@ import numpy as np
 
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep  # np.sum(x) reaches x through numpy's own Python files
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NAME = __name__.partition(".")[0] + "."
 # Networks that ship with the package are user code for this purpose: their lines are what a learner wants to see.
 _USER_FILES = (os.path.join(_PACKAGE, "lab", "shared", "networks.py"), os.path.join(_PACKAGE, "nn", "models") + os.sep)
+_MACHINERY = (_PACKAGE, _NUMPY, functools.__file__)  # a cached_property is reached through functools
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def caller(scope: str = "") -> Origin:
     frame, layer = sys._getframe(1), None
     while frame is not None:
         code, file = frame.f_code, frame.f_code.co_filename
-        if not file.startswith((_PACKAGE, _NUMPY)) or file.startswith(_USER_FILES):
+        if not (file.startswith(_MACHINERY) or _is_generated(frame)) or file.startswith(_USER_FILES):
             return _origin(frame, scope)
         if code.co_name == "construct" and layer is None:
             layer = frame
@@ -65,6 +68,11 @@ def caller(scope: str = "") -> Origin:
             return _origin(layer, scope)
         frame = frame.f_back
     return Origin(scope=scope)
+
+
+def _is_generated(frame: FrameType) -> bool:
+    """Whether a frame is that of an `__init__` which a dataclass of this package has been given."""
+    return frame.f_code.co_filename == "<string>" and str(frame.f_globals.get("__name__")).startswith(_NAME)
 
 
 def _origin(frame: FrameType, scope: str) -> Origin:

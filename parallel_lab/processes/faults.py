@@ -15,6 +15,7 @@ from types import TracebackType
 import dill
 
 from ..base import errors
+from ..base.errors import TRACEBACK_VARIABLE
 from ..base.origin import short_file
 from ..run import calls
 from . import checked_calls, started
@@ -23,7 +24,6 @@ from .flight import FlightEntry
 _FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PACKAGE = os.path.dirname(os.path.dirname(_FOLDER)) + os.sep  # parallel_lab/
 _SYSTEM = (_PACKAGE, "<frozen", "<string>", runpy.__file__)  # "<string>": what dataclasses generate
-TRACEBACK_VARIABLE = "PARALLEL_LAB_TRACEBACK"  # "full": tracebacks show the package's own lines too
 TEXT_LIMIT = 20_000  # characters of an exception's own text that are carried on
 CAUSE_BYTES = 8 << 20  # a larger exception object is reported by its text only
 SAME_CALLS = "All members of a group must make the same calls in the same order"
@@ -110,8 +110,7 @@ def traceback_text(error: BaseException, trace: TracebackType | None) -> str:
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
     text = "".join(shown.format())
     if left_out:
-        lines = f"{left_out} line{'s' if left_out > 1 else ''}"
-        text += f"({lines} inside parallel_lab left out; {TRACEBACK_VARIABLE}=full shows all)\n"
+        text += f"{errors.left_out_text(left_out)}\n"
     return text
 
 

@@ -97,7 +97,9 @@ def test_many_lanes_scroll_in_their_box_where_their_numbers_could_not_be_read(li
     texts, widths = numbers.all_text_contents(), [each["width"] for each in boxes(numbers)]
     assert len(texts) == shown
     assert all(wide >= 4 * len(text) for text, wide in zip(texts, widths, strict=True))  # pixels of a digit
-    assert min(float(size) for size in numbers.evaluate_all("(all) => all.map((e) => e.getAttribute('font-size'))")) >= 9
+    assert (
+        min(float(size) for size in numbers.evaluate_all("(all) => all.map((e) => e.getAttribute('font-size'))")) >= 9
+    )
     cells = boxes(page.locator(".pl-pi-item:not(.pl-pi-gap) g > rect"))
     inside = zip(boxes(numbers), cells, strict=True)
     assert all(c["x"] - 1 <= n["x"] and n["x"] + n["width"] <= c["x"] + c["width"] + 1 for n, c in inside)

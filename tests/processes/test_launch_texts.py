@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from parallel_lab.base.errors import ArgumentError
+from parallel_lab.base.errors import TRACEBACK_VARIABLE, ArgumentError
 from parallel_lab.cli import magics
 from parallel_lab.cli.main import main
-from parallel_lab.processes.faults import TRACEBACK_VARIABLE, traceback_text
+from parallel_lab.processes.faults import traceback_text
 from tests.crossed import each_of
 from tests.processes.launched import LAB, LIMIT_S
 

@@ -16,6 +16,8 @@ import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from ...base.errors import ArgumentError, CollectiveMismatch, CollectiveTimeout,
 from ...base.units import table_lines, time_text
 from ...processes.shm import WorkerPool
 
+WIDEST = 42  # letters of what happens, and of what is told, in a line of a table: a notebook shows about 100 in all
 FAULTS = {
     "none": "nothing is wrong",
     "skipped step": "one rank leaves out step 3 and its two messages",
@@ -128,7 +131,10 @@ def inject(fault: str, rank: int = 2, *, limit_s: float = LIMIT_S) -> Diagnosis:
 def table(diagnoses: Iterable[Diagnosis]) -> str:
     """Faults side by side."""
     rows = [("fault", "what happens", "what is told")]
-    return "\n".join(table_lines([*rows, *((d.fault, FAULTS[d.fault], d.verdict) for d in diagnoses)]))
+    for d in diagnoses:
+        cells = ([d.fault], wrap(FAULTS[d.fault], WIDEST), wrap(d.verdict, WIDEST))
+        rows += zip_longest(*cells, fillvalue="")
+    return "\n".join(table_lines(rows))
 
 
 def rows_of(rank: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ def messages(strategies: dict[str, Any], redistribution: str = "gather") -> str:
     chain = Chain(strategies, redistribution)
     lines = []
     for phase in ("forward", "backward"):
-        lines += [f"{phase:8}  {i.kind:14}  {i.reason}" for i in chain.messages(phase)]
+        for i in chain.messages(phase):
+            lines += wrap(f"{phase:8}  {i.kind:14}  {i.reason}", 100, subsequent_indent=" " * 26)
     return "\n".join([*lines, f"{chain.sent_elements} elements sent by a rank"])
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from ... import nn
 from ...base.cluster import Link
 from ...base.files import shipped_folder
+from ...base.units import table_lines
 from ...cost.overlap import Gradient, best_bucket_count, equal_buckets_step_s, predict_overlap
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
@@ -124,13 +125,16 @@ def three_times(name: str, modes: Iterable[tuple[str, Settings]], cluster: Any, 
     """Print a step's time of a network with each fusion mode: predicted, simulated and measured on the pool."""
     job = get_subject(name).job()
     count = len(job.net.trainable_params())
+    rows = [("network", "fusion", "predicted", "simulated", "measured")]
     for mode, settings in modes:
         plan = job.compile(devices=2, parallel_mode="data_parallel", comm_fusion=settings.comm_fusion(mode, count))
         times = step_times(plan, job.net, job.optimizer, job.batches, cluster, steps=5, pool=pool)
-        print(f"{name:12} {mode:5}", end="")
+        found = {}
         for source, time_s, spread, _ in times.rows:
             shown = f" ({spread[0] * 1e3:.1f} to {spread[1] * 1e3:.1f})" if spread else ""
-            print(f"   {source} {time_s * 1e3:6.1f} ms{shown}", end="" if source != "measured" else "\n")
+            found[source] = f"{time_s * 1e3:.1f} ms{shown}"
+        rows.append((name, mode, *(found[source] for source in rows[0][2:])))
+    print("\n".join(table_lines(rows)))
 
 
 def proof(name: str, mode: str, settings: Settings) -> Equality:

@@ -105,8 +105,8 @@ def drift(steps: int = 20) -> str:
     for name, adds in (("with all_reduce", True), ("without", False)):
         found = simulate([_rank(rank, 4, steps, adds) for rank in range(4)])
         apart = max(float(np.abs(w - found[0][0]).max()) for w, _ in found)
-        losses = " ".join(f"{losses[0]:.2f} -> {losses[-1]:.2f}" for _, losses in found)
-        lines.append(f"{name:16} losses of the ranks {losses}; largest difference between their weights {apart:.3g}")
+        losses = ", ".join(f"{losses[0]:.2f} -> {losses[-1]:.2f}" for _, losses in found)
+        lines.append(f"{name:16} losses {losses}; weights differ by up to {apart:.3g}")
     return "\n".join(lines)
 
 

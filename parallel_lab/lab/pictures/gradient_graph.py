@@ -90,7 +90,9 @@ class GradientGraph:
         boxes = [_box(n) for n in self.nodes]
         width = 2 * EDGE + (1 + max(n.column for n in self.nodes)) * (WIDE + GAP_X) - GAP_X
         height = 2 * EDGE + (1 + max(n.row for n in self.nodes)) * (HIGH + GAP_Y) - GAP_Y
-        head = f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        head = (
+            f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" style="max-width: none" '
+        )
         head += f'aria-label="{escape(self.title)}" font-family="system-ui, sans-serif" font-size="11" '
         arrow = '<defs><marker id="pl-gradient-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         arrow += 'markerHeight="7" markerUnits="userSpaceOnUse" orient="auto">'
