@@ -5,6 +5,7 @@ and `parallel-lab wall FOLDER`, what a class has handed in on one page.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ def _course(args: argparse.Namespace) -> int:
     return 0
 
 
+def _count(found: Sized, word: str) -> str:
+    return f"{len(found)} {word}{'' if len(found) == 1 else 's'}"
+
+
 def _wall(args: argparse.Namespace) -> int:
     from ..base.files import write_whole
     from ..lab.classroom.roll import read_class
@@ -69,5 +74,6 @@ def _wall(args: argparse.Namespace) -> int:
         return 0
     for path, why in roll.refused:
         print(f"not read: {path}: {why}")
-    print(f"{write_whole(args.out, wall_page(roll))}: {len(roll.learners)} learners, {len(roll.layouts)} labs")
+    learners, labs = _count(roll.learners, "learner"), _count(roll.layouts, "lab")
+    print(f"{write_whole(args.out, wall_page(roll))}: {learners}, {labs}")
     return 0

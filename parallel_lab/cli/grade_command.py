@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..base.files import check_writable
 from ..lab.grading.confine import Limits
 from ..lab.grading.marks import grade_folder
 from .options import option, seconds, subcommand, whole_number
@@ -47,6 +48,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if Path(args.folder).is_dir():
+        check_writable(args.out)  # before an hour of grading, whose marks would be lost
+        if args.json:
+            Path(args.json).mkdir(parents=True, exist_ok=True)
     limits = Limits(time_s=args.time, cell_s=min(USUAL.cell_s, args.time), memory_bytes=args.memory << 20)
     table = grade_folder(
         Path(args.folder),

@@ -236,6 +236,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ParallelLabError as error:
         print(f"parallel-lab: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        if error.filename is None:
+            raise
+        print(f"parallel-lab: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("parallel-lab: interrupted", file=sys.stderr)
         return 130

@@ -41,11 +41,16 @@ class Need:
 
 def script_needs(file: str) -> list[Need]:
     """`needs` of a file. Raises DataFileError where it cannot be read or parsed."""
+    if file.endswith(".ipynb"):  # JSON parses as Python, and imports nothing
+        hint = "Write its cells into a script first: jupyter nbconvert --to script NOTEBOOK"
+        raise DataFileError(f"{file} is a notebook", where="doctor", allowed="A Python file", hint=hint)
     try:
         return needs(read_regular(file, LARGEST_SCRIPT).decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise DataFileError(f"{file} cannot be read: {error}", where="doctor") from error
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+    except SyntaxError as error:
+        raise DataFileError(f"{file} is no Python: {error.msg}, line {error.lineno}", where="doctor") from error
+    except (ValueError, MemoryError, RecursionError) as error:
         raise DataFileError(f"{file} is no Python: {error}", where="doctor") from error
 
 

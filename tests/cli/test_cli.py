@@ -121,6 +121,18 @@ def test_a_folder_that_is_a_file_is_one_line_and_exit_code_2(lessons, tmp_path, 
     assert found.count("\n") == 1
 
 
+def test_a_course_in_a_file_and_marks_in_no_folder_are_one_line_and_nothing_is_graded(tmp_path, capsys):
+    """Guards against tracebacks, the second after all the grading."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "submitted" / "ada").mkdir(parents=True)
+    (tmp_path / "submitted" / "ada" / "x.ipynb").write_text("{}")
+    marks = ["grade", str(tmp_path / "submitted"), "--out", str(tmp_path / "none" / "marks.csv")]
+    for command in (["course", str(tmp_path / "file")], marks):
+        assert cli.main(command) == 2
+        said = capsys.readouterr()
+        assert said.err.startswith("parallel-lab: ") and said.err.count("\n") == 1 and said.out == ""
+
+
 def test_a_missing_jupyterlab_is_named_with_what_mends_it(tmp_path, monkeypatch):
     monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingPackage, match="pip install jupyterlab"):

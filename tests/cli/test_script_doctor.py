@@ -77,7 +77,10 @@ def test_the_command_tells_lines_and_ends_with_1(tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told[str(clean)] == [] and told[str(script)][0]["lines"] == [10]
     clean.write_text("def (:\n")
-    assert main(["doctor", str(clean)]) == 2 and "is no Python" in capsys.readouterr().err
+    assert main(["doctor", str(clean)]) == 2 and "is no Python: invalid syntax, line 1." in capsys.readouterr().err
+    book = tmp_path / "book.ipynb"
+    book.write_text('{"cells": []}')
+    assert main(["doctor", str(book)]) == 2 and "is a notebook" in capsys.readouterr().err
     assert main(["doctor", str(tmp_path / "no.py")]) == 2 and "cannot be read" in capsys.readouterr().err
 
 

@@ -27,7 +27,7 @@ from ...base.errors import ArgumentError, CollectiveMismatch, CollectiveTimeout,
 from ...base.units import table_lines, time_text
 from ...processes.shm import WorkerPool
 
-WIDEST = 42  # letters of what happens, and of what is told, in a line of a table: a notebook shows about 100 in all
+WIDEST = 36, 48  # letters in a line of a table, what happens and what is told: a notebook shows about 100 in all
 FAULTS = {
     "none": "nothing is wrong",
     "skipped step": "one rank leaves out step 3 and its two messages",
@@ -132,7 +132,7 @@ def table(diagnoses: Iterable[Diagnosis]) -> str:
     """Faults side by side."""
     rows = [("fault", "what happens", "what is told")]
     for d in diagnoses:
-        cells = ([d.fault], wrap(FAULTS[d.fault], WIDEST), wrap(d.verdict, WIDEST))
+        cells = [d.fault], wrap(FAULTS[d.fault], WIDEST[0]), wrap(d.verdict, WIDEST[1])
         rows += zip_longest(*cells, fillvalue="")
     return "\n".join(table_lines(rows))
 

@@ -92,7 +92,10 @@ def read_cells(path: Path) -> list[Cell]:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise DataFileError(f"{path.name} has more than {MOST_BYTES >> 20} MiB", where="grade")
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        book = json.loads(path.read_text(encoding="utf-8"))
+        cells = book.get("cells") if isinstance(book, dict) else None
+        if not isinstance(cells, list):
+            raise DataFileError(f"{path.name} cannot be read as a notebook: it has no list of cells", where="grade")
         found = []
         for number, cell in enumerate(cells, 1):
             if cell["cell_type"] != "code":
