@@ -64,9 +64,10 @@ pre, code { font: 13px/1.45 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sa
 pre { overflow-x: auto; background: var(--soft); padding: 8px 12px; margin: 8px 0; }
 .prompt, .jp-InputPrompt, .jp-OutputPrompt { display: none; }
 .output_stderr pre, .output_error pre { border-left: 3px solid var(--bad); }
+.output_error pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 table { border-collapse: collapse; } th, td { padding: 3px 10px 3px 0; border-bottom: 1px solid var(--rule); }
 .highlight, .highlight pre { background: none; } .input_area { background: var(--soft); }
-@media (prefers-color-scheme: dark) { .highlight { filter: invert(0.92) hue-rotate(180deg); } }
+@media (prefers-color-scheme: dark) { .highlight { color: #1b1f24; filter: invert(0.92) hue-rotate(180deg); } }
 iframe { background: var(--bg); } img, svg { max-width: 100%; }
 """
 

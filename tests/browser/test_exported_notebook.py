@@ -139,6 +139,8 @@ def test_slides_show_their_labs_with_reveal_from_npm(exported, reveal, offline):
         slide = offline.locator("section.present:not(:has(section))")  # where reveal.js is
         expect(slide.locator("iframe")).to_have_attribute("title", title)
         use(slide.frame_locator("iframe"))
+        frame = slide.locator("iframe").bounding_box()
+        assert frame["y"] > 0 and frame["y"] + frame["height"] <= 900  # what was below the slide could not be reached
 
 
 CONF = """extensions = ["myst_nb"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import nbformat
 import pytest
 
@@ -15,6 +17,16 @@ __all__ = ["browser"]  # the fixture
 expect = sync_api.expect
 
 pytestmark = MARKS
+
+# Of a picture: its least and its greatest level of green.
+LEVELS = """async (picture) => {
+  const bytes = Uint8Array.from(atob(picture), (c) => c.charCodeAt(0));
+  const drawn = await createImageBitmap(new Blob([bytes], { type: "image/png" }));
+  const surface = new OffscreenCanvas(drawn.width, drawn.height), pen = surface.getContext("2d");
+  pen.drawImage(drawn, 0, 0);
+  const green = pen.getImageData(0, 0, drawn.width, drawn.height).data.filter((_, i) => i % 4 === 1);
+  return [Math.min(...green), Math.max(...green)];
+}"""
 
 
 @pytest.mark.exhaustive
@@ -54,6 +66,21 @@ def test_a_widget_is_shown_as_its_page_or_says_that_it_needs_a_kernel(own, shown
     cell = nbformat.v4.new_code_cell("w", outputs=[nbformat.v4.new_output("display_data", view)])
     page = _lesson_page(nbformat.v4.new_notebook(cells=[cell]))
     assert shown in page and "<script" not in page and "IntSlider" not in page
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_letter_of_the_code_can_be_read_in_both_themes(browser, tmp_path, scheme):
+    """Guards against names and brackets that were black on black. The lightest and the darkest pixel of a name."""
+    cell = nbformat.v4.new_code_cell("name")
+    file = tmp_path / "lesson.html"
+    file.write_text(_lesson_page(nbformat.v4.new_notebook(cells=[cell])), encoding="utf-8")
+    context = browser.new_context(color_scheme=scheme)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    picture = base64.b64encode(page.locator(".highlight pre span", has_text="name").first.screenshot()).decode()
+    levels = page.evaluate(LEVELS, picture)
+    context.close()
+    assert max(levels) - min(levels) > 120
 
 
 def test_a_folder_that_is_no_site_is_left_alone(tmp_path):

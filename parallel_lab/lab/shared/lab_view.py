@@ -243,7 +243,9 @@ class LabView(anywidget.AnyWidget):
         title = escape(self.snapshot["title"])
         page = escape(lab_page([self._lab.on_page(limits=limits_in_a_cell())], packed=True))
         text = f'<iframe title="{title}" srcdoc="{page}" '
-        return text + f'style="width:100%;height:{self.model_type.frame_height_px}px;border:0"></iframe>'
+        # reveal.js says how high a slide is: what is below it could not be scrolled to
+        slide = "max-height:calc(var(--slide-height, 9999px) - 30px)"
+        return text + f'style="width:100%;height:{self.model_type.frame_height_px}px;{slide};border:0"></iframe>'
 
     def close(self) -> None:
         """End the subscription and the view; closing twice is fine."""
