@@ -119,7 +119,7 @@ def lab_page(
     frame = "" if controls else ' class="pl-bare"'
     frame += "" if height is None else f' style="height: {height}px; overflow: auto"'
     parts = {"title": escape(title or ", ".join(titles)), "style": style, "script": script, "frame": frame}
-    largest = _zoom(max((lab.snapshot["scale"] for lab in labs), default=1))
+    largest = _zoom(max((lab.snapshot.get("scale", 1) for lab in labs), default=1))
     parts["alone"] = above[0] + (f'<p class="pl-alone"{largest}>{ALONE}</p>\n' if controls else "")
     room = LARGEST_PAGE - len(PAGE) - (len(style) + len(script)) // max(1, len(labs))
     ones = (_one(lab, "" if n == 1 else str(n), room) for n, lab in enumerate(labs, 1))
@@ -129,7 +129,7 @@ def lab_page(
 def _one(lab: LabOnPage, number: str, room: int) -> str:
     shown = ready({name: part for name, part in lab.snapshot.items() if name != "looks"})
     parts = {"n": number, "kind": lab.kind.__name__, "words": escape(lab.words), "snapshot": _json_in_html(shown)}
-    parts["scale"] = _zoom(lab.snapshot["scale"])
+    parts["scale"] = _zoom(lab.snapshot.get("scale", 1))
     room -= sum(len(part.encode()) for part in parts.values()) + len(ONE)
     return ONE.format(**parts, replay=pack(lab.replay, lab.kind, room))
 
