@@ -447,3 +447,10 @@ def nearest(given: str, known: Iterable[str]) -> str:
     """A hint that names the known word most like `given`, or ""."""
     found = difflib.get_close_matches(given[:60], list(known), n=1, cutoff=0.5)
     return f"The nearest is {found[0]!r}" if found else ""
+
+
+def refuse_slip(where: str, given: str, known: Iterable[str]) -> None:
+    """Raise ArgumentError for a name that is nearly a known one, where any other name would be taken."""
+    found = difflib.get_close_matches(given[:60], list(known), n=1, cutoff=0.85)
+    if found:
+        raise ArgumentError(f"there is no {given!r}", where=where, allowed=f"{found[0]!r}, or a name less like it")

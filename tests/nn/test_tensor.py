@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ops
-from parallel_lab.base.errors import ParallelLabError, ShapeError, message
+from parallel_lab.base.errors import ArgumentError, ParallelLabError, ShapeError, message
 from parallel_lab.base.seeds import get_seed, set_seed
 from parallel_lab.base.settings import context
 from parallel_lab.base.settings.tables import PYNATIVE_MODE
@@ -474,3 +474,7 @@ def test_a_parameter_keeps_what_a_script_notes_at_it():
     assert not w.unique
     w.unique = w.of_experts = True
     assert copy.deepcopy(w).of_experts and pickle.loads(pickle.dumps(w)).unique
+    slips = {"paralel_optimizer": "parallel_optimizer", "require_grad": "requires_grad", "comm_fusoin": "comm_fusion"}
+    for slip, meant in slips.items():
+        with pytest.raises(ArgumentError, match=f"Parameter 'w'.*'{slip}'.*'{meant}'"):
+            setattr(w, slip, False)

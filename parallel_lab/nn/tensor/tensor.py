@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, choice, fitting, fitting_methods, flag, instance, integer, no_tensor
+from ...base.checks import checked, choice, fitting, fitting_methods, flag, instance, integer, no_tensor, refuse_slip
 from ...base.dtypes import as_dtype, check_taken_in, kind_of, plain_array, scalar_operand
 from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
@@ -397,7 +397,8 @@ class Parameter(Tensor):
     `comm_fusion`, an int, at least 0, is the number of the message that carries its gradient: gradients with equal ones
     travel together, 0 alone. It is 1 by default (`comm_fusion_given` is then False), which says nothing by itself.
 
-    Raises ShapeError for an invalid name, ArgumentTypeError for a flag that is not a bool.
+    Raises ShapeError for an invalid name, ArgumentTypeError for a flag that is not a bool. Other attributes are a
+    script's own; ArgumentError for one whose name is nearly one of these.
 
     On a rank that runs a compiled network a Parameter holds that rank's slice: `layout` says which part of the
     `full_shape` it is, `asnumpy()` and `shape` are the slice's (while a network is traced, `shape` is the whole one's),
@@ -406,7 +407,7 @@ class Parameter(Tensor):
 
     __slots__ = ("__dict__", "_comm_fusion", "_initial", "_requires_grad", "full_shape", "layout", "name")
     __slots__ += ("_layerwise_parallel", "_parallel_optimizer", "_parallel_optimizer_comm_recompute")
-    unique = cache_enable = is_param_ps = False  # of MindSpore's tables on hosts; kept, as a script's own
+    unique = cache_enable = is_param_ps = False  # of MindSpore's tables on hosts; kept, as what a script notes here
     layerwise_parallel, parallel_optimizer = _flag("layerwise_parallel"), _flag("parallel_optimizer")
     parallel_optimizer_comm_recompute = _flag("parallel_optimizer_comm_recompute")  # kept, without effect
 
@@ -442,6 +443,11 @@ class Parameter(Tensor):
         self.parallel_optimizer, self.parallel_optimizer_comm_recompute = parallel_optimizer, False
         self.layout: TensorLayout | None = None
         self.full_shape = self.shape
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not hasattr(type(self), name):  # a script's own note, or a slip
+            refuse_slip(f"Parameter {self.name!r}", name, (known for known in dir(self) if known[0] != "_"))
+        super().__setattr__(name, value)
 
     @property
     def array(self) -> np.ndarray:
