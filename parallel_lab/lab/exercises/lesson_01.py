@@ -108,7 +108,7 @@ EXERCISES = (
         ideas=(Idea(ORDER, "column by column", _by_columns, "2 x 4"),),
         start='''\
 def stands(rank, rows, columns):
-    """Returns row, column and group of a rank, where the ranks form a matrix of so many rows and columns."""
+    """Returns row, column and group of a rank; the ranks form a matrix of so many rows and columns."""
     return 0, rank, (rank,)
 
 

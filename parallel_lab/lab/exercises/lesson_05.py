@@ -324,7 +324,7 @@ check("05.1", sends)
         },
         start='''\
 def slices(m, k, n, strategy):
-    """Returns the shapes of the slices of x, w and the result, and how many partial sums each element has."""
+    """Returns the slices' shapes of x, w and result, and how many partial sums an element has."""
     return (m, k), (k, n), (m, n), 1
 
 

@@ -411,7 +411,7 @@ check("07.2", backward)
         ),
         start='''\
 def clip(rank, ranks, gradients):
-    """gradients: this rank's slice of one, and one that all hold in copies. Returns both, clipped to norm 1."""
+    """gradients: this rank's slice of one, and a copy of another. Returns both, clipped to norm 1."""
     mine, copied = gradients
     norm = np.sqrt((mine**2).sum() + (copied**2).sum())
     return mine * min(1, 1 / norm), copied * min(1, 1 / norm)

@@ -408,7 +408,7 @@ check("11.2", questions)
         drawn={name: partial(_drawn_doublings, name) for name in ("ranks", "none or all")},
         start='''\
 def enough(most, compute_s, size_bytes, alpha_s, beta_s_per_byte, gain):
-    """The number of ranks, 1, 2, 4, ... up to `most`, after which a doubling is no longer worth it."""
+    """How many ranks, 1, 2, 4, ... up to `most`: from there on a doubling is not worth it."""
     return 1
 
 
@@ -430,7 +430,7 @@ check("11.3", enough)
         drawn={"count": _drawn_count},
         start='''\
 def micro_batches(stages, rows, row_s, start_s):
-    """The number of micro-batches with the shortest step: it divides the rows, and is at least `stages`."""
+    """The number of micro-batches of the shortest step, a divisor of the rows, at least `stages`."""
     return 1
 
 
@@ -454,7 +454,7 @@ check("11.4", micro_batches)
         drawn={"nodes": _drawn_nodes},
         start='''\
 def nodes(strategy, per_node):
-    """On how many nodes are the ranks that add up with rank 0? x @ w on 8 ranks, per_node ranks on a node."""
+    """On how many nodes are those that add up with rank 0? x @ w, 8 ranks, per_node on a node."""
     return per_node
 
 
