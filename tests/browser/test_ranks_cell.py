@@ -45,7 +45,11 @@ def failed(book: Notebook) -> list[str]:
     return [c["id"] for c in book.cells() if any(o["output_type"] == "error" for o in c["outputs"])]
 
 
-def test_the_lesson_runs_from_top_to_bottom_and_shows_what_it_promises(opened):
+def test_the_lesson_runs_from_top_to_bottom_and_shows_what_it_promises(opened, world):
+    lesson = world[2] / LESSON
+    source = lesson.read_text(encoding="utf-8")
+    assert source.count(r"\"bytes\": None") == 1
+    lesson.write_text(source.replace(r"\"bytes\": None", r"\"bytes\": 6000"), encoding="utf-8")
     book = opened(LESSON)
     book.run_all()
     # the command counts as done at the first cell that fails; those after the two that are meant to fail run all the
@@ -71,8 +75,10 @@ def test_the_lesson_runs_from_top_to_bottom_and_shows_what_it_promises(opened):
     assert book.printed("cell-17").count("(16, 16)") == 4 and "ranks [0, 2]" in book.printed("cell-17")
     assert "ReLU         relu         ((2, 2),)" in book.printed("cell-19")
     assert "AllReduce" in book.printed("cell-20") and "each rank holds one of 2 partial sums" in book.printed("cell-20")
-    # the formula's bytes and those counted, in one row of the table
-    assert re.search(r"bytes one rank sends .* 6144 +6144 ", book.shown("cell-22")), book.shown("cell-22")
+    # the formula's bytes and those counted, in one row of the table; what was not predicted stays covered
+    compared = book.shown("cell-22")
+    assert re.search(r"bytes one rank sends +6000 +6144 +6144 +not yet", compared), compared
+    assert "5 questions are open" in compared and len(re.findall(r" - +\? +\? +open", compared)) == 5, compared
     assert "EQUAL to rounding" in book.printed("cell-32") and "NOT" not in book.printed("cell-32")
 
     # the two that are meant to fail, and only they: which rank, which collective, which line
