@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import html
 import os
-import sys
 from types import TracebackType
 from typing import Any
 
+from .origin import PACKAGE, is_learners
+
 _LONGEST_PART = 3000  # characters
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 TRACEBACK_VARIABLE = "PARALLEL_LAB_TRACEBACK"  # "full": tracebacks show the package's own lines too
 
 
@@ -59,12 +59,12 @@ def _own_lines(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
     while trace is not None:
         calls.append(trace)
         trace = trace.tb_next
-    own, left_out, others = None, 0, (sys.base_prefix, sys.prefix, "<frozen", "<string>")
+    own, left_out = None, 0
     for call in reversed(calls):
         file = call.tb_frame.f_code.co_filename
-        if file.startswith(_PACKAGE):
+        if file.startswith(PACKAGE):
             left_out += 1
-        elif not file.startswith(others):
+        elif is_learners(file):
             own = TracebackType(own, call.tb_frame, call.tb_lasti, call.tb_lineno)
     return own, left_out
 

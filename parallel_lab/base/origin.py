@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import linecache
 import os
+import re
 import sys
 from dataclasses import dataclass
 from types import FrameType
@@ -12,11 +13,14 @@ from types import FrameType
 import numpy as np
 
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep  # np.sum(x) reaches x through numpy's own Python files
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # parallel_lab/
 _NAME = __name__.partition(".")[0] + "."
 # Networks that ship with the package are user code for this purpose: their lines are what a learner wants to see.
-_USER_FILES = (os.path.join(_PACKAGE, "lab", "shared", "networks.py"), os.path.join(_PACKAGE, "nn", "models") + os.sep)
-_MACHINERY = (_PACKAGE, _NUMPY, functools.__file__)  # a cached_property is reached through functools
+_USER_FILES = (os.path.join(PACKAGE, "lab", "shared", "networks.py"), os.path.join(PACKAGE, "nn", "models") + os.sep)
+_MACHINERY = (PACKAGE, _NUMPY, functools.__file__)  # a cached_property is reached through functools
+_PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_NOBODYS = (PACKAGE, _PYTHON, "<frozen", "<string>")  # "<string>": what dataclasses generate
+_INSTALLED = re.compile(r"[\\/](site|dist)-packages[\\/]")
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,11 @@ def short_file(file: str) -> str:
     if file.startswith("<ipython") or os.sep + "ipykernel_" in file:
         return "cell"
     return os.path.basename(file)
+
+
+def is_learners(file: str) -> bool:
+    """Whether the lines of a file are a learner's: not this package's, Python's own, or an installed package's."""
+    return not file.startswith(_NOBODYS) and not _INSTALLED.search(file)
 
 
 def caller(scope: str = "") -> Origin:

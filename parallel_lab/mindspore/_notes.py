@@ -14,13 +14,12 @@ import linecache
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from ..base.errors import ArgumentTypeError, ShapeError
+from ..base.origin import is_learners
 from ._lookup import CORRECTIONS, home_of
 from ._tables import OPTIMIZERS
 
-PACKAGE = str(Path(__file__).resolve().parents[1])
 # what documents call modules
 ALIASES = {
     **{name: f"from mindspore import {name}" for name in ("nn", "ops", "mint", "train")},
@@ -151,7 +150,7 @@ def _places(error: BaseException) -> list[tuple[str, int]]:
     while trace is not None:
         code = trace.tb_frame.f_code
         file = code.co_filename
-        if not file.startswith((PACKAGE, "<frozen")) and "site-packages" not in file:
+        if is_learners(file):
             found.append((file, trace.tb_lineno))
         trace = trace.tb_next
     return found

@@ -16,14 +16,13 @@ import dill
 
 from ..base import errors
 from ..base.errors import TRACEBACK_VARIABLE
-from ..base.origin import short_file
+from ..base.origin import PACKAGE, is_learners, short_file
 from ..run import calls
 from . import checked_calls, started
 from .flight import FlightEntry
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_PACKAGE = os.path.dirname(os.path.dirname(_FOLDER)) + os.sep  # parallel_lab/
-_SYSTEM = (_PACKAGE, "<frozen", "<string>", runpy.__file__)  # "<string>": what dataclasses generate
+_SYSTEM = (PACKAGE, "<frozen", "<string>", runpy.__file__)  # "<string>": what dataclasses generate
 TEXT_LIMIT = 20_000  # characters of an exception's own text that are carried on
 CAUSE_BYTES = 8 << 20  # a larger exception object is reported by its text only
 SAME_CALLS = "All members of a group must make the same calls in the same order"
@@ -80,7 +79,7 @@ def limited(text: str, characters: int) -> str:
 def last_place(error: BaseException) -> str:
     """file:line of the innermost frame that is the user's, "" without one."""
     frames = traceback.extract_tb(error.__traceback__)
-    places = [f"{short_file(f.filename)}:{f.lineno}" for f in frames if not f.filename.startswith(_SYSTEM)]
+    places = [f"{short_file(f.filename)}:{f.lineno}" for f in frames if is_learners(f.filename)]
     return places[-1] if places else ""
 
 

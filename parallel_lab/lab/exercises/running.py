@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import signal
 import sys
 import threading
@@ -30,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import ParallelLabError, shorten
-from ...base.origin import short_file
+from ...base.origin import PACKAGE, is_learners, short_file
 from ...ops.collectives.definitions import MESSAGES
 from ...run.communicator import Request, Start
 from ...run.simulator import simulate
@@ -42,7 +41,6 @@ MOST_REQUESTS = 5_000  # of one run of rank programs; an algorithm of 8 ranks ne
 AGAIN_S = 0.05  # the alarm comes again: a bare `except:` in a loop may have caught the first
 MOST_ITEMS = 100_000  # of a list that is an answer
 MOST_LINES = 20  # of a loop around an `except:`
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 class TimeUp(BaseException):
@@ -156,9 +154,9 @@ def fault_of(error: BaseException, rank: int | None = None, seconds: float = SEC
     """An exception from a learner's code as a Fault."""
     if isinstance(error, Told):
         return replace(error.fault, rank=rank)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(PACKAGE)]
     # numpy's and Python's own files are no place to look at, unless there is nothing else
-    own = [f for f in frames if not f.filename.startswith(("<frozen", sys.base_prefix, sys.prefix))] or frames
+    own = [f for f in frames if is_learners(f.filename)] or frames
     place = f"{short_file(own[-1].filename)}:{own[-1].lineno}" if own else ""
     code = (own[-1].line or "").strip() if own else ""
     if isinstance(error, TimeUp):
@@ -173,9 +171,8 @@ def is_machine_fault(error: BaseException, grader: Any) -> bool:
     """Whether what ended a grader is the machine's fault: no line of a learner's is among those that led to it."""
     if not isinstance(error, ImportError | OSError):
         return False
-    file = getattr(getattr(grader, "__code__", None), "co_filename", _PACKAGE)
-    inside = (_PACKAGE, sys.base_prefix, sys.prefix, "<frozen", file)
-    return all(f.filename.startswith(inside) for f in traceback.extract_tb(error.__traceback__))
+    own = getattr(getattr(grader, "__code__", None), "co_filename", "")
+    return all(f.filename == own or not is_learners(f.filename) for f in traceback.extract_tb(error.__traceback__))
 
 
 # ---- a function ----
