@@ -39,7 +39,7 @@ class CostModel(Places):
         self.priced: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
         self.live = {i.name for i in graph.inputs if i.role == "parameter" and i.trainable}
         for node in graph.of_phase("forward"):
-            if self.live.intersection(node.ins):
+            if self.live.intersection(node.ins) and gives_back(node):
                 self.live.update(node.outs)
 
     def known_rules(self, node: Node) -> list[ShardingRule]:
@@ -152,7 +152,7 @@ class CostModel(Places):
         """What lies between the candidates of two places: each pair of layouts is priced once."""
         befores, afters = self.left(source, tensor), self.taken(link)
         shapes = self.shapes[tensor], self.there(link)
-        what = (*shapes, self.itemsizes[tensor], tensor in self.live)
+        what = (*shapes, self.itemsizes[tensor], tensor in self.live and gives_back(self.nodes[link.target]))
         key = (id(befores), id(afters), *what)
         if key not in self.tables:
             own, theirs = dict.fromkeys(befores), dict.fromkeys(afters)  # layouts without their repetitions
@@ -183,6 +183,11 @@ class CostModel(Places):
     ) -> tuple[float, ...]:
         """Terms of bringing a tensor from one layout to another.  live: its gradient is brought back, too."""
         raise NotImplementedError
+
+
+def gives_back(node: Node) -> bool:
+    """Whether gradients flow through an operator: not through a comparison, say."""
+    return node.opdef.view or node.opdef.vjp_fn is not None
 
 
 def check_finite(costs: np.ndarray, where: str) -> None:

@@ -6,8 +6,11 @@
     redistribution     seconds of messages and local work between two layouts, forward and backward
 
 An operator is compiled alone under each of its candidates, by the passes that compile the network: its terms are those
-of the plan. What fusion, overlap and the optimizer do is not in them; `predict_timeline` has it. Bytes are what a
-device holds of an operator when the backward program begins, with its parameters, their gradients and the states.
+of the plan. Where a tensor is read more than once, the gradient of each further read costs the work of adding it to the
+first one's; what goes with a parameter is counted where it is first read. A redistribution that several readers want
+alike is counted for each, where the plan has it once. What fusion, overlap and the optimizer do is not in the terms;
+`predict_timeline` has it. Bytes are what a device holds of an operator when the backward program begins, with its
+parameters, their gradients and the states.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from ...layout.tensor_layout import Shape, TensorLayout
 from ...ops.machine.primitive import Strategy
 from ...ops.machine.sharding import ShardingRule
 from ..time import local_time_s, message_time_s, plan_message_time_s
-from .cost_model import CostModel
+from .cost_model import CostModel, gives_back
+from .places import Link as Read
 from .problem import Problem, Term
 
 WEIGH = "weigh"  # an operator behind the one that is priced, so that its gradient is an array and not one number
@@ -81,6 +85,17 @@ class TimeModel(CostModel):
         self.cluster, self.copies_of_parameters = cluster, 2 + states
         self.last = {*graph.outputs, *graph.seeds}  # where the way back begins, with one number
         self.links: dict[tuple, Link] = {}  # of a device matrix and axes
+        self.further = self.further_reads()
+        self.summed: dict[tuple, np.ndarray] = {}
+
+    def further_reads(self) -> set[tuple[str, int]]:
+        """(operator, operand) of all reads of a tensor but the first, of those through which a gradient flows."""
+        reads: dict[str, list[tuple[str, int]]] = {}
+        # a parameter goes with an operator that reads it itself, if there is one, and not a reshape of it
+        for link, _, tensor in sorted(self.sources(), key=lambda read: read[0].source in self.views):
+            if tensor in self.live and gives_back(self.nodes[link.target]):
+                reads.setdefault(tensor, []).append((link.target, link.position))
+        return {read for found in reads.values() for read in found[1:]}
 
     def terms(self) -> tuple[Term, ...]:
         return (
@@ -94,23 +109,30 @@ class TimeModel(CostModel):
 
     def prices(self, node: Node, rules: list[ShardingRule]) -> tuple[np.ndarray, np.ndarray]:
         inputs = [self.input(node, at) for at in range(len(node.ins))]
-        parameters = tuple(self.parameter(name) is not None for name in node.ins)
+        parameters = tuple(self.root(name) is not None for name in node.ins)
+        further = tuple((node.name, at) in self.further for at in range(len(node.ins)))
         facts = (node.op, node.attrs, node.shapes, node.dtypes, node.out_strategy, node.cross_batch)
         ends = tuple(out in self.last for out in node.outs)
-        key = (facts, tuple(inputs), parameters, ends, id(rules))
+        key = (facts, tuple(inputs), parameters, further, ends, id(rules))
         if key not in self.priced:
             found = [self.price(node, inputs, rule) for rule in rules]
             self.priced[key] = np.array([costs for costs, _ in found]), np.array([size for _, size in found], np.int64)
         return self.priced[key]
 
+    def root(self, name: str) -> str | None:
+        """The parameter that `name` is, or is a copy or a reshape of."""
+        while name in self.views:
+            name = self.views[name].ins[0]
+        return self.parameter(name)
+
     def input(self, node: Node, at: int) -> GraphInput:
-        """An operand, as if it were an input of its own: a parameter where it has a gradient."""
+        """An operand, as if it were an input of its own: a parameter where it has a gradient, else data."""
         name, shape = node.ins[at], self.graph.operand_shapes(node)[at]
         given = self.inputs.get(name)
-        if given is not None and given.is_number:
+        if given is not None and (given.is_number or given.role == "constant"):
             return replace(given, name=f"{at}")
         trained = name in self.live
-        return GraphInput(f"{at}", "parameter" if trained else "constant", shape, self.graph.dtypes()[name], trained)
+        return GraphInput(f"{at}", "parameter" if trained else "data", shape, self.graph.dtypes()[name], trained)
 
     def price(self, node: Node, inputs: list[GraphInput], rule: ShardingRule) -> tuple[list[float], int]:
         """(terms, bytes) of one operator under one strategy."""
@@ -123,7 +145,9 @@ class TimeModel(CostModel):
         build = Builder(draft)
         for given, layout in zip(inputs, rule.wanted, strict=True):
             if given.role != "parameter":
-                placed = given.whole(self.device_num) if given.is_number else Value(given.shape, given.dtype, layout)
+                # of a constant each rank has all, and cuts its slice here; other tensors have been brought
+                whole = given.is_number or given.role == "constant"
+                placed = given.whole(self.device_num) if whole else Value(given.shape, given.dtype, layout)
                 build.values[given.name] = placed
         ins = build.operands(alone, rule.wanted)
         if rule.stored is not None:
@@ -139,8 +163,23 @@ class TimeModel(CostModel):
         done = draft.with_program("forward", tuple(build.instrs), build.values, outputs=tuple(outs))
         if outs and any(i.trainable for i in inputs):
             done = differentiate(done)
-        parameters = {names[at] for at, name in enumerate(node.ins) if self.parameter(name) is not None}
-        return self.timed(done, parameters, node.name), self.held(node, rule, done)
+        terms = self.timed(done, {names[at] for at in self.charged(node)}, node.name)
+        for at, name in enumerate(node.ins):
+            if self.root(name) is not None and (node.name, at) in self.further:
+                terms[0] += self.sum_s(inputs[at].shape, inputs[at].dtype, rule.wanted[at])
+        return terms, self.held(node, rule, done)
+
+    def charged(self, node: Node) -> list[int]:
+        """The operands that are parameters which are counted here."""
+        reads = enumerate(node.ins)
+        return [at for at, name in reads if self.root(name) is not None and (node.name, at) not in self.further]
+
+    def sum_s(self, shape: Shape, dtype: str, layout: TensorLayout) -> float:
+        """Seconds of adding one gradient of a tensor to another."""
+        value = Value(shape, dtype, layout)
+        names = ("one", "other", "sum")
+        add = Instr("compute", names[2:], names[:2], "", "add", "Add")
+        return local_time_s(_Program(dict.fromkeys(names, value)), add, self.cluster.device)
 
     def timed(self, draft: Draft, parameters: set[str], name: str) -> list[float]:
         """Terms of the programs, without what is only there to price the operator."""
@@ -164,13 +203,35 @@ class TimeModel(CostModel):
         for at, name in enumerate(node.ins):
             size = math.prod(rule.wanted[at].slice_shape(self.graph.operand_shapes(node)[at]))
             size *= as_dtype(self.graph.dtypes()[name]).itemsize
-            if self.parameter(name) is not None:
-                total += size * (self.copies_of_parameters if name in self.live else 1)
+            if self.root(name) is not None:
+                if at in self.charged(node):
+                    total += size * (self.copies_of_parameters if name in self.live else 1)
             elif f"{at}" in read:
                 total += size
         return total
 
     # ---- between two operators ----
+
+    def table(self, source: str, tensor: str, link: Read) -> np.ndarray:
+        """What lies between the candidates of two places; of a further read, with the sum of gradients. An operator
+        that reads a tensor twice alike has it brought once.
+        """
+        made, befores, afters = super().table(source, tensor, link), self.left(source, tensor), self.taken(link)
+        reads = self.before[link.target][: self.before[link.target].index(link)]
+        others = [self.taken(r) for r in reads if (r.source, r.tensor) == (link.source, link.tensor)]
+        further = (link.target, link.position) in self.further
+        if not others and not further:
+            return made
+        key = id(made), id(befores), id(afters), *map(id, others)
+        if key not in self.summed:
+            what = self.there(link), self.graph.dtypes()[tensor]
+            sums = np.zeros_like(made)
+            again = np.array([any(o[at].same_placement(b) for o in others) for at, b in enumerate(afters)])
+            if further:
+                sums[:, :, 0] = [[self.sum_s(self.shapes[tensor], what[1], layout)] for layout in befores]
+                sums[:, again, 0] = [self.sum_s(*what, b) for b, twice in zip(afters, again, strict=True) if twice]
+            self.summed[key] = np.where(again[:, None], 0.0, made) + sums
+        return self.summed[key]
 
     def between(
         self, before: TensorLayout, after: TensorLayout, shape: Shape, shape_after: Shape, itemsize: int, live: bool
