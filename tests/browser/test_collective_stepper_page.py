@@ -188,7 +188,7 @@ WIDE += [("reduce_scatter", "tree", 8, 5), ("gather", "tree", 6, 2)]
 WIDE += [("all_reduce", "ring", 4, 0)]
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("width", [662, 848, 1280])
 @pytest.mark.parametrize("case", WIDE, ids=lambda c: "-".join(map(str, c)))
 def test_nothing_is_cut_off(show, case, width):

@@ -61,6 +61,7 @@ PRESSED = {
 }
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("what", PRESSED)
 def test_what_is_pressed_in_the_middle_of_a_flight_is_drawn_at_once(live, what):
     make, press, drawn = PRESSED[what]

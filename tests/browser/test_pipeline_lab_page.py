@@ -54,6 +54,7 @@ def test_eight_stages_and_sixteen_micro_batches_are_on_one_screen(page_of, live,
             assert box["y"] + box["height"] <= SCREEN, shown
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("net", ["stack", "gpt"])
 @pytest.mark.parametrize("stages", [2, 4, 8])
 def test_controls_are_one_line_and_settings_another(page_of, stages, net):

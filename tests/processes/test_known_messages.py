@@ -61,6 +61,7 @@ def exchange(comm, seed, kind):
     return wrong
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("kind", ["new", "out", "told", "started"])
 @pytest.mark.parametrize("seed", range(4))
 def test_values_are_those_given_each_time(pool, seed, kind):

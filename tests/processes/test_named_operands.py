@@ -41,7 +41,7 @@ def in_a_loop(comm, kind, way, names, order, odd):
     return len(got)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("odd", range(RANKS))
 @pytest.mark.parametrize("way", ["called", "started"])
 @pytest.mark.parametrize("kind", KINDS)

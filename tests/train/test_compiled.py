@@ -9,7 +9,7 @@ from tests.train.cases import compiled
 from tests.train.cases.nets import Net, SquareLoss, batch, numbers
 from tests.train.worlds import compared, sizes
 
-worlds, test_ranks_equal_one_device = compared(compiled, quick=2)  # the larger ones are exhaustive
+worlds, test_ranks_equal_one_device = compared(compiled, quick=1)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))

@@ -11,7 +11,7 @@ from tests.train.worlds import compared, sizes
 pytestmark = pytest.mark.timeout(300)  # the first case of a size waits for all of them
 
 
-worlds, test_ranks_equal_one_device = compared(forms, quick=5)  # the larger ones are exhaustive
+worlds, test_ranks_equal_one_device = compared(forms, quick=3)  # the larger ones are exhaustive
 
 
 def share(size_bytes, size):

@@ -12,7 +12,7 @@ from tests.processes.launched import LAB, started
 from tests.train.cases import engine
 from tests.train.worlds import assert_refused, compared, sizes
 
-worlds, test_ranks_equal_one_device = compared(engine, quick=6)  # the larger ones are exhaustive
+worlds, test_ranks_equal_one_device = compared(engine, quick=4)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))

@@ -15,7 +15,7 @@ FUSED = {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allga
 ON = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
 
 
-worlds, test_ranks_equal_one_device = compared(optimizer_parallel, quick=3)  # the larger ones are exhaustive
+worlds, test_ranks_equal_one_device = compared(optimizer_parallel, quick=2)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))

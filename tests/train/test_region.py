@@ -6,7 +6,7 @@ from tests.crossed import each_of
 from tests.train.cases import region
 from tests.train.worlds import assert_refused, compared, sizes
 
-worlds, test_ranks_equal_one_device = compared(region, quick=4)  # the larger ones are exhaustive
+worlds, test_ranks_equal_one_device = compared(region, quick=2)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))
