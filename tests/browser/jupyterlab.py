@@ -159,7 +159,12 @@ class Notebook:
 
     def run_all(self) -> None:
         """Run all cells and wait until the kernel has answered the last one."""
-        self.page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
+        # the command ends at the first error, also at one that is meant, while the cells behind it still run; the
+        # kernel answers in turn
+        self.page.evaluate(
+            "async () => { await window.jupyterapp.commands.execute('notebook:run-all-cells');"
+            f" await {CURRENT}.context.sessionContext.session.kernel.requestKernelInfo(); }}"
+        )
         self.wait_idle()
 
     def run_cell(self, number: int, wait: bool = True) -> None:
