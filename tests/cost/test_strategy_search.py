@@ -20,6 +20,7 @@ from parallel_lab.graph.compiler import compile_steps
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.run.simulator import Simulator
 from tests.cost.test_search import TERMS, all_plans, draw_problem, strategies
+from tests.graph.random_nets import draw_net, unless_refused
 from tests.recorded import nets
 
 LAPTOP = get_cluster("laptop")
@@ -110,6 +111,19 @@ def test_the_sum_is_the_time_of_any_plan_not_only_of_the_best(seed):
             break
     else:
         pytest.fail("no plan was drawn that can be")
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(40))
+def test_the_sum_is_the_time_of_the_plan_of_a_drawn_net(seed):
+    draw = draw_net(seed, (2, 4, 8)[seed % 3])
+    best = unless_refused(search, draw, draw.net, method="dynamic_programming")
+    if best is not None:
+        time_s = step_time_s(best.plan, LAPTOP).total_s
+        if shares_a_redistribution(best.plan):
+            assert time_s < best.best.cost < 1.5 * time_s
+        else:
+            assert best.best.cost == pytest.approx(time_s, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["quick", "megatron", "operator_parallel", "chain"])

@@ -37,10 +37,20 @@ class CostModel(Places):
         self.layouts: dict[tuple, list[TensorLayout]] = {}
         self.tables: dict[tuple, np.ndarray] = {}
         self.priced: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
-        self.live = {i.name for i in graph.inputs if i.role == "parameter" and i.trainable}
-        for node in graph.of_phase("forward"):
-            if self.live.intersection(node.ins) and gives_back(node):
-                self.live.update(node.outs)
+        self.live = self.with_gradients()
+
+    def with_gradients(self) -> set[str]:
+        """The tensors that have a gradient: parameters lead to them, and they lead to what is differentiated."""
+        graph, through = self.graph, [node for node in self.graph.of_phase("forward") if gives_back(node)]
+        led = {i.name for i in graph.inputs if i.role == "parameter" and i.trainable}
+        leading = set(graph.seeds or graph.outputs)
+        for node in through:
+            if led.intersection(node.ins):
+                led.update(node.outs)
+        for node in reversed(through):
+            if leading.intersection(node.outs):
+                leading.update(node.ins)
+        return led & leading
 
     def known_rules(self, node: Node) -> list[ShardingRule]:
         """`rules_of`, once for all operators of which it says the same."""

@@ -214,18 +214,23 @@ class TimeModel(CostModel):
 
     def table(self, source: str, tensor: str, link: Read) -> np.ndarray:
         """What lies between the candidates of two places; of a further read, with the sum of gradients. An operator
-        that reads a tensor twice alike has it brought once.
+        that reads a tensor twice alike has it brought once. A reshape to the same shape takes its start.
         """
         made, befores, afters = super().table(source, tensor, link), self.left(source, tensor), self.taken(link)
         reads = self.before[link.target][: self.before[link.target].index(link)]
         others = [self.taken(r) for r in reads if (r.source, r.tensor) == (link.source, link.tensor)]
         further = (link.target, link.position) in self.further
-        if not others and not further:
+        reshaped = link.source in self.views and self.shapes[tensor] == self.there(link)
+        if not others and not further and not reshaped:
             return made
-        key = id(made), id(befores), id(afters), *map(id, others)
+        key = id(made), id(befores), id(afters), reshaped, *map(id, others)
         if key not in self.summed:
             what = self.there(link), self.graph.dtypes()[tensor]
             sums = np.zeros_like(made)
+            if reshaped:
+                lying = np.array([[a.same_placement(b) for b in afters] for a in befores])
+                back = tensor in self.live and gives_back(self.nodes[link.target])
+                sums[lying, 3] = self.cluster.device.overhead_s * (1 + back)
             again = np.array([any(o[at].same_placement(b) for o in others) for at, b in enumerate(afters)])
             if further:
                 sums[:, :, 0] = [[self.sum_s(self.shapes[tensor], what[1], layout)] for layout in befores]
