@@ -41,16 +41,27 @@ class ParallelLabError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows of it (IPython asks for this): the learner's own lines, and the text."""
-        from IPython import get_ipython
+        return _shown_in_notebook(self)
 
-        own, left_out = _own_lines(self.__traceback__)
-        every = own is None or os.environ.get(TRACEBACK_VARIABLE) == "full"
-        shown = get_ipython().InteractiveTB.structured_traceback(
-            type(self), self, self.__traceback__ if every else own, tb_offset=1 if every else 0
-        )
-        if left_out and not every:
-            shown.insert(-1, left_out_text(left_out))
-        return shown
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C has ended a run: what is left of it. A notebook shows the learner's own lines and the text."""
+
+    def _render_traceback_(self) -> list[str]:
+        return _shown_in_notebook(self)
+
+
+def _shown_in_notebook(error: BaseException) -> list[str]:
+    from IPython import get_ipython
+
+    own, left_out = _own_lines(error.__traceback__)
+    every = own is None or os.environ.get(TRACEBACK_VARIABLE) == "full"
+    shown = get_ipython().InteractiveTB.structured_traceback(
+        type(error), error, error.__traceback__ if every else own, tb_offset=1 if every else 0
+    )
+    if left_out and not every:
+        shown.insert(-1, left_out_text(left_out))
+    return shown
 
 
 def _own_lines(trace: TracebackType | None) -> tuple[TracebackType | None, int]:

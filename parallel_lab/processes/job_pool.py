@@ -19,7 +19,7 @@ import dill
 import multiprocess
 
 from ..base.checks import integer
-from ..base.errors import ArgumentError, ParallelLabError, RankDied, WorkersClosed, WorldError, message
+from ..base.errors import ArgumentError, Interrupted, ParallelLabError, RankDied, WorkersClosed, WorldError, message
 from ..base.system import require_processes
 from . import outcome, supervisor
 from .jobs import Job, packed
@@ -212,7 +212,7 @@ class JobPool:
             self._enqueue(job)
             return job.result()
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"the run was interrupted{self.interrupt(job)}") from None
+            raise Interrupted(f"the run was interrupted{self.interrupt(job)}") from None
 
     def interrupt(self, job: Job) -> str:
         """End a job within a second: at an agree point, in a collective, by force; a second Ctrl-C ends the workers.

@@ -23,7 +23,7 @@ import numpy as np
 from ..base.checks import is_int
 from ..base.cluster import cluster_for, get_cluster
 from ..base.dtypes import plain_array
-from ..base.errors import ArgumentError, PlanError, ShapeError, shorten
+from ..base.errors import ArgumentError, Interrupted, PlanError, ShapeError, shorten
 from ..base.events import Event
 from ..base.system import without_processes
 from ..graph.plan import Plan
@@ -193,7 +193,7 @@ class Session:
             except KeyboardInterrupt:
                 run.interrupt()
                 left = f"the session {self._broken}" if self._broken else "the session can go on"
-                raise KeyboardInterrupt(f"after {len(run.losses)} of {steps} steps; {left}") from None
+                raise Interrupted(f"after {len(run.losses)} of {steps} steps; {left}") from None
         self._check_open()
         return self._simulate(_checked(self.plan, batches, self.step, steps), steps, record, phases, stopped)
 

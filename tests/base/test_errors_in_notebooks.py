@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from types import SimpleNamespace
 
 import IPython
@@ -11,22 +13,43 @@ from IPython.core.ultratb import AutoFormattedTB
 
 from parallel_lab.base.errors import TRACEBACK_VARIABLE, StrategyError
 from parallel_lab.lab.lessons.slicing import Product
+from parallel_lab.processes.shm.pool import WorkerPool
 
 REFUSED = ((2, 4), (2, 1))
 
 
 @pytest.fixture
-def shown(monkeypatch):
-    """shown() -> the lines that IPython would show of a refused product, without colours."""
+def rendered(monkeypatch):
+    """rendered(error) -> the lines that IPython would show of it, without colours."""
     shell = SimpleNamespace(InteractiveTB=AutoFormattedTB(mode="Context", tb_offset=0))
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    return lambda error: re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error._render_traceback_())).splitlines()
+
+
+@pytest.fixture
+def shown(rendered):
+    """shown() -> the same of a refused product."""
 
     def lines() -> list[str]:
         with pytest.raises(StrategyError) as refused:
             Product(REFUSED)
-        return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(refused.value._render_traceback_())).splitlines()
+        return rendered(refused.value)
 
     return lines
+
+
+def test_an_interrupted_run_is_the_learners_line_and_the_text(rendered, monkeypatch):
+    """Guards against the waiting loops of a pool, which are what was interrupted."""
+    monkeypatch.delenv(TRACEBACK_VARIABLE, raising=False)
+    with WorkerPool(2) as pool:
+        pool.run(lambda comm: None)
+        threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            pool.run(lambda comm: [comm.barrier() for _ in range(10**9)])
+    found = rendered(stopped.value)
+    files = [line for line in found if line.startswith("File ")]
+    assert len(files) == 1 and "test_errors_in_notebooks.py" in files[0]
+    assert found[-1] == "Interrupted: the run was interrupted"
 
 
 def test_it_is_the_learners_line_and_the_text(shown, monkeypatch):
