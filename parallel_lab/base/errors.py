@@ -45,7 +45,7 @@ class ParallelLabError(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C has ended a run: what is left of it. A notebook shows the learner's own lines and the text."""
+    """Ctrl-C has ended a run, or the waiting for one. A notebook shows the learner's own lines and the text."""
 
     def _render_traceback_(self) -> list[str]:
         return _shown_in_notebook(self)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, get_args, get_type_hints, overload
 
 from ...base.checks import integer, number
-from ...base.errors import ArgumentError, ParallelLabError, shorten
+from ...base.errors import ArgumentError, Interrupted, ParallelLabError, shorten
 from ...base.files import write_whole
 from ...base.system import without_processes
 from ...ops.kernels.threads import trim_memory
@@ -378,7 +378,15 @@ class RunsOneThing(KeepsEarlier, Lab):
         return other
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no run goes on; whether that is so. Not for widgets, nor for listeners in the run's own thread."""
+        """Wait until no run goes on; whether that is so. Not for widgets, nor for listeners in the run's own thread.
+        Ctrl-C ends the waiting (Interrupted), not the run.
+        """
+        try:
+            return self._wait(timeout)
+        except KeyboardInterrupt:
+            raise Interrupted("the waiting has ended, the run goes on; stop() ends it") from None
+
+    def _wait(self, timeout: float | None) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
         # Not thread.join: Python up to 3.12 takes a thread for dead once an interrupt fell into a join (bpo-46726). And
         # in short waits: a busy thread may take the interrupt's signal, and then it does not wake a main thread that
