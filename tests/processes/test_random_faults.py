@@ -99,7 +99,7 @@ def check_disturbed_notebook(folder, fault, place, ranks, draw, told_after) -> N
     assert len(others) <= 5 and code == 0
     assert output[-1] == "next right\n"
     if fault == "interrupt":
-        assert name in ("Interrupted", "KeyboardInterrupt")  # of a run; of a start
+        assert name in ("Interrupted", "KeyboardInterrupt")  # the second of a start, and where `result` waited
     else:
         rank = pids.index(victim) if place != "start" else r"\d+"
         word = "killed by SIGKILL" if fault == "kill" else "stopped by a signal"
