@@ -12,7 +12,6 @@ import pytest
 
 from tests.house.source import PACKAGE, ROOT, files, short, tree
 
-HARD_LIMIT = 700  # lines per file: more is two subjects; about 400 are comfortable
 TOP_LEVEL = {"parallel_lab", "notebooks", "tests", "data", "environment.yml", "README.md", "pyproject.toml", "LICENSE"}
 CODE = files(PACKAGE, ".py")
 TESTS = files(ROOT / "tests", ".py")
@@ -72,14 +71,6 @@ def without_docstring(path: Path) -> list[str]:
 
 def test_public_names_have_docstrings():
     assert not offenders(CODE, without_docstring)
-
-
-def test_a_file_has_one_subject():
-    lines = {
-        path: len(path.read_text(encoding="utf-8").splitlines()) for path in [*CODE, *TESTS, *files(PACKAGE, ".js")]
-    }
-    long = offenders(list(lines), lambda path: [f"{lines[path]} lines"] if lines[path] > HARD_LIMIT else [])
-    assert not long, f"more than {HARD_LIMIT} lines are two subjects, two files:\n{long}"
 
 
 def repeated_names(path: Path) -> list[str]:

@@ -1,0 +1,223 @@
+"""Weights: what one must follow from a few files, the lines of rooms and kernel, old habits of the texts.
+
+A commit that raises one of these numbers changes it here and says why in its body; one that lowers a number lowers the
+limit, too.
+"""
+
+import ast
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.house.source import PACKAGE, ROOT, _import_statements, all_modules, files, imports, tree
+
+MODULES = all_modules()
+
+# file: lines that one must follow from it, by imports that run when a file is imported; by all imports, those inside
+# functions and for types included
+CLOSURES = {
+    "layout.tensor_layout": (900, 900),
+    "run.simulator": (11_400, 11_900),
+    "graph.trace": (29_500, 29_500),
+    "graph.compiler": (38_400, 38_900),
+    "train.session": (34_900, 45_600),
+    "lab.costs.model": (16_000, 24_700),
+}
+LATE_IMPORTS = 90  # statements inside functions that import from the package
+
+# room: lines of Python in the package; in the tests
+PACKAGE_LINES = {
+    "__init__.py": 300,
+    "__main__.py": 10,
+    "base": 4_500,
+    "layout": 2_200,
+    "ops": 18_900,
+    "nn": 10_800,
+    "catalog": 8_000,
+    "graph": 7_900,
+    "cost": 8_900,
+    "run": 1_400,
+    "processes": 13_300,
+    "train": 12_100,
+    "lab": 30_800,
+    "mindspore": 6_500,
+    "cli": 5_100,
+}
+# an evening with the kernel: (file, what is read of it: names of functions and classes; None: all)
+KERNEL: list[tuple[str, tuple[str, ...] | None]] = [
+    ("layout/tensor_layout.py", None),
+    ("ops/linalg.py", None),
+    ("ops/machine/signature.py", None),
+    ("ops/machine/sharding.py", None),
+    ("graph/ir.py", None),
+    ("graph/trace.py", None),
+    ("graph/passes/parallelize.py", None),
+    ("graph/passes/differentiate.py", None),
+    ("graph/plan.py", None),
+    ("graph/kinds.py", None),
+    ("run/interpreter.py", None),
+    ("run/communicator.py", None),
+    ("run/simulator.py", None),
+]
+MOST_OF_THE_KERNEL = 4_800
+MOST_OF_A_FILE = 600  # a file near it has two subjects
+INVENTORY = ("catalog", "mindspore")
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 119_800, 119_800, 97_000
+
+# turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
+HABITS = {
+    "for what ..., what is no ...": r"\b[Ff]or what\b|\b[Ww]hat (?:is|are|has|have) no\b",
+    "is no NOUN": r"\bis no (?!longer\b|more\b|less\b|fewer\b|other\b|such\b|need\b)[a-z]\w+",
+    "has none, is none": r"\b(?:has|have|had|is|are|was|were) none\b",
+    "is told": r"\b(?:is|are|was|were|be) told\b",
+    "of which": r"\bof which\b",
+    "in place of": r"\bin (?:the )?place of\b",
+    "who waits, who comes": r"\b[Ww]ho (?:waits|comes|asks|reads)\b",
+    "a sentence that begins with Of": r"(?:^\s*|[.!?:;]\s+|[\"#*]\s*)Of [a-z]\w*",
+    "beside": r"\b[Bb]eside\b",
+    "whoever": r"\b[Ww]hoever\b",
+    "put together": r"\bput together\b",
+}
+MOST_HABITS, MOST_HABITS_OF_TESTS = 990, 430
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def closure(root: str, every: bool) -> set[str]:
+    """Modules that one must follow from `root`: a package's `__init__` counts when it is imported by name."""
+    reached: set[str] = set()
+    to_read = [root]
+    while to_read:
+        module = to_read.pop()
+        if module not in reached:
+            reached.add(module)
+            targets = imports(MODULES[module], frozenset(MODULES))
+            to_read += [name for name, _, at_import in targets if name in MODULES and (every or at_import)]
+    return reached
+
+
+def weight(root: str, every: bool) -> int:
+    return sum(lines(MODULES[module]) for module in closure(f"parallel_lab.{root}", every))
+
+
+@pytest.mark.parametrize("root", CLOSURES)
+def test_what_one_must_follow_from_a_file_stays_within_its_limits(root):
+    counted = weight(root, every=False), weight(root, every=True)
+    print(f"{root}: {counted[0]:,} lines by imports at the top, {counted[1]:,} by all; limits {CLOSURES[root]}")
+    assert lines(MODULES[f"parallel_lab.{root}"]) < counted[0] <= counted[1]
+    assert counted[0] <= CLOSURES[root][0] and counted[1] <= CLOSURES[root][1], counted
+
+
+def late_imports() -> list[str]:
+    """file:line of each statement inside a function that imports from the package; those for types are not counted."""
+    found = []
+    for path in MODULES.values():
+        for_types = {
+            id(node)
+            for block in ast.walk(tree(path))
+            if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)
+            for node in ast.walk(block)
+        }
+        for node, at_import in _import_statements(tree(path)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            of_ours = getattr(node, "level", 0) or any(name.split(".")[0] == "parallel_lab" for name in names)
+            if of_ours and not at_import and id(node) not in for_types:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return found
+
+
+def test_late_imports_do_not_become_more():
+    late = late_imports()
+    print(f"{len(late)} imports inside functions, of {LATE_IMPORTS}")
+    assert 0 < len(late) <= LATE_IMPORTS, "\n".join(late)
+
+
+def room_lines(root: Path) -> Counter[str]:
+    """{folder or file below `root`: lines of Python}."""
+    counted: Counter[str] = Counter()
+    for path in files(root, ".py"):
+        counted[path.relative_to(root).parts[0]] += lines(path)
+    return counted
+
+
+def test_rooms_stay_within_their_lines():
+    counted = room_lines(PACKAGE)
+    main = sum(count for room, count in counted.items() if room not in INVENTORY)
+    print(f"package: {counted.total():,} lines, {main:,} without {' and '.join(INVENTORY)}", dict(counted))
+    assert set(counted) <= set(PACKAGE_LINES)
+    assert not {room: count for room, count in counted.items() if count > PACKAGE_LINES[room]}
+    assert main <= MOST_OF_THE_MAIN_HOUSE and counted.total() <= MOST_OF_THE_PACKAGE
+
+
+def test_tests_stay_within_their_lines():
+    counted = room_lines(ROOT / "tests")
+    print(f"tests: {counted.total():,} lines of {MOST_OF_TESTS:,}", dict(counted))
+    assert 50_000 < counted.total() <= MOST_OF_TESTS
+
+
+def part_lines(path: Path, part: str) -> int:
+    """Lines of a function or class of a file, with its decorators."""
+    named = [n for n in tree(path).body if getattr(n, "name", "") == part]
+    assert len(named) == 1, f"{path}: {part}"
+    return named[0].end_lineno - min([named[0].lineno, *(mark.lineno for mark in named[0].decorator_list)]) + 1
+
+
+def test_the_kernel_is_read_in_an_evening():
+    sizes = {
+        name: lines(PACKAGE / name) if parts is None else sum(part_lines(PACKAGE / name, part) for part in parts)
+        for name, parts in KERNEL
+    }
+    print(f"kernel: {sum(sizes.values()):,} lines of {MOST_OF_THE_KERNEL:,}", sizes)
+    assert len(sizes) >= 13 and min(sizes.values()) > 0
+    assert sum(sizes.values()) <= MOST_OF_THE_KERNEL
+
+
+def test_no_file_is_long():
+    paths = [*files(PACKAGE, ".py", ".js"), *files(ROOT / "tests", ".py")]
+    long = {str(path.relative_to(ROOT)): n for path in paths if (n := lines(path)) > MOST_OF_A_FILE}
+    assert len(paths) > 600 and not long
+
+
+def text_of(path: Path) -> str:
+    """What a reader sees of a file; of a notebook its cells."""
+    text = path.read_text(encoding="utf-8")
+    return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"]) if path.suffix == ".ipynb" else text
+
+
+def habits(paths: list[Path]) -> dict[str, Counter[str]]:
+    """{habit: how often in each file}."""
+    patterns = {name: re.compile(pattern, re.MULTILINE) for name, pattern in HABITS.items()}
+    texts = {path.relative_to(ROOT).as_posix(): text_of(path) for path in paths}
+    return {
+        name: Counter({path: n for path, text in texts.items() if (n := len(pattern.findall(text)))})
+        for name, pattern in patterns.items()
+    }
+
+
+def test_every_habit_is_recognised():
+    text = "# Of a rank\nfor what is no x, is no name, has none, is told, of which, in the place of, who waits, beside"
+    text += ", whoever, put together"
+    assert all(re.search(pattern, text, re.MULTILINE) for pattern in HABITS.values())
+    assert not any(
+        re.search(pattern, "It is no longer beside the point: besides, of what use")
+        for pattern in [HABITS["is no NOUN"], HABITS["of which"], HABITS["whoever"]]
+    )
+
+
+@pytest.mark.parametrize("which", ["texts", "tests"])
+def test_texts_are_written_as_by_a_native_teacher(which):
+    if which == "tests":
+        paths, most = [p for p in files(ROOT / "tests", ".py") if p != Path(__file__)], MOST_HABITS_OF_TESTS
+    else:
+        pages = [ROOT / "README.md", *files(ROOT / "notebooks", ".md", ".ipynb")]
+        paths, most = [*files(PACKAGE, ".py", ".js"), *pages], MOST_HABITS
+    counted = habits(paths)
+    total = sum(count.total() for count in counted.values())
+    print(f"{total} of {most}", {name: count.total() for name, count in counted.items()})
+    worst = sum(counted.values(), Counter()).most_common(12)
+    assert len(paths) > 100 and total <= most, f"{total} of {most}; most of them in {worst}"
