@@ -21,6 +21,7 @@ import gc
 import os
 import re
 import runpy
+import signal
 import sys
 import time
 import zlib
@@ -48,6 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tests start thousands of Python processes. Where the environment forbids compiled files (PYTHONDONTWRITEBYTECODE)
     they go to pytest's own cache: otherwise each process would compile the package again, which takes it a second.
     """
+    # a script that starts the tests in the background (`pytest & wait`) has SIGINT ignored: tests that interrupt,
+    # and the processes that they start, need what Python sets otherwise
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if SYSTEM.portable:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PORTABLE), os.environ.get("PYTHONPATH")]))
         if str(PORTABLE) not in sys.path:  # a worker of xdist has found it
