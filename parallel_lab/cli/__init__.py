@@ -1,1 +1,1 @@
-"""The command `parallel-lab`, its benchmarks, the doctor, and the magics of a notebook."""
+"""The command `parallel-lab`, the doctor, and the magics of a notebook."""

@@ -1,12 +1,9 @@
-"""`parallel-lab bench`: how fast this machine is with us and with others, now; ratios of medians, in turns.
+"""`parallel-lab bench`: how fast this machine is with this package and with others, now.
 
-parallel-lab bench collectives            all_reduce and the others beside torch gloo and MPI; the goals, met or not
-parallel-lab bench training               one training step on one device beside PyTorch
-parallel-lab bench training --parallel    the data-parallel step of 2 and 4 ranks beside DistributedDataParallel
-parallel-lab bench startup                from nothing to the first collective; what idle workers take
-parallel-lab bench pipeline               bubbles of pipelines: predicted, simulated, measured
-parallel-lab bench search                 steps of searched plans: predicted, simulated, measured
 parallel-lab bench link                   the alpha-beta model of this machine, fitted, with its residuals
+
+The other benchmarks compare the package with PyTorch and MPI. They are a developers' tool: tests/bench/command.py of a
+checkout lists them in the same form, and the command shows them where that file is.
 
 Each takes --json FILE (versioned, with the machine it ran on) and --quick, which says nothing about speed.
 """
@@ -15,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import signal
 import sys
 import threading
@@ -23,22 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.files import check_writable, write_whole
-from .bench.cases import OPS, PIPELINE_SCHEDULES, TRAINING_CASES
-from .options import Option, option, size_bytes, subcommand, whole_number
+from ..base.errors import MissingPackage
+from ..base.files import check_writable, checkout_folder, write_whole
+from .options import Option, option, subcommand, whole_number
 
-_RANKS, _POSITIVE, _COUNT = whole_number(2, 64), whole_number(1), whole_number(0)
-_EVERY = (
+RANKS = whole_number(2, 64)
+EVERY = (
     option("--json", metavar="FILE", help="also write the numbers to FILE"),
     option("--quick", action="store_true", help="a few small cases once, to see that it works"),
 )
-_OF_EACH_LIBRARY = option("--ranks", type=_RANKS, default=8, help="ranks of each library (default 8)")
-_ALONE = option("--alone", action="store_true", help="only this package, without torch and MPI")
-_HTML = option("--html", metavar="FILE", help="also write tables and figures to FILE, one self-contained page")
-_SIZES = "bytes of the full tensor, as 4K or 16M (default 4K to 64M)"
-_ROUNDS = "timings of each, in turns (default 7; barriers five times that)"
-_BUSY = "unrelated busy processes during the second barrier (default 2; 0: none)"
-_SCHEDULES = "default: all"
+HTML = option("--html", metavar="FILE", help="also write tables and figures to FILE, one self-contained page")
+DEVELOPERS = ("collectives", "training", "startup", "pipeline", "search")  # as in tests/bench/command.py
 _FITTED = "what is fitted (default send: half of a round trip)"
 
 
@@ -63,7 +56,7 @@ class Benchmark:
     examples: str
 
     def run(self, args: argparse.Namespace) -> int:
-        """Measure, print and write. Told to end (timeout, closed terminal): as at Ctrl-C, nothing stays."""
+        """Measure, print and write. At SIGTERM (timeout, closed terminal), as at Ctrl-C, nothing stays."""
         if threading.current_thread() is not threading.main_thread():
             return self._run(args)
         before = signal.signal(signal.SIGTERM, _end)
@@ -73,19 +66,19 @@ class Benchmark:
             signal.signal(signal.SIGTERM, before)
 
     def _run(self, args: argparse.Namespace) -> int:
-        from .bench.machine import machine_facts, results_json
+        from .results import machine_facts, results_json
 
         html = getattr(args, "html", None)
         for file in (args.json, html):
             if file:
                 check_writable(Path(file))  # before minutes of work
         machine = machine_facts()
-        found = self.measure(args)
-        print(found.text)
+        measured = self.measure(args)
+        print(measured.text)
         if args.json:
-            write_whole(Path(args.json), results_json(self.name, machine, found.numbers))
+            write_whole(Path(args.json), results_json(self.name, machine, measured.numbers))
         if html:
-            write_whole(html, found.page(machine))
+            write_whole(html, measured.page(machine))
         return 0
 
 
@@ -93,84 +86,9 @@ def _end(number: int, _frame: Any) -> None:
     raise SystemExit(128 + number)  # the shell's convention
 
 
-def _tell(text: str) -> None:
-    """Where a long measurement is, on a terminal's standard error only."""
-    if sys.stderr.isatty():
-        print(f"  {text}", file=sys.stderr, flush=True)
-
-
-def _collectives(args: argparse.Namespace) -> Measured:
-    from .bench.collectives import SIZES_BYTES, measure_collectives
-    from .bench.collectives_text import collectives_dict, collectives_page, collectives_text
-
-    ops, sizes, options = OPS, SIZES_BYTES, {"rounds": args.rounds, "busy": args.busy}
-    if args.quick:
-        ops, sizes = ("all_reduce", "broadcast"), (4 << 10, 1 << 20)
-        options = {"rounds": 1, "batch_s": 0.002, "busy": min(args.busy, 1)}
-    cases = args.ops or ops, args.sizes or sizes
-    report = measure_collectives(args.ranks, *cases, peers=not args.alone, tell=_tell, **options)
-    return Measured(
-        collectives_text(report), collectives_dict(report), lambda machine: collectives_page(report, machine)
-    )
-
-
-def _training(args: argparse.Namespace) -> Measured:
-    from .bench.training import measure_training, training_text
-
-    single = {"--cases": args.cases, "--threads": args.threads}
-    parallel = {"--ranks": args.ranks, "--alone": args.alone}
-    if useless := [name for name, given in (single if args.parallel else parallel).items() if given]:
-        args.parser.error(f"{' and '.join(useless)}: {'not' if args.parallel else 'only'} with --parallel")
-    if args.parallel:
-        return _data_parallel(args)
-    cases = args.cases or (("tiny",) if args.quick else TRAINING_CASES)
-    results = measure_training(cases, 1 if args.quick else args.rounds, args.threads or 1)
-    return Measured(training_text(results), {"training": results})
-
-
-def _data_parallel(args: argparse.Namespace) -> Measured:
-    from .bench.data_parallel import data_parallel_goals, data_parallel_text, measure_data_parallel
-    from .bench.goals import goal_dicts
-
-    options = {"rounds": 1, "batch_s": 0.01} if args.quick else {"rounds": args.rounds}
-    found = measure_data_parallel(args.ranks or ((2,) if args.quick else (2, 4)), peers=not args.alone, **options)
-    numbers = {"data_parallel": found, "goals": goal_dicts(data_parallel_goals(found))}
-    return Measured(data_parallel_text(found), numbers)
-
-
-def _startup(args: argparse.Namespace) -> Measured:
-    from .bench.goals import goal_dicts
-    from .bench.startup import measure_startup, startup_goals, startup_text
-
-    options = {"rounds": 1, "idle_s": 0.2} if args.quick else {"rounds": args.rounds}
-    found = measure_startup(args.ranks, peers=not args.alone, tell=_tell, **options)
-    return Measured(startup_text(found), {"startup": found, "goals": goal_dicts(startup_goals(found))})
-
-
-def _pipeline(args: argparse.Namespace) -> Measured:
-    from ..base.cluster import get_cluster
-    from .bench.goals import goal_dicts
-    from .bench.pipeline import measure_pipeline, pipeline_goals, pipeline_text
-
-    options = {"steps": args.steps}
-    if args.quick:
-        options = {"steps": 1, "action_s": 1e-4, "cluster": get_cluster("laptop")}
-    found = measure_pipeline(args.stages, args.micro_batches or 2 * args.stages, args.schedules, tell=_tell, **options)
-    numbers = {name: dataclasses.asdict(times) for name, times in found.items()}
-    return Measured(pipeline_text(found), {"pipeline": numbers, "goals": goal_dicts(pipeline_goals(found))})
-
-
-def _search(args: argparse.Namespace) -> Measured:
-    from .bench.searched import measure_searched, searched_dict, searched_page, searched_text
-
-    nets, steps = (2, 1) if args.quick else (args.nets, args.steps)
-    report = measure_searched(nets, args.ranks, steps, seed=args.seed, tell=_tell)
-    return Measured(searched_text(report), searched_dict(report), lambda machine: searched_page(report, machine))
-
-
 def _link(args: argparse.Namespace) -> Measured:
     from ..processes.measure.fit import fit_link
-    from .bench.page import bench_page
+    from .results import bench_page
 
     quick = {"sizes_bytes": tuple(1 << power for power in range(6, 19, 2)), "repeats": 5, "warm_ups": 1}
     fit = fit_link(args.ranks, args.message, **(quick if args.quick else {}))
@@ -179,110 +97,52 @@ def _link(args: argparse.Namespace) -> Measured:
     return Measured(fit.text(), {"fit": numbers}, lambda machine: bench_page(title, machine, fit._repr_html_()))
 
 
-BENCHMARKS = (
-    Benchmark(
-        "collectives",
-        _collectives,
-        (
-            _OF_EACH_LIBRARY,
-            option("--ops", nargs="+", choices=OPS, help="default: all"),
-            option("--sizes", nargs="+", type=size_bytes, metavar="SIZE", help=_SIZES),
-            option("--rounds", type=_POSITIVE, default=7, help=_ROUNDS),
-            option("--busy", type=_COUNT, default=2, help=_BUSY),
-            _HTML,
-            _ALONE,
-        ),
-        "all_reduce and the others, beside torch gloo and MPI",
-        "Times collectives of this package's workers, of torch gloo and of MPI (both optional) in turns, and the "
-        "barrier on a quiet and on a busy machine. Prints times, ratios, the memory bound, and the project's goals "
-        "with the values reached.",
-        "  parallel-lab bench collectives\n"
-        "  parallel-lab bench collectives --ops all_reduce --sizes 64K 1M --html speed.html\n",
+LINK = Benchmark(
+    "link",
+    _link,
+    (
+        option("--ranks", type=RANKS, default=2, help="workers (default 2)"),
+        option("--message", choices=("send", "all_reduce", "behind_work"), default="send", help=_FITTED),
+        HTML,
     ),
-    Benchmark(
-        "training",
-        _training,
-        (
-            option("--cases", nargs="+", choices=TRAINING_CASES, help="on one device (default: all)"),
-            option("--parallel", action="store_true", help="the data-parallel MLP on workers, beside torch DDP"),
-            option("--ranks", nargs="+", type=_RANKS, help="with --parallel (default 2 4)"),
-            option("--rounds", type=_POSITIVE, default=9, help="timings of each, in turns (default 9)"),
-            option("--threads", type=_POSITIVE, help="for matrix products on one device, for both (default 1)"),
-            option("--alone", action="store_true", help="with --parallel: only this package, without torch"),
-        ),
-        "one training step: MLP, transformer, conv net, and the tape's own cost; or data parallel",
-        "Times one training step (forward, backward, update) here and in PyTorch, in turns: medians and their ratio. "
-        "Also shown: the largest difference of loss and gradients and, on one device, peak memory relative to what "
-        "a step needs.",
-        "  parallel-lab bench training\n  parallel-lab bench training --cases mlp conv --threads 2 --json speed.json\n"
-        "  parallel-lab bench training --parallel\n",
-    ),
-    Benchmark(
-        "startup",
-        _startup,
-        (
-            _OF_EACH_LIBRARY,
-            option("--rounds", type=_POSITIVE, default=3, help="starts of each, in turns (default 3)"),
-            _ALONE,
-        ),
-        "from nothing to the first collective of every rank",
-        "Times the start of this package's workers (in a new process, and again), of torch.multiprocessing.spawn with "
-        "gloo, and of mpirun.",
-        "  parallel-lab bench startup\n  parallel-lab bench startup --ranks 4 --rounds 5\n",
-    ),
-    Benchmark(
-        "pipeline",
-        _pipeline,
-        (
-            option("--stages", type=whole_number(2, 16), default=4, help="stages, one worker each (default 4)"),
-            option("--micro-batches", type=_POSITIVE, help="default: twice the stages"),
-            option("--schedules", nargs="+", choices=PIPELINE_SCHEDULES, default=PIPELINE_SCHEDULES, help=_SCHEDULES),
-            option("--steps", type=_POSITIVE, default=10, help="steps that count (default 10)"),
-        ),
-        "bubbles of pipelines: predicted, simulated, measured",
-        "Trains a stack of layers whose actions compute about 5 ms each, and shows which part of a step its stages do "
-        "not compute: predicted by the cost model, simulated, and measured on workers; the first two are told how many "
-        "cores there are.",
-        "  parallel-lab bench pipeline\n  parallel-lab bench pipeline --stages 2 --schedules 1f1b\n",
-    ),
-    Benchmark(
-        "search",
-        _search,
-        (
-            option("--nets", type=_POSITIVE, default=50, help="nets that are drawn (default 50)"),
-            option("--ranks", type=whole_number(2, 16), default=2, help="workers (default 2)"),
-            option("--steps", type=_POSITIVE, default=15, help="steps that count, of each net (default 15)"),
-            option("--seed", type=_COUNT, default=19, help="that nets are drawn with (default 19)"),
-            _HTML,
-        ),
-        "steps of searched plans: predicted, simulated, measured",
-        "Draws small nets, searches a plan for each on this machine's fitted profile, predicts its step, trains it on "
-        "workers, and compares the times, and every tensor with one device. Shows the median over nets of predicted "
-        "and measured step, larger over smaller, with its spread.",
-        "  parallel-lab bench search\n  parallel-lab bench search --nets 10 --ranks 4 --html search.html\n",
-    ),
-    Benchmark(
-        "link",
-        _link,
-        (
-            option("--ranks", type=_RANKS, default=2, help="workers (default 2)"),
-            option("--message", choices=("send", "all_reduce", "behind_work"), default="send", help=_FITTED),
-            _HTML,
-        ),
-        "alpha and beta of this machine's messages, fitted",
-        "Measures messages between workers, fits t = alpha + beta m (alpha seconds per message, beta seconds per "
-        "byte; MindSpore's cost model swaps the letters), and shows the residual of every size and the error on sizes "
-        "the fit has not seen.",
-        "  parallel-lab bench link\n  parallel-lab bench link --message all_reduce --ranks 8 --html link.html\n",
-    ),
+    "alpha and beta of this machine's messages, fitted",
+    "Measures messages between workers, fits t = alpha + beta m (alpha seconds per message, beta seconds per "
+    "byte; MindSpore's cost model swaps the letters), and shows the residual of every size and the error on sizes "
+    "the fit has not seen.",
+    "  parallel-lab bench link\n  parallel-lab bench link --message all_reduce --ranks 8 --html link.html\n",
 )
+
+
+def developers_benchmarks() -> tuple[Benchmark, ...]:
+    """Those of a checkout, in the order of its table; () where the package was installed from a wheel."""
+    folder = checkout_folder()
+    if folder is None or not (folder / "tests" / "bench" / "command.py").is_file():
+        return ()
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    try:
+        return importlib.import_module("tests.bench.command").BENCHMARKS
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("tests"):
+            raise
+        return ()  # another package of the environment is called tests
+
+
+def _say_where(args: argparse.Namespace) -> int:
+    what = f"bench {args.benchmark} lies in tests/bench of a checkout, not in the installed package"
+    raise MissingPackage(what, hint="in a checkout: pip install -e . && parallel-lab bench")
 
 
 def add_parser(subparsers: Any) -> None:
     """Add `bench` to the command's subcommands."""
     texts = {"help": "measure speed and memory on this machine, beside PyTorch and MPI"}
     bench = subparsers.add_parser("bench", description="Measures speed and memory on this machine.", **texts)
-    kinds = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
-    for one in BENCHMARKS:
+    kinds = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK", dest="benchmark", required=True)
+    benchmarks = developers_benchmarks()
+    for name in () if benchmarks else DEVELOPERS:
+        words = option("words", nargs="*")  # with prefix_chars that nobody types, options are words, too
+        texts = {"help": "for developers, in tests/bench of a checkout", "prefix_chars": "\0", "add_help": False}
+        subcommand(kinds, name, _say_where, (words,), **texts)
+    for one in (*benchmarks, LINK):
         texts = {"help": one.short, "description": one.text, "epilog": f"examples:\n{one.examples}"}
-        subcommand(kinds, one.name, one.run, (*one.options, *_EVERY), **texts)
+        subcommand(kinds, one.name, one.run, (*one.options, *EVERY), **texts)

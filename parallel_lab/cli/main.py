@@ -6,7 +6,7 @@
     parallel-lab doctor --hosts FILE can these hosts run a script together, over MPI?
     parallel-lab quickstart          the quickstart in the terminal (quickstart_command.py)
     parallel-lab plan                how to train a transformer on thousands of devices (plan_command.py)
-    parallel-lab bench               speed beside PyTorch's and MPI's (bench_command.py)
+    parallel-lab bench               speed next to PyTorch's and MPI's (bench_command.py)
     parallel-lab run, msrun          a script on N ranks (run_command.py)
     parallel-lab site public         the lessons as static pages with working labs (site_command.py)
     parallel-lab grade submitted     points of a class, per student and part (grade_command.py)

@@ -11,7 +11,7 @@ from ..base.errors import escape
 from ..base.units import bytes_text, time_text
 from ..lab.pictures.charts import COMPUTE, HUES, MEMORY_HUES, Chart, Trace
 from ..lab.quickstart.report_page import page
-from .bench.page import html_table
+from .results import html_table
 
 if TYPE_CHECKING:
     from ..cost.scale import Prediction

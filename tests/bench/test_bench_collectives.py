@@ -1,6 +1,7 @@
 """`parallel-lab bench collectives`: right results, complete tables, goals by arithmetic. No test asserts a speed."""
 
 import dataclasses
+import doctest
 import json
 import math
 import os
@@ -15,22 +16,13 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cli import main as cli
-from parallel_lab.cli.bench.cases import OPS, POINT_TO_POINT, Case, WrongResult, check_results, expected, given
-from parallel_lab.cli.bench.checks import CheckCost
-from parallel_lab.cli.bench.collectives import (
-    ARENA,
-    COPY,
-    FUTEX,
-    GLOO,
-    OURS,
-    OUT,
-    CollectivesReport,
-    Timing,
-    measure_collectives,
-)
-from parallel_lab.cli.bench.collectives_text import collectives_dict, collectives_page, collectives_text
-from parallel_lab.cli.bench.goals import collective_goals
-from parallel_lab.cli.bench.machine import SCHEMA, installed_version, machine_facts, results_json
+from parallel_lab.cli.results import SCHEMA, installed_version, machine_facts, results_json
+from tests.bench import page
+from tests.bench.cases import OPS, POINT_TO_POINT, Case, WrongResult, check_results, expected, given
+from tests.bench.checks import CheckCost
+from tests.bench.collectives import ARENA, COPY, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing, measure_collectives
+from tests.bench.collectives_text import collectives_dict, collectives_page, collectives_text
+from tests.bench.goals import collective_goals
 from tests.crossed import each_of
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -234,3 +226,9 @@ def test_a_signal_in_the_middle_leaves_nothing(tmp_path, number, code):
         words = process.stderr.read().decode()
     assert "Traceback" not in words
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith("parallel-lab")] == []
+
+
+def test_the_examples_of_tables_hold():
+    """pytest looks for doctests in the package alone."""
+    failed, attempted = doctest.testmod(page)
+    assert attempted == 3 and failed == 0

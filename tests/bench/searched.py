@@ -19,23 +19,24 @@ from typing import Any
 
 import numpy as np
 
-from ... import nn, ops
-from ...base.cluster import Cluster
-from ...base.errors import escape
-from ...base.log_chart import Series, log_chart
-from ...base.seeds import temporary_seed
-from ...base.system import cores
-from ...base.units import time_text
-from ...cost.search import search
-from ...graph.compiler import compile_network
-from ...lab.shared.equality import compare_sessions, nudge
-from ...lab.shared.step_times import step_times
-from ...nn.tensor.tensor import Parameter
-from ...processes.measure import fit_link, measure_device, measured_cluster
-from ...processes.shm import WorkerPool
-from ...train.session import Session
-from .goals import Goal, goal_rows
-from .page import bench_page, html_table, ratio_text, tables_text
+from parallel_lab import nn, ops
+from parallel_lab.base.cluster import Cluster
+from parallel_lab.base.errors import escape
+from parallel_lab.base.log_chart import Series, log_chart
+from parallel_lab.base.seeds import temporary_seed
+from parallel_lab.base.system import cores
+from parallel_lab.base.units import time_text
+from parallel_lab.cli.results import bench_page, html_table
+from parallel_lab.cost.search import search
+from parallel_lab.graph.compiler import compile_network
+from parallel_lab.lab.shared.equality import compare_sessions, nudge
+from parallel_lab.lab.shared.step_times import step_times
+from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.processes.measure import fit_link, measure_device, measured_cluster
+from parallel_lab.processes.shm import WorkerPool
+from parallel_lab.train.session import Session
+from tests.bench.goals import Goal, goal_rows
+from tests.bench.page import ratio_text, tables_text
 
 RATIO_LIMIT = 1.5  # of predicted and measured, whichever is larger: the median over nets
 ROWS, WIDTHS = (128, 256, 512), (128, 256, 384, 512)  # of activations: a step takes some milliseconds

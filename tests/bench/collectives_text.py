@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ...base.errors import escape
-from ...base.log_chart import Series, log_chart
-from ...base.units import bytes_text, time_text
-from .collectives import ARENA, BARRIER_ROUNDS, COPY, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
-from .goals import collective_goals, goal_dicts, goal_rows
-from .page import bench_page, html_table, quotient, ratio_text, tables_text
+from parallel_lab.base.errors import escape
+from parallel_lab.base.log_chart import Series, log_chart
+from parallel_lab.base.units import bytes_text, time_text
+from parallel_lab.cli.results import bench_page, html_table
+from tests.bench.collectives import ARENA, BARRIER_ROUNDS, COPY, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
+from tests.bench.goals import collective_goals, goal_dicts, goal_rows
+from tests.bench.page import quotient, ratio_text, tables_text
 
 
 def _tables(report: CollectivesReport) -> dict[str, tuple[list[tuple[str, ...]], int]]:

@@ -1,25 +1,11 @@
-"""Tables as plain text and HTML, and the frame of a benchmark's page: one HTML file without network or script."""
+"""Tables and numbers of benchmarks as plain text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from ...base.errors import escape
-from ...base.units import table_lines
-from ...lab.quickstart.report_page import page
-from .machine import machine_text
-
-CHARTS = ".charts { display: flex; flex-wrap: wrap; gap: 18px 28px; }"
-
-
-def bench_page(title: str, machine: Mapping[str, Any], body: str) -> str:
-    """A page of this package's benchmarks around `body` (HTML)."""
-    machine_line = f'<p class="muted">{escape(machine_text(machine))}</p>'
-    return page(title, f"<h1>{escape(title)}</h1>\n{machine_line}\n{body}", CHARTS)
-
-
-Row = Sequence[str]
+from parallel_lab.base.units import table_lines
+from parallel_lab.cli.results import Row
 
 
 def aligned(rows: Sequence[Row], *, left: int = 1) -> str:
@@ -30,20 +16,6 @@ def aligned(rows: Sequence[Row], *, left: int = 1) -> str:
     long  1.5
     """
     return "\n".join(table_lines(rows, right=range(left, len(rows[0]))))
-
-
-def html_table(rows: Sequence[Row], *, left: int = 1) -> str:
-    """The same as an HTML table, the first row its head. Texts are escaped."""
-
-    def cells(row: Row, tag: str) -> str:
-        scope, number = (' scope="col"' if tag == "th" else ""), ' class="n"'
-        return "".join(
-            f"<{tag}{scope}{number if i >= left else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(row)
-        )
-
-    head, *body = rows
-    lines = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in body)
-    return f'<div class="scroll"><table><thead><tr>{cells(head, "th")}</tr></thead><tbody>{lines}</tbody></table></div>'
 
 
 def tables_text(tables: Iterable[tuple[Sequence[Row], int]], lines: Iterable[str]) -> str:

@@ -1,10 +1,10 @@
 """The ranks of other libraries, and of the plain things that ours is measured against. `RankGroup` starts them.
 
-    python -m parallel_lab.cli.bench.peers gloo --rank 0 --ranks 8        torch.distributed on gloo
-    python -m parallel_lab.cli.bench.peers mpi --ranks 8                  MPI by mpi4py, under mpirun
-    python -m parallel_lab.cli.bench.peers futex --rank 0 --ranks 8       the C library's barrier between processes,
+    python -m tests.bench.peers gloo --rank 0 --ranks 8        torch.distributed on gloo
+    python -m tests.bench.peers mpi --ranks 8                  MPI by mpi4py, under mpirun
+    python -m tests.bench.peers futex --rank 0 --ranks 8       the C library's barrier between processes,
     which sleeps in a futex
-    python -m parallel_lab.cli.bench.peers copy --rank 0 --ranks 2        memory: copies between two own arrays
+    python -m tests.bench.peers copy --rank 0 --ranks 2        memory: copies between two own arrays
 
 What is asked is {"op": ..., "bytes": S, "ranks": p}: S is the full tensor of each rank, float32. all_reduce,
 all_to_all, broadcast: S in and out; all_gather: S/p in, S out; reduce_scatter: S in, S/p out; ping_pong, stream: S from
@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from .cases import POINT_TO_POINT, Case, check_results, given, partner
-from .groups import Make, connect_rank, rank_arguments, serve_rank
+from tests.bench.cases import POINT_TO_POINT, Case, check_results, given, partner
+from tests.bench.groups import Make, connect_rank, rank_arguments, serve_rank
 
 BARRIER_BYTES = 4096  # a pthread barrier takes 32; a page of its own
 PTHREAD_PROCESS_SHARED = 1

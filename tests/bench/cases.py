@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...base.errors import ArgumentError, ParallelLabError
+from parallel_lab.base.errors import ArgumentError, ParallelLabError
 
 # messages of pairs of ranks, all pairs at the same time: there and back; there, one after the other
 POINT_TO_POINT = ("ping_pong", "stream")

@@ -6,10 +6,10 @@ import pytest
 
 from parallel_lab.base.cluster import get_cluster
 from parallel_lab.cli import main as cli
-from parallel_lab.cli.bench.cases import PIPELINE_SCHEDULES
-from parallel_lab.cli.bench.pipeline import action_time_s, calibrated_rows, measure_pipeline, pipeline_goals, pipelined
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train.session import Session
+from tests.bench.cases import PIPELINE_SCHEDULES
+from tests.bench.pipeline import action_time_s, calibrated_rows, measure_pipeline, pipeline_goals, pipelined
 
 
 def test_the_command_prints_and_writes_all_three(tmp_path, capsys):

@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from parallel_lab.cli.bench.groups import LONGEST_BATCH, BenchError, RankGroup, interleaved_batches
-from parallel_lab.cli.bench.startup import cpu_seconds
+from tests.bench.groups import LONGEST_BATCH, BenchError, RankGroup, interleaved_batches
+from tests.bench.startup import cpu_seconds
 from tests.crossed import each_of
 
 ECHO = """
 import argparse, os, sys
-from parallel_lab.cli.bench.groups import connect_rank, serve_rank
+from tests.bench.groups import connect_rank, serve_rank
 
 parser = argparse.ArgumentParser()
 parser.add_argument("how", nargs="?")
@@ -95,7 +95,7 @@ def test_a_group_that_does_not_start_tells_its_last_words(echo):
 def test_ranks_end_when_who_started_them_is_killed(echo):
     code = f"""
 import json, sys, time
-from parallel_lab.cli.bench.groups import RankGroup
+from tests.bench.groups import RankGroup
 group = RankGroup("echo", 2, {echo!r})
 print(json.dumps([[a["pid"] for a in group.ask({{"op": "a"}})], str(group.folder)]), flush=True)
 time.sleep(60)

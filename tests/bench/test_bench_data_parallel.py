@@ -8,10 +8,10 @@ import pytest
 from parallel_lab import Tensor, nn, value_and_grad
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cli import main as cli
-from parallel_lab.cli.bench import data_parallel
-from parallel_lab.cli.bench.machine import installed_version
-from parallel_lab.cli.bench.training import network
+from parallel_lab.cli.results import installed_version
 from parallel_lab.processes.shm import WorkerPool
+from tests.bench import data_parallel
+from tests.bench.training import network
 
 TENSORS = {"loss", *(f"{layer}.{kind}" for layer in (0, 2, 4) for kind in ("weight", "bias"))}
 

@@ -8,8 +8,8 @@ import pytest
 
 from parallel_lab.base.cluster import get_cluster
 from parallel_lab.cli import main as cli
-from parallel_lab.cli.bench.searched import DrawnCell, DrawnNet, SearchedNet, SearchedReport, draw_net, searched_goals
 from parallel_lab.nn.tensor.tensor import Tensor
+from tests.bench.searched import DrawnCell, DrawnNet, SearchedNet, SearchedReport, draw_net, searched_goals
 
 
 @pytest.mark.exhaustive

@@ -8,8 +8,8 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cli import main as cli
-from parallel_lab.cli.bench import startup
 from parallel_lab.processes.mpi.launch import find_mpirun
+from tests.bench import startup
 
 
 @pytest.mark.exhaustive

@@ -8,7 +8,7 @@ parameter, "ours fused" packs gradients into buckets that travel during the rest
 auto), which is what DDP does (buckets of 25 MiB). One thread per rank everywhere. All begin with the same weights and
 the same data; loss and gradients of the first step are compared tensor by tensor before anything is timed.
 
-    python -m parallel_lab.cli.bench.data_parallel --rank 0 --ranks 2          a rank of DDP, started by `RankGroup`
+    python -m tests.bench.data_parallel --rank 0 --ranks 2          a rank of DDP, started by `RankGroup`
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from ... import nn
-from ...base.errors import ArgumentError, ParallelLabError, message
-from ...base.system import cores
-from ...base.units import time_text
-from ...graph.compiler import compile_network
-from ...processes.measure.measure import load
-from ...processes.shm import WorkerPool
-from ...train.session import Session
-from . import groups
-from .goals import Goal
-from .machine import without_torch
-from .page import quotient, ratio_text, tables_text
-from .training import LEARNING_RATE, network
+from parallel_lab import nn
+from parallel_lab.base.errors import ArgumentError, ParallelLabError, message
+from parallel_lab.base.system import cores
+from parallel_lab.base.units import time_text
+from parallel_lab.cli.results import without_torch
+from parallel_lab.graph.compiler import compile_network
+from parallel_lab.processes.measure.measure import load
+from parallel_lab.processes.shm import WorkerPool
+from parallel_lab.train.session import Session
+from tests.bench import groups
+from tests.bench.goals import Goal
+from tests.bench.page import quotient, ratio_text, tables_text
+from tests.bench.training import LEARNING_RATE, network
 
 OURS, FUSED, DDP = "ours", "ours fused", "torch DDP"
 LIMITS = {2: 0.75, 4: 0.7}  # ours over DDP, by ranks

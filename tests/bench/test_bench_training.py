@@ -8,9 +8,9 @@ import pytest
 from parallel_lab import Tensor, nn, value_and_grad
 from parallel_lab.base import seeds
 from parallel_lab.cli import main as cli
-from parallel_lab.cli.bench import training
-from parallel_lab.cli.bench.cases import TRAINING_CASES
-from parallel_lab.cli.bench.training import training_text
+from tests.bench import training
+from tests.bench.cases import TRAINING_CASES
+from tests.bench.training import training_text
 from tests.crossed import each_of, first
 
 

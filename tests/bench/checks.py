@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .groups import timed
+from tests.bench.groups import timed
 
 CHECKED_BYTES = 256 << 10
 ALONE, WHOLE = 1000, 40  # calls in a batch

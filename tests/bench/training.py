@@ -22,15 +22,23 @@ from typing import Any
 
 import numpy as np
 
-from ... import nn, ops
-from ...base.errors import MissingPackage
-from ...base.seeds import temporary_seed
-from ...nn import models
-from ...nn.tensor.autograd import gradients, value_and_grad
-from ...nn.tensor.tensor import Parameter, Tensor
-from .groups import BATCH_S, BenchError, RankGroup, connect_rank, interleaved_batches, rank_arguments, serve_rank
-from .machine import without_torch
-from .page import tables_text
+from parallel_lab import nn, ops
+from parallel_lab.base.errors import MissingPackage
+from parallel_lab.base.seeds import temporary_seed
+from parallel_lab.cli.results import without_torch
+from parallel_lab.nn import models
+from parallel_lab.nn.tensor.autograd import gradients, value_and_grad
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from tests.bench.groups import (
+    BATCH_S,
+    BenchError,
+    RankGroup,
+    connect_rank,
+    interleaved_batches,
+    rank_arguments,
+    serve_rank,
+)
+from tests.bench.page import tables_text
 
 # what the project promises, as ratios of our time to PyTorch's; and of peak memory to the necessary
 LIMITS = {"mlp": (1.1, 1.5), "transformer": (1.6, 1.5), "conv": (3.0, 2.0), "tiny": (1.5, None)}

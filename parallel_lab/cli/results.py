@@ -1,4 +1,6 @@
-"""What a result was measured on, and the versioned form in which results are written."""
+"""What a result was measured on, the versioned form in which results are written, and the frame of a result's page: one
+HTML file without network or script.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,19 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...base.system import cores, free_memory_bytes
-from ...processes.measure.measure import load
-from ...processes.mpi.launch import find_mpirun
+from ..base.errors import escape
+from ..base.system import cores, free_memory_bytes
+from ..lab.quickstart.report_page import page
+from ..processes.measure.measure import load
+from ..processes.mpi.launch import find_mpirun
 
 SCHEMA = "parallel_lab bench 1"
+CHARTS = ".charts { display: flex; flex-wrap: wrap; gap: 18px 28px; }"
+Row = Sequence[str]
 _PACKAGES = ("parallel-lab", "numpy", "torch", "mpi4py")
 
 
@@ -70,3 +76,25 @@ def results_json(kind: str, machine: Mapping[str, Any], results: Mapping[str, An
     """One JSON object: schema, benchmark, machine, load afterwards, and the results. NaN and infinity are refused."""
     whole = {"schema": SCHEMA, "benchmark": kind, "machine": dict(machine), "load_after": load(), **results}
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
+
+
+def bench_page(title: str, machine: Mapping[str, Any], body: str) -> str:
+    """A page of this package's benchmarks around `body` (HTML)."""
+    machine_line = f'<p class="muted">{escape(machine_text(machine))}</p>'
+    return page(title, f"<h1>{escape(title)}</h1>\n{machine_line}\n{body}", CHARTS)
+
+
+def html_table(rows: Sequence[Row], *, left: int = 1) -> str:
+    """Rows of equal length as an HTML table: the first row its head, columns after the first `left` numbers. Texts are
+    escaped.
+    """
+
+    def cells(row: Row, tag: str) -> str:
+        scope, number = (' scope="col"' if tag == "th" else ""), ' class="n"'
+        return "".join(
+            f"<{tag}{scope}{number if i >= left else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(row)
+        )
+
+    head, *body = rows
+    lines = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in body)
+    return f'<div class="scroll"><table><thead><tr>{cells(head, "th")}</tr></thead><tbody>{lines}</tbody></table></div>'

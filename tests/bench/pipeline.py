@@ -14,21 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from ... import nn, ops
-from ...base.cluster import Cluster
-from ...base.events import EventLog
-from ...base.seeds import temporary_seed
-from ...base.system import cores
-from ...graph.compiler import compile_network
-from ...graph.plan import Plan
-from ...lab.pipeline.settings import Settings
-from ...lab.shared.step_times import StepTimes, step_times
-from ...processes.measure import fit_link, measure_device, measured_cluster
-from ...processes.shm import WorkerPool
-from ...train.session import Session
-from .cases import PIPELINE_SCHEDULES
-from .goals import Goal, goal_rows
-from .page import tables_text
+from parallel_lab import nn, ops
+from parallel_lab.base.cluster import Cluster
+from parallel_lab.base.events import EventLog
+from parallel_lab.base.seeds import temporary_seed
+from parallel_lab.base.system import cores
+from parallel_lab.graph.compiler import compile_network
+from parallel_lab.graph.plan import Plan
+from parallel_lab.lab.pipeline.settings import Settings
+from parallel_lab.lab.shared.step_times import StepTimes, step_times
+from parallel_lab.processes.measure import fit_link, measure_device, measured_cluster
+from parallel_lab.processes.shm import WorkerPool
+from parallel_lab.train.session import Session
+from tests.bench.cases import PIPELINE_SCHEDULES
+from tests.bench.goals import Goal, goal_rows
+from tests.bench.page import tables_text
 
 ACTION_S = 5e-3  # computing of one action, on average over forwards and backwards
 WIDTH, LAYERS, FIRST_ROWS, MOST_ROWS = 256, 2, 64, 1 << 16  # layers of each stage

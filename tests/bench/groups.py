@@ -28,7 +28,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...base.errors import ParallelLabError, message
+from parallel_lab.base.errors import ParallelLabError, message
 
 START_S = 90.0  # eight ranks that import torch on two busy cores took 20 s
 ANSWER_S = 120.0  # a round, a batch or a start takes seconds; what is silent this long has hung
@@ -62,8 +62,8 @@ class Competing(Protocol):
 
 def own_environment(threads: int = 1) -> dict[str, str]:
     """The environment for a process that imports this package as we do, with so many threads for matrix products."""
-    from ...processes.mpi.launch import rank_environment
-    from ...processes.shm.launch import BLAS_VARIABLES
+    from parallel_lab.processes.mpi.launch import rank_environment
+    from parallel_lab.processes.shm.launch import BLAS_VARIABLES
 
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     own = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
@@ -120,7 +120,7 @@ class RankGroup:
     def _start_processes(
         self, command: list[str], environment: dict[str, str], over_mpi: Mapping[str, str] | None
     ) -> None:
-        from ...processes.mpi.launch import KeptMpirun
+        from parallel_lab.processes.mpi.launch import KeptMpirun
 
         with open(self.folder / "stderr", "ab") as stderr:
             streams = {"stdout": stderr, "stderr": stderr}

@@ -29,15 +29,15 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import ArgumentError, MissingPackage
-from ...base.system import cores
-from ...base.units import time_text
-from ...processes.measure.measure import load
-from ...processes.mpi.launch import KeptMpirun
-from .goals import Goal, goal_rows
-from .groups import ANSWER_S, BenchError, first_line, own_environment
-from .machine import without_torch
-from .page import quotient, ratio_text, tables_text
+from parallel_lab.base.errors import ArgumentError, MissingPackage
+from parallel_lab.base.system import cores
+from parallel_lab.base.units import time_text
+from parallel_lab.cli.results import without_torch
+from parallel_lab.processes.measure.measure import load
+from parallel_lab.processes.mpi.launch import KeptMpirun
+from tests.bench.goals import Goal, goal_rows
+from tests.bench.groups import ANSWER_S, BenchError, first_line, own_environment
+from tests.bench.page import quotient, ratio_text, tables_text
 
 COLD, WARM, TORCH_SPAWN, TORCH_FORK, MPIRUN = "ours, cold", "ours, warm", "torch spawn", "torch fork", "mpirun"
 LIMIT = 1 / 8  # of torch spawn
@@ -250,7 +250,7 @@ def _main() -> None:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--idle", type=float, default=IDLE_S)
     args = parser.parse_args()
-    from ...processes.shm import WorkerPool
+    from parallel_lab.processes.shm import WorkerPool
 
     took, ready = [], 0.0
     for number in range(2):

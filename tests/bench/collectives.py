@@ -1,7 +1,7 @@
 """Collectives of our workers beside torch gloo and MPI: equal values, equal numbers of ranks, timed in turns.
 
     report = measure_collectives(ranks=8)
-    print(collectives_text(report))            # cli/bench/collectives_text.py
+    print(collectives_text(report))            # collectives_text.py
 
 Ours is timed in three forms: "ours" gives an array and gets a new one, "ours out=" gets the result in an array made
 before (as MPI and gloo do), and "ours arena" has both in memory that all ranks see (`comm.empty`), all_reduce and
@@ -20,17 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import ArgumentError, MissingPackage, ParallelLabError, message
-from ...base.system import cores, free_memory_bytes
-from ...processes.measure.measure import load
-from ...processes.mpi.launch import mpirun_version
-from ...processes.shm import WorkerPool
-from ...processes.shm.arena import ARENA_BYTES
-from .cases import OPS, POINT_TO_POINT, Case, check_results, given
-from .checks import CheckCost, measure_checks
-from .groups import BenchError, Competing, RankGroup, first_line, interleaved_batches, timed
-from .machine import installed_version, without_torch
-from .peers import paired_call
+from parallel_lab.base.errors import ArgumentError, MissingPackage, ParallelLabError, message
+from parallel_lab.base.system import cores, free_memory_bytes
+from parallel_lab.cli.results import installed_version, without_torch
+from parallel_lab.processes.measure.measure import load
+from parallel_lab.processes.mpi.launch import mpirun_version
+from parallel_lab.processes.shm import WorkerPool
+from parallel_lab.processes.shm.arena import ARENA_BYTES
+from tests.bench.cases import OPS, POINT_TO_POINT, Case, check_results, given
+from tests.bench.checks import CheckCost, measure_checks
+from tests.bench.groups import BenchError, Competing, RankGroup, first_line, interleaved_batches, timed
+from tests.bench.peers import paired_call
 
 OURS, OUT, ARENA = "ours", "ours out=", "ours arena"
 GLOO, COPY, FUTEX = "torch gloo", "copy by 2 processes", "futex barrier"
@@ -39,7 +39,7 @@ BOUND_FROM_BYTES = 1 << 20  # smaller arrays are copied within a cache, and say 
 BATCH_S = 0.03
 BARRIER_ROUNDS = 5  # times as many: one takes a fifth of a second and shows on which cores the ranks are just then
 LEAST = 3  # calls in a batch
-_PEERS = "parallel_lab.cli.bench.peers"
+_PEERS = "tests.bench.peers"
 _BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(200_000):\n        pass\n"
 
 

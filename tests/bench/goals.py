@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.units import bytes_text
-from .collectives import ARENA, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
-from .page import percent_text, quotient, ratio_text
+from parallel_lab.base.units import bytes_text
+from tests.bench.collectives import ARENA, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
+from tests.bench.page import percent_text, quotient, ratio_text
 
 _MIB = 1 << 20
 # all_reduce: (size, at most this times MPI, at most this times gloo)
