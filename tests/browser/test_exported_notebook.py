@@ -1,6 +1,6 @@
 """A notebook with labs, executed and then shown elsewhere: exported by plain `jupyter nbconvert`, as slides, in a book
 built by myst-nb, by a viewer of saved notebooks. The labs' pages are in it, with no kernel and no network, and nothing
-on them is on that would do nothing. The README's lines for each are what is done here.
+on them is on that would do nothing. The lines for each in notebooks/authors.md are what is done here.
 """
 
 from __future__ import annotations

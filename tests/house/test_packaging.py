@@ -100,3 +100,19 @@ def test_an_installation_tells_nbconvert_to_show_pages():
     placed = tomllib.loads(text)["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
     assert list(placed.values()) == ["etc/jupyter/jupyter_nbconvert_config.json"]
     assert all((ROOT / source).is_file() for source in placed)
+
+
+def test_the_workflows_call_the_build_script_over_the_supported_pythons():
+    """Nobody has run them: the file says so, and what they name is here."""
+    folder = ROOT / ".github" / "workflows"
+    tests, wheel = (
+        " ".join((folder / name).read_text(encoding="utf-8").split()) for name in ("tests.yml", "wheel.yml")
+    )
+    lowest = PROJECT["requires-python"].removeprefix(">=")
+    assert f'python: ["{lowest}", "3.12", "3.13", "3.14"]' in tests and "run: .ci/run env: PARALLEL_LAB_PYTHON" in tests
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "PARALLEL_LAB_PYTHON" in script and script.index("ruff check") < script.index("pytest || exit")
+    for text in (tests, wheel):
+        assert "Nobody has ever run" in text
+    shipped = re.findall(r"(notebooks/\S+|data/\w+)", wheel.partition("for part in ")[2].partition("; do")[0])
+    assert len(shipped) == 6 and all((ROOT / path).exists() for path in shipped)

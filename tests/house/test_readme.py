@@ -1,4 +1,4 @@
-"""What the README says is so: commands exist, the example prints what is shown, links lead somewhere."""
+"""The README: short, two commands, ten lines of Python, four doors; the quickstart prints what its excerpt shows."""
 
 import re
 import subprocess
@@ -7,27 +7,15 @@ import tomllib
 
 import pytest
 
-from parallel_lab.cli import main as cli
 from tests.house.source import ROOT
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-PICTURE_LIMIT_BYTES = 200_000
-LINKS = re.findall(r"\]\(([^)]+)\)", TEXT)
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-COMMANDS = sorted(set(re.findall(r"`(parallel-lab(?: [^`]*)?)`", TEXT)))
+EXCERPT = (ROOT / "notebooks" / "engineers.md").read_text(encoding="utf-8")
+LIMIT_BYTES = 9_000
 
 
-def blocks(language: str) -> list[str]:
-    return [text for kind, text in BLOCKS if kind == language]
-
-
-def run(*command: str) -> str:
-    """Standard output of a command run in the checkout; it must end well and complain about nothing."""
-    found = subprocess.run(
-        [sys.executable, "-W", "error", *command], capture_output=True, text=True, timeout=120, cwd=ROOT
-    )
-    assert found.returncode == 0, found.stderr
-    return found.stdout
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def test_two_commands_do_all_set_up():
@@ -39,34 +27,27 @@ def test_two_commands_do_all_set_up():
     assert "test" in project["optional-dependencies"]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_that_is_named_exists(command):
-    args = cli._parser().parse_args(command.split()[1:])
-    assert callable(args.run)
+def test_it_is_short_and_has_one_picture_and_four_doors():
+    assert len(TEXT.encode()) <= LIMIT_BYTES
+    assert TEXT.count("![") == 1
+    doors = TEXT.partition("## Four doors")[2].partition("\n## ")[0]
+    assert len(re.findall(r"(?m)^\*\*You ", doors)) == 4
+    for page in [*(ROOT / "notebooks").glob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]:
+        assert f"(notebooks/{page.name})" in doors
 
 
-@pytest.mark.parametrize("option", sorted(set(re.findall(r"`(--[a-z]+)[ `]", TEXT))))
-def test_an_option_that_is_named_is_one_of_the_command_that_is_named_before_it(option):
-    before = TEXT[: re.search(rf"`{option}[ `]", TEXT).start()]
-    *_, command = re.findall(r"parallel-lab ([a-z-]+)", before)
-    (commands,) = (action.choices for action in cli._parser()._actions if isinstance(action.choices, dict))
-    assert option in {name for action in commands[command]._actions for name in action.option_strings}
-
-
-def test_the_example_has_about_ten_lines_and_prints_what_is_shown(tmp_path):
-    (example,) = blocks("python")
+def test_the_example_has_about_ten_lines():
+    (example,) = blocks(TEXT, "python")  # test_pages runs it
     assert sum(bool(line.strip()) for line in example.splitlines()) <= 12
-    script = tmp_path / "example.py"
-    script.write_text(example, encoding="utf-8")
-    command = (
-        f"import sys, runpy; sys.path.insert(0, {str(ROOT)!r}); runpy.run_path({str(script)!r}, run_name='__main__')"
-    )
-    assert run("-c", command) == blocks("text")[0]
+    assert len(blocks(TEXT, "text")) == 1
 
 
 def test_the_excerpt_is_what_the_quickstart_prints():
-    excerpt = blocks("text")[1].splitlines()
-    printed = run("-m", "parallel_lab", "quickstart").splitlines()
+    excerpt = blocks(EXCERPT, "text")[0].splitlines()
+    command = [sys.executable, "-W", "error", "-m", "parallel_lab", "quickstart"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
     at = 0
     for line in excerpt:
         if line == "...":
@@ -74,6 +55,7 @@ def test_the_excerpt_is_what_the_quickstart_prints():
         where = next((i for i in range(at, len(printed)) if same(printed[i], line)), None)
         assert where is not None, f"not printed, or not in this order: {line!r}"
         at = where + 1
+    assert at > len(excerpt) - excerpt.count("...")
 
 
 def same(printed: str, shown: str) -> bool:
@@ -92,22 +74,3 @@ def same(printed: str, shown: str) -> bool:
 )
 def test_the_comparison_of_lines_can_fail(printed, shown, equal):
     assert same(printed, shown) is equal
-
-
-def test_there_are_links_and_commands_to_check():
-    assert len(LINKS) >= 5
-    assert {"parallel-lab doctor", "parallel-lab quickstart"} <= set(COMMANDS)
-    assert len(blocks("python")) == 1
-    assert len(blocks("text")) == 2
-
-
-@pytest.mark.parametrize("link", [link for link in LINKS if "://" not in link])
-def test_a_link_leads_to_a_file_of_the_repository(link):
-    assert (ROOT / link).is_file()
-
-
-@pytest.mark.parametrize("link", [link for link in LINKS if link.endswith((".png", ".svg"))])
-def test_a_picture_is_small_and_what_its_name_says(link):
-    content = (ROOT / link).read_bytes()
-    assert len(content) < PICTURE_LIMIT_BYTES
-    assert content.startswith(b"\x89PNG\r\n\x1a\n" if link.endswith(".png") else b"<svg")

@@ -101,12 +101,12 @@ def test_no_file_imports_itself_by_way_of_others():
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in files(PACKAGE, ".py")}), ids=short)
 def test_a_folder_says_what_it_is_for(folder):
-    """In its `__init__.py`; the sentence of a room is also in the table of the README."""
+    """In its `__init__.py`; a room has a row in the table of the page for developers."""
     said = ast.get_docstring(tree(folder / "__init__.py"))
     assert said and len(said.split()) >= 6
     if folder.parent == PACKAGE:
-        readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        assert f"[{folder.name}/](parallel_lab/{folder.name}/__init__.py)" in readme
+        page = (ROOT / "notebooks" / "developers.md").read_text(encoding="utf-8")
+        assert f"[{folder.name}/](../parallel_lab/{folder.name}/__init__.py)" in page
 
 
 def test_importing_the_package_loads_nothing_heavy():
