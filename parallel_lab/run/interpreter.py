@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.ir import Instr
-from ..graph.kinds import KINDS, Env, OnRank, class_name
+from ..graph.ir import Instr, Value
+from ..graph.kinds import KINDS, Env, class_name
 from ..graph.plan import Plan
 from ..ops.collectives.definitions import MESSAGES
 from .communicator import Request, Start, Wait
-from .micro_batches import MicroBatch
+from .frame import Frame
 
 
 class Tick:
@@ -72,76 +72,52 @@ def rank_step(
 
     Values that nothing reads any more are dropped at once, so memory follows the plan.
     """
-    stage = plan.stage_of(rank)
-    env.update((name, value) for name, value in plan.scalars.items() if name not in env)
-    env.update((i.name, np.asarray(step, i.dtype)) for i in plan.graph.inputs if i.role == "step")
-    if phases is None or "backward" in phases:
-        for _, gradient in plan.gradients:
-            env.pop(gradient, None)  # that of the step before
-    on = OnRank(plan, rank, env, show, empty)
-    replaced, new = [] if replaced is None else replaced, {}
-    actions = [a for a in stage.actions if phases is None or a.program in phases]
-    early = [a for a in actions if not a.of_step]
-    micro: dict[int, MicroBatch] = {}
-    travelling, last_uses, replacements = 0, plan.last_uses(rank), plan.replacements(rank)
-    for action in actions:
-        phase, number = action.program, action.micro_batch
-        own: Any = env
-        if plan.micro_batches > 1 and not action.of_step:
-            if number not in micro:
-                micro[number] = MicroBatch(plan, env, number, step)
-            own = micro[number]
-        on.env, on.micro_batch = own, number
-        dead, ends = last_uses[action], stage.ends(action)
-        for position, instr in stage.part(action):
-            start, handed_over, handle, runs = time.perf_counter(), 0, None, instr.runs_on(rank)
+    frame = Frame(plan, rank, env, phases=phases, step=step, keep_all=ticks, replaced=replaced, show=show, empty=empty)
+    travelling = 0
+    for action in frame.actions:
+        frame.begin(action)
+        for position, instr in frame.stage.part(action):
+            start_s, request, handle, runs = time.perf_counter(), None, None, instr.runs_on(rank)
             if runs:
                 kind = KINDS[instr.kind]
                 if not kind.asks:
-                    made = kind.run(on, instr)
+                    result = kind.run(frame, instr)
                 elif kind.asks == "wait":
-                    handle = own[instr.ins[0]]
-                    made = yield Wait(handle)
+                    handle = frame.env[instr.ins[0]]
+                    result = yield Wait(handle)
                     travelling -= 1
+                elif kind.asks == "start":
+                    request = request_of(instr, rank, frame.env, action.micro_batch)
+                    travelling += 1
+                    result = yield Start(request)
                 else:
-                    request = request_of(instr, rank, own, number)
-                    handed_over = 0 if request.value is None else request.value.nbytes
-                    travelling += kind.asks == "start"
-                    made = yield Start(request) if kind.asks == "start" else request
-                    if made is None and kind.message is not None and kind.message.receiver == "root":
-                        value = plan.value(instr.out)  # off the root: no gradient, or a value without meaning
-                        made = np.zeros(value.slice_shape, value.dtype)
-                for place in (env,) if instr.of_step else (own, env) if ticks else (own,):
-                    if type(made) is tuple:
-                        place.update((name, array) for name, array in zip(instr.outs, made, strict=True) if name)
-                    else:
-                        place[instr.out] = made
+                    request = request_of(instr, rank, frame.env, action.micro_batch)
+                    result = yield request
+                    if result is None and kind.message.receiver == "root":
+                        result = _nothing(plan.value(instr.out))
+                frame.put(instr, result)
             if travelling and progress is not None:
                 progress()
             if observe is not None and runs:
-                end = time.perf_counter()
-                arrived = None if handle is None else end if handle.end_s is None else handle.end_s
-                observe(action, instr, start, end, handed_over, arrived)
-            pairs = replacements.get(position, ()) if phase == "update" else ()
-            new.update((target, env[source]) for target, source in pairs if plan.held_by(target, rank))
+                observe(action, instr, start_s, *_ended(request, handle))
+            frame.drop(position)
             if ticks:
-                yield Tick(phase, position, instr)
-                continue
-            for name in dead.get(position, ()):
-                if own.pop(name, None) is None:
-                    env.pop(name, None)
-            env.update(new)
-            replaced += new
-            new.clear()
-        # backward reads what forward had read; of micro-batches each has kept it, and the next one reads what is new
-        if plan.forward_assignments and (phase == "forward" if own is not env else bool(early) and action is early[-1]):
-            made_now = [(t, s) for t, s in plan.forward_assignments if s in own or (ends and plan.held_by(s, rank))]
-            env.update({target: own[source] for target, source in made_now})
-            replaced += dict(made_now)
-        if own is not env and stage.ends_micro_batch(action):
-            own.end()
-    env.update(new)
-    return env
+                yield Tick(action.program, position, instr)
+        frame.end(action)
+    return frame.close()
+
+
+def _nothing(value: Value) -> np.ndarray:
+    """What a message leaves off its root: zeros. No gradient came there, or a value that means nothing."""
+    return np.zeros(value.slice_shape, value.dtype)
+
+
+def _ended(request: Request | None, handle: Any) -> tuple[float, int, float | None]:
+    """(when an instruction ended, bytes that it handed over, when the message arrived that it has waited for)."""
+    end_s = time.perf_counter()
+    handed_over = 0 if request is None or request.value is None else request.value.nbytes
+    arrived_s = None if handle is None else end_s if handle.end_s is None else handle.end_s
+    return end_s, handed_over, arrived_s
 
 
 def half_done(step: int, replaced: Iterable[str]) -> str:
